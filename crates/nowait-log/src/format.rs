@@ -31,6 +31,11 @@ const BLOCK_MAGIC: &[u8; 4] = b"nwbk";
 const CLOSED: u32 = 1;
 /// Offset of the copy of the segment's header in a watermark block that begins a segment.
 const COPY_AT: usize = PAGE / 2;
+/// Offset of the list of epochs in the control file, and bytes of an entry.
+const EPOCHS_AT: usize = 128;
+const EPOCH_BYTES: usize = 16;
+/// Most beginnings of epochs that the control file keeps.
+const EPOCHS_MAX: usize = 120;
 /// Offset of the checksum of all frames in a block's header.
 const FRAMES_AT: usize = 52;
 
@@ -76,6 +81,81 @@ pub(crate) struct Control {
     /// Highest number of a segment that was there when this was written. 0 where that is not known.
     pub(crate) newest: u64,
     pub(crate) measured: Measured,
+    /// Number of the newest segment of the chain, of the last of the epochs: its header was durable
+    /// when this was written. 0 where that is not known.
+    pub(crate) head: u64,
+    /// Every record up to this one was durable when this was written.
+    pub(crate) watermark: u64,
+    pub(crate) epochs: Epochs,
+}
+
+/// Beginnings of epochs, in order: what an epoch leaves behind is in no older one a record again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Epochs {
+    count: usize,
+    /// Each epoch with the last record before it.
+    list: [(u64, u64); EPOCHS_MAX],
+}
+
+impl Default for Epochs {
+    fn default() -> Epochs {
+        Epochs { count: 0, list: [(0, 0); EPOCHS_MAX] }
+    }
+}
+
+impl std::fmt::Debug for Epochs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.all()).finish()
+    }
+}
+
+impl Epochs {
+    fn all(&self) -> &[(u64, u64)] {
+        self.list.get(..self.count).unwrap_or_default()
+    }
+
+    /// The newest epoch; 0 if none is known.
+    pub(crate) fn newest(&self) -> u64 {
+        self.all().last().map_or(0, |(epoch, _)| *epoch)
+    }
+
+    /// Last record of `epoch` that counts: where the first of the newer epochs begins.
+    pub(crate) fn last_of(&self, epoch: u64) -> u64 {
+        self.all().iter().find(|(newer, _)| *newer > epoch).map_or(u64::MAX, |(_, last_lsn)| *last_lsn)
+    }
+
+    /// Adds an epoch that is newer than the others, and begins behind record `last_lsn`. It takes the
+    /// place of those that began behind a later record: they leave more of the older ones.
+    pub(crate) fn begin(&mut self, epoch: u64, last_lsn: u64) {
+        while self.all().last().is_some_and(|(_, last)| *last >= last_lsn) {
+            self.count -= 1;
+            self.list[self.count] = (0, 0);
+        }
+        if self.count == EPOCHS_MAX {
+            self.drop_oldest();
+        }
+        self.list[self.count] = (epoch, last_lsn);
+        self.count += 1;
+    }
+
+    /// Drops what says nothing about segments of `oldest` and newer epochs; not the newest.
+    pub(crate) fn forget_before(&mut self, oldest: u64) {
+        while self.count > 1 && self.list[0].0 <= oldest {
+            self.drop_oldest();
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        self.list.copy_within(1.., 0);
+        self.count -= 1;
+        self.list[self.count] = (0, 0);
+    }
+
+    /// True if both grow from one to the next.
+    pub(crate) fn are_in_order(&self) -> bool {
+        let grows = |pair: &[(u64, u64)]| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1;
+        self.all().windows(2).all(grows) && self.all().iter().all(|(epoch, _)| *epoch > 0)
+    }
 }
 
 /// Measurement by which the strategy was chosen.
@@ -90,7 +170,7 @@ pub(crate) struct Measured {
     pub(crate) page_ns: [u32; 4],
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct SegmentHeader {
     pub(crate) log_id: LogId,
     pub(crate) number: u64,
@@ -99,6 +179,12 @@ pub(crate) struct SegmentHeader {
     /// Every record up to this one was durable when the header was made.
     pub(crate) watermark: u64,
     pub(crate) previous: End,
+    /// Number of the oldest segment of the log when the segment began.
+    pub(crate) oldest: u64,
+    /// When the header was made, in milliseconds since 1970 by the wall clock; 0 if that is not known.
+    pub(crate) time_ms: u64,
+    /// When the last block before the segment was made that holds records, likewise.
+    pub(crate) previous_time_ms: u64,
 }
 
 /// A record to be appended.
@@ -126,14 +212,19 @@ pub(crate) struct BlockHeader {
     pub(crate) length: u32,
     pub(crate) records: u32,
     pub(crate) closed: bool,
+    /// When the block was made, in milliseconds since 1970 by the wall clock; 0 if that is not known.
+    pub(crate) time_ms: u64,
 }
 
 /// State of the first page of a segment's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderPage {
     Valid(SegmentHeader),
-    /// Zeros, or the header of an earlier segment in the same file.
+    /// Zeros.
     Unused,
+    /// The header of another segment of the log: an earlier one in the same file, unless it was given
+    /// a name that is not its own.
+    Other(SegmentHeader),
     /// Neither: torn or damaged.
     Bad,
 }
@@ -206,6 +297,10 @@ impl Control {
         for (index, page_ns) in self.measured.page_ns.into_iter().enumerate() {
             Put(&mut first[88 + 4 * index..]).u32(page_ns);
         }
+        Put(&mut first[104..]).u64(self.head).u64(self.watermark).u64(self.epochs.count as u64);
+        for (index, (epoch, last_lsn)) in self.epochs.all().iter().enumerate() {
+            Put(&mut first[EPOCHS_AT + EPOCH_BYTES * index..]).u64(*epoch).u64(*last_lsn);
+        }
         seal_page(first, CONTROL_MAGIC);
         second.copy_from_slice(first);
         bytes
@@ -217,6 +312,12 @@ impl Control {
         match u32_at(page, 12) {
             VERSION => {}
             other => return Err(BadControl::Version(other)),
+        }
+        let count = usize::try_from(u64_at(page, 120)).unwrap_or(EPOCHS_MAX).min(EPOCHS_MAX);
+        let mut epochs = Epochs { count, ..Epochs::default() };
+        for (index, entry) in epochs.list.iter_mut().take(epochs.count).enumerate() {
+            let at = EPOCHS_AT + EPOCH_BYTES * index;
+            *entry = (u64_at(page, at), u64_at(page, at + 8));
         }
         Ok(Control {
             log_id: id_at(page, 16),
@@ -232,6 +333,9 @@ impl Control {
                 device: u64_at(page, 80),
                 page_ns: [88, 92, 96, 100].map(|at| u32_at(page, at)),
             },
+            head: u64_at(page, 104),
+            watermark: u64_at(page, 112),
+            epochs,
         })
     }
 
@@ -257,7 +361,10 @@ impl SegmentHeader {
             .u64(self.previous.segment)
             .u64(self.previous.offset)
             .u64(self.previous.lsn)
-            .u64(self.previous.lost_from);
+            .u64(self.previous.lost_from)
+            .u64(self.oldest)
+            .u64(self.time_ms)
+            .u64(self.previous_time_ms);
         seal_page(page, SEGMENT_MAGIC);
     }
 
@@ -285,6 +392,9 @@ impl SegmentHeader {
             bytes: u64_at(page, 48),
             watermark: u64_at(page, 64),
             previous,
+            oldest: u64_at(page, 104),
+            time_ms: u64_at(page, 112),
+            previous_time_ms: u64_at(page, 120),
         })
     }
 
@@ -293,6 +403,7 @@ impl SegmentHeader {
         u32_at(page, 12) == VERSION
             && self.number.max(self.epoch).max(lsn) <= NUMBER_MAX
             && segment < self.number
+            && self.oldest <= self.number
             && self.bytes >= 2 * PAGE as u64
             && self.bytes % PAGE as u64 == 0
             && lsn + 1 == u64_at(page, 56)
@@ -306,9 +417,10 @@ impl SegmentHeader {
         let Some(page) = page.get(..PAGE) else { return HeaderPage::Bad };
         match SegmentHeader::read(page) {
             None if page.iter().all(|byte| *byte == 0) => HeaderPage::Unused,
-            Some(header) if header.log_id == *log_id && header.number != number => HeaderPage::Unused,
-            Some(header) if header.log_id == *log_id && header.is_sound(page) => HeaderPage::Valid(header),
-            _ => HeaderPage::Bad,
+            Some(header) if header.log_id != *log_id || !header.is_sound(page) => HeaderPage::Bad,
+            Some(header) if header.number != number => HeaderPage::Other(header),
+            Some(header) => HeaderPage::Valid(header),
+            None => HeaderPage::Bad,
         }
     }
 
@@ -367,7 +479,8 @@ impl BlockHeader {
             .u32(self.length)
             .u32(self.records)
             .u32(if self.closed { CLOSED } else { 0 })
-            .u32(frames.checksum());
+            .u32(frames.checksum())
+            .u64(self.time_ms);
         let crc = crc32c::crc32c_append(seed, &header[8..]);
         Put(&mut header).bytes(BLOCK_MAGIC).u32(crc);
         Seal { header, checksums }
@@ -386,6 +499,7 @@ impl BlockHeader {
             length: u32_at(bytes, 40),
             records: u32_at(bytes, 44),
             closed: u32_at(bytes, 48) == CLOSED,
+            time_ms: u64_at(bytes, 56),
         };
         let sound = header.epoch.max(header.first_lsn) <= NUMBER_MAX
             // The header was made before its own records were durable.

@@ -336,6 +336,7 @@ impl Log {
             return Err(shared.error(ErrorOp::Append, ErrorKind::Closed, "the log was closed already"));
         };
         let result = last.and_then(|group| shared.wait(0, &group).map(drop));
+        let result = result.and_then(|()| shared.record_end());
         self.0.end();
         result
     }

@@ -86,6 +86,10 @@ pub(super) fn run_once(shared: &Arc<Shared>) -> Done {
         if pending {
             shared.write_all_here();
         }
+        if quiet {
+            // `Log::close` tries once more, and tells of a failure.
+            let _ = shared.record_end();
+        }
         return if quiet { Done::Closed } else { Done::Nothing(Later::In(TICK)) };
     }
     if state.is_due(now()) && state.has_pending() {
@@ -99,6 +103,14 @@ pub(super) fn run_once(shared: &Arc<Shared>) -> Done {
     drop(state);
     shared.apply_retention();
     state = shared.state();
+    // Before the next segment is prepared, which may take long, unless appends wait for that.
+    if state.lacks_head(now()) && !state.room_is_wanted() {
+        drop(state);
+        if shared.record().is_ok() {
+            return Done::Something;
+        }
+        state = shared.state();
+    }
     // Before the watermark block, which may have no room without it.
     if state.lacks_spare(now()) {
         drop(state);

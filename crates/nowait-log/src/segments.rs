@@ -245,8 +245,13 @@ impl Shared {
         let enough = if state.is_growing() { bytes } else { bytes / 2 };
         let hurry = state.room_is_wanted() || state.room_left() < enough;
         let is_due = state.has_pending() && state.is_due(self.dir.instance.now());
+        let lacks_head = state.lacks_head(self.dir.instance.now());
         drop(state);
         self.rescue();
+        if lacks_head {
+            // The caller holds the names. What fails is tried again later.
+            let _ = self.record_bounds();
+        }
         if is_due {
             self.write_all_here();
         }
@@ -278,27 +283,40 @@ impl Shared {
         removed
     }
 
-    /// Records the oldest and the newest segment in the control file.
+    /// Records in the control file which segments there are, and which hold the log.
     pub(super) fn record(&self) -> Result<()> {
+        self.record_by(State::is_unrecorded)
+    }
+
+    /// As [`Shared::record`], of a log that ends: also up to which record it is durable.
+    pub(super) fn record_end(&self) -> Result<()> {
+        self.record_by(State::is_end_unrecorded)
+    }
+
+    fn record_by(&self, is_wanted: impl Fn(&State) -> bool) -> Result<()> {
         let Some(names) = self.names.lock() else { return Ok(()) };
-        let recorded = self.record_bounds();
+        let recorded = self.replace_control(is_wanted);
         drop(names);
         self.serve_calls();
         recorded
     }
 
-    /// As [`Shared::record`], with the names held. Recovery takes what is missing between the two
-    /// for damage: so the oldest is recorded before a file is removed or used again, and the newest
-    /// when it has its name durably.
+    /// As [`Shared::record`], with the names held. Recovery takes what is missing between the oldest
+    /// and the newest for damage: so the oldest is recorded before a file is removed or used again,
+    /// the newest when it has its name durably, and the head when its header is durable.
     fn record_bounds(&self) -> Result<()> {
+        self.replace_control(State::is_unrecorded)
+    }
+
+    fn replace_control(&self, is_wanted: impl Fn(&State) -> bool) -> Result<()> {
         let state = self.state();
-        let control = state.to_record();
-        if !state.is_unrecorded() {
+        let (control, is_closing) = (state.to_record(), state.is_closing);
+        if !is_wanted(&state) {
             return Ok(());
         }
         drop(state);
         let written = self.dir.write_control(&control);
-        if written.is_ok() {
+        if written.is_ok() && !is_closing {
             // Without it the next replacement may have no room on a full disk, and is tried again.
             let _ = self.dir.reserve_control();
         }

@@ -84,13 +84,21 @@ impl Shared {
             drop(state);
             drop(given_up);
             self.wait(lsn, &group)?;
+            // Before anything is acknowledged behind it: else what was cut off would be the log's end
+            // again if the new segment were lost.
+            let recorded = self.record();
+            self.set_named();
             // Only now: until the new epoch is durable, the segments that were cut off are the end
             // of the log.
             let mut state = self.state();
             state.retired.extend(cut_off);
             state.spare_failure = None;
             self.wake_maintenance(&mut state);
-            return Ok(());
+            return match recorded {
+                // Maintenance tries again.
+                Err(error) if error.kind() == ErrorKind::NoSpace => Ok(()),
+                recorded => recorded,
+            };
         }
     }
 

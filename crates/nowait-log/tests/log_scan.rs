@@ -221,7 +221,8 @@ fn ten_gibibytes_are_opened_by_their_end() {
     let (log, recovery) = Log::open(&path, &options).wait().unwrap();
     println!("{} bytes in {:?}", recovery.bytes_read, recovery.elapsed);
     assert_eq!((recovery.scan, recovery.last_lsn, recovery.segments), (Scan::Tail, SEGMENTS * EACH, SEGMENTS as usize));
-    assert!(recovery.bytes_read < SEGMENTS * 8192 + (6 << 20), "{recovery:?}");
+    // The log was not closed: the rest of its newest segment is searched, too.
+    assert!(recovery.bytes_read < SEGMENTS * 8192 + SEGMENT - EACH * 4096 + (6 << 20), "{recovery:?}");
     let mut reader = log.reader(SEGMENTS * EACH);
     let last = reader.next().wait().unwrap().unwrap();
     assert_eq!((last.kind, last.bytes), (3, &[7; 100][..]));

@@ -110,6 +110,23 @@ fn vectors() -> Vec<(&'static str, Files, Range<u64>, Vec<u64>)> {
     batches[file].1[at + 64 + 9 + record(4).len() + 9] ^= 4;
     vectors.push(("flipped", batches, 1..10, vec![5]));
 
+    // The newest segment is empty: what was cut off before it began is not there again.
+    let sim = empty(4 * SEGMENT_BYTES);
+    let log = open(&sim);
+    for lsn in [1, 2, 3, 104, 105, 106] {
+        commit(&log, &[(0, record(lsn))]);
+    }
+    log.truncate_suffix(3).wait().unwrap();
+    for lsn in 4..=7 {
+        commit(&log, &[(0, record(lsn))]);
+    }
+    log.close().wait().unwrap();
+    let mut headless = files(&sim);
+    let begins_with = |bytes: &[u8], lsn| bytes.starts_with(b"nwlogseg") && bytes[56..64] == u64::to_le_bytes(lsn);
+    let (_, newest) = headless.iter_mut().rfind(|(_, bytes)| begins_with(bytes, 4)).unwrap();
+    newest.clear();
+    vectors.push(("headless", headless, 1..8, vec![4, 5, 6, 7]));
+
     // A segment that is used again holds blocks of an earlier one behind the end.
     let sim = empty(2 * SEGMENT_BYTES);
     let log = open(&sim);

@@ -28,8 +28,8 @@ def segment(data, log_id, number):
     for half in data[:4096], data[6144:8192]:
         fields = page(half, b"nwlogseg")
         if fields and fields[:16] == log_id:
-            names = "number epoch bytes first watermark before end last lost_from".split()
-            header = dict(zip(names, struct.unpack_from("<9Q", fields, 16)))
+            names = "number epoch bytes first watermark before end last lost_from oldest time previous_time".split()
+            header = dict(zip(names, struct.unpack_from("<12Q", fields, 16)))
             if header["number"] == number:
                 seed = crc32c(log_id + struct.pack("<QQ", number, header["epoch"]))
                 return dict(header, seed=seed, data=data[: header["bytes"]])
@@ -77,6 +77,11 @@ def read(path):
     load = lambda name: open(os.path.join(path, name), "rb").read()
     control = load("control")
     control = page(control[:4096], b"nwlogctl") or page(control[4096:], b"nwlogctl")
+    head, recorded, count = struct.unpack_from("<3Q", control, 88)
+    epochs = [struct.unpack_from("<2Q", control, 112 + 16 * index) for index in range(count)]
+    newest = epochs[-1][0] if epochs else 0
+    # Records of an epoch count up to where the first of the newer ones began.
+    last_of = lambda epoch: next((last for newer, last in epochs if newer > epoch), 1 << 63)
     headers = {}
     for name in (name for name in names if name.endswith(".seg")):
         header = segment(load(name), control[:16], int(name[:-4]))
@@ -85,18 +90,23 @@ def read(path):
     chain = [max(headers.values(), key=lambda header: (header["epoch"], header["number"]))]
     while chain[0]["before"] in headers:
         chain.insert(0, headers[chain[0]["before"]])
-    watermark = max(header["watermark"] for header in chain)
+    is_headless = (chain[-1]["epoch"], chain[-1]["number"]) < (newest, head)
+    while len(chain) > 1 and chain[-1]["first"] > last_of(chain[-1]["epoch"]):
+        chain.pop()
+    # What was durable when the control file was written may have been cut off since.
+    recorded = min([recorded] + [header["last"] for header in chain if header["epoch"] > newest])
+    watermark = max([recorded] + [header["watermark"] for header in chain])
     # What a segment says about records behind the place where the next one continues was cut off.
-    lasts = [behind["last"] for behind in chain[1:]] + [1 << 63]
+    lasts = [behind["last"] for behind in chain[1:]] + [last_of(chain[-1]["epoch"])]
     said = [min(found[2], last) for header, last in zip(chain, lasts) for found in blocks(header, 4096)]
     watermark = max([watermark] + said)
     records, gaps, torn, closed, broken = {}, set(), None, 0, False
     next_lsn = chain[0]["first"]
     for header, behind in zip(chain, chain[1:] + [None]):
         end = behind["end"] if behind else len(header["data"])
-        last = (behind["lost_from"] - 1 if behind["lost_from"] else behind["last"]) if behind else 1 << 63
+        last = (behind["lost_from"] - 1 if behind["lost_from"] else behind["last"]) if behind else lasts[-1]
         at, closed = 4096, 0
-        while at < end and not broken:
+        while at < end and not broken and (behind or next_lsn <= last):
             found = block(header, at)
             whole = {record[0] for record in found[5]} if found else set()
             if not found or found[0] != next_lsn or any(
@@ -105,6 +115,8 @@ def read(path):
                 break
             records.update((record[0], record) for record in found[5] if record[0] <= last)
             next_lsn, closed, at = found[0] + found[1], found[3], found[4]
+        if not behind and next_lsn > last:
+            next_lsn, at = last + 1, end
         if behind and not broken and at == end and next_lsn > last:
             gaps |= set(range(last + 1, behind["last"] + 1))
             next_lsn = behind["first"]
@@ -113,7 +125,7 @@ def read(path):
         if not broken and watermark < next_lsn:
             data = header["data"][at : at + 32]
             begun = data[:4] == b"nwbk" and struct.unpack_from("<3Q", data, 8) == (header["epoch"], at, next_lsn)
-            torn = (header["name"], at) if begun or later else None
+            torn = (header["name"], at) if (begun or later) and not is_headless else None
             break
         broken = True
         for found in later:

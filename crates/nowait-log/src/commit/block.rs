@@ -95,6 +95,15 @@ impl Incoming<'_> {
     }
 }
 
+/// Times that a block states, in milliseconds since 1970 by the wall clock.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Times {
+    /// When it was made.
+    pub(crate) time_ms: u64,
+    /// When the last block before it was made that holds records; 0 if that is not known.
+    pub(crate) previous_time_ms: u64,
+}
+
 /// A block as it is written. Its bytes do not change any more, and are shared: another thread may
 /// write them again.
 pub(crate) struct Sealed<F> {
@@ -203,12 +212,13 @@ impl<F> Block<F> {
 
     /// Puts in place what was given, headers and checksums, the records' too: by the thread that
     /// writes the block, with nothing locked.
-    pub(crate) fn seal(mut self, log_id: &LogId, epoch: u64, watermark: u64) -> Sealed<F> {
+    pub(crate) fn seal(mut self, log_id: &LogId, epoch: u64, watermark: u64, times: Times) -> Sealed<F> {
         let (base, bytes) = (self.base(), self.bytes());
         for (start, record) in std::mem::take(&mut self.given) {
             self.buffer[start..start + record.len()].copy_from_slice(&record);
         }
-        let segment = self.header.map(|header| SegmentHeader { watermark, ..header });
+        let Times { time_ms, previous_time_ms } = times;
+        let segment = self.header.map(|header| SegmentHeader { watermark, time_ms, previous_time_ms, ..header });
         if let Some(segment) = segment {
             segment.encode(&mut self.buffer[..PAGE]);
         }
@@ -220,6 +230,7 @@ impl<F> Block<F> {
             length: self.payload as u32,
             records: self.records,
             closed: self.is_closed,
+            time_ms,
         };
         self.buffer[base + BLOCK_HEADER_BYTES + self.payload..bytes].fill(0);
         let records = base + BLOCK_HEADER_BYTES;
@@ -264,7 +275,7 @@ mod tests {
                 assert!(taken.as_ptr() == at && *taken == record);
             }
             assert_eq!((given.bytes(), given.last_lsn()), (copied.bytes(), 5));
-            let [given, copied] = [given, copied].map(|block| block.seal(b"0123456789abcdef", 1, 0));
+            let [given, copied] = [given, copied].map(|block| block.seal(b"0123456789abcdef", 1, 0, Times::default()));
             assert!(given.bytes[..] == copied.bytes[..], "with a header: {}", header.is_some());
         }
     }

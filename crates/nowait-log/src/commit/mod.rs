@@ -17,6 +17,7 @@ mod wait;
 mod watermark;
 mod write;
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{OnceLock, Weak};
 use std::thread::ThreadId;
 use std::time::Instant;
@@ -71,6 +72,9 @@ pub(crate) struct Shared {
     pub(crate) dir_lock: Weak<DirLock>,
     /// The maintenance thread, which must not wait for itself.
     pub(crate) maintenance: OnceLock<ThreadId>,
+    /// When the last block with records was made, in milliseconds since 1970 by the wall clock; 0 if
+    /// that is not known.
+    time_ms: AtomicU64,
     /// Generation of the process that opened the log. A forked child has none of its threads, and
     /// must not write.
     generation: u64,
@@ -85,7 +89,9 @@ impl Shared {
         dir_lock: Weak<DirLock>,
         start: impl FnOnce(Instant) -> Start<File>,
     ) -> Shared {
-        let state = State::new(rules, start(dir.instance.now()));
+        let start = start(dir.instance.now());
+        let time_ms = start.segments.iter().rev().map(|segment| segment.time_ms).find(|time_ms| *time_ms > 0);
+        let state = State::new(rules, start);
         Shared {
             dir,
             control,
@@ -102,6 +108,7 @@ impl Shared {
             preparer: Preparer::default(),
             dir_lock,
             maintenance: OnceLock::new(),
+            time_ms: AtomicU64::new(time_ms.unwrap_or(0)),
             generation: nowait::fork_generation(),
         }
     }

@@ -2,13 +2,14 @@
 //! has ended.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 
 use super::Shared;
-use super::block::{Live, Sealed};
+use super::block::{Live, Sealed, Times};
 use super::calls::{self, Call};
 use super::group::{Fate, Group};
-use super::state::{Completed, Ending, Next, Rescue, Rewrite, Rewritten, Submission};
+use super::state::{Completed, Ending, InFlight, Next, Rescue, Rewrite, Rewritten, Submission};
 use super::tail::Kept;
 use crate::dir::LentLock;
 use crate::event::Event;
@@ -20,13 +21,23 @@ impl Shared {
     fn seal(&self, submission: Submission<File>) -> Sealed<File> {
         let Submission { id, block, epoch, watermark, .. } = submission;
         let (base, first_lsn, records) = (block.base(), block.first_lsn, block.records);
-        let sealed = block.seal(&self.rules.log_id, epoch, watermark);
+        let time_ms = self.wall_clock_ms();
+        // Before the first block of a segment all others have been made.
+        let previous_time_ms = match records {
+            0 => self.time_ms.load(Relaxed),
+            _ => self.time_ms.swap(time_ms, Relaxed),
+        };
+        let sealed = block.seal(&self.rules.log_id, epoch, watermark, Times { time_ms, previous_time_ms });
         let handed_over = || {
             let bytes = sealed.bytes.clone();
             (records > 0).then_some(SealedBlock { bytes, base, first_lsn, records, epoch, is_durable: false })
         };
         self.hooks.sealed(id, handed_over, !self.names.is_mine());
         sealed
+    }
+
+    fn wall_clock_ms(&self) -> u64 {
+        u64::try_from(self.dir.instance.wall_clock().as_millis()).unwrap_or(u64::MAX)
     }
 
     fn write<'s>(&self, sealed: &'s Sealed<File>) -> Write<'s, BufferResult<Arc<Buf>>> {
@@ -118,6 +129,15 @@ impl Shared {
         any
     }
 
+    /// Lets blocks leave of an epoch that a cut began.
+    pub(crate) fn set_named(self: &Arc<Self>) {
+        let mut state = self.state();
+        state.set_named();
+        let next = state.choose_next(self.dir.instance.now());
+        drop(state);
+        self.pass_on(next);
+    }
+
     fn submit(&self, is_carried: bool) -> Option<Submission<File>> {
         let mut state = self.state();
         if self.is_forked() {
@@ -137,6 +157,10 @@ impl Shared {
         // Before wakers are called, which may not return: later blocks wait for these, in memory.
         for block in blocks.iter().filter(|_| is_durable) {
             self.hooks.durable(block.id, || block.kept().map(Kept::handed_over), !self.names.is_mine());
+        }
+        if is_durable && blocks.iter().any(InFlight::begins_segment) {
+            // The control file is to name the segment.
+            self.wake_maintenance(&mut self.state());
         }
         self.finish(&ending);
         // Their bytes are not needed any more.

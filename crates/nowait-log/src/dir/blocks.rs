@@ -31,6 +31,9 @@ pub(crate) struct Segment {
     /// End of the last block that counts.
     pub(crate) end: u64,
     pub(crate) last_lsn: u64,
+    /// When its last block with records was made, in milliseconds since 1970 by the wall clock of
+    /// then; 0 if that is not known, or there is none.
+    pub(crate) time_ms: u64,
 }
 
 impl Segment {
@@ -70,22 +73,29 @@ pub(crate) struct Run {
 }
 
 impl Behind {
-    /// Adds a block, with its whole records if not all are; blocks come in order of their offsets.
-    fn add(&mut self, segment: u64, header: &BlockHeader, parts: Option<Vec<Part>>) {
+    /// Adds a block, with its whole records if not all are, up to record `last_lsn`; blocks come in
+    /// order of their offsets.
+    fn add(&mut self, segment: u64, header: &BlockHeader, parts: Option<Vec<Part>>, last_lsn: u64) {
         let (start, end) = (header.offset, header.padded_end());
-        if self.proof.is_none_or(|(watermark, _)| watermark < header.watermark) {
-            self.proof = Some((header.watermark, start));
+        let watermark = header.watermark.min(last_lsn);
+        if self.proof.is_none_or(|(known, _)| known < watermark) {
+            self.proof = Some((watermark, start));
         }
         self.beyond_first |= start > PAGE as u64;
-        let (lsns, epoch, block) = (header.lsns(), header.epoch, (start, header.first_lsn));
+        let up_to = |lsns: Range<u64>| lsns.start..lsns.end.min(last_lsn.saturating_add(1));
+        let (lsns, epoch, block) = (up_to(header.lsns()), header.epoch, (start, header.first_lsn));
+        if lsns.is_empty() && header.records > 0 {
+            // All of them were cut off.
+            return;
+        }
         let is_part = parts.is_some();
         let run = |bytes: Range<u64>, lsns| Run { segment, aside: None, epoch, bytes, lsns, block, is_part };
         let goes_on =
             |run: &&mut Run| !run.is_part && run.bytes.end == start && run.lsns.end == lsns.start && run.epoch == epoch;
         match (parts, self.runs.last_mut().filter(goes_on)) {
-            (Some(parts), _) => self.runs.extend(parts.into_iter().map(|part| {
+            (Some(parts), _) => self.runs.extend(parts.into_iter().filter_map(|part| {
                 let bytes = start + part.bytes.start as u64..start + part.bytes.end as u64;
-                run(bytes, part.lsns)
+                Some(run(bytes, up_to(part.lsns))).filter(|run| !run.lsns.is_empty())
             })),
             (None, Some(before)) => (before.bytes.end, before.lsns.end) = (end, lsns.end),
             (None, None) if lsns.is_empty() => {}
@@ -163,7 +173,8 @@ impl Blocks {
         let (offset, first_lsn) = run.block;
         let previous = End { lsn: first_lsn - 1, ..End::default() };
         let (number, epoch) = (run.segment, run.epoch);
-        let mut blocks = Blocks::new(window, &SegmentHeader { log_id, number, epoch, bytes, watermark: 0, previous });
+        let header = SegmentHeader { log_id, number, epoch, bytes, previous, ..SegmentHeader::default() };
+        let mut blocks = Blocks::new(window, &header);
         blocks.offset = offset;
         blocks
     }
@@ -245,15 +256,16 @@ impl Blocks {
         Ok(Some(Broken { header, whole_until }))
     }
 
-    /// Finds whole records behind the current offset, in blocks whose header `may_be` one. Goes
-    /// from header to header: a whole one says where the next block is. Where there is none, each
-    /// page is looked at. So it reads each byte once, whatever the bytes.
-    pub(crate) fn behind(&mut self, may_be: impl Fn(&BlockHeader) -> bool) -> Result<Behind> {
+    /// Finds whole records behind the current offset, in blocks whose header `counts`, each up to the
+    /// record that it returns. Goes from header to header: a whole one says where the next block is.
+    /// Where there is none, each page is looked at. So it reads each byte once, whatever the bytes.
+    pub(crate) fn behind(&mut self, counts: impl Fn(&BlockHeader) -> Option<u64>) -> Result<Behind> {
         let mut found = Behind::default();
         let (number, log_id) = (self.number, self.log_id);
         let mut offset = self.offset.max(PAGE as u64);
         while offset < self.bytes {
-            let Some(header) = self.header(offset)?.filter(&may_be) else {
+            let header = self.header(offset)?;
+            let Some((header, last_lsn)) = header.and_then(|header| Some((header, counts(&header)?))) else {
                 if self.window.at(offset, PAGE)?.len() < PAGE {
                     break;
                 }
@@ -263,7 +275,7 @@ impl Blocks {
             let block = self.window.at(offset, header.padded_bytes())?;
             let seed = seed(&log_id, number, header.epoch);
             let parts = (!header.is_whole(block, seed)).then(|| header.whole_records(block, seed));
-            found.add(number, &header, parts);
+            found.add(number, &header, parts, last_lsn);
             offset = header.padded_end();
         }
         Ok(found)

@@ -3,6 +3,9 @@ use super::*;
 const ID: LogId = *b"0123456789abcdef";
 
 fn control() -> Control {
+    let mut epochs = Epochs::default();
+    epochs.begin(2, 20);
+    epochs.begin(3, 40);
     Control {
         log_id: ID,
         segment_bytes: 1 << 20,
@@ -13,12 +16,25 @@ fn control() -> Control {
         oldest: 3,
         newest: 7,
         measured: Measured { at: 1_700_000_000, device: 66, page_ns: [1, 2, 3, 4] },
+        head: 6,
+        watermark: 41,
+        epochs,
     }
 }
 
 fn header() -> SegmentHeader {
     let previous = End { segment: 6, offset: 8192, lsn: 41, lost_from: 0 };
-    SegmentHeader { log_id: ID, number: 7, epoch: 3, bytes: 1 << 20, watermark: 40, previous }
+    SegmentHeader {
+        log_id: ID,
+        number: 7,
+        epoch: 3,
+        bytes: 1 << 20,
+        watermark: 40,
+        previous,
+        oldest: 2,
+        time_ms: 1_700_000_000_000,
+        previous_time_ms: 1_699_999_999_999,
+    }
 }
 
 fn seal(header: &BlockHeader, block: &mut [u8], seed: u32) {
@@ -42,6 +58,7 @@ fn block(payload: &[&[u8]]) -> (BlockHeader, Vec<u8>) {
         length: length as u32,
         records: payload.len() as u32,
         closed: false,
+        time_ms: 1_700_000_000_000,
     };
     seal(&header, &mut bytes, seed(&ID, 7, 3));
     (header, bytes)
@@ -79,7 +96,7 @@ fn headers_know_whose_they_are() {
     header().encode(&mut page);
     assert_eq!(SegmentHeader::decode(&page, &ID, 7), HeaderPage::Valid(header()));
     // The same file under a new name.
-    assert_eq!(SegmentHeader::decode(&page, &ID, 8), HeaderPage::Unused);
+    assert_eq!(SegmentHeader::decode(&page, &ID, 8), HeaderPage::Other(header()));
     assert_eq!(SegmentHeader::decode(&page, b"another log's id", 7), HeaderPage::Bad);
     assert_eq!(SegmentHeader::decode(&[0; PAGE], &ID, 7), HeaderPage::Unused);
     assert_eq!(SegmentHeader::decode(&page[..100], &ID, 7), HeaderPage::Bad);
@@ -96,8 +113,16 @@ fn a_watermark_block_that_begins_a_segment_has_a_copy_of_its_header() {
     assert_eq!((previous.last_there(), previous.lost()), (38, 39..42));
     let header = SegmentHeader { previous, ..header() };
     let mut page = vec![0; PAGE];
-    let watermark_block =
-        BlockHeader { epoch: 3, offset: 4096, first_lsn: 42, watermark: 41, length: 0, records: 0, closed: false };
+    let watermark_block = BlockHeader {
+        epoch: 3,
+        offset: 4096,
+        first_lsn: 42,
+        watermark: 41,
+        length: 0,
+        records: 0,
+        closed: false,
+        time_ms: 0,
+    };
     let seed = seed(&ID, 7, 3);
     seal(&watermark_block, &mut page, seed);
     assert_eq!(SegmentHeader::decode_copy(&page, &ID, 7), None);
@@ -122,6 +147,7 @@ fn numbers_that_would_overflow_are_not_the_logs() {
         SegmentHeader { number: u64::MAX, ..good },
         SegmentHeader { epoch: u64::MAX, ..good },
         SegmentHeader { watermark: 42, ..good },
+        SegmentHeader { oldest: 8, ..good },
         SegmentHeader { bytes: 4096, ..good },
         SegmentHeader { bytes: (1 << 20) + 1, ..good },
         SegmentHeader { previous: End { lsn: u64::MAX - 1, ..previous }, ..good },

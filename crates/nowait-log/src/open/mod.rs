@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use super::calibrate;
 use super::commit::{Live, Retired, Rules, Shared, Start};
 use super::dir::{CONTROL_TEMPORARY, Contents, DirLock, LogDir, Segment, is_direct};
-use super::format::{Control, End, LogId, Measured, NUMBER_MAX, SegmentHeader};
+use super::format::{Control, End, Epochs, LogId, Measured, NUMBER_MAX, SegmentHeader};
 use super::maintenance::{self, Done};
 use super::options::{Durability, Options, SEGMENT_BYTES_MIN, Scan, Strategy, Submitter, SyncPolicy};
 use super::os::{self, lock};
@@ -196,6 +196,9 @@ fn make(dir: &LogDir, options: &Options) -> Result<()> {
         oldest: 1,
         newest: 1,
         measured: Measured::default(),
+        head: 0,
+        watermark: 0,
+        epochs: Epochs::default(),
     };
     if options.sync == SyncPolicy::Auto {
         calibrate::choose(dir, &mut control, || true)?;
@@ -302,9 +305,26 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
     }
     dir.sync()?;
     let epoch = recovery.epoch + 1;
-    let header = SegmentHeader { log_id: control.log_id, number, epoch, bytes, watermark: end.lsn, previous: end };
+    let mut epochs = recorded.epochs;
+    for Segment { header, .. } in chain.iter().filter(|segment| segment.header.epoch > recorded.epochs.newest()) {
+        // The control file may be older than the log, or lost.
+        if header.epoch > epochs.newest() {
+            epochs.begin(header.epoch, header.previous.last_there());
+        }
+    }
+    epochs.begin(epoch, end.last_there());
+    let header = SegmentHeader {
+        log_id: control.log_id,
+        number,
+        epoch,
+        bytes,
+        previous: end,
+        oldest: chain.first().map_or(number, |oldest| oldest.header.number),
+        // Watermark and times are set when the header is written.
+        ..SegmentHeader::default()
+    };
     let mut segments = chain;
-    segments.push(Segment { header, end: u64::MAX, last_lsn: u64::MAX });
+    segments.push(Segment { header, end: u64::MAX, last_lsn: u64::MAX, time_ms: 0 });
     let rules = Rules {
         log_id: control.log_id,
         segment_bytes: control.segment_bytes,
@@ -318,7 +338,7 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
     };
     let current = Live::new(number, bytes, file);
     let ages = if let Rule::Age(_) = options.retention.0 { ages(&dir, &segments) } else { Vec::new() };
-    let start = |now| Start { epoch, current, segments, recorded, ages, now };
+    let start = |now| Start { epoch, current, segments, recorded, epochs, ages, now };
     let retention = (options.retention.clone(), options.observer.clone(), options.hooks.clone());
     let shared = Arc::new(Shared::new(dir, control, rules, retention, Arc::downgrade(lock), start));
     // Makes the segment, and so its epoch, durable.

@@ -1,7 +1,7 @@
 //! The control file: read, judged, and rebuilt from segment headers where it is lost.
 
 use crate::dir::{CONTROL, LogDir, Unreadable, Window, is_direct};
-use crate::format::{BadControl, CONTROL_BYTES, Control, Measured, NUMBER_MAX, PAGE, SegmentHeader, VERSION};
+use crate::format::{BadControl, CONTROL_BYTES, Control, Epochs, Measured, NUMBER_MAX, PAGE, SegmentHeader, VERSION};
 use crate::options::{Durability, SEGMENT_BYTES_MAX, Submitter};
 use crate::os;
 use nowait::{Error, ErrorKind, ErrorOp, OpenOptions, Result};
@@ -52,6 +52,10 @@ fn is_plausible(control: &Control) -> bool {
         && control.depth > 0
         && control.oldest <= control.newest
         && control.newest <= NUMBER_MAX
+        && control.head <= control.newest
+        && control.watermark <= NUMBER_MAX
+        && control.epochs.newest() <= NUMBER_MAX
+        && control.epochs.are_in_order()
 }
 
 /// True if the making of a log was cut off: it makes one segment, of zeros, and writes the control
@@ -82,6 +86,9 @@ pub(crate) fn rebuild_control(dir: &LogDir, numbers: &[u64]) -> Result<Control> 
             oldest: 0,
             newest: 0,
             measured: Measured::default(),
+            head: 0,
+            watermark: 0,
+            epochs: Epochs::default(),
         };
         if rebuilt.is_some_and(|known| known.log_id != control.log_id) {
             return Err(no_control(dir, "its segments are of several logs"));

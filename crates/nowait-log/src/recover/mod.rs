@@ -180,6 +180,8 @@ pub(crate) fn recover(dir: &LogDir, writer: bool, scan: Scan) -> Result<Option<F
         dir,
         control,
         writer,
+        is_control_lost: control_file.control.is_none(),
+        recorded_oldest: control.oldest,
         bytes_read,
         damage: Vec::new(),
         unreadable: control_file.unreadable.clone(),
@@ -229,7 +231,7 @@ pub(crate) fn recover_aside(dir: &LogDir) -> Result<Option<(Control, Vec<Run>)>>
         }
         let mut blocks = Blocks::new(window, &stand_in(&control, number, 0)).reading_ahead();
         let name: Arc<str> = Arc::from(name);
-        let Behind { proof, runs: found, .. } = blocks.behind(|_| true)?;
+        let Behind { proof, runs: found, .. } = blocks.behind(|_| Some(u64::MAX))?;
         watermark = watermark.max(proof.map_or(0, |(watermark, _)| watermark));
         runs.extend(found.into_iter().map(|run| Run { aside: Some(name.clone()), ..run }));
     }

@@ -9,7 +9,7 @@ use crate::format::{BlockHeader, Control, End, SegmentHeader};
 pub(crate) fn stand_in(control: &Control, number: u64, lsn: u64) -> SegmentHeader {
     let Control { log_id, segment_bytes: bytes, .. } = *control;
     let previous = End { lsn, ..End::default() };
-    SegmentHeader { log_id, number, epoch: 0, bytes, watermark: 0, previous }
+    SegmentHeader { log_id, number, bytes, previous, ..SegmentHeader::default() }
 }
 
 /// True for a block of the segment; false for earlier contents of its file.

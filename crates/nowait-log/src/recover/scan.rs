@@ -11,7 +11,7 @@ use super::control::missing_behind;
 use super::runs::{in_order, is_of, joined, stand_in, within};
 use super::{Damage, Found, Place, Recovery};
 use crate::dir::{Behind, Blocks, Broken, LogDir, Run, Segment, Unreadable, Window, is_direct};
-use crate::format::{BLOCK_HEADER_BYTES, Control, End, HeaderPage, LogId, PAGE, SegmentHeader};
+use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, Control, End, HeaderPage, LogId, PAGE, SegmentHeader};
 use crate::options::{Calibration, Scan, Strategy};
 use nowait::{Advice, File, Result};
 
@@ -25,6 +25,9 @@ pub(crate) struct Survey<'a> {
     pub(crate) dir: &'a LogDir,
     pub(crate) control: Control,
     pub(crate) writer: bool,
+    pub(crate) is_control_lost: bool,
+    /// Oldest segment by the control file; headers may name a newer one.
+    pub(crate) recorded_oldest: u64,
     pub(crate) bytes_read: u64,
     pub(crate) damage: Vec<Damage>,
     pub(crate) unreadable: Vec<Unreadable>,
@@ -41,12 +44,19 @@ pub(super) struct Files {
     pub(super) bad: Vec<u64>,
     /// Those among `bad` whose first page the device cannot read.
     unreadable: Vec<u64>,
+    /// Files with the header of another segment, each with that header; they are among `unused`.
+    pub(super) others: Vec<(u64, SegmentHeader)>,
 }
 
 impl Files {
     fn get(&self, number: u64) -> Option<&SegmentHeader> {
         let at = self.valid.binary_search_by_key(&number, |header| header.number).ok()?;
         self.valid.get(at)
+    }
+
+    /// Epoch and number of the newest valid header.
+    pub(super) fn head(&self) -> (u64, u64) {
+        self.head_before(u64::MAX).map_or((0, 0), |head| (head.epoch, head.number))
     }
 
     /// Returns the newest valid header among those before `number`.
@@ -90,6 +100,8 @@ pub(super) struct Link {
     /// Where the next segment continues from it; None if there is none, or the one between them is
     /// missing.
     pub(super) limit: Option<End>,
+    /// Last record that counts, where a newer epoch began that the chain does not reach.
+    last_lsn: u64,
 }
 
 /// The chain from the newest segment to the oldest.
@@ -173,13 +185,18 @@ impl Survey<'_> {
         let files = self.files(numbers)?;
         let links = self.chain(&files);
         let headers = || links.kept.iter().chain(&links.severed).map(|link| link.header);
-        let watermark = headers().map(|header| header.watermark).max().unwrap_or(0);
+        let recorded = self.recorded_watermark(&links);
+        let watermark = headers().map(|header| header.watermark).fold(recorded, u64::max);
         let mut evidence = Evidence { watermark, block: None };
+        let lost_head = self.lost_head(&files);
         let Kept { mut chain, mut end, closed, torn, is_unreadable, is_short, broken, gaps, mut runs } =
             self.kept(&links.kept, &mut evidence)?;
         let headless = self.headless(&files, &links, end, &mut evidence)?;
         let head = headers().map(|header| header.number).chain(headless.numbers.iter().copied()).max();
-        self.look_for_newest(numbers, head.unwrap_or(0));
+        if lost_head.is_none() {
+            self.look_for_newest(numbers, head.unwrap_or(0));
+        }
+        let renamed = self.renamed(&files, &links);
         self.make_durable(evidence.watermark)?;
 
         let stopped = chain.last().map_or(0, |segment| segment.header.number);
@@ -209,22 +226,30 @@ impl Survey<'_> {
         } else if let Some(number) = headless.proven {
             let what = "the segment's header is not whole, and was, since no block but the first is written beside it";
             Some((number, what.to_owned()))
+        } else if let Some(number) = lost_head {
+            let what = match numbers.contains(&number) {
+                true => "the segment's header is not whole",
+                false => "the segment is missing",
+            };
+            Some((number, format!("{what}, and the control file says that the log's newest records were there")))
+        } else if is_short {
+            let what = "the file has been cut, and what is missing may have been the log's last records";
+            Some((stopped, what.to_owned()))
         } else if let (true, Some((number, offset))) = (is_proven, block) {
             let what = format!("{missing}, and the block at {offset} of segment {number} says that it was durable");
             Some((stopped, what))
         } else if is_proven {
-            Some((stopped, format!("{missing}, and a segment that was written later says that it was durable")))
+            let what = match watermark > recorded {
+                true => "a segment that was written later says that it was durable",
+                false => "the control file says that it was durable",
+            };
+            Some((stopped, format!("{missing}, and {what}")))
         } else if is_unreadable {
             Some((stopped, "this cannot be read, and may have been the log's last records".to_owned()))
-        } else if is_short {
-            Some((
-                stopped,
-                "the file has been cut, and what is missing may have been the log's last records".to_owned(),
-            ))
         } else {
             None
         };
-        let is_damaged = reason.is_some() || !self.damage.is_empty();
+        let is_damaged = reason.is_some() || !self.damage.is_empty() || !renamed.is_empty();
         let mut next_lsn = end.lsn + 1;
         let mut holed = None;
         if is_damaged {
@@ -265,6 +290,10 @@ impl Survey<'_> {
             } else if is_severed {
                 self.damage[links.severed_by].lsns = lsns;
             }
+            if let Some(number) = lost_head.filter(|_| is_severed) {
+                let what = "the control file says that the log's newest records were here, and they are not";
+                self.damage.push(Damage { path: path(number), bytes: 0..0, lsns: 0..0, what: what.into() });
+            }
             let between = self.holes(&files, behind().cloned().collect(), watermark);
             self.damage.extend(between);
             if behind().any(|run| run.segment == stopped) {
@@ -274,11 +303,20 @@ impl Survey<'_> {
             runs.clear();
         }
         let is_named = |number: &u64| links.bad.iter().any(|(bad, _)| bad == number);
+        let is_renamed = |number: &u64| renamed.iter().any(|(other, _)| other == number);
         let is_lost = |number: &u64| match files.get(*number) {
             Some(_) => *number > stopped,
-            None => files.bad.contains(number) || headless.numbers.contains(number) || is_named(number),
+            None => {
+                files.bad.contains(number)
+                    || headless.numbers.contains(number)
+                    || is_named(number)
+                    || is_renamed(number)
+                    || lost_head == Some(*number)
+            }
         };
         let lost = numbers.iter().copied().filter(|number| is_damaged && is_lost(number)).collect();
+        // First, since it says what to do.
+        self.damage.splice(0..0, renamed.into_iter().map(|(_, damage)| damage));
         let torn = torn.filter(|_| !is_damaged);
         let outcome = Outcome { chain, end, next_lsn, closed, torn, gaps, runs, is_damaged, lost, holed };
         Ok(self.found(&files, numbers, outcome))
@@ -311,7 +349,7 @@ impl Survey<'_> {
                 last_lsn: end.lsn,
                 next_lsn,
                 gaps,
-                epoch: files.valid.iter().map(|header| header.epoch).max().unwrap_or(0),
+                epoch: files.head().0.max(self.control.epochs.newest()),
                 segments: chain.iter().filter(|segment| !segment.is_empty()).count(),
                 closed,
                 torn,
@@ -362,6 +400,10 @@ impl Survey<'_> {
             match page {
                 HeaderPage::Valid(header) if header.bytes <= segment_bytes => files.valid.push(header),
                 HeaderPage::Unused => files.unused.push(number),
+                HeaderPage::Other(header) => {
+                    files.unused.push(number);
+                    files.others.push((number, header));
+                }
                 HeaderPage::Valid(_) | HeaderPage::Bad => files.bad.push(number),
             }
         }
@@ -398,8 +440,15 @@ impl Survey<'_> {
         let mut limit = None;
         let mut link = files.head_before(u64::MAX).copied();
         while let Some(header) = link {
-            chain.kept.push(Link { header, limit });
             let before = header.previous.segment;
+            let last_lsn = self.control.epochs.last_of(header.epoch);
+            self.control.oldest = self.control.oldest.max(header.oldest);
+            if limit.is_none() && last_lsn < header.first_lsn() && files.get(before).is_some() {
+                // All of it was cut off, and what begins behind the cut is missing.
+                link = files.get(before).copied();
+                continue;
+            }
+            chain.kept.push(Link { header, limit, last_lsn });
             limit = Some(header.previous);
             link = match files.get(before) {
                 // What is older was given up, whether its file is there or not.
@@ -410,7 +459,7 @@ impl Survey<'_> {
                     let is_bad = files.bad.contains(&before) || files.unused.contains(&before);
                     let oldest = self.control.oldest;
                     let older = files.head_before(before).filter(|older| older.number >= oldest).copied();
-                    if !is_bad && older.is_none() && oldest == 0 {
+                    if !is_bad && older.is_none() && self.recorded_oldest == 0 {
                         // Without a control file: the log's beginning may have been removed.
                         break;
                     }
@@ -439,6 +488,46 @@ impl Survey<'_> {
         chain
     }
 
+    /// Last record that was durable when the control file was written, as far as it was not cut off
+    /// since.
+    pub(super) fn recorded_watermark(&self, links: &Chain) -> u64 {
+        let headers = links.kept.iter().chain(&links.severed).map(|link| link.header);
+        let newer = headers.filter(|header| header.epoch > self.control.epochs.newest());
+        newer.map(|header| header.previous.lsn).fold(self.control.watermark, u64::min)
+    }
+
+    /// Returns the newest segment that held the log if its header is not there any more: the control
+    /// file is replaced when that is durable, and a later header would be newer. Without a control
+    /// file: a newer segment in a state that no crash leaves.
+    pub(super) fn lost_head(&self, files: &Files) -> Option<u64> {
+        let recorded = (self.control.epochs.newest(), self.control.head);
+        let (epoch, newest) = files.head();
+        if self.is_control_lost {
+            return files.bad.iter().copied().filter(|number| *number > newest).min();
+        }
+        (self.control.head > 0 && (epoch, newest) < recorded).then_some(self.control.head)
+    }
+
+    /// Finds files that have another segment's name. A file that is used again has the header of a
+    /// segment that was given up or cut off before, and gets a higher number.
+    pub(super) fn renamed(&self, files: &Files, links: &Chain) -> Vec<(u64, Damage)> {
+        let chain = || links.kept.iter().chain(&links.severed).map(|link| link.header);
+        // The one before may be missing because of its name.
+        let is_of_log = |number: &u64| self.recorded_oldest > 0 && *number >= self.control.oldest;
+        let oldest =
+            chain().next().map_or(0, |oldest| Some(oldest.previous.segment).filter(is_of_log).unwrap_or(oldest.number));
+        let epoch = files.head().0.max(self.control.epochs.newest());
+        let is_renamed = |(number, header): &&(u64, SegmentHeader)| {
+            header.number > *number || (header.epoch == epoch && header.number >= oldest)
+        };
+        let damage = |(number, header): &(u64, SegmentHeader)| {
+            let what = format!("the file holds segment {}; if it was renamed, rename it back", header.number);
+            let path = self.dir.segment_path(*number);
+            (*number, Damage { path, bytes: 0..PAGE as u64, lsns: 0..0, what })
+        };
+        files.others.iter().filter(is_renamed).map(damage).collect()
+    }
+
     /// Notices that a segment is gone behind `head`, the newest one that holds something.
     fn look_for_newest(&mut self, numbers: &[u64], head: u64) {
         if let Some(number) = missing_behind(&self.control, numbers, head) {
@@ -462,24 +551,27 @@ impl Survey<'_> {
             gaps: Vec::new(),
             runs: Vec::new(),
         };
-        for (index, Link { header, limit }) in links.iter().enumerate() {
+        let epochs = self.control.epochs;
+        for (index, Link { header, limit, last_lsn: cut_at }) in links.iter().enumerate() {
             let file = self.file(header.number)?;
             // Where the log was cut, a block may hold more than counts.
-            let last_there = limit.map_or(u64::MAX, |limit| limit.last_there());
+            let last_there = limit.map_or(*cut_at, |limit| limit.last_there());
             let mut blocks = Blocks::new(Window::past_errors(file.clone()), header).reading_ahead().up_to(last_there);
             kept.closed = false;
-            while limit.is_none_or(|limit| blocks.offset < limit.offset) {
+            let mut time_ms = 0;
+            while limit.map_or(blocks.next_lsn <= *cut_at, |limit| blocks.offset < limit.offset) {
                 let Some((block, _)) = blocks.next()? else { break };
                 evidence.watermark = evidence.watermark.max(block.watermark);
                 kept.closed = block.closed;
+                time_ms = if block.records > 0 { block.time_ms } else { time_ms };
             }
-            let last_lsn = blocks.next_lsn - 1;
+            let last_lsn = (blocks.next_lsn - 1).min(last_there.max(header.previous.lsn));
             let complete = limit.filter(|limit| blocks.offset == limit.offset && last_lsn >= limit.last_there());
             kept.end = match complete {
                 Some(limit) => limit,
                 None => End { segment: header.number, offset: blocks.offset, lsn: last_lsn, lost_from: 0 },
             };
-            let segment = Segment { header: *header, end: kept.end.offset, last_lsn: kept.end.last_there() };
+            let segment = Segment { header: *header, end: kept.end.offset, last_lsn: kept.end.last_there(), time_ms };
             kept.chain.push(segment);
             self.to_sync.push((segment, file.clone()));
             let writer = self.writer;
@@ -489,12 +581,18 @@ impl Survey<'_> {
                 self.done(blocks);
                 continue;
             }
+            if limit.is_none() && blocks.next_lsn > *cut_at {
+                // What is behind was cut off.
+                kept.closed = false;
+                self.done(blocks);
+                break;
+            }
             kept.is_unreadable = blocks.is_unreadable()?;
             // Behind the block of a close there was nothing.
             kept.is_short = !kept.closed && file.size().wait()? < header.bytes;
             let is_begun = blocks.is_begun()?;
             kept.broken = blocks.broken()?;
-            let behind = blocks.behind(|block| is_of(header, block))?;
+            let behind = blocks.behind(|block| is_of(header, block).then(|| epochs.last_of(block.epoch)))?;
             if is_begun || behind.proof.is_some() {
                 kept.torn = Some(Place { path: self.dir.segment_path(header.number), offset: kept.end.offset });
             }
@@ -513,14 +611,16 @@ impl Survey<'_> {
     /// Looks into newer segments without a valid header: the newest header itself may be damaged.
     fn headless(&mut self, files: &Files, links: &Chain, end: End, evidence: &mut Evidence) -> Result<Headless> {
         let mut headless = Headless::default();
+        let epochs = self.control.epochs;
         let headers = links.kept.iter().chain(&links.severed).map(|link| link.header);
         let head = headers.max_by_key(|header| (header.epoch, header.number));
         let (newest, epoch, first_lsn) = head.map_or((0, 0, 0), |head| (head.number, head.epoch, head.first_lsn()));
         for number in files.bad.iter().chain(&files.unused).copied().filter(|number| *number > newest) {
             let mut blocks = self.any_blocks(number, end.lsn)?;
             // Earlier contents of a reused file are older than the newest segment.
-            let behind =
-                blocks.behind(|block| block.epoch > epoch || (block.epoch == epoch && block.first_lsn >= first_lsn))?;
+            let is_newer =
+                |block: &BlockHeader| block.epoch > epoch || (block.epoch == epoch && block.first_lsn >= first_lsn);
+            let behind = blocks.behind(|block| is_newer(block).then(|| epochs.last_of(block.epoch)))?;
             // A write that is cut off leaves no unreadable page. An unreadable first block may have
             // held records.
             let is_unknown =
@@ -570,10 +670,11 @@ impl Survey<'_> {
     }
 
     /// Finds whole blocks of a segment that is not read in order.
-    fn look_behind(&mut self, Link { header, limit }: &Link, evidence: &mut Evidence) -> Result<Vec<Run>> {
+    fn look_behind(&mut self, Link { header, limit, .. }: &Link, evidence: &mut Evidence) -> Result<Vec<Run>> {
+        let epochs = self.control.epochs;
         let file = self.file(header.number)?;
         let mut blocks = Blocks::new(Window::past_errors(file), header).reading_ahead();
-        let found = blocks.behind(|block| is_of(header, block))?;
+        let found = blocks.behind(|block| is_of(header, block).then(|| epochs.last_of(block.epoch)))?;
         self.done(blocks);
         evidence.add(header.number, &found, *limit);
         Ok(found.runs.into_iter().filter_map(|run| within(run, *limit)).collect())
@@ -582,7 +683,8 @@ impl Survey<'_> {
     /// Finds whole blocks of a segment that has no header.
     fn look_anywhere(&mut self, number: u64) -> Result<Behind> {
         let mut blocks = self.any_blocks(number, 0)?;
-        let found = blocks.behind(|_| true)?;
+        let epochs = self.control.epochs;
+        let found = blocks.behind(|block| Some(epochs.last_of(block.epoch)))?;
         self.done(blocks);
         Ok(found)
     }

@@ -2,6 +2,7 @@
 //! blocks that no later watermark covers are read.
 
 use super::control::missing_behind;
+use super::runs::is_of;
 use super::scan::{Files, Outcome, Survey};
 use super::{Found, Place};
 use crate::dir::{Blocks, SEARCHED_AT_END, Segment, Window};
@@ -15,6 +16,8 @@ struct Tail {
     closed: bool,
     torn: Option<Place>,
     watermark: u64,
+    /// When the last block with records was made; 0 if it was not read.
+    time_ms: u64,
 }
 
 impl Survey<'_> {
@@ -28,7 +31,9 @@ impl Survey<'_> {
             && self.unreadable.is_empty()
             && self.damage.is_empty()
             && self.from_copy.len() == copies
-            && links.severed.is_empty();
+            && links.severed.is_empty()
+            && self.lost_head(&files).is_none()
+            && self.renamed(&files, &links).is_empty();
         let Some(newest) = links.kept.last().filter(|_| is_sound) else { return Ok(None) };
         if missing_behind(&self.control, numbers, newest.header.number).is_some() {
             return Ok(None);
@@ -37,19 +42,20 @@ impl Survey<'_> {
             return Ok(None);
         }
         let headers = links.kept.iter().map(|link| link.header.watermark);
-        let watermark = headers.max().unwrap_or(0);
+        let watermark = headers.fold(self.recorded_watermark(&links), u64::max);
         let file = self.file(newest.header.number)?;
         let Some(tail) = self.newest(&newest.header, file.clone(), watermark)? else { return Ok(None) };
-        let Tail { end, closed, torn, watermark } = tail;
+        let Tail { end, closed, torn, watermark, time_ms } = tail;
         if !closed && file.size().wait()? < newest.header.bytes {
             return Ok(None);
         }
         let mut chain = Vec::new();
         let mut gaps = Vec::new();
         let mut files_read = vec![file];
-        for link in &links.kept {
+        for (index, link) in links.kept.iter().enumerate() {
             let place = link.limit.unwrap_or(end);
-            chain.push(Segment { header: link.header, end: place.offset, last_lsn: place.last_there() });
+            let time_ms = links.kept.get(index + 1).map_or(time_ms, |next| next.header.previous_time_ms);
+            chain.push(Segment { header: link.header, end: place.offset, last_lsn: place.last_there(), time_ms });
             gaps.extend(Some(place.lost()).filter(|lost| !lost.is_empty()));
         }
         // Segments before it that its watermarks do not cover: their last blocks were in flight with
@@ -80,7 +86,7 @@ impl Survey<'_> {
         for number in files.unused.iter().copied().filter(|number| *number > newest.number) {
             let mut blocks = self.any_blocks(number, 0)?.searching();
             blocks.end_at(2 * PAGE as u64);
-            let found = blocks.behind(|block| block.epoch >= newest.epoch)?;
+            let found = blocks.behind(|block| (block.epoch >= newest.epoch).then_some(u64::MAX))?;
             self.done(blocks);
             if found.proof.is_some() {
                 return Ok(true);
@@ -95,6 +101,7 @@ impl Survey<'_> {
         let mut blocks = Blocks::new(Window::past_errors(file), header).searching();
         let mut watermark = watermark;
         let mut closed = false;
+        let mut time_ms = 0;
         let mut last_end = PAGE as u64;
         if let Some(last) = blocks.last_header()? {
             watermark = watermark.max(last.watermark);
@@ -107,11 +114,16 @@ impl Survey<'_> {
         while let Some((block, _)) = blocks.next()? {
             watermark = watermark.max(block.watermark);
             closed = block.closed;
+            time_ms = if block.records > 0 { block.time_ms } else { time_ms };
         }
         let end = End { segment: header.number, offset: blocks.offset, lsn: blocks.next_lsn - 1, lost_from: 0 };
         let is_begun = blocks.is_begun()?;
-        blocks.end_at(last_end.saturating_add(SEARCHED_AT_END));
-        let behind = blocks.behind(|block| block.epoch == header.epoch && block.first_lsn >= header.first_lsn())?;
+        // The search for the last block ends at one with a header that is not whole, if it is larger
+        // than what is searched for the next. Behind the block of a close there is nothing.
+        if closed && blocks.offset >= last_end {
+            blocks.end_at(last_end.saturating_add(SEARCHED_AT_END));
+        }
+        let behind = blocks.behind(|block| is_of(header, block).then_some(u64::MAX))?;
         let proof = behind.proof.map_or(0, |(watermark, _)| watermark);
         let is_sound = !blocks.is_unreadable()? && watermark.max(proof) <= end.lsn;
         self.done(blocks);
@@ -120,7 +132,7 @@ impl Survey<'_> {
         }
         let is_torn = is_begun || behind.proof.is_some();
         let torn = is_torn.then(|| Place { path: self.dir.segment_path(header.number), offset: end.offset });
-        Ok(Some(Tail { end, closed, torn, watermark }))
+        Ok(Some(Tail { end, closed, torn, watermark, time_ms }))
     }
 
     /// True if the blocks of a segment are whole, from the last one on that a watermark covers, up

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::{Rules, Start};
 use crate::commit::Live;
 use crate::dir::Segment;
-use crate::format::{Control, End, Measured, PAGE, SegmentHeader};
+use crate::format::{Control, Epochs, Measured, PAGE, SegmentHeader};
 
 pub(crate) const SEGMENT_BYTES: u64 = 8 * PAGE as u64;
 
@@ -30,10 +30,10 @@ pub(crate) fn start() -> Start<()> {
         number: 1,
         epoch: 1,
         bytes: SEGMENT_BYTES,
-        watermark: 0,
-        previous: End::default(),
+        oldest: 1,
+        ..SegmentHeader::default()
     };
-    let segments = vec![Segment { header, end: u64::MAX, last_lsn: u64::MAX }];
+    let segments = vec![Segment { header, end: u64::MAX, last_lsn: u64::MAX, time_ms: 0 }];
     let recorded = Control {
         log_id: *b"0123456789abcdef",
         segment_bytes: SEGMENT_BYTES,
@@ -44,12 +44,18 @@ pub(crate) fn start() -> Start<()> {
         oldest: 1,
         newest: 1,
         measured: Measured::default(),
+        head: 0,
+        watermark: 0,
+        epochs: Epochs::default(),
     };
+    let mut epochs = Epochs::default();
+    epochs.begin(1, 0);
     Start {
         epoch: 1,
         current: Live::new(1, SEGMENT_BYTES, ()),
         segments,
         recorded,
+        epochs,
         ages: Vec::new(),
         now: Instant::now(),
     }

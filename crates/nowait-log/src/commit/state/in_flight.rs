@@ -55,6 +55,11 @@ pub(crate) struct InFlight<F> {
 }
 
 impl<F> InFlight<F> {
+    /// True if the header of a segment was written with it.
+    pub(crate) fn begins_segment(&self) -> bool {
+        self.is_first
+    }
+
     /// The block for those who read it from memory; none if it holds no records.
     pub(crate) fn kept(&self) -> Option<Kept> {
         let bytes = self.group.sealed().filter(|_| self.records > 0)?;

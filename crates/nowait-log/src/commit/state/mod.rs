@@ -121,8 +121,8 @@ pub(crate) struct State<F> {
 
 impl<F: Clone> State<F> {
     pub(crate) fn new(rules: Rules, start: Start<F>) -> State<F> {
-        let Start { epoch, current, segments, recorded, ages, now } = start;
-        let upkeep = Upkeep::new(current.number, recorded, ages, now);
+        let Start { epoch, current, segments, recorded, epochs, ages, now } = start;
+        let upkeep = Upkeep::new(current.number, recorded, epochs, ages, now);
         let last_lsn = segments.last().map_or(0, |segment| segment.header.previous.lsn);
         State {
             rules,
@@ -311,6 +311,8 @@ impl<F: Clone> State<F> {
             && self.in_flight.len() < depth
             && !self.in_flight.iter().any(|block| block.is_first)
             && (self.in_flight.is_empty() || !self.ready.front().is_some_and(|block| block.is_last))
+            // What is acknowledged behind a cut must not be taken for what was cut off.
+            && (!self.upkeep.is_unnamed || self.ready.front().is_some_and(|block| block.header.is_some()))
     }
 
     /// Submits the oldest block, if there is one and it may be now. `is_carried`: no thread waits

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::rules::{bytes_for, usable_end};
 use super::{Block, Live, NoRoom, RETRY, Refusal, SpareFailure, State};
 use crate::dir::Segment;
-use crate::format::{Control, End, PAGE, SegmentHeader};
+use crate::format::{Control, End, Epochs, PAGE, SegmentHeader};
 use crate::options::Calibration;
 use crate::stats::LogStats;
 
@@ -19,6 +19,8 @@ pub(crate) struct Start<F> {
     pub(crate) segments: Vec<Segment>,
     /// Contents of the control file.
     pub(crate) recorded: Control,
+    /// Beginnings of epochs, of the one that begins now, too.
+    pub(crate) epochs: Epochs,
     /// Segments, and the time since the last record of each.
     pub(crate) ages: Vec<(u64, Duration)>,
     pub(crate) now: Instant,
@@ -39,6 +41,10 @@ pub(crate) struct Upkeep {
     pub(crate) recorded: Control,
     /// The rest of what it should have: a strategy that was measured since.
     pub(crate) settings: Control,
+    /// Beginnings of epochs, also of one whose first header is not durable yet.
+    epochs: Epochs,
+    /// A cut began the epoch, and the control file does not say so.
+    pub(super) is_unnamed: bool,
     /// Time of the last measurement that was begun.
     pub(crate) measured: Option<Instant>,
     /// Time of the last replacement of the control file that failed.
@@ -76,11 +82,19 @@ impl Ended {
 }
 
 impl Upkeep {
-    pub(super) fn new(newest: u64, recorded: Control, ages: Vec<(u64, Duration)>, now: Instant) -> Upkeep {
+    pub(super) fn new(
+        newest: u64,
+        recorded: Control,
+        epochs: Epochs,
+        ages: Vec<(u64, Duration)>,
+        now: Instant,
+    ) -> Upkeep {
         Upkeep {
             newest,
             recorded,
             settings: recorded,
+            epochs,
+            is_unnamed: false,
             measured: None,
             record_failed: None,
             wanted_bytes: 0,
@@ -120,11 +134,12 @@ impl<F: Clone> State<F> {
             number: next.number,
             epoch: self.epoch,
             bytes: next.bytes,
-            // Set when the header is written.
-            watermark: 0,
             previous,
+            oldest: self.segments.first().map_or(next.number, |oldest| oldest.header.number),
+            // Watermark and times are set when the header is written.
+            ..SegmentHeader::default()
         };
-        self.segments.push(Segment { header, end: u64::MAX, last_lsn: u64::MAX });
+        self.segments.push(Segment { header, end: u64::MAX, last_lsn: u64::MAX, time_ms: 0 });
         let left = std::mem::replace(&mut self.current, next);
         self.upkeep.out.retain(|(_, uses)| uses.strong_count() > 0);
         self.upkeep.out.push((left.number, left.uses()));
@@ -149,6 +164,8 @@ impl<F: Clone> State<F> {
             (last.end, last.last_lsn) = (place.offset, place.last_there());
         }
         self.epoch += 1;
+        self.upkeep.epochs.begin(self.epoch, place.last_there());
+        self.upkeep.is_unnamed = true;
         self.begin_segment(next, place, now);
         self.upkeep.given_up = self.upkeep.given_up.min(place.lsn + 1);
         self.next_lsn = place.lsn + 1;
@@ -351,27 +368,69 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// Contents that the control file should have: which segments there are.
+    /// Contents that the control file should have: which segments there are, and which of them hold
+    /// the log.
     pub(crate) fn to_record(&self) -> Control {
-        let oldest = self.segments.first().map_or(self.current.number, |oldest| oldest.header.number);
-        Control { oldest, newest: self.upkeep.newest, ..self.upkeep.settings }
+        let oldest = self.segments.first().map(|oldest| oldest.header);
+        let (number, epoch) = oldest.map_or((self.current.number, self.epoch), |oldest| (oldest.number, oldest.epoch));
+        let recorded = &self.upkeep.recorded;
+        let (head, epochs) = match self.durable_head() {
+            Some(head) => {
+                let mut epochs = self.upkeep.epochs;
+                epochs.forget_before(epoch);
+                (head, epochs)
+            }
+            // The epoch has not begun on the disk.
+            None => (recorded.head, recorded.epochs),
+        };
+        let (newest, watermark) = (self.upkeep.newest, self.durable);
+        Control { oldest: number, newest, head, watermark, epochs, ..self.upkeep.settings }
     }
 
-    /// True if the control file does not say which segments there are.
+    /// Number of the newest segment of this epoch whose header is durable.
+    fn durable_head(&self) -> Option<u64> {
+        let head = self.segments.get(self.durable_headers().checked_sub(1)?)?;
+        (head.header.epoch == self.epoch).then_some(head.header.number)
+    }
+
+    /// True if the control file does not say which segments there are, and which hold the log. (It
+    /// does not say what is durable in them while the log is open.)
     pub(crate) fn is_unrecorded(&self) -> bool {
-        self.upkeep.recorded != self.to_record()
+        let Control { watermark, .. } = self.upkeep.recorded;
+        self.upkeep.recorded != Control { watermark, ..self.to_record() }
+    }
+
+    /// True if the control file does not say how the log ends, either.
+    pub(crate) fn is_end_unrecorded(&self) -> bool {
+        self.poison.is_none() && self.upkeep.recorded != self.to_record()
+    }
+
+    /// True if the control file names a segment as the log's newest that was left since.
+    pub(crate) fn lacks_head(&self, now: Instant) -> bool {
+        self.durable_head().is_some_and(|head| head != self.upkeep.recorded.head) && self.may_record(now)
     }
 
     /// True if the file of segment `number` may be gone only when the control file says that the log
-    /// begins behind it.
+    /// begins behind it, or goes on elsewhere.
     pub(crate) fn is_named(&self, number: u64) -> bool {
-        (self.upkeep.recorded.oldest..self.to_record().oldest).contains(&number)
+        let recorded = &self.upkeep.recorded;
+        (recorded.oldest..self.to_record().oldest).contains(&number) || number == recorded.head
+    }
+
+    /// Lets blocks of an epoch leave that a cut began: the control file names it, or cannot be
+    /// replaced.
+    pub(crate) fn set_named(&mut self) {
+        self.upkeep.is_unnamed = false;
     }
 
     /// True if the control file is to be replaced, and may be tried now.
     pub(crate) fn lacks_record(&self, now: Instant) -> bool {
+        self.is_unrecorded() && self.may_record(now)
+    }
+
+    fn may_record(&self, now: Instant) -> bool {
         let may_retry = |failed: Instant| now.saturating_duration_since(failed) >= RETRY;
-        self.is_unrecorded() && self.upkeep.record_failed.is_none_or(may_retry)
+        self.upkeep.record_failed.is_none_or(may_retry)
     }
 }
 
