@@ -69,19 +69,21 @@ pub(crate) struct Stat {
     pub(crate) size: u64,
     pub(crate) modified: SystemTime,
     inode: u64,
+    /// By `stat(2)`. Zero for files of the kernel, whatever they contain.
+    reported_size: u64,
 }
 
 impl Stat {
     fn of(metadata: &Metadata) -> Stat {
         // Never an error on Linux.
         let modified = metadata.modified().unwrap_or(UNIX_EPOCH);
-        Stat { size: metadata.len(), modified, inode: metadata.ino() }
+        Stat { size: metadata.len(), modified, inode: metadata.ino(), reported_size: metadata.len() }
     }
 
     /// The ETag of `LocalFileSystem`, without quotes: inode, time in microseconds, and size.
     pub(crate) fn etag(&self) -> String {
         let modified_us = self.modified.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-        format!("{:x}-{modified_us:x}-{:x}", self.inode, self.size)
+        format!("{:x}-{modified_us:x}-{:x}", self.inode, self.reported_size)
     }
 }
 

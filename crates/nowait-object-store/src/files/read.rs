@@ -24,8 +24,11 @@ impl Files {
     /// Opens an object to read it, or, for its `head`, only to look at it.
     pub(crate) async fn open_object(&self, path: &Path, head: bool) -> Result<(File, Stat)> {
         let file = self.open(path, self.options.direct && !head).await?;
-        let metadata = file.metadata().await?;
-        Ok((file, Stat::of(&metadata)))
+        let mut stat = Stat::of(&file.metadata().await?);
+        if stat.size == 0 && !head {
+            stat.size = bytes_held(&file).await?;
+        }
+        Ok((file, stat))
     }
 
     /// Reads many ranges of an object into one allocation, all or nothing.
@@ -50,6 +53,13 @@ impl Files {
         }
         Pieces { reader, path: Arc::from(file.path()), range, ended: false }.boxed()
     }
+}
+
+/// Returns how many bytes a file has that reports none.
+async fn bytes_held(file: &File) -> Result<u64> {
+    let mut reader = Reader::new(file, 0);
+    while reader.chunk().await?.is_some() {}
+    Ok(reader.position())
 }
 
 async fn gather(file: &File, ranges: &[Range<u64>], gap_bytes: u64) -> Result<Vec<Bytes>> {

@@ -91,6 +91,21 @@ async fn an_object_that_shrinks_under_a_get_is_an_error_and_one_that_vanishes_is
     }
 }
 
+/// Symptom: a file of the kernel, which reports a size of zero, was got as an empty object.
+#[tokio::test]
+async fn an_object_that_reports_no_size_is_got_in_full() {
+    let store = NowaitFileSystem::with_prefix("/proc/sys/kernel", Options::new()).unwrap();
+    let (location, expected) = (Path::from("ostype"), fs::read("/proc/sys/kernel/ostype").unwrap());
+    assert!(!expected.is_empty());
+    let got = store.get(&location).await.unwrap();
+    assert_eq!(
+        (got.meta.size, got.meta.e_tag.clone()),
+        (expected.len() as u64, store.head(&location).await.unwrap().e_tag)
+    );
+    assert_eq!(got.bytes().await.unwrap(), expected);
+    assert_eq!(store.get_range(&location, 1..3).await.unwrap(), expected[1..3]);
+}
+
 #[tokio::test]
 async fn locations_cannot_leave_the_root() {
     let (dir, store) = store(Options::new());

@@ -579,11 +579,14 @@ fn entries(path: &Path) -> io::Result<Vec<DirEntry>> {
 /// Reads a file from its start to its end, which may lie elsewhere than `length` by now, or (in
 /// /proc) always has.
 async fn read_whole(file: &File, length: usize) -> Result<Vec<u8>> {
+    /// Bytes of the first request at least. A file of the kernel may report a size of zero, and give
+    /// its contents to one read from its start only (`proc_dointvec`, kernel/sysctl.c).
+    const FIRST_BYTES_MIN: usize = 4 << 10;
     /// Bytes of each further request, when the end is not where `fstat(2)` said.
     const MORE_BYTES: usize = 64 << 10;
     let mut contents = Vec::new();
     // One byte more than there should be: a read that comes short of it has met the end.
-    let mut wanted = length.saturating_add(1);
+    let mut wanted = length.saturating_add(1).max(FIRST_BYTES_MIN);
     loop {
         let mut room = Vec::new();
         room.try_reserve_exact(wanted).map_err(|_| file.0.error(ErrorOp::Read, Errno::NOMEM))?;
@@ -594,6 +597,10 @@ async fn read_whole(file: &File, length: usize) -> Result<Vec<u8>> {
             contents.extend_from_slice(&piece);
         }
         if n < wanted {
+            // Callers keep many small files in memory.
+            if contents.len() < FIRST_BYTES_MIN {
+                contents.shrink_to_fit();
+            }
             return Ok(contents);
         }
         wanted = MORE_BYTES;
