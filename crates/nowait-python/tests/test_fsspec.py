@@ -83,6 +83,18 @@ def test_all_of_a_file_without_a_size(fs: NowaitFileSystem) -> None:
     assert fs.cat_file("/proc/self/status").startswith(b"Name:")
 
 
+def test_ranges_of_a_file_without_a_size(fs: NowaitFileSystem, path: Path) -> None:
+    name, empty = "/proc/sys/kernel/ostype", path.with_name("empty")
+    empty.touch()
+    kind = Path(name).read_bytes()
+    assert len(kind) > 4
+    for start, end in [(0, 5), (1, None), (None, 4), (-3, None), (2, 1 << 60), (1 << 40, 1 << 41), (-2, -1)]:
+        assert fs.cat_file(name, start, end) == kind[start:end]
+        assert fs.cat_ranges([name], [start], [end]) == [kind[start:end]]
+        found = fs.cat_ranges([name, str(path), str(empty)], [start, 0, start], [end, 3, end])
+        assert found == [kind[start:end], path.read_bytes()[:3], b""]
+
+
 def test_errors(fs: NowaitFileSystem, path: Path) -> None:
     missing = str(path.with_name("missing"))
     found = fs.cat_ranges([str(path), missing, str(path)], [0, 0, 5], [3, 3, 9])

@@ -46,10 +46,11 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         """Reads a file, or bytes from `start` up to `end`; negative ones count from its end."""
         with File(self._strip_protocol(path)) as file:
-            if start is None and end is None:
-                # Of some files of the kernel the size is zero.
-                return file.raw().readall()
-            offsets, lengths = _ranges(file, [start], [end])
+            size = file.size()
+            # Files of the kernel may report a size of zero whatever they contain.
+            if size == 0 or (start is None and end is None):
+                return file.raw().readall()[start:end]
+            offsets, lengths = _ranges(size, [start], [end])
             return file.read_at(offsets[0], lengths[0])
 
     def cat_ranges(
@@ -89,7 +90,14 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
                 try:
                     file = File(path)
                     files.append(file)
-                    ranges = _ranges(file, [starts[i] for i in indices], [ends[i] for i in indices])
+                    size = file.size()
+                    if size == 0:
+                        # As in `cat_file`.
+                        contents = file.raw().readall()
+                        for index in indices:
+                            results[index] = contents[starts[index] : ends[index]]
+                        continue
+                    ranges = _ranges(size, [starts[i] for i in indices], [ends[i] for i in indices])
                 except Exception as error:
                     if on_error != "return":
                         raise
@@ -112,6 +120,8 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
         on_error: str,
     ) -> None:
         try:
+            if not requests:
+                return
             # Of one file, ranges become `bytes` while others are read.
             if len(requests) == 1:
                 read = [_nowait.gather_list(*requests[0], partial=True)]
@@ -165,9 +175,8 @@ def _are_offsets(bounds: list[int | None]) -> TypeGuard[list[int]]:
     return None not in bounds and min(bounds, default=0) >= 0  # type: ignore[type-var,operator]
 
 
-def _ranges(file: File, starts: list[int | None], ends: list[int | None]) -> tuple[list[int], list[int]]:
-    """Returns offsets and lengths of ranges in Python's terms, none of them past the end of the file."""
-    size = file.size()
+def _ranges(size: int, starts: list[int | None], ends: list[int | None]) -> tuple[list[int], list[int]]:
+    """Returns offsets and lengths of ranges in Python's terms, none of them past `size`."""
     if _are_offsets(starts) and _are_offsets(ends) and max(ends, default=0) <= size:
         lengths = list(map(sub, ends, starts))
         if min(lengths, default=0) >= 0:
