@@ -16,7 +16,7 @@ use common::mounts::{self, Kind, Mount, temp_dir};
 use common::rng::Rng;
 use common::{Watchdog, Way, assert_settled, contents, eventually, expected, is_slow, poll_once, put};
 use nowait::sim::{Faults, Sim};
-use nowait::stream::{Reader, Writer};
+use nowait::stream::{Cursor, Reader, Writer};
 use nowait::{Buf, Engine, ErrorKind, File, Nowait, OpenOptions};
 
 const MIB: usize = 1 << 20;
@@ -445,8 +445,8 @@ fn a_read_that_fails_is_tried_again_at_the_same_place() {
             }
         };
         assert_eq!(reader.position(), 3 + out.len() as u64);
-        // An `io::Error` has the errno, as std's; where and what is told by calls of ours.
-        assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
+        let inside = nowait::Error::inside(&error).unwrap();
+        assert_eq!((inside.offset(), inside.raw_os_error()), (Some(reader.position()), Some(libc::EIO)), "{error}");
         let error = reader.chunk().wait().unwrap_err();
         assert_eq!((error.offset(), error.raw_os_error()), (Some(reader.position()), Some(libc::EIO)), "{error}");
         assert!(error.to_string().contains("/sim/file"), "{error}");
@@ -497,6 +497,138 @@ fn a_write_that_fails_fails_all_that_follow() {
         drop(writer);
         assert_settled(&nowait);
         assert_eq!(file.size().wait().unwrap(), 0);
+    }
+}
+
+/// What a cursor does to a position: each way of its traits.
+#[derive(Clone, Copy, Debug)]
+enum Seeking {
+    Std,
+    #[cfg(feature = "tokio")]
+    Tokio,
+    #[cfg(feature = "futures-io")]
+    Futures,
+    Reading,
+}
+
+impl Seeking {
+    const ALL: &[Seeking] = &[
+        Seeking::Std,
+        #[cfg(feature = "tokio")]
+        Seeking::Tokio,
+        #[cfg(feature = "futures-io")]
+        Seeking::Futures,
+        Seeking::Reading,
+    ];
+
+    fn seek(self, cursor: &mut Cursor) -> std::io::Result<u64> {
+        match self {
+            Seeking::Std => cursor.seek(SeekFrom::Start(0)),
+            #[cfg(feature = "tokio")]
+            Seeking::Tokio => futures::executor::block_on(tokio::io::AsyncSeekExt::seek(cursor, SeekFrom::Start(0))),
+            #[cfg(feature = "futures-io")]
+            Seeking::Futures => {
+                futures::executor::block_on(futures::io::AsyncSeekExt::seek(cursor, SeekFrom::Start(0)))
+            }
+            Seeking::Reading => cursor.read(&mut [0; 10]).map(|n| n as u64),
+        }
+    }
+}
+
+/// Symptom: a cursor whose write behind had failed reported that to the seek that followed, and
+/// after it each flush and sync was a success, though bytes that it had taken were lost.
+#[test]
+fn a_failed_write_of_a_cursor_outlives_a_seek() {
+    let data = contents(2 * MIB, 1);
+    for seeking in Seeking::ALL {
+        let _watchdog = Watchdog::new(format!("failing cursor, {seeking:?}"), 60);
+        let sim = Sim::new(1);
+        let (nowait, file) = simulated(&sim, b"0123456789");
+        let mut cursor = Cursor::new(&file, 100);
+        cursor.write_all(&data[..1000]).unwrap();
+        sim.set_faults(nothing_works());
+        assert!(seeking.seek(&mut cursor).is_err(), "{seeking:?}: the write that it waits for fails");
+        sim.set_faults(Faults::default());
+        for _ in 0..2 {
+            // The file can be read.
+            cursor.seek(SeekFrom::Start(3)).unwrap();
+            let mut read = [0; 4];
+            cursor.read_exact(&mut read).unwrap();
+            assert_eq!(&read, b"3456");
+            // What was taken is lost, which no later call forgets.
+            assert!(cursor.flush().is_err(), "{seeking:?}");
+            let error = cursor.sync_data().wait().unwrap_err();
+            assert_eq!((error.offset(), error.raw_os_error()), (Some(100), Some(libc::EIO)), "{error}");
+            assert!(cursor.write(&data[..10]).is_err(), "{seeking:?}");
+            #[cfg(feature = "tokio")]
+            {
+                assert!(futures::executor::block_on(tokio::io::AsyncWriteExt::flush(&mut cursor)).is_err());
+                assert!(futures::executor::block_on(tokio::io::AsyncWriteExt::shutdown(&mut cursor)).is_err());
+            }
+            #[cfg(feature = "futures-io")]
+            {
+                assert!(futures::executor::block_on(futures::io::AsyncWriteExt::flush(&mut cursor)).is_err());
+                assert!(futures::executor::block_on(futures::io::AsyncWriteExt::close(&mut cursor)).is_err());
+            }
+        }
+        drop(cursor);
+        assert_settled(&nowait);
+        assert_eq!(file.size().wait().unwrap(), 10);
+    }
+}
+
+/// Symptom: a reader that was less than a request away from the largest offset failed with
+/// "the range ends beyond", and read nothing of the bytes that are there.
+#[test]
+fn readers_reach_the_largest_offset() {
+    const MAX: u64 = i64::MAX as u64;
+    // The largest files are those of tmpfs.
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    for nowait in instances() {
+        let file = open(&nowait, &folder.path().join("file"), false);
+        let bytes = contents(8000, 3);
+        if let Err(error) = file.write_all_at(bytes.clone(), MAX - 8000).wait() {
+            return eprintln!("skipped: /dev/shm has no files of 2^63 - 1 bytes: {error}");
+        }
+        for (start, wanted) in [(MAX - 8000, &bytes[..]), (MAX - 1, &bytes[7999..]), (MAX, &[])] {
+            let mut read = Vec::new();
+            Reader::new(&file, start).read_to_end(&mut read).unwrap();
+            assert!(read == *wanted, "blocking, from {start}");
+            let mut large = vec![0; MIB];
+            let n = Reader::new(&file, start).read(&mut large).unwrap();
+            assert!(large[..n] == *wanted, "one large read, from {start}");
+            for way in [Way::Awaited, Way::Driven] {
+                let mut reader = Reader::range(&file, start..u64::MAX);
+                let mut read = Vec::new();
+                while let Some(chunk) = way.run_future(reader.chunk()).unwrap() {
+                    read.extend_from_slice(&chunk);
+                }
+                assert!(read == *wanted, "{way:?}, from {start}");
+                assert_eq!(reader.position(), MAX);
+            }
+        }
+        let mut reader = Reader::new(&file, 0);
+        assert_eq!(reader.seek(SeekFrom::End(-5)).unwrap(), MAX - 5);
+        assert_eq!(reader.seek(SeekFrom::Current(5)).unwrap(), MAX);
+        for beyond in [SeekFrom::Start(MAX + 1), SeekFrom::Start(u64::MAX), SeekFrom::Current(1), SeekFrom::End(1)] {
+            assert_eq!(reader.seek(beyond).unwrap_err().kind(), std::io::ErrorKind::InvalidInput, "{beyond:?}");
+            assert_eq!(reader.position(), MAX);
+        }
+        for start in [MAX + 1, u64::MAX - 5, u64::MAX] {
+            for way in Way::ALL {
+                let error = chunk(&mut Reader::new(&file, start), way).unwrap_err();
+                assert_eq!((error.kind(), error.offset()), (ErrorKind::InvalidRange, Some(start)), "{way:?}");
+            }
+            assert!(Reader::new(&file, start).read(&mut vec![0; MIB]).is_err());
+            for way in Way::ALL {
+                let mut writer = Writer::new(&file, start - 1);
+                let put = writer.put_slice(b"some");
+                if way == Way::Waited { put.wait() } else { way.run_future(put) }.unwrap();
+                let error = writer.finish().wait().unwrap_err();
+                assert_eq!((error.kind(), error.offset()), (ErrorKind::InvalidRange, Some(start - 1)), "{way:?}");
+            }
+        }
+        file.set_len(0).wait().unwrap();
     }
 }
 

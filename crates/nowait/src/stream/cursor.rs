@@ -4,7 +4,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::task::{Context, Poll, ready};
 
 use super::{Caller, Reader, Step, Stream, Writer, wait};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::file::File;
 
 /// A file with one position for reads and writes, as `std::fs::File` and `tokio::fs::File` have:
@@ -14,9 +14,15 @@ use crate::file::File;
 /// It reads ahead while it reads, and writes behind while it writes; all writes complete before the
 /// next read or seek. Otherwise it behaves as these two. On a file opened for append, positions
 /// count the bytes written, not from the end of the file.
+///
+/// A write behind that fails is reported by the next call. Reads and seeks then work again; every
+/// later write, flush and sync fails with the same error, since bytes that were accepted are lost.
+/// Write them again with a new cursor.
 pub struct Cursor {
     file: File,
     side: Side,
+    /// The failure of a writer that was dropped since.
+    failed: Option<Error>,
     /// Begun by a task.
     #[cfg(any(feature = "tokio", feature = "futures-io"))]
     seek: Option<SeekFrom>,
@@ -34,6 +40,7 @@ impl Cursor {
         Cursor {
             file: file.clone(),
             side: Side::Read(Reader::new(file, offset)),
+            failed: None,
             #[cfg(any(feature = "tokio", feature = "futures-io"))]
             seek: None,
         }
@@ -67,9 +74,15 @@ impl Cursor {
         self.forget_seek();
         if let Side::Write(writer) = &mut self.side {
             let finished = ready!(writer.poll_finish(context, caller));
-            // Told once: what the file holds is to be read, in any case.
+            // The file can be read in any case: the next read or seek does not report this again.
             self.side = Side::Read(Reader::new(&self.file, self.position()));
-            finished?;
+            match finished {
+                Err(error) if self.failed.is_none() => {
+                    self.failed = Some(error.clone());
+                    return Poll::Ready(Err(error));
+                }
+                _ => {}
+            }
         }
         match &mut self.side {
             Side::Read(reader) => Poll::Ready(Ok(reader)),
@@ -92,7 +105,9 @@ impl Cursor {
     fn writer(&mut self) -> &mut Writer {
         self.forget_seek();
         if let Side::Read(reader) = &self.side {
-            self.side = Side::Write(Writer::new(&self.file, reader.position()));
+            let mut writer = Writer::new(&self.file, reader.position());
+            writer.failed = self.failed.clone();
+            self.side = Side::Write(writer);
         }
         match &mut self.side {
             Side::Write(writer) => writer,
@@ -102,7 +117,7 @@ impl Cursor {
 
     fn poll_flushed(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
         match &mut self.side {
-            Side::Read(_) => Poll::Ready(Ok(())),
+            Side::Read(_) => Poll::Ready(self.failed.clone().map_or(Ok(()), Err)),
             Side::Write(writer) => writer.poll_finish(context, caller),
         }
     }
@@ -162,10 +177,7 @@ impl Write for Cursor {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match &mut self.side {
-            Side::Read(_) => Ok(()),
-            Side::Write(_) => Ok(wait(self, Cursor::poll_flushed)?),
-        }
+        Ok(wait(self, Cursor::poll_flushed)?)
     }
 }
 

@@ -6,6 +6,8 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use rustix::io::Errno;
+
 use super::{Caller, Step, Stream, wait};
 use crate::buf::{BUF_ALIGNMENT, Buf};
 use crate::error::{Error, ErrorOp, Moved, Result};
@@ -25,6 +27,8 @@ const CACHED_AHEAD_BYTES_MAX: usize = 256 << 10;
 const AHEAD_BYTES_FIRST: usize = 64 << 10;
 /// Bytes of one call through the page cache, where the kernel reads ahead.
 const CACHED_BYTES: usize = 128 << 10;
+/// No file has a byte at this offset, nor beyond.
+const OFFSET_MAX: u64 = i64::MAX as u64;
 
 /// Reads a file in order; see the [module's text](super).
 ///
@@ -35,8 +39,8 @@ const CACHED_BYTES: usize = 128 << 10;
 /// a response.
 pub struct Reader {
     file: File,
-    /// End of the range, if the file does not end before; None for the whole file.
-    to: Option<u64>,
+    /// End of the range, if the file does not end before: that of the largest file for a whole one.
+    to: u64,
     /// Bytes that were read; the caller has had those before `used`.
     chunk: Buf,
     used: usize,
@@ -62,9 +66,10 @@ struct Ahead {
 }
 
 impl Reader {
-    /// Reads `file` from `offset` on.
+    /// Reads `file` from `offset` on. Beyond `i64::MAX`, where no file has bytes, a read fails with
+    /// [`ErrorKind::InvalidRange`](crate::ErrorKind::InvalidRange), as does a seek to there.
     pub fn new(file: &File, offset: u64) -> Reader {
-        Reader { to: None, ..Reader::range(file, offset..u64::MAX) }
+        Reader::range(file, offset..u64::MAX)
     }
 
     /// Reads a range of `file`; the end of the range counts as the end of the file. Positions are
@@ -74,7 +79,7 @@ impl Reader {
         let is_direct = file.0.open.direct.is_some();
         Reader {
             file: file.clone(),
-            to: Some(to),
+            to: to.min(OFFSET_MAX),
             chunk: Buf::default(),
             used: 0,
             position: offset,
@@ -167,7 +172,13 @@ impl Reader {
         if caller == Caller::Task && turn::ends(context) {
             return Poll::Pending;
         }
-        if self.unused() > 0 || self.is_past_range(self.position) {
+        if self.unused() > 0 {
+            return Poll::Ready(Ok(()));
+        }
+        if self.position > OFFSET_MAX {
+            return Poll::Ready(Err(self.error(Errno::OVERFLOW, 0)));
+        }
+        if self.is_past_range(self.position) {
             return Poll::Ready(Ok(()));
         }
         if self.file.0.open.direct.is_none() && caller == Caller::Thread && self.ahead.is_empty() {
@@ -249,24 +260,23 @@ impl Reader {
 
     /// Clamps `length` bytes from `offset` to the range.
     fn within(&self, offset: u64, length: usize) -> usize {
-        let left = self.to.and_then(|to| usize::try_from(to.saturating_sub(offset)).ok());
-        left.map_or(length, |left| left.min(length))
+        usize::try_from(self.to.saturating_sub(offset)).map_or(length, |left| left.min(length))
     }
 
     fn is_past_range(&self, place: u64) -> bool {
-        self.to.is_some_and(|to| place >= to)
+        place >= self.to
     }
 
     /// Returns the end of the range in a file of `size` bytes.
     fn end_of(&self, size: u64) -> u64 {
-        self.to.map_or(size, |to| to.min(size))
+        self.to.min(size)
     }
 
     fn buffer(&self, length: usize) -> Result<Buf> {
-        Buf::uncleared(length).ok_or_else(|| self.error(rustix::io::Errno::NOMEM, length))
+        Buf::uncleared(length).ok_or_else(|| self.error(Errno::NOMEM, length))
     }
 
-    fn error(&self, errno: rustix::io::Errno, length: usize) -> Error {
+    fn error(&self, errno: Errno, length: usize) -> Error {
         self.file.0.error(ErrorOp::Read, errno).with_range(self.position, length as u64)
     }
 
@@ -338,7 +348,10 @@ impl Seek for Reader {
 
 impl Reader {
     fn seek_to(&mut self, place: Option<u64>) -> Result<u64> {
-        let place = place.ok_or_else(|| self.error(rustix::io::Errno::INVAL, 0))?;
+        let place = place.ok_or_else(|| self.error(Errno::INVAL, 0).with_detail("a seek before the file's start"))?;
+        if place > OFFSET_MAX {
+            return Err(self.error(Errno::OVERFLOW, 0).with_range(place, 0));
+        }
         #[cfg(any(feature = "tokio", feature = "futures-io"))]
         {
             self.seeking = None;

@@ -78,7 +78,7 @@ pub struct Writer {
     reserving: Option<(u64, Started<Result<()>>)>,
     restoring: Option<(u64, Started<Result<()>>)>,
     syncing: Option<Started<Result<()>>>,
-    failed: Option<Error>,
+    pub(super) failed: Option<Error>,
     /// Caller that used it last.
     caller: Caller,
     /// It may be dropped with its bytes: its file is not wanted then.
