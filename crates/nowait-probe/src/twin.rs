@@ -206,7 +206,8 @@ pub(super) fn drop_pages(file: &File, length: u64) -> io::Result<()> {
 
 /// The errno of an error of std.
 pub(super) fn errno_of(error: &io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
+    let inside = nowait::Error::inside(error).and_then(nowait::Error::raw_os_error);
+    inside.map(Errno::from_raw_os_error).or_else(|| Errno::from_io_error(error)).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]

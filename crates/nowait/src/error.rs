@@ -199,7 +199,7 @@ impl fmt::Display for ErrorOp {
 }
 
 /// The error of this crate. Small (one pointer), cheap to clone, converts into [`std::io::Error`]
-/// with std's kind and errno.
+/// with std's kind, and is inside that then.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
@@ -323,6 +323,12 @@ impl Error {
     /// How much of a failed write is in the file; `None` when it was no write.
     pub fn bytes_written(&self) -> Option<Written> {
         self.0.written
+    }
+
+    /// Returns the error that an `io::Error` was made of, if it was one of this crate: for what
+    /// `io::Error` has no room for, the errno among it.
+    pub fn inside(error: &io::Error) -> Option<&Error> {
+        error.get_ref()?.downcast_ref()
     }
 
     /// Index in the caller's list, for a range of a gather or one of many writes.
@@ -506,15 +512,28 @@ impl std::error::Error for Error {
     }
 }
 
-/// With an errno, what std makes of it: `raw_os_error()` and `kind()` are those of the plain call.
-/// Operation, path and range are then left behind, since an `io::Error` has room for one or the
-/// other; `io::Error::other(error)` keeps them in place of the errno. An error without an errno is
-/// kept inside (`io::Error::get_ref`).
+/// Keeps the error inside, with its operation, path, range and advice:
+/// [`Error::inside`] and `io::Error::downcast` return it. The kind is the nearest of std's. `io::Error::raw_os_error` is `None`, since an `io::Error` has room for an
+/// errno or for an error; [`Error::raw_os_error`] of the one inside is the errno.
+///
+/// ```
+/// use std::io::{self, Read};
+///
+/// fn first_byte(path: &str) -> io::Result<u8> {
+///     let file = nowait::File::open(path).wait()?;
+///     let mut byte = [0];
+///     nowait::stream::Reader::new(&file, 0).read_exact(&mut byte)?;
+///     Ok(byte[0])
+/// }
+///
+/// let error = first_byte("/no/such/file").unwrap_err();
+/// assert_eq!(error.kind(), io::ErrorKind::NotFound);
+/// assert!(error.to_string().contains("/no/such/file"));
+/// let inside = nowait::Error::inside(&error).unwrap();
+/// assert_eq!((inside.operation(), inside.raw_os_error()), (nowait::ErrorOp::Open, Some(2)));
+/// ```
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
-        if let Some(errno) = error.raw_os_error() {
-            return io::Error::from_raw_os_error(errno);
-        }
         let kind = match error.kind() {
             ErrorKind::NotFound => io::ErrorKind::NotFound,
             ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied,
@@ -538,12 +557,12 @@ impl From<Error> for io::Error {
             ErrorKind::OutOfMemory => io::ErrorKind::OutOfMemory,
             ErrorKind::Unsupported | ErrorKind::EngineUnavailable => io::ErrorKind::Unsupported,
             ErrorKind::AlreadyExists => io::ErrorKind::AlreadyExists,
+            ErrorKind::NoSpace if error.0.errno == Some(Errno::DQUOT) => io::ErrorKind::QuotaExceeded,
             ErrorKind::NoSpace => io::ErrorKind::StorageFull,
             ErrorKind::FileTooLarge => io::ErrorKind::FileTooLarge,
             ErrorKind::WouldBlock => io::ErrorKind::WouldBlock,
             ErrorKind::WriteZero => io::ErrorKind::WriteZero,
             ErrorKind::Damaged => io::ErrorKind::InvalidData,
-            // Those two have no stable name in std before 1.87, and always an errno.
             ErrorKind::FilesystemLoop
             | ErrorKind::InvalidFilename
             | ErrorKind::Closed
@@ -553,7 +572,11 @@ impl From<Error> for io::Error {
             | ErrorKind::NoSuchRecord
             | ErrorKind::Indeterminate
             | ErrorKind::Poisoned
-            | ErrorKind::Other => io::ErrorKind::Other,
+            | ErrorKind::Other => match error.raw_os_error() {
+                // Also of a kind that has no stable name (before 1.87, or at all).
+                Some(errno) => io::Error::from_raw_os_error(errno).kind(),
+                None => io::ErrorKind::Other,
+            },
         };
         io::Error::new(kind, error)
     }
@@ -664,9 +687,35 @@ mod tests {
                 }
                 None => assert_eq!(ours, if std == "Uncategorized" { "Other" } else { &std }, "errno {errno}"),
             }
+            // Where std has no name for the errno, the kind's nearest.
+            let right = match errno {
+                6 => "NotSeekable",
+                75 => "InvalidInput",
+                105 => "OutOfMemory",
+                _ => &std,
+            };
             let converted = io::Error::from(error);
-            assert_eq!((converted.raw_os_error(), name(&converted.kind())), (Some(errno), std));
+            assert_eq!(name(&converted.kind()), right, "errno {errno}");
+            assert_eq!(Error::inside(&converted).and_then(Error::raw_os_error), Some(errno));
         }
+    }
+
+    /// Symptom: an error with an errno became an `io::Error` of the errno alone: "No such file or
+    /// directory (os error 2)", of what file?
+    #[test]
+    fn an_io_error_says_all_that_the_error_said() {
+        let path: Arc<Path> = Arc::from(Path::new("/data/big"));
+        let error = Error::from_errno(ErrorOp::Write, Errno::NOSPC).at(&path).with_range(4096, 512);
+        for converted in
+            [io::Error::from(error.clone()), io::Error::from(BufferError { error: error.clone(), buffer: vec![0] })]
+        {
+            assert_eq!((converted.kind(), converted.to_string()), (io::ErrorKind::StorageFull, error.to_string()));
+            let inside = Error::inside(&converted).unwrap();
+            assert_eq!((inside.path(), inside.offset(), inside.raw_os_error()), (Some(&*path), Some(4096), Some(28)));
+            assert_eq!(converted.downcast::<Error>().unwrap().kind(), ErrorKind::NoSpace);
+        }
+        assert!(Error::inside(&io::Error::from_raw_os_error(2)).is_none());
+        assert!(Error::inside(&io::Error::other("else")).is_none());
     }
 
     #[test]
