@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use crate::core::coalesce;
 use crate::core::dispatch::Target;
+use crate::core::inline::NotNow;
 use crate::core::instance::Instance;
 use crate::core::opened::Opened;
 use crate::core::policy::Route;
@@ -173,30 +174,36 @@ impl<'f, T> Operation<'f, T> {
     /// returns. [`Operation::submit`] does not try.
     pub fn start(mut self) -> Started<T> {
         self.settle();
-        self.state = match self.state {
-            State::New(mut request) => {
-                if matches!(request, Request::Write(..)) {
-                    // Writes that this thread has collected come first.
-                    local::do_what_is_due();
-                }
-                match self.on.target().try_now(&mut request) {
-                    Some(outcome) => State::Begun(Begun::Ended(Box::new((outcome, request)))),
-                    None => State::New(request),
-                }
-            }
-            state => state,
+        let target = self.on.target();
+        let State::New(request) = &mut self.state else { return self.submit() };
+        let now = match request {
+            Request::Write(..) => target.try_write_now(request),
+            request => target.try_now(request).ok_or(None),
         };
-        self.submit()
+        match now {
+            Ok(outcome) => {
+                self.served = Some(outcome);
+                self.submit()
+            }
+            Err(turn) => self.submit_rest(turn),
+        }
     }
 
     /// As [`Operation::start`], without a try on this thread: for batches, and for data that is
     /// needed later only.
-    pub fn submit(mut self) -> Started<T> {
+    pub fn submit(self) -> Started<T> {
+        self.submit_rest(None)
+    }
+
+    fn submit_rest(mut self, mut turn: NotNow<'f>) -> Started<T> {
         self.settle();
         let Operation { on, state, conclude, .. } = self;
         let target = on.target();
         let begun = match state {
-            State::New(request) => Begun::under_way(target.submit(request, Notify::Waker(Waker::noop().clone()))),
+            State::New(request) => {
+                let notify = Notify::Waker(Waker::noop().clone());
+                Begun::under_way(target.submit(request, notify, turn.as_mut()))
+            }
             State::Refused(refused) => {
                 target.instance.counters.add(Count::FailedAtOnce);
                 let (errno, request) = *refused;
@@ -226,10 +233,22 @@ impl<'f, T> Operation<'f, T> {
             State::New(request) => {
                 let call = OwnOn::from(on).callback(conclude, callback);
                 // Nobody looks at the slot.
-                drop(local::elsewhere(|| target.submit(request, Notify::Call(call))));
+                drop(local::elsewhere(|| target.submit(request, Notify::Call(call), None)));
             }
             state => Operation { on, state, served: None, gave_way: 0, conclude }.submit().on_complete(callback),
         }
+    }
+
+    /// Gives its request to `submit`, at the first poll.
+    fn poll_later(&mut self, context: &Context<'_>, submit: impl FnOnce(Request, Notify) -> Arc<Slot>) -> Poll<T> {
+        let State::New(request) = std::mem::replace(&mut self.state, State::Spent) else { polled_too_often() };
+        let slot = submit(request, Notify::Waker(context.waker().clone()));
+        // It may be complete already: then the answer is worth more than a wake-up.
+        if let Some((outcome, mut request)) = slot.take() {
+            return Poll::Ready((self.conclude)(Answer { on: self.on, outcome, request: &mut request }));
+        }
+        self.state = State::Begun(Begun::under_way(slot));
+        Poll::Pending
     }
 
     /// Makes an operation that was served, and whose task had to yield, one that has ended.
@@ -275,15 +294,20 @@ impl<T> Future for Operation<'_, T> {
             return Poll::Ready(output);
         }
         let target = on.target();
-        // It may join writes that others are about to make.
-        let in_company =
-            matches!(state, State::New(request @ Request::Write(..)) if coalesce::may_gain(&target, request));
-        if !in_company && matches!(state, State::New(Request::Write(..))) {
-            // Writes that this thread has collected come first.
-            local::do_what_is_due();
-        }
         let now = match state {
-            State::New(_) if in_company => None,
+            State::New(request @ Request::Write(..)) => {
+                if coalesce::may_gain(&target, request) {
+                    // It may join writes that others are about to make.
+                    return self.poll_later(context, |request, notify| coalesce::collect(&target, request, notify));
+                }
+                match target.try_write_now(request) {
+                    Ok(outcome) => Some((outcome, request)),
+                    Err(mut turn) => {
+                        let submit = |request, notify| target.submit(request, notify, turn.as_mut());
+                        return self.poll_later(context, submit);
+                    }
+                }
+            }
             // Worked on where it lies: a request is large, and this is the path of cached reads.
             State::New(request) => target.try_now(request).map(|outcome| (outcome, request)),
             State::Refused(refused) => {
@@ -304,16 +328,7 @@ impl<T> Future for Operation<'_, T> {
             *state = State::Spent;
             return Poll::Ready(output);
         }
-        let State::New(request) = std::mem::replace(state, State::Spent) else { polled_too_often() };
-        let notify = Notify::Waker(context.waker().clone());
-        let slot =
-            if in_company { coalesce::collect(&target, request, notify) } else { target.submit(request, notify) };
-        // It may be complete already: then the answer is worth more than a wake-up.
-        if let Some((outcome, mut request)) = slot.take() {
-            return Poll::Ready(conclude(Answer { on, outcome, request: &mut request }));
-        }
-        *state = State::Begun(Begun::under_way(slot));
-        Poll::Pending
+        self.poll_later(context, |request, notify| target.submit(request, notify, None))
     }
 }
 

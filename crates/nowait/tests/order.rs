@@ -7,15 +7,16 @@
 mod common;
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use common::mounts::temp_dir;
+use common::mounts::{Frozen, Kind, Mount, temp_dir};
 use common::rng::Rng;
-use common::{Watchdog, assert_settled, eventually, poll_once};
+use common::{Watchdog, assert_settled, eventually, open_direct, poll_once, rounds, writable};
 use futures::future::{Either, join_all, select};
 use nowait::sim::{Faults, Sim};
-use nowait::{Buf, Builder, Engine, File, Nowait, OpenOptions, Route};
+use nowait::{Allocate, Buf, Builder, Engine, File, Nowait, OpenOptions, Route};
 
 const LEN: usize = 4 << 20;
 /// Bytes are compared at this distance.
@@ -285,4 +286,233 @@ fn settled_waits_for_what_was_abandoned() {
     assert!(eventually(|| !sim.step()));
     assert!(poll_once(settled.as_mut()).is_ready() && poll_once(later.as_mut()).is_ready());
     file.settled().wait();
+}
+
+const PAGE: usize = 4096;
+
+/// A way in which a thread makes a change itself.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Polled,
+    Started,
+    Many,
+    Collected,
+    Waited,
+    Borrowed,
+    Appended,
+    Cut,
+    Reserved,
+}
+
+impl Call {
+    const ALL: [Call; 9] = [
+        Call::Polled,
+        Call::Started,
+        Call::Many,
+        Call::Collected,
+        Call::Waited,
+        Call::Borrowed,
+        Call::Appended,
+        Call::Cut,
+        Call::Reserved,
+    ];
+
+    fn make(self, file: &File) {
+        let write = |page: usize| file.write_all_at(vec![1; PAGE], (page * PAGE) as u64);
+        match self {
+            Call::Polled => drop(futures::executor::block_on(write(0)).unwrap()),
+            Call::Started => drop(write(0).start().wait().unwrap()),
+            Call::Many => drop(futures::executor::block_on(file.write_many(vec![(0, vec![1; PAGE])])).unwrap()),
+            Call::Collected => {
+                let (first, second) = nowait::block_on(futures::future::join(write(0), write(1)));
+                drop((first.unwrap(), second.unwrap()));
+            }
+            Call::Waited => drop(write(0).wait().unwrap()),
+            Call::Borrowed => file.write_all_from(&[1; PAGE], 0).unwrap(),
+            Call::Appended => drop(file.append(vec![1; PAGE]).wait().unwrap()),
+            Call::Cut => file.set_len(PAGE as u64).wait().unwrap(),
+            Call::Reserved => file.allocate(Allocate::Reserve, 0, 4 * PAGE as u64).wait().unwrap(),
+        }
+    }
+}
+
+/// Whether a thread of this process waits in the kernel where no signal reaches it.
+fn hangs(thread: rustix::thread::Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+    stat.rsplit(") ").next().unwrap().starts_with('D')
+}
+
+/// ext4, and a file of two pages of zeros there, opened on an instance that makes writes on their
+/// caller's thread however long they take.
+fn on_ext4(mount: &Mount, name: &str) -> File {
+    let path = mount.path().join(name);
+    std::fs::write(&path, [0; 2 * PAGE]).unwrap();
+    let nowait = Nowait::builder().stall_budget(Duration::from_secs(600)).build().unwrap();
+    writable(&nowait, &path)
+}
+
+/// Symptom: a change that a thread made itself had no place in the order while it was in the
+/// kernel. `settled` returned, and later writes of other threads overtook it.
+#[test]
+fn settled_waits_for_calls_that_other_threads_make() {
+    let _watchdog = Watchdog::new("settled beside calls of other threads", 120);
+    let Some(mount) = Mount::or_skip(Kind::Ext4) else { return };
+    for call in Call::ALL {
+        let file = on_ext4(&mount, "file");
+        let frozen = Frozen::new(&mount);
+        let (send, receive) = mpsc::channel();
+        let of_thread = file.clone();
+        let thread = std::thread::spawn(move || {
+            send.send(rustix::thread::gettid()).unwrap();
+            call.make(&of_thread);
+        });
+        let id = receive.recv().unwrap();
+        assert!(eventually(|| hangs(id)), "{call:?} is made by its thread");
+        let mut settled = pin!(file.settled());
+        assert!(poll_once(settled.as_mut()).is_pending(), "{call:?} is under way");
+        // It overlaps all of them.
+        let mut cut = pin!(file.set_len(0));
+        assert!(poll_once(cut.as_mut()).is_pending());
+        drop(frozen);
+        futures::executor::block_on(settled);
+        futures::executor::block_on(cut).unwrap();
+        file.settled().wait();
+        assert_eq!(file.size().wait().unwrap(), 0, "{call:?} came after what overlaps it");
+        thread.join().unwrap();
+    }
+}
+
+type Collected = Vec<Pin<Box<dyn Future<Output = ()> + Send>>>;
+
+/// Has a thread begin two writes of neighbours under `block_on`, which collects them. Gives them,
+/// and the thread's number, to `give_up`. The thread comes to the end of its turn, where they are
+/// made, when it is told to go on.
+fn collect(file: &File, give_up: impl FnOnce(Collected, rustix::thread::Pid, mpsc::Sender<()>)) {
+    let (send, receive) = mpsc::channel();
+    let (goes_on, go_on) = mpsc::channel();
+    let (ends, end) = futures::channel::oneshot::channel::<()>();
+    let of_thread = file.clone();
+    let thread = std::thread::spawn(move || {
+        nowait::block_on(async {
+            let write = |page: usize| {
+                let file = of_thread.clone();
+                Box::pin(async move { drop(file.write_all_at(vec![1; PAGE], (page * PAGE) as u64).await) })
+                    as Pin<Box<_>>
+            };
+            let mut writes: Collected = vec![write(0), write(1)];
+            writes.iter_mut().for_each(|write| assert!(poll_once(write.as_mut()).is_pending(), "it is collected"));
+            send.send((writes, rustix::thread::gettid())).unwrap();
+            go_on.recv().unwrap();
+            let _ = end.await;
+        });
+    });
+    let (writes, id) = receive.recv().unwrap();
+    give_up(writes, id, goes_on);
+    drop(ends);
+    thread.join().unwrap();
+}
+
+fn pages(file: &File) -> [u8; 2] {
+    let mut bytes = [0; 2 * PAGE];
+    file.read_exact_into(&mut bytes, 0).unwrap();
+    [bytes[0], bytes[PAGE]]
+}
+
+/// Symptom: a retry was overwritten, which was acknowledged after the write that was given up had
+/// settled.
+#[test]
+fn a_write_that_was_given_up_and_settled_never_follows_its_retry() {
+    let _watchdog = Watchdog::new("writes that were given up", 120);
+    let Some(mount) = Mount::or_skip(Kind::Ext4) else { return };
+    let file = on_ext4(&mount, "file");
+    collect(&file, |writes, id, goes_on| {
+        let frozen = Frozen::new(&mount);
+        goes_on.send(()).unwrap();
+        assert!(eventually(|| hangs(id)), "they are being made");
+        drop(writes);
+        let mut settled = pin!(file.settled());
+        assert!(poll_once(settled.as_mut()).is_pending(), "they may still reach the file");
+        drop(frozen);
+        futures::executor::block_on(settled);
+        drop(futures::executor::block_on(file.write_all_at(vec![2; 2 * PAGE], 0)).unwrap());
+    });
+    assert_eq!(pages(&file), [2, 2]);
+}
+
+/// A thread that does something else need not come back for others to know what is in the file.
+#[test]
+fn a_collected_write_that_was_given_up_is_never_made() {
+    let dir = temp_dir();
+    let path = dir.path().join("file");
+    std::fs::write(&path, [0; 2 * PAGE]).unwrap();
+    let file = writable(&Nowait::builder().build().unwrap(), &path);
+    collect(&file, |writes, _, goes_on| {
+        drop(writes);
+        file.settled().wait();
+        drop(futures::executor::block_on(file.write_all_at(vec![2; PAGE], 0)).unwrap());
+        goes_on.send(()).unwrap();
+    });
+    assert_eq!(pages(&file), [2, 0]);
+}
+
+/// Has two threads write `length` bytes at a time, `count` times, each from its place. What both
+/// wrote is all of one of them.
+fn write_at_a_time(count: u32, places: [u64; 2], length: usize, file: &File, write: impl Fn(&[u8], u64) + Sync) {
+    let barrier = std::sync::Barrier::new(2);
+    let work = |number: usize| {
+        let bytes = vec![number as u8 + 1; length];
+        let mut now = vec![0; length - (places[1] - places[0]) as usize];
+        for round in 0..count {
+            barrier.wait();
+            write(&bytes, places[number]);
+            barrier.wait();
+            if number == 0 {
+                file.read_exact_into(&mut now, places[1]).unwrap();
+                let other = now.iter().position(|byte| *byte != now[0]);
+                assert!(
+                    now[0] > 0 && other.is_none(),
+                    "round {round}: the first byte is {}, and {other:?} not",
+                    now[0]
+                );
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| work(1));
+        work(0);
+    });
+}
+
+/// Symptom: an attempt moved a part of a write, another thread's overlapping write was made, and
+/// then the rest of the first. Here attempts end in the middle, and both threads attempt.
+#[test]
+fn no_write_comes_between_an_attempt_and_its_rest() {
+    let _watchdog = Watchdog::new("attempts that end in the middle", 120);
+    let mut faults = Faults::default();
+    (faults.short_now, faults.short) = (0.7, 0.3);
+    let sim = Sim::new(Rng::for_test().next());
+    sim.set_faults(faults);
+    sim.create("file", vec![0; PAGE]);
+    let nowait = Nowait::builder().engine(Engine::Sim(sim)).build().unwrap();
+    let file = OpenOptions::new().read(true).write(true).open_in(&nowait, "file").wait().unwrap();
+    write_at_a_time(rounds(4000), [0, 0], PAGE, &file, |bytes, offset| {
+        drop(futures::executor::block_on(file.write_all_at(bytes.to_vec(), offset)).unwrap());
+    });
+    assert_settled(&nowait);
+}
+
+/// Symptom: a borrowed slice that does not suit the device was written in copies, each with a place
+/// of its own in the order.
+#[test]
+fn no_write_comes_between_the_copies_of_another() {
+    let _watchdog = Watchdog::new("slices in copies", 120);
+    let dir = temp_dir();
+    let path = dir.path().join("file");
+    std::fs::write(&path, vec![0; LEN]).unwrap();
+    let nowait = Nowait::builder().build().unwrap();
+    let Some(file) = open_direct(&nowait, &path) else { return };
+    // Copies of one do not begin where those of the other do.
+    let places = [100, 100 + (1 << 19)];
+    write_at_a_time(rounds(40), places, 3 << 20, &file, |bytes, offset| file.write_all_from(bytes, offset).unwrap());
+    assert_settled(&nowait);
 }

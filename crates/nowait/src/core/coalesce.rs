@@ -6,6 +6,10 @@
 //! neighbours are tried inline as one, and what cannot be is submitted as if it had come alone. A
 //! file whose writes do not continue each other, or come one at a time, does without for a while
 //! (`core/policy.rs`).
+//!
+//! A write that is merely collected has not begun: it gets its place in the order of its file's
+//! changes when the call is made, and only then is looked at for the last time whether its future
+//! was dropped. So after `settled` one that was dropped is in the file, or never made.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -13,7 +17,8 @@ use std::sync::Arc;
 use crate::core::dispatch::Target;
 use crate::core::inline::Tried;
 use crate::core::instance::Instance;
-use crate::engine::{local, pool, run, write_slots};
+use crate::engine::{local, pool, write_slots};
+use crate::op::outstanding::{Outstanding, Turn};
 use crate::op::{Notify, OpenFile, Owner, Request, Slot};
 use crate::stats::Count;
 use crate::sys::{PerProcess, WriteFlags};
@@ -69,7 +74,7 @@ pub(crate) fn may_gain(target: &Target<'_>, request: &Request) -> bool {
 /// Collects a request for which [`may_gain`] is true.
 pub(crate) fn collect(target: &Target<'_>, request: Request, notify: Notify) -> Arc<Slot> {
     let (Request::Write(transfer, _), Some(file)) = (&request, target.file) else {
-        return target.submit(request, notify);
+        return target.submit(request, notify, None);
     };
     let (offset, length) = (transfer.position(), transfer.left());
     let slot = Slot::new(request, Owner::File(file.clone()), notify);
@@ -132,10 +137,11 @@ impl OfFile {
             }
         }
         let mut runs = writes.chunk_by(|one, next| one.end() == next.offset).peekable();
+        let queues = file.queues().clone();
         let (mut file, mut calls) = (Some(file), 0);
         while let (Some(run), Some(of)) = (runs.next(), &file) {
             let target = Target { instance: &instance, file: Some(of) };
-            let made = make(&target, of, run);
+            let made = make(&target, of, queues.outstanding(), run);
             calls += 1;
             if runs.peek().is_none() {
                 of.writes.collected(writes.len(), calls);
@@ -170,56 +176,60 @@ fn in_order<'w>(mut writes: impl Iterator<Item = &'w Collecting>) -> bool {
     })
 }
 
-/// Makes one call for writes that continue each other, on this thread if it should not block.
-fn make(target: &Target<'_>, file: &OpenFile, run: &[Collecting]) -> Tried {
+/// Makes one call for writes that continue each other, on this thread if it should not block. They
+/// have their turn together.
+fn make<'o>(
+    target: &Target<'_>,
+    file: &OpenFile,
+    order: &'o Outstanding,
+    run: &[Collecting],
+) -> (Tried, Option<Turn<'o>>) {
     let counters = &target.instance.counters;
     let (offset, length) = (run[0].offset, run.iter().map(|write| write.length).sum());
     let slots = || run.iter().map(|write| &*write.slot);
-    let tried = target.try_write(file, offset, length, false, |wait| write_slots(&file.handle, slots(), offset, wait));
+    let call = |wait| write_slots(&file.handle, slots(), offset, wait);
+    let (tried, turn) = target.try_write(file, order, offset, length, false, call);
     if matches!(tried, Tried::Hit) {
         counters.add(Count::AttemptTogether);
     }
     if run.len() > 1 {
         counters.add_many(Count::Joined, run.len() as u64);
     }
-    tried
+    (tried, turn)
 }
 
-/// Divides the bytes that a call moved among its writes; the rest is each one's own.
-fn end(instance: &Arc<Instance>, run: &[Collecting], tried: Tried) {
+/// Divides the bytes that a call moved among its writes. The rest, and an error, is each one's own:
+/// an engine makes it, and nothing comes between.
+fn end(instance: &Arc<Instance>, run: &[Collecting], (tried, mut turn): (Tried, Option<Turn<'_>>)) {
     let mut moved = match tried {
         Tried::Hit => usize::MAX,
         Tried::Called(result) => result.unwrap_or(0),
         Tried::Part(n) => n,
     };
-    for Collecting { length, slot, .. } in run {
-        let mine = moved.min(*length);
-        moved -= mine;
+    let takes_all = |write: &&Collecting| {
+        let all = write.length <= moved;
+        moved -= if all { write.length } else { 0 };
+        all
+    };
+    let (whole, rest) = run.split_at(run.iter().take_while(takes_all).count());
+    for Collecting { slot, .. } in rest {
+        let mine = std::mem::take(&mut moved);
         if let Some(leftovers) = (mine > 0).then(|| slot.complete(Ok(mine), Count::InlineTogether)).flatten() {
             pool::let_go(leftovers);
             continue;
         }
-        match tried {
-            Tried::Part(_) => {
-                // Its submission gives it up before an engine can end it.
-                let file_and_change = slot.with(|request, owner| {
-                    let file = owner.file()?;
-                    Some((file.clone(), file.change(request)?))
-                });
-                let Some((file, change)) = file_and_change.flatten() else { continue };
-                let engines = instance.engines();
-                engines.throttle.submit(slot.clone(), file, &engines.pool, change);
-            }
-            // An error is each one's own, too.
-            Tried::Hit | Tried::Called(_) => finish_here(slot),
-        }
+        // Its submission gives the file up before an engine can end it.
+        let file_and_change = slot.with(|request, owner| {
+            let file = owner.file()?;
+            Some((file.clone(), file.change(request)?))
+        });
+        let Some((file, change)) = file_and_change.flatten() else { continue };
+        let engines = instance.engines();
+        engines.throttle.submit(slot.clone(), file, &engines.pool, change, turn.as_mut());
     }
-}
-
-fn finish_here(slot: &Slot) {
-    if let Some(mut work) = slot.take_work() {
-        let outcome = run(work.owner.handle(), &mut work.request);
-        slot.put_back(work);
-        pool::let_go(slot.finish(outcome, Count::InlineTogether));
+    // Wakers may do anything: nothing waits for this thread by now.
+    drop(turn);
+    for Collecting { slot, length, .. } in whole {
+        slot.complete(Ok(*length), Count::InlineTogether).into_iter().for_each(pool::let_go);
     }
 }

@@ -1,7 +1,7 @@
 //! The target of operations: an instance, and mostly a file. A request runs on its caller's thread
 //! to its end, or goes to the engine that suits it.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
@@ -12,6 +12,7 @@ use crate::core::instance::Instance;
 use crate::core::policy::Route;
 use crate::direct::{self, Direct};
 use crate::engine::{local, read_blocking, write_blocking};
+use crate::op::outstanding::Turn;
 use crate::op::{Change, Direction, Notify, OpenFile, Outcome, Owner, Permit, QueueKind, Request, Slot, Transfer};
 use crate::stats::Count;
 use crate::sys::WriteFlags;
@@ -43,10 +44,8 @@ impl Target<'_> {
             Some(file) if file.direct.is_none() || !matches!(request, Request::Write(..)) => file.change(request),
             _ => None,
         };
-        let turn = change.zip(self.file).and_then(|(change, file)| file.outstanding().enter(change.span));
-        let outcome = self.run_in_turn(request);
-        drop(turn);
-        outcome
+        let _turn = change.zip(self.file).map(|(change, file)| file.outstanding().enter(change.span));
+        self.run_in_turn(request)
     }
 
     /// The same, for a request that overlaps nothing. One that may take the kernel's report of a
@@ -130,26 +129,25 @@ impl Target<'_> {
         write_blocking(file, slice, offset, flags, |request| self.run_in_turn(request))
     }
 
-    /// The same, with direct I/O. A slice that does not suit the device is copied, and has its turn
-    /// like any other write.
+    /// The same, with direct I/O. A slice that does not suit the device is copied, and its copies go
+    /// to an engine, one after the other.
     fn write_direct(&self, file: &Arc<OpenFile>, direct: &Direct, slice: &[u8], offset: u64) -> (usize, Outcome) {
         let (flags, alignment) = (file.write_flags(), direct.alignment());
         let appends = flags.contains(WriteFlags::APPEND);
         let segment = libc::iovec { iov_base: slice.as_ptr().cast_mut().cast(), iov_len: slice.len() };
+        let span = file.span(offset, slice.len(), flags);
         if !appends && alignment.suits(offset, &[segment]) {
-            let (span, bytes) = (file.span(offset, slice.len(), flags), slice.len() as u64);
+            let bytes = slice.len() as u64;
             let change = Change { span, bytes, alone: false, durable: flags.contains(WriteFlags::DURABLE) };
             if let Some(_permit) = self.instance.engines().throttle.enter(file, change) {
                 return write_blocking(file, slice, offset, flags, |request| self.run_in_turn(request));
             }
         }
-        direct::write_copies(alignment, slice, offset, flags, |request| local::drive(self.submitted(request)))
-    }
-
-    /// Submits a request; ready when it is finished.
-    fn submitted(&self, request: Request) -> impl Future<Output = (Outcome, Request)> + use<> {
-        let slot = self.submit(request, Notify::Waker(Waker::noop().clone()));
-        poll_fn(move |context| slot.poll(context))
+        let mut turn = file.outstanding().enter(span);
+        direct::write_copies(alignment, slice, offset, flags, |request| {
+            let slot = self.submit(request, Notify::Waker(Waker::noop().clone()), Some(&mut turn));
+            local::drive(poll_fn(|context| slot.poll(context)))
+        })
     }
 
     /// Admits a request of a caller that waits to its thread. A direct write needs a permit beside
@@ -166,11 +164,12 @@ impl Target<'_> {
         }
     }
 
-    /// Gives a request to the engine that suits it.
-    pub(crate) fn submit(&self, mut request: Request, notify: Notify) -> Arc<Slot> {
+    /// Gives a request to the engine that suits it. `turn` is that of a change of this thread, of
+    /// which this is a part.
+    pub(crate) fn submit(&self, mut request: Request, notify: Notify, turn: Option<&mut Turn<'_>>) -> Arc<Slot> {
         // Before it is made ready for its device, which may move its place to that of a block.
         let change = self.file.and_then(|file| file.change(&request));
-        if change.is_some() {
+        if change.is_some() && turn.is_none() {
             // Writes that this thread has collected come first.
             local::do_what_is_due();
         }
@@ -196,7 +195,7 @@ impl Target<'_> {
             None => Owner::Nobody(self.instance.counters.clone()),
         };
         let slot = Slot::new(request, owner, notify);
-        self.submit_slot(slot.clone(), route, change);
+        self.submit_slot(slot.clone(), route, change, turn);
         slot
     }
 
@@ -207,7 +206,7 @@ impl Target<'_> {
     }
 
     /// Gives a slot to the engine of a route; one that changes its file, in its turn.
-    pub(crate) fn submit_slot(&self, slot: Arc<Slot>, route: Route, change: Option<Change>) {
+    fn submit_slot(&self, slot: Arc<Slot>, route: Route, change: Option<Change>, turn: Option<&mut Turn<'_>>) {
         let engines = self.instance.engines();
         let engine = match (route, self.file) {
             (Route::Pool, _) => &engines.pool,
@@ -215,7 +214,7 @@ impl Target<'_> {
             _ => &engines.ring,
         };
         match (change, self.file) {
-            (Some(change), Some(file)) => engines.throttle.submit(slot, file, engine, change),
+            (Some(change), Some(file)) => engines.throttle.submit(slot, file, engine, change, turn),
             _ => engine.submit(slot),
         }
     }

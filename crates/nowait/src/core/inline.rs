@@ -17,7 +17,8 @@ use crate::core::dispatch::Target;
 use crate::core::instance::Instance;
 use crate::core::policy::Choice;
 use crate::core::writeback;
-use crate::engine::{Engine, read_now};
+use crate::engine::{Engine, local, read_now};
+use crate::op::outstanding::{Outstanding, Turn};
 use crate::op::{Done, END_UNKNOWN, Handle, OpenFile, Outcome, Request};
 use crate::stats::Count;
 use crate::sys::{self, Wait, WriteFlags};
@@ -27,7 +28,7 @@ use crate::turn;
 pub(crate) enum Tried {
     /// A non-blocking attempt moved all of it.
     Hit,
-    /// This many bytes were moved. The slow route does the rest.
+    /// An attempt moved so many bytes, or none was made. The slow route does the rest.
     Part(usize),
     /// A plain call ran to its end.
     Called(Result<usize, Errno>),
@@ -57,8 +58,12 @@ fn transfer(
     }
 }
 
-impl Target<'_> {
-    /// Serves a request on this thread if it should not block. What an attempt moved stays moved.
+/// Turn of a write of which an attempt moved a part, for whoever makes the rest.
+pub(crate) type NotNow<'f> = Option<Turn<'f>>;
+
+impl<'f> Target<'f> {
+    /// Serves a request that is no write on this thread if it should not block. What an attempt
+    /// moved stays moved.
     #[inline]
     pub(crate) fn try_now(&self, request: &mut Request) -> Option<Outcome> {
         let Some(file) = self.file else { return self.try_open(request) };
@@ -67,7 +72,7 @@ impl Target<'_> {
             _ => return self.try_other_now(file, request),
         };
         if length == 0 {
-            return self.answered(Ok(Done::Nothing));
+            return Some(self.answered(Ok(Done::Nothing)));
         }
         // Direct I/O bypasses the cache, and with `RWF_NOWAIT` it still waits for the device.
         if file.direct.is_some() {
@@ -76,7 +81,7 @@ impl Target<'_> {
         let engine = &*self.instance.engines().pool;
         let tried = self.try_read(length, |wait| transfer(engine, file, request, length, wait));
         match tried {
-            Tried::Part(1..) if self.is_at_end(file, request) => self.answered(Ok(Done::Nothing)),
+            Tried::Part(1..) if self.is_at_end(file, request) => Some(self.answered(Ok(Done::Nothing))),
             tried => self.ended(tried),
         }
     }
@@ -119,7 +124,7 @@ impl Target<'_> {
             counters.add(Count::Stalls);
         }
         match outcome {
-            Ok(done) => self.called(Ok(done)),
+            Ok(done) => Some(self.called(Ok(done))),
             Err(errno) => {
                 if errno == Errno::OPNOTSUPP {
                     opens.refused();
@@ -129,24 +134,34 @@ impl Target<'_> {
         }
     }
 
-    /// As [`Target::try_now`], of anything but a read.
-    fn try_other_now(&self, file: &OpenFile, request: &mut Request) -> Option<Outcome> {
-        let engine = &*self.instance.engines().pool;
+    /// As [`Target::try_now`], of a write. Those that this thread has collected come first.
+    pub(crate) fn try_write_now(&self, request: &mut Request) -> Result<Outcome, NotNow<'f>> {
+        local::do_what_is_due();
+        let Some(file) = self.file else { return Err(None) };
         let (offset, length, appends) = match request {
-            Request::Write(transfer, _) if transfer.left() == 0 => return self.answered(Ok(Done::Nothing)),
-            Request::Write(..) if file.direct.is_some() => return None,
+            Request::Write(transfer, _) if transfer.left() == 0 => return Ok(self.answered(Ok(Done::Nothing))),
+            Request::Write(..) if file.direct.is_some() => return Err(None),
             Request::Write(transfer, WriteFlags::NONE) => (transfer.position(), transfer.left(), false),
             Request::Write(transfer, WriteFlags::APPEND) => (transfer.position(), transfer.left(), true),
             // Other flags ask for what waits for the device.
-            Request::Write(..) => return None,
+            _ => return Err(None),
+        };
+        let (engine, order) = (&*self.instance.engines().pool, file.outstanding());
+        let call = |wait| transfer(engine, file, request, length, wait);
+        let (tried, turn) = self.try_write(file, order, offset, length, appends, call);
+        self.ended(tried).ok_or(turn)
+    }
+
+    /// As [`Target::try_now`], of anything but a read.
+    fn try_other_now(&self, file: &OpenFile, request: &mut Request) -> Option<Outcome> {
+        match request {
             // The attributes of an open file are in memory, but for file systems behind a server.
             Request::Size if file.reads.nowait_accepted() != Some(false) && !self.instance.policy.strict => {
-                return self.answered(engine.run(Some(&file.handle), request));
+                let engine = &*self.instance.engines().pool;
+                Some(self.answered(engine.run(Some(&file.handle), request)))
             }
-            _ => return None,
-        };
-        let tried = self.try_write(file, offset, length, appends, |wait| transfer(engine, file, request, length, wait));
-        self.ended(tried)
+            _ => None,
+        }
     }
 
     #[inline]
@@ -156,20 +171,20 @@ impl Target<'_> {
                 self.instance.counters.add(Count::InlineAttempt);
                 Some(Ok(Done::Nothing))
             }
-            Tried::Called(result) => self.called(result.map(|_| Done::Nothing)),
+            Tried::Called(result) => Some(self.called(result.map(|_| Done::Nothing))),
             Tried::Part(_) => None,
         }
     }
 
     /// A call that moves no data.
-    fn answered(&self, outcome: Outcome) -> Option<Outcome> {
+    fn answered(&self, outcome: Outcome) -> Outcome {
         turn::called(0);
         self.called(outcome)
     }
 
-    fn called(&self, outcome: Outcome) -> Option<Outcome> {
+    fn called(&self, outcome: Outcome) -> Outcome {
         self.instance.counters.add(if outcome.is_ok() { Count::InlineCall } else { Count::FailedAtOnce });
-        Some(outcome)
+        outcome
     }
 
     /// Reads `length` bytes on this thread if that should not block. `call` makes one attempt, or,
@@ -226,26 +241,30 @@ impl Target<'_> {
     }
 
     /// Writes `length` bytes on this thread if that should not block. `call` makes one attempt, or,
-    /// allowed to wait, writes to the end.
+    /// allowed to wait, writes to the end. Returns the turn, too, in the order of the file's
+    /// changes, if bytes were moved or a plain call was made.
     #[inline]
-    pub(crate) fn try_write(
+    pub(crate) fn try_write<'o>(
         &self,
         file: &OpenFile,
+        order: &'o Outstanding,
         offset: u64,
         length: usize,
         appends: bool,
         mut call: impl FnMut(Wait) -> Result<usize, Errno>,
-    ) -> Tried {
-        let flags = if appends { WriteFlags::APPEND } else { WriteFlags::NONE };
-        if file.outstanding().overlaps(file.span(offset, length, flags)) {
-            // It would overtake a write that was submitted before.
-            return Tried::Part(0);
-        }
+    ) -> (Tried, Option<Turn<'o>>) {
+        const NOT_NOW: (Tried, Option<Turn<'_>>) = (Tried::Part(0), None);
         let Instance { policy, counters, .. } = &**self.instance;
         let writes = &file.writes;
         let is_cheap = || self.writes_cheaply(file, offset, length, appends);
         // Half an append by an attempt would leave room for another before the rest.
         let mut choice = writes.choose(policy, length, !appends, is_cheap);
+        if choice == Choice::Slow {
+            return NOT_NOW;
+        }
+        let flags = if appends { WriteFlags::APPEND } else { WriteFlags::NONE };
+        // None if it would overtake a change that began before.
+        let Some(turn) = order.try_enter(file.span(offset, length, flags)) else { return NOT_NOW };
         if choice == Choice::Attempt {
             // Not timed: no device is waited for, and what else may take long cannot be learned
             // from one write.
@@ -255,10 +274,10 @@ impl Target<'_> {
                 Ok(n) if n > 0 => {
                     writes.attempt_hit();
                     if n == length {
-                        return Tried::Hit;
+                        return (Tried::Hit, Some(turn));
                     }
                     counters.add(Count::ShortAttempts);
-                    return Tried::Part(n);
+                    return (Tried::Part(n), Some(turn));
                 }
                 Err(Errno::OPNOTSUPP) => {
                     writes.attempt_refused();
@@ -272,7 +291,7 @@ impl Target<'_> {
             }
         }
         if choice != Choice::Budgeted {
-            return Tried::Part(0);
+            return NOT_NOW;
         }
         let begun = Instant::now();
         let result = call(Wait::Allowed);
@@ -282,7 +301,7 @@ impl Target<'_> {
             writeback::slept(elapsed_ns);
             counters.add(Count::Stalls);
         }
-        Tried::Called(result)
+        (Tried::Called(result), Some(turn))
     }
 
     /// Whether a plain write should not block: it covers whole pages, its edges are cached or past

@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use crate::engine::{Engine, local, pool};
 use crate::op::help;
-use crate::op::outstanding::{OnTheirWay, Resume};
+use crate::op::outstanding::{OnTheirWay, Resume, Turn};
 use crate::op::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, lock};
 use crate::op::{Change, FileQueues, OpenFile, Permit, Room, Slot};
 use crate::stats::Count;
@@ -121,20 +121,24 @@ impl Throttle {
     }
 
     /// Gives the slot of a change to `engine`, now or when there is room. A share of the file is
-    /// given up before the slot can end.
+    /// given up before the slot can end. `turn` is that of a change of this thread, of which this
+    /// is a part.
     pub(crate) fn submit(
         self: &Arc<Self>,
         slot: Arc<Slot>,
         file: impl Borrow<Arc<OpenFile>>,
         engine: &Arc<dyn Engine>,
         change: Change,
+        turn: Option<&mut Turn<'_>>,
     ) {
+        let handed_on = turn.map(|turn| turn.hand_on(change.span));
         let Some(admits) = Admits::begin(self) else {
             // The call that this thread is in admits it.
-            return drop(self.join(slot, file, engine, change));
+            return drop(self.join(slot, file, engine, change, handed_on));
         };
-        let Some(number) = self.begin_now(file.borrow(), &change) else {
-            let line = self.join(slot.clone(), file, engine, change);
+        let begun = if handed_on.is_none() { self.begin_now(file.borrow(), &change) } else { None };
+        let Some(number) = begun else {
+            let line = self.join(slot.clone(), file, engine, change, handed_on);
             return self.admit(admits, line, Some(&slot));
         };
         let queues = file.borrow().queues().clone();
@@ -166,13 +170,14 @@ impl Throttle {
         Permit::new(queues, change, number, || self.clone())
     }
 
-    /// Puts a change in line.
+    /// Puts a change in line; `handed_on` is the number of one that has it.
     fn join(
         &self,
         slot: Arc<Slot>,
         file: impl Borrow<Arc<OpenFile>>,
         engine: &Arc<dyn Engine>,
         change: Change,
+        handed_on: Option<u64>,
     ) -> MutexGuard<'_, Line> {
         let mut line = lock(&self.line);
         if !self.fits(file.borrow(), &change) || self.holds_up(&line, file.borrow()) {
@@ -182,10 +187,14 @@ impl Throttle {
         // yet.
         line.asks = true;
         let waiting = self.totals.waiting.fetch_add(1, SeqCst) + 1;
-        let number = file.borrow().outstanding().join(change.span);
+        let number = handed_on.unwrap_or_else(|| file.borrow().outstanding().join(change.span));
         let entry = Entry { slot, engine: engine.clone(), change, number };
         match line.files.iter_mut().find(|waiting| Arc::ptr_eq(&waiting.file, file.borrow())) {
-            Some(waiting) => waiting.entries.push_back(entry),
+            // By number: one with a higher number may wait for this one.
+            Some(Waiting { entries, .. }) => {
+                let at = entries.partition_point(|other| other.number <= number);
+                entries.insert(at, entry);
+            }
             None => {
                 let mut entries = std::mem::take(&mut line.spare);
                 entries.push_back(entry);
@@ -200,9 +209,9 @@ impl Throttle {
         }
         self.totals.waiting.fetch_sub(abandoned.len(), SeqCst);
         drop(line);
-        for (queues, Entry { slot, number, .. }) in abandoned {
+        for (queues, Entry { slot, change, number, .. }) in abandoned {
             pool::let_go(slot.discard());
-            queues.outstanding().give_up(number);
+            queues.outstanding().give_up(number, change.span);
         }
         lock(&self.line)
     }
@@ -423,12 +432,12 @@ mod loom_tests {
             // So that the bound of the instance is met: the first of a file always has room.
             let before = slot_of(&all[1], Notify::Nobody);
             let engine: Arc<dyn Engine> = kept.clone();
-            throttle.submit(before, &all[1], &engine, change(100));
+            throttle.submit(before, &all[1], &engine, change(100), None);
             let threads = [0, 1].map(|n| {
                 let (throttle, kept, file) = (throttle.clone(), kept.clone(), all[files[n]].clone());
                 loom::thread::spawn(move || {
                     let engine: Arc<dyn Engine> = kept.clone();
-                    throttle.submit(slot_of(&file, Notify::Nobody), &file, &engine, change(starts[n]));
+                    throttle.submit(slot_of(&file, Notify::Nobody), &file, &engine, change(starts[n]), None);
                     kept.end_one();
                 })
             });
@@ -463,7 +472,7 @@ mod loom_tests {
                 let (throttle, file) = (throttle.clone(), file.clone());
                 loom::thread::spawn(move || {
                     let engine: Arc<dyn Engine> = Arc::new(AtOnce);
-                    throttle.submit(slot_of(&file, Notify::Nobody), &file, &engine, change(n * 5));
+                    throttle.submit(slot_of(&file, Notify::Nobody), &file, &engine, change(n * 5), None);
                 })
             });
             threads.into_iter().for_each(|thread| thread.join().unwrap());
@@ -482,13 +491,46 @@ mod loom_tests {
                 let call = Box::new(move |_, _| {
                     let file = crate::op::fixture::file();
                     let engine: Arc<dyn Engine> = Arc::new(AtOnce);
-                    second.submit(slot_of(&file, Notify::Nobody), &file, &engine, change(0));
+                    second.submit(slot_of(&file, Notify::Nobody), &file, &engine, change(0), None);
                 });
                 let engine: Arc<dyn Engine> = Arc::new(AtOnce);
-                throttles[0].submit(slot_of(&file, Notify::Call(call)), &file, &engine, change(0));
+                throttles[0].submit(slot_of(&file, Notify::Call(call)), &file, &engine, change(0), None);
                 assert!(throttles.iter().all(|throttle| throttle.is_quiet()));
             }
         });
+    }
+
+    /// A thread makes a part of a write, and leaves the rest to an engine, while another submits a
+    /// write that overlaps both. Symptom: the rest was a new change, and came after the other's.
+    #[test]
+    fn nothing_comes_between_a_part_made_here_and_its_rest() {
+        for submits_part in [0, 5] {
+            model(move || {
+                let (throttle, kept) = (Arc::new(Throttle::new(100, 100)), Arc::new(Kept::default()));
+                let file = file();
+                let other = {
+                    let (throttle, kept, file) = (throttle.clone(), kept.clone(), file.clone());
+                    loom::thread::spawn(move || {
+                        let engine: Arc<dyn Engine> = kept.clone();
+                        let slot = slot_of(&file, Notify::Nobody);
+                        throttle.submit(slot.clone(), &file, &engine, change(submits_part), None);
+                        slot
+                    })
+                };
+                let engine: Arc<dyn Engine> = kept.clone();
+                let mut turn = file.outstanding().try_enter(Span::new(0, 10));
+                let is_first = turn.is_some();
+                let rest = slot_of(&file, Notify::Nobody);
+                let change = Change { span: Span::new(5, 5), bytes: 5, ..change(0) };
+                throttle.submit(rest.clone(), &file, &engine, change, turn.as_mut());
+                drop(turn);
+                let other = other.join().unwrap();
+                while kept.end_one() {}
+                let [rest, other] = [rest, other].map(|slot| kept.place_of(&slot).expect("no write is left in line"));
+                assert_eq!(rest < other, is_first);
+                assert!(throttle.is_quiet() && !file.outstanding().overlaps(Span::new(0, u64::MAX)));
+            });
+        }
     }
 
     /// The first may have to wait for what was there before, and leave the line while the second
@@ -501,7 +543,7 @@ mod loom_tests {
             let engine: Arc<dyn Engine> = kept.clone();
             let submit = |change: Change| {
                 let slot = slot_of(&file, Notify::Nobody);
-                throttle.submit(slot.clone(), &file, &engine, change);
+                throttle.submit(slot.clone(), &file, &engine, change, None);
                 slot
             };
             // There is room for both when it ends.

@@ -215,7 +215,9 @@ pub(crate) fn write_coalesced<'r>(
     unsafe { sys::write_at(fd, &segments, offset, flags, Wait::Allowed) }
 }
 
-/// Makes one call for the writes of several slots, each of which continues the one before it.
+/// Makes one call for the writes of several slots, each of which continues the one before it; none
+/// (EAGAIN) if one of them was abandoned. Asked for once they are in the order of their file's
+/// changes: one that was abandoned before is never made, and one that is made is known there.
 pub(crate) fn write_slots<'s>(
     handle: &Handle,
     slots: impl ExactSizeIterator<Item = &'s Slot>,
@@ -224,11 +226,12 @@ pub(crate) fn write_slots<'s>(
 ) -> Result<usize, Errno> {
     let mut segments = Vec::with_capacity(slots.len());
     for slot in slots {
-        slot.with(|request, _| {
+        let add = |request: &Request| {
             if let Request::Write(transfer, _) = request {
                 segments.extend_from_slice(transfer.segments());
             }
-        });
+        };
+        slot.with_wanted(add).ok_or(Errno::AGAIN)?;
     }
     // SAFETY: the segments' memory belongs to the slots until they are finished, which only we may
     // do, and the memory of a transfer is not written to (see `Transfer`).

@@ -206,7 +206,7 @@ impl Slow {
         let transfer = Transfer::new(memory, offset);
         let bytes = transfer.left();
         let request = Request::Read(transfer);
-        let slot = file.target().submit(request, Notify::Batch(self.batch.clone(), place));
+        let slot = file.target().submit(request, Notify::Batch(self.batch.clone(), place), None);
         self.in_flight[place] = Some(Flight { slot: Submitted(Some(slot)), offset, segments });
         Some(bytes)
     }

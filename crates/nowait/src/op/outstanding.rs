@@ -7,6 +7,10 @@
 //! nothing waits in a circle. Of those that have gone on no two overlap: they lie by position, and
 //! a span overlaps one of them only if it does the last that begins before the span's end.
 //!
+//! **Whole.** Every change that the kernel has is here, whichever thread makes the call: one that a
+//! thread makes itself lies here as its [`Turn`]. If the call takes a part, the rest goes to an
+//! engine under the same number ([`Turn::hand_on`]), so that no other change comes between the two.
+//!
 //! **Bytes.** Those of writes on their way are counted here, under the same lock. The throttle
 //! bounds them.
 //!
@@ -22,7 +26,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 
 use super::file::Change;
@@ -50,6 +54,10 @@ impl Span {
     pub(crate) fn overlaps(self, other: Span) -> bool {
         self.start < other.end && other.start < self.end
     }
+
+    fn is_empty(self) -> bool {
+        self.start == self.end
+    }
 }
 
 /// A line of slots that waits for its turn, as opposed to a thread.
@@ -68,9 +76,7 @@ pub(crate) struct OnTheirWay {
 
 #[derive(Default)]
 pub(crate) struct Outstanding {
-    /// The number of changes. This and the next two are written under the lock, and read without.
-    count: AtomicUsize,
-    /// [`OnTheirWay`].
+    /// [`OnTheirWay`]: written under the lock, and read without.
     bytes: AtomicU64,
     alone: AtomicBool,
     changes: Mutex<Changes>,
@@ -82,7 +88,7 @@ pub(crate) struct Outstanding {
 struct Changes {
     /// Changes that have gone on, by position.
     begun: VecDeque<Live>,
-    /// Changes that wait, by number.
+    /// Changes that wait, by number; those of one number by position.
     waiting: VecDeque<Live>,
     next: u64,
     /// A thread gives a change to its engine that waited in a line. Those that come later and need
@@ -107,10 +113,22 @@ struct Live {
     span: Span,
 }
 
+impl Live {
+    fn key(self) -> (u64, u64) {
+        (self.number, self.span.start)
+    }
+}
+
 impl Changes {
     /// Whether a change overlaps one with a lower number. Of those that have gone on all have: a
     /// higher one that overlaps it would wait.
+    #[inline]
     fn is_behind(&self, number: u64, span: Span) -> bool {
+        let is_alone = self.begun.is_empty() && self.waiting.is_empty();
+        !is_alone && self.is_behind_some(number, span)
+    }
+
+    fn is_behind_some(&self, number: u64, span: Span) -> bool {
         let before_end = self.begun.partition_point(|live| live.span.start < span.end);
         let is_in_begun = before_end > 0 && self.begun[before_end - 1].span.end > span.start;
         let mut earlier = self.waiting.iter().take_while(|live| live.number < number);
@@ -127,34 +145,42 @@ impl Changes {
         self.next - 1
     }
 
-    fn join(&mut self, span: Span) -> u64 {
-        let number = self.number();
-        self.waiting.push_back(Live { number, span });
-        number
+    fn join(&mut self, span: Span) -> Live {
+        let live = Live { number: self.number(), span };
+        self.waiting.push_back(live);
+        live
     }
 
+    /// Puts a change back among those that wait.
+    fn step_back(&mut self, live: Live) {
+        let at = self.waiting.partition_point(|other| other.key() < live.key());
+        self.waiting.insert(at, live);
+    }
+
+    #[inline]
     fn go_on(&mut self, live: Live) {
+        if self.begun.back().is_none_or(|last| last.span.start < live.span.start) {
+            return self.begun.push_back(live);
+        }
         let at = self.begun.partition_point(|other| other.span.start < live.span.start);
         self.begun.insert(at, live);
     }
 
     /// Takes out a change that waits.
-    fn stop_waiting(&mut self, number: u64) {
-        if let Ok(at) = self.waiting.binary_search_by_key(&number, |live| live.number) {
+    fn stop_waiting(&mut self, live: Live) {
+        if let Ok(at) = self.waiting.binary_search_by_key(&live.key(), |other| other.key()) {
             self.waiting.remove(at);
         }
     }
 
     /// Takes out a change that has gone on.
-    fn end(&mut self, number: u64, span: Span) {
-        let first = self.begun.partition_point(|live| live.span.start < span.start);
-        if let Some(at) = (first..self.begun.len()).find(|at| self.begun[*at].number == number) {
+    #[inline]
+    fn end(&mut self, live: Live) {
+        if self.begun.back().is_some_and(|last| last.span.start == live.span.start) {
+            self.begun.pop_back();
+        } else if let Ok(at) = self.begun.binary_search_by_key(&live.span.start, |other| other.span.start) {
             self.begun.remove(at);
         }
-    }
-
-    fn count(&self) -> usize {
-        self.begun.len() + self.waiting.len()
     }
 
     fn is_awaited(&self) -> bool {
@@ -173,9 +199,6 @@ impl Changes {
 
     /// Takes out those futures that wait for nothing that is live.
     fn satisfied(&mut self) -> Vec<Waker> {
-        if self.wakers.is_empty() {
-            return Vec::new();
-        }
         let first = self.lowest().unwrap_or(u64::MAX);
         let ready: Vec<_>;
         (ready, self.wakers) = std::mem::take(&mut self.wakers).into_iter().partition(|(_, below, _)| *below <= first);
@@ -189,9 +212,8 @@ impl Outstanding {
     }
 
     /// Whether a change of `span` that begins now would overtake another.
-    #[inline]
     pub(crate) fn overlaps(&self, span: Span) -> bool {
-        self.count.load(Relaxed) > 0 && self.changes().is_behind(u64::MAX, span)
+        self.changes().is_behind(u64::MAX, span)
     }
 
     /// The writes on their way. Exact under the lock only, as [`Outstanding::begin`] asks for it.
@@ -219,9 +241,7 @@ impl Outstanding {
 
     /// Numbers a change that waits in a line.
     pub(crate) fn join(&self, span: Span) -> u64 {
-        let mut changes = self.changes();
-        self.count.store(changes.count() + 1, Relaxed);
-        changes.join(span)
+        self.changes().join(span).number
     }
 
     /// Lets the change of a line go on to its engine, as [`Outstanding::begin_now`] does, and no
@@ -247,7 +267,7 @@ impl Outstanding {
             return false;
         }
         changes.giving = true;
-        changes.stop_waiting(number);
+        changes.stop_waiting(Live { number, span: change.span });
         self.go_on(&mut changes, number, change);
         true
     }
@@ -255,7 +275,6 @@ impl Outstanding {
     fn go_on(&self, changes: &mut Changes, number: u64, change: &Change) {
         changes.go_on(Live { number, span: change.span });
         changes.durable += usize::from(change.durable);
-        self.count.store(changes.count(), Relaxed);
         let OnTheirWay { bytes, alone } = self.on_their_way();
         self.set_on_their_way(OnTheirWay { bytes: bytes + change.bytes, alone: alone || change.alone });
     }
@@ -275,27 +294,29 @@ impl Outstanding {
     /// A change that had gone on has ended, for good.
     pub(crate) fn end(&self, number: u64, change: &Change) {
         let mut changes = self.changes();
-        changes.end(number, change.span);
+        changes.end(Live { number, span: change.span });
         changes.durable -= usize::from(change.durable);
         let OnTheirWay { bytes, alone } = self.on_their_way();
         self.set_on_their_way(OnTheirWay { bytes: bytes - change.bytes, alone: alone && !change.alone });
-        self.left(changes);
+        self.tell(changes);
     }
 
     /// A change that waited in a line is not made.
-    pub(crate) fn give_up(&self, number: u64) {
+    pub(crate) fn give_up(&self, number: u64, span: Span) {
         let mut changes = self.changes();
-        changes.stop_waiting(number);
-        self.left(changes);
-    }
-
-    fn left(&self, changes: MutexGuard<'_, Changes>) {
-        self.count.store(changes.count(), Relaxed);
+        changes.stop_waiting(Live { number, span });
         self.tell(changes);
     }
 
     /// Notifies waiters, with nothing locked, that something has ended.
-    fn tell(&self, mut changes: MutexGuard<'_, Changes>) {
+    #[inline]
+    fn tell(&self, changes: MutexGuard<'_, Changes>) {
+        if changes.threads > 0 || !changes.wakers.is_empty() || changes.line.is_some() {
+            self.tell_all(changes);
+        }
+    }
+
+    fn tell_all(&self, mut changes: MutexGuard<'_, Changes>) {
         let wakers = changes.satisfied();
         let line = changes.line.take();
         let threads = changes.threads > 0;
@@ -310,39 +331,46 @@ impl Outstanding {
         }
     }
 
-    /// Waits until a change of `span` may be made on this thread. None, at no cost, where nothing
-    /// is outstanding: it is not numbered then, since it is made before this thread can submit
-    /// another.
+    /// Begins a change that this thread makes, unless it would have to wait for another.
     #[inline]
-    pub(crate) fn enter(&self, span: Span) -> Option<Turn<'_>> {
-        if self.count.load(Relaxed) == 0 {
+    pub(crate) fn try_enter(&self, span: Span) -> Option<Turn<'_>> {
+        self.go_on_here(&mut self.changes(), span)
+    }
+
+    /// Begins a change that this thread makes, once it need not wait for another.
+    #[inline]
+    pub(crate) fn enter(&self, span: Span) -> Turn<'_> {
+        let mut changes = self.changes();
+        match self.go_on_here(&mut changes, span) {
+            Some(turn) => turn,
+            None => {
+                let live = changes.join(span);
+                drop(changes);
+                self.enter_later(live)
+            }
+        }
+    }
+
+    fn go_on_here(&self, changes: &mut Changes, span: Span) -> Option<Turn<'_>> {
+        if changes.is_behind(u64::MAX, span) {
             return None;
         }
-        self.enter_slow(span)
+        let live = Live { number: changes.number(), span };
+        changes.go_on(live);
+        Some(Turn { outstanding: self, live })
     }
 
     #[cold]
-    fn enter_slow(&self, span: Span) -> Option<Turn<'_>> {
-        let number = {
-            let mut changes = self.changes();
-            if !changes.is_behind(u64::MAX, span) {
-                return None;
-            }
-            let number = changes.join(span);
-            self.count.store(changes.count(), Relaxed);
-            number
-        };
-        let live = Live { number, span };
-        let turn = Turn { outstanding: self, live };
+    fn enter_later(&self, live: Live) -> Turn<'_> {
         self.sleep_while(|changes| {
-            if changes.is_behind(number, span) {
+            if changes.is_behind(live.number, live.span) {
                 return true;
             }
-            changes.stop_waiting(number);
+            changes.stop_waiting(live);
             changes.go_on(live);
             false
         });
-        Some(turn)
+        Turn { outstanding: self, live }
     }
 
     /// Begins a sync, or another call that may take the kernel's report: waits until no direct
@@ -384,17 +412,41 @@ impl Outstanding {
     }
 }
 
-/// A thread's turn to make a change.
+/// A thread's turn to make a change, which ends with this.
+#[must_use = "the change is outstanding while this lives"]
 pub(crate) struct Turn<'o> {
     outstanding: &'o Outstanding,
+    /// Its span is empty once all of it was handed on.
     live: Live,
 }
 
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
+impl Turn<'_> {
+    /// Leaves `span`, a part of this change, to be made by an engine: it waits in a line from here
+    /// on, under the number that this returns. Bytes before it have been made, those behind it stay
+    /// this thread's. Call it with nothing locked.
+    pub(crate) fn hand_on(&mut self, span: Span) -> u64 {
+        let Live { number, span: whole } = self.live;
+        debug_assert!(whole.start <= span.start && span.end <= whole.end, "{span:?} of {whole:?}");
         let mut changes = self.outstanding.changes();
-        changes.end(self.live.number, self.live.span);
-        self.outstanding.left(changes);
+        changes.end(self.live);
+        changes.step_back(Live { number, span });
+        self.live.span.start = span.end;
+        if !self.live.span.is_empty() {
+            changes.go_on(self.live);
+        }
+        self.outstanding.tell(changes);
+        number
+    }
+}
+
+impl Drop for Turn<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.live.span.is_empty() {
+            let mut changes = self.outstanding.changes();
+            changes.end(self.live);
+            self.outstanding.tell(changes);
+        }
     }
 }
 

@@ -168,6 +168,15 @@ impl Slot {
         Some(look(inner.request.as_ref()?, inner.owner.as_ref()?))
     }
 
+    /// As [`Slot::with`]; none if it was abandoned.
+    pub(crate) fn with_wanted<T>(&self, look: impl FnOnce(&Request) -> T) -> Option<T> {
+        let inner = lock(&self.0);
+        if matches!(inner.stage, Stage::Abandoned) {
+            return None;
+        }
+        inner.request.as_ref().map(look)
+    }
+
     /// Engine: takes the work out, to do it without holding the lock. None if it was abandoned:
     /// that ends it here, so the thread must be one that may wait.
     pub(crate) fn take_work(&self) -> Option<Work> {

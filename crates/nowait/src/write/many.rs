@@ -182,8 +182,6 @@ impl<B: WriteBuffer> Future for WriteMany<'_, B> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let target = this.file.target();
-        // Writes that this thread has collected come first.
-        local::do_what_is_due();
         while this.next < this.runs.len() {
             if this.next > 0 && turn::ends(context) {
                 return Poll::Pending;
@@ -193,17 +191,17 @@ impl<B: WriteBuffer> Future for WriteMany<'_, B> {
             let now = match this.check(&request) {
                 Err(errno) => {
                     this.file.instance.counters.add(Count::FailedAtOnce);
-                    Some(Err(errno))
+                    Ok(Err(errno))
                 }
-                Ok(()) if this.queues => None,
-                Ok(()) => target.try_now(&mut request),
+                Ok(()) if this.queues => Err(None),
+                Ok(()) => target.try_write_now(&mut request),
             };
             match now {
-                Some(outcome) => this.settle(number, first, &lengths, outcome, request),
-                None => {
+                Ok(outcome) => this.settle(number, first, &lengths, outcome, request),
+                Err(mut turn) => {
                     this.queues = true;
                     this.outstanding += 1;
-                    let slot = target.submit(request, Notify::Batch(this.batch.clone(), number));
+                    let slot = target.submit(request, Notify::Batch(this.batch.clone(), number), turn.as_mut());
                     this.slots[number] = Some(Submitted { slot, first, lengths });
                 }
             }

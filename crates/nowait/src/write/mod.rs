@@ -53,8 +53,7 @@ impl File {
     /// Overlapping writes of one file are made in the order in which they began, through any clone:
     /// the second waits for the first, also if the future of the first was dropped. (A future
     /// begins with its first poll; under [`block_on`](crate::block_on) a small write at the end of
-    /// that turn. A blocking write of another thread has no place in that order before its call.)
-    /// Appends are made in order, too.
+    /// that turn. A blocking write begins with its call.) Appends are made in order, too.
     ///
     /// On a file opened for appending the kernel ignores the offset, and each write is a record as
     /// of [`File::append`]. A future dropped before it is ready may have written nothing, its first
@@ -242,10 +241,14 @@ impl File {
         self.change(Request::SyncRange { offset, length })
     }
 
-    /// Waits until every write, cut and reservation of this file that is under way now has ended,
-    /// through whatever clone, those included whose future was dropped. (What another thread is
-    /// making in a blocking call is that thread's own.) Await it, or [`wait`](Settled::wait). It
-    /// begins nothing, reports no error, and makes nothing durable. Dropped, it has no effect.
+    /// Waits until every write, cut and reservation of this file that is under way now has ended:
+    /// through any clone, on any thread, in a blocking call or not, also if its future was dropped.
+    /// Await it, or [`wait`](Settled::wait). It begins nothing, reports no error, and makes nothing
+    /// durable. Dropped, it has no effect.
+    ///
+    /// A small write that another thread's [`block_on`](crate::block_on) makes at the end of its
+    /// turn has not begun before, and is not waited for. If its future is dropped by then, it is
+    /// never made.
     ///
     /// Not needed before writing the same range again: that write waits by itself. Use it before
     /// the file is handed to others: renamed, read by another program, closed for good.

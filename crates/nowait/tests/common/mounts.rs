@@ -8,6 +8,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -163,6 +165,34 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         unmount(&self.point);
+    }
+}
+
+/// A file system that takes no change: calls that would make one wait in the kernel until this is
+/// dropped, or until the time is up. (A process whose threads wait there cannot end.)
+pub(crate) struct Frozen(Option<(mpsc::Sender<()>, JoinHandle<()>)>);
+
+impl Frozen {
+    pub(crate) fn new(mount: &Mount) -> Frozen {
+        let point = mount.path().to_path_buf();
+        run(&["fsfreeze", "--freeze", text(&point)]).unwrap();
+        let (thaws, thawed) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let in_time =
+                thawed.recv_timeout(super::at_most(Duration::from_secs(20))) != Err(RecvTimeoutError::Timeout);
+            run(&["fsfreeze", "--unfreeze", text(&point)]).unwrap();
+            assert!(in_time, "it was frozen for too long");
+        });
+        Frozen(Some((thaws, thread)))
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let Some((thaws, thread)) = self.0.take() else { return };
+        drop(thaws);
+        let thawed = thread.join();
+        assert!(thawed.is_ok() || std::thread::panicking(), "a frozen file system");
     }
 }
 
