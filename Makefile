@@ -47,7 +47,9 @@ c-tools:
 	@for tool in gcc:gcc g++:g++ clang:clang valgrind:valgrind cmake:cmake pkg-config:pkg-config nm:binutils \
 		go:golang-go java:openjdk-25-jdk-headless; do \
 		command -v $${tool%%:*} >/dev/null || echo "skipped: tests of nowait-c with $${tool%%:*}; Debian has it in $${tool##*:}"; \
-	done
+	done; \
+	echo '#include <sqlite3.h>' | cc -E - >/dev/null 2>&1 || \
+		echo "skipped: a test of nowait-c with sqlite3.h; Debian has it in libsqlite3-dev"
 
 loom:
 	RUSTFLAGS="--cfg nowait_loom" $(CARGO) test $(LOCKED) -p nowait --lib --target-dir target/loom loom_tests

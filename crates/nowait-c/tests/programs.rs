@@ -56,6 +56,37 @@ fn programs_run_as_c_and_as_cpp_by_every_compiler() {
     }
 }
 
+/// A database over the library, whose processes are killed: `examples/sqlite_vfs.c`.
+#[test]
+fn sqlite_keeps_its_promises() {
+    let [compiler, ..] = COMPILERS;
+    if !has(compiler.program, compiler.package) || !has_sqlite(compiler.program) {
+        return;
+    }
+    let out = folder();
+    let vfs = crate_dir().join("examples/sqlite_vfs.c");
+    let vfs = vfs.to_str().unwrap();
+    let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    for sanitizers in [&[][..], &sanitizers] {
+        let program = out.path().join(format!("sqlite-{}", sanitizers.len()));
+        compiler.build(&source("sqlite"), &program, &[sanitizers, &[vfs, "-lsqlite3"]].concat());
+        run_in_folder(&program, &[]);
+    }
+}
+
+fn has_sqlite(compiler: &str) -> bool {
+    let out = folder();
+    let source = out.path().join("try.c");
+    std::fs::write(&source, "#include <sqlite3.h>\nint main(void) { return sqlite3_libversion_number() == 0; }\n")
+        .unwrap();
+    let tried = Command::new(compiler).arg(&source).arg("-o").arg(out.path().join("try")).arg("-lsqlite3").output();
+    let has = tried.is_ok_and(|output| output.status.success());
+    if !has {
+        println!("skipped: no sqlite3.h (Debian: apt-get install libsqlite3-dev)");
+    }
+    has
+}
+
 /// The headers need no other before them, may be included twice, and declare nothing twice.
 #[test]
 fn the_headers_stand_alone() {
