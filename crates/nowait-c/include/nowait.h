@@ -840,8 +840,8 @@ int nowait_gather(nowait_file file,
 // reader from `recovery->first_record` on.
 //
 // Returns 0, or a negative errno: -ENOENT if there is no log; -EBUSY if it is open, here or
-// elsewhere; -EUCLEAN if something that was durable cannot be read; -ENOSPC; -EINVAL; -E2BIG; those
-// of files. Threads: any.
+// elsewhere; -EUCLEAN if something that was durable cannot be read; -ENOSPC (see
+// nowait_log_truncate_closed); -EINVAL; -E2BIG; those of files. Threads: any.
 // `directory` is a string; `options` and `recovery` are NULL or point to as many bytes as their size
 // says; `log` points to a handle.
 int nowait_log_open(nowait_instance instance,
@@ -891,6 +891,20 @@ int nowait_log_last(nowait_log log, uint64_t *durable, uint64_t *appended);
 // Gives up the records before `record`: segments that hold no others are reused or removed, in the
 // background. Returns 0 or a negative errno. Threads: any.
 int nowait_log_truncate_before(nowait_log log, uint64_t record);
+
+// Gives up the records before `record` of a log that is not open: removes segments that hold no
+// others, but never the last one that holds records. Needs no room: a log that has filled its disk
+// can be opened again then. `instance` may be 0; `first`, which may be NULL, gets the number of the
+// oldest record that is left.
+//
+// Returns 0, or a negative errno: -ENOENT if there is no log; -EBUSY if it is open, here or
+// elsewhere; -EUCLEAN if something that was durable cannot be read; -EINVAL; those of files. Threads:
+// any.
+// `directory` is a string; `first` is NULL or points to a number.
+int nowait_log_truncate_closed(nowait_instance instance,
+                               const char *directory,
+                               uint64_t record,
+                               uint64_t *first);
 
 // Gives up all records after `record`, durably: the next to be appended is `record + 1`. Waits until
 // that is so. Returns 0, or a negative errno: -ENODATA if the log has no such record; -ENOSPC; those

@@ -6,7 +6,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use nowait_log::{Entry, Log, Options, Recovery, Scan};
+use nowait_log::{Entry, Log, Options, Recovery, Scan, truncate_prefix_in};
 
 use crate::border::{self, Growing, answer, fill, many, size, status, wanted};
 use crate::failure::{Failure, Result};
@@ -123,8 +123,8 @@ unsafe impl Growing for LogStats {
 /// reader from `recovery->first_record` on.
 ///
 /// Returns 0, or a negative errno: -ENOENT if there is no log; -EBUSY if it is open, here or
-/// elsewhere; -EUCLEAN if something that was durable cannot be read; -ENOSPC; -EINVAL; -E2BIG; those
-/// of files. Threads: any.
+/// elsewhere; -EUCLEAN if something that was durable cannot be read; -ENOSPC (see
+/// nowait_log_truncate_closed); -EINVAL; -E2BIG; those of files. Threads: any.
 ///
 /// # Safety
 /// `directory` is a string; `options` and `recovery` are NULL or point to as many bytes as their size
@@ -281,6 +281,34 @@ pub unsafe extern "C" fn nowait_log_last(log: LogHandle, durable: *mut u64, appe
 pub extern "C" fn nowait_log_truncate_before(log: LogHandle, record: u64) -> c_int {
     status(|| {
         LOGS.get(log)?.truncate_prefix(record);
+        Ok(())
+    })
+}
+
+/// Gives up the records before `record` of a log that is not open: removes segments that hold no
+/// others, but never the last one that holds records. Needs no room: a log that has filled its disk
+/// can be opened again then. `instance` may be 0; `first`, which may be NULL, gets the number of the
+/// oldest record that is left.
+///
+/// Returns 0, or a negative errno: -ENOENT if there is no log; -EBUSY if it is open, here or
+/// elsewhere; -EUCLEAN if something that was durable cannot be read; -EINVAL; those of files. Threads:
+/// any.
+///
+/// # Safety
+/// `directory` is a string; `first` is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_log_truncate_closed(
+    instance: InstanceHandle,
+    directory: *const c_char,
+    record: u64,
+    first: *mut u64,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let (directory, first) = unsafe { (border::path(directory, "directory")?, wanted(first, "first")?) };
+        let truncating = with_instance(instance, |nowait| Ok(truncate_prefix_in(nowait, directory, record)))?;
+        let left = truncating.wait()?;
+        first.map(|first| first.write(left.first_lsn));
         Ok(())
     })
 }

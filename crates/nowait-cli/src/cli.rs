@@ -158,6 +158,8 @@ pub(crate) enum Log {
     /// Make a damaged log continue after the last record before the damage. Everything after it,
     /// whole records included, is put aside in files that end in .damaged
     Repair(Repair),
+    /// Give up the oldest records of a log that no process has open, also on a full disk
+    Truncate(Truncate),
     /// Kill a process that writes a log, again and again, and check that every acknowledged record
     /// is there
     Torture(Torture),
@@ -252,6 +254,21 @@ pub(crate) struct Repair {
     /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// Give up the oldest records of a log that no process has open.
+///
+/// Records go by whole segments: some before LSN may stay, and the last segment that holds records
+/// always does. It needs no room on the disk: a log that has filled its disk can be opened again then.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Truncate {
+    /// The log's directory
+    pub dir: PathBuf,
+
+    /// First record that is still needed
+    #[arg(long, value_name = "LSN")]
+    pub before: u64,
 }
 
 #[derive(Debug, Args)]

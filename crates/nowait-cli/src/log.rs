@@ -9,7 +9,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nowait::ErrorKind;
 use nowait_bench::random::Random;
-use nowait_log::{Calibration, Durability, Log, Options, Recovery, Strategy, Submitter, inspect, read, read_aside};
+use nowait_log::{
+    Calibration, Durability, Log, Options, Recovery, Strategy, Submitter, inspect, inspect_end, read, read_aside,
+    truncate_prefix,
+};
 use serde_json::json;
 
 use crate::bench;
@@ -33,6 +36,7 @@ pub(crate) fn run(command: cli::Log) -> Result<()> {
         cli::Log::Dump(options) => dump(&options),
         cli::Log::Tail(options) => tail::tail(&options),
         cli::Log::Repair(options) => repair(&options),
+        cli::Log::Truncate(options) => truncate(&options),
         cli::Log::Torture(options) => torture(&options),
         cli::Log::TortureWriter(options) => torture_writer(&options),
         cli::Log::Bench(mut options) => {
@@ -342,6 +346,17 @@ fn repair(options: &cli::Repair) -> Result<()> {
         true => Err(damage("the log is damaged: restore it from a copy, or repair it without --dry-run")),
         false => Ok(()),
     }
+}
+
+fn truncate(options: &cli::Truncate) -> Result<()> {
+    let first_lsn = of_log(&options.dir, inspect_end(&options.dir).wait())?.first_lsn;
+    let left = of_log(&options.dir, truncate_prefix(&options.dir, options.before).wait())?;
+    say!("{}: {}", options.dir.display(), range(&left));
+    match left.first_lsn > first_lsn {
+        true => say!("  given up: {}", records(&(first_lsn..left.first_lsn))),
+        false => say!("  nothing given up: the segment of the oldest record holds later ones"),
+    }
+    Ok(())
 }
 
 /// A record that says by itself whether it is whole: its writer, the writer's count, and bytes that

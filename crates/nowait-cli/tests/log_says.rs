@@ -45,8 +45,9 @@ fn what_is_no_log() {
     fs::write(&file, b"no log").unwrap();
     let missing = dir.path().join("missing");
     for (path, why) in [(dir.path(), "holds no log"), (&missing, "holds no log"), (&file, "is no directory")] {
-        for command in ["verify", "stat", "repair", "dump", "tail"] {
-            let output = run(command, path);
+        for command in ["verify", "stat", "repair", "dump", "tail", "truncate --before 1"] {
+            let mut nowait = Command::new(env!("CARGO_BIN_EXE_nowait"));
+            let output = nowait.arg("log").args(command.split(' ')).arg(path).output().unwrap();
             let error = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(5), "{command}: {error}");
             assert!(error.contains(why) && error.contains(&*path.to_string_lossy()), "{command}: {error}");
@@ -101,4 +102,27 @@ fn a_bench_of_the_log_measures_no_other_table() {
     let output = Command::new(env!("CARGO_BIN_EXE_nowait")).args(["log", "bench", "reads"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("`nowait bench`"), "{output:?}");
+}
+
+/// By the command, and of a log that another process has open.
+#[test]
+fn the_oldest_records_are_given_up() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("log");
+    let options = Options::new().create(true).segment_bytes(64 << 10).first_segment_bytes(16 << 10);
+    let (log, _) = Log::open(&path, &options).wait().unwrap();
+    (0..100).for_each(|_| append(&log, &[b'x'; 3000]));
+    let truncate = |before: &str| {
+        let mut nowait = Command::new(env!("CARGO_BIN_EXE_nowait"));
+        nowait.args(["log", "truncate", "--before", before]).arg(&path).output().unwrap()
+    };
+    assert_eq!(truncate("50").status.code(), Some(8), "it is open");
+    log.close().wait().unwrap();
+    for (before, text) in [("1", "nothing given up"), ("50", "given up: records 1 to "), ("50", "nothing given up")] {
+        let output = truncate(before);
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && told.contains(text) && told.contains(" to 100 in "), "{output:?}");
+    }
+    let left = said("verify", &path);
+    assert!(left.contains(" to 100 in ") && !left.contains("records 1 to"), "{left}");
 }

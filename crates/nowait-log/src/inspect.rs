@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::blocking::Blocking;
-use super::dir::{CONTROL, LogDir};
+use super::dir::LogDir;
 use super::open::{no_log, open_dir};
 use super::options::Scan;
 use super::os;
@@ -126,10 +126,7 @@ fn find(instance: &Nowait, dir: &Path, scan: Scan) -> Result<(LogDir, Found)> {
         };
         let Recovery { damage, from_copy, unreadable, .. } = &mut found.recovery;
         let damaged = damage.iter().map(|damage| (damage.path.clone(), damage.bytes.start));
-        // (The control file is never written in place.)
-        let control = dir.join(CONTROL);
-        let copied = from_copy.iter().filter(|place| place.path != control);
-        let copied = copied.map(|place| (place.path.clone(), place.offset));
+        let copied = from_copy.iter().map(|place| (place.path.clone(), place.offset));
         let doubts: Vec<(PathBuf, u64)> = damaged.chain(copied).collect();
         // A page that the device cannot read is not missing because of a write meanwhile.
         if !unreadable.is_empty() || doubts.iter().all(|doubt| before.contains(doubt)) {

@@ -130,6 +130,7 @@ pub use sealed::SealedBlock;
 pub use stats::{LogStats, Percentiles};
 pub use ticket::{Append, Durable, Room, Ticket};
 pub use tickets::Tickets;
+pub use truncate::{truncate_prefix, truncate_prefix_in};
 
 /// A log that is open for appending. Clones are handles of the same log; any thread may use any of
 /// them.

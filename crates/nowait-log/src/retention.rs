@@ -1,6 +1,7 @@
 //! Rules by which a log gives up its oldest records by itself.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +48,15 @@ impl Retention {
     pub fn before(first: impl Fn() -> u64 + Send + Sync + 'static) -> Retention {
         Retention(Rule::Before(Arc::new(first)))
     }
+}
+
+/// Asks the application for the first record that it needs; 0 if it panics.
+pub(crate) fn first_needed(first: &(dyn Fn() -> u64 + Send + Sync)) -> u64 {
+    // The payload of a panic is the user's, too: dropping it may panic again.
+    catch_unwind(AssertUnwindSafe(first)).unwrap_or_else(|payload| {
+        std::mem::forget(payload);
+        0
+    })
 }
 
 impl fmt::Debug for Retention {

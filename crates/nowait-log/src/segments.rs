@@ -1,7 +1,6 @@
 //! The next segments of a log: prepared ahead, made from segments that are no longer needed, and
 //! removed; and their numbers in the control file.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use super::dir::fill;
 use super::event::Event;
 use super::format::PAGE;
 use super::os;
-use super::retention::Rule;
+use super::retention::{Rule, first_needed};
 use nowait::{ErrorKind, ErrorOp, File, Result};
 
 /// Pause between pieces of a segment that is prepared while there is room for long.
@@ -78,11 +77,7 @@ impl Shared {
             Rule::Before(first) if has_ended || is_later => {
                 state.upkeep.applied = now;
                 drop(state);
-                // The payload of a panic is the user's, too: dropping it may panic again.
-                let lsn = catch_unwind(AssertUnwindSafe(|| first())).unwrap_or_else(|payload| {
-                    std::mem::forget(payload);
-                    0
-                });
+                let lsn = first_needed(&**first);
                 state = self.state();
                 lsn
             }

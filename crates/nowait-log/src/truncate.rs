@@ -1,11 +1,53 @@
 //! Cutting a log: its beginning, segment by segment, and its end, after any record.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use super::blocking::Blocking;
 use super::commit::Shared;
-use super::dir::{Blocks, Segment, Window};
+use super::dir::{Blocks, DirLock, Segment, Window};
 use super::format::End;
-use nowait::{ErrorKind, ErrorOp, Result};
+use super::open::{no_log, open_dir};
+use super::options::Scan;
+use super::recover::{Recovery, recover};
+use nowait::{ErrorKind, ErrorOp, Nowait, Result};
+
+/// Gives up records before `lsn` of a log that is not open, as
+/// [`Log::truncate_prefix`](super::Log::truncate_prefix) of an open one: segments that hold no others
+/// are removed, but never the last one that holds records. Needs no room: a log that has filled its
+/// disk can be opened again then. Returns what is left, durably so.
+///
+/// # Errors
+/// [`ErrorKind::Locked`] when the log is open for writing; [`ErrorKind::Damaged`] when something that
+/// was durable cannot be read; [`ErrorKind::NotFound`] when there is no log; those of files.
+pub fn truncate_prefix(dir: impl AsRef<Path>, lsn: u64) -> Blocking<Recovery> {
+    truncate_prefix_in(Nowait::shared(), dir, lsn)
+}
+
+/// As [`truncate_prefix`], on an instance.
+///
+/// # Errors
+/// As [`truncate_prefix`].
+pub fn truncate_prefix_in(instance: &Nowait, dir: impl AsRef<Path>, lsn: u64) -> Blocking<Recovery> {
+    let (instance, dir): (Nowait, Arc<Path>) = (instance.clone(), dir.as_ref().into());
+    Blocking::new(ErrorOp::SetLen, &dir.clone(), move || {
+        let dir = open_dir(&instance, &dir)?;
+        let contents = dir.contents()?;
+        if !contents.has_control && contents.numbers.is_empty() {
+            // Nothing is made in a directory that holds no log.
+            return Err(no_log(&dir.path));
+        }
+        let _lock = DirLock::take(&dir)?;
+        let mut found = recover(&dir, true, Scan::Tail)?.ok_or_else(|| no_log(&dir.path))?;
+        found.check()?;
+        if dir.give_up_before(lsn, &mut found.recorded, &mut found.chain)? {
+            found.recovery.first_lsn =
+                found.chain.first().map_or(found.end.lsn + 1, |oldest| oldest.header.first_lsn());
+            found.recovery.segments = found.chain.iter().filter(|segment| !segment.is_empty()).count();
+        }
+        Ok(found.recovery)
+    })
+}
 
 impl Shared {
     pub(super) fn truncate_prefix(&self, lsn: u64) {

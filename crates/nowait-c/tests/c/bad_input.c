@@ -72,6 +72,7 @@ static void handles(char **argv) {
     EQUAL(nowait_log_stats(file, &log_stats), -EBADF);
     EQUAL(nowait_log_truncate_before(file, 1), -EBADF);
     EQUAL(nowait_log_truncate_after(file, 1), -EBADF);
+    EQUAL(nowait_log_truncate_closed(0, NULL, 1, &number), -EFAULT);
     EQUAL(nowait_log_close(file), -EBADF);
     EQUAL(nowait_log_reader_open(file, 1, &number), -EBADF);
     EQUAL(nowait_log_reader_next(file, &record), -EBADF);

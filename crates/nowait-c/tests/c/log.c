@@ -138,6 +138,17 @@ int main(int argc, char **argv) {
     EQUAL(nowait_log_reader_next(reader, &record), 1);
     CHECK(record.length == 9 && memcmp(record.bytes, "new fifth", 9) == 0);
     EQUAL(nowait_log_reader_close(reader), 0);
+
+    /* What is given up of a log that is not open. */
+    EQUAL(nowait_log_truncate_closed(0, directory, 3, &number), -EBUSY);
+    EQUAL(nowait_log_close(log), 0);
+    number = 0;
+    EQUAL(nowait_log_truncate_closed(0, directory, 3, &number), 0);
+    CHECK(number >= 1 && number <= 3);
+    EQUAL(nowait_log_truncate_closed(0, directory, 1, NULL), 0);
+    EQUAL(nowait_log_truncate_closed(0, "/nowhere/at/all", 3, &number), -ENOENT);
+    EQUAL(nowait_log_open(0, directory, &options, &log, &recovery), 0);
+    EQUAL(recovery.last_record, 5);
     EQUAL(nowait_log_close(log), 0);
     return 0;
 }

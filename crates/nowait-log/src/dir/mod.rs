@@ -4,6 +4,7 @@
 mod blocks;
 mod lock;
 mod names;
+mod prefix;
 mod window;
 
 use std::ffi::OsString;
@@ -19,6 +20,7 @@ use nowait::{Allocate, Buf, DirectIo, Error, ErrorKind, ErrorOp, File, Nowait, O
 pub(crate) use blocks::{Behind, Blocks, Broken, Run, SEARCHED_AT_END, Segment, Sought};
 pub(crate) use lock::{DirLock, LentLock};
 pub(crate) use names::Names;
+pub(crate) use prefix::lsn_by_bytes;
 pub use window::Unreadable;
 pub(crate) use window::Window;
 
@@ -150,8 +152,18 @@ impl LogDir {
         self.dir.remove_file(name).wait()
     }
 
-    /// Replaces the control file, durably.
+    /// Replaces the control file, durably. On a full disk it is overwritten in place.
     pub(crate) fn write_control(&self, control: &Control) -> Result<()> {
+        match self.replace_control(control) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                // Nothing may have been written before: the error of the replacement says why.
+                self.overwrite_control(control).map_err(|_| error)
+            }
+            replaced => replaced,
+        }
+    }
+
+    fn replace_control(&self, control: &Control) -> Result<()> {
         // Not truncated: it has its room on the disk already, see `reserve_control`.
         let file = self.open_file(OpenOptions::new().write(true).create(true), CONTROL_TEMPORARY)?;
         file.write_all_from(&control.encode(), 0)?;
@@ -159,6 +171,17 @@ impl LogDir {
         drop(file);
         self.dir.rename(CONTROL_TEMPORARY, CONTROL).wait()?;
         self.sync()
+    }
+
+    /// Overwrites the control file, one copy after the other: each is durable before the other is
+    /// touched, so that one of them is whole at any time.
+    fn overwrite_control(&self, control: &Control) -> Result<()> {
+        let file = self.open_file(OpenOptions::new().write(true), CONTROL)?;
+        for (index, copy) in control.encode().chunks(PAGE).enumerate() {
+            file.write_all_from(copy, (index * PAGE) as u64)?;
+            file.sync_data().wait()?;
+        }
+        Ok(())
     }
 
     /// Reserves room on the disk for the next replacement of the control file: on a full disk it

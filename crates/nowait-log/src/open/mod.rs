@@ -8,13 +8,13 @@ use std::time::{Duration, SystemTime};
 
 use super::calibrate;
 use super::commit::{Live, Retired, Rules, Shared, Start};
-use super::dir::{CONTROL_TEMPORARY, Contents, DirLock, LogDir, Segment, is_direct};
+use super::dir::{CONTROL_TEMPORARY, Contents, DirLock, LogDir, Segment, is_direct, lsn_by_bytes};
 use super::format::{Control, End, Epochs, LogId, Measured, NUMBER_MAX, SegmentHeader};
 use super::maintenance::{self, Done};
 use super::options::{Durability, Options, SEGMENT_BYTES_MIN, Scan, Strategy, Submitter, SyncPolicy};
 use super::os::{self, lock};
 use super::recover::{Found, Recovery, recover};
-use super::retention::Rule;
+use super::retention::{Rule, first_needed};
 use nowait::{Error, ErrorKind, ErrorOp, Nowait, Result};
 
 /// A log that is open for appending, until its last handle is gone.
@@ -59,8 +59,7 @@ impl Open {
             found.check()?;
         }
         dir.clean()?;
-        let recovery = found.recovery.clone();
-        let shared = begin_epoch(dir, &dir_lock, options, found)?;
+        let (shared, recovery) = begin_epoch(dir, &dir_lock, options, found)?;
         shared.preparer.lend(dir_lock.clone());
         let maintenance = match options.maintenance {
             true => Some(start_maintenance(&shared, dir_lock.clone())?),
@@ -235,8 +234,9 @@ fn new_id() -> LogId {
 
 /// Continues behind what was found: in a new segment of a new epoch, so that nothing on disk is
 /// written again.
-fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found) -> Result<Arc<Shared>> {
-    let Found { mut control, mut recorded, number_max, mut chain, mut end, recovery, free, lost, holed, .. } = found;
+fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found) -> Result<(Arc<Shared>, Recovery)> {
+    let Found { mut control, mut recorded, number_max, mut chain, mut end, mut recovery, free, lost, holed, .. } =
+        found;
     for (what, last) in [("segment", number_max), ("epoch", recovery.epoch), ("record", recovery.next_lsn)] {
         // Enough are left that none is counted past the last.
         if last > NUMBER_MAX / 2 {
@@ -276,19 +276,41 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
         (last.end, last.last_lsn) = (end.offset, end.last_there());
     }
     let number = number_max + 1;
-    let bytes = options.first_segment_bytes.min(control.segment_bytes);
-    let prepare = || dir.prepare(number, bytes, control.direct, || Ok(()));
+    let wanted = options.first_segment_bytes.min(control.segment_bytes);
+    let prepare = |bytes| dir.prepare(number, bytes, control.direct, || Ok(())).map(|file| (file, bytes));
+    let is_full = |made: &Result<_>| made.as_ref().is_err_and(|error: &Error| error.kind() == ErrorKind::NoSpace);
     // Free segments hold nothing. Their files are not reused: a write of a process that was killed
     // may still be in flight there.
-    let file = match prepare() {
+    let mut made = prepare(wanted);
+    if is_full(&made) && !chain.is_empty() {
         // A log has a segment at any time. The names stay, too, until the new epoch is durable: up
         // to then a number that is missing looks like damage.
-        Err(error) if error.kind() == ErrorKind::NoSpace && !chain.is_empty() => {
-            free.iter().try_for_each(|number| dir.empty(*number))?;
-            prepare()?
+        free.iter().try_for_each(|number| dir.empty(*number))?;
+        made = prepare(wanted);
+    }
+    if is_full(&made) && recovery.damage.is_empty() {
+        let lsn = retained_from(&options.retention.0, &chain);
+        if dir.give_up_before(lsn, &mut recorded, &mut chain)? {
+            control.oldest = recorded.oldest;
+            recovery.first_lsn = chain.first().map_or(end.lsn + 1, |segment| segment.header.first_lsn());
+            recovery.segments = chain.iter().filter(|segment| !segment.is_empty()).count();
+            made = prepare(wanted);
         }
-        file => file?,
-    };
+    }
+    if is_full(&made) {
+        made = prepare(SEGMENT_BYTES_MIN);
+    }
+    let (file, bytes) = made.map_err(|error| match error.kind() {
+        ErrorKind::NoSpace => {
+            let text = format!(
+                "a log is opened in a new segment, of {SEGMENT_BYTES_MIN} bytes at least: make space, or give up the \
+                 oldest records by `nowait log truncate {} --before LSN`, in a program by truncate_prefix",
+                dir.path.display()
+            );
+            error.with_advice(text)
+        }
+        _ => error,
+    })?;
     // The log may have been copied here from where it was.
     control.direct &= is_direct(&file);
     if !control.direct {
@@ -360,5 +382,15 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
         shared.dir.sync()?;
     }
     shared.state().retired = empty;
-    Ok(shared)
+    Ok((shared, recovery))
+}
+
+/// First record that a retention keeps of a log that is not open yet.
+fn retained_from(rule: &Rule, chain: &[Segment]) -> u64 {
+    match rule {
+        Rule::Bytes(bytes) => lsn_by_bytes(chain, 0, *bytes).unwrap_or(u64::MAX),
+        // By age, when the log is open.
+        Rule::Age(_) | Rule::All => 0,
+        Rule::Before(first) => first_needed(&**first),
+    }
 }

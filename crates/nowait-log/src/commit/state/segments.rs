@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::rules::{bytes_for, usable_end};
 use super::{Block, Live, NoRoom, RETRY, Refusal, SpareFailure, State};
-use crate::dir::Segment;
+use crate::dir::{Segment, lsn_by_bytes};
 use crate::format::{Control, End, Epochs, PAGE, SegmentHeader};
 use crate::options::Calibration;
 use crate::stats::LogStats;
@@ -219,18 +219,8 @@ impl<F: Clone> State<F> {
 
     /// First record of the segments that hold the last `bytes`.
     pub(crate) fn lsn_by_bytes(&self, bytes: u64) -> u64 {
-        let mut kept = self.offset;
-        let mut newer: Option<&Segment> = None;
-        for segment in self.segments.iter().rev() {
-            if newer.is_some() {
-                if kept >= bytes {
-                    break;
-                }
-                kept += segment.end;
-            }
-            newer = Some(segment);
-        }
-        newer.map_or(0, |oldest| oldest.header.first_lsn())
+        let Some((current, older)) = self.segments.split_last() else { return 0 };
+        lsn_by_bytes(older, self.offset, bytes).unwrap_or(current.header.first_lsn())
     }
 
     /// First record of the oldest segment whose last record is younger than `age`, or of unknown
