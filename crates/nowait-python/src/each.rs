@@ -14,12 +14,12 @@ use pyo3::prelude::*;
 
 use crate::completions::{Completions, RESULTS_MAX, Receiver};
 use crate::driver::{Running, spawn};
-use crate::error::{OrRaise, exception};
+use crate::error::exception;
 use crate::file;
-use crate::gather::{self, Incomplete};
-use crate::gathered::{self, Gathered, Plan};
+use crate::gather;
+use crate::gathered::{Gathered, Plan};
 use crate::memory::release_pending;
-use crate::ranges::{Extent, Ranges};
+use crate::ranges::Ranges;
 
 /// A consumer that blocks looks at signals this often.
 const LOOK: Duration = Duration::from_millis(100);
@@ -162,7 +162,7 @@ pub(crate) fn start_each(
             shared.change(|state| match result {
                 Ok(bytes) if bytes.len() == length || partial => state.arrived.push_back((index, bytes.len())),
                 Ok(bytes) => {
-                    let failed = || gather::too_short(&opened, index, extents[index], bytes.len());
+                    let failed = || gather::too_short(opened.path(), index, extents[index], bytes.len());
                     state.failed.get_or_insert_with(failed);
                 }
                 Err(error) => {
@@ -179,66 +179,4 @@ pub(crate) fn start_each(
         drop(end);
     })?;
     Ok((Arrivals { shared, running }, rows))
-}
-
-/// Reads ranges of several files into one memory: each item is a file, offsets and lengths.
-#[pyfunction]
-#[pyo3(signature = (requests, out, partial, completions = None, number = 0))]
-pub(crate) fn start_files(
-    requests: Vec<(Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>)>,
-    out: Option<&Bound<'_, PyAny>>,
-    partial: bool,
-    completions: Option<&Bound<'_, Completions>>,
-    number: u64,
-    py: Python<'_>,
-) -> PyResult<Py<PyAny>> {
-    let mut parts = Vec::with_capacity(requests.len());
-    let mut total = 0usize;
-    for (file, offsets, lengths) in &requests {
-        let opened = file::source(file)?;
-        let ranges = Ranges::new(offsets, lengths, opened.path())?;
-        total = total.saturating_add(ranges.total);
-        parts.push((opened, ranges));
-    }
-    let (memory, loan) = gather::memory(py, out, total)?;
-    let bytes = gathered::flat(&memory, total)?;
-    let loans = loan.split(parts.iter().map(|(_, ranges)| ranges.total));
-    let (mut reads, mut plans, mut at) = (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()), 0);
-    for ((opened, ranges), loan) in parts.into_iter().zip(loans) {
-        plans.push((Plan::of(&ranges), gathered::part(&bytes, at, ranges.total)?.unbind()));
-        at += ranges.total;
-        reads.push(async move {
-            let read = opened.gather(&*ranges.extents).into_buffer(Lent::new(loan)).await;
-            let incomplete = read.map_err(Error::from).map(|gathered| {
-                let mut incomplete = Incomplete::default();
-                incomplete.add(gathered.exceptions(), 0);
-                incomplete
-            });
-            (opened, ranges.extents, incomplete)
-        });
-    }
-    let finish = move |py: Python<'_>, read: Vec<(nowait::File, Vec<Extent>, nowait::Result<Incomplete>)>| {
-        release_pending(py);
-        let mut results = Vec::with_capacity(plans.len());
-        for ((plan, own), (opened, extents, incomplete)) in plans.into_iter().zip(read) {
-            let short = gather::short(py, &opened, &extents, incomplete.or_raise(py)?, partial)?;
-            results.push(plan.finish(own.bind(py), short)?);
-        }
-        results.into_py_any(py)
-    };
-    let all = futures_util::future::join_all(reads);
-    match completions {
-        Some(completions) => {
-            let to = completions.get().receiver(number);
-            let running = spawn(async move {
-                let read = all.await;
-                to.put(move |py| finish(py, read));
-            })?;
-            running.into_py_any(py)
-        }
-        None => {
-            let read = crate::driver::wait(py, all)?;
-            finish(py, read)
-        }
-    }
 }

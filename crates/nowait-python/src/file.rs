@@ -77,24 +77,39 @@ pub(crate) fn path(object: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     os.call_method1(pyo3::intern!(py, "fsdecode"), (object,))?.extract()
 }
 
+/// The file that an argument stands for, opened or to be opened.
+pub(crate) enum Source {
+    Open(nowait::File),
+    Path(PathBuf),
+}
+
 /// The file that an argument stands for: a `File`, a path, a descriptor, or an object with
-/// `fileno()`. Descriptors are duplicated, so that they may be closed meanwhile.
-pub(crate) fn source(object: &Bound<'_, PyAny>) -> PyResult<nowait::File> {
+/// `fileno()`. Descriptors are duplicated, so that they may be closed meanwhile. Paths are not opened
+/// yet.
+pub(crate) fn to_open(object: &Bound<'_, PyAny>) -> PyResult<Source> {
     let py = object.py();
     if let Ok(file) = object.cast::<File>() {
-        return file.get().get(py, ErrorOp::Gather);
+        return file.get().get(py, ErrorOp::Gather).map(Source::Open);
     }
     if object.is_instance_of::<PyBool>() {
         return Err(PyTypeError::new_err("the file is a boolean; give a path, a descriptor or a file"));
     }
     if object.is_instance_of::<PyInt>() {
-        return of_descriptor(object);
+        return of_descriptor(object).map(Source::Open);
     }
     if let Some(fileno) = object.getattr_opt(pyo3::intern!(py, "fileno"))? {
-        return of_descriptor(&fileno.call0()?);
+        return of_descriptor(&fileno.call0()?).map(Source::Open);
     }
-    let path = path(object)?;
-    py.detach(|| nowait::File::open(path).wait()).or_raise(py)
+    path(object).map(Source::Path)
+}
+
+/// As [`to_open`], and opens a path.
+pub(crate) fn source(object: &Bound<'_, PyAny>) -> PyResult<nowait::File> {
+    let py = object.py();
+    match to_open(object)? {
+        Source::Open(file) => Ok(file),
+        Source::Path(path) => py.detach(|| nowait::File::open(path).wait()).or_raise(py),
+    }
 }
 
 fn of_descriptor(object: &Bound<'_, PyAny>) -> PyResult<nowait::File> {

@@ -1,6 +1,7 @@
 //! Gathers that block: many ranges of one file, by one call, into one memory or a list.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,7 +35,7 @@ pub(crate) fn blocking(
     let (memory, mut loan) = memory(py, out, ranges.total)?;
     let read = read(py, file, &ranges.extents, &mut loan.as_mut()[..ranges.total]);
     loan.release(py);
-    let short = short(py, file, &ranges.extents, read?, partial)?;
+    let short = short(py, file.path(), &ranges.extents, read?, partial)?;
     Plan::of(&ranges).finish(&memory, short)
 }
 
@@ -50,7 +51,7 @@ pub(crate) fn gather_list(
     let (py, file) = (file.py(), crate::file::source(file)?);
     let extents = Ranges::new(offsets, lengths, file.path())?.extents;
     let (objects, incomplete) = read_each(py, &file, &extents)?;
-    short(py, &file, &extents, incomplete, partial)?;
+    short(py, file.path(), &extents, incomplete, partial)?;
     Ok(objects)
 }
 
@@ -105,7 +106,7 @@ impl Incomplete {
 /// Of the first range that failed, or is short and may not be.
 pub(crate) fn short(
     py: Python<'_>,
-    file: &File,
+    path: &Path,
     extents: &[Extent],
     incomplete: Incomplete,
     partial: bool,
@@ -116,12 +117,12 @@ pub(crate) fn short(
         Some(first) if failed.is_none_or(|error| Some(first.0) < error.range_index()) => *first,
         _ => return failed.map_or(Ok(short), |error| Err(exception(py, error))),
     };
-    Err(exception(py, &too_short(file, index, extents[index], n)))
+    Err(exception(py, &too_short(path, index, extents[index], n)))
 }
 
 /// The error of a range of which the file has only `n` bytes.
-pub(crate) fn too_short(file: &File, index: usize, (offset, length): Extent, n: usize) -> Error {
-    let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at(&Arc::from(file.path())).with_index(index);
+pub(crate) fn too_short(path: &Path, index: usize, (offset, length): Extent, n: usize) -> Error {
+    let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at(&Arc::from(path)).with_index(index);
     let advice = format!("{n} bytes are there; partial=True takes what is there");
     error.with_range(offset, length as u64).with_advice(advice)
 }

@@ -4,7 +4,7 @@
 //! Files in reading order: `memory/` (what Python lends, and is lent; the only `unsafe`),
 //! `error.rs`, `ranges.rs` (offsets and lengths in), `gathered.rs` (the result), `gather.rs`,
 //! `file.rs`; for event loops `completions.rs`, `driver.rs`, `start.rs`,
-//! `each.rs`; `log.rs`, `copy.rs`, `probe.rs` and `map.rs` stand by themselves.
+//! `each.rs`, `files.rs`; `log.rs`, `copy.rs`, `probe.rs` and `map.rs` stand by themselves.
 
 mod completions;
 mod copy;
@@ -12,6 +12,7 @@ mod driver;
 mod each;
 mod error;
 mod file;
+mod files;
 mod gather;
 mod gathered;
 mod log;
@@ -32,9 +33,11 @@ mod _nowait {
     #[pymodule_export]
     use crate::driver::Running;
     #[pymodule_export]
-    use crate::each::{Arrivals, start_each, start_files};
+    use crate::each::{Arrivals, start_each};
     #[pymodule_export]
     use crate::file::File;
+    #[pymodule_export]
+    use crate::files::start_files;
     #[pymodule_export]
     use crate::gather::{gather, gather_list};
     #[pymodule_export]

@@ -206,7 +206,7 @@ pub(crate) fn start_gather(
         to.put(move |py| {
             let (incomplete, lent) = read.or_raise(py)?;
             drop(lent);
-            let short = gather::short(py, &opened, &extents, incomplete, partial)?;
+            let short = gather::short(py, opened.path(), &extents, incomplete, partial)?;
             plan.finish(memory.bind(py), short)?.into_py_any(py)
         });
     })

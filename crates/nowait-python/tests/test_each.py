@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy
@@ -110,3 +112,66 @@ def test_errors_of_many_files(files: list[Path], tmp_path: Path) -> None:
         nowait.gather_files([(files[0], [0], 10)], out=bytearray(9))
     with pytest.raises(TypeError):
         nowait.gather_files([files[0]])
+
+
+FEW_DESCRIPTORS = """
+import asyncio, os, resource, sys
+import nowait, nowait.aio
+from nowait.fsspec import NowaitFileSystem
+
+paths = sys.argv[2:]
+# What the library opens once for all.
+nowait.gather_files([(path, [0], 3) for path in paths[:2]])
+asyncio.run(nowait.aio.gather_files([(path, [0], 3) for path in paths[:2]]))
+spare = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1 + spare,) * 2)
+expected = [b"%03d" % number for number in range(len(paths))]
+
+
+async def main():
+    found = await nowait.aio.gather_files([(path, [0], 3) for path in paths])
+    assert [bytes(rows.data) for rows in found] == expected
+
+
+for _ in range(5):
+    found = nowait.gather_files([(path, [0], 3) for path in paths])
+    assert [bytes(rows.data) for rows in found] == expected
+    assert NowaitFileSystem().cat_ranges(paths, 0, 3) == expected
+    assert NowaitFileSystem().cat_ranges(paths, 0, 3, on_error="raise") == expected
+# Asyncio opens some itself.
+if spare > 10:
+    asyncio.run(main())
+with open(paths[0]) as one:
+    found = nowait.gather_files([(one.fileno(), [0], 3)] * 500 + [(one, [0], 3)] * 500)
+    assert [bytes(rows.data) for rows in found] == expected[:1] * 1000
+
+taken = []
+try:
+    while True:
+        taken.append(os.open(paths[0], os.O_RDONLY))
+except OSError:
+    pass
+found = NowaitFileSystem().cat_ranges(paths[:3], 0, 3)
+assert [error.errno for error in found] == [24] * 3, found
+try:
+    nowait.gather_files([(path, [0], 3) for path in paths])
+    raise AssertionError("there are no descriptors")
+except nowait.Error as error:
+    assert error.errno == 24 and error.filename == paths[0]
+for descriptor in taken:
+    os.close(descriptor)
+# Nothing was remembered.
+assert NowaitFileSystem().cat_ranges(paths, 0, 3) == expected
+print("done")
+"""
+
+
+@pytest.mark.parametrize("spare", [4, 40])
+def test_more_files_than_may_be_open(tmp_path: Path, spare: int) -> None:
+    pytest.importorskip("fsspec")
+    paths = [tmp_path / f"{number:03d}" for number in range(400)]
+    for path in paths:
+        path.write_bytes(path.name.encode() + b"more")
+    command = [sys.executable, "-c", FEW_DESCRIPTORS, str(spare), *map(str, paths)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.stdout == "done\n", ended.stderr

@@ -81,6 +81,7 @@ def test_an_end_far_beyond_the_file_takes_no_memory(
 
 def test_all_of_a_file_without_a_size(fs: NowaitFileSystem) -> None:
     assert fs.cat_file("/proc/self/status").startswith(b"Name:")
+    assert fs.cat_file("/proc/self/status", 0, 5) == b"Name:"
 
 
 def test_ranges_of_a_file_without_a_size(fs: NowaitFileSystem, path: Path) -> None:

@@ -48,7 +48,8 @@ def gather_files(
     """Reads ranges of several files by one call: each request is a file, offsets and lengths.
 
     Returns a `Gathered` for each request. All lie in one memory, one after the other. The index in an
-    error is that within its file's ranges.
+    error is that within its file's ranges. There may be more paths than the process may have files
+    open: each is opened when its turn comes.
     """
     listed = list(requests)
     if len(listed) == 1:

@@ -172,12 +172,12 @@ async def gather_each(
 
 
 async def gather_files(
-    requests: Iterable[tuple[AsyncFile | _nowait.File | int | HasFileno, Integers, Lengths]],
+    requests: Iterable[tuple[AsyncFile | _nowait.File | Path | int | HasFileno, Integers, Lengths]],
     out: WriteableBuffer | None = None,
     *,
     partial: bool = False,
 ) -> list[Gathered]:
-    """Reads ranges of several open files by one future: see `nowait.gather_files`."""
+    """Reads ranges of several files by one future: see `nowait.gather_files`."""
     opened = [(file._file if isinstance(file, AsyncFile) else file, *rest) for file, *rest in requests]
 
     def start(completions: _nowait.Completions, number: int) -> _nowait.Running:

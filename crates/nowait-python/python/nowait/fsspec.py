@@ -12,8 +12,10 @@ every file system of fsspec.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+from collections import deque
 from operator import sub
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["LocalFileSystem", "NowaitFileSystem"]
+
+# Most files that `cat_ranges` has open at a time. Most processes may open 1024.
+_FILES_MAX = 128
 
 
 # The name is what arrow looks at: files of a `LocalFileSystem` it reads by itself, in parallel. Those of
@@ -82,11 +87,26 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
                 several.setdefault(stripped[path], []).append(index)
             by_path.update(several)
         results: list[Any] = [None] * len(paths)
+        waiting = deque(by_path.items())
+        while waiting:
+            self._some(waiting, starts, ends, results, on_error)
+        return results
+
+    def _some(
+        self,
+        waiting: deque[tuple[str, Sequence[int]]],
+        starts: list[int | None],
+        ends: list[int | None],
+        results: list[Any],
+        on_error: str,
+    ) -> None:
+        """Opens the first files of those that wait, as many as may be open, reads them, and closes them."""
         files: list[File] = []
         requests: list[tuple[File, list[int], list[int]]] = []
         places: list[Sequence[int]] = []
         try:
-            for path, indices in by_path.items():
+            while waiting and len(files) < _FILES_MAX:
+                path, indices = waiting[0]
                 try:
                     file = File(path)
                     files.append(file)
@@ -96,21 +116,23 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
                         contents = file.raw().readall()
                         for index in indices:
                             results[index] = contents[starts[index] : ends[index]]
-                        continue
-                    ranges = _ranges(size, [starts[i] for i in indices], [ends[i] for i in indices])
+                    else:
+                        ranges = _ranges(size, [starts[i] for i in indices], [ends[i] for i in indices])
+                        requests.append((file, *ranges))
+                        places.append(indices)
                 except Exception as error:
+                    if files and isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                        # Again when these are closed.
+                        break
                     if on_error != "return":
                         raise
                     for index in indices:
                         results[index] = error
-                else:
-                    requests.append((file, *ranges))
-                    places.append(indices)
+                waiting.popleft()
             self._read(requests, places, results, on_error)
         finally:
             for file in files:
                 file.close()
-        return results
 
     @staticmethod
     def _read(
