@@ -60,6 +60,23 @@ fn ways() -> Vec<(&'static str, Options)> {
     ]
 }
 
+/// Symptom: a file of 4 MiB and more could not be copied from an overlay over squashfs, which takes
+/// `O_DIRECT` by fcntl(2), and then fails every call.
+#[test]
+fn a_layer_without_direct_io_is_copied_from() {
+    let (folder, bytes) = (tempfile::tempdir_in("/var/tmp").unwrap(), common::contents(9 * MIB + 123, 3));
+    fs::create_dir(folder.path().join("tree")).unwrap();
+    fs::write(folder.path().join("tree/file"), &bytes).unwrap();
+    let made = Mount::overlay_over_squashfs(&folder.path().join("tree"));
+    let Some(mount) = common::mounts::or_skip("an overlay over squashfs", made) else { return };
+    let (source, target) = (mount.path().join("file"), folder.path().join("copy"));
+    for (what, options) in ways() {
+        cold::drop_pages(&source);
+        let (way, why) = copy_anew(&source, &target, &options);
+        assert!(fs::read(&target).unwrap() == bytes, "{what}, {} ({why})", way.name());
+    }
+}
+
 /// Source and target within the file system, into it and out of it.
 fn places(mount: &Path, elsewhere: &Path) -> [(&'static str, PathBuf, PathBuf); 3] {
     let (inside, outside) = (|name: &str| mount.join(name), |name: &str| elsewhere.join(name));

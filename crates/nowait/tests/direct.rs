@@ -768,3 +768,66 @@ fn creating_what_cannot_be_direct() {
     assert_eq!(file.direct(), DirectIo::Refused);
     assert_eq!(create.open(&path).wait().unwrap_err().kind(), ErrorKind::AlreadyExists);
 }
+
+/// Symptom: an overlay takes `O_DIRECT` by fcntl(2) whatever its lower layer is, and then every call
+/// on the file fails with EINVAL, `close` included. open(2) asks the layer, and so does a read that
+/// may wait.
+#[test]
+fn a_layer_without_direct_io_is_served_through_the_page_cache() {
+    let _watchdog = Watchdog::new("an overlay over squashfs", 60);
+    let (source, bytes) = (temp_dir(), contents(3 << 20, 11));
+    std::fs::write(source.path().join("file"), &bytes).unwrap();
+    let made = Mount::overlay_over_squashfs(source.path());
+    let Some(mount) = or_skip("an overlay over squashfs", made) else { return };
+    let path = mount.path().join("file");
+    for nowait in instances() {
+        for way in Way::ALL {
+            let asked = way.run(OpenOptions::new().read(true).direct(true).open_in(&nowait, &path)).unwrap();
+            assert_eq!(asked.direct(), DirectIo::Refused);
+            read_and_close(asked, &bytes, way);
+            // Nothing was tried yet: it turns out later, for all clones.
+            let late = way.run(OpenOptions::new().read(true).open_in(&nowait, &path)).unwrap().into_std().unwrap();
+            let flags = rustix::fs::fcntl_getfl(&late).unwrap();
+            rustix::fs::fcntl_setfl(&late, flags | rustix::fs::OFlags::DIRECT).unwrap();
+            let late = File::from_std(&nowait, late, &path).unwrap();
+            assert!(matches!(late.direct(), DirectIo::Granted { .. }), "{:?}", late.direct());
+            let twin = late.clone();
+            read_and_close(late, &bytes, way);
+            assert_eq!(twin.direct(), DirectIo::Refused);
+        }
+        assert_settled(&nowait);
+    }
+    // A sync may be the first that meets it.
+    let nowait = Nowait::builder().build().unwrap();
+    let file = std::fs::File::open(&path).unwrap();
+    let flags = rustix::fs::fcntl_getfl(&file).unwrap();
+    rustix::fs::fcntl_setfl(&file, flags | rustix::fs::OFlags::DIRECT).unwrap();
+    let file = File::from_std(&nowait, file, &path).unwrap();
+    file.sync_data().wait().unwrap();
+    read_and_close(file, &bytes, Way::Waited);
+    // Written to, it is copied to the upper layer, which has direct I/O.
+    let file = open(&nowait, &path);
+    file.write_all_at(vec![7; 5000], 100).wait().unwrap();
+    assert!(*file.read_range(0, 6000).wait().unwrap() == *[&bytes[..100], &[7; 5000], &bytes[5100..6000]].concat());
+    drop(file);
+}
+
+fn read_and_close(file: File, bytes: &[u8], way: Way) {
+    let ranges: Vec<_> = (0..100).map(|i| (i * 30_011, 4096)).collect();
+    let reads = || join_all(ranges.iter().map(|(offset, length)| file.read_range(*offset, *length)));
+    let read = match way {
+        Way::Driven => nowait::block_on(reads()),
+        _ => futures::executor::block_on(reads()),
+    };
+    for ((offset, length), read) in ranges.iter().zip(read) {
+        assert!(*read.unwrap() == *expected(bytes, *offset, *length), "{way:?}: {offset}");
+    }
+    let rows = file.gather(&ranges).wait().unwrap();
+    for (index, (offset, length)) in ranges.iter().enumerate() {
+        assert!(*rows.get(index).unwrap() == *expected(bytes, *offset, *length), "{way:?}: range {index}");
+    }
+    let mut streamed = Vec::new();
+    std::io::Read::read_to_end(&mut nowait::stream::Reader::new(&file, 0), &mut streamed).unwrap();
+    assert!(streamed == bytes, "{way:?}");
+    file.close().unwrap();
+}

@@ -3,7 +3,7 @@
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
@@ -21,6 +21,9 @@ pub(crate) struct Alignment {
 
 /// Enough for every device met so far, and for one that says less than it needs.
 const ENOUGH: Alignment = Alignment { memory: BUF_ALIGNMENT as u32, offset: BUF_ALIGNMENT as u32 };
+
+/// Required by the page cache.
+const NONE: Alignment = Alignment { memory: 1, offset: 1 };
 
 impl Alignment {
     /// Whether a request of these segments at `offset` can be made as it is.
@@ -51,6 +54,8 @@ impl Alignment {
 pub(crate) struct Direct {
     memory: AtomicU32,
     offset: AtomicU32,
+    /// A request that suits every device was refused: the descriptor goes through the page cache.
+    refused: AtomicBool,
     /// The same file through the page cache, opened on first use.
     cached: OnceLock<OwnedFd>,
     /// Held to write past the page cache (shared) or through it (alone) on a thread: a write may
@@ -61,19 +66,46 @@ pub(crate) struct Direct {
 impl Direct {
     pub(crate) fn new(alignment: Alignment) -> Direct {
         let Alignment { memory, offset } = alignment;
-        Direct { memory: memory.into(), offset: offset.into(), cached: OnceLock::new(), turn: RwLock::new(()) }
+        let refused = AtomicBool::new(false);
+        Direct { memory: memory.into(), offset: offset.into(), refused, cached: OnceLock::new(), turn: RwLock::new(()) }
     }
 
     pub(crate) fn alignment(&self) -> Alignment {
+        if self.is_refused() {
+            return NONE;
+        }
         Alignment { memory: self.memory.load(Relaxed), offset: self.offset.load(Relaxed) }
     }
 
     /// Notes that the device refused (EINVAL) a request that met its stated needs; false if that
     /// was known.
     pub(crate) fn learn(&self) -> bool {
+        if self.is_refused() {
+            return false;
+        }
         let Alignment { memory, offset } = ENOUGH;
         let before = (self.memory.fetch_max(memory, Relaxed), self.offset.fetch_max(offset, Relaxed));
         before.0 < memory || before.1 < offset
+    }
+
+    /// Whether requests go through the page cache, since the file has turned out to have no direct
+    /// I/O.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused.load(Relaxed)
+    }
+
+    /// Sends this file's requests through the page cache, of all clones: one that suits every device
+    /// was answered with EINVAL. overlayfs over a file system without direct I/O takes the flag by
+    /// fcntl(2), and answers so to everything (`ovl_change_flags`, fs/overlayfs/file.c).
+    pub(crate) fn refuse(&self, fd: BorrowedFd<'_>) {
+        self.refused.store(true, Relaxed);
+        set_direct(fd, false);
+    }
+
+    /// Takes a [`Direct::refuse`] back: the request fails in any case.
+    pub(crate) fn trust(&self, fd: BorrowedFd<'_>) {
+        set_direct(fd, true);
+        self.refused.store(false, Relaxed);
     }
 
     /// Excludes writes through the page cache while held.
@@ -135,31 +167,43 @@ pub(crate) fn examine(fd: BorrowedFd<'_>) -> Directness {
     let found = look(fd);
     let Directness::Granted { direct, .. } = &found else { return found };
     let Some(mut block) = Buf::uncleared(BUF_ALIGNMENT) else { return found };
-    let mut read = |length: u32| {
-        let mut slices = [IoSliceMut::new(&mut block[..length as usize])];
-        sys::retry(|| rustix::io::preadv2(fd, &mut slices, 0, ReadWriteFlags::NOWAIT))
+    let mut read = |length: u32, flags: ReadWriteFlags| {
+        let block = &mut block[..length as usize];
+        sys::retry(|| match flags.is_empty() {
+            true => rustix::io::pread(fd, &mut *block, 0),
+            false => rustix::io::preadv2(fd, &mut [IoSliceMut::new(block)], 0, flags),
+        })
     };
-    let mut answer = read(direct.alignment().offset);
-    if answer == Err(Errno::INVAL) && direct.learn() {
-        answer = read(direct.alignment().offset);
+    let mut answer = read(direct.alignment().offset, ReadWriteFlags::NOWAIT);
+    // Said before anything was tried, or where `preadv2` is refused.
+    let only_waits = matches!(answer, Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM));
+    let flags = if only_waits { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT };
+    if only_waits {
+        answer = read(direct.alignment().offset, flags);
     }
-    match answer {
-        Err(Errno::INVAL) => give_up(fd),
-        Err(Errno::OPNOTSUPP) => match found {
-            Directness::Granted { direct, .. } => Directness::Granted { direct, only_waits: true },
-            other => other,
-        },
+    if answer == Err(Errno::INVAL) && direct.learn() {
+        answer = read(direct.alignment().offset, flags);
+    }
+    match (answer, found) {
+        (Err(Errno::INVAL), _) => give_up(fd),
         // Also of a file that is empty, or for writing only.
-        _ => found,
+        (_, Directness::Granted { direct, .. }) => Directness::Granted { direct, only_waits },
+        (_, other) => other,
     }
 }
 
 /// The file is used through the page cache.
 fn give_up(fd: BorrowedFd<'_>) -> Directness {
-    if let Ok(flags) = rustix::fs::fcntl_getfl(fd) {
-        let _ = rustix::fs::fcntl_setfl(fd, flags - OFlags::DIRECT);
-    }
+    set_direct(fd, false);
     Directness::Refused
+}
+
+/// Changes the way of a descriptor that had the other one: neither call can fail then.
+fn set_direct(fd: BorrowedFd<'_>, direct: bool) {
+    if let Ok(mut flags) = rustix::fs::fcntl_getfl(fd) {
+        flags.set(OFlags::DIRECT, direct);
+        let _ = rustix::fs::fcntl_setfl(fd, flags);
+    }
 }
 
 /// `STATX_DIOALIGN` of linux/stat.h (6.1).

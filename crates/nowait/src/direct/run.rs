@@ -13,13 +13,15 @@ use crate::sys::{self, Wait, WriteFlags};
 
 /// Runs a request of a file with direct I/O to its end on this thread. `plain` makes the plain
 /// calls of one that suits the device; an EINVAL of it shows that the device needs more than it
-/// said.
+/// said. An EINVAL of one that suits every device shows that the file has no direct I/O, if the page
+/// cache then serves it: that is remembered.
 pub(crate) fn run(
     file: &OpenFile,
     direct: &Direct,
     request: &mut Request,
     mut plain: impl FnMut(&mut Request) -> Outcome,
 ) -> Outcome {
+    let mut gave_up = false;
     loop {
         let believed = direct.alignment();
         let learns = match request {
@@ -51,13 +53,26 @@ pub(crate) fn run(
         let turn = matches!(request, Request::Write(..)).then(|| direct.beside());
         let outcome = plain(request);
         drop(turn);
-        if !learns || !matches!(outcome, Err(Errno::INVAL)) {
-            return outcome;
+        // Of a sync, too: overlayfs answers so to everything.
+        let may_give_up = learns || matches!(request, Request::Sync { .. } | Request::SyncRange { .. });
+        if may_give_up && matches!(outcome, Err(Errno::INVAL)) {
+            if learns {
+                direct.learn();
+            }
+            if !suits || direct.alignment() != believed {
+                continue;
+            }
+            if !gave_up && !direct.is_refused() {
+                direct.refuse(file.handle.descriptor()?);
+                gave_up = true;
+                continue;
+            }
         }
-        direct.learn();
-        if suits && direct.alignment() == believed {
-            return outcome;
+        if gave_up && outcome.is_err() {
+            // The request was wrong, not the way.
+            direct.trust(file.handle.descriptor()?);
         }
+        return outcome;
     }
 }
 
@@ -73,7 +88,7 @@ fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags:
     let appends = flags.contains(WriteFlags::APPEND);
     let cached = if appends { file.descriptor_to_append(cached)? } else { cached };
     let asked = transfer.left();
-    let mut edges = Vec::new();
+    let (mut edges, mut gave_up) = (Vec::new(), false);
     let mut outcome = loop {
         let alignment = direct.alignment();
         let block = u64::from(alignment.offset);
@@ -98,13 +113,23 @@ fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags:
         // SAFETY: the segments are the transfer's, which we have for the call, or `copy`'s.
         let result =
             unsafe { sys::write_at(if is_edge { cached } else { fd }, &segments, position, flags, Wait::Allowed) };
-        if result == Err(Errno::INVAL) && !is_edge && direct.learn() {
-            continue;
+        if result == Err(Errno::INVAL) && !is_edge {
+            if direct.learn() {
+                continue;
+            }
+            if !gave_up && !direct.is_refused() {
+                direct.refuse(fd);
+                gave_up = true;
+                continue;
+            }
         }
         if let Step::Finish(end) = step(transfer, result) {
             break end.map(|()| Done::Nothing);
         }
     };
+    if gave_up && outcome.is_err() {
+        direct.trust(fd);
+    }
     if appends {
         // The place is known by now: no other write of this file is under way.
         let end = sys::size(cached).unwrap_or(0);

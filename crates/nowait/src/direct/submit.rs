@@ -23,8 +23,8 @@ pub(crate) fn route(
     // A submission pins the memory's pages, and copies what lies amiss: of much, too long for a
     // poll.
     let route = file.reads.slow_route(policy, transfer.left());
-    if route == Route::Pool {
-        return route;
+    if route == Route::Pool || direct.is_refused() {
+        return Route::Pool;
     }
     // libaio works on the blocks that a file gains, and on those that say where its blocks are,
     // inside the submission.

@@ -50,7 +50,7 @@ pub(crate) trait Engine: Send + Sync {
     /// Opens a file for reading on this thread, if that should not sleep. Any error means "not now";
     /// EOPNOTSUPP, never.
     fn open_now(&self, path: &PathAt, flags: OFlags) -> Outcome {
-        opened(sys::open_cached(path.dir(), &path.path, flags)?, false)
+        opened(sys::open_cached(path.dir(), &path.path, flags)?)
     }
 
     /// Runs a request to its end on this thread, waiting as long as it takes.
@@ -318,9 +318,8 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
         Request::Remove(at) => {
             sys::retry(|| rustix::fs::unlinkat(at.dir(), &*at.path, AtFlags::empty())).map(|()| Done::Nothing)
         }
-        Request::Open { path, flags, mode, direct } => {
-            opened(sys::open(path.dir(), &path.path, *flags, *mode)?, *direct)
-        }
+        Request::Open { path, flags, mode, direct: false } => opened(sys::open(path.dir(), &path.path, *flags, *mode)?),
+        Request::Open { path, flags, mode, direct: true } => open_direct(path, *flags, *mode),
         Request::Size => sys::size(fd()?).map(Done::Size),
         Request::Advise { offset, length, advice } => {
             let length = std::num::NonZeroU64::new(*length);
@@ -339,12 +338,30 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
     }
 }
 
-/// Answers an open with its descriptor; past the page cache if asked to, where the file can.
-fn opened(fd: OwnedFd, direct: bool) -> Outcome {
-    // Asked for now, so that a file that is created is created once, whatever the answer.
-    let directness = match direct.then(|| sys::make_direct(fd.as_fd())) {
-        Some(Err(_)) => Directness::Refused,
-        Some(Ok(())) | None => direct::examine(fd.as_fd()),
-    };
+/// Answers an open with its descriptor.
+fn opened(fd: OwnedFd) -> Outcome {
+    let directness = direct::examine(fd.as_fd());
     Ok(Owned::Opened(Handle::Descriptor(fd), directness).into())
+}
+
+/// Opens a file past the page cache, where it can be; else through it.
+///
+/// `open(2)` knows whether it can; `fcntl(2)` asks the upper layer of an overlay only. A file that is
+/// not there is created without the flag: an open that the flag fails has created it (`do_open`,
+/// fs/namei.c), which must not show.
+fn open_direct(path: &PathAt, flags: OFlags, mode: Mode) -> Outcome {
+    let open = |flags| sys::open(path.dir(), &path.path, flags, mode);
+    let tried = match flags.contains(OFlags::EXCL) {
+        true => Err(Errno::EXIST),
+        false => open(flags - OFlags::CREATE | OFlags::DIRECT),
+    };
+    let fd = match tried {
+        Ok(fd) => return opened(fd),
+        // The next open says what counts of any other failure.
+        Err(_) => open(flags)?,
+    };
+    if matches!(tried, Err(Errno::INVAL)) || sys::make_direct(fd.as_fd()).is_err() {
+        return Ok(Owned::Opened(Handle::Descriptor(fd), Directness::Refused).into());
+    }
+    opened(fd)
 }

@@ -115,7 +115,7 @@ impl Ring {
     pub(crate) fn encode(&self, slot: &Arc<Slot>) -> Option<squeue::Entry> {
         use std::os::fd::AsRawFd;
         slot.begin(|request, owner| {
-            let is_direct = matches!(owner, Owner::File(file) if file.direct.is_some());
+            let is_direct = matches!(owner, Owner::File(file) if file.is_direct());
             let fd = types::Fd(owner.handle()?.descriptor().ok()?.as_raw_fd());
             match request {
                 Request::Read(transfer) => {

@@ -40,7 +40,10 @@ pub struct File(pub(crate) Arc<Opened>);
 pub enum DirectIo {
     /// Not requested: reads and writes use the page cache.
     NotAsked,
-    /// Requested and refused: the file is in memory (tmpfs), or its file system has no direct I/O.
+    /// Requested and refused: the file is in memory (tmpfs), or its file system has no direct I/O
+    /// (squashfs, erofs with compression, an overlay over one of these). A file that was granted
+    /// direct I/O becomes one of these if it answers EINVAL to a request that suits every device:
+    /// the page cache serves that request and all later ones.
     Refused,
     /// Granted. Requests whose memory address, and whose offset and length, are multiples of these
     /// go to the device unchanged.
@@ -140,11 +143,11 @@ impl File {
     /// State of direct I/O on this file.
     pub fn direct(&self) -> DirectIo {
         match &self.0.open.direct {
+            _ if self.0.open.refuses_direct() => DirectIo::Refused,
             Some(direct) => {
                 let Alignment { memory, offset } = direct.alignment();
                 DirectIo::Granted { memory_alignment: memory as usize, offset_alignment: offset as usize }
             }
-            None if self.0.open.direct_refused => DirectIo::Refused,
             None => DirectIo::NotAsked,
         }
     }
@@ -399,6 +402,7 @@ mod tests {
     use super::*;
     use crate::core::instance::Engine;
     use crate::direct::Direct;
+    use crate::op::Direction;
     use crate::sys::WriteFlags;
 
     const PAGE: usize = 4096;
@@ -473,6 +477,55 @@ mod tests {
                 assert_eq!(open_descriptors(), 0, "both are closed");
             }
         }
+    }
+
+    /// Symptom: a file that answers EINVAL to every direct request, after it was granted direct I/O,
+    /// failed all its operations for good.
+    #[test]
+    fn a_request_that_suits_every_device_and_is_refused_ends_direct_io() {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let (path, mut bytes) = (folder.path().join("file"), bytes());
+        fs::write(&path, &bytes).unwrap();
+        let nowait = Nowait::builder().build().unwrap();
+        let Some(file) = believed(&nowait, &path) else { return };
+        let open = &file.0.open;
+        let (direct, fd) = (open.direct.as_ref().unwrap(), file.descriptor().unwrap());
+        let is_direct = || rustix::fs::fcntl_getfl(fd).unwrap().contains(OFlags::DIRECT);
+        // As on a file system that has no direct I/O.
+        let run = |request: &mut Request, wrong: bool| {
+            direct::run(open, direct, request, |request| match is_direct() || wrong {
+                true => Err(Errno::INVAL),
+                false => crate::engine::run(Some(&open.handle), request),
+            })
+        };
+        let whole_page = || Request::Read(Transfer::new(Memory::Buf(Buf::uncleared(PAGE).unwrap()), 0));
+        // Where the page cache refuses it, too, the request is wrong.
+        assert_eq!(run(&mut whole_page(), true).unwrap_err(), Errno::INVAL);
+        assert_eq!(run(&mut Request::Sync { data_only: true }, true).unwrap_err(), Errno::INVAL);
+        assert!(is_direct() && matches!(file.direct(), DirectIo::Granted { .. }));
+        // In flight before it is known: widened to blocks.
+        let mut early = Request::Read(Transfer::new(Memory::Vec(vec![0; 5000]), 3));
+        if let Request::Read(transfer) = &mut early {
+            open.align(direct.alignment(), transfer, Direction::Read).unwrap();
+        }
+        run(&mut whole_page(), false).unwrap();
+        assert!(!is_direct());
+        assert_eq!(file.clone().direct(), DirectIo::Refused);
+        run(&mut early, false).unwrap();
+        let Request::Read(mut transfer) = early else { unreachable!("it is a read") };
+        assert_eq!(transfer.done(), 5000);
+        assert!(matches!(transfer.take_memory(), Memory::Vec(read) if read == bytes[3..5003]));
+        for way in 0..3 {
+            wait(way, file.write_all_at(vec![way; 5000], 3)).unwrap();
+            bytes[3..5003].fill(way);
+            wait(way, file.append(vec![way; 100]).durable()).unwrap();
+            bytes.extend_from_slice(&[way; 100]);
+            let (n, read) = wait(way, file.read_at(vec![0; 100_000], 1)).unwrap();
+            assert!(n == bytes.len() - 1 && read[..n] == bytes[1..], "way {way}");
+            wait(way, file.sync_data()).unwrap();
+        }
+        assert!(fs::read(&path).unwrap() == bytes);
+        file.close().unwrap();
     }
 
     fn assert_learned(file: &File) {

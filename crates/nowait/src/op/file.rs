@@ -32,7 +32,7 @@ pub(crate) struct OpenFile {
     /// Reads and writes go past the page cache.
     pub(crate) direct: Option<Direct>,
     /// Direct I/O was asked for, but the file has none.
-    pub(crate) direct_refused: bool,
+    direct_refused: bool,
     pub(crate) reads: ReadSelector,
     pub(crate) writes: WriteSelector,
     /// Writes and syncs that a thread will make. A thread at work there has a share of this, and
@@ -122,6 +122,16 @@ impl OpenFile {
             counters,
             fallback,
         }
+    }
+
+    /// Whether reads and writes go past the page cache now.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct.as_ref().is_some_and(|direct| !direct.is_refused())
+    }
+
+    /// Whether the file has turned out to have no direct I/O, when it was opened or since.
+    pub(crate) fn refuses_direct(&self) -> bool {
+        self.direct_refused || self.direct.as_ref().is_some_and(Direct::is_refused)
     }
 
     /// Returns the handle for a request.

@@ -112,13 +112,9 @@ impl Mount {
             Kind::Overlay => {
                 below = below_an_overlay(dir.path())?.map(Box::new);
                 let base = below.as_ref().map_or(dir.path(), |below| below.path());
-                let folders = ["lower", "upper", "work"].map(|name| base.join(name));
-                for folder in &folders {
-                    fs::create_dir(folder).map_err(|error| error.to_string())?;
-                }
-                let [lower, upper, work] = folders.map(|path| path.display().to_string());
-                let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
-                mount(&["-t", "overlay", "-o", &options, "overlay"], &point)?;
+                let lower = base.join("lower");
+                fs::create_dir(&lower).map_err(|error| error.to_string())?;
+                overlay(&lower, base, &point)?;
             }
         }
         Ok(Mount { point, _below: below, _dir: dir })
@@ -132,6 +128,24 @@ impl Mount {
 
     pub(crate) fn sized_or_skip(kind: Kind, bytes: u64) -> Option<Mount> {
         or_skip(&format!("{kind:?}"), Mount::sized(kind, bytes))
+    }
+
+    /// Makes a squashfs, which has no direct I/O, of a folder.
+    fn squashfs(source: &Path) -> Result<Mount, String> {
+        let (dir, point) = folder_and_point()?;
+        let image = dir.path().join("image");
+        run(&["mksquashfs", text(source), text(&image), "-quiet", "-no-progress"])?;
+        mount_image(&image, &point)?;
+        Ok(Mount { point, _below: None, _dir: dir })
+    }
+
+    /// Makes an overlay over a squashfs of `source`, as live systems and some containers have.
+    #[allow(dead_code)] // Not every test binary mounts one.
+    pub(crate) fn overlay_over_squashfs(source: &Path) -> Result<Mount, String> {
+        let below = Mount::squashfs(source)?;
+        let (dir, point) = folder_and_point()?;
+        overlay(below.path(), dir.path(), &point)?;
+        Ok(Mount { point, _below: Some(Box::new(below)), _dir: dir })
     }
 
     /// Makes ext4 with blocks of a page in an image that is there already, and leaves it every page
@@ -306,6 +320,16 @@ fn text(path: &Path) -> &str {
 
 fn mount(what: &[&str], point: &Path) -> Result<(), String> {
     run(&[&["mount"], what, &[text(point)]].concat()).map(drop)
+}
+
+/// Mounts an overlay over `lower`, whose other folders are made in `base`.
+fn overlay(lower: &Path, base: &Path, point: &Path) -> Result<(), String> {
+    let [upper, work] = ["upper", "work"].map(|name| base.join(name));
+    for folder in [&upper, &work] {
+        fs::create_dir(folder).map_err(|error| error.to_string())?;
+    }
+    let options = format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+    mount(&["-t", "overlay", "-o", &options, "overlay"], point)
 }
 
 fn on_image(mkfs: &[&str], dir: &Path, point: &Path, bytes: u64) -> Result<(), String> {

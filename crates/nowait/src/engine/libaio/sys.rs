@@ -194,7 +194,7 @@ impl Entry {
                 Request::Write(transfer, flags) => (transfer, PWRITE, PWRITEV, flags.bits()),
                 _ => return None,
             };
-            if file.direct.is_none() || transfer.left() > TRANSFER_MAX {
+            if !file.is_direct() || transfer.left() > TRANSFER_MAX {
                 return None;
             }
             let (opcode, buffer, length) = match transfer.segments() {
