@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use copying::mounts::{Kind, Mount};
-use copying::{COPIED, INTERRUPTED, directory, expect, names, noise, nowait_copy, said};
+use copying::{COPIED, INTERRUPTED, Nobody, directory, expect, names, noise, nowait_copy, said};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// As short as files are that have a temporary name from the start, where they replace others.
@@ -53,7 +53,13 @@ fn what_killed_copies_left_goes_with_the_next(kind: Kind) {
         fs::write(target, "old").unwrap();
     }
     // Not from here, however much they look like it.
-    let users = [".nowait-copy-", ".nowait-copy-0123456789abcdef-1.bak", ".nowait-copying"];
+    let users = [
+        ".nowait-copy-",
+        ".nowait-copy-0123456789abcdef-1",
+        ".nowait-copy-0123456789abcdef-1-89abcdef",
+        ".nowait-copy-0123456789abcdef-1.bak",
+        ".nowait-copying",
+    ];
     users.iter().for_each(|name| fs::write(dir.join(name), "users").unwrap());
     let others = |dir: &Path| {
         let is_users = |name: &String| users.contains(&name.as_str());
@@ -98,6 +104,31 @@ fn killed_copies_on_ext4() {
 #[test]
 fn killed_copies_on_tmpfs() {
     what_killed_copies_left_goes_with_the_next(Kind::Tmpfs);
+}
+
+/// What another user's copy left is theirs to remove; and a name that looks like a temporary one, and is
+/// not, is copied as any other.
+#[test]
+fn what_belongs_to_another_user_stays() {
+    let Some(nobody) = Nobody::or_skip() else { return };
+    let dir = nobody.dir();
+    fs::write(dir.join("source"), noise(1, SHORT_BYTES)).unwrap();
+    fs::write(dir.join("target"), "old").unwrap();
+    kill(slow_copy(&dir.join("source"), &dir.join("target")));
+    let left = temporary_names(&dir);
+    assert_eq!(left.len(), 1);
+    expect(COPIED, nobody.copy().args(["source", "target"]).current_dir(&dir));
+    assert_eq!(temporary_names(&dir), left, "root's was removed by another user");
+    // Root may have given a file away already.
+    std::os::unix::fs::chown(dir.join(&left[0]), Some(1234), None).unwrap();
+    expect(COPIED, nowait_copy().args(["source", "target"]).current_dir(&dir));
+    assert_eq!(temporary_names(&dir), [""; 0]);
+
+    let alike = ".nowait-copy-0123456789abcdef-1";
+    fs::create_dir(dir.join("tree")).unwrap();
+    fs::write(dir.join("tree").join(alike), "precious").unwrap();
+    expect(COPIED, nowait_copy().args(["tree", "copy"]).current_dir(&dir));
+    assert_eq!(names(&dir.join("copy")), [alike]);
 }
 
 /// A source that was a target of a copy that was killed: nobody wants half a file.

@@ -3,21 +3,26 @@
 //! A copy that makes such names in a directory holds a shared lock on the directory (`flock(2)`),
 //! which ends with the process, however that ends. Whoever gets an exclusive lock knows that no
 //! copy is at work there: what has such a name was left by one that was killed. The lock is asked
-//! for and never waited for. Where it cannot be had, or does not exclude all others (a directory
-//! that other machines write to), names are of a second kind, which is never removed.
+//! for and never waited for. Where it is refused, or does not exclude all others (a directory that
+//! other machines write to), names are of a second kind, which is never removed.
+//!
+//! A name ends in a checksum of itself, so that no user's file is taken for one of these; and what
+//! belongs to another user is left to them.
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 
-use rustix::fs::{FlockOperation, Mode, OFlags, RawDir};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RawDir};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::name;
 
 const PREFIX: &str = ".nowait-copy-";
-/// Hexadecimal digits of a copy's token.
+/// Hexadecimal digits of a copy's token, and at most of a file's number.
 const TOKEN_DIGITS: usize = 16;
+/// A hyphen, and the hexadecimal digits of the checksum of all before it.
+const CHECK_BYTES: usize = 9;
 /// Ends a name that no lock guards.
 const UNGUARDED: char = 'u';
 /// Entries of a directory that are searched for such names, so that one file is copied quickly to a
@@ -29,11 +34,16 @@ const BUFFER_BYTES: usize = 32 << 10;
 /// Returns a name: `token` is of a copy, `number` of a file in it.
 pub(crate) fn name(token: u64, number: u64, is_guarded: bool) -> CString {
     let mut name = format!("{PREFIX}{token:016x}-{number:x}");
+    name.push_str(&check(name.as_bytes()));
     if !is_guarded {
         name.push(UNGUARDED);
     }
     // It has no zero byte.
     CString::new(name).unwrap_or_default()
+}
+
+fn check(text: &[u8]) -> String {
+    format!("-{:08x}", crc32c::crc32c(text))
 }
 
 /// True for the names that [`name`] returns.
@@ -47,7 +57,9 @@ fn is_guarded(name: &CStr) -> bool {
 
 fn is_guarded_text(name: &[u8]) -> bool {
     let is_hexadecimal = |text: &[u8]| text.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    name.strip_prefix(PREFIX.as_bytes())
+    name.split_at_checked(name.len().saturating_sub(CHECK_BYTES))
+        .filter(|(text, end)| check(text).as_bytes() == *end)
+        .and_then(|(text, _)| text.strip_prefix(PREFIX.as_bytes()))
         .and_then(|rest| rest.split_at_checked(TOKEN_DIGITS))
         .and_then(|(token, rest)| Some((token, rest.strip_prefix(b"-")?)))
         .is_some_and(|(token, number)| {
@@ -82,8 +94,15 @@ fn sweep(directory: BorrowedFd<'_>) -> Result<(), Errno> {
         }
     }
     // A directory is no temporary file, and is not removed by this call.
-    left.iter().for_each(|name| _ = name::remove(directory, name));
+    left.iter().filter(|name| is_own(directory, name)).for_each(|name| _ = name::remove(directory, name));
     Ok(())
+}
+
+/// True for what this process's user made. Root may have given it away already.
+fn is_own(directory: BorrowedFd<'_>, name: &CStr) -> bool {
+    let user = rustix::process::geteuid();
+    let stat = retry_on_intr(|| rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW));
+    user.is_root() || stat.is_ok_and(|stat| stat.st_uid == user.as_raw())
 }
 
 #[cfg(test)]
@@ -116,6 +135,8 @@ mod tests {
             c".nowait-copy-",
             c".nowait-copy-0123456789abcdef",
             c".nowait-copy-0123456789abcdef-",
+            c".nowait-copy-0123456789abcdef-1",
+            c".nowait-copy-0123456789abcdef-1-00000000",
             c".nowait-copy-0123456789abcdef-1.txt",
             c".nowait-copy-0123456789abcdef-1uu",
             c".nowait-copy-0123456789abcdeg-1",
@@ -124,6 +145,12 @@ mod tests {
             c"nowait-copy-0123456789abcdef-1",
         ] {
             assert!(!is_temporary(users), "{users:?}");
+        }
+        let name = text(&name(0x0123_4567_89ab_cdef, 1, true));
+        for at in 0..name.len() {
+            let mut changed = name.clone().into_bytes();
+            changed[at] ^= 1;
+            assert!(!is_temporary(&CString::new(changed).unwrap()), "{name}, byte {at}");
         }
     }
 
