@@ -61,7 +61,8 @@ pub(crate) fn run(args: &Copy) -> Result<(), cli::Failure> {
     let started = nowait_copy::start(sources, target, &options).map_err(refused)?;
     // Nobody receives it where there is no handler.
     _ = give.send(Box::new(started.canceller()));
-    let report = if shows { wait_and_show(started) } else { started.wait() }.map_err(refused)?;
+    let limit = args.bytes_per_second_max();
+    let report = if shows { wait_and_show(started, limit) } else { started.wait() }.map_err(refused)?;
     tell.end(&report);
     let unprinted = tell.unprinted().map(|error| (SOME, format!("cannot print all of what was done: {error}")));
     match (outcome(&report), unprinted) {
@@ -111,10 +112,10 @@ fn allow_many_files() {
     }
 }
 
-fn wait_and_show(started: Started) -> Result<Report, Failure> {
+fn wait_and_show(started: Started, bytes_per_second_max: Option<u64>) -> Result<Report, Failure> {
     let (end, ended) = mpsc::channel();
     let progress = started.watcher();
-    let shown = std::thread::spawn(move || progress::show(progress, &ended));
+    let shown = std::thread::spawn(move || progress::show(progress, bytes_per_second_max, &ended));
     let report = started.wait();
     drop(end);
     // It only draws; a panic there has been told.

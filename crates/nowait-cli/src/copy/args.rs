@@ -75,7 +75,7 @@ pub(crate) struct Copy {
     pub dereference_args: bool,
 
     /// Copy symbolic links as links (the default)
-    #[arg(short = 'P', long, overrides_with_all = ["dereference", "dereference_args"])]
+    #[arg(short = 'P', short_alias = 'd', long, overrides_with_all = ["dereference", "dereference_args"])]
     pub no_dereference: bool,
 
     /// Leave out what is in directories on which another file system is mounted
@@ -107,20 +107,22 @@ pub(crate) struct Copy {
     #[arg(long, conflicts_with = "explain")]
     pub json: bool,
 
-    /// Copy at most so many bytes a second (64M, 1G)
-    #[arg(long, value_name = "RATE", value_parser = at_least_one)]
+    /// Copy at most so much a second: 20M, 1G; 500B in bytes; a bare number is in KiB, as with rsync; 0
+    /// is no limit
+    #[arg(long, value_name = "RATE", value_parser = bytes_per_second)]
     pub bwlimit: Option<u64>,
 
     /// Have at most so many bytes in the page cache that are not on the device yet (256M)
     #[arg(long, value_name = "SIZE", value_parser = at_least_one)]
     pub max_dirty: Option<u64>,
 
-    /// Copy only files that match, and directories; may be repeated. With a slash it is matched against
-    /// the path below SRC, else against the name
+    /// Copy only files that match, and directories; may be repeated. With a slash in it, it is matched
+    /// against the path below SRC, else against the name, also that of SRC itself
     #[arg(long, value_name = "GLOB")]
     pub include: Vec<String>,
 
-    /// Leave out files and directories that match; may be repeated
+    /// Leave out files and directories that match; may be repeated. With a slash at its end: directories
+    /// alone
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
 
@@ -144,13 +146,75 @@ pub(crate) struct Copy {
     #[arg(short = 'T', long)]
     pub no_target_directory: bool,
 
+    /// Copy all SRC into this directory, which is there: there is no DST
+    #[arg(short = 't', long, value_name = "DIR", conflicts_with = "no_target_directory")]
+    pub target_directory: Option<PathBuf>,
+
     /// No effect: all that it asks of `cp` is done
     #[arg(short, long)]
     pub archive: bool,
 
+    /// No effect: all of these are always kept
+    #[arg(short = 'p', overrides_with = "preserve")]
+    _p: bool,
+
+    /// No effect: mode, ownership, timestamps, links, xattr and more are always kept
+    #[arg(long, value_name = "LIST", num_args = 0..=1, require_equals = true, default_missing_value = "mode")]
+    #[arg(value_parser = preserved)]
+    preserve: Option<String>,
+
+    /// No effect: a file that cannot be opened for writing is replaced, too
+    #[arg(short, long, visible_alias = "remove-destination")]
+    force: bool,
+
+    #[command(flatten)]
+    elsewhere: Elsewhere,
+
     /// No effect: directories are always copied with what is in them
     #[arg(short, long, short_alias = 'R')]
     pub recursive: bool,
+}
+
+/// Options of `cp` and `rsync` that a copy has not, each with what serves instead.
+#[derive(Debug, Args)]
+struct Elsewhere {
+    #[arg(short = 'i', long, hide = true)]
+    interactive: bool,
+    #[arg(long, hide = true)]
+    no_clobber: bool,
+    #[arg(short = 'l', long, hide = true)]
+    link: bool,
+    #[arg(short = 's', long, hide = true)]
+    symbolic_link: bool,
+    #[arg(short = 'b', long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "existing")]
+    backup: Option<String>,
+    #[arg(long, hide = true)]
+    parents: bool,
+    #[arg(long, hide = true, num_args = 1)]
+    no_preserve: Option<String>,
+    #[arg(long, hide = true)]
+    delete: bool,
+}
+
+impl Elsewhere {
+    /// The first that was given, and what to use.
+    fn first(&self) -> Option<(&'static str, &'static str)> {
+        let options = [
+            (
+                self.interactive,
+                "-i",
+                "use --update=none to keep existing files, or --dry-run to see what would be copied",
+            ),
+            (self.no_clobber, "--no-clobber", "use --update=none (-n is --dry-run)"),
+            (self.link, "--link", "use `cp -al`"),
+            (self.symbolic_link, "--symbolic-link", "use `cp -as`"),
+            (self.backup.is_some(), "--backup", "use `cp -ab`, or keep the old tree by hard links (`cp -al`) first"),
+            (self.parents, "--parents", "use `cp -a --parents`, or copy the topmost directory with --include"),
+            (self.no_preserve.is_some(), "--no-preserve", "use `cp -a --no-preserve`: all metadata are kept here"),
+            (self.delete, "--delete", "use `rsync -a --delete`: nothing is removed from the target here"),
+        ];
+        options.into_iter().find(|(is_given, ..)| *is_given).map(|(_, option, instead)| (option, instead))
+    }
 }
 
 /// Values of --sync.
@@ -200,6 +264,22 @@ fn at_least_one(text: &str) -> Result<u64, String> {
     }
 }
 
+/// The words that `cp --preserve` takes.
+fn preserved(text: &str) -> Result<String, String> {
+    const WORDS: [&str; 7] = ["mode", "ownership", "timestamps", "links", "context", "xattr", "all"];
+    match text.split(',').find(|word| !WORDS.contains(word)) {
+        Some(word) => Err(format!("{word} is none of {}", WORDS.join(", "))),
+        None => Ok(text.to_owned()),
+    }
+}
+
+/// A rate as rsync takes it: a bare number is in KiB.
+fn bytes_per_second(text: &str) -> Result<u64, String> {
+    let is_bare = text.trim().bytes().all(|byte| byte.is_ascii_digit());
+    parse_bytes(&if is_bare { format!("{}K", text.trim()) } else { text.to_owned() })
+        .map_err(|_| "not a rate such as 20M, 500B, or 2048 (in KiB)".to_owned())
+}
+
 fn block_bytes(text: &str) -> Result<u32, String> {
     let bytes = parse_bytes(text)?;
     let fits = u32::try_from(bytes).ok().filter(|bytes| (4 << 10..=64 << 20).contains(bytes) && bytes % 4096 == 0);
@@ -209,13 +289,24 @@ fn block_bytes(text: &str) -> Result<u32, String> {
 impl Copy {
     /// Sources and target.
     pub(crate) fn places(&self) -> Result<(&[PathBuf], &Path), cli::Failure> {
-        match self.paths.split_last() {
-            Some((target, sources)) if !sources.is_empty() => Ok((sources, target)),
-            _ => Err(cli::Failure {
-                code: USAGE,
-                message: "there is no DST: nowait copy [OPTIONS] <SRC>... <DST>".to_owned(),
-            }),
+        let wrong = |message: String| Err(cli::Failure { code: USAGE, message });
+        if let Some((option, instead)) = self.elsewhere.first() {
+            return wrong(format!("copy has no {option}; {instead}"));
         }
+        match (&self.target_directory, self.paths.split_last()) {
+            (Some(dir), _) if !dir.is_dir() => wrong(format!(
+                "-t {}: there is no such directory; make it first, or name the copy as DST",
+                nowait_copy::shown(dir)
+            )),
+            (Some(dir), _) => Ok((&self.paths, dir)),
+            (None, Some((target, sources))) if !sources.is_empty() => Ok((sources, target)),
+            _ => wrong("there is no DST: nowait copy [OPTIONS] <SRC>... <DST>".to_owned()),
+        }
+    }
+
+    /// Bytes to copy in a second, at most.
+    pub(crate) fn bytes_per_second_max(&self) -> Option<u64> {
+        self.bwlimit.filter(|bytes| *bytes > 0)
     }
 
     /// The options as the library takes them.
@@ -252,7 +343,7 @@ impl Copy {
             .resume(self.resume)
             .dry_run(self.dry_run)
             .no_target_directory(self.no_target_directory)
-            .bytes_per_second_max(self.bwlimit)
+            .bytes_per_second_max(self.bytes_per_second_max())
             .dirty_bytes_max(self.max_dirty);
         for pattern in &self.include {
             options = options.include(pattern);

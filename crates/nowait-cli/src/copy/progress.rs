@@ -12,14 +12,14 @@ const FIRST: Duration = Duration::from_millis(500);
 const TERMINAL: Duration = Duration::from_millis(200);
 const ELSEWHERE: Duration = Duration::from_secs(1);
 
-/// Shows it until the other end of `ended` is dropped.
-pub(super) fn show(progress: impl Fn() -> Progress, ended: &Receiver<()>) {
+/// Shows it, and the limit on the rate, until the other end of `ended` is dropped.
+pub(super) fn show(progress: impl Fn() -> Progress, bytes_per_second_max: Option<u64>, ended: &Receiver<()>) {
     let is_terminal = io::stderr().is_terminal();
     let mut wait = FIRST;
     let mut is_shown = false;
     while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(wait) {
         wait = if is_terminal { TERMINAL } else { ELSEWHERE };
-        let text = line(&progress());
+        let text = line(&progress(), bytes_per_second_max);
         // Where nobody reads it, it is not needed.
         _ = match is_terminal {
             true => write!(io::stderr(), "\r\x1b[K{text}"),
@@ -32,15 +32,16 @@ pub(super) fn show(progress: impl Fn() -> Progress, ended: &Receiver<()>) {
     }
 }
 
-fn line(progress: &Progress) -> String {
+fn line(progress: &Progress, bytes_per_second_max: Option<u64>) -> String {
     let Progress { bytes, files, bytes_found, files_found, is_walked, .. } = *progress;
-    let rate = bytes_text(progress.bytes_per_second() as u64);
+    let limit = bytes_per_second_max.map_or(String::new(), |max| format!(" of {}/s", bytes_text(max)));
+    let rate = format!("{}/s{limit}", bytes_text(progress.bytes_per_second() as u64));
     if !is_walked {
-        return format!("{} in {files} files, {rate}/s", bytes_text(bytes));
+        return format!("{} in {files} files, {rate}", bytes_text(bytes));
     }
     let left = progress.time_left().map_or(String::new(), |left| format!(", {} left", time_text(left)));
     let (bytes, bytes_found) = (bytes_text(bytes), bytes_text(bytes_found));
-    format!("{bytes} of {bytes_found}, {files} of {files_found} files, {rate}/s{left}")
+    format!("{bytes} of {bytes_found}, {files} of {files_found} files, {rate}{left}")
 }
 
 /// `512 B`, `9.4 KiB`, `94 MiB`.
@@ -69,6 +70,14 @@ fn time_text(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A bare number is in KiB: the line says what was understood.
+    #[test]
+    fn a_limit_on_the_rate_is_shown() {
+        let shown = line(&Progress::default(), Some(20 << 10));
+        assert!(shown.ends_with(", 0 B/s of 20 KiB/s"), "{shown}");
+        assert!(line(&Progress::default(), None).ends_with(", 0 B/s"));
+    }
 
     #[test]
     fn sizes_and_times_are_short() {
