@@ -239,6 +239,47 @@ fn symbolic_links_in_a_circle_are_told() {
     assert_eq!(fs::read_link(dir.path().join("folder/ping")).unwrap(), Path::new("pong"));
 }
 
+/// Symptom: "Device or resource busy", and nothing about what to do.
+#[test]
+fn a_file_that_is_mounted_over_is_told() {
+    let Some(mount) = Mount::or_skip(Kind::Tmpfs) else { return };
+    for name in ["one", "target"] {
+        fs::write(mount.path().join(name), name).unwrap();
+    }
+    let target = mount.path().join("target");
+    expect(0, Command::new("mount").arg("--bind").args([&target, &target]));
+    let output = nowait_copy().args(["one", "target"]).current_dir(mount.path()).output().unwrap();
+    expect(0, Command::new("umount").arg(&target));
+    let said = copying::said(&output);
+    assert_eq!(output.status.code(), Some(NOTHING), "{said}");
+    assert!(said.contains("target") && said.contains("; something is mounted on it"), "{said}");
+    assert_eq!(text(&target), "target");
+    assert_eq!(names(mount.path()), ["one", "target"]);
+}
+
+/// Symptom: "the target's file system does not keep this", of a directory of another user's.
+#[test]
+fn metadata_that_may_not_be_set_are_told_with_the_reason() {
+    let Some(nobody) = Nobody::or_skip() else { return };
+    let dir = nobody.dir();
+    fs::create_dir_all(dir.join("tree/sub")).unwrap();
+    fs::create_dir_all(dir.join("target/sub")).unwrap();
+    copying::open_to_all(&dir.join("target/sub"));
+    let mut copy = nobody.copy();
+    copy.args(["-T", "tree/sub", "target/sub"]).current_dir(&dir);
+    let said = complains(SOME_NOT, &mut copy, &["set mode of target/sub", "it belongs to another user"]);
+    assert!(said.contains("what is in it was copied") && !said.contains("file system"), "{said}");
+
+    let Some(mount) = Mount::or_skip(Kind::Ext4) else { return };
+    fs::create_dir_all(mount.path().join("tree")).unwrap();
+    fs::create_dir_all(mount.path().join("target")).unwrap();
+    expect(0, Command::new("chattr").arg("+a").arg(mount.path().join("target")));
+    let output = nowait_copy().args(["-T", "tree", "target"]).current_dir(mount.path()).output().unwrap();
+    expect(0, Command::new("chattr").arg("-a").arg(mount.path().join("target")));
+    let said = copying::said(&output);
+    assert!(said.contains("set times of target") && said.contains("append-only (`lsattr -d`)"), "{said}");
+}
+
 /// As `cp`: the file that the link leads to is the one that is replaced.
 #[test]
 fn a_target_that_is_a_link_stays_one() {

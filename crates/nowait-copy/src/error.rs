@@ -237,6 +237,9 @@ fn of_name(failure: &Failure) -> Option<&'static str> {
         (FailureKind::System(_), Some(Errno::PERM)) if makes_name => {
             Some("it, or its directory, may be immutable or append-only (`lsattr -d`), or belong to another user")
         }
+        (FailureKind::System(_), Some(Errno::BUSY)) if makes_name => Some(
+            "something is mounted on it (`findmnt`), or it is in use as swap: unmount it, or write into it with `cp`",
+        ),
         (FailureKind::System(_), Some(Errno::INVAL)) if makes_name => {
             Some("the target's file system may not allow such a name: rename it")
         }

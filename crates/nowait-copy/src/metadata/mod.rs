@@ -6,7 +6,7 @@ mod xattr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, StatxAttributes, StatxFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
 use crate::error::{Failure, FailureKind, Operation};
@@ -41,24 +41,24 @@ pub(crate) fn copy(
     process: &Process,
 ) -> Vec<Failure> {
     let Subject { stat, path, needs_owner, needs_mode, .. } = subject;
-    let mut lost = Vec::new();
+    let mut lost = Lost { path, target, process, warnings: Vec::new() };
     let mut mode = stat.st_mode & 0o7777;
     if *needs_owner {
         let set = |user, group| rustix::fs::fchown(target, user, group);
-        if !keep_owner(stat, path, process, &mut lost, set) {
+        if !keep_owner(stat, &mut lost, set) {
             mode &= !SET_ID;
         }
     }
     mode &= attributes(Node::File(source), Node::File(target), subject, &mut lost);
     if *needs_mode || mode != stat.st_mode & 0o7777 {
         if let Err(errno) = rustix::fs::fchmod(target, Mode::from_raw_mode(mode)) {
-            lost.push(warning(Operation::SetMode, path, errno));
+            lost.note(Operation::SetMode, errno);
         }
     }
     if let Err(errno) = rustix::fs::futimens(target, &times(stat)) {
-        lost.push(warning(Operation::SetTimes, path, errno));
+        lost.note(Operation::SetTimes, errno);
     }
-    lost
+    lost.warnings
 }
 
 /// Sets the metadata of a symbolic link, or of a FIFO, socket or device: `node` is the open target
@@ -70,10 +70,10 @@ pub(crate) fn copy_node(
     process: &Process,
 ) -> Vec<Failure> {
     let Subject { stat, path, .. } = subject;
-    let mut lost = Vec::new();
+    let mut lost = Lost { path, target: node, process, warnings: Vec::new() };
     let mut mode = stat.st_mode & 0o7777;
     let set = |user, group| rustix::fs::chownat(node, c"", user, group, AtFlags::EMPTY_PATH);
-    if !keep_owner(stat, path, process, &mut lost, set) {
+    if !keep_owner(stat, &mut lost, set) {
         mode &= !SET_ID;
     }
     let (from, to) = (through_proc(source_dir, Some(source_name)), through_proc(node, None));
@@ -81,35 +81,63 @@ pub(crate) fn copy_node(
     // A link has no mode.
     if !FileType::from_raw_mode(stat.st_mode).is_symlink() {
         if let Err(errno) = rustix::fs::chmod(&to, Mode::from_raw_mode(mode)) {
-            lost.push(warning(Operation::SetMode, path, errno));
+            lost.note(Operation::SetMode, errno);
         }
     }
     if let Err(errno) = rustix::fs::utimensat(node, c"", &times(stat), AtFlags::EMPTY_PATH) {
-        lost.push(warning(Operation::SetTimes, path, errno));
+        lost.note(Operation::SetTimes, errno);
     }
-    lost
+    lost.warnings
 }
 
 /// Copies attributes and removes ACLs that the source lacks. Returns the bits of the source's mode that
 /// the target may have: without its ACL, a mode may give more.
-fn attributes(source: Node<'_>, target: Node<'_>, subject: &Subject<'_>, lost: &mut Vec<Failure>) -> u32 {
+fn attributes(source: Node<'_>, target: Node<'_>, subject: &Subject<'_>, lost: &mut Lost<'_>) -> u32 {
     let Subject { stat, path, may_have_acl, .. } = subject;
     let file_type = FileType::from_raw_mode(stat.st_mode);
     let copied = xattr::copy(source, target, path);
-    lost.extend(copied.lost);
+    lost.warnings.extend(copied.lost);
     let mut rights = copied.rights;
     if *may_have_acl && !copied.has_acl && !file_type.is_symlink() {
         if let Err(errno) = xattr::remove_access_acl(target) {
             rights &= xattr::OWNER_RIGHTS;
-            lost.push(warning(Operation::Xattr, path, errno));
+            lost.note(Operation::Xattr, errno);
         }
     }
     if *may_have_acl && !copied.has_default_acl && file_type.is_dir() {
         if let Err(errno) = xattr::remove_default_acl(target) {
-            lost.push(warning(Operation::Xattr, path, errno));
+            lost.note(Operation::Xattr, errno);
         }
     }
     rights
+}
+
+/// True if a copy that exists has the owner, the mode and the attributes of its source, as far as this
+/// process may give it those.
+pub(crate) fn is_alike(
+    (source, from): (BorrowedFd<'_>, &Stat),
+    (target, to): (BorrowedFd<'_>, &Stat),
+    process: &Process,
+) -> bool {
+    let has_owner = from.st_uid == to.st_uid && from.st_gid == to.st_gid;
+    let may_give = process.may_chown || from.st_gid != to.st_gid;
+    let mode = if has_owner { from.st_mode } else { from.st_mode & !SET_ID };
+    (has_owner || !may_give) && mode == to.st_mode && xattr::is_alike(Node::File(source), Node::File(target))
+}
+
+/// Sets the metadata of a copy that exists, as [`copy`] does, and removes attributes that the source
+/// lacks. Meanwhile it is its owner's alone: the old owner with the new mode, or the other way round,
+/// may let others in.
+pub(crate) fn renew(
+    source: BorrowedFd<'_>,
+    target: BorrowedFd<'_>,
+    subject: &Subject<'_>,
+    process: &Process,
+) -> Vec<Failure> {
+    // Where it may not be set, neither may the final one, and that is told.
+    _ = rustix::fs::fchmod(target, Mode::from_raw_mode(subject.stat.st_mode & 0o700));
+    xattr::remove_others(Node::File(source), Node::File(target));
+    copy(source, target, subject, process)
 }
 
 /// Opens an existing directory to its owner, if that is this process's user, and closes it to all whom
@@ -137,29 +165,46 @@ pub(crate) fn inherits_acl(directory: BorrowedFd<'_>) -> bool {
 
 /// Sets owner and group; only the group where the owner is refused. False if one is not the
 /// source's now, so that a program must not run in its name.
-fn keep_owner(
-    stat: &Stat,
-    path: &Path,
-    process: &Process,
-    lost: &mut Vec<Failure>,
-    set: impl Fn(Option<Uid>, Option<Gid>) -> Result<(), Errno>,
-) -> bool {
+fn keep_owner(stat: &Stat, lost: &mut Lost<'_>, set: impl Fn(Option<Uid>, Option<Gid>) -> Result<(), Errno>) -> bool {
     let (user, group) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
     let Err(errno) = set(Some(user), Some(group)) else { return true };
     // Without the privilege it is no surprise: like `cp -a`, keep what is allowed.
     _ = set(None, Some(group));
-    if process.may_chown || !matches!(errno, Errno::PERM | Errno::INVAL) {
-        lost.push(warning(Operation::SetOwner, path, errno));
+    if lost.process.may_chown || !matches!(errno, Errno::PERM | Errno::INVAL) {
+        lost.note(Operation::SetOwner, errno);
     }
     false
 }
 
-fn warning(operation: Operation, path: &Path, errno: Errno) -> Failure {
-    let warning = Failure::from_errno(operation, path, errno).of_kind(FailureKind::MetadataLost);
-    if errno == Errno::PERM || process::is_unsupported(errno) {
-        return warning.with_advice("its data were copied; the target's file system does not keep this");
+/// Metadata that a target could not be given.
+struct Lost<'a> {
+    path: &'a Path,
+    target: BorrowedFd<'a>,
+    process: &'a Process,
+    warnings: Vec<Failure>,
+}
+
+impl Lost<'_> {
+    /// Adds a warning, with the reason as far as the target shows it.
+    fn note(&mut self, operation: Operation, errno: Errno) {
+        let warning = Failure::from_errno(operation, self.path, errno).of_kind(FailureKind::MetadataLost);
+        let stat = rustix::fs::statx(self.target, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).ok();
+        let is_directory = stat.is_some_and(|stat| FileType::from_raw_mode(stat.stx_mode.into()).is_dir());
+        let copied = if is_directory { "what is in it was copied" } else { "its data were copied" };
+        let reason = match stat.filter(|_| errno == Errno::PERM) {
+            Some(stat) if stat.stx_attributes.intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND) => {
+                "; it is immutable or append-only (`lsattr -d`)"
+            }
+            Some(stat) if !self.process.may_change(stat.stx_uid) => {
+                "; it belongs to another user: copy as its owner or as root to keep this"
+            }
+            _ if errno == Errno::PERM || process::is_unsupported(errno) => {
+                "; the target's file system does not keep this"
+            }
+            _ => "",
+        };
+        self.warnings.push(warning.with_advice(format!("{copied}{reason}")));
     }
-    warning
 }
 
 fn times(stat: &Stat) -> Timestamps {

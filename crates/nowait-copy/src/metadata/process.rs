@@ -16,23 +16,30 @@ pub(crate) struct Process {
     umask: Option<u32>,
     /// It may give files away: a refusal to is the file system's.
     pub may_chown: bool,
+    /// It may change mode and times of other users' files.
+    may_change_all: bool,
 }
 
 impl Process {
     pub(crate) fn new() -> Self {
-        let may_chown = rustix::thread::capabilities(None)
-            .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::CHOWN));
+        let has = |capability| rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capability));
         Process {
             user: rustix::process::geteuid().as_raw(),
             group: rustix::process::getegid().as_raw(),
             umask: umask(),
-            may_chown,
+            may_chown: has(rustix::thread::CapabilitySet::CHOWN),
+            may_change_all: has(rustix::thread::CapabilitySet::FOWNER),
         }
     }
 
     /// True if a file is of this process's user.
     pub(crate) fn owns(&self, stat: &Stat) -> bool {
         stat.st_uid == self.user
+    }
+
+    /// True if this process may change mode and times of this user's files.
+    pub(super) fn may_change(&self, user: u32) -> bool {
+        self.may_change_all || user == self.user
     }
 
     /// True if a new file in `place` has the owner and group of `stat` already.

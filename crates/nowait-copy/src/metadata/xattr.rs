@@ -1,7 +1,7 @@
 //! Extended attributes, ACLs and capabilities among them, as they are stored.
 
 use std::cell::RefCell;
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -95,30 +95,76 @@ impl Default for Copied {
 
 /// Copies the attributes of `source` to `target`.
 pub(super) fn copy(source: Node<'_>, target: Node<'_>, target_path: &Path) -> Copied {
-    BUFFERS.with_borrow_mut(|(names, value)| {
-        if names.is_empty() {
-            names.resize(1024, 0);
-        }
-        let length = match source.list(names) {
-            Err(Errno::RANGE) => {
-                names.resize(LONGEST, 0);
-                source.list(names)
-            }
-            listed => listed,
-        };
-        match length {
-            Ok(0) => Copied::default(),
-            Ok(length) => copy_named(source, target, target_path, &names[..length], value),
-            // The source's file system has none.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Copied::default(),
-            // Among them may be an ACL.
-            Err(errno) => Copied {
-                rights: OWNER_RIGHTS,
-                lost: Some(lost(target_path, errno, "the source's cannot be listed")),
-                ..Copied::default()
-            },
-        }
+    BUFFERS.with_borrow_mut(|(names, value)| match list(source, names) {
+        Ok(0) => Copied::default(),
+        Ok(length) => copy_named(source, target, target_path, &names[..length], value),
+        // Among them may be an ACL.
+        Err(errno) => Copied {
+            rights: OWNER_RIGHTS,
+            lost: Some(lost(target_path, errno, "the source's cannot be listed")),
+            ..Copied::default()
+        },
     })
+}
+
+/// Lists names of attributes, each with its NUL; returns their bytes.
+fn list(node: Node<'_>, names: &mut Vec<u8>) -> Result<usize, Errno> {
+    if names.is_empty() {
+        names.resize(1024, 0);
+    }
+    let listed = match node.list(names) {
+        Err(Errno::RANGE) => {
+            names.resize(LONGEST, 0);
+            node.list(names)
+        }
+        listed => listed,
+    };
+    match listed {
+        // The file system has none.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(0),
+        listed => listed,
+    }
+}
+
+/// Names of a node's attributes that a copy has as its source has them: without those that the system
+/// sets itself.
+fn names_to_keep(node: Node<'_>) -> Result<Vec<CString>, Errno> {
+    let mut names = Vec::new();
+    let length = list(node, &mut names)?;
+    let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    // Without a NUL, as they were split at those.
+    let names = names.filter_map(|name| CString::new(name).ok());
+    Ok(names.filter(|name| !name.as_bytes().starts_with(b"security.") || is_capability(name)).collect())
+}
+
+/// True if a copy has its source's attributes and no others.
+pub(super) fn is_alike(source: Node<'_>, target: Node<'_>) -> bool {
+    let (Ok(mut from), Ok(mut to)) = (names_to_keep(source), names_to_keep(target)) else { return false };
+    if from.is_empty() && to.is_empty() {
+        return true;
+    }
+    from.sort();
+    to.sort();
+    let (mut one, mut other) = (vec![0; LONGEST], vec![0; LONGEST]);
+    from == to
+        && from.iter().all(|name| match (source.get(name, &mut one), target.get(name, &mut other)) {
+            (Ok(length), Ok(same)) => one[..length] == other[..same],
+            _ => false,
+        })
+}
+
+/// Removes attributes that a copy has and its source lacks; ACLs are left to the caller.
+pub(super) fn remove_others(source: Node<'_>, target: Node<'_>) {
+    let (Ok(from), Ok(to)) = (names_to_keep(source), names_to_keep(target)) else { return };
+    let is_users = |name: &CStr| name.to_bytes().starts_with(b"user.") || is_capability(name);
+    for name in to.iter().filter(|name| is_users(name) && !from.contains(name)) {
+        // It was there before: the copy is no worse with it.
+        _ = target.remove(name);
+    }
+}
+
+fn is_capability(name: &CStr) -> bool {
+    name == c"security.capability"
 }
 
 fn copy_named(source: Node<'_>, target: Node<'_>, path: &Path, mut names: &[u8], value: &mut Vec<u8>) -> Copied {
@@ -156,8 +202,7 @@ fn copy_named(source: Node<'_>, target: Node<'_>, path: &Path, mut names: &[u8],
 /// Attributes that the system sets itself, or that only root may: like `cp -a`, copied where that
 /// works.
 fn is_privileged(name: &CStr) -> bool {
-    let name = name.to_bytes();
-    (name.starts_with(b"security.") && name != b"security.capability") || name.starts_with(b"trusted.")
+    (name.to_bytes().starts_with(b"security.") && !is_capability(name)) || name.to_bytes().starts_with(b"trusted.")
 }
 
 fn lost(path: &Path, errno: Errno, what: &str) -> Failure {
