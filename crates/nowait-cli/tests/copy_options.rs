@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use copying::fuse::{Faults, Faulty};
 use copying::mounts::{Kind, Mount};
-use copying::{COPIED, NOTHING, SOME_NOT, USAGE, directory, expect, names, noise, nowait_copy, said};
+use copying::{COPIED, NOTHING, SOME_NOT, USAGE, contents, directory, expect, names, noise, nowait_copy, said};
 use serde_json::Value;
 
 /// Makes files with their own names as contents, and the directories above them.
@@ -419,6 +420,203 @@ fn links_are_followed_where_that_is_asked() {
         assert!(line.contains(word) && line.contains("; "), "{name}: {said}");
     }
     assert_eq!(names(&copy), ["own", "to file", "to folder"]);
+}
+
+/// Times as FAT keeps them, in steps of two seconds. Symptom: each copy with --update or --resume copied
+/// all anew; and where times are exact, what was written within a second of the target was left out.
+#[test]
+fn what_is_newer_is_told_by_times_as_the_target_keeps_them() {
+    let Some(coarse) = Faulty::or_skip() else { return };
+    coarse.set(Faults { time_step_seconds: Some(2), ..Faults::default() });
+    let dir = directory();
+    let source = dir.path().join("source");
+    make(&source, &["file"]);
+    let set = |path: &Path, nanoseconds: u64| {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_nanos(1_600_000_001_500_000_000 + nanoseconds);
+        File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+    };
+    let copied = |options: &[&str], target: &Path| {
+        let told = events(COPIED, nowait_copy().args(options).arg(source.join("file")).arg(target));
+        told.iter().filter(|event| event["event"] == "copied" || event["event"] == "planned").count()
+    };
+    set(&source.join("file"), 0);
+    let target = coarse.path().join("file");
+    assert_eq!(copied(&[], &target), 1);
+    for options in [&["--update"][..], &["--resume"], &["--update", "-n"]] {
+        assert_eq!(copied(options, &target), 0, "{options:?}");
+    }
+    assert_eq!(coarse.names(), ["file"]);
+    set(&source.join("file"), 1_000_000_000);
+    for (options, expected) in [(&["--update", "-n"][..], 1), (&["--update"], 1), (&["--update"], 0)] {
+        assert_eq!(copied(options, &target), expected, "{options:?}");
+    }
+
+    // Here times are exact, and one in whole seconds is an exact one, too.
+    let exact = dir.path().join("target");
+    fs::write(&exact, "older").unwrap();
+    set(&exact, 500_000_000);
+    for (later, expected) in [(500_000_000, 0), (500_000_001, 1), (1_400_000_000, 1)] {
+        set(&source.join("file"), later);
+        assert_eq!(copied(&["--update", "-n"], &exact), expected, "{later} ns");
+    }
+}
+
+/// Symptom: `-x / /mnt/new`, the clone of a system to a disk that is mounted in it, was refused.
+#[test]
+fn a_target_on_another_file_system_below_the_source_takes_what_is_outside_of_it() {
+    let (Some(mount), Some(other)) = (Mount::or_skip(Kind::Tmpfs), Mount::or_skip(Kind::Tmpfs)) else { return };
+    let source = mount.path().join("source");
+    make(&source, &["own", "sub/file", "mounted/hidden"]);
+    let point = source.join("mounted");
+    expect(0, Command::new("mount").arg("--bind").args([other.path(), &point]));
+    for (sources, target) in [("source/.", "cp"), ("source/.", "contents"), ("source", "named")] {
+        let is_cp = target == "cp";
+        fs::create_dir(point.join(target)).unwrap();
+        let mut command = if is_cp { Command::new("cp") } else { nowait_copy() };
+        command.arg(if is_cp { "-ax" } else { "-x" });
+        if target == "named" {
+            command.arg("-T");
+        }
+        let code = command.args([sources, &format!("source/mounted/{target}")]).current_dir(mount.path()).status();
+        assert_eq!(code.unwrap().code(), Some(COPIED), "{command:?}");
+    }
+    // Without -x, and to the source's own file system, there is no end.
+    let endless = [&["source/.", "source/mounted/cp"][..], &["-x", "source", "source/sub"]]
+        .map(|arguments| nowait_copy().args(arguments).current_dir(mount.path()).status().unwrap().code());
+    let trees = ["cp", "contents", "named"].map(|target| {
+        (files(&point.join(target)), names(&point.join(target)), names(&point.join(target).join("mounted")))
+    });
+    expect(0, Command::new("umount").arg(&point));
+    assert_eq!(trees[0].0, ["own", "sub/file"]);
+    assert!(trees[1] == trees[0] && trees[2] == trees[0], "{trees:?}");
+    assert_eq!(endless, [Some(NOTHING); 2]);
+}
+
+/// As `cp -a`, which is the judge: directories of one name are merged, and no file replaces one that
+/// the same copy made. (`cp` sees to the latter for files that were named, and not for those below.)
+#[test]
+fn sources_that_go_to_one_directory_are_merged() {
+    let dir = directory();
+    make(dir.path(), &["a/d/x", "a/top", "b/d/y", "b/d/deep/z", "b/other", "c/d/x", "c/d/w", "d/v"]);
+    for (code, sources) in [
+        (COPIED, &["a/.", "b/."][..]),
+        (COPIED, &["a/d", "b/d"]),
+        (COPIED, &["a/d", "b/d", "d"]),
+        (COPIED, &["a/.", "b/d", "d"]),
+        (COPIED, &["b/d", "a/.", "d"]),
+        (SOME_NOT, &["a/d/x", "c/d/x", "c/d/w"]),
+        (COPIED, &["a/d/x", "a/d/x"]),
+        (COPIED, &["a/d", "b/d", "a/d/"]),
+    ] {
+        let [judge, own] = [("judge", Command::new("cp")), ("own", nowait_copy())].map(|(target, mut command)| {
+            let target = dir.path().join(target);
+            let _ = fs::remove_dir_all(&target);
+            fs::create_dir(&target).unwrap();
+            expect(code, command.arg("-a").args(sources).arg(&target).current_dir(dir.path()));
+            contents(&target)
+        });
+        assert!(!own.is_empty() && own == judge, "{sources:?}: {:?}, not {:?}", own.keys(), judge.keys());
+    }
+    for sources in [&["a/d", "b/d", "c/d"][..], &["a/.", "b/.", "c/."]] {
+        let target = dir.path().join("own");
+        fs::remove_dir_all(&target).unwrap();
+        fs::create_dir(&target).unwrap();
+        let said = expect(SOME_NOT, nowait_copy().args(sources).arg(&target).current_dir(dir.path()));
+        assert!(said.contains("d/x: this copy has made ") && said.contains("of another source; "), "{said}");
+        assert_eq!(fs::read_to_string(target.join("d/x")).unwrap(), "a/d/x", "the first that was named");
+        assert_eq!(fs::read_to_string(target.join("d/w")).unwrap(), "c/d/w");
+    }
+}
+
+/// As rsync and tar: a pattern reaches what was named, too. Symptom: `--exclude '*.o' a.o` copied it,
+/// and `--exclude build/` left out files of that name.
+#[test]
+fn patterns_reach_what_was_named_and_a_slash_at_the_end_means_directories() {
+    let dir = directory();
+    make(dir.path(), &["a.o", "a.c", "src/build", "src/sub/build/x", "src/sub/a.o", "build/y"]);
+    symlink("sub", dir.path().join("src/link")).unwrap();
+    for (arguments, expected) in [
+        (&["--exclude=*.o", "a.o", "a.c", "src"][..], &["a.c", "src/build", "src/link", "src/sub/build/x"][..]),
+        (&["--include=*.c", "a.o", "a.c", "src"], &["a.c", "src/link"]),
+        (&["--exclude=build/", "src/", "build"], &["src/build", "src/link", "src/sub/a.o"]),
+        (&["--exclude=link/", "--exclude=*.o", "src/."], &["build", "link", "sub/build/x"]),
+        (&["--exclude=/sub/build/", "src"], &["src/build", "src/link", "src/sub/a.o"]),
+        (&["--exclude=/src", "--exclude=sub", "src"], &["src/build", "src/link"]),
+    ] {
+        let target = dir.path().join("target");
+        let _ = fs::remove_dir_all(&target);
+        fs::create_dir(&target).unwrap();
+        expect(COPIED, nowait_copy().args(arguments).arg(&target).current_dir(dir.path()));
+        let mut expected: Vec<&str> = expected.to_vec();
+        // A link is no file to a pattern of what is copied, as before.
+        if arguments[0].starts_with("--include") {
+            expected.retain(|name| *name != "src/link");
+        }
+        assert_eq!(files(&target), expected, "{arguments:?}");
+    }
+    let wrong = expect(USAGE, nowait_copy().args(["--include=src/", "src", "new"]).current_dir(dir.path()));
+    assert!(wrong.contains("; for the files in them, include **/src/**"), "{wrong}");
+}
+
+/// As rsync: a bare number is in KiB. Symptom: it was in bytes, and a copy took a thousand times longer.
+#[test]
+fn a_bare_rate_is_in_kib() {
+    let dir = directory();
+    fs::write(dir.path().join("source"), noise(1, 600 << 10)).unwrap();
+    let limit = |rate: &str| {
+        let mut command = nowait_copy();
+        command.args([&format!("--bwlimit={rate}"), "--progress=always", "source", "copy"]).current_dir(dir.path());
+        expect(COPIED, &mut command)
+    };
+    for rate in ["500", "500K"] {
+        let shown = limit(rate);
+        assert!(shown.lines().any(|line| line.contains("/s of 500 KiB/s")), "{rate}: {shown}");
+    }
+    assert!(!limit("0").contains(" of 0 B/s"));
+    let help = nowait_copy().arg("--help").output().unwrap();
+    let help = String::from_utf8_lossy(&help.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("a bare number is in KiB, as with rsync"), "{help}");
+}
+
+/// Options that hands know from `cp`: they do what they do there, or say what does.
+#[test]
+fn options_of_cp_are_taken_or_say_what_to_use() {
+    let dir = directory();
+    make(dir.path(), &["one", "two", "folder/three"]);
+    let run = |code: i32, arguments: &[&str]| expect(code, nowait_copy().args(arguments).current_dir(dir.path()));
+    for option in
+        ["-p", "-f", "-d", "-a", "-r", "-dpR", "--preserve", "--preserve=mode,xattr", "--force", "--remove-destination"]
+    {
+        run(COPIED, &[option, "one", "copy"]);
+        assert_eq!(fs::read_to_string(dir.path().join("copy")).unwrap(), "one");
+        fs::remove_file(dir.path().join("copy")).unwrap();
+    }
+    for arguments in [&["-t", "folder", "one", "two"][..], &["one", "--target-directory=folder"], &["-tfolder", "one"]]
+    {
+        run(COPIED, arguments);
+        assert!(names(&dir.path().join("folder")).contains(&"one".to_owned()));
+        fs::remove_file(dir.path().join("folder/one")).unwrap();
+    }
+    for wrong in [&["-t", "missing", "one"][..], &["-t", "two", "one"], &["-T", "-t", "folder", "one"]] {
+        run(USAGE, wrong);
+    }
+    run(USAGE, &["--preserve=color", "one", "copy"]);
+    for option in [
+        "-i",
+        "--interactive",
+        "--no-clobber",
+        "-l",
+        "--symbolic-link",
+        "-b",
+        "--backup=numbered",
+        "--parents",
+        "--no-preserve=mode",
+        "--delete",
+    ] {
+        let said = run(USAGE, &[option, "one", "copy"]);
+        assert!(said.starts_with("nowait: copy has no -") && said.contains("; use "), "{option}: {said}");
+    }
+    assert!(!dir.path().join("copy").exists());
 }
 
 #[test]

@@ -10,9 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use copying::torture::age;
 use copying::{
-    COPIED, INTERRUPTED, NOBODY, Nobody, SOME_NOT, child, directory, eventually, expect, names, noise, nowait_copy,
-    said,
+    COPIED, INTERRUPTED, NOBODY, Nobody, SOME_NOT, assert_same, can_check, child, directory, eventually, expect, names,
+    noise, nowait_copy, said,
 };
 
 const BYTES: usize = (16 << 20) + 99;
@@ -223,6 +224,61 @@ fn a_part_that_another_user_is_at_is_left_alone() {
         fs::remove_file(dir.join("target")).unwrap();
         assert_eq!(names(&dir), ["source"]);
     }
+}
+
+/// Symptom: attributes, lists and rights that had changed since the first copy stayed as they were.
+#[test]
+fn a_finished_file_gets_the_metadata_that_changed() {
+    if !can_check() {
+        return;
+    }
+    let dir = directory();
+    let path = |name: &str| dir.path().join(name);
+    fs::create_dir(path("source")).unwrap();
+    let (source, target) = (path("source/file"), path("target/file"));
+    fs::write(&source, "bytes").unwrap();
+    age(&path("source"));
+    let run = |program: &str, arguments: &[&str], path: &Path| {
+        expect(0, Command::new(program).args(arguments).arg(path));
+    };
+    let copy = || {
+        let output = nowait_copy().args(["--resume", "-v", "-T", "source", "target"]).current_dir(dir.path()).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(COPIED), "{}", said(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    run("setfattr", &["-n", "user.gone", "-v", "old"], &source);
+    copy();
+    let inode = || fs::metadata(&target).unwrap().ino();
+    let first = inode();
+    let mut changes: Vec<(&str, &[&str])> = vec![
+        ("setfattr", &["-n", "user.new", "-v", "new"]),
+        ("setfattr", &["-x", "user.gone"]),
+        ("setfacl", &["-m", "u:1000:rw,g::---,m::rw"]),
+        ("chmod", &["0750"]),
+        ("setfacl", &["-b"]),
+        ("chmod", &["0400"]),
+    ];
+    if child::is_root() {
+        changes.extend([("chown", &["1234:2345"][..]), ("chmod", &["4755"]), ("chown", &["0:0"])]);
+    }
+    for (program, arguments) in changes {
+        run(program, arguments, &source);
+        let told = copy();
+        assert!(told.contains("it is complete, but for its metadata"), "{program} {arguments:?}: {told}");
+        assert_same(&path("source"), &path("target"));
+        assert_eq!(inode(), first, "{program} {arguments:?}: it was copied anew");
+        let told = copy();
+        assert!(told.contains("(it is complete)"), "{program} {arguments:?}: {told}");
+    }
+
+    // Another name of the target, as snapshots have it, keeps what it has.
+    fs::hard_link(&target, path("snapshot")).unwrap();
+    run("chmod", &["0604"], &source);
+    copy();
+    assert_same(&path("source"), &path("target"));
+    assert!(inode() != first && fs::metadata(path("snapshot")).unwrap().ino() == first);
+    assert_ne!(fs::metadata(path("snapshot")).unwrap().mode() & 0o7777, 0o604);
 }
 
 /// The same size and times are no proof.

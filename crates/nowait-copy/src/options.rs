@@ -142,7 +142,7 @@ impl Options {
     }
 
     /// Leaves out what is in directories on which another file system is mounted; the directories
-    /// are copied.
+    /// are copied. The target may be on one of those file systems.
     pub fn one_file_system(mut self, on: bool) -> Self {
         self.one_file_system = on;
         self
@@ -161,7 +161,8 @@ impl Options {
     }
 
     /// Keeps what was copied of a file, and a journal of it, when a copy ends early; goes on from
-    /// there the next time, after checking that both still fit.
+    /// there the next time, after checking that both still fit. A file that is complete gets the
+    /// metadata in which it differs from its source.
     pub fn resume(mut self, on: bool) -> Self {
         self.resume = on;
         self
@@ -200,14 +201,15 @@ impl Options {
     }
 
     /// Copies only files that match a pattern; may be called again for more patterns. A pattern
-    /// with a slash is matched against the path below the source, one without against the name.
+    /// with a slash is matched against the path below the source, one without against the name, also
+    /// that of a source itself. One that ends in a slash is refused: all directories are copied.
     pub fn include(mut self, pattern: impl Into<String>) -> Self {
         self.include.push(pattern.into());
         self
     }
 
     /// Leaves out what matches a pattern, directories with all that is in them; takes precedence
-    /// over [`include`](Options::include).
+    /// over [`include`](Options::include). A pattern that ends in a slash matches directories only.
     pub fn exclude(mut self, pattern: impl Into<String>) -> Self {
         self.exclude.push(pattern.into());
         self

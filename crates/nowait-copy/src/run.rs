@@ -225,7 +225,7 @@ impl Plan {
             false => Top::as_target(source.as_ref(), &followed(source.as_ref(), target, options.follow)?),
         };
         let mut tops = sources.iter().map(top).collect::<Result<Vec<Top>>>()?;
-        Top::mark_repeated(&mut tops);
+        Top::put_in_rounds(&mut tops);
         Ok(Plan { filter: Filter::new(options)?, tops, shared: Arc::new(Shared::new(options.clone())) })
     }
 
@@ -246,12 +246,19 @@ impl Plan {
                 // Without the totals there is no time left: nothing else is lost.
                 _ = std::thread::Builder::new().name("nowait-count".into()).spawn_scoped(scope, || tree.count_all());
             }
-            for thread in 1..threads {
-                let (tree, name) = (&tree, format!("nowait-copy-{thread}"));
-                // With fewer threads it takes longer.
-                _ = std::thread::Builder::new().name(name).spawn_scoped(scope, move || tree.work(thread));
+            for round in 0.. {
+                if !tree.begin_round(round) {
+                    break;
+                }
+                std::thread::scope(|scope| {
+                    for thread in 1..threads {
+                        let (tree, name) = (&tree, format!("nowait-copy-{thread}"));
+                        // With fewer threads it takes longer.
+                        _ = std::thread::Builder::new().name(name).spawn_scoped(scope, move || tree.work(thread));
+                    }
+                    tree.work(0);
+                });
             }
-            tree.work(0);
         });
         if shared.options.sync == Sync::All {
             tree.sync_all();

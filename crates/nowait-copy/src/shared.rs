@@ -98,6 +98,8 @@ pub(crate) struct Learned {
     refused: Mutex<HashSet<(Ability, Devices)>>,
     /// Whether a device's file system has a way of its own to copy.
     copies: Mutex<HashMap<u64, bool>>,
+    /// Steps in which devices keep times, in nanoseconds.
+    time_steps_ns: Mutex<HashMap<u64, i128>>,
 }
 
 impl Learned {
@@ -107,6 +109,15 @@ impl Learned {
 
     pub(crate) fn refuse(&self, ability: Ability, devices: Devices) {
         lock(&self.refused).insert((ability, devices));
+    }
+
+    /// Step in which a device keeps times, in nanoseconds, if it was found out.
+    pub(crate) fn time_step_ns(&self, device: u64) -> Option<i128> {
+        lock(&self.time_steps_ns).get(&device).copied()
+    }
+
+    pub(crate) fn keep_time_step(&self, device: u64, step_ns: i128) {
+        lock(&self.time_steps_ns).insert(device, step_ns);
     }
 
     /// Whether `copy_file_range(2)` may do more on a device than reads and writes; `fd` is a file

@@ -38,6 +38,8 @@ pub(crate) struct Faults {
     pub write: Option<(u64, Errno)>,
     /// A bit of the byte at this offset is stored wrong.
     pub rot: Option<u64>,
+    /// Times are kept in steps of so many seconds, as FAT keeps them in steps of two.
+    pub time_step_seconds: Option<u64>,
 }
 
 /// The file system, mounted; unmounted when dropped.
@@ -283,7 +285,11 @@ impl Disk {
             found.owner = (word(body, 76), word(body, 80));
         }
         if valid & TIMES == TIMES {
-            found.times = [(long(body, 32), word(body, 56)), (long(body, 40), word(body, 60))];
+            let kept = |seconds: u64, nanoseconds| match self.faults.time_step_seconds {
+                Some(step) => (seconds / step * step, 0),
+                None => (seconds, nanoseconds),
+            };
+            found.times = [kept(long(body, 32), word(body, 56)), kept(long(body, 40), word(body, 60))];
         }
         Ok(self.attributes_out(node))
     }

@@ -30,7 +30,11 @@ impl Tree<'_> {
         for top in &self.tops {
             let source = top.source();
             let Ok(stat) = stat_argument(&source, self.shared.options.follow) else { continue };
-            match FileType::from_raw_mode(stat.st_mode) {
+            let file_type = FileType::from_raw_mode(stat.st_mode);
+            if top.name().is_some_and(|name| self.filter.excludes(None, name, file_type.is_dir())) {
+                continue;
+            }
+            match file_type {
                 FileType::RegularFile => self.shared.meter.found(stat.st_size as u64),
                 FileType::Directory => {
                     if let Ok(dir) = rustix::fs::openat(CWD, &source, DIRECTORY, Mode::empty()) {
@@ -75,7 +79,7 @@ impl Tree<'_> {
                 known => known,
             };
             let relative = || at.relative.join(OsStr::from_bytes(name.to_bytes()));
-            if !self.filter.is_empty() && self.filter.excludes(&relative(), name_of(name), file_type.is_dir()) {
+            if !self.filter.is_empty() && self.filter.excludes(Some(&relative()), name_of(name), file_type.is_dir()) {
                 continue;
             }
             if file_type.is_dir() {

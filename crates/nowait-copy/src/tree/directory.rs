@@ -44,7 +44,7 @@ impl Tree<'_> {
             Err(errno) => return self.fail(Failure::from_errno(Operation::Open, &paths.source, errno)),
         };
         match self.open_pair(parent, source, source_name, target_name, paths) {
-            Ok(dir) if self.is_crossed(parent, &dir) => {
+            Ok(dir) if self.is_crossed(parent, dir.identity.0) => {
                 self.skipped(&dir.source_path, "another file system is mounted on it");
                 self.end_task(dir);
             }
@@ -53,11 +53,12 @@ impl Tree<'_> {
         }
     }
 
-    /// True if another file system is mounted on a directory, and is not to be copied.
-    fn is_crossed(&self, parent: &Dir, dir: &Dir) -> bool {
+    /// True if another file system is mounted on a directory, which is on this device, and is not to be
+    /// copied.
+    fn is_crossed(&self, parent: &Dir, device: u64) -> bool {
         // The source that was asked for may be a mount point itself.
         let above = parent.chain().next();
-        self.shared.options.one_file_system && above.is_some_and(|above| above.identity.0 != dir.identity.0)
+        self.shared.options.one_file_system && above.is_some_and(|above| above.identity.0 != device)
     }
 
     fn open_pair(
@@ -78,7 +79,7 @@ impl Tree<'_> {
             Failure::new(Operation::Copy, &paths.target, FailureKind::SameFile)
                 .with_detail("source and target are the same directory")
         };
-        if lock(&self.targets).contains(&identity(&stat)) {
+        if !self.is_crossed(parent, stat.st_dev) && lock(&self.targets).contains(&identity(&stat)) {
             if parent.parent.is_none() {
                 return Err(same());
             }
@@ -237,7 +238,7 @@ impl Tree<'_> {
         let text = OsStr::from_bytes(name.to_bytes());
         let why = if !is_directory && temporary::is_temporary(name) {
             "a temporary file of a copy that is at work, or was killed"
-        } else if !self.filter.is_empty() && self.filter.excludes(&dir.relative.join(text), text, is_directory) {
+        } else if !self.filter.is_empty() && self.filter.excludes(Some(&dir.relative.join(text)), text, is_directory) {
             "a pattern leaves it out"
         } else {
             return false;

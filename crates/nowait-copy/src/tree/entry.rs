@@ -236,6 +236,7 @@ impl Tree<'_> {
 
     /// Tells of an entry that has its name.
     pub(super) fn copied(&self, entry: &Entry<'_>, way: Way, why: &str, bytes: u64) {
+        self.note_made(entry.dir, entry.target_name);
         let (source, target) = (&entry.paths.source, &entry.paths.target);
         self.shared.options.tell(&Event::Copied { source, target, way, why, bytes });
     }
@@ -271,36 +272,28 @@ impl Tree<'_> {
         }
         let options = &self.shared.options;
         let is_regular = is_file && old_type.is_file();
-        Ok(match options.update {
+        let found = match options.update {
             Update::None => Existing::Kept(Kept { why: "it exists", copy: None }),
-            Update::Older if modified(&old) >= modified_like(stat, &old) => {
-                let is_alike = is_regular && stat.st_size == old.st_size && is_modified_alike(stat, &old);
+            Update::Older if self.is_not_older(dir, stat, &old) => {
+                let is_alike = is_regular && stat.st_size == old.st_size && self.is_modified_alike(dir, stat, &old);
                 Existing::Kept(Kept { why: "it is not older", copy: is_alike.then_some(old) })
             }
-            _ if options.resume && is_regular && self.is_finished(entry, &old) => {
-                if !options.dry_run {
-                    file::discard_resumable(target_dir, target_name, stat);
+            _ if options.resume && is_regular => match self.finished(entry, &old) {
+                Some(why) => {
+                    if !options.dry_run {
+                        file::discard_resumable(target_dir, target_name, stat);
+                    }
+                    Existing::Kept(Kept { why, copy: Some(old) })
                 }
-                Existing::Kept(Kept { why: "it is complete", copy: Some(old) })
-            }
+                None => Existing::Old(old),
+            },
             _ => Existing::Old(old),
-        })
+        };
+        if matches!(found, Existing::Old(_)) && self.is_made(&old) {
+            return Err(Failure::new(Operation::Copy, &paths.source, FailureKind::NameCollision)
+                .with_detail(format!("this copy has made {} of another source", shown(&paths.target)))
+                .with_advice("copy them to different directories, or one after the other"));
+        }
+        Ok(found)
     }
-}
-
-/// Modification time in nanoseconds.
-fn modified(stat: &Stat) -> i128 {
-    i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec)
-}
-
-/// Modification time of `stat`, in whole seconds if that is all that the file system of `like`
-/// seems to keep.
-fn modified_like(stat: &Stat, like: &Stat) -> i128 {
-    let exact = modified(stat);
-    if like.st_mtime_nsec == 0 { exact - exact.rem_euclid(1_000_000_000) } else { exact }
-}
-
-/// True if modification times are the same, as far as the second file system keeps them.
-pub(super) fn is_modified_alike(stat: &Stat, other: &Stat) -> bool {
-    modified(other) == modified_like(stat, other)
 }

@@ -14,14 +14,28 @@ pub(crate) struct Filter {
     exclude: Patterns,
 }
 
-/// Patterns for names, and those with a slash for paths.
+/// Patterns for all entries, and those that end in a slash, for directories alone.
 struct Patterns {
+    all: Globs,
+    directories: Globs,
+}
+
+/// Patterns for names, and those with a slash in them for paths.
+struct Globs {
     names: GlobSet,
     paths: GlobSet,
 }
 
 impl Filter {
     pub(crate) fn new(options: &Options) -> Result<Self> {
+        let wrong = options.include.iter().find(|pattern| pattern.ends_with('/'));
+        if let Some(pattern) = wrong {
+            let name = pattern.trim_end_matches('/');
+            let below = if name.contains('/') { format!("{name}/**") } else { format!("**/{name}/**") };
+            return Err(Failure::new(Operation::Copy, Path::new(pattern), FailureKind::Usage)
+                .with_detail("it would match directories only, and all of those are copied")
+                .with_advice(format!("for the files in them, include {below}")));
+        }
         Ok(Filter { include: Patterns::new(&options.include)?, exclude: Patterns::new(&options.exclude)? })
     }
 
@@ -31,17 +45,33 @@ impl Filter {
     }
 
     /// True if a directory, with all that is in it, or a file is left out. `path` begins below the
-    /// source.
-    pub(super) fn excludes(&self, path: &Path, name: &OsStr, is_directory: bool) -> bool {
-        if self.exclude.matches(path, name) {
+    /// source; a source as it was named has none, so that its name alone counts.
+    pub(super) fn excludes(&self, path: Option<&Path>, name: &OsStr, is_directory: bool) -> bool {
+        if self.exclude.matches(path, name, is_directory) {
             return true;
         }
-        !is_directory && !self.include.is_empty() && !self.include.matches(path, name)
+        !is_directory && !self.include.is_empty() && !self.include.matches(path, name, is_directory)
     }
 }
 
 impl Patterns {
     fn new(patterns: &[String]) -> Result<Self> {
+        let (directories, all): (Vec<&str>, Vec<&str>) =
+            patterns.iter().map(String::as_str).partition(|pattern| pattern.ends_with('/'));
+        Ok(Patterns { all: Globs::new(&all)?, directories: Globs::new(&directories)? })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.all.is_empty() && self.directories.is_empty()
+    }
+
+    fn matches(&self, path: Option<&Path>, name: &OsStr, is_directory: bool) -> bool {
+        self.all.matches(path, name) || is_directory && self.directories.matches(path, name)
+    }
+}
+
+impl Globs {
+    fn new(patterns: &[&str]) -> Result<Self> {
         let (mut names, mut paths) = (GlobSetBuilder::new(), GlobSetBuilder::new());
         for pattern in patterns {
             let wrong = |error: globset::Error| {
@@ -49,13 +79,13 @@ impl Patterns {
                     .with_detail(format!("a pattern that cannot be read: {}", error.kind()))
                     .with_advice("see https://docs.rs/globset for the syntax")
             };
-            let (text, set) = match pattern.strip_prefix('/') {
+            let text = pattern.trim_end_matches('/');
+            let (text, set) = match text.strip_prefix('/') {
                 Some(below) => (below, &mut paths),
-                None if pattern.trim_end_matches('/').contains('/') => (pattern.as_str(), &mut paths),
-                None => (pattern.as_str(), &mut names),
+                None if text.contains('/') => (text, &mut paths),
+                None => (text, &mut names),
             };
-            let glob = GlobBuilder::new(text.trim_end_matches('/')).literal_separator(true).build().map_err(wrong)?;
-            set.add(glob);
+            set.add(GlobBuilder::new(text).literal_separator(true).build().map_err(wrong)?);
         }
         let built = |set: &GlobSetBuilder| {
             set.build().map_err(|error| {
@@ -63,15 +93,15 @@ impl Patterns {
                     .with_detail(format!("patterns that are too large together: {}", error.kind()))
             })
         };
-        Ok(Patterns { names: built(&names)?, paths: built(&paths)? })
+        Ok(Globs { names: built(&names)?, paths: built(&paths)? })
     }
 
     fn is_empty(&self) -> bool {
         self.names.is_empty() && self.paths.is_empty()
     }
 
-    fn matches(&self, path: &Path, name: &OsStr) -> bool {
-        self.names.is_match(Path::new(name)) || self.paths.is_match(path)
+    fn matches(&self, path: Option<&Path>, name: &OsStr) -> bool {
+        self.names.is_match(Path::new(name)) || path.is_some_and(|path| self.paths.is_match(path))
     }
 }
 
@@ -82,7 +112,7 @@ mod tests {
     fn is_copied(options: Options, path: &str) -> bool {
         let filter = Filter::new(&options).unwrap();
         let path = Path::new(path);
-        !filter.excludes(path, path.file_name().unwrap(), false)
+        !filter.excludes(Some(path), path.file_name().unwrap(), false)
     }
 
     #[test]
@@ -108,8 +138,36 @@ mod tests {
     #[test]
     fn directories_need_not_be_included() {
         let filter = Filter::new(&Options::new().include("*.rs").exclude("target/")).unwrap();
-        assert!(!filter.excludes(Path::new("src"), OsStr::new("src"), true));
-        assert!(filter.excludes(Path::new("a/target"), OsStr::new("target"), true));
+        assert!(!filter.excludes(Some(Path::new("src")), OsStr::new("src"), true));
+        assert!(filter.excludes(Some(Path::new("a/target")), OsStr::new("target"), true));
+    }
+
+    /// Symptom: `--exclude build/` took files of that name, too: they were in no backup.
+    #[test]
+    fn a_slash_at_the_end_is_for_directories() {
+        let filter = Filter::new(&Options::new().exclude("build/").exclude("/a/b/").exclude("deep/**/x/")).unwrap();
+        let excludes = |path: &str, is_directory| {
+            let path = Path::new(path);
+            filter.excludes(Some(path), path.file_name().unwrap(), is_directory)
+        };
+        for path in ["build", "sub/build", "a/b", "deep/1/2/x"] {
+            assert!(excludes(path, true) && !excludes(path, false), "{path}");
+        }
+        assert!(!excludes("sub/a/b", true) && !excludes("builds", true));
+        for (pattern, instead) in [("src/", "**/src/**"), ("/src/", "/src/**"), ("a/src/", "a/src/**")] {
+            let Err(failure) = Filter::new(&Options::new().include(pattern)) else { panic!("{pattern}") };
+            assert_eq!(failure.kind(), FailureKind::Usage);
+            assert!(failure.to_string().ends_with(&format!("include {instead}")), "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_source_that_was_named_has_a_name_and_no_path() {
+        let filter = Filter::new(&Options::new().include("*.c").exclude("secret*").exclude("/top").exclude("/**"));
+        let filter = filter.unwrap();
+        let excludes = |name: &str, is_directory| filter.excludes(None, OsStr::new(name), is_directory);
+        assert!(!excludes("a.c", false) && excludes("a.o", false) && excludes("secret.c", false));
+        assert!(!excludes("src", true) && excludes("secrets", true) && !excludes("top", true));
     }
 
     #[test]

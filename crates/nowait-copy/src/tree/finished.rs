@@ -1,34 +1,59 @@
 //! Files that an earlier, interrupted copy has finished.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::Tree;
-use super::entry::{Entry, is_modified_alike};
+use super::entry::Entry;
+use super::links::identity;
+use crate::metadata;
 use crate::os::data;
 
 /// Bytes that are compared at a time.
 const BLOCK_BYTES: usize = 256 << 10;
 
 impl Tree<'_> {
-    /// True if `old` has the entry's size, times, owner and mode, and its bytes: size and times are
-    /// no proof, since clocks of file systems are coarse.
-    pub(super) fn is_finished(&self, entry: &Entry<'_>, old: &Stat) -> bool {
+    /// Returns why an entry need not be copied, if `old` is its copy already: it has the entry's size,
+    /// time and bytes. Its other metadata are set where they differ.
+    pub(super) fn finished(&self, entry: &Entry<'_>, old: &Stat) -> Option<&'static str> {
+        let source = entry.file.as_ref()?.as_fd();
+        let target = self.open_same(entry, source, old)?;
+        let target = target.as_fd();
+        let subject = metadata::Subject {
+            stat: &entry.stat,
+            path: &entry.paths.target,
+            needs_owner: true,
+            needs_mode: true,
+            may_have_acl: true,
+        };
+        if metadata::is_alike((source, &entry.stat), (target, old), &self.process) {
+            return Some("it is complete");
+        }
+        // It has names that are none of the source's: they keep what they have.
+        if old.st_nlink > entry.stat.st_nlink {
+            return None;
+        }
+        if !self.shared.options.dry_run {
+            self.warn(metadata::renew(source, target, &subject, &self.process));
+        }
+        Some("it is complete, but for its metadata")
+    }
+
+    /// Opens `old` if it has the entry's size, modification time and bytes: size and time are no proof,
+    /// since clocks of file systems are coarse. None also for what cannot be read.
+    fn open_same(&self, entry: &Entry<'_>, source: BorrowedFd<'_>, old: &Stat) -> Option<OwnedFd> {
         let Entry { dir, stat, target_name, .. } = entry;
-        let (Some(source), Some(target_dir)) = (&entry.file, dir.target()) else { return false };
-        let is_alike = stat.st_size == old.st_size
-            && (stat.st_mode, stat.st_uid, stat.st_gid) == (old.st_mode, old.st_uid, old.st_gid)
-            && is_modified_alike(stat, old);
-        if !is_alike {
-            return false;
+        if stat.st_size != old.st_size || !self.is_modified_alike(dir, stat, old) {
+            return None;
         }
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        // What cannot be read is copied anew.
-        rustix::fs::openat(target_dir, *target_name, flags, Mode::empty())
-            .is_ok_and(|target| self.has_same_bytes(source.as_fd(), target.as_fd(), size).unwrap_or(false))
+        let target = rustix::fs::openat(dir.target()?, *target_name, flags, Mode::empty()).ok()?;
+        let is_old = rustix::fs::fstat(&target).is_ok_and(|found| identity(&found) == identity(old));
+        let is_same = is_old && self.has_same_bytes(source, target.as_fd(), size).unwrap_or(false);
+        is_same.then_some(target)
     }
 
     /// Compares two files of `size` bytes. What is a hole in both is not read.

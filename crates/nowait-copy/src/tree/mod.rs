@@ -6,6 +6,7 @@ mod directory;
 mod entry;
 mod filter;
 mod finished;
+mod granularity;
 mod hard_link;
 mod links;
 mod listing;
@@ -13,8 +14,8 @@ mod node;
 mod queue;
 mod top;
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry::Vacant;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,7 +34,7 @@ use crate::os::name;
 use crate::report::{Event, Report};
 use crate::shared::Shared;
 use dir::Dir;
-use links::{Identity, Links};
+use links::{Identity, Links, identity};
 use listing::Listing;
 use queue::Queue;
 
@@ -54,6 +55,10 @@ pub(crate) struct Tree<'s> {
     targets: Mutex<Vec<Identity>>,
     /// A directory on each device that something was copied to, for a sync at the end.
     devices: Mutex<HashMap<u64, (PathBuf, OwnedFd)>>,
+    /// Sources so far, each with its target.
+    named: Mutex<HashSet<(Identity, PathBuf)>>,
+    /// Files that this copy has made, if sources go to one place: none replaces another's.
+    made: Option<Mutex<HashSet<Identity>>>,
     /// Another thread counts what there is to copy.
     is_counted: bool,
 }
@@ -73,8 +78,7 @@ enum Task {
 impl<'s> Tree<'s> {
     pub(crate) fn new(shared: &'s Shared, filter: Filter, tops: Vec<Top>, threads: usize, is_counted: bool) -> Self {
         let queue = Queue::new(threads);
-        // The last is taken first.
-        queue.push(0, (0..tops.len()).rev().map(Task::Top));
+        let is_merged = tops.iter().any(|top| top.round() > 0);
         Tree {
             shared,
             filter,
@@ -85,8 +89,19 @@ impl<'s> Tree<'s> {
             report: Mutex::default(),
             targets: Mutex::default(),
             devices: Mutex::default(),
+            named: Mutex::default(),
+            made: is_merged.then(Mutex::default),
             is_counted,
         }
+    }
+
+    /// Queues the sources of a round; false if there are none, since all rounds are done.
+    pub(crate) fn begin_round(&self, round: usize) -> bool {
+        let of_round = |number: &usize| self.tops[*number].round() == round;
+        let numbers: Vec<usize> = (0..self.tops.len()).filter(of_round).collect();
+        // The last is taken first.
+        self.queue.push(0, numbers.iter().rev().map(|number| Task::Top(*number)));
+        !numbers.is_empty()
     }
 
     /// Works until all is copied, as one of the threads.
@@ -215,6 +230,19 @@ impl<'s> Tree<'s> {
                 Err(errno) => self.fail(Failure::from_errno(Operation::Sync, path, errno)),
             }
         }
+    }
+
+    /// Remembers an entry of the target that this copy made.
+    fn note_made(&self, dir: &Dir, target_name: &CStr) {
+        let (Some(made), Some(target)) = (&self.made, dir.target()) else { return };
+        if let Ok(stat) = rustix::fs::statat(target, target_name, AtFlags::SYMLINK_NOFOLLOW) {
+            lock(made).insert(identity(&stat));
+        }
+    }
+
+    /// True for an entry of the target that this copy made.
+    fn is_made(&self, stat: &Stat) -> bool {
+        self.made.as_ref().is_some_and(|made| lock(made).contains(&identity(stat)))
     }
 
     fn fail(&self, failure: Failure) {

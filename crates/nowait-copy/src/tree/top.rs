@@ -1,7 +1,7 @@
 //! A source as it was named, and where it goes.
 
-use std::collections::HashSet;
-use std::ffi::CString;
+use std::collections::HashMap;
+use std::ffi::{CString, OsStr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -28,10 +28,12 @@ pub(crate) struct Top {
     source_name: CString,
     target_dir: PathBuf,
     target_name: CString,
+    /// Name of the source, unless that is `.`, `..` or `/`.
+    name: Option<CString>,
     /// The target was named with a slash at its end.
     needs_directory: bool,
-    /// A source before this one gets the same name.
-    is_repeated: bool,
+    /// Rounds of the copy before the one of this source: it goes where sources of those go, too.
+    round: usize,
 }
 
 impl Top {
@@ -59,12 +61,29 @@ impl Top {
         stat_argument(&self.source(), follow).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_dir())
     }
 
-    /// Marks sources whose name another before them gets: they must not replace it.
-    pub(crate) fn mark_repeated(tops: &mut [Top]) {
-        let mut names = HashSet::new();
+    /// Puts sources that go to one place in rounds, one after the other, in the order in which they were
+    /// named. What is in a source that is named as `dir/.` may meet any other.
+    pub(crate) fn put_in_rounds(tops: &mut [Top]) {
+        let mut next: HashMap<(PathBuf, CString), usize> = HashMap::new();
+        let (mut for_any, mut for_contents) = (0, 0);
         for top in tops {
-            top.is_repeated = !names.insert((top.target_dir.clone(), top.target_name.clone()));
+            let next = next.entry((top.target_dir.clone(), top.target_name.clone())).or_default();
+            let is_contents = top.target_name.as_c_str() == c".";
+            top.round = (*next).max(if is_contents { for_contents } else { for_any });
+            *next = top.round + 1;
+            for_contents = for_contents.max(top.round + 1);
+            for_any = if is_contents { top.round + 1 } else { for_any };
         }
+    }
+
+    /// Name of the source, as far as it has one.
+    pub(super) fn name(&self) -> Option<&OsStr> {
+        self.name.as_ref().map(|name| OsStr::from_bytes(name.to_bytes()))
+    }
+
+    /// Rounds before the one of this source.
+    pub(crate) fn round(&self) -> usize {
+        self.round
     }
 
     /// Path of the source.
@@ -83,11 +102,12 @@ impl Top {
             return Err(Failure::new(Operation::Copy, source, FailureKind::Usage).with_detail("a source has no name"));
         }
         // With a slash at its end a symbolic link is what it leads to.
-        let (source_dir, source_name) = match name_of(source) {
-            Some(name) if !bytes.ends_with(b"/") => (parent_of(source).to_path_buf(), name),
+        let name = name_of(source);
+        let (source_dir, source_name) = match &name {
+            Some(name) if !bytes.ends_with(b"/") => (parent_of(source).to_path_buf(), name.clone()),
             _ => (source.to_path_buf(), c".".to_owned()),
         };
-        Ok(Top { source_dir, source_name, target_dir, target_name, needs_directory: false, is_repeated: false })
+        Ok(Top { source_dir, source_name, target_dir, target_name, name, needs_directory: false, round: 0 })
     }
 }
 
@@ -114,11 +134,12 @@ impl Tree<'_> {
             return;
         }
         match self.open_top(top) {
-            Ok((dir, true)) => {
+            Ok(None) => {}
+            Ok(Some((dir, true))) => {
                 self.directory(thread, &dir, &top.source_name, &top.target_name);
                 self.end_task(dir);
             }
-            Ok((dir, false)) => {
+            Ok(Some((dir, false))) => {
                 self.entry(thread, &dir, &top.source_name, &top.target_name, FileType::Unknown);
                 self.end_task(dir);
             }
@@ -126,8 +147,9 @@ impl Tree<'_> {
         }
     }
 
-    /// Opens the directories of a source and its copy. True if the source is a directory.
-    fn open_top(&self, top: &Top) -> Result<(Arc<Dir>, bool)> {
+    /// Opens the directories of a source and its copy; none if the source is left out. True if the
+    /// source is a directory.
+    fn open_top(&self, top: &Top) -> Result<Option<(Arc<Dir>, bool)>> {
         let opened = |operation, path: &Path, errno| Failure::from_errno(operation, path, errno);
         let source = open_path(&top.source_dir, PLACE).map_err(|e| opened(Operation::Open, &top.source(), e))?;
         let follow = self.shared.options.follow;
@@ -135,10 +157,13 @@ impl Tree<'_> {
         let stat = rustix::fs::statat(&source, &*top.source_name, flags)
             .map_err(|errno| opened(Operation::Open, &top.source(), errno))?;
         let is_directory = FileType::from_raw_mode(stat.st_mode).is_dir();
-        if top.is_repeated {
-            return Err(Failure::new(Operation::Copy, &top.source(), FailureKind::NameCollision)
-                .with_detail(format!("this copy makes {} of another source", shown(&top.target())))
-                .with_advice("copy them to different directories, or one after the other"));
+        if top.name().is_some_and(|name| self.filter.excludes(None, name, is_directory)) {
+            self.skipped(&top.source(), "a pattern leaves it out");
+            return Ok(None);
+        }
+        if !lock(&self.named).insert((identity(&stat), top.target())) {
+            self.skipped(&top.source(), "it is named more than once");
+            return Ok(None);
         }
         if top.needs_directory && !is_directory && !top.target().is_dir() {
             let kind = FailureKind::System(nowait::ErrorKind::NotFound);
@@ -147,12 +172,14 @@ impl Tree<'_> {
                 .with_advice("make it first, or leave out the slash"));
         }
         let target = open_target_dir(&top.target_dir)?;
-        if is_directory && is_inside(&target, identity(&stat), top.target_name.as_c_str() != c".") {
+        let target_stat =
+            rustix::fs::fstat(&target).map_err(|errno| opened(Operation::Stat, &top.target_dir, errno))?;
+        // A file system that is mounted below the source is not entered.
+        let may_be_met = !self.shared.options.one_file_system || target_stat.st_dev == stat.st_dev;
+        if is_directory && may_be_met && is_inside(&target, identity(&stat), top.target_name.as_c_str() != c".") {
             return Err(Failure::new(Operation::Copy, &top.source(), FailureKind::IntoItself)
                 .with_detail(format!("the target {} lies inside it", shown(&top.target()))));
         }
-        let target_stat =
-            rustix::fs::fstat(&target).map_err(|errno| opened(Operation::Stat, &top.target_dir, errno))?;
         if is_directory {
             lock(&self.targets).push(identity(&target_stat));
         }
@@ -161,7 +188,7 @@ impl Tree<'_> {
         let paths = Paths { source: top.source_dir.clone(), target: top.target_dir.clone() };
         let relative = PathBuf::new();
         let dir = Dir::new(None, source, Some(target), paths, relative, identity(&stat), place, false, None);
-        Ok((Arc::new(dir), is_directory))
+        Ok(Some((Arc::new(dir), is_directory)))
     }
 }
 
@@ -216,6 +243,20 @@ mod tests {
         for path in ["", ".", "..", "a/.", "a/..", "a/./", "/", "//"] {
             assert_eq!(name(path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn sources_that_go_to_one_place_have_rounds_of_their_own() {
+        let rounds = |sources: &[&str]| {
+            let top = |source: &&str| Top::into_directory(Path::new(source), Path::new("to")).unwrap();
+            let mut tops: Vec<Top> = sources.iter().map(top).collect();
+            Top::put_in_rounds(&mut tops);
+            tops.iter().map(Top::round).collect::<Vec<_>>()
+        };
+        assert_eq!(rounds(&["a", "b", "x/c"]), [0, 0, 0]);
+        assert_eq!(rounds(&["x/a", "b", "y/a", "z/a", "c"]), [0, 0, 1, 2, 0]);
+        assert_eq!(rounds(&["x/.", "y/.", "a", "b", "z/.", "x/a"]), [0, 1, 2, 2, 3, 4]);
+        assert_eq!(rounds(&["a", "x/a", "b", "y/."]), [0, 1, 0, 2]);
     }
 
     #[test]
