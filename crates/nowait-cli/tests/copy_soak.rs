@@ -1,0 +1,279 @@
+//! `nowait copy` for as long as it is let: a tree of all that copies get wrong, to a file system that the
+//! seed chooses, ended at random moments and gone on with, until the copy is as `cp -a` makes it; and
+//! all the while another user tries to read what the source keeps from them.
+//!
+//! Ignored without being asked for, since it ends by the clock:
+//!
+//!     NOWAIT_SOAK_SECONDS=120 cargo test --release -p nowait-cli --test copy_soak -- --ignored --nocapture
+//!
+//! `NOWAIT_SOAK_SECONDS`: how long rounds are begun (60 without it); `NOWAIT_TEST_SEED`: the first round's
+//! seed. Each round prints its own, which makes that round the first one.
+
+mod copying;
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use copying::mounts::{Kind, Mount, or_skip};
+use copying::rng::Rng;
+use copying::{
+    COPIED, INTERRUPTED, NOBODY, assert_same_across, can_check, child, count_from, expect, names, noise, nowait_copy,
+    said, torture, words_as_command,
+};
+use rustix::fs::{Dir, Mode, OFlags, openat};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{Gid, Uid};
+
+const SECONDS: usize = 60;
+/// Copies of a round that are ended before their time, at most.
+const ENDS_MAX: usize = 4;
+
+/// Options that change how bytes and names come to the disk.
+const WAYS: [&[&str]; 9] = [
+    &[],
+    &["--sync=file"],
+    &["--sync=all"],
+    &["--cache-neutral"],
+    &["--reflink=never", "--jobs=1"],
+    &["--resume"],
+    &["--resume", "--cache-neutral"],
+    &["--verify"],
+    &["--update"],
+];
+
+const SECRET: &[u8] = b"SECRET";
+const PUBLIC: &[u8] = b"PUBLIC";
+/// Where in the tree the files are that not all may read.
+const SECRETS: &str = "secrets";
+
+/// Files that a user of root's group may not read, each for another reason; and one that all may.
+fn secrets(dir: &Path) {
+    fs::create_dir(dir).unwrap();
+    let closed = dir.join("closed");
+    fs::create_dir(&closed).unwrap();
+    for number in 0..30_usize {
+        // Short files have a temporary name where they replace others; of long ones --resume keeps a part.
+        let len = if number < 5 { 9 << 20 } else { [100, 20_000, 900_000][number % 3] };
+        let (dir, list, mode) = match number % 5 {
+            // The mode has the mask's bits in the group's place.
+            0 => (dir, Some("u::rw-,u:1000:r--,g::---,m::r--,o::---"), 0o640),
+            1 => (dir, Some("u::rw-,u:65534:---,g::r--,m::r--,o::r--"), 0o644),
+            2 => (dir, None, 0o600),
+            3 => (dir, None, 0o000),
+            _ => (&*closed, None, 0o666),
+        };
+        let path = dir.join(format!("{number}"));
+        fs::write(&path, [SECRET, &noise(number as u64, len)].concat()).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        list.iter().for_each(|list| _ = expect(0, Command::new("setfacl").args(["--set", list]).arg(&path)));
+    }
+    fs::write(dir.join("public"), PUBLIC).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+/// What the other user read, and how often they tried.
+#[derive(Default)]
+struct Spied {
+    secrets: Mutex<Vec<String>>,
+    public: AtomicU64,
+    tries: AtomicU64,
+    has_ended: AtomicBool,
+}
+
+/// Reads all that it can below these directories, as another user of root's group.
+fn spy(roots: &[&File], spied: &Spied) {
+    // Of this thread alone.
+    rustix::thread::set_thread_groups(&[]).unwrap();
+    let root = Some(Gid::ROOT);
+    rustix::thread::set_thread_res_gid(root, root, root).unwrap();
+    let nobody = Some(Uid::from_raw(NOBODY));
+    rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+    while !spied.has_ended.load(Relaxed) {
+        for root in roots {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            if let Ok(target) = openat(root, format!("target/{SECRETS}"), flags, Mode::empty()) {
+                look_into(target.as_fd(), spied);
+            }
+        }
+    }
+}
+
+fn look_into(dir: BorrowedFd<'_>, spied: &Spied) {
+    let Ok(entries) = Dir::read_from(dir) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_name() != c"." && entry.file_name() != c"..") {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        spied.tries.fetch_add(1, Relaxed);
+        let Ok(opened) = openat(dir, entry.file_name(), flags, Mode::empty()) else { continue };
+        if entry.file_type().is_dir() {
+            look_into(opened.as_fd(), spied);
+            continue;
+        }
+        let mut bytes = [0; 6];
+        match rustix::io::pread(&opened, &mut bytes, 0) {
+            Ok(_) if bytes == SECRET => {
+                let stat = rustix::fs::fstat(&opened).unwrap();
+                let name = entry.file_name().to_string_lossy();
+                spied.secrets.lock().unwrap().push(format!("{name}, mode {:o}", stat.st_mode & 0o7777));
+            }
+            Ok(_) if bytes == PUBLIC => _ = spied.public.fetch_add(1, Relaxed),
+            _ => {}
+        }
+    }
+}
+
+/// A file system to copy to.
+struct Place {
+    kind: Kind,
+    mount: Mount,
+    root: File,
+    /// Time of a whole copy.
+    whole: Duration,
+}
+
+impl Place {
+    fn new(kind: Kind, source: &Path) -> Option<Place> {
+        let mount = Mount::or_skip(kind)?;
+        let root = File::open(mount.path()).unwrap();
+        let place = Place { kind, mount, root, whole: Duration::ZERO };
+        expect(COPIED, words_as_command("cp -a").args([source, &place.reference()]));
+        let began = Instant::now();
+        expect(COPIED, &mut place.copy(source, &[]));
+        let whole = began.elapsed();
+        fs::remove_dir_all(place.target()).unwrap();
+        Some(Place { whole, ..place })
+    }
+
+    /// A copy by `cp`: what the file system can keep of the source.
+    fn reference(&self) -> PathBuf {
+        self.mount.path().join("reference")
+    }
+
+    fn target(&self) -> PathBuf {
+        self.mount.path().join("target")
+    }
+
+    fn copy(&self, source: &Path, options: &[&str]) -> Command {
+        let mut command = nowait_copy();
+        command.args(options).arg("-T").args([source, &self.target()]).stdout(Stdio::null());
+        command
+    }
+
+    /// Removes what killed copies left.
+    fn remove_left(&self) -> bool {
+        let pattern = ["-name", ".nowait-copy-*", "-o", "-name", ".*.nowait-part", "-o", "-name", ".*.nowait-journal"];
+        let mut find = Command::new("find");
+        let found =
+            find.arg(self.target()).args(["("]).args(pattern).args([")", "-print", "-delete"]).output().unwrap();
+        assert!(found.status.success(), "{}", said(&found));
+        !found.stdout.is_empty()
+    }
+
+    fn round(&self, source: &Path, rng: &mut Rng) {
+        let sizes = self.target().join("sizes");
+        // Files that replace others have names from the start, which can be spied on.
+        fs::create_dir(self.target()).unwrap();
+        for _ in 0..3 {
+            let mut copy = nowait_copy();
+            copy.args(WAYS[rng.below(WAYS.len())]).args(["--bwlimit=40M", "-T"]).arg(source.join(SECRETS));
+            expect(COPIED, copy.arg(self.target().join(SECRETS)));
+        }
+        if rng.below(2) == 0 {
+            // Half of the files are there in another version.
+            fs::create_dir_all(&sizes).unwrap();
+            for name in names(&source.join("sizes")).iter().step_by(2) {
+                fs::write(sizes.join(name), "old").unwrap();
+                let long_ago = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(900_000_000);
+                File::options().write(true).open(sizes.join(name)).unwrap().set_modified(long_ago).unwrap();
+            }
+        }
+        for _ in 0..rng.below(ENDS_MAX + 1) {
+            let options = WAYS[rng.below(WAYS.len())];
+            let after = Duration::from_micros(rng.below(self.whole.as_micros() as usize * 11 / 10 + 1) as u64);
+            let signal = [Signal::KILL, Signal::KILL, Signal::INT, Signal::TERM][rng.below(4)];
+            let about = format!("{:?}, {options:?}, {signal:?} after {after:?} of {:?}", self.kind, self.whole);
+            let child = self.copy(source, options).stderr(Stdio::piped()).spawn().unwrap();
+            thread::sleep(after);
+            kill_process(Pid::from_child(&child), signal).unwrap();
+            let output = child.wait_with_output().unwrap();
+            // None: it was killed, also by a signal before there was a handler.
+            assert!(
+                [None, Some(COPIED), Some(INTERRUPTED)].contains(&output.status.code()),
+                "{about}: {}",
+                said(&output)
+            );
+            for name in names(&source.join("sizes")) {
+                let Ok(bytes) = fs::read(sizes.join(&name)) else { continue };
+                let is_whole = bytes == b"old" || bytes == fs::read(source.join("sizes").join(&name)).unwrap();
+                assert!(is_whole, "{about}: {name} is neither old nor new");
+            }
+        }
+        let verify: &[&str] = if rng.below(3) == 0 { &["--verify"] } else { &[] };
+        expect(COPIED, self.copy(source, &["--resume"]).args(verify));
+        if self.remove_left() {
+            // That changes times of directories.
+            expect(COPIED, &mut self.copy(source, &["--resume"]));
+        }
+        assert_same_across(&self.reference(), &self.target());
+        fs::remove_dir_all(self.target()).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "ends by the clock: NOWAIT_SOAK_SECONDS"]
+fn copies_are_whole_and_private_however_often_they_are_ended() {
+    let is_root = if child::is_root() { Ok(()) } else { Err("other users and mounts need root".to_owned()) };
+    if or_skip("root", is_root).is_none() || !can_check() {
+        return;
+    }
+    let Some(origin) = Mount::or_skip(Kind::Ext4) else { return };
+    let source = origin.path().join("source");
+    fs::create_dir(&source).unwrap();
+    torture::make(&source);
+    secrets(&source.join(SECRETS));
+    torture::age(&source);
+    let kinds = [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Tmpfs, Kind::Overlay];
+    let places: Vec<Place> = kinds.into_iter().filter_map(|kind| Place::new(kind, &source)).collect();
+    assert!(!places.is_empty());
+    let roots: Vec<&File> = places.iter().map(|place| &place.root).collect();
+    let (spied, mut seeds) = (Spied::default(), Rng::for_test());
+    let seconds = count_from("NOWAIT_SOAK_SECONDS", SECONDS);
+    let (began, mut rounds) = (Instant::now(), 0_u64);
+    let mut seed = match std::env::var("NOWAIT_TEST_SEED") {
+        Ok(text) => text.parse().unwrap(),
+        Err(_) => seeds.next(),
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| spy(&roots, &spied));
+        let _ends = Ends(&spied.has_ended);
+        while rounds == 0 || began.elapsed() < Duration::from_secs(seconds as u64) {
+            eprintln!("round {rounds}: NOWAIT_TEST_SEED={seed}");
+            let mut rng = Rng::new(seed);
+            let place = &places[rng.below(places.len())];
+            place.round(&source, &mut rng);
+            let read = spied.secrets.lock().unwrap();
+            assert!(read.is_empty(), "{:?}: another user read {read:?}", place.kind);
+            drop(read);
+            rounds += 1;
+            seed = seeds.next();
+        }
+    });
+    let (tries, public) = (spied.tries.load(Relaxed), spied.public.load(Relaxed));
+    assert!(public > 0, "who spied could read nothing at all, in {tries} tries");
+    eprintln!("{rounds} rounds; another user tried {tries} times, and read the public file {public} times");
+}
+
+/// Ends the thread that spies, also where a round fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
