@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use copying::{SOME_NOT, directory, names, noise, nowait_copy};
+use copying::{SOME_NOT, directory, eventually, names, noise, nowait_copy};
 
 /// Copies large files slowly while `meanwhile` works on them; returns what was said, and its code.
 fn changed_meanwhile(dir: &Path, meanwhile: impl Fn(&Path) + Send + Sync) -> (Option<i32>, String) {
@@ -27,7 +27,7 @@ fn changed_meanwhile(dir: &Path, meanwhile: impl Fn(&Path) + Send + Sync) -> (Op
                 thread::sleep(Duration::from_millis(20));
             }
         });
-        let output = nowait_copy().args(["--bwlimit=6M", "--jobs=1", "source", "target"]).current_dir(dir).output();
+        let output = nowait_copy().args(["--bwlimit=2M", "--jobs=1", "source", "target"]).current_dir(dir).output();
         ended.store(true, Ordering::Relaxed);
         output.unwrap()
     });
@@ -61,7 +61,7 @@ fn a_file_that_shrinks_is_told() {
     let (code, said) = changed_meanwhile(dir.path(), |source| {
         let file = File::options().write(true).open(source.join("second")).unwrap();
         let len = file.metadata().unwrap().len();
-        file.set_len(len.saturating_sub(100_000)).unwrap();
+        file.set_len(len.saturating_sub(100)).unwrap();
     });
     assert!(names_the_second(&said), "{said}");
     assert_eq!(code, Some(SOME_NOT), "{said}");
@@ -92,13 +92,13 @@ fn a_file_that_vanishes_is_told_and_the_others_copied() {
         fs::write(source.join(format!("file {number:02}")), noise(number, 256 << 10)).unwrap();
     }
     let child = nowait_copy()
-        .args(["--bwlimit=4M", "--jobs=1", "source", "target"])
+        .args(["--bwlimit=512K", "--jobs=1", "source", "target"])
         .current_dir(dir.path())
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    thread::sleep(Duration::from_millis(700));
     let target = dir.path().join("target");
+    eventually("a file", || (target.is_dir() && !names(&target).is_empty()).then_some(()));
     let gone: Vec<String> = names(&source).into_iter().filter(|name| !target.join(name).exists()).collect();
     assert!(gone.len() > 2, "it was not slowed down");
     // The last of them, whatever the order: none is being read now but one.

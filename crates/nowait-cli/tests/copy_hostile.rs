@@ -5,17 +5,15 @@ mod copying;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Duration;
 
 use copying::mounts::{Kind, Mount};
 use copying::{
-    COPIED, NOBODY, NOTHING, Nobody, SOME_NOT, contents, directory, expect, names, noise, nowait_copy, said,
+    COPIED, NOBODY, NOTHING, Nobody, SOME_NOT, contents, directory, expect, has_begun, names, noise, nowait_copy, said,
 };
 
 /// A tree with a file that takes some seconds at a low rate, and directories that come after it.
@@ -29,25 +27,19 @@ fn slow_tree(root: &Path) {
 /// what was said.
 fn copied_while(dir: &Path, options: &[&str], meanwhile: impl FnOnce()) -> (Option<i32>, String) {
     let mut child = nowait_copy()
-        .args(["--bwlimit=1M", "--jobs=1", "--reflink=never", "--json", "-T"])
+        .args(["--bwlimit=400K", "--jobs=1", "--reflink=never", "--progress=always", "-T"])
         .args(options)
         .args(["source", "target"])
         .current_dir(dir)
-        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The first event: both directories are open. The first file takes two seconds.
-    let mut events = BufReader::new(child.stdout.take().unwrap());
-    let mut first = String::new();
-    events.read_line(&mut first).unwrap();
-    assert!(first.contains(r#""event":"directory""#), "{first}");
-    thread::sleep(Duration::from_millis(200));
+    // Both directories are open and listed. The first file takes five seconds.
+    let mut rest = has_begun(&mut child);
     meanwhile();
-    let mut others = String::new();
-    events.read_to_string(&mut others).unwrap();
-    let output = child.wait_with_output().unwrap();
-    (output.status.code(), said(&output))
+    let mut said = String::new();
+    rest.read_to_string(&mut said).unwrap();
+    (child.wait().unwrap().code(), said)
 }
 
 /// Symptom: the copy went wherever the link led that took its directory's place.

@@ -4,14 +4,13 @@
 mod copying;
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use copying::mounts::{Kind, Mount};
-use copying::{COPIED, INTERRUPTED, Nobody, directory, expect, names, noise, nowait_copy, said};
+use copying::{COPIED, INTERRUPTED, Nobody, directory, eventually, expect, has_begun, names, noise, nowait_copy, said};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// As short as files are that have a temporary name from the start, where they replace others.
@@ -27,11 +26,7 @@ fn slow_copy(source: &Path, target: &Path) -> Child {
     let before = temporary_names(dir);
     let mut command = nowait_copy();
     let child = command.args(["--bwlimit=64K", "--reflink=never"]).args([source, target]).spawn().unwrap();
-    let began = Instant::now();
-    while temporary_names(dir).iter().all(|name| before.contains(name)) {
-        assert!(began.elapsed() < Duration::from_secs(20), "it has no temporary name: {:?}", names(dir));
-        thread::sleep(Duration::from_millis(5));
-    }
+    eventually("a temporary name", || temporary_names(dir).into_iter().find(|name| !before.contains(name)));
     child
 }
 
@@ -156,15 +151,19 @@ fn a_copy_without_resume_takes_away_what_one_with_it_left() {
     fs::write(&target, "old").unwrap();
     let start = || {
         let mut command = nowait_copy();
-        command.args(["--resume", "--bwlimit=8M"]).args([&source, &target]).stderr(Stdio::null()).spawn().unwrap()
+        command.args(["--resume", "--bwlimit=1M"]).args([&source, &target]).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let part_bytes = || {
+        let part = names(dir.path()).into_iter().find(|name| name.ends_with(".nowait-part"))?;
+        Some(fs::metadata(dir.path().join(part)).unwrap().len())
     };
     let child = start();
-    thread::sleep(Duration::from_millis(800));
+    eventually("a part", || part_bytes().filter(|bytes| *bytes > 0));
     kill(child);
     assert_eq!(names(dir.path()).len(), 4, "{:?}", names(dir.path()));
     // Of a copy that is at work they stay.
-    let live = start();
-    thread::sleep(Duration::from_millis(300));
+    let (before, live) = (part_bytes(), start());
+    eventually("a part that grows", || (part_bytes() > before).then_some(()));
     expect(COPIED, nowait_copy().args([&source, &target]));
     assert_eq!(names(dir.path()).len(), 4, "{:?}", names(dir.path()));
     kill(live);
@@ -182,7 +181,7 @@ fn ignoring(signals: &str, dir: &Path) -> Child {
     Command::new("sh")
         .args(["-c", &format!("trap '' {signals}; exec \"$@\""), "sh"])
         .args(program)
-        .args(["--bwlimit=1M", "--json", "source", "target"])
+        .args(["--bwlimit=512K", "--progress=always", "--json", "source", "target"])
         .current_dir(dir)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -190,10 +189,12 @@ fn ignoring(signals: &str, dir: &Path) -> Child {
         .unwrap()
 }
 
-fn signalled(child: Child, signal: Signal) -> std::process::Output {
-    thread::sleep(Duration::from_millis(1000));
-    kill_process(Pid::from_raw(child.id().try_into().unwrap()).unwrap(), signal).unwrap();
-    child.wait_with_output().unwrap()
+fn signalled(mut child: Child, signal: Signal) -> std::process::Output {
+    let mut rest = has_begun(&mut child);
+    kill_process(Pid::from_child(&child), signal).unwrap();
+    let mut stderr = Vec::new();
+    rest.read_to_end(&mut stderr).unwrap();
+    std::process::Output { stderr, ..child.wait_with_output().unwrap() }
 }
 
 /// Symptom: a copy under `nohup` ended when its terminal was closed.

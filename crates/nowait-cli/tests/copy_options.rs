@@ -290,7 +290,7 @@ fn a_rate_is_kept_and_progress_is_shown() {
         let shown = expect(COPIED, &mut command);
         let took = began.elapsed();
         // Each of several threads may be a block ahead.
-        assert!(took > Duration::from_millis(2200) && took < Duration::from_secs(30), "{options:?}: {took:?}");
+        assert!(took > Duration::from_millis(2200), "{options:?}: {took:?}");
         let lines: Vec<&str> = shown.lines().collect();
         let line = lines.iter().find(|line| line.contains(" left")).unwrap_or_else(|| panic!("{shown}"));
         assert!(line.contains(" of 12 MiB, ") && line.contains(" of 3 files, ") && line.contains("/s, "), "{line}");

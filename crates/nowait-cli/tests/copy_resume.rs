@@ -7,8 +7,6 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use copying::torture::age;
 use copying::{
@@ -35,13 +33,9 @@ fn left(dir: &Path, what: &str) -> Option<PathBuf> {
 
 /// A slow copy that is in its middle.
 fn half_done(dir: &Path, mut copy: Command) -> Child {
-    copy.args(["--resume", "--reflink=never", "--bwlimit=8M", "source", "target"]).current_dir(dir);
+    copy.args(["--resume", "--reflink=never", "--bwlimit=4M", "source", "target"]).current_dir(dir);
     let child = copy.stderr(Stdio::null()).spawn().unwrap();
-    let began = Instant::now();
-    while left(dir, "part").is_none_or(|part| fs::metadata(part).unwrap().len() < 6 << 20) {
-        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", names(dir));
-        thread::sleep(Duration::from_millis(2));
-    }
+    eventually("half a part", || left(dir, "part").filter(|part| fs::metadata(part).unwrap().len() >= 6 << 20));
     child
 }
 
@@ -119,10 +113,8 @@ fn what_was_left_is_believed_only_if_it_is_right() {
         let path = |name: &str| left.dir.path().join(name);
         let mut command = nowait_copy();
         command.args(["--resume", "--reflink=never"]).args(options).args([path("source"), path("target")]);
-        let began = Instant::now();
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(COPIED), "{what}, {options:?}: {}", said(&output));
-        assert!(began.elapsed() < Duration::from_secs(20), "{what}, {options:?}: {:?}", began.elapsed());
         assert!(fs::read(path("target")).unwrap() == noise(7, BYTES), "{what}, {options:?}: other bytes");
         assert_eq!(fs::read(&left.precious).unwrap(), PRECIOUS, "{what}, {options:?}");
         let is_dir = |name: &String| left.dir.path().join(name).is_dir();
@@ -169,7 +161,7 @@ fn a_read_only_directory_of_its_user_is_gone_on_with() {
     fs::set_permissions(path("source"), fs::Permissions::from_mode(0o555)).unwrap();
     for (options, then) in [(&["--resume"][..], 0o555), (&[], 0o111), (&["--resume"], 0o000)] {
         let mut copy = nobody.copy();
-        copy.args(["--resume", "--reflink=never", "--bwlimit=8M", "-T", "source", "target"]).current_dir(&dir);
+        copy.args(["--resume", "--reflink=never", "--bwlimit=1M", "-T", "source", "target"]).current_dir(&dir);
         let mut child = copy.stderr(Stdio::null()).spawn().unwrap();
         eventually("a part", || left_below(&path("target")).filter(|part| fs::metadata(part).unwrap().len() > 0));
         let pid = rustix::process::Pid::from_child(&child);

@@ -8,7 +8,6 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use common::cold;
 use common::mounts::{Kind, Mount};
@@ -182,14 +181,8 @@ mod blocks_are_shared_where_they_can_be {
 
 /// Pages of a file in the page cache; those of uncached writes go when they were written back.
 fn stay_cached(path: &Path) -> usize {
-    let until = Instant::now() + Duration::from_secs(10);
-    loop {
-        match cold::cached_pages(path) {
-            0 => return 0,
-            pages if Instant::now() > until => return pages,
-            _ => std::thread::sleep(Duration::from_millis(10)),
-        }
-    }
+    common::eventually(|| cold::cached_pages(path) == 0);
+    cold::cached_pages(path)
 }
 
 fn neutral(kind: Kind) {

@@ -19,8 +19,9 @@ pub(crate) mod child {
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, ChildStderr, Command, Output};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
@@ -76,6 +77,20 @@ pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T
         assert!(Instant::now() < deadline, "{what}: not within the deadline");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Waits until a copy has begun: reads what it says on a piped stderr up to a line of progress with some
+/// bytes. Returns what is left to read. The command has `--progress=always`, which prints a line a
+/// second, and a rate at which it takes many.
+#[track_caller]
+pub(crate) fn has_begun(child: &mut Child) -> BufReader<ChildStderr> {
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !(line.contains("/s") && !line.starts_with("0 B")) {
+        line.clear();
+        assert!(said.read_line(&mut line).unwrap() > 0, "it has ended before it was seen to be at work");
+    }
+    said
 }
 
 /// On the disk of the build: the system's temporary directory may be in memory.

@@ -13,7 +13,7 @@ use crate::shared::Shared;
 
 /// A copy that is cancelled on its way, after which the names are there that `--resume` needs.
 fn interrupted(source: &Path, target: &Path, options: &Options) {
-    let shared = Shared::new(options.clone().resume(true).reflink(Reflink::Never).bytes_per_second_max(Some(20 << 20)));
+    let shared = Shared::new(options.clone().resume(true).reflink(Reflink::Never).bytes_per_second_max(Some(8 << 20)));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while shared.meter.progress().bytes < 10 << 20 {
