@@ -42,6 +42,14 @@ pub enum Event {
         /// Time that it waited.
         elapsed: Duration,
     },
+    /// Retention by age ([`Retention::age`](super::Retention::age)) met times that a clock which was
+    /// set has made, when the log was opened: a step back from one to the next, or to now, or one of
+    /// more than a year ahead. Such a step makes no record older.
+    #[non_exhaustive]
+    ClockDoubted {
+        /// Number of such steps.
+        steps: u64,
+    },
     /// A write failed: nothing more is acknowledged.
     #[non_exhaustive]
     Failed {

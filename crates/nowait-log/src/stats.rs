@@ -52,6 +52,9 @@ pub struct LogStats {
     pub segments_recycled: u64,
     /// Segments removed.
     pub segments_removed: u64,
+    /// Steps of the wall clock that retention by age did not count when the log was opened; see
+    /// [`Event::ClockDoubted`](crate::Event::ClockDoubted).
+    pub clock_doubts: u64,
     /// Watermark blocks written because the log had become idle.
     pub watermark_blocks: u64,
     /// Measurement by which the strategy was chosen; none where it was given.
@@ -153,6 +156,7 @@ pub(crate) struct Numbers {
     pub(crate) segments_prepared: u64,
     pub(crate) segments_recycled: u64,
     pub(crate) segments_removed: u64,
+    pub(crate) clock_doubts: u64,
     queued_ns: Histogram<u32>,
     written_ns: Histogram<u32>,
     batch: Histogram<u32>,
@@ -176,6 +180,7 @@ impl Default for Numbers {
             segments_prepared: 0,
             segments_recycled: 0,
             segments_removed: 0,
+            clock_doubts: 0,
             queued_ns: histogram(),
             written_ns: histogram(),
             batch: histogram(),
@@ -218,6 +223,7 @@ impl Numbers {
             segments_prepared: self.segments_prepared,
             segments_recycled: self.segments_recycled,
             segments_removed: self.segments_removed,
+            clock_doubts: self.clock_doubts,
             written_buckets: buckets(&self.written_ns),
             rotations: self.rotations,
             spares_missed: self.spares_missed,

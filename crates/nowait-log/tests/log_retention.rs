@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use common::{Watchdog, eventually, mounts, on};
 use nowait::ErrorKind;
@@ -113,26 +113,115 @@ fn a_log_retains_an_age() {
     while log.maintain() {}
     assert_eq!(log.stats().segments, 1, "the segment that is written stays, whatever its age");
     log.close().wait().unwrap();
+}
 
-    // Of an earlier opening the files' times count; and an idle log's thread wakes for it.
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A closed log of 40 records, each of which was written a day after the one before.
+fn of_forty_days(sim: &Sim) {
+    let (log, _) = Log::open(DIR, &simulated(sim)).wait().unwrap();
+    for _ in 0..40 {
+        commit(&log, 3000);
+        while log.maintain() {}
+        sim.advance(DAY);
+    }
+    log.close().wait().unwrap();
+}
+
+/// Opens a log that retains `days`, and tells its first record then, and its doubts of the clock.
+fn retaining(sim: &Sim, days: u32) -> (u64, u64) {
+    let told = Arc::new(AtomicU64::new(0));
+    let to = told.clone();
+    let options = simulated(sim).retain(Retention::age(days * DAY)).on_event(move |event| {
+        if let Event::ClockDoubted { steps, .. } = event {
+            to.store(*steps, Relaxed);
+        }
+    });
+    let (log, recovery) = Log::open(DIR, &options).wait().unwrap();
+    assert_eq!((recovery.first_lsn, recovery.last_lsn), (1, 40));
+    while log.maintain() {}
+    let (first, doubts) = (first_lsn(&log), log.stats().clock_doubts);
+    assert!(eventually(|| told.load(Relaxed) == doubts));
+    log.close().wait().unwrap();
+    (first, doubts)
+}
+
+/// Symptom: an opening took the files' times for those of the records, and a clock of 1970 gave up
+/// records of a second ago.
+#[test]
+fn the_age_of_records_does_not_depend_on_a_clock_that_was_set() {
+    let logged = || {
+        let sim = Sim::manual(1);
+        of_forty_days(&sim);
+        sim
+    };
+    // As the clock says: records 30 to 40 are younger than eleven days.
+    let (first, doubts) = retaining(&logged(), 11);
+    assert!((25..=30).contains(&first) && doubts == 0, "{first}");
+    // The last segment with records stays, however old it is.
+    let sim = logged();
+    sim.advance(300 * DAY);
+    let (first, doubts) = retaining(&sim, 11);
+    assert!((30..=40).contains(&first) && doubts == 0, "{first}");
+    // A clock that is not set, or set back by days.
+    for since_1970 in [Duration::ZERO, DAY, Duration::from_secs(1_767_225_600) + 5 * DAY] {
+        let sim = logged();
+        sim.set_clock(since_1970);
+        let (first, doubts) = retaining(&sim, 11);
+        assert!(first == 1 && doubts > 0, "{since_1970:?}: {first} {doubts}");
+    }
+    // Decades ahead: what passed while the log was written counts, and no more.
+    let sim = logged();
+    sim.set_clock(Duration::from_secs(4_000_000_000));
+    let (first, doubts) = retaining(&sim, 11);
+    assert!((25..=30).contains(&first) && doubts == 1, "{first} {doubts}");
+    // Written with a clock of 1970, which is right since.
+    let sim = Sim::manual(1);
+    sim.set_clock(DAY);
+    of_forty_days(&sim);
+    sim.set_clock(Duration::from_secs(1_800_000_000));
+    let (first, doubts) = retaining(&sim, 100);
+    assert!(first == 1 && doubts == 1, "{first} {doubts}");
+}
+
+/// A clock that jumps while the log is open does nothing at all.
+#[test]
+fn an_open_log_ages_by_the_time_that_passes() {
+    let sim = Sim::manual(1);
+    let (log, _) = Log::open(DIR, &simulated(&sim).retain(Retention::age(10 * DAY))).wait().unwrap();
+    for _ in 0..20 {
+        commit(&log, 3000);
+        while log.maintain() {}
+    }
+    for since_1970 in [0, 4_000_000_000, 1_700_000_000] {
+        sim.set_clock(Duration::from_secs(since_1970));
+        sim.advance(2 * DAY);
+        while log.maintain() {}
+        assert_eq!(first_lsn(&log), 1, "{since_1970}");
+    }
+    sim.advance(5 * DAY);
+    while log.maintain() {}
+    assert_eq!(log.stats().segments, 1);
+    log.close().wait().unwrap();
+}
+
+/// The thread of an idle log wakes when a segment is old enough, and sleeps when none is.
+#[test]
+fn an_idle_log_gives_up_what_has_become_old() {
     let dir = mounts::temp_dir();
     let path = dir.path().join("log");
-    let options = options().segment_bytes(16 << 10);
+    let age = Duration::from_millis(300);
+    let options = options().segment_bytes(16 << 10).retain(Retention::age(age));
     let (log, _) = Log::open(&path, &options).wait().unwrap();
     for _ in 0..20 {
         commit(&log, 3000);
     }
-    log.close().wait().unwrap();
-    let seconds_ago = |seconds| SystemTime::now() - Duration::from_secs(seconds);
-    for entry in fs::read_dir(&path).unwrap() {
-        let entry = entry.unwrap();
-        if entry.path().extension().is_some_and(|end| end == "seg") {
-            fs::File::options().write(true).open(entry.path()).unwrap().set_modified(seconds_ago(3598)).unwrap();
-        }
-    }
-    let (log, recovery) = Log::open(&path, &options.retain(Retention::age(AGE))).wait().unwrap();
-    assert_eq!(recovery.first_lsn, 1);
     assert!(eventually(|| log.stats().segments == 1));
+    log.close().wait().unwrap();
+    // Of an earlier opening the last segment with records stays beside the empty one.
+    let (log, recovery) = Log::open(&path, &options).wait().unwrap();
+    assert_eq!(recovery.last_lsn, 20);
+    assert!(eventually(|| log.stats().segments == 2));
     log.close().wait().unwrap();
 }
 

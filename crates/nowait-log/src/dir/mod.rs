@@ -20,7 +20,7 @@ use nowait::{Allocate, Buf, DirectIo, Error, ErrorKind, ErrorOp, File, Nowait, O
 pub(crate) use blocks::{Behind, Blocks, Broken, Run, SEARCHED_AT_END, Segment, Sought};
 pub(crate) use lock::{DirLock, LentLock};
 pub(crate) use names::Names;
-pub(crate) use prefix::lsn_by_bytes;
+pub(crate) use prefix::{Ages, lsn_by_bytes};
 pub use window::Unreadable;
 pub(crate) use window::Window;
 

@@ -4,11 +4,12 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::calibrate;
 use super::commit::{Live, Retired, Rules, Shared, Start};
-use super::dir::{CONTROL_TEMPORARY, Contents, DirLock, LogDir, Segment, is_direct, lsn_by_bytes};
+use super::dir::{Ages, CONTROL_TEMPORARY, Contents, DirLock, LogDir, Segment, is_direct, lsn_by_bytes};
+use super::event::Event;
 use super::format::{Control, End, Epochs, LogId, Measured, NUMBER_MAX, SegmentHeader};
 use super::maintenance::{self, Done};
 use super::options::{Durability, Options, SEGMENT_BYTES_MIN, Scan, Strategy, Submitter, SyncPolicy};
@@ -207,21 +208,6 @@ fn make(dir: &LogDir, options: &Options) -> Result<()> {
     dir.write_control(&control)
 }
 
-/// Times since segments were last written, as far as they are known.
-fn ages(dir: &LogDir, segments: &[Segment]) -> Vec<(u64, Duration)> {
-    let now = SystemTime::now();
-    let age = |segment: &Segment| {
-        let number = segment.header.number;
-        let metadata = dir.open(number, false, false).and_then(|file| file.metadata().wait());
-        let changed = metadata.ok().and_then(|metadata| metadata.modified().ok());
-        // A time to come: the clock was set back.
-        let age = changed.and_then(|changed| now.duration_since(changed).ok()).unwrap_or(Duration::ZERO);
-        (number, age)
-    };
-    // The current one has not ended.
-    segments.iter().take(segments.len().saturating_sub(1)).map(age).collect()
-}
-
 fn new_id() -> LogId {
     use std::hash::{BuildHasher, Hasher};
     // Each hasher has random keys.
@@ -289,7 +275,7 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
         made = prepare(wanted);
     }
     if is_full(&made) && recovery.damage.is_empty() {
-        let lsn = retained_from(&options.retention.0, &chain);
+        let lsn = retained_from(&dir, &options.retention.0, &chain);
         if dir.give_up_before(lsn, &mut recorded, &mut chain)? {
             control.oldest = recorded.oldest;
             recovery.first_lsn = chain.first().map_or(end.lsn + 1, |segment| segment.header.first_lsn());
@@ -359,7 +345,11 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
         is_measured: options.sync == SyncPolicy::Auto,
     };
     let current = Live::new(number, bytes, file);
-    let ages = if let Rule::Age(_) = options.retention.0 { ages(&dir, &segments) } else { Vec::new() };
+    let Ages { segments: ages, doubts } = match (&options.retention.0, segments.split_last()) {
+        // The current one has not ended.
+        (Rule::Age(_), Some((_, older))) => ages(&dir, older),
+        _ => Ages::default(),
+    };
     let start = |now| Start { epoch, current, segments, recorded, epochs, ages, now };
     let retention = (options.retention.clone(), options.observer.clone(), options.hooks.clone());
     let shared = Arc::new(Shared::new(dir, control, rules, retention, Arc::downgrade(lock), start));
@@ -381,16 +371,26 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
     if !lost.is_empty() {
         shared.dir.sync()?;
     }
-    shared.state().retired = empty;
+    let mut state = shared.state();
+    state.retired = empty;
+    state.numbers.clock_doubts = doubts;
+    drop(state);
+    if doubts > 0 {
+        shared.tell_event(|| Event::ClockDoubted { steps: doubts });
+    }
     Ok((shared, recovery))
 }
 
 /// First record that a retention keeps of a log that is not open yet.
-fn retained_from(rule: &Rule, chain: &[Segment]) -> u64 {
+fn retained_from(dir: &LogDir, rule: &Rule, chain: &[Segment]) -> u64 {
     match rule {
+        Rule::All => 0,
         Rule::Bytes(bytes) => lsn_by_bytes(chain, 0, *bytes).unwrap_or(u64::MAX),
-        // By age, when the log is open.
-        Rule::Age(_) | Rule::All => 0,
+        Rule::Age(age) => ages(dir, chain).lsn_by_age(chain, *age),
         Rule::Before(first) => first_needed(&**first),
     }
+}
+
+fn ages(dir: &LogDir, segments: &[Segment]) -> Ages {
+    Ages::of(segments, u64::try_from(dir.instance.wall_clock().as_millis()).unwrap_or(u64::MAX))
 }

@@ -224,16 +224,23 @@ impl<F: Clone> State<F> {
     }
 
     /// First record of the oldest segment whose last record is younger than `age`, or of unknown
-    /// age.
+    /// age, or that is the last one with records.
     pub(crate) fn lsn_by_age(&self, age: Duration, now: Instant) -> u64 {
         let is_old = |number: u64| self.ended(number).is_some_and(|ended| ended.age(now) >= age);
         let kept = self.segments.iter().find(|segment| !is_old(segment.header.number));
-        kept.map_or(0, |oldest| oldest.header.first_lsn())
+        kept.map_or(0, |oldest| oldest.header.first_lsn()).min(self.first_of_last())
     }
 
-    /// Time until the oldest segment is `age` old.
+    /// First record of the last segment that holds any which are durable; 0 if there is none.
+    fn first_of_last(&self) -> u64 {
+        let firsts = self.segments.iter().rev().map(|segment| segment.header.first_lsn());
+        firsts.into_iter().find(|first| *first <= self.durable).unwrap_or(0)
+    }
+
+    /// Time until the oldest segment is `age` old; None where it does not go by age.
     pub(crate) fn next_expiry(&self, age: Duration, now: Instant) -> Option<Duration> {
-        let oldest = self.segments.first()?;
+        let next = self.segments.get(1)?;
+        let oldest = self.segments.first().filter(|_| next.header.first_lsn() <= self.first_of_last())?;
         self.ended(oldest.header.number).map(|ended| age.saturating_sub(ended.age(now)))
     }
 
