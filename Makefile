@@ -4,7 +4,7 @@
 CARGO ?= cargo
 LOCKED := --locked
 
-.PHONY: help test c-tools loom locks tools-test python-test python-test-all stores-test integrations losses tables lint bench \
+.PHONY: help test soak c-tools loom locks tools-test python-test python-test-all stores-test integrations losses tables lint bench \
 	bench-check fio-check peers-test kernels kernels-smoke oldest-rust advisories semver install uninstall
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make advisories   known vulnerabilities of dependencies, and withdrawn versions; needs cargo-deny and the network"
 	@echo "make semver BASE=v0.1.0   breaks of the interface since that tag; needs cargo-semver-checks"
 	@echo "make install   the C library, below PREFIX (default: /usr/local); make uninstall removes it (docs/guide/c.md)"
+	@echo "make soak    minutes of random operations, kills and faults; not part of make test (soak/README.md)"
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
 	@echo "make fio-check  whether fio measures the same, where it is installed"
 	@echo "make peers-test  bench-peers builds, and its ways do what they say; not part of make test"
@@ -106,6 +107,10 @@ PACKAGES ?= nowait nowait-log nowait-probe
 semver:
 	@test -n "$(BASE)" || { echo "which release? make semver BASE=v0.1.0"; exit 2; }
 	$(CARGO) semver-checks $(PACKAGES:%=--package %) --all-features --baseline-rev $(BASE)
+
+soak:
+	cd soak && $(CARGO) clippy $(LOCKED) --all-targets -- -D warnings
+	cd soak && $(CARGO) test $(LOCKED) --release -- --test-threads=1
 
 oldest-rust:
 	tools/oldest-rust

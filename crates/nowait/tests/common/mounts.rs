@@ -158,6 +158,13 @@ impl Mount {
         Ok(Mount { point, _below: None, _dir: dir })
     }
 
+    /// Mounts an image of ext4 that is there already.
+    pub(crate) fn of_ext4(image: &Path) -> Result<Mount, String> {
+        let (dir, point) = folder_and_point()?;
+        mount_image(image, &point)?;
+        Ok(Mount { point, _below: None, _dir: dir })
+    }
+
     /// A folder of a btrfs in which anybody may write, and whose files may take `bytes` together
     /// (`btrfs-quota(8)`).
     pub(crate) fn folder_with_quota(&self, bytes: u64) -> Result<PathBuf, String> {

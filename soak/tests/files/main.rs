@@ -1,0 +1,199 @@
+//! Tasks of every kind of executor change and read the same files in every way of calling, and give
+//! up what they started, for `NOWAIT_SOAK_SECONDS` in each environment. Every byte that is read
+//! must be one that some order of the changes explains, and nothing may hang.
+
+#[path = "../../../crates/nowait/tests/common/mod.rs"]
+mod common;
+mod model;
+mod step;
+mod world;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use common::mounts::{self, Kind, Mount};
+use common::{child, rng::Rng};
+use nowait::{Engine, Nowait};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use world::{Executor, World};
+
+/// A task that has not ended an operation for so long hangs.
+const HANG: Duration = Duration::from_secs(30);
+
+#[test]
+fn with_a_ring() {
+    child::play("ring");
+}
+
+#[test]
+fn without_io_uring() {
+    child::play("refused");
+}
+
+/// Requests are in flight when io_uring is refused.
+#[test]
+fn without_io_uring_from_some_time_on() {
+    child::play("refused later");
+}
+
+#[test]
+fn with_libaio() {
+    child::play("libaio");
+}
+
+#[test]
+fn with_the_pool() {
+    child::play("pool");
+}
+
+#[test]
+fn on_xfs() {
+    on(Kind::Xfs);
+}
+
+#[test]
+fn on_btrfs() {
+    on(Kind::Btrfs);
+}
+
+#[test]
+fn on_ext4_with_a_journal() {
+    on(Kind::Ext4);
+}
+
+#[test]
+fn on_tmpfs() {
+    on(Kind::Tmpfs);
+}
+
+fn on(kind: Kind) {
+    let Some(mount) = Mount::or_skip(kind) else { return };
+    child::play_at("mounted", mount.path());
+}
+
+#[test]
+fn child() {
+    let Some(role) = child::role() else { return };
+    let nowait = Nowait::builder().write_bytes_max(256 << 10, 1 << 20).pool_threads_max(6);
+    let nowait = match &*role {
+        "libaio" => nowait.engine(Engine::Aio),
+        "pool" => nowait.engine(Engine::Pool),
+        "refused" => {
+            refuse_io_uring();
+            nowait
+        }
+        _ => nowait,
+    };
+    let nowait = nowait.build().unwrap();
+    let later = (role == "refused later").then_some(refuse_io_uring as fn());
+    if role == "mounted" {
+        return torture(&nowait, &child::path(), later);
+    }
+    torture(&nowait, mounts::temp_dir().path(), later);
+}
+
+/// Refuses io_uring to all threads of this process from now on.
+fn refuse_io_uring() {
+    let calls = [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+    let filter = SeccompFilter::new(
+        calls.into_iter().map(|call| (call, vec![])).collect(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::EPERM as u32),
+        std::env::consts::ARCH.try_into().unwrap(),
+    );
+    let program: BpfProgram = filter.unwrap().try_into().unwrap();
+    seccompiler::apply_filter_all_threads(&program).unwrap();
+}
+
+fn torture(nowait: &Nowait, dir: &Path, later: Option<fn()>) {
+    let seed = nowait_soak::seed();
+    eprintln!("{}: NOWAIT_TEST_SEED={seed}", dir.display());
+    let world = World::new(nowait, dir);
+    let mut rng = Rng::new(seed);
+    let mut tasks = Tasks::start(&world, &mut rng);
+    let (begun, duration) = (Instant::now(), Duration::from_secs(nowait_soak::seconds()));
+    let mut later = later;
+    while begun.elapsed() < duration && !world.hangs(HANG) {
+        std::thread::sleep(Duration::from_millis(200));
+        if begun.elapsed() > duration / 3 {
+            later.take().into_iter().for_each(|refuse| refuse());
+        }
+    }
+    world.stop.store(true, Relaxed);
+    tasks.wait(&world);
+    world.check_at_the_end(dir);
+    eprintln!("{} operations, {} given up: {:?}", world.operations(), world.given_up.load(Relaxed), nowait.stats());
+    world.assert_no_fault();
+}
+
+/// The threads that run tasks.
+struct Tasks(Vec<std::thread::JoinHandle<()>>);
+
+impl Tasks {
+    /// Starts 12 tasks each on an attached and another tokio runtime, 4 on a current-thread one, 8
+    /// on smol, 6 each on 3 threads of `block_on`, and 3 threads that run one alone.
+    fn start(world: &Arc<World>, rng: &mut Rng) -> Tasks {
+        let mut number = 0;
+        let mut tasks = |executor: Executor, count: usize| -> Vec<_> {
+            let task = |_| {
+                number += 1;
+                step::run(world.clone(), executor, number, Rng::new(rng.next()))
+            };
+            (0..count).map(task).collect()
+        };
+        let mut threads = Vec::new();
+        let mut thread = |run: Box<dyn FnOnce() + Send>| threads.push(std::thread::spawn(run));
+        for (workers, attached) in [(3, true), (2, false)] {
+            let (nowait, tasks) = (world.nowait.clone(), tasks(Executor::Tokio, 12));
+            thread(Box::new(move || {
+                let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
+                runtime.unwrap().block_on(async {
+                    if attached {
+                        nowait.attach_tokio().unwrap();
+                    }
+                    let tasks: Vec<_> = tasks.into_iter().map(tokio::spawn).collect();
+                    futures::future::join_all(tasks).await.into_iter().for_each(|task| task.unwrap());
+                });
+            }));
+        }
+        let single = tasks(Executor::CurrentThread, 4);
+        thread(Box::new(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let local = tokio::task::LocalSet::new();
+            local.block_on(&runtime, async {
+                let tasks = single.into_iter().enumerate();
+                let tasks =
+                    tasks.map(|(i, task)| if i % 2 == 0 { tokio::spawn(task) } else { tokio::task::spawn_local(task) });
+                let tasks: Vec<_> = tasks.collect();
+                futures::future::join_all(tasks).await.into_iter().for_each(|task| task.unwrap());
+            });
+        }));
+        let on_smol: Vec<_> = tasks(Executor::Other, 8).into_iter().map(smol::spawn).collect();
+        thread(Box::new(move || drop(smol::block_on(futures::future::join_all(on_smol)))));
+        for _ in 0..3 {
+            let together = tasks(Executor::Other, 6);
+            thread(Box::new(move || drop(nowait::block_on(futures::future::join_all(together)))));
+            let alone = tasks(Executor::Alone, 1);
+            thread(Box::new(move || drop(futures::executor::block_on(futures::future::join_all(alone)))));
+        }
+        Tasks(threads)
+    }
+
+    fn wait(&mut self, world: &World) {
+        let until = Instant::now() + 3 * HANG;
+        while self.0.iter().any(|thread| !thread.is_finished()) {
+            if world.hangs(HANG) || Instant::now() > until {
+                world.fault("tasks do not end".into());
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        for thread in self.0.drain(..) {
+            if thread.join().is_err() {
+                world.fault("a task has panicked".into());
+            }
+        }
+    }
+}
