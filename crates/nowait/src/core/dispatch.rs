@@ -58,7 +58,7 @@ impl Target<'_> {
             return self.run_in_queue(file, request);
         }
         let outcome = pool.run_on(file, request);
-        file.record_writeback_error(request, &outcome);
+        file.note_answer(request, &outcome);
         outcome
     }
 
@@ -73,7 +73,7 @@ impl Target<'_> {
                 _ => pool.run_on(file, request),
             }
         };
-        file.record_writeback_error(request, &outcome);
+        file.note_answer(request, &outcome);
         pool.resume(file.queues(), QueueKind::Syncs);
         outcome
     }

@@ -9,6 +9,7 @@ use std::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use super::ahead::Ahead;
 use crate::buf::{BUF_ALIGNMENT, Buf, locking};
 use crate::sys;
 
@@ -58,6 +59,7 @@ pub(crate) struct Direct {
     refused: AtomicBool,
     /// The same file through the page cache, opened on first use.
     cached: OnceLock<OwnedFd>,
+    pub(crate) ahead: Ahead,
     /// Held to write past the page cache (shared) or through it (alone) on a thread: a write may
     /// turn into the other kind on its way, when the device turns out to need more.
     turn: RwLock<()>,
@@ -66,8 +68,9 @@ pub(crate) struct Direct {
 impl Direct {
     pub(crate) fn new(alignment: Alignment) -> Direct {
         let Alignment { memory, offset } = alignment;
-        let refused = AtomicBool::new(false);
-        Direct { memory: memory.into(), offset: offset.into(), refused, cached: OnceLock::new(), turn: RwLock::new(()) }
+        let (memory, offset, refused) = (memory.into(), offset.into(), AtomicBool::new(false));
+        let (cached, ahead, turn) = (OnceLock::new(), Ahead::default(), RwLock::new(()));
+        Direct { memory, offset, refused, cached, ahead, turn }
     }
 
     pub(crate) fn alignment(&self) -> Alignment {

@@ -12,9 +12,10 @@
 //! such a write goes alone (`core/throttle.rs`), and leaves no page behind that is not written
 //! back.
 //!
-//! The room has two floors. `device.rs`, `plan.rs` and `edges.rs` lie below operations, which have
+//! The room has two floors. `device.rs`, `ahead.rs`, `plan.rs` and `edges.rs` lie below operations, which have
 //! the types of them; `run.rs` and `submit.rs` above, on what operations and plain calls give.
 
+mod ahead;
 mod device;
 mod edges;
 mod plan;

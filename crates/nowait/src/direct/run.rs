@@ -41,6 +41,13 @@ pub(crate) fn run(
                 file.align(believed, transfer, Direction::Write)?;
                 !flags.contains(WriteFlags::ATOMIC)
             }
+            Request::ReserveAhead { offset, length } => {
+                let reserved = direct.ahead.reserve(file.handle.descriptor()?, *offset, *length);
+                return reserved.map(|()| Done::Nothing);
+            }
+            Request::GiveBack => {
+                return direct.ahead.give_back(file.handle.descriptor()?).map(|()| Done::Nothing);
+            }
             _ => false,
         };
         // Other requests may have learned since it was made ready, which may have been long ago.

@@ -300,6 +300,8 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
         Request::Allocate { mode, offset, length } => {
             sys::retry(|| rustix::fs::fallocate(fd()?, *mode, *offset, *length)).map(|()| Done::Nothing)
         }
+        // Of direct I/O (`direct/run.rs`).
+        Request::ReserveAhead { .. } | Request::GiveBack => Err(Errno::OPNOTSUPP),
         Request::Rename { from, to, replace } => {
             let flags = if *replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
             let renamed = sys::retry(|| rustix::fs::renameat_with(from.dir(), &*from.path, to.dir(), &*to.path, flags));

@@ -147,6 +147,8 @@ impl Ring {
                 | Request::SyncRange { .. }
                 | Request::SetLen(_)
                 | Request::Allocate { .. }
+                | Request::ReserveAhead { .. }
+                | Request::GiveBack
                 | Request::Rename { .. }
                 | Request::Remove(_)
                 | Request::SyncDir(_)

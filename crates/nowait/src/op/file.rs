@@ -245,6 +245,10 @@ impl OpenFile {
             // The bytes that are cut off, or that a longer file gains.
             Request::SetLen(length) => Change::of(Span { start: *length, end: u64::MAX }),
             Request::Allocate { offset, length, .. } => Change::of(Span::new(*offset, *length)),
+            // Beside no other that changes the file's length.
+            Request::ReserveAhead { offset, .. } => Change::of(Span { start: *offset, end: u64::MAX }),
+            // It depends on all that was written where the file ends by then.
+            Request::GiveBack => Change::of(Span { start: 0, end: u64::MAX }),
             _ => return None,
         })
     }
@@ -305,9 +309,31 @@ impl OpenFile {
         }
     }
 
+    /// Takes note of an answer, whether or not anyone waits for it: of lost data that it reports,
+    /// and of the file's length. Before the change's turn ends. (Not of attempts, which report no
+    /// error, and move nothing past the page cache.)
+    pub(crate) fn note_answer(&self, request: &Request, outcome: &Outcome) {
+        self.record_writeback_error(request, outcome);
+        match request {
+            Request::SetLen(length) if outcome.is_ok() => self.end.store(*length, Relaxed),
+            Request::Allocate { .. } | Request::ReserveAhead { .. } | Request::GiveBack => self.forget_end(),
+            _ => {}
+        }
+        let Some(Direct { ahead, .. }) = &self.direct else { return };
+        match request {
+            Request::Write(transfer, flags) if transfer.done() > 0 && !flags.contains(WriteFlags::APPEND) => {
+                let (offset, _) = transfer.asked();
+                ahead.reaches(offset + transfer.done() as u64);
+            }
+            Request::Allocate { offset, length, .. } if outcome.is_ok() => ahead.reaches(offset + length),
+            Request::SetLen(_) if outcome.is_ok() => ahead.forget(),
+            _ => {}
+        }
+    }
+
     /// Records lost data that an answer reports. (For syncs [`OpenFile::synced`] does that, once:
     /// many may share the answer, and it may be acknowledged before the last of them has got it.)
-    pub(crate) fn record_writeback_error(&self, request: &Request, outcome: &Outcome) {
+    fn record_writeback_error(&self, request: &Request, outcome: &Outcome) {
         if let Err(errno) = outcome {
             if self.learns_of_failures(request) && !matches!(request, Request::Sync { .. }) {
                 self.note_failure(*errno);

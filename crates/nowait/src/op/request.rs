@@ -66,6 +66,13 @@ pub(crate) enum Request {
         offset: u64,
         length: u64,
     },
+    /// Reserves space behind the end of a file with direct I/O, for a stream; the file grows.
+    ReserveAhead {
+        offset: u64,
+        length: u64,
+    },
+    /// Takes back the length that streams have reserved ahead.
+    GiveBack,
     Rename {
         from: PathAt,
         to: PathAt,

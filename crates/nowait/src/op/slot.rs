@@ -394,7 +394,7 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> 
         file.begun.fetch_sub(inner.begun, Relaxed);
     }
     if let (Owner::File(file), Some(request)) = (&owner, &inner.request) {
-        file.record_writeback_error(request, &outcome);
+        file.note_answer(request, &outcome);
     }
     let held = inner.held.take();
     let stage = std::mem::replace(&mut inner.stage, Stage::Taken);

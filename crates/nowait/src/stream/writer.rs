@@ -10,13 +10,12 @@ use rustix::io::Errno;
 
 use super::{Caller, Step, Stream, wait};
 use crate::buf::{BUF_ALIGNMENT, Buf};
-use crate::error::{BufferResult, Error, ErrorOp, Result, Written};
+use crate::error::{BufferResult, Error, ErrorOp, Result};
 use crate::file::File;
 use crate::op::{Done, Request};
 use crate::operation::Started;
 use crate::sys::{WriteFlags, fork_generation};
 use crate::turn;
-use crate::write::Allocate;
 
 /// Sizes of a writer's requests.
 #[derive(Clone, Copy)]
@@ -49,8 +48,10 @@ const PLAIN_BYTES_MIN: usize = 64 << 10;
 /// Writes a file in order; see the [module's text](super).
 ///
 /// With direct I/O a growing file is extended ahead, since extending writes wait for one another.
-/// Until [`finish`](Writer::finish), [`sync_data`](Writer::sync_data) or a flush it may be longer
-/// than what was written, with zeros at its end, to other readers and after a crash. Nothing else
+/// Until [`finish`](Writer::finish), [`sync_data`](Writer::sync_data), a flush, or the end of a
+/// dropped writer's writes ([`File::settled`]) it may be longer than what was written, with zeros at
+/// its end, to other readers and after a crash. It gets its length again from all that was written
+/// through this [`File`] and its clones, by other writers too. Nothing else, such as another process,
 /// may extend the file meanwhile.
 ///
 /// A later call returns the error of a write behind it; every call after that fails, too. Nothing
@@ -70,13 +71,13 @@ pub struct Writer {
     position: u64,
     behind: VecDeque<Behind>,
     behind_bytes: usize,
-    /// Where the file ended before, or ends by the writes that are done.
-    end: Option<u64>,
-    /// End of its space, at most: a reservation that failed may have been made in part.
-    reserved: u64,
+    /// End of the file, or of the space that it was given; none if it was not looked at.
+    reserved: Option<u64>,
     reserve_next: u64,
     reserving: Option<(u64, Started<Result<()>>)>,
-    restoring: Option<(u64, Started<Result<()>>)>,
+    /// Space was reserved ahead, and is to be given back.
+    is_ahead: bool,
+    giving_back: Option<Started<Result<()>>>,
     syncing: Option<Started<Result<()>>>,
     pub(super) failed: Option<Error>,
     /// Caller that used it last.
@@ -88,7 +89,6 @@ pub struct Writer {
 }
 
 struct Behind {
-    offset: u64,
     length: usize,
     write: Started<BufferResult<Buf>>,
 }
@@ -103,11 +103,11 @@ impl Writer {
             position: offset,
             behind: VecDeque::new(),
             behind_bytes: 0,
-            end: None,
-            reserved: 0,
+            reserved: None,
             reserve_next: RESERVED_BYTES_FIRST,
             reserving: None,
-            restoring: None,
+            is_ahead: false,
+            giving_back: None,
             syncing: None,
             failed: None,
             caller: Caller::Task,
@@ -182,30 +182,23 @@ impl Writer {
             let _ = ready!(self.poll_send(context, caller));
         }
         let _ = ready!(self.poll_room(context, 0));
-        if let Some((to, reserving)) = &mut self.reserving {
-            let to = *to;
-            let _ = ready!(Pin::new(reserving).poll(context));
-            (self.reserved, self.reserving) = (to, None);
+        if std::mem::take(&mut self.is_ahead) {
+            let giving_back = caller.submit(|| self.file.give_back().submit());
+            // In its turn after a reservation that is under way.
+            (self.reserved, self.reserving) = (None, None);
+            self.giving_back = Some(giving_back.finish_on_drop());
         }
-        ready!(self.poll_restored(context));
-        if let Some(end) = self.end.filter(|end| self.reserved > *end) {
-            self.restoring = Some((end, caller.submit(|| self.file.set_len(end).submit())));
-            ready!(self.poll_restored(context));
-        }
+        ready!(self.poll_given_back(context));
         Poll::Ready(self.failed.clone().map_or(Ok(()), Err))
     }
 
-    /// Accept nothing while the file is cut to its length: it could be cut off.
-    fn poll_restored(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if let Some((end, restoring)) = &mut self.restoring {
-            let end = *end;
-            let restored = ready!(Pin::new(restoring).poll(context));
-            self.restoring = None;
-            match restored {
-                Ok(()) => self.reserved = end,
-                Err(error) => {
-                    self.fail(error);
-                }
+    /// Accept nothing meanwhile: where the file ends is not known.
+    fn poll_given_back(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(giving_back) = &mut self.giving_back {
+            let given_back = ready!(Pin::new(giving_back).poll(context));
+            self.giving_back = None;
+            if let Err(error) = given_back {
+                self.fail(error);
             }
         }
         Poll::Ready(())
@@ -223,25 +216,16 @@ impl Writer {
                 Poll::Pending if self.behind_bytes <= bytes => break,
                 Poll::Pending => return Poll::Pending,
             };
-            let (offset, length) = (first.offset, first.length);
+            self.behind_bytes -= first.length;
             self.behind.pop_front();
-            self.behind_bytes -= length;
-            let _ = self.written(offset, length, written);
+            let _ = self.written(written);
         }
         Poll::Ready(self.failed.clone().map_or(Ok(()), Err))
     }
 
     /// Records the result of a write.
-    fn written(&mut self, offset: u64, length: usize, written: BufferResult<Buf>) -> Result<()> {
-        let result = written.map(drop).map_err(|failed| failed.error);
-        let done = match &result {
-            Ok(()) => length as u64,
-            Err(error) => error.bytes_written().map_or(0, Written::at_least),
-        };
-        if let Some(end) = self.end.as_mut().filter(|_| done > 0) {
-            *end = (offset + done).max(*end);
-        }
-        result.map_err(|error| self.fail(error))
+    fn written(&mut self, written: BufferResult<Buf>) -> Result<()> {
+        written.map(drop).map_err(|failed| self.fail(failed.error))
     }
 
     /// Submits the buffer when there is room.
@@ -267,13 +251,13 @@ impl Writer {
             // A caller that waits is served by the plain call.
             Caller::Thread if self.file.0.open.direct.is_none() && self.behind.is_empty() => {
                 let written = write.wait();
-                return Poll::Ready(self.written(offset, length, written));
+                return Poll::Ready(self.written(written));
             }
             Caller::Thread => caller.submit(|| write.submit()),
             Caller::Task if self.behind.is_empty() => write.start(),
             Caller::Task => write.submit(),
         };
-        self.behind.push_back(Behind { offset, length, write: write.finish_on_drop() });
+        self.behind.push_back(Behind { length, write: write.finish_on_drop() });
         self.behind_bytes += length;
         Poll::Ready(Ok(()))
     }
@@ -281,21 +265,21 @@ impl Writer {
     /// Reserves the file's space up to `end`, and soon beyond. A failure is ignored: the write will
     /// report it.
     fn poll_reserved(&mut self, context: &mut Context<'_>, end: u64, caller: Caller) -> Poll<()> {
-        if self.end.is_none() {
-            let size = match self.file.0.target().run(Request::Size) {
-                Ok(Done::Size(size)) => size,
-                _ => u64::MAX,
-            };
-            (self.end, self.reserved) = (Some(size), size);
-        }
+        let size = || match self.file.0.target().run(Request::Size) {
+            Ok(Done::Size(size)) => size,
+            _ => u64::MAX,
+        };
+        let mut reserved_to = self.reserved.unwrap_or_else(size);
         loop {
+            self.reserved = Some(reserved_to);
             if let Some((to, reserving)) = &mut self.reserving {
                 let to = *to;
                 match Pin::new(reserving).poll(context) {
-                    Poll::Pending if end <= self.reserved => return Poll::Ready(()),
+                    Poll::Pending if end <= reserved_to => return Poll::Ready(()),
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(reserved) => {
-                        self.reserved = to;
+                        reserved_to = to;
+                        self.reserved = Some(to);
                         if reserved.is_err() {
                             // Not asked again: there is no room, or no way.
                             self.reserve_next = 0;
@@ -305,16 +289,15 @@ impl Writer {
                 self.reserving = None;
             }
             let ahead = end.saturating_add(RESERVED_AHEAD_BYTES);
-            let own = self.end.is_some_and(|file_end| self.reserved > file_end);
             // Within the file as it was nothing is to be reserved.
-            if self.reserve_next == 0 || ahead <= self.reserved || (end <= self.reserved && !own) {
+            if self.reserve_next == 0 || ahead <= reserved_to || (end <= reserved_to && !self.is_ahead) {
                 return Poll::Ready(());
             }
-            let from = self.reserved.max(self.position);
+            let from = reserved_to.max(self.position);
             let length = self.reserve_next.max(end.saturating_sub(from));
             self.reserve_next = (self.reserve_next * RESERVED_GROWTH).min(RESERVED_BYTES_MAX);
-            let reserving = caller.submit(|| self.file.allocate(Allocate::Reserve, from, length).submit());
-            // It may extend the file yet, which nobody can undo without waiting.
+            self.is_ahead = true;
+            let reserving = caller.submit(|| self.file.reserve_ahead(from, length).submit());
             self.reserving = Some((from + length, reserving.finish_on_drop()));
         }
     }
@@ -325,7 +308,7 @@ impl Writer {
         if caller == Caller::Task && turn::ends(context) {
             return Poll::Pending;
         }
-        ready!(self.poll_restored(context));
+        ready!(self.poll_given_back(context));
         if let Some(error) = &self.failed {
             return Poll::Ready(Err(error.clone()));
         }
@@ -349,7 +332,7 @@ impl Writer {
 
     fn poll_put(&mut self, context: &mut Context<'_>, buffer: &mut Option<Buf>, caller: Caller) -> Poll<Result<()>> {
         self.caller = caller;
-        ready!(self.poll_restored(context));
+        ready!(self.poll_given_back(context));
         if let Some(error) = &self.failed {
             return Poll::Ready(Err(error.clone()));
         }
@@ -454,20 +437,14 @@ impl Drop for Writer {
             let _ = self.finish().wait();
         }
         if self.failed.is_none() && self.filled > 0 && self.file.0.check(self.position, self.filled).is_ok() {
-            let end = self.position();
             let mut buffer = std::mem::take(&mut self.buffer);
             buffer.truncate(self.filled);
-            self.end = self.end.map(|file_end| end.max(file_end));
             // In the queue of nobody who may be gone: as by a thread that goes on.
             Caller::Thread.submit(|| self.file.write_all_at(buffer, self.position).submit()).detach();
         }
-        for Behind { offset, length, .. } in &self.behind {
-            self.end = self.end.map(|file_end| file_end.max(offset + *length as u64));
-        }
-        if self.reserving.is_none() {
-            if let Some(end) = self.end.filter(|end| self.reserved > *end) {
-                Caller::Thread.submit(|| self.file.set_len(end).submit()).detach();
-            }
+        if self.is_ahead {
+            // In its turn after all that is under way.
+            Caller::Thread.submit(|| self.file.give_back().submit()).detach();
         }
     }
 }

@@ -8,7 +8,6 @@ mod many;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 
 use rustix::fs::FallocateFlags;
@@ -207,6 +206,17 @@ impl File {
         self.change(Request::Allocate { mode, offset, length })
     }
 
+    /// Reserves space ahead of a stream's direct writes: the file grows, until
+    /// [`File::give_back`].
+    pub(crate) fn reserve_ahead(&self, offset: u64, length: u64) -> Operation<'_, Result<()>> {
+        self.change(Request::ReserveAhead { offset, length })
+    }
+
+    /// Gives the file the length again that it would have without such reservations.
+    pub(crate) fn give_back(&self) -> Operation<'_, Result<()>> {
+        self.change(Request::GiveBack)
+    }
+
     /// Makes every write that was complete at the call durable, with the metadata needed to read it
     /// back, the size included (`fdatasync(2)`). The name of a new file is not covered: see
     /// [`fs::sync_dir`](crate::fs::sync_dir).
@@ -376,30 +386,24 @@ fn wrote_all<B: WriteBuffer>(answer: Answer<'_>) -> BufferResult<B> {
 fn change_of(request: &Request) -> (ErrorOp, u64, u64) {
     match request {
         Request::SetLen(length) => (ErrorOp::SetLen, 0, *length),
-        Request::Allocate { offset, length, .. } => (ErrorOp::Allocate, *offset, *length),
+        Request::Allocate { offset, length, .. } | Request::ReserveAhead { offset, length } => {
+            (ErrorOp::Allocate, *offset, *length)
+        }
+        Request::GiveBack => (ErrorOp::SetLen, 0, 0),
         Request::SyncRange { offset, length } => (ErrorOp::Sync, *offset, *length),
         _ => (ErrorOp::Sync, 0, 0),
     }
 }
 
 fn changed(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
+    let Err(errno) = outcome else { return Ok(()) };
     let file = on.file();
-    match (outcome, &*request) {
-        (Ok(_), Request::SetLen(length)) => file.open.end.store(*length, Relaxed),
-        (Ok(_), Request::Allocate { .. }) => file.open.forget_end(),
-        (Ok(_), _) => {}
-        (Err(errno), request) => {
-            let (name, offset, length) = change_of(request);
-            let error = match request {
-                Request::Sync { .. } if file.open.has_failed() => {
-                    file.error(name, errno).of_kind(ErrorKind::SyncFailed)
-                }
-                _ => file.error(name, errno),
-            };
-            return Err(if length > 0 { error.with_range(offset, length) } else { error });
-        }
-    }
-    Ok(())
+    let (name, offset, length) = change_of(request);
+    let error = match request {
+        Request::Sync { .. } if file.open.has_failed() => file.error(name, errno).of_kind(ErrorKind::SyncFailed),
+        _ => file.error(name, errno),
+    };
+    Err(if length > 0 { error.with_range(offset, length) } else { error })
 }
 
 /// A wait for what is under way; see [`File::settled`].

@@ -70,7 +70,7 @@ impl Disk {
             match (&end, owner) {
                 (None, owner) => rest = under_way(owner.handle(), request),
                 // Before any other call to the disk.
-                (Some(outcome), Owner::File(file)) => file.record_writeback_error(request, outcome),
+                (Some(outcome), Owner::File(file)) => file.note_answer(request, outcome),
                 (Some(_), Owner::Nobody(_)) => {}
             }
             slot.put_back(work);

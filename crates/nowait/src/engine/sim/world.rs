@@ -267,7 +267,9 @@ impl World {
                 }
             }
             // A simulated file can neither be mapped, nor found by a call of std.
-            Request::Fault { .. } | Request::Call(_) => Err(Errno::OPNOTSUPP),
+            Request::Fault { .. } | Request::Call(_) | Request::ReserveAhead { .. } | Request::GiveBack => {
+                Err(Errno::OPNOTSUPP)
+            }
             Request::CreateDir(path) => {
                 let path = plain(path);
                 if self.store.node(&path).is_some() {

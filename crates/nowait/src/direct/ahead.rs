@@ -1,0 +1,77 @@
+//! Space that streams reserve ahead of direct writes, behind the end of a file, and give back.
+//!
+//! A reservation makes the file longer than what was written. The file's own length is known here:
+//! where it ended, or how far it was written since through this open file. Giving back cuts it to
+//! that, whichever of the file's streams asks. A file that has another length than the reservations
+//! gave it is left as it is: others have cut or extended it.
+//!
+//! Both calls have their turn in the order of the file's changes (`op/outstanding.rs`): neither is
+//! made beside the other, and giving back is made beside no write.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use crate::sys;
+
+/// Nothing is reserved.
+const NOTHING: u64 = u64::MAX;
+
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    /// The file's size with what was reserved.
+    reserved: AtomicU64,
+    /// The file's size without. Kept while something is reserved.
+    end: AtomicU64,
+}
+
+impl Default for Ahead {
+    fn default() -> Ahead {
+        Ahead { reserved: AtomicU64::new(NOTHING), end: AtomicU64::new(0) }
+    }
+}
+
+impl Ahead {
+    /// Reserves space, and extends the file to the end of it.
+    pub(crate) fn reserve(&self, fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), Errno> {
+        let known = self.reserved.load(SeqCst);
+        if known == NOTHING {
+            self.end.store(0, SeqCst);
+            // Before the size is looked at: a write that ends meanwhile is seen there or here.
+            self.reserved.store(0, SeqCst);
+        }
+        let size = sys::size(fd)?;
+        if known != size {
+            self.end.fetch_max(size, SeqCst);
+        }
+        let reserved = sys::retry(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), offset, length));
+        // One that fails may have been made in part.
+        self.reserved.store(sys::size(fd).unwrap_or(NOTHING), SeqCst);
+        reserved
+    }
+
+    /// Cuts the file to its own length.
+    pub(crate) fn give_back(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        let reserved = self.reserved.load(SeqCst);
+        let end = self.end.load(SeqCst);
+        if reserved != NOTHING && end < reserved && sys::size(fd)? == reserved {
+            sys::retry(|| rustix::fs::ftruncate(fd, end))?;
+        }
+        self.forget();
+        Ok(())
+    }
+
+    /// Notes that the file was written, or extended on purpose, up to `end`.
+    pub(crate) fn reaches(&self, end: u64) {
+        if self.reserved.load(SeqCst) != NOTHING {
+            self.end.fetch_max(end, SeqCst);
+        }
+    }
+
+    /// Notes that the file was given a length on purpose.
+    pub(crate) fn forget(&self) {
+        self.reserved.store(NOTHING, SeqCst);
+    }
+}
