@@ -158,6 +158,8 @@ pub(crate) enum Log {
     /// Make a damaged log continue after the last record before the damage. Everything after it,
     /// whole records included, is put aside in files that end in .damaged
     Repair(Repair),
+    /// Copy a log while a process writes it
+    Backup(Backup),
     /// Give up the oldest records of a log that no process has open, also on a full disk
     Truncate(Truncate),
     /// Kill a process that writes a log, again and again, and check that every acknowledged record
@@ -254,6 +256,26 @@ pub(crate) struct Repair {
     /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// Copy a log, which a process may write meanwhile.
+///
+/// The copy is a log that can be opened. It holds every record that was durable at the start and was
+/// not given up meanwhile. It is read and verified before it gets its name; a backup that is cut off
+/// leaves a directory beside DEST whose name ends in .partial. Files share their blocks with the log's
+/// where the file system can. A log that is damaged is not copied (exit code 7).
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Backup {
+    /// The log's directory
+    pub dir: PathBuf,
+
+    /// The copy: a directory that does not exist, or is empty
+    pub dest: PathBuf,
+
+    /// Write what the copy holds as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Give up the oldest records of a log that no process has open.

@@ -10,8 +10,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nowait::ErrorKind;
 use nowait_bench::random::Random;
 use nowait_log::{
-    Calibration, Durability, Log, Options, Recovery, Strategy, Submitter, inspect, inspect_end, read, read_aside,
-    truncate_prefix,
+    Calibration, Durability, Log, Options, Recovery, Strategy, Submitter, backup, inspect, inspect_end, read,
+    read_aside, truncate_prefix,
 };
 use serde_json::json;
 
@@ -36,6 +36,7 @@ pub(crate) fn run(command: cli::Log) -> Result<()> {
         cli::Log::Dump(options) => dump(&options),
         cli::Log::Tail(options) => tail::tail(&options),
         cli::Log::Repair(options) => repair(&options),
+        cli::Log::Backup(options) => back_up(&options),
         cli::Log::Truncate(options) => truncate(&options),
         cli::Log::Torture(options) => torture(&options),
         cli::Log::TortureWriter(options) => torture_writer(&options),
@@ -346,6 +347,22 @@ fn repair(options: &cli::Repair) -> Result<()> {
         true => Err(damage("the log is damaged: restore it from a copy, or repair it without --dry-run")),
         false => Ok(()),
     }
+}
+
+fn back_up(options: &cli::Backup) -> Result<()> {
+    let copied = match backup(&options.dir, &options.dest).wait() {
+        // Of DEST, or of what it is to be in.
+        Err(error) if error.kind() == ErrorKind::NotFound && options.dir.is_dir() => {
+            look(&options.dir)?;
+            return Err(error.into());
+        }
+        copied => of_log(&options.dir, copied)?,
+    };
+    match options.json {
+        true => say!("{}", as_json(&options.dest, &copied)),
+        false => say!("{}: {}", options.dest.display(), range(&copied)),
+    }
+    Ok(())
 }
 
 fn truncate(options: &cli::Truncate) -> Result<()> {

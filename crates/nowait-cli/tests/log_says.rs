@@ -126,3 +126,27 @@ fn the_oldest_records_are_given_up() {
     let left = said("verify", &path);
     assert!(left.contains(" to 100 in ") && !left.contains("records 1 to"), "{left}");
 }
+
+/// Of a log that this process has open.
+#[test]
+fn a_log_is_backed_up_while_it_is_written() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (path, copy) = (dir.path().join("log"), dir.path().join("copy"));
+    let (log, _) = Log::open(&path, &Options::new().create(true).segment_bytes(1 << 20)).wait().unwrap();
+    append(&log, b"one");
+    append(&log, b"two");
+    let back_up = |dir: &Path, dest: &Path| {
+        let mut nowait = Command::new(env!("CARGO_BIN_EXE_nowait"));
+        nowait.args(["log", "backup"]).arg(dir).arg(dest).output().unwrap()
+    };
+    let output = back_up(&path, &copy);
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("records 1 to 2 in "), "{output:?}");
+    assert!(said("verify", &copy).contains("records 1 to 2 in "));
+    assert_eq!(back_up(&path, &copy).status.code(), Some(2), "it is there");
+    assert_eq!(back_up(&copy.join("none"), &dir.path().join("other")).status.code(), Some(5));
+    let output = back_up(&path, &dir.path().join("none/copy"));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(5) && error.contains("none/"), "{output:?}");
+    log.close().wait().unwrap();
+}

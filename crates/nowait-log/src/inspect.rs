@@ -39,7 +39,9 @@ pub fn inspect_end(dir: impl AsRef<Path>) -> Blocking<Recovery> {
 /// # Errors
 /// As [`inspect`].
 pub fn inspect_end_in(instance: &Nowait, dir: impl AsRef<Path>) -> Blocking<Recovery> {
-    looking(instance, dir.as_ref(), |instance, dir| find(instance, dir, Scan::Tail).map(|(_, found)| found.recovery))
+    looking(instance, dir.as_ref(), |instance, dir| {
+        find(&open_dir(instance, dir)?, Scan::Tail).map(|found| found.recovery)
+    })
 }
 
 /// Reads the log in `dir` without opening it for appending: what is in it, and its records from
@@ -61,7 +63,8 @@ pub fn read(dir: impl AsRef<Path>, from_lsn: u64) -> Blocking<(Reader, Recovery)
 /// As [`inspect`].
 pub fn read_in(instance: &Nowait, dir: impl AsRef<Path>, from_lsn: u64) -> Blocking<(Reader, Recovery)> {
     looking(instance, dir.as_ref(), move |instance, dir| {
-        let (dir, found) = find(instance, dir, Scan::All)?;
+        let dir = open_dir(instance, dir)?;
+        let found = find(&dir, Scan::All)?;
         let recovery = found.recovery.clone();
         Ok((Reader::of_found(dir, found, from_lsn), recovery))
     })
@@ -94,7 +97,9 @@ pub fn read_aside_in(instance: &Nowait, dir: impl AsRef<Path>) -> Blocking<Reade
 /// # Errors
 /// As [`inspect`].
 pub fn inspect_in(instance: &Nowait, dir: impl AsRef<Path>) -> Blocking<Recovery> {
-    looking(instance, dir.as_ref(), |instance, dir| find(instance, dir, Scan::All).map(|(_, found)| found.recovery))
+    looking(instance, dir.as_ref(), |instance, dir| {
+        find(&open_dir(instance, dir)?, Scan::All).map(|found| found.recovery)
+    })
 }
 
 fn looking<T: Send + 'static>(
@@ -107,15 +112,14 @@ fn looking<T: Send + 'static>(
 }
 
 /// Looks at a log until two looks agree on what is missing.
-fn find(instance: &Nowait, dir: &Path, scan: Scan) -> Result<(LogDir, Found)> {
-    let dir = open_dir(instance, dir)?;
+pub(super) fn find(dir: &LogDir, scan: Scan) -> Result<Found> {
     // A log that is being written changes while it is read: what is missing may have come since. It
     // is believed missing when the next look misses it, too: that look begins when everything that
     // spoke of it had been written.
     const LOOKS: u32 = 50;
     let mut before: Vec<(PathBuf, u64)> = Vec::new();
     for _ in 0..LOOKS {
-        let mut found = match recover(&dir, false, scan) {
+        let mut found = match recover(dir, false, scan) {
             Ok(Some(found)) => found,
             Ok(None) => {
                 return Err(no_log(&dir.path));
@@ -130,7 +134,7 @@ fn find(instance: &Nowait, dir: &Path, scan: Scan) -> Result<(LogDir, Found)> {
         let doubts: Vec<(PathBuf, u64)> = damaged.chain(copied).collect();
         // A page that the device cannot read is not missing because of a write meanwhile.
         if !unreadable.is_empty() || doubts.iter().all(|doubt| before.contains(doubt)) {
-            return Ok((dir, found));
+            return Ok(found);
         }
         before = doubts;
     }

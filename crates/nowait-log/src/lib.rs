@@ -82,6 +82,7 @@
 //! not mounted.
 
 mod append;
+mod backup;
 mod blocking;
 mod calibrate;
 mod commit;
@@ -114,8 +115,10 @@ use format::FRAME_BYTES;
 use maintenance::Done;
 use nowait::{ErrorKind, ErrorOp, Result};
 use open::Open;
+use pin::ReaderPin;
 use ticket::Records;
 
+pub use backup::{backup, backup_in};
 pub use blocking::Blocking;
 pub use dir::Unreadable;
 pub use event::Event;
@@ -317,6 +320,21 @@ impl Log {
         Blocking::new(ErrorOp::SetLen, &self.0.shared.dir.path, move || log.0.shared.truncate_suffix(lsn))
     }
 
+    /// Copies the log to `dest`, a directory that does not exist or is empty, while it is written; as
+    /// [`backup`](backup()), which another process calls. What is in the log when it begins is pinned:
+    /// nothing of it is given up before it is copied, and the log grows meanwhile. Returns what the
+    /// copy holds: every record that was durable when the call was made.
+    ///
+    /// # Errors
+    /// As [`backup`](backup()).
+    pub fn backup(&self, dest: impl AsRef<Path>) -> Blocking<Recovery> {
+        let (log, dest) = (self.clone(), dest.as_ref().to_path_buf());
+        Blocking::new(ErrorOp::Copy, &self.0.shared.dir.path, move || {
+            let _pin = ReaderPin::of_all(&log.0.shared)?;
+            backup::copy_log(&log.0.shared.dir, &dest)
+        })
+    }
+
     /// Writes what was appended, then a watermark block that covers all of it, and ends the log:
     /// from then on appends are refused. The log can be opened again when this is ready. Tickets
     /// keep their answers. After a close that succeeded, damage is never mistaken for a torn tail.
@@ -393,7 +411,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     /// The rooms in order, as in ARCHITECTURE.md.
-    const ROOMS: [&str; 24] = [
+    const ROOMS: [&str; 25] = [
         "format",
         "os",
         "blocking",
@@ -417,6 +435,7 @@ mod tests {
         "pin",
         "reader",
         "inspect",
+        "backup",
         "follow",
     ];
 

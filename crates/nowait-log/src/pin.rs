@@ -27,6 +27,19 @@ impl ReaderPin {
         }
     }
 
+    /// Keeps all that is in the log.
+    pub(super) fn of_all(shared: &Arc<Shared>) -> Result<ReaderPin> {
+        if shared.is_forked() {
+            return Err(shared.forked());
+        }
+        let mut state = shared.state();
+        let first = state.first_lsn();
+        // The first record can be pinned.
+        let next_lsn = state.pin(first).unwrap_or_default();
+        drop(state);
+        Ok(ReaderPin { shared: shared.clone(), next_lsn })
+    }
+
     /// Lets records before `lsn` go.
     pub(super) fn follow(&self, lsn: u64) {
         // Seen late, it keeps a segment for longer.

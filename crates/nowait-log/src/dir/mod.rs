@@ -148,6 +148,15 @@ impl LogDir {
         self.dir.open_file(options, name)
     }
 
+    /// Makes the file of a segment that is not there.
+    pub(crate) fn create(&self, number: u64) -> Result<File> {
+        self.open_file(OpenOptions::new().write(true).create_new(true), &segment_name(number))
+    }
+
+    pub(crate) fn open_control(&self) -> Result<File> {
+        self.open_file(OpenOptions::new().read(true), CONTROL)
+    }
+
     pub(crate) fn remove_file(&self, name: &str) -> Result<()> {
         self.dir.remove_file(name).wait()
     }

@@ -14,7 +14,7 @@ use super::format::{Control, End, Epochs, LogId, Measured, NUMBER_MAX, SegmentHe
 use super::maintenance::{self, Done};
 use super::options::{Durability, Options, SEGMENT_BYTES_MIN, Scan, Strategy, Submitter, SyncPolicy};
 use super::os::{self, lock};
-use super::recover::{Found, Recovery, recover};
+use super::recover::{Found, Recovery, epochs_of, recover};
 use super::retention::{Rule, first_needed};
 use nowait::{Error, ErrorKind, ErrorOp, Nowait, Result};
 
@@ -313,13 +313,7 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
     }
     dir.sync()?;
     let epoch = recovery.epoch + 1;
-    let mut epochs = recorded.epochs;
-    for Segment { header, .. } in chain.iter().filter(|segment| segment.header.epoch > recorded.epochs.newest()) {
-        // The control file may be older than the log, or lost.
-        if header.epoch > epochs.newest() {
-            epochs.begin(header.epoch, header.previous.last_there());
-        }
-    }
+    let mut epochs = epochs_of(&recorded, &chain);
     epochs.begin(epoch, end.last_there());
     let header = SegmentHeader {
         log_id: control.log_id,

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::dir::{Behind, Blocks, Contents, LogDir, Run, Segment, Unreadable, Window, aside_number};
-use super::format::{Control, End, HeaderPage, PAGE, SegmentHeader};
+use super::format::{Control, End, Epochs, HeaderPage, PAGE, SegmentHeader};
 use super::options::{Calibration, Scan, Strategy};
 use super::os;
 pub(crate) use control::read_control;
@@ -209,6 +209,18 @@ pub(crate) fn recover(dir: &LogDir, writer: bool, scan: Scan) -> Result<Option<F
     found.recovery.control_lost = control_file.control.is_none();
     found.recovery.elapsed = started.elapsed();
     Ok(Some(found))
+}
+
+/// Epochs that the control file has, and those of the chain that it does not have yet: it may be
+/// older than the log, or lost.
+pub(crate) fn epochs_of(recorded: &Control, chain: &[Segment]) -> Epochs {
+    let mut epochs = recorded.epochs;
+    for Segment { header, .. } in chain {
+        if header.epoch > epochs.newest() {
+            epochs.begin(header.epoch, header.previous.last_there());
+        }
+    }
+    epochs
 }
 
 /// Finds whole blocks in the files that salvages put aside, by LSN. None where there is no log.

@@ -1,0 +1,277 @@
+//! A copy of a log while it is written: whole segments, and the newest up to what was durable.
+//!
+//! What is copied is taken from a look at the log, so that the copy ends where the look ended. A
+//! file that is removed or used again meanwhile has lost its name, which is looked for after it was
+//! copied: no number is used twice. The copy is read and verified before it gets its name.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{Mode, copy_file_range, fchmod, fstat};
+use rustix::io::Errno;
+
+use super::blocking::Blocking;
+use super::dir::{LogDir, Segment};
+use super::format::Control;
+use super::inspect::find;
+use super::open::open_dir;
+use super::options::Scan;
+use super::os;
+use super::recover::{Found, Recovery, epochs_of, read_control, recover};
+use nowait::{Buf, Error, ErrorKind, ErrorOp, File, Nowait, Result};
+
+/// Bytes of a read, where the kernel does not copy.
+const PIECE_BYTES: usize = 1 << 20;
+/// Looks at a log that removes, meanwhile, what is to be copied.
+const TRIES: u32 = 20;
+
+/// Copies the log in `dir`, which any process may write meanwhile, to `dest`: a directory that does
+/// not exist, or is empty. Returns what the copy holds.
+///
+/// The copy is a log that can be opened. It has every record that was durable when the call was
+/// made, and was not given up meanwhile. Its files are durable, share their blocks with the log's
+/// where the file system can (`copy_file_range(2)`), and have the modes of the log's. It is read and
+/// verified, and gets its name at last: a backup that is cut off leaves a directory beside `dest`
+/// whose name ends in `.partial`.
+///
+/// Files that a salvage put aside are not copied. A log that gives up its oldest records while they
+/// are copied leaves them out of the copy; [`Log::backup`](super::Log::backup) pins them.
+///
+/// # Errors
+/// As [`inspect`](super::inspect()). [`ErrorKind::Damaged`] when the log is damaged: nothing is copied.
+/// [`ErrorKind::InvalidInput`] when `dest` exists and is no empty directory.
+/// [`ErrorKind::WouldBlock`] when the log gives up its records faster than they are copied. Those of
+/// files.
+pub fn backup(dir: impl AsRef<Path>, dest: impl AsRef<Path>) -> Blocking<Recovery> {
+    backup_in(Nowait::shared(), dir, dest)
+}
+
+/// As [`backup`], on an instance.
+///
+/// # Errors
+/// As [`backup`].
+pub fn backup_in(instance: &Nowait, dir: impl AsRef<Path>, dest: impl AsRef<Path>) -> Blocking<Recovery> {
+    let (instance, dir): (Nowait, Arc<Path>) = (instance.clone(), dir.as_ref().into());
+    let dest = dest.as_ref().to_path_buf();
+    Blocking::new(ErrorOp::Copy, &dir.clone(), move || copy_log(&open_dir(&instance, &dir)?, &dest))
+}
+
+/// Copies a log, under another name until it is whole.
+pub(super) fn copy_log(from: &LogDir, dest: &Path) -> Result<Recovery> {
+    let instance = &from.instance;
+    let partial = partial_name(dest)?;
+    check_dest(instance, dest)?;
+    instance.create_dir(&partial).wait()?;
+    let copied = (|| {
+        let to = LogDir::open_dir(instance, &partial)?;
+        if let (Some(here), Some(there)) = (from.descriptor(), to.descriptor()) {
+            let mode = fstat(here).map(|about| Mode::from_raw_mode(about.st_mode & 0o7777));
+            mode.and_then(|mode| fchmod(there, mode))
+                .map_err(|errno| os::system_error(ErrorOp::Metadata, errno, &partial))?;
+        }
+        let found = copy_whole(from, &to)?;
+        // Replaces an empty directory, and nothing else.
+        instance.rename(&partial, dest).wait()?;
+        to.sync_parent()?;
+        Ok(found)
+    })();
+    if copied.is_err() {
+        // What cannot be removed stays, under its own name.
+        let _ = clear(instance, &partial).and_then(|()| instance.remove_dir(&partial).wait());
+    }
+    copied
+}
+
+/// A name beside `dest` that no other backup has.
+fn partial_name(dest: &Path) -> Result<PathBuf> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let Some(name) = dest.file_name() else {
+        let error = os::error(ErrorOp::Copy, ErrorKind::InvalidInput, dest);
+        return Err(error.with_advice("name the directory that the copy is to be"));
+    };
+    let mut partial = OsString::from(".");
+    partial.push(name);
+    partial.push(format!(".{}-{}.partial", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+    Ok(dest.with_file_name(partial))
+}
+
+fn check_dest(instance: &Nowait, dest: &Path) -> Result<()> {
+    let is_free = match instance.list(dest).wait() {
+        Ok(names) => names.is_empty(),
+        Err(error) => error.kind() == ErrorKind::NotFound,
+    };
+    if is_free {
+        return Ok(());
+    }
+    let error = os::error(ErrorOp::Copy, ErrorKind::InvalidInput, dest);
+    Err(error.with_advice("it exists and is no empty directory; name one that does not exist"))
+}
+
+fn clear(instance: &Nowait, dir: &Path) -> Result<()> {
+    for name in instance.list(dir).wait()? {
+        instance.remove_file(dir.join(name)).wait()?;
+    }
+    Ok(())
+}
+
+/// Copies until a copy is whole, and verifies it.
+fn copy_whole(from: &LogDir, to: &LogDir) -> Result<Recovery> {
+    for _ in 0..TRIES {
+        let found = find(from, Scan::Tail)?;
+        found.check()?;
+        if let Some(last_lsn) = copy_found(from, to, &found)? {
+            to.sync()?;
+            let copied = recover(to, false, Scan::All)?;
+            let is_whole = |found: &Found| found.check().is_ok() && found.recovery.last_lsn == last_lsn;
+            match copied.filter(is_whole) {
+                Some(copied) => return Ok(Recovery { aside: Vec::new(), ..copied.recovery }),
+                // The log itself, or it was changed in a way that no name shows.
+                None => find(from, Scan::All)?.check()?,
+            }
+        }
+        clear(&to.instance, &to.path)?;
+    }
+    Err(too_fast(from))
+}
+
+fn too_fast(from: &LogDir) -> Error {
+    os::error(ErrorOp::Copy, ErrorKind::WouldBlock, &from.path).with_advice(
+        "the log gives up its records faster than they are copied; keep more, or copy it from its own process, \
+         by Log::backup",
+    )
+}
+
+/// Copies what a look found; returns the last record. None if it is not there any more.
+fn copy_found(from: &LogDir, to: &LogDir, found: &Found) -> Result<Option<u64>> {
+    let mut chain: &[Segment] = &found.chain;
+    let mut copied = 0;
+    while let Some(segment) = chain.get(copied) {
+        if copy_segment(from, to, segment)? {
+            copied += 1;
+            continue;
+        }
+        // Given up, with those before it; or cut off.
+        let gone = copied + 1;
+        let oldest = read_control(from)?.control.map_or(0, |control| control.oldest);
+        if oldest <= segment.header.number || gone == chain.len() {
+            return Ok(None);
+        }
+        for older in chain.iter().take(copied) {
+            to.remove(older.header.number)?;
+        }
+        (chain, copied) = (chain.get(gone..).unwrap_or_default(), 0);
+    }
+    let (Some(oldest), Some(newest)) = (chain.first(), chain.last()) else { return Ok(None) };
+    let mut epochs = epochs_of(&found.recorded, chain);
+    epochs.forget_before(oldest.header.epoch);
+    let (head, last_lsn) = (newest.header.number, found.end.lsn);
+    let control = Control {
+        oldest: oldest.header.number,
+        newest: head,
+        head,
+        watermark: found.recorded.watermark.min(last_lsn),
+        epochs,
+        ..found.recorded
+    };
+    to.write_control(&control)?;
+    if let (Ok(here), Ok(there)) = (from.open_control(), to.open_control()) {
+        copy_mode(&here, &there)?;
+    }
+    Ok(Some(last_lsn))
+}
+
+/// Copies a segment up to the end of its last block that counts. False if its name is gone.
+fn copy_segment(from: &LogDir, to: &LogDir, segment: &Segment) -> Result<bool> {
+    let number = segment.header.number;
+    let is_gone = |error: &Error| error.kind() == ErrorKind::NotFound;
+    let source = match from.open(number, false, false) {
+        Err(error) if is_gone(&error) => return Ok(false),
+        source => source?,
+    };
+    let copy = to.create(number)?;
+    copy_mode(&source, &copy)?;
+    copy_bytes(&source, &copy, segment.end)?;
+    copy.set_len(segment.header.bytes).wait()?;
+    copy.sync_all().wait()?;
+    drop(copy);
+    match from.open(number, false, false) {
+        Ok(_) => Ok(true),
+        Err(error) if is_gone(&error) => {
+            to.remove(number)?;
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn copy_mode(from: &File, to: &File) -> Result<()> {
+    let (Some(here), Some(there)) = (from.descriptor(), to.descriptor()) else { return Ok(()) };
+    let mode = fstat(here).map(|about| Mode::from_raw_mode(about.st_mode & 0o7777));
+    mode.and_then(|mode| fchmod(there, mode)).map_err(|errno| os::system_error(ErrorOp::Metadata, errno, to.path()))
+}
+
+/// Copies the first `end` bytes of a file: by the kernel, which shares blocks where it can, and the
+/// rest by reads and writes.
+fn copy_bytes(from: &File, to: &File, end: u64) -> Result<()> {
+    let mut at = copy_by_kernel(from, to, end);
+    let mut buffer = Buf::zeroed(PIECE_BYTES.min(usize::try_from(end - at).unwrap_or(PIECE_BYTES)));
+    while at < end {
+        let wanted = usize::try_from(end - at).unwrap_or(usize::MAX).min(buffer.len());
+        let n = from.read_into(&mut buffer[..wanted], at)?;
+        if n == 0 {
+            // The copy is found to be short.
+            break;
+        }
+        to.write_all_from(&buffer[..n], at)?;
+        at += n as u64;
+    }
+    Ok(())
+}
+
+/// Returns the bytes that the kernel has copied: fewer than `end` where it does not, or fails. What
+/// is left says why.
+fn copy_by_kernel(from: &File, to: &File, end: u64) -> u64 {
+    let (Some(here), Some(there)) = (from.descriptor(), to.descriptor()) else { return 0 };
+    let mut at = 0;
+    while at < end {
+        let left = usize::try_from(end - at).unwrap_or(usize::MAX);
+        let (mut read_at, mut write_at) = (at, at);
+        match copy_file_range(here, Some(&mut read_at), there, Some(&mut write_at), left) {
+            Ok(n) if n > 0 => at += n as u64,
+            Err(Errno::INTR) => {}
+            _ => break,
+        }
+    }
+    at
+}
+
+#[cfg(all(test, not(nowait_log_loom)))]
+mod tests {
+    use nowait::sim::Sim;
+    use nowait::{Engine, Nowait};
+
+    use crate::pin::ReaderPin;
+    use crate::{Log, Options, SyncPolicy};
+
+    /// The pin that `Log::backup` holds.
+    #[test]
+    fn a_pin_of_all_keeps_what_is_there() {
+        let instance = Nowait::builder().engine(Engine::Sim(Sim::new(1))).build().unwrap();
+        let options = Options::new().create(true).instance(&instance).segment_bytes(16 << 10).maintenance(false);
+        let (log, _) = Log::open("/log", &options.sync(SyncPolicy::Auto)).wait().unwrap();
+        for _ in 0..20 {
+            log.append(&[7; 3000]).wait().unwrap().wait().unwrap();
+        }
+        let segments = log.stats().segments;
+        let pin = ReaderPin::of_all(&log.0.shared).unwrap();
+        log.truncate_prefix(log.durable_lsn());
+        while log.maintain() {}
+        assert_eq!(log.stats().segments, segments);
+        drop(pin);
+        while log.maintain() {}
+        assert!(log.stats().segments <= 2 && segments > 4, "{segments}");
+        log.close().wait().unwrap();
+    }
+}
