@@ -223,6 +223,83 @@ exec(missing)
     subprocess.run([sys.executable, "-c", program], timeout=60, check=True)
 
 
+INTERPRETERS = """
+import asyncio, gc, os, sys, time
+try:
+    import _xxsubinterpreters as interpreters
+except ImportError:
+    import _interpreters as interpreters
+import nowait, nowait.aio
+
+
+async def main():
+    file = await nowait.aio.open_file(path)
+    buffers = [bytearray(4096) for _ in range(64)]
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    tasks = [asyncio.ensure_future(file.gather([at * 4096], 4096, out=out)) for at, out in enumerate(buffers)]
+    await asyncio.sleep(0)
+    for task in tasks[::2]:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    one = bytearray(4096)
+    await file.readinto_at(0, one)
+    await file.close()
+    return [*buffers, one]
+
+
+def check():
+    buffers, deadline = asyncio.run(main()), time.monotonic() + 60
+    while buffers:
+        nowait.gather(path, [0], 1)
+        gc.collect()
+        try:
+            buffers[-1].append(1)
+            buffers.pop()
+        except BufferError:
+            assert time.monotonic() < deadline, f"{len(buffers)} are still lent"
+"""
+
+
+def test_buffers_are_free_after_another_interpreter_has_ended(path: Path) -> None:
+    program = f"""path = {str(path)!r}
+{INTERPRETERS}
+check()
+used = 0
+for create in (
+    interpreters.create,
+    lambda: interpreters.create(isolated=False),
+    lambda: interpreters.create("legacy"),
+):
+    try:
+        other = create()
+    except (TypeError, ValueError):
+        continue
+    # Refused where interpreters have locks of their own.
+    try:
+        failed = interpreters.run_string(other, "import nowait; nowait.gather({str(path)!r}, [0], 10)")
+        used += failed is None
+    except Exception:
+        pass
+    interpreters.destroy(other)
+    check()
+assert used or sys.version_info >= (3, 12)
+print("done")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("done\n", "")
+
+
+def test_buffers_are_free_in_exit_handlers(path: Path) -> None:
+    program = f"""
+import atexit
+atexit.register(lambda: (check(), print("done")))
+path = {str(path)!r}
+{INTERPRETERS}
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("done\n", "")
+
+
 def test_it_links_what_every_system_has() -> None:
     """One extension for all versions of Python, and no library that a system may lack."""
     assert Path(nowait._nowait.__file__).name == "_nowait.abi3.so"

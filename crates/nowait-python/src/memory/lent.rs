@@ -4,8 +4,10 @@
 //! as an operation may touch the bytes, whatever became of the call that made it: the export moves
 //! with the memory into the operation, and its destructor is the last thing that happens there. That
 //! may be on a thread that has no Python thread state, and must not wait for one: the interpreter may
-//! be ending. The export is then left to the interpreter, which gives it up at its next opportunity
-//! ([`release_pending`]); once the interpreter has ended, never.
+//! be ending. The export is then left to the interpreter that it is of, which gives it up at its next
+//! opportunity ([`release_pending`]): when it is asked to, or at the next call that gives memory back.
+//! An interpreter that has begun to end is not asked any more, and neither is any but the main one,
+//! since the question would reach that.
 //!
 //! Other threads of Python may look at the bytes, or change them, while an operation does, as with
 //! `readinto` of any file object. What they see, or what is written then, is unspecified.
@@ -13,11 +15,12 @@
 //! `unsafe` here: the buffer protocol, the bytes of a new `bytes` object, and a descriptor that Python
 //! holds open.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::{PyBufferError, PyMemoryError, PyTypeError};
 use pyo3::ffi;
@@ -29,15 +32,66 @@ use pyo3::types::PyBytes;
 /// millisecond per 10 MB.
 const CLEARED_MIN: usize = 64 << 10;
 
-/// The interpreter has begun to end: nothing is given back to it from other threads.
-static IS_ENDING: AtomicBool = AtomicBool::new(false);
-/// Exports whose last use ended on a thread without Python.
-static PENDING: Mutex<Vec<Export>> = Mutex::new(Vec::new());
-/// The interpreter has been asked to look at `PENDING`.
-static IS_ASKED: AtomicBool = AtomicBool::new(false);
+/// One interpreter, and its exports whose last use ended on a thread without Python.
+struct Interpreter {
+    is_main: bool,
+    pending: Mutex<Pending>,
+}
 
-/// A view of a Python object's memory. Not given up when dropped: see [`Loan`].
-pub(super) struct Export(pub(super) Box<ffi::Py_buffer>);
+#[derive(Default)]
+struct Pending {
+    exports: Vec<Export>,
+    /// The interpreter has been asked to look at them.
+    is_asked: bool,
+    /// It has begun to end. Its exit handlers may still run Python.
+    is_ending: bool,
+}
+
+/// All interpreters that there were, by number. Numbers are not used again.
+static INTERPRETERS: Mutex<BTreeMap<i64, &'static Interpreter>> = Mutex::new(BTreeMap::new());
+
+thread_local! {
+    /// The interpreter that this thread was attached to last.
+    static LAST: Cell<Option<(i64, &'static Interpreter)>> = const { Cell::new(None) };
+}
+
+impl Interpreter {
+    /// The one that this thread is attached to.
+    fn current(_attached: Python<'_>) -> &'static Interpreter {
+        // SAFETY: the thread is attached to an interpreter, of which the calls read the number.
+        let number = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
+        if let Some((_, interpreter)) = LAST.get().filter(|(last, _)| *last == number) {
+            return interpreter;
+        }
+        let mut interpreters = INTERPRETERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let interpreter = *interpreters.entry(number).or_insert_with(|| {
+            // Threads of the library may refer to it after its end: some hundred bytes, for each.
+            Box::leak(Box::new(Interpreter { is_main: number == 0, pending: Mutex::default() }))
+        });
+        LAST.set(Some((number, interpreter)));
+        interpreter
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves an export to it. Called by any thread.
+    fn leave(&self, export: Export) {
+        let mut pending = self.lock();
+        pending.exports.push(export);
+        if self.is_main && !pending.is_ending && !pending.is_asked {
+            // SAFETY: may be called by any thread while there is an interpreter: it has not begun to
+            // end, or `end` would have been called; it cannot return while this thread has the lock.
+            // Refused if the interpreter has too many such calls: the next loan asks again.
+            pending.is_asked = unsafe { ffi::Py_AddPendingCall(Some(pending_call), ptr::null_mut()) } == 0;
+        }
+    }
+}
+
+/// A view of a Python object's memory, and the interpreter that the object is of. Not given up when
+/// dropped: see [`Loan`].
+pub(super) struct Export(pub(super) Box<ffi::Py_buffer>, &'static Interpreter);
 
 // SAFETY: the fields are plain values. The memory that they point to is kept by the exporter until
 // the release, for any thread.
@@ -49,7 +103,7 @@ impl Export {
         // SAFETY: the thread is attached, and the view is written by the exporter. It is boxed since
         // an exporter may keep its address.
         match unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut *view, flags) } {
-            0 => Ok(Export(view)),
+            0 => Ok(Export(view, Interpreter::current(object.py()))),
             _ => Err(PyErr::fetch(object.py())),
         }
     }
@@ -270,17 +324,8 @@ impl AsMut<[u8]> for Loan {
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        let Owner::Export(export) = std::mem::replace(&mut self.owner, Owner::None) else { return };
-        if IS_ENDING.load(Ordering::Acquire) {
-            return std::mem::forget(export);
-        }
-        PENDING.lock().unwrap_or_else(PoisonError::into_inner).push(export);
-        if !IS_ASKED.swap(true, Ordering::AcqRel) {
-            // SAFETY: may be called by any thread while there is an interpreter: it has not begun to
-            // end, or `end` would have been called.
-            let refused = unsafe { ffi::Py_AddPendingCall(Some(pending_call), ptr::null_mut()) } != 0;
-            // The interpreter has too many such calls: the next loan asks again.
-            IS_ASKED.fetch_and(!refused, Ordering::AcqRel);
+        if let Owner::Export(export) = std::mem::replace(&mut self.owner, Owner::None) {
+            export.1.leave(export);
         }
     }
 }
@@ -291,25 +336,27 @@ extern "C" fn pending_call(_: *mut c_void) -> c_int {
     0
 }
 
-/// Gives up what ended on threads without Python.
+/// Gives up what ended on threads without Python, and is of this thread's interpreter.
 pub(crate) fn release_pending(py: Python<'_>) {
-    IS_ASKED.store(false, Ordering::Release);
-    let exports = std::mem::take(&mut *PENDING.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut pending = Interpreter::current(py).lock();
+    pending.is_asked = false;
+    let exports = std::mem::take(&mut pending.exports);
+    drop(pending);
     // An exporter's release may run anything.
     exports.into_iter().for_each(|export| export.release(py));
 }
 
-/// Says that the interpreter begins to end: registered with `atexit`.
+/// Says that this interpreter begins to end: registered with `atexit`.
 #[pyfunction]
 pub(crate) fn end(py: Python<'_>) {
+    Interpreter::current(py).lock().is_ending = true;
     release_pending(py);
-    IS_ENDING.store(true, Ordering::Release);
 }
 
-/// Number of exports that wait for the interpreter, for tests.
+/// Number of exports that wait for this interpreter, for tests.
 #[pyfunction]
-pub(crate) fn pending_releases() -> usize {
-    PENDING.lock().unwrap_or_else(PoisonError::into_inner).len()
+pub(crate) fn pending_releases(py: Python<'_>) -> usize {
+    Interpreter::current(py).lock().exports.len()
 }
 
 /// Whether an object has a buffer.
