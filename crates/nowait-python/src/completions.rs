@@ -106,7 +106,7 @@ impl Completions {
     }
 
     /// Counts an operation that has ended at once; true if others are to have their turn.
-    fn charge(&self, bytes: usize) -> bool {
+    pub(crate) fn charge(&self, bytes: usize) -> bool {
         // Used by the loop's thread alone.
         let ones = u32::try_from(bytes / BYTES_OF_ONE).unwrap_or(TURN).saturating_add(1);
         let charged = self.charged.load(Ordering::Relaxed).saturating_add(ones);

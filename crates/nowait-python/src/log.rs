@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use nowait::{Error, ErrorKind, ErrorOp};
-use nowait_log::{Options, Reader, Recovery, Retention, Scan};
+use nowait_log::{Options, Reader, Recovery, Retention, Scan, Ticket};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -26,6 +26,8 @@ const BATCH_BYTES: usize = 1 << 20;
 pub(crate) struct Log {
     /// `None` when it is closed.
     log: Mutex<Option<nowait_log::Log>>,
+    /// Of the last record that `try_append` appended.
+    last: Mutex<Option<Ticket>>,
     recovery: Recovery,
     path: std::path::PathBuf,
 }
@@ -84,7 +86,7 @@ impl Log {
             options = options.retain(Retention::bytes(bytes));
         }
         let (log, recovery) = py.detach(|| nowait_log::Log::open(&path, &options).wait()).or_raise(py)?;
-        Ok(Log { log: Mutex::new(Some(log)), recovery, path })
+        Ok(Log { log: Mutex::new(Some(log)), last: Mutex::default(), recovery, path })
     }
 
     /// Appends records as one batch; returns the number of the last.
@@ -102,6 +104,60 @@ impl Log {
         drop(records);
         release_pending(py);
         result.or_raise(py)
+    }
+
+    /// Appends a record without waiting: its number, and whether others of the loop are to have their
+    /// turn; `None` if there is no room.
+    fn try_append(
+        &self,
+        completions: &Bound<'_, Completions>,
+        record: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<(u64, bool)>> {
+        let py = record.py();
+        let log = self.get(py)?;
+        let (appended, length) = match record.cast_exact::<PyBytes>() {
+            Ok(bytes) => (log.try_append(bytes.as_bytes()), bytes.as_bytes().len()),
+            Err(_) => {
+                let loan = Loan::readable(record)?;
+                let (appended, length) = (log.try_append(loan.as_ref()), loan.as_ref().len());
+                loan.release(py);
+                (appended, length)
+            }
+        };
+        let ticket = match appended {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+            appended => appended.or_raise(py)?,
+        };
+        let lsn = ticket.lsn();
+        let before = self.last.lock().unwrap_or_else(PoisonError::into_inner).replace(ticket);
+        drop(before);
+        Ok(Some((lsn, completions.get().charge(length))))
+    }
+
+    /// Begins to make record `lsn` durable, with all before it. Completion `number` has the last record
+    /// that is, and the exception if `lsn` is not.
+    fn start_durable(&self, completions: &Bound<'_, Completions>, number: u64, lsn: u64) -> PyResult<()> {
+        let py = completions.py();
+        let (log, to) = (self.get(py)?, completions.get().receiver(number));
+        let ended = move |result: nowait::Result<u64>, durable_lsn: u64| {
+            to.put(move |py| {
+                let failed = result.err().map(|error| exception(py, &error).into_value(py));
+                (durable_lsn, failed).into_py_any(py)
+            });
+        };
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).take_if(|ticket| ticket.lsn() >= lsn);
+        match last {
+            Some(ticket) => {
+                ticket.on_durable(move |result| ended(result, log.durable_lsn()));
+                Ok(())
+            }
+            // Another loop's records are waited for with it.
+            None => spawn(async move {
+                let result = log.wait_durable(lsn).await;
+                ended(result, log.durable_lsn());
+            })
+            .map(drop),
+        }
     }
 
     /// As `append_batch`, for a loop.

@@ -6,8 +6,10 @@ import asyncio
 import itertools
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from conftest import Run
 
 import nowait
 import nowait.aio
@@ -92,6 +94,131 @@ def test_a_log_in_a_loop(tmp_path: Path) -> None:
             assert (await asyncio.wait_for(anext(log.tail(104)), 10)).data == b"d"
 
     asyncio.run(main())
+
+
+def test_tasks_share_writes(run: Run, tmp_path: Path) -> None:
+    """One wait for all tasks that append in the same turn, by whichever way each record is given."""
+    begun = []
+
+    class Log(nowait.Log):
+        def start_durable(self, completions: Any, number: int, lsn: int) -> None:
+            begun.append(lsn)
+            super().start_durable(completions, number, lsn)
+
+    async def main() -> None:
+        with Log(tmp_path / "log", create=True, segment_bytes=1 << 20) as opened:
+            log = nowait.aio.AsyncLog(opened)
+            lsns: list[int] = []
+
+            async def one(number: int) -> None:
+                for record in (b"%d" % number, bytearray(b"%d" % number)):
+                    lsns.append(await log.append(record, durable=True))
+                    assert opened.durable_lsn >= lsns[-1]
+
+            await all_of([one(number) for number in range(1000)])
+            assert sorted(lsns) == list(range(1, 2001))
+            assert len(begun) < 1000
+            assert sorted([record.data async for record in log.read()]) == sorted(
+                b"%d" % number for number in range(1000) for _ in range(2)
+            )
+
+    run(main)
+
+
+async def all_of(calls: list[Any]) -> None:
+    if asyncio._get_running_loop() is not None:
+        await asyncio.gather(*calls)
+        return
+    import trio
+
+    async with trio.open_nursery() as nursery:
+        for call in calls:
+            nursery.start_soon(lambda call=call: call)
+
+
+def test_appends_of_several_loops(tmp_path: Path) -> None:
+    with make(tmp_path / "log") as opened:
+        log = nowait.aio.AsyncLog(opened)
+
+        def work(number: int) -> None:
+            async def main() -> None:
+                for _ in range(20):
+                    await asyncio.gather(*(log.append(b"%d" % number, durable=True) for _ in range(20)))
+
+            asyncio.run(main())
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert opened.durable_lsn == 1600
+        found = [record.data for record in opened.read()]
+        assert sorted(found) == [b"%d" % number for number in range(4) for _ in range(400)]
+        assert not log._open_groups
+
+
+def test_a_cancelled_append_is_in_the_log(tmp_path: Path) -> None:
+    async def main() -> None:
+        with make(tmp_path / "log") as opened:
+            log = nowait.aio.AsyncLog(opened)
+            tasks = [asyncio.create_task(log.append(b"%d" % number, durable=True)) for number in range(100)]
+            await asyncio.sleep(0)
+            for task in tasks[:-1]:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert [record.data async for record in log.read()] == [b"%d" % number for number in range(100)]
+
+    asyncio.run(main())
+
+
+def test_appends_that_find_no_room_wait_for_it(tmp_path: Path) -> None:
+    record = bytes(100_000)
+
+    async def main() -> None:
+        with make(tmp_path / "log") as opened:
+            log = nowait.aio.AsyncLog(opened)
+            lsns = await asyncio.gather(*(log.append(record, durable=True) for _ in range(200)))
+            assert sorted(lsns) == list(range(1, 201)) and opened.durable_lsn == 200
+            # Others have their turn, too, where nothing is waited for.
+            turns = 0
+
+            async def other() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            task = asyncio.create_task(other())
+            for _ in range(1000):
+                await log.append(b"x")
+            task.cancel()
+            assert turns > 10
+
+    asyncio.run(main())
+
+
+def test_appends_to_a_log_that_was_closed(run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        opened = make(tmp_path / "log")
+        log = nowait.aio.AsyncLog(opened)
+        failures = []
+
+        async def one() -> None:
+            try:
+                await log.append(b"x", durable=True)
+            except nowait.ClosedError as error:
+                failures.append(error)
+
+        async def close() -> None:
+            opened.close()
+
+        # Closed between the appends and the write that they share.
+        await all_of([one() for _ in range(50)] + [close()] + [one() for _ in range(50)])
+        assert len(failures) + nowait.Log(tmp_path / "log").last_lsn >= 100
+        assert len({id(failure) for failure in failures}) == len(failures) >= 1
+
+    run(main)
 
 
 def test_bad_input(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from nowait import _loops, _nowait
@@ -62,19 +64,96 @@ class Log(_nowait.Log):
         return f"<nowait.Log {self.name!r}{', closed' if self.closed else ''}>"
 
 
+# Most tasks that are woken before others have their turn: some 100 µs.
+_WOKEN_MAX = 256
+
+
+class _Group:
+    """Appends of one loop that wait for the same write: those of one turn of the loop."""
+
+    def __init__(self, log: Log, loop: _loops.Loop, open_groups: dict[_loops.Loop, _Group]) -> None:
+        self._log = log
+        self._loop = loop
+        # It is there until it begins.
+        self._open_groups = open_groups
+        self._members: deque[tuple[int, _loops.Future]] = deque()
+        self._ended: tuple[int, BaseException | None] = (0, None)
+
+    def join(self, lsn: int) -> _loops.Future:
+        """Returns a future that is done when record `lsn` is durable."""
+        if not self._members:
+            self._loop.soon(self._begin)
+        future = self._loop.future()
+        self._members.append((lsn, future))
+        return future
+
+    def _begin(self) -> None:
+        del self._open_groups[self._loop]
+        number = self._loop.next()
+        self._loop.waiting[number] = self
+        try:
+            self._log.start_durable(self._loop.completions, number, self._members[-1][0])
+        except BaseException as error:
+            del self._loop.waiting[number]
+            self.set_exception(error)
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, ended: tuple[int, BaseException | None], /) -> None:
+        self._ended = ended
+        self._wake()
+
+    def set_exception(self, error: BaseException, /) -> None:
+        self.set_result((0, error))
+
+    def _wake(self) -> None:
+        durable_lsn, failed = self._ended
+        for _ in range(min(len(self._members), _WOKEN_MAX)):
+            lsn, future = self._members.popleft()
+            if future.done():
+                continue
+            if failed is None or lsn <= durable_lsn:
+                future.set_result(None)
+            else:
+                future.set_exception(copy.copy(failed))
+        if self._members:
+            self._loop.soon(self._wake)
+
+
 class AsyncLog:
-    """A log whose operations are awaited. Opened and closed as a `Log`."""
+    """A log whose operations are awaited. Opened and closed as a `Log`.
+
+    Records that tasks append in the same turn of the loop are made durable by one write.
+    """
 
     def __init__(self, log: Log) -> None:
         self.log = log
+        self._open_groups: dict[_loops.Loop, _Group] = {}
 
     async def append(self, record: ReadableBuffer, *, durable: bool = False) -> int:
-        """Appends a record: see `Log.append`."""
-        return await self.append_all([record], durable=durable)
+        """Appends a record: see `Log.append`. Cancelled while it waits for the disk, it is appended."""
+        loop = _loops.current()
+        appended = self.log.try_append(loop.completions, record)
+        if appended is None:
+            # There is no room.
+            return await self._append([record], durable)
+        lsn, turn_is_over = appended
+        if durable:
+            group = self._open_groups.get(loop)
+            if group is None:
+                group = self._open_groups[loop] = _Group(self.log, loop, self._open_groups)
+            await group.join(lsn)
+        elif turn_is_over or loop.always_rests:
+            await loop.rest()
+        return lsn
 
     async def append_all(self, records: Iterable[ReadableBuffer], *, durable: bool = False) -> int:
         """Appends records as one batch: see `Log.append_all`."""
-        lsn: int = await _loops.run(self.log.start_append, list(records), durable)
+        return await self._append(list(records), durable)
+
+    async def _append(self, records: list[ReadableBuffer], durable: bool) -> int:
+        lsn: int = await _loops.run(self.log.start_append, records, durable)
         return lsn
 
     async def wait_durable(self, lsn: int) -> None:

@@ -11,59 +11,99 @@ time, and operations that end at once let others have their turn after some 50 Â
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from nowait._nowait import Completions, Running
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     import trio
 
 T = TypeVar("T")
 
 
-class _Loop:
+class Waiter(Protocol):
+    """What a result is given to."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: Any, /) -> object: ...
+    def set_exception(self, error: BaseException, /) -> object: ...
+
+
+class Future(Waiter, Protocol):
+    """A result that a task awaits."""
+
+    def __await__(self) -> Generator[Any, None, Any]: ...
+
+
+class Loop:
     """Operations of one loop that have not ended, by number."""
+
+    # Whatever is awaited there is a checkpoint.
+    always_rests = False
 
     def __init__(self) -> None:
         self.completions = Completions()
         self.number = 0
+        self.waiting: dict[int, Waiter] = {}
 
     def next(self) -> int:
         self.number += 1
         return self.number
 
-
-class _Asyncio(_Loop):
-    always_rests = False
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__()
-        self.waiting: dict[int, asyncio.Future[Any]] = {}
-        loop.add_reader(self.completions.fileno(), self._wake)
-
-    def _wake(self) -> None:
+    def take(self) -> None:
+        """Hands results on to those that wait for them."""
         for number, succeeded, value in self.completions.drain():
-            future = self.waiting.pop(number, None)
-            if future is None or future.done():
+            waiter = self.waiting.pop(number, None)
+            if waiter is None or waiter.done():
                 continue
             if succeeded:
-                future.set_result(value)
+                waiter.set_result(value)
             else:
-                future.set_exception(value)
+                waiter.set_exception(value)
 
     async def wait(self, number: int, running: Running | None) -> Any:
-        future = asyncio.get_running_loop().create_future()
-        self.waiting[number] = future
+        future = self.waiting[number] = self.future()
         try:
             return await future
         finally:
             if self.waiting.pop(number, None) is not None and running is not None:
                 running.cancel()
+
+    def future(self) -> Future:
+        """Makes a future of the loop that runs here."""
+        raise NotImplementedError
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Has the loop call a function after the tasks that are ready."""
+        raise NotImplementedError
+
+    async def rest(self) -> None:
+        """Lets others have their turn."""
+        raise NotImplementedError
+
+    def event(self) -> asyncio.Event | trio.Event:
+        raise NotImplementedError
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        raise NotImplementedError
+
+
+class _Asyncio(Loop):
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        loop.add_reader(self.completions.fileno(), self.take)
+
+    def future(self) -> Future:
+        return asyncio.get_running_loop().create_future()
+
+    def soon(self, function: Callable[[], object]) -> None:
+        asyncio.get_running_loop().call_soon(function)
 
     async def rest(self) -> None:
         await asyncio.sleep(0)
@@ -71,9 +111,39 @@ class _Asyncio(_Loop):
     def event(self) -> asyncio.Event:
         return asyncio.Event()
 
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        return await asyncio.to_thread(function)
 
-class _Trio(_Loop):
-    # Whatever is awaited there is a checkpoint.
+
+class _TrioFuture:
+    """A result that one task of trio awaits."""
+
+    __slots__ = ("_event", "_result", "_succeeded")
+
+    def __init__(self, event: trio.Event) -> None:
+        self._event = event
+        self._succeeded = False
+        self._result: Any = None
+
+    def done(self) -> bool:
+        return self._event.is_set()
+
+    def set_result(self, result: Any, /) -> None:
+        self._succeeded, self._result = True, result
+        self._event.set()
+
+    def set_exception(self, error: BaseException, /) -> None:
+        self._result = error
+        self._event.set()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        yield from self._event.wait().__await__()
+        if self._succeeded:
+            return self._result
+        raise self._result
+
+
+class _Trio(Loop):
     always_rests = True
 
     def __init__(self) -> None:
@@ -81,38 +151,27 @@ class _Trio(_Loop):
         import trio
 
         self.trio = trio
-        self.waiting: dict[int, trio.Event] = {}
-        self.ended: dict[int, tuple[bool, Any]] = {}
         trio.lowlevel.spawn_system_task(self._watch, name="nowait")
 
     async def _watch(self) -> None:
         while True:
             await self.trio.lowlevel.wait_readable(self.completions.fileno())
-            for number, succeeded, value in self.completions.drain():
-                event = self.waiting.pop(number, None)
-                if event is not None:
-                    self.ended[number] = (succeeded, value)
-                    event.set()
+            self.take()
 
-    async def wait(self, number: int, running: Running | None) -> Any:
-        event = self.waiting[number] = self.trio.Event()
-        try:
-            await event.wait()
-        except BaseException:
-            if self.waiting.pop(number, None) is not None and running is not None:
-                running.cancel()
-            self.ended.pop(number, None)
-            raise
-        succeeded, value = self.ended.pop(number)
-        if succeeded:
-            return value
-        raise value
+    def future(self) -> Future:
+        return _TrioFuture(self.trio.Event())
+
+    def soon(self, function: Callable[[], object]) -> None:
+        self.trio.lowlevel.current_trio_token().run_sync_soon(function)
 
     async def rest(self) -> None:
         await self.trio.lowlevel.checkpoint()
 
     def event(self) -> trio.Event:
         return self.trio.Event()
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        return await self.trio.to_thread.run_sync(function)
 
 
 # Kept by the loop's reader alone: its futures keep the loop, which may be closed before they are done.
@@ -122,7 +181,8 @@ _asyncio: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Asyn
 _trio: weakref.WeakKeyDictionary[trio.lowlevel.TrioToken, _Trio] = weakref.WeakKeyDictionary()
 
 
-def _current() -> _Asyncio | _Trio:
+def current() -> Loop:
+    """Returns the loop that runs here."""
     loop = asyncio._get_running_loop()
     if "trio" in sys.modules and (loop is None or _is_guest()):
         import trio
@@ -163,7 +223,7 @@ class Turn:
         if not self.is_held:
             self.is_held = True
             return
-        event = _current().event()
+        event = current().event()
         self._waiting.append(event)
         try:
             await event.wait()
@@ -190,7 +250,7 @@ async def call(start: Callable[..., tuple[T, bool] | None], *arguments: Any) -> 
 
     Cancelled, it goes on in the background, and keeps its buffer until it has ended.
     """
-    loop = _current()
+    loop = current()
     number = loop.next()
     ended = start(loop.completions, number, *arguments)
     if ended is None:
@@ -204,14 +264,14 @@ async def call(start: Callable[..., tuple[T, bool] | None], *arguments: Any) -> 
 
 async def run(start: Callable[..., Running], *arguments: Any) -> Any:
     """Starts a task of the driver, and waits for it. Cancelled, the task is given up."""
-    loop = _current()
+    loop = current()
     number = loop.next()
     return await loop.wait(number, start(loop.completions, number, *arguments))
 
 
 async def poll(take: Callable[[Completions, int], T | None]) -> T:
     """Takes what there is, or waits until there is something. Others have their turn in any case."""
-    loop = _current()
+    loop = current()
     number = loop.next()
     taken = take(loop.completions, number)
     if taken is not None:
@@ -222,3 +282,8 @@ async def poll(take: Callable[[Completions, int], T | None]) -> T:
         number = loop.next()
         taken = take(loop.completions, number)
     return taken
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Calls a function that may block, on a thread of the loop's."""
+    return await current().in_thread(functools.partial(function, *arguments))
