@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import io
 import pickle
 import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
+from conftest import Run
 
 import nowait
+import nowait.obspec
 from nowait.obspec import NowaitStore
 
 
@@ -73,6 +81,183 @@ def test_a_store(tmp_path: Path, contents: bytes) -> None:
 
     asyncio.run(main())
     assert not [name for name in (tmp_path / "store").iterdir() if name.name.startswith(".")]
+
+
+def test_nothing_that_was_asked_for_is_swallowed(tmp_path: Path) -> None:
+    store = NowaitStore(tmp_path)
+    tag = store.put("a", b"precious")["e_tag"]
+    assert tag is not None
+    now = store.head("a")["last_modified"]
+    day = timedelta(days=1)
+
+    def refused(error: type[Exception], name: str, make: Callable[[], Any] = lambda: b"", **how: Any) -> None:
+        arguments = () if name == "get" else (make(),)
+        with pytest.raises(error):
+            getattr(store, name)("a", *arguments, **how)
+        arguments = () if name == "get" else (make(),)
+        with pytest.raises(error):
+            asyncio.run(getattr(store, f"{name}_async")("a", *arguments, **how))
+        assert store.get("a").buffer() == b"precious"
+
+    refused(FileExistsError, "put", mode="create")
+    refused(nowait.obspec.AlreadyExistsError, "put", mode="create")
+    refused(NotImplementedError, "put", mode={"e_tag": tag})
+    refused(ValueError, "put", mode="crate")
+    refused(NotImplementedError, "put", attributes={"Content-Type": "text/plain"})
+    refused(NotImplementedError, "put", tags={"key": "value"})
+    refused(TypeError, "put", modee="create")
+    refused(ValueError, "put", lambda: [b"new"], chunk_size=0)
+    for form in ("text", 7, [1, 2], ["text"], None):
+        refused(TypeError, "put", partial(copy.copy, form))
+    refused(TypeError, "put", lambda: io.StringIO("text"))
+    options: Any
+    for options, error in [
+        ({"if_match": "stale"}, nowait.obspec.PreconditionError),
+        ({"if_none_match": tag}, nowait.obspec.NotModifiedError),
+        ({"if_none_match": f"other, {tag}"}, nowait.obspec.NotModifiedError),
+        ({"if_none_match": "*"}, nowait.obspec.NotModifiedError),
+        ({"if_unmodified_since": now - day}, nowait.obspec.PreconditionError),
+        ({"if_modified_since": now}, nowait.obspec.NotModifiedError),
+        ({"version": "7"}, NotImplementedError),
+        ({"rnage": (0, 1)}, TypeError),
+        ({"range": (1, 1)}, ValueError),
+        ({"range": (8, 9)}, ValueError),
+        ({"range": (-1, 1)}, ValueError),
+        ({"range": {"offset": 8}}, ValueError),
+        ({"range": {"first": 8}}, ValueError),
+    ]:
+        refused(error, "get", options=options)
+    granted: Any
+    for granted in [
+        {"if_match": f"other, {tag}"},
+        {"if_match": "*", "if_unmodified_since": now - day},
+        {"if_none_match": "stale", "if_modified_since": now},
+        {"if_modified_since": now - day, "if_unmodified_since": now},
+        {"if_match": None, "version": None, "range": None, "head": False},
+        {"range": [0, 100]},
+    ]:
+        assert store.get("a", options=granted).buffer() == b"precious"
+    head = store.get("a", options={"head": True})
+    assert head.buffer() == b"" and head.meta == store.head("a")
+    assert not [name for name in tmp_path.iterdir() if name.name.startswith(".")]
+
+
+class Awaited:
+    """An open file whose `read` is awaited."""
+
+    def __init__(self, data: bytes) -> None:
+        self.file = io.BytesIO(data)
+
+    async def read(self, size: int) -> bytes:
+        return self.file.read(size)
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_data_in_any_form(tmp_path: Path, contents: bytes, is_awaited: bool) -> None:
+    store, half = NowaitStore(tmp_path), len(contents) // 2
+    (tmp_path / "source").write_bytes(contents)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield contents[:half]
+        yield contents[half:]
+
+    async def reader() -> Any:
+        return await store.get_async("source")
+
+    forms: list[Callable[[], Any]] = [
+        lambda: contents,
+        lambda: bytearray(contents),
+        lambda: numpy.frombuffer(contents, numpy.uint8),
+        lambda: tmp_path / "source",
+        lambda: (tmp_path / "source").open("rb"),
+        lambda: io.BytesIO(contents),
+        lambda: [contents[:half], memoryview(contents)[half:]],
+        lambda: iter([contents[:half], bytearray(contents[half:])]),
+        lambda: store.get("source"),
+    ]
+    if is_awaited:
+        forms += [pieces, lambda: Awaited(contents), lambda: asyncio.run(reader())]
+    for number, form in enumerate(forms):
+        put = {"chunk_size": 5000, "mode": "create"}
+        if is_awaited:
+            asyncio.run(store.put_async(f"{number}", form(), **put))
+        else:
+            store.put(f"{number}", form(), **put)
+        assert (tmp_path / f"{number}").read_bytes() == contents
+
+    def failing() -> Iterator[bytes]:
+        yield b"some"
+        raise KeyError("source")
+
+    with pytest.raises(KeyError):
+        if is_awaited:
+            asyncio.run(store.put_async("0", failing()))
+        else:
+            store.put("0", failing())
+    assert store.get("0").buffer() == contents
+    assert not [name for name in tmp_path.iterdir() if name.name.startswith(".")]
+
+
+def test_each_method_has_a_twin_to_be_awaited(run: Run, tmp_path: Path) -> None:
+    store = NowaitStore(tmp_path)
+    names = {name for name in dir(store) if not name.startswith("_") and callable(getattr(store, name))}
+    assert {name for name in names if not name.endswith("_async") and f"{name}_async" not in names} == set()
+
+    async def paths(prefix: str | None = None, **keywords: Any) -> list[list[str]]:
+        return [[meta["path"] for meta in part] async for part in store.list_async(prefix, **keywords)]
+
+    async def main() -> None:
+        await store.put_async("a/b", b"hello")
+        await store.copy_async("a/b", "c")
+        await store.copy_async("c", "d/e/f", overwrite=False)
+        await store.rename_async("c", "a/g")
+        assert await paths() == [["a/b", "a/g", "d/e/f"]] and await paths("zz") == []
+        assert await paths("a", chunk_size=1) == [["a/b"], ["a/g"]] and await paths(offset="a/g") == [
+            ["d/e/f"]
+        ]
+        assert await store.head_async("a/g") == store.head("a/g")
+        for call in (store.copy_async, store.rename_async):
+            with pytest.raises(nowait.obspec.AlreadyExistsError):
+                await call("a/b", "a/g", overwrite=False)
+            with pytest.raises(nowait.obspec.NotFoundError):
+                await call("missing", "a/h")
+        found = await store.list_with_delimiter_async()
+        assert found == {"common_prefixes": ["a", "d"], "objects": []}
+        found = await store.list_with_delimiter_async("a")
+        assert found["common_prefixes"] == [] and [meta["path"] for meta in found["objects"]] == [
+            "a/b",
+            "a/g",
+        ]
+        assert [piece async for piece in await store.get_async("a/g")] == [b"hello"]
+        await store.delete_async(["a/b", "a/g", "d/e/f"])
+        for call in (store.head_async, store.delete_async, store.get_async):
+            with pytest.raises(nowait.obspec.NotFoundError):
+                await call("a/b")
+
+    run(main)
+    assert not [name for name in tmp_path.iterdir() if name.name.startswith(".")]
+
+
+def outcome(read: Callable[..., Any], *arguments: Any, **keywords: Any) -> object:
+    try:
+        result = read(*arguments, **keywords)
+    except Exception as error:
+        assert isinstance(error, OSError | ValueError) or "obstore" in type(error).__module__
+        return "refused"
+    return bytes(result if isinstance(result, bytes) or not hasattr(result, "meta") else b"".join(result))
+
+
+def test_ranges_are_those_of_obstore(tmp_path: Path) -> None:
+    obstore = pytest.importorskip("obstore.store")
+    (tmp_path / "a").write_bytes(b"hello")
+    ours, others = NowaitStore(tmp_path), obstore.LocalStore(tmp_path)
+    for start, length in [(0, 5), (3, 10), (4, 1), (5, 1), (9, 1)]:
+        expected = outcome(others.get_range, "a", start=start, length=length)
+        assert outcome(ours.get_range, "a", start=start, length=length) == expected
+    for asked in [(0, 5), (1, 1), (4, 9), (5, 9), {"offset": 2}, {"offset": 5}, {"suffix": 2}, {"suffix": 9}]:
+        expected = outcome(others.get, "a", options={"range": asked})
+        assert outcome(ours.get, "a", options={"range": asked}) == expected, asked
+    assert list(ours.list("a")) == list(others.list("a")) == []
 
 
 def test_a_list_while_objects_come_and_go(tmp_path: Path) -> None:

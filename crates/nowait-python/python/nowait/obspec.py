@@ -3,32 +3,65 @@
     store = nowait.obspec.NowaitStore("/data")
     parts = store.get_ranges("table.parquet", starts=[0, 4096], lengths=[100, 100])
 
-Paths are relative to the directory, with slashes, and cannot leave it. Each method has a twin to be
-awaited, with the suffix `_async`.
+Paths are relative to the directory, with slashes, and name nothing outside of it; symbolic links are
+followed. Each method has a twin to be awaited, with the suffix `_async`. Data is read and written as by
+`nowait.aio`; names are looked up, listed and changed on a thread of the loop's.
+
+Exceptions have the names that `obspec.exceptions` maps, and are those of Python, too.
 """
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path as _Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
-from nowait import aio
+from nowait import _loops, aio
 from nowait._copy import copy
+from nowait._errors import Error, ExistsError, NotFoundError, make
 from nowait._files import File
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+    from nowait._nowait import Gathered
     from nowait._types import Path
 
-__all__ = ["NowaitStore", "ObjectMeta"]
+__all__ = [
+    "AlreadyExistsError",
+    "GetOptions",
+    "GetResult",
+    "ListResult",
+    "NotFoundError",
+    "NotModifiedError",
+    "NowaitStore",
+    "ObjectMeta",
+    "PreconditionError",
+    "PutMode",
+    "PutResult",
+]
 
 # Names that no object has yet begin so, here and in `copy`.
 _STAGED = ".nowait-"
+# Bytes that are read of a source of `put` at a time.
+_CHUNK = 1 << 20
+
+
+class AlreadyExistsError(ExistsError):
+    """There is an object of that name, and it is not to be overwritten."""
+
+
+class PreconditionError(Error):
+    """The object is not the one that `if_match` or `if_unmodified_since` asks for."""
+
+
+class NotModifiedError(Error):
+    """The object is the one that `if_none_match` or `if_modified_since` does not ask for."""
 
 
 class ObjectMeta(TypedDict):
@@ -41,8 +74,57 @@ class ObjectMeta(TypedDict):
     version: str | None
 
 
+class PutResult(TypedDict):
+    """What is known of an object that was put."""
+
+    e_tag: str | None
+    version: str | None
+
+
+class UpdateVersion(TypedDict, total=False):
+    """The object that `put` is to replace."""
+
+    e_tag: str | None
+    version: str | None
+
+
+class OffsetRange(TypedDict):
+    """Bytes from an offset to the end."""
+
+    offset: int
+
+
+class SuffixRange(TypedDict):
+    """The last bytes."""
+
+    suffix: int
+
+
+class GetOptions(TypedDict, total=False):
+    """Options of `get`: conditions on the object, and what of it to read."""
+
+    if_match: str | None
+    if_none_match: str | None
+    if_modified_since: datetime | None
+    if_unmodified_since: datetime | None
+    range: tuple[int, int] | Sequence[int] | OffsetRange | SuffixRange | None
+    version: str | None
+    head: bool
+
+
+class ListResult(TypedDict):
+    """Objects of one directory, and its directories."""
+
+    common_prefixes: Sequence[str]
+    objects: Sequence[ObjectMeta]
+
+
+PutMode: TypeAlias = Literal["create", "overwrite"] | UpdateVersion
+PutSource: TypeAlias = "IO[bytes] | os.PathLike[str] | ReadableBuffer | Iterable[ReadableBuffer]"
+
+
 class GetResult:
-    """An object that is being read."""
+    """An object that was read, or a part of it. Iterated over, or by `async for`, it yields its bytes."""
 
     def __init__(self, meta: ObjectMeta, data: bytes, start: int) -> None:
         self.meta = meta
@@ -61,6 +143,9 @@ class GetResult:
         return self._data
 
     def __iter__(self) -> Iterator[bytes]:
+        yield self._data
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
         yield self._data
 
 
@@ -92,32 +177,50 @@ class NowaitStore:
             "version": None,
         }
 
+    def __repr__(self) -> str:
+        return f"<nowait.obspec.NowaitStore {str(self.root)!r}>"
+
     def head(self, path: str) -> ObjectMeta:
         """Returns what is known of an object."""
         found = self._path(path)
-        if found.is_dir():
-            raise FileNotFoundError(f"{path!r} is a directory")
-        return self._meta(found, found.stat())
+        with _named():
+            if found.is_dir():
+                raise FileNotFoundError(2, f"{path!r} is a directory", str(found))
+            return self._meta(found, found.stat())
 
     async def head_async(self, path: str) -> ObjectMeta:
-        return self.head(path)
+        return await _loops.in_thread(self.head, path)
 
-    def get(self, path: str, *, options: dict[str, Any] | None = None) -> GetResult:
-        """Reads an object, or with `options["range"]` a part of it: `(start, end)`, or an offset."""
+    def get(self, path: str, *, options: GetOptions | None = None) -> GetResult:
+        """Reads an object, or with `options["range"]` a part of it: `(start, end)`, or an offset.
+
+        An end beyond the object's is its end; a part of no bytes is refused. `if_match` and the other
+        conditions are looked at before. There are no versions: one that is asked for is refused.
+        """
+        asked = _options(options)
         with File(self._path(path)) as file:
-            start, length = _asked(options, file.size())
-            return GetResult(
-                self._meta(self._path(path), os.fstat(file.fileno())), file.read_at(start, length), start
-            )
+            meta, start, length = self._asked(file, asked)
+            return GetResult(meta, file.read_at(start, length), start)
 
-    async def get_async(self, path: str, *, options: dict[str, Any] | None = None) -> GetResult:
+    async def get_async(self, path: str, *, options: GetOptions | None = None) -> GetResult:
+        asked = _options(options)
         async with await aio.open_file(self._path(path)) as file:
-            start, length = _asked(options, await file.size())
-            data = await file.read_at(start, length)
-            return GetResult(self._meta(self._path(path), os.fstat(file.fileno())), data, start)
+            meta, start, length = self._asked(file, asked)
+            return GetResult(meta, await file.read_at(start, length), start)
+
+    def _asked(self, file: File | aio.AsyncFile, options: GetOptions) -> tuple[ObjectMeta, int, int]:
+        """Returns what is known of an open object, and offset and length of what is to be read of it."""
+        meta = self._meta(_Path(file.name), os.fstat(file.fileno()))
+        _check(options, meta, file.name)
+        if options.get("head"):
+            return meta, 0, 0
+        return meta, *_part(options.get("range"), meta["size"], file.name)
 
     def get_range(self, path: str, *, start: int, end: int | None = None, length: int | None = None) -> bytes:
-        """Reads bytes of an object; all of them, or it raises `EndOfFileError`."""
+        """Reads bytes of an object: `length`, or those up to `end`; fewer at the end of the object.
+
+        It raises `EndOfFileError` if the object ends before `start`.
+        """
         return self.get_ranges(path, starts=[start], ends=_one(end), lengths=_one(length))[0]
 
     async def get_range_async(
@@ -134,9 +237,10 @@ class NowaitStore:
         ends: Sequence[int] | None = None,
         lengths: Sequence[int] | None = None,
     ) -> list[bytes]:
-        """Reads ranges of an object by one gather."""
+        """Reads ranges of an object by one gather; each as `get_range` does."""
         with File(self._path(path)) as file:
-            return file.gather(starts, _lengths(starts, ends, lengths)).to_list()
+            asked = _lengths(starts, ends, lengths)
+            return _parts(file.gather(starts, asked, partial=True), starts, asked, file.name)
 
     async def get_ranges_async(
         self,
@@ -146,90 +250,297 @@ class NowaitStore:
         ends: Sequence[int] | None = None,
         lengths: Sequence[int] | None = None,
     ) -> list[bytes]:
-        rows = await aio.gather(self._path(path), starts, _lengths(starts, ends, lengths))
-        return rows.to_list()
+        found, asked = self._path(path), _lengths(starts, ends, lengths)
+        return _parts(await aio.gather(found, starts, asked, partial=True), starts, asked, str(found))
 
-    def put(self, path: str, file: ReadableBuffer, **_: Any) -> dict[str, Any]:
-        """Writes an object: under another name first, which then gets its own."""
+    def put(
+        self,
+        path: str,
+        file: PutSource,
+        *,
+        attributes: dict[str, str] | None = None,
+        tags: dict[str, str] | None = None,
+        mode: PutMode | None = None,
+        use_multipart: bool | None = None,
+        chunk_size: int = _CHUNK,
+        max_concurrency: int = 1,
+    ) -> PutResult:
+        """Writes an object: under another name first, which then gets its own.
+
+        `file` is a buffer, a `Path`, an open file, or an iterable of buffers. With `mode="create"` an
+        object of that name is an `AlreadyExistsError`. To replace one version only, attributes and tags
+        are refused. A file is read `chunk_size` bytes at a time; `use_multipart` and `max_concurrency`
+        have no effect.
+        """
+        creates = _put_mode(mode, attributes, tags)
         target = self._path(path)
         staged = _stage(target)
         try:
             with File(staged, "x") as opened:
-                opened.write_at(0, file)
+                at = 0
+                for piece in _pieces(file, chunk_size):
+                    at += opened.write_at(at, piece)
                 opened.sync()
-            staged.replace(target)
+                meta = self._meta(target, os.fstat(opened.fileno()))
+            _finish(staged, target, creates)
         except BaseException:
             staged.unlink(missing_ok=True)
             raise
-        return {"e_tag": self.head(path)["e_tag"], "version": None}
+        return {"e_tag": meta["e_tag"], "version": None}
 
-    async def put_async(self, path: str, file: ReadableBuffer, **_: Any) -> dict[str, Any]:
+    async def put_async(
+        self,
+        path: str,
+        file: PutSource | AsyncIterable[ReadableBuffer],
+        *,
+        attributes: dict[str, str] | None = None,
+        tags: dict[str, str] | None = None,
+        mode: PutMode | None = None,
+        use_multipart: bool | None = None,
+        chunk_size: int = _CHUNK,
+        max_concurrency: int = 1,
+    ) -> PutResult:
+        """As `put`; `file` may also be an asynchronous iterable of buffers, or have a `read` to be awaited.
+
+        Others are iterated over, or read, on the loop's thread.
+        """
+        creates = _put_mode(mode, attributes, tags)
         target = self._path(path)
-        staged = _stage(target)
+        staged = await _loops.in_thread(_stage, target)
         try:
             async with await aio.open_file(staged, "x") as opened:
-                await opened.write_at(0, file)
+                at = 0
+                async for piece in _pieces_async(file, chunk_size):
+                    at += await opened.write_at(at, piece)
                 await opened.sync()
-            staged.replace(target)
+                meta = self._meta(target, os.fstat(opened.fileno()))
+            await _loops.in_thread(_finish, staged, target, creates)
         except BaseException:
+            # Not awaited: the task may have been cancelled.
             staged.unlink(missing_ok=True)
             raise
-        return {"e_tag": self.head(path)["e_tag"], "version": None}
+        return {"e_tag": meta["e_tag"], "version": None}
 
-    def list(self, prefix: str | None = None, *, offset: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
-        """Lists objects below a prefix of whole parts, in the order of their paths."""
-        below = self.root if not prefix or not prefix.strip("/") else self._path(prefix)
+    def list(
+        self, prefix: str | None = None, *, offset: str | None = None, chunk_size: int = 1000
+    ) -> Iterator[Sequence[ObjectMeta]]:
+        """Lists objects below a prefix of whole parts, in the order of their paths, so many at a time."""
+        if chunk_size < 1:
+            raise ValueError(f"chunk_size is {chunk_size}; give 1 or more")
+        found = self._list(prefix, offset)
+        return (found[at : at + chunk_size] for at in range(0, len(found), chunk_size))
+
+    async def list_async(
+        self, prefix: str | None = None, *, offset: str | None = None, chunk_size: int = 1000
+    ) -> AsyncIterator[Sequence[ObjectMeta]]:
+        for part in await _loops.in_thread(lambda: self.list(prefix, offset=offset, chunk_size=chunk_size)):
+            yield part
+
+    def _list(self, prefix: str | None, offset: str | None) -> Sequence[ObjectMeta]:
         found: list[ObjectMeta] = []
-        for directory, _, names in os.walk(below):
-            for name in names:
-                path = _Path(directory, name)
-                if name.startswith(_STAGED) or not path.is_file():
-                    continue
-                try:
-                    found.append(self._meta(path, path.stat()))
-                except FileNotFoundError:
-                    # Deleted meanwhile.
-                    continue
+        for directory, _, names in os.walk(self._below(prefix), onerror=_unless_deleted):
+            found += self._objects(directory, names)
         found.sort(key=lambda meta: meta["path"])
-        yield [meta for meta in found if offset is None or meta["path"] > offset]
+        return [meta for meta in found if offset is None or meta["path"] > offset]
+
+    def list_with_delimiter(self, prefix: str | None = None) -> ListResult:
+        """Lists objects of one directory, and the directories in it."""
+        for directory, prefixes, names in os.walk(self._below(prefix), onerror=_unless_deleted):
+            below = [_Path(directory, name).relative_to(self.root).as_posix() for name in prefixes]
+            objects = sorted(self._objects(directory, names), key=lambda meta: meta["path"])
+            return {"common_prefixes": sorted(below), "objects": objects}
+        return {"common_prefixes": [], "objects": []}
+
+    async def list_with_delimiter_async(self, prefix: str | None = None) -> ListResult:
+        return await _loops.in_thread(self.list_with_delimiter, prefix)
+
+    def _below(self, prefix: str | None) -> _Path:
+        return self.root if not prefix or not prefix.strip("/") else self._path(prefix)
+
+    def _objects(self, directory: str, names: Iterable[str]) -> Iterator[ObjectMeta]:
+        for name in names:
+            path = _Path(directory, name)
+            if name.startswith(_STAGED) or not path.is_file():
+                continue
+            # It may be deleted meanwhile.
+            with contextlib.suppress(FileNotFoundError):
+                yield self._meta(path, path.stat())
 
     def delete(self, paths: str | Sequence[str]) -> None:
-        """Deletes objects."""
+        """Deletes objects, in their order; one that is missing is a `NotFoundError`."""
         for path in [paths] if isinstance(paths, str) else paths:
-            self._path(path).unlink()
+            with _named():
+                self._path(path).unlink()
 
     async def delete_async(self, paths: str | Sequence[str]) -> None:
-        self.delete(paths)
+        await _loops.in_thread(self.delete, paths)
 
     def copy(self, from_: str, to: str, *, overwrite: bool = True) -> None:
         """Copies an object."""
         source, target = self._path(from_), self._path(to)
-        staged = _stage(target)
         if overwrite:
+            target.parent.mkdir(parents=True, exist_ok=True)
             copy(source, target, no_target_directory=True)
             return
+        staged = _stage(target)
         try:
             copy(source, staged, no_target_directory=True)
-            # Refused if the name is there, whoever made it when.
-            os.link(staged, target)
-        finally:
+        except BaseException:
             staged.unlink(missing_ok=True)
+            raise
+        _finish(staged, target, True)
+
+    async def copy_async(self, from_: str, to: str, *, overwrite: bool = True) -> None:
+        source, target = self._path(from_), self._path(to)
+        staged = await _loops.in_thread(_stage, target)
+        if overwrite:
+            await aio.copy(source, target, no_target_directory=True)
+            return
+        try:
+            await aio.copy(source, staged, no_target_directory=True)
+        except BaseException:
+            # Not awaited: the task may have been cancelled.
+            staged.unlink(missing_ok=True)
+            raise
+        await _loops.in_thread(_finish, staged, target, True)
 
     def rename(self, from_: str, to: str, *, overwrite: bool = True) -> None:
         """Renames an object."""
         source, target = self._path(from_), self._path(to)
         target.parent.mkdir(parents=True, exist_ok=True)
-        if overwrite:
-            source.replace(target)
-            return
-        os.link(source, target)
-        source.unlink()
+        with _named():
+            if overwrite:
+                source.replace(target)
+                return
+            os.link(source, target)
+            source.unlink()
+
+    async def rename_async(self, from_: str, to: str, *, overwrite: bool = True) -> None:
+        await _loops.in_thread(lambda: self.rename(from_, to, overwrite=overwrite))
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    """Gives exceptions of the system the names that obspec has for them."""
+    try:
+        yield
+    except Error:
+        raise
+    except FileNotFoundError as error:
+        text, name = error.strerror or str(error), os.fsdecode(error.filename or "")
+        raise make("NotFound", error.errno, f"{name}: {text}", name, None, None, None) from None
+    except FileExistsError as error:
+        name = os.fsdecode(error.filename2 or error.filename or "")
+        raise _error(AlreadyExistsError, "AlreadyExists", f"{name} exists already", name) from None
+
+
+def _error(kind: type[Error], name: str, text: str, path: str) -> Error:
+    made = make(name, None, text, path, None, None, None)
+    error = kind(made.errno, text, path)
+    error.kind, error.index, error.offset, error.length = name, None, None, None
+    return error
+
+
+def _unless_deleted(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _stage(target: _Path) -> _Path:
     """Returns the name of an object until it is whole; makes its directory."""
     target.parent.mkdir(parents=True, exist_ok=True)
     return target.with_name(f"{_STAGED}put-{secrets.token_hex(8)}")
+
+
+def _finish(staged: _Path, target: _Path, creates: bool) -> None:
+    """Gives a whole object its name, which `creates` must not take from another."""
+    if not creates:
+        staged.replace(target)
+        return
+    try:
+        with _named():
+            # Refused if the name is there, whoever made it when.
+            os.link(staged, target)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def _put_mode(mode: PutMode | None, attributes: dict[str, str] | None, tags: dict[str, str] | None) -> bool:
+    """Returns whether `put` is to create an object; refuses what files cannot do."""
+    if attributes:
+        raise NotImplementedError("files have no attributes; leave out attributes=")
+    if tags:
+        raise NotImplementedError("files have no tags; leave out tags=")
+    if isinstance(mode, dict):
+        raise NotImplementedError(
+            "files cannot be replaced on condition of their version; give mode='create' or 'overwrite'"
+        )
+    if mode not in (None, "overwrite", "create"):
+        raise ValueError(f"there is no mode {mode!r}; give 'create' or 'overwrite'")
+    return mode == "create"
+
+
+def _buffer(file: Any) -> Any:
+    """Returns an object that has a buffer, or `None`."""
+    try:
+        memoryview(file).release()
+    except TypeError:
+        return None
+    return file
+
+
+def _no_source(file: object) -> TypeError:
+    name = type(file).__name__
+    return TypeError(f"an object of type {name} is no data to put; give bytes, a Path, a file or an iterable")
+
+
+def _piece(piece: Any) -> ReadableBuffer:
+    if _buffer(piece) is None:
+        raise TypeError(f"a piece of the data is of type {type(piece).__name__}; give bytes")
+    data: ReadableBuffer = piece
+    return data
+
+
+def _pieces(file: Any, chunk_size: int) -> Iterator[ReadableBuffer]:
+    """Yields the bytes of what `put` was given."""
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size is {chunk_size}; give 1 or more")
+    if (buffer := _buffer(file)) is not None:
+        yield buffer
+    elif isinstance(file, os.PathLike):
+        with File(file) as opened, opened.raw() as raw:
+            while piece := raw.read(chunk_size):
+                yield piece
+    elif hasattr(file, "read"):
+        while piece := file.read(chunk_size):
+            yield _piece(piece)
+    elif isinstance(file, Iterable) and not isinstance(file, str):
+        for piece in file:
+            yield _piece(piece)
+    else:
+        raise _no_source(file)
+
+
+async def _pieces_async(file: Any, chunk_size: int) -> AsyncIterator[ReadableBuffer]:
+    if isinstance(file, os.PathLike):
+        async with await aio.open_file(file) as opened:
+            at = 0
+            while data := await opened.read_at(at, chunk_size):
+                yield data
+                at += len(data)
+    elif hasattr(file, "read"):
+        while True:
+            read = file.read(chunk_size)
+            piece = await read if inspect.isawaitable(read) else read
+            if not piece:
+                return
+            yield _piece(piece)
+    elif isinstance(file, AsyncIterable):
+        async for piece in file:
+            yield _piece(piece)
+    else:
+        for piece in _pieces(file, chunk_size):
+            yield piece
 
 
 def _one(bound: int | None) -> Sequence[int] | None:
@@ -248,13 +559,60 @@ def _lengths(
     return [end - start for start, end in zip(starts, ends, strict=True)]
 
 
-def _asked(options: dict[str, Any] | None, size: int) -> tuple[int, int]:
-    """Returns offset and length of what `get` is to read."""
-    asked = (options or {}).get("range")
+def _parts(rows: Gathered, starts: Sequence[int], lengths: Sequence[int], path: str) -> list[bytes]:
+    for index, n in rows.short:
+        if n == 0:
+            start, length = starts[index], lengths[index]
+            text = f"{path} ends before byte {start}"
+            raise make("UnexpectedEof", None, text, path, index, start, length)
+    return rows.to_list()
+
+
+def _options(options: GetOptions | None) -> GetOptions:
+    given = options or {}
+    unknown = set(given) - GetOptions.__annotations__.keys()
+    if unknown:
+        known = ", ".join(sorted(GetOptions.__annotations__))
+        raise TypeError(f"there is no option {sorted(unknown)[0]!r}; give some of {known}")
+    if given.get("version") is not None:
+        raise NotImplementedError("files have no versions; leave out the option 'version'")
+    return given
+
+
+def _check(options: GetOptions, meta: ObjectMeta, path: str) -> None:
+    """Raises if an object is not one that is asked for; in the order of RFC 9110, 13.2.2."""
+
+    def matches(tags: str) -> bool:
+        return tags == "*" or meta["e_tag"] in [tag.strip().strip('"') for tag in tags.split(",")]
+
+    match, none_match = options.get("if_match"), options.get("if_none_match")
+    since, unmodified = options.get("if_modified_since"), options.get("if_unmodified_since")
+    changed, about = meta["last_modified"], f"{path} has the tag {meta['e_tag']}, of {meta['last_modified']}"
+    if match is not None:
+        if not matches(match):
+            raise _error(PreconditionError, "Precondition", f"{about}: not {match}", path)
+    elif unmodified is not None and changed > unmodified:
+        raise _error(PreconditionError, "Precondition", f"{about}: after {unmodified}", path)
+    if none_match is not None:
+        if matches(none_match):
+            raise _error(NotModifiedError, "NotModified", f"{about}: that is {none_match}", path)
+    elif since is not None and changed <= since:
+        raise _error(NotModifiedError, "NotModified", f"{about}: not after {since}", path)
+
+
+def _part(asked: Any, size: int, path: str) -> tuple[int, int]:
+    """Returns offset and length of the part that `get` is to read."""
     if asked is None:
         return 0, size
     if isinstance(asked, dict):
-        start = asked["offset"] if "offset" in asked else max(0, size - asked["suffix"])
-        return start, max(0, size - start)
-    start, end = asked
-    return start, max(0, min(end, size) - start)
+        if set(asked) == {"suffix"} and asked["suffix"] >= 0:
+            return max(0, size - asked["suffix"]), min(size, asked["suffix"])
+        if set(asked) != {"offset"}:
+            raise ValueError(f"there is no range {asked!r}; give (start, end), an offset or a suffix")
+        start, end = asked["offset"], size
+    else:
+        start, end = asked
+    if not 0 <= start < min(end, size):
+        text = f"{path} has {size} bytes: none of {asked!r}"
+        raise make("InvalidRange", None, text, path, None, max(start, 0), max(end - start, 0))
+    return start, min(end, size) - start
