@@ -117,7 +117,7 @@ def read(path):
             next_lsn, closed, at = found[0] + found[1], found[3], found[4]
         if not behind and next_lsn > last:
             next_lsn, at = last + 1, end
-        if behind and not broken and at == end and next_lsn > last:
+        if behind and not broken and next_lsn > last:
             gaps |= set(range(last + 1, behind["last"] + 1))
             next_lsn = behind["first"]
             continue

@@ -22,7 +22,7 @@ impl Shared {
         let Submission { id, block, epoch, watermark, .. } = submission;
         let (base, first_lsn, records) = (block.base(), block.first_lsn, block.records);
         let time_ms = self.wall_clock_ms();
-        // Before the first block of a segment all others have been made.
+        // Blocks are submitted in order, and made at about the same time.
         let previous_time_ms = match records {
             0 => self.time_ms.load(Relaxed),
             _ => self.time_ms.swap(time_ms, Relaxed),

@@ -46,6 +46,8 @@ pub(super) struct Files {
     unreadable: Vec<u64>,
     /// Files with the header of another segment, each with that header; they are among `unused`.
     pub(super) others: Vec<(u64, SegmentHeader)>,
+    /// Number of the oldest segment of the log: those before it were given up, and may be there.
+    oldest: u64,
 }
 
 impl Files {
@@ -62,6 +64,7 @@ impl Files {
     /// Returns the newest valid header among those before `number`.
     fn head_before(&self, number: u64) -> Option<&SegmentHeader> {
         let before = self.valid.iter().take_while(|header| header.number < number);
+        let before = before.filter(|header| header.number >= self.oldest);
         before.max_by_key(|header| (header.epoch, header.number))
     }
 }
@@ -381,7 +384,7 @@ impl Survey<'_> {
 
     /// Reads the first page of each file, or the copy of its header.
     pub(super) fn files(&mut self, numbers: &[u64]) -> Result<Files> {
-        let mut files = Files::default();
+        let mut files = Files { oldest: self.control.oldest, ..Files::default() };
         let Control { log_id, segment_bytes, .. } = self.control;
         let mut firsts = self.first_pages(numbers).into_iter();
         for &number in numbers {
@@ -566,12 +569,14 @@ impl Survey<'_> {
                 time_ms = if block.records > 0 { block.time_ms } else { time_ms };
             }
             let last_lsn = (blocks.next_lsn - 1).min(last_there.max(header.previous.lsn));
-            let complete = limit.filter(|limit| blocks.offset == limit.offset && last_lsn >= limit.last_there());
+            // What is missing between its last record and that place holds none.
+            let complete = limit.filter(|limit| blocks.offset <= limit.offset && last_lsn >= limit.last_there());
             kept.end = match complete {
                 Some(limit) => limit,
                 None => End { segment: header.number, offset: blocks.offset, lsn: last_lsn, lost_from: 0 },
             };
-            let segment = Segment { header: *header, end: kept.end.offset, last_lsn: kept.end.last_there(), time_ms };
+            let (end, last_lsn) = (blocks.offset, kept.end.last_there());
+            let segment = Segment { header: *header, end, last_lsn, time_ms };
             kept.chain.push(segment);
             self.to_sync.push((segment, file.clone()));
             let writer = self.writer;
