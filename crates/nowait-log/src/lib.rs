@@ -335,9 +335,10 @@ impl Log {
         })
     }
 
-    /// Writes what was appended, then a watermark block that covers all of it, and ends the log:
-    /// from then on appends are refused. The log can be opened again when this is ready. Tickets
-    /// keep their answers. After a close that succeeded, damage is never mistaken for a torn tail.
+    /// Writes what was appended, then a watermark block that covers all of it, and ends the log for
+    /// all its clones: from then on appends by any of them are refused. The log can be opened again
+    /// when this is ready. Tickets keep their answers. After a close that succeeded, damage is never
+    /// mistaken for a torn tail.
     ///
     /// # Errors
     /// Those of writes, and of a log that has failed before.
