@@ -72,6 +72,8 @@ pub enum ErrorKind {
     Unsupported,
     /// A parameter is wrong.
     InvalidInput,
+    /// The contents are not of the kind that was asked for: text that is not UTF-8.
+    InvalidData,
     /// The engine requested by name is not available here.
     EngineUnavailable,
     /// The file exists already.
@@ -433,6 +435,7 @@ impl ErrorKind {
             ErrorKind::TooManyFiles => ("too many open files", Some("close some, or raise the limit (ulimit -n)")),
             ErrorKind::Unsupported => ("not supported for this file", None),
             ErrorKind::InvalidInput => ("a parameter is not valid", None),
+            ErrorKind::InvalidData => ("the contents are not text in UTF-8", Some("read them as bytes")),
             ErrorKind::EngineUnavailable => ("that engine cannot be used here", Some("choose Engine::Auto")),
             ErrorKind::AlreadyExists => {
                 ("it exists already", Some("choose another name, or open the one that is there"))
@@ -562,7 +565,7 @@ impl From<Error> for io::Error {
             ErrorKind::FileTooLarge => io::ErrorKind::FileTooLarge,
             ErrorKind::WouldBlock => io::ErrorKind::WouldBlock,
             ErrorKind::WriteZero => io::ErrorKind::WriteZero,
-            ErrorKind::Damaged => io::ErrorKind::InvalidData,
+            ErrorKind::InvalidData | ErrorKind::Damaged => io::ErrorKind::InvalidData,
             ErrorKind::FilesystemLoop
             | ErrorKind::InvalidFilename
             | ErrorKind::Closed

@@ -58,6 +58,20 @@ impl File {
     }
 
     /// Tries to take the file's exclusive lock; returns whether it did. The lock excludes other
+    /// Sets mode, owner and group to those of another file.
+    pub(crate) fn set_mode_and_owner(&self, other: fs::Metadata) -> Operation<'_, Result<()>> {
+        self.call(ErrorOp::SetPermissions, move |fd| {
+            let own = to_std(fd).metadata()?;
+            let changed = |own: u32, other: u32| (own != other).then_some(other);
+            let (owner, group) = (changed(own.uid(), other.uid()), changed(own.gid(), other.gid()));
+            if owner.is_some() || group.is_some() {
+                fchown(fd, owner, group)?;
+            }
+            // Last, since a change of the owner takes bits from the mode (chown(2)).
+            to_std(fd).set_permissions(other.permissions())
+        })
+    }
+
     /// opens of the file, in any process (`flock(2)`). Clones share it. It ends with
     /// [`unlock`](File::unlock), or when the last clone is gone.
     ///

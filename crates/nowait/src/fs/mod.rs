@@ -10,6 +10,7 @@ mod temporary;
 
 use std::any::Any;
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::{FileType, Metadata, Permissions};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -21,6 +22,7 @@ use rustix::io::Errno;
 
 use self::copy::Copied;
 pub use self::dir::Dir;
+pub use self::temporary::AtomicOptions;
 pub(crate) use self::temporary::{Temporary, create_beside};
 use crate::buf::WriteBuffer;
 use crate::core::instance::Nowait;
@@ -30,8 +32,9 @@ use crate::op::{Call, Done, Owned, PathAt, Request};
 use crate::operation::{Answer, Conclude, On, Operation, Steps, called};
 
 /// One entry of a directory: [`read_dir`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct DirEntry {
+    nowait: Nowait,
     path: PathBuf,
     file_type: FileType,
 }
@@ -50,6 +53,21 @@ impl DirEntry {
     /// File, directory, symbolic link or anything else; a link is not followed.
     pub fn file_type(&self) -> FileType {
         self.file_type
+    }
+
+    /// Returns size, times, type and permissions, on the instance that listed the directory; a link
+    /// is not followed ([`symlink_metadata`]).
+    ///
+    /// # Errors
+    /// Those of [`symlink_metadata`]: the entry may be gone by now.
+    pub fn metadata(&self) -> Operation<'_, Result<Metadata>> {
+        self.nowait.symlink_metadata(&self.path)
+    }
+}
+
+impl fmt::Debug for DirEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DirEntry").field("path", &self.path).field("file_type", &self.file_type).finish()
     }
 }
 
@@ -239,6 +257,14 @@ pub fn read(path: impl AsRef<Path>) -> Steps<'static, Result<Vec<u8>>> {
     Nowait::shared().read(path)
 }
 
+/// Reads a whole file as text.
+///
+/// # Errors
+/// [`ErrorKind::InvalidData`](crate::ErrorKind::InvalidData) if it is not UTF-8; else as [`read`].
+pub fn read_to_string(path: impl AsRef<Path>) -> Steps<'static, Result<String>> {
+    Nowait::shared().read_to_string(path)
+}
+
 /// Creates a file, or cuts it to nothing, and writes `data` as its contents. Nothing is durable
 /// yet; see [`write_atomic`].
 ///
@@ -253,7 +279,7 @@ pub fn write(path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'static, R
 ///
 /// The data is written to a file with a temporary name in the same directory, synced, and renamed;
 /// then the directory is synced. The new file has the mode of a new one (0o666 less the umask), and
-/// is not a link if the old one was.
+/// is not a link if the old one was. [`AtomicOptions`] keeps mode and owner, or leaves out the syncs.
 ///
 /// # Errors
 /// Those of the steps. Unless the last one failed, the old contents are untouched and the temporary
@@ -353,7 +379,8 @@ impl Nowait {
     /// # Errors
     /// Those of [`fs::read_dir`](read_dir).
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Operation<'_, Result<Vec<DirEntry>>> {
-        call(self, ErrorOp::List, path.as_ref(), entries)
+        let call = Call::new(ErrorOp::List, path.as_ref(), |path, _| entries(path));
+        Operation::new(On::Paths(&self.0), Request::Call(Box::new(call)), with_instance)
     }
 
     /// [`fs::create_dir_all`](create_dir_all), on this instance.
@@ -435,6 +462,21 @@ impl Nowait {
         })
     }
 
+    /// [`fs::read_to_string`](read_to_string), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::read_to_string`](read_to_string).
+    pub fn read_to_string(&self, path: impl AsRef<Path>) -> Steps<'_, Result<String>> {
+        let path = path.as_ref().to_path_buf();
+        Steps::new(async move {
+            String::from_utf8(self.read(&path).await?).map_err(|text| {
+                let valid = text.utf8_error().valid_up_to();
+                let error = Error::new(ErrorOp::Read, ErrorKind::InvalidData).at(&Arc::from(&*path));
+                error.with_detail(format!("the first {valid} bytes are"))
+            })
+        })
+    }
+
     /// [`fs::write`](write()), on this instance.
     ///
     /// # Errors
@@ -453,12 +495,7 @@ impl Nowait {
     /// # Errors
     /// Those of [`fs::write_atomic`](write_atomic).
     pub fn write_atomic(&self, path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'_, Result<()>> {
-        let path = path.as_ref().to_path_buf();
-        Steps::new(async move {
-            let (file, temporary) = create_beside(self, &path).await?;
-            let written = file.write_all_at(data, 0).await;
-            temporary.replace(file, &path, written.map(drop).map_err(Error::from)).await
-        })
+        AtomicOptions::new().write_in(self, path, data)
     }
 }
 
@@ -566,14 +603,25 @@ fn copied(answer: Answer<'_>) -> Result<u64> {
     }
 }
 
-fn entries(path: &Path) -> io::Result<Vec<DirEntry>> {
+/// Names and types in a directory, sorted by name.
+fn entries(path: &Path) -> io::Result<Vec<(PathBuf, FileType)>> {
     let entry = |entry: io::Result<std::fs::DirEntry>| {
         let entry = entry?;
-        Ok(DirEntry { path: entry.path(), file_type: entry.file_type()? })
+        Ok((entry.path(), entry.file_type()?))
     };
     let mut entries: Vec<_> = std::fs::read_dir(path)?.map(entry).collect::<io::Result<_>>()?;
-    entries.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+    entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     Ok(entries)
+}
+
+/// Concludes a list of entries. A thread of the pool must not have a share of the instance, which
+/// waits for its threads when it is dropped.
+fn with_instance(answer: Answer<'_>) -> Result<Vec<DirEntry>> {
+    let On::Paths(instance) = answer.on else { unreachable!("a directory is listed by its path") };
+    let nowait = Nowait(instance.clone());
+    let entries: Vec<(PathBuf, FileType)> = called(answer)?;
+    let entry = |(path, file_type)| DirEntry { nowait: nowait.clone(), path, file_type };
+    Ok(entries.into_iter().map(entry).collect())
 }
 
 /// Reads a file from its start to its end, which may lie elsewhere than `length` by now, or (in

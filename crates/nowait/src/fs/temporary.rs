@@ -2,22 +2,119 @@
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
 use std::hash::{BuildHasher, Hasher};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::buf::WriteBuffer;
 use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
+use crate::operation::Steps;
 use crate::sys::fork_generation;
 
+/// How a file is replaced as a whole: [`fs::write_atomic`](super::write_atomic) and
+/// [`AtomicWriter`](crate::stream::AtomicWriter) with other than their defaults.
+///
+/// ```
+/// # fn main() -> nowait::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("config");
+/// # std::fs::write(&path, "depth = 16\n").unwrap();
+/// // The new file keeps the mode and the owner of the old one.
+/// nowait::fs::AtomicOptions::new().keep_mode_and_owner(true).write(&path, "depth = 32\n").wait()?;
+/// # assert_eq!(nowait::fs::read_to_string(&path).wait()?, "depth = 32\n");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct AtomicOptions {
+    keep_mode_and_owner: bool,
+    durable: bool,
+}
+
+impl Default for AtomicOptions {
+    fn default() -> Self {
+        AtomicOptions::new()
+    }
+}
+
+impl AtomicOptions {
+    /// A new file's mode and owner, and durable.
+    pub fn new() -> Self {
+        AtomicOptions { keep_mode_and_owner: false, durable: true }
+    }
+
+    /// The new file gets mode, owner and group of the regular file that it replaces, if there is
+    /// one (of the file that a symbolic link leads to); until then only its owner may open it. ACLs,
+    /// extended attributes and further links are not kept. Default: false, mode 0o666 less the
+    /// umask.
+    pub fn keep_mode_and_owner(&mut self, keep: bool) -> &mut Self {
+        self.keep_mode_and_owner = keep;
+        self
+    }
+
+    /// The contents are synced before the file has its name, and the directory afterwards. Default:
+    /// true. Without, nothing is durable when it is ready: whoever opens the file still finds the
+    /// old contents or the new, whole, while the system runs; after a crash of the system the file
+    /// may have either, a part of the new, or nothing.
+    pub fn durable(&mut self, durable: bool) -> &mut Self {
+        self.durable = durable;
+        self
+    }
+
+    /// As [`fs::write_atomic`](super::write_atomic).
+    ///
+    /// # Errors
+    /// As [`fs::write_atomic`](super::write_atomic), and as [`write_in`](AtomicOptions::write_in).
+    pub fn write(&self, path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'static, Result<()>> {
+        self.write_in(Nowait::shared(), path, data)
+    }
+
+    /// As [`write`](AtomicOptions::write), on an instance.
+    ///
+    /// # Errors
+    /// As [`fs::write_atomic`](super::write_atomic). With
+    /// [`keep_mode_and_owner`](AtomicOptions::keep_mode_and_owner) also those of `stat(2)` of the old
+    /// file, [`ErrorKind::PermissionDenied`] where this process may not give a file that owner, and
+    /// [`ErrorKind::Unsupported`] on a simulator.
+    pub fn write_in<'n>(
+        &self,
+        nowait: &'n Nowait,
+        path: impl AsRef<Path>,
+        data: impl WriteBuffer,
+    ) -> Steps<'n, Result<()>> {
+        let (options, path) = (self.clone(), path.as_ref().to_path_buf());
+        Steps::new(async move {
+            let (file, temporary) = create_beside(nowait, &path, options).await?;
+            let written = file.write_all_at(data, 0).await;
+            temporary.replace(file, &path, written.map(drop).map_err(Error::from)).await
+        })
+    }
+
+    /// The file whose mode and owner are kept.
+    async fn model(&self, nowait: &Nowait, path: &Path) -> Result<Option<Metadata>> {
+        if !self.keep_mode_and_owner {
+            return Ok(None);
+        }
+        match nowait.metadata(path).await {
+            Ok(old) => Ok(old.is_file().then_some(old)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 /// Creates a file of its own in a path's directory.
-pub(crate) async fn create_beside(nowait: &Nowait, path: &Path) -> Result<(File, Temporary)> {
+pub(crate) async fn create_beside(nowait: &Nowait, path: &Path, options: AtomicOptions) -> Result<(File, Temporary)> {
     const TRIES: u32 = 8;
+    // Others may be those that the old file was kept from.
+    let mode = if options.model(nowait, path).await?.is_some() { 0o600 } else { 0o666 };
     for last in (0..TRIES).rev() {
         let (directory, temporary) = beside(path)?;
-        match OpenOptions::new().write(true).create_new(true).open_in(nowait, &temporary).await {
+        match OpenOptions::new().write(true).create_new(true).mode(mode).open_in(nowait, &temporary).await {
             Ok(file) => {
                 return Ok((
                     file,
@@ -25,6 +122,7 @@ pub(crate) async fn create_beside(nowait: &Nowait, path: &Path) -> Result<(File,
                         nowait: nowait.clone(),
                         path: Some(temporary),
                         directory,
+                        options,
                         generation: fork_generation(),
                     },
                 ));
@@ -42,25 +140,32 @@ pub(crate) struct Temporary {
     /// None once it is gone.
     path: Option<PathBuf>,
     directory: PathBuf,
+    options: AtomicOptions,
     /// Fork generation of the process that made it: a forked child must not remove it.
     generation: u64,
 }
 
 impl Temporary {
-    /// Makes `file`, which was `written`, durable, and gives it the name `path`, durably. After an
-    /// error the file is gone, unless it has the name already.
+    /// Gives `file`, which was `written`, the name `path`, as the options say. After an error the file
+    /// is gone, unless it has the name already.
     pub(crate) async fn replace(mut self, file: File, path: &Path, written: Result<()>) -> Result<()> {
-        let nowait = self.nowait.clone();
+        let (nowait, options) = (self.nowait.clone(), self.options.clone());
         let temporary = self.path.clone().unwrap_or_default();
         let renamed = async {
             written?;
-            file.sync_all().await?;
+            if let Some(old) = options.model(&nowait, path).await? {
+                file.set_mode_and_owner(old).await?;
+            }
+            if options.durable {
+                file.sync_all().await?;
+            }
             file.close()?;
             nowait.rename(&temporary, path).await
         };
         let renamed = renamed.await;
         self.path = None;
         match renamed {
+            Ok(()) if !options.durable => Ok(()),
             Ok(()) => nowait.sync_dir(&self.directory).await,
             Err(error) => {
                 let _ = nowait.remove_file(&temporary).submit().finish_on_drop().await;

@@ -6,13 +6,13 @@ use super::Writer;
 use crate::core::instance::Nowait;
 use crate::error::Result;
 use crate::file::File;
-use crate::fs::{Temporary, create_beside};
+use crate::fs::{AtomicOptions, Temporary, create_beside};
 use crate::operation::Steps;
 
 /// Replaces a file's contents, or creates the file, by what is written to its
 /// [`writer`](AtomicWriter::writer). Whoever opens the file, also after a crash, finds all of the
 /// old contents or all of the new. [`fs::write_atomic`](crate::fs::write_atomic) for contents that
-/// come in pieces.
+/// come in pieces. [`AtomicOptions`] keeps mode and owner of the old file, or leaves out the syncs.
 ///
 /// Nothing is replaced before [`commit`](AtomicWriter::commit). Dropped without it, the old
 /// contents stay, and the temporary file is removed by a thread of the pool. (A crash leaves it,
@@ -55,7 +55,13 @@ impl AtomicWriter {
         &mut self.writer
     }
 
-    /// Syncs the new contents, renames them to the file's name, and syncs the directory.
+    /// The new file, under its temporary name.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Syncs the new contents, renames them to the file's name, and syncs the directory. (Without
+    /// the syncs if [`AtomicOptions::durable`] was set to false.)
     ///
     /// # Errors
     /// Those of the writes and of the steps. Unless the last one failed, the old contents are
@@ -71,18 +77,36 @@ impl AtomicWriter {
     }
 }
 
+impl AtomicOptions {
+    /// As [`AtomicWriter::create`].
+    ///
+    /// # Errors
+    /// As [`AtomicWriter::create`], and as [`write_in`](AtomicOptions::write_in).
+    pub fn create(&self, path: impl AsRef<Path>) -> Steps<'static, Result<AtomicWriter>> {
+        self.create_in(Nowait::shared(), path)
+    }
+
+    /// As [`create`](AtomicOptions::create), on an instance.
+    ///
+    /// # Errors
+    /// As [`create`](AtomicOptions::create).
+    pub fn create_in<'n>(&self, nowait: &'n Nowait, path: impl AsRef<Path>) -> Steps<'n, Result<AtomicWriter>> {
+        let (options, path) = (self.clone(), path.as_ref().to_path_buf());
+        Steps::new(async move {
+            let (file, temporary) = create_beside(nowait, &path, options).await?;
+            let mut writer = Writer::new(&file, 0);
+            writer.is_disposable = true;
+            Ok(AtomicWriter { writer, file, temporary, path })
+        })
+    }
+}
+
 impl Nowait {
     /// [`AtomicWriter::create`], on this instance.
     ///
     /// # Errors
     /// Those of [`AtomicWriter::create`].
     pub fn replace(&self, path: impl AsRef<Path>) -> Steps<'_, Result<AtomicWriter>> {
-        let path = path.as_ref().to_path_buf();
-        Steps::new(async move {
-            let (file, temporary) = create_beside(self, &path).await?;
-            let mut writer = Writer::new(&file, 0);
-            writer.is_disposable = true;
-            Ok(AtomicWriter { writer, file, temporary, path })
-        })
+        AtomicOptions::new().create_in(self, path)
     }
 }
