@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 use rustix::io::Errno;
@@ -207,7 +207,7 @@ impl<'f, T> Operation<'f, T> {
             State::Refused(refused) => {
                 target.instance.counters.add(Count::FailedAtOnce);
                 let (errno, request) = *refused;
-                Begun::Ended(Box::new((Err(errno), request)))
+                Begun::ended(Err(errno), request)
             }
             State::Begun(begun) => begun,
             State::Spent => Begun::Spent,
@@ -255,8 +255,8 @@ impl<'f, T> Operation<'f, T> {
     fn settle(&mut self) {
         if let Some(outcome) = self.served.take() {
             self.state = match std::mem::replace(&mut self.state, State::Spent) {
-                State::New(request) => State::Begun(Begun::Ended(Box::new((outcome, request)))),
-                State::Refused(refused) => State::Begun(Begun::Ended(Box::new((outcome, refused.1)))),
+                State::New(request) => State::Begun(Begun::ended(outcome, request)),
+                State::Refused(refused) => State::Begun(Begun::ended(outcome, refused.1)),
                 state => state,
             };
         }
@@ -359,9 +359,14 @@ pub(crate) fn run_in_pool(
 /// An operation that has begun.
 enum Begun {
     UnderWay(UnderWay),
-    /// Completed at once.
-    Ended(Box<(Outcome, Request)>),
+    /// Completed at once. Never locked: so what has begun can be shared between threads, though an
+    /// answer cannot.
+    Ended(Mutex<Box<(Outcome, Request)>>),
     Spent,
+}
+
+fn unlocked<T>(mutex: Mutex<T>) -> T {
+    mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An operation that an engine has.
@@ -384,6 +389,10 @@ impl Begun {
         Begun::UnderWay(UnderWay { slot, when_dropped: WhenDropped::Abandon })
     }
 
+    fn ended(outcome: Outcome, request: Request) -> Begun {
+        Begun::Ended(Mutex::new(Box::new((outcome, request))))
+    }
+
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<(Outcome, Request)> {
         if let Begun::UnderWay(under_way) = self {
             let answer = ready!(under_way.slot.poll(context));
@@ -393,7 +402,7 @@ impl Begun {
             return Poll::Ready(answer);
         }
         match std::mem::replace(self, Begun::Spent) {
-            Begun::Ended(ended) => Poll::Ready(*ended),
+            Begun::Ended(ended) => Poll::Ready(*unlocked(ended)),
             _ => polled_too_often(),
         }
     }
@@ -521,7 +530,10 @@ impl<T> Started<T> {
                 under_way.when_dropped = WhenDropped::Nothing;
                 under_way.slot.call_back(call);
             }
-            Begun::Ended(ended) => call(ended.0, ended.1),
+            Begun::Ended(ended) => {
+                let (outcome, request) = *unlocked(ended);
+                call(outcome, request);
+            }
             Begun::Spent => polled_too_often(),
         }
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
-use common::{Watchdog, Way, mounts};
+use common::{Watchdog, Way, child, mounts};
 use nowait::map::Map;
 use nowait::sim::Sim;
 use nowait::stream::Reader;
@@ -110,6 +110,9 @@ fn directories_links_and_copies_are_made_and_removed() {
         assert_eq!(names, ["copy", "file", "hard", "soft"]);
         assert!(entries[0].file_type().is_file() && entries[3].file_type().is_symlink());
         assert_eq!(entries[1].path(), deep.join("file"));
+        let metadata = way.run(entries[1].metadata()).unwrap();
+        assert_eq!((metadata.len(), metadata.nlink()), (300_000, 2));
+        assert!(way.run(entries[3].metadata()).unwrap().is_symlink(), "a link is not followed");
 
         let error = way.run(nowait.remove_dir(&deep)).unwrap_err();
         assert_eq!((error.kind(), error.operation()), (ErrorKind::DirectoryNotEmpty, ErrorOp::Remove));
@@ -238,6 +241,100 @@ fn whole_files_are_read_to_their_end() {
 }
 
 #[test]
+fn text_is_read_if_it_is_text() {
+    on_each(|nowait, way, folder| {
+        let path = folder.join("file");
+        std_fs::write(&path, "Größe: 3 µm").unwrap();
+        assert_eq!(way.run_future(nowait.read_to_string(&path)).unwrap(), "Größe: 3 µm");
+        assert_eq!(fs::read_to_string(&path).wait().unwrap(), "Größe: 3 µm");
+        std_fs::write(&path, b"abc\xff").unwrap();
+        let error = way.run_future(nowait.read_to_string(&path)).unwrap_err();
+        assert_eq!((error.kind(), error.path()), (ErrorKind::InvalidData, Some(&*path)));
+        assert!(error.to_string().contains("first 3 bytes"), "{error}");
+        assert_eq!(std::io::Error::from(error).kind(), std_fs::read_to_string(&path).unwrap_err().kind());
+    });
+}
+
+#[test]
+fn a_replaced_file_keeps_what_it_is_told_to_keep() {
+    on_each(|nowait, way, folder| {
+        let path = folder.join("file");
+        let stat = || {
+            let metadata = std_fs::metadata(&path).unwrap();
+            (metadata.mode() & 0o7777, metadata.uid(), metadata.gid())
+        };
+        let mut keeps = fs::AtomicOptions::new();
+        keeps.keep_mode_and_owner(true);
+        // There is none yet.
+        way.run_future(keeps.write_in(nowait, &path, "first")).unwrap();
+        let new = stat();
+        std_fs::write(folder.join("other"), "").unwrap();
+        assert_eq!(new.0, std_fs::metadata(folder.join("other")).unwrap().mode() & 0o7777);
+        std_fs::remove_file(folder.join("other")).unwrap();
+
+        let (owner, group) = if child::is_root() { (65534, 12345) } else { (new.1, new.2) };
+        for durable in [true, false] {
+            std::os::unix::fs::chown(&path, Some(owner), Some(group)).unwrap();
+            std_fs::set_permissions(&path, Permissions::from_mode(0o2751)).unwrap();
+            way.run_future(keeps.durable(durable).write_in(nowait, &path, "second")).unwrap();
+            assert_eq!((stat(), std_fs::read(&path).unwrap()), ((0o2751, owner, group), b"second".to_vec()));
+
+            let mut new = way.run_future(keeps.create_in(nowait, &path)).unwrap();
+            new.writer().write_all(b"third").unwrap();
+            let mode = new.file().metadata().wait().unwrap().mode() & 0o777;
+            assert_eq!(mode, 0o600, "nobody else reads it before it has its mode");
+            way.run_future(new.commit()).unwrap();
+            assert_eq!((stat(), std_fs::read(&path).unwrap()), ((0o2751, owner, group), b"third".to_vec()));
+        }
+        // By default it is a new file.
+        way.run_future(nowait.write_atomic(&path, "fourth")).unwrap();
+        assert_eq!(stat(), new);
+        // Of a link it is the file that the link leads to.
+        std_fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink("file", folder.join("link")).unwrap();
+        way.run_future(keeps.write_in(nowait, folder.join("link"), "fifth")).unwrap();
+        let link = std_fs::symlink_metadata(folder.join("link")).unwrap();
+        assert_eq!((link.is_file(), link.mode() & 0o777), (true, 0o640));
+        assert_eq!(std_fs::read_dir(folder).unwrap().count(), 2, "no temporary file is left");
+    });
+}
+
+/// Without syncs no engine is asked for one.
+#[test]
+fn a_replaced_file_that_need_not_be_durable_is_not_synced() {
+    let sim = Sim::new(1);
+    let nowait = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
+    fs::AtomicOptions::new().durable(false).write_in(&nowait, "file", "contents").wait().unwrap();
+    assert_eq!(nowait.read("file").wait().unwrap(), b"contents");
+    let after_the_worst_crash = || sim.crash(|_, _| false).contents("file");
+    assert_eq!(after_the_worst_crash(), None, "its name is not durable");
+    fs::AtomicOptions::new().write_in(&nowait, "file", "contents").wait().unwrap();
+    assert_eq!(after_the_worst_crash(), Some(b"contents".to_vec()));
+    let mut keeps = fs::AtomicOptions::new();
+    let error = keeps.keep_mode_and_owner(true).write_in(&nowait, "file", "new").wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+}
+
+/// Types that users keep in what they share between threads: a server's state, a boxed writer.
+#[test]
+fn all_types_are_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    use nowait::stream::{AtomicWriter, Cursor, Reader, Writer};
+    shared::<(File, Nowait, OpenOptions, nowait::Error, nowait::BufferError<Vec<u8>>, nowait::Buf, nowait::Lent)>();
+    shared::<(Reader, Writer, Cursor, AtomicWriter, fs::AtomicOptions, fs::Dir, fs::DirEntry)>();
+    shared::<(nowait::Gathered, nowait::map::Map, nowait::Stats, nowait::Builder, Engine, Sim)>();
+    // What awaits them holds them.
+    fn sent<T: Send>() {}
+    sent::<(
+        nowait::Operation<'static, nowait::Result<File>>,
+        nowait::Write<'static, nowait::BufferResult<Vec<u8>>>,
+        nowait::Started<nowait::Result<File>>,
+        nowait::Steps<'static, nowait::Result<()>>,
+        nowait::Gather<'static>,
+    )>();
+}
+
+#[test]
 fn on_the_shared_instance() {
     let folder = folder();
     let path = folder.path().join("file");
@@ -270,7 +367,8 @@ fn descriptors_come_from_std_and_go_back() {
 
         let file =
             File::from_std(nowait, std_fs::File::options().read(true).write(true).open(&path).unwrap(), &path).unwrap();
-        let number = file.as_fd().as_raw_fd();
+        let number = file.as_raw_fd();
+        assert_eq!(number, file.as_fd().as_raw_fd());
         let clone = file.clone();
         let file = file.into_std().unwrap_err();
         drop(clone);

@@ -500,6 +500,136 @@ fn a_write_that_fails_fails_all_that_follow() {
     }
 }
 
+/// Buffers of many types and lengths, after each other and after copied bytes.
+#[test]
+fn every_buffer_is_put() {
+    let mut rng = Rng::for_test();
+    let folder = temp_dir();
+    for nowait in instances() {
+        for direct in [false, true] {
+            for way in Way::ALL {
+                let _watchdog = Watchdog::new(format!("puts, direct: {direct}, {way:?}"), 60);
+                let path = folder.path().join("file");
+                let file = open(&nowait, &path, direct);
+                let mut writer = Writer::new(&file, 0);
+                let mut right = Vec::new();
+                for round in 0..60 {
+                    let length = [0, 1, 4096, 5000, 65_536, 70_001, MIB][rng.below(7)];
+                    let data = contents(length, round);
+                    right.extend_from_slice(&data);
+                    let put = match rng.below(6) {
+                        0 => writer.put(buffer(&data)),
+                        1 => writer.put(data),
+                        2 => writer.put(std::sync::Arc::<[u8]>::from(data)),
+                        3 => writer.put(nowait::Lent::new(data)),
+                        #[cfg(feature = "bytes")]
+                        4 => writer.put(bytes::Bytes::from(data)),
+                        _ => {
+                            writer.write_all(&data).unwrap();
+                            continue;
+                        }
+                    };
+                    if way == Way::Waited { put.wait() } else { way.run_future(put) }.unwrap();
+                    assert_eq!(writer.position(), right.len() as u64);
+                }
+                writer.finish().wait().unwrap();
+                assert!(std::fs::read(&path).unwrap() == right, "direct: {direct}, {way:?}");
+                drop(writer);
+                assert_settled(&nowait);
+                std::fs::remove_file(&path).unwrap();
+            }
+        }
+    }
+}
+
+/// A buffer is held, and not copied, until it is written.
+#[test]
+fn a_put_does_not_copy() {
+    let _watchdog = Watchdog::new("puts without copies", 60);
+    let sim = Sim::manual(1);
+    sim.create("/sim/file", b"");
+    let nowait = Nowait::builder().engine(Engine::Sim(sim.clone())).inline_bytes_max(1).build().unwrap();
+    let file = common::writable(&nowait, "/sim/file".as_ref());
+    let mut writer = Writer::new(&file, 0);
+    let (whole, odd) = (std::sync::Arc::new(contents(70_001, 1)), std::sync::Arc::new(contents(70_001, 2)));
+    let short = std::sync::Arc::new(contents(100, 3));
+    for buffer in [&whole, &odd, &short] {
+        futures::executor::block_on(writer.put(buffer.clone())).unwrap();
+    }
+    let holders = [&whole, &odd, &short].map(std::sync::Arc::strong_count);
+    assert_eq!(holders, [2, 2, 1], "long ones are held, a short one at an odd place is copied");
+    let _ = poll_once(pin!(writer.finish()));
+    while sim.step() {}
+    futures::executor::block_on(async {
+        let mut finish = pin!(writer.finish());
+        std::future::poll_fn(|context| {
+            while sim.step() {}
+            finish.as_mut().poll(context)
+        })
+        .await
+    })
+    .unwrap();
+    assert_eq!([&whole, &odd, &short].map(std::sync::Arc::strong_count), [1; 3]);
+    assert!(sim.contents("/sim/file").unwrap() == [&whole[..], &odd[..], &short[..]].concat());
+}
+
+#[test]
+fn streams_set_the_length_and_sync_all() {
+    let folder = temp_dir();
+    for nowait in instances() {
+        for direct in [false, true] {
+            for way in Way::ALL {
+                let _watchdog = Watchdog::new(format!("lengths, direct: {direct}, {way:?}"), 60);
+                let path = folder.path().join("file");
+                let file = open(&nowait, &path, direct);
+                macro_rules! end {
+                    ($step:expr) => {
+                        match way {
+                            Way::Waited => $step.wait(),
+                            way => way.run_future($step),
+                        }
+                    };
+                }
+                let mut right = contents(3 * MIB + 5, 1);
+                let mut writer = Writer::new(&file, 0);
+                assert_eq!(writer.file().path(), path);
+                writer.write_all(&right).unwrap();
+                end!(writer.set_len(2 * MIB as u64 + 7)).unwrap();
+                right.truncate(2 * MIB + 7);
+                assert!(std::fs::read(&path).unwrap() == right, "shorter");
+                // The position stays.
+                writer.write_all(b"after a hole").unwrap();
+                put(&mut right, 3 * MIB as u64 + 5, b"after a hole");
+                end!(writer.sync_all()).unwrap();
+                assert!(std::fs::read(&path).unwrap() == right, "with a hole");
+                end!(writer.set_len(4 * MIB as u64)).unwrap();
+                right.resize(4 * MIB, 0);
+                drop(writer);
+                assert!(std::fs::read(&path).unwrap() == right, "longer");
+
+                let mut cursor = Cursor::new(&file, 0);
+                cursor.read_exact(&mut [0; 10]).unwrap();
+                cursor.write_all(b"ten").unwrap();
+                end!(cursor.set_len(12)).unwrap();
+                right.truncate(12);
+                put(&mut right, 10, b"ten");
+                right.truncate(12);
+                assert_eq!(cursor.position(), 13);
+                assert!(cursor.read(&mut [0; 10]).unwrap() == 0);
+                cursor.seek(SeekFrom::Start(0)).unwrap();
+                let mut read = Vec::new();
+                cursor.read_to_end(&mut read).unwrap();
+                assert!(read == right);
+                end!(cursor.sync_all()).unwrap();
+                drop(cursor);
+                assert_eq!(Reader::new(&file, 0).file().path(), path);
+                assert_settled(&nowait);
+                std::fs::remove_file(&path).unwrap();
+            }
+        }
+    }
+}
+
 /// What a cursor does to a position: each way of its traits.
 #[derive(Clone, Copy, Debug)]
 enum Seeking {

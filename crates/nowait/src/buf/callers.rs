@@ -72,6 +72,17 @@ pub trait WriteBuffer: sealed::Sealed + Send + Sized + 'static {
 #[derive(Debug)]
 pub struct Erased(pub(crate) Memory);
 
+impl sealed::Sealed for Erased {}
+
+impl WriteBuffer for Erased {
+    fn into_memory(self) -> Erased {
+        self
+    }
+    fn from_memory(memory: Erased) -> Self {
+        memory
+    }
+}
+
 macro_rules! buffer {
     ($trait:ident, $type:ty, $variant:ident, $into:expr, $back:expr $(, $room:ident)? $(; const $size:ident)?) => {
         impl$(<const $size: usize>)? $trait for $type {

@@ -302,6 +302,16 @@ impl From<Buf> for bytes::Bytes {
 }
 
 /// An empty buffer, without memory.
+/// Copies the bytes: a vector's memory is not aligned.
+///
+/// # Panics
+/// If memory is short.
+impl From<Vec<u8>> for Buf {
+    fn from(bytes: Vec<u8>) -> Buf {
+        Buf::from(&*bytes)
+    }
+}
+
 impl Default for Buf {
     fn default() -> Buf {
         Buf { start: NonNull::dangling(), capacity: 0, len: 0 }

@@ -6,7 +6,8 @@
 use std::fs;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, RawFd};
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -57,7 +58,6 @@ impl File {
         self.call(ErrorOp::SetTimes, move |fd| to_std(fd).set_times(times))
     }
 
-    /// Tries to take the file's exclusive lock; returns whether it did. The lock excludes other
     /// Sets mode, owner and group to those of another file.
     pub(crate) fn set_mode_and_owner(&self, other: fs::Metadata) -> Operation<'_, Result<()>> {
         self.call(ErrorOp::SetPermissions, move |fd| {
@@ -72,6 +72,7 @@ impl File {
         })
     }
 
+    /// Tries to take the file's exclusive lock; returns whether it did. The lock excludes other
     /// opens of the file, in any process (`flock(2)`). Clones share it. It ends with
     /// [`unlock`](File::unlock), or when the last clone is gone.
     ///
@@ -239,6 +240,16 @@ impl TryFrom<fs::File> for File {
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor().expect("a file of a simulator has no descriptor; ask File::descriptor")
+    }
+}
+
+/// As of [`AsFd`]. The number is good while the file is open, and must not be closed.
+///
+/// # Panics
+/// For a file of a simulator, which has none.
+impl AsRawFd for File {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

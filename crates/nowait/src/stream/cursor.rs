@@ -69,6 +69,26 @@ impl Cursor {
         Step { stream: self, poll: |cursor, context, caller| cursor.writer().poll_sync(context, caller) }
     }
 
+    /// Makes all writes durable, with all metadata; see [`Writer::sync_all`].
+    ///
+    /// # Errors
+    /// The first of any write, or those of `fsync(2)`.
+    pub fn sync_all(&mut self) -> Step<'_, Cursor, Result<()>> {
+        self.writer().forget_sync();
+        Step { stream: self, poll: |cursor, context, caller| cursor.writer().poll_sync_all(context, caller) }
+    }
+
+    /// Sets the file's length after all writes; the position stays. See [`Writer::set_len`].
+    ///
+    /// # Errors
+    /// The first of any write, or those of `ftruncate(2)`.
+    pub fn set_len(&mut self, length: u64) -> Step<'_, Cursor, Result<()>> {
+        let writer = self.writer();
+        writer.forget_sync();
+        writer.length = length;
+        Step { stream: self, poll: |cursor, context, caller| cursor.writer().poll_set_len(context, caller) }
+    }
+
     /// Returns the reader, once all writes are complete.
     fn poll_reader(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<&mut Reader>> {
         self.forget_seek();

@@ -102,6 +102,11 @@ impl Reader {
         self
     }
 
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Offset of the next byte.
     pub fn position(&self) -> u64 {
         self.position - self.unused() as u64

@@ -9,10 +9,10 @@ use std::task::{Context, Poll, ready};
 use rustix::io::Errno;
 
 use super::{Caller, Step, Stream, wait};
-use crate::buf::{BUF_ALIGNMENT, Buf};
+use crate::buf::{BUF_ALIGNMENT, Buf, Erased, Memory, WriteBuffer};
 use crate::error::{BufferResult, Error, ErrorOp, Result};
 use crate::file::File;
-use crate::op::{Done, Request};
+use crate::op::{Done, Request, Transfer};
 use crate::operation::Started;
 use crate::sys::{WriteFlags, fork_generation};
 use crate::turn;
@@ -78,7 +78,10 @@ pub struct Writer {
     /// Space was reserved ahead, and is to be given back.
     is_ahead: bool,
     giving_back: Option<Started<Result<()>>>,
+    /// A sync, or a change of the length, after all that was written.
     syncing: Option<Started<Result<()>>>,
+    /// That `set_len` was given.
+    pub(super) length: u64,
     pub(super) failed: Option<Error>,
     /// Caller that used it last.
     caller: Caller,
@@ -90,7 +93,7 @@ pub struct Writer {
 
 struct Behind {
     length: usize,
-    write: Started<BufferResult<Buf>>,
+    write: Started<BufferResult<Erased>>,
 }
 
 impl Writer {
@@ -109,6 +112,7 @@ impl Writer {
             is_ahead: false,
             giving_back: None,
             syncing: None,
+            length: 0,
             failed: None,
             caller: Caller::Task,
             is_disposable: false,
@@ -121,13 +125,20 @@ impl Writer {
         self.position.saturating_add(self.filled as u64)
     }
 
-    /// Writes a [`Buf`] without a copy, if the bytes before it end at a multiple of 4096. Ready
-    /// when the buffer has been taken, not when it is written.
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Writes a buffer of any type that [`File::write_at`] takes, such as a [`Buf`], a `Vec<u8>` or
+    /// `bytes::Bytes`. Without a copy, if the bytes before it end at a multiple of 4096, or if it is
+    /// written through the page cache and has 64 KiB. Ready when the buffer has been taken, not when
+    /// it is written. Dropped half-way, it has taken a first part of the buffer, if any.
     ///
     /// # Errors
     /// Those of an earlier write.
-    pub fn put(&mut self, buffer: Buf) -> Put<'_> {
-        Put { writer: self, buffer: Some(buffer) }
+    pub fn put<B: WriteBuffer>(&mut self, buffer: B) -> Put<'_> {
+        Put { writer: self, rest: Some(Transfer::new(buffer.into_memory().0, 0)) }
     }
 
     /// Writes a copy of `bytes`, as `write_all` of std, tokio or futures, with this crate's error.
@@ -157,6 +168,26 @@ impl Writer {
         Step { stream: self, poll: Writer::poll_sync }
     }
 
+    /// As [`finish`](Writer::finish), and then as [`File::sync_all`].
+    ///
+    /// # Errors
+    /// The first of any write, or those of `fsync(2)`.
+    pub fn sync_all(&mut self) -> Step<'_, Writer, Result<()>> {
+        self.forget_sync();
+        Step { stream: self, poll: Writer::poll_sync_all }
+    }
+
+    /// As [`finish`](Writer::finish), and then as [`File::set_len`]. The position stays: what is
+    /// written beyond the new end leaves a hole before it.
+    ///
+    /// # Errors
+    /// The first of any write, or those of `ftruncate(2)`.
+    pub fn set_len(&mut self, length: u64) -> Step<'_, Writer, Result<()>> {
+        self.forget_sync();
+        self.length = length;
+        Step { stream: self, poll: Writer::poll_set_len }
+    }
+
     fn sizes(&self) -> Sizes {
         if self.file.0.open.direct.is_some() { DIRECT } else { PLAIN }
     }
@@ -166,14 +197,36 @@ impl Writer {
     }
 
     pub(super) fn poll_sync(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
+        self.poll_then(context, caller, |writer| writer.file.sync_data().submit())
+    }
+
+    pub(super) fn poll_sync_all(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
+        self.poll_then(context, caller, |writer| writer.file.sync_all().submit())
+    }
+
+    pub(super) fn poll_set_len(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
+        self.poll_then(context, caller, |writer| {
+            // Looked up anew: dropped half-way, this sets the length or does not.
+            writer.reserved = None;
+            writer.file.set_len(writer.length).submit()
+        })
+    }
+
+    /// Finishes, and then ends what `begin` begins.
+    fn poll_then(
+        &mut self,
+        context: &mut Context<'_>,
+        caller: Caller,
+        begin: fn(&mut Writer) -> Started<Result<()>>,
+    ) -> Poll<Result<()>> {
         if self.syncing.is_none() {
             ready!(self.poll_finish(context, caller))?;
-            self.syncing = Some(caller.submit(|| self.file.sync_data().submit()));
+            self.syncing = Some(caller.submit(|| begin(self)));
         }
-        let Some(sync) = &mut self.syncing else { return Poll::Ready(Ok(())) };
-        let synced = ready!(Pin::new(sync).poll(context));
+        let Some(begun) = &mut self.syncing else { return Poll::Ready(Ok(())) };
+        let ended = ready!(Pin::new(begun).poll(context));
         self.syncing = None;
-        Poll::Ready(synced)
+        Poll::Ready(ended)
     }
 
     pub(super) fn poll_finish(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
@@ -224,34 +277,50 @@ impl Writer {
     }
 
     /// Records the result of a write.
-    fn written(&mut self, written: BufferResult<Buf>) -> Result<()> {
+    fn written(&mut self, written: BufferResult<Erased>) -> Result<()> {
         written.map(drop).map_err(|failed| self.fail(failed.error))
     }
 
     /// Submits the buffer when there is room.
     fn poll_send(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
+        ready!(self.poll_prepared(context, caller, self.filled))?;
+        let buffer = self.take_filled();
+        Poll::Ready(self.send(Memory::Buf(buffer), caller))
+    }
+
+    /// Returns the bytes that were not submitted yet.
+    fn take_filled(&mut self) -> Buf {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.truncate(std::mem::take(&mut self.filled));
+        buffer
+    }
+
+    /// Waits until `length` bytes more may be submitted.
+    fn poll_prepared(&mut self, context: &mut Context<'_>, caller: Caller, length: usize) -> Poll<Result<()>> {
         let Sizes { request_bytes, behind_bytes_max } = self.sizes();
         ready!(self.poll_room(context, behind_bytes_max - request_bytes))?;
-        let end = self.position();
-        if let Err(errno) = self.file.0.check(self.position, self.filled) {
-            let error = self.file.0.error(ErrorOp::Write, errno).with_range(self.position, self.filled as u64);
+        if let Err(errno) = self.file.0.check(self.position, length) {
+            let error = self.file.0.error(ErrorOp::Write, errno).with_range(self.position, length as u64);
             return Poll::Ready(Err(self.fail(error)));
         }
         let appends = self.file.0.open.write_flags().contains(WriteFlags::APPEND);
         // Appends would go behind the reserved room.
         if self.file.0.open.direct.is_some() && !appends {
-            ready!(self.poll_reserved(context, end, caller));
+            ready!(self.poll_reserved(context, self.position + length as u64, caller));
         }
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.truncate(std::mem::take(&mut self.filled));
-        let (offset, length) = (self.position, buffer.len());
-        self.position = end;
-        let write = self.file.write_all_at(buffer, offset);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Submits what was prepared.
+    fn send(&mut self, memory: Memory, caller: Caller) -> Result<()> {
+        let (offset, length) = (self.position, memory.len());
+        self.position += length as u64;
+        let write = self.file.write_all_at(Erased(memory), offset);
         let write = match caller {
             // A caller that waits is served by the plain call.
             Caller::Thread if self.file.0.open.direct.is_none() && self.behind.is_empty() => {
                 let written = write.wait();
-                return Poll::Ready(self.written(written));
+                return self.written(written);
             }
             Caller::Thread => caller.submit(|| write.submit()),
             Caller::Task if self.behind.is_empty() => write.start(),
@@ -259,7 +328,7 @@ impl Writer {
         };
         self.behind.push_back(Behind { length, write: write.finish_on_drop() });
         self.behind_bytes += length;
-        Poll::Ready(Ok(()))
+        Ok(())
     }
 
     /// Reserves the file's space up to `end`, and soon beyond. A failure is ignored: the write will
@@ -304,6 +373,16 @@ impl Writer {
 
     /// Copies as much as there is room for.
     pub(super) fn poll_take(&mut self, context: &mut Context<'_>, bytes: &[u8], caller: Caller) -> Poll<Result<usize>> {
+        ready!(self.poll_space(context, caller))?;
+        let n = bytes.len().min(self.buffer.len() - self.filled);
+        self.buffer[self.filled..self.filled + n].copy_from_slice(&bytes[..n]);
+        self.filled += n;
+        turn::copied(n);
+        Poll::Ready(Ok(n))
+    }
+
+    /// Waits until the buffer has room.
+    fn poll_space(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
         self.caller = caller;
         if caller == Caller::Task && turn::ends(context) {
             return Poll::Pending;
@@ -323,43 +402,37 @@ impl Writer {
             };
             self.buffer = buffer;
         }
-        let n = bytes.len().min(self.buffer.len() - self.filled);
-        self.buffer[self.filled..self.filled + n].copy_from_slice(&bytes[..n]);
-        self.filled += n;
-        turn::copied(n);
-        Poll::Ready(Ok(n))
+        Poll::Ready(Ok(()))
     }
 
-    fn poll_put(&mut self, context: &mut Context<'_>, buffer: &mut Option<Buf>, caller: Caller) -> Poll<Result<()>> {
+    fn poll_put(&mut self, context: &mut Context<'_>, rest: &mut Option<Transfer>, caller: Caller) -> Poll<Result<()>> {
         self.caller = caller;
         ready!(self.poll_given_back(context));
         if let Some(error) = &self.failed {
             return Poll::Ready(Err(error.clone()));
         }
-        if self.position() % BUF_ALIGNMENT as u64 == 0 {
+        let Some(transfer) = rest else { return Poll::Ready(Ok(())) };
+        let length = transfer.left();
+        let is_plain = self.file.0.open.direct.is_none();
+        let is_whole = transfer.done() == 0
+            && (self.position() % BUF_ALIGNMENT as u64 == 0 || (is_plain && length >= PLAIN_BYTES_MIN));
+        if is_whole && length > 0 {
             if self.filled > 0 {
                 ready!(self.poll_send(context, caller))?;
             }
-            if let Some(buffer) = buffer.take() {
-                (self.filled, self.buffer) = (buffer.len(), buffer);
-            }
-            return Poll::Ready(Ok(()));
+            ready!(self.poll_prepared(context, caller, length))?;
+            let memory = transfer.take_memory();
+            *rest = None;
+            return Poll::Ready(self.send(memory, caller));
         }
-        while let Some(mut rest) = buffer.take() {
-            let n = match self.poll_take(context, &rest, caller) {
-                Poll::Ready(taken) => taken?,
-                Poll::Pending => {
-                    *buffer = Some(rest);
-                    return Poll::Pending;
-                }
-            };
-            if n < rest.len() {
-                let left = rest.len() - n;
-                rest.copy_within(n.., 0);
-                rest.truncate(left);
-                *buffer = Some(rest);
-            }
+        while transfer.left() > 0 {
+            ready!(self.poll_space(context, caller))?;
+            let n = transfer.copy_to(&mut self.buffer[self.filled..]);
+            transfer.advance(n);
+            self.filled += n;
+            turn::copied(n);
         }
+        *rest = None;
         Poll::Ready(Ok(()))
     }
 }
@@ -368,7 +441,8 @@ impl Writer {
 #[must_use = "nothing is written until it is awaited or waited for"]
 pub struct Put<'w> {
     writer: &'w mut Writer,
-    buffer: Option<Buf>,
+    /// Bytes of the buffer that were not taken yet.
+    rest: Option<Transfer>,
 }
 
 impl Put<'_> {
@@ -377,15 +451,15 @@ impl Put<'_> {
     /// # Errors
     /// Those of an earlier write.
     pub fn wait(mut self) -> Result<()> {
-        wait(&mut self, |put, context, caller| put.writer.poll_put(context, &mut put.buffer, caller))
+        wait(&mut self, |put, context, caller| put.writer.poll_put(context, &mut put.rest, caller))
     }
 }
 
 impl Future for Put<'_> {
     type Output = Result<()>;
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        let Put { writer, buffer } = &mut *self;
-        writer.poll_put(context, buffer, Caller::Task)
+        let Put { writer, rest } = &mut *self;
+        writer.poll_put(context, rest, Caller::Task)
     }
 }
 
@@ -437,8 +511,7 @@ impl Drop for Writer {
             let _ = self.finish().wait();
         }
         if self.failed.is_none() && self.filled > 0 && self.file.0.check(self.position, self.filled).is_ok() {
-            let mut buffer = std::mem::take(&mut self.buffer);
-            buffer.truncate(self.filled);
+            let buffer = self.take_filled();
             // In the queue of nobody who may be gone: as by a thread that goes on.
             Caller::Thread.submit(|| self.file.write_all_at(buffer, self.position).submit()).detach();
         }
