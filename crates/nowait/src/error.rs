@@ -80,7 +80,10 @@ pub enum ErrorKind {
     AlreadyExists,
     /// The device or the quota is full.
     NoSpace,
-    /// The file would be larger than the process or the file system allows.
+    /// The file would be larger than the process or the file system allows. At the process's limit
+    /// (`RLIMIT_FSIZE`, `setrlimit(2)`) the kernel also sends SIGXFSZ, which ends a process that
+    /// neither ignores nor handles it. Like std, the library leaves that to the program: whoever
+    /// wants the error sets SIGXFSZ to `SIG_IGN`.
     FileTooLarge,
     /// An earlier write-back failed and was not acknowledged: see
     /// `File::acknowledge_sync_failure`.

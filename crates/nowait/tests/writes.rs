@@ -118,6 +118,7 @@ const LIMIT: usize = 100_000;
 #[test]
 fn file_that_may_not_grow_further_is_too_large() {
     child::play("limit");
+    child::play("limit past the cache");
 }
 
 fn under_a_limit() {
@@ -152,6 +153,47 @@ fn under_a_limit() {
             assert_eq!((error.offset(), error.bytes_written()), (Some(LIMIT as u64 - 50), Some(Written::First(50))));
             drop(file);
             std::fs::remove_file(path).unwrap();
+        }
+    }
+}
+
+/// Symptom: a direct write across the limit was refused with EINVAL, since the kernel cuts it there
+/// before it looks at its length; and the file took its device to need more than it says.
+fn under_a_limit_past_the_cache() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let limit = Some(LIMIT as u64);
+    setrlimit(Resource::Fsize, Rlimit { current: limit, maximum: limit }).unwrap();
+    let folder = temp_dir();
+    let path = folder.path().join("file");
+    for engine in [Engine::Auto, Engine::Aio, Engine::Pool] {
+        let Ok(nowait) = Nowait::builder().engine(engine.clone()).build() else { continue };
+        for way in Way::ALL {
+            for (offset, length) in [(0, 204_800), (65_536, 65_536), (98_304, 4096), (5, 150_000), (99_999, 512)] {
+                std::fs::write(&path, b"").unwrap();
+                let Some(file) = open_direct(&nowait, &path) else { return };
+                let (before, data) = (file.direct(), contents(length, 2));
+                let mut buffer = Buf::zeroed(length);
+                buffer.copy_from_slice(&data);
+                let room = LIMIT - offset;
+                let what = format!("{engine:?}, {way:?}, {length} at {offset}");
+                let error = way.run(file.write_all_at(buffer, offset as u64)).unwrap_err().error;
+                assert_eq!(
+                    (error.kind(), error.raw_os_error()),
+                    (ErrorKind::FileTooLarge, Some(libc::EFBIG)),
+                    "{what}"
+                );
+                assert_eq!(error.bytes_written(), Some(Written::First(room as u64)), "{what}: {error}");
+                assert_eq!(file.direct(), before, "{what}: this tells nothing of the device");
+                let there = std::fs::read(&path).unwrap();
+                assert!(there.len() == LIMIT && there[offset..] == data[..room], "{what}");
+                let error = way.run(file.write_all_at(Buf::zeroed(4096), 102_400)).unwrap_err().error;
+                assert_eq!((error.kind(), error.bytes_written()), (ErrorKind::FileTooLarge, Some(Written::First(0))));
+                let error = file.write_all_from(&data, offset as u64).unwrap_err();
+                assert_eq!((error.kind(), file.direct()), (ErrorKind::FileTooLarge, before), "{what}: {error}");
+                // Below the limit all is as before.
+                way.run(file.write_all_at(Buf::zeroed(4096), 4096)).unwrap();
+                assert_settled(&nowait);
+            }
         }
     }
 }
@@ -1078,6 +1120,7 @@ fn child() {
     match child::role().as_deref() {
         None => {}
         Some("limit") => under_a_limit(),
+        Some("limit past the cache") => under_a_limit_past_the_cache(),
         Some("quota") => under_a_quota(),
         Some("dropped in line") => dropped_in_line(),
         Some("counting") => counting(),

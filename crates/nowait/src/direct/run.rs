@@ -63,6 +63,14 @@ pub(crate) fn run(
         // Of a sync, too: overlayfs answers so to everything.
         let may_give_up = learns || matches!(request, Request::Sync { .. } | Request::SyncRange { .. });
         if may_give_up && matches!(outcome, Err(Errno::INVAL)) {
+            // Says nothing of the device if the kernel cut the write inside a block, at the limit on
+            // sizes of files (`generic_write_check_limits`, fs/read_write.c), before that was refused.
+            match request {
+                Request::Write(transfer, flags) if learns && crosses_size_limit(transfer) => {
+                    return write_edges(file, direct, transfer, *flags);
+                }
+                _ => {}
+            }
             if learns {
                 direct.learn();
             }
@@ -83,6 +91,10 @@ pub(crate) fn run(
     }
 }
 
+fn crosses_size_limit(transfer: &Transfer) -> bool {
+    sys::below_size_limit(transfer.position()).is_some_and(|room| room < transfer.left() as u64)
+}
+
 /// Bytes that one call writes of memory which does not lie as the device needs it.
 const COPIED_BYTES_MAX: usize = 1 << 20;
 
@@ -100,6 +112,9 @@ fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags:
         let alignment = direct.alignment();
         let block = u64::from(alignment.offset);
         let (position, left) = (transfer.position(), transfer.left());
+        // As far as the kernel would take it, whose answer to the rest says why.
+        let room = sys::below_size_limit(position).and_then(|room| usize::try_from(room).ok());
+        let left = room.map_or(left, |room| room.min(left));
         let inside = (position % block) as usize;
         let is_edge = appends || inside != 0 || left < block as usize;
         let length = match is_edge {
