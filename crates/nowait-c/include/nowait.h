@@ -1069,7 +1069,7 @@ int nowait_submit_write_vectored(nowait_queue queue,
                                  uint64_t *operation);
 
 // Starts an append, as nowait_append; else as nowait_submit_write. Appends to one file are made in the
-// order in which they were submitted.
+// order in which they were submitted, in no order with writes at offsets: reap these before.
 // As nowait_submit_write.
 int nowait_submit_append(nowait_queue queue,
                          nowait_file file,
@@ -1089,7 +1089,7 @@ int nowait_submit_sync(nowait_queue queue,
                        uint64_t *operation);
 
 // Starts to cut or extend a file, as nowait_file_set_length; else as nowait_submit_read. It is in order
-// with writes of the file that were submitted before and after, where they overlap what it cuts off.
+// with appends, and with writes that reach beyond `length`, submitted before and after.
 // `operation` is NULL or points to a number.
 int nowait_submit_set_length(nowait_queue queue,
                              nowait_file file,

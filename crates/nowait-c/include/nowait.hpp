@@ -1,5 +1,6 @@
 // nowait for C++17: handles that close themselves, and errors as exceptions. From C++20 on a read, a
-// write, a sync, a gather, a log's record or the end of a copy can be awaited in a coroutine.
+// write, an append, a sync, a gather, a rename, a file that is replaced, a log's record or the end of a
+// copy can be awaited in a coroutine.
 // Everything is inline over nowait.h, which says what each call does, and which threads may make it.
 // What has no member here is called there, with the handle that get() returns.
 
@@ -150,6 +151,20 @@ public:
         return output;
     }
 
+    std::size_t read_vectored_at(const iovec *buffers, std::size_t count, std::uint64_t offset) const {
+        return static_cast<std::size_t>(detail::checked(nowait_read_vectored_at(get(), buffers, count, offset)));
+    }
+
+    std::size_t write_vectored_at(const iovec *buffers, std::size_t count, std::uint64_t offset,
+                                  std::uint32_t flags = 0) const {
+        return static_cast<std::size_t>(
+            detail::checked(nowait_write_vectored_at(get(), buffers, count, offset, flags)));
+    }
+
+    void append(const void *buffer, std::size_t length, std::uint32_t flags = 0) const {
+        detail::checked(nowait_append(get(), buffer, length, flags));
+    }
+
     void sync(std::uint32_t flags = 0) const { detail::checked(nowait_sync(get(), flags)); }
 
     std::uint64_t size() const {
@@ -157,7 +172,69 @@ public:
         detail::checked(nowait_file_size(get(), &answer));
         return answer;
     }
+
+    void set_length(std::uint64_t length) const { detail::checked(nowait_file_set_length(get(), length)); }
+
+    void allocate(std::uint32_t how, std::uint64_t offset, std::uint64_t length) const {
+        detail::checked(nowait_file_allocate(get(), how, offset, length));
+    }
+
+    void advise(std::uint64_t offset, std::uint64_t length, std::uint32_t advice) const {
+        detail::checked(nowait_file_advise(get(), offset, length, advice));
+    }
+
+    nowait_metadata metadata() const {
+        nowait_metadata answer = {};
+        answer.size = sizeof answer;
+        detail::checked(nowait_file_metadata(get(), &answer));
+        return answer;
+    }
+
+    // False if another open of the file is in the way.
+    bool try_lock(std::uint32_t kind) const { return detail::checked(nowait_file_try_lock(get(), kind)) == 1; }
+    void unlock() const { detail::checked(nowait_file_unlock(get())); }
+
+    bool try_lock_range(std::uint32_t kind, std::uint64_t offset, std::uint64_t length) const {
+        return detail::checked(nowait_file_try_lock_range(get(), kind, offset, length)) == 1;
+    }
+
+    void unlock_range(std::uint64_t offset, std::uint64_t length) const {
+        detail::checked(nowait_file_unlock_range(get(), offset, length));
+    }
 };
+
+// Names, in the instance that the process shares.
+inline void rename(const std::string &from, const std::string &to, std::uint32_t flags = 0) {
+    detail::checked(nowait_rename(0, from.c_str(), to.c_str(), flags));
+}
+
+inline void remove_file(const std::string &path, std::uint32_t flags = 0) {
+    detail::checked(nowait_remove_file(0, path.c_str(), flags));
+}
+
+inline void create_dir(const std::string &path, std::uint32_t flags = 0) {
+    detail::checked(nowait_create_dir(0, path.c_str(), flags));
+}
+
+inline void remove_dir(const std::string &path, std::uint32_t flags = 0) {
+    detail::checked(nowait_remove_dir(0, path.c_str(), flags));
+}
+
+inline void sync_dir(const std::string &path, std::uint32_t flags = 0) {
+    detail::checked(nowait_sync_dir(0, path.c_str(), flags));
+}
+
+// Replaces a file as a whole, durably.
+inline void write_atomic(const std::string &path, std::string_view bytes) {
+    detail::checked(nowait_write_atomic(0, path.c_str(), bytes.data(), bytes.size(), 0));
+}
+
+inline nowait_metadata metadata(const std::string &path, std::uint32_t flags = 0) {
+    nowait_metadata answer = {};
+    answer.size = sizeof answer;
+    detail::checked(nowait_path_metadata(0, path.c_str(), flags, &answer));
+    return answer;
+}
 
 // A log that is open for appending.
 class log : public detail::handle<nowait_log_close> {
@@ -319,6 +396,17 @@ public:
         detail::checked(nowait_submit_reads(get(), reads, count));
     }
 
+    void submit_writes(nowait_write *writes, std::size_t count) const {
+        detail::checked(nowait_submit_writes(get(), writes, count));
+    }
+
+    std::uint64_t submit_append(const file &to, const void *buffer, std::size_t length, std::uint32_t flags,
+                                void *user) const {
+        std::uint64_t operation = 0;
+        detail::checked(nowait_submit_append(get(), to.get(), buffer, length, flags, user, &operation));
+        return operation;
+    }
+
     std::uint64_t submit_gather(const file &from, const std::vector<nowait_range> &ranges, void *output,
                                 std::size_t output_bytes, std::int64_t *results, void *user) const {
         std::uint64_t operation = 0;
@@ -356,6 +444,24 @@ public:
                std::uint32_t flags = 0) const {
         return awaited([=, in = get(), on = to.get()](void *user, std::uint64_t *operation) {
             return nowait_submit_write(in, on, buffer, length, offset, flags, user, operation);
+        });
+    }
+
+    auto append(const file &to, const void *buffer, std::size_t length, std::uint32_t flags = 0) const {
+        return awaited([=, in = get(), on = to.get()](void *user, std::uint64_t *operation) {
+            return nowait_submit_append(in, on, buffer, length, flags, user, operation);
+        });
+    }
+
+    auto rename(const std::string &from, const std::string &to, std::uint32_t flags = 0) const {
+        return awaited([from, to, flags, in = get()](void *user, std::uint64_t *operation) {
+            return nowait_submit_rename(in, 0, from.c_str(), to.c_str(), flags, user, operation);
+        });
+    }
+
+    auto write_atomic(const std::string &path, const void *buffer, std::size_t length) const {
+        return awaited([path, buffer, length, in = get()](void *user, std::uint64_t *operation) {
+            return nowait_submit_write_atomic(in, 0, path.c_str(), buffer, length, 0, user, operation);
         });
     }
 

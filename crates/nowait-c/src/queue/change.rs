@@ -153,7 +153,7 @@ pub unsafe extern "C" fn nowait_submit_write_vectored(
 }
 
 /// Starts an append, as nowait_append; else as nowait_submit_write. Appends to one file are made in the
-/// order in which they were submitted.
+/// order in which they were submitted, in no order with writes at offsets: reap these before.
 ///
 /// # Safety
 /// As nowait_submit_write.
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn nowait_submit_sync(
 }
 
 /// Starts to cut or extend a file, as nowait_file_set_length; else as nowait_submit_read. It is in order
-/// with writes of the file that were submitted before and after, where they overlap what it cuts off.
+/// with appends, and with writes that reach beyond `length`, submitted before and after.
 ///
 /// # Safety
 /// `operation` is NULL or points to a number.

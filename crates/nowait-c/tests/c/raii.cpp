@@ -62,6 +62,37 @@ static void handles(char **argv) {
     EQUAL(instance.stats().blocking, 2);
 }
 
+static void changes(char **argv) {
+    const std::string one = in_folder(argv, "one"), two = in_folder(argv, "two"), dir = in_folder(argv, "dir");
+    nowait::write_atomic(one, "0123");
+    auto file = nowait::file::open(one, O_RDWR), other = nowait::file::open(one, O_RDWR);
+    file.append("45", 2);
+    char bytes[8] = {};
+    iovec pieces[2] = {{bytes, 1}, {bytes + 4, 4}};
+    EQUAL(file.read_vectored_at(pieces, 2, 2), 4);
+    CHECK(bytes[0] == '2' && std::memcmp(bytes + 4, "345", 4) == 0);
+    EQUAL(file.write_vectored_at(pieces, 2, 6), 5);
+    file.set_length(7);
+    file.advise(0, 0, NOWAIT_ADVICE_RANDOM);
+    throws(EINVAL, "how is 9", [&] { file.allocate(9, 0, 1); });
+    nowait_metadata known = file.metadata();
+    EQUAL(known.length, 7);
+    CHECK(file.try_lock_range(NOWAIT_LOCK_EXCLUSIVE, 0, 1) && !other.try_lock_range(NOWAIT_LOCK_SHARED, 0, 1));
+    file.unlock_range(0, 1);
+    CHECK(other.try_lock_range(NOWAIT_LOCK_SHARED, 0, 1));
+    CHECK(file.try_lock(NOWAIT_LOCK_EXCLUSIVE) && !other.try_lock(NOWAIT_LOCK_SHARED));
+    file.unlock();
+    CHECK(other.try_lock(NOWAIT_LOCK_SHARED));
+    nowait::create_dir(dir, NOWAIT_NAME_DURABLE);
+    nowait::rename(one, two, NOWAIT_RENAME_NEW);
+    throws(ENOENT, "/one", [&] { nowait::rename(one, two); });
+    EQUAL(nowait::metadata(two).inode, known.inode);
+    nowait::sync_dir(two, NOWAIT_SYNC_PARENT);
+    nowait::remove_dir(dir);
+    nowait::remove_file(two, NOWAIT_NAME_DURABLE);
+    throws(ENOENT, "/two", [&] { nowait::metadata(two); });
+}
+
 static void logs(char **argv) {
     nowait_log_options options = {};
     options.create = 1;
@@ -82,12 +113,12 @@ static void queues(char **argv) {
     char bytes[4];
     queue.submit_read(file, bytes, 4, 2, bytes);
     nowait_completion completion = {};
-    EQUAL(queue.reap(&completion, 1, 10000), 1);
+    EQUAL(queue.reap(&completion, 1, -1), 1);
     CHECK(completion.user == bytes && completion.result == 4 && std::memcmp(bytes, "2345", 4) == 0);
     queue.submit_write(file, "x", 1, 0, 0, nullptr);
     /* A close that is refused does not lose the queue. */
     throws(EBUSY, "1 operations", [&] { queue.close(); });
-    EQUAL(queue.reap(&completion, 1, 10000), 1);
+    EQUAL(queue.reap(&completion, 1, -1), 1);
     EQUAL(completion.result, 1);
     CHECK(queue.descriptor() >= 0);
     queue.close();
@@ -108,19 +139,36 @@ static void batches(char **argv) {
     queue.submit_reads(reads, 3);
     nowait_completion completion = {};
     for (int i = 0; i < 3; i++) {
-        EQUAL(queue.reap(&completion, 1, 10000), 1);
+        EQUAL(queue.reap(&completion, 1, -1), 1);
         EQUAL(completion.result, 1);
     }
     CHECK(std::memcmp(bytes, "987", 3) == 0);
+    auto out = nowait::file::open(in_folder(argv, "out"), O_RDWR | O_CREAT | O_TRUNC, 0600);
+    nowait_write writes[2] = {};
+    for (int i = 0; i < 2; i++) {
+        writes[i].file = out.get();
+        writes[i].buffer = bytes;
+        writes[i].length = 3;
+        writes[i].offset = static_cast<unsigned>(i) * 3;
+    }
+    queue.submit_writes(writes, 2);
+    for (int i = 0; i < 2; i++) {
+        EQUAL(queue.reap(&completion, 1, -1), 1);
+        EQUAL(completion.result, 3);
+    }
+    queue.submit_append(out, bytes, 1, 0, nullptr);
+    EQUAL(queue.reap(&completion, 1, -1), 1);
+    EQUAL(completion.result, 1);
+    EQUAL(out.size(), 7);
     std::int64_t results[2] = {};
     queue.submit_gather(file, {{5, 1}, {9, 2}}, bytes, 3, results, bytes);
-    EQUAL(queue.reap(&completion, 1, 10000), 1);
+    EQUAL(queue.reap(&completion, 1, -1), 1);
     CHECK(completion.result == -ENODATA && completion.range_index == 1 && completion.user == bytes);
     CHECK(results[0] == 1 && results[1] == 1 && bytes[0] == '5' && bytes[1] == '9');
     const std::string source = in_folder(argv, "raii"), target = in_folder(argv, "copied");
     auto copy = nowait::copy::start({source}, target);
     queue.submit_copy_wait(copy, nullptr);
-    EQUAL(queue.reap(&completion, 1, 10000), 1);
+    EQUAL(queue.reap(&completion, 1, -1), 1);
     EQUAL(completion.result, 0);
     EQUAL(copy.wait().files, 1);
     reads[1].buffer = nullptr;
@@ -142,6 +190,11 @@ static detached awaits(const nowait::queue &queue, char **argv, int &ended) {
     auto file = nowait::file::open(in_folder(argv, "awaited"), O_RDWR | O_CREAT, 0600);
     EQUAL(co_await queue.write(file, "0123456789", 10, 0), 10);
     EQUAL(co_await queue.sync(file), 0);
+    EQUAL(co_await queue.append(file, "", 0), 0);
+    EQUAL(co_await queue.write_atomic(in_folder(argv, "whole"), "whole", 5), 0);
+    const std::string whole = in_folder(argv, "whole"), renamed = in_folder(argv, "renamed");
+    EQUAL(co_await queue.rename(whole, renamed), 0);
+    EQUAL(nowait::metadata(renamed).length, 5);
     char bytes[3] = {};
     EQUAL(co_await queue.read(file, bytes, 3, 7), 3);
     CHECK(std::memcmp(bytes, "789", 3) == 0);
@@ -189,7 +242,7 @@ static void coroutines(char **argv) {
     int ended = 0;
     awaits(queue, argv, ended);
     while (ended == 0) {
-        CHECK(queue.resume(10000) > 0);
+        CHECK(queue.resume(-1) > 0);
     }
 
     /* What one of them lets out does not keep the others from being resumed. */
@@ -200,7 +253,7 @@ static void coroutines(char **argv) {
     }
     while (nowait_queue_operations(queue.get()) > 0) {
         try {
-            queue.resume(10000);
+            queue.resume(-1);
             CHECK(!"it throws");
         } catch (const std::runtime_error &) {
         }
@@ -214,7 +267,7 @@ static void coroutines(char **argv) {
     EQUAL(queue.resume(0), 0);
     const std::uint64_t operation = waits->operation();
     CHECK(queue.cancel(operation));
-    EQUAL(queue.resume(10000), 1);
+    EQUAL(queue.resume(-1), 1);
     CHECK(gave_up && !queue.cancel(operation));
 }
 #endif
@@ -222,6 +275,7 @@ static void coroutines(char **argv) {
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     handles(argv);
+    changes(argv);
     logs(argv);
     queues(argv);
     batches(argv);
