@@ -8,8 +8,8 @@ use std::process::Command;
 
 use common::{COMPILERS, crate_dir, folder, has, run};
 
-const PROGRAMS: [&str; 10] =
-    ["files", "changes", "names", "locks", "gather", "bad_input", "queue", "queued", "log", "copy"];
+const PROGRAMS: [&str; 11] =
+    ["files", "changes", "names", "locks", "gather", "bad_input", "wild", "queue", "queued", "log", "copy"];
 
 fn source(name: &str) -> PathBuf {
     crate_dir().join("tests/c").join(name).with_extension("c")
@@ -28,7 +28,7 @@ fn run_in_folder(program: &Path, through: &[&str]) {
         }
     };
     if let ["valgrind", ..] = through {
-        command.env("NOWAIT_TEST_WITHOUT_FORK", "1");
+        command.env("NOWAIT_TEST_WITHOUT_FORK", "1").env("NOWAIT_TEST_CALLS", "3000");
     }
     run(command.arg(folder.path()));
 }
