@@ -95,7 +95,7 @@ static void cancels(char **argv) {
     snprintf(source, sizeof source, "%s/source", argv[1]);
     const char *sources[] = {source};
     struct nowait_copy_options options = copy_options();
-    options.bytes_per_second_max = 100000;
+    options.bytes_per_second_max = 1000;
     options.flags = NOWAIT_COPY_NO_REFLINK;
     nowait_copy copy = 0;
     EQUAL(nowait_copy_start(sources, 1, in_folder(argv, "cancelled"), &options, &copy), 0);
@@ -110,7 +110,7 @@ static void forks(char **argv) {
     snprintf(source, sizeof source, "%s/source", argv[1]);
     const char *sources[] = {source};
     struct nowait_copy_options options = copy_options();
-    options.bytes_per_second_max = 100000;
+    options.bytes_per_second_max = 1000;
     options.flags = NOWAIT_COPY_NO_REFLINK;
     nowait_copy copy = 0;
     EQUAL(nowait_copy_start(sources, 1, in_folder(argv, "forked"), &options, &copy), 0);

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -72,7 +73,7 @@ static void epoll_loop(char **argv) {
         EQUAL(nowait_queue_close(queue), -EBUSY);
         while (reaped < READS) {
             /* Interrupted by a completion, at times: see nowait_queue_descriptor. */
-            int ready = epoll_wait(epoll, &event, 1, 10000);
+            int ready = epoll_wait(epoll, &event, 1, -1);
             CHECK(ready == 1 || (ready < 0 && errno == EINTR));
             struct nowait_completion completions[5];
             int count = nowait_reap(queue, completions, 5, 0);
@@ -104,7 +105,7 @@ static void epoll_loop(char **argv) {
 }
 
 static void reap_one(nowait_queue queue, struct nowait_completion *completion) {
-    EQUAL(nowait_reap(queue, completion, 1, 10000), 1);
+    EQUAL(nowait_reap(queue, completion, 1, -1), 1);
 }
 
 static void writes_and_syncs(char **argv) {
@@ -147,7 +148,7 @@ static void writes_and_syncs(char **argv) {
     struct nowait_completion three[3];
     int count = 0;
     while (count < 3) {
-        int more = nowait_reap(queue, three + count, (size_t)(3 - count), 10000);
+        int more = nowait_reap(queue, three + count, (size_t)(3 - count), -1);
         CHECK(more > 0);
         for (int i = count; i < count + more; i++) {
             CHECK((three[i].message == NULL) == (three[i].result == 0));
@@ -199,7 +200,7 @@ static void cancels(char **argv, nowait_instance instance) {
     int cancelled = 0;
     for (int left = COUNT; left > 0;) {
         struct nowait_completion completions[16];
-        int count = nowait_reap(queue, completions, 16, 10000);
+        int count = nowait_reap(queue, completions, 16, -1);
         CHECK(count > 0);
         left -= count;
         for (int i = 0; i < count; i++) {
@@ -256,7 +257,7 @@ static void *submits_and_reaps(void *argument) {
         EQUAL(nowait_submit_read(shared->queue, shared->file, bytes, RECORD, offset, bytes, NULL), 0);
         /* Its own, or another thread's. */
         struct nowait_completion completion;
-        EQUAL(nowait_reap(shared->queue, &completion, 1, 10000), 1);
+        EQUAL(nowait_reap(shared->queue, &completion, 1, -1), 1);
         EQUAL(completion.result, RECORD);
         unsigned char *read = (unsigned char *)completion.user;
         size_t which = (size_t)(read - shared->bytes[0]) / RECORD;
@@ -291,28 +292,45 @@ static void times(void) {
     EQUAL(nowait_queue_close(queue), 0);
 }
 
-static void *waits_for_nothing(void *queue) {
+struct waiter {
+    nowait_queue queue;
+    pthread_t thread;
+    pid_t number;
+};
+
+static void *waits_for_nothing(void *argument) {
+    struct waiter *waiter = (struct waiter *)argument;
     struct nowait_completion completion;
-    EQUAL(nowait_reap(*(nowait_queue *)queue, &completion, 1, -1), -EBADF);
+    __atomic_store_n(&waiter->number, gettid(), __ATOMIC_RELEASE);
+    EQUAL(nowait_reap(waiter->queue, &completion, 1, -1), -EBADF);
     SAYS("closed");
     return NULL;
+}
+
+static int is_asleep(const struct waiter *waiter) {
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)__atomic_load_n(&waiter->number, __ATOMIC_ACQUIRE));
+    FILE *stat = fopen(path, "r");
+    if (stat != NULL) {
+        CHECK(fscanf(stat, "%*d %*s %c", &state) == 1);
+        CHECK(fclose(stat) == 0);
+    }
+    return state == 'S';
 }
 
 /* Threads that wait for completions do not wait for ever when the queue is closed. */
 static void closed_meanwhile(void) {
     nowait_queue queue = open_queue();
-    pthread_t others[2];
+    struct waiter waiters[2] = {{queue, 0, 0}, {queue, 0, 0}};
     for (int i = 0; i < 2; i++) {
-        CHECK(pthread_create(&others[i], NULL, waits_for_nothing, &queue) == 0);
+        CHECK(pthread_create(&waiters[i].thread, NULL, waits_for_nothing, &waiters[i]) == 0);
     }
-    /* So that they sleep. */
-    usleep(50000);
+    while (!is_asleep(&waiters[0]) || !is_asleep(&waiters[1])) {
+        sched_yield();
+    }
     EQUAL(nowait_queue_close(queue), 0);
-    struct timespec end;
-    CHECK(clock_gettime(CLOCK_REALTIME, &end) == 0);
-    end.tv_sec += 60;
     for (int i = 0; i < 2; i++) {
-        CHECK(pthread_timedjoin_np(others[i], NULL, &end) == 0);
+        CHECK(pthread_join(waiters[i].thread, NULL) == 0);
     }
 }
 

@@ -35,6 +35,9 @@
 /* The last message names this. */
 #define SAYS(text) CHECK(strstr(nowait_error_message(), (text)) != NULL)
 
+/* What hangs is ended, by SIGALRM. Tests wait without a bound of their own: a machine may be slow. */
+__attribute__((constructor)) static void watch_over_test_(void) { alarm(1800); }
+
 static char test_path_[4096];
 
 /* A path in the test's folder; valid until the next call. */
