@@ -65,11 +65,16 @@ pub(crate) fn count_from(variable: &str, usual: usize) -> usize {
     }
 }
 
+/// Stretches an upper bound on elapsed time by `NOWAIT_TEST_SLOWNESS`. Asked for by `mounts.rs`, too.
+pub(crate) fn at_most(usual: Duration) -> Duration {
+    usual * count_from("NOWAIT_TEST_SLOWNESS", 1) as u32
+}
+
 /// Asks again and again until there is an answer. A deadline only ends a test that would wait without an
 /// end: a slow machine does not meet it.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60) * count_from("NOWAIT_TEST_SLOWNESS", 1) as u32;
+    let deadline = Instant::now() + at_most(Duration::from_secs(60));
     loop {
         if let Some(answer) = ask() {
             return answer;
