@@ -269,6 +269,8 @@ fn metadata_that_may_not_be_set_are_told_with_the_reason() {
     copy.args(["-T", "tree/sub", "target/sub"]).current_dir(&dir);
     let said = complains(SOME_NOT, &mut copy, &["set mode of target/sub", "it belongs to another user"]);
     assert!(said.contains("what is in it was copied") && !said.contains("file system"), "{said}");
+    // Neither has an ACL: none is missed.
+    assert!(!said.contains("extended attributes"), "{said}");
 
     let Some(mount) = Mount::or_skip(Kind::Ext4) else { return };
     fs::create_dir_all(mount.path().join("tree")).unwrap();
@@ -278,6 +280,7 @@ fn metadata_that_may_not_be_set_are_told_with_the_reason() {
     expect(0, Command::new("chattr").arg("-a").arg(mount.path().join("target")));
     let said = copying::said(&output);
     assert!(said.contains("set times of target") && said.contains("append-only (`lsattr -d`)"), "{said}");
+    assert!(!said.contains("extended attributes") && !said.contains("set mode"), "{said}");
 }
 
 /// As `cp`: the file that the link leads to is the one that is replaced.
