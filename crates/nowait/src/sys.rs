@@ -10,10 +10,12 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, SeekFrom, StatxFlags};
+use rustix::fs::{
+    Advice, AtFlags, FallocateFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, SeekFrom, StatxFlags,
+};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::ioctl;
 use rustix::path::Arg;
@@ -52,10 +54,12 @@ pub(crate) unsafe fn read_at(
         let start = std::ptr::NonNull::new(one.iov_base.cast()).unwrap_or(std::ptr::NonNull::dangling());
         // SAFETY: the caller vouches for the memory.
         let slice = unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), length) };
-        return retry(|| match wait {
-            Wait::Allowed => rustix::io::pread(fd, &mut *slice, offset),
-            Wait::Never => rustix::io::preadv2(fd, &mut [IoSliceMut::new(slice)], offset, ReadWriteFlags::NOWAIT),
-        });
+        return match wait {
+            Wait::Allowed => retry(|| rustix::io::pread(fd, &mut *slice, offset)),
+            Wait::Never => {
+                attempt(|| rustix::io::preadv2(fd, &mut [IoSliceMut::new(slice)], offset, ReadWriteFlags::NOWAIT))
+            }
+        };
     }
     let slice = |segment: &libc::iovec| {
         // SAFETY: the caller vouches for the memory; the segments of a list are not empty, and do
@@ -63,10 +67,21 @@ pub(crate) unsafe fn read_at(
         IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(segment.iov_base.cast(), segment.iov_len) })
     };
     let mut slices: Vec<_> = segments.iter().take(SEGMENTS_MAX).map(slice).collect();
-    retry(|| match wait {
-        Wait::Allowed => rustix::io::preadv(fd, &mut slices, offset),
-        Wait::Never => rustix::io::preadv2(fd, &mut slices, offset, ReadWriteFlags::NOWAIT),
-    })
+    match wait {
+        Wait::Allowed => retry(|| rustix::io::preadv(fd, &mut slices, offset)),
+        Wait::Never => attempt(|| rustix::io::preadv2(fd, &mut slices, offset, ReadWriteFlags::NOWAIT)),
+    }
+}
+
+/// Makes a non-blocking attempt. Where the call is refused, the file has no attempts: EOPNOTSUPP.
+fn attempt(mut call: impl FnMut() -> Result<usize, Errno>) -> Result<usize, Errno> {
+    retry(&mut call).map_err(|errno| if may_refuse_the_call(errno) { Errno::OPNOTSUPP } else { errno })
+}
+
+/// Whether a kernel without a call, or a filter (`seccomp(2)`), may have answered so. EPERM may be
+/// the file's own answer, too.
+fn may_refuse_the_call(errno: Errno) -> bool {
+    matches!(errno, Errno::NOSYS | Errno::PERM)
 }
 
 /// Flags of a write: `RWF_DSYNC`, `RWF_NOWAIT`, `RWF_APPEND`, `RWF_DONTCACHE`, `RWF_ATOMIC`
@@ -100,7 +115,8 @@ impl WriteFlags {
     }
 }
 
-/// Writes `segments` at `offset`; at the end of the file when told to append.
+/// Writes `segments` at `offset`; at the end of the file when told to append. Where `pwritev2(2)` is
+/// refused, by calls that do the same: see [`write_without_flags`].
 ///
 /// # Safety
 /// Each segment is initialised memory that nothing writes to meanwhile.
@@ -122,16 +138,71 @@ pub(crate) unsafe fn write_at(
     }
     match segments {
         [one] if bits.is_empty() => retry(|| rustix::io::pwrite(fd, slice(one), offset)),
-        [one] => retry(|| rustix::io::pwritev2(fd, &[IoSlice::new(slice(one))], offset, bits)),
+        [one] => write_slices(fd, &[IoSlice::new(slice(one))], offset, bits),
         many => {
             let slices: Vec<_> = many.iter().take(SEGMENTS_MAX).map(|segment| IoSlice::new(slice(segment))).collect();
-            if bits.is_empty() {
-                // `pwritev2` is of 4.6; without flags it is not needed.
-                return retry(|| rustix::io::pwritev(fd, &slices, offset));
-            }
-            retry(|| rustix::io::pwritev2(fd, &slices, offset, bits))
+            write_slices(fd, &slices, offset, bits)
         }
     }
+}
+
+fn write_slices(
+    fd: BorrowedFd<'_>,
+    slices: &[IoSlice<'_>],
+    offset: u64,
+    flags: ReadWriteFlags,
+) -> Result<usize, Errno> {
+    if flags.is_empty() {
+        // `pwritev2` is of 4.6; without flags it is not needed.
+        return retry(|| rustix::io::pwritev(fd, slices, offset));
+    }
+    if !WRITE_FLAGS_REFUSED.load(Ordering::Relaxed) {
+        match retry(|| rustix::io::pwritev2(fd, slices, offset, flags)) {
+            Err(errno) if may_refuse_the_call(errno) && refuses_write_flags(fd) => {}
+            result => return result,
+        }
+    }
+    write_without_flags(fd, slices, offset, flags)
+}
+
+/// `pwritev2(2)` was refused as such. No filter can be taken back.
+static WRITE_FLAGS_REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// Whether `pwritev2(2)` is refused, whatever the file: asked by one that writes nothing.
+pub(crate) fn refuses_write_flags(fd: BorrowedFd<'_>) -> bool {
+    if !WRITE_FLAGS_REFUSED.load(Ordering::Relaxed) {
+        let nothing = rustix::io::pwritev2(fd, &[], 0, ReadWriteFlags::DSYNC);
+        if nothing.is_err_and(may_refuse_the_call) {
+            WRITE_FLAGS_REFUSED.store(true, Ordering::Relaxed);
+        }
+    }
+    WRITE_FLAGS_REFUSED.load(Ordering::Relaxed)
+}
+
+/// Does what flags ask by other calls. EOPNOTSUPP where no other call does it; ENOSYS for an append
+/// by a descriptor without `O_APPEND`, which needs another.
+fn write_without_flags(
+    fd: BorrowedFd<'_>,
+    slices: &[IoSlice<'_>],
+    offset: u64,
+    flags: ReadWriteFlags,
+) -> Result<usize, Errno> {
+    let served = ReadWriteFlags::DSYNC | ReadWriteFlags::APPEND;
+    if !(flags - served).is_empty() {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let of_file = rustix::fs::fcntl_getfl(fd)?;
+    // The kernel ignores the offset then (pwrite(2), BUGS).
+    if flags.contains(ReadWriteFlags::APPEND) && !of_file.contains(OFlags::APPEND) {
+        return Err(Errno::NOSYS);
+    }
+    let n = retry(|| rustix::io::pwritev(fd, slices, offset))?;
+    if flags.contains(ReadWriteFlags::DSYNC) && of_file.bits() & libc::O_DSYNC as u32 == 0 {
+        // An interrupted one has reported nothing. An error of `Errno::INTR` would have the bytes
+        // written again.
+        retry(|| rustix::fs::fdatasync(fd))?;
+    }
+    Ok(n)
 }
 
 /// Opens a directory, to list it, make its names durable, and resolve others from it. `path` is
@@ -159,14 +230,73 @@ pub(crate) fn list(at: BorrowedFd<'_>, path: &Path) -> Result<Vec<OsString>, Err
     Ok(names)
 }
 
-/// Starts write-back of a range and waits for it: `sync_file_range(2)`.
+/// Renames; without `replace`, unless the new name exists (`renameat2(2)`). Where the call is
+/// refused, or the file system does not know the flag, a link does that for all but directories: both
+/// names are there for a moment, and after a crash at that moment. EOPNOTSUPP where neither serves.
+pub(crate) fn rename(from: (BorrowedFd<'_>, &Path), to: (BorrowedFd<'_>, &Path), replace: bool) -> Result<(), Errno> {
+    if replace {
+        return retry(|| rustix::fs::renameat(from.0, from.1, to.0, to.1));
+    }
+    let rename = |from: (BorrowedFd<'_>, &Path), to: (BorrowedFd<'_>, &Path)| {
+        retry(|| rustix::fs::renameat_with(from.0, from.1, to.0, to.1, RenameFlags::NOREPLACE))
+    };
+    let refusal = match rename(from, to) {
+        // No file has an empty name: ENOENT, if it is asked for.
+        Err(errno)
+            if errno == Errno::INVAL
+                || may_refuse_the_call(errno)
+                    && rename((from.0, Path::new("")), (to.0, Path::new(""))).is_err_and(may_refuse_the_call) =>
+        {
+            errno
+        }
+        result => return result,
+    };
+    match retry(|| rustix::fs::linkat(from.0, from.1, to.0, to.1, AtFlags::empty())) {
+        Ok(()) => {}
+        // The kernel's answer to a file system without the flag, or to a wrong use.
+        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK) if refusal == Errno::INVAL => return Err(refusal),
+        // Of a directory, or where links are forbidden.
+        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => return Err(Errno::OPNOTSUPP),
+        Err(errno) => return Err(errno),
+    }
+    let removed = retry(|| rustix::fs::unlinkat(from.0, from.1, AtFlags::empty()));
+    if removed.is_err() {
+        let _ = retry(|| rustix::fs::unlinkat(to.0, to.1, AtFlags::empty()));
+    }
+    removed
+}
+
+/// Changes the space of a range (`fallocate(2)`). EOPNOTSUPP where the call is refused; EPERM of a
+/// file that may only be appended to, or is sealed, stays.
+pub(crate) fn allocate(fd: BorrowedFd<'_>, mode: FallocateFlags, offset: u64, length: u64) -> Result<(), Errno> {
+    let allocate = |length| retry(|| rustix::fs::fallocate(fd, mode, offset, length));
+    match allocate(length) {
+        // One without a length is invalid, if it is asked for.
+        Err(errno) if may_refuse_the_call(errno) && allocate(0).is_err_and(may_refuse_the_call) => {
+            Err(Errno::OPNOTSUPP)
+        }
+        result => result,
+    }
+}
+
+/// Advises the page cache (`posix_fadvise(2)`). EOPNOTSUPP where the call is refused.
+pub(crate) fn advise(fd: BorrowedFd<'_>, offset: u64, length: u64, advice: Advice) -> Result<(), Errno> {
+    let advised = retry(|| rustix::fs::fadvise(fd, offset, std::num::NonZeroU64::new(length), advice));
+    advised.map_err(|errno| if may_refuse_the_call(errno) { Errno::OPNOTSUPP } else { errno })
+}
+
+/// Starts write-back of a range and waits for it: `sync_file_range(2)`. Where that is refused, all of
+/// the file is written back.
 pub(crate) fn sync_range(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), Errno> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     retry(|| {
         // SAFETY: no memory is passed.
         match unsafe { libc::sync_file_range(fd.as_raw_fd(), offset as i64, length as i64, flags) } {
             0 => Ok(()),
-            _ => Err(last_errno()),
+            _ => match last_errno() {
+                errno if may_refuse_the_call(errno) => rustix::fs::fdatasync(fd),
+                errno => Err(errno),
+            },
         }
     })
 }

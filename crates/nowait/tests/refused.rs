@@ -22,6 +22,9 @@ const ONE_THREAD: &str = "one thread";
 
 const LOCKED_MEMORY: &str = "locked memory";
 
+const DURABLE: &str = "durable";
+const EXPLAINED: &str = "explained";
+
 /// Other interfaces that are refused, in a process without io_uring.
 const NO_RING: &str = "no ring";
 const NO_CONTEXT: &str = "no context";
@@ -73,9 +76,190 @@ fn with_libaio_or_without() {
     }
 }
 
+/// System calls that a kernel, an emulator or a filter may lack, and the promises that rely on them.
+const OPTIONAL: [(&str, i64, &[&str]); 22] = [
+    ("pwritev2", libc::SYS_pwritev2, WRITES),
+    ("preadv2", libc::SYS_preadv2, READS),
+    ("sync_file_range", libc::SYS_sync_file_range, WRITES),
+    ("renameat2", libc::SYS_renameat2, NAMES),
+    ("statx", libc::SYS_statx, NAMES),
+    ("openat2", libc::SYS_openat2, NAMES),
+    ("copy_file_range", libc::SYS_copy_file_range, NAMES),
+    ("fallocate", libc::SYS_fallocate, WRITES),
+    ("fadvise64", libc::SYS_fadvise64, HINTS),
+    ("madvise", libc::SYS_madvise, MAPS),
+    ("mincore", libc::SYS_mincore, MAPS),
+    ("process_vm_writev", libc::SYS_process_vm_writev, MAPS),
+    ("io_uring_enter", libc::SYS_io_uring_enter, READS),
+    ("io_uring_register", libc::SYS_io_uring_register, READS),
+    ("io_setup", libc::SYS_io_setup, READS),
+    ("eventfd2", libc::SYS_eventfd2, READS),
+    ("epoll_create1", libc::SYS_epoll_create1, READS),
+    ("sched_getaffinity", libc::SYS_sched_getaffinity, READS),
+    ("fstatfs", libc::SYS_fstatfs, WRITES),
+    ("getrandom", libc::SYS_getrandom, NAMES),
+    ("prctl", libc::SYS_prctl, READS),
+    ("clone3", libc::SYS_clone3, READS),
+];
+
+const READS: &[&str] = &["read_at_gives", "vectored_reads", "size_and_advice", "cold_and", "many_in_flight_complete"];
+const WRITES: &[&str] =
+    &["at_random_places", "cold_pages", "many_writes_at", "append", "length_is", "syncs", "durable", "allocation"];
+const NAMES: &[&str] = &["renamed", "replaced", "missing"];
+/// Those that drop no pages to begin with.
+const HINTS: &[&str] = &["read_at_gives", "vectored_reads", "size_and_advice"];
+/// Of [`without`] alone: the promises look at pages by the same call.
+const MAPS: &[&str] = &[];
+
+/// Each call that can be done without is refused in both ways. All is served by others, or the error
+/// says what is missing.
+#[test]
+fn any_optional_call() {
+    for (name, ..) in OPTIONAL {
+        for errno in [libc::ENOSYS, libc::EPERM] {
+            // glibc takes another way to make a thread after ENOSYS only.
+            if (name, errno) != ("clone3", libc::EPERM) {
+                child::play(&format!("optional {name} {errno}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_durable_write_without_flags_reports_its_sync() {
+    child::play(DURABLE);
+}
+
+#[test]
+fn refusals_without_another_way_are_explained() {
+    child::play(EXPLAINED);
+}
+
+fn without(call: &str) {
+    let (name, errno) = call.split_once(' ').unwrap();
+    let errno = errno.parse().unwrap();
+    let (_, number, promises) = *OPTIONAL.iter().find(|optional| optional.0 == name).unwrap();
+    let _watchdog = Watchdog::new(format!("without {call}"), 60);
+    let folders = [mounts::temp_dir(), mounts::temp_dir()];
+    filter(errno, &[number]);
+    let chosen = |of: &str| promises.iter().any(|word| of.contains(word));
+    for (direct, folder) in [false, true].into_iter().zip(folders) {
+        let ctx = Ctx::with(Nowait::builder().build().unwrap(), folder);
+        let ctx = if direct { ctx.direct() } else { ctx };
+        let kept = promises::keeps_promises(&ctx, chosen);
+        assert!(kept >= 2 || promises.is_empty(), "few promises are about {name}");
+        whole_files_maps_and_streams(&ctx);
+    }
+}
+
+/// What the promises leave out: whole files, maps, streams, and descriptors that others opened.
+fn whole_files_maps_and_streams(ctx: &Ctx) {
+    let (nowait, bytes) = (&ctx.nowait, common::contents(300_000, 5));
+    let (path, copy) = (ctx.create(&bytes), ctx.path());
+    assert_eq!(nowait.copy(&path, &copy).wait().unwrap(), bytes.len() as u64);
+    assert!(futures::executor::block_on(nowait.read(&copy)).unwrap() == bytes);
+    nowait.write_atomic(&copy, bytes[1..].to_vec()).wait().unwrap();
+    assert!(std::fs::read(&copy).unwrap() == bytes[1..]);
+    let file = common::open(nowait, &path);
+    // SAFETY: nobody writes to the file while it is mapped.
+    let map = unsafe { nowait::map::Map::new(&file, ..) }.unwrap();
+    let populated = futures::executor::block_on(map.populate(..).start().unwrap()).unwrap();
+    assert!(populated.bytes > 0 && populated.stopped.is_none(), "{populated:?}");
+    for range in [0..10, 100_000..200_000] {
+        futures::executor::block_on(map.gather([range.clone()])).unwrap();
+        assert!(map[range.clone()] == bytes[range]);
+    }
+    drop(map);
+    let (target, mut streamed) = (ctx.path(), Vec::new());
+    let target = ctx.options().write(true).create(true).open_in(nowait, &target).wait().unwrap();
+    let mut writer = nowait::stream::Writer::new(&target, 0);
+    std::io::Write::write_all(&mut writer, &bytes).unwrap();
+    writer.sync_data().wait().unwrap();
+    drop(writer);
+    std::io::Read::read_to_end(&mut nowait::stream::Reader::new(&target, 0), &mut streamed).unwrap();
+    assert!(streamed == bytes);
+    // Each write of these waits for the device, or appends, by the descriptor's own flags.
+    for (flags, appends) in [(libc::O_DSYNC, false), (libc::O_SYNC, false), (libc::O_DSYNC | libc::O_APPEND, true)] {
+        let path = ctx.create(&bytes);
+        let file = ctx.options().write(true).custom_flags(flags).open_in(nowait, &path).wait().unwrap();
+        let mut expected = bytes.clone();
+        for (place, way) in [(77, common::Way::Awaited), (5000, common::Way::Waited), (0, common::Way::Driven)] {
+            way.run(file.write_all_at(vec![place as u8; 4321], place)).unwrap();
+            let at = if appends { expected.len() as u64 } else { place };
+            common::put(&mut expected, at, &[place as u8; 4321]);
+        }
+        file.sync_all().wait().unwrap();
+        assert!(std::fs::read(&path).unwrap() == expected, "{flags:#x}");
+    }
+    assert_settled(nowait);
+}
+
+/// Without `pwritev2` a durable write is a write and a sync. The error of that sync is the write's,
+/// and every later sync reports it.
+fn durable_without_flags() {
+    let folder = mounts::temp_dir();
+    filter(libc::ENOSYS, &[libc::SYS_pwritev2]);
+    filter(libc::EIO, &[libc::SYS_fdatasync]);
+    for way in common::Way::ALL {
+        let nowait = Nowait::builder().build().unwrap();
+        let path = folder.path().join("file");
+        let file = nowait::OpenOptions::new().write(true).create(true).open_in(&nowait, &path).wait().unwrap();
+        way.run(file.write_all_at(vec![1; 5000], 0)).unwrap();
+        let failed = way.run(file.write_all_at(vec![2; 5000], 100).durable()).unwrap_err().error;
+        assert_eq!(failed.raw_os_error(), Some(libc::EIO), "{failed}");
+        assert_eq!(way.run(file.sync_all()).unwrap_err().kind(), ErrorKind::SyncFailed);
+        assert!(file.acknowledge_sync_failure().is_some());
+        way.run(file.sync_all()).unwrap();
+    }
+}
+
+/// What no other call does says which call is refused.
+fn refusals_are_explained() {
+    let folder = mounts::temp_dir();
+    filter(libc::EPERM, &[libc::SYS_pwritev2, libc::SYS_renameat2, libc::SYS_fallocate, libc::SYS_fadvise64]);
+    let nowait = Nowait::builder().build().unwrap();
+    let (directory, other) = (folder.path().join("directory"), folder.path().join("other"));
+    nowait.create_dir(&directory).wait().unwrap();
+    let error = nowait.rename_new(&directory, &other).wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("renameat2") && error.to_string().contains("use rename"), "{error}");
+    nowait.rename(&directory, &other).wait().unwrap();
+    let path = folder.path().join("file");
+    let mut options = nowait::OpenOptions::new();
+    let file = options.read(true).write(true).create(true).open_in(&nowait, &path).wait().unwrap();
+    let errors = [
+        file.write_at(vec![1; 4096], 0).uncached().wait().unwrap_err().error,
+        file.allocate(nowait::Allocate::Reserve, 0, 4096).wait().unwrap_err(),
+        file.advise(0, 0, nowait::Advice::Random).wait().unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        eprintln!("{error}");
+    }
+    // EPERM of the file itself stays: one that may only be appended to.
+    if child::is_root() && std::process::Command::new("chattr").arg("+a").arg(&path).status().is_ok_and(|s| s.success())
+    {
+        let kept = nowait.rename_new(&path, folder.path().join("third")).wait().unwrap_err();
+        let cleared = std::process::Command::new("chattr").arg("-a").arg(&path).status();
+        assert!(cleared.is_ok_and(|status| status.success()));
+        assert!(!folder.path().join("third").exists() && path.exists(), "{kept}");
+    } else {
+        eprintln!("skipped: a file that may only be appended to");
+    }
+}
+
 #[test]
 fn child() {
     let Some(role) = child::role() else { return };
+    if let Some(call) = role.strip_prefix("optional ") {
+        return without(call);
+    }
+    if role == DURABLE {
+        return durable_without_flags();
+    }
+    if role == EXPLAINED {
+        return refusals_are_explained();
+    }
     if role.parse::<i32>().is_err() && ![LOCKED_MEMORY, LATE, ONE_THREAD].contains(&&*role) {
         return direct(&role);
     }

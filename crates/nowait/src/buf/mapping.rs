@@ -207,7 +207,8 @@ impl Mapping {
     fn bring_in(&self, fd: BorrowedFd<'_>, range: &Range<usize>, fault: &Fault) -> Result<(), Errno> {
         if fault.how == How::Populate && !self.populate_refused.load(Relaxed) {
             match self.advise(range, Advice::LinuxPopulateRead) {
-                Err(Errno::INVAL) => self.populate_refused.store(true, Relaxed),
+                // Advice that the kernel does not know, or a call that a filter refuses.
+                Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => self.populate_refused.store(true, Relaxed),
                 done => return done,
             }
         }

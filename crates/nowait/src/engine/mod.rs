@@ -25,7 +25,7 @@ pub(crate) mod uring;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::direct::{self, Directness};
@@ -298,14 +298,12 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
         Request::SyncRange { offset, length } => sys::sync_range(fd()?, *offset, *length).map(|()| Done::Nothing),
         Request::SetLen(length) => sys::retry(|| rustix::fs::ftruncate(fd()?, *length)).map(|()| Done::Nothing),
         Request::Allocate { mode, offset, length } => {
-            sys::retry(|| rustix::fs::fallocate(fd()?, *mode, *offset, *length)).map(|()| Done::Nothing)
+            sys::allocate(fd()?, *mode, *offset, *length).map(|()| Done::Nothing)
         }
         // Of direct I/O (`direct/run.rs`).
         Request::ReserveAhead { .. } | Request::GiveBack => Err(Errno::OPNOTSUPP),
         Request::Rename { from, to, replace } => {
-            let flags = if *replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
-            let renamed = sys::retry(|| rustix::fs::renameat_with(from.dir(), &*from.path, to.dir(), &*to.path, flags));
-            renamed.map(|()| Done::Nothing)
+            sys::rename((from.dir(), &from.path), (to.dir(), &to.path), *replace).map(|()| Done::Nothing)
         }
         Request::SyncDir(at) => sys::sync_dir(at.dir(), &at.path).map(|()| Done::Nothing),
         Request::OpenDir(path) => {
@@ -324,8 +322,7 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
         Request::Open { path, flags, mode, direct: true } => open_direct(path, *flags, *mode),
         Request::Size => sys::size(fd()?).map(Done::Size),
         Request::Advise { offset, length, advice } => {
-            let length = std::num::NonZeroU64::new(*length);
-            sys::retry(|| rustix::fs::fadvise(fd()?, *offset, length, *advice)).map(|()| Done::Nothing)
+            sys::advise(fd()?, *offset, *length, *advice).map(|()| Done::Nothing)
         }
         Request::Call(call) => call.make(fd().ok()),
         Request::Fault { mapping, fault } => mapping.fault(fd()?, fault).map(|missing| Owned::Faulted(missing).into()),

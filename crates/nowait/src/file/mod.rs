@@ -256,7 +256,8 @@ impl File {
     /// of the file.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`] after `close`, and what `posix_fadvise(2)` reports.
+    /// [`ErrorKind::Closed`] after `close`, [`ErrorKind::Unsupported`] where the call is refused, and
+    /// what `posix_fadvise(2)` reports.
     pub fn advise(&self, offset: u64, length: u64, advice: Advice) -> Operation<'_, Result<()>> {
         let advice = match advice {
             Advice::Normal => rustix::fs::Advice::Normal,
@@ -387,7 +388,15 @@ fn advised(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
     outcome.map(drop).map_err(|errno| {
         let error = on.file().error(ErrorOp::Advise, errno);
         match request {
-            Request::Advise { offset, length, .. } => error.with_range(*offset, *length),
+            Request::Advise { offset, length, .. } => {
+                let error = error.with_range(*offset, *length);
+                match errno {
+                    Errno::OPNOTSUPP => {
+                        error.with_advice("posix_fadvise(2) is refused here; go on without, it only hints")
+                    }
+                    _ => error,
+                }
+            }
             _ => error,
         }
     })

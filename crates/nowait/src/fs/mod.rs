@@ -674,6 +674,7 @@ fn concluded(Answer { outcome, request, .. }: Answer<'_>) -> Result<()> {
                 let to = to.display();
                 match errno {
                     Errno::BUSY => error.with_advice(format!("to {}: {MOUNTED}", to.display())),
+                    Errno::OPNOTSUPP => error.with_advice(format!("to {}: {NO_RENAME_NEW}", to.display())),
                     _ => error.with_detail(format!("to {}", to.display())),
                 }
             }
@@ -685,6 +686,10 @@ fn concluded(Answer { outcome, request, .. }: Answer<'_>) -> Result<()> {
         }
     })
 }
+
+/// Why a rename that must not replace anything cannot be made, and what to do.
+const NO_RENAME_NEW: &str =
+    "renameat2(2) is refused here, and no link can take its place (a directory has none); use rename";
 
 fn listed(Answer { outcome, request, .. }: Answer<'_>) -> Result<Vec<OsString>> {
     match (outcome, &*request) {

@@ -462,7 +462,7 @@ impl Appender {
         let flags = rustix::fs::fcntl_getfl(own)?;
         // A read-only descriptor cannot append; the write itself fails.
         let trusted = flags.contains(OFlags::APPEND) || flags & OFlags::RWMODE == OFlags::RDONLY;
-        if trusted || sys::honours_append_flag(own) {
+        if trusted || (sys::honours_append_flag(own) && !sys::refuses_write_flags(own)) {
             return Ok(Appender::Own);
         }
         Appender::reopen(own).map_err(|errno| match errno {

@@ -356,8 +356,8 @@ fn cannot_append(file: &Opened) -> &'static str {
     match file.open.handle.descriptor() {
         Ok(fd) if sys::is_block_device(fd) => "a block device has no end to append to; write at an offset",
         _ => {
-            "this file system may ignore RWF_APPEND and overwrite the file, and it could not be opened once more with \
-             O_APPEND through /proc; open it with append(true)"
+            "this file system may ignore RWF_APPEND and overwrite the file, or pwritev2(2) is refused here; and the file \
+             could not be opened once more with O_APPEND through /proc; open it with append(true)"
         }
     }
 }
