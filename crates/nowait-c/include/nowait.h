@@ -18,7 +18,9 @@
 // child may use files and names, but not queues, logs, readers and copies of its parent (-EINVAL).
 // Nothing here may be called in a signal handler, and nothing here calls back: completions are reaped.
 //
-// Callers promise that pointers point to as much memory as they say: that cannot be checked.
+// Offsets, lengths and sizes are in bytes; other units are in the name. Strings end with a zero byte;
+// paths are bytes of any encoding. Callers promise that pointers point to as much memory as they say:
+// that cannot be checked. Memory stays the caller's; what a call needs after it has returned it says.
 
 
 #ifndef NOWAIT_H
@@ -548,6 +550,16 @@ int nowait_file_close(nowait_file file);
 // -EBADF. Threads: any.
 int nowait_file_descriptor(nowait_file file);
 
+// Whether reads and writes go past the page cache: 1, or 0 if the file was not opened with O_DIRECT, or
+// its file system has no direct I/O; or -EBADF. Any offset, length and memory will do; those that are
+// multiples of `offset_alignment` and `memory_alignment`, in bytes, go to the device as they are, and
+// others are copied, or read more than was asked for. Both may be NULL; they are 1 if the answer is 0.
+// A device that needs more than it says is found out by the first request. Threads: any.
+// Both are NULL or point to numbers.
+int nowait_file_direct(nowait_file file,
+                       size_t *memory_alignment,
+                       size_t *offset_alignment);
+
 // Puts the size in bytes, of a file or a block device, into `size`. Returns 0, or a negative errno.
 // Threads: any.
 // `size` points to a number.
@@ -559,7 +571,7 @@ int nowait_file_size(nowait_file file, uint64_t *size);
 // Returns the number of bytes, 0 at the end of the file, or a negative errno: -EBADF if the handle
 // is not open; -EACCES if the file was not opened for reading; -EOVERFLOW beyond INT64_MAX; those of
 // pread(2). Threads: any.
-// `length` bytes at `buffer` are valid for writes, and nobody else uses them during the call.
+// `length` bytes at `buffer` are valid for writes, and nothing else uses them during the call.
 int64_t nowait_read_at(nowait_file file,
                        void *buffer,
                        size_t length,
@@ -573,7 +585,7 @@ int64_t nowait_read_at(nowait_file file,
 // Or a negative errno; the message says how much was written: -ENOSPC, -EFBIG, -EOVERFLOW, -EBADF,
 // -EACCES if the file was not opened for writing, those of pwrite(2). Threads: any; the order of
 // writes that overlap at a time is not defined.
-// `length` bytes at `buffer` are valid for reads, and nobody changes them during the call.
+// `length` bytes at `buffer` are valid for reads, and nothing changes them during the call.
 int64_t nowait_write_at(nowait_file file,
                         const void *buffer,
                         size_t length,
@@ -614,18 +626,18 @@ int nowait_sync(nowait_file file,
 int nowait_file_acknowledge_sync_failure(nowait_file file);
 
 // Reads into `buffers`, one after the other, from `offset` on; else as nowait_read_at of their sum.
-// Any number of buffers will do, empty ones too. It is one read: with readv(2)'s bound of 1024 the
-// rest follows in further system calls.
+// Any number of buffers will do, empty ones too. Beyond 1,024 buffers, or 2 GiB, it is several system
+// calls (readv(2)): a write of the same range may come between them.
 // `buffers` points to `buffers_count` elements, each of which to as many bytes as it says. They do not
-// overlap, and nobody else uses them during the call.
+// overlap, and nothing else uses them during the call.
 int64_t nowait_read_vectored_at(nowait_file file,
                                 const struct iovec *buffers,
                                 size_t buffers_count,
                                 uint64_t offset);
 
 // Writes `buffers`, one after the other, at `offset`; else as nowait_write_at of their sum. Any number
-// of buffers will do. A reader may see the first buffers and not yet the last.
-// `buffers` points to `buffers_count` elements, each of which to as many bytes as it says, and nobody
+// of buffers will do, as there. A reader may see the first buffers and not yet the last.
+// `buffers` points to `buffers_count` elements, each of which to as many bytes as it says, and nothing
 // changes these during the call.
 int64_t nowait_write_vectored_at(nowait_file file,
                                  const struct iovec *buffers,
@@ -806,7 +818,7 @@ int nowait_sync_dir(nowait_instance instance,
 // failed, the sync of the directory, the old file is untouched, and the temporary one is removed. (A
 // crash leaves it: a name that begins with a dot and ends in ".tmp".) -EINVAL if flags is not 0, or
 // the path names no file. Threads: any; a forked child too. Of several at a time one is the last.
-// `path` is a string; `length` bytes at `buffer` are valid for reads, and nobody changes them during
+// `path` is a string; `length` bytes at `buffer` are valid for reads, and nothing changes them during
 // the call.
 int nowait_write_atomic(nowait_instance instance,
                         const char *path,
@@ -827,7 +839,7 @@ int nowait_write_atomic(nowait_instance instance,
 // than the sum of the lengths, -EBADF, -EFAULT, -EINVAL: then nothing was read, and `results` is
 // as it was. Threads: any.
 // `ranges` points to `ranges_count` ranges, `output` to `output_bytes` bytes, `results` is NULL or
-// points to `ranges_count` numbers; nobody else uses the last two during the call.
+// points to `ranges_count` numbers; nothing else uses the last two during the call.
 int nowait_gather(nowait_file file,
                   const struct nowait_range *ranges,
                   size_t ranges_count,
@@ -1027,7 +1039,7 @@ int nowait_cancel(nowait_queue queue, uint64_t operation);
 // Returns their number, 0 if none came in time; or a negative errno: -EINTR if a signal came first,
 // -EBADF, also when the queue is closed meanwhile; -EFAULT; -EINVAL if there is no room for one.
 // Threads: any; each completion goes to one of the threads that reap.
-// `completions` points to as many completions, and nobody else uses them during the call.
+// `completions` points to as many completions, and nothing else uses them during the call.
 int nowait_reap(nowait_queue queue,
                 struct nowait_completion *completions,
                 size_t completions_count,
@@ -1035,7 +1047,7 @@ int nowait_reap(nowait_queue queue,
 
 // Starts a write, as nowait_write_at; else as nowait_submit_read. Writes of one file that overlap
 // are made in the order in which they were submitted. -EINVAL if the flags are not known.
-// Until the completion is reaped, `length` bytes at `buffer` are valid for reads and nobody changes
+// Until the completion is reaped, `length` bytes at `buffer` are valid for reads and nothing changes
 // them. `operation` is NULL or points to a number.
 int nowait_submit_write(nowait_queue queue,
                         nowait_file file,
@@ -1051,13 +1063,15 @@ int nowait_submit_write(nowait_queue queue,
 //
 // Returns 0; or a negative errno, and none of them was started: -EBADF, -EFAULT, -EINVAL. Threads:
 // any.
-// As nowait_submit_write, for each; `writes` points to `writes_count` of them, and nobody else uses
+// As nowait_submit_write, for each; `writes` points to `writes_count` of them, and nothing else uses
 // these during the call.
-int nowait_submit_writes(nowait_queue queue, struct nowait_write *writes, size_t writes_count);
+int nowait_submit_writes(nowait_queue queue,
+                         struct nowait_write *writes,
+                         size_t writes_count);
 
 // Starts a write of several buffers, as nowait_write_vectored_at; else as nowait_submit_write.
 // During the call `buffers` points to `buffers_count` elements. Until the completion is reaped each of
-// these points to as many bytes as it says, and nobody changes them. `operation` is NULL or points to
+// these points to as many bytes as it says, and nothing changes them. `operation` is NULL or points to
 // a number.
 int nowait_submit_write_vectored(nowait_queue queue,
                                  nowait_file file,
@@ -1171,7 +1185,7 @@ int nowait_submit_sync_dir(nowait_queue queue,
 // before its rename, it leaves the old file, and removes the temporary one. A thread of the library
 // drives it.
 // `path` is a string. Until the completion is reaped, `length` bytes at `buffer` are valid for reads
-// and nobody changes them. `operation` is NULL or points to a number.
+// and nothing changes them. `operation` is NULL or points to a number.
 int nowait_submit_write_atomic(nowait_queue queue,
                                nowait_instance instance,
                                const char *path,
@@ -1202,7 +1216,7 @@ int nowait_submit_read(nowait_queue queue,
 //
 // Returns 0; or a negative errno, and none of them was started: -EBADF, -EFAULT, -EINVAL. Threads:
 // any.
-// As nowait_submit_read, for each; `reads` points to `reads_count` of them, and nobody else uses
+// As nowait_submit_read, for each; `reads` points to `reads_count` of them, and nothing else uses
 // these during the call.
 int nowait_submit_reads(nowait_queue queue,
                         struct nowait_read *reads,
@@ -1210,7 +1224,7 @@ int nowait_submit_reads(nowait_queue queue,
 
 // Starts a read into several buffers, as nowait_read_vectored_at; else as nowait_submit_read.
 // During the call `buffers` points to `buffers_count` elements. Until the completion is reaped each of
-// these points to as many bytes as it says, they do not overlap, and nobody else uses them.
+// these points to as many bytes as it says, they do not overlap, and nothing else uses them.
 // `operation` is NULL or points to a number.
 int nowait_submit_read_vectored(nowait_queue queue,
                                 nowait_file file,
@@ -1224,7 +1238,7 @@ int nowait_submit_read_vectored(nowait_queue queue,
 // its result is 0 if each is complete, else the errno of the first that is not, whose index is
 // `range_index`. A thread of the library drives it.
 // Until the completion is reaped, `output` points to `output_bytes` bytes, `results` is NULL or
-// points to `ranges_count` numbers, and nobody else uses these. During the call `ranges` points to
+// points to `ranges_count` numbers, and nothing else uses these. During the call `ranges` points to
 // `ranges_count` ranges. `operation` is NULL or points to a number.
 int nowait_submit_gather(nowait_queue queue,
                          nowait_file file,

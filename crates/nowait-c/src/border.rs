@@ -76,7 +76,7 @@ fn check_many<T>(pointer: *const T, count: usize, name: &str) -> Result<()> {
 /// The `count` elements at `pointer`, which is not looked at if there are none.
 ///
 /// # Safety
-/// If `pointer` is aligned and not NULL: `count` elements are valid for reads, and nobody changes
+/// If `pointer` is aligned and not NULL: `count` elements are valid for reads, and nothing changes
 /// them, for `'a`.
 #[inline]
 pub(crate) unsafe fn many<'a, T>(pointer: *const T, count: usize, name: &str) -> Result<&'a [T]> {
@@ -106,7 +106,7 @@ pub(crate) unsafe fn many_mut<'a, T>(pointer: *mut T, count: usize, name: &str) 
 /// Where an answer goes.
 ///
 /// # Safety
-/// If `pointer` is aligned and not NULL: it is valid for writes, and nobody else uses it, for `'a`.
+/// If `pointer` is aligned and not NULL: it is valid for writes, and nothing else uses it, for `'a`.
 #[inline]
 pub(crate) unsafe fn answer<'a, T>(pointer: *mut T, name: &str) -> Result<&'a mut MaybeUninit<T>> {
     check(pointer, name)?;
@@ -130,7 +130,7 @@ pub(crate) unsafe fn wanted<'a, T>(pointer: *mut T, name: &str) -> Result<Option
 /// A path.
 ///
 /// # Safety
-/// If `pointer` is not NULL: it is a string that ends with a zero byte, and nobody changes it, for
+/// If `pointer` is not NULL: it is a string that ends with a zero byte, and nothing changes it, for
 /// `'a`.
 pub(crate) unsafe fn path<'a>(pointer: *const c_char, name: &str) -> Result<&'a Path> {
     check(pointer, name)?;
@@ -178,7 +178,7 @@ pub(crate) unsafe fn options<T: Growing>(pointer: *const T, name: &str) -> Resul
 ///
 /// # Safety
 /// If `pointer` is aligned and not NULL: as many bytes are valid for reads and writes as its first
-/// field says, and nobody else uses them.
+/// field says, and nothing else uses them.
 pub(crate) unsafe fn fill<T: Growing>(pointer: *mut T, value: &T, name: &str) -> Result<()> {
     // SAFETY: the caller's promise.
     let bytes = unsafe { size(pointer, name) }?;

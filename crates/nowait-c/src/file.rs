@@ -11,9 +11,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nowait::{File, Lent, OpenOptions, Write};
+use nowait::{DirectIo, File, Lent, OpenOptions, Write};
 
-use crate::border::{self, answer, count, many, many_mut, status};
+use crate::border::{self, answer, count, many, many_mut, status, wanted};
 use crate::failure::{Failure, Result};
 use crate::handle::{Kind, Table};
 use crate::instance::{InstanceHandle, with_instance};
@@ -145,6 +145,34 @@ pub extern "C" fn nowait_file_descriptor(file: FileHandle) -> c_int {
     }) as c_int
 }
 
+/// Whether reads and writes go past the page cache: 1, or 0 if the file was not opened with O_DIRECT, or
+/// its file system has no direct I/O; or -EBADF. Any offset, length and memory will do; those that are
+/// multiples of `offset_alignment` and `memory_alignment`, in bytes, go to the device as they are, and
+/// others are copied, or read more than was asked for. Both may be NULL; they are 1 if the answer is 0.
+/// A device that needs more than it says is found out by the first request. Threads: any.
+///
+/// # Safety
+/// Both are NULL or point to numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_file_direct(
+    file: FileHandle,
+    memory_alignment: *mut usize,
+    offset_alignment: *mut usize,
+) -> c_int {
+    count(|| {
+        // SAFETY: the caller's promise.
+        let (memory, offset) =
+            unsafe { (wanted(memory_alignment, "memory_alignment")?, wanted(offset_alignment, "offset_alignment")?) };
+        let (is_direct, alignments) = match FILES.get(file)?.direct() {
+            DirectIo::Granted { memory_alignment, offset_alignment } => (1, (memory_alignment, offset_alignment)),
+            _ => (0, (1, 1)),
+        };
+        memory.map(|memory| memory.write(alignments.0));
+        offset.map(|offset| offset.write(alignments.1));
+        Ok(is_direct)
+    }) as c_int
+}
+
 /// Puts the size in bytes, of a file or a block device, into `size`. Returns 0, or a negative errno.
 /// Threads: any.
 ///
@@ -168,7 +196,7 @@ pub unsafe extern "C" fn nowait_file_size(file: FileHandle, size: *mut u64) -> c
 /// pread(2). Threads: any.
 ///
 /// # Safety
-/// `length` bytes at `buffer` are valid for writes, and nobody else uses them during the call.
+/// `length` bytes at `buffer` are valid for writes, and nothing else uses them during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_read_at(file: FileHandle, buffer: *mut c_void, length: usize, offset: u64) -> i64 {
     count(|| {
@@ -188,7 +216,7 @@ pub unsafe extern "C" fn nowait_read_at(file: FileHandle, buffer: *mut c_void, l
 /// writes that overlap at a time is not defined.
 ///
 /// # Safety
-/// `length` bytes at `buffer` are valid for reads, and nobody changes them during the call.
+/// `length` bytes at `buffer` are valid for reads, and nothing changes them during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_write_at(
     file: FileHandle,

@@ -36,7 +36,7 @@ pub struct Range {
 ///
 /// # Safety
 /// `ranges` points to `ranges_count` ranges, `output` to `output_bytes` bytes, `results` is NULL or
-/// points to `ranges_count` numbers; nobody else uses the last two during the call.
+/// points to `ranges_count` numbers; nothing else uses the last two during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_gather(
     file: FileHandle,

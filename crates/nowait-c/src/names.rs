@@ -116,7 +116,7 @@ pub unsafe extern "C" fn nowait_sync_dir(instance: InstanceHandle, path: *const 
 /// the path names no file. Threads: any; a forked child too. Of several at a time one is the last.
 ///
 /// # Safety
-/// `path` is a string; `length` bytes at `buffer` are valid for reads, and nobody changes them during
+/// `path` is a string; `length` bytes at `buffer` are valid for reads, and nothing changes them during
 /// the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_write_atomic(

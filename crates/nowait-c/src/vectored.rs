@@ -12,12 +12,12 @@ use crate::failure::{Failure, Result};
 use crate::file::{FILES, FileHandle, Loan, WriteFlags};
 
 /// Reads into `buffers`, one after the other, from `offset` on; else as nowait_read_at of their sum.
-/// Any number of buffers will do, empty ones too. It is one read: with readv(2)'s bound of 1024 the
-/// rest follows in further system calls.
+/// Any number of buffers will do, empty ones too. Beyond 1,024 buffers, or 2 GiB, it is several system
+/// calls (readv(2)): a write of the same range may come between them.
 ///
 /// # Safety
 /// `buffers` points to `buffers_count` elements, each of which to as many bytes as it says. They do not
-/// overlap, and nobody else uses them during the call.
+/// overlap, and nothing else uses them during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_read_vectored_at(
     file: FileHandle,
@@ -38,10 +38,10 @@ pub unsafe extern "C" fn nowait_read_vectored_at(
 }
 
 /// Writes `buffers`, one after the other, at `offset`; else as nowait_write_at of their sum. Any number
-/// of buffers will do. A reader may see the first buffers and not yet the last.
+/// of buffers will do, as there. A reader may see the first buffers and not yet the last.
 ///
 /// # Safety
-/// `buffers` points to `buffers_count` elements, each of which to as many bytes as it says, and nobody
+/// `buffers` points to `buffers_count` elements, each of which to as many bytes as it says, and nothing
 /// changes these during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_write_vectored_at(

@@ -57,7 +57,7 @@ fn write(
 /// are made in the order in which they were submitted. -EINVAL if the flags are not known.
 ///
 /// # Safety
-/// Until the completion is reaped, `length` bytes at `buffer` are valid for reads and nobody changes
+/// Until the completion is reaped, `length` bytes at `buffer` are valid for reads and nothing changes
 /// them. `operation` is NULL or points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_write(
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn nowait_submit_write(
 /// any.
 ///
 /// # Safety
-/// As nowait_submit_write, for each; `writes` points to `writes_count` of them, and nobody else uses
+/// As nowait_submit_write, for each; `writes` points to `writes_count` of them, and nothing else uses
 /// these during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_writes(
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn nowait_submit_writes(
 ///
 /// # Safety
 /// During the call `buffers` points to `buffers_count` elements. Until the completion is reaped each of
-/// these points to as many bytes as it says, and nobody changes them. `operation` is NULL or points to
+/// these points to as many bytes as it says, and nothing changes them. `operation` is NULL or points to
 /// a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_write_vectored(
@@ -360,7 +360,7 @@ pub unsafe extern "C" fn nowait_submit_sync_dir(
 ///
 /// # Safety
 /// `path` is a string. Until the completion is reaped, `length` bytes at `buffer` are valid for reads
-/// and nobody changes them. `operation` is NULL or points to a number.
+/// and nothing changes them. `operation` is NULL or points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_write_atomic(
     queue: QueueHandle,

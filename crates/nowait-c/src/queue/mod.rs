@@ -135,7 +135,7 @@ pub extern "C" fn nowait_cancel(queue: QueueHandle, operation: u64) -> c_int {
 /// Threads: any; each completion goes to one of the threads that reap.
 ///
 /// # Safety
-/// `completions` points to as many completions, and nobody else uses them during the call.
+/// `completions` points to as many completions, and nothing else uses them during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_reap(
     queue: QueueHandle,

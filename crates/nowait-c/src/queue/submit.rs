@@ -112,7 +112,7 @@ pub unsafe extern "C" fn nowait_submit_read(
 /// any.
 ///
 /// # Safety
-/// As nowait_submit_read, for each; `reads` points to `reads_count` of them, and nobody else uses
+/// As nowait_submit_read, for each; `reads` points to `reads_count` of them, and nothing else uses
 /// these during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_reads(queue: QueueHandle, reads: *mut Read, reads_count: usize) -> c_int {
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn nowait_submit_reads(queue: QueueHandle, reads: *mut Rea
 ///
 /// # Safety
 /// During the call `buffers` points to `buffers_count` elements. Until the completion is reaped each of
-/// these points to as many bytes as it says, they do not overlap, and nobody else uses them.
+/// these points to as many bytes as it says, they do not overlap, and nothing else uses them.
 /// `operation` is NULL or points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_read_vectored(
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn nowait_submit_read_vectored(
 ///
 /// # Safety
 /// Until the completion is reaped, `output` points to `output_bytes` bytes, `results` is NULL or
-/// points to `ranges_count` numbers, and nobody else uses these. During the call `ranges` points to
+/// points to `ranges_count` numbers, and nothing else uses these. During the call `ranges` points to
 /// `ranges_count` ranges. `operation` is NULL or points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_gather(

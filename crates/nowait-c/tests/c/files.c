@@ -74,12 +74,22 @@ static void direct(char **argv) {
     EQUAL(nowait_file_close(make_file(argv, "direct", FILE_BYTES)), 0);
     nowait_file file = 0;
     EQUAL(nowait_file_open(0, in_folder(argv, "direct"), O_RDWR | O_DIRECT, 0, &file), 0);
+    size_t memory = 0, offset = 0;
+    int is_direct = nowait_file_direct(file, &memory, &offset);
+    CHECK(is_direct == 1 ? memory > 0 && offset > 0 : is_direct == 0 && memory == 1 && offset == 1);
+    EQUAL(nowait_file_direct(file, NULL, NULL), is_direct);
+    EQUAL(nowait_file_direct(file, (size_t *)(void *)((char *)&memory + 1), NULL), -EFAULT);
     static unsigned char bytes[FILE_BYTES + 1];
     EQUAL(nowait_read_at(file, bytes + 1, 777, 5001), 777);
     check_bytes(bytes + 1, 777, 5001);
     EQUAL(nowait_write_at(file, "direct", 6, 4093, NOWAIT_WRITE_DURABLE), 6);
     EQUAL(nowait_read_at(file, bytes, 8, 4092), 8);
     CHECK(bytes[0] == byte_at(4092) && memcmp(bytes + 1, "direct", 6) == 0 && bytes[7] == byte_at(4099));
+    EQUAL(nowait_file_close(file), 0);
+    EQUAL(nowait_file_direct(file, NULL, NULL), -EBADF);
+    file = make_file(argv, "cached", 10);
+    EQUAL(nowait_file_direct(file, &memory, &offset), 0);
+    CHECK(memory == 1 && offset == 1);
     EQUAL(nowait_file_close(file), 0);
 }
 
