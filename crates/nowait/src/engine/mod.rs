@@ -352,7 +352,7 @@ fn open_direct(path: &PathAt, flags: OFlags, mode: Mode) -> Outcome {
     let open = |flags| sys::open(path.dir(), &path.path, flags, mode);
     let tried = match flags.contains(OFlags::EXCL) {
         true => Err(Errno::EXIST),
-        false => open(flags - OFlags::CREATE | OFlags::DIRECT),
+        false => open((flags - OFlags::CREATE) | OFlags::DIRECT),
     };
     let fd = match tried {
         Ok(fd) => return opened(fd),
