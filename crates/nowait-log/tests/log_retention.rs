@@ -216,7 +216,8 @@ fn an_idle_log_gives_up_what_has_become_old() {
     for _ in 0..20 {
         commit(&log, 3000);
     }
-    assert!(eventually(|| log.stats().segments == 1));
+    // Beside the segment of the last record there may be one for a watermark block.
+    assert!(eventually(|| log.stats().segments <= 2));
     log.close().wait().unwrap();
     // Of an earlier opening the last segment with records stays beside the empty one.
     let (log, recovery) = Log::open(&path, &options).wait().unwrap();
