@@ -154,6 +154,7 @@ pub enum Scan {
 pub struct Options {
     pub(super) instance: Option<Nowait>,
     pub(super) create: bool,
+    pub(super) mode: Option<u32>,
     pub(super) segment_bytes: u64,
     pub(super) first_segment_bytes: u64,
     pub(super) recycle_bytes: Option<u64>,
@@ -187,6 +188,7 @@ impl Options {
         Options {
             instance: None,
             create: false,
+            mode: None,
             segment_bytes: 64 << 20,
             first_segment_bytes: 1 << 20,
             recycle_bytes: None,
@@ -215,6 +217,19 @@ impl Options {
     /// mount point of a volume that is not mounted is an empty directory.
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
+        self
+    }
+
+    /// Sets the permission bits of a log that is made: those of the directory, if it is made, too; its
+    /// files get the same without those for executing, whatever the process's mask is. So 0o750 makes
+    /// files of 0o640. Default: the directory has those that the mask leaves, and files what their
+    /// directory has.
+    ///
+    /// A log keeps the modes that its files have: a segment gets that of the newest one, and the
+    /// control file that of the one it replaces. To change them use chmod(1), also while the log is
+    /// open.
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = Some(mode);
         self
     }
 
@@ -349,6 +364,8 @@ impl Options {
         } else if !is_size(self.first_segment_bytes) {
             let bytes = self.first_segment_bytes;
             format!("first_segment_bytes is {bytes}; give a multiple of 4096 from 16 KiB to 1 TiB")
+        } else if let Some(mode) = self.mode.filter(|mode| mode & 0o700 != 0o700 || *mode > 0o7777) {
+            format!("the mode is {mode:o}; give permission bits that leave the owner all rights, such as 0o750")
         } else if !(1..=DEPTH_MAX).contains(&depth) {
             format!("the depth is {depth}; give 1 to {DEPTH_MAX} blocks in flight")
         } else if self.reserve_bytes > RESERVE_BYTES_MAX {

@@ -213,6 +213,7 @@ impl Shared {
             return Ok(None);
         }
         self.fill_up(&file, there, bytes)?;
+        dir.set_segment_mode(&file)?;
         drop(file);
         dir.renumber(old.number, number)?;
         dir.sync()?;

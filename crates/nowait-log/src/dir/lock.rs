@@ -24,7 +24,12 @@ pub(crate) struct DirLock {
 impl DirLock {
     pub(crate) fn take(dir: &LogDir) -> Result<DirLock> {
         let mut options = OpenOptions::new();
-        let file = dir.open_file(options.read(true).write(true).create(true), LOCK)?;
+        let file = match dir.open_file(options.read(true).write(true), LOCK) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                dir.make_file(options.create(true), LOCK, dir.file_mode())?
+            }
+            file => file?,
+        };
         let lock = DirLock { file, dir: dir.clone() };
         if let Some(fd) = lock.file.descriptor() {
             flock(fd, dir)?.map_err(|errno| os::system_error(ErrorOp::Open, errno, lock.file.path()))?;

@@ -3,6 +3,7 @@
 
 mod blocks;
 mod lock;
+mod modes;
 mod names;
 mod prefix;
 mod window;
@@ -45,6 +46,8 @@ pub(crate) struct LogDir {
     /// The path it was opened by; for errors.
     pub(crate) path: Arc<Path>,
     dir: nowait::fs::Dir,
+    /// Mode of the directory of a log that is made; None: that which it has.
+    pub(crate) made_with: Option<u32>,
 }
 
 /// Contents of a directory, by name.
@@ -89,7 +92,7 @@ fn prepared_name(number: u64) -> String {
 impl LogDir {
     pub(crate) fn open_dir(instance: &Nowait, path: &Path) -> Result<LogDir> {
         let dir = nowait::fs::Dir::open(instance, path).wait()?;
-        Ok(LogDir { instance: instance.clone(), path: dir.path().clone(), dir })
+        Ok(LogDir { instance: instance.clone(), path: dir.path().clone(), dir, made_with: None })
     }
 
     /// The directory's descriptor; None on a simulator.
@@ -174,7 +177,7 @@ impl LogDir {
 
     fn replace_control(&self, control: &Control) -> Result<()> {
         // Not truncated: it has its room on the disk already, see `reserve_control`.
-        let file = self.open_file(OpenOptions::new().write(true).create(true), CONTROL_TEMPORARY)?;
+        let file = self.make_control()?;
         file.write_all_from(&control.encode(), 0)?;
         file.sync_all().wait()?;
         drop(file);
@@ -196,8 +199,11 @@ impl LogDir {
     /// Reserves room on the disk for the next replacement of the control file: on a full disk it
     /// has to be replaced before a segment may be removed.
     pub(crate) fn reserve_control(&self) -> Result<()> {
-        let file = self.open_file(OpenOptions::new().write(true).create(true), CONTROL_TEMPORARY)?;
-        file.write_all_from(&[0; CONTROL_BYTES], 0)
+        self.make_control()?.write_all_from(&[0; CONTROL_BYTES], 0)
+    }
+
+    fn make_control(&self) -> Result<File> {
+        self.make_file(OpenOptions::new().write(true).create(true), CONTROL_TEMPORARY, self.control_mode())
     }
 
     pub(crate) fn sync(&self) -> Result<()> {
@@ -254,7 +260,8 @@ impl LogDir {
         let temporary = prepared_name(number);
         let made = (|| {
             let mut window = Window::past_errors(self.open(number, false, direct)?);
-            let copy = self.open_file(OpenOptions::new().write(true).create(true).truncate(true), &temporary)?;
+            let options = OpenOptions::new().write(true).create(true).truncate(true).clone();
+            let copy = self.make_file(&options, &temporary, self.segment_mode())?;
             copy.set_len(bytes).wait()?;
             let mut at = 0;
             while at < bytes {
@@ -293,7 +300,7 @@ impl LogDir {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true).direct(direct);
         let made = (|| {
-            let file = self.open_file(&options, &temporary)?;
+            let file = self.make_file(&options, &temporary, self.segment_mode())?;
             fill(&file, 0..bytes, pause)?;
             drop(file);
             self.dir.rename_new(&temporary, segment_name(number)).wait()?;

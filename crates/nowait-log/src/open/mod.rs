@@ -31,13 +31,18 @@ impl Open {
     pub(super) fn new(path: &Path, options: &Options) -> Result<(Open, Recovery)> {
         let instance = options.instance.clone().unwrap_or_else(|| Nowait::shared().clone());
         options.check(path)?;
+        let mut is_new = false;
         if options.create {
             match instance.create_dir(path).wait() {
-                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => is_new = made.map(|()| true)?,
             }
         }
-        let dir = open_dir(&instance, path)?;
+        let mut dir = open_dir(&instance, path)?;
+        dir.made_with = options.mode;
+        if let Some(mode) = options.mode.filter(|_| is_new) {
+            dir.set_dir_mode(mode)?;
+        }
         // Before anything is written: a directory without a log stays as it is.
         let contents = dir.contents()?;
         if !contents.has_control && contents.numbers.is_empty() {
