@@ -244,6 +244,11 @@ impl Blocks {
         Ok(header.filter(|header| header.padded_bytes() as u64 <= room))
     }
 
+    /// Returns the header of the segment's first block, of any epoch, if it is whole.
+    pub(crate) fn first_block(&mut self) -> Result<Option<BlockHeader>> {
+        self.header(PAGE as u64)
+    }
+
     /// Returns the next block if it continues the log and is not whole.
     pub(crate) fn broken(&mut self) -> Result<Option<Broken>> {
         let (offset, seed) = (self.offset, self.seed);

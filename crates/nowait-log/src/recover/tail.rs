@@ -85,10 +85,9 @@ impl Survey<'_> {
     fn any_begun(&mut self, files: &Files, newest: &SegmentHeader) -> Result<bool> {
         for number in files.unused.iter().copied().filter(|number| *number > newest.number) {
             let mut blocks = self.any_blocks(number, 0)?.searching();
-            blocks.end_at(2 * PAGE as u64);
-            let found = blocks.behind(|block| (block.epoch >= newest.epoch).then_some(u64::MAX))?;
+            let first = blocks.first_block()?;
             self.done(blocks);
-            if found.proof.is_some() {
+            if first.is_some_and(|block| block.epoch >= newest.epoch) {
                 return Ok(true);
             }
         }
