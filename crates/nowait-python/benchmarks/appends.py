@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import nowait
@@ -47,15 +48,25 @@ class ByHand:
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         records, futures, self.records, self.futures = self.records, self.futures, [], []
         written = loop.run_in_executor(None, self.write, b"".join(records))
-        written.add_done_callback(lambda _: self.end(loop, futures))
+        written.add_done_callback(lambda written: self.end(loop, futures, written.exception()))
 
     def write(self, data: bytes) -> None:
         os.write(self.descriptor, data)
         os.fdatasync(self.descriptor)
 
-    def end(self, loop: asyncio.AbstractEventLoop, futures: list[asyncio.Future[None]]) -> None:
+    def end(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        futures: list[asyncio.Future[None]],
+        failed: BaseException | None,
+    ) -> None:
         for future in futures:
-            future.set_result(None)
+            # Its task may have been cancelled.
+            if not future.done():
+                if failed is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(failed)
         self.is_writing = bool(self.records)
         if self.is_writing:
             self.begin(loop)
@@ -64,12 +75,14 @@ class ByHand:
 async def measure(append: Append, tasks: int, appends: int) -> tuple[float, float]:
     """Returns microseconds of CPU and of time for each append."""
 
-    async def one() -> None:
+    async def one(appends: int) -> None:
         for _ in range(appends):
             await append(RECORD)
 
+    # Threads are started, and files prepared.
+    await asyncio.gather(*(one(10) for _ in range(tasks)))
     cpu, began = time.process_time(), time.perf_counter()
-    await asyncio.gather(*(one() for _ in range(tasks)))
+    await asyncio.gather(*(one(appends) for _ in range(tasks)))
     count = tasks * appends / 1e6
     return (time.process_time() - cpu) / count, (time.perf_counter() - began) / count
 
@@ -85,14 +98,14 @@ def by_hand(directory: Path, tasks: int, appends: int) -> tuple[float, float]:
 def by_nowait(directory: Path, tasks: int, appends: int) -> tuple[float, float]:
     with nowait.Log(directory / "log", create=True, segment_bytes=64 << 20) as opened:
         log = nowait.aio.AsyncLog(opened)
-        return asyncio.run(measure(lambda record: log.append(record, durable=True), tasks, appends))
+        return asyncio.run(measure(partial(log.append, durable=True), tasks, appends))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", nargs="?", default=".")
     parser.add_argument("--tasks", type=int, default=256)
-    parser.add_argument("--appends", type=int, default=100, help="of each task")
+    parser.add_argument("--appends", type=int, default=200, help="of each task")
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     ways = {"by hand": by_hand, "AsyncLog": by_nowait}

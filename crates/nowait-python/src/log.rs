@@ -9,9 +9,9 @@ use nowait_log::{Options, Reader, Recovery, Retention, Scan, Ticket};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyList};
 
-use crate::completions::Completions;
+use crate::completions::{Completions, Receiver};
 use crate::driver::{Running, spawn, wait};
 use crate::error::{OrRaise, exception};
 use crate::file;
@@ -26,8 +26,6 @@ const BATCH_BYTES: usize = 1 << 20;
 pub(crate) struct Log {
     /// `None` when it is closed.
     log: Mutex<Option<nowait_log::Log>>,
-    /// Of the last record that `try_append` appended.
-    last: Mutex<Option<Ticket>>,
     recovery: Recovery,
     path: std::path::PathBuf,
 }
@@ -54,6 +52,36 @@ async fn append(log: nowait_log::Log, records: Vec<bytes::Bytes>, durable: bool)
         ticket.await?;
     }
     Ok(lsn)
+}
+
+/// Records that become durable together.
+struct Group {
+    lsns: Vec<nowait::Result<u64>>,
+    /// Of the last that was appended: durable, so are all before it.
+    last: Option<Ticket>,
+}
+
+impl Group {
+    fn add(&mut self, appended: nowait::Result<Ticket>) {
+        self.lsns.push(appended.map(|ticket| {
+            let lsn = ticket.lsn();
+            self.last = Some(ticket);
+            lsn
+        }));
+    }
+
+    /// Says of each record what became of it.
+    fn end(self, log: &nowait_log::Log, durable: nowait::Result<u64>, to: Receiver) {
+        let durable_lsn = log.durable_lsn();
+        to.put(move |py| {
+            let object = |lsn: nowait::Result<u64>| match (lsn, &durable) {
+                (Err(error), _) => Ok(exception(py, &error).into_value(py).into_any()),
+                (Ok(lsn), Err(error)) if lsn > durable_lsn => Ok(exception(py, error).into_value(py).into_any()),
+                (Ok(lsn), _) => lsn.into_py_any(py),
+            };
+            self.lsns.into_iter().map(object).collect::<PyResult<Vec<_>>>()?.into_py_any(py)
+        });
+    }
 }
 
 fn lent(records: &[Bound<'_, PyAny>]) -> PyResult<Vec<bytes::Bytes>> {
@@ -86,7 +114,7 @@ impl Log {
             options = options.retain(Retention::bytes(bytes));
         }
         let (log, recovery) = py.detach(|| nowait_log::Log::open(&path, &options).wait()).or_raise(py)?;
-        Ok(Log { log: Mutex::new(Some(log)), last: Mutex::default(), recovery, path })
+        Ok(Log { log: Mutex::new(Some(log)), recovery, path })
     }
 
     /// Appends records as one batch; returns the number of the last.
@@ -124,40 +152,56 @@ impl Log {
                 (appended, length)
             }
         };
-        let ticket = match appended {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-            appended => appended.or_raise(py)?,
-        };
-        let lsn = ticket.lsn();
-        let before = self.last.lock().unwrap_or_else(PoisonError::into_inner).replace(ticket);
-        drop(before);
-        Ok(Some((lsn, completions.get().charge(length))))
+        match appended {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+            appended => Ok(Some((appended.or_raise(py)?.lsn(), completions.get().charge(length)))),
+        }
     }
 
-    /// Begins to make record `lsn` durable, with all before it. Completion `number` has the last record
-    /// that is, and the exception if `lsn` is not.
-    fn start_durable(&self, completions: &Bound<'_, Completions>, number: u64, lsn: u64) -> PyResult<()> {
-        let py = completions.py();
-        let (log, to) = (self.get(py)?, completions.get().receiver(number));
-        let ended = move |result: nowait::Result<u64>, durable_lsn: u64| {
-            to.put(move |py| {
-                let failed = result.err().map(|error| exception(py, &error).into_value(py));
-                (durable_lsn, failed).into_py_any(py)
-            });
-        };
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).take_if(|ticket| ticket.lsn() >= lsn);
-        match last {
-            Some(ticket) => {
-                ticket.on_durable(move |result| ended(result, log.durable_lsn()));
-                Ok(())
+    /// Appends records, each for itself, and makes them durable together. Completion `number` has for
+    /// each its number, or an exception.
+    fn start_group(
+        &self,
+        completions: &Bound<'_, Completions>,
+        number: u64,
+        records: &Bound<'_, PyList>,
+    ) -> PyResult<()> {
+        let log = self.get(completions.py())?;
+        let to = completions.get().receiver(number);
+        let mut group = Group { lsns: Vec::with_capacity(records.len()), last: None };
+        let mut rest = Vec::new();
+        for record in records.iter() {
+            let bytes = record.cast::<PyBytes>()?.as_bytes();
+            if rest.is_empty() {
+                match log.try_append(bytes) {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    appended => {
+                        group.add(appended);
+                        continue;
+                    }
+                }
             }
-            // Another loop's records are waited for with it.
-            None => spawn(async move {
-                let result = log.wait_durable(lsn).await;
-                ended(result, log.durable_lsn());
-            })
-            .map(drop),
+            // Behind one that waits for room, in their order.
+            rest.push(bytes::Bytes::copy_from_slice(bytes));
         }
+        if rest.is_empty() {
+            match group.last.take() {
+                Some(ticket) => ticket.on_durable(move |durable| group.end(&log, durable, to)),
+                None => group.end(&log, Ok(0), to),
+            }
+            return Ok(());
+        }
+        spawn(async move {
+            for record in rest {
+                group.add(log.append(&record).await);
+            }
+            let durable = match group.last.take() {
+                Some(ticket) => ticket.await,
+                None => Ok(0),
+            };
+            group.end(&log, durable, to);
+        })
+        .map(drop)
     }
 
     /// As `append_batch`, for a loop.

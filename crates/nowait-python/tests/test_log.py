@@ -101,9 +101,9 @@ def test_tasks_share_writes(run: Run, tmp_path: Path) -> None:
     begun = []
 
     class Log(nowait.Log):
-        def start_durable(self, completions: Any, number: int, lsn: int) -> None:
-            begun.append(lsn)
-            super().start_durable(completions, number, lsn)
+        def start_group(self, completions: Any, number: int, records: list[bytes]) -> None:
+            begun.append(len(records))
+            super().start_group(completions, number, records)
 
     async def main() -> None:
         with Log(tmp_path / "log", create=True, segment_bytes=1 << 20) as opened:
@@ -173,13 +173,19 @@ def test_a_cancelled_append_is_in_the_log(tmp_path: Path) -> None:
 
 
 def test_appends_that_find_no_room_wait_for_it(tmp_path: Path) -> None:
-    record = bytes(100_000)
-
     async def main() -> None:
         with make(tmp_path / "log") as opened:
             log = nowait.aio.AsyncLog(opened)
-            lsns = await asyncio.gather(*(log.append(record, durable=True) for _ in range(200)))
-            assert sorted(lsns) == list(range(1, 201)) and opened.durable_lsn == 200
+            for size in (60_000, 100_000):
+                appends = [log.append(bytes(size), durable=True) for _ in range(100)]
+                # It is refused, and those beside it are not.
+                appends.insert(50, log.append_all([]))
+                lsns = await asyncio.gather(*appends, return_exceptions=True)
+                assert isinstance(lsns.pop(50), ValueError)
+                assert max(lsns) == opened.durable_lsn
+                # Large ones are copied elsewhere, in no order.
+                assert lsns == sorted(lsns) or size > 64 << 10
+            assert opened.durable_lsn == 200
             # Others have their turn, too, where nothing is waited for.
             turns = 0
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from nowait import _loops, _nowait
 
@@ -66,33 +65,33 @@ class Log(_nowait.Log):
 
 # Most tasks that are woken before others have their turn: some 100 µs.
 _WOKEN_MAX = 256
+# Records of more bytes are copied by another thread than the loop's.
+_LARGE = 64 << 10
 
 
 class _Group:
-    """Appends of one loop that wait for the same write: those of one turn of the loop."""
+    """Records that tasks of one loop append in one of its turns, to wait for the same write."""
+
+    __slots__ = ("_log", "_loop", "_open_groups", "_outcomes", "_woken", "future", "futures", "records")
 
     def __init__(self, log: Log, loop: _loops.Loop, open_groups: dict[_loops.Loop, _Group]) -> None:
         self._log = log
         self._loop = loop
         # It is there until it begins.
         self._open_groups = open_groups
-        self._members: deque[tuple[int, _loops.Future]] = deque()
-        self._ended: tuple[int, BaseException | None] = (0, None)
-
-    def join(self, lsn: int) -> _loops.Future:
-        """Returns a future that is done when record `lsn` is durable."""
-        if not self._members:
-            self._loop.soon(self._begin)
-        future = self._loop.future()
-        self._members.append((lsn, future))
-        return future
+        self.records: list[bytes] = []
+        self.futures: list[_loops.Future] = []
+        self.future = loop.futures()
+        self._outcomes: list[int | BaseException] = []
+        self._woken = 0
+        loop.soon(self._begin)
 
     def _begin(self) -> None:
         del self._open_groups[self._loop]
         number = self._loop.next()
         self._loop.waiting[number] = self
         try:
-            self._log.start_durable(self._loop.completions, number, self._members[-1][0])
+            self._log.start_group(self._loop.completions, number, self.records)
         except BaseException as error:
             del self._loop.waiting[number]
             self.set_exception(error)
@@ -100,24 +99,24 @@ class _Group:
     def done(self) -> bool:
         return False
 
-    def set_result(self, ended: tuple[int, BaseException | None], /) -> None:
-        self._ended = ended
+    def set_result(self, outcomes: list[int | BaseException], /) -> None:
+        self._outcomes = outcomes
         self._wake()
 
     def set_exception(self, error: BaseException, /) -> None:
-        self.set_result((0, error))
+        self.set_result([copy.copy(error) for _ in self.futures])
 
     def _wake(self) -> None:
-        durable_lsn, failed = self._ended
-        for _ in range(min(len(self._members), _WOKEN_MAX)):
-            lsn, future = self._members.popleft()
+        start, end = self._woken, self._woken + _WOKEN_MAX
+        for future, outcome in zip(self.futures[start:end], self._outcomes[start:end], strict=True):
             if future.done():
                 continue
-            if failed is None or lsn <= durable_lsn:
-                future.set_result(None)
+            if type(outcome) is int:
+                future.set_result(outcome)
             else:
-                future.set_exception(copy.copy(failed))
-        if self._members:
+                future.set_exception(cast("BaseException", outcome))
+        self._woken = end
+        if end < len(self.futures):
             self._loop.soon(self._wake)
 
 
@@ -133,18 +132,26 @@ class AsyncLog:
 
     async def append(self, record: ReadableBuffer, *, durable: bool = False) -> int:
         """Appends a record: see `Log.append`. Cancelled while it waits for the disk, it is appended."""
+        size = len(record) if type(record) is bytes else memoryview(record).nbytes
+        if size > _LARGE:
+            return await self._append([record], durable)
         loop = _loops.current()
+        if durable:
+            group = self._open_groups.get(loop)
+            if group is None:
+                group = self._open_groups[loop] = _Group(self.log, loop, self._open_groups)
+            future = group.future()
+            # The caller may change others before the turn ends.
+            group.records.append(record if type(record) is bytes else bytes(memoryview(record)))
+            group.futures.append(future)
+            lsn: int = await future
+            return lsn
         appended = self.log.try_append(loop.completions, record)
         if appended is None:
             # There is no room.
             return await self._append([record], durable)
         lsn, turn_is_over = appended
-        if durable:
-            group = self._open_groups.get(loop)
-            if group is None:
-                group = self._open_groups[loop] = _Group(self.log, loop, self._open_groups)
-            await group.join(lsn)
-        elif turn_is_over or loop.always_rests:
+        if turn_is_over or loop.always_rests:
             await loop.rest()
         return lsn
 

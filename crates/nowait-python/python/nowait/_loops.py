@@ -68,15 +68,15 @@ class Loop:
                 waiter.set_exception(value)
 
     async def wait(self, number: int, running: Running | None) -> Any:
-        future = self.waiting[number] = self.future()
+        future = self.waiting[number] = self.futures()()
         try:
             return await future
         finally:
             if self.waiting.pop(number, None) is not None and running is not None:
                 running.cancel()
 
-    def future(self) -> Future:
-        """Makes a future of the loop that runs here."""
+    def futures(self) -> Callable[[], Future]:
+        """Returns what makes futures of the loop that runs here."""
         raise NotImplementedError
 
     def soon(self, function: Callable[[], object]) -> None:
@@ -99,8 +99,8 @@ class _Asyncio(Loop):
         super().__init__()
         loop.add_reader(self.completions.fileno(), self.take)
 
-    def future(self) -> Future:
-        return asyncio.get_running_loop().create_future()
+    def futures(self) -> Callable[[], Future]:
+        return asyncio.get_running_loop().create_future
 
     def soon(self, function: Callable[[], object]) -> None:
         asyncio.get_running_loop().call_soon(function)
@@ -120,8 +120,8 @@ class _TrioFuture:
 
     __slots__ = ("_event", "_result", "_succeeded")
 
-    def __init__(self, event: trio.Event) -> None:
-        self._event = event
+    def __init__(self) -> None:
+        self._event = current().event()
         self._succeeded = False
         self._result: Any = None
 
@@ -158,8 +158,8 @@ class _Trio(Loop):
             await self.trio.lowlevel.wait_readable(self.completions.fileno())
             self.take()
 
-    def future(self) -> Future:
-        return _TrioFuture(self.trio.Event())
+    def futures(self) -> Callable[[], Future]:
+        return _TrioFuture
 
     def soon(self, function: Callable[[], object]) -> None:
         self.trio.lowlevel.current_trio_token().run_sync_soon(function)
@@ -178,11 +178,14 @@ class _Trio(Loop):
 _asyncio: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Asyncio]] = (
     weakref.WeakKeyDictionary()
 )
+# The last that was found, which mostly is the only one.
+_last: tuple[weakref.ref[asyncio.AbstractEventLoop], weakref.ref[_Asyncio]] | None = None
 _trio: weakref.WeakKeyDictionary[trio.lowlevel.TrioToken, _Trio] = weakref.WeakKeyDictionary()
 
 
 def current() -> Loop:
     """Returns the loop that runs here."""
+    global _last
     loop = asyncio._get_running_loop()
     if "trio" in sys.modules and (loop is None or _is_guest()):
         import trio
@@ -194,11 +197,15 @@ def current() -> Loop:
                 ours = _trio[token] = _Trio()
             return ours
     if loop is not None:
+        last = _last
+        if last is not None and last[0]() is loop and (known := last[1]()) is not None:
+            return known
         held = _asyncio.get(loop)
         known = held() if held is not None else None
         if known is None:
             known = _Asyncio(loop)
             _asyncio[loop] = weakref.ref(known)
+        _last = (weakref.ref(loop), weakref.ref(known))
         return known
     raise RuntimeError("no event loop of asyncio or trio runs here")
 
