@@ -10,13 +10,14 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt};
 
+use crate::driver;
 use crate::error::{OrRaise, exception};
 use crate::gather;
 use crate::memory::{self, Loan};
 
 /// Most bytes that are moved between two looks at signals: some 50 ms of copying, or a second of a
 /// slow disk.
-const PIECE_BYTES: usize = 64 << 20;
+pub(crate) const PIECE_BYTES: usize = 64 << 20;
 
 /// A file that is read and written at positions. There is no cursor.
 #[pyclass(frozen, subclass, module = "nowait")]
@@ -199,17 +200,26 @@ impl File {
         written
     }
 
-    /// Writes all of `data` at the end of the file, wherever that is by then, whole.
+    /// Writes all of `data` at the end of the file, wherever that is by then, whole. An exception of a
+    /// signal handler ends the wait for a long one, which is still made.
     #[pyo3(signature = (data, *, durable = false))]
     fn append(&self, py: Python<'_>, data: &Bound<'_, PyAny>, durable: bool) -> PyResult<usize> {
         let file = self.get(py, ErrorOp::Write)?;
         let bytes = bytes::Bytes::from_owner(Loan::readable(data)?);
         let length = bytes.len();
-        let write = py.detach(|| {
-            let append = file.append(bytes);
-            if durable { append.durable().wait() } else { append.wait() }
-        });
-        let result = write.map(|_| length).map_err(Error::from).or_raise(py);
+        // It is one call, however long it takes: a signal leaves it to end in the background.
+        let appended = if length > PIECE_BYTES {
+            driver::wait(py, async move {
+                let append = file.append(bytes);
+                if durable { append.durable().await } else { append.await }
+            })?
+        } else {
+            py.detach(|| {
+                let append = file.append(bytes);
+                if durable { append.durable().wait() } else { append.wait() }
+            })
+        };
+        let result = appended.map(|_| length).map_err(Error::from).or_raise(py);
         memory::release_pending(py);
         result
     }

@@ -32,8 +32,13 @@ pub(crate) fn blocking(
 ) -> PyResult<Py<Gathered>> {
     let py = offsets.py();
     let ranges = Ranges::new(offsets, lengths, file.path())?;
-    let (memory, mut loan) = memory(py, out, ranges.total)?;
-    let read = read(py, file, &ranges.extents, &mut loan.as_mut()[..ranges.total]);
+    // A long range may lie past the end of the file: its zeros take no memory until they are read.
+    let is_zeroed = partial && out.is_none() && ranges.total > FIRST_BYTES;
+    let (memory, mut loan) = match is_zeroed {
+        true => lent(Bound::new(py, Buffer::zeroed(ranges.total)?)?.into_any(), ranges.total)?,
+        false => memory(py, out, ranges.total)?,
+    };
+    let read = read(py, file, &ranges.extents, &mut loan.as_mut()[..ranges.total], !is_zeroed);
     loan.release(py);
     let short = short(py, file.path(), &ranges.extents, read?, partial)?;
     Plan::of(&ranges).finish(&memory, short)
@@ -65,10 +70,14 @@ pub(crate) fn memory<'py>(
         Some(out) => exporter(out)?,
         None => Bound::new(py, Buffer::new(total)?)?.into_any(),
     };
+    lent(memory, total)
+}
+
+fn lent(memory: Bound<'_, PyAny>, total: usize) -> PyResult<(Bound<'_, PyAny>, Loan)> {
     let loan = Loan::writable(&memory)?;
     let room = loan.as_ref().len();
     if room < total {
-        loan.release(py);
+        loan.release(memory.py());
         return Err(PyValueError::new_err(format!("out has {room} bytes; the lengths add up to {total}")));
     }
     Ok((memory, loan))
@@ -177,15 +186,18 @@ impl Parts {
     }
 }
 
-/// Reads ranges, and looks at signals in between.
-fn read(py: Python<'_>, file: &File, extents: &[Extent], mut output: &mut [u8]) -> PyResult<Incomplete> {
+/// Reads ranges, and looks at signals in between. `clears`: what a long range lacks is set to zeros.
+fn read(py: Python<'_>, file: &File, extents: &[Extent], mut output: &mut [u8], clears: bool) -> PyResult<Incomplete> {
     let mut incomplete = Incomplete::default();
     let mut parts = Parts::new();
     while let Some(Part { places, bytes, is_long }) = parts.next(py, extents)? {
         let (part, rest) = std::mem::take(&mut output).split_at_mut(bytes);
         output = rest;
         if is_long {
-            long(py, file, places.start, extents[places.start], part, &mut incomplete)?;
+            let done = long(py, file, places.start, extents[places.start], part, &mut incomplete)?;
+            if clears {
+                part[done..].fill(0);
+            }
             continue;
         }
         let began = Instant::now();
@@ -204,10 +216,8 @@ fn read_each(py: Python<'_>, file: &File, extents: &[Extent]) -> PyResult<(Vec<P
     while let Some(Part { places, bytes, is_long }) = parts.next(py, extents)? {
         if is_long {
             let mut loan = Loan::bytes(py, bytes)?;
-            long(py, file, places.start, extents[places.start], loan.as_mut(), &mut incomplete)?;
-            let short = incomplete.short.last().filter(|short| short.0 == places.start);
-            let there = short.map_or(bytes, |short| short.1);
-            objects.push(loan.into_bytes(py, there));
+            let done = long(py, file, places.start, extents[places.start], loan.as_mut(), &mut incomplete)?;
+            objects.push(loan.into_bytes(py, done));
             continue;
         }
         let (began, extents) = (Instant::now(), &extents[places.clone()]);
@@ -232,7 +242,7 @@ fn read_each(py: Python<'_>, file: &File, extents: &[Extent]) -> PyResult<(Vec<P
     Ok((objects, incomplete))
 }
 
-/// Reads one range that takes long, piece by piece.
+/// Reads one range that takes long, piece by piece; returns how many bytes of it the file has.
 fn long(
     py: Python<'_>,
     file: &File,
@@ -240,7 +250,7 @@ fn long(
     (offset, length): Extent,
     output: &mut [u8],
     incomplete: &mut Incomplete,
-) -> PyResult<()> {
+) -> PyResult<usize> {
     let mut done = 0;
     for piece in output.chunks_mut(FIRST_BYTES) {
         py.check_signals()?;
@@ -248,11 +258,10 @@ fn long(
         let exceptions = py.detach(|| file.gather_into(&extent, piece)).or_raise(py)?;
         if let Some(error) = exceptions.errors().first() {
             incomplete.errors.push(error.clone().with_index(index).with_range(offset, length as u64));
-            return Ok(());
+            return Ok(done);
         }
         match exceptions.short() {
             [] => done += piece.len(),
-            // What follows is zeros: it lies past the end, too.
             [(_, n), ..] => {
                 done += n;
                 break;
@@ -260,10 +269,9 @@ fn long(
         }
     }
     if done < length {
-        output[done..].fill(0);
         incomplete.short.push((index, done));
     }
-    Ok(())
+    Ok(done)
 }
 
 /// Reads `lengths[i]` bytes at `offsets[i]` of a file, for all i, one range after the other.

@@ -120,6 +120,11 @@ impl Log {
     /// Appends records as one batch; returns the number of the last.
     fn append_batch(&self, py: Python<'_>, records: Vec<Bound<'_, PyAny>>, durable: bool) -> PyResult<u64> {
         let (log, records) = (self.get(py)?, lent(&records)?);
+        if records.iter().map(|record| record.len()).sum::<usize>() > file::PIECE_BYTES {
+            let result = wait(py, append(log, records, durable))?;
+            release_pending(py);
+            return result.or_raise(py);
+        }
         let result = py.detach(|| {
             let append = match &records[..] {
                 [one] => log.append(one),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import filecmp
 import os
+import pickle
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -58,6 +59,11 @@ def test_failures(tree: Path, tmp_path: Path) -> None:
     with pytest.raises(nowait.CopyError, match="1 more") as caught:
         nowait.copy([tree / "one", tmp_path / "missing", tmp_path / "too"], tmp_path)
     assert caught.value.report.files == 1 and len(caught.value.report.failures) == 2
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is nowait.CopyError and str(again) == str(caught.value)
+    assert [str(failure) for failure in again.report.failures] == [
+        str(f) for f in caught.value.report.failures
+    ]
     assert (tmp_path / "one").exists()
 
 

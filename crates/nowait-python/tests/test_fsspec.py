@@ -55,6 +55,26 @@ def test_cat_file_is_fsspecs(fs: NowaitFileSystem, path: Path, start: int | None
     assert fs.cat_ranges([str(path)] * 2, start, end) == [expected] * 2
 
 
+def test_bounds_of_numpy_and_paths_of_file(fs: NowaitFileSystem, path: Path, contents: bytes) -> None:
+    expected = [contents[5:9]] * 2
+    assert fs.cat_ranges([str(path)] * 2, numpy.int64(5), numpy.int64(9)) == expected
+    assert fs.cat_ranges([str(path)] * 2, numpy.array([5, 5], "u8"), numpy.array([9, 9], "u8")) == expected
+    assert fs.cat_file(str(path), numpy.int64(5), numpy.int64(9)) == expected[0]
+    assert fs.cat_ranges([], [], []) == fs.cat_ranges([], numpy.array([], "i8"), numpy.array([], "i8")) == []
+    assert (
+        fs.cat_ranges([f"file://{path}"], [5], [9])
+        == fs.cat_ranges([f"local://{path}"], [5], [9])
+        == expected[:1]
+    )
+
+
+def test_pipe_file_makes_directories(fs: NowaitFileSystem, tmp_path: Path) -> None:
+    fs.pipe_file(f"nowait://{tmp_path}/new/deeper/file", b"text")
+    assert (tmp_path / "new/deeper/file").read_bytes() == b"text"
+    with pytest.raises(FileNotFoundError):
+        fs.open(f"{tmp_path}/none/file", "wb")
+
+
 def test_ranges_of_several_files(fs: NowaitFileSystem, cold: Path, contents: bytes, seed: int) -> None:
     other = cold.with_name("other")
     other.write_bytes(contents[::-1])
@@ -164,7 +184,7 @@ def test_zarr(path: Path, seed: int) -> None:
     expected = numpy.random.default_rng(seed).standard_normal((1000, 30)).astype("f4")
     where = f"nowait://{path.parent}/array.zarr"
     # As with fsspec's own: by itself it makes no directories.
-    zarr.create_array(where, data=expected, chunks=(64, 30), storage_options={"auto_mkdir": True})
+    zarr.create_array(where, data=expected, chunks=(64, 30))
     found = zarr.open_array(where, mode="r")
     assert numpy.array_equal(found[:], expected) and numpy.array_equal(
         found[[5, 999, 70]], expected[[5, 999, 70]]

@@ -247,3 +247,15 @@ def test_the_interpreter_is_free_meanwhile(tmp_path: Path) -> None:
     finally:
         stop.set()
         thread.join()
+
+
+def test_a_long_partial_range_takes_the_memory_of_what_is_there(path: Path, contents: bytes) -> None:
+    length = 4 << 30
+    before = resident()
+    rows = nowait.gather(path, [0, 10], length, partial=True)
+    assert [len(row) for row in rows] == [len(contents), len(contents) - 10]
+    assert bytes(rows[0][-5:]) == contents[-5:] and resident() - before < 1 << 30
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")

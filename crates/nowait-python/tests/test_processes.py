@@ -123,6 +123,21 @@ def test_a_signal_ends_a_long_gather(tmp_path: Path) -> None:
     out.append(1)
 
 
+def test_a_signal_ends_a_durable_append(tmp_path: Path) -> None:
+    """It is one call: its bytes may be there all the same, whole."""
+    data = bytes(1 << 29)
+    with nowait.open(tmp_path / "large", "a") as file:
+        began = time.monotonic()
+        with raised_after(0.02), pytest.raises(Raised):
+            while True:
+                file.append(data, durable=True)
+        ended = time.monotonic() - began
+        file.sync()
+        # The sync waits for the append: most of its time was still to come.
+        assert ended < 0.9 * (time.monotonic() - began)
+    assert (tmp_path / "large").stat().st_size in (0, len(data))
+
+
 def test_a_signal_ends_a_wait_for_records(tmp_path: Path) -> None:
     with nowait.Log(tmp_path / "log", create=True, segment_bytes=1 << 20) as log:
         log.append(b"one", durable=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy
@@ -36,6 +37,22 @@ KEYS = [
     ([1, 2, 3], 1),
     (slice(3), slice(None), 2),
     (5, 1, 2),
+    ([1, 2], [1, 2]),
+    ([[1], [2]], [0, 1]),
+    ([1, 2, 3], slice(None), [0, 1, 4]),
+    (5, slice(None), [0, 1]),
+    (slice(4), [0, 2], 1),
+    ...,
+    (),
+    (..., 2),
+    (7, ...),
+    (slice(5), ..., [0, 1]),
+    numpy.arange(15).reshape(1, 3, 5).repeat(1000, 0) % 4 == 0,
+    numpy.arange(3000).reshape(1000, 3) % 5 == 0,
+    (numpy.arange(3000).reshape(1000, 3) % 5 == 0, 1),
+    (slice(7), numpy.array([True, False, True])),
+    slice(3, 3),
+    slice(None, None, -1),
 ]
 
 
@@ -77,6 +94,12 @@ def test_rows_of_a_packed_array(tmp_path: Path, table: numpy.ndarray) -> None:
         (numpy.array([True]), IndexError),
         ("a", TypeError),
         (None, TypeError),
+        (True, TypeError),
+        ((..., ...), IndexError),
+        ((0, 0, 0, 0), IndexError),
+        (([0], [0], [0], [0]), IndexError),
+        ((0, 3), IndexError),
+        (numpy.ones((1000, 2), bool), IndexError),
     ],
 )
 def test_bad_rows(npy: Path, key: object, exception: type) -> None:
@@ -107,3 +130,20 @@ def test_bad_arrays(tmp_path: Path, npy: Path, table: numpy.ndarray) -> None:
     (tmp_path / "text").write_text("text")
     with pytest.raises(ValueError):
         nowait.Rows.open(tmp_path / "text")
+
+
+def test_it_is_an_array_like(npy: Path, table: numpy.ndarray) -> None:
+    with nowait.Rows.open(npy) as rows:
+        assert (rows.ndim, rows.size, rows.nbytes) == (table.ndim, table.size, table.nbytes)
+        numpy.testing.assert_array_equal(numpy.asarray(rows), table)
+        assert numpy.asarray(rows, dtype="f8").dtype == numpy.float64
+        with pytest.raises(ValueError, match="copy"):
+            numpy.asarray(rows, copy=False) if numpy.lib.NumpyVersion(
+                numpy.__version__
+            ) >= "2.0.0" else rows.__array__(copy=False)
+        numpy.testing.assert_array_equal(numpy.stack(list(rows)), table)
+        again = pickle.loads(pickle.dumps(rows))
+        numpy.testing.assert_array_equal(again[[3, 1]], table[[3, 1]])
+        again.close()
+    with nowait.open(npy) as file, pytest.raises(TypeError, match="path"):
+        pickle.dumps(nowait.Rows(file, "f4", (2, 3, 5), 128))

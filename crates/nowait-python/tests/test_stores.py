@@ -327,6 +327,13 @@ def test_datasets(tmp_path: Path, seed: int) -> None:
         torch.cat(list(nowait.torch.prefetch(rows, batches, ahead=3))), torch.from_numpy(table)
     )
     assert torch.equal(pickle.loads(pickle.dumps(rows))[9], rows[9])
+    # A transform gets one row, by every way of reading it.
+    scaled = nowait.torch.RowDataset(tmp_path / "table.npy", transform=lambda row: row / row.max())
+    expected = torch.from_numpy(table / table.max(axis=1, keepdims=True))
+    assert torch.equal(scaled[3], expected[3])
+    loaded = DataLoader(scaled, 64, collate_fn=nowait.torch.collate)
+    assert torch.equal(torch.cat(list(loaded)), expected)
+    assert torch.equal(torch.cat(list(nowait.torch.prefetch(scaled, [*batches, []]))), expected)
     out = torch.zeros(3, 7)
     nowait.open(tmp_path / "table.npy").gather_rows("f4", (1000, 7), [3, 2, 1], offset=128, out=out)
     assert torch.equal(out, torch.from_numpy(table[[3, 2, 1]]))

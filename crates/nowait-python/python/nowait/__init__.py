@@ -12,10 +12,9 @@ in the forms that others ask for. The guide is docs/guide/python.md in the repos
 from __future__ import annotations
 
 from collections.abc import Sequence as _Sequence
+from importlib import import_module as _import
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from nowait._bench import bench, probe
-from nowait._copy import CopyError, CopyProgress, CopyReport, copy
 from nowait._each import gather_each, gather_files
 from nowait._errors import (
     BlockingError,
@@ -33,23 +32,45 @@ from nowait._errors import (
     UnsupportedError,
 )
 from nowait._files import File, open
-from nowait._log import Log, Record
-from nowait._map import Map, Populated
 from nowait._nowait import Buffer, Gathered, __version__, gather
 
 if _TYPE_CHECKING:
+    from nowait._bench import bench, probe
+    from nowait._copy import CopyError, CopyProgress, CopyReport, copy
+    from nowait._log import Log, Record
+    from nowait._map import Map, Populated
     from nowait._rows import Rows
 
 _Sequence.register(Gathered)
 
 
-def __getattr__(name: str) -> object:
-    # What needs numpy comes when it is asked for.
-    if name == "Rows":
-        from nowait._rows import Rows
+# Names whose modules are imported on first use: they need asyncio, dataclasses or numpy, which take
+# longer than all the rest.
+_LATER = {
+    "CopyError": "_copy",
+    "CopyProgress": "_copy",
+    "CopyReport": "_copy",
+    "Log": "_log",
+    "Map": "_map",
+    "Populated": "_map",
+    "Record": "_log",
+    "Rows": "_rows",
+    "bench": "_bench",
+    "copy": "_copy",
+    "probe": "_bench",
+}
 
-        return Rows
-    raise AttributeError(f"module 'nowait' has no attribute {name!r}")
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module 'nowait' has no attribute {name!r}")
+    found: object = getattr(_import(f"nowait.{_LATER[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
 
 
 __all__ = [

@@ -13,19 +13,15 @@ class Error(OSError):
     of ranges, `offset` and `length` the range in bytes; each is `None` where there is none.
     """
 
-    kind: str
-    index: int | None
-    offset: int | None
-    length: int | None
+    kind: str = "Other"
+    index: int | None = None
+    offset: int | None = None
+    length: int | None = None
     # Of `nowait.copy`: what was copied all the same.
     report: Any = None
 
     def __str__(self) -> str:
-        return str(self.strerror)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        state = (self.kind, self.errno, self.strerror, self.filename, self.index, self.offset, self.length)
-        return make, state
+        return super().__str__() if self.strerror is None else str(self.strerror)
 
 
 class EndOfFileError(Error, EOFError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy
@@ -10,12 +11,17 @@ from nowait import _nowait
 from nowait._files import File
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Self
 
     from _typeshed import WriteableBuffer
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
     from nowait._types import Path
+
+
+# Bytes of rows that an iteration reads at a time.
+_SOME_BYTES = 1 << 20
 
 
 class Rows:
@@ -120,22 +126,105 @@ class Rows:
             return numpy.empty(shape, self.dtype)
         return numpy.frombuffer(gathered.data, self.dtype).reshape(shape)
 
-    def __getitem__(self, key: Any) -> NDArray[Any]:
-        """One row, a slice of them, or a list of them; what follows in the key is applied to those."""
-        key, rest = (key[0], key[1:]) if isinstance(key, tuple) else (key, ())
-        if isinstance(key, slice):
-            found = self.gather(numpy.arange(*key.indices(self.shape[0])))
-            return found[(slice(None), *rest)] if rest else found
-        if hasattr(key, "__index__") and not isinstance(key, bool) and numpy.ndim(key) == 0:
-            one: NDArray[Any] = self.gather([key.__index__()])[0]
-            return one[rest] if rest else one
-        indices = numpy.asarray(key)
-        if indices.dtype.kind == "b":
-            if indices.shape != self.shape[:1]:
-                raise IndexError(f"a mask of shape {indices.shape} for {self.shape[0]} rows")
-            indices = numpy.flatnonzero(indices)
-        found = self.gather(indices.reshape(-1)).reshape(*indices.shape, *self.shape[1:])
-        return found[(slice(None),) * indices.ndim + rest] if rest else found
+    def __getitem__(self, key: Any) -> Any:
+        """Indexes as numpy does: reads the rows that the first index names, and applies the key to them.
+
+        Returns new memory, never a view. `None` and single booleans, with which numpy adds dimensions, are
+        refused.
+        """
+        first, *others = self._indices(key)
+        # The place of the first index among the rows that were read.
+        local: Any
+        if isinstance(first, slice):
+            rows, local = self._slice(first), slice(None)
+        elif isinstance(first, int):
+            rows, local = self.gather([first]), 0
+        else:
+            rows = self.gather(first.reshape(-1))
+            if not others:
+                return rows.reshape(*first.shape, *self.shape[1:])
+            local = numpy.arange(first.size).reshape(first.shape)
+        return rows[(local, *others)]
+
+    def _indices(self, key: Any) -> list[Any]:
+        """Returns one index for each dimension that the key names, and one for the rows at least."""
+        indices: list[Any] = []
+        ellipsis: int | None = None
+        for part in key if isinstance(key, tuple) else (key,):
+            if part is Ellipsis:
+                if ellipsis is not None:
+                    raise IndexError("an index has one ellipsis at most")
+                ellipsis = len(indices)
+            elif isinstance(part, slice):
+                indices.append(part)
+            elif part is None or isinstance(part, (bool, numpy.bool_)):
+                raise TypeError(f"{part!r} adds a dimension; index the array that is returned")
+            elif hasattr(part, "__index__") and numpy.ndim(part) == 0:
+                indices.append(part.__index__())
+            else:
+                indices.extend(self._array_indices(numpy.asarray(part), len(indices)))
+        if len(indices) > len(self.shape):
+            raise IndexError(f"{len(indices)} indices for an array of {len(self.shape)} dimensions")
+        if ellipsis is not None:
+            indices[ellipsis:ellipsis] = [slice(None)] * (len(self.shape) - len(indices))
+        return indices or [slice(None)]
+
+    def _array_indices(self, array: NDArray[Any], dimension: int) -> list[NDArray[Any]]:
+        """Returns the array, or the places where a mask of one or more dimensions is true."""
+        if array.dtype.kind == "b":
+            # After an ellipsis the dimension is not known yet; numpy compares the lengths then.
+            expected = self.shape[dimension : dimension + array.ndim]
+            if dimension == 0 and array.shape != expected:
+                raise IndexError(f"a mask of shape {array.shape} for an array of shape {self.shape}")
+            return list(array.nonzero())
+        if array.size == 0:
+            # What an empty list becomes has the type of floats.
+            array = array.astype(numpy.int64)
+        if array.dtype.kind not in "iu":
+            raise TypeError(f"rows are numbered by integers, not by {array.dtype}")
+        return [array]
+
+    def _slice(self, rows: slice) -> NDArray[Any]:
+        """Reads a slice of the rows; neighbours as one range."""
+        start, stop, step = rows.indices(self.shape[0])
+        if step != 1:
+            return self.gather(numpy.arange(start, stop, step))
+        count = max(stop - start, 0)
+        gathered = self.file.gather([self.offset + start * self.row_bytes], count * self.row_bytes)
+        return self._array(gathered, count)
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        """Reads all of it, as `numpy.asarray` does."""
+        if copy is False:
+            raise ValueError("the array is in a file: reading it makes a copy")
+        found: NDArray[Any] = self[:]
+        return found if dtype is None else found.astype(dtype, copy=False)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yields the rows, read some at a time."""
+        some = max(_SOME_BYTES // max(self.row_bytes, 1), 1)
+        for start in range(0, len(self), some):
+            yield from self[start : start + some]
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements, in the file."""
+        return self.row_bytes * self.shape[0]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if not self._owns:
+            raise TypeError("Rows of an open File cannot be pickled; make them of a path")
+        return type(self), (self.file.name, self.dtype, self.shape, self.offset)
 
     def close(self) -> None:
         """Closes the file, if this opened it."""

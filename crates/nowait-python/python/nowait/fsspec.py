@@ -46,7 +46,8 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
     `copy_file_range`, direct requests), with metadata, and never leave half a file.
     """
 
-    protocol = ("nowait",)
+    # Paths of fsspec's own local file system work here, too.
+    protocol = ("nowait", "file", "local")
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         """Reads a file, or bytes from `start` up to `end`; negative ones count from its end."""
@@ -165,6 +166,11 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
             for index, data in zip(indices, rows, strict=True):
                 results[index] = data
 
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **keywords: Any) -> None:
+        """Writes a file, and makes the directories that its path needs, as a store of objects does."""
+        self.makedirs(self._parent(self._strip_protocol(path)), exist_ok=True)
+        super().pipe_file(path, value, mode=mode, **keywords)
+
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:
         """Copies a file, or makes a directory."""
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
@@ -189,8 +195,10 @@ NowaitFileSystem = LocalFileSystem
 
 
 def _each(bound: int | Sequence[int | None] | None, count: int) -> list[int | None]:
-    """One bound for each range."""
-    return [bound] * count if bound is None or isinstance(bound, int) else list(bound)
+    """One bound for each range; numbers and arrays of numpy are taken as Python's."""
+    if bound is None or (hasattr(bound, "__index__") and not hasattr(bound, "__len__")):
+        return [None if bound is None else bound.__index__()] * count
+    return bound.tolist() if hasattr(bound, "tolist") else list(bound)  # type: ignore[arg-type]
 
 
 def _are_offsets(bounds: list[int | None]) -> TypeGuard[list[int]]:

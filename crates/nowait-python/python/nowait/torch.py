@@ -33,7 +33,7 @@ __all__ = ["RowDataset", "collate", "prefetch"]
 
 
 class Batch(list[Any]):
-    """The rows of a batch, and all of them as one tensor."""
+    """The rows of a batch without a transform, and all of them as one tensor."""
 
     tensor: Any
 
@@ -41,6 +41,7 @@ class Batch(list[Any]):
 class RowDataset(Dataset):  # type: ignore[misc]
     """Rows of an array in a file, as tensors: a `.npy` file, or with `dtype` and `shape` a packed one.
 
+    `transform` is applied to each row. To transform a whole batch at once, do it in the collate function.
     Workers of a loader may be forked or spawned: each opens the file by itself.
     """
 
@@ -76,13 +77,13 @@ class RowDataset(Dataset):  # type: ignore[misc]
     def __getitem__(self, index: int) -> Any:
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> Batch:
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         return self._batch(self.rows.gather(numpy.asarray(indices)))
 
-    def _batch(self, array: Any) -> Batch:
+    def _batch(self, array: Any) -> list[Any]:
         tensor = torch.from_numpy(array)
-        if self.transform is not None:
-            tensor = self.transform(tensor)
+        if self.transform is not None and len(tensor) > 0:
+            return [self.transform(row) for row in tensor.unbind(0)]
         batch = Batch(tensor.unbind(0))
         batch.tensor = tensor
         return batch
@@ -92,18 +93,18 @@ class RowDataset(Dataset):  # type: ignore[misc]
 
 
 def collate(batch: Any) -> Any:
-    """Takes a batch as the tensor that it is, without a copy; others as torch does."""
+    """Returns the tensor that a batch lies in, without a copy; collates other batches as torch does."""
     return batch.tensor if isinstance(batch, Batch) else default_collate(batch)
 
 
 def prefetch(dataset: RowDataset, batches: Iterable[Sequence[int]], ahead: int = 2) -> Iterator[Any]:
-    """Yields the tensor of each batch of indices, while the next `ahead` ones are being read."""
+    """Yields each batch of indices as `collate` makes it, while the next `ahead` ones are being read."""
     rows, under_way = dataset.rows, deque[tuple[_nowait.Arrivals, _nowait.Gathered, int]]()
 
     def finish() -> Any:
         arrivals, gathered, count = under_way.popleft()
         arrivals.finish()
-        return dataset._batch(rows._array(gathered, count)).tensor
+        return collate(dataset._batch(rows._array(gathered, count)))
 
     try:
         for batch in batches:

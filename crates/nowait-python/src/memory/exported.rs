@@ -30,15 +30,24 @@ unsafe impl Send for Buffer {}
 // SAFETY: as above.
 unsafe impl Sync for Buffer {}
 
+impl Buffer {
+    /// Makes one of zeros, which takes no memory before it is written to if it is large.
+    pub(crate) fn zeroed(size: usize) -> PyResult<Buffer> {
+        Buffer::of(Buf::try_zeroed(size), size)
+    }
+
+    fn of(buf: Option<Buf>, size: usize) -> PyResult<Buffer> {
+        let mut buf = buf.ok_or_else(|| PyMemoryError::new_err(format!("no memory for {size} bytes")))?;
+        let start = NonNull::from(&mut *buf).cast();
+        Ok(Buffer { _buf: buf, start, len: size })
+    }
+}
+
 #[pymethods]
 impl Buffer {
     #[new]
     pub(crate) fn new(size: usize) -> PyResult<Buffer> {
-        let Some(mut buf) = Buf::uncleared(size) else {
-            return Err(PyMemoryError::new_err(format!("no memory for {size} bytes")));
-        };
-        let start = NonNull::from(&mut *buf).cast();
-        Ok(Buffer { _buf: buf, start, len: size })
+        Buffer::of(Buf::uncleared(size), size)
     }
 
     fn __len__(&self) -> usize {

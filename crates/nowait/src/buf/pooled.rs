@@ -73,9 +73,22 @@ impl Buf {
     /// # Panics
     /// If memory is short.
     pub fn zeroed(len: usize) -> Buf {
-        let Some(mut buf) = Buf::uncleared(len) else { panic!("no memory for a buffer of {len} bytes") };
+        Buf::try_zeroed(len).unwrap_or_else(|| panic!("no memory for a buffer of {len} bytes"))
+    }
+
+    /// A buffer of `len` zero bytes; none if memory is short. A buffer that is too large for the pool
+    /// takes no memory until it is written to.
+    pub fn try_zeroed(len: usize) -> Option<Buf> {
+        let capacity = round_up(len)?;
+        if class_of(capacity).is_none() {
+            // New from the kernel, or from `alloc_zeroed`.
+            let mut buf = Buf::new(capacity)?;
+            buf.len = len;
+            return Some(buf);
+        }
+        let mut buf = Buf::uncleared(len)?;
         buf.fill(0);
-        buf
+        Some(buf)
     }
 
     /// A buffer of `len` bytes of whatever an earlier use left there. None if memory is short.
