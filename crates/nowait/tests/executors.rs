@@ -729,3 +729,66 @@ fn open_futures_that_are_dropped_leave_no_descriptors() {
     assert_settled(&nowait);
     assert!(eventually(|| held() == 0), "{} descriptors", held());
 }
+
+/// Symptom: under tokio's paused clock each operation that waited for its device or for a thread
+/// lost against a timeout of any length, since the clock jumped there as soon as the runtime had
+/// nothing to run.
+#[cfg(feature = "tokio-test-util")]
+#[test]
+fn a_paused_clock_stands_still_while_operations_are_under_way() {
+    use nowait::stream::{Reader, Writer};
+    use tokio::time::{Instant, sleep, timeout};
+    const LIMIT: Duration = Duration::from_secs(100);
+    for attached in [false, true] {
+        for nowait in instances() {
+            let _watchdog = Watchdog::new(format!("paused clock, attached: {attached}"), 60);
+            let sample = Sample::new(LEN);
+            let runtime = runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+            runtime.block_on(async {
+                if attached {
+                    nowait.attach_tokio().unwrap();
+                }
+                let begun = Instant::now();
+                let file = timeout(LIMIT, OpenOptions::new().read(true).write(true).open_in(&nowait, &sample.path));
+                let file = file.await.expect("an open").unwrap();
+                timeout(LIMIT, read_mix(&file, &sample)).await.expect("reads");
+                let in_task = {
+                    let (file, sample) = (file.clone(), Sample::new(LEN));
+                    tokio::spawn(timeout(LIMIT, async move { read_mix(&file, &sample).await }))
+                };
+                in_task.await.unwrap().expect("reads of a task");
+                sample.cool();
+                let streams = async {
+                    let mut reader = Reader::new(&file, 0);
+                    while reader.chunk().await.unwrap().is_some() {}
+                    let mut writer = Writer::new(&file, 0);
+                    writer.put(sample.bytes.clone()).await.unwrap();
+                    writer.sync_data().await.unwrap();
+                    file.write_many(vec![(0, vec![1; PAGE]), (1 << 20, vec![2; PAGE])]).await.unwrap();
+                };
+                timeout(LIMIT, streams).await.expect("streams");
+                let names = nowait.write_atomic(sample.path.with_extension("new"), "contents");
+                timeout(LIMIT, names).await.expect("names").unwrap();
+                // However long it takes.
+                let long = nowait.blocking(nowait::ErrorOp::List, &sample.path, |_| {
+                    std::thread::sleep(Duration::from_millis(30));
+                });
+                timeout(LIMIT, long).await.expect("a long call").unwrap();
+                // One that follows in the callback of another, on a thread of ours.
+                let (ended, waits) = tokio::sync::oneshot::channel();
+                let next = file.clone();
+                file.sync_data().on_complete(move |synced| {
+                    synced.unwrap();
+                    next.sync_all().on_complete(move |synced| ended.send(synced).unwrap());
+                });
+                timeout(LIMIT, waits).await.expect("a callback").unwrap().unwrap();
+                assert_eq!(begun.elapsed(), Duration::ZERO, "attached: {attached}");
+                // It is let go: this jumps.
+                sleep(LIMIT).await;
+                assert!(begun.elapsed() >= LIMIT);
+            });
+            drop(runtime);
+            assert_settled(&nowait);
+        }
+    }
+}

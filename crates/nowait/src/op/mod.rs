@@ -6,6 +6,7 @@
 
 mod backlog;
 mod batch;
+mod clock;
 mod file;
 #[cfg(test)]
 pub(crate) mod fixture;

@@ -26,6 +26,7 @@ use std::task::{Context, Poll, Waker};
 use rustix::io::Errno;
 
 use super::batch::Batch;
+use super::clock::Held;
 use super::file::{Fallback, IN_QUEUE, ON_THREAD, OpenFile, Permit, in_queues};
 use super::help;
 use super::leftovers::{Leftovers, let_go};
@@ -83,6 +84,8 @@ struct Inner {
     begun: u64,
     /// Dropped when the slot is finished or discarded.
     held: Option<Permit>,
+    /// Dropped when its party has been notified.
+    clock: Option<Held>,
 }
 
 impl Inner {
@@ -120,6 +123,7 @@ impl Slot {
             owner: Some(owner),
             begun: 0,
             held: None,
+            clock: Some(Held::here()),
         };
         Arc::new(Slot(Mutex::new(inner)))
     }
@@ -397,6 +401,7 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> 
         file.note_answer(request, &outcome);
     }
     let held = inner.held.take();
+    let clock = inner.clock.take();
     let stage = std::mem::replace(&mut inner.stage, Stage::Taken);
     // Counted before the result can be seen, so that the counters never lag behind a caller's
     // knowledge.
@@ -413,7 +418,10 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> 
             drop(inner);
             drop(held);
             if let Some(request) = request {
-                contained(|| call(outcome, request));
+                contained(|| match &clock {
+                    Some(clock) => clock.during(|| call(outcome, request)),
+                    None => call(outcome, request),
+                });
             }
             Leftovers { file, unwanted: None }
         }
