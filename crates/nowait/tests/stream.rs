@@ -1081,6 +1081,31 @@ fn a_full_disk_is_an_error_and_leaves_no_tail() {
     }
 }
 
+/// The same of a writer that is dropped, as by a task that is aborted, while its writes fail.
+#[test]
+fn a_full_disk_leaves_no_tail_of_a_writer_that_is_dropped() {
+    let data = Endless(contents(MIB + 8, 4));
+    let Some(mount) = Mount::sized_or_skip(Kind::Ext4, 48 << 20) else { return };
+    for nowait in instances() {
+        let _watchdog = Watchdog::new("a full disk and a writer that is dropped", 120);
+        let path = mount.path().join("file");
+        let file = open(&nowait, &path, true);
+        let mut writer = Writer::new(&file, 0);
+        let mut pieces = (0..200 * MIB).step_by(MIB).map(|at| data.piece(at, MIB));
+        let failed = pieces.any(|piece| futures::executor::block_on(writer.put(buffer(&piece))).is_err());
+        assert!(failed, "the disk is full");
+        drop(writer);
+        file.settled().wait();
+        let now = std::fs::File::open(&path).unwrap();
+        let len = now.metadata().unwrap().len() as usize;
+        data.assert_is_in(&now, len - 512..len, &format!("{len} bytes"));
+        drop(file);
+        assert_settled(&nowait);
+        std::fs::remove_file(&path).unwrap();
+        mounts::free_what_was_removed(mount.path());
+    }
+}
+
 /// Each reservation has the device idle: a file gets its space in few steps, each at most four
 /// times the one before, and gives the rest back.
 #[test]
