@@ -206,6 +206,10 @@ fn damage_is_told_while_a_log_is_followed() {
     // Stopped, so that the record is damaged before it is read.
     let pid = Pid::from_raw(i32::try_from(tail.0.id()).unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
+    let is_stopped = || fs::read_to_string(format!("/proc/{}/stat", tail.0.id())).unwrap().contains(") T ");
+    while !is_stopped() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     append(&log, 1);
     let files = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
     let hit = files.filter(|file| file.extension().is_some_and(|e| e == "seg")).find_map(|file| {

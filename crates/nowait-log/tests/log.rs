@@ -16,7 +16,8 @@ use std::time::Duration;
 use common::child;
 use common::mounts::{self, Kind, Mount};
 use common::rng::Rng;
-use common::{Watchdog, at_most, eventually, rounds};
+use common::{Watchdog, at_most, eventually, on, rounds};
+use nowait::sim::Sim;
 use nowait::{Engine, ErrorKind, Nowait};
 use nowait_log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy, inspect, read};
 use reading::Asking;
@@ -195,16 +196,16 @@ fn a_thread_waits_for_what_its_own_futures_began() {
 /// have some.
 #[test]
 fn a_log_that_is_idle_when_its_segment_is_full_goes_on() {
-    let dir = mounts::temp_dir();
-    let options = options().segment_bytes(16 << 10).maintenance(false);
-    let (log, _) = Log::open(dir.path().join("log"), &options).wait().unwrap();
+    let sim = Sim::manual(1);
+    let options = options().instance(&on(&sim)).segment_bytes(16 << 10).maintenance(false);
+    let (log, _) = Log::open("/log", &options).wait().unwrap();
     for round in 0..5 {
         while let Ok(ticket) = log.try_append(&[7; 3000]) {
             ticket.wait().unwrap();
         }
         // Long enough for the log to be taken for idle.
-        std::thread::sleep(Duration::from_millis(30));
-        assert!(eventually(|| !log.maintain()), "there is always something to do");
+        sim.advance(Duration::from_millis(30));
+        assert!((0..100).any(|_| !log.maintain()), "there is always something to do");
         let ticket = log.try_append(&[8; 3000]);
         ticket.unwrap_or_else(|error| panic!("round {round}: {error}")).wait().unwrap();
     }
@@ -249,9 +250,10 @@ fn what_waits_when_a_log_is_closed_is_told() {
     let _watchdog = Watchdog::new("closing", 60);
     let (log, _) = Log::open(dir.path().join("log"), &options()).wait().unwrap();
     log.append(b"the only one").wait().unwrap().wait().unwrap();
-    let waits = log.wait_durable(2);
+    let mut waits = log.wait_durable(2);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(std::future::Future::poll(std::pin::Pin::new(&mut waits), &mut context).is_pending());
     let follower = std::thread::spawn(move || futures::executor::block_on(waits).unwrap_err().kind());
-    std::thread::sleep(Duration::from_millis(20));
     let other = log.clone();
     log.close().wait().unwrap();
     assert_eq!(follower.join().unwrap(), ErrorKind::Closed);

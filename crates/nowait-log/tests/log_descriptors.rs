@@ -41,16 +41,17 @@ fn a_thread_that_blocks_its_runtime_commits_without_a_ring_of_its_own() {
         let limit = getrlimit(Resource::Nofile);
         let lowest = File::open("/dev/null").unwrap().as_raw_fd() as u64;
         setrlimit(Resource::Nofile, Rlimit { current: Some(lowest), ..limit }).unwrap();
-        let began = Instant::now();
-        for _ in 0..COMMITS {
+        let times = (0..COMMITS).map(|_| {
+            let began = Instant::now();
             committing.append(b"a record").wait().unwrap().wait().unwrap();
-        }
-        let elapsed = began.elapsed();
+            began.elapsed()
+        });
+        // One that waits for a glance would make all wait; a busy machine holds up some.
+        let least = times.min();
         setrlimit(Resource::Nofile, limit).unwrap();
-        elapsed
+        least
     });
-    let elapsed = runtime.block_on(task).unwrap();
-    assert!(elapsed < COMMITS * Duration::from_millis(25), "{COMMITS} commits in {elapsed:?}");
-    eprintln!("{COMMITS} commits in {elapsed:?}");
+    let least = runtime.block_on(task).unwrap().unwrap();
+    assert!(least < Duration::from_millis(25), "the fastest of {COMMITS} commits took {least:?}");
     log.close().wait().unwrap();
 }

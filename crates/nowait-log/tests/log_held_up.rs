@@ -20,7 +20,7 @@ use nowait_log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy, Tick
 const DIR: &str = "/log";
 const HELD_UP: &str = "held up";
 /// Much longer than a log is patient, and much shorter than a thread is held up.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 
 /// The maintenance thread.
 const MAINTENANCE: &str = "nowait-log";
