@@ -130,8 +130,8 @@ impl OpenOptions {
     /// (Linux 6.8). Else a thread of the pool opens it.
     ///
     /// # Errors
-    /// Those of `open(2)`; [`ErrorKind::IsADirectory`](crate::ErrorKind::IsADirectory) for a
-    /// directory; [`ErrorKind::NotSeekable`](crate::ErrorKind::NotSeekable) for a FIFO, socket or
+    /// Those of `open(2)`; [`ErrorKind::IsADirectory`] for a
+    /// directory; [`ErrorKind::NotSeekable`] for a FIFO, socket or
     /// terminal, without waiting for anybody at its other end.
     pub fn open_in<'n>(&self, nowait: &'n Nowait, path: impl AsRef<Path>) -> Operation<'n, Result<File>> {
         self.open_at(nowait, PathAt::from(path.as_ref()))

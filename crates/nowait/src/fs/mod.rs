@@ -84,7 +84,7 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static
 /// `renameat2(2)`).
 ///
 /// # Errors
-/// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists); those of `renameat2(2)`.
+/// [`ErrorKind::AlreadyExists`]; those of `renameat2(2)`.
 pub fn rename_new(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().rename_new(from, to)
 }
@@ -101,7 +101,7 @@ pub fn remove_file(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
 /// its parent.
 ///
 /// # Errors
-/// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists), also where a file has the name;
+/// [`ErrorKind::AlreadyExists`], also where a file has the name;
 /// those of `mkdir(2)`.
 pub fn create_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().create_dir(path)
@@ -130,7 +130,7 @@ pub fn sync_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
 /// (`statx(2)`).
 ///
 /// # Errors
-/// Those of [`std::fs::metadata`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a
+/// Those of [`std::fs::metadata`]. [`ErrorKind::Unsupported`] on a
 /// simulator.
 pub fn metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Metadata>> {
     Nowait::shared().metadata(path)
@@ -140,7 +140,7 @@ pub fn metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Metadata>> 
 ///
 /// # Errors
 /// Those of [`std::fs::symlink_metadata`].
-/// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// [`ErrorKind::Unsupported`] on a simulator.
 pub fn symlink_metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Metadata>> {
     Nowait::shared().symlink_metadata(path)
 }
@@ -148,7 +148,7 @@ pub fn symlink_metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Met
 /// Tells whether a path leads to anything. A broken symbolic link leads to nothing.
 ///
 /// # Errors
-/// Those of [`std::fs::exists`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a
+/// Those of [`std::fs::exists`]. [`ErrorKind::Unsupported`] on a
 /// simulator.
 pub fn exists(path: impl AsRef<Path>) -> Operation<'static, Result<bool>> {
     Nowait::shared().exists(path)
@@ -157,7 +157,7 @@ pub fn exists(path: impl AsRef<Path>) -> Operation<'static, Result<bool>> {
 /// Sets the permissions of a file or directory (`chmod(2)`).
 ///
 /// # Errors
-/// Those of [`std::fs::set_permissions`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)
+/// Those of [`std::fs::set_permissions`]. [`ErrorKind::Unsupported`]
 /// on a simulator.
 pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Operation<'static, Result<()>> {
     Nowait::shared().set_permissions(path, permissions)
@@ -167,7 +167,7 @@ pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Oper
 /// (`readdir(3)`).
 ///
 /// # Errors
-/// Those of [`std::fs::read_dir`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a
+/// Those of [`std::fs::read_dir`]. [`ErrorKind::Unsupported`] on a
 /// simulator.
 pub fn read_dir(path: impl AsRef<Path>) -> Operation<'static, Result<Vec<DirEntry>>> {
     Nowait::shared().read_dir(path)
@@ -176,7 +176,7 @@ pub fn read_dir(path: impl AsRef<Path>) -> Operation<'static, Result<Vec<DirEntr
 /// Makes a directory, and those above it that are missing. It is no error if all of them are there.
 ///
 /// # Errors
-/// Those of [`std::fs::create_dir_all`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)
+/// Those of [`std::fs::create_dir_all`]. [`ErrorKind::Unsupported`]
 /// on a simulator.
 pub fn create_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().create_dir_all(path)
@@ -185,7 +185,7 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> 
 /// Removes an empty directory (`rmdir(2)`).
 ///
 /// # Errors
-/// Those of [`std::fs::remove_dir`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a
+/// Those of [`std::fs::remove_dir`]. [`ErrorKind::Unsupported`] on a
 /// simulator.
 pub fn remove_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().remove_dir(path)
@@ -194,7 +194,7 @@ pub fn remove_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
 /// Removes a directory with all that is in it. Symbolic links are removed, not followed.
 ///
 /// # Errors
-/// Those of [`std::fs::remove_dir_all`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)
+/// Those of [`std::fs::remove_dir_all`]. [`ErrorKind::Unsupported`]
 /// on a simulator.
 pub fn remove_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().remove_dir_all(path)
@@ -203,7 +203,7 @@ pub fn remove_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> 
 /// Gives a file another name on the same file system (`link(2)`).
 ///
 /// # Errors
-/// Those of [`std::fs::hard_link`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a
+/// Those of [`std::fs::hard_link`]. [`ErrorKind::Unsupported`] on a
 /// simulator.
 pub fn hard_link(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().hard_link(from, to)
@@ -212,7 +212,7 @@ pub fn hard_link(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'sta
 /// Makes a symbolic link `to` that leads to `from` (`symlink(2)`).
 ///
 /// # Errors
-/// Those of `symlink(2)`. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of `symlink(2)`. [`ErrorKind::Unsupported`] on a simulator.
 pub fn symlink(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().symlink(from, to)
 }
@@ -220,7 +220,7 @@ pub fn symlink(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'stati
 /// Returns where a symbolic link leads (`readlink(2)`).
 ///
 /// # Errors
-/// Those of [`std::fs::read_link`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a
+/// Those of [`std::fs::read_link`]. [`ErrorKind::Unsupported`] on a
 /// simulator.
 pub fn read_link(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf>> {
     Nowait::shared().read_link(path)
@@ -229,7 +229,7 @@ pub fn read_link(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf>> 
 /// Returns the absolute path without symbolic links, `.` and `..` (`realpath(3)`).
 ///
 /// # Errors
-/// Those of [`std::fs::canonicalize`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on
+/// Those of [`std::fs::canonicalize`]. [`ErrorKind::Unsupported`] on
 /// a simulator.
 pub fn canonicalize(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf>> {
     Nowait::shared().canonicalize(path)
@@ -240,10 +240,10 @@ pub fn canonicalize(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf
 /// nothing first. Nothing is durable yet.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if both names lead to one file, which
+/// [`ErrorKind::InvalidInput`] if both names lead to one file, which
 /// then stays as it was, or if `from` is a device, FIFO or socket;
-/// [`ErrorKind::IsADirectory`](crate::ErrorKind::IsADirectory) for a directory. Those of `open(2)`
-/// and `copy_file_range(2)`. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a
+/// [`ErrorKind::IsADirectory`] for a directory. Those of `open(2)`
+/// and `copy_file_range(2)`. [`ErrorKind::Unsupported`] on a
 /// simulator.
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<u64>> {
     Nowait::shared().copy(from, to)
@@ -260,7 +260,7 @@ pub fn read(path: impl AsRef<Path>) -> Steps<'static, Result<Vec<u8>>> {
 /// Reads a whole file as text.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidData`](crate::ErrorKind::InvalidData) if it is not UTF-8; else as [`read`].
+/// [`ErrorKind::InvalidData`] if it is not UTF-8; else as [`read`].
 pub fn read_to_string(path: impl AsRef<Path>) -> Steps<'static, Result<String>> {
     Nowait::shared().read_to_string(path)
 }
@@ -527,8 +527,8 @@ impl Nowait {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Other`](crate::ErrorKind::Other) if `function` panicked,
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+    /// [`ErrorKind::Other`] if `function` panicked,
+    /// [`ErrorKind::Unsupported`] on a simulator.
     pub fn blocking<T: Send + 'static>(
         &self,
         operation: ErrorOp,
