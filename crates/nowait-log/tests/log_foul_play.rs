@@ -209,6 +209,83 @@ fn segments_with_each_others_names_are_damage() {
     }
 }
 
+/// The head, the watermark and the newest epoch of the control file.
+fn recorded(sim: &Sim) -> (u64, u64, u64) {
+    let control = sim.contents(Path::new(DIR).join("control")).unwrap();
+    let epochs = number(&control, 120) as usize;
+    (number(&control, 104), number(&control, 112), number(&control, 128 + 16 * (epochs - 1)))
+}
+
+/// Commits wait for no replacement of the control file, but for the one of a cut.
+#[test]
+fn the_control_file_is_replaced_beside_commits() {
+    let sim = Sim::new(1);
+    let (log, _) = Log::open(DIR, &options(&on(&sim))).wait().unwrap();
+    while log.maintain() {}
+    let control = || sim.contents(Path::new(DIR).join("control")).unwrap();
+    let before = control();
+    let (first, _, _) = recorded(&sim);
+    let mut last = 0;
+    while log.stats().rotations == 0 {
+        last += 1;
+        log.append(&record(last, 1)).wait().unwrap().wait().unwrap();
+        assert!(control() == before, "a commit has replaced it");
+    }
+    assert!(log.maintain());
+    // The first block of the new segment holds the last record, and the head is recorded first.
+    let (head, watermark, epoch) = recorded(&sim);
+    assert_eq!((watermark, epoch, control()[64..72] == before[64..72]), (last, 1, true));
+    assert!(head > first);
+    while log.maintain() {}
+    log.truncate_suffix(last - 1).wait().unwrap();
+    let (cut, watermark, epoch) = recorded(&sim);
+    assert!((watermark, epoch) == (last - 1, 2) && cut > head, "{cut} {watermark} {epoch}");
+    for lsn in last..last + 3 {
+        assert_eq!(log.append(&record(lsn, 2)).wait().unwrap().wait().unwrap(), lsn);
+    }
+    log.close().wait().unwrap();
+    assert_eq!(recorded(&sim), (cut, last + 2, 2));
+}
+
+/// A block behind a cut is not acknowledged before the control file has the cut.
+#[test]
+fn what_follows_a_cut_waits_for_its_record() {
+    let sim = Sim::new(1);
+    let (log, _) = Log::open(DIR, &options(&on(&sim))).wait().unwrap();
+    append(&log, 1..=6, 1);
+    while log.maintain() {}
+    let appends = std::sync::Mutex::new(Some(log.clone()));
+    let ticket = std::sync::Arc::new(std::sync::Mutex::new(None));
+    let to = ticket.clone();
+    sim.watch(move |sim| {
+        // Between the cut's first block and the control file that has the cut.
+        let epochs = segments(sim).iter().filter_map(|(path, bytes)| epoch_and_number(path, bytes)).max();
+        if epochs.is_none_or(|(epoch, _)| epoch < 2) || recorded(sim).2 == 2 {
+            return;
+        }
+        let mut ticket = to.lock().unwrap();
+        if let Some(log) = appends.lock().unwrap().take() {
+            *ticket = Some(log.append(&record(4, 2)).wait().unwrap());
+        }
+        if let Some(ticket) = ticket.as_mut() {
+            assert!(poll_once(Pin::new(ticket)).is_pending());
+            let awaited = record(4, 2);
+            let is_there =
+                |(_, bytes): &(PathBuf, Vec<u8>)| bytes.windows(awaited.len()).any(|bytes| bytes == &awaited[..]);
+            assert!(!segments(sim).iter().any(is_there), "it was written");
+        }
+    });
+    log.truncate_suffix(3).wait().unwrap();
+    sim.watch(|_| {});
+    let ticket = ticket.lock().unwrap().take().expect("the control file was replaced");
+    assert_eq!(ticket.wait().unwrap(), 4);
+    let emptied = sim.crash(|_, _| true);
+    let files = segments(&emptied);
+    emptied.create(&files[newest(&files)].0, Vec::new());
+    let found = inspect_in(&on(&emptied), DIR).wait().unwrap();
+    assert!(!found.damage.is_empty() && found.last_lsn == 3, "{found:?}");
+}
+
 // The model: random lives of a log, and in each of their states every kind of foul play on every file.
 
 /// What the application knows of its log.
