@@ -103,8 +103,12 @@ fn buffer(pass: &Pass<'_>, length: u64) -> Result<Buf> {
     buffer.ok_or_else(|| pass.ends.source.failure(Operation::Read, Errno::NOMEM))
 }
 
+/// Whether an errno may be a refusal of uncached I/O: of the flag, or of the whole call (`preadv2(2)`,
+/// `pwritev2(2)`). EPERM of the file itself is met again without the flag, and reported then.
 fn is_unsupported(errno: Option<i32>) -> bool {
-    [Errno::OPNOTSUPP, Errno::INVAL].into_iter().any(|refusal| errno == Some(refusal.raw_os_error()))
+    [Errno::OPNOTSUPP, Errno::INVAL, Errno::NOSYS, Errno::PERM]
+        .into_iter()
+        .any(|refusal| errno == Some(refusal.raw_os_error()))
 }
 
 fn refused() -> Done {
@@ -114,6 +118,15 @@ fn refused() -> Done {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Symptom: a cache-neutral copy failed where a filter refuses `pwritev2`.
+    #[test]
+    fn uncached_io_is_refused_by_its_flag_or_with_its_call() {
+        for errno in [libc::EOPNOTSUPP, libc::EINVAL, libc::ENOSYS, libc::EPERM] {
+            assert!(is_unsupported(Some(errno)), "{errno}");
+        }
+        assert!(![None, Some(libc::EIO), Some(libc::ENOSPC)].into_iter().any(is_unsupported));
+    }
 
     #[test]
     fn blocks_of_zeros_are_no_part_of_what_is_written() {
