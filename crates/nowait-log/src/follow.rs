@@ -341,12 +341,15 @@ impl Follower {
         stuck.searched = changed;
         let blocks = &mut current.blocks;
         blocks.forget();
-        let end = offset.saturating_add(SEARCHED_AT_END);
+        // All of it where the writer has gone on.
+        let end = if at_once { offset.saturating_add(SEARCHED_AT_END) } else { current.header.bytes };
         let mut at = offset + PAGE as u64;
         let mut proof = None;
-        while let Some(header) = blocks.first_header(at..end)?.filter(|_| proof.is_none()) {
-            proof = Some(header).filter(|header| header.watermark >= lsn);
-            at = header.padded_end();
+        while at < end && proof.is_none() {
+            let until = end.min(at + SEARCHED_AT_END);
+            let header = blocks.first_header(at..until)?;
+            at = header.map_or(until, |header| header.padded_end());
+            proof = header.filter(|header| header.watermark >= lsn);
         }
         blocks.forget();
         let Some(header) = proof else { return Ok(false) };

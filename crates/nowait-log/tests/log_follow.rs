@@ -398,25 +398,33 @@ fn damage_is_reported_once_and_passed_where_asked_to() {
     }
 }
 
-/// Damage at the end of a log that is being written, which nobody asks to settle.
+/// Damage at the end of a log that is being written, which nobody asks to settle: of a small record,
+/// and of one that is larger than most searches.
 #[test]
 fn damage_in_the_segment_that_is_written_is_noticed() {
-    let dir = mounts::temp_dir();
-    let path = dir.path().join("log");
-    let (log, _) = Log::open(&path, &options()).wait().unwrap();
-    append(&log, 3);
-    let mut follower = begin(&path, FollowFrom::Lsn(1));
-    assert_eq!(until(&mut follower, 3), records(1..=3));
-    append(&log, 2);
-    damage(&path, 5, 24);
-    append(&log, 3);
-    assert_eq!(until(&mut follower, 4), records(4..=4));
-    let shared = RefCell::new(&mut follower);
-    assert!(eventually(|| shared.borrow_mut().next().is_err()));
-    let error = follower.next().unwrap_err();
-    assert!(error.kind() == ErrorKind::Damaged && error.to_string().contains("record 5 is lost"), "{error}");
-    assert_eq!(follower.next_lsn(), 5);
-    log.close().wait().unwrap();
+    for length in [100, 3 << 20] {
+        let dir = mounts::temp_dir();
+        let path = dir.path().join("log");
+        let options = options().segment_bytes(32 << 20).first_segment_bytes(32 << 20);
+        let (log, _) = Log::open(&path, &options).wait().unwrap();
+        append(&log, 3);
+        let mut follower = begin(&path, FollowFrom::Lsn(1));
+        assert_eq!(until(&mut follower, 3), records(1..=3));
+        append(&log, 1);
+        log.append(&vec![5; length]).wait().unwrap().wait().unwrap();
+        damage(&path, 5, 24);
+        append(&log, 3);
+        assert_eq!(until(&mut follower, 4), records(4..=4));
+        let shared = RefCell::new(&mut follower);
+        assert!(eventually(|| shared.borrow_mut().next().is_err()));
+        let error = follower.next().unwrap_err();
+        assert!(error.kind() == ErrorKind::Damaged && error.to_string().contains("record 5 is lost"), "{error}");
+        assert_eq!(follower.next_lsn(), 5);
+        follower.skip_damage(true);
+        assert!(follower.next().is_err());
+        assert_eq!(until(&mut follower, 8), records(6..=8));
+        log.close().wait().unwrap();
+    }
 }
 
 #[test]
