@@ -960,6 +960,11 @@ int nowait_log_reader_next(nowait_log_reader reader,
 int nowait_log_reader_tail(nowait_log_reader reader,
                            struct nowait_log_record *record);
 
+// 1: has a reader go on behind damage: each is reported once, by -EUCLEAN and the message that says
+// which records are lost, and the next call gives the first whole record behind it. 0, as a reader
+// begins: it stays where it cannot read. Returns 0 or -EBADF. Threads: as nowait_log_reader_next.
+int nowait_log_reader_skip_damage(nowait_log_reader reader, int skips);
+
 // Closes a reader. Returns 0 or -EBADF. Threads: any; the bytes of its last record are gone.
 int nowait_log_reader_close(nowait_log_reader reader);
 

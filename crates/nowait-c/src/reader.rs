@@ -93,6 +93,18 @@ pub unsafe extern "C" fn nowait_log_reader_tail(reader: ReaderHandle, record: *m
     })
 }
 
+/// 1: has a reader go on behind damage: each is reported once, by -EUCLEAN and the message that says
+/// which records are lost, and the next call gives the first whole record behind it. 0, as a reader
+/// begins: it stays where it cannot read. Returns 0 or -EBADF. Threads: as nowait_log_reader_next.
+#[unsafe(no_mangle)]
+pub extern "C" fn nowait_log_reader_skip_damage(reader: ReaderHandle, skips: c_int) -> c_int {
+    status(|| {
+        let reader = READERS.get_own(reader)?;
+        exclusive(&reader).skip_damage(skips != 0);
+        Ok(())
+    })
+}
+
 /// Closes a reader. Returns 0 or -EBADF. Threads: any; the bytes of its last record are gone.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_log_reader_close(reader: ReaderHandle) -> c_int {

@@ -77,6 +77,7 @@ static void handles(char **argv) {
     EQUAL(nowait_log_reader_open(file, 1, &number), -EBADF);
     EQUAL(nowait_log_reader_next(file, &record), -EBADF);
     EQUAL(nowait_log_reader_tail(file, &record), -EBADF);
+    EQUAL(nowait_log_reader_skip_damage(file, 1), -EBADF);
     EQUAL(nowait_log_reader_close(file), -EBADF);
     EQUAL(nowait_copy_wait(file, NULL), -EBADF);
     EQUAL(nowait_copy_cancel(file), -EBADF);
