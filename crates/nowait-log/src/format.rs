@@ -66,7 +66,7 @@ impl End {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Control {
     pub(crate) log_id: LogId,
     pub(crate) segment_bytes: u64,
@@ -89,72 +89,42 @@ pub(crate) struct Control {
     pub(crate) epochs: Epochs,
 }
 
-/// Beginnings of epochs, in order: what an epoch leaves behind is in no older one a record again.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Epochs {
-    count: usize,
-    /// Each epoch with the last record before it.
-    list: [(u64, u64); EPOCHS_MAX],
-}
-
-impl Default for Epochs {
-    fn default() -> Epochs {
-        Epochs { count: 0, list: [(0, 0); EPOCHS_MAX] }
-    }
-}
-
-impl std::fmt::Debug for Epochs {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.all()).finish()
-    }
-}
+/// Beginnings of epochs, in order: what an epoch leaves behind is in no older one a record again. Each
+/// epoch with the last record before it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Epochs(Vec<(u64, u64)>);
 
 impl Epochs {
-    fn all(&self) -> &[(u64, u64)] {
-        self.list.get(..self.count).unwrap_or_default()
-    }
-
     /// The newest epoch; 0 if none is known.
     pub(crate) fn newest(&self) -> u64 {
-        self.all().last().map_or(0, |(epoch, _)| *epoch)
+        self.0.last().map_or(0, |(epoch, _)| *epoch)
     }
 
     /// Last record of `epoch` that counts: where the first of the newer epochs begins.
     pub(crate) fn last_of(&self, epoch: u64) -> u64 {
-        self.all().iter().find(|(newer, _)| *newer > epoch).map_or(u64::MAX, |(_, last_lsn)| *last_lsn)
+        self.0.iter().find(|(newer, _)| *newer > epoch).map_or(u64::MAX, |(_, last_lsn)| *last_lsn)
     }
 
     /// Adds an epoch that is newer than the others, and begins behind record `last_lsn`. It takes the
     /// place of those that began behind a later record: they leave more of the older ones.
     pub(crate) fn begin(&mut self, epoch: u64, last_lsn: u64) {
-        while self.all().last().is_some_and(|(_, last)| *last >= last_lsn) {
-            self.count -= 1;
-            self.list[self.count] = (0, 0);
+        self.0.retain(|(_, last)| *last < last_lsn);
+        if self.0.len() == EPOCHS_MAX {
+            self.0.remove(0);
         }
-        if self.count == EPOCHS_MAX {
-            self.drop_oldest();
-        }
-        self.list[self.count] = (epoch, last_lsn);
-        self.count += 1;
+        self.0.push((epoch, last_lsn));
     }
 
     /// Drops what says nothing about segments of `oldest` and newer epochs; not the newest.
     pub(crate) fn forget_before(&mut self, oldest: u64) {
-        while self.count > 1 && self.list[0].0 <= oldest {
-            self.drop_oldest();
-        }
-    }
-
-    fn drop_oldest(&mut self) {
-        self.list.copy_within(1.., 0);
-        self.count -= 1;
-        self.list[self.count] = (0, 0);
+        let newest = self.newest();
+        self.0.retain(|(epoch, _)| *epoch > oldest || *epoch == newest);
     }
 
     /// True if both grow from one to the next.
     pub(crate) fn are_in_order(&self) -> bool {
         let grows = |pair: &[(u64, u64)]| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1;
-        self.all().windows(2).all(grows) && self.all().iter().all(|(epoch, _)| *epoch > 0)
+        self.0.windows(2).all(grows) && self.0.iter().all(|(epoch, _)| *epoch > 0)
     }
 }
 
@@ -297,8 +267,8 @@ impl Control {
         for (index, page_ns) in self.measured.page_ns.into_iter().enumerate() {
             Put(&mut first[88 + 4 * index..]).u32(page_ns);
         }
-        Put(&mut first[104..]).u64(self.head).u64(self.watermark).u64(self.epochs.count as u64);
-        for (index, (epoch, last_lsn)) in self.epochs.all().iter().enumerate() {
+        Put(&mut first[104..]).u64(self.head).u64(self.watermark).u64(self.epochs.0.len() as u64);
+        for (index, (epoch, last_lsn)) in self.epochs.0.iter().enumerate() {
             Put(&mut first[EPOCHS_AT + EPOCH_BYTES * index..]).u64(*epoch).u64(*last_lsn);
         }
         seal_page(first, CONTROL_MAGIC);
@@ -314,11 +284,9 @@ impl Control {
             other => return Err(BadControl::Version(other)),
         }
         let count = usize::try_from(u64_at(page, 120)).unwrap_or(EPOCHS_MAX).min(EPOCHS_MAX);
-        let mut epochs = Epochs { count, ..Epochs::default() };
-        for (index, entry) in epochs.list.iter_mut().take(epochs.count).enumerate() {
-            let at = EPOCHS_AT + EPOCH_BYTES * index;
-            *entry = (u64_at(page, at), u64_at(page, at + 8));
-        }
+        let epoch =
+            |index| (u64_at(page, EPOCHS_AT + EPOCH_BYTES * index), u64_at(page, EPOCHS_AT + EPOCH_BYTES * index + 8));
+        let epochs = Epochs((0..count).map(epoch).collect());
         Ok(Control {
             log_id: id_at(page, 16),
             segment_bytes: u64_at(page, 32),

@@ -144,7 +144,7 @@ pub(super) fn run_once(shared: &Arc<Shared>) -> Done {
     }
     let mut state = shared.state();
     if is_idle(&state, now()) && wants_measurement(&state, now()) {
-        let recorded = state.upkeep.settings;
+        let recorded = state.upkeep.settings.clone();
         state.upkeep.measured = Some(now());
         drop(state);
         measure(shared, recorded);

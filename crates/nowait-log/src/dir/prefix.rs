@@ -71,7 +71,7 @@ impl LogDir {
         let count = starts.take_while(|next| next.header.first_lsn() <= lsn).count();
         let Some(oldest) = chain.get(count).filter(|_| count > 0) else { return Ok(false) };
         let (oldest, epoch) = (oldest.header.number, oldest.header.epoch);
-        let mut given_up = Control { oldest, newest: control.newest.max(oldest), ..*control };
+        let mut given_up = Control { oldest, newest: control.newest.max(oldest), ..control.clone() };
         given_up.epochs.forget_before(epoch);
         // First: recovery takes what is missing behind the oldest for damage.
         self.write_control(&given_up)?;

@@ -242,14 +242,14 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
         }
         SyncPolicy::Auto if recovery.control_lost || calibrate::is_elsewhere(&dir, &control.measured) => {
             calibrate::choose(&dir, &mut control, || true)?;
-            recorded = Control { direct: recorded.direct, ..control };
+            recorded = Control { direct: recorded.direct, ..control.clone() };
         }
         SyncPolicy::Auto => {}
     }
     if recovery.control_lost {
         // Its segments may have been small so far.
         control.segment_bytes = control.segment_bytes.max(options.segment_bytes);
-        recorded = control;
+        recorded = control.clone();
         dir.write_control(&recorded)?;
     }
     // Drop trailing empty segments, so that reopening does not accumulate them.

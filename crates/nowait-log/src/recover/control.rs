@@ -90,10 +90,10 @@ pub(crate) fn rebuild_control(dir: &LogDir, numbers: &[u64]) -> Result<Control> 
             watermark: 0,
             epochs: Epochs::default(),
         };
-        if rebuilt.is_some_and(|known| known.log_id != control.log_id) {
+        if rebuilt.as_ref().is_some_and(|known| known.log_id != control.log_id) {
             return Err(no_control(dir, "its segments are of several logs"));
         }
-        let largest = rebuilt.map_or(0, |known| known.segment_bytes).max(control.segment_bytes);
+        let largest = rebuilt.as_ref().map_or(0, |known| known.segment_bytes).max(control.segment_bytes);
         rebuilt = Some(Control { segment_bytes: largest, ..rebuilt.unwrap_or(control) });
     }
     rebuilt.filter(is_plausible).ok_or_else(|| no_control(dir, "no segment's header is whole"))

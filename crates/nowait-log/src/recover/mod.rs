@@ -171,6 +171,7 @@ pub(crate) fn recover(dir: &LogDir, writer: bool, scan: Scan) -> Result<Option<F
         return Ok(None);
     }
     let control_file = read_control(dir)?;
+    let is_control_lost = control_file.control.is_none();
     let control = match control_file.control {
         Some(control) => control,
         None if !has_control && is_unfinished(dir, numbers)? => return Ok(None),
@@ -178,9 +179,9 @@ pub(crate) fn recover(dir: &LogDir, writer: bool, scan: Scan) -> Result<Option<F
     };
     let survey = |bytes_read| Survey {
         dir,
-        control,
+        control: control.clone(),
         writer,
-        is_control_lost: control_file.control.is_none(),
+        is_control_lost,
         recorded_oldest: control.oldest,
         bytes_read,
         damage: Vec::new(),
@@ -190,7 +191,7 @@ pub(crate) fn recover(dir: &LogDir, writer: bool, scan: Scan) -> Result<Option<F
     };
     let mut tail = survey(0);
     let found = match scan {
-        Scan::Tail if control_file.control.is_some() => tail.run_tail(numbers)?,
+        Scan::Tail if !is_control_lost => tail.run_tail(numbers)?,
         Scan::Tail | Scan::All => None,
     };
     let mut found = match found {
@@ -206,7 +207,7 @@ pub(crate) fn recover(dir: &LogDir, writer: bool, scan: Scan) -> Result<Option<F
     // Numbers of files that were put aside are not used again.
     found.number_max = aside.iter().filter_map(|name| aside_number(name)).fold(found.number_max, u64::max);
     found.recovery.aside = aside.iter().map(|name| dir.join(name)).collect();
-    found.recovery.control_lost = control_file.control.is_none();
+    found.recovery.control_lost = is_control_lost;
     found.recovery.elapsed = started.elapsed();
     Ok(Some(found))
 }
@@ -214,7 +215,7 @@ pub(crate) fn recover(dir: &LogDir, writer: bool, scan: Scan) -> Result<Option<F
 /// Epochs that the control file has, and those of the chain that it does not have yet: it may be
 /// older than the log, or lost.
 pub(crate) fn epochs_of(recorded: &Control, chain: &[Segment]) -> Epochs {
-    let mut epochs = recorded.epochs;
+    let mut epochs = recorded.epochs.clone();
     for Segment { header, .. } in chain {
         if header.epoch > epochs.newest() {
             epochs.begin(header.epoch, header.previous.last_there());

@@ -345,8 +345,8 @@ impl Survey<'_> {
         let mut lost_paths: Vec<PathBuf> = lost_paths.collect();
         lost_paths.sort_unstable();
         Found {
-            control: self.control,
-            recorded: self.control,
+            control: self.control.clone(),
+            recorded: self.control.clone(),
             recovery: Recovery {
                 first_lsn: chain.first().map_or(1, |segment| segment.header.first_lsn()),
                 last_lsn: end.lsn,
@@ -554,7 +554,7 @@ impl Survey<'_> {
             gaps: Vec::new(),
             runs: Vec::new(),
         };
-        let epochs = self.control.epochs;
+        let epochs = self.control.epochs.clone();
         for (index, Link { header, limit, last_lsn: cut_at }) in links.iter().enumerate() {
             let file = self.file(header.number)?;
             // Where the log was cut, a block may hold more than counts.
@@ -616,7 +616,7 @@ impl Survey<'_> {
     /// Looks into newer segments without a valid header: the newest header itself may be damaged.
     fn headless(&mut self, files: &Files, links: &Chain, end: End, evidence: &mut Evidence) -> Result<Headless> {
         let mut headless = Headless::default();
-        let epochs = self.control.epochs;
+        let epochs = self.control.epochs.clone();
         let headers = links.kept.iter().chain(&links.severed).map(|link| link.header);
         let head = headers.max_by_key(|header| (header.epoch, header.number));
         let (newest, epoch, first_lsn) = head.map_or((0, 0, 0), |head| (head.number, head.epoch, head.first_lsn()));
@@ -676,7 +676,7 @@ impl Survey<'_> {
 
     /// Finds whole blocks of a segment that is not read in order.
     fn look_behind(&mut self, Link { header, limit, .. }: &Link, evidence: &mut Evidence) -> Result<Vec<Run>> {
-        let epochs = self.control.epochs;
+        let epochs = self.control.epochs.clone();
         let file = self.file(header.number)?;
         let mut blocks = Blocks::new(Window::past_errors(file), header).reading_ahead();
         let found = blocks.behind(|block| is_of(header, block).then(|| epochs.last_of(block.epoch)))?;
@@ -688,7 +688,7 @@ impl Survey<'_> {
     /// Finds whole blocks of a segment that has no header.
     fn look_anywhere(&mut self, number: u64) -> Result<Behind> {
         let mut blocks = self.any_blocks(number, 0)?;
-        let epochs = self.control.epochs;
+        let epochs = self.control.epochs.clone();
         let found = blocks.behind(|block| Some(epochs.last_of(block.epoch)))?;
         self.done(blocks);
         Ok(found)

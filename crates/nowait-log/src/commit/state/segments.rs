@@ -91,8 +91,8 @@ impl Upkeep {
     ) -> Upkeep {
         Upkeep {
             newest,
+            settings: recorded.clone(),
             recorded,
-            settings: recorded,
             epochs,
             is_unnamed: false,
             measured: None,
@@ -373,15 +373,15 @@ impl<F: Clone> State<F> {
         let recorded = &self.upkeep.recorded;
         let (head, epochs) = match self.durable_head() {
             Some(head) => {
-                let mut epochs = self.upkeep.epochs;
+                let mut epochs = self.upkeep.epochs.clone();
                 epochs.forget_before(epoch);
                 (head, epochs)
             }
             // The epoch has not begun on the disk.
-            None => (recorded.head, recorded.epochs),
+            None => (recorded.head, recorded.epochs.clone()),
         };
         let (newest, watermark) = (self.upkeep.newest, self.durable);
-        Control { oldest: number, newest, head, watermark, epochs, ..self.upkeep.settings }
+        Control { oldest: number, newest, head, watermark, epochs, ..self.upkeep.settings.clone() }
     }
 
     /// Number of the newest segment of this epoch whose header is durable.
