@@ -512,11 +512,15 @@ pub(crate) fn size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     Ok(stat.st_size.max(0) as u64)
 }
 
-/// Bytes between `offset` and the limit on sizes of files (`RLIMIT_FSIZE`), where the kernel cuts a
-/// write that goes beyond it. None if no limit lies ahead: a write at or behind it fails with EFBIG.
+/// The limit on sizes of files (`RLIMIT_FSIZE`), if there is one.
+pub(crate) fn size_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Fsize).current
+}
+
+/// Bytes between `offset` and the limit on sizes of files, where the kernel cuts a write that goes
+/// beyond it. None if no limit lies ahead: a write at or behind it fails with EFBIG.
 pub(crate) fn below_size_limit(offset: u64) -> Option<u64> {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current?;
-    limit.checked_sub(offset).filter(|room| *room > 0)
+    size_limit()?.checked_sub(offset).filter(|room| *room > 0)
 }
 
 /// Repeats `call` while it is interrupted by a signal.

@@ -198,6 +198,32 @@ fn under_a_limit_past_the_cache() {
     }
 }
 
+/// Symptom: a direct stream reserved space beyond the limit, and SIGXFSZ ended a process whose writes
+/// all fit.
+#[test]
+fn a_stream_reserves_nothing_beyond_the_limit() {
+    child::finish("stream below a limit", child::mortal("stream below a limit"));
+}
+
+fn stream_below_a_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const LENGTH: usize = 18 << 20;
+    let folder = temp_dir();
+    for (n, room) in [0, 1, 4096, 3 << 20, 64 << 20].into_iter().enumerate() {
+        let limit = Some((LENGTH + room) as u64);
+        setrlimit(Resource::Fsize, Rlimit { current: limit, ..getrlimit(Resource::Fsize) }).unwrap();
+        let path = folder.path().join(n.to_string());
+        std::fs::write(&path, b"").unwrap();
+        let Some(file) = open_direct(Nowait::shared(), &path) else { return };
+        let mut writer = nowait::stream::Writer::new(&file, 0);
+        for _ in 0..LENGTH >> 20 {
+            writer.put(Buf::zeroed(1 << 20)).wait().unwrap();
+        }
+        writer.finish().wait().unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), LENGTH as u64);
+    }
+}
+
 #[test]
 fn device_that_is_always_full() {
     for nowait in instances() {
@@ -1121,6 +1147,7 @@ fn child() {
         None => {}
         Some("limit") => under_a_limit(),
         Some("limit past the cache") => under_a_limit_past_the_cache(),
+        Some("stream below a limit") => stream_below_a_limit(),
         Some("quota") => under_a_quota(),
         Some("dropped in line") => dropped_in_line(),
         Some("counting") => counting(),

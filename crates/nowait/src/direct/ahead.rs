@@ -34,8 +34,13 @@ impl Default for Ahead {
 }
 
 impl Ahead {
-    /// Reserves space, and extends the file to the end of it.
+    /// Reserves space, and extends the file to the end of it. Nothing beyond the limit on sizes of
+    /// files: no write has asked for that, and the kernel answers with a signal that ends the process.
     pub(crate) fn reserve(&self, fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), Errno> {
+        let length = sys::size_limit().map_or(length, |limit| length.min(limit.saturating_sub(offset)));
+        if length == 0 {
+            return Ok(());
+        }
         let known = self.reserved.load(SeqCst);
         if known == NOTHING {
             self.end.store(0, SeqCst);

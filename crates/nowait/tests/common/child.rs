@@ -23,11 +23,17 @@ pub(crate) fn path() -> PathBuf {
 /// its end (`SIGXFSZ`).
 pub(crate) fn command(role: &str) -> Command {
     let mut command = Command::new("sh");
-    command
-        .args(["-c", r#"trap "" XFSZ; exec "$0" "$@""#])
-        .arg(std::env::current_exe().unwrap())
-        .args(["child", "--exact", "--nocapture", "--test-threads=1"])
-        .env(ROLE, role);
+    command.args(["-c", r#"trap "" XFSZ; exec "$0" "$@""#]).arg(std::env::current_exe().unwrap());
+    in_role(command, role)
+}
+
+/// As [`command`], where such a file is the end of the process.
+pub(crate) fn mortal(role: &str) -> Command {
+    in_role(Command::new(std::env::current_exe().unwrap()), role)
+}
+
+fn in_role(mut command: Command, role: &str) -> Command {
+    command.args(["child", "--exact", "--nocapture", "--test-threads=1"]).env(ROLE, role);
     command
 }
 
@@ -47,7 +53,8 @@ pub(crate) fn play_at(role: &str, path: &Path) {
     finish(role, command_at(role, path));
 }
 
-fn finish(role: &str, mut command: Command) {
+/// Runs `command`, which plays `role`.
+pub(crate) fn finish(role: &str, mut command: Command) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(status.success(), "child {role:?} ended with {status}:\n{text}");
