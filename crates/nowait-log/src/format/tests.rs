@@ -268,3 +268,28 @@ fn whatever_the_bytes_nothing_panics() {
         let _ = Control::decode(&bytes);
     }
 }
+
+/// A cut leaves less of all older epochs than those that it cut off; of more beginnings than there is
+/// room for the newest are kept.
+#[test]
+fn epochs_count_up_to_the_first_newer_one_that_began() {
+    let mut epochs = Epochs::default();
+    assert_eq!((epochs.newest(), epochs.last_of(0)), (0, u64::MAX));
+    for (epoch, last_lsn) in [(1, 0), (2, 10), (3, 20), (4, 5), (5, 30)] {
+        epochs.begin(epoch, last_lsn);
+        assert!(epochs.are_in_order());
+    }
+    assert_eq!([0, 1, 2, 3, 4, 5].map(|epoch| epochs.last_of(epoch)), [0, 5, 5, 5, 30, u64::MAX]);
+    epochs.forget_before(4);
+    assert_eq!([3, 4, 5].map(|epoch| epochs.last_of(epoch)), [30, 30, u64::MAX]);
+    epochs.forget_before(9);
+    assert_eq!(epochs.newest(), 5);
+    for more in 1..=2 * EPOCHS_MAX as u64 {
+        epochs.begin(5 + more, 30 + more);
+    }
+    let control = Control { epochs, ..control() };
+    assert_eq!(Control::decode(&control.encode()), Ok(control.clone()));
+    let newest = control.epochs.newest();
+    assert_eq!(control.epochs.last_of(newest - 1), 30 + 2 * EPOCHS_MAX as u64);
+    assert_eq!(control.epochs.last_of(0), 31 + EPOCHS_MAX as u64);
+}
