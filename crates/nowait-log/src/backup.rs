@@ -32,18 +32,18 @@ const TRIES: u32 = 20;
 ///
 /// The copy is a log that can be opened. It has every record that was durable when the call was
 /// made, and was not given up meanwhile. Its files are durable, share their blocks with the log's
-/// where the file system can (`copy_file_range(2)`), and have the modes of the log's. It is read and
-/// verified, and gets its name at last: a backup that is cut off leaves a directory beside `dest`
-/// whose name ends in `.partial`.
+/// where the file system can (`copy_file_range(2)`), and have the modes of the log's. It is read
+/// and verified, and gets its name at last: a backup that is cut off leaves a directory beside
+/// `dest` whose name ends in `.partial`.
 ///
 /// Files that a salvage put aside are not copied. A log that gives up its oldest records while they
 /// are copied leaves them out of the copy; [`Log::backup`](super::Log::backup) pins them.
 ///
 /// # Errors
-/// As [`inspect`](super::inspect()). [`ErrorKind::Damaged`] when the log is damaged: nothing is copied.
-/// [`ErrorKind::InvalidInput`] when `dest` exists and is no empty directory.
-/// [`ErrorKind::WouldBlock`] when the log gives up its records faster than they are copied. Those of
-/// files.
+/// As [`inspect`](super::inspect()). [`ErrorKind::Damaged`] when the log is damaged: nothing is
+/// copied. [`ErrorKind::InvalidInput`] when `dest` exists and is no empty directory.
+/// [`ErrorKind::WouldBlock`] when the log gives up its records faster than they are copied. Those
+/// of files.
 pub fn backup(dir: impl AsRef<Path>, dest: impl AsRef<Path>) -> Blocking<Recovery> {
     backup_in(Nowait::shared(), dir, dest)
 }

@@ -22,7 +22,8 @@ use nowait::{Advice, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, Resul
 /// Whole blocks that no watermark covers are synced after this time: a log that is idle gets its
 /// watermark block in a fifth of it.
 const SYNC_AFTER: Duration = Duration::from_millis(100);
-/// A newest segment that is written while no block follows the last one is searched after this time.
+/// A newest segment that is written while no block follows the last one is searched after this
+/// time.
 const SEARCH_AFTER: Duration = Duration::from_millis(500);
 /// Blocks read ahead of the watermark, at most. The writer has far fewer in flight.
 const PENDING_MAX: usize = 64;
@@ -181,9 +182,9 @@ impl Follower {
         self.bytes_read + self.current.as_ref().map_or(0, |current| current.blocks.bytes_read())
     }
 
-    /// Has the follower go on behind damage: each damage is reported once, by an error, and the next
-    /// call returns the first whole record behind it. Default: it stays where it cannot read, and
-    /// returns the error again.
+    /// Has the follower go on behind damage: each damage is reported once, by an error, and the
+    /// next call returns the first whole record behind it. Default: it stays where it cannot read,
+    /// and returns the error again.
     pub fn skip_damage(&mut self, skips: bool) {
         self.skips_damage = skips;
     }
@@ -303,7 +304,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Drops the first of what is pending, from which nothing more is to be returned; reports damage.
+    /// Drops the first of what is pending, from which nothing more is to be returned; reports
+    /// damage.
     fn pass_first(&mut self) -> Result<()> {
         let damage = self.pending.front().and_then(|first| first.damage.clone());
         let damage = damage.filter(|damage| damage.lsns.end > self.next_lsn);
@@ -320,8 +322,8 @@ impl Follower {
     }
 
     /// Goes on behind the last block of the newest segment, if a block behind that place says that
-    /// others were durable between. False if none does. Unless `at_once`, looks when nothing has come
-    /// for a while, and the file was changed since the last look.
+    /// others were durable between. False if none does. Unless `at_once`, looks when nothing has
+    /// come for a while, and the file was changed since the last look.
     fn pass_proven(&mut self, at_once: bool) -> Result<bool> {
         let Some(current) = self.current.as_mut().filter(|current| current.limit.is_none()) else { return Ok(false) };
         let (segment, offset, lsn) = (current.header.number, current.blocks.offset, current.blocks.next_lsn);

@@ -320,10 +320,10 @@ impl Log {
         Blocking::new(ErrorOp::SetLen, &self.0.shared.dir.path, move || log.0.shared.truncate_suffix(lsn))
     }
 
-    /// Copies the log to `dest`, a directory that does not exist or is empty, while it is written; as
-    /// [`backup`](backup()), which another process calls. What is in the log when it begins is pinned:
-    /// nothing of it is given up before it is copied, and the log grows meanwhile. Returns what the
-    /// copy holds: every record that was durable when the call was made.
+    /// Copies the log to `dest`, a directory that does not exist or is empty, while it is written;
+    /// as [`backup`](backup()), which another process calls. What is in the log when it begins is
+    /// pinned: nothing of it is given up before it is copied, and the log grows meanwhile. Returns
+    /// what the copy holds: every record that was durable when the call was made.
     ///
     /// # Errors
     /// As [`backup`](backup()).
@@ -337,8 +337,8 @@ impl Log {
 
     /// Writes what was appended, then a watermark block that covers all of it, and ends the log for
     /// all its clones: from then on appends by any of them are refused. The log can be opened again
-    /// when this is ready. Tickets keep their answers. After a close that succeeded, damage is never
-    /// mistaken for a torn tail.
+    /// when this is ready. Tickets keep their answers. After a close that succeeded, damage is
+    /// never mistaken for a torn tail.
     ///
     /// # Errors
     /// Those of writes, and of a log that has failed before.

@@ -220,10 +220,10 @@ impl Options {
         self
     }
 
-    /// Sets the permission bits of a log that is made: those of the directory, if it is made, too; its
-    /// files get the same without those for executing, whatever the process's mask is. So 0o750 makes
-    /// files of 0o640. Default: the directory has those that the mask leaves, and files what their
-    /// directory has.
+    /// Sets the permission bits of a log that is made: those of the directory, if it is made, too;
+    /// its files get the same without those for executing, whatever the process's mask is. So 0o750
+    /// makes files of 0o640. Default: the directory has those that the mask leaves, and files what
+    /// their directory has.
     ///
     /// A log keeps the modes that its files have: a segment gets that of the newest one, and the
     /// control file that of the one it replaces. To change them use chmod(1), also while the log is

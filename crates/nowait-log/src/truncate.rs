@@ -13,13 +13,13 @@ use super::recover::{Recovery, recover};
 use nowait::{ErrorKind, ErrorOp, Nowait, Result};
 
 /// Gives up records before `lsn` of a log that is not open, as
-/// [`Log::truncate_prefix`](super::Log::truncate_prefix) of an open one: segments that hold no others
-/// are removed, but never the last one that holds records. Needs no room: a log that has filled its
-/// disk can be opened again then. Returns what is left, durably so.
+/// [`Log::truncate_prefix`](super::Log::truncate_prefix) of an open one: segments that hold no
+/// others are removed, but never the last one that holds records. Needs no room: a log that has
+/// filled its disk can be opened again then. Returns what is left, durably so.
 ///
 /// # Errors
-/// [`ErrorKind::Locked`] when the log is open for writing; [`ErrorKind::Damaged`] when something that
-/// was durable cannot be read; [`ErrorKind::NotFound`] when there is no log; those of files.
+/// [`ErrorKind::Locked`] when the log is open for writing; [`ErrorKind::Damaged`] when something
+/// that was durable cannot be read; [`ErrorKind::NotFound`] when there is no log; those of files.
 pub fn truncate_prefix(dir: impl AsRef<Path>, lsn: u64) -> Blocking<Recovery> {
     truncate_prefix_in(Nowait::shared(), dir, lsn)
 }
@@ -126,8 +126,8 @@ impl Shared {
             drop(state);
             drop(given_up);
             self.wait(lsn, &group)?;
-            // Before anything is acknowledged behind it: else what was cut off would be the log's end
-            // again if the new segment were lost.
+            // Before anything is acknowledged behind it: else what was cut off would be the log's
+            // end again if the new segment were lost.
             let recorded = self.record();
             self.set_named();
             // Only now: until the new epoch is durable, the segments that were cut off are the end

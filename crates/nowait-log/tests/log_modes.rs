@@ -83,7 +83,7 @@ fn files_have_the_modes_that_their_directory_or_an_administrator_gives() {
                 let found = modes(&path);
                 assert!(found.values().all(|mode| *mode == changed), "{changed:o}: {found:?}");
             }
-            let newest = modes(&path).keys().filter(|name| name.ends_with(".seg")).next_back().unwrap().clone();
+            let newest = modes(&path).keys().rfind(|name| name.ends_with(".seg")).unwrap().clone();
             chmod(&path.join(newest), 0o600);
             let recycled = log.stats().segments_recycled;
             for _ in 0..4 {

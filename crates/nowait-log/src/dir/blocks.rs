@@ -261,9 +261,10 @@ impl Blocks {
         Ok(Some(Broken { header, whole_until }))
     }
 
-    /// Finds whole records behind the current offset, in blocks whose header `counts`, each up to the
-    /// record that it returns. Goes from header to header: a whole one says where the next block is.
-    /// Where there is none, each page is looked at. So it reads each byte once, whatever the bytes.
+    /// Finds whole records behind the current offset, in blocks whose header `counts`, each up to
+    /// the record that it returns. Goes from header to header: a whole one says where the next
+    /// block is. Where there is none, each page is looked at. So it reads each byte once, whatever
+    /// the bytes.
     pub(crate) fn behind(&mut self, counts: impl Fn(&BlockHeader) -> Option<u64>) -> Result<Behind> {
         let mut found = Behind::default();
         let (number, log_id) = (self.number, self.log_id);

@@ -20,7 +20,8 @@ impl LogDir {
     pub(super) fn make_file(&self, options: &OpenOptions, name: &str, mode: Option<u32>) -> Result<File> {
         let mut options = options.clone();
         // Never wider, also for a moment.
-        let file = self.open_file(mode.map_or(&mut options.clone(), |mode| options.mode(mode)), name)?;
+        mode.map(|mode| options.mode(mode));
+        let file = self.open_file(&options, name)?;
         match mode.map_or(Ok(()), |mode| set_mode(&file, mode)) {
             // A file system without modes.
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) | Ok(()) => Ok(file),

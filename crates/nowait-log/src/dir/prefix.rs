@@ -6,8 +6,8 @@ use super::{LogDir, Segment};
 use crate::format::Control;
 use nowait::Result;
 
-/// Most by which the wall clock may advance from one time of a log to the next: more is a clock that
-/// was set.
+/// Most by which the wall clock may advance from one time of a log to the next: more is a clock
+/// that was set.
 const STEP_MAX_MS: u64 = 366 * 86_400_000;
 
 /// Times since the last records of segments, by the times that these state.
@@ -22,8 +22,8 @@ pub(crate) struct Ages {
 
 impl Ages {
     /// Ages of segments, oldest first, at `now_ms` by the wall clock. An age is the time from the
-    /// segment's last record until now, and no more than the steps between make: a clock that is set,
-    /// now or once, makes no record older.
+    /// segment's last record until now, and no more than the steps between make: a clock that is
+    /// set, now or once, makes no record older.
     pub(crate) fn of(segments: &[Segment], now_ms: u64) -> Ages {
         let mut ages = Ages::default();
         let (mut later_ms, mut steps_ms) = (now_ms, 0_u64);

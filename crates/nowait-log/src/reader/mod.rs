@@ -157,10 +157,10 @@ impl Reader {
         Ok(())
     }
 
-    /// Has the reader of an open log go on behind damage: each damage is reported once, by an error,
-    /// and the next call returns the first whole record behind it. A pin lets the lost records go.
-    /// Default: a reader stays where it cannot read, and returns the error again. (A reader of
-    /// [`read`](super::read) always goes on.)
+    /// Has the reader of an open log go on behind damage: each damage is reported once, by an
+    /// error, and the next call returns the first whole record behind it. A pin lets the lost
+    /// records go. Default: a reader stays where it cannot read, and returns the error again. (A
+    /// reader of [`read`](super::read) always goes on.)
     pub fn skip_damage(&mut self, skips: bool) {
         self.skips_damage = skips;
     }
@@ -415,8 +415,8 @@ impl Reader {
     fn lose(&mut self, number: u64, bytes: Range<u64>, end_lsn: u64, what: &str, error: Option<Error>) -> Result<()> {
         let lsns = self.next_lsn..end_lsn;
         if lsns.is_empty() {
-            // Only a watermark block is not whole, or records before the next one. It was looked for
-            // anew here.
+            // Only a watermark block is not whole, or records before the next one. It was looked
+            // for anew here.
             self.misses = 1;
             return Ok(());
         }
