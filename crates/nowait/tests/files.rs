@@ -649,8 +649,8 @@ fn ways_to_read<'a>(nowait: &'a Nowait, way: Way, path: &'a Path, length: usize)
     let gathered = move || {
         let (file, ranges) = (open()?, [(0, length + 4096)]);
         let rows = match way {
-            Way::Waited => file.gather(&ranges).wait()?,
-            way => way.run_future(file.gather(&ranges))?,
+            Way::Waited => file.gather(ranges).wait()?,
+            way => way.run_future(file.gather(ranges))?,
         };
         Ok(rows.get(0).map_err(Clone::clone)?.to_vec())
     };
@@ -684,7 +684,11 @@ fn devices_without_a_size_are_read_in_full() {
     let (ended, mut short) = (AtomicBool::new(false), 0);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, |n| n.get()) {
-            scope.spawn(|| while !ended.load(Relaxed) {});
+            scope.spawn(|| {
+                while !ended.load(Relaxed) {
+                    std::hint::spin_loop()
+                }
+            });
         }
         let mut buffer = vec![1; BYTES];
         for way in [Way::Awaited, Way::Driven] {

@@ -91,7 +91,7 @@ pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T
 pub(crate) fn has_begun(child: &mut Child) -> BufReader<ChildStderr> {
     let mut said = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
-    while !(line.contains("/s") && !line.starts_with("0 B")) {
+    while !line.contains("/s") || line.starts_with("0 B") {
         line.clear();
         assert!(said.read_line(&mut line).unwrap() > 0, "it has ended before it was seen to be at work");
     }
