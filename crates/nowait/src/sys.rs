@@ -156,7 +156,7 @@ fn write_slices(
         // `pwritev2` is of 4.6; without flags it is not needed.
         return retry(|| rustix::io::pwritev(fd, slices, offset));
     }
-    if !WRITE_FLAGS_REFUSED.load(Ordering::Relaxed) {
+    if !are_write_flags_refused() {
         match retry(|| rustix::io::pwritev2(fd, slices, offset, flags)) {
             Err(errno) if may_refuse_the_call(errno) && refuses_write_flags(fd) => {}
             result => return result,
@@ -170,12 +170,18 @@ static WRITE_FLAGS_REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// Whether `pwritev2(2)` is refused, whatever the file: asked by one that writes nothing.
 pub(crate) fn refuses_write_flags(fd: BorrowedFd<'_>) -> bool {
-    if !WRITE_FLAGS_REFUSED.load(Ordering::Relaxed) {
+    if !are_write_flags_refused() {
         let nothing = rustix::io::pwritev2(fd, &[], 0, ReadWriteFlags::DSYNC);
         if nothing.is_err_and(may_refuse_the_call) {
             WRITE_FLAGS_REFUSED.store(true, Ordering::Relaxed);
         }
     }
+    are_write_flags_refused()
+}
+
+/// Whether `pwritev2(2)` was found to be refused, for good.
+#[inline]
+pub(crate) fn are_write_flags_refused() -> bool {
     WRITE_FLAGS_REFUSED.load(Ordering::Relaxed)
 }
 

@@ -23,6 +23,7 @@ const ONE_THREAD: &str = "one thread";
 const LOCKED_MEMORY: &str = "locked memory";
 
 const DURABLE: &str = "durable";
+const LATE_FLAGS: &str = "late flags";
 const EXPLAINED: &str = "explained";
 
 /// Other interfaces that are refused, in a process without io_uring.
@@ -131,6 +132,11 @@ fn a_durable_write_without_flags_reports_its_sync() {
 }
 
 #[test]
+fn appends_go_on_when_their_call_is_refused() {
+    child::play(LATE_FLAGS);
+}
+
+#[test]
 fn refusals_without_another_way_are_explained() {
     child::play(EXPLAINED);
 }
@@ -213,6 +219,39 @@ fn durable_without_flags() {
     }
 }
 
+/// Symptom: appends failed with ENOSYS after `pwritev2` was refused, if one of the file had been made by
+/// it before.
+fn late_without_flags() {
+    let (nowait, folder) = (Nowait::builder().build().unwrap(), mounts::temp_dir());
+    let files: Vec<_> =
+        [false, true].into_iter().flat_map(|direct| common::Way::ALL.map(|way| (direct, way))).collect();
+    let open = |(n, (direct, way)): (usize, &(bool, common::Way))| {
+        let mut options = nowait::OpenOptions::new();
+        let path = folder.path().join(n.to_string());
+        let file = options.read(true).write(true).create(true).direct(*direct).open_in(&nowait, path).wait().unwrap();
+        (*way, file)
+    };
+    let files: Vec<_> = files.iter().enumerate().map(open).collect();
+    let write = |value| {
+        for (way, file) in &files {
+            way.run(file.append(vec![value; 100])).unwrap();
+            way.run(file.append(vec![value; 100]).durable()).unwrap();
+            way.run(file.write_all_at(vec![value; 10], u64::from(value)).durable()).unwrap();
+        }
+    };
+    write(1);
+    filter(libc::EPERM, &[libc::SYS_pwritev2]);
+    write(2);
+    write(3);
+    let mut expected = [[1; 200], [2; 200], [3; 200]].concat();
+    expected[2..12].fill(2);
+    expected[3..13].fill(3);
+    for n in 0..files.len() {
+        assert!(std::fs::read(folder.path().join(n.to_string())).unwrap() == expected, "file {n}");
+    }
+    assert_settled(&nowait);
+}
+
 /// What no other call does says which call is refused.
 fn refusals_are_explained() {
     let folder = mounts::temp_dir();
@@ -256,6 +295,9 @@ fn child() {
     }
     if role == DURABLE {
         return durable_without_flags();
+    }
+    if role == LATE_FLAGS {
+        return late_without_flags();
     }
     if role == EXPLAINED {
         return refusals_are_explained();

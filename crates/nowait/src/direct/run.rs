@@ -3,6 +3,8 @@
 //!
 //! `unsafe` here: writes of a transfer's segments, or of a copy.
 
+use std::os::fd::AsRawFd;
+
 use rustix::fs::Advice;
 use rustix::io::Errno;
 
@@ -105,7 +107,7 @@ fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags:
     let cached = direct.cached(fd)?;
     let _turn = direct.alone();
     let appends = flags.contains(WriteFlags::APPEND);
-    let cached = if appends { file.descriptor_to_append(cached)? } else { cached };
+    let mut cached = if appends { file.descriptor_to_append(cached)? } else { cached };
     let asked = transfer.left();
     let (mut edges, mut gave_up) = (Vec::new(), false);
     let mut outcome = loop {
@@ -135,6 +137,13 @@ fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags:
         // SAFETY: the segments are the transfer's, which we have for the call, or `copy`'s.
         let result =
             unsafe { sys::write_at(if is_edge { cached } else { fd }, &segments, position, flags, Wait::Allowed) };
+        if result.is_err_and(|errno| OpenFile::needs_other_appender(errno, flags)) {
+            let refused = cached;
+            cached = file.descriptor_to_append(refused)?;
+            if cached.as_raw_fd() != refused.as_raw_fd() {
+                continue;
+            }
+        }
         if result == Err(Errno::INVAL) && !is_edge {
             if direct.learn() {
                 continue;

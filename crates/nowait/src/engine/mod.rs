@@ -62,7 +62,7 @@ pub(crate) trait Engine: Send + Sync {
     fn run_on(&self, file: &OpenFile, request: &mut Request) -> Outcome {
         match &file.direct {
             Some(direct) => direct::run(file, direct, request, |request| run(Some(&file.handle), request)),
-            None => self.run(Some(file.handle_for(request)?), request),
+            None => run_buffered(file, request, |handle, request| self.run(Some(handle), request)),
         }
     }
 
@@ -261,12 +261,23 @@ fn transfer_once<'r>(
     }
 }
 
+/// Runs a request of a file without direct I/O, by the handle that suits it.
+fn run_buffered(file: &OpenFile, request: &mut Request, run: impl Fn(&Handle, &mut Request) -> Outcome) -> Outcome {
+    let outcome = run(file.handle_for(request)?, request);
+    match (&outcome, &request) {
+        (Err(errno), Request::Write(_, flags)) if OpenFile::needs_other_appender(*errno, *flags) => {
+            run(file.handle_for(request)?, request)
+        }
+        _ => outcome,
+    }
+}
+
 /// Runs a slot's request on a thread of the pool.
 pub(crate) fn run_for(owner: &Owner, request: &mut Request) -> Outcome {
     match owner {
         Owner::File(file) => match &file.direct {
             Some(direct) => direct::run(file, direct, request, |request| run(Some(&file.handle), request)),
-            None => run(Some(file.handle_for(request)?), request),
+            None => run_buffered(file, request, |handle, request| run(Some(handle), request)),
         },
         Owner::Nobody(_) => run(None, request),
     }

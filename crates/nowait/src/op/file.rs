@@ -43,8 +43,9 @@ pub(crate) struct OpenFile {
     /// then, which says nothing of blocks, neighbours or the end; and half a record by an attempt
     /// would let another come between.
     write_flags: WriteFlags,
-    /// Decided by the first append.
-    appender: OnceLock<Appender>,
+    /// Decided by the first append; anew when `pwritev2(2)`, which tells a descriptor to append, has
+    /// come to be refused.
+    appenders: [OnceLock<Appender>; 2],
     /// Where the file was last known to end.
     pub(crate) end: AtomicU64,
     /// Where the last write ended, whose page is cached.
@@ -114,7 +115,7 @@ impl OpenFile {
             reads,
             writes: WriteSelector::default(),
             queues: PerProcess::new(),
-            appender: OnceLock::new(),
+            appenders: Default::default(),
             end: AtomicU64::new(END_UNKNOWN),
             written_to: AtomicU64::new(END_UNKNOWN),
             sync_failure: AtomicI32::new(0),
@@ -153,11 +154,12 @@ impl OpenFile {
     /// Returns the second handle for appends, where the file's own descriptors might overwrite.
     /// EOPNOTSUPP if there is no way to append: nothing may be written then.
     fn other_appender(&self, own: BorrowedFd<'_>) -> Result<Option<&Handle>, Errno> {
-        let appender = match self.appender.get() {
+        let decided = self.appender();
+        let appender = match decided.get() {
             Some(appender) => appender,
             None => {
                 let found = Appender::find(own)?;
-                self.appender.get_or_init(|| found)
+                decided.get_or_init(|| found)
             }
         };
         match appender {
@@ -166,11 +168,21 @@ impl OpenFile {
         }
     }
 
+    fn appender(&self) -> &OnceLock<Appender> {
+        &self.appenders[usize::from(sys::are_write_flags_refused())]
+    }
+
+    /// Whether an append was refused by the descriptor that was to make it, so that another is asked
+    /// for: `pwritev2(2)` has come to be refused.
+    pub(crate) fn needs_other_appender(answer: Errno, flags: WriteFlags) -> bool {
+        answer == Errno::NOSYS && flags.contains(WriteFlags::APPEND) && sys::are_write_flags_refused()
+    }
+
     /// Acts as on a file system that may ignore `RWF_APPEND`; false if that was found out before.
     #[cfg(test)]
     pub(crate) fn distrust_append_flag(&self) -> bool {
         let other = self.handle.descriptor().and_then(Appender::reopen);
-        other.is_ok_and(|other| self.appender.set(other).is_ok())
+        other.is_ok_and(|other| self.appender().set(other).is_ok())
     }
 
     /// Flags of every write to this file.
