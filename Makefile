@@ -108,9 +108,15 @@ semver:
 	@test -n "$(BASE)" || { echo "which release? make semver BASE=v0.1.0"; exit 2; }
 	$(CARGO) semver-checks $(PACKAGES:%=--package %) --all-features --baseline-rev $(BASE)
 
+# Seconds of each test, and states of the log's model: some 20 minutes in all.
+SOAK_SECONDS ?= 60
+SOAK_STATES ?= 1000000
+soak: export NOWAIT_SOAK_SECONDS := $(SOAK_SECONDS)
 soak:
 	cd soak && $(CARGO) clippy $(LOCKED) --all-targets -- -D warnings
 	cd soak && $(CARGO) test $(LOCKED) --release -- --test-threads=1
+	NOWAIT_LOG_STATES=$(SOAK_STATES) $(CARGO) test $(LOCKED) --release -p nowait-log --test log_foul_play no_foul
+	$(CARGO) test $(LOCKED) --release -p nowait-cli --test copy_soak -- --ignored
 
 oldest-rust:
 	tools/oldest-rust
