@@ -278,7 +278,7 @@ fn advice(kind: FailureKind, operation: Operation) -> Option<&'static str> {
         ErrorKind::FilesystemLoop => "too many symbolic links: check where they lead",
         ErrorKind::InvalidFilename => "the target's file system allows shorter names only: rename it",
         ErrorKind::FileTooLarge => "the target's file system or `ulimit -f` allows smaller files only",
-        ErrorKind::TooManyFiles => "raise the limit of open files (`ulimit -n`), or use fewer --jobs",
+        ErrorKind::TooManyFiles => "raise the limit of open files (`ulimit -n`), or use fewer threads",
         ErrorKind::Io => "check the device (`dmesg` has the kernel's words)",
         ErrorKind::SyncFailed => "the device lost data: check it (`dmesg`), and copy again",
         ErrorKind::StaleNetworkFileHandle => "the server replaced it: copy it again",

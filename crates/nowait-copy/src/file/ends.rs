@@ -185,7 +185,7 @@ impl<'a> End<'a> {
             Errno::NOENT => self
                 .failure(Operation::Verify, errno)
                 .with_detail("it cannot be opened again: there is no /proc")
-                .with_advice("mount /proc, or copy without --verify"),
+                .with_advice("mount /proc, or copy without verification"),
             errno => self.failure(Operation::Verify, errno),
         };
         let own = data::reopen(fd, OFlags::RDONLY).map_err(failed)?;

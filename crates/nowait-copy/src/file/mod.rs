@@ -230,7 +230,7 @@ fn not_cloned(job: &FileJob<'_>) -> Failure {
     let kind = FailureKind::System(ErrorKind::Unsupported);
     Failure::new(Operation::Clone, job.target_path, kind)
         .with_detail("it cannot share blocks with its source")
-        .with_advice("copy within one file system that has reflinks, or use --reflink=auto")
+        .with_advice("copy within one file system that has reflinks, or allow other ways (reflink: auto)")
 }
 
 /// A warning if the source is not what it was when it was opened.

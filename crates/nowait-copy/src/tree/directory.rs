@@ -73,7 +73,7 @@ impl Tree<'_> {
         if self.follows(parent) && parent.chain().any(|above| above.identity == identity(&stat)) {
             return Err(Failure::from_errno(Operation::Open, &paths.source, Errno::LOOP)
                 .with_detail("a symbolic link leads to a directory above it")
-                .with_advice("its other entries were copied; to leave it out, use --exclude"));
+                .with_advice("its other entries were copied; to leave it out, exclude its name"));
         }
         let same = || {
             Failure::new(Operation::Copy, &paths.target, FailureKind::SameFile)
@@ -85,7 +85,7 @@ impl Tree<'_> {
             }
             return Err(Failure::new(Operation::Copy, &paths.source, FailureKind::IntoItself)
                 .with_detail("it is where its own copy goes")
-                .with_advice("its other entries were copied; to leave it out, use --exclude"));
+                .with_advice("its other entries were copied; to leave it out, exclude its name"));
         }
         let Made { target, stat: mut target_stat, place, is_new } =
             self.make_directory(parent, target_name, &paths.target)?;

@@ -68,7 +68,7 @@ fn make(entry: &Entry<'_>, target_dir: BorrowedFd<'_>, name: &CStr) -> Result<&'
             let kind = FailureKind::System(nowait::ErrorKind::Unsupported);
             return Err(Failure::new(Operation::Copy, &paths.source, kind)
                 .with_detail("its type is unknown")
-                .with_advice("leave it out with --exclude"));
+                .with_advice("to leave it out, exclude its name"));
         }
     };
     match made {
