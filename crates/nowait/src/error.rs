@@ -72,7 +72,7 @@ pub enum ErrorKind {
     Unsupported,
     /// A parameter is wrong.
     InvalidInput,
-    /// The contents are not of the kind that was asked for: text that is not UTF-8.
+    /// The contents do not have the requested form: they are not UTF-8.
     InvalidData,
     /// The engine requested by name is not available here.
     EngineUnavailable,
@@ -80,10 +80,10 @@ pub enum ErrorKind {
     AlreadyExists,
     /// The device or the quota is full.
     NoSpace,
-    /// The file would be larger than the process or the file system allows. At the process's limit
-    /// (`RLIMIT_FSIZE`, `setrlimit(2)`) the kernel also sends SIGXFSZ, which ends a process that
-    /// neither ignores nor handles it. Like std, the library leaves that to the program: whoever
-    /// wants the error sets SIGXFSZ to `SIG_IGN`.
+    /// The file would exceed the size limit of the process or of the file system. At the process's
+    /// limit (`RLIMIT_FSIZE`, `setrlimit(2)`) the kernel also sends SIGXFSZ, which ends a process
+    /// that neither ignores nor handles it. Like std, the library does not change this: to get the
+    /// error, set SIGXFSZ to `SIG_IGN`.
     FileTooLarge,
     /// An earlier write-back failed and was not acknowledged: see
     /// `File::acknowledge_sync_failure`.
@@ -203,8 +203,8 @@ impl fmt::Display for ErrorOp {
     }
 }
 
-/// The error of this crate. Small (one pointer), cheap to clone, converts into [`std::io::Error`]
-/// with std's kind, and is inside that then.
+/// The error of this crate. It is small (one pointer) and cheap to clone. It converts into a
+/// [`std::io::Error`] of the nearest kind, which keeps this error inside ([`Error::inside`]).
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
@@ -330,8 +330,8 @@ impl Error {
         self.0.written
     }
 
-    /// Returns the error that an `io::Error` was made of, if it was one of this crate: for what
-    /// `io::Error` has no room for, the errno among it.
+    /// Returns the error of this crate that an `io::Error` was converted from, if any. It has what
+    /// the `io::Error` lacks, such as the errno and the range.
     pub fn inside(error: &io::Error) -> Option<&Error> {
         error.get_ref()?.downcast_ref()
     }
@@ -518,9 +518,10 @@ impl std::error::Error for Error {
     }
 }
 
-/// Keeps the error inside, with its operation, path, range and advice:
-/// [`Error::inside`] and `io::Error::downcast` return it. The kind is the nearest of std's. `io::Error::raw_os_error` is `None`, since an `io::Error` has room for an
-/// errno or for an error; [`Error::raw_os_error`] of the one inside is the errno.
+/// Keeps the error inside, with its operation, path, range and advice: [`Error::inside`] and
+/// `io::Error::downcast` return it. The kind is the nearest of std's. An `io::Error` holds an errno
+/// or an error, so its `raw_os_error` is `None`; [`Error::raw_os_error`] of the error inside
+/// returns the errno.
 ///
 /// ```
 /// use std::io::{self, Read};
@@ -579,7 +580,7 @@ impl From<Error> for io::Error {
             | ErrorKind::Indeterminate
             | ErrorKind::Poisoned
             | ErrorKind::Other => match error.raw_os_error() {
-                // Also of a kind that has no stable name (before 1.87, or at all).
+                // The kind may have no stable name (before 1.87, or at all).
                 Some(errno) => io::Error::from_raw_os_error(errno).kind(),
                 None => io::ErrorKind::Other,
             },
@@ -693,7 +694,7 @@ mod tests {
                 }
                 None => assert_eq!(ours, if std == "Uncategorized" { "Other" } else { &std }, "errno {errno}"),
             }
-            // Where std has no name for the errno, the kind's nearest.
+            // The nearest kind, where std has no name for the errno.
             let right = match errno {
                 6 => "NotSeekable",
                 75 => "InvalidInput",
@@ -706,8 +707,8 @@ mod tests {
         }
     }
 
-    /// Symptom: an error with an errno became an `io::Error` of the errno alone: "No such file or
-    /// directory (os error 2)", of what file?
+    /// Symptom: an `io::Error` kept only the errno, without the path: "No such file or directory
+    /// (os error 2)".
     #[test]
     fn an_io_error_says_all_that_the_error_said() {
         let path: Arc<Path> = Arc::from(Path::new("/data/big"));

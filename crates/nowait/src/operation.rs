@@ -239,11 +239,11 @@ impl<'f, T> Operation<'f, T> {
         }
     }
 
-    /// Gives its request to `submit`, at the first poll.
+    /// Passes the request to `submit`, at the first poll.
     fn poll_later(&mut self, context: &Context<'_>, submit: impl FnOnce(Request, Notify) -> Arc<Slot>) -> Poll<T> {
         let State::New(request) = std::mem::replace(&mut self.state, State::Spent) else { polled_too_often() };
         let slot = submit(request, Notify::Waker(context.waker().clone()));
-        // It may be complete already: then the answer is worth more than a wake-up.
+        // It may be complete already: return the answer instead of waiting for a wake-up.
         if let Some((outcome, mut request)) = slot.take() {
             return Poll::Ready((self.conclude)(Answer { on: self.on, outcome, request: &mut request }));
         }
@@ -297,7 +297,7 @@ impl<T> Future for Operation<'_, T> {
         let now = match state {
             State::New(request @ Request::Write(..)) => {
                 if coalesce::may_gain(&target, request) {
-                    // It may join writes that others are about to make.
+                    // It may be coalesced with writes of other futures.
                     return self.poll_later(context, |request, notify| coalesce::collect(&target, request, notify));
                 }
                 match target.try_write_now(request) {
@@ -359,8 +359,8 @@ pub(crate) fn run_in_pool(
 /// An operation that has begun.
 enum Begun {
     UnderWay(UnderWay),
-    /// Completed at once. Never locked: so what has begun can be shared between threads, though an
-    /// answer cannot.
+    /// Completed at once. The mutex is never locked: it only makes this `Sync`, since an answer is
+    /// not.
     Ended(Mutex<Box<(Outcome, Request)>>),
     Spent,
 }

@@ -207,7 +207,7 @@ impl Mapping {
     fn bring_in(&self, fd: BorrowedFd<'_>, range: &Range<usize>, fault: &Fault) -> Result<(), Errno> {
         if fault.how == How::Populate && !self.populate_refused.load(Relaxed) {
             match self.advise(range, Advice::LinuxPopulateRead) {
-                // Advice that the kernel does not know, or a call that a filter refuses.
+                // The kernel does not know the advice, or a filter refuses the call.
                 Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => self.populate_refused.store(true, Relaxed),
                 done => return done,
             }

@@ -7,9 +7,9 @@
 //! file whose writes do not continue each other, or come one at a time, does without for a while
 //! (`core/policy.rs`).
 //!
-//! A write that is merely collected has not begun: it gets its place in the order of its file's
-//! changes when the call is made, and only then is looked at for the last time whether its future
-//! was dropped. So after `settled` one that was dropped is in the file, or never made.
+//! A collected write has not begun. It enters the order of its file's changes when the call is
+//! made; the last check for a dropped future follows. So after `settled`, a write whose future was
+//! dropped is in the file, or is never made.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -176,8 +176,7 @@ fn in_order<'w>(mut writes: impl Iterator<Item = &'w Collecting>) -> bool {
     })
 }
 
-/// Makes one call for writes that continue each other, on this thread if it should not block. They
-/// have their turn together.
+/// Makes one call for adjacent writes, on this thread if it should not block. They share one turn.
 fn make<'o>(
     target: &Target<'_>,
     file: &OpenFile,
@@ -198,8 +197,8 @@ fn make<'o>(
     (tried, turn)
 }
 
-/// Divides the bytes that a call moved among its writes. The rest, and an error, is each one's own:
-/// an engine makes it, and nothing comes between.
+/// Divides the bytes that a call moved among its writes. An engine makes the rest of each write,
+/// and returns its error; no other change comes between the call and the rest.
 fn end(instance: &Arc<Instance>, run: &[Collecting], (tried, mut turn): (Tried, Option<Turn<'_>>)) {
     let mut moved = match tried {
         Tried::Hit => usize::MAX,
@@ -218,7 +217,7 @@ fn end(instance: &Arc<Instance>, run: &[Collecting], (tried, mut turn): (Tried, 
             pool::let_go(leftovers);
             continue;
         }
-        // Its submission gives the file up before an engine can end it.
+        // The submission drops this reference to the file before an engine can end the slot.
         let file_and_change = slot.with(|request, owner| {
             let file = owner.file()?;
             Some((file.clone(), file.change(request)?))
@@ -227,7 +226,7 @@ fn end(instance: &Arc<Instance>, run: &[Collecting], (tried, mut turn): (Tried, 
         let engines = instance.engines();
         engines.throttle.submit(slot.clone(), file, &engines.pool, change, turn.as_mut());
     }
-    // Wakers may do anything: nothing waits for this thread by now.
+    // A waker may block: end the turn first, so that no change waits for this thread.
     drop(turn);
     for Collecting { slot, length, .. } in whole {
         slot.complete(Ok(*length), Count::InlineTogether).into_iter().for_each(pool::let_go);

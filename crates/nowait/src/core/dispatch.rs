@@ -129,8 +129,8 @@ impl Target<'_> {
         write_blocking(file, slice, offset, flags, |request| self.run_in_turn(request))
     }
 
-    /// The same, with direct I/O. A slice that does not suit the device is copied, and its copies go
-    /// to an engine, one after the other.
+    /// Writes a slice with direct I/O. A slice that does not suit the device is copied, and the
+    /// copies go to an engine, one after the other.
     fn write_direct(&self, file: &Arc<OpenFile>, direct: &Direct, slice: &[u8], offset: u64) -> (usize, Outcome) {
         let (flags, alignment) = (file.write_flags(), direct.alignment());
         let appends = flags.contains(WriteFlags::APPEND);
@@ -164,8 +164,8 @@ impl Target<'_> {
         }
     }
 
-    /// Gives a request to the engine that suits it. `turn` is that of a change of this thread, of
-    /// which this is a part.
+    /// Submits a request to the engine that suits it. If the request is a part of a change that
+    /// this thread makes, `turn` is the turn of that change.
     pub(crate) fn submit(&self, mut request: Request, notify: Notify, turn: Option<&mut Turn<'_>>) -> Arc<Slot> {
         // Before it is made ready for its device, which may move its place to that of a block.
         let change = self.file.and_then(|file| file.change(&request));

@@ -28,7 +28,8 @@ use crate::turn;
 pub(crate) enum Tried {
     /// A non-blocking attempt moved all of it.
     Hit,
-    /// An attempt moved so many bytes, or none was made. The slow route does the rest.
+    /// An attempt moved this number of bytes (0: no attempt was made). The slow route moves the
+    /// rest.
     Part(usize),
     /// A plain call ran to its end.
     Called(Result<usize, Errno>),
@@ -58,12 +59,12 @@ fn transfer(
     }
 }
 
-/// Turn of a write of which an attempt moved a part, for whoever makes the rest.
+/// Turn of a write that an attempt made in part. The engine that makes the rest takes it over.
 pub(crate) type NotNow<'f> = Option<Turn<'f>>;
 
 impl<'f> Target<'f> {
-    /// Serves a request that is no write on this thread if it should not block. What an attempt
-    /// moved stays moved.
+    /// Serves a request other than a write on this thread if it should not block. Bytes that an
+    /// attempt moved are not moved again.
     #[inline]
     pub(crate) fn try_now(&self, request: &mut Request) -> Option<Outcome> {
         let Some(file) = self.file else { return self.try_open(request) };
@@ -86,9 +87,9 @@ impl<'f> Target<'f> {
         }
     }
 
-    /// Whether an attempt that moved bytes has read all that there is. The size tells: a file that
-    /// accepts attempts ends there (`filemap_read`, mm/filemap.c). One that is smaller than what was
-    /// read bounds nothing: /dev/zero reports zero.
+    /// Returns whether a short attempt has reached the end of the file. A file that accepts
+    /// attempts ends at its size (`filemap_read`, mm/filemap.c). A size below the bytes read is no
+    /// bound: /dev/zero reports zero.
     #[cold]
     fn is_at_end(&self, file: &OpenFile, request: &Request) -> bool {
         match (request, &file.handle) {
@@ -134,7 +135,7 @@ impl<'f> Target<'f> {
         }
     }
 
-    /// As [`Target::try_now`], of a write. Those that this thread has collected come first.
+    /// As [`Target::try_now`], for a write. Writes that this thread has collected are made first.
     pub(crate) fn try_write_now(&self, request: &mut Request) -> Result<Outcome, NotNow<'f>> {
         local::do_what_is_due();
         let Some(file) = self.file else { return Err(None) };
@@ -152,7 +153,7 @@ impl<'f> Target<'f> {
         self.ended(tried).ok_or(turn)
     }
 
-    /// As [`Target::try_now`], of anything but a read.
+    /// As [`Target::try_now`], for requests other than reads and writes.
     fn try_other_now(&self, file: &OpenFile, request: &mut Request) -> Option<Outcome> {
         match request {
             // The attributes of an open file are in memory, but for file systems behind a server.
@@ -241,7 +242,7 @@ impl<'f> Target<'f> {
     }
 
     /// Writes `length` bytes on this thread if that should not block. `call` makes one attempt, or,
-    /// allowed to wait, writes to the end. Returns the turn, too, in the order of the file's
+    /// if it may wait, writes everything. Also returns the write's turn in the order of the file's
     /// changes, if bytes were moved or a plain call was made.
     #[inline]
     pub(crate) fn try_write<'o>(
@@ -263,7 +264,7 @@ impl<'f> Target<'f> {
             return NOT_NOW;
         }
         let flags = if appends { WriteFlags::APPEND } else { WriteFlags::NONE };
-        // None if it would overtake a change that began before.
+        // None if the write would overtake an earlier change.
         let Some(turn) = order.try_enter(file.span(offset, length, flags)) else { return NOT_NOW };
         if choice == Choice::Attempt {
             // Not timed: no device is waited for, and what else may take long cannot be learned

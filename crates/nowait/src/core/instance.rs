@@ -206,8 +206,8 @@ impl Nowait {
         self.0.sim().map_or_else(Instant::now, Sim::now)
     }
 
-    /// The time since 1970 by the wall clock: the system's, or that of the simulator the instance
-    /// works on. Zero where the system's clock is before 1970.
+    /// Returns the time since 1970 by the wall clock of the system, or of the instance's simulator.
+    /// Returns zero if the clock is before 1970.
     pub fn wall_clock(&self) -> Duration {
         let system = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.0.sim().map_or_else(system, Sim::wall_clock)

@@ -120,9 +120,9 @@ impl Throttle {
         Throttle { per_file, per_instance, totals: Totals::default(), line: Mutex::default() }
     }
 
-    /// Gives the slot of a change to `engine`, now or when there is room. A share of the file is
-    /// given up before the slot can end. `turn` is that of a change of this thread, of which this
-    /// is a part.
+    /// Submits the slot of a change to `engine`, now or when there is room. Drops its reference to
+    /// the file before the slot can end. If the slot is a part of a change that this thread makes,
+    /// `turn` is the turn of that change.
     pub(crate) fn submit(
         self: &Arc<Self>,
         slot: Arc<Slot>,
@@ -170,7 +170,7 @@ impl Throttle {
         Permit::new(queues, change, number, || self.clone())
     }
 
-    /// Puts a change in line; `handed_on` is the number of one that has it.
+    /// Puts a change in line. `handed_on` is its number, if it has one already.
     fn join(
         &self,
         slot: Arc<Slot>,
@@ -190,7 +190,7 @@ impl Throttle {
         let number = handed_on.unwrap_or_else(|| file.borrow().outstanding().join(change.span));
         let entry = Entry { slot, engine: engine.clone(), change, number };
         match line.files.iter_mut().find(|waiting| Arc::ptr_eq(&waiting.file, file.borrow())) {
-            // By number: one with a higher number may wait for this one.
+            // Ordered by number, since a change waits for lower numbers.
             Some(Waiting { entries, .. }) => {
                 let at = entries.partition_point(|other| other.number <= number);
                 entries.insert(at, entry);
@@ -500,8 +500,9 @@ mod loom_tests {
         });
     }
 
-    /// A thread makes a part of a write, and leaves the rest to an engine, while another submits a
-    /// write that overlaps both. Symptom: the rest was a new change, and came after the other's.
+    /// A thread makes a part of a write and leaves the rest to an engine, while another thread
+    /// submits a write that overlaps both. Symptom: the rest was a new change, and was made after
+    /// that write.
     #[test]
     fn nothing_comes_between_a_part_made_here_and_its_rest() {
         for submits_part in [0, 5] {

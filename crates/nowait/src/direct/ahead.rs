@@ -1,12 +1,12 @@
 //! Space that streams reserve ahead of direct writes, behind the end of a file, and give back.
 //!
-//! A reservation makes the file longer than what was written. The file's own length is known here:
-//! where it ended, or how far it was written since through this open file. Giving back cuts it to
-//! that, whichever of the file's streams asks. A file that has another length than the reservations
-//! gave it is left as it is: others have cut or extended it.
+//! A reservation extends the file beyond the written bytes. [`Ahead`] tracks the file's true end:
+//! the end before the reservation, or the end of later writes through this open file. Giving back
+//! cuts the file to its true end, for all its streams. If the file's size is not the one that the
+//! reservations gave it, others have cut or extended it, and giving back leaves it alone.
 //!
-//! Both calls have their turn in the order of the file's changes (`op/outstanding.rs`): neither is
-//! made beside the other, and giving back is made beside no write.
+//! Both calls take a turn in the order of the file's changes (`op/outstanding.rs`). They never run
+//! at the same time, and giving back never runs at the same time as a write.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -21,9 +21,9 @@ const NOTHING: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(crate) struct Ahead {
-    /// The file's size with what was reserved.
+    /// The file's size, reservations included.
     reserved: AtomicU64,
-    /// The file's size without. Kept while something is reserved.
+    /// The file's true end, without reservations. Maintained while something is reserved.
     end: AtomicU64,
 }
 
@@ -44,7 +44,7 @@ impl Ahead {
         let known = self.reserved.load(SeqCst);
         if known == NOTHING {
             self.end.store(0, SeqCst);
-            // Before the size is looked at: a write that ends meanwhile is seen there or here.
+            // Before the size is read: a write that ends meanwhile shows in the size or in `end`.
             self.reserved.store(0, SeqCst);
         }
         let size = sys::size(fd)?;
@@ -52,12 +52,12 @@ impl Ahead {
             self.end.fetch_max(size, SeqCst);
         }
         let reserved = sys::retry(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), offset, length));
-        // One that fails may have been made in part.
+        // A failed reservation may have extended the file.
         self.reserved.store(sys::size(fd).unwrap_or(NOTHING), SeqCst);
         reserved
     }
 
-    /// Cuts the file to its own length.
+    /// Cuts the file to its true end.
     pub(crate) fn give_back(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         let reserved = self.reserved.load(SeqCst);
         let end = self.end.load(SeqCst);

@@ -23,7 +23,7 @@ pub(crate) struct Alignment {
 /// Enough for every device met so far, and for one that says less than it needs.
 const ENOUGH: Alignment = Alignment { memory: BUF_ALIGNMENT as u32, offset: BUF_ALIGNMENT as u32 };
 
-/// Required by the page cache.
+/// Alignment for the page cache, which requires none.
 const NONE: Alignment = Alignment { memory: 1, offset: 1 };
 
 impl Alignment {
@@ -55,7 +55,8 @@ impl Alignment {
 pub(crate) struct Direct {
     memory: AtomicU32,
     offset: AtomicU32,
-    /// A request that suits every device was refused: the descriptor goes through the page cache.
+    /// True after a request that suits every device was refused. The descriptor then uses the page
+    /// cache.
     refused: AtomicBool,
     /// The same file through the page cache, opened on first use.
     cached: OnceLock<OwnedFd>,
@@ -91,21 +92,22 @@ impl Direct {
         before.0 < memory || before.1 < offset
     }
 
-    /// Whether requests go through the page cache, since the file has turned out to have no direct
-    /// I/O.
+    /// Returns whether requests go through the page cache because the file was found to have no
+    /// direct I/O.
     pub(crate) fn is_refused(&self) -> bool {
         self.refused.load(Relaxed)
     }
 
-    /// Sends this file's requests through the page cache, of all clones: one that suits every device
-    /// was answered with EINVAL. overlayfs over a file system without direct I/O takes the flag by
-    /// fcntl(2), and answers so to everything (`ovl_change_flags`, fs/overlayfs/file.c).
+    /// Sends all requests of this file and its clones through the page cache. Called after a
+    /// request that suits every device failed with EINVAL. overlayfs over a file system without
+    /// direct I/O accepts the flag by fcntl(2), and then fails every request with EINVAL
+    /// (`ovl_change_flags`, fs/overlayfs/file.c).
     pub(crate) fn refuse(&self, fd: BorrowedFd<'_>) {
         self.refused.store(true, Relaxed);
         set_direct(fd, false);
     }
 
-    /// Takes a [`Direct::refuse`] back: the request fails in any case.
+    /// Undoes [`Direct::refuse`]: the request failed through the page cache, too.
     pub(crate) fn trust(&self, fd: BorrowedFd<'_>) {
         set_direct(fd, true);
         self.refused.store(false, Relaxed);
@@ -178,7 +180,7 @@ pub(crate) fn examine(fd: BorrowedFd<'_>) -> Directness {
         })
     };
     let mut answer = read(direct.alignment().offset, ReadWriteFlags::NOWAIT);
-    // Said before anything was tried, or where `preadv2` is refused.
+    // The file has no non-blocking reads, or `preadv2` is refused. Nothing was tried yet.
     let only_waits = matches!(answer, Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM));
     let flags = if only_waits { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT };
     if only_waits {
@@ -189,7 +191,7 @@ pub(crate) fn examine(fd: BorrowedFd<'_>) -> Directness {
     }
     match (answer, found) {
         (Err(Errno::INVAL), _) => give_up(fd),
-        // Also of a file that is empty, or for writing only.
+        // This includes files that are empty or open for writing only.
         (_, Directness::Granted { direct, .. }) => Directness::Granted { direct, only_waits },
         (_, other) => other,
     }
@@ -201,7 +203,7 @@ fn give_up(fd: BorrowedFd<'_>) -> Directness {
     Directness::Refused
 }
 
-/// Changes the way of a descriptor that had the other one: neither call can fail then.
+/// Sets or clears `O_DIRECT`. The descriptor had the other state before, so the calls cannot fail.
 fn set_direct(fd: BorrowedFd<'_>, direct: bool) {
     if let Ok(mut flags) = rustix::fs::fcntl_getfl(fd) {
         flags.set(OFlags::DIRECT, direct);

@@ -14,9 +14,9 @@ use crate::op::{Done, OpenFile, Outcome, Request, Step, Transfer, step};
 use crate::sys::{self, Wait, WriteFlags};
 
 /// Runs a request of a file with direct I/O to its end on this thread. `plain` makes the plain
-/// calls of one that suits the device; an EINVAL of it shows that the device needs more than it
-/// said. An EINVAL of one that suits every device shows that the file has no direct I/O, if the page
-/// cache then serves it: that is remembered.
+/// calls of a request that suits the device. If it fails with EINVAL, the device needs a larger
+/// alignment than it reported. If a request that suits every device fails with EINVAL and the page
+/// cache then serves it, the file has no direct I/O; this is remembered.
 pub(crate) fn run(
     file: &OpenFile,
     direct: &Direct,
@@ -62,11 +62,11 @@ pub(crate) fn run(
         let turn = matches!(request, Request::Write(..)).then(|| direct.beside());
         let outcome = plain(request);
         drop(turn);
-        // Of a sync, too: overlayfs answers so to everything.
+        // Includes syncs: overlayfs fails every call with EINVAL.
         let may_give_up = learns || matches!(request, Request::Sync { .. } | Request::SyncRange { .. });
         if may_give_up && matches!(outcome, Err(Errno::INVAL)) {
-            // Says nothing of the device if the kernel cut the write inside a block, at the limit on
-            // sizes of files (`generic_write_check_limits`, fs/read_write.c), before that was refused.
+            // EINVAL proves nothing about the device if the kernel cut the write inside a block, at
+            // the limit on file sizes (`generic_write_check_limits`, fs/read_write.c).
             match request {
                 Request::Write(transfer, flags) if learns && crosses_size_limit(transfer) => {
                     return write_edges(file, direct, transfer, *flags);
@@ -86,7 +86,7 @@ pub(crate) fn run(
             }
         }
         if gave_up && outcome.is_err() {
-            // The request was wrong, not the way.
+            // The page cache refused it, too: the request is invalid.
             direct.trust(file.handle.descriptor()?);
         }
         return outcome;
@@ -114,7 +114,7 @@ fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags:
         let alignment = direct.alignment();
         let block = u64::from(alignment.offset);
         let (position, left) = (transfer.position(), transfer.left());
-        // As far as the kernel would take it, whose answer to the rest says why.
+        // Up to the size limit. The kernel's error for the rest is then the reason.
         let room = sys::below_size_limit(position).and_then(|room| usize::try_from(room).ok());
         let left = room.map_or(left, |room| room.min(left));
         let inside = (position % block) as usize;

@@ -215,9 +215,9 @@ pub(crate) fn write_coalesced<'r>(
     unsafe { sys::write_at(fd, &segments, offset, flags, Wait::Allowed) }
 }
 
-/// Makes one call for the writes of several slots, each of which continues the one before it; none
-/// (EAGAIN) if one of them was abandoned. Asked for once they are in the order of their file's
-/// changes: one that was abandoned before is never made, and one that is made is known there.
+/// Makes one call for the writes of several adjacent slots; none (EAGAIN) if one of them was
+/// abandoned. Call this after the writes have entered the order of their file's changes. So a write
+/// that was abandoned before is never made, and a write that is made is registered.
 pub(crate) fn write_slots<'s>(
     handle: &Handle,
     slots: impl ExactSizeIterator<Item = &'s Slot>,
@@ -311,7 +311,7 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
         Request::Allocate { mode, offset, length } => {
             sys::allocate(fd()?, *mode, *offset, *length).map(|()| Done::Nothing)
         }
-        // Of direct I/O (`direct/run.rs`).
+        // Only files with direct I/O have these (`direct/run.rs`).
         Request::ReserveAhead { .. } | Request::GiveBack => Err(Errno::OPNOTSUPP),
         Request::Rename { from, to, replace } => {
             sys::rename((from.dir(), &from.path), (to.dir(), &to.path), *replace).map(|()| Done::Nothing)
@@ -348,17 +348,17 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
     }
 }
 
-/// Answers an open with its descriptor.
+/// Returns the outcome of an open.
 fn opened(fd: OwnedFd) -> Outcome {
     let directness = direct::examine(fd.as_fd());
     Ok(Owned::Opened(Handle::Descriptor(fd), directness).into())
 }
 
-/// Opens a file past the page cache, where it can be; else through it.
+/// Opens a file for direct I/O if its file system has it, else for the page cache.
 ///
-/// `open(2)` knows whether it can; `fcntl(2)` asks the upper layer of an overlay only. A file that is
-/// not there is created without the flag: an open that the flag fails has created it (`do_open`,
-/// fs/namei.c), which must not show.
+/// `open(2)` fails if the file system has no direct I/O; `fcntl(2)` does not ask the layers of an
+/// overlay. A new file is created without `O_DIRECT`: an open that fails because of the flag has
+/// created the file already (`do_open`, fs/namei.c).
 fn open_direct(path: &PathAt, flags: OFlags, mode: Mode) -> Outcome {
     let open = |flags| sys::open(path.dir(), &path.path, flags, mode);
     let tried = match flags.contains(OFlags::EXCL) {
@@ -367,7 +367,7 @@ fn open_direct(path: &PathAt, flags: OFlags, mode: Mode) -> Outcome {
     };
     let fd = match tried {
         Ok(fd) => return opened(fd),
-        // The next open says what counts of any other failure.
+        // Any other error than that of `O_DIRECT` is the next open's, too.
         Err(_) => open(flags)?,
     };
     if matches!(tried, Err(Errno::INVAL)) || sys::make_direct(fd.as_fd()).is_err() {

@@ -1,5 +1,5 @@
-//! The rest of `std::fs::File`: metadata, permissions, times, locks, and descriptors that come and
-//! go. Locks of ranges, which std lacks, are beside those of whole files.
+//! The rest of `std::fs::File`: metadata, permissions, times, locks, and conversions from and to
+//! descriptors. Also locks of ranges, which std lacks.
 //!
 //! `unsafe` here: a descriptor lent to std for one call.
 
@@ -25,9 +25,9 @@ use crate::sys;
 /// Kind of a range's lock; see [`File::try_lock_range`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeLock {
-    /// Any number of opens may have it at a time. The file has to be open for reading.
+    /// Several opens may hold it at a time. The file has to be open for reading.
     Shared,
-    /// One open alone may have it. The file has to be open for writing.
+    /// Only one open may hold it. The file has to be open for writing.
     Exclusive,
 }
 
@@ -67,7 +67,7 @@ impl File {
             if owner.is_some() || group.is_some() {
                 fchown(fd, owner, group)?;
             }
-            // Last, since a change of the owner takes bits from the mode (chown(2)).
+            // Last, since a change of owner clears bits of the mode (chown(2)).
             to_std(fd).set_permissions(other.permissions())
         })
     }
@@ -118,36 +118,38 @@ impl File {
 
     /// Tries to lock `length` bytes from `offset`; returns whether it did. A length of zero means
     /// everything from `offset` on, however far the file grows. The bytes need not exist. A part
-    /// that this open has locked already changes its kind, without a moment in between.
+    /// that this open has locked already changes its kind, without being unlocked in between.
     ///
-    /// The lock is one of an *open file description* (`F_OFD_SETLK`, Linux 3.15):
+    /// The lock belongs to an *open file description* (`F_OFD_SETLK`, Linux 3.15):
     ///
-    /// * It excludes other opens of the file, in this process or another, and record locks by
-    ///   `fcntl(2)`, those of this process too. It does not exclude reads and writes, nor
-    ///   [`try_lock`](File::try_lock).
+    /// * It excludes locks through other opens of the file, in this process or another, and record
+    ///   locks by `fcntl(2)`, including those of this process. It does not exclude reads and
+    ///   writes, nor [`try_lock`](File::try_lock).
     /// * Clones of this file, duplicates of its descriptor and forked children share it: each may
     ///   unlock it. It ends with [`unlock_range`](File::unlock_range), or when the last of them is
-    ///   closed. Closing another open of the file leaves it, unlike record locks.
+    ///   closed. Unlike a record lock, it survives the close of another open of the file.
     ///
-    /// Does not wait for the lock, and has no form that waits, as [`try_lock`](File::try_lock).
+    /// The call never waits for the lock. As with [`try_lock`](File::try_lock), there is no form
+    /// that does.
     ///
     /// # Errors
     /// [`ErrorKind::PermissionDenied`](crate::ErrorKind::PermissionDenied) if the file is not open
-    /// for what the kind needs, [`ErrorKind::InvalidRange`](crate::ErrorKind::InvalidRange) beyond
-    /// `i64::MAX`, [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`,
+    /// for reading (shared) or writing (exclusive),
+    /// [`ErrorKind::InvalidRange`](crate::ErrorKind::InvalidRange) beyond `i64::MAX`,
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`,
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator, and those of
-    /// `fcntl(2)`: `ENOLCK` where the system has no lock left, or the file system has none.
+    /// `fcntl(2)`: `ENOLCK` if the system has no lock left, or the file system has no locks.
     pub fn try_lock_range(&self, kind: RangeLock, offset: u64, length: u64) -> Result<bool> {
         match self.of_range(offset, length, |fd| sys::lock_range(fd, kind.raw(), offset, length)) {
             Ok(()) => Ok(true),
-            // fcntl(2) names both.
+            // fcntl(2) documents both errnos for a conflict.
             Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
             Err(errno) => Err(self.lock_error(errno, offset, length)),
         }
     }
 
-    /// Unlocks `length` bytes from `offset`; a length of zero means everything from there on. Bytes
-    /// that are not locked stay so. What is left of a longer lock on either side stays locked.
+    /// Unlocks `length` bytes from `offset`; a length of zero means everything from there on. The
+    /// bytes need not be locked. The parts of a longer lock outside the range stay locked.
     ///
     /// # Errors
     /// As [`File::try_lock_range`].
@@ -156,12 +158,11 @@ impl File {
         unlocked.map_err(|errno| self.lock_error(errno, offset, length))
     }
 
-    /// Returns whether another open has a lock that [`File::try_lock_range`] would meet. Takes no
-    /// lock, and does not see those of this open. By the time that it returns the answer may be
-    /// another one.
+    /// Returns whether a lock of another open would make [`File::try_lock_range`] fail. It takes no
+    /// lock, and ignores locks of this open. The answer may be outdated when the call returns.
     ///
     /// # Errors
-    /// As [`File::try_lock_range`], except that the file may be open for anything.
+    /// As [`File::try_lock_range`], except that the file may be open for reading or writing.
     pub fn is_range_locked(&self, kind: RangeLock, offset: u64, length: u64) -> Result<bool> {
         let locked = self.of_range(offset, length, |fd| sys::is_range_locked(fd, kind.raw(), offset, length));
         locked.map_err(|errno| self.lock_error(errno, offset, length))
@@ -243,10 +244,10 @@ impl AsFd for File {
     }
 }
 
-/// As of [`AsFd`]. The number is good while the file is open, and must not be closed.
+/// As [`AsFd`]. The number is valid while the file is open. Do not close it.
 ///
 /// # Panics
-/// For a file of a simulator, which has none.
+/// For a file of a simulator, which has no descriptor.
 impl AsRawFd for File {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()

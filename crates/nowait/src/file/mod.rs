@@ -41,9 +41,9 @@ pub enum DirectIo {
     /// Not requested: reads and writes use the page cache.
     NotAsked,
     /// Requested and refused: the file is in memory (tmpfs), or its file system has no direct I/O
-    /// (squashfs, erofs with compression, an overlay over one of these). A file that was granted
-    /// direct I/O becomes one of these if it answers EINVAL to a request that suits every device:
-    /// the page cache serves that request and all later ones.
+    /// (squashfs, erofs with compression, an overlay over one of these). `Granted` becomes
+    /// `Refused` when a request that suits every device fails with EINVAL: the page cache serves
+    /// that request and all later ones.
     Refused,
     /// Granted. Requests whose memory address, and whose offset and length, are multiples of these
     /// go to the device unchanged.
@@ -488,8 +488,8 @@ mod tests {
         }
     }
 
-    /// Symptom: a file that answers EINVAL to every direct request, after it was granted direct I/O,
-    /// failed all its operations for good.
+    /// Symptom: all operations failed on a file that was granted direct I/O, but fails every direct
+    /// request with EINVAL.
     #[test]
     fn a_request_that_suits_every_device_and_is_refused_ends_direct_io() {
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -500,7 +500,7 @@ mod tests {
         let open = &file.0.open;
         let (direct, fd) = (open.direct.as_ref().unwrap(), file.descriptor().unwrap());
         let is_direct = || rustix::fs::fcntl_getfl(fd).unwrap().contains(OFlags::DIRECT);
-        // As on a file system that has no direct I/O.
+        // Behaves like a file system that has no direct I/O.
         let run = |request: &mut Request, wrong: bool| {
             direct::run(open, direct, request, |request| match is_direct() || wrong {
                 true => Err(Errno::INVAL),
@@ -508,11 +508,11 @@ mod tests {
             })
         };
         let whole_page = || Request::Read(Transfer::new(Memory::Buf(Buf::uncleared(PAGE).unwrap()), 0));
-        // Where the page cache refuses it, too, the request is wrong.
+        // If the page cache refuses it, too, the request is wrong.
         assert_eq!(run(&mut whole_page(), true).unwrap_err(), Errno::INVAL);
         assert_eq!(run(&mut Request::Sync { data_only: true }, true).unwrap_err(), Errno::INVAL);
         assert!(is_direct() && matches!(file.direct(), DirectIo::Granted { .. }));
-        // In flight before it is known: widened to blocks.
+        // Widened to blocks before the file is known to have no direct I/O.
         let mut early = Request::Read(Transfer::new(Memory::Vec(vec![0; 5000]), 3));
         if let Request::Read(transfer) = &mut early {
             open.align(direct.alignment(), transfer, Direction::Read).unwrap();

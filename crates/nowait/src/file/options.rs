@@ -182,7 +182,7 @@ fn open_error(errno: Errno, path: &Arc<Path>) -> Error {
         Errno::INVAL => {
             error.with_detail("say read, write or append, and what goes with them, as for std::fs::OpenOptions")
         }
-        // It was opened, and can do nothing with its file (`sys::check`).
+        // The open succeeded, but the descriptor neither reads nor writes (`sys::check`).
         Errno::BADF => error.of_kind(ErrorKind::InvalidInput).with_advice(OPENED_AS_PATH),
         _ => error,
     }

@@ -1,5 +1,5 @@
-//! Copies a file to another name: `std::fs::copy`, but for two of its faults. A signal that
-//! interrupts a call does not end the copy, and a file is not emptied by a copy to itself.
+//! Copies a file to another name, as `std::fs::copy` does, with two differences. A signal that
+//! interrupts a call does not end the copy, and a copy of a file to itself does not empty the file.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,16 +10,16 @@ use rustix::io::Errno;
 
 use crate::sys::{self, retry};
 
-/// Result of a copy that no call has refused.
+/// Result of a copy in which no system call failed.
 pub(super) enum Copied {
     Bytes(u64),
-    /// Nothing was changed, for this reason.
+    /// The copy was refused for this reason, and nothing was changed.
     Refused(&'static str),
 }
 
 /// Most bytes of one `copy_file_range(2)`.
 const RANGE_BYTES_MAX: usize = 1 << 30;
-/// Bytes of one read and write, where the kernel does not copy.
+/// Bytes of one read and write, for files that the kernel does not copy.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// Copies contents and permissions of the regular file `from`. Blocks.
@@ -34,7 +34,7 @@ pub(super) fn copy(from: &Path, to: &Path) -> io::Result<Copied> {
         return Ok(NO_FILE);
     }
     let mode = Mode::from_raw_mode(stat.st_mode);
-    // Not cut to nothing before both are known to be different files.
+    // Without `O_TRUNC`: source and target may be the same file.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
     let target = retry(|| rustix::fs::open(to, flags, mode))?;
     let old = retry(|| rustix::fs::fstat(&target))?;
@@ -43,7 +43,7 @@ pub(super) fn copy(from: &Path, to: &Path) -> io::Result<Copied> {
     }
     if FileType::from_raw_mode(old.st_mode) == FileType::RegularFile {
         retry(|| rustix::fs::ftruncate(&target, 0))?;
-        // One that existed has its own mode, and a new one has less than asked for, by the umask.
+        // An existing file has another mode, and the umask has reduced that of a new file.
         retry(|| rustix::fs::fchmod(&target, mode))?;
     }
     Ok(Copied::Bytes(contents(&source, &target)?))
@@ -54,12 +54,13 @@ fn contents(source: &OwnedFd, target: &OwnedFd) -> Result<u64, Errno> {
     let mut copied = 0;
     loop {
         match retry(|| rustix::fs::copy_file_range(source, None, target, None, RANGE_BYTES_MAX)) {
-            // Files in /proc say that they are empty; a read tells. (Linux 5.6 to 5.18 answer so
-            // for other files, too.)
+            // Files in /proc report a size of zero, so read them. (Linux 5.6 to 5.18 return 0 for
+            // other files, too.)
             Ok(0) if copied == 0 => break,
             Ok(0) => return Ok(copied),
             Ok(n) => copied += n as u64,
-            // No such call, for these files, or at all. What else is wrong, a write reports.
+            // The call is missing, or does not serve these files. Reads and writes return any other
+            // error again.
             Err(_) if copied == 0 => break,
             Err(errno) => return Err(errno),
         }

@@ -55,11 +55,11 @@ impl DirEntry {
         self.file_type
     }
 
-    /// Returns size, times, type and permissions, on the instance that listed the directory; a link
-    /// is not followed ([`symlink_metadata`]).
+    /// Returns size, times, type and permissions, through the instance that listed the directory.
+    /// Does not follow a symbolic link ([`symlink_metadata`]).
     ///
     /// # Errors
-    /// Those of [`symlink_metadata`]: the entry may be gone by now.
+    /// Those of [`symlink_metadata`]: the entry may have been removed since.
     pub fn metadata(&self) -> Operation<'_, Result<Metadata>> {
         self.nowait.symlink_metadata(&self.path)
     }
@@ -235,16 +235,14 @@ pub fn canonicalize(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf
     Nowait::shared().canonicalize(path)
 }
 
-/// Copies a file with its permissions, and returns the number of bytes. The kernel copies, or
-/// shares the blocks where the file system can (`copy_file_range(2)`). An existing file is cut to
-/// nothing first. Nothing is durable yet.
+/// Copies a file with its permissions, and returns the number of bytes. The kernel copies the data,
+/// or shares the blocks if the file system can (`copy_file_range(2)`). An existing file is
+/// truncated first. Nothing is durable yet.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidInput`] if both names lead to one file, which
-/// then stays as it was, or if `from` is a device, FIFO or socket;
-/// [`ErrorKind::IsADirectory`] for a directory. Those of `open(2)`
-/// and `copy_file_range(2)`. [`ErrorKind::Unsupported`] on a
-/// simulator.
+/// [`ErrorKind::InvalidInput`] if both names lead to the same file, which is then unchanged, or if
+/// `from` is a device, FIFO or socket; [`ErrorKind::IsADirectory`] for a directory. Those of
+/// `open(2)` and `copy_file_range(2)`. [`ErrorKind::Unsupported`] on a simulator.
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<u64>> {
     Nowait::shared().copy(from, to)
 }
@@ -274,12 +272,12 @@ pub fn write(path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'static, R
     Nowait::shared().write(path, data)
 }
 
-/// Replaces the contents of a file, or creates it: whoever opens it, also after a crash, finds the
-/// old contents or the new, whole. Durable when this is ready.
+/// Replaces the contents of a file, or creates the file. Readers see all of the old contents or all
+/// of the new, even after a crash. Durable when this is ready.
 ///
 /// The data is written to a file with a temporary name in the same directory, synced, and renamed;
-/// then the directory is synced. The new file has the mode of a new one (0o666 less the umask), and
-/// is not a link if the old one was. [`AtomicOptions`] keeps mode and owner, or leaves out the syncs.
+/// then the directory is synced. The new file has the mode 0o666 less the umask. A symbolic link is
+/// replaced by the file. [`AtomicOptions`] can keep mode and owner, or omit the syncs.
 ///
 /// # Errors
 /// Those of the steps. Unless the last one failed, the old contents are untouched and the temporary
@@ -573,7 +571,7 @@ fn call<'n, T: Send + 'static>(
     Operation::new(On::Paths(&nowait.0), Request::Call(Box::new(call)), called)
 }
 
-/// As [`call`], with two paths; `conclude` makes the answer.
+/// As [`call`], with two paths. `conclude` converts the answer.
 fn on_two<'n, T: Send + 'static, A>(
     nowait: &'n Nowait,
     operation: ErrorOp,
@@ -614,8 +612,8 @@ fn entries(path: &Path) -> io::Result<Vec<(PathBuf, FileType)>> {
     Ok(entries)
 }
 
-/// Concludes a list of entries. A thread of the pool must not have a share of the instance, which
-/// waits for its threads when it is dropped.
+/// Converts a list of entries, on the caller's thread. A pool thread must not hold a reference to
+/// the instance, since dropping the last one waits for the pool's threads.
 fn with_instance(answer: Answer<'_>) -> Result<Vec<DirEntry>> {
     let On::Paths(instance) = answer.on else { unreachable!("a directory is listed by its path") };
     let nowait = Nowait(instance.clone());
@@ -627,8 +625,8 @@ fn with_instance(answer: Answer<'_>) -> Result<Vec<DirEntry>> {
 /// Reads a file from its start to its end, which may lie elsewhere than `length` by now, or (in
 /// /proc) always has.
 async fn read_whole(file: &File, length: usize) -> Result<Vec<u8>> {
-    /// Bytes of the first request at least. A file of the kernel may report a size of zero, and give
-    /// its contents to one read from its start only (`proc_dointvec`, kernel/sysctl.c).
+    /// Minimum bytes of the first request. A file in /proc may report a size of zero, and return
+    /// its contents only to one read at offset 0 (`proc_dointvec`, kernel/sysctl.c).
     const FIRST_BYTES_MIN: usize = 4 << 10;
     /// Bytes of each further request, when the end is not where `fstat(2)` said.
     const MORE_BYTES: usize = 64 << 10;
@@ -659,8 +657,7 @@ fn named(nowait: &Nowait, request: Request) -> Operation<'_, Result<()>> {
     Operation::new(On::Paths(&nowait.0), request, concluded)
 }
 
-/// What EBUSY means for a name (`rename(2)`, `unlink(2)`): nothing that has the file open is in the
-/// way.
+/// Advice for EBUSY of a name (`rename(2)`, `unlink(2)`). Open files do not cause it.
 const MOUNTED: &str = "something is mounted on one of the names, as containers do with single files (findmnt shows \
                        it); unmount it, or change the file in place (fs::write)";
 
@@ -687,7 +684,7 @@ fn concluded(Answer { outcome, request, .. }: Answer<'_>) -> Result<()> {
     })
 }
 
-/// Why a rename that must not replace anything cannot be made, and what to do.
+/// Advice for a rename that must not replace anything, where no call can make it.
 const NO_RENAME_NEW: &str =
     "renameat2(2) is refused here, and no link can take its place (a directory has none); use rename";
 

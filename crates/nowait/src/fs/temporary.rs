@@ -15,8 +15,8 @@ use crate::file::{File, OpenOptions};
 use crate::operation::Steps;
 use crate::sys::fork_generation;
 
-/// How a file is replaced as a whole: [`fs::write_atomic`](super::write_atomic) and
-/// [`AtomicWriter`](crate::stream::AtomicWriter) with other than their defaults.
+/// Options for replacing a file as a whole with [`fs::write_atomic`](super::write_atomic) and
+/// [`AtomicWriter`](crate::stream::AtomicWriter).
 ///
 /// ```
 /// # fn main() -> nowait::Result<()> {
@@ -42,24 +42,24 @@ impl Default for AtomicOptions {
 }
 
 impl AtomicOptions {
-    /// A new file's mode and owner, and durable.
+    /// Returns the defaults: mode and owner of a new file, and durable.
     pub fn new() -> Self {
         AtomicOptions { keep_mode_and_owner: false, durable: true }
     }
 
-    /// The new file gets mode, owner and group of the regular file that it replaces, if there is
-    /// one (of the file that a symbolic link leads to); until then only its owner may open it. ACLs,
-    /// extended attributes and further links are not kept. Default: false, mode 0o666 less the
-    /// umask.
+    /// Keeps mode, owner and group of the regular file that is replaced, if there is one. For a
+    /// symbolic link these are taken from its target. Only this process's user can open the new
+    /// file before they are set. ACLs, extended attributes and further links are not kept. Default:
+    /// false, mode 0o666 less the umask.
     pub fn keep_mode_and_owner(&mut self, keep: bool) -> &mut Self {
         self.keep_mode_and_owner = keep;
         self
     }
 
-    /// The contents are synced before the file has its name, and the directory afterwards. Default:
-    /// true. Without, nothing is durable when it is ready: whoever opens the file still finds the
-    /// old contents or the new, whole, while the system runs; after a crash of the system the file
-    /// may have either, a part of the new, or nothing.
+    /// Syncs the contents before the file gets its name, and the directory afterwards. Default:
+    /// true. If false, nothing is durable when the replacement is ready. Readers still see all of
+    /// the old contents or all of the new while the system runs. After a crash of the system the
+    /// file may have the old contents, the new, a part of the new, or none.
     pub fn durable(&mut self, durable: bool) -> &mut Self {
         self.durable = durable;
         self
@@ -73,12 +73,12 @@ impl AtomicOptions {
         self.write_in(Nowait::shared(), path, data)
     }
 
-    /// As [`write`](AtomicOptions::write), on an instance.
+    /// As [`write`](AtomicOptions::write), on the given instance.
     ///
     /// # Errors
     /// As [`fs::write_atomic`](super::write_atomic). With
-    /// [`keep_mode_and_owner`](AtomicOptions::keep_mode_and_owner) also those of `stat(2)` of the old
-    /// file, [`ErrorKind::PermissionDenied`] where this process may not give a file that owner, and
+    /// [`keep_mode_and_owner`](AtomicOptions::keep_mode_and_owner) also those of `stat(2)` on the
+    /// old file, [`ErrorKind::PermissionDenied`] if this process may not set that owner, and
     /// [`ErrorKind::Unsupported`] on a simulator.
     pub fn write_in<'n>(
         &self,
@@ -94,7 +94,7 @@ impl AtomicOptions {
         })
     }
 
-    /// The file whose mode and owner are kept.
+    /// Returns the metadata of the file whose mode and owner are kept, if any.
     async fn model(&self, nowait: &Nowait, path: &Path) -> Result<Option<Metadata>> {
         if !self.keep_mode_and_owner {
             return Ok(None);
@@ -107,10 +107,10 @@ impl AtomicOptions {
     }
 }
 
-/// Creates a file of its own in a path's directory.
+/// Creates a new file with a temporary name in a path's directory.
 pub(crate) async fn create_beside(nowait: &Nowait, path: &Path, options: AtomicOptions) -> Result<(File, Temporary)> {
     const TRIES: u32 = 8;
-    // Others may be those that the old file was kept from.
+    // The old file's mode may exclude users whom the default mode would let read the new file.
     let mode = if options.model(nowait, path).await?.is_some() { 0o600 } else { 0o666 };
     for last in (0..TRIES).rev() {
         let (directory, temporary) = beside(path)?;
@@ -134,7 +134,7 @@ pub(crate) async fn create_beside(nowait: &Nowait, path: &Path, options: AtomicO
     unreachable!("the last try returns")
 }
 
-/// The name of a file that is to replace another. Dropped, it is removed, by a thread of the pool.
+/// The temporary name of a file that is to replace another. Drop removes it, on a pool thread.
 pub(crate) struct Temporary {
     nowait: Nowait,
     /// None once it is gone.
@@ -146,8 +146,8 @@ pub(crate) struct Temporary {
 }
 
 impl Temporary {
-    /// Gives `file`, which was `written`, the name `path`, as the options say. After an error the file
-    /// is gone, unless it has the name already.
+    /// Renames `file` to `path`, as the options say; `written` is the result of writing it. After
+    /// an error before the rename the file is removed.
     pub(crate) async fn replace(mut self, file: File, path: &Path, written: Result<()>) -> Result<()> {
         let (nowait, options) = (self.nowait.clone(), self.options.clone());
         let temporary = self.path.clone().unwrap_or_default();

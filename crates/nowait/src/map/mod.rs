@@ -326,8 +326,8 @@ fn map(file: &File, range: impl RangeBounds<u64>, access: Access) -> Result<Map>
         None => failed,
     })?;
     let (start, end) = bounds(range);
-    // A file of the kernel may report a size of zero whatever it contains, and give nothing to a
-    // short read.
+    // A file in /proc may report a size of zero whatever it contains, and return nothing to a short
+    // read.
     if size == 0 && end != Some(start) && file.read_into(&mut [0; 4096], 0).is_ok_and(|n| n > 0) {
         let error = Error::new(ErrorOp::Map, ErrorKind::Unsupported).at(&file.0.path);
         return Err(error.with_advice("it has contents, but reports a size of zero; read it instead"));

@@ -1,14 +1,14 @@
-//! tokio's paused clock is held while operations are under way (feature `tokio-test-util`).
+//! Stops tokio's paused clock while operations are in flight (feature `tokio-test-util`).
 //!
 //! A paused clock (`tokio::time::pause`) jumps to the next timer when its runtime has nothing to
-//! run, so that a timeout ends before an operation that waits for its device. The exception is a
-//! runtime in which a blocking task runs: operations of `tokio::fs` are such tasks. Here one
-//! blocking task of a runtime stands for all operations that were begun there.
+//! run. So a timeout would expire before an operation that waits for its device. The clock does not
+//! jump while the runtime runs a blocking task, as operations of `tokio::fs` are. Here one blocking
+//! task of a runtime stands for all operations that were begun in that runtime.
 
 #[cfg(feature = "tokio-test-util")]
 pub(super) use self::held::Held;
 
-/// Holds the clock of the runtime that this thread is in, if that is paused, until it is dropped.
+/// Stops the clock of this thread's runtime until it is dropped, if the clock is paused.
 #[cfg(not(feature = "tokio-test-util"))]
 pub(super) struct Held;
 
@@ -41,14 +41,14 @@ mod held {
     }
 
     thread_local! {
-        /// That of the runtime that this thread was in last.
+        /// Blocking task of the runtime that this thread was in last.
         static KNOWN: RefCell<Weak<Blocking>> = const { RefCell::new(Weak::new()) };
-        /// That of the operation whose callback runs here: what the callback begins goes on for it.
+        /// Blocking task of the operation whose callback runs here. Operations that the callback
+        /// begins share it.
         static FOLLOWED: RefCell<Option<Arc<Blocking>>> = const { RefCell::new(None) };
     }
 
-    /// Holds the clock of the runtime that this thread is in, if that is paused, until it is
-    /// dropped.
+    /// Stops the clock of this thread's runtime until it is dropped, if the clock is paused.
     pub(in super::super) struct Held(Option<Arc<Blocking>>);
 
     impl Held {
@@ -56,7 +56,7 @@ mod held {
             let Ok(runtime) = Handle::try_current() else {
                 return Held(FOLLOWED.try_with(|followed| followed.borrow().clone()).unwrap_or_default());
             };
-            // Others have no clock that can be paused.
+            // Only current-thread runtimes have a clock that can be paused.
             if runtime.runtime_flavor() != RuntimeFlavor::CurrentThread || !is_paused() {
                 return Held(None);
             }
@@ -82,7 +82,8 @@ mod held {
         }
     }
 
-    /// tokio does not tell; a running clock is that of std.
+    /// Returns whether tokio's clock is paused. tokio has no call for this: a running clock equals
+    /// std's.
     fn is_paused() -> bool {
         let before = std::time::Instant::now();
         let told = tokio::time::Instant::now().into_std();

@@ -125,12 +125,12 @@ impl OpenFile {
         }
     }
 
-    /// Whether reads and writes go past the page cache now.
+    /// Returns whether reads and writes bypass the page cache now.
     pub(crate) fn is_direct(&self) -> bool {
         self.direct.as_ref().is_some_and(|direct| !direct.is_refused())
     }
 
-    /// Whether the file has turned out to have no direct I/O, when it was opened or since.
+    /// Returns whether the file was found to have no direct I/O, at its open or later.
     pub(crate) fn refuses_direct(&self) -> bool {
         self.direct_refused || self.direct.as_ref().is_some_and(Direct::is_refused)
     }
@@ -257,9 +257,9 @@ impl OpenFile {
             // The bytes that are cut off, or that a longer file gains.
             Request::SetLen(length) => Change::of(Span { start: *length, end: u64::MAX }),
             Request::Allocate { offset, length, .. } => Change::of(Span::new(*offset, *length)),
-            // Beside no other that changes the file's length.
+            // Overlaps every change of the file's length.
             Request::ReserveAhead { offset, .. } => Change::of(Span { start: *offset, end: u64::MAX }),
-            // It depends on all that was written where the file ends by then.
+            // Overlaps every write: each may move the file's true end.
             Request::GiveBack => Change::of(Span { start: 0, end: u64::MAX }),
             _ => return None,
         })
@@ -321,9 +321,9 @@ impl OpenFile {
         }
     }
 
-    /// Takes note of an answer, whether or not anyone waits for it: of lost data that it reports,
-    /// and of the file's length. Before the change's turn ends. (Not of attempts, which report no
-    /// error, and move nothing past the page cache.)
+    /// Records lost data and the file's length from an answer, whether or not a caller waits for
+    /// it. Call this before the change's turn ends. (Attempts need no call: they report no error,
+    /// and never bypass the page cache.)
     pub(crate) fn note_answer(&self, request: &Request, outcome: &Outcome) {
         self.record_writeback_error(request, outcome);
         match request {

@@ -7,9 +7,10 @@
 //! nothing waits in a circle. Of those that have gone on no two overlap: they lie by position, and
 //! a span overlaps one of them only if it does the last that begins before the span's end.
 //!
-//! **Whole.** Every change that the kernel has is here, whichever thread makes the call: one that a
-//! thread makes itself lies here as its [`Turn`]. If the call takes a part, the rest goes to an
-//! engine under the same number ([`Turn::hand_on`]), so that no other change comes between the two.
+//! **Whole.** Every change that the kernel has is registered here, whichever thread makes the call.
+//! A change that a thread makes itself is registered as its [`Turn`]. If the call completes only a
+//! part, the rest goes to an engine under the same number ([`Turn::hand_on`]), so that no other
+//! change comes between the two.
 //!
 //! **Bytes.** Those of writes on their way are counted here, under the same lock. The throttle
 //! bounds them.
@@ -76,7 +77,7 @@ pub(crate) struct OnTheirWay {
 
 #[derive(Default)]
 pub(crate) struct Outstanding {
-    /// [`OnTheirWay`]: written under the lock, and read without.
+    /// [`OnTheirWay`]: written under the lock, and read without the lock.
     bytes: AtomicU64,
     alone: AtomicBool,
     changes: Mutex<Changes>,
@@ -88,7 +89,7 @@ pub(crate) struct Outstanding {
 struct Changes {
     /// Changes that have gone on, by position.
     begun: VecDeque<Live>,
-    /// Changes that wait, by number; those of one number by position.
+    /// Waiting changes, ordered by number and then by position.
     waiting: VecDeque<Live>,
     next: u64,
     /// A thread gives a change to its engine that waited in a line. Those that come later and need
@@ -151,7 +152,7 @@ impl Changes {
         live
     }
 
-    /// Puts a change back among those that wait.
+    /// Puts a change back among the waiting changes.
     fn step_back(&mut self, live: Live) {
         let at = self.waiting.partition_point(|other| other.key() < live.key());
         self.waiting.insert(at, live);
@@ -331,13 +332,13 @@ impl Outstanding {
         }
     }
 
-    /// Begins a change that this thread makes, unless it would have to wait for another.
+    /// Begins a change that this thread makes; none if it would have to wait for another change.
     #[inline]
     pub(crate) fn try_enter(&self, span: Span) -> Option<Turn<'_>> {
         self.go_on_here(&mut self.changes(), span)
     }
 
-    /// Begins a change that this thread makes, once it need not wait for another.
+    /// Waits until a change that this thread makes may begin, and begins it.
     #[inline]
     pub(crate) fn enter(&self, span: Span) -> Turn<'_> {
         let mut changes = self.changes();
@@ -412,18 +413,18 @@ impl Outstanding {
     }
 }
 
-/// A thread's turn to make a change, which ends with this.
+/// A thread's turn to make a change. Drop ends the turn.
 #[must_use = "the change is outstanding while this lives"]
 pub(crate) struct Turn<'o> {
     outstanding: &'o Outstanding,
-    /// Its span is empty once all of it was handed on.
+    /// The change. Its span is empty after all of it was handed on.
     live: Live,
 }
 
 impl Turn<'_> {
-    /// Leaves `span`, a part of this change, to be made by an engine: it waits in a line from here
-    /// on, under the number that this returns. Bytes before it have been made, those behind it stay
-    /// this thread's. Call it with nothing locked.
+    /// Leaves `span`, a part of this change, to an engine. It waits in line from now on, under the
+    /// number that this returns. Bytes before `span` have been written; bytes behind it remain in
+    /// this turn. Call this without any lock held.
     pub(crate) fn hand_on(&mut self, span: Span) -> u64 {
         let Live { number, span: whole } = self.live;
         debug_assert!(whole.start <= span.start && span.end <= whole.end, "{span:?} of {whole:?}");

@@ -71,7 +71,7 @@ pub(crate) enum Request {
         offset: u64,
         length: u64,
     },
-    /// Takes back the length that streams have reserved ahead.
+    /// Cuts off the space that streams have reserved ahead.
     GiveBack,
     Rename {
         from: PathAt,
@@ -107,8 +107,7 @@ pub(crate) enum Request {
     Close(Handle),
 }
 
-/// A blocking call that is made once, again while a signal interrupts it, and answered with
-/// [`Owned::Value`].
+/// A blocking call, repeated only while a signal interrupts it. Its answer is [`Owned::Value`].
 pub(crate) struct Call {
     pub(crate) operation: ErrorOp,
     pub(crate) path: PathBuf,

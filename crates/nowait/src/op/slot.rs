@@ -84,7 +84,7 @@ struct Inner {
     begun: u64,
     /// Dropped when the slot is finished or discarded.
     held: Option<Permit>,
-    /// Dropped when its party has been notified.
+    /// Dropped when the waiting party has been notified.
     clock: Option<Held>,
 }
 
@@ -172,7 +172,7 @@ impl Slot {
         Some(look(inner.request.as_ref()?, inner.owner.as_ref()?))
     }
 
-    /// As [`Slot::with`]; none if it was abandoned.
+    /// As [`Slot::with`]; none if the slot was abandoned.
     pub(crate) fn with_wanted<T>(&self, look: impl FnOnce(&Request) -> T) -> Option<T> {
         let inner = lock(&self.0);
         if matches!(inner.stage, Stage::Abandoned) {

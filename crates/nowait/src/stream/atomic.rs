@@ -10,9 +10,9 @@ use crate::fs::{AtomicOptions, Temporary, create_beside};
 use crate::operation::Steps;
 
 /// Replaces a file's contents, or creates the file, by what is written to its
-/// [`writer`](AtomicWriter::writer). Whoever opens the file, also after a crash, finds all of the
-/// old contents or all of the new. [`fs::write_atomic`](crate::fs::write_atomic) for contents that
-/// come in pieces. [`AtomicOptions`] keeps mode and owner of the old file, or leaves out the syncs.
+/// [`writer`](AtomicWriter::writer). Readers see all of the old contents or all of the new, even
+/// after a crash. It is [`fs::write_atomic`](crate::fs::write_atomic) for contents that are written
+/// in pieces. [`AtomicOptions`] can keep mode and owner of the old file, or omit the syncs.
 ///
 /// Nothing is replaced before [`commit`](AtomicWriter::commit). Dropped without it, the old
 /// contents stay, and the temporary file is removed by a thread of the pool. (A crash leaves it,
@@ -55,13 +55,13 @@ impl AtomicWriter {
         &mut self.writer
     }
 
-    /// The new file, under its temporary name.
+    /// Returns the new file, which has its temporary name.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Syncs the new contents, renames them to the file's name, and syncs the directory. (Without
-    /// the syncs if [`AtomicOptions::durable`] was set to false.)
+    /// Syncs the new contents, renames them to the file's name, and syncs the directory. Omits both
+    /// syncs if [`AtomicOptions::durable`] was set to false.
     ///
     /// # Errors
     /// Those of the writes and of the steps. Unless the last one failed, the old contents are
@@ -86,7 +86,7 @@ impl AtomicOptions {
         self.create_in(Nowait::shared(), path)
     }
 
-    /// As [`create`](AtomicOptions::create), on an instance.
+    /// As [`create`](AtomicOptions::create), on the given instance.
     ///
     /// # Errors
     /// As [`create`](AtomicOptions::create).

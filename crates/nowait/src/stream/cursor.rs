@@ -15,13 +15,13 @@ use crate::file::File;
 /// next read or seek. Otherwise it behaves as these two. On a file opened for append, positions
 /// count the bytes written, not from the end of the file.
 ///
-/// A write behind that fails is reported by the next call. Reads and seeks then work again; every
-/// later write, flush and sync fails with the same error, since bytes that were accepted are lost.
-/// Write them again with a new cursor.
+/// The next call returns the error of a write behind. Reads and seeks then work again. Every later
+/// write, flush and sync fails with the same error, since accepted bytes are lost. Write them again
+/// with a new cursor.
 pub struct Cursor {
     file: File,
     side: Side,
-    /// The failure of a writer that was dropped since.
+    /// The failure of an earlier writer of this cursor.
     failed: Option<Error>,
     /// Begun by a task.
     #[cfg(any(feature = "tokio", feature = "futures-io"))]
@@ -94,7 +94,7 @@ impl Cursor {
         self.forget_seek();
         if let Side::Write(writer) = &mut self.side {
             let finished = ready!(writer.poll_finish(context, caller));
-            // The file can be read in any case: the next read or seek does not report this again.
+            // A failed write does not prevent reads: the next read or seek does not fail again.
             self.side = Side::Read(Reader::new(&self.file, self.position()));
             match finished {
                 Err(error) if self.failed.is_none() => {

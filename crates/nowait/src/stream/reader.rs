@@ -39,7 +39,7 @@ const OFFSET_MAX: u64 = i64::MAX as u64;
 /// a response.
 pub struct Reader {
     file: File,
-    /// End of the range, if the file does not end before: that of the largest file for a whole one.
+    /// End of the range; the file may end before. [`OFFSET_MAX`] for a whole file.
     to: u64,
     /// Bytes that were read; the caller has had those before `used`.
     chunk: Buf,
@@ -66,8 +66,8 @@ struct Ahead {
 }
 
 impl Reader {
-    /// Reads `file` from `offset` on. Beyond `i64::MAX`, where no file has bytes, a read fails with
-    /// [`ErrorKind::InvalidRange`](crate::ErrorKind::InvalidRange), as does a seek to there.
+    /// Reads `file` from `offset` on. A read or seek beyond `i64::MAX`, where no file has bytes,
+    /// fails with [`ErrorKind::InvalidRange`](crate::ErrorKind::InvalidRange).
     pub fn new(file: &File, offset: u64) -> Reader {
         Reader::range(file, offset..u64::MAX)
     }

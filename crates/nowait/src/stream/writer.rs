@@ -48,11 +48,11 @@ const PLAIN_BYTES_MIN: usize = 64 << 10;
 /// Writes a file in order; see the [module's text](super).
 ///
 /// With direct I/O a growing file is extended ahead, since extending writes wait for one another.
-/// Until [`finish`](Writer::finish), [`sync_data`](Writer::sync_data), a flush, or the end of a
-/// dropped writer's writes ([`File::settled`]) it may be longer than what was written, with zeros at
-/// its end, to other readers and after a crash. It gets its length again from all that was written
-/// through this [`File`] and its clones, by other writers too. Nothing else, such as another process,
-/// may extend the file meanwhile.
+/// So other readers, and a reader after a crash, may see zeros behind the written bytes. The file
+/// has its true length again after [`finish`](Writer::finish), [`sync_data`](Writer::sync_data) or
+/// a flush. After a drop it has it when the dropped writer's writes have ended ([`File::settled`]).
+/// All writes through this [`File`] and its clones count for the true length, including those of
+/// other writers. Nothing else, such as another process, may extend the file meanwhile.
 ///
 /// A later call returns the error of a write behind it; every call after that fails, too. Nothing
 /// is durable before `sync_data`.
@@ -71,16 +71,16 @@ pub struct Writer {
     position: u64,
     behind: VecDeque<Behind>,
     behind_bytes: usize,
-    /// End of the file, or of the space that it was given; none if it was not looked at.
+    /// End of the file, reserved space included; none if it was not read yet.
     reserved: Option<u64>,
     reserve_next: u64,
     reserving: Option<(u64, Started<Result<()>>)>,
-    /// Space was reserved ahead, and is to be given back.
+    /// True if space was reserved ahead and has to be given back.
     is_ahead: bool,
     giving_back: Option<Started<Result<()>>>,
-    /// A sync, or a change of the length, after all that was written.
+    /// A sync or change of length in flight, submitted after all writes.
     syncing: Option<Started<Result<()>>>,
-    /// That `set_len` was given.
+    /// The argument of `set_len`.
     pub(super) length: u64,
     pub(super) failed: Option<Error>,
     /// Caller that used it last.
@@ -125,15 +125,16 @@ impl Writer {
         self.position.saturating_add(self.filled as u64)
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
     /// Writes a buffer of any type that [`File::write_at`] takes, such as a [`Buf`], a `Vec<u8>` or
-    /// `bytes::Bytes`. Without a copy, if the bytes before it end at a multiple of 4096, or if it is
-    /// written through the page cache and has 64 KiB. Ready when the buffer has been taken, not when
-    /// it is written. Dropped half-way, it has taken a first part of the buffer, if any.
+    /// `bytes::Bytes`. The buffer is not copied if the bytes before it end at a multiple of 4096,
+    /// or if it has at least 64 KiB and goes through the page cache. The future is ready when the
+    /// buffer is accepted, not when it is written. If it is dropped half-way, a first part of the
+    /// buffer may have been accepted.
     ///
     /// # Errors
     /// Those of an earlier write.
@@ -168,7 +169,7 @@ impl Writer {
         Step { stream: self, poll: Writer::poll_sync }
     }
 
-    /// As [`finish`](Writer::finish), and then as [`File::sync_all`].
+    /// Calls [`finish`](Writer::finish), then [`File::sync_all`].
     ///
     /// # Errors
     /// The first of any write, or those of `fsync(2)`.
@@ -177,8 +178,8 @@ impl Writer {
         Step { stream: self, poll: Writer::poll_sync_all }
     }
 
-    /// As [`finish`](Writer::finish), and then as [`File::set_len`]. The position stays: what is
-    /// written beyond the new end leaves a hole before it.
+    /// Calls [`finish`](Writer::finish), then [`File::set_len`]. The position is unchanged: if it
+    /// is beyond the new end, the next write leaves a hole before it.
     ///
     /// # Errors
     /// The first of any write, or those of `ftruncate(2)`.
@@ -206,13 +207,13 @@ impl Writer {
 
     pub(super) fn poll_set_len(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
         self.poll_then(context, caller, |writer| {
-            // Looked up anew: dropped half-way, this sets the length or does not.
+            // Read the size again next time: if dropped half-way, the length may be set or not.
             writer.reserved = None;
             writer.file.set_len(writer.length).submit()
         })
     }
 
-    /// Finishes, and then ends what `begin` begins.
+    /// Finishes, then runs the operation that `begin` submits.
     fn poll_then(
         &mut self,
         context: &mut Context<'_>,
@@ -237,7 +238,7 @@ impl Writer {
         let _ = ready!(self.poll_room(context, 0));
         if std::mem::take(&mut self.is_ahead) {
             let giving_back = caller.submit(|| self.file.give_back().submit());
-            // In its turn after a reservation that is under way.
+            // The order of the file's changes puts this after a reservation in flight.
             (self.reserved, self.reserving) = (None, None);
             self.giving_back = Some(giving_back.finish_on_drop());
         }
@@ -245,7 +246,8 @@ impl Writer {
         Poll::Ready(self.failed.clone().map_or(Ok(()), Err))
     }
 
-    /// Accept nothing meanwhile: where the file ends is not known.
+    /// Waits until space is given back. The end of the file is not known before, so accept no
+    /// bytes.
     fn poll_given_back(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Some(giving_back) = &mut self.giving_back {
             let given_back = ready!(Pin::new(giving_back).poll(context));
@@ -288,14 +290,14 @@ impl Writer {
         Poll::Ready(self.send(Memory::Buf(buffer), caller))
     }
 
-    /// Returns the bytes that were not submitted yet.
+    /// Takes the buffered bytes that are not submitted yet.
     fn take_filled(&mut self) -> Buf {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.truncate(std::mem::take(&mut self.filled));
         buffer
     }
 
-    /// Waits until `length` bytes more may be submitted.
+    /// Waits until another `length` bytes may be submitted.
     fn poll_prepared(&mut self, context: &mut Context<'_>, caller: Caller, length: usize) -> Poll<Result<()>> {
         let Sizes { request_bytes, behind_bytes_max } = self.sizes();
         ready!(self.poll_room(context, behind_bytes_max - request_bytes))?;
@@ -311,7 +313,7 @@ impl Writer {
         Poll::Ready(Ok(()))
     }
 
-    /// Submits what was prepared.
+    /// Submits a write for which [`poll_prepared`](Writer::poll_prepared) was ready.
     fn send(&mut self, memory: Memory, caller: Caller) -> Result<()> {
         let (offset, length) = (self.position, memory.len());
         self.position += length as u64;
@@ -441,7 +443,7 @@ impl Writer {
 #[must_use = "nothing is written until it is awaited or waited for"]
 pub struct Put<'w> {
     writer: &'w mut Writer,
-    /// Bytes of the buffer that were not taken yet.
+    /// Bytes of the buffer that are not accepted yet.
     rest: Option<Transfer>,
 }
 
@@ -512,11 +514,11 @@ impl Drop for Writer {
         }
         if self.failed.is_none() && self.filled > 0 && self.file.0.check(self.position, self.filled).is_ok() {
             let buffer = self.take_filled();
-            // In the queue of nobody who may be gone: as by a thread that goes on.
+            // Submit to a shared queue: this thread may exit before the write completes.
             Caller::Thread.submit(|| self.file.write_all_at(buffer, self.position).submit()).detach();
         }
         if self.is_ahead {
-            // In its turn after all that is under way.
+            // The order of the file's changes puts this after all writes in flight.
             Caller::Thread.submit(|| self.file.give_back().submit()).detach();
         }
     }

@@ -50,9 +50,10 @@ impl File {
     /// kernel is not about to throttle writers. Anything else goes to a pool thread.
     ///
     /// Overlapping writes of one file are made in the order in which they began, through any clone:
-    /// the second waits for the first, also if the future of the first was dropped. (A future
-    /// begins with its first poll; under [`block_on`](crate::block_on) a small write at the end of
-    /// that turn. A blocking write begins with its call.) Appends are made in order, too.
+    /// the second waits for the first, also if the future of the first was dropped. Appends are
+    /// made in order, too. (A future begins with its first poll, a blocking write with its call.
+    /// Under [`block_on`](crate::block_on) a small write begins after the other futures were
+    /// polled.)
     ///
     /// On a file opened for appending the kernel ignores the offset, and each write is a record as
     /// of [`File::append`]. A future dropped before it is ready may have written nothing, its first
@@ -212,7 +213,7 @@ impl File {
         self.change(Request::ReserveAhead { offset, length })
     }
 
-    /// Gives the file the length again that it would have without such reservations.
+    /// Cuts off the space that [`File::reserve_ahead`] has added.
     pub(crate) fn give_back(&self) -> Operation<'_, Result<()>> {
         self.change(Request::GiveBack)
     }
@@ -251,16 +252,16 @@ impl File {
         self.change(Request::SyncRange { offset, length })
     }
 
-    /// Waits until every write, cut and reservation of this file that is under way now has ended:
-    /// through any clone, on any thread, in a blocking call or not, also if its future was dropped.
-    /// Await it, or [`wait`](Settled::wait). It begins nothing, reports no error, and makes nothing
-    /// durable. Dropped, it has no effect.
+    /// Waits until every write, cut and reservation of this file that is in flight now has ended:
+    /// through any clone, on any thread, blocking or not, also if its future was dropped. Await it,
+    /// or [`wait`](Settled::wait). It begins nothing, reports no error, and makes nothing durable.
+    /// Dropping it has no effect.
     ///
-    /// A small write that another thread's [`block_on`](crate::block_on) makes at the end of its
-    /// turn has not begun before, and is not waited for. If its future is dropped by then, it is
-    /// never made.
+    /// It does not wait for a small write that another thread's [`block_on`](crate::block_on) has
+    /// collected but not begun. If the future of such a write is dropped before it begins, the
+    /// write is never made.
     ///
-    /// Not needed before writing the same range again: that write waits by itself. Use it before
+    /// Not needed before writing the same range again: that write waits anyway. Use it before
     /// the file is handed to others: renamed, read by another program, closed for good.
     pub fn settled(&self) -> Settled<'_> {
         Settled { file: &self.0, settling: Settling::default() }

@@ -148,8 +148,8 @@ impl Sim {
         now + Duration::from_nanos(self.0.advanced_ns.load(Ordering::Relaxed))
     }
 
-    /// Sets the wall clock, in time since 1970: it jumps, and goes on from there. It begins at
-    /// 2026-01-01, and passes as [`Sim::advance`] says.
+    /// Sets the wall clock to a time since 1970. The clock jumps, and continues from there. It
+    /// starts at 2026-01-01, and advances with [`Sim::advance`].
     pub fn set_clock(&self, since_1970: Duration) {
         let since_1970_ms = i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX);
         self.0.clock_ms.store(since_1970_ms.saturating_sub(self.passed_ms()), Ordering::Relaxed);
