@@ -153,14 +153,14 @@ pub(crate) enum Log {
     Stat(LogDir),
     /// Print the records of a log, those behind damage included; changes nothing
     Dump(Dump),
-    /// Print the last records of a log, and with --follow those to come; changes nothing
+    /// Print the last records of a log, and new ones with --follow; changes nothing
     Tail(Tail),
     /// Make a damaged log continue after the last record before the damage. Everything after it,
     /// whole records included, is put aside in files that end in .damaged
     Repair(Repair),
     /// Copy a log while a process writes it
     Backup(Backup),
-    /// Give up the oldest records of a log that no process has open, also on a full disk
+    /// Remove the oldest records of a log that no process has open; works on a full disk
     Truncate(Truncate),
     /// Kill a process that writes a log, again and again, and check that every acknowledged record
     /// is there
@@ -221,9 +221,9 @@ pub(crate) struct Dump {
 /// has for 100 ms and the segment was synced from here. When records were given up before they were
 /// read, or the end of the log was cut off, stderr says so, and the records that follow are printed.
 ///
-/// Where records cannot be read that were durable, stderr says which, and the exit code is 7: at once,
-/// or with --skip-damage in the end. With --follow it ends with exit code 5 when the directory is
-/// removed, renamed or replaced by another log.
+/// If durable records cannot be read, stderr names them, and the exit code is 7. The command then
+/// ends at once, or with --skip-damage after the last record. With --follow it ends with exit code
+/// 5 when the directory is removed, renamed or replaced by another log.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Tail {
@@ -238,7 +238,7 @@ pub(crate) struct Tail {
     #[arg(short = 'n', long = "lines", value_name = "N", default_value_t = 10)]
     pub count: u64,
 
-    /// Go on with the whole records behind damage
+    /// Also print the intact records behind damage
     #[arg(long)]
     pub skip_damage: bool,
 
@@ -258,12 +258,12 @@ pub(crate) struct Repair {
     pub dry_run: bool,
 }
 
-/// Copy a log, which a process may write meanwhile.
+/// Copy a log, even while a process writes it.
 ///
-/// The copy is a log that can be opened. It holds every record that was durable at the start and was
-/// not given up meanwhile. It is read and verified before it gets its name; a backup that is cut off
-/// leaves a directory beside DEST whose name ends in .partial. Files share their blocks with the log's
-/// where the file system can. A log that is damaged is not copied (exit code 7).
+/// The copy is a complete log. It contains every record that was durable at the start and was not
+/// given up meanwhile. It is read and verified before it gets its name. An interrupted backup
+/// leaves a directory beside DEST whose name ends in .partial. Where the file system can, the copy
+/// shares blocks with the log. A damaged log is not copied (exit code 7).
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Backup {
@@ -273,15 +273,16 @@ pub(crate) struct Backup {
     /// The copy: a directory that does not exist, or is empty
     pub dest: PathBuf,
 
-    /// Write what the copy holds as JSON
+    /// Print the contents of the copy as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// Give up the oldest records of a log that no process has open.
+/// Remove the oldest records of a log that no process has open.
 ///
-/// Records go by whole segments: some before LSN may stay, and the last segment that holds records
-/// always does. It needs no room on the disk: a log that has filled its disk can be opened again then.
+/// This removes whole segments: some records before LSN may stay, and the last segment with records
+/// always stays. It needs no free space, so that a log that has filled its disk can be opened
+/// again.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Truncate {

@@ -351,7 +351,7 @@ fn repair(options: &cli::Repair) -> Result<()> {
 
 fn back_up(options: &cli::Backup) -> Result<()> {
     let copied = match backup(&options.dir, &options.dest).wait() {
-        // Of DEST, or of what it is to be in.
+        // The log exists: the error is about DEST or its parent.
         Err(error) if error.kind() == ErrorKind::NotFound && options.dir.is_dir() => {
             look(&options.dir)?;
             return Err(error.into());
@@ -371,7 +371,7 @@ fn truncate(options: &cli::Truncate) -> Result<()> {
     say!("{}: {}", options.dir.display(), range(&left));
     match left.first_lsn > first_lsn {
         true => say!("  given up: {}", records(&(first_lsn..left.first_lsn))),
-        false => say!("  nothing given up: the segment of the oldest record holds later ones"),
+        false => say!("  nothing given up: the oldest segment also holds records that stay"),
     }
     Ok(())
 }

@@ -28,12 +28,13 @@
 //! its own in one step. Until then the name has what it had, also after a full disk, an error of the
 //! device or the end of the process; and after a power loss, if [`Options::sync`] asks for it.
 //!
-//! Until it is complete, only the user who makes it may read it.
+//! Until a copy is complete, only the user who makes it can read it.
 //!
-//! While temporary names (`.nowait-copy-*`) are in a directory, the copy holds a shared lock on it
-//! (`flock(2)`). What a process that was killed left there, the next copy of the same user removes that
-//! makes such a name in the directory and finds no other at work; on local file systems only, since
-//! elsewhere the lock proves nothing. Entries of the source with such names are left out.
+//! While temporary names (`.nowait-copy-*`) are in a directory, the copy holds a shared lock on the
+//! directory (`flock(2)`). A killed process may leave such names. The next copy of the same user
+//! that creates a temporary name there removes them, unless another copy is running in the
+//! directory. Nothing is removed on file systems that are not local, since the lock proves nothing
+//! there. Entries of the source with such names are left out.
 //!
 //! A file that cannot be copied is one of the [`failures`](Report::failures), and the others are
 //! copied. One that was copied and changed meanwhile, or lost some of its metadata, is one of the

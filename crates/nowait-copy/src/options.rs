@@ -141,8 +141,8 @@ impl Options {
         self
     }
 
-    /// Leaves out what is in directories on which another file system is mounted; the directories
-    /// are copied. The target may be on one of those file systems.
+    /// Stays on the source's file system: copies mount points as directories, without their
+    /// contents. The target may be on one of the mounted file systems.
     pub fn one_file_system(mut self, on: bool) -> Self {
         self.one_file_system = on;
         self
@@ -160,9 +160,9 @@ impl Options {
         self
     }
 
-    /// Keeps what was copied of a file, and a journal of it, when a copy ends early; goes on from
-    /// there the next time, after checking that both still fit. A file that is complete gets the
-    /// metadata in which it differs from its source.
+    /// Keeps the copied part of a file, and a journal, when a copy ends early. The next copy
+    /// resumes there, after checking that source, part and journal still match. If the target is
+    /// already a complete copy, only metadata that differ are set.
     pub fn resume(mut self, on: bool) -> Self {
         self.resume = on;
         self
@@ -201,15 +201,17 @@ impl Options {
     }
 
     /// Copies only files that match a pattern; may be called again for more patterns. A pattern
-    /// with a slash is matched against the path below the source, one without against the name, also
-    /// that of a source itself. One that ends in a slash is refused: all directories are copied.
+    /// with a slash is matched against the path below the source. A pattern without a slash is
+    /// matched against the name, including the name of the source itself. A pattern that ends in a
+    /// slash is refused, since all directories are copied.
     pub fn include(mut self, pattern: impl Into<String>) -> Self {
         self.include.push(pattern.into());
         self
     }
 
-    /// Leaves out what matches a pattern, directories with all that is in them; takes precedence
-    /// over [`include`](Options::include). A pattern that ends in a slash matches directories only.
+    /// Leaves out files, and directories with their contents, that match a pattern. Takes
+    /// precedence over [`include`](Options::include). A pattern that ends in a slash matches
+    /// directories only.
     pub fn exclude(mut self, pattern: impl Into<String>) -> Self {
         self.exclude.push(pattern.into());
         self

@@ -253,7 +253,7 @@ impl Plan {
                 std::thread::scope(|scope| {
                     for thread in 1..threads {
                         let (tree, name) = (&tree, format!("nowait-copy-{thread}"));
-                        // With fewer threads it takes longer.
+                        // A failed spawn only slows the copy down.
                         _ = std::thread::Builder::new().name(name).spawn_scoped(scope, move || tree.work(thread));
                     }
                     tree.work(0);

@@ -98,7 +98,7 @@ pub(crate) struct Learned {
     refused: Mutex<HashSet<(Ability, Devices)>>,
     /// Whether a device's file system has a way of its own to copy.
     copies: Mutex<HashMap<u64, bool>>,
-    /// Steps in which devices keep times, in nanoseconds.
+    /// Resolution of each device's times, in nanoseconds.
     time_steps_ns: Mutex<HashMap<u64, i128>>,
 }
 
@@ -111,7 +111,7 @@ impl Learned {
         lock(&self.refused).insert((ability, devices));
     }
 
-    /// Step in which a device keeps times, in nanoseconds, if it was found out.
+    /// Returns the resolution of a device's times in nanoseconds, if it was measured.
     pub(crate) fn time_step_ns(&self, device: u64) -> Option<i128> {
         lock(&self.time_steps_ns).get(&device).copied()
     }

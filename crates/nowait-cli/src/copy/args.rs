@@ -107,7 +107,7 @@ pub(crate) struct Copy {
     #[arg(long, conflicts_with = "explain")]
     pub json: bool,
 
-    /// Copy at most so much a second: 20M, 1G; 500B in bytes; a bare number is in KiB, as with rsync; 0
+    /// Limit the bytes copied per second: 20M, 1G, 500B; a bare number is in KiB, as with rsync; 0
     /// is no limit
     #[arg(long, value_name = "RATE", value_parser = bytes_per_second)]
     pub bwlimit: Option<u64>,
@@ -116,13 +116,13 @@ pub(crate) struct Copy {
     #[arg(long, value_name = "SIZE", value_parser = at_least_one)]
     pub max_dirty: Option<u64>,
 
-    /// Copy only files that match, and directories; may be repeated. With a slash in it, it is matched
-    /// against the path below SRC, else against the name, also that of SRC itself
+    /// Copy only files that match, and all directories; may be repeated. A pattern with a slash is
+    /// matched against the path below SRC, any other against the name, including that of SRC itself
     #[arg(long, value_name = "GLOB")]
     pub include: Vec<String>,
 
-    /// Leave out files and directories that match; may be repeated. With a slash at its end: directories
-    /// alone
+    /// Leave out files and directories that match; may be repeated. A pattern with a slash at its
+    /// end matches directories only
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
 
@@ -146,15 +146,15 @@ pub(crate) struct Copy {
     #[arg(short = 'T', long)]
     pub no_target_directory: bool,
 
-    /// Copy all SRC into this directory, which is there: there is no DST
+    /// Copy all SRC into this existing directory; takes the place of DST
     #[arg(short = 't', long, value_name = "DIR", conflicts_with = "no_target_directory")]
     pub target_directory: Option<PathBuf>,
 
-    /// No effect: all that it asks of `cp` is done
+    /// No effect: a copy always does what `cp -a` does
     #[arg(short, long)]
     pub archive: bool,
 
-    /// No effect: all of these are always kept
+    /// No effect: mode, ownership and timestamps are always kept
     #[arg(short = 'p', overrides_with = "preserve")]
     _p: bool,
 
@@ -175,7 +175,7 @@ pub(crate) struct Copy {
     pub recursive: bool,
 }
 
-/// Options of `cp` and `rsync` that a copy has not, each with what serves instead.
+/// Options of `cp` and `rsync` that this command lacks; the error names a replacement.
 #[derive(Debug, Args)]
 struct Elsewhere {
     #[arg(short = 'i', long, hide = true)]
@@ -197,7 +197,7 @@ struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// The first that was given, and what to use.
+    /// Returns the first of these options that was given, and what to use instead.
     fn first(&self) -> Option<(&'static str, &'static str)> {
         let options = [
             (
@@ -273,7 +273,7 @@ fn preserved(text: &str) -> Result<String, String> {
     }
 }
 
-/// A rate as rsync takes it: a bare number is in KiB.
+/// Parses a rate as rsync does: a bare number is in KiB.
 fn bytes_per_second(text: &str) -> Result<u64, String> {
     let is_bare = text.trim().bytes().all(|byte| byte.is_ascii_digit());
     parse_bytes(&if is_bare { format!("{}K", text.trim()) } else { text.to_owned() })
@@ -304,7 +304,7 @@ impl Copy {
         }
     }
 
-    /// Bytes to copy in a second, at most.
+    /// Returns the limit on bytes copied per second.
     pub(crate) fn bytes_per_second_max(&self) -> Option<u64> {
         self.bwlimit.filter(|bytes| *bytes > 0)
     }

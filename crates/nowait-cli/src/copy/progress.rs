@@ -12,7 +12,7 @@ const FIRST: Duration = Duration::from_millis(500);
 const TERMINAL: Duration = Duration::from_millis(200);
 const ELSEWHERE: Duration = Duration::from_secs(1);
 
-/// Shows it, and the limit on the rate, until the other end of `ended` is dropped.
+/// Shows the progress and the limit on the rate until the other end of `ended` is dropped.
 pub(super) fn show(progress: impl Fn() -> Progress, bytes_per_second_max: Option<u64>, ended: &Receiver<()>) {
     let is_terminal = io::stderr().is_terminal();
     let mut wait = FIRST;
@@ -71,7 +71,7 @@ fn time_text(time: Duration) -> String {
 mod tests {
     use super::*;
 
-    /// A bare number is in KiB: the line says what was understood.
+    /// The unit matters, since a bare number on the command line is in KiB.
     #[test]
     fn a_limit_on_the_rate_is_shown() {
         let shown = line(&Progress::default(), Some(20 << 10));

@@ -16,7 +16,7 @@ use crate::show::complain;
 /// Time until the end is looked at again: it doubles while nothing comes.
 const DELAY_MIN: Duration = Duration::from_millis(1);
 const DELAY_MAX: Duration = Duration::from_millis(100);
-/// Looks at the end that find nothing between two looks at the log's path.
+/// Checks of the end without a new record between two checks of the log's path.
 const LOOKS: u32 = 10;
 
 pub(super) fn tail(options: &cli::Tail) -> Result<()> {
@@ -40,7 +40,7 @@ pub(super) fn tail(options: &cli::Tail) -> Result<()> {
         }
         match tail.stage {
             Stage::Begun => {
-                // What is whole now counts, whatever the writer has said of it so far.
+                // Records that are whole now count, even if no watermark covers them yet.
                 tail.follower.settle()?;
                 tail.stage = Stage::Settled;
                 continue;
@@ -67,7 +67,7 @@ pub(super) fn tail(options: &cli::Tail) -> Result<()> {
     }
 }
 
-/// A log that is followed, and what was found so far.
+/// State of a log that is printed.
 struct Tail<'o> {
     options: &'o cli::Tail,
     follower: Follower,
@@ -75,18 +75,18 @@ struct Tail<'o> {
     is_damaged: bool,
 }
 
-/// Records that have been printed.
+/// Progress of the printing.
 enum Stage {
-    /// Not all that a watermark covers.
+    /// Records that a watermark covers are not all printed.
     Begun,
-    /// Not all of the log as it was at the start.
+    /// Records of the log at the start are not all printed.
     Settled,
-    /// All, and its end is whole.
+    /// All records are printed, and the end of the log was checked.
     Coming,
 }
 
 impl Tail<'_> {
-    /// Looks whether the log has lost its end.
+    /// Checks whether the log has lost its end.
     fn look_at_end(&mut self) -> Result<()> {
         let recovery = match inspect_end(&self.options.dir).wait() {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -104,7 +104,7 @@ impl Tail<'_> {
         if self.options.skip_damage { Ok(()) } else { self.damaged() }
     }
 
-    /// Exit code 5, when the log is not at its path any more.
+    /// Fails with exit code 5 if the log is not at its path any more.
     fn check_place(&self) -> Result<()> {
         if self.follower.is_in_place()? {
             return Ok(());
@@ -114,20 +114,20 @@ impl Tail<'_> {
         Err(Failure { code: 5, message })
     }
 
-    /// Exit code 7, when something is lost.
+    /// Fails with exit code 7 if damage was found.
     fn damaged(&self) -> Result<()> {
         if self.is_damaged { Err(super::damaged_log()) } else { Ok(()) }
     }
 
-    /// End by a signal.
+    /// Ends the command after a signal.
     fn end(&self, out: &mut impl Write) -> Result<()> {
         is_open(out.flush())?;
         self.damaged()?;
         Err(Failure { code: 130, message: "interrupted".to_owned() })
     }
 
-    /// Prints what comes next: false if nothing does yet; `None` when whoever reads the output has
-    /// gone.
+    /// Prints the next record or message. Returns false if there is none yet, and `None` if the
+    /// reader of the output has closed it.
     fn print_next(&mut self, out: &mut impl Write) -> Result<Option<bool>> {
         let event = match self.follower.next() {
             Ok(None) => return Ok(Some(false)),
@@ -139,9 +139,7 @@ impl Tail<'_> {
                 format!("records {first} to {last} are not in the log any more: they were given up, or lost to damage")
             }
             Ok(Some(Followed::Cut(lsn))) => {
-                format!(
-                    "the log was cut off after record {lsn}; those that follow have the same numbers as some before"
-                )
+                format!("the log was cut off after record {lsn}; the records that follow reuse the numbers after it")
             }
             Ok(Some(_)) => return Ok(Some(true)),
             Err(error) if error.kind() == ErrorKind::Damaged => {
@@ -150,7 +148,7 @@ impl Tail<'_> {
             }
             Err(error) => return Err(error.into()),
         };
-        // In order with the records, where both go to a terminal.
+        // Flushed first, so that records and messages are in order on a terminal.
         if !is_open(out.flush())? {
             return Ok(None);
         }

@@ -140,8 +140,8 @@ fn lock(directory: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, Errno
     Ok(None)
 }
 
-/// Opens the staged file of an earlier run, for this user alone again: one that was complete but for
-/// its name has its final mode, which may let others read it, or refuse even its owner.
+/// Opens the staged file of an earlier run, and sets the staged mode (owner only) again. A file
+/// that lacked only its name has its final mode, which may admit others, or exclude even its owner.
 fn open_part(directory: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, Errno> {
     let file = match open_own(directory, name) {
         Err(Errno::ACCESS) => {
@@ -155,7 +155,7 @@ fn open_part(directory: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, 
         opened => opened?,
     };
     if let Some(file) = &file {
-        // An ACL's mask becomes empty with the group's bits.
+        // Clearing the group bits also clears the mask of an ACL.
         retry_on_intr(|| rustix::fs::fchmod(file, name::STAGED))?;
     }
     Ok(file)

@@ -103,8 +103,9 @@ fn buffer(pass: &Pass<'_>, length: u64) -> Result<Buf> {
     buffer.ok_or_else(|| pass.ends.source.failure(Operation::Read, Errno::NOMEM))
 }
 
-/// Whether an errno may be a refusal of uncached I/O: of the flag, or of the whole call (`preadv2(2)`,
-/// `pwritev2(2)`). EPERM of the file itself is met again without the flag, and reported then.
+/// Returns whether an errno may mean that uncached I/O is refused: the flag, or the whole call
+/// (`preadv2(2)`, `pwritev2(2)`). If the file itself returns EPERM, the call without the flag fails
+/// again and reports it.
 fn is_unsupported(errno: Option<i32>) -> bool {
     [Errno::OPNOTSUPP, Errno::INVAL, Errno::NOSYS, Errno::PERM]
         .into_iter()
@@ -119,7 +120,7 @@ fn refused() -> Done {
 mod tests {
     use super::*;
 
-    /// Symptom: a cache-neutral copy failed where a filter refuses `pwritev2`.
+    /// Symptom: a cache-neutral copy failed if a filter refused `pwritev2`.
     #[test]
     fn uncached_io_is_refused_by_its_flag_or_with_its_call() {
         for errno in [libc::EOPNOTSUPP, libc::EINVAL, libc::ENOSYS, libc::EPERM] {

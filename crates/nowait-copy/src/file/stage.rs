@@ -46,7 +46,7 @@ pub(crate) struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// Makes a file for this process's user alone.
+    /// Creates a file that only this process's user can open.
     pub(crate) fn new(shared: &'a Shared, place: Place<'a>, size: u64) -> Result<Self> {
         let failed = |errno| Failure::from_errno(Operation::Stage, place.path, errno);
         let devices = (place.device, place.device);

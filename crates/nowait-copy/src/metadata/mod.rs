@@ -23,17 +23,17 @@ pub(crate) struct Subject<'a> {
     pub stat: &'a Stat,
     /// Path of the target, for messages.
     pub path: &'a Path,
-    /// The owner remains to be set.
+    /// True if the owner is not set yet.
     pub needs_owner: bool,
-    /// The mode remains to be set.
+    /// True if the mode is not set yet.
     pub needs_mode: bool,
-    /// The target may have inherited an ACL, or have had one before.
+    /// True if the target may have an ACL, inherited or from before.
     pub may_have_acl: bool,
 }
 
 /// Sets the metadata of an open file or directory: the owner first, since that clears setuid bits
-/// and capabilities; then attributes, ACLs among them; then the mode, which lets others in; and times
-/// last. Returns what could not be kept.
+/// and capabilities; then attributes, including ACLs; then the mode, which grants access to others;
+/// and times last. Returns a failure for each property that could not be kept.
 pub(crate) fn copy(
     source: BorrowedFd<'_>,
     target: BorrowedFd<'_>,
@@ -90,8 +90,8 @@ pub(crate) fn copy_node(
     lost.warnings
 }
 
-/// Copies attributes and removes ACLs that the source lacks. Returns the bits of the source's mode that
-/// the target may have: without its ACL, a mode may give more.
+/// Copies attributes and removes ACLs that the source lacks. Returns a mask of mode bits: if the
+/// ACL could not be copied, the source's mode alone may grant more than its ACL did.
 fn attributes(source: Node<'_>, target: Node<'_>, subject: &Subject<'_>, lost: &mut Lost<'_>) -> u32 {
     let Subject { stat, path, may_have_acl, .. } = subject;
     let file_type = FileType::from_raw_mode(stat.st_mode);
@@ -112,8 +112,8 @@ fn attributes(source: Node<'_>, target: Node<'_>, subject: &Subject<'_>, lost: &
     rights
 }
 
-/// True if a copy that exists has the owner, the mode and the attributes of its source, as far as this
-/// process may give it those.
+/// Returns true if an existing copy has the owner, mode and attributes of its source, as far as
+/// this process may set them.
 pub(crate) fn is_alike(
     (source, from): (BorrowedFd<'_>, &Stat),
     (target, to): (BorrowedFd<'_>, &Stat),
@@ -125,24 +125,24 @@ pub(crate) fn is_alike(
     (has_owner || !may_give) && mode == to.st_mode && xattr::is_alike(Node::File(source), Node::File(target))
 }
 
-/// Sets the metadata of a copy that exists, as [`copy`] does, and removes attributes that the source
-/// lacks. Meanwhile it is its owner's alone: the old owner with the new mode, or the other way round,
-/// may let others in.
+/// Sets the metadata of an existing copy, as [`copy`] does, and removes attributes that the source
+/// lacks. Meanwhile only the owner has access: the old owner with the new mode, or the new owner
+/// with the old mode, may admit others.
 pub(crate) fn renew(
     source: BorrowedFd<'_>,
     target: BorrowedFd<'_>,
     subject: &Subject<'_>,
     process: &Process,
 ) -> Vec<Failure> {
-    // Where it may not be set, neither may the final one, and that is told.
+    // If this fails, setting the final mode fails, too, and is reported.
     _ = rustix::fs::fchmod(target, Mode::from_raw_mode(subject.stat.st_mode & 0o700));
     xattr::remove_others(Node::File(source), Node::File(target));
     copy(source, target, subject, process)
 }
 
-/// Opens an existing directory to its owner, if that is this process's user, and closes it to all whom
-/// the source does not let in, while it is filled: its own mode follows at the end. Returns the mode
-/// that it has then.
+/// Sets the mode that an existing directory has while it is filled. Its owner gets all rights, if
+/// that is this process's user. Users to whom the source grants no access lose theirs. The final
+/// mode is set at the end. Returns the mode after this call.
 pub(crate) fn prepare_directory(
     (source, from): (BorrowedFd<'_>, &Stat),
     (target, to): (BorrowedFd<'_>, &Stat),
@@ -153,18 +153,19 @@ pub(crate) fn prepare_directory(
         rights &= xattr::rights(source);
     }
     let mode = to.st_mode & rights | if process.owns(to) { 0o700 } else { 0 };
-    // Where it may not be set, neither may the final one, and that is told.
+    // If this fails, setting the final mode fails, too, and is reported.
     let is_set = mode != to.st_mode && rustix::fs::fchmod(target, Mode::from_raw_mode(mode & 0o7777)).is_ok();
     if is_set { mode } else { to.st_mode }
 }
 
-/// Makes a new directory inherit nothing to its entries; true if they inherit an ACL all the same.
+/// Removes the default ACL of a new directory. Returns true if that failed, so that its entries
+/// still inherit an ACL.
 pub(crate) fn inherits_acl(directory: BorrowedFd<'_>) -> bool {
     xattr::remove_default_acl(Node::File(directory)).is_err()
 }
 
-/// Sets owner and group; only the group where the owner is refused. False if one is not the
-/// source's now, so that a program must not run in its name.
+/// Sets owner and group, or only the group if the owner is refused. Returns false if the owner or
+/// the group differs from the source's: setuid and setgid must then not be copied.
 fn keep_owner(stat: &Stat, lost: &mut Lost<'_>, set: impl Fn(Option<Uid>, Option<Gid>) -> Result<(), Errno>) -> bool {
     let (user, group) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
     let Err(errno) = set(Some(user), Some(group)) else { return true };
@@ -176,7 +177,7 @@ fn keep_owner(stat: &Stat, lost: &mut Lost<'_>, set: impl Fn(Option<Uid>, Option
     false
 }
 
-/// Metadata that a target could not be given.
+/// Metadata that could not be set on a target.
 struct Lost<'a> {
     path: &'a Path,
     target: BorrowedFd<'a>,
@@ -185,12 +186,12 @@ struct Lost<'a> {
 }
 
 impl Lost<'_> {
-    /// Adds a warning, with the reason as far as the target shows it.
+    /// Adds a warning, with the reason if the target's attributes show it.
     fn note(&mut self, operation: Operation, errno: Errno) {
         let warning = Failure::from_errno(operation, self.path, errno).of_kind(FailureKind::MetadataLost);
         let stat = rustix::fs::statx(self.target, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).ok();
         let is_directory = stat.is_some_and(|stat| FileType::from_raw_mode(stat.stx_mode.into()).is_dir());
-        let copied = if is_directory { "what is in it was copied" } else { "its data were copied" };
+        let copied = if is_directory { "its entries were copied" } else { "its data were copied" };
         let reason = match stat.filter(|_| errno == Errno::PERM) {
             Some(stat) if stat.stx_attributes.intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND) => {
                 "; it is immutable or append-only (`lsattr -d`)"

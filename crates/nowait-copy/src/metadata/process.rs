@@ -1,4 +1,4 @@
-//! Owner of files that this process makes, before anything is set, and properties of their directory.
+//! Initial owner of files that this process creates, and properties of their directory.
 
 use std::os::fd::BorrowedFd;
 
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::xattr;
 use crate::os::kind;
 
-/// Identity of the process: the owner of the files that it makes follows from it.
+/// Identity of the process, which determines the owner of the files that it creates.
 pub(crate) struct Process {
     user: u32,
     group: u32,
@@ -16,7 +16,7 @@ pub(crate) struct Process {
     umask: Option<u32>,
     /// It may give files away: a refusal to is the file system's.
     pub may_chown: bool,
-    /// It may change mode and times of other users' files.
+    /// True if it may change mode and times of other users' files.
     may_change_all: bool,
 }
 
@@ -32,17 +32,17 @@ impl Process {
         }
     }
 
-    /// True if a file is of this process's user.
+    /// Returns true if this process's user owns a file.
     pub(crate) fn owns(&self, stat: &Stat) -> bool {
         stat.st_uid == self.user
     }
 
-    /// True if this process may change mode and times of this user's files.
+    /// Returns true if this process may change mode and times of files of `user`.
     pub(super) fn may_change(&self, user: u32) -> bool {
         self.may_change_all || user == self.user
     }
 
-    /// True if a new file in `place` has the owner and group of `stat` already.
+    /// Returns true if a new file in `place` gets the owner and group of `stat` by default.
     pub(crate) fn owns_alike(&self, stat: &Stat, place: &Place) -> bool {
         place.is_plain && stat.st_uid == self.user && stat.st_gid == self.group && stat.st_gid == place.group
     }
@@ -60,8 +60,8 @@ fn umask() -> Option<u32> {
     u32::from_str_radix(line.trim(), 8).ok()
 }
 
-/// File systems on which a new file has the owner that the process and the directory give it.
-/// Elsewhere it may be mapped (NFS, FUSE, FAT), and is always set.
+/// File systems on which the process and the directory determine the owner of a new file. Other
+/// file systems may map owners (NFS, FUSE, FAT), so the owner is always set there.
 const PLAIN: [u32; 6] = [
     0xEF53,      // ext2, ext3, ext4
     0x5846_5342, // xfs
@@ -97,7 +97,7 @@ pub(crate) struct Place {
     pub may_ignore_case: bool,
     /// No other machine writes to the file system.
     pub is_local: bool,
-    /// The owner of new files is known beforehand.
+    /// True if the owner of new files is known in advance.
     is_plain: bool,
     /// Group of the directory: that of new files, with setgid or `grpid`.
     group: u32,

@@ -58,7 +58,7 @@ impl Node<'_> {
         }
     }
 
-    /// Removes an attribute; it is no error if there is none.
+    /// Removes an attribute. A missing attribute is no error.
     fn remove(self, name: &CStr) -> Result<(), Errno> {
         let removed = match self {
             Node::File(file) => rustix::fs::fremovexattr(file, name),
@@ -68,7 +68,8 @@ impl Node<'_> {
         let is_missing = |errno| matches!(errno, Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS);
         match removed {
             Err(errno) if is_missing(errno) => Ok(()),
-            // Refused before anything was looked for: of another user's, or of an immutable file.
+            // The kernel refuses the call on an immutable file, or on another user's, before it
+            // looks for the attribute.
             Err(_) if self.get(name, &mut [0; 1]).is_err_and(is_missing) => Ok(()),
             removed => removed,
         }
@@ -84,9 +85,10 @@ pub(super) struct Copied {
     pub has_acl: bool,
     /// The same for the default ACL of a directory.
     pub has_default_acl: bool,
-    /// Bits of the mode that give no user more rights than the source's ACL: all, unless that was lost.
+    /// Mask of mode bits that grant no user more rights than the source's ACL. All bits, unless the
+    /// ACL was lost.
     pub rights: u32,
-    /// One that could not be kept.
+    /// The first attribute that could not be kept.
     pub lost: Option<Failure>,
 }
 
@@ -101,10 +103,10 @@ pub(super) fn copy(source: Node<'_>, target: Node<'_>, target_path: &Path) -> Co
     BUFFERS.with_borrow_mut(|(names, value)| match list(source, names) {
         Ok(0) => Copied::default(),
         Ok(length) => copy_named(source, target, target_path, &names[..length], value),
-        // Among them may be an ACL.
+        // The attributes may include an ACL.
         Err(errno) => Copied {
             rights: OWNER_RIGHTS,
-            lost: Some(lost(target_path, errno, "the source's cannot be listed")),
+            lost: Some(lost(target_path, errno, "the source's attributes, which cannot be listed")),
             ..Copied::default()
         },
     })
@@ -129,18 +131,18 @@ fn list(node: Node<'_>, names: &mut Vec<u8>) -> Result<usize, Errno> {
     }
 }
 
-/// Names of a node's attributes that a copy has as its source has them: without those that the system
-/// sets itself.
+/// Returns the names of a node's attributes that a copy shares with its source. Omits attributes
+/// that the system sets.
 fn names_to_keep(node: Node<'_>) -> Result<Vec<CString>, Errno> {
     let mut names = Vec::new();
     let length = list(node, &mut names)?;
     let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    // Without a NUL, as they were split at those.
+    // The names have no NUL: they were split at NULs.
     let names = names.filter_map(|name| CString::new(name).ok());
     Ok(names.filter(|name| !name.as_bytes().starts_with(b"security.") || is_capability(name)).collect())
 }
 
-/// True if a copy has its source's attributes and no others.
+/// Returns true if a copy has its source's attributes and no others.
 pub(super) fn is_alike(source: Node<'_>, target: Node<'_>) -> bool {
     let (Ok(mut from), Ok(mut to)) = (names_to_keep(source), names_to_keep(target)) else { return false };
     if from.is_empty() && to.is_empty() {
@@ -161,7 +163,7 @@ pub(super) fn remove_others(source: Node<'_>, target: Node<'_>) {
     let (Ok(from), Ok(to)) = (names_to_keep(source), names_to_keep(target)) else { return };
     let is_users = |name: &CStr| name.to_bytes().starts_with(b"user.") || is_capability(name);
     for name in to.iter().filter(|name| is_users(name) && !from.contains(name)) {
-        // It was there before: the copy is no worse with it.
+        // If this fails, the copy keeps an attribute that it had before.
         _ = target.remove(name);
     }
 }
@@ -234,12 +236,12 @@ pub(super) fn remove_default_acl(directory: Node<'_>) -> Result<(), Errno> {
     directory.remove(DEFAULT_ACL)
 }
 
-/// Removes the ACL of an entry; the mode, which is set after this, then says all.
+/// Removes the ACL of an entry. The mode, which is set afterwards, then defines all rights.
 pub(super) fn remove_access_acl(node: Node<'_>) -> Result<(), Errno> {
     node.remove(ACCESS_ACL)
 }
 
-/// Bits of a mode that give no user more rights than the file's ACL, if it has one.
+/// Returns a mask of mode bits that grant no user more rights than the file's ACL, if it has one.
 pub(super) fn rights(file: BorrowedFd<'_>) -> u32 {
     let mut value = [0; LONGEST];
     match Node::File(file).get(ACCESS_ACL, &mut value) {
@@ -249,8 +251,8 @@ pub(super) fn rights(file: BorrowedFd<'_>) -> u32 {
     }
 }
 
-/// Bits of a mode that are right without this ACL (`linux/posix_acl_xattr.h`): the group's, and those of
-/// others, as far as each user and group that the ACL names has them, too.
+/// Returns the mode bits that remain safe without this ACL (`linux/posix_acl_xattr.h`): those bits
+/// of group and others that each user and group named in the ACL has, too.
 fn rights_of_all(acl: &[u8]) -> u32 {
     const VERSION: [u8; 4] = 2_u32.to_le_bytes();
     const ENTRY_BYTES: usize = 8;
@@ -279,7 +281,7 @@ fn rights_of_all(acl: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// An ACL as the kernel stores it, of tags and rights.
+    /// Encodes tags and rights as the kernel stores an ACL.
     fn acl(entries: &[(u16, u16)]) -> Vec<u8> {
         let mut bytes = 2_u32.to_le_bytes().to_vec();
         for (tag, rights) in entries {
@@ -294,7 +296,7 @@ mod tests {
         let rights = |entries: &[(u16, u16)]| rights_of_all(&acl(entries)) & 0o777;
         // u::rwx, u:1000:r, g::-, m::r, o::-
         assert_eq!(rights(&[(1, 7), (2, 4), (4, 0), (0x10, 4), (0x20, 0)]), 0o700);
-        // Who is named and denied would be one of the others.
+        // Without the ACL, a user whom it denies gets the rights of others.
         assert_eq!(rights(&[(1, 7), (2, 0), (4, 4), (0x10, 4), (0x20, 4)]), 0o700);
         assert_eq!(rights(&[(1, 7), (2, 7), (4, 5), (0x10, 7), (0x20, 4)]), 0o754);
         assert_eq!(rights(&[(1, 7), (8, 7), (4, 7), (0x10, 5), (0x20, 1)]), 0o751);

@@ -8,9 +8,9 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::data::descriptor_path;
 
-/// Mode of a file until its owner, its attributes and its ACL are set: for its maker alone. The final
-/// mode must not be asked for: with an ACL, the group's bits are those of the ACL's mask, which may
-/// give more than the group has.
+/// Mode of a file until its owner, attributes and ACL are set: only its owner has access. The final
+/// mode would not be safe before: with an ACL, the group bits are the ACL's mask, which may grant
+/// more than the group has.
 pub(crate) const STAGED: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// Makes a file without a name in a directory's file system.

@@ -1,13 +1,13 @@
-//! Names of temporary files, and the removal of those whose copy is gone.
+//! Names of temporary files, and the removal of names that killed copies left.
 //!
-//! A copy that makes such names in a directory holds a shared lock on the directory (`flock(2)`),
-//! which ends with the process, however that ends. Whoever gets an exclusive lock knows that no
-//! copy is at work there: what has such a name was left by one that was killed. The lock is asked
-//! for and never waited for. Where it is refused, or does not exclude all others (a directory that
-//! other machines write to), names are of a second kind, which is never removed.
+//! A copy that creates such names in a directory holds a shared lock on the directory (`flock(2)`),
+//! which ends with the process. A copy that gets an exclusive lock knows that no other copy is
+//! running there: all such names were left by killed copies. The lock is tried and never waited
+//! for. If it is refused, or does not exclude all others (a directory that other machines write
+//! to), names are of a second kind, which is never removed.
 //!
-//! A name ends in a checksum of itself, so that no user's file is taken for one of these; and what
-//! belongs to another user is left to them.
+//! A name ends in a checksum of the name, so that no user's file is mistaken for one. Files of
+//! other users are never removed.
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
@@ -19,9 +19,9 @@ use rustix::io::{Errno, retry_on_intr};
 use super::name;
 
 const PREFIX: &str = ".nowait-copy-";
-/// Hexadecimal digits of a copy's token, and at most of a file's number.
+/// Hexadecimal digits of a copy's token, and most digits of a file's number.
 const TOKEN_DIGITS: usize = 16;
-/// A hyphen, and the hexadecimal digits of the checksum of all before it.
+/// A hyphen, and the hexadecimal digits of the checksum of everything before it.
 const CHECK_BYTES: usize = 9;
 /// Ends a name that no lock guards.
 const UNGUARDED: char = 'u';
@@ -98,7 +98,8 @@ fn sweep(directory: BorrowedFd<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// True for what this process's user made. Root may have given it away already.
+/// Returns true if this process's user made the file. Always true for root, which may have changed
+/// the owner already.
 fn is_own(directory: BorrowedFd<'_>, name: &CStr) -> bool {
     let user = rustix::process::geteuid();
     let stat = retry_on_intr(|| rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW));

@@ -57,7 +57,7 @@ pub(super) struct Dir {
 /// Metadata of a pair of directories when opened.
 pub(super) struct Stats {
     pub source: Stat,
-    /// With the mode that it has while it is filled.
+    /// Its mode is the one while the directory is filled.
     pub target: Stat,
     /// It may have an ACL of its own, or have inherited one.
     pub may_have_acl: bool,

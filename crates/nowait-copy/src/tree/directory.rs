@@ -53,8 +53,7 @@ impl Tree<'_> {
         }
     }
 
-    /// True if another file system is mounted on a directory, which is on this device, and is not to be
-    /// copied.
+    /// Returns true if a directory on `device` is a mount point whose contents must not be copied.
     fn is_crossed(&self, parent: &Dir, device: u64) -> bool {
         // The source that was asked for may be a mount point itself.
         let above = parent.chain().next();
@@ -178,7 +177,7 @@ impl Tree<'_> {
         Ok(Made { target: Some(target), stat: Some(stat), place, is_new })
     }
 
-    /// Lets this process's user into a directory of theirs whose mode shuts them out.
+    /// Gives this process's user access to a directory that the user owns but whose mode denies it.
     fn open_to_owner(&self, parent: BorrowedFd<'_>, name: &CStr) -> std::result::Result<(), Errno> {
         let place = name::open_place(parent, name)?;
         let stat = rustix::fs::fstat(&place)?;

@@ -291,7 +291,7 @@ impl Tree<'_> {
         };
         if matches!(found, Existing::Old(_)) && self.is_made(&old) {
             return Err(Failure::new(Operation::Copy, &paths.source, FailureKind::NameCollision)
-                .with_detail(format!("this copy has made {} of another source", shown(&paths.target)))
+                .with_detail(format!("this copy has made {} from another source", shown(&paths.target)))
                 .with_advice("copy them to different directories, or one after the other"));
         }
         Ok(found)

@@ -14,13 +14,13 @@ pub(crate) struct Filter {
     exclude: Patterns,
 }
 
-/// Patterns for all entries, and those that end in a slash, for directories alone.
+/// Patterns for all entries, and patterns that end in a slash, which match directories only.
 struct Patterns {
     all: Globs,
     directories: Globs,
 }
 
-/// Patterns for names, and those with a slash in them for paths.
+/// Patterns for names, and patterns with a slash in them, for paths.
 struct Globs {
     names: GlobSet,
     paths: GlobSet,
@@ -33,7 +33,7 @@ impl Filter {
             let name = pattern.trim_end_matches('/');
             let below = if name.contains('/') { format!("{name}/**") } else { format!("**/{name}/**") };
             return Err(Failure::new(Operation::Copy, Path::new(pattern), FailureKind::Usage)
-                .with_detail("it would match directories only, and all of those are copied")
+                .with_detail("the slash at the end matches directories only, and all directories are copied")
                 .with_advice(format!("for the files in them, include {below}")));
         }
         Ok(Filter { include: Patterns::new(&options.include)?, exclude: Patterns::new(&options.exclude)? })
@@ -44,8 +44,8 @@ impl Filter {
         self.include.is_empty() && self.exclude.is_empty()
     }
 
-    /// True if a directory, with all that is in it, or a file is left out. `path` begins below the
-    /// source; a source as it was named has none, so that its name alone counts.
+    /// Returns true if a file, or a directory with its contents, is left out. `path` begins below
+    /// the source. A source itself has no path, so only its name is matched.
     pub(super) fn excludes(&self, path: Option<&Path>, name: &OsStr, is_directory: bool) -> bool {
         if self.exclude.matches(path, name, is_directory) {
             return true;

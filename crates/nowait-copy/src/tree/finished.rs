@@ -15,8 +15,8 @@ use crate::os::data;
 const BLOCK_BYTES: usize = 256 << 10;
 
 impl Tree<'_> {
-    /// Returns why an entry need not be copied, if `old` is its copy already: it has the entry's size,
-    /// time and bytes. Its other metadata are set where they differ.
+    /// Returns why an entry need not be copied, if `old` is a complete copy: it has the entry's
+    /// size, time and bytes. Other metadata are set where they differ.
     pub(super) fn finished(&self, entry: &Entry<'_>, old: &Stat) -> Option<&'static str> {
         let source = entry.file.as_ref()?.as_fd();
         let target = self.open_same(entry, source, old)?;
@@ -31,7 +31,7 @@ impl Tree<'_> {
         if metadata::is_alike((source, &entry.stat), (target, old), &self.process) {
             return Some("it is complete");
         }
-        // It has names that are none of the source's: they keep what they have.
+        // The target has other names that the source lacks; do not change the metadata of those.
         if old.st_nlink > entry.stat.st_nlink {
             return None;
         }
@@ -41,8 +41,8 @@ impl Tree<'_> {
         Some("it is complete, but for its metadata")
     }
 
-    /// Opens `old` if it has the entry's size, modification time and bytes: size and time are no proof,
-    /// since clocks of file systems are coarse. None also for what cannot be read.
+    /// Opens `old` if it has the entry's size, modification time and bytes. Size and time alone
+    /// prove nothing, since timestamps are coarse. Returns none, too, if a file cannot be read.
     fn open_same(&self, entry: &Entry<'_>, source: BorrowedFd<'_>, old: &Stat) -> Option<OwnedFd> {
         let Entry { dir, stat, target_name, .. } = entry;
         if stat.st_size != old.st_size || !self.is_modified_alike(dir, stat, old) {

@@ -1,5 +1,5 @@
-//! Modification times as a target keeps them: FAT in steps of two seconds, others in steps of one, of
-//! 100 ns, or exactly.
+//! Modification times at the resolution of the target: two seconds on FAT; one second, 100 ns or 1
+//! ns elsewhere.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -11,28 +11,28 @@ use super::dir::Dir;
 use crate::os::name;
 use crate::shared::Ability;
 
-/// The longest step that a file system has (FAT).
+/// The coarsest resolution of a file system (FAT).
 const STEP_NS_MAX: i128 = 2_000_000_000;
 
-/// A time that is exact in no step: an odd second, less a nanosecond.
+/// A time that every coarser resolution rounds: an odd second, less a nanosecond.
 const PROBE: Timespec = Timespec { tv_sec: 1_234_567_891, tv_nsec: 999_999_999 };
 
 impl Tree<'_> {
-    /// True if the target would not be older after another copy: its time is the entry's, as far as its
-    /// file system keeps that, or a later one.
+    /// Returns true if the target is not older than the entry: its modification time is the entry's
+    /// at the target's resolution, or later.
     pub(super) fn is_not_older(&self, dir: &Dir, stat: &Stat, old: &Stat) -> bool {
         modified_ns(old) >= self.kept_ns(dir, stat, old)
     }
 
-    /// True if the target has the entry's modification time, as far as its file system keeps that.
+    /// Returns true if the target has the entry's modification time at the target's resolution.
     pub(super) fn is_modified_alike(&self, dir: &Dir, stat: &Stat, old: &Stat) -> bool {
         modified_ns(old) == self.kept_ns(dir, stat, old)
     }
 
-    /// Returns what the entry's modification time would be in the target, in nanoseconds.
+    /// Returns the entry's modification time at the target's resolution, in nanoseconds.
     fn kept_ns(&self, dir: &Dir, stat: &Stat, old: &Stat) -> i128 {
         let exact = modified_ns(stat);
-        // What is further behind is older in any step.
+        // A larger difference is one at any resolution.
         if !(1..STEP_NS_MAX).contains(&(exact - modified_ns(old))) {
             return exact;
         }
@@ -46,7 +46,7 @@ impl Tree<'_> {
         exact - exact.rem_euclid(step.unwrap_or_else(|| likely_step_ns(old)))
     }
 
-    /// Sets the time of a new file in the target, and looks what it became.
+    /// Measures the target's resolution: sets the time of a new file, and reads it back.
     fn find_step_ns(&self, dir: &Dir, target: BorrowedFd<'_>) -> Result<i128, Errno> {
         let probe = |file: BorrowedFd<'_>| {
             let times = Timestamps { last_access: PROBE, last_modification: PROBE };
@@ -62,7 +62,7 @@ impl Tree<'_> {
             }
         }
         if self.shared.options.dry_run {
-            // A name would be a change.
+            // A dry run must not create a name.
             return Err(Errno::OPNOTSUPP);
         }
         let temporary = dir.temporary_name(self.shared);
@@ -73,12 +73,12 @@ impl Tree<'_> {
     }
 }
 
-/// Modification time in nanoseconds.
+/// Returns the modification time in nanoseconds.
 fn modified_ns(stat: &Stat) -> i128 {
     i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec)
 }
 
-/// The longest step in which a time is whole.
+/// Returns the coarsest resolution that this time is a multiple of.
 fn likely_step_ns(old: &Stat) -> i128 {
     let modified = modified_ns(old);
     let steps = [STEP_NS_MAX, STEP_NS_MAX / 2];

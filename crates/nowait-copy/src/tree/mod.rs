@@ -55,9 +55,10 @@ pub(crate) struct Tree<'s> {
     targets: Mutex<Vec<Identity>>,
     /// A directory on each device that something was copied to, for a sync at the end.
     devices: Mutex<HashMap<u64, (PathBuf, OwnedFd)>>,
-    /// Sources so far, each with its target.
+    /// Sources that were begun, each with its target.
     named: Mutex<HashSet<(Identity, PathBuf)>>,
-    /// Files that this copy has made, if sources go to one place: none replaces another's.
+    /// Files that this copy has made, if several sources have the same target: none replaces a file
+    /// of another source.
     made: Option<Mutex<HashSet<Identity>>>,
     /// Another thread counts what there is to copy.
     is_counted: bool,
@@ -95,11 +96,11 @@ impl<'s> Tree<'s> {
         }
     }
 
-    /// Queues the sources of a round; false if there are none, since all rounds are done.
+    /// Queues the sources of a round. Returns false if there are none: all rounds are done.
     pub(crate) fn begin_round(&self, round: usize) -> bool {
         let of_round = |number: &usize| self.tops[*number].round() == round;
         let numbers: Vec<usize> = (0..self.tops.len()).filter(of_round).collect();
-        // The last is taken first.
+        // The queue is last in, first out.
         self.queue.push(0, numbers.iter().rev().map(|number| Task::Top(*number)));
         !numbers.is_empty()
     }
@@ -232,7 +233,7 @@ impl<'s> Tree<'s> {
         }
     }
 
-    /// Remembers an entry of the target that this copy made.
+    /// Records an entry of the target that this copy made.
     fn note_made(&self, dir: &Dir, target_name: &CStr) {
         let (Some(made), Some(target)) = (&self.made, dir.target()) else { return };
         if let Ok(stat) = rustix::fs::statat(target, target_name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -240,7 +241,7 @@ impl<'s> Tree<'s> {
         }
     }
 
-    /// True for an entry of the target that this copy made.
+    /// Returns true if this copy made an entry of the target.
     fn is_made(&self, stat: &Stat) -> bool {
         self.made.as_ref().is_some_and(|made| lock(made).contains(&identity(stat)))
     }

@@ -28,11 +28,11 @@ pub(crate) struct Top {
     source_name: CString,
     target_dir: PathBuf,
     target_name: CString,
-    /// Name of the source, unless that is `.`, `..` or `/`.
+    /// Name of the source; none if it is `.`, `..` or `/`.
     name: Option<CString>,
     /// The target was named with a slash at its end.
     needs_directory: bool,
-    /// Rounds of the copy before the one of this source: it goes where sources of those go, too.
+    /// Round of the copy for this source, from 0. Earlier rounds copy sources with the same target.
     round: usize,
 }
 
@@ -61,8 +61,8 @@ impl Top {
         stat_argument(&self.source(), follow).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_dir())
     }
 
-    /// Puts sources that go to one place in rounds, one after the other, in the order in which they were
-    /// named. What is in a source that is named as `dir/.` may meet any other.
+    /// Assigns sources with the same target to successive rounds, in the order of the command line.
+    /// The contents of a source `dir/.` may collide with any other source.
     pub(crate) fn put_in_rounds(tops: &mut [Top]) {
         let mut next: HashMap<(PathBuf, CString), usize> = HashMap::new();
         let (mut for_any, mut for_contents) = (0, 0);
@@ -76,12 +76,12 @@ impl Top {
         }
     }
 
-    /// Name of the source, as far as it has one.
+    /// Returns the name of the source, if it has one.
     pub(super) fn name(&self) -> Option<&OsStr> {
         self.name.as_ref().map(|name| OsStr::from_bytes(name.to_bytes()))
     }
 
-    /// Rounds before the one of this source.
+    /// Returns the round of this source.
     pub(crate) fn round(&self) -> usize {
         self.round
     }
@@ -147,8 +147,8 @@ impl Tree<'_> {
         }
     }
 
-    /// Opens the directories of a source and its copy; none if the source is left out. True if the
-    /// source is a directory.
+    /// Opens the directories of a source and its copy; returns none if the source is left out. The
+    /// second value is true if the source is a directory.
     fn open_top(&self, top: &Top) -> Result<Option<(Arc<Dir>, bool)>> {
         let opened = |operation, path: &Path, errno| Failure::from_errno(operation, path, errno);
         let source = open_path(&top.source_dir, PLACE).map_err(|e| opened(Operation::Open, &top.source(), e))?;
@@ -174,7 +174,7 @@ impl Tree<'_> {
         let target = open_target_dir(&top.target_dir)?;
         let target_stat =
             rustix::fs::fstat(&target).map_err(|errno| opened(Operation::Stat, &top.target_dir, errno))?;
-        // A file system that is mounted below the source is not entered.
+        // With `one_file_system` the copy does not enter mounts below the source.
         let may_be_met = !self.shared.options.one_file_system || target_stat.st_dev == stat.st_dev;
         if is_directory && may_be_met && is_inside(&target, identity(&stat), top.target_name.as_c_str() != c".") {
             return Err(Failure::new(Operation::Copy, &top.source(), FailureKind::IntoItself)

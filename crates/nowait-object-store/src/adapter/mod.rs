@@ -72,15 +72,16 @@ impl NowaitFileSystem {
         file_path(&self.files, location)
     }
 
-    /// Removes the files that killed processes left of their puts and uploads, below a prefix:
-    /// hidden names of uploads (`name#123`), of any owner, whose last change (ctime) lies before
-    /// `unchanged_since`. Returns how many.
+    /// Removes files that the puts and uploads of killed processes left below a prefix. These have
+    /// the hidden names of uploads (`name#123`), any owner, and a last change (ctime) before
+    /// `unchanged_since`. Returns the number of removed files.
     ///
-    /// Choose a time further back than any pause of an upload under way: an upload whose file is
+    /// Choose a time further back than any pause of an upload in progress: an upload whose file is
     /// removed cannot be completed. Dropping the future does not stop the removal.
     ///
     /// # Errors
-    /// Those of reading directories and removing files. Files removed before the error stay removed.
+    /// Errors of reading directories and removing files. Files removed before the error stay
+    /// removed.
     pub async fn remove_leftovers(&self, prefix: Option<&Path>, unchanged_since: SystemTime) -> Result<u64> {
         let dir = self.files.root.join(prefix.map_or("", |prefix| prefix.as_ref()));
         self.files.remove_leftovers(&dir, unchanged_since).await.map_err(failed)

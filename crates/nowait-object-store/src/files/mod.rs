@@ -69,7 +69,7 @@ pub(crate) struct Stat {
     pub(crate) size: u64,
     pub(crate) modified: SystemTime,
     inode: u64,
-    /// By `stat(2)`. Zero for files of the kernel, whatever they contain.
+    /// Size as `stat(2)` reports it. Files in /proc report zero, whatever they contain.
     reported_size: u64,
 }
 

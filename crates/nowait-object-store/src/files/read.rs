@@ -55,7 +55,7 @@ impl Files {
     }
 }
 
-/// Returns how many bytes a file has that reports none.
+/// Counts the bytes of a file that reports a size of zero, by reading it.
 async fn bytes_held(file: &File) -> Result<u64> {
     let mut reader = Reader::new(file, 0);
     while reader.chunk().await?.is_some() {}

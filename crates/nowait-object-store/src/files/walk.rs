@@ -67,12 +67,12 @@ impl Files {
 }
 
 impl Files {
-    /// Removes staged files below `dir` whose last change lies before `unchanged_since`. Returns how
-    /// many.
+    /// Removes staged files below `dir` that were last changed before `unchanged_since`. Returns
+    /// the number of removed files.
     pub(crate) async fn remove_leftovers(&self, dir: &Path, unchanged_since: SystemTime) -> Result<u64> {
         let remove = move |dir: &Path| {
-            // The time of the change, not of the contents: a link to the object of a copy has those
-            // of that object.
+            // Compare ctime, not mtime: the staged file of a copy may be a hard link, which has the
+            // mtime of its object.
             let is_old = |metadata: &Metadata| {
                 let changed = Duration::new(metadata.ctime().max(0) as u64, metadata.ctime_nsec() as u32);
                 UNIX_EPOCH + changed < unchanged_since
