@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use common::{Sample, Watchdog, aio_instance, assert_settled, child, mounts, open_direct, read_pages_in_every_way};
 use futures::future::join_all;
-use nowait::{Engine, ErrorKind, Nowait, Route};
+use nowait::{Buf, Engine, ErrorKind, Nowait, Route};
 use promises::{Ctx, keeps_every_promise};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -24,6 +24,7 @@ const LOCKED_MEMORY: &str = "locked memory";
 
 const DURABLE: &str = "durable";
 const LATE_FLAGS: &str = "late flags";
+const NO_THREAD: &str = "no thread";
 const EXPLAINED: &str = "explained";
 
 /// Other interfaces that are refused, in a process without io_uring.
@@ -134,6 +135,11 @@ fn a_durable_write_without_flags_reports_its_sync() {
 #[test]
 fn appends_go_on_when_their_call_is_refused() {
     child::play(LATE_FLAGS);
+}
+
+#[test]
+fn a_thread_that_waits_helps_itself_where_no_other_can() {
+    child::play(NO_THREAD);
 }
 
 #[test]
@@ -252,6 +258,44 @@ fn late_without_flags() {
     assert_settled(&nowait);
 }
 
+/// Symptom: a thread slept for good behind a write in its own queue, if no other thread could be started
+/// to help. Or if none could be when help was asked for first: it was not asked for again.
+fn without_threads() {
+    let _watchdog = Watchdog::new("no thread can be started", 60);
+    let folder = mounts::temp_dir();
+    let path = folder.path().join("file");
+    std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+    filter(libc::EAGAIN, &[libc::SYS_clone, libc::SYS_clone3]);
+    for engine in [Engine::Uring, Engine::Aio] {
+        let Ok(nowait) = Nowait::builder().engine(engine.clone()).build() else {
+            eprintln!("skipped: {engine:?}");
+            continue;
+        };
+        let mut options = nowait::OpenOptions::new();
+        let file = options.read(true).write(true).direct(true).open_in(&nowait, &path).wait().unwrap();
+        if file.direct() == nowait::DirectIo::Refused {
+            return eprintln!("skipped: direct I/O");
+        }
+        let begun = || drop(common::poll_once(Box::pin(file.write_all_at(Buf::zeroed(4096), 0)).as_mut()));
+        let durable = || Box::pin(file.write_all_at(Buf::zeroed(4096), 0).durable());
+        nowait::block_on(async {
+            for _ in 0..20 {
+                begun();
+                file.settled().wait();
+                begun();
+                file.write_all_from(&[5; 300], 10).unwrap();
+                begun();
+                file.set_len(1 << 20).wait().unwrap();
+                let mut write = durable();
+                let _ = common::poll_once(write.as_mut());
+                file.sync_all().wait().unwrap();
+            }
+        });
+        assert_settled(&nowait);
+    }
+    assert_eq!(threads("nowait-helper"), 0);
+}
+
 /// What no other call does says which call is refused.
 fn refusals_are_explained() {
     let folder = mounts::temp_dir();
@@ -295,6 +339,9 @@ fn child() {
     }
     if role == DURABLE {
         return durable_without_flags();
+    }
+    if role == NO_THREAD {
+        return without_threads();
     }
     if role == LATE_FLAGS {
         return late_without_flags();

@@ -17,6 +17,9 @@
 //! flight: its waiters may be unknown, such as a set of futures that was moved and polls only those
 //! that were woken. So it does to a runtime in whose rings nothing ends: it may be driven no more.
 //!
+//! Where no thread can be started, whoever asks serves the queues once, and a thread that sleeps asks
+//! again and again ([`ask`]). A request that came to nothing is not remembered as one.
+//!
 //! Help covers operations in flight when it is asked for. A locked queue has its thread at work: it
 //! needs no help, and the thread tells when it leaves ([`look`]).
 
@@ -38,6 +41,10 @@ const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const SURELY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// How long a thread with something in flight may stay out of its queue before help comes unasked.
 const OUT_MAX: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// How soon a thread that sleeps asks again, should the helper's thread not have come about.
+const SLEEP_MAX: Duration = Duration::from_millis(50);
+/// The same where no thread can be started.
+const ALONE: Duration = Duration::from_millis(1);
 /// The helper's thread ends after so long without a request.
 const IDLE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
@@ -131,22 +138,27 @@ pub(crate) enum Of {
     All,
 }
 
-/// Asks for help with every queue that has something in flight now.
-pub(crate) fn ask() {
-    ask_of(Of::All);
+/// Asks for help with every queue that has something in flight now. Returns the time after which a
+/// thread that sleeps asks again. Call it with nothing locked: wakers may run here.
+pub(crate) fn ask() -> Duration {
+    ask_of(Of::All)
 }
 
-/// Asks for help with the queues of threads, or with all.
-pub(crate) fn ask_of(of: Of) {
+/// As [`ask`], for the queues of threads, or for all.
+pub(crate) fn ask_of(of: Of) -> Duration {
     let members = lock(&helper().members);
     let known: Vec<_> = members.known.iter().filter_map(Weak::upgrade).collect();
+    let runs = members.runs;
     drop(members);
-    // Each of them: no short cut after the first.
+    // Each of them: no short cut after the first. Those that want help already may have asked when
+    // no thread could be started.
     let asked = known.iter().filter(|queue| of == Of::All || !queue.is_of_a_runtime());
-    let wanted = asked.fold(false, |wanted, queue| queue.want() | wanted);
-    if wanted {
-        look();
+    let wanted = asked.fold(false, |wanted, queue| queue.want() | (!runs && queue.is_wanted()) | wanted);
+    if wanted && !look() {
+        helper().serve();
+        return ALONE;
     }
+    SLEEP_MAX
 }
 
 /// Notes that a queue has got something, and its thread may not come back to it.
@@ -157,30 +169,49 @@ pub(crate) fn watch() {
     }
 }
 
-/// Wakes the helper, to look at queues that want help.
+/// Wakes the helper, to look at queues that want help. False if its thread cannot be started.
 #[cold]
-pub(crate) fn look() {
+pub(crate) fn look() -> bool {
     let helper = helper();
     if helper.looks.swap(true, SeqCst) {
-        return;
+        return true;
     }
     let mut members = lock(&helper.members);
     if members.runs {
         drop(members);
-        return helper.ring();
+        helper.ring();
+        return true;
     }
     members.runs = true;
     drop(members);
     let for_thread = helper.clone();
     let thread = std::thread::Builder::new().name("nowait-helper".into());
-    if thread.spawn(move || for_thread.run()).is_err() {
+    let started = thread.spawn(move || for_thread.run()).is_ok();
+    if !started {
         // Threads are short: the next request tries again.
         lock(&helper.members).runs = false;
         helper.looks.store(false, SeqCst);
     }
+    started
+}
+
+/// Serves a queue as long as there is something to do.
+fn serve(queue: &dyn Helped) -> State {
+    loop {
+        match queue.help() {
+            State::Progress => {}
+            state => return state,
+        }
+    }
 }
 
 impl Helper {
+    /// Serves the queues that want help on this thread.
+    #[cold]
+    fn serve(&self) {
+        self.wanted().iter().for_each(|queue| _ = serve(&**queue));
+    }
+
     fn bell(&self) -> Option<&OwnedFd> {
         let make = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
         self.bell.get_or_init(make).as_ref()
@@ -203,10 +234,7 @@ impl Helper {
             let mut wanted = self.wanted();
             let mut states = Vec::with_capacity(wanted.len());
             for queue in &wanted {
-                let mut state = queue.help();
-                while state == State::Progress {
-                    state = queue.help();
-                }
+                let state = serve(&**queue);
                 match (state, queue.descriptor()) {
                     (State::Inside, _) if timeout == IDLE => timeout = SURELY,
                     (State::Waits, None) => timeout = AGAIN,

@@ -397,11 +397,18 @@ impl Outstanding {
         }
         // Before it asks: whoever gives an engine a change from here on asks for help itself.
         changes.threads += 1;
-        drop(changes);
-        help::ask();
-        changes = self.changes();
+        let mut ask_again = None;
         while must(&mut changes) {
-            changes = self.ended.wait(changes).unwrap_or_else(|poisoned| poisoned.into_inner());
+            let Some(after) = ask_again else {
+                drop(changes);
+                ask_again = Some(help::ask());
+                changes = self.changes();
+                continue;
+            };
+            let (woken, timeout) =
+                self.ended.wait_timeout(changes, after).unwrap_or_else(|poisoned| poisoned.into_inner());
+            changes = woken;
+            ask_again = ask_again.filter(|_| !timeout.timed_out());
         }
         changes.threads -= 1;
     }
