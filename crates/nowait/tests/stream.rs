@@ -875,6 +875,25 @@ fn drops_a_finish_and_goes_on() -> bool {
     is_shown || is_slow()
 }
 
+/// Symptom: a writer that a task had begun to fill, and a thread went on with, did not wait in its drop.
+#[test]
+fn a_writer_that_a_thread_used_last_has_written_when_it_is_dropped() {
+    let folder = temp_dir();
+    let nowait = Nowait::builder().engine(Engine::Pool).pool_threads_max(1).build().unwrap();
+    let file = open(&nowait, &folder.path().join("file"), false);
+    let (end, ended) = mpsc::channel::<()>();
+    let busy = nowait.blocking(nowait::ErrorOp::Read, "", move |_| ended.recv()).submit();
+    let mut writer = Writer::new(&file, 0);
+    nowait::block_on(writer.put_slice(b"one, ")).unwrap();
+    writer.write_all(b"two").unwrap();
+    drop(writer);
+    // Not by the pool, which has no thread for it.
+    assert_eq!(std::fs::read(folder.path().join("file")).unwrap(), b"one, two");
+    drop(end);
+    busy.wait().unwrap().unwrap_err();
+    assert_settled(&nowait);
+}
+
 #[test]
 fn a_writer_that_is_dropped_still_writes_all_it_was_given() {
     let data = contents(3 * MIB + 77, 3);

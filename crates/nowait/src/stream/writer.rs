@@ -538,6 +538,7 @@ impl Stream for Put<'_> {
 
 impl Write for Writer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.caller = Caller::Thread;
         let is_plain = self.file.0.open.direct.is_none() && self.behind.is_empty() && self.failed.is_none();
         if is_plain && self.filled == 0 && bytes.len() >= PLAIN_BYTES_MIN {
             // As it is, through the page cache.
