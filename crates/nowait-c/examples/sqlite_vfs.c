@@ -1,4 +1,4 @@
-/* A VFS of SQLite over nowait: everything that SQLite does with files. Compile it into a program, call
+/* A VFS for SQLite over nowait: all file operations of SQLite. Compile it into a program, call
  * sqlite_vfs_register() once, and open databases by the VFS "nowait":
  *
  *     cc program.c sqlite_vfs.c $(pkg-config --cflags --libs nowait sqlite3)
@@ -19,14 +19,14 @@
 
 int sqlite_vfs_register(void);
 
-/* Where the locks lie: beyond what any page is written to (os.h of SQLite). */
+/* Offsets of the locks: beyond any written page (os.h of SQLite). */
 enum { PENDING = 0x40000000, RESERVED = PENDING + 1, SHARED_FIRST = PENDING + 2, SHARED_BYTES = 510 };
 
 struct open_file {
     sqlite3_file base;
     nowait_file file;
     int level;
-    /* It was created, and its name may not be durable. The name stays valid while it is open. */
+    /* The file was created, and its name may not be durable. `name` stays valid while it is open. */
     const char *new_name;
 };
 
@@ -106,7 +106,7 @@ static int lock_file(sqlite3_file *base, int level) {
         return SQLITE_OK;
     }
     if (level == SQLITE_LOCK_SHARED) {
-        /* A writer that waits for readers to go has the pending byte: no new one comes in. */
+        /* A writer that waits for readers holds the pending byte, so that no new reader starts. */
         result = lock_range(open, NOWAIT_LOCK_SHARED, PENDING, 1);
         if (result == SQLITE_OK) {
             result = lock_range(open, NOWAIT_LOCK_SHARED, SHARED_FIRST, SHARED_BYTES);
@@ -140,7 +140,7 @@ static int unlock_file(sqlite3_file *base, int level) {
         return SQLITE_OK;
     }
     if (level == SQLITE_LOCK_SHARED) {
-        /* From exclusive to shared, without a moment between: no other writer can be in the way. */
+        /* Converts exclusive to shared without unlocking: no other writer can interfere. */
         if (lock_range(open, NOWAIT_LOCK_SHARED, SHARED_FIRST, SHARED_BYTES) != SQLITE_OK) {
             return SQLITE_IOERR_RDLOCK;
         }
@@ -172,8 +172,8 @@ static int file_control(sqlite3_file *base, int operation, void *argument) {
         *(int *)argument = open->level;
         return SQLITE_OK;
     case SQLITE_FCNTL_SIZE_HINT: {
-        /* How large the file is about to be. Space that is not there shows up here, before anything
-         * is written; a file system that reserves none does without. */
+        /* The expected size of the file. A full disk is reported here, before anything is written. A
+         * file system without reservations ignores this. */
         uint64_t size = 0, hint = (uint64_t) * (sqlite3_int64 *)argument;
         if (nowait_file_size(open->file, &size) < 0) {
             return failed(SQLITE_IOERR_FSTAT);
@@ -235,7 +235,7 @@ static int open_file(sqlite3_vfs *vfs, sqlite3_filename name, sqlite3_file *base
     if (result < 0) {
         return failed(SQLITE_CANTOPEN);
     }
-    /* It lives while it is open, and no crash leaves it. */
+    /* The file exists while it is open, and a crash does not leave it behind. */
     if (flags & SQLITE_OPEN_DELETEONCLOSE && nowait_remove_file(0, path, 0) < 0) {
         nowait_file_close(open->file);
         return failed(SQLITE_IOERR_DELETE);
@@ -260,7 +260,7 @@ static int delete_file(sqlite3_vfs *vfs, const char *name, int sync) {
 static int is_accessible(sqlite3_vfs *vfs, const char *name, int how, int *answer) {
     (void)vfs;
     if (how == SQLITE_ACCESS_EXISTS) {
-        /* An empty journal is none. */
+        /* An empty journal counts as no journal. */
         struct nowait_metadata known = {.size = sizeof known};
         int result = nowait_path_metadata(0, name, 0, &known);
         *answer = result == 0 && known.length > 0;

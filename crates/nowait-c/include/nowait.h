@@ -1,26 +1,27 @@
-// File I/O for Linux that does not wait for a disk when it need not; a durable log; copies of files.
+// Asynchronous file I/O for Linux (cached data inline, the rest through io_uring or a thread pool), a
+// durable log, and copies of files.
 //
 // Made by cbindgen from crates/nowait-c/src: change it there (tests/header.rs says how).
 //
 // Errors. Calls return 0, a count or a number of bytes; or a negative errno, and then
 // nowait_error_message has a text: operation, path, offset, length, cause, and what to do next.
 //
-// Handles are numbers; 0 is none. Each is closed by the close of its kind. A handle that was closed,
-// is one of another kind, or never was one, is an error (-EBADF), also where its place is in use
-// again. A NULL pointer, or one that is not aligned, is one too (-EFAULT).
+// Handles are numbers; 0 is no handle. Each kind has its own close function. Using a number that was
+// closed, is of another kind, or never was a handle, is an error (-EBADF). A closed number stays
+// invalid, even if its slot is in use again. A NULL or misaligned pointer is an error (-EFAULT).
 //
 // Structs that begin with `size` grow: set all to zero, and `size` to the sizeof. A size that no
 // version had is an error (-EINVAL). Members of options that the library does not know have to be 0
 // (-E2BIG); members of answers that it does not know are 0 afterwards.
 //
-// Threads. Any thread may make any call at any time, on the same handles too, unless it says
-// otherwise. A call that is under way when its handle is closed ends as if it were open. A forked
-// child may use files and names, but not queues, logs, readers and copies of its parent (-EINVAL).
-// Nothing here may be called in a signal handler, and nothing here calls back: completions are reaped.
+// Threads. Any thread may make any call at any time, also on the same handles, unless the call says
+// otherwise. Closing a handle does not affect calls on it that are in progress. A forked child may
+// use files and names, but not queues, logs, readers and copies of its parent (-EINVAL). Do not call
+// any function in a signal handler. No function calls back: completions are reaped.
 //
 // Offsets, lengths and sizes are in bytes; other units are in the name. Strings end with a zero byte;
-// paths are bytes of any encoding. Callers promise that pointers point to as much memory as they say:
-// that cannot be checked. Memory stays the caller's; what a call needs after it has returned it says.
+// paths are bytes of any encoding. Pointers must point to as much memory as the call says; this
+// cannot be checked. The caller owns all memory. A call states if it needs memory after its return.
 
 
 #ifndef NOWAIT_H
@@ -69,23 +70,23 @@
 // Reserves space; the file grows to the end of the range if it is shorter.
 #define NOWAIT_ALLOCATE_RESERVE 0
 
-// Reserves space, beyond the end of the file too, and leaves the size as it is.
+// Reserves space, also beyond the end of the file, and leaves the size unchanged.
 #define NOWAIT_ALLOCATE_KEEP_SIZE 1
 
-// Gives the space back; the range reads as zeros, and the size stays.
+// Frees the space; the range reads as zeros, and the size is unchanged.
 #define NOWAIT_ALLOCATE_PUNCH_HOLE 2
 
-// The range reads as zeros, and keeps its space where the file system can. The file grows to its end
-// if it is shorter.
+// Zeroes the range, and keeps its space if the file system can. The file grows to the end of the
+// range if it is shorter.
 #define NOWAIT_ALLOCATE_ZERO 3
 
-// Nothing special.
+// No special treatment.
 #define NOWAIT_ADVICE_NORMAL 0
 
-// Random reads: no read-ahead. Of the whole file, whatever the range.
+// Random reads: no read-ahead. Applies to the whole file, whatever the range.
 #define NOWAIT_ADVICE_RANDOM 1
 
-// Sequential reads: more read-ahead. Of the whole file, whatever the range.
+// Sequential reads: more read-ahead. Applies to the whole file, whatever the range.
 #define NOWAIT_ADVICE_SEQUENTIAL 2
 
 // The range will be needed soon: the kernel starts to read it.
@@ -97,22 +98,22 @@
 // The range will be needed once.
 #define NOWAIT_ADVICE_NO_REUSE 5
 
-// Of a symbolic link, not of what it leads to.
+// Metadata of a symbolic link itself, not of its target.
 #define NOWAIT_METADATA_OF_LINK 1
 
-// Any number of opens may have the lock at a time. Of a range: the file has to be open for reading.
+// Several opens may hold the lock at a time. For a range, the file has to be open for reading.
 #define NOWAIT_LOCK_SHARED 1
 
-// One open alone may have the lock. Of a range: the file has to be open for writing.
+// Only one open may hold the lock. For a range, the file has to be open for writing.
 #define NOWAIT_LOCK_EXCLUSIVE 2
 
-// The change of names is durable when it ends: the directories are synced.
+// The change of names is durable when the call ends: the directories are synced.
 #define NOWAIT_NAME_DURABLE 1
 
-// nowait_rename replaces nothing: -EEXIST if the new name is there.
+// nowait_rename replaces nothing: -EEXIST if the new name exists.
 #define NOWAIT_RENAME_NEW 2
 
-// nowait_sync_dir syncs the directory that has the name `path`, of a file or anything else.
+// nowait_sync_dir syncs the parent directory of `path`.
 #define NOWAIT_SYNC_PARENT 2
 
 // Nothing is durable when a copy ends.
@@ -224,35 +225,35 @@ struct nowait_instance_counters {
 // An open file. 0 is none.
 typedef uint64_t nowait_file;
 
-// What is known of a file (statx(2)). Times are in nanoseconds since 1970, negative before.
+// Metadata of a file (statx(2)). Times are in nanoseconds since 1970, negative before.
 struct nowait_metadata {
     // sizeof(struct nowait_metadata).
     size_t size;
-    // Bytes from the start to the end of the file; 0 of a block device, which nowait_file_size knows.
+    // Length of the file in bytes; 0 for a block device (use nowait_file_size).
     uint64_t length;
-    // Bytes of storage that it has: fewer than `length` with holes, more with reservations.
+    // Bytes of allocated storage: fewer than `length` with holes, more with reservations.
     uint64_t allocated_bytes;
-    // Number of the file system's device (makedev(3)).
+    // Device number of the file system (makedev(3)).
     uint64_t device;
-    // Number in that file system: with `device` it tells whether two names are one file.
+    // Inode number. Two names with the same `device` and `inode` are one file.
     uint64_t inode;
-    // How many names it has. 0: it was removed, and lives while it is open.
+    // Number of names (hard links). 0: the file was removed, and exists while it is open.
     uint64_t links;
     // Type and permissions, as st_mode: S_ISREG(mode), mode & 07777.
     uint32_t mode;
-    // Number of the user that owns it.
+    // User id of the owner.
     uint32_t owner;
-    // Number of its group.
+    // Group id.
     uint32_t group;
-    // Bytes of a request that suits the file system.
+    // Preferred request size of the file system in bytes.
     uint32_t block_bytes;
-    // Last read; file systems seldom keep it up to date (relatime, noatime).
+    // Time of the last read; file systems seldom keep it up to date (relatime, noatime).
     int64_t accessed_ns;
-    // Last change of the contents.
+    // Time of the last change of the contents.
     int64_t modified_ns;
-    // Last change of the contents or the attributes.
+    // Time of the last change of the contents or the metadata.
     int64_t changed_ns;
-    // When it was made; INT64_MIN where the file system does not keep that.
+    // Time of creation; INT64_MIN if the file system does not keep it.
     int64_t created_ns;
 };
 
@@ -429,8 +430,9 @@ struct nowait_completion {
     void *user;
     // The number that its submission gave.
     uint64_t operation;
-    // Bytes of a read, write or append; of a wait for a log the last record that is durable then; 0 of
-    // all else. Or a negative errno, as of the blocking call. -ECANCELED after nowait_cancel.
+    // For a read, write or append, the number of bytes. For a wait on a log, the last durable
+    // record. Otherwise 0. Or a negative errno, as the blocking call returns it. -ECANCELED after
+    // nowait_cancel.
     int64_t result;
     // Index of the first range of a gather that is not complete, if the result is negative; else 0.
     uint64_t range_index;
@@ -443,15 +445,15 @@ struct nowait_completion {
 struct nowait_write {
     // The file to write.
     nowait_file file;
-    // Where the bytes are.
+    // Start of the bytes.
     const void *buffer;
-    // How many.
+    // Number of bytes.
     size_t length;
-    // Where they go in the file.
+    // Offset in the file.
     uint64_t offset;
     // NOWAIT_WRITE_..., or'ed, or 0.
     uint64_t flags;
-    // Comes back with the completion.
+    // Returned with the completion.
     void *user;
     // Gets the operation's number, for nowait_cancel.
     uint64_t operation;
@@ -550,15 +552,14 @@ int nowait_file_close(nowait_file file);
 // -EBADF. Threads: any.
 int nowait_file_descriptor(nowait_file file);
 
-// Whether reads and writes go past the page cache: 1, or 0 if the file was not opened with O_DIRECT, or
-// its file system has no direct I/O; or -EBADF. Any offset, length and memory will do; those that are
-// multiples of `offset_alignment` and `memory_alignment`, in bytes, go to the device as they are, and
-// others are copied, or read more than was asked for. Both may be NULL; they are 1 if the answer is 0.
-// A device that needs more than it says is found out by the first request. Threads: any.
-// Both are NULL or point to numbers.
-int nowait_file_direct(nowait_file file,
-                       size_t *memory_alignment,
-                       size_t *offset_alignment);
+// Returns 1 if reads and writes bypass the page cache; 0 if the file was not opened with O_DIRECT,
+// or its file system has no direct I/O; or -EBADF. Requests may have any offset, length and
+// memory. Requests whose offset and length are multiples of `offset_alignment`, and whose memory
+// address is a multiple of `memory_alignment`, go to the device unchanged. Other requests are
+// copied, or read more than was asked for. Both alignments are in bytes, and 1 if the result is 0.
+// They may grow at the first request, if the device reported less than it needs. Threads: any.
+// Each pointer is NULL or points to a number.
+int nowait_file_direct(nowait_file file, size_t *memory_alignment, size_t *offset_alignment);
 
 // Puts the size in bytes, of a file or a block device, into `size`. Returns 0, or a negative errno.
 // Threads: any.
@@ -592,23 +593,22 @@ int64_t nowait_write_at(nowait_file file,
                         uint64_t offset,
                         uint32_t flags);
 
-// Writes `length` bytes from `buffer` at the end of the file, wherever that is by then, and waits for
-// that (RWF_APPEND). `flags` are NOWAIT_WRITE_... or 0, and it is durable as nowait_write_at. Each
-// append is one write: no other append, in any process, comes between its bytes or over them, unless
-// the file system takes it in two parts (a full disk, more than 2 GiB).
+// Writes `length` bytes from `buffer` at the current end of the file, and waits until they are
+// written (RWF_APPEND). `flags` are NOWAIT_WRITE_... or 0; durability is that of nowait_write_at.
+// Each append is one write: no other append, in any process, mixes with its bytes or overwrites
+// them. The exception is a write that the file system takes in two parts (a full disk, more than 2
+// GiB).
 //
-// The kernel does not say where the bytes are; where that has to be known, write at an offset that the
-// program keeps.
+// The kernel does not report the offset. If the program needs it, use nowait_write_at with an
+// offset that the program keeps.
 //
-// Returns `length`; or a negative errno, as of nowait_write_at: the message says how much was written.
-// A write that was taken in part is an error, too (-ENOSPC). -EOPNOTSUPP, and nothing is written, for
-// a block device, and where the file system may ignore RWF_APPEND and /proc is not mounted: open the
-// file with O_APPEND then. Threads: any; appends of one thread are in order.
+// Returns `length`; or a negative errno, as nowait_write_at: the message says how much was
+// written. An append that is written only in part is an error, too (-ENOSPC). -EOPNOTSUPP, and
+// nothing is written, for a block device, and if the file system may ignore RWF_APPEND and /proc
+// is not mounted: then open the file with O_APPEND. Threads: any; appends of one thread are in
+// order.
 // As nowait_write_at.
-int64_t nowait_append(nowait_file file,
-                      const void *buffer,
-                      size_t length,
-                      uint32_t flags);
+int64_t nowait_append(nowait_file file, const void *buffer, size_t length, uint32_t flags);
 
 // Makes every write that was complete at the call durable, and waits for that. `flags` is 0
 // (fdatasync(2): data, the size, and what is needed to read it back) or NOWAIT_SYNC_ALL. The name of
@@ -625,20 +625,21 @@ int nowait_sync(nowait_file file,
 // there was none, or -EBADF. Threads: any.
 int nowait_file_acknowledge_sync_failure(nowait_file file);
 
-// Reads into `buffers`, one after the other, from `offset` on; else as nowait_read_at of their sum.
-// Any number of buffers will do, empty ones too. Beyond 1,024 buffers, or 2 GiB, it is several system
-// calls (readv(2)): a write of the same range may come between them.
-// `buffers` points to `buffers_count` elements, each of which to as many bytes as it says. They do not
-// overlap, and nothing else uses them during the call.
+// Reads from `offset` on into `buffers`, one after the other. Otherwise as nowait_read_at of their
+// total length. Any number of buffers is allowed, also empty ones. More than 1,024 buffers, or 2
+// GiB, take several system calls (readv(2)): a write of the same range may come between them.
+// `buffers` points to `buffers_count` elements, and each points to as many bytes as it says. The
+// buffers do not overlap, and nothing else uses them during the call.
 int64_t nowait_read_vectored_at(nowait_file file,
                                 const struct iovec *buffers,
                                 size_t buffers_count,
                                 uint64_t offset);
 
-// Writes `buffers`, one after the other, at `offset`; else as nowait_write_at of their sum. Any number
-// of buffers will do, as there. A reader may see the first buffers and not yet the last.
-// `buffers` points to `buffers_count` elements, each of which to as many bytes as it says, and nothing
-// changes these during the call.
+// Writes `buffers`, one after the other, at `offset`. Otherwise as nowait_write_at of their total
+// length. Any number of buffers is allowed. A reader may see the first buffers and not yet the
+// last.
+// `buffers` points to `buffers_count` elements, and each points to as many bytes as it says.
+// Nothing changes these bytes during the call.
 int64_t nowait_write_vectored_at(nowait_file file,
                                  const struct iovec *buffers,
                                  size_t buffers_count,
@@ -648,11 +649,11 @@ int64_t nowait_write_vectored_at(nowait_file file,
 // Cuts the file to `length` bytes, or extends it with a hole, which reads as zeros (ftruncate(2)).
 // Durable after a later nowait_sync.
 //
-// Returns 0, or a negative errno: -EBADF if the handle is not open; -EACCES if the file was not opened
-// for writing; -EOVERFLOW beyond INT64_MAX; -EFBIG, -EIO, and what else ftruncate(2) has. Threads:
-// any. It waits for submitted writes of this file that it would cut off, and later ones wait for it.
-int nowait_file_set_length(nowait_file file,
-                           uint64_t length);
+// Returns 0, or a negative errno: -EBADF if the handle is not open; -EACCES if the file was not
+// opened for writing; -EOVERFLOW beyond INT64_MAX; -EFBIG, -EIO, and others of ftruncate(2).
+// Threads: any. The call waits for earlier submitted writes beyond `length`, and later ones wait
+// for the call.
+int nowait_file_set_length(nowait_file file, uint64_t length);
 
 // Reserves, punches or zeroes `length` bytes from `offset` on, without writing them (fallocate(2)).
 // `how` is one of NOWAIT_ALLOCATE_... After a reservation, writes of the range do not fail for want of
@@ -660,7 +661,7 @@ int nowait_file_set_length(nowait_file file,
 //
 // Returns 0, or a negative errno: -EOPNOTSUPP where the file system cannot do it, and nothing is
 // changed; -EINVAL for a length of 0, or if `how` is not known; -ENOSPC; -EBADF; -EACCES if the file
-// was not opened for writing; -EOVERFLOW beyond INT64_MAX; and what else fallocate(2) has. Threads: as
+// was not opened for writing; -EOVERFLOW beyond INT64_MAX; and others of fallocate(2). Threads: as
 // nowait_file_set_length.
 int nowait_file_allocate(nowait_file file,
                          uint32_t how,
@@ -668,24 +669,23 @@ int nowait_file_allocate(nowait_file file,
                          uint64_t length);
 
 // Advises the page cache about `length` bytes from `offset` on; a length of 0 means to the end of the
-// file (posix_fadvise(2)). `advice` is one of NOWAIT_ADVICE_... It changes speed alone.
+// file (posix_fadvise(2)). `advice` is one of NOWAIT_ADVICE_... It changes only the speed.
 //
 // Returns 0, or a negative errno: -EINVAL if `advice` is not known; -EBADF; -EOVERFLOW beyond
-// INT64_MAX. Threads: any. NOWAIT_ADVICE_WILL_NEED does not wait for the data; it may wait for blocks
-// that say where the data is.
+// INT64_MAX. Threads: any. NOWAIT_ADVICE_WILL_NEED does not wait for the data. It may wait for
+// metadata that map the file's blocks.
 int nowait_file_advise(nowait_file file,
                        uint64_t offset,
                        uint64_t length,
                        uint32_t advice);
 
-// Fills in what is known of an open file. Returns 0, or a negative errno: -EBADF, those of statx(2).
-// Threads: any.
+// Fills in the metadata of an open file. Returns 0, or a negative errno: -EBADF, those of
+// statx(2). Threads: any.
 // `metadata` points to as many bytes as its size says.
-int nowait_file_metadata(nowait_file file,
-                         struct nowait_metadata *metadata);
+int nowait_file_metadata(nowait_file file, struct nowait_metadata *metadata);
 
-// Fills in what is known of a path: a file, a directory or anything else. `flags` is 0 or
-// NOWAIT_METADATA_OF_LINK; `instance` may be 0. It needs no permission for the file itself.
+// Fills in the metadata of a path: a file, a directory or anything else. `flags` is 0 or
+// NOWAIT_METADATA_OF_LINK; `instance` may be 0. It needs no permission on the file itself.
 //
 // Returns 0, or a negative errno: -ENOENT if there is no such name; -EINVAL if the flags are not
 // known; those of statx(2). Threads: any.
@@ -695,129 +695,115 @@ int nowait_path_metadata(nowait_instance instance,
                          uint32_t flags,
                          struct nowait_metadata *metadata);
 
-// Tries to lock the whole file (flock(2)). `kind` is one of NOWAIT_LOCK_...; a lock of this open
-// changes its kind, and if another open is in the way it may be lost by that.
+// Tries to lock the whole file (flock(2)). `kind` is one of NOWAIT_LOCK_... If this open has a
+// lock of the other kind, the call converts it. A conversion that fails because of another open
+// may lose the lock.
 //
-// The lock belongs to this open of the file. It excludes other opens, in this process or another, that
-// ask for it too; neither their reads and writes nor locks of ranges. Duplicates of the descriptor
-// and forked children share it: each may unlock it, and it ends when the last of them is closed. So
-// a child that lives on keeps it.
+// The lock belongs to this open of the file. It excludes whole-file locks through other opens, in
+// this process or another. It does not exclude reads, writes and locks of ranges. Duplicates of
+// the descriptor and forked children share it: each may unlock it, and it ends when the last of
+// them is closed. So a child that outlives its parent keeps it.
 //
-// Returns 1 if it is locked now; 0 if another open is in the way: try again after a while; or a
-// negative errno: -EINVAL if `kind` is not known; -EBADF; -ENOLCK. Threads: any. It does not wait for
-// the lock; on a network file system it asks the server.
-int nowait_file_try_lock(nowait_file file,
-                         uint32_t kind);
+// Returns 1 if the file is locked now; 0 if another open holds a conflicting lock: try again
+// later; or a negative errno: -EINVAL if `kind` is not known; -EBADF; -ENOLCK. Threads: any. The
+// call does not wait for the lock; on a network file system it asks the server.
+int nowait_file_try_lock(nowait_file file, uint32_t kind);
 
-// Unlocks the whole file, for all who share this open. Returns 0, also if it was not locked, or a
-// negative errno. Threads: any.
+// Unlocks the whole file, for all descriptors and processes that share this open. Returns 0, also
+// if it was not locked, or a negative errno. Threads: any.
 int nowait_file_unlock(nowait_file file);
 
-// Tries to lock `length` bytes from `offset` on; a length of 0 means all from there on, however far
-// the file grows. The bytes need not exist. `kind` is one of NOWAIT_LOCK_...; what this open has
-// locked already changes its kind, without a moment in between, or, where another open is in the
-// way, stays as it is.
+// Tries to lock `length` bytes from `offset` on; a length of 0 means everything from there on,
+// however far the file grows. The bytes need not exist. `kind` is one of NOWAIT_LOCK_... Bytes
+// that this open has locked already change their kind, without being unlocked in between. If
+// another open holds a conflicting lock, existing locks stay unchanged.
 //
-// The lock belongs to this open of the file (F_OFD_SETLK, fcntl(2)). It excludes other opens, in this
-// process or another, and record locks by F_SETLK, those of this process too; neither reads and
-// writes nor nowait_file_try_lock. Threads that use this handle share it, as do duplicates of the
-// descriptor and forked children: each may unlock it, and it ends when the last of them is closed.
-// The close of another open of the file leaves it. (Record locks end at the close of any: do not set
-// any by the descriptor of nowait_file_descriptor, since the library may have a second one.)
+// The lock belongs to this open of the file (F_OFD_SETLK, fcntl(2)). It excludes locks through
+// other opens, in this process or another, and record locks by F_SETLK, including those of this
+// process. It does not exclude reads, writes and nowait_file_try_lock. Threads that use this
+// handle share it, as do duplicates of the descriptor and forked children: each may unlock it, and
+// it ends when the last of them is closed. Closing another open of the file does not release it.
+// (Record locks end when any descriptor of the file is closed. Do not set any through
+// nowait_file_descriptor, since the library may close a second descriptor.)
 //
-// Returns 1 if it is locked now; 0 if another open is in the way: try again after a while; or a
-// negative errno: -EINVAL if `kind` is not known; -EACCES if the file is not open for what the kind
-// needs; -EOVERFLOW beyond INT64_MAX; -ENOLCK; -EBADF. Threads: any. It does not wait for the lock; on
-// a network file system it asks the server.
-int nowait_file_try_lock_range(nowait_file file,
-                               uint32_t kind,
-                               uint64_t offset,
-                               uint64_t length);
+// Returns 1 if the range is locked now; 0 if another open holds a conflicting lock: try again
+// later; or a negative errno: -EINVAL if `kind` is not known; -EACCES if the file is not open for
+// reading (shared) or writing (exclusive); -EOVERFLOW beyond INT64_MAX; -ENOLCK; -EBADF. Threads:
+// any. The call does not wait for the lock; on a network file system it asks the server.
+int nowait_file_try_lock_range(nowait_file file, uint32_t kind, uint64_t offset, uint64_t length);
 
-// Unlocks `length` bytes from `offset` on, for all who share this open; a length of 0 means all from
-// there on. What is left of a longer lock on either side stays locked. Returns 0, also if nothing was
-// locked, or a negative errno: -EOVERFLOW beyond INT64_MAX; -EBADF. Threads: any.
-int nowait_file_unlock_range(nowait_file file,
-                             uint64_t offset,
-                             uint64_t length);
+// Unlocks `length` bytes from `offset` on, for all descriptors and processes that share this open;
+// a length of 0 means everything from there on. The parts of a longer lock outside the range stay
+// locked. Returns 0, also if nothing was locked, or a negative errno: -EOVERFLOW beyond INT64_MAX;
+// -EBADF. Threads: any.
+int nowait_file_unlock_range(nowait_file file, uint64_t offset, uint64_t length);
 
-// Whether another open has a lock that nowait_file_try_lock_range would meet: 1 or 0, or a negative
-// errno, as of that, except -EACCES. It takes no lock, and does not see those of this open. Threads:
-// any.
-int nowait_file_is_range_locked(nowait_file file,
-                                uint32_t kind,
-                                uint64_t offset,
-                                uint64_t length);
+// Returns 1 if a lock of another open would make nowait_file_try_lock_range fail, 0 if not; or a
+// negative errno, as that call, except -EACCES. It takes no lock, and ignores locks of this open.
+// Threads: any.
+int nowait_file_is_range_locked(nowait_file file, uint32_t kind, uint64_t offset, uint64_t length);
 
-// Gives a file or directory the name `to`, which replaces a file, or an empty directory, of that
-// name (rename(2)). Whoever looks finds the old one or the new one. `flags` are NOWAIT_NAME_DURABLE
-// and NOWAIT_RENAME_NEW, or'ed, or 0; `instance` may be 0.
+// Renames a file or directory to `to`. Replaces a file, or an empty directory, of that name
+// (rename(2)). At any time `to` leads to the old entry or to the new one. `flags` are
+// NOWAIT_NAME_DURABLE and NOWAIT_RENAME_NEW, or'ed, or 0; `instance` may be 0.
 //
-// The name is durable after a nowait_sync_dir of both directories, or with NOWAIT_NAME_DURABLE when it
-// ends. What the file holds is not: nowait_sync it before.
+// The new name is durable after a nowait_sync_dir of both directories, or with NOWAIT_NAME_DURABLE
+// when the call ends. This does not make the contents durable: call nowait_sync before.
 //
-// Returns 0, or a negative errno: those of rename(2): -ENOENT, -EXDEV between file systems, -EEXIST,
-// -EACCES and so on; -EINVAL if the flags are not known. After an error that names a sync, the name
-// was changed, and a crash may undo that. Threads: any; a forked child too.
+// Returns 0, or a negative errno: those of rename(2): -ENOENT, -EXDEV between file systems,
+// -EEXIST, -EACCES and so on; -EINVAL if the flags are not known. If the error message names a
+// sync, the name was changed, and a crash may undo the change. Threads: any, also in a forked
+// child.
 // `from` and `to` are strings.
-int nowait_rename(nowait_instance instance,
-                  const char *from,
-                  const char *to,
-                  uint32_t flags);
+int nowait_rename(nowait_instance instance, const char *from, const char *to, uint32_t flags);
 
-// Removes the name of a file, or of anything but a directory (unlink(2)). The file lives on while it
+// Removes the name of a file, or of anything but a directory (unlink(2)). The file exists while it
 // is open, or has other names. `flags` is 0 or NOWAIT_NAME_DURABLE; `instance` may be 0.
 //
-// Returns 0, or a negative errno: those of unlink(2): -ENOENT, -EISDIR and so on; else as
-// nowait_rename. It may take long for a large file. Threads: any.
+// Returns 0, or a negative errno: those of unlink(2): -ENOENT, -EISDIR and so on; otherwise as
+// nowait_rename. The call may take long for a large file. Threads: any.
 // `path` is a string.
-int nowait_remove_file(nowait_instance instance,
-                       const char *path,
-                       uint32_t flags);
+int nowait_remove_file(nowait_instance instance, const char *path, uint32_t flags);
 
-// Makes a directory, with the permissions 0777 less the umask (mkdir(2)). `flags` is 0 or
+// Creates a directory, with the permissions 0777 less the umask (mkdir(2)). `flags` is 0 or
 // NOWAIT_NAME_DURABLE; `instance` may be 0.
 //
-// Returns 0, or a negative errno: those of mkdir(2): -EEXIST, -ENOENT if the one above is missing and
-// so on; else as nowait_rename. Threads: any.
+// Returns 0, or a negative errno: those of mkdir(2): -EEXIST, -ENOENT if the parent is missing and
+// so on; otherwise as nowait_rename. Threads: any.
 // `path` is a string.
-int nowait_create_dir(nowait_instance instance,
-                      const char *path,
-                      uint32_t flags);
+int nowait_create_dir(nowait_instance instance, const char *path, uint32_t flags);
 
 // Removes an empty directory (rmdir(2)). `flags` is 0 or NOWAIT_NAME_DURABLE; `instance` may be 0.
 //
-// Returns 0, or a negative errno: those of rmdir(2): -ENOTEMPTY, -ENOENT, -ENOTDIR and so on; else as
-// nowait_rename. Threads: any.
+// Returns 0, or a negative errno: those of rmdir(2): -ENOTEMPTY, -ENOENT, -ENOTDIR and so on;
+// otherwise as nowait_rename. Threads: any.
 // `path` is a string.
-int nowait_remove_dir(nowait_instance instance,
-                      const char *path,
-                      uint32_t flags);
+int nowait_remove_dir(nowait_instance instance, const char *path, uint32_t flags);
 
-// Makes the names in the directory `path` durable: of files that were made, renamed or removed there.
-// With `flags` NOWAIT_SYNC_PARENT, else 0, those in the directory that has the name `path`: after
-// nowait_file_open with O_CREAT of "data/table", for instance, with that path. Neither the files'
-// contents nor names in directories below are covered. `instance` may be 0.
+// Makes the names in the directory `path` durable: those of files that were created, renamed or
+// removed there. If `flags` is NOWAIT_SYNC_PARENT, the directory is the parent of `path`: use it
+// with "data/table", for instance, after nowait_file_open created that file. Otherwise `flags` is
+// 0. The call covers neither the files' contents nor names in directories below. `instance` may be
+// 0.
 //
 // Returns 0, or a negative errno: those of open(2) and fsync(2); -ENOTDIR; -EINVAL if the flags are
-// not known. Threads: any; a forked child too.
+// not known. Threads: any, also in a forked child.
 // `path` is a string.
-int nowait_sync_dir(nowait_instance instance,
-                    const char *path,
-                    uint32_t flags);
+int nowait_sync_dir(nowait_instance instance, const char *path, uint32_t flags);
 
-// Replaces the contents of a file by `length` bytes, or makes the file: whoever opens it, also after a
-// crash, finds all of the old contents or all of the new. Durable when it returns. `flags` is 0;
-// `instance` may be 0. (NOWAIT_WRITE_ATOMIC is about one write within a file.)
+// Replaces the contents of a file by `length` bytes, or creates the file. Readers see all of the
+// old contents or all of the new, even after a crash. Durable when it returns. `flags` is 0;
+// `instance` may be 0. (NOWAIT_WRITE_ATOMIC concerns one write within a file.)
 //
-// The bytes go to a file with a temporary name in the same directory, which is synced and renamed;
-// then the directory is synced. It is a new file: with the permissions 0666 less the umask, no other
-// names, and no link if the old one was.
+// The bytes go to a file with a temporary name in the same directory. The file is synced and
+// renamed; then the directory is synced. The result is a new file with the permissions 0666 less
+// the umask. It has no other names, and replaces a symbolic link itself.
 //
-// Returns 0, or a negative errno: those of the steps, which the message names. Unless the last one
-// failed, the sync of the directory, the old file is untouched, and the temporary one is removed. (A
-// crash leaves it: a name that begins with a dot and ends in ".tmp".) -EINVAL if flags is not 0, or
-// the path names no file. Threads: any; a forked child too. Of several at a time one is the last.
+// Returns 0, or the negative errno of the step that failed; the message names the step. If a step
+// before the sync of the directory fails, the old file is unchanged, and the temporary file is
+// removed. (A crash leaves it: a name that begins with a dot and ends in ".tmp".) -EINVAL if
+// `flags` is not 0, or the path names no file. Threads: any, also in a forked child. If several
+// calls replace one file, the last rename determines the contents.
 // `path` is a string; `length` bytes at `buffer` are valid for reads, and nothing changes them during
 // the call.
 int nowait_write_atomic(nowait_instance instance,
@@ -904,10 +890,10 @@ int nowait_log_last(nowait_log log, uint64_t *durable, uint64_t *appended);
 // background. Returns 0 or a negative errno. Threads: any.
 int nowait_log_truncate_before(nowait_log log, uint64_t record);
 
-// Gives up the records before `record` of a log that is not open: removes segments that hold no
-// others, but never the last one that holds records. Needs no room: a log that has filled its disk
-// can be opened again then. `instance` may be 0; `first`, which may be NULL, gets the number of the
-// oldest record that is left.
+// Removes records before `record` from a log that is not open. It removes whole segments with only
+// such records, but never the last segment that holds records. It needs no free space, so that a
+// log that has filled its disk can be opened again. `instance` may be 0. `first` gets the number
+// of the oldest remaining record, unless it is NULL.
 //
 // Returns 0, or a negative errno: -ENOENT if there is no log; -EBUSY if it is open, here or
 // elsewhere; -EUCLEAN if something that was durable cannot be read; -EINVAL; those of files. Threads:
@@ -1050,8 +1036,8 @@ int nowait_reap(nowait_queue queue,
                 size_t completions_count,
                 int timeout_ms);
 
-// Starts a write, as nowait_write_at; else as nowait_submit_read. Writes of one file that overlap
-// are made in the order in which they were submitted. -EINVAL if the flags are not known.
+// Starts a write, as nowait_write_at. Otherwise as nowait_submit_read. Writes of one file that
+// overlap are made in the order in which they were submitted. -EINVAL if the flags are not known.
 // Until the completion is reaped, `length` bytes at `buffer` are valid for reads and nothing changes
 // them. `operation` is NULL or points to a number.
 int nowait_submit_write(nowait_queue queue,
@@ -1074,7 +1060,8 @@ int nowait_submit_writes(nowait_queue queue,
                          struct nowait_write *writes,
                          size_t writes_count);
 
-// Starts a write of several buffers, as nowait_write_vectored_at; else as nowait_submit_write.
+// Starts a write of several buffers, as nowait_write_vectored_at. Otherwise as
+// nowait_submit_write.
 // During the call `buffers` points to `buffers_count` elements. Until the completion is reaped each of
 // these points to as many bytes as it says, and nothing changes them. `operation` is NULL or points to
 // a number.
@@ -1087,8 +1074,9 @@ int nowait_submit_write_vectored(nowait_queue queue,
                                  void *user,
                                  uint64_t *operation);
 
-// Starts an append, as nowait_append; else as nowait_submit_write. Appends to one file are made in the
-// order in which they were submitted, in no order with writes at offsets: reap these before.
+// Starts an append, as nowait_append. Otherwise as nowait_submit_write. Appends to one file are
+// made in the order in which they were submitted. Appends and writes at offsets have no order:
+// reap one before submitting the other.
 // As nowait_submit_write.
 int nowait_submit_append(nowait_queue queue,
                          nowait_file file,
@@ -1098,8 +1086,8 @@ int nowait_submit_append(nowait_queue queue,
                          void *user,
                          uint64_t *operation);
 
-// Starts a sync, as nowait_sync: of the writes whose completions were reaped, or could be, before.
-// Else as nowait_submit_read. -EINVAL if the flags are not known.
+// Starts a sync, as nowait_sync. It covers the writes whose completions could be reaped before
+// this call. Otherwise as nowait_submit_read. -EINVAL if the flags are not known.
 // `operation` is NULL or points to a number.
 int nowait_submit_sync(nowait_queue queue,
                        nowait_file file,
@@ -1107,8 +1095,8 @@ int nowait_submit_sync(nowait_queue queue,
                        void *user,
                        uint64_t *operation);
 
-// Starts to cut or extend a file, as nowait_file_set_length; else as nowait_submit_read. It is in order
-// with appends, and with writes that reach beyond `length`, submitted before and after.
+// Starts to cut or extend a file, as nowait_file_set_length. Otherwise as nowait_submit_read. It
+// keeps the order of submission relative to appends, and to writes that reach beyond `length`.
 // `operation` is NULL or points to a number.
 int nowait_submit_set_length(nowait_queue queue,
                              nowait_file file,
@@ -1116,8 +1104,8 @@ int nowait_submit_set_length(nowait_queue queue,
                              void *user,
                              uint64_t *operation);
 
-// Starts to reserve, punch or zero a range, as nowait_file_allocate; else as nowait_submit_set_length.
-// -EINVAL if `how` is not known.
+// Starts to reserve, punch or zero a range, as nowait_file_allocate. Otherwise as
+// nowait_submit_set_length. -EINVAL if `how` is not known.
 // `operation` is NULL or points to a number.
 int nowait_submit_allocate(nowait_queue queue,
                            nowait_file file,
@@ -1127,8 +1115,8 @@ int nowait_submit_allocate(nowait_queue queue,
                            void *user,
                            uint64_t *operation);
 
-// Starts advice about a range, as nowait_file_advise; else as nowait_submit_read. -EINVAL if `advice`
-// is not known.
+// Starts advice about a range, as nowait_file_advise. Otherwise as nowait_submit_read. -EINVAL if
+// `advice` is not known.
 // `operation` is NULL or points to a number.
 int nowait_submit_advise(nowait_queue queue,
                          nowait_file file,
@@ -1138,8 +1126,9 @@ int nowait_submit_advise(nowait_queue queue,
                          void *user,
                          uint64_t *operation);
 
-// Starts a rename, as nowait_rename; else as nowait_submit_read. Changes of names are in no order:
-// submit one that depends on another when that one's completion was reaped. The strings are copied.
+// Starts a rename, as nowait_rename. Otherwise as nowait_submit_read. Changes of names have no
+// order: if one depends on another, submit it after the other's completion was reaped. The strings
+// are copied.
 // `from` and `to` are strings; `operation` is NULL or points to a number.
 int nowait_submit_rename(nowait_queue queue,
                          nowait_instance instance,
@@ -1149,7 +1138,7 @@ int nowait_submit_rename(nowait_queue queue,
                          void *user,
                          uint64_t *operation);
 
-// Starts to remove a file, as nowait_remove_file; else as nowait_submit_rename.
+// Starts to remove a file, as nowait_remove_file. Otherwise as nowait_submit_rename.
 // `path` is a string; `operation` is NULL or points to a number.
 int nowait_submit_remove_file(nowait_queue queue,
                               nowait_instance instance,
@@ -1158,7 +1147,7 @@ int nowait_submit_remove_file(nowait_queue queue,
                               void *user,
                               uint64_t *operation);
 
-// Starts to make a directory, as nowait_create_dir; else as nowait_submit_rename.
+// Starts to create a directory, as nowait_create_dir. Otherwise as nowait_submit_rename.
 // As nowait_submit_remove_file.
 int nowait_submit_create_dir(nowait_queue queue,
                              nowait_instance instance,
@@ -1167,7 +1156,7 @@ int nowait_submit_create_dir(nowait_queue queue,
                              void *user,
                              uint64_t *operation);
 
-// Starts to remove an empty directory, as nowait_remove_dir; else as nowait_submit_rename.
+// Starts to remove an empty directory, as nowait_remove_dir. Otherwise as nowait_submit_rename.
 // As nowait_submit_remove_file.
 int nowait_submit_remove_dir(nowait_queue queue,
                              nowait_instance instance,
@@ -1176,8 +1165,8 @@ int nowait_submit_remove_dir(nowait_queue queue,
                              void *user,
                              uint64_t *operation);
 
-// Starts to make the names in a directory durable, as nowait_sync_dir: those whose completions were
-// reaped, or could be, before. Else as nowait_submit_rename.
+// Starts to make the names in a directory durable, as nowait_sync_dir. It covers the changes whose
+// completions could be reaped before this call. Otherwise as nowait_submit_rename.
 // As nowait_submit_remove_file.
 int nowait_submit_sync_dir(nowait_queue queue,
                            nowait_instance instance,
@@ -1186,9 +1175,9 @@ int nowait_submit_sync_dir(nowait_queue queue,
                            void *user,
                            uint64_t *operation);
 
-// Starts to replace a file as a whole, as nowait_write_atomic; else as nowait_submit_rename. Cancelled
-// before its rename, it leaves the old file, and removes the temporary one. A thread of the library
-// drives it.
+// Starts to replace a file atomically, as nowait_write_atomic. Otherwise as nowait_submit_rename.
+// If cancelled before its rename, it keeps the old file, and removes the temporary one. A thread
+// of the library drives it.
 // `path` is a string. Until the completion is reaped, `length` bytes at `buffer` are valid for reads
 // and nothing changes them. `operation` is NULL or points to a number.
 int nowait_submit_write_atomic(nowait_queue queue,
@@ -1227,7 +1216,7 @@ int nowait_submit_reads(nowait_queue queue,
                         struct nowait_read *reads,
                         size_t reads_count);
 
-// Starts a read into several buffers, as nowait_read_vectored_at; else as nowait_submit_read.
+// Starts a read into several buffers, as nowait_read_vectored_at. Otherwise as nowait_submit_read.
 // During the call `buffers` points to `buffers_count` elements. Until the completion is reaped each of
 // these points to as many bytes as it says, they do not overlap, and nothing else uses them.
 // `operation` is NULL or points to a number.
@@ -1239,9 +1228,9 @@ int nowait_submit_read_vectored(nowait_queue queue,
                                 void *user,
                                 uint64_t *operation);
 
-// Starts a gather, as nowait_gather; else as nowait_submit_read. One completion tells of all ranges:
-// its result is 0 if each is complete, else the errno of the first that is not, whose index is
-// `range_index`. A thread of the library drives it.
+// Starts a gather, as nowait_gather. Otherwise as nowait_submit_read. All ranges share one
+// completion. Its result is 0 if each range is complete. Otherwise it is the errno of the first
+// incomplete range, whose index is `range_index`. A thread of the library drives the gather.
 // Until the completion is reaped, `output` points to `output_bytes` bytes, `results` is NULL or
 // points to `ranges_count` numbers, and nothing else uses these. During the call `ranges` points to
 // `ranges_count` ranges. `operation` is NULL or points to a number.
@@ -1255,7 +1244,8 @@ int nowait_submit_gather(nowait_queue queue,
                          void *user,
                          uint64_t *operation);
 
-// Starts to wait until a log's record is durable, as nowait_log_wait; else as nowait_submit_read.
+// Starts to wait until a log's record is durable, as nowait_log_wait. Otherwise as
+// nowait_submit_read.
 // `operation` is NULL or points to a number.
 int nowait_submit_log_wait(nowait_queue queue,
                            nowait_log log,

@@ -1,6 +1,6 @@
-// nowait for C++17: handles that close themselves, and errors as exceptions. From C++20 on a read, a
-// write, an append, a sync, a gather, a rename, a file that is replaced, a log's record or the end of a
-// copy can be awaited in a coroutine.
+// nowait for C++17: handles that close themselves, and errors as exceptions. From C++20 on a coroutine
+// can await reads, writes, appends, syncs, gathers, renames, atomic replacements, records of a log and
+// the end of a copy.
 // Everything is inline over nowait.h, which says what each call does, and which threads may make it.
 // What has no member here is called there, with the handle that get() returns.
 
@@ -190,7 +190,7 @@ public:
         return answer;
     }
 
-    // False if another open of the file is in the way.
+    // Returns false if another open of the file holds a conflicting lock.
     bool try_lock(std::uint32_t kind) const { return detail::checked(nowait_file_try_lock(get(), kind)) == 1; }
     void unlock() const { detail::checked(nowait_file_unlock(get())); }
 
@@ -203,7 +203,7 @@ public:
     }
 };
 
-// Names, in the instance that the process shares.
+// Changes of names, on the instance that the process shares.
 inline void rename(const std::string &from, const std::string &to, std::uint32_t flags = 0) {
     detail::checked(nowait_rename(0, from.c_str(), to.c_str(), flags));
 }
@@ -224,7 +224,7 @@ inline void sync_dir(const std::string &path, std::uint32_t flags = 0) {
     detail::checked(nowait_sync_dir(0, path.c_str(), flags));
 }
 
-// Replaces a file as a whole, durably.
+// Replaces a file atomically and durably.
 inline void write_atomic(const std::string &path, std::string_view bytes) {
     detail::checked(nowait_write_atomic(0, path.c_str(), bytes.data(), bytes.size(), 0));
 }

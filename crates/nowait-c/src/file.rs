@@ -145,14 +145,15 @@ pub extern "C" fn nowait_file_descriptor(file: FileHandle) -> c_int {
     }) as c_int
 }
 
-/// Whether reads and writes go past the page cache: 1, or 0 if the file was not opened with O_DIRECT, or
-/// its file system has no direct I/O; or -EBADF. Any offset, length and memory will do; those that are
-/// multiples of `offset_alignment` and `memory_alignment`, in bytes, go to the device as they are, and
-/// others are copied, or read more than was asked for. Both may be NULL; they are 1 if the answer is 0.
-/// A device that needs more than it says is found out by the first request. Threads: any.
+/// Returns 1 if reads and writes bypass the page cache; 0 if the file was not opened with O_DIRECT,
+/// or its file system has no direct I/O; or -EBADF. Requests may have any offset, length and
+/// memory. Requests whose offset and length are multiples of `offset_alignment`, and whose memory
+/// address is a multiple of `memory_alignment`, go to the device unchanged. Other requests are
+/// copied, or read more than was asked for. Both alignments are in bytes, and 1 if the result is 0.
+/// They may grow at the first request, if the device reported less than it needs. Threads: any.
 ///
 /// # Safety
-/// Both are NULL or point to numbers.
+/// Each pointer is NULL or points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_file_direct(
     file: FileHandle,
@@ -242,18 +243,20 @@ pub unsafe extern "C" fn nowait_write_at(
     })
 }
 
-/// Writes `length` bytes from `buffer` at the end of the file, wherever that is by then, and waits for
-/// that (RWF_APPEND). `flags` are NOWAIT_WRITE_... or 0, and it is durable as nowait_write_at. Each
-/// append is one write: no other append, in any process, comes between its bytes or over them, unless
-/// the file system takes it in two parts (a full disk, more than 2 GiB).
+/// Writes `length` bytes from `buffer` at the current end of the file, and waits until they are
+/// written (RWF_APPEND). `flags` are NOWAIT_WRITE_... or 0; durability is that of nowait_write_at.
+/// Each append is one write: no other append, in any process, mixes with its bytes or overwrites
+/// them. The exception is a write that the file system takes in two parts (a full disk, more than 2
+/// GiB).
 ///
-/// The kernel does not say where the bytes are; where that has to be known, write at an offset that the
-/// program keeps.
+/// The kernel does not report the offset. If the program needs it, use nowait_write_at with an
+/// offset that the program keeps.
 ///
-/// Returns `length`; or a negative errno, as of nowait_write_at: the message says how much was written.
-/// A write that was taken in part is an error, too (-ENOSPC). -EOPNOTSUPP, and nothing is written, for
-/// a block device, and where the file system may ignore RWF_APPEND and /proc is not mounted: open the
-/// file with O_APPEND then. Threads: any; appends of one thread are in order.
+/// Returns `length`; or a negative errno, as nowait_write_at: the message says how much was
+/// written. An append that is written only in part is an error, too (-ENOSPC). -EOPNOTSUPP, and
+/// nothing is written, for a block device, and if the file system may ignore RWF_APPEND and /proc
+/// is not mounted: then open the file with O_APPEND. Threads: any; appends of one thread are in
+/// order.
 ///
 /// # Safety
 /// As nowait_write_at.
@@ -278,7 +281,7 @@ pub unsafe extern "C" fn nowait_append(file: FileHandle, buffer: *const c_void, 
 pub(crate) struct Loan(Arc<()>);
 
 impl Loan {
-    /// Goes with the memory; dropped when the library has it no more.
+    /// Token of lent memory; dropped when the library no longer uses the memory.
     pub(crate) fn token(&self) -> Arc<()> {
         self.0.clone()
     }

@@ -285,10 +285,10 @@ pub extern "C" fn nowait_log_truncate_before(log: LogHandle, record: u64) -> c_i
     })
 }
 
-/// Gives up the records before `record` of a log that is not open: removes segments that hold no
-/// others, but never the last one that holds records. Needs no room: a log that has filled its disk
-/// can be opened again then. `instance` may be 0; `first`, which may be NULL, gets the number of the
-/// oldest record that is left.
+/// Removes records before `record` from a log that is not open. It removes whole segments with only
+/// such records, but never the last segment that holds records. It needs no free space, so that a
+/// log that has filled its disk can be opened again. `instance` may be 0. `first` gets the number
+/// of the oldest remaining record, unless it is NULL.
 ///
 /// Returns 0, or a negative errno: -ENOENT if there is no log; -EBUSY if it is open, here or
 /// elsewhere; -EUCLEAN if something that was durable cannot be read; -EINVAL; those of files. Threads:

@@ -1,4 +1,4 @@
-//! What is known of a file beside its bytes.
+//! Metadata of files.
 //!
 //! `unsafe` here: entry points, and their callers' pointers.
 
@@ -12,40 +12,40 @@ use crate::failure::{Failure, Result};
 use crate::file::{FILES, FileHandle};
 use crate::instance::{InstanceHandle, with_instance};
 
-/// Of a symbolic link, not of what it leads to.
+/// Metadata of a symbolic link itself, not of its target.
 pub const NOWAIT_METADATA_OF_LINK: u32 = 1;
 
-/// What is known of a file (statx(2)). Times are in nanoseconds since 1970, negative before.
+/// Metadata of a file (statx(2)). Times are in nanoseconds since 1970, negative before.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Metadata {
     /// sizeof(struct nowait_metadata).
     pub size: usize,
-    /// Bytes from the start to the end of the file; 0 of a block device, which nowait_file_size knows.
+    /// Length of the file in bytes; 0 for a block device (use nowait_file_size).
     pub length: u64,
-    /// Bytes of storage that it has: fewer than `length` with holes, more with reservations.
+    /// Bytes of allocated storage: fewer than `length` with holes, more with reservations.
     pub allocated_bytes: u64,
-    /// Number of the file system's device (makedev(3)).
+    /// Device number of the file system (makedev(3)).
     pub device: u64,
-    /// Number in that file system: with `device` it tells whether two names are one file.
+    /// Inode number. Two names with the same `device` and `inode` are one file.
     pub inode: u64,
-    /// How many names it has. 0: it was removed, and lives while it is open.
+    /// Number of names (hard links). 0: the file was removed, and exists while it is open.
     pub links: u64,
     /// Type and permissions, as st_mode: S_ISREG(mode), mode & 07777.
     pub mode: u32,
-    /// Number of the user that owns it.
+    /// User id of the owner.
     pub owner: u32,
-    /// Number of its group.
+    /// Group id.
     pub group: u32,
-    /// Bytes of a request that suits the file system.
+    /// Preferred request size of the file system in bytes.
     pub block_bytes: u32,
-    /// Last read; file systems seldom keep it up to date (relatime, noatime).
+    /// Time of the last read; file systems seldom keep it up to date (relatime, noatime).
     pub accessed_ns: i64,
-    /// Last change of the contents.
+    /// Time of the last change of the contents.
     pub modified_ns: i64,
-    /// Last change of the contents or the attributes.
+    /// Time of the last change of the contents or the metadata.
     pub changed_ns: i64,
-    /// When it was made; INT64_MIN where the file system does not keep that.
+    /// Time of creation; INT64_MIN if the file system does not keep it.
     pub created_ns: i64,
 }
 
@@ -54,8 +54,8 @@ unsafe impl Growing for Metadata {
     const FIRST_BYTES: usize = size_of::<Metadata>();
 }
 
-/// Fills in what is known of an open file. Returns 0, or a negative errno: -EBADF, those of statx(2).
-/// Threads: any.
+/// Fills in the metadata of an open file. Returns 0, or a negative errno: -EBADF, those of
+/// statx(2). Threads: any.
 ///
 /// # Safety
 /// `metadata` points to as many bytes as its size says.
@@ -70,8 +70,8 @@ pub unsafe extern "C" fn nowait_file_metadata(file: FileHandle, metadata: *mut M
     })
 }
 
-/// Fills in what is known of a path: a file, a directory or anything else. `flags` is 0 or
-/// NOWAIT_METADATA_OF_LINK; `instance` may be 0. It needs no permission for the file itself.
+/// Fills in the metadata of a path: a file, a directory or anything else. `flags` is 0 or
+/// NOWAIT_METADATA_OF_LINK; `instance` may be 0. It needs no permission on the file itself.
 ///
 /// Returns 0, or a negative errno: -ENOENT if there is no such name; -EINVAL if the flags are not
 /// known; those of statx(2). Threads: any.
@@ -113,7 +113,7 @@ impl From<&fs::Metadata> for Metadata {
         Metadata {
             size: size_of::<Metadata>(),
             length: known.size(),
-            // In units of 512 bytes, whatever the blocks of the file system.
+            // The unit is 512 bytes for every file system.
             allocated_bytes: known.blocks().saturating_mul(512),
             device: known.dev(),
             inode: known.ino(),
@@ -130,8 +130,7 @@ impl From<&fs::Metadata> for Metadata {
     }
 }
 
-/// Seconds, and nanoseconds after these, as nanoseconds: from 1678 to 2261, and at the ends of that
-/// for what lies beyond.
+/// Converts seconds and nanoseconds to nanoseconds. Clamps times outside of 1678 to 2261.
 fn in_ns(seconds: i64, nanoseconds: i64) -> i64 {
     let ns = i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
     ns.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64

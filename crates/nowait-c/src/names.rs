@@ -1,4 +1,4 @@
-//! Names: renames, removals, directories, and files that are replaced as a whole.
+//! Names: renames, removals, directories, and atomic replacement of files.
 //!
 //! `unsafe` here: entry points, and their callers' pointers.
 
@@ -13,24 +13,25 @@ use crate::failure::{Failure, Result};
 use crate::file::Loan;
 use crate::instance::{InstanceHandle, with_instance};
 
-/// The change of names is durable when it ends: the directories are synced.
+/// The change of names is durable when the call ends: the directories are synced.
 pub const NOWAIT_NAME_DURABLE: u32 = 1;
-/// nowait_rename replaces nothing: -EEXIST if the new name is there.
+/// nowait_rename replaces nothing: -EEXIST if the new name exists.
 pub const NOWAIT_RENAME_NEW: u32 = 2;
 
-/// nowait_sync_dir syncs the directory that has the name `path`, of a file or anything else.
+/// nowait_sync_dir syncs the parent directory of `path`.
 pub const NOWAIT_SYNC_PARENT: u32 = 2;
 
-/// Gives a file or directory the name `to`, which replaces a file, or an empty directory, of that
-/// name (rename(2)). Whoever looks finds the old one or the new one. `flags` are NOWAIT_NAME_DURABLE
-/// and NOWAIT_RENAME_NEW, or'ed, or 0; `instance` may be 0.
+/// Renames a file or directory to `to`. Replaces a file, or an empty directory, of that name
+/// (rename(2)). At any time `to` leads to the old entry or to the new one. `flags` are
+/// NOWAIT_NAME_DURABLE and NOWAIT_RENAME_NEW, or'ed, or 0; `instance` may be 0.
 ///
-/// The name is durable after a nowait_sync_dir of both directories, or with NOWAIT_NAME_DURABLE when it
-/// ends. What the file holds is not: nowait_sync it before.
+/// The new name is durable after a nowait_sync_dir of both directories, or with NOWAIT_NAME_DURABLE
+/// when the call ends. This does not make the contents durable: call nowait_sync before.
 ///
-/// Returns 0, or a negative errno: those of rename(2): -ENOENT, -EXDEV between file systems, -EEXIST,
-/// -EACCES and so on; -EINVAL if the flags are not known. After an error that names a sync, the name
-/// was changed, and a crash may undo that. Threads: any; a forked child too.
+/// Returns 0, or a negative errno: those of rename(2): -ENOENT, -EXDEV between file systems,
+/// -EEXIST, -EACCES and so on; -EINVAL if the flags are not known. If the error message names a
+/// sync, the name was changed, and a crash may undo the change. Threads: any, also in a forked
+/// child.
 ///
 /// # Safety
 /// `from` and `to` are strings.
@@ -45,11 +46,11 @@ pub unsafe extern "C" fn nowait_rename(
     status(|| unsafe { Change::rename(instance, from, to, flags) }?.wait())
 }
 
-/// Removes the name of a file, or of anything but a directory (unlink(2)). The file lives on while it
+/// Removes the name of a file, or of anything but a directory (unlink(2)). The file exists while it
 /// is open, or has other names. `flags` is 0 or NOWAIT_NAME_DURABLE; `instance` may be 0.
 ///
-/// Returns 0, or a negative errno: those of unlink(2): -ENOENT, -EISDIR and so on; else as
-/// nowait_rename. It may take long for a large file. Threads: any.
+/// Returns 0, or a negative errno: those of unlink(2): -ENOENT, -EISDIR and so on; otherwise as
+/// nowait_rename. The call may take long for a large file. Threads: any.
 ///
 /// # Safety
 /// `path` is a string.
@@ -59,11 +60,11 @@ pub unsafe extern "C" fn nowait_remove_file(instance: InstanceHandle, path: *con
     status(|| unsafe { Change::one(Kind::RemoveFile, instance, path, flags) }?.wait())
 }
 
-/// Makes a directory, with the permissions 0777 less the umask (mkdir(2)). `flags` is 0 or
+/// Creates a directory, with the permissions 0777 less the umask (mkdir(2)). `flags` is 0 or
 /// NOWAIT_NAME_DURABLE; `instance` may be 0.
 ///
-/// Returns 0, or a negative errno: those of mkdir(2): -EEXIST, -ENOENT if the one above is missing and
-/// so on; else as nowait_rename. Threads: any.
+/// Returns 0, or a negative errno: those of mkdir(2): -EEXIST, -ENOENT if the parent is missing and
+/// so on; otherwise as nowait_rename. Threads: any.
 ///
 /// # Safety
 /// `path` is a string.
@@ -75,8 +76,8 @@ pub unsafe extern "C" fn nowait_create_dir(instance: InstanceHandle, path: *cons
 
 /// Removes an empty directory (rmdir(2)). `flags` is 0 or NOWAIT_NAME_DURABLE; `instance` may be 0.
 ///
-/// Returns 0, or a negative errno: those of rmdir(2): -ENOTEMPTY, -ENOENT, -ENOTDIR and so on; else as
-/// nowait_rename. Threads: any.
+/// Returns 0, or a negative errno: those of rmdir(2): -ENOTEMPTY, -ENOENT, -ENOTDIR and so on;
+/// otherwise as nowait_rename. Threads: any.
 ///
 /// # Safety
 /// `path` is a string.
@@ -86,13 +87,14 @@ pub unsafe extern "C" fn nowait_remove_dir(instance: InstanceHandle, path: *cons
     status(|| unsafe { Change::one(Kind::RemoveDir, instance, path, flags) }?.wait())
 }
 
-/// Makes the names in the directory `path` durable: of files that were made, renamed or removed there.
-/// With `flags` NOWAIT_SYNC_PARENT, else 0, those in the directory that has the name `path`: after
-/// nowait_file_open with O_CREAT of "data/table", for instance, with that path. Neither the files'
-/// contents nor names in directories below are covered. `instance` may be 0.
+/// Makes the names in the directory `path` durable: those of files that were created, renamed or
+/// removed there. If `flags` is NOWAIT_SYNC_PARENT, the directory is the parent of `path`: use it
+/// with "data/table", for instance, after nowait_file_open created that file. Otherwise `flags` is
+/// 0. The call covers neither the files' contents nor names in directories below. `instance` may be
+/// 0.
 ///
 /// Returns 0, or a negative errno: those of open(2) and fsync(2); -ENOTDIR; -EINVAL if the flags are
-/// not known. Threads: any; a forked child too.
+/// not known. Threads: any, also in a forked child.
 ///
 /// # Safety
 /// `path` is a string.
@@ -102,18 +104,19 @@ pub unsafe extern "C" fn nowait_sync_dir(instance: InstanceHandle, path: *const 
     status(|| unsafe { Change::sync_dir(instance, path, flags) }?.wait())
 }
 
-/// Replaces the contents of a file by `length` bytes, or makes the file: whoever opens it, also after a
-/// crash, finds all of the old contents or all of the new. Durable when it returns. `flags` is 0;
-/// `instance` may be 0. (NOWAIT_WRITE_ATOMIC is about one write within a file.)
+/// Replaces the contents of a file by `length` bytes, or creates the file. Readers see all of the
+/// old contents or all of the new, even after a crash. Durable when it returns. `flags` is 0;
+/// `instance` may be 0. (NOWAIT_WRITE_ATOMIC concerns one write within a file.)
 ///
-/// The bytes go to a file with a temporary name in the same directory, which is synced and renamed;
-/// then the directory is synced. It is a new file: with the permissions 0666 less the umask, no other
-/// names, and no link if the old one was.
+/// The bytes go to a file with a temporary name in the same directory. The file is synced and
+/// renamed; then the directory is synced. The result is a new file with the permissions 0666 less
+/// the umask. It has no other names, and replaces a symbolic link itself.
 ///
-/// Returns 0, or a negative errno: those of the steps, which the message names. Unless the last one
-/// failed, the sync of the directory, the old file is untouched, and the temporary one is removed. (A
-/// crash leaves it: a name that begins with a dot and ends in ".tmp".) -EINVAL if flags is not 0, or
-/// the path names no file. Threads: any; a forked child too. Of several at a time one is the last.
+/// Returns 0, or the negative errno of the step that failed; the message names the step. If a step
+/// before the sync of the directory fails, the old file is unchanged, and the temporary file is
+/// removed. (A crash leaves it: a name that begins with a dot and ends in ".tmp".) -EINVAL if
+/// `flags` is not 0, or the path names no file. Threads: any, also in a forked child. If several
+/// calls replace one file, the last rename determines the contents.
 ///
 /// # Safety
 /// `path` is a string; `length` bytes at `buffer` are valid for reads, and nothing changes them during
@@ -134,14 +137,14 @@ pub unsafe extern "C" fn nowait_write_atomic(
     })
 }
 
-/// A change of names that has not begun.
+/// A change of names, not begun yet.
 pub(crate) struct Change {
     nowait: Nowait,
     kind: Kind,
     path: PathBuf,
     /// The new name of a rename.
     to: PathBuf,
-    /// Directories that are synced when it is made.
+    /// Directories to sync after the change.
     synced: Vec<PathBuf>,
 }
 
@@ -169,7 +172,8 @@ impl Change {
         let flags = known_flags(flags, NOWAIT_NAME_DURABLE | NOWAIT_RENAME_NEW, known)?;
         let mut synced = Vec::new();
         if flags & NOWAIT_NAME_DURABLE != 0 {
-            // The new name first: between the two a crash leaves both, and not none.
+            // The new name first: a crash between the syncs then leaves both names instead of
+            // neither.
             synced.push(directory_of(to));
             if directory_of(path) != directory_of(to) {
                 synced.push(directory_of(path));
@@ -215,7 +219,7 @@ impl Change {
         }
     }
 
-    /// Makes it on this thread.
+    /// Makes the change on this thread.
     fn wait(self) -> Result<()> {
         self.operation().wait()?;
         for directory in &self.synced {
@@ -224,7 +228,7 @@ impl Change {
         Ok(())
     }
 
-    /// Makes it on threads of the library.
+    /// Makes the change on threads of the library.
     pub(crate) async fn run(self) -> Result<u64> {
         self.operation().await?;
         for directory in &self.synced {
@@ -234,7 +238,7 @@ impl Change {
     }
 }
 
-/// A file that is to be replaced as a whole.
+/// An atomic replacement of a file, not begun yet.
 pub(crate) struct Whole {
     nowait: Nowait,
     path: PathBuf,
@@ -247,7 +251,7 @@ unsafe impl Send for Whole {}
 
 impl Whole {
     /// # Safety
-    /// As nowait_write_atomic, until what runs it gives its token back.
+    /// As nowait_write_atomic, until the token of its run is dropped.
     pub(crate) unsafe fn new(
         instance: InstanceHandle,
         path: *const c_char,
@@ -261,7 +265,7 @@ impl Whole {
         Ok(Whole { nowait, path: path.into(), start: NonNull::from(bytes).cast(), length })
     }
 
-    /// Runs it, with a token that goes with the caller's memory.
+    /// Runs the replacement. The token is dropped when the caller's memory is no longer used.
     pub(crate) async fn run(self, token: impl Send + 'static) -> Result<u64> {
         // SAFETY: the promise of `new`.
         let memory = unsafe { Lent::from_raw(self.start, self.length, token) };
@@ -269,12 +273,12 @@ impl Whole {
     }
 }
 
-/// The directory that has a name.
+/// Returns the parent directory of a path.
 fn directory_of(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent.into(),
         Some(_) => PathBuf::from("."),
-        // The root, or nothing: the kernel says what is wrong with it.
+        // The root, or an empty path: the kernel returns the error.
         None => path.into(),
     }
 }

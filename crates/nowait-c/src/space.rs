@@ -1,4 +1,4 @@
-//! What changes a file without data of the caller's: its size, its space; and advice about it.
+//! Changes of a file's size and space, and advice to the page cache.
 
 use std::ffi::c_int;
 
@@ -10,19 +10,19 @@ use crate::file::{FILES, FileHandle};
 
 /// Reserves space; the file grows to the end of the range if it is shorter.
 pub const NOWAIT_ALLOCATE_RESERVE: u32 = 0;
-/// Reserves space, beyond the end of the file too, and leaves the size as it is.
+/// Reserves space, also beyond the end of the file, and leaves the size unchanged.
 pub const NOWAIT_ALLOCATE_KEEP_SIZE: u32 = 1;
-/// Gives the space back; the range reads as zeros, and the size stays.
+/// Frees the space; the range reads as zeros, and the size is unchanged.
 pub const NOWAIT_ALLOCATE_PUNCH_HOLE: u32 = 2;
-/// The range reads as zeros, and keeps its space where the file system can. The file grows to its end
-/// if it is shorter.
+/// Zeroes the range, and keeps its space if the file system can. The file grows to the end of the
+/// range if it is shorter.
 pub const NOWAIT_ALLOCATE_ZERO: u32 = 3;
 
-/// Nothing special.
+/// No special treatment.
 pub const NOWAIT_ADVICE_NORMAL: u32 = 0;
-/// Random reads: no read-ahead. Of the whole file, whatever the range.
+/// Random reads: no read-ahead. Applies to the whole file, whatever the range.
 pub const NOWAIT_ADVICE_RANDOM: u32 = 1;
-/// Sequential reads: more read-ahead. Of the whole file, whatever the range.
+/// Sequential reads: more read-ahead. Applies to the whole file, whatever the range.
 pub const NOWAIT_ADVICE_SEQUENTIAL: u32 = 2;
 /// The range will be needed soon: the kernel starts to read it.
 pub const NOWAIT_ADVICE_WILL_NEED: u32 = 3;
@@ -34,9 +34,10 @@ pub const NOWAIT_ADVICE_NO_REUSE: u32 = 5;
 /// Cuts the file to `length` bytes, or extends it with a hole, which reads as zeros (ftruncate(2)).
 /// Durable after a later nowait_sync.
 ///
-/// Returns 0, or a negative errno: -EBADF if the handle is not open; -EACCES if the file was not opened
-/// for writing; -EOVERFLOW beyond INT64_MAX; -EFBIG, -EIO, and what else ftruncate(2) has. Threads:
-/// any. It waits for submitted writes of this file that it would cut off, and later ones wait for it.
+/// Returns 0, or a negative errno: -EBADF if the handle is not open; -EACCES if the file was not
+/// opened for writing; -EOVERFLOW beyond INT64_MAX; -EFBIG, -EIO, and others of ftruncate(2).
+/// Threads: any. The call waits for earlier submitted writes beyond `length`, and later ones wait
+/// for the call.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_file_set_length(file: FileHandle, length: u64) -> c_int {
     status(|| Ok(FILES.get(file)?.set_len(length).wait()?))
@@ -48,7 +49,7 @@ pub extern "C" fn nowait_file_set_length(file: FileHandle, length: u64) -> c_int
 ///
 /// Returns 0, or a negative errno: -EOPNOTSUPP where the file system cannot do it, and nothing is
 /// changed; -EINVAL for a length of 0, or if `how` is not known; -ENOSPC; -EBADF; -EACCES if the file
-/// was not opened for writing; -EOVERFLOW beyond INT64_MAX; and what else fallocate(2) has. Threads: as
+/// was not opened for writing; -EOVERFLOW beyond INT64_MAX; and others of fallocate(2). Threads: as
 /// nowait_file_set_length.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_file_allocate(file: FileHandle, how: u32, offset: u64, length: u64) -> c_int {
@@ -69,11 +70,11 @@ pub(crate) fn allocation(how: u32) -> Result<Allocate> {
 }
 
 /// Advises the page cache about `length` bytes from `offset` on; a length of 0 means to the end of the
-/// file (posix_fadvise(2)). `advice` is one of NOWAIT_ADVICE_... It changes speed alone.
+/// file (posix_fadvise(2)). `advice` is one of NOWAIT_ADVICE_... It changes only the speed.
 ///
 /// Returns 0, or a negative errno: -EINVAL if `advice` is not known; -EBADF; -EOVERFLOW beyond
-/// INT64_MAX. Threads: any. NOWAIT_ADVICE_WILL_NEED does not wait for the data; it may wait for blocks
-/// that say where the data is.
+/// INT64_MAX. Threads: any. NOWAIT_ADVICE_WILL_NEED does not wait for the data. It may wait for
+/// metadata that map the file's blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_file_advise(file: FileHandle, offset: u64, length: u64, advice: u32) -> c_int {
     status(|| {

@@ -11,13 +11,13 @@ use crate::border::{count, many, many_mut};
 use crate::failure::{Failure, Result};
 use crate::file::{FILES, FileHandle, Loan, WriteFlags};
 
-/// Reads into `buffers`, one after the other, from `offset` on; else as nowait_read_at of their sum.
-/// Any number of buffers will do, empty ones too. Beyond 1,024 buffers, or 2 GiB, it is several system
-/// calls (readv(2)): a write of the same range may come between them.
+/// Reads from `offset` on into `buffers`, one after the other. Otherwise as nowait_read_at of their
+/// total length. Any number of buffers is allowed, also empty ones. More than 1,024 buffers, or 2
+/// GiB, take several system calls (readv(2)): a write of the same range may come between them.
 ///
 /// # Safety
-/// `buffers` points to `buffers_count` elements, each of which to as many bytes as it says. They do not
-/// overlap, and nothing else uses them during the call.
+/// `buffers` points to `buffers_count` elements, and each points to as many bytes as it says. The
+/// buffers do not overlap, and nothing else uses them during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_read_vectored_at(
     file: FileHandle,
@@ -37,12 +37,13 @@ pub unsafe extern "C" fn nowait_read_vectored_at(
     })
 }
 
-/// Writes `buffers`, one after the other, at `offset`; else as nowait_write_at of their sum. Any number
-/// of buffers will do, as there. A reader may see the first buffers and not yet the last.
+/// Writes `buffers`, one after the other, at `offset`. Otherwise as nowait_write_at of their total
+/// length. Any number of buffers is allowed. A reader may see the first buffers and not yet the
+/// last.
 ///
 /// # Safety
-/// `buffers` points to `buffers_count` elements, each of which to as many bytes as it says, and nothing
-/// changes these during the call.
+/// `buffers` points to `buffers_count` elements, and each points to as many bytes as it says.
+/// Nothing changes these bytes during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_write_vectored_at(
     file: FileHandle,
@@ -119,7 +120,7 @@ impl Segments {
         }
     }
 
-    /// The memory, with a token that goes with it.
+    /// Returns the memory with a token that is dropped when the memory is no longer used.
     ///
     /// # Safety
     /// The promise of the check holds until the last copy of the token is dropped.

@@ -1,4 +1,4 @@
-//! What is submitted to a queue and changes something: writes, syncs, sizes, names.
+//! Submission of changes to a queue: writes, syncs, sizes, names.
 //!
 //! `unsafe` here: entry points, and their callers' pointers.
 
@@ -26,21 +26,21 @@ use crate::vectored::Segments;
 pub struct WriteRequest {
     /// The file to write.
     pub file: FileHandle,
-    /// Where the bytes are.
+    /// Start of the bytes.
     pub buffer: *const c_void,
-    /// How many.
+    /// Number of bytes.
     pub length: usize,
-    /// Where they go in the file.
+    /// Offset in the file.
     pub offset: u64,
     /// NOWAIT_WRITE_..., or'ed, or 0.
     pub flags: u64,
-    /// Comes back with the completion.
+    /// Returned with the completion.
     pub user: *mut c_void,
     /// Gets the operation's number, for nowait_cancel.
     pub operation: u64,
 }
 
-/// Makes the work of a write from memory that stays the library's until the completion is reaped.
+/// Prepares a write of memory that is lent until the completion is reaped.
 fn write(
     file: &File,
     (start, length): (NonNull<u8>, usize),
@@ -53,8 +53,8 @@ fn write(
     Work::Transfer(flags.on(file.write_at(memory, offset)).start())
 }
 
-/// Starts a write, as nowait_write_at; else as nowait_submit_read. Writes of one file that overlap
-/// are made in the order in which they were submitted. -EINVAL if the flags are not known.
+/// Starts a write, as nowait_write_at. Otherwise as nowait_submit_read. Writes of one file that
+/// overlap are made in the order in which they were submitted. -EINVAL if the flags are not known.
 ///
 /// # Safety
 /// Until the completion is reaped, `length` bytes at `buffer` are valid for reads and nothing changes
@@ -122,7 +122,8 @@ pub unsafe extern "C" fn nowait_submit_writes(
     })
 }
 
-/// Starts a write of several buffers, as nowait_write_vectored_at; else as nowait_submit_write.
+/// Starts a write of several buffers, as nowait_write_vectored_at. Otherwise as
+/// nowait_submit_write.
 ///
 /// # Safety
 /// During the call `buffers` points to `buffers_count` elements. Until the completion is reaped each of
@@ -152,8 +153,9 @@ pub unsafe extern "C" fn nowait_submit_write_vectored(
     })
 }
 
-/// Starts an append, as nowait_append; else as nowait_submit_write. Appends to one file are made in the
-/// order in which they were submitted, in no order with writes at offsets: reap these before.
+/// Starts an append, as nowait_append. Otherwise as nowait_submit_write. Appends to one file are
+/// made in the order in which they were submitted. Appends and writes at offsets have no order:
+/// reap one before submitting the other.
 ///
 /// # Safety
 /// As nowait_submit_write.
@@ -181,8 +183,8 @@ pub unsafe extern "C" fn nowait_submit_append(
     })
 }
 
-/// Starts a sync, as nowait_sync: of the writes whose completions were reaped, or could be, before.
-/// Else as nowait_submit_read. -EINVAL if the flags are not known.
+/// Starts a sync, as nowait_sync. It covers the writes whose completions could be reaped before
+/// this call. Otherwise as nowait_submit_read. -EINVAL if the flags are not known.
 ///
 /// # Safety
 /// `operation` is NULL or points to a number.
@@ -202,8 +204,8 @@ pub unsafe extern "C" fn nowait_submit_sync(
     })
 }
 
-/// Starts to cut or extend a file, as nowait_file_set_length; else as nowait_submit_read. It is in order
-/// with appends, and with writes that reach beyond `length`, submitted before and after.
+/// Starts to cut or extend a file, as nowait_file_set_length. Otherwise as nowait_submit_read. It
+/// keeps the order of submission relative to appends, and to writes that reach beyond `length`.
 ///
 /// # Safety
 /// `operation` is NULL or points to a number.
@@ -221,8 +223,8 @@ pub unsafe extern "C" fn nowait_submit_set_length(
     })
 }
 
-/// Starts to reserve, punch or zero a range, as nowait_file_allocate; else as nowait_submit_set_length.
-/// -EINVAL if `how` is not known.
+/// Starts to reserve, punch or zero a range, as nowait_file_allocate. Otherwise as
+/// nowait_submit_set_length. -EINVAL if `how` is not known.
 ///
 /// # Safety
 /// `operation` is NULL or points to a number.
@@ -243,8 +245,8 @@ pub unsafe extern "C" fn nowait_submit_allocate(
     })
 }
 
-/// Starts advice about a range, as nowait_file_advise; else as nowait_submit_read. -EINVAL if `advice`
-/// is not known.
+/// Starts advice about a range, as nowait_file_advise. Otherwise as nowait_submit_read. -EINVAL if
+/// `advice` is not known.
 ///
 /// # Safety
 /// `operation` is NULL or points to a number.
@@ -266,8 +268,9 @@ pub unsafe extern "C" fn nowait_submit_advise(
     })
 }
 
-/// Starts a rename, as nowait_rename; else as nowait_submit_read. Changes of names are in no order:
-/// submit one that depends on another when that one's completion was reaped. The strings are copied.
+/// Starts a rename, as nowait_rename. Otherwise as nowait_submit_read. Changes of names have no
+/// order: if one depends on another, submit it after the other's completion was reaped. The strings
+/// are copied.
 ///
 /// # Safety
 /// `from` and `to` are strings; `operation` is NULL or points to a number.
@@ -285,7 +288,7 @@ pub unsafe extern "C" fn nowait_submit_rename(
     status(|| submit_change(queue, unsafe { Change::rename(instance, from, to, flags) }, user, operation))
 }
 
-/// Starts to remove a file, as nowait_remove_file; else as nowait_submit_rename.
+/// Starts to remove a file, as nowait_remove_file. Otherwise as nowait_submit_rename.
 ///
 /// # Safety
 /// `path` is a string; `operation` is NULL or points to a number.
@@ -302,7 +305,7 @@ pub unsafe extern "C" fn nowait_submit_remove_file(
     status(|| submit_change(queue, unsafe { Change::one(Kind::RemoveFile, instance, path, flags) }, user, operation))
 }
 
-/// Starts to make a directory, as nowait_create_dir; else as nowait_submit_rename.
+/// Starts to create a directory, as nowait_create_dir. Otherwise as nowait_submit_rename.
 ///
 /// # Safety
 /// As nowait_submit_remove_file.
@@ -319,7 +322,7 @@ pub unsafe extern "C" fn nowait_submit_create_dir(
     status(|| submit_change(queue, unsafe { Change::one(Kind::CreateDir, instance, path, flags) }, user, operation))
 }
 
-/// Starts to remove an empty directory, as nowait_remove_dir; else as nowait_submit_rename.
+/// Starts to remove an empty directory, as nowait_remove_dir. Otherwise as nowait_submit_rename.
 ///
 /// # Safety
 /// As nowait_submit_remove_file.
@@ -336,8 +339,8 @@ pub unsafe extern "C" fn nowait_submit_remove_dir(
     status(|| submit_change(queue, unsafe { Change::one(Kind::RemoveDir, instance, path, flags) }, user, operation))
 }
 
-/// Starts to make the names in a directory durable, as nowait_sync_dir: those whose completions were
-/// reaped, or could be, before. Else as nowait_submit_rename.
+/// Starts to make the names in a directory durable, as nowait_sync_dir. It covers the changes whose
+/// completions could be reaped before this call. Otherwise as nowait_submit_rename.
 ///
 /// # Safety
 /// As nowait_submit_remove_file.
@@ -354,9 +357,9 @@ pub unsafe extern "C" fn nowait_submit_sync_dir(
     status(|| submit_change(queue, unsafe { Change::sync_dir(instance, path, flags) }, user, operation))
 }
 
-/// Starts to replace a file as a whole, as nowait_write_atomic; else as nowait_submit_rename. Cancelled
-/// before its rename, it leaves the old file, and removes the temporary one. A thread of the library
-/// drives it.
+/// Starts to replace a file atomically, as nowait_write_atomic. Otherwise as nowait_submit_rename.
+/// If cancelled before its rename, it keeps the old file, and removes the temporary one. A thread
+/// of the library drives it.
 ///
 /// # Safety
 /// `path` is a string. Until the completion is reaped, `length` bytes at `buffer` are valid for reads

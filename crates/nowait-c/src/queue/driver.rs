@@ -1,6 +1,6 @@
-//! One thread that drives what is more than one operation of the kernel: gathers, changes of names, and
-//! files that are replaced. It comes with the first, in each process anew, and stays. None of them
-//! waits for another one: each is a future.
+//! One thread that drives operations of several steps: gathers, changes of names, and atomic
+//! replacements. The first such operation of a process starts it, and it never ends. Each operation
+//! is a future, so that none waits for another.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;

@@ -36,8 +36,9 @@ pub struct Completion {
     pub user: *mut c_void,
     /// The number that its submission gave.
     pub operation: u64,
-    /// Bytes of a read, write or append; of a wait for a log the last record that is durable then; 0 of
-    /// all else. Or a negative errno, as of the blocking call. -ECANCELED after nowait_cancel.
+    /// For a read, write or append, the number of bytes. For a wait on a log, the last durable
+    /// record. Otherwise 0. Or a negative errno, as the blocking call returns it. -ECANCELED after
+    /// nowait_cancel.
     pub result: i64,
     /// Index of the first range of a gather that is not complete, if the result is negative; else 0.
     pub range_index: u64,

@@ -22,7 +22,7 @@ use crate::failure::{Failure, Result};
 pub(super) enum Work {
     /// A read or a write.
     Transfer(Started<Moved<Lent>>),
-    /// The same, of several pieces of memory.
+    /// The same, with several pieces of memory.
     Vectored(Started<Moved<Vec<Lent>>>),
     Append(Started<BufferResult<Lent>>),
     /// A sync, or another change of a file without data.

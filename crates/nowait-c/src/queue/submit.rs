@@ -1,4 +1,4 @@
-//! What is submitted to a queue: reads, gathers, and waits. (`change.rs` has the rest.)
+//! Submission of reads, gathers and waits to a queue. (`change.rs` has the rest.)
 //!
 //! `unsafe` here: entry points, and their callers' pointers.
 
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn nowait_submit_reads(queue: QueueHandle, reads: *mut Rea
     })
 }
 
-/// Starts a read into several buffers, as nowait_read_vectored_at; else as nowait_submit_read.
+/// Starts a read into several buffers, as nowait_read_vectored_at. Otherwise as nowait_submit_read.
 ///
 /// # Safety
 /// During the call `buffers` points to `buffers_count` elements. Until the completion is reaped each of
@@ -170,9 +170,9 @@ pub unsafe extern "C" fn nowait_submit_read_vectored(
     })
 }
 
-/// Starts a gather, as nowait_gather; else as nowait_submit_read. One completion tells of all ranges:
-/// its result is 0 if each is complete, else the errno of the first that is not, whose index is
-/// `range_index`. A thread of the library drives it.
+/// Starts a gather, as nowait_gather. Otherwise as nowait_submit_read. All ranges share one
+/// completion. Its result is 0 if each range is complete. Otherwise it is the errno of the first
+/// incomplete range, whose index is `range_index`. A thread of the library drives the gather.
 ///
 /// # Safety
 /// Until the completion is reaped, `output` points to `output_bytes` bytes, `results` is NULL or
@@ -198,7 +198,8 @@ pub unsafe extern "C" fn nowait_submit_gather(
     })
 }
 
-/// Starts to wait until a log's record is durable, as nowait_log_wait; else as nowait_submit_read.
+/// Starts to wait until a log's record is durable, as nowait_log_wait. Otherwise as
+/// nowait_submit_read.
 ///
 /// # Safety
 /// `operation` is NULL or points to a number.
