@@ -213,6 +213,21 @@ static const sqlite3_io_methods METHODS = {
     .xDeviceCharacteristics = device_characteristics,
 };
 
+/* The mode of a new file. What belongs to a database has its pages, and is for those alone who may open
+ * that. */
+static unsigned int mode_of_new(const char *name, int flags) {
+    struct nowait_metadata known = {.size = sizeof known};
+    if (flags & SQLITE_OPEN_DELETEONCLOSE) {
+        return 0600;
+    }
+    if (flags & (SQLITE_OPEN_MAIN_JOURNAL | SQLITE_OPEN_WAL)) {
+        int result = nowait_path_metadata(0, sqlite3_filename_database(name), 0, &known);
+        return result == 0 ? known.mode & 0777 : 0600;
+    }
+    /* A journal of several databases has their names. */
+    return flags & SQLITE_OPEN_SUPER_JOURNAL ? 0600 : 0644;
+}
+
 static int open_file(sqlite3_vfs *vfs, sqlite3_filename name, sqlite3_file *base, int flags, int *opened) {
     struct open_file *open = (struct open_file *)base;
     char temporary[80];
@@ -227,7 +242,7 @@ static int open_file(sqlite3_vfs *vfs, sqlite3_filename name, sqlite3_file *base
         path = temporary;
         how |= O_EXCL;
     }
-    int result = nowait_file_open(0, path, how, flags & SQLITE_OPEN_DELETEONCLOSE ? 0600 : 0644, &open->file);
+    int result = nowait_file_open(0, path, how, mode_of_new(name, flags), &open->file);
     if (result == -EACCES && flags & SQLITE_OPEN_READWRITE && !(flags & SQLITE_OPEN_EXCLUSIVE)) {
         flags = (flags & ~(SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE)) | SQLITE_OPEN_READONLY;
         result = nowait_file_open(0, path, O_RDONLY, 0, &open->file);

@@ -3,6 +3,7 @@
 
 #include <signal.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "test.h"
@@ -212,6 +213,31 @@ static void connections(void) {
     close_database(other);
 }
 
+/* What a transaction writes beside the database is for those alone who may open that. */
+static void modes(void) {
+    const char *journal_modes[] = {"DELETE", "WAL"}, *suffixes[] = {"-journal", "-wal"};
+    mode_t mask = umask(0);
+    for (int i = 0; i < 2; i++) {
+        remove_database();
+        sqlite3 *db = open_database("nowait");
+        execute(db, "CREATE TABLE t(a BLOB)");
+        close_database(db);
+        CHECK(chmod(database, 0600) == 0);
+        db = open_database("nowait");
+        char text[4300];
+        snprintf(text, sizeof text, "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=%s; BEGIN; "
+                 "INSERT INTO t VALUES (randomblob(100000)); PRAGMA cache_spill=1", journal_modes[i]);
+        execute(db, text);
+        snprintf(text, sizeof text, "%s%s", database, suffixes[i]);
+        struct stat known;
+        CHECK(stat(text, &known) == 0);
+        EQUAL(known.st_mode & 0777, 0600);
+        execute(db, "COMMIT");
+        close_database(db);
+    }
+    umask(mask);
+}
+
 static int try_again(void *unused, int times) {
     (void)unused;
     (void)times;
@@ -262,6 +288,7 @@ int main(int argc, char **argv) {
     random_state += random_state == 0;
     snprintf(database, sizeof database, "%s/database", argv[1]);
     connections();
+    modes();
     hot_journal();
     processes();
     kills();
