@@ -125,6 +125,12 @@ impl Direct {
         self.turn.write().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// Whether a thread holds [`Direct::alone`].
+    #[cfg(test)]
+    pub(crate) fn excludes_writes(&self) -> bool {
+        self.turn.try_read().is_err()
+    }
+
     /// The file through the page cache, for writing.
     pub(crate) fn cached(&self, fd: BorrowedFd<'_>) -> Result<BorrowedFd<'_>, Errno> {
         if let Some(cached) = self.cached.get() {

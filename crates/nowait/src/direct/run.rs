@@ -59,9 +59,17 @@ pub(crate) fn run(
             }
             _ => true,
         };
-        let turn = matches!(request, Request::Write(..)).then(|| direct.beside());
+        let (is_write, is_durable) = match request {
+            Request::Write(_, flags) => (true, flags.contains(WriteFlags::DURABLE)),
+            _ => (false, false),
+        };
+        // Through the page cache it may take the kernel's report of what another lost
+        // (`op/outstanding.rs`): one at a time.
+        let reports = is_durable && direct.is_refused();
+        let beside = (is_write && !reports).then(|| direct.beside());
+        let alone = reports.then(|| direct.alone());
         let outcome = plain(request);
-        drop(turn);
+        drop((beside, alone));
         // Includes syncs: overlayfs fails every call with EINVAL.
         let may_give_up = learns || matches!(request, Request::Sync { .. } | Request::SyncRange { .. });
         if may_give_up && matches!(outcome, Err(Errno::INVAL)) {

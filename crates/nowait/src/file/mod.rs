@@ -524,6 +524,15 @@ mod tests {
         let Request::Read(mut transfer) = early else { unreachable!("it is a read") };
         assert_eq!(transfer.done(), 5000);
         assert!(matches!(transfer.take_memory(), Memory::Vec(read) if read == bytes[3..5003]));
+        // Symptom: of two durable writes at a time, one could be told of the other's lost pages.
+        for (flags, alone) in [(WriteFlags::NONE, false), (WriteFlags::DURABLE, true)] {
+            let mut write = Request::Write(Transfer::new(Memory::Vec(bytes[..PAGE].to_vec()), 0), flags);
+            let outcome = direct::run(open, direct, &mut write, |request| {
+                assert_eq!(direct.excludes_writes(), alone, "{flags:?}");
+                crate::engine::run(Some(&open.handle), request)
+            });
+            outcome.unwrap();
+        }
         for way in 0..3 {
             wait(way, file.write_all_at(vec![way; 5000], 3)).unwrap();
             bytes[3..5003].fill(way);
