@@ -118,6 +118,7 @@ impl Shared {
                 }
             };
             let cut_off = state.cut(place, self.dir.instance.now());
+            let epoch = state.epoch;
             // Before the same numbers are given anew.
             given_up = self.handover.tail.clear();
             self.handover.publish(&state);
@@ -129,7 +130,7 @@ impl Shared {
             // Before anything is acknowledged behind it: else what was cut off would be the log's
             // end again if the new segment were lost.
             let recorded = self.record();
-            self.set_named();
+            self.set_named(epoch);
             // Only now: until the new epoch is durable, the segments that were cut off are the end
             // of the log.
             let mut state = self.state();

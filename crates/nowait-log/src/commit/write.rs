@@ -130,9 +130,9 @@ impl Shared {
     }
 
     /// Lets blocks leave of an epoch that a cut began.
-    pub(crate) fn set_named(self: &Arc<Self>) {
+    pub(crate) fn set_named(self: &Arc<Self>, epoch: u64) {
         let mut state = self.state();
-        state.set_named();
+        state.set_named(epoch);
         let next = state.choose_next(self.dir.instance.now());
         drop(state);
         self.pass_on(next);

@@ -386,6 +386,10 @@ impl<F: Clone> State<F> {
 
     /// Number of the newest segment of this epoch whose header is durable.
     fn durable_head(&self) -> Option<u64> {
+        if self.poison.is_some() {
+            // A block that failed is not in flight any more, and may have had the header.
+            return None;
+        }
         let head = self.segments.get(self.durable_headers().checked_sub(1)?)?;
         (head.header.epoch == self.epoch).then_some(head.header.number)
     }
@@ -415,9 +419,9 @@ impl<F: Clone> State<F> {
     }
 
     /// Lets blocks of an epoch leave that a cut began: the control file names it, or cannot be
-    /// replaced.
-    pub(crate) fn set_named(&mut self) {
-        self.upkeep.is_unnamed = false;
+    /// replaced. Does nothing if another cut has begun the next epoch since.
+    pub(crate) fn set_named(&mut self, epoch: u64) {
+        self.upkeep.is_unnamed &= self.epoch != epoch;
     }
 
     /// True if the control file is to be replaced, and may be tried now.

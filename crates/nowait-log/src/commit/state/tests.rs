@@ -193,6 +193,46 @@ fn a_cut_begins_an_epoch_behind_what_is_left() {
     assert_eq!(state.retired, [Retired { number: 1, bytes: SEGMENT_BYTES }]);
 }
 
+/// The control file would say that the log's newest records were in a segment without a header.
+#[test]
+fn a_segment_whose_header_failed_is_not_named() {
+    let mut state = state(rules(1));
+    state.upkeep.recorded = state.to_record();
+    assert_eq!(state.upkeep.recorded.head, 1);
+    state.spares.push_back(Live::new(2, SEGMENT_BYTES, ()));
+    append(&mut state, SEGMENT_BYTES as usize - 4 * PAGE).ok().unwrap();
+    write(&mut state);
+    append(&mut state, SEGMENT_BYTES as usize - 4 * PAGE).ok().unwrap();
+    let (id, _) = submit(&mut state).unwrap();
+    assert_eq!((state.segments.len(), state.to_record().head), (2, 1), "it is in flight");
+    state.complete(id, Err(failure()), None, now());
+    assert_eq!(state.to_record().head, 1);
+    assert!(!state.is_unrecorded() && !state.lacks_head(now()));
+}
+
+/// What is appended behind the second cut would leave before the control file names that one.
+#[test]
+fn a_cut_is_not_named_by_the_one_before() {
+    let mut state = state(rules(1));
+    for _ in 0..3 {
+        append(&mut state, 100).ok().unwrap();
+        write(&mut state);
+    }
+    let mut epochs = Vec::new();
+    for lsn in [2, 1] {
+        state.spares.push_back(Live::new(4 - lsn, SEGMENT_BYTES, ()));
+        state.cut(End { segment: 1, offset: (lsn + 1) * PAGE as u64, lsn, lost_from: 0 }, now());
+        assert!(state.put_watermark(false, false, now).is_ok());
+        write(&mut state);
+        epochs.push(state.epoch);
+    }
+    append(&mut state, 100).ok().unwrap();
+    state.set_named(epochs[0]);
+    assert!(!state.may_submit());
+    state.set_named(epochs[1]);
+    assert!(state.may_submit());
+}
+
 /// A small segment, and an append that it cannot hold: the next one is made large enough, and
 /// appends that fit go on meanwhile.
 #[test]
