@@ -50,7 +50,7 @@ impl Shared {
             if let Some(names) = shared.names.lock() {
                 shared.make_spare_alone();
                 // What fails is tried again with the next segment.
-                let _ = shared.record_bounds();
+                let _ = shared.record();
                 drop(names);
             }
             // Before waiters are told: they may need another segment.
@@ -180,7 +180,7 @@ impl Shared {
         let retired = state.reusable();
         let is_named = retired.is_some_and(|old| state.is_named(old.number));
         drop(state);
-        if let Some(old) = retired.filter(|_| !is_named || self.record_bounds().is_ok()) {
+        if let Some(old) = retired.filter(|_| !is_named || self.record().is_ok()) {
             // One that cannot be reused stays in line to be removed, and a new one is made.
             if let Ok(reused) = self.reuse(old, number, bytes) {
                 let mut state = self.state();
@@ -245,8 +245,8 @@ impl Shared {
         drop(state);
         self.rescue();
         if lacks_head {
-            // The caller holds the names. What fails is tried again later.
-            let _ = self.record_bounds();
+            // The maintenance thread is busy here. What fails is tried again later.
+            let _ = self.record();
         }
         if is_due {
             self.write_all_here();
@@ -264,7 +264,7 @@ impl Shared {
         let Some(names) = self.names.lock() else { return Ok(()) };
         let oldest = self.state().reusable();
         let removed = oldest.map_or(Ok(()), |oldest| {
-            self.record_bounds()?;
+            self.record()?;
             self.dir.remove(oldest.number)
         });
         if let (Ok(()), Some(oldest)) = (&removed, oldest) {
@@ -279,32 +279,22 @@ impl Shared {
         removed
     }
 
-    /// Records in the control file which segments there are, and which hold the log.
+    /// Records in the control file which segments there are, and which hold the log. Recovery takes
+    /// what is missing between the oldest and the newest for damage: so the oldest is recorded before
+    /// a file is removed or used again, the newest when it has its name durably, and the head when its
+    /// header is durable.
     pub(super) fn record(&self) -> Result<()> {
-        self.record_by(State::is_unrecorded)
+        self.replace_control(State::is_unrecorded)
     }
 
     /// As [`Shared::record`], of a log that ends: also up to which record it is durable.
     pub(super) fn record_end(&self) -> Result<()> {
-        self.record_by(State::is_end_unrecorded)
-    }
-
-    fn record_by(&self, is_wanted: impl Fn(&State) -> bool) -> Result<()> {
-        let Some(names) = self.names.lock() else { return Ok(()) };
-        let recorded = self.replace_control(is_wanted);
-        drop(names);
-        self.serve_calls();
-        recorded
-    }
-
-    /// As [`Shared::record`], with the names held. Recovery takes what is missing between the oldest
-    /// and the newest for damage: so the oldest is recorded before a file is removed or used again,
-    /// the newest when it has its name durably, and the head when its header is durable.
-    fn record_bounds(&self) -> Result<()> {
-        self.replace_control(State::is_unrecorded)
+        self.replace_control(State::is_end_unrecorded)
     }
 
     fn replace_control(&self, is_wanted: impl Fn(&State) -> bool) -> Result<()> {
+        // One at a time, so that none takes the place of a newer one.
+        let _recording = os::lock(&self.recording);
         let state = self.state();
         let (control, is_closing) = (state.to_record(), state.is_closing);
         if !is_wanted(&state) {

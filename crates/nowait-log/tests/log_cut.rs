@@ -6,8 +6,10 @@ mod common;
 mod reading;
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
-use common::on;
+use common::{eventually, on};
 use nowait::Nowait;
 use nowait::sim::Sim;
 use nowait_log::{
@@ -308,4 +310,37 @@ fn a_crash_between_the_steps_of_upkeep_looks_like_no_damage() {
             }
         }
     }
+}
+
+/// Symptom: after a cut, nothing was acknowledged until the next segment was filled with zeros: for
+/// seconds, where segments are large.
+#[test]
+fn a_cut_does_not_wait_for_a_segment_that_is_prepared() {
+    let sim = Sim::new(1);
+    let nowait = on(&sim);
+    // The next is there, and the one behind it is not ready for long.
+    let temporary = "/log/prepare-4.tmp";
+    sim.watch(move |sim| sim.set_hung(temporary, true));
+    let options = options(&nowait).segment_bytes(64 << 10).first_segment_bytes(64 << 10);
+    let options = options.reserve_bytes(8 << 10).maintenance(true);
+    let (log, _) = Log::open(DIR, &options).wait().unwrap();
+    assert!(eventually(|| sim.contents(temporary).is_some()));
+    assert_eq!(log.stats().spares, 1);
+    let (tell, told) = mpsc::channel();
+    let cutting = log.clone();
+    let thread = std::thread::spawn(move || {
+        for _ in 0..2 {
+            cutting.append_from_reserve(b"before").wait().unwrap().wait().unwrap();
+        }
+        cutting.truncate_suffix(1).wait().unwrap();
+        tell.send(cutting.append_from_reserve(b"behind").wait().unwrap().wait().unwrap()).unwrap();
+    });
+    let behind = told.recv_timeout(Duration::from_secs(20));
+    sim.watch(|_| {});
+    sim.set_hung(temporary, false);
+    thread.join().unwrap();
+    assert_eq!(behind, Ok(2));
+    log.close().wait().unwrap();
+    let found = inspect_in(&nowait, DIR).wait().unwrap();
+    assert!(found.damage.is_empty() && found.last_lsn == 2, "{found:?}");
 }

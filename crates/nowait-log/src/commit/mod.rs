@@ -18,7 +18,7 @@ mod watermark;
 mod write;
 
 use std::sync::atomic::AtomicU64;
-use std::sync::{OnceLock, Weak};
+use std::sync::{Mutex, OnceLock, Weak};
 use std::thread::ThreadId;
 use std::time::Instant;
 
@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) stalls: Stalls,
     /// Held while names in the directory change; locked before the state.
     pub(crate) names: Names,
+    /// Held while the control file is replaced; locked after the names, and before the state.
+    pub(crate) recording: Mutex<()>,
     pub(crate) calls: Calls,
     /// Wakers of threads that hold the names.
     pub(crate) wakes: Calls,
@@ -102,6 +104,7 @@ impl Shared {
             woken: Powers::default(),
             stalls: Stalls::default(),
             names: Names::default(),
+            recording: Mutex::default(),
             calls: Calls::new("nowait-log-calls"),
             wakes: Calls::new("nowait-log-wakes"),
             hooks: Hooks::new(hooks),
