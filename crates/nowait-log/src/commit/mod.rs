@@ -36,6 +36,8 @@ use nowait::{Error, ErrorKind, ErrorOp, File, Result};
 
 pub(crate) use block::{Incoming, Live};
 pub(crate) use group::{Fate, Group};
+#[cfg(test)]
+pub(crate) use state::fixture;
 pub(crate) use state::{NoRoom, RETRY, Retired, Rules, SpareFailure, Start, TICK};
 pub(crate) use sync::MutexGuard;
 pub(crate) use tail::Kept;

@@ -186,11 +186,14 @@ impl LogDir {
     }
 
     /// Overwrites the control file, one copy after the other: each is durable before the other is
-    /// touched, so that one of them is whole at any time.
+    /// touched, so that one of them is whole at any time. The copy that counts is the last: where an
+    /// earlier call was cut off, the other one is older.
     fn overwrite_control(&self, control: &Control) -> Result<()> {
-        let file = self.open_file(OpenOptions::new().write(true), CONTROL)?;
-        for (index, copy) in control.encode().chunks(PAGE).enumerate() {
-            file.write_all_from(copy, (index * PAGE) as u64)?;
+        let file = self.open_file(OpenOptions::new().read(true).write(true), CONTROL)?;
+        let is_first_bad = Control::bad_copy(Window::past_errors(file.clone()).at(0, CONTROL_BYTES)?) == Some(0);
+        let bytes = control.encode();
+        for at in if is_first_bad { [0, PAGE] } else { [PAGE, 0] } {
+            file.write_all_from(&bytes[at..at + PAGE], at as u64)?;
             file.sync_data().wait()?;
         }
         Ok(())
@@ -349,7 +352,49 @@ pub(crate) fn is_direct(file: &File) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use nowait::Engine;
+    use nowait::sim::Sim;
+
     use super::*;
+    use crate::commit::fixture;
+    use crate::os::lock;
+
+    /// Two crashes on a full disk: the first leaves copies of two states, of which the newer counts.
+    #[test]
+    fn a_control_file_that_is_overwritten_is_never_an_older_one() {
+        let states = [1, 2, 3].map(|oldest| {
+            let mut control = Control { oldest, newest: 3, ..fixture::start().recorded };
+            // More than a sector has.
+            (1..=60).for_each(|epoch| control.epochs.begin(epoch, oldest * epoch));
+            control
+        });
+        let copy = |state: usize| states[state].encode()[..PAGE].to_vec();
+        for copies in [[copy(1), copy(0)], [copy(1), copy(1)], [vec![7; PAGE], copy(1)], [copy(1), vec![7; PAGE]]] {
+            let sim = Sim::new(1);
+            let instance = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
+            instance.create_dir("/log").wait().unwrap();
+            let dir = LogDir::open_dir(&instance, Path::new("/log")).unwrap();
+            dir.sync_parent().unwrap();
+            sim.create("/log/control", copies.concat());
+            sim.set_capacity(CONTROL_BYTES as u64);
+            let found = Arc::new(Mutex::new(Vec::new()));
+            let note = {
+                let found = found.clone();
+                move |sim: &Sim| {
+                    let crashes = (0..50).map(|seed| sim.crash_at_random(seed).contents("/log/control").unwrap());
+                    lock(&found).extend(crashes.map(|bytes| Control::decode(&bytes).unwrap().oldest));
+                }
+            };
+            sim.watch(note.clone());
+            dir.write_control(&states[2]).unwrap();
+            note(&sim);
+            let found = std::mem::take(&mut *lock(&found));
+            assert!(found.contains(&2) && found.ends_with(&[3; 50]), "{found:?}");
+            assert!(!found.contains(&1), "{found:?}");
+        }
+    }
 
     #[test]
     fn names_of_segments() {
