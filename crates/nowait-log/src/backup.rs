@@ -1,8 +1,9 @@
-//! A copy of a log while it is written: whole segments, and the newest up to what was durable.
+//! Copies a log while it is written: whole segments, and the newest segment up to its durable end.
 //!
-//! What is copied is taken from a look at the log, so that the copy ends where the look ended. A
-//! file that is removed or used again meanwhile has lost its name, which is looked for after it was
-//! copied: no number is used twice. The copy is read and verified before it gets its name.
+//! An inspection of the log determines what is copied, and where the copy ends. A file that is
+//! removed or used again meanwhile loses its name, and no number is used twice. So each file's name
+//! is looked up again after the file was copied. The copy is read and verified before it gets its
+//! name.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -22,33 +23,33 @@ use super::os;
 use super::recover::{Found, Recovery, epochs_of, read_control, recover};
 use nowait::{Buf, Error, ErrorKind, ErrorOp, File, Nowait, Result};
 
-/// Bytes of a read, where the kernel does not copy.
+/// Bytes of one read, for files that the kernel does not copy.
 const PIECE_BYTES: usize = 1 << 20;
-/// Looks at a log that removes, meanwhile, what is to be copied.
+/// Tries to copy a log that removes segments before they are copied.
 const TRIES: u32 = 20;
 
-/// Copies the log in `dir`, which any process may write meanwhile, to `dest`: a directory that does
-/// not exist, or is empty. Returns what the copy holds.
+/// Copies the log in `dir` to `dest`, even while a process writes the log. `dest` must not exist,
+/// or be an empty directory. Returns the contents of the copy.
 ///
-/// The copy is a log that can be opened. It has every record that was durable when the call was
-/// made, and was not given up meanwhile. Its files are durable, share their blocks with the log's
-/// where the file system can (`copy_file_range(2)`), and have the modes of the log's. It is read
-/// and verified, and gets its name at last: a backup that is cut off leaves a directory beside
-/// `dest` whose name ends in `.partial`.
+/// The copy is a complete log. It has every record that was durable at the call and was not given
+/// up meanwhile. Its files are durable and have the modes of the log's files. They share blocks
+/// with the log if the file system can (`copy_file_range(2)`). The copy is read and verified before
+/// it gets its name. An interrupted backup leaves a directory beside `dest` whose name ends in
+/// `.partial`.
 ///
-/// Files that a salvage put aside are not copied. A log that gives up its oldest records while they
-/// are copied leaves them out of the copy; [`Log::backup`](super::Log::backup) pins them.
+/// Files that a salvage put aside are not copied. If the log gives up its oldest records before
+/// they are copied, the copy lacks them; [`Log::backup`](super::Log::backup) pins them.
 ///
 /// # Errors
 /// As [`inspect`](super::inspect()). [`ErrorKind::Damaged`] when the log is damaged: nothing is
-/// copied. [`ErrorKind::InvalidInput`] when `dest` exists and is no empty directory.
-/// [`ErrorKind::WouldBlock`] when the log gives up its records faster than they are copied. Those
+/// copied. [`ErrorKind::InvalidInput`] when `dest` exists and is not an empty directory.
+/// [`ErrorKind::WouldBlock`] when the log gives up its records faster than they are copied. Errors
 /// of files.
 pub fn backup(dir: impl AsRef<Path>, dest: impl AsRef<Path>) -> Blocking<Recovery> {
     backup_in(Nowait::shared(), dir, dest)
 }
 
-/// As [`backup`], on an instance.
+/// As [`backup`], on the given instance.
 ///
 /// # Errors
 /// As [`backup`].
@@ -72,24 +73,24 @@ pub(super) fn copy_log(from: &LogDir, dest: &Path) -> Result<Recovery> {
                 .map_err(|errno| os::system_error(ErrorOp::Metadata, errno, &partial))?;
         }
         let found = copy_whole(from, &to)?;
-        // Replaces an empty directory, and nothing else.
+        // The rename replaces only an empty directory.
         instance.rename(&partial, dest).wait()?;
         to.sync_parent()?;
         Ok(found)
     })();
     if copied.is_err() {
-        // What cannot be removed stays, under its own name.
+        // If this fails, the rest stays under its temporary name.
         let _ = clear(instance, &partial).and_then(|()| instance.remove_dir(&partial).wait());
     }
     copied
 }
 
-/// A name beside `dest` that no other backup has.
+/// Returns a name beside `dest` that no other backup has.
 fn partial_name(dest: &Path) -> Result<PathBuf> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let Some(name) = dest.file_name() else {
         let error = os::error(ErrorOp::Copy, ErrorKind::InvalidInput, dest);
-        return Err(error.with_advice("name the directory that the copy is to be"));
+        return Err(error.with_advice("name a directory for the copy"));
     };
     let mut partial = OsString::from(".");
     partial.push(name);
@@ -106,7 +107,7 @@ fn check_dest(instance: &Nowait, dest: &Path) -> Result<()> {
         return Ok(());
     }
     let error = os::error(ErrorOp::Copy, ErrorKind::InvalidInput, dest);
-    Err(error.with_advice("it exists and is no empty directory; name one that does not exist"))
+    Err(error.with_advice("it exists and is not an empty directory; name one that does not exist"))
 }
 
 fn clear(instance: &Nowait, dir: &Path) -> Result<()> {
@@ -127,7 +128,7 @@ fn copy_whole(from: &LogDir, to: &LogDir) -> Result<Recovery> {
             let is_whole = |found: &Found| found.check().is_ok() && found.recovery.last_lsn == last_lsn;
             match copied.filter(is_whole) {
                 Some(copied) => return Ok(Recovery { aside: Vec::new(), ..copied.recovery }),
-                // The log itself, or it was changed in a way that no name shows.
+                // The log is damaged, or it was changed without a change of names.
                 None => find(from, Scan::All)?.check()?,
             }
         }
@@ -143,7 +144,7 @@ fn too_fast(from: &LogDir) -> Error {
     )
 }
 
-/// Copies what a look found; returns the last record. None if it is not there any more.
+/// Copies the segments that an inspection found; returns the last record. None if they are gone.
 fn copy_found(from: &LogDir, to: &LogDir, found: &Found) -> Result<Option<u64>> {
     let mut chain: &[Segment] = &found.chain;
     let mut copied = 0;
@@ -152,7 +153,7 @@ fn copy_found(from: &LogDir, to: &LogDir, found: &Found) -> Result<Option<u64>> 
             copied += 1;
             continue;
         }
-        // Given up, with those before it; or cut off.
+        // This segment and all before it were given up; or it was cut off.
         let gone = copied + 1;
         let oldest = read_control(from)?.control.map_or(0, |control| control.oldest);
         if oldest <= segment.header.number || gone == chain.len() {
@@ -182,7 +183,7 @@ fn copy_found(from: &LogDir, to: &LogDir, found: &Found) -> Result<Option<u64>> 
     Ok(Some(last_lsn))
 }
 
-/// Copies a segment up to the end of its last block that counts. False if its name is gone.
+/// Copies a segment up to the end of its last block that counts. Returns false if its name is gone.
 fn copy_segment(from: &LogDir, to: &LogDir, segment: &Segment) -> Result<bool> {
     let number = segment.header.number;
     let is_gone = |error: &Error| error.kind() == ErrorKind::NotFound;
@@ -212,7 +213,7 @@ fn copy_mode(from: &File, to: &File) -> Result<()> {
     mode.and_then(|mode| fchmod(there, mode)).map_err(|errno| os::system_error(ErrorOp::Metadata, errno, to.path()))
 }
 
-/// Copies the first `end` bytes of a file: by the kernel, which shares blocks where it can, and the
+/// Copies the first `end` bytes of a file: by the kernel, which shares blocks if it can, and the
 /// rest by reads and writes.
 fn copy_bytes(from: &File, to: &File, end: u64) -> Result<()> {
     let mut at = copy_by_kernel(from, to, end);
@@ -221,7 +222,7 @@ fn copy_bytes(from: &File, to: &File, end: u64) -> Result<()> {
         let wanted = usize::try_from(end - at).unwrap_or(usize::MAX).min(buffer.len());
         let n = from.read_into(&mut buffer[..wanted], at)?;
         if n == 0 {
-            // The copy is found to be short.
+            // The verification detects the short copy.
             break;
         }
         to.write_all_from(&buffer[..n], at)?;
@@ -230,8 +231,8 @@ fn copy_bytes(from: &File, to: &File, end: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns the bytes that the kernel has copied: fewer than `end` where it does not, or fails. What
-/// is left says why.
+/// Returns the bytes that the kernel has copied. They are fewer than `end` if the call fails or
+/// does not serve these files. Reading and writing the rest then returns any error again.
 fn copy_by_kernel(from: &File, to: &File, end: u64) -> u64 {
     let (Some(here), Some(there)) = (from.descriptor(), to.descriptor()) else { return 0 };
     let mut at = 0;
@@ -255,7 +256,7 @@ mod tests {
     use crate::pin::ReaderPin;
     use crate::{Log, Options, SyncPolicy};
 
-    /// The pin that `Log::backup` holds.
+    /// Tests the pin that `Log::backup` holds.
     #[test]
     fn a_pin_of_all_keeps_what_is_there() {
         let instance = Nowait::builder().engine(Engine::Sim(Sim::new(1))).build().unwrap();

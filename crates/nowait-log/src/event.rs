@@ -42,9 +42,9 @@ pub enum Event {
         /// Time that it waited.
         elapsed: Duration,
     },
-    /// Retention by age ([`Retention::age`](super::Retention::age)) met times that a clock which
-    /// was set has made, when the log was opened: a step back from one to the next, or to now, or
-    /// one of more than a year ahead. Such a step makes no record older.
+    /// When the log was opened, retention by age ([`Retention::age`](super::Retention::age)) found
+    /// that the wall clock had been set: successive times, or the last one and now, differ by a
+    /// step back, or by more than a year ahead. Such a step makes no record older.
     #[non_exhaustive]
     ClockDoubted {
         /// Number of such steps.

@@ -22,8 +22,8 @@ use nowait::{Advice, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, Resul
 /// Whole blocks that no watermark covers are synced after this time: a log that is idle gets its
 /// watermark block in a fifth of it.
 const SYNC_AFTER: Duration = Duration::from_millis(100);
-/// A newest segment that is written while no block follows the last one is searched after this
-/// time.
+/// If no block follows the last one for this time, although the newest segment was written, the
+/// segment is searched.
 const SEARCH_AFTER: Duration = Duration::from_millis(500);
 /// Blocks read ahead of the watermark, at most. The writer has far fewer in flight.
 const PENDING_MAX: usize = 64;
@@ -79,7 +79,7 @@ pub struct Follower {
     /// Place in the newest segment where no block follows.
     stuck: Option<Stuck>,
     skips_damage: bool,
-    /// Damage that the last error was about.
+    /// Damage that the last error reported.
     damage: Option<Damage>,
 }
 
@@ -104,14 +104,14 @@ struct Current {
     is_direct: bool,
 }
 
-/// A whole block, or consecutive records of one; or the damage between two.
+/// A whole block, consecutive records of a block, or the damage between two of these.
 struct Pending {
     block: Vec<u8>,
-    /// Offset of the next record's frame, the record's number, and the last that counts.
+    /// Offset of the next record's frame, the LSN of that record, and the last LSN that counts.
     at: usize,
     lsn: u64,
     last_lsn: u64,
-    /// These records are lost: it holds none.
+    /// The lost records, if this is damage; `block` is empty then.
     damage: Option<Damage>,
 }
 
@@ -182,26 +182,26 @@ impl Follower {
         self.bytes_read + self.current.as_ref().map_or(0, |current| current.blocks.bytes_read())
     }
 
-    /// Has the follower go on behind damage: each damage is reported once, by an error, and the
-    /// next call returns the first whole record behind it. Default: it stays where it cannot read,
-    /// and returns the error again.
+    /// Sets whether the follower continues behind damage. If true, it reports each damage once, by
+    /// an error, and the next call returns the first whole record behind it. If false (the
+    /// default), it stays at the damage, and returns the error again.
     pub fn skip_damage(&mut self, skips: bool) {
         self.skips_damage = skips;
     }
 
-    /// Returns the damage that the last [`Damaged`](ErrorKind::Damaged) error of this follower was
-    /// about. Its [`lsns`](Damage::lsns) are the records that cannot be read.
+    /// Returns the damage that the last [`Damaged`](ErrorKind::Damaged) error of this follower
+    /// reported. Its [`lsns`](Damage::lsns) are the records that cannot be read.
     pub fn damage(&self) -> Option<&Damage> {
         self.damage.as_ref()
     }
 
-    /// Returns true if the log that it follows is still at its path: false when the directory was
-    /// removed, renamed or replaced, or another log made in it. Blocks this thread for a look at
-    /// the path and the control file. A follower goes on with a directory that was renamed; of one
-    /// that was removed nothing comes any more.
+    /// Returns true if the followed log is still at its path. Returns false after the directory was
+    /// removed, renamed or replaced, or another log was created in it. Blocks this thread to
+    /// examine the path and the control file. A follower continues in a directory that was renamed;
+    /// it finds no more records in a directory that was removed.
     ///
     /// # Errors
-    /// Those of files.
+    /// Errors of files.
     pub fn is_in_place(&self) -> Result<bool> {
         let Some(here) = self.dir.descriptor() else { return Ok(true) };
         let here = rustix::fs::fstat(here);
@@ -215,7 +215,7 @@ impl Follower {
         }
         match control(&self.dir) {
             Ok(control) => Ok(control.log_id == self.control.log_id),
-            // Damage is reported by others.
+            // `next` reports damage.
             Err(error) => Ok(error.kind() != ErrorKind::NotFound),
         }
     }
@@ -225,12 +225,12 @@ impl Follower {
     /// nothing reads a page, and the directory.
     ///
     /// Records that are cut off while the follower is behind may be returned before it finds the
-    /// cut. Damage at the end of a log that is written is noticed after half a second, or by
+    /// cut. Damage at the end of a log that is written is detected after half a second, or by
     /// [`Follower::settle`].
     ///
     /// # Errors
-    /// [`ErrorKind::Damaged`] when a record that was durable cannot be read: see
-    /// [`Follower::damage`], and [`Follower::skip_damage`] to go on behind it. Those of files.
+    /// [`ErrorKind::Damaged`] when a durable record cannot be read: see [`Follower::damage`], and
+    /// [`Follower::skip_damage`] to continue behind it. Errors of files.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Followed<'_>>> {
         loop {
@@ -304,8 +304,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Drops the first of what is pending, from which nothing more is to be returned; reports
-    /// damage.
+    /// Drops the first pending block, whose records were all returned. If it is damage, reports it.
     fn pass_first(&mut self) -> Result<()> {
         let damage = self.pending.front().and_then(|first| first.damage.clone());
         let damage = damage.filter(|damage| damage.lsns.end > self.next_lsn);
@@ -321,9 +320,10 @@ impl Follower {
         Err(damage.error())
     }
 
-    /// Goes on behind the last block of the newest segment, if a block behind that place says that
-    /// others were durable between. False if none does. Unless `at_once`, looks when nothing has
-    /// come for a while, and the file was changed since the last look.
+    /// Continues behind the last block of the newest segment, if a later block's watermark proves
+    /// that records between them were durable. Returns false if none does. Unless `at_once`,
+    /// searches only if no block followed for a while, and the file was changed since the last
+    /// search.
     fn pass_proven(&mut self, at_once: bool) -> Result<bool> {
         let Some(current) = self.current.as_mut().filter(|current| current.limit.is_none()) else { return Ok(false) };
         let (segment, offset, lsn) = (current.header.number, current.blocks.offset, current.blocks.next_lsn);
@@ -359,8 +359,8 @@ impl Follower {
         Ok(true)
     }
 
-    /// Goes on behind a block that was durable and is not whole: with what is whole of it, or with
-    /// the next block before `end`. Behind that `end_lsn` is the first record.
+    /// Continues behind a durable block that is not whole: with its whole records, or with the next
+    /// block before `end`. The first record behind `end` is `end_lsn`.
     fn pass_damage(&mut self, end: u64, end_lsn: u64) -> Result<()> {
         let Some(current) = &mut self.current else { return Ok(()) };
         let (number, from, lsn) = (current.header.number, current.blocks.offset, current.blocks.next_lsn);
@@ -369,7 +369,7 @@ impl Follower {
         let mut found = Vec::new();
         current.blocks.forget();
         if let Some((header, block, parts)) = current.blocks.next_in_part()? {
-            let what = "bytes are not what was written, of records that were durable";
+            let what = "bytes of durable records are not what was written";
             let (mut at, mut next) = (BLOCK_HEADER_BYTES, lsn);
             let limit = current.limit.map_or(u64::MAX, |limit| limit.last_there());
             let end = header.lsns().end.min(limit.saturating_add(1));
@@ -394,7 +394,7 @@ impl Follower {
             let (at, next) = header.map_or((end, end_lsn), |header| (header.offset, header.first_lsn));
             current.blocks.go_to(at, next);
             if lsn < next {
-                let what = "no whole block is here, of records that were durable";
+                let what = "no whole block is here, and its records were durable";
                 found.push(Pending::of_damage(damage(from..at, lsn..next, what)));
             }
         }

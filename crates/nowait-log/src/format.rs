@@ -34,7 +34,7 @@ const COPY_AT: usize = PAGE / 2;
 /// Offset of the list of epochs in the control file, and bytes of an entry.
 const EPOCHS_AT: usize = 128;
 const EPOCH_BYTES: usize = 16;
-/// Most beginnings of epochs that the control file keeps.
+/// Most epochs that the control file lists.
 const EPOCHS_MAX: usize = 120;
 /// Offset of the checksum of all frames in a block's header.
 const FRAMES_AT: usize = 52;
@@ -81,32 +81,33 @@ pub(crate) struct Control {
     /// Highest number of a segment that was there when this was written. 0 where that is not known.
     pub(crate) newest: u64,
     pub(crate) measured: Measured,
-    /// Number of the newest segment of the chain, of the last of the epochs: its header was durable
-    /// when this was written. 0 where that is not known.
+    /// Number of the newest segment of the chain, in the last epoch, whose header was durable when
+    /// this was written. 0 if that is not known.
     pub(crate) head: u64,
     /// Every record up to this one was durable when this was written.
     pub(crate) watermark: u64,
     pub(crate) epochs: Epochs,
 }
 
-/// Beginnings of epochs, in order: what an epoch leaves behind is in no older one a record again. Each
-/// epoch with the last record before it.
+/// Epochs in order, each with the last record before it. Records of an older epoch behind that
+/// record do not count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Epochs(Vec<(u64, u64)>);
 
 impl Epochs {
-    /// The newest epoch; 0 if none is known.
+    /// Returns the newest epoch; 0 if none is known.
     pub(crate) fn newest(&self) -> u64 {
         self.0.last().map_or(0, |(epoch, _)| *epoch)
     }
 
-    /// Last record of `epoch` that counts: where the first of the newer epochs begins.
+    /// Returns the last record of `epoch` that counts: the one before the first newer epoch.
     pub(crate) fn last_of(&self, epoch: u64) -> u64 {
         self.0.iter().find(|(newer, _)| *newer > epoch).map_or(u64::MAX, |(_, last_lsn)| *last_lsn)
     }
 
-    /// Adds an epoch that is newer than the others, and begins behind record `last_lsn`. It takes the
-    /// place of those that began behind a later record: they leave more of the older ones.
+    /// Adds an epoch that is newer than the others, and begins behind record `last_lsn`. It
+    /// replaces epochs that do not begin behind an earlier record, since its bound on older epochs
+    /// is tighter.
     pub(crate) fn begin(&mut self, epoch: u64, last_lsn: u64) {
         self.0.retain(|(_, last)| *last < last_lsn);
         if self.0.len() == EPOCHS_MAX {
@@ -115,13 +116,14 @@ impl Epochs {
         self.0.push((epoch, last_lsn));
     }
 
-    /// Drops what says nothing about segments of `oldest` and newer epochs; not the newest.
+    /// Drops entries that do not bound segments of epoch `oldest` and later; keeps the newest
+    /// entry.
     pub(crate) fn forget_before(&mut self, oldest: u64) {
         let newest = self.newest();
         self.0.retain(|(epoch, _)| *epoch > oldest || *epoch == newest);
     }
 
-    /// True if both grow from one to the next.
+    /// Returns true if epochs and records both increase from entry to entry.
     pub(crate) fn are_in_order(&self) -> bool {
         let grows = |pair: &[(u64, u64)]| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1;
         self.0.windows(2).all(grows) && self.0.iter().all(|(epoch, _)| *epoch > 0)
@@ -151,9 +153,9 @@ pub(crate) struct SegmentHeader {
     pub(crate) previous: End,
     /// Number of the oldest segment of the log when the segment began.
     pub(crate) oldest: u64,
-    /// When the header was made, in milliseconds since 1970 by the wall clock; 0 if that is not known.
+    /// Time when the header was made, in milliseconds since 1970 by the wall clock; 0 if not known.
     pub(crate) time_ms: u64,
-    /// When the last block before the segment was made that holds records, likewise.
+    /// Time when the last block with records before the segment was made, in the same unit.
     pub(crate) previous_time_ms: u64,
 }
 
@@ -182,7 +184,7 @@ pub(crate) struct BlockHeader {
     pub(crate) length: u32,
     pub(crate) records: u32,
     pub(crate) closed: bool,
-    /// When the block was made, in milliseconds since 1970 by the wall clock; 0 if that is not known.
+    /// Time when the block was made, in milliseconds since 1970 by the wall clock; 0 if not known.
     pub(crate) time_ms: u64,
 }
 
@@ -192,8 +194,8 @@ pub(crate) enum HeaderPage {
     Valid(SegmentHeader),
     /// Zeros.
     Unused,
-    /// The header of another segment of the log: an earlier one in the same file, unless it was given
-    /// a name that is not its own.
+    /// The header of another segment of the log: of an earlier segment in the same file, or of a
+    /// file that has the wrong name.
     Other(SegmentHeader),
     /// Neither: torn or damaged.
     Bad,

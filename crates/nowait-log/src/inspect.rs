@@ -25,8 +25,8 @@ pub fn inspect(dir: impl AsRef<Path>) -> Blocking<Recovery> {
     inspect_in(Nowait::shared(), dir)
 }
 
-/// As [`inspect`], but reads no more than [`Scan::Tail`] does: the headers of the segments, and the
-/// end; all of the log where anything there is not as a crash leaves it.
+/// As [`inspect`], but reads no more than [`Scan::Tail`] does: the segment headers and the end of
+/// the log. Reads all of the log if anything there is not as a crash leaves it.
 ///
 /// # Errors
 /// As [`inspect`].
@@ -34,7 +34,7 @@ pub fn inspect_end(dir: impl AsRef<Path>) -> Blocking<Recovery> {
     inspect_end_in(Nowait::shared(), dir)
 }
 
-/// As [`inspect_end`], on an instance.
+/// As [`inspect_end`], on the given instance.
 ///
 /// # Errors
 /// As [`inspect`].
@@ -139,5 +139,5 @@ pub(super) fn find(dir: &LogDir, scan: Scan) -> Result<Found> {
         before = doubts;
     }
     let error = os::error(ErrorOp::Recover, ErrorKind::WouldBlock, &dir.path);
-    Err(error.with_advice("the log is written so quickly that no look at it is like the one before; look again later"))
+    Err(error.with_advice("the log changes faster than it can be inspected; try again later"))
 }

@@ -320,10 +320,10 @@ impl Log {
         Blocking::new(ErrorOp::SetLen, &self.0.shared.dir.path, move || log.0.shared.truncate_suffix(lsn))
     }
 
-    /// Copies the log to `dest`, a directory that does not exist or is empty, while it is written;
-    /// as [`backup`](backup()), which another process calls. What is in the log when it begins is
-    /// pinned: nothing of it is given up before it is copied, and the log grows meanwhile. Returns
-    /// what the copy holds: every record that was durable when the call was made.
+    /// Copies the log to `dest` while it is written. `dest` must not exist, or be an empty
+    /// directory. [`backup`](backup()) is the same for other processes. The records in the log are
+    /// pinned: none is given up before it is copied, and the log grows meanwhile. Returns the
+    /// contents of the copy, which include every record that was durable at the call.
     ///
     /// # Errors
     /// As [`backup`](backup()).
@@ -335,10 +335,10 @@ impl Log {
         })
     }
 
-    /// Writes what was appended, then a watermark block that covers all of it, and ends the log for
-    /// all its clones: from then on appends by any of them are refused. The log can be opened again
-    /// when this is ready. Tickets keep their answers. After a close that succeeded, damage is
-    /// never mistaken for a torn tail.
+    /// Writes all appended records, then a watermark block that covers them, and closes the log for
+    /// all clones: later appends through any of them fail. The log can be opened again when this is
+    /// ready. Tickets keep their results. After a successful close, damage is never mistaken for a
+    /// torn tail.
     ///
     /// # Errors
     /// Those of writes, and of a log that has failed before.

@@ -87,7 +87,7 @@ pub(super) fn run_once(shared: &Arc<Shared>) -> Done {
             shared.write_all_here();
         }
         if quiet {
-            // `Log::close` tries once more, and tells of a failure.
+            // `Log::close` tries again, and returns the error.
             let _ = shared.record_end();
         }
         return if quiet { Done::Closed } else { Done::Nothing(Later::In(TICK)) };
@@ -103,7 +103,7 @@ pub(super) fn run_once(shared: &Arc<Shared>) -> Done {
     drop(state);
     shared.apply_retention();
     state = shared.state();
-    // Before the next segment is prepared, which may take long, unless appends wait for that.
+    // Before preparing the next segment, which may take long, unless appends wait for a segment.
     if state.lacks_head(now()) && !state.room_is_wanted() {
         drop(state);
         if shared.record().is_ok() {

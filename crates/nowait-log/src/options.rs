@@ -220,13 +220,13 @@ impl Options {
         self
     }
 
-    /// Sets the permission bits of a log that is made: those of the directory, if it is made, too;
-    /// its files get the same without those for executing, whatever the process's mask is. So 0o750
-    /// makes files of 0o640. Default: the directory has those that the mask leaves, and files what
-    /// their directory has.
+    /// Sets the permission bits of a new log, whatever the umask is. A directory that is created
+    /// for the log gets these bits. Files get them without the execute bits: 0o750 makes files of
+    /// 0o640. Default: the umask determines the mode of the directory, and the directory that of
+    /// its files.
     ///
-    /// A log keeps the modes that its files have: a segment gets that of the newest one, and the
-    /// control file that of the one it replaces. To change them use chmod(1), also while the log is
+    /// Existing modes are kept: a new segment gets the mode of the newest segment, and a new
+    /// control file the mode of the old one. To change them use chmod(1), also while the log is
     /// open.
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = Some(mode);

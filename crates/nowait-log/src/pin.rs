@@ -27,14 +27,14 @@ impl ReaderPin {
         }
     }
 
-    /// Keeps all that is in the log.
+    /// Pins all records of the log.
     pub(super) fn of_all(shared: &Arc<Shared>) -> Result<ReaderPin> {
         if shared.is_forked() {
             return Err(shared.forked());
         }
         let mut state = shared.state();
         let first = state.first_lsn();
-        // The first record can be pinned.
+        // Pinning the first record never fails.
         let next_lsn = state.pin(first).unwrap_or_default();
         drop(state);
         Ok(ReaderPin { shared: shared.clone(), next_lsn })

@@ -36,11 +36,11 @@ impl Retention {
     }
 
     /// Gives up segments whose last record was written longer ago than `age`, but never the last
-    /// one that holds records. While the log is open, the time that passes counts, whatever the
-    /// wall clock does. Of segments that an earlier opening wrote, the times count that its blocks
-    /// state. A clock that is set makes no record older: a step back from one time to the next, or
-    /// to that of the opening, or one of more than a year ahead, counts as nothing
-    /// ([`Event::ClockDoubted`](super::Event::ClockDoubted)).
+    /// one that holds records. While the log is open, ages advance with the time that passes,
+    /// whatever the wall clock does. The ages of segments that an earlier opening wrote come from
+    /// the times in their blocks. Setting the clock makes no record older. A step back between
+    /// successive times, or to the time of the opening, counts as zero, as does a step of more than
+    /// a year ahead ([`Event::ClockDoubted`](super::Event::ClockDoubted)).
     pub fn age(age: Duration) -> Retention {
         Retention(Rule::Age(age))
     }

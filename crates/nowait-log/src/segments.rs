@@ -279,15 +279,15 @@ impl Shared {
         removed
     }
 
-    /// Records in the control file which segments there are, and which hold the log. Recovery takes
-    /// what is missing between the oldest and the newest for damage: so the oldest is recorded before
-    /// a file is removed or used again, the newest when it has its name durably, and the head when its
-    /// header is durable.
+    /// Records in the control file which segments exist, and which of them hold the log. Recovery
+    /// takes what is missing between the oldest and the newest for damage: so the oldest is
+    /// recorded before a file is removed or used again, the newest when it has its name durably,
+    /// and the head when its header is durable.
     pub(super) fn record(&self) -> Result<()> {
         self.replace_control(State::is_unrecorded)
     }
 
-    /// As [`Shared::record`], of a log that ends: also up to which record it is durable.
+    /// As [`Shared::record`], for a log that ends. Also records the last durable record.
     pub(super) fn record_end(&self) -> Result<()> {
         self.replace_control(State::is_end_unrecorded)
     }

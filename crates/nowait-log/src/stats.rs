@@ -52,7 +52,7 @@ pub struct LogStats {
     pub segments_recycled: u64,
     /// Segments removed.
     pub segments_removed: u64,
-    /// Steps of the wall clock that retention by age did not count when the log was opened; see
+    /// Steps of the wall clock that retention by age ignored when the log was opened; see
     /// [`Event::ClockDoubted`](crate::Event::ClockDoubted).
     pub clock_doubts: u64,
     /// Watermark blocks written because the log had become idle.

@@ -12,19 +12,20 @@ use super::options::Scan;
 use super::recover::{Recovery, recover};
 use nowait::{ErrorKind, ErrorOp, Nowait, Result};
 
-/// Gives up records before `lsn` of a log that is not open, as
-/// [`Log::truncate_prefix`](super::Log::truncate_prefix) of an open one: segments that hold no
-/// others are removed, but never the last one that holds records. Needs no room: a log that has
-/// filled its disk can be opened again then. Returns what is left, durably so.
+/// Removes records before `lsn` from a log that is not open. For an open log use
+/// [`Log::truncate_prefix`](super::Log::truncate_prefix). Removes segments that hold only such
+/// records, but never the last segment that holds records. Needs no free space, so that a log that
+/// has filled its disk can be opened again. Returns the remaining contents. The removal is durable
+/// when this is ready.
 ///
 /// # Errors
-/// [`ErrorKind::Locked`] when the log is open for writing; [`ErrorKind::Damaged`] when something
-/// that was durable cannot be read; [`ErrorKind::NotFound`] when there is no log; those of files.
+/// [`ErrorKind::Locked`] when the log is open for writing; [`ErrorKind::Damaged`] when durable
+/// records cannot be read; [`ErrorKind::NotFound`] when there is no log; errors of files.
 pub fn truncate_prefix(dir: impl AsRef<Path>, lsn: u64) -> Blocking<Recovery> {
     truncate_prefix_in(Nowait::shared(), dir, lsn)
 }
 
-/// As [`truncate_prefix`], on an instance.
+/// As [`truncate_prefix`], on the given instance.
 ///
 /// # Errors
 /// As [`truncate_prefix`].
@@ -34,7 +35,7 @@ pub fn truncate_prefix_in(instance: &Nowait, dir: impl AsRef<Path>, lsn: u64) ->
         let dir = open_dir(&instance, &dir)?;
         let contents = dir.contents()?;
         if !contents.has_control && contents.numbers.is_empty() {
-            // Nothing is made in a directory that holds no log.
+            // Create nothing in a directory that holds no log.
             return Err(no_log(&dir.path));
         }
         let _lock = DirLock::take(&dir)?;

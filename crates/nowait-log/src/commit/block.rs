@@ -95,12 +95,12 @@ impl Incoming<'_> {
     }
 }
 
-/// Times that a block states, in milliseconds since 1970 by the wall clock.
+/// Times in a block's header, in milliseconds since 1970 by the wall clock.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Times {
-    /// When it was made.
+    /// Time when the block was made.
     pub(crate) time_ms: u64,
-    /// When the last block before it was made that holds records; 0 if that is not known.
+    /// Time when the last earlier block with records was made; 0 if that is not known.
     pub(crate) previous_time_ms: u64,
 }
 

@@ -76,8 +76,8 @@ pub(crate) struct Shared {
     pub(crate) dir_lock: Weak<DirLock>,
     /// The maintenance thread, which must not wait for itself.
     pub(crate) maintenance: OnceLock<ThreadId>,
-    /// When the last block with records was made, in milliseconds since 1970 by the wall clock; 0 if
-    /// that is not known.
+    /// Time when the last block with records was made, in milliseconds since 1970 by the wall
+    /// clock; 0 if that is not known.
     time_ms: AtomicU64,
     /// Generation of the process that opened the log. A forked child has none of its threads, and
     /// must not write.
@@ -198,9 +198,9 @@ impl Shared {
             }
             Refusal::Closed => self.error(ErrorOp::Append, ErrorKind::Closed, "the log was closed; open it anew"),
             Refusal::NoSpace { left, is_reserved, cause } => {
-                let why = if is_reserved { ", of which what is reserved is not for this append" } else { ", too few" };
+                let why = if is_reserved { ", some of them reserved for others" } else { ", too few" };
                 let text = format!(
-                    "no segment can be prepared, and {left} bytes of those that are there are left{why}; \
+                    "no segment can be prepared, and the prepared ones have {left} bytes left{why}; \
                      make space, such as by truncate_prefix ({cause})"
                 );
                 self.error(ErrorOp::Append, ErrorKind::NoSpace, text)

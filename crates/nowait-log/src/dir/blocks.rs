@@ -31,8 +31,8 @@ pub(crate) struct Segment {
     /// End of the last block that counts.
     pub(crate) end: u64,
     pub(crate) last_lsn: u64,
-    /// When its last block with records was made, in milliseconds since 1970 by the wall clock of
-    /// then; 0 if that is not known, or there is none.
+    /// Time when its last block with records was made, in milliseconds since 1970 by the wall clock
+    /// of that time; 0 if that is not known, or there is no such block.
     pub(crate) time_ms: u64,
 }
 
@@ -73,8 +73,8 @@ pub(crate) struct Run {
 }
 
 impl Behind {
-    /// Adds a block, with its whole records if not all are, up to record `last_lsn`; blocks come in
-    /// order of their offsets.
+    /// Adds a block up to record `last_lsn`. `parts` are its whole records, if not all are whole.
+    /// Call this in the order of the blocks' offsets.
     fn add(&mut self, segment: u64, header: &BlockHeader, parts: Option<Vec<Part>>, last_lsn: u64) {
         let (start, end) = (header.offset, header.padded_end());
         let watermark = header.watermark.min(last_lsn);
@@ -85,7 +85,7 @@ impl Behind {
         let up_to = |lsns: Range<u64>| lsns.start..lsns.end.min(last_lsn.saturating_add(1));
         let (lsns, epoch, block) = (up_to(header.lsns()), header.epoch, (start, header.first_lsn));
         if lsns.is_empty() && header.records > 0 {
-            // All of them were cut off.
+            // All records of the block were cut off.
             return;
         }
         let is_part = parts.is_some();
@@ -185,7 +185,7 @@ impl Blocks {
         self
     }
 
-    /// Continues at a block, whose offset and first record these are.
+    /// Continues at the block at `offset`, whose first record is `lsn`.
     pub(crate) fn go_to(&mut self, offset: u64, lsn: u64) {
         (self.offset, self.next_lsn) = (offset, lsn);
     }
@@ -261,10 +261,9 @@ impl Blocks {
         Ok(Some(Broken { header, whole_until }))
     }
 
-    /// Finds whole records behind the current offset, in blocks whose header `counts`, each up to
-    /// the record that it returns. Goes from header to header: a whole one says where the next
-    /// block is. Where there is none, each page is looked at. So it reads each byte once, whatever
-    /// the bytes.
+    /// Finds whole records behind the current offset. `counts` returns the last record that counts
+    /// of a block, or none if the block does not count. A whole header locates the next block;
+    /// without one, each page is examined. So each byte is read once, whatever the contents.
     pub(crate) fn behind(&mut self, counts: impl Fn(&BlockHeader) -> Option<u64>) -> Result<Behind> {
         let mut found = Behind::default();
         let (number, log_id) = (self.number, self.log_id);
@@ -326,8 +325,8 @@ impl Blocks {
         Ok(None)
     }
 
-    /// Looks for the next whole header in `range`, page by page, and shortens the range to what is
-    /// left. Reads nothing.
+    /// Searches `range` for the next whole header, page by page, in bytes that are in memory.
+    /// Shortens the range to the part not searched yet.
     pub(crate) fn seek_header(&mut self, range: &mut Range<u64>) -> Result<Sought> {
         let (epoch, lsn) = (self.epoch, self.next_lsn);
         while range.start < range.end {

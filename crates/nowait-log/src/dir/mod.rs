@@ -46,7 +46,7 @@ pub(crate) struct LogDir {
     /// The path it was opened by; for errors.
     pub(crate) path: Arc<Path>,
     dir: nowait::fs::Dir,
-    /// Mode of the directory of a log that is made; None: that which it has.
+    /// Mode for the directory of a new log; none keeps the mode that the directory has.
     pub(crate) made_with: Option<u32>,
 }
 
@@ -151,7 +151,7 @@ impl LogDir {
         self.dir.open_file(options, name)
     }
 
-    /// Makes the file of a segment that is not there.
+    /// Creates the file of a new segment.
     pub(crate) fn create(&self, number: u64) -> Result<File> {
         self.open_file(OpenOptions::new().write(true).create_new(true), &segment_name(number))
     }
@@ -168,7 +168,7 @@ impl LogDir {
     pub(crate) fn write_control(&self, control: &Control) -> Result<()> {
         match self.replace_control(control) {
             Err(error) if error.kind() == ErrorKind::NoSpace => {
-                // Nothing may have been written before: the error of the replacement says why.
+                // If overwriting fails, too, return the replacement's error: it is the cause.
                 self.overwrite_control(control).map_err(|_| error)
             }
             replaced => replaced,

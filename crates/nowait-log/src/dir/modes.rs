@@ -1,4 +1,5 @@
-//! Modes of the files that a log makes: those that an administrator gave the others stay.
+//! Modes of the files that a log creates. They follow the modes of existing files, which an
+//! administrator may have changed.
 
 use rustix::fs::{AtFlags, Mode, Stat, fchmod, fstat, statat};
 use rustix::io::Errno;
@@ -7,7 +8,7 @@ use super::{CONTROL, LogDir, segment_name};
 use crate::os;
 use nowait::{ErrorOp, File, OpenOptions, Result};
 
-/// Bits of a file's mode that its directory's mode gives.
+/// Bits of a directory's mode that its files get.
 const FILE_BITS: u32 = 0o666;
 const MODE_BITS: u32 = 0o7777;
 
@@ -16,21 +17,21 @@ fn mode(about: &Stat) -> u32 {
 }
 
 impl LogDir {
-    /// Opens a file that the log makes, with this mode whatever the process's mask is.
+    /// Creates or opens a file with this mode, whatever the umask is.
     pub(super) fn make_file(&self, options: &OpenOptions, name: &str, mode: Option<u32>) -> Result<File> {
         let mut options = options.clone();
-        // Never wider, also for a moment.
+        // Set at creation, so that the mode is never wider than `mode`.
         mode.map(|mode| options.mode(mode));
         let file = self.open_file(&options, name)?;
         match mode.map_or(Ok(()), |mode| set_mode(&file, mode)) {
-            // A file system without modes.
+            // The file system has no modes.
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) | Ok(()) => Ok(file),
             Err(errno) => Err(os::system_error(ErrorOp::Metadata, errno, file.path())),
         }
     }
 
-    /// Mode of the control file, of a segment, or of another file that belongs to them: that of the
-    /// newest of its kind, else what the directory's mode says. None on a simulator.
+    /// Returns the mode for a new control file: that of the existing one, else the mode for files
+    /// of the directory. None on a simulator.
     pub(super) fn control_mode(&self) -> Option<u32> {
         self.mode_of(CONTROL).or_else(|| self.file_mode())
     }
@@ -41,7 +42,8 @@ impl LogDir {
         newest.and_then(|newest| self.mode_of(&segment_name(newest))).or_else(|| self.file_mode())
     }
 
-    /// What the directory's mode says, or the mode that a log is made with.
+    /// Returns the mode for files of the directory, from the directory's mode or the option of a
+    /// new log.
     pub(super) fn file_mode(&self) -> Option<u32> {
         let here = self.descriptor()?;
         let mode = self.made_with.or_else(|| fstat(here).ok().as_ref().map(mode))?;
@@ -52,13 +54,13 @@ impl LogDir {
         statat(self.descriptor()?, name, AtFlags::SYMLINK_NOFOLLOW).ok().as_ref().map(mode)
     }
 
-    /// Gives a file that becomes a new segment the mode of one.
+    /// Sets the mode of a segment on a file that becomes one.
     pub(crate) fn set_segment_mode(&self, file: &File) -> Result<()> {
         let set = self.segment_mode().map_or(Ok(()), |mode| set_mode(file, mode));
         set.map_err(|errno| os::system_error(ErrorOp::Metadata, errno, file.path()))
     }
 
-    /// Gives a directory that was made for a log its mode.
+    /// Sets the mode of a directory that was created for a log.
     pub(crate) fn set_dir_mode(&self, mode: u32) -> Result<()> {
         let Some(here) = self.descriptor() else { return Ok(()) };
         fchmod(here, Mode::from_raw_mode(mode)).map_err(|errno| os::system_error(ErrorOp::Metadata, errno, &self.path))

@@ -294,7 +294,7 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
     let (file, bytes) = made.map_err(|error| match error.kind() {
         ErrorKind::NoSpace => {
             let text = format!(
-                "a log is opened in a new segment, of {SEGMENT_BYTES_MIN} bytes at least: make space, or give up the \
+                "opening a log creates a segment of at least {SEGMENT_BYTES_MIN} bytes: make space, or remove the \
                  oldest records by `nowait log truncate {} --before LSN`, in a program by truncate_prefix",
                 dir.path.display()
             );
@@ -345,7 +345,7 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
     };
     let current = Live::new(number, bytes, file);
     let Ages { segments: ages, doubts } = match (&options.retention.0, segments.split_last()) {
-        // The current one has not ended.
+        // The current segment has no age yet.
         (Rule::Age(_), Some((_, older))) => ages(&dir, older),
         _ => Ages::default(),
     };
@@ -380,7 +380,7 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
     Ok((shared, recovery))
 }
 
-/// First record that a retention keeps of a log that is not open yet.
+/// Returns the first record that retention keeps, for a log that is not open yet.
 fn retained_from(dir: &LogDir, rule: &Rule, chain: &[Segment]) -> u64 {
     match rule {
         Rule::All => 0,

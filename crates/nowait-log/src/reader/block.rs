@@ -67,8 +67,8 @@ impl Block {
         self.parts.is_some()
     }
 
-    /// Returns the first whole record behind `lsn`, which is not whole; one more than the last
-    /// record of the block if there is none. None if the block does not hold `lsn`.
+    /// Returns the LSN of the first whole record behind the damaged record `lsn`. If there is none,
+    /// returns the LSN behind the block. None if the block does not hold `lsn`.
     pub(super) fn whole_behind(&self, lsn: u64) -> Option<u64> {
         let end = self.next_lsn + u64::from(self.left);
         let parts = self.parts.as_ref().filter(|_| (self.next_lsn..end).contains(&lsn))?;

@@ -56,7 +56,7 @@ pub struct Reader {
     epoch: u64,
     pin: Option<ReaderPin>,
     skips_damage: bool,
-    /// Damage that the last error was about.
+    /// Damage that the last error reported.
     damage: Option<Damage>,
     _tail: Option<TailUse>,
 }
@@ -157,16 +157,16 @@ impl Reader {
         Ok(())
     }
 
-    /// Has the reader of an open log go on behind damage: each damage is reported once, by an
-    /// error, and the next call returns the first whole record behind it. A pin lets the lost
-    /// records go. Default: a reader stays where it cannot read, and returns the error again. (A
-    /// reader of [`read`](super::read) always goes on.)
+    /// Sets whether the reader of an open log continues behind damage. If true, it reports each
+    /// damage once, by an error, and the next call returns the first whole record behind it; the
+    /// reader's pin releases the lost records. If false (the default), it stays at the damage, and
+    /// returns the error again. (A reader of [`read`](super::read) always continues.)
     pub fn skip_damage(&mut self, skips: bool) {
         self.skips_damage = skips;
     }
 
-    /// Returns the damage that the last [`Damaged`](ErrorKind::Damaged) error of this reader was
-    /// about. Its [`lsns`](Damage::lsns) are the records that cannot be read.
+    /// Returns the damage that the last [`Damaged`](ErrorKind::Damaged) error of this reader
+    /// reported. Its [`lsns`](Damage::lsns) are the records that cannot be read.
     pub fn damage(&self) -> Option<&Damage> {
         self.damage.as_ref()
     }
@@ -178,10 +178,10 @@ impl Reader {
     ///
     /// # Errors
     /// [`ErrorKind::NoSuchRecord`] when the record has been cut off the log's beginning, or its
-    /// end. [`ErrorKind::Damaged`] when it was durable and cannot be read: see
-    /// [`Reader::damage`], and [`Reader::skip_damage`] to go on behind it. Those of reads. A reader
-    /// of [`read`](super::read) reports each damage once: the next call returns the first whole
-    /// record behind it.
+    /// end. [`ErrorKind::Damaged`] when it was durable and cannot be read: see [`Reader::damage`],
+    /// and [`Reader::skip_damage`] to continue behind it. Errors of reads. A reader of
+    /// [`read`](super::read) reports each damage once: the next call returns the first whole record
+    /// behind it.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Next<'_> {
         Next { reader: Some(self) }
@@ -305,7 +305,7 @@ impl Reader {
                     Passed::Lacks(place) => return Ok(Step::Read(place)),
                     Passed::Hole(Hole { bytes, end_lsn, error }) => {
                         let number = self.piece().as_ref().map_or(0, Piece::number);
-                        let what = "no whole block is here, of records that were durable";
+                        let what = "no whole block is here, and its records were durable";
                         self.lose(number, bytes, end_lsn, what, error)?;
                     }
                 }
@@ -385,7 +385,7 @@ impl Reader {
         }
     }
 
-    /// Goes on after a record of an open log cannot be read: finds out which others cannot.
+    /// Begins a search for the end of damage, after a record of an open log could not be read.
     fn begin_search(&mut self) -> Result<()> {
         let (lsn, gone) = (self.next_lsn, self.is_gone);
         let Source::Live(shared) = &self.source else { return Err(self.unreadable()) };
@@ -398,7 +398,7 @@ impl Reader {
         if let Some(next) = self.block.whole_behind(lsn) {
             let place = self.block.place();
             let error = self.segment.as_mut().and_then(|open| open.blocks.read_error());
-            let what = "bytes are not what was written, of a record that was durable";
+            let what = "bytes of a durable record are not what was written";
             return self.lose(header.number, place..place, next.min(end_lsn), what, error);
         }
         match &mut self.segment {
@@ -406,7 +406,7 @@ impl Reader {
                 open.begin_search(end, end_lsn);
                 Ok(())
             }
-            None if gone => self.lose(header.number, 0..0, end_lsn, "the segment is gone, and was durable", None),
+            None if gone => self.lose(header.number, 0..0, end_lsn, "the segment was durable, and is missing", None),
             _ => Err(self.unreadable()),
         }
     }
@@ -415,8 +415,8 @@ impl Reader {
     fn lose(&mut self, number: u64, bytes: Range<u64>, end_lsn: u64, what: &str, error: Option<Error>) -> Result<()> {
         let lsns = self.next_lsn..end_lsn;
         if lsns.is_empty() {
-            // Only a watermark block is not whole, or records before the next one. It was looked
-            // for anew here.
+            // No record is lost: only a watermark block is not whole, or records before the next
+            // one.
             self.misses = 1;
             return Ok(());
         }
@@ -428,7 +428,7 @@ impl Reader {
             self.next_lsn = end_lsn;
             self.pin.as_ref().inspect(|pin| pin.follow(end_lsn));
         } else {
-            // It may be searched for again.
+            // The next call searches again.
             self.segment = None;
             self.block.forget();
         }

@@ -15,27 +15,27 @@ pub(super) struct Open {
     /// The next block was not whole, and is being read once more: its page may have been read
     /// before it was written.
     is_second_look: bool,
-    /// Search for the next block behind one that is not whole.
+    /// Search for the next block behind a block that is not whole.
     search: Option<Search>,
 }
 
 struct Search {
     /// Place of the block that is not whole.
     from: u64,
-    /// Bytes that are still to be looked at.
+    /// Bytes not searched yet.
     left: Range<u64>,
-    /// First record behind them.
+    /// First record behind these bytes.
     end_lsn: u64,
-    /// The device's error, if that is why.
+    /// The device's error, if it is the cause.
     error: Option<Error>,
 }
 
 /// Bytes without a whole block.
 pub(super) struct Hole {
     pub(super) bytes: Range<u64>,
-    /// First record behind it.
+    /// First record behind these bytes.
     pub(super) end_lsn: u64,
-    /// The device's error, if that is why.
+    /// The device's error, if it is the cause.
     pub(super) error: Option<Error>,
 }
 
@@ -60,17 +60,17 @@ impl Open {
         Open { blocks, limit, is_second_look: false, search: None }
     }
 
-    /// Begins a search for the block behind the next one, which is not whole. Blocks end at `end`,
-    /// and the first record behind them is `end_lsn`.
+    /// Begins a search for the block behind the next block, which is not whole. Blocks end at
+    /// `end`, and the first record behind `end` is `end_lsn`.
     pub(super) fn begin_search(&mut self, end: u64, end_lsn: u64) {
         let error = self.blocks.read_error();
-        // What is in memory may have been read before it was written.
+        // Bytes in memory may have been read before they were written.
         self.blocks.forget();
         let from = self.blocks.offset;
         self.search = Some(Search { from, left: from + PAGE as u64..end, end_lsn, error });
     }
 
-    /// Goes on with a search, and goes to the block that it finds. None if there is no search.
+    /// Continues a search, and moves to the block that it finds. None if there is no search.
     pub(super) fn pass_hole(&mut self) -> Result<Option<Passed>> {
         let Some(Search { from, left, end_lsn, error }) = &mut self.search else { return Ok(None) };
         let (end, end_lsn) = match self.blocks.seek_header(left)? {

@@ -212,8 +212,8 @@ pub(crate) fn recover(dir: &LogDir, writer: bool, scan: Scan) -> Result<Option<F
     Ok(Some(found))
 }
 
-/// Epochs that the control file has, and those of the chain that it does not have yet: it may be
-/// older than the log, or lost.
+/// Returns the epochs in the control file, and those of the chain that it lacks: the control file
+/// may be older than the log, or lost.
 pub(crate) fn epochs_of(recorded: &Control, chain: &[Segment]) -> Epochs {
     let mut epochs = recorded.epochs.clone();
     for Segment { header, .. } in chain {

@@ -46,7 +46,8 @@ pub(super) struct Files {
     unreadable: Vec<u64>,
     /// Files with the header of another segment, each with that header; they are among `unused`.
     pub(super) others: Vec<(u64, SegmentHeader)>,
-    /// Number of the oldest segment of the log: those before it were given up, and may be there.
+    /// Number of the oldest segment of the log. Older segments were given up; their files may
+    /// exist.
     oldest: u64,
 }
 
@@ -103,7 +104,8 @@ pub(super) struct Link {
     /// Where the next segment continues from it; None if there is none, or the one between them is
     /// missing.
     pub(super) limit: Option<End>,
-    /// Last record that counts, where a newer epoch began that the chain does not reach.
+    /// Last record that counts, bounded by newer epochs in the control file, also if the chain
+    /// lacks their segments.
     last_lsn: u64,
 }
 
@@ -227,7 +229,7 @@ impl Survey<'_> {
         let reason = if is_severed {
             None
         } else if let Some(number) = headless.proven {
-            let what = "the segment's header is not whole, and was, since no block but the first is written beside it";
+            let what = "the segment's header is not whole, but was: later blocks are written only after it is durable";
             Some((number, what.to_owned()))
         } else if let Some(number) = lost_head {
             let what = match numbers.contains(&number) {
@@ -236,7 +238,7 @@ impl Survey<'_> {
             };
             Some((number, format!("{what}, and the control file says that the log's newest records were there")))
         } else if is_short {
-            let what = "the file has been cut, and what is missing may have been the log's last records";
+            let what = "the file has been cut, and may have held the log's last records";
             Some((stopped, what.to_owned()))
         } else if let (true, Some((number, offset))) = (is_proven, block) {
             let what = format!("{missing}, and the block at {offset} of segment {number} says that it was durable");
@@ -294,7 +296,7 @@ impl Survey<'_> {
                 self.damage[links.severed_by].lsns = lsns;
             }
             if let Some(number) = lost_head.filter(|_| is_severed) {
-                let what = "the control file says that the log's newest records were here, and they are not";
+                let what = "the log's newest records are missing; the control file says that they were here";
                 self.damage.push(Damage { path: path(number), bytes: 0..0, lsns: 0..0, what: what.into() });
             }
             let between = self.holes(&files, behind().cloned().collect(), watermark);
@@ -318,7 +320,7 @@ impl Survey<'_> {
             }
         };
         let lost = numbers.iter().copied().filter(|number| is_damaged && is_lost(number)).collect();
-        // First, since it says what to do.
+        // First, since this damage says what to do.
         self.damage.splice(0..0, renamed.into_iter().map(|(_, damage)| damage));
         let torn = torn.filter(|_| !is_damaged);
         let outcome = Outcome { chain, end, next_lsn, closed, torn, gaps, runs, is_damaged, lost, holed };
@@ -447,7 +449,7 @@ impl Survey<'_> {
             let last_lsn = self.control.epochs.last_of(header.epoch);
             self.control.oldest = self.control.oldest.max(header.oldest);
             if limit.is_none() && last_lsn < header.first_lsn() && files.get(before).is_some() {
-                // All of it was cut off, and what begins behind the cut is missing.
+                // The whole segment was cut off, and the segment behind the cut is missing.
                 link = files.get(before).copied();
                 continue;
             }
@@ -491,17 +493,17 @@ impl Survey<'_> {
         chain
     }
 
-    /// Last record that was durable when the control file was written, as far as it was not cut off
-    /// since.
+    /// Returns the last record that was durable when the control file was written, and was not cut
+    /// off since.
     pub(super) fn recorded_watermark(&self, links: &Chain) -> u64 {
         let headers = links.kept.iter().chain(&links.severed).map(|link| link.header);
         let newer = headers.filter(|header| header.epoch > self.control.epochs.newest());
         newer.map(|header| header.previous.lsn).fold(self.control.watermark, u64::min)
     }
 
-    /// Returns the newest segment that held the log if its header is not there any more: the control
-    /// file is replaced when that is durable, and a later header would be newer. Without a control
-    /// file: a newer segment in a state that no crash leaves.
+    /// Returns the head of the log if its header is lost. The control file names a head after its
+    /// header is durable, and every later header would be newer. Without a control file, returns a
+    /// newer segment in a state that no crash leaves.
     pub(super) fn lost_head(&self, files: &Files) -> Option<u64> {
         let recorded = (self.control.epochs.newest(), self.control.head);
         let (epoch, newest) = files.head();
@@ -511,8 +513,8 @@ impl Survey<'_> {
         (self.control.head > 0 && (epoch, newest) < recorded).then_some(self.control.head)
     }
 
-    /// Finds files that have another segment's name. A file that is used again has the header of a
-    /// segment that was given up or cut off before, and gets a higher number.
+    /// Finds files with the name of another segment. A file that is used again is none of these: it
+    /// has the header of a segment that was given up or cut off, and a higher number.
     pub(super) fn renamed(&self, files: &Files, links: &Chain) -> Vec<(u64, Damage)> {
         let chain = || links.kept.iter().chain(&links.severed).map(|link| link.header);
         // The one before may be missing because of its name.
@@ -569,7 +571,7 @@ impl Survey<'_> {
                 time_ms = if block.records > 0 { block.time_ms } else { time_ms };
             }
             let last_lsn = (blocks.next_lsn - 1).min(last_there.max(header.previous.lsn));
-            // What is missing between its last record and that place holds none.
+            // Blocks missing between the last record and the limit hold no records.
             let complete = limit.filter(|limit| blocks.offset <= limit.offset && last_lsn >= limit.last_there());
             kept.end = match complete {
                 Some(limit) => limit,
@@ -587,7 +589,7 @@ impl Survey<'_> {
                 continue;
             }
             if limit.is_none() && blocks.next_lsn > *cut_at {
-                // What is behind was cut off.
+                // Everything behind was cut off.
                 kept.closed = false;
                 self.done(blocks);
                 break;

@@ -16,7 +16,7 @@ struct Tail {
     closed: bool,
     torn: Option<Place>,
     watermark: u64,
-    /// When the last block with records was made; 0 if it was not read.
+    /// Time when the last block with records was made; 0 if it was not read.
     time_ms: u64,
 }
 
@@ -117,8 +117,8 @@ impl Survey<'_> {
         }
         let end = End { segment: header.number, offset: blocks.offset, lsn: blocks.next_lsn - 1, lost_from: 0 };
         let is_begun = blocks.is_begun()?;
-        // The search for the last block ends at one with a header that is not whole, if it is larger
-        // than what is searched for the next. Behind the block of a close there is nothing.
+        // The search for the last block stops at a block without a whole header, if that block is
+        // larger than the range that is searched for the next. No block follows that of a close.
         if closed && blocks.offset >= last_end {
             blocks.end_at(last_end.saturating_add(SEARCHED_AT_END));
         }

@@ -19,7 +19,7 @@ pub(crate) struct Start<F> {
     pub(crate) segments: Vec<Segment>,
     /// Contents of the control file.
     pub(crate) recorded: Control,
-    /// Beginnings of epochs, of the one that begins now, too.
+    /// Beginnings of epochs, including the one that begins now.
     pub(crate) epochs: Epochs,
     /// Segments, and the time since the last record of each.
     pub(crate) ages: Vec<(u64, Duration)>,
@@ -41,7 +41,7 @@ pub(crate) struct Upkeep {
     pub(crate) recorded: Control,
     /// The rest of what it should have: a strategy that was measured since.
     pub(crate) settings: Control,
-    /// Beginnings of epochs, also of one whose first header is not durable yet.
+    /// Beginnings of epochs, including one whose first header is not durable yet.
     epochs: Epochs,
     /// A cut began the epoch, and the control file does not say so.
     pub(super) is_unnamed: bool,
@@ -223,21 +223,22 @@ impl<F: Clone> State<F> {
         lsn_by_bytes(older, self.offset, bytes).unwrap_or(current.header.first_lsn())
     }
 
-    /// First record of the oldest segment whose last record is younger than `age`, or of unknown
-    /// age, or that is the last one with records.
+    /// Returns the first record that retention by `age` keeps. It is the first of the oldest
+    /// segment whose last record is younger than `age` or of unknown age. The last segment with
+    /// records stays.
     pub(crate) fn lsn_by_age(&self, age: Duration, now: Instant) -> u64 {
         let is_old = |number: u64| self.ended(number).is_some_and(|ended| ended.age(now) >= age);
         let kept = self.segments.iter().find(|segment| !is_old(segment.header.number));
         kept.map_or(0, |oldest| oldest.header.first_lsn()).min(self.first_of_last())
     }
 
-    /// First record of the last segment that holds any which are durable; 0 if there is none.
+    /// Returns the first record of the last segment with durable records; 0 if there is none.
     fn first_of_last(&self) -> u64 {
         let firsts = self.segments.iter().rev().map(|segment| segment.header.first_lsn());
         firsts.into_iter().find(|first| *first <= self.durable).unwrap_or(0)
     }
 
-    /// Time until the oldest segment is `age` old; None where it does not go by age.
+    /// Returns the time until the oldest segment is `age` old; none if age does not let it go.
     pub(crate) fn next_expiry(&self, age: Duration, now: Instant) -> Option<Duration> {
         let next = self.segments.get(1)?;
         let oldest = self.segments.first().filter(|_| next.header.first_lsn() <= self.first_of_last())?;
@@ -365,8 +366,8 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// Contents that the control file should have: which segments there are, and which of them hold
-    /// the log.
+    /// Returns the contents that the control file should have: the segments that exist, and those
+    /// that hold the log.
     pub(crate) fn to_record(&self) -> Control {
         let oldest = self.segments.first().map(|oldest| oldest.header);
         let (number, epoch) = oldest.map_or((self.current.number, self.epoch), |oldest| (oldest.number, oldest.epoch));
@@ -377,14 +378,14 @@ impl<F: Clone> State<F> {
                 epochs.forget_before(epoch);
                 (head, epochs)
             }
-            // The epoch has not begun on the disk.
+            // No header of this epoch is durable yet.
             None => (recorded.head, recorded.epochs.clone()),
         };
         let (newest, watermark) = (self.upkeep.newest, self.durable);
         Control { oldest: number, newest, head, watermark, epochs, ..self.upkeep.settings.clone() }
     }
 
-    /// Number of the newest segment of this epoch whose header is durable.
+    /// Returns the number of the newest segment of this epoch whose header is durable.
     fn durable_head(&self) -> Option<u64> {
         if self.poison.is_some() {
             // A block that failed is not in flight any more, and may have had the header.
@@ -394,19 +395,20 @@ impl<F: Clone> State<F> {
         (head.header.epoch == self.epoch).then_some(head.header.number)
     }
 
-    /// True if the control file does not say which segments there are, and which hold the log. (It
-    /// does not say what is durable in them while the log is open.)
+    /// Returns true if the control file's list of segments is outdated. (Its watermark does not
+    /// count: it is outdated while the log is open.)
     pub(crate) fn is_unrecorded(&self) -> bool {
         let Control { watermark, .. } = self.upkeep.recorded;
         self.upkeep.recorded != Control { watermark, ..self.to_record() }
     }
 
-    /// True if the control file does not say how the log ends, either.
+    /// Returns true if the control file's list of segments or its watermark is outdated.
     pub(crate) fn is_end_unrecorded(&self) -> bool {
         self.poison.is_none() && self.upkeep.recorded != self.to_record()
     }
 
-    /// True if the control file names a segment as the log's newest that was left since.
+    /// Returns true if the control file names an older head than the log's, and may be replaced
+    /// now.
     pub(crate) fn lacks_head(&self, now: Instant) -> bool {
         self.durable_head().is_some_and(|head| head != self.upkeep.recorded.head) && self.may_record(now)
     }
@@ -424,7 +426,7 @@ impl<F: Clone> State<F> {
         self.upkeep.is_unnamed &= self.epoch != epoch;
     }
 
-    /// True if the control file is to be replaced, and may be tried now.
+    /// Returns true if the control file has to be replaced, and may be replaced now.
     pub(crate) fn lacks_record(&self, now: Instant) -> bool {
         self.is_unrecorded() && self.may_record(now)
     }
