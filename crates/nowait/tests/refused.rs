@@ -265,6 +265,8 @@ fn without_threads() {
     let folder = mounts::temp_dir();
     let path = folder.path().join("file");
     std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+    let (other, work) = std::sync::mpsc::channel::<Box<dyn FnOnce() + Send>>();
+    std::thread::spawn(move || work.into_iter().for_each(|work| work()));
     filter(libc::EAGAIN, &[libc::SYS_clone, libc::SYS_clone3]);
     for engine in [Engine::Uring, Engine::Aio] {
         let Ok(nowait) = Nowait::builder().engine(engine.clone()).build() else {
@@ -291,6 +293,21 @@ fn without_threads() {
                 file.sync_all().wait().unwrap();
             }
         });
+        // Also behind the queue of a thread that waits for this one.
+        for way in [common::Way::Waited, common::Way::Driven] {
+            let (end, ended) = std::sync::mpsc::channel();
+            nowait::block_on(async {
+                let mut write = durable();
+                let _ = common::poll_once(write.as_mut());
+                let file = file.clone();
+                let later = move || {
+                    way.run(file.write_all_at(Buf::zeroed(4096), 0)).unwrap();
+                    end.send(()).unwrap();
+                };
+                other.send(Box::new(later)).unwrap();
+                ended.recv().unwrap();
+            });
+        }
         assert_settled(&nowait);
     }
     assert_eq!(threads("nowait-helper"), 0);

@@ -17,8 +17,8 @@
 //! flight: its waiters may be unknown, such as a set of futures that was moved and polls only those
 //! that were woken. So it does to a runtime in whose rings nothing ends: it may be driven no more.
 //!
-//! Where no thread can be started, whoever asks serves the queues once, and a thread that sleeps asks
-//! again and again ([`ask`]). A request that came to nothing is not remembered as one.
+//! Where no thread can be started, whoever asks serves the queues once, and a thread that sleeps until
+//! a change has ended, or is parked with a future, asks again and again ([`ask`]). A request that came to nothing is not remembered as one.
 //!
 //! Help covers operations in flight when it is asked for. A locked queue has its thread at work: it
 //! needs no help, and the thread tells when it leaves ([`look`]).
@@ -100,6 +100,8 @@ struct Helper {
     looks: AtomicBool,
     /// Something may be in flight in a queue, at which the thread glances now and then.
     watches: AtomicBool,
+    /// Help was asked for last when no thread could be started.
+    is_missed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -154,11 +156,21 @@ pub(crate) fn ask_of(of: Of) -> Duration {
     // no thread could be started.
     let asked = known.iter().filter(|queue| of == Of::All || !queue.is_of_a_runtime());
     let wanted = asked.fold(false, |wanted, queue| queue.want() | (!runs && queue.is_wanted()) | wanted);
-    if wanted && !look() {
+    let alone = wanted && !look();
+    if alone || of == Of::All {
+        helper().is_missed.store(alone, Relaxed);
+    }
+    if alone {
         helper().serve();
         return ALONE;
     }
     SLEEP_MAX
+}
+
+/// Returns the time after which a thread that parks asks again, if the last request came to nothing.
+#[inline]
+pub(crate) fn when_alone() -> Option<Duration> {
+    helper().is_missed.load(Relaxed).then_some(ALONE)
 }
 
 /// Notes that a queue has got something, and its thread may not come back to it.

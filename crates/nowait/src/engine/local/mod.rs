@@ -317,8 +317,15 @@ fn turn(notice: &Notice) {
         return;
     }
     while notice.falls_asleep(PARKED) {
-        std::thread::park();
+        let alone = help::when_alone();
+        match alone {
+            Some(after) => std::thread::park_timeout(after),
+            None => std::thread::park(),
+        }
         notice.bell.awake();
+        if alone.is_some() {
+            help::ask();
+        }
     }
 }
 
