@@ -245,7 +245,7 @@ impl Shared {
         drop(state);
         self.rescue();
         if lacks_head {
-            // The maintenance thread is busy here. What fails is tried again later.
+            // The maintenance thread is busy here. A failure is tried again later.
             let _ = self.record();
         }
         if is_due {

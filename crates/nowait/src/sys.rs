@@ -73,13 +73,14 @@ pub(crate) unsafe fn read_at(
     }
 }
 
-/// Makes a non-blocking attempt. Where the call is refused, the file has no attempts: EOPNOTSUPP.
+/// Makes a non-blocking attempt. Returns EOPNOTSUPP if the call is refused, as for a file without
+/// non-blocking reads.
 fn attempt(mut call: impl FnMut() -> Result<usize, Errno>) -> Result<usize, Errno> {
     retry(&mut call).map_err(|errno| if may_refuse_the_call(errno) { Errno::OPNOTSUPP } else { errno })
 }
 
-/// Whether a kernel without a call, or a filter (`seccomp(2)`), may have answered so. EPERM may be
-/// the file's own answer, too.
+/// Returns whether an errno may come from a kernel without the call, or from a filter
+/// (`seccomp(2)`). EPERM may also be an error of the file.
 fn may_refuse_the_call(errno: Errno) -> bool {
     matches!(errno, Errno::NOSYS | Errno::PERM)
 }
@@ -115,8 +116,8 @@ impl WriteFlags {
     }
 }
 
-/// Writes `segments` at `offset`; at the end of the file when told to append. Where `pwritev2(2)` is
-/// refused, by calls that do the same: see [`write_without_flags`].
+/// Writes `segments` at `offset`, or at the end of the file with the flag to append. If
+/// `pwritev2(2)` is refused, other calls do the same: see [`write_without_flags`].
 ///
 /// # Safety
 /// Each segment is initialised memory that nothing writes to meanwhile.
@@ -165,10 +166,10 @@ fn write_slices(
     write_without_flags(fd, slices, offset, flags)
 }
 
-/// `pwritev2(2)` was refused as such. No filter can be taken back.
+/// True after `pwritev2(2)` was refused for any file. A filter cannot be removed, so this is final.
 static WRITE_FLAGS_REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether `pwritev2(2)` is refused, whatever the file: asked by one that writes nothing.
+/// Returns whether `pwritev2(2)` is refused for any file. Tries it with a write of zero bytes.
 pub(crate) fn refuses_write_flags(fd: BorrowedFd<'_>) -> bool {
     if !are_write_flags_refused() {
         let nothing = rustix::io::pwritev2(fd, &[], 0, ReadWriteFlags::DSYNC);
@@ -185,8 +186,8 @@ pub(crate) fn are_write_flags_refused() -> bool {
     WRITE_FLAGS_REFUSED.load(Ordering::Relaxed)
 }
 
-/// Does what flags ask by other calls. EOPNOTSUPP where no other call does it; ENOSYS for an append
-/// by a descriptor without `O_APPEND`, which needs another.
+/// Emulates the flags of `pwritev2(2)` by other calls. Returns EOPNOTSUPP if no other call can, and
+/// ENOSYS for an append through a descriptor without `O_APPEND`: it needs another descriptor.
 fn write_without_flags(
     fd: BorrowedFd<'_>,
     slices: &[IoSlice<'_>],
@@ -236,9 +237,10 @@ pub(crate) fn list(at: BorrowedFd<'_>, path: &Path) -> Result<Vec<OsString>, Err
     Ok(names)
 }
 
-/// Renames; without `replace`, unless the new name exists (`renameat2(2)`). Where the call is
-/// refused, or the file system does not know the flag, a link does that for all but directories: both
-/// names are there for a moment, and after a crash at that moment. EOPNOTSUPP where neither serves.
+/// Renames. Without `replace`, fails if the new name exists (`renameat2(2)`). If the call is
+/// refused, or the file system lacks the flag, a link and a removal do the same, except for
+/// directories. Both names then exist for a moment, and after a crash at that moment. EOPNOTSUPP if
+/// neither way works.
 pub(crate) fn rename(from: (BorrowedFd<'_>, &Path), to: (BorrowedFd<'_>, &Path), replace: bool) -> Result<(), Errno> {
     if replace {
         return retry(|| rustix::fs::renameat(from.0, from.1, to.0, to.1));
@@ -247,7 +249,7 @@ pub(crate) fn rename(from: (BorrowedFd<'_>, &Path), to: (BorrowedFd<'_>, &Path),
         retry(|| rustix::fs::renameat_with(from.0, from.1, to.0, to.1, RenameFlags::NOREPLACE))
     };
     let refusal = match rename(from, to) {
-        // No file has an empty name: ENOENT, if it is asked for.
+        // A call that is not refused fails with ENOENT for an empty name.
         Err(errno)
             if errno == Errno::INVAL
                 || may_refuse_the_call(errno)
@@ -259,9 +261,9 @@ pub(crate) fn rename(from: (BorrowedFd<'_>, &Path), to: (BorrowedFd<'_>, &Path),
     };
     match retry(|| rustix::fs::linkat(from.0, from.1, to.0, to.1, AtFlags::empty())) {
         Ok(()) => {}
-        // The kernel's answer to a file system without the flag, or to a wrong use.
+        // EINVAL means that the file system lacks the flag, or that the rename is invalid.
         Err(Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK) if refusal == Errno::INVAL => return Err(refusal),
-        // Of a directory, or where links are forbidden.
+        // The source is a directory, or links are forbidden.
         Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => return Err(Errno::OPNOTSUPP),
         Err(errno) => return Err(errno),
     }
@@ -272,12 +274,12 @@ pub(crate) fn rename(from: (BorrowedFd<'_>, &Path), to: (BorrowedFd<'_>, &Path),
     removed
 }
 
-/// Changes the space of a range (`fallocate(2)`). EOPNOTSUPP where the call is refused; EPERM of a
-/// file that may only be appended to, or is sealed, stays.
+/// Changes the space of a range (`fallocate(2)`). Returns EOPNOTSUPP if the call is refused. EPERM
+/// means that the file is append-only or sealed.
 pub(crate) fn allocate(fd: BorrowedFd<'_>, mode: FallocateFlags, offset: u64, length: u64) -> Result<(), Errno> {
     let allocate = |length| retry(|| rustix::fs::fallocate(fd, mode, offset, length));
     match allocate(length) {
-        // One without a length is invalid, if it is asked for.
+        // A call that is not refused fails with EINVAL for a length of zero.
         Err(errno) if may_refuse_the_call(errno) && allocate(0).is_err_and(may_refuse_the_call) => {
             Err(Errno::OPNOTSUPP)
         }
@@ -285,14 +287,14 @@ pub(crate) fn allocate(fd: BorrowedFd<'_>, mode: FallocateFlags, offset: u64, le
     }
 }
 
-/// Advises the page cache (`posix_fadvise(2)`). EOPNOTSUPP where the call is refused.
+/// Advises the page cache (`posix_fadvise(2)`). Returns EOPNOTSUPP if the call is refused.
 pub(crate) fn advise(fd: BorrowedFd<'_>, offset: u64, length: u64, advice: Advice) -> Result<(), Errno> {
     let advised = retry(|| rustix::fs::fadvise(fd, offset, std::num::NonZeroU64::new(length), advice));
     advised.map_err(|errno| if may_refuse_the_call(errno) { Errno::OPNOTSUPP } else { errno })
 }
 
-/// Starts write-back of a range and waits for it: `sync_file_range(2)`. Where that is refused, all of
-/// the file is written back.
+/// Starts write-back of a range and waits for it: `sync_file_range(2)`. If the call is refused, the
+/// whole file is written back.
 pub(crate) fn sync_range(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), Errno> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     retry(|| {
@@ -307,8 +309,8 @@ pub(crate) fn sync_range(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result
     })
 }
 
-/// A lock of a range that belongs to the open file (`F_OFD_SETLK`, Linux 3.15): sets it to `kind`
-/// (`F_RDLCK`, `F_WRLCK`, `F_UNLCK`). EAGAIN if another open's lock is in the way.
+/// Sets the lock of a range to `kind` (`F_RDLCK`, `F_WRLCK`, `F_UNLCK`). The lock belongs to the
+/// open file (`F_OFD_SETLK`, Linux 3.15). EAGAIN if another open holds a conflicting lock.
 pub(crate) fn lock_range(fd: BorrowedFd<'_>, kind: i32, offset: u64, length: u64) -> Result<(), Errno> {
     let mut range = range_of(kind, offset, length);
     retry(|| {
@@ -320,7 +322,7 @@ pub(crate) fn lock_range(fd: BorrowedFd<'_>, kind: i32, offset: u64, length: u64
     })
 }
 
-/// Whether another open has a lock that [`lock_range`] would meet (`F_OFD_GETLK`).
+/// Returns whether another open has a lock that conflicts with [`lock_range`] (`F_OFD_GETLK`).
 pub(crate) fn is_range_locked(fd: BorrowedFd<'_>, kind: i32, offset: u64, length: u64) -> Result<bool, Errno> {
     let mut range = range_of(kind, offset, length);
     retry(|| {
@@ -338,7 +340,7 @@ fn range_of(kind: i32, offset: u64, length: u64) -> libc::flock {
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: offset as libc::off_t,
         l_len: length as libc::off_t,
-        // Commands of this family demand it.
+        // `F_OFD_*` require zero.
         l_pid: 0,
     }
 }
@@ -523,8 +525,9 @@ pub(crate) fn size_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Fsize).current
 }
 
-/// Bytes between `offset` and the limit on sizes of files, where the kernel cuts a write that goes
-/// beyond it. None if no limit lies ahead: a write at or behind it fails with EFBIG.
+/// Returns the bytes between `offset` and the limit on file sizes, where the kernel cuts a write
+/// that crosses it. None if there is no limit behind `offset`: a write at or beyond the limit fails
+/// with EFBIG.
 pub(crate) fn below_size_limit(offset: u64) -> Option<u64> {
     size_limit()?.checked_sub(offset).filter(|room| *room > 0)
 }

@@ -41,9 +41,9 @@ const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const SURELY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// How long a thread with something in flight may stay out of its queue before help comes unasked.
 const OUT_MAX: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// How soon a thread that sleeps asks again, should the helper's thread not have come about.
+/// Interval at which a sleeping thread asks again, in case the helper's thread does not run.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
-/// The same where no thread can be started.
+/// The same interval if no thread can be started.
 const ALONE: Duration = Duration::from_millis(1);
 /// The helper's thread ends after so long without a request.
 const IDLE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
@@ -141,7 +141,7 @@ pub(crate) enum Of {
 }
 
 /// Asks for help with every queue that has something in flight now. Returns the time after which a
-/// thread that sleeps asks again. Call it with nothing locked: wakers may run here.
+/// sleeping thread must ask again. Call this without any lock held: wakers may run here.
 pub(crate) fn ask() -> Duration {
     ask_of(Of::All)
 }
@@ -152,8 +152,8 @@ pub(crate) fn ask_of(of: Of) -> Duration {
     let known: Vec<_> = members.known.iter().filter_map(Weak::upgrade).collect();
     let runs = members.runs;
     drop(members);
-    // Each of them: no short cut after the first. Those that want help already may have asked when
-    // no thread could be started.
+    // Ask each queue, without a short cut after the first. A queue that wants help already may have
+    // asked when no thread could be started.
     let asked = known.iter().filter(|queue| of == Of::All || !queue.is_of_a_runtime());
     let wanted = asked.fold(false, |wanted, queue| queue.want() | (!runs && queue.is_wanted()) | wanted);
     let alone = wanted && !look();
@@ -181,7 +181,7 @@ pub(crate) fn watch() {
     }
 }
 
-/// Wakes the helper, to look at queues that want help. False if its thread cannot be started.
+/// Wakes the helper to serve queues that want help. Returns false if its thread cannot be started.
 #[cold]
 pub(crate) fn look() -> bool {
     let helper = helper();

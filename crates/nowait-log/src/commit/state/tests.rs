@@ -193,7 +193,7 @@ fn a_cut_begins_an_epoch_behind_what_is_left() {
     assert_eq!(state.retired, [Retired { number: 1, bytes: SEGMENT_BYTES }]);
 }
 
-/// The control file would say that the log's newest records were in a segment without a header.
+/// Symptom: the control file named a head whose header was never written.
 #[test]
 fn a_segment_whose_header_failed_is_not_named() {
     let mut state = state(rules(1));
@@ -210,7 +210,7 @@ fn a_segment_whose_header_failed_is_not_named() {
     assert!(!state.is_unrecorded() && !state.lacks_head(now()));
 }
 
-/// What is appended behind the second cut would leave before the control file names that one.
+/// Symptom: records behind a second cut were written before the control file named that cut.
 #[test]
 fn a_cut_is_not_named_by_the_one_before() {
     let mut state = state(rules(1));
