@@ -42,7 +42,8 @@ const TRIES: u32 = 20;
 ///
 /// # Errors
 /// As [`inspect`](super::inspect()). [`ErrorKind::Damaged`] when the log is damaged: nothing is
-/// copied. [`ErrorKind::InvalidInput`] when `dest` exists and is not an empty directory.
+/// copied. [`ErrorKind::InvalidInput`] when `dest` exists and is not an empty directory, or is a
+/// mount point or a symbolic link: the copy takes the directory's place.
 /// [`ErrorKind::WouldBlock`] when the log gives up its records faster than they are copied. Errors
 /// of files.
 pub fn backup(dir: impl AsRef<Path>, dest: impl AsRef<Path>) -> Blocking<Recovery> {
@@ -63,8 +64,18 @@ pub fn backup_in(instance: &Nowait, dir: impl AsRef<Path>, dest: impl AsRef<Path
 pub(super) fn copy_log(from: &LogDir, dest: &Path) -> Result<Recovery> {
     let instance = &from.instance;
     let partial = partial_name(dest)?;
-    check_dest(instance, dest)?;
+    let is_there = check_dest(instance, dest)?;
     instance.create_dir(&partial).wait()?;
+    if is_there {
+        // As the copy will, but before there is one: a symbolic link and a mount point refuse it.
+        if let Err(error) = instance.rename(&partial, dest).wait() {
+            let _ = instance.remove_dir(&partial).wait();
+            let refusal = os::error(ErrorOp::Copy, ErrorKind::InvalidInput, dest);
+            let text = format!("a copy cannot take its place ({error}); name a directory in it that does not exist");
+            return Err(refusal.with_advice(text));
+        }
+        instance.create_dir(&partial).wait()?;
+    }
     let copied = (|| {
         let to = LogDir::open_dir(instance, &partial)?;
         if let (Some(here), Some(there)) = (from.descriptor(), to.descriptor()) {
@@ -98,13 +109,12 @@ fn partial_name(dest: &Path) -> Result<PathBuf> {
     Ok(dest.with_file_name(partial))
 }
 
-fn check_dest(instance: &Nowait, dest: &Path) -> Result<()> {
-    let is_free = match instance.list(dest).wait() {
-        Ok(names) => names.is_empty(),
-        Err(error) => error.kind() == ErrorKind::NotFound,
-    };
-    if is_free {
-        return Ok(());
+/// Refuses a place that is not free; true if there is an empty directory.
+fn check_dest(instance: &Nowait, dest: &Path) -> Result<bool> {
+    match instance.list(dest).wait() {
+        Ok(names) if names.is_empty() => return Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        _ => {}
     }
     let error = os::error(ErrorOp::Copy, ErrorKind::InvalidInput, dest);
     Err(error.with_advice("it exists and is not an empty directory; name one that does not exist"))

@@ -4,7 +4,7 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -150,6 +150,18 @@ fn what_is_refused_leaves_nothing_behind() {
     fs::create_dir(&copy).unwrap();
     assert_whole(&copy, &log.backup(&copy).wait().unwrap());
     fs::remove_dir_all(&copy).unwrap();
+    // A link to one stays, and is refused before anything is copied; so is a mount point.
+    let (empty, link) = (dir.path().join("empty"), dir.path().join("link"));
+    fs::create_dir(&empty).unwrap();
+    symlink(&empty, &link).unwrap();
+    assert_eq!(log.backup(&link).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+    fs::remove_file(&link).unwrap();
+    fs::remove_dir(&empty).unwrap();
+    if let Some(mount) = Mount::sized_or_skip(Kind::Tmpfs, 16 << 20) {
+        assert_eq!(log.backup(mount.path()).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 0);
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     log.close().wait().unwrap();
     // Modes are those of the log's files.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).unwrap();
