@@ -297,6 +297,9 @@ pub(crate) fn advise(fd: BorrowedFd<'_>, offset: u64, length: u64, advice: Advic
 /// whole file is written back.
 pub(crate) fn sync_range(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), Errno> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // A range that would end beyond the last offset ends with the file.
+    let ends = offset.checked_add(length).is_some_and(|end| i64::try_from(end).is_ok());
+    let length = if ends { length } else { 0 };
     retry(|| {
         // SAFETY: no memory is passed.
         match unsafe { libc::sync_file_range(fd.as_raw_fd(), offset as i64, length as i64, flags) } {
