@@ -314,7 +314,6 @@ impl From<Buf> for bytes::Bytes {
     }
 }
 
-/// An empty buffer, without memory.
 /// Copies the bytes: a vector's memory is not aligned.
 ///
 /// # Panics
@@ -325,6 +324,7 @@ impl From<Vec<u8>> for Buf {
     }
 }
 
+/// An empty buffer, without memory.
 impl Default for Buf {
     fn default() -> Buf {
         Buf { start: NonNull::dangling(), capacity: 0, len: 0 }

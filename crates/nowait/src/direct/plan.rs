@@ -18,8 +18,8 @@ impl Plan {
     /// what a file can have.
     pub(crate) fn new(alignment: Alignment, offset: u64, length: usize, address: Option<usize>) -> Option<Plan> {
         let end = offset.checked_add(length as u64)?;
-        // No file has bytes in what is less than a block before the largest place: it may be asked
-        // for, but not read.
+        // Less than a block before the largest place it may be asked for, but not read: the kernel
+        // refuses a block that ends beyond. (xfs alone has such files.)
         let limit = alignment.down(i64::MAX as u64);
         if end > limit {
             let start = alignment.down(offset).min(limit - u64::from(alignment.offset));
