@@ -78,15 +78,14 @@ pub(crate) fn path(object: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     os.call_method1(pyo3::intern!(py, "fsdecode"), (object,))?.extract()
 }
 
-/// The file that an argument stands for, opened or to be opened.
+/// The file of an argument: open, or a path.
 pub(crate) enum Source {
     Open(nowait::File),
     Path(PathBuf),
 }
 
-/// The file that an argument stands for: a `File`, a path, a descriptor, or an object with
-/// `fileno()`. Descriptors are duplicated, so that they may be closed meanwhile. Paths are not opened
-/// yet.
+/// Returns the file of an argument: a `File`, a path, a descriptor, or an object with `fileno()`.
+/// Duplicates descriptors, so that the caller may close them meanwhile. Does not open paths.
 pub(crate) fn to_open(object: &Bound<'_, PyAny>) -> PyResult<Source> {
     let py = object.py();
     if let Ok(file) = object.cast::<File>() {
@@ -104,7 +103,7 @@ pub(crate) fn to_open(object: &Bound<'_, PyAny>) -> PyResult<Source> {
     path(object).map(Source::Path)
 }
 
-/// As [`to_open`], and opens a path.
+/// As [`to_open`], but also opens a path.
 pub(crate) fn source(object: &Bound<'_, PyAny>) -> PyResult<nowait::File> {
     let py = object.py();
     match to_open(object)? {
@@ -200,14 +199,14 @@ impl File {
         written
     }
 
-    /// Writes all of `data` at the end of the file, wherever that is by then, whole. An exception of a
-    /// signal handler ends the wait for a long one, which is still made.
+    /// Writes all of `data` at the current end of the file, by one write. If a signal handler
+    /// raises during a long write, the wait ends, and the write continues in the background.
     #[pyo3(signature = (data, *, durable = false))]
     fn append(&self, py: Python<'_>, data: &Bound<'_, PyAny>, durable: bool) -> PyResult<usize> {
         let file = self.get(py, ErrorOp::Write)?;
         let bytes = bytes::Bytes::from_owner(Loan::readable(data)?);
         let length = bytes.len();
-        // It is one call, however long it takes: a signal leaves it to end in the background.
+        // One call of any duration: after a signal it ends in the background.
         let appended = if length > PIECE_BYTES {
             driver::wait(py, async move {
                 let append = file.append(bytes);

@@ -1,7 +1,7 @@
 //! Gathers of several files by one call, into one memory.
 //!
-//! The driver opens a path when its turn comes, and closes it when its ranges are read, so that a list
-//! may name more files than a process may have open.
+//! The driver opens a bounded number of paths at a time, and closes each after its ranges are read.
+//! So a list may name more files than a process may have open.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
@@ -20,25 +20,25 @@ use crate::gathered::{self, Plan};
 use crate::memory::{Loan, release_pending};
 use crate::ranges::{Extent, Ranges};
 
-/// Most files that are read at a time, and most that a call has open of those that it was given as
-/// paths. Most processes may open 1024.
+/// Most files that a call reads at a time, and most paths that it has open. The limit of most
+/// processes is 1024 open files.
 const FILES_MAX: usize = 128;
 
-/// Ranges of one file that are to be read.
+/// Ranges to read from one file.
 struct Job {
     source: Source,
     extents: Vec<Extent>,
     memory: Loan,
 }
 
-/// What became of a job.
+/// Result of a job.
 struct Read {
     path: PathBuf,
     extents: Vec<Extent>,
     incomplete: nowait::Result<Incomplete>,
 }
 
-/// How the turn of a job ended.
+/// Outcome of one try of a job.
 enum Turn {
     Read(Read),
     /// The process, or the system, has too many files open.
@@ -65,13 +65,15 @@ async fn read(job: Job) -> Turn {
     });
     let path = file.path().to_owned();
     if is_own {
-        // `close(2)` may wait, and the next file may need the descriptor. It was only read.
+        // Wait for `close(2)`: the next file may need the descriptor. Errors do not matter after
+        // reads.
         let _ = Nowait::shared().blocking(ErrorOp::Close, &path, move |_| file.close()).await;
     }
     Turn::Read(Read { path, extents, incomplete })
 }
 
-/// Reads all, a bounded number at a time; after a shortage no more than were open then.
+/// Reads all jobs, a bounded number at a time. A shortage of descriptors lowers the bound to the
+/// number that was open.
 async fn read_all(jobs: Vec<Job>) -> Vec<Read> {
     let (mut files_max, count) = (FILES_MAX, jobs.len());
     let mut waiting: VecDeque<(usize, Job)> = jobs.into_iter().enumerate().collect();
@@ -90,7 +92,7 @@ async fn read_all(jobs: Vec<Job>) -> Vec<Read> {
                 ended.push((index, Read { path, extents, incomplete: Err(error) }));
             }
             Some((index, Turn::Shortage(job, _))) => {
-                // Again when another one is closed.
+                // Try again after another file is closed.
                 files_max = running.len().max(1);
                 waiting.push_front((index, job));
             }
@@ -100,7 +102,7 @@ async fn read_all(jobs: Vec<Job>) -> Vec<Read> {
     ended.into_iter().map(|(_, read)| read).collect()
 }
 
-/// Reads ranges of several files into one memory: each item is a file, offsets and lengths.
+/// Reads ranges of several files into one memory. Each item is a file, its offsets and its lengths.
 #[pyfunction]
 #[pyo3(signature = (requests, out, partial, completions = None, number = 0))]
 pub(crate) fn start_files(
@@ -111,7 +113,7 @@ pub(crate) fn start_files(
     number: u64,
     py: Python<'_>,
 ) -> PyResult<Py<PyAny>> {
-    // A descriptor is duplicated once, however many requests name it.
+    // Duplicate each descriptor once, even if several requests name it.
     let mut opened: HashMap<usize, nowait::File> = HashMap::new();
     let mut parts = Vec::with_capacity(requests.len());
     let mut total = 0usize;

@@ -32,7 +32,7 @@ pub(crate) fn blocking(
 ) -> PyResult<Py<Gathered>> {
     let py = offsets.py();
     let ranges = Ranges::new(offsets, lengths, file.path())?;
-    // A long range may lie past the end of the file: its zeros take no memory until they are read.
+    // A long range may lie past the end of the file: zeros take no memory until they are touched.
     let is_zeroed = partial && out.is_none() && ranges.total > FIRST_BYTES;
     let (memory, mut loan) = match is_zeroed {
         true => lent(Bound::new(py, Buffer::zeroed(ranges.total)?)?.into_any(), ranges.total)?,
@@ -186,7 +186,8 @@ impl Parts {
     }
 }
 
-/// Reads ranges, and looks at signals in between. `clears`: what a long range lacks is set to zeros.
+/// Reads ranges, and checks for signals in between. If `clears`, zeroes the missing bytes of a long
+/// range.
 fn read(py: Python<'_>, file: &File, extents: &[Extent], mut output: &mut [u8], clears: bool) -> PyResult<Incomplete> {
     let mut incomplete = Incomplete::default();
     let mut parts = Parts::new();
@@ -242,7 +243,7 @@ fn read_each(py: Python<'_>, file: &File, extents: &[Extent]) -> PyResult<(Vec<P
     Ok((objects, incomplete))
 }
 
-/// Reads one range that takes long, piece by piece; returns how many bytes of it the file has.
+/// Reads one long range piece by piece; returns the number of its bytes that the file has.
 fn long(
     py: Python<'_>,
     file: &File,

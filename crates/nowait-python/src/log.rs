@@ -57,7 +57,7 @@ async fn append(log: nowait_log::Log, records: Vec<bytes::Bytes>, durable: bool)
 /// Records that become durable together.
 struct Group {
     lsns: Vec<nowait::Result<u64>>,
-    /// Of the last that was appended: durable, so are all before it.
+    /// Ticket of the last appended record. When it is durable, all records before it are.
     last: Option<Ticket>,
 }
 
@@ -70,7 +70,7 @@ impl Group {
         }));
     }
 
-    /// Says of each record what became of it.
+    /// Delivers the result of each record.
     fn end(self, log: &nowait_log::Log, durable: nowait::Result<u64>, to: Receiver) {
         let durable_lsn = log.durable_lsn();
         to.put(move |py| {
@@ -139,8 +139,8 @@ impl Log {
         result.or_raise(py)
     }
 
-    /// Appends a record without waiting: its number, and whether others of the loop are to have their
-    /// turn; `None` if there is no room.
+    /// Appends a record without waiting. Returns its number, and whether the task must yield to
+    /// other tasks of the loop. Returns `None` if the log has no room now.
     fn try_append(
         &self,
         completions: &Bound<'_, Completions>,
@@ -163,8 +163,8 @@ impl Log {
         }
     }
 
-    /// Appends records, each for itself, and makes them durable together. Completion `number` has for
-    /// each its number, or an exception.
+    /// Appends records, not as a batch, and makes them durable together. Completion `number`
+    /// delivers a list with the number of each record, or an exception.
     fn start_group(
         &self,
         completions: &Bound<'_, Completions>,
@@ -186,7 +186,7 @@ impl Log {
                     }
                 }
             }
-            // Behind one that waits for room, in their order.
+            // A record before it waits for room: keep the order.
             rest.push(bytes::Bytes::copy_from_slice(bytes));
         }
         if rest.is_empty() {

@@ -149,7 +149,7 @@ pub(crate) fn start_size(completions: &Bound<'_, Completions>, number: u64, file
     begin((completions, number), file, ErrorOp::Size, start, |py, size| size.or_raise(py)?.into_py_any(py))
 }
 
-/// Waits until no write that was given up can reach the file any more.
+/// Waits until no cancelled write can reach the file any more.
 #[pyfunction]
 pub(crate) fn start_settle(
     completions: &Bound<'_, Completions>,

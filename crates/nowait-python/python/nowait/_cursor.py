@@ -1,8 +1,8 @@
-"""Files with a cursor, awaited: the shape of aiofiles.
+"""Asynchronous files with a cursor, with the interface of aiofiles.
 
-The calls of all tasks on one file are made one after the other, in the order in which they were begun,
-so that each moves the cursor in one step. A call that fails leaves the cursor where it was. So does a
-read that is cancelled; a write that is cancelled goes on in the background, and counts as made.
+The calls of all tasks on one file run one after the other, in the order in which they began. So each
+call moves the cursor in one step. A failed call and a cancelled read leave the cursor unchanged. A
+cancelled write continues in the background, and moves the cursor.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 # Bytes that are read ahead for lines.
 _AHEAD = 64 << 10
-# Bytes of the first chunk of text; each that follows has twice as many, up to `_AHEAD`. A character that
-# cannot be decoded is reported with the chunk that has it.
+# Bytes of the first chunk of text; each later chunk has twice as many, up to `_AHEAD`. A character that
+# cannot be decoded is reported when its chunk is read.
 _FIRST_CHUNK = 8 << 10
 
 
 class _Cursor(Generic[AnyStr]):
-    """What files of text and of bytes have in common."""
+    """Base of files of text and of bytes."""
 
     def __init__(self, file: _nowait.File, mode: str) -> None:
         self._file = file
@@ -40,7 +40,7 @@ class _Cursor(Generic[AnyStr]):
         self._appends = "a" in mode
         self._reads = "r" in mode or "+" in mode
         self._writes = "r" not in mode or "+" in mode
-        # A write or cut that was cancelled may still be under way.
+        # A cancelled write or cut may still be in flight.
         self._is_unsettled = False
         # The cursor is at the end of the file, wherever that is when it is asked for.
         self._is_at_end = False
@@ -72,17 +72,17 @@ class _Cursor(Generic[AnyStr]):
         return True
 
     async def flush(self) -> None:
-        """Waits for the calls before it. What they wrote is in the page cache; `sync` makes it durable."""
+        """Waits for earlier calls. Their data is then in the page cache; `sync` makes it durable."""
         async with self._turn:
             self._check()
 
     async def sync(self) -> None:
-        """Makes what was written durable."""
+        """Makes all earlier writes durable."""
         async with self._turn:
             await _loops.call(_nowait.start_sync, self._file, False)
 
     async def close(self) -> None:
-        """Closes it, after the calls before it."""
+        """Closes the file, after earlier calls have ended."""
         try:
             async with self._turn:
                 pass
@@ -125,7 +125,7 @@ class _Cursor(Generic[AnyStr]):
         raise NotImplementedError
 
     def _go(self, position: int) -> None:
-        """Moves the cursor, and forgets what was read ahead."""
+        """Moves the cursor, and drops the data that was read ahead."""
         raise NotImplementedError
 
     def _check(self) -> None:
@@ -144,7 +144,7 @@ class _Cursor(Generic[AnyStr]):
             )
 
     async def _ready(self) -> None:
-        """Waits until the file shows what was written, and the position is known. Under the turn."""
+        """Waits until earlier writes have ended and the position is known. The caller holds the turn."""
         self._check()
         if self._is_unsettled:
             await _loops.run(_nowait.start_settle, self._file)
@@ -160,7 +160,7 @@ class _Cursor(Generic[AnyStr]):
         return await _loops.call(_nowait.start_read, self._file, position, length)
 
     async def _write_at(self, position: int, data: ReadableBuffer) -> None:
-        """Writes all of `data`, and moves the cursor behind it. Under the turn."""
+        """Writes all of `data`, and moves the cursor behind it. The caller holds the turn."""
         try:
             await _loops.call(
                 _nowait.start_write, self._file, None if self._appends else position, data, False
@@ -234,7 +234,7 @@ class AsyncBinaryFile(_Cursor[bytes]):
             return self._take(size)
 
     async def read1(self, size: int = -1) -> bytes:
-        """Reads up to `size` bytes by one read at most: what was read ahead, if that is anything."""
+        """Reads up to `size` bytes by at most one read. Returns data that was read ahead, if any."""
         async with self._turn:
             await self._ready()
             self._check_reads()
@@ -243,7 +243,7 @@ class AsyncBinaryFile(_Cursor[bytes]):
             return self._take(len(self._ahead) if size < 0 else size)
 
     async def peek(self, size: int = 0) -> bytes:
-        """Returns the bytes that come next, fewer or more than `size`, and does not move the cursor."""
+        """Returns the next bytes, fewer or more than `size`, and does not move the cursor."""
         async with self._turn:
             await self._ready()
             self._check_reads()
@@ -281,7 +281,7 @@ class AsyncBinaryFile(_Cursor[bytes]):
                 await self._write(line)
 
     async def truncate(self, size: int | None = None) -> int:
-        """Cuts the file, at the cursor if no size is given. The cursor stays where it is."""
+        """Cuts the file to `size` bytes, or at the cursor. The cursor is unchanged."""
         async with self._turn:
             self._check_writes()
             await self._ready()
@@ -346,7 +346,7 @@ class AsyncTextFile(_Cursor[str]):
         self._in = Decoded(encoding, errors, newline)
         self._in.restart(position)
         self._out = Encoded(encoding, errors, newline, position)
-        # Where the encoder is to go on.
+        # Position at which the encoder continues.
         self._out_position = position
         self._chunk = _FIRST_CHUNK
 
@@ -368,19 +368,19 @@ class AsyncTextFile(_Cursor[str]):
         return self._reads
 
     async def tell(self) -> int:
-        """Returns the position, for `seek`. It counts bytes, but where the decoder has a state."""
+        """Returns the position, for `seek`. It is in bytes, unless the decoder has a state there."""
         async with self._turn:
             await self._ready()
             return self._in.place().cookie()
 
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Goes to a position that `tell` returned, to the start, or to the end."""
+        """Moves to a position that `tell` returned, to the start, or to the end."""
         async with self._turn:
             await self._ready()
             if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END):
                 raise ValueError(f"there is no whence {whence}; give 0, 1 or 2")
             if whence != os.SEEK_SET and offset != 0:
-                raise io.UnsupportedOperation("a text file goes to where tell() was, to its start or its end")
+                raise io.UnsupportedOperation("seek a text file to a result of tell(), its start or its end")
             if offset < 0:
                 raise ValueError(f"position {offset} is before the file")
             if whence == os.SEEK_END:
@@ -427,7 +427,7 @@ class AsyncTextFile(_Cursor[str]):
                 await self._write(line)
 
     async def truncate(self, size: int | None = None) -> int:
-        """Cuts the file to so many bytes, at the cursor if no size is given. The cursor stays where it is."""
+        """Cuts the file to `size` bytes, or at the cursor. The cursor is unchanged."""
         async with self._turn:
             self._check_writes()
             await self._ready()
@@ -485,7 +485,7 @@ _F = TypeVar("_F", AsyncBinaryFile, AsyncTextFile)
 
 
 class OpeningCursor(Generic[_F]):
-    """A file that is being opened: to be awaited, or entered by `async with`."""
+    """A file that is being opened: await it, or enter it by `async with`."""
 
     def __init__(
         self,

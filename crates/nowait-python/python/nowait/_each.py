@@ -49,7 +49,7 @@ def gather_files(
 
     Returns a `Gathered` for each request. All lie in one memory, one after the other. The index in an
     error is that within its file's ranges. There may be more paths than the process may have files
-    open: each is opened when its turn comes.
+    open: a bounded number of them is open at a time.
     """
     listed = list(requests)
     if len(listed) == 1:

@@ -63,21 +63,21 @@ class Log(_nowait.Log):
         return f"<nowait.Log {self.name!r}{', closed' if self.closed else ''}>"
 
 
-# Most tasks that are woken before others have their turn: some 100 µs.
+# Most tasks that are woken before other tasks run: some 100 µs.
 _WOKEN_MAX = 256
-# Records of more bytes are copied by another thread than the loop's.
+# Larger records, in bytes, are not copied on the loop's thread.
 _LARGE = 64 << 10
 
 
 class _Group:
-    """Records that tasks of one loop append in one of its turns, to wait for the same write."""
+    """Records that tasks append in one iteration of a loop, and that share one write."""
 
     __slots__ = ("_log", "_loop", "_open_groups", "_outcomes", "_woken", "future", "futures", "records")
 
     def __init__(self, log: Log, loop: _loops.Loop, open_groups: dict[_loops.Loop, _Group]) -> None:
         self._log = log
         self._loop = loop
-        # It is there until it begins.
+        # Contains this group until it begins.
         self._open_groups = open_groups
         self.records: list[bytes] = []
         self.futures: list[_loops.Future] = []
@@ -123,7 +123,7 @@ class _Group:
 class AsyncLog:
     """A log whose operations are awaited. Opened and closed as a `Log`.
 
-    Records that tasks append in the same turn of the loop are made durable by one write.
+    Records that tasks append in the same iteration of the loop become durable by one write.
     """
 
     def __init__(self, log: Log) -> None:
@@ -131,7 +131,7 @@ class AsyncLog:
         self._open_groups: dict[_loops.Loop, _Group] = {}
 
     async def append(self, record: ReadableBuffer, *, durable: bool = False) -> int:
-        """Appends a record: see `Log.append`. Cancelled while it waits for the disk, it is appended."""
+        """Appends a record: see `Log.append`. If cancelled while it waits, the record is still appended."""
         size = len(record) if type(record) is bytes else memoryview(record).nbytes
         if size > _LARGE:
             return await self._append([record], durable)
@@ -141,14 +141,14 @@ class AsyncLog:
             if group is None:
                 group = self._open_groups[loop] = _Group(self.log, loop, self._open_groups)
             future = group.future()
-            # The caller may change others before the turn ends.
+            # Copy other buffers: the caller may change them before the group begins.
             group.records.append(record if type(record) is bytes else bytes(memoryview(record)))
             group.futures.append(future)
             lsn: int = await future
             return lsn
         appended = self.log.try_append(loop.completions, record)
         if appended is None:
-            # There is no room.
+            # The log has no room now.
             return await self._append([record], durable)
         lsn, turn_is_over = appended
         if turn_is_over or loop.always_rests:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Waiter(Protocol):
-    """What a result is given to."""
+    """A receiver of a result."""
 
     def done(self) -> bool: ...
     def set_result(self, result: Any, /) -> object: ...
@@ -57,7 +57,7 @@ class Loop:
         return self.number
 
     def take(self) -> None:
-        """Hands results on to those that wait for them."""
+        """Delivers results to their waiters."""
         for number, succeeded, value in self.completions.drain():
             waiter = self.waiting.pop(number, None)
             if waiter is None or waiter.done():
@@ -76,15 +76,15 @@ class Loop:
                 running.cancel()
 
     def futures(self) -> Callable[[], Future]:
-        """Returns what makes futures of the loop that runs here."""
+        """Returns the factory of futures for the running loop."""
         raise NotImplementedError
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Has the loop call a function after the tasks that are ready."""
+        """Schedules a function to run after the tasks that are ready."""
         raise NotImplementedError
 
     async def rest(self) -> None:
-        """Lets others have their turn."""
+        """Yields to other tasks."""
         raise NotImplementedError
 
     def event(self) -> asyncio.Event | trio.Event:
@@ -178,13 +178,13 @@ class _Trio(Loop):
 _asyncio: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Asyncio]] = (
     weakref.WeakKeyDictionary()
 )
-# The last that was found, which mostly is the only one.
+# The last loop that was looked up; usually it is the only one.
 _last: tuple[weakref.ref[asyncio.AbstractEventLoop], weakref.ref[_Asyncio]] | None = None
 _trio: weakref.WeakKeyDictionary[trio.lowlevel.TrioToken, _Trio] = weakref.WeakKeyDictionary()
 
 
 def current() -> Loop:
-    """Returns the loop that runs here."""
+    """Returns the running loop."""
     global _last
     loop = asyncio._get_running_loop()
     if "trio" in sys.modules and (loop is None or _is_guest()):
@@ -218,7 +218,7 @@ def _is_guest() -> bool:
 
 
 class Turn:
-    """Held by one task at a time, in the order in which they ask; the tasks may be of asyncio or trio."""
+    """A fair lock for tasks of asyncio and trio: tasks hold it in the order of their requests."""
 
     __slots__ = ("_waiting", "is_held")
 
@@ -235,7 +235,7 @@ class Turn:
         try:
             await event.wait()
         except BaseException:
-            # Cancelled, it may have got its turn all the same.
+            # A cancelled task may have got the turn already.
             if event.is_set():
                 self._pass_on()
             else:
@@ -292,5 +292,5 @@ async def poll(take: Callable[[Completions, int], T | None]) -> T:
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Calls a function that may block, on a thread of the loop's."""
+    """Calls a function that may block, on a worker thread of the loop."""
     return await current().in_thread(functools.partial(function, *arguments))

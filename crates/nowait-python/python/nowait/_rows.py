@@ -133,7 +133,7 @@ class Rows:
         refused.
         """
         first, *others = self._indices(key)
-        # The place of the first index among the rows that were read.
+        # The first index, relative to the rows that were read.
         local: Any
         if isinstance(first, slice):
             rows, local = self._slice(first), slice(None)
@@ -147,7 +147,7 @@ class Rows:
         return rows[(local, *others)]
 
     def _indices(self, key: Any) -> list[Any]:
-        """Returns one index for each dimension that the key names, and one for the rows at least."""
+        """Returns one index for each dimension in the key; at least one, for the rows."""
         indices: list[Any] = []
         ellipsis: int | None = None
         for part in key if isinstance(key, tuple) else (key,):
@@ -158,7 +158,7 @@ class Rows:
             elif isinstance(part, slice):
                 indices.append(part)
             elif part is None or isinstance(part, (bool, numpy.bool_)):
-                raise TypeError(f"{part!r} adds a dimension; index the array that is returned")
+                raise TypeError(f"{part!r} would add a dimension; apply it to the returned array")
             elif hasattr(part, "__index__") and numpy.ndim(part) == 0:
                 indices.append(part.__index__())
             else:
@@ -170,7 +170,7 @@ class Rows:
         return indices or [slice(None)]
 
     def _array_indices(self, array: NDArray[Any], dimension: int) -> list[NDArray[Any]]:
-        """Returns the array, or the places where a mask of one or more dimensions is true."""
+        """Returns an index array; for a mask, the indices where it is true."""
         if array.dtype.kind == "b":
             # After an ellipsis the dimension is not known yet; numpy compares the lengths then.
             expected = self.shape[dimension : dimension + array.ndim]
@@ -178,7 +178,7 @@ class Rows:
                 raise IndexError(f"a mask of shape {array.shape} for an array of shape {self.shape}")
             return list(array.nonzero())
         if array.size == 0:
-            # What an empty list becomes has the type of floats.
+            # numpy converts an empty list to an array of floats.
             array = array.astype(numpy.int64)
         if array.dtype.kind not in "iu":
             raise TypeError(f"rows are numbered by integers, not by {array.dtype}")
@@ -194,7 +194,7 @@ class Rows:
         return self._array(gathered, count)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        """Reads all of it, as `numpy.asarray` does."""
+        """Reads the whole array, for `numpy.asarray`."""
         if copy is False:
             raise ValueError("the array is in a file: reading it makes a copy")
         found: NDArray[Any] = self[:]

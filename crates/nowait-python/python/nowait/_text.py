@@ -1,4 +1,4 @@
-"""Text of a file that is decoded in chunks, and the position in the file of each of its characters."""
+"""Decodes text of a file in chunks, and finds the file position of each character."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _ANY_LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 class Place(NamedTuple):
-    """A position from which to decode, the decoder's state there, and characters that were read before."""
+    """A position to decode from, the decoder's state there, and the number of characters to skip."""
 
     position: int
     state: int
     skip: int
 
     def cookie(self) -> int:
-        """Returns the number that `tell` gives for this place."""
+        """Returns the number that `tell` returns for this place."""
         return self.position | self.skip << _POSITION_BITS | self.state << (_POSITION_BITS + _SKIP_BITS)
 
     @staticmethod
     def of(cookie: int) -> Place:
-        """Returns the place of which `tell` gave a number."""
+        """Returns the place for a number that `tell` returned."""
         position = cookie & ((1 << _POSITION_BITS) - 1)
         skip = cookie >> _POSITION_BITS & ((1 << _SKIP_BITS) - 1)
         return Place(position, cookie >> (_POSITION_BITS + _SKIP_BITS), skip)
@@ -50,16 +50,16 @@ def text_codec(encoding: str | None, errors: str | None) -> tuple[str, str]:
     name = encoding or io.text_encoding(None)
     name = locale.getencoding() if name == "locale" else name
     if not getattr(codecs.lookup(name), "_is_text_encoding", True):
-        raise LookupError(f"{name!r} is no encoding of text; open the file with mode 'b'")
+        raise LookupError(f"{name!r} is not a text encoding; open the file with mode 'b'")
     codecs.lookup_error(errors or "strict")
     return name, errors or "strict"
 
 
 class Decoded:
-    """Decoded text ahead of a cursor. It is told what was read from the file; it reads nothing.
+    """Decoded text ahead of a cursor. It does not read; the caller adds the bytes that it read.
 
-    Nothing is used up before it is taken, so that a call that fails, or is cancelled, in the middle
-    leaves the cursor where it was.
+    Text stays until it is taken. So a call that fails or is cancelled half-way leaves the cursor
+    unchanged.
     """
 
     def __init__(self, encoding: str, errors: str, newline: str | None) -> None:
@@ -79,7 +79,7 @@ class Decoded:
 
     @property
     def position(self) -> int:
-        """Where the next bytes are to be read."""
+        """Position of the next bytes to read."""
         return self._position
 
     @property
@@ -88,11 +88,11 @@ class Decoded:
         return max(len(self._text) - self._used, 0)
 
     def restart(self, position: int) -> None:
-        """Forgets all, and begins at a position at which no decoder was before."""
+        """Drops all text, and begins at a position with a new decoder."""
         self.go(Place(position, 0, 0))
 
     def go(self, place: Place) -> None:
-        """Forgets all, and goes to a place that `place` returned."""
+        """Drops all text, and moves to a place that `place` returned."""
         if place.position == 0:
             self._decoder.reset()
         else:
@@ -128,7 +128,7 @@ class Decoded:
             self._before -= self._chunks.popleft().characters
 
     def take(self, characters: int) -> str:
-        """Takes so many characters, or as many as are available."""
+        """Takes a number of characters, or as many as are available."""
         taken = self._text[self._used : self._used + characters]
         self._used += len(taken)
         if taken and self._used == len(self._text):
@@ -149,7 +149,7 @@ class Decoded:
         return at + len(ending) - self._used if at >= 0 else 0
 
     def place(self) -> Place:
-        """Returns where the next character is that would be taken."""
+        """Returns the place of the next character."""
         found = self._place()
         # At the start the decoder has its first state, whatever number that has.
         return Place(0, 0, found.skip) if found.position == 0 else found
@@ -164,7 +164,7 @@ class Decoded:
         return Place(self._position - len(held), state, characters)
 
     def _place_in(self, chunk: _Chunk, characters: int) -> Place:
-        """Decodes parts of a chunk again to find the byte after so many of its characters."""
+        """Decodes parts of a chunk again to find the byte behind a number of characters."""
         if characters == 0:
             return Place(chunk.position, chunk.state, 0)
         now = self._decoder.getstate()
@@ -205,7 +205,7 @@ class Decoded:
 
 
 class Encoded:
-    """Text on its way into a file."""
+    """Encodes text that is written to a file."""
 
     def __init__(self, encoding: str, errors: str, newline: str | None, position: int) -> None:
         self._encoder = codecs.getincrementalencoder(encoding)(errors)
@@ -220,15 +220,15 @@ class Encoded:
             self._encoder.reset()
 
     def state(self) -> int | str:
-        """Returns what `go_back` takes."""
+        """Returns the argument for `go_back`."""
         return self._encoder.getstate()
 
     def go_back(self, state: int | str) -> None:
-        """Forgets what was encoded since `state`."""
+        """Restores the encoder to `state`."""
         self._encoder.setstate(state)
 
     def encode(self, text: str) -> bytes:
-        """Returns the bytes that follow those before."""
+        """Returns the encoded text, as the continuation of earlier calls."""
         if self._newline != "\n":
             text = text.replace("\n", self._newline)
         return self._encoder.encode(text)

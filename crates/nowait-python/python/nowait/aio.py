@@ -253,7 +253,7 @@ def open(
 ) -> OpeningCursor[Any]:
     """Opens a file with a cursor, as `aiofiles.open` does: `async with nowait.aio.open(...) as file`.
 
-    It takes the modes and keywords of Python's `open`, but for `buffering`, `closefd` and `opener`. Any
-    number of tasks may share the file: their calls are made in the order in which they were begun.
+    It takes the modes and keywords of Python's `open`, except `buffering`, `closefd` and `opener`. Any
+    number of tasks may share the file: their calls run in the order in which they began.
     """
     return OpeningCursor(path, mode, encoding=encoding, errors=errors, newline=newline)

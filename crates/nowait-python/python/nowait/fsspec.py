@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalFileSystem", "NowaitFileSystem"]
 
-# Most files that `cat_ranges` has open at a time. Most processes may open 1024.
+# Most files that `cat_ranges` has open at a time. The limit of most processes is 1024.
 _FILES_MAX = 128
 
 
@@ -53,7 +53,7 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
         """Reads a file, or bytes from `start` up to `end`; negative ones count from its end."""
         with File(self._strip_protocol(path)) as file:
             size = file.size()
-            # Files of the kernel may report a size of zero whatever they contain.
+            # Files in /proc may report a size of zero whatever they contain.
             if size == 0 or (start is None and end is None):
                 return file.raw().readall()[start:end]
             offsets, lengths = _ranges(size, [start], [end])
@@ -123,7 +123,7 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
                         places.append(indices)
                 except Exception as error:
                     if files and isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-                        # Again when these are closed.
+                        # Try again when these are closed.
                         break
                     if on_error != "return":
                         raise
@@ -167,7 +167,7 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
                 results[index] = data
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **keywords: Any) -> None:
-        """Writes a file, and makes the directories that its path needs, as a store of objects does."""
+        """Writes a file, and creates the directories of its path, as an object store does."""
         self.makedirs(self._parent(self._strip_protocol(path)), exist_ok=True)
         super().pipe_file(path, value, mode=mode, **keywords)
 

@@ -4,10 +4,10 @@
     parts = store.get_ranges("table.parquet", starts=[0, 4096], lengths=[100, 100])
 
 Paths are relative to the directory, with slashes, and name nothing outside of it; symbolic links are
-followed. Each method has a twin to be awaited, with the suffix `_async`. Data is read and written as by
-`nowait.aio`; names are looked up, listed and changed on a thread of the loop's.
+followed. Each method has an asynchronous twin with the suffix `_async`. It reads and writes data as
+`nowait.aio` does. It looks up, lists and changes names on a worker thread of the loop.
 
-Exceptions have the names that `obspec.exceptions` maps, and are those of Python, too.
+Exceptions have the names that `obspec.exceptions` maps, and derive from those of Python.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ __all__ = [
 
 # Names that no object has yet begin so, here and in `copy`.
 _STAGED = ".nowait-"
-# Bytes that are read of a source of `put` at a time.
+# Bytes that are read at a time from a source of `put`.
 _CHUNK = 1 << 20
 
 
 class AlreadyExistsError(ExistsError):
-    """There is an object of that name, and it is not to be overwritten."""
+    """An object of that name exists, and must not be overwritten."""
 
 
 class PreconditionError(Error):
-    """The object is not the one that `if_match` or `if_unmodified_since` asks for."""
+    """The object does not meet the condition `if_match` or `if_unmodified_since`."""
 
 
 class NotModifiedError(Error):
-    """The object is the one that `if_none_match` or `if_modified_since` does not ask for."""
+    """The object does not meet the condition `if_none_match` or `if_modified_since`."""
 
 
 class ObjectMeta(TypedDict):
@@ -75,14 +75,14 @@ class ObjectMeta(TypedDict):
 
 
 class PutResult(TypedDict):
-    """What is known of an object that was put."""
+    """Metadata of an object that was put."""
 
     e_tag: str | None
     version: str | None
 
 
 class UpdateVersion(TypedDict, total=False):
-    """The object that `put` is to replace."""
+    """The version of an object that `put` must replace."""
 
     e_tag: str | None
     version: str | None
@@ -101,7 +101,7 @@ class SuffixRange(TypedDict):
 
 
 class GetOptions(TypedDict, total=False):
-    """Options of `get`: conditions on the object, and what of it to read."""
+    """Options of `get`: conditions on the object, and the range to read."""
 
     if_match: str | None
     if_none_match: str | None
@@ -194,8 +194,8 @@ class NowaitStore:
     def get(self, path: str, *, options: GetOptions | None = None) -> GetResult:
         """Reads an object, or with `options["range"]` a part of it: `(start, end)`, or an offset.
 
-        An end beyond the object's is its end; a part of no bytes is refused. `if_match` and the other
-        conditions are looked at before. There are no versions: one that is asked for is refused.
+        A range may end beyond the object; an empty range is refused. `if_match` and the other conditions
+        are checked first. Objects have no versions: the option `version` is refused.
         """
         asked = _options(options)
         with File(self._path(path)) as file:
@@ -209,7 +209,7 @@ class NowaitStore:
             return GetResult(meta, await file.read_at(start, length), start)
 
     def _asked(self, file: File | aio.AsyncFile, options: GetOptions) -> tuple[ObjectMeta, int, int]:
-        """Returns what is known of an open object, and offset and length of what is to be read of it."""
+        """Returns the metadata of an open object, and offset and length of the range to read."""
         meta = self._meta(_Path(file.name), os.fstat(file.fileno()))
         _check(options, meta, file.name)
         if options.get("head"):
@@ -265,7 +265,7 @@ class NowaitStore:
         chunk_size: int = _CHUNK,
         max_concurrency: int = 1,
     ) -> PutResult:
-        """Writes an object: under another name first, which then gets its own.
+        """Writes an object under a temporary name, and then renames it.
 
         `file` is a buffer, a `Path`, an open file, or an iterable of buffers. With `mode="create"` an
         object of that name is an `AlreadyExistsError`. To replace one version only, attributes and tags
@@ -300,9 +300,9 @@ class NowaitStore:
         chunk_size: int = _CHUNK,
         max_concurrency: int = 1,
     ) -> PutResult:
-        """As `put`; `file` may also be an asynchronous iterable of buffers, or have a `read` to be awaited.
+        """As `put`; `file` may also be an asynchronous iterable of buffers, or have an asynchronous `read`.
 
-        Others are iterated over, or read, on the loop's thread.
+        Other sources are iterated over, or read, on the loop's thread.
         """
         creates = _put_mode(mode, attributes, tags)
         target = self._path(path)
@@ -324,7 +324,7 @@ class NowaitStore:
     def list(
         self, prefix: str | None = None, *, offset: str | None = None, chunk_size: int = 1000
     ) -> Iterator[Sequence[ObjectMeta]]:
-        """Lists objects below a prefix of whole parts, in the order of their paths, so many at a time."""
+        """Lists objects below a prefix of whole parts, sorted by path, in chunks."""
         if chunk_size < 1:
             raise ValueError(f"chunk_size is {chunk_size}; give 1 or more")
         found = self._list(prefix, offset)
@@ -367,7 +367,7 @@ class NowaitStore:
                 yield self._meta(path, path.stat())
 
     def delete(self, paths: str | Sequence[str]) -> None:
-        """Deletes objects, in their order; one that is missing is a `NotFoundError`."""
+        """Deletes objects in the given order; raises `NotFoundError` for a missing one."""
         for path in [paths] if isinstance(paths, str) else paths:
             with _named():
                 self._path(path).unlink()
@@ -421,7 +421,7 @@ class NowaitStore:
 
 @contextlib.contextmanager
 def _named() -> Iterator[None]:
-    """Gives exceptions of the system the names that obspec has for them."""
+    """Converts exceptions of the system to those of obspec."""
     try:
         yield
     except Error:
@@ -453,27 +453,27 @@ def _stage(target: _Path) -> _Path:
 
 
 def _finish(staged: _Path, target: _Path, creates: bool) -> None:
-    """Gives a whole object its name, which `creates` must not take from another."""
+    """Renames a complete object to its name; if `creates`, only if the name is free."""
     if not creates:
         staged.replace(target)
         return
     try:
         with _named():
-            # Refused if the name is there, whoever made it when.
+            # The call fails if the name exists, also if it was created meanwhile.
             os.link(staged, target)
     finally:
         staged.unlink(missing_ok=True)
 
 
 def _put_mode(mode: PutMode | None, attributes: dict[str, str] | None, tags: dict[str, str] | None) -> bool:
-    """Returns whether `put` is to create an object; refuses what files cannot do."""
+    """Returns whether `put` must create the object; refuses options that files do not support."""
     if attributes:
         raise NotImplementedError("files have no attributes; leave out attributes=")
     if tags:
         raise NotImplementedError("files have no tags; leave out tags=")
     if isinstance(mode, dict):
         raise NotImplementedError(
-            "files cannot be replaced on condition of their version; give mode='create' or 'overwrite'"
+            "files cannot be replaced conditionally by version; give mode='create' or 'overwrite'"
         )
     if mode not in (None, "overwrite", "create"):
         raise ValueError(f"there is no mode {mode!r}; give 'create' or 'overwrite'")
@@ -491,7 +491,7 @@ def _buffer(file: Any) -> Any:
 
 def _no_source(file: object) -> TypeError:
     name = type(file).__name__
-    return TypeError(f"an object of type {name} is no data to put; give bytes, a Path, a file or an iterable")
+    return TypeError(f"cannot put an object of type {name}; give bytes, a Path, a file or an iterable")
 
 
 def _piece(piece: Any) -> ReadableBuffer:
@@ -502,7 +502,7 @@ def _piece(piece: Any) -> ReadableBuffer:
 
 
 def _pieces(file: Any, chunk_size: int) -> Iterator[ReadableBuffer]:
-    """Yields the bytes of what `put` was given."""
+    """Yields the bytes of the source of `put`."""
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}; give 1 or more")
     if (buffer := _buffer(file)) is not None:
@@ -580,7 +580,7 @@ def _options(options: GetOptions | None) -> GetOptions:
 
 
 def _check(options: GetOptions, meta: ObjectMeta, path: str) -> None:
-    """Raises if an object is not one that is asked for; in the order of RFC 9110, 13.2.2."""
+    """Raises if an object does not meet the conditions, checked in the order of RFC 9110, 13.2.2."""
 
     def matches(tags: str) -> bool:
         return tags == "*" or meta["e_tag"] in [tag.strip().strip('"') for tag in tags.split(",")]
@@ -601,14 +601,14 @@ def _check(options: GetOptions, meta: ObjectMeta, path: str) -> None:
 
 
 def _part(asked: Any, size: int, path: str) -> tuple[int, int]:
-    """Returns offset and length of the part that `get` is to read."""
+    """Returns offset and length of the range that `get` reads."""
     if asked is None:
         return 0, size
     if isinstance(asked, dict):
         if set(asked) == {"suffix"} and asked["suffix"] >= 0:
             return max(0, size - asked["suffix"]), min(size, asked["suffix"])
         if set(asked) != {"offset"}:
-            raise ValueError(f"there is no range {asked!r}; give (start, end), an offset or a suffix")
+            raise ValueError(f"{asked!r} is not a range; give (start, end), an offset or a suffix")
         start, end = asked["offset"], size
     else:
         start, end = asked

@@ -33,7 +33,7 @@ __all__ = ["RowDataset", "collate", "prefetch"]
 
 
 class Batch(list[Any]):
-    """The rows of a batch without a transform, and all of them as one tensor."""
+    """The untransformed rows of a batch, and the tensor that contains them."""
 
     tensor: Any
 
@@ -98,7 +98,7 @@ def collate(batch: Any) -> Any:
 
 
 def prefetch(dataset: RowDataset, batches: Iterable[Sequence[int]], ahead: int = 2) -> Iterator[Any]:
-    """Yields each batch of indices as `collate` makes it, while the next `ahead` ones are being read."""
+    """Yields collated batches, while the next `ahead` batches are being read."""
     rows, under_way = dataset.rows, deque[tuple[_nowait.Arrivals, _nowait.Gathered, int]]()
 
     def finish() -> Any:

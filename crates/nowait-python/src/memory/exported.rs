@@ -31,7 +31,7 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Makes one of zeros, which takes no memory before it is written to if it is large.
+    /// Creates a buffer of zeros. A large one takes no memory before it is written to.
     pub(crate) fn zeroed(size: usize) -> PyResult<Buffer> {
         Buffer::of(Buf::try_zeroed(size), size)
     }

@@ -2,12 +2,12 @@
 //!
 //! An exporter must neither resize nor free what it exports. So a [`Loan`] holds its export as long
 //! as an operation may touch the bytes, whatever became of the call that made it: the export moves
-//! with the memory into the operation, and its destructor is the last thing that happens there. That
-//! may be on a thread that has no Python thread state, and must not wait for one: the interpreter may
-//! be ending. The export is then left to the interpreter that it is of, which gives it up at its next
-//! opportunity ([`release_pending`]): when it is asked to, or at the next call that gives memory back.
-//! An interpreter that has begun to end is not asked any more, and neither is any but the main one,
-//! since the question would reach that.
+//! with the memory into the operation, and its destructor is the last thing that happens there.
+//! That may be on a thread that has no Python thread state, and must not wait for one: the
+//! interpreter may be ending. Such a thread leaves the export to the interpreter that owns it,
+//! which releases it later ([`release_pending`]): at a pending call, or at the next call that
+//! releases memory. No pending call is made to an interpreter that has begun to end. Neither is one
+//! made to a subinterpreter, since pending calls reach only the main one.
 //!
 //! Other threads of Python may look at the bytes, or change them, while an operation does, as with
 //! `readinto` of any file object. What they see, or what is written then, is unspecified.
@@ -32,7 +32,7 @@ use pyo3::types::PyBytes;
 /// millisecond per 10 MB.
 const CLEARED_MIN: usize = 64 << 10;
 
-/// One interpreter, and its exports whose last use ended on a thread without Python.
+/// One interpreter, and its exports that threads without Python have left to it.
 struct Interpreter {
     is_main: bool,
     pending: Mutex<Pending>,
@@ -41,13 +41,13 @@ struct Interpreter {
 #[derive(Default)]
 struct Pending {
     exports: Vec<Export>,
-    /// The interpreter has been asked to look at them.
+    /// True if a pending call to release the exports was made.
     is_asked: bool,
-    /// It has begun to end. Its exit handlers may still run Python.
+    /// True if the interpreter has begun to end. Its exit handlers may still run Python.
     is_ending: bool,
 }
 
-/// All interpreters that there were, by number. Numbers are not used again.
+/// All interpreters so far, by number. No number is used twice.
 static INTERPRETERS: Mutex<BTreeMap<i64, &'static Interpreter>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
@@ -56,7 +56,7 @@ thread_local! {
 }
 
 impl Interpreter {
-    /// The one that this thread is attached to.
+    /// Returns the interpreter that this thread is attached to.
     fn current(_attached: Python<'_>) -> &'static Interpreter {
         // SAFETY: the thread is attached to an interpreter, of which the calls read the number.
         let number = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
@@ -65,7 +65,8 @@ impl Interpreter {
         }
         let mut interpreters = INTERPRETERS.lock().unwrap_or_else(PoisonError::into_inner);
         let interpreter = *interpreters.entry(number).or_insert_with(|| {
-            // Threads of the library may refer to it after its end: some hundred bytes, for each.
+            // Leaked, some hundred bytes each: threads of the library may refer to it after its
+            // end.
             Box::leak(Box::new(Interpreter { is_main: number == 0, pending: Mutex::default() }))
         });
         LAST.set(Some((number, interpreter)));
@@ -76,21 +77,21 @@ impl Interpreter {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves an export to it. Called by any thread.
+    /// Leaves an export to this interpreter. Any thread may call this.
     fn leave(&self, export: Export) {
         let mut pending = self.lock();
         pending.exports.push(export);
         if self.is_main && !pending.is_ending && !pending.is_asked {
-            // SAFETY: may be called by any thread while there is an interpreter: it has not begun to
-            // end, or `end` would have been called; it cannot return while this thread has the lock.
-            // Refused if the interpreter has too many such calls: the next loan asks again.
+            // SAFETY: any thread may call it while the interpreter exists. It has not begun to end:
+            // `is_ending` is false, and `end` cannot return while this thread has the lock. The
+            // call fails if too many such calls are pending: the next loan tries again.
             pending.is_asked = unsafe { ffi::Py_AddPendingCall(Some(pending_call), ptr::null_mut()) } == 0;
         }
     }
 }
 
-/// A view of a Python object's memory, and the interpreter that the object is of. Not given up when
-/// dropped: see [`Loan`].
+/// A view of a Python object's memory, and the interpreter that owns the object. Drop does not
+/// release the view: see [`Loan`].
 pub(super) struct Export(pub(super) Box<ffi::Py_buffer>, &'static Interpreter);
 
 // SAFETY: the fields are plain values. The memory that they point to is kept by the exporter until
@@ -336,7 +337,7 @@ extern "C" fn pending_call(_: *mut c_void) -> c_int {
     0
 }
 
-/// Gives up what ended on threads without Python, and is of this thread's interpreter.
+/// Releases the exports that threads without Python have left to this thread's interpreter.
 pub(crate) fn release_pending(py: Python<'_>) {
     let mut pending = Interpreter::current(py).lock();
     pending.is_asked = false;
@@ -346,7 +347,7 @@ pub(crate) fn release_pending(py: Python<'_>) {
     exports.into_iter().for_each(|export| export.release(py));
 }
 
-/// Says that this interpreter begins to end: registered with `atexit`.
+/// Records that this interpreter begins to end. Registered with `atexit`.
 #[pyfunction]
 pub(crate) fn end(py: Python<'_>) {
     Interpreter::current(py).lock().is_ending = true;

@@ -17,8 +17,9 @@
 //! flight: its waiters may be unknown, such as a set of futures that was moved and polls only those
 //! that were woken. So it does to a runtime in whose rings nothing ends: it may be driven no more.
 //!
-//! Where no thread can be started, whoever asks serves the queues once, and a thread that sleeps until
-//! a change has ended, or is parked with a future, asks again and again ([`ask`]). A request that came to nothing is not remembered as one.
+//! If no thread can be started, the asking thread serves the queues once. A thread that sleeps
+//! until a change ends, or parks with a future, asks again at intervals ([`ask`]). A request that
+//! failed is not remembered.
 //!
 //! Help covers operations in flight when it is asked for. A locked queue has its thread at work: it
 //! needs no help, and the thread tells when it leaves ([`look`]).
@@ -167,7 +168,7 @@ pub(crate) fn ask_of(of: Of) -> Duration {
     SLEEP_MAX
 }
 
-/// Returns the time after which a thread that parks asks again, if the last request came to nothing.
+/// Returns the time after which a parked thread must ask again, if the last request failed.
 #[inline]
 pub(crate) fn when_alone() -> Option<Duration> {
     helper().is_missed.load(Relaxed).then_some(ALONE)
