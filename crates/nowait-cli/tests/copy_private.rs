@@ -1,5 +1,5 @@
-//! `nowait copy` of what not all may read: nobody reads more of a copy, while it is made or where its
-//! list of rights cannot be kept, than of its source.
+//! `nowait copy` of files with restricted access: no user can read more of a copy than of its
+//! source, while the copy is made, and if its ACL cannot be kept.
 
 mod copying;
 
@@ -121,8 +121,8 @@ fn nothing_is_made_for_others() {
     }
 }
 
-/// Symptom: where a list could not be kept, the copy's mode had the list's mask in the group's place:
-/// the group could read a copy of what it may not read.
+/// Symptom: if an ACL could not be kept, the copy's mode had the ACL's mask as its group bits, so
+/// that the group could read a copy of a file that it may not read.
 #[test]
 fn a_list_that_is_lost_leaves_nobody_more_rights() {
     let Some(mount) = Mount::or_skip(Kind::Ext4) else { return };

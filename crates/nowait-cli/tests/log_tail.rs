@@ -137,7 +137,7 @@ fn damaged(path: &Path, victim: u64, at: usize) {
     panic!("record {victim} is in no file");
 }
 
-/// Symptom: nothing was printed of a damaged log, and the exit code was 0.
+/// Symptom: `tail` printed nothing of a damaged log, and its exit code was 0.
 #[test]
 fn damage_is_told_and_the_exit_code_is_that_of_verify() {
     // The block's header, and the record.
@@ -228,7 +228,7 @@ fn damage_is_told_while_a_log_is_followed() {
     log.close().wait().unwrap();
 }
 
-/// Symptom: it went on to look at a directory that was no longer there.
+/// Symptom: `tail -f` continued to watch a directory that was removed.
 #[test]
 fn a_directory_that_is_replaced_ends_it() {
     for case in ["removed", "renamed", "replaced", "made anew inside"] {

@@ -1,4 +1,4 @@
-//! Copies of a log that is written meanwhile.
+//! Backups of a log while it is written.
 
 #[path = "../../nowait/tests/common/mod.rs"]
 mod common;
@@ -44,7 +44,8 @@ fn assert_whole(copy: &Path, told: &Recovery) {
     log.close().wait().unwrap();
 }
 
-/// From inside and from outside, beside four writers, while segments end and are used again.
+/// Backups by `Log::backup` and by `nowait_log::backup`, beside four writers, while segments end
+/// and are used again.
 #[test]
 fn backups_beside_writers_are_whole() {
     const BACKUPS: u64 = 60;
@@ -79,7 +80,7 @@ fn backups_beside_writers_are_whole() {
             };
             let told = match told {
                 Ok(told) => told,
-                // From outside nothing keeps what is copied.
+                // `nowait_log::backup` pins nothing.
                 Err(error) if number % 2 == 1 && error.kind() == ErrorKind::WouldBlock => {
                     assert!(!copy.exists());
                     continue;
@@ -100,7 +101,7 @@ fn backups_beside_writers_are_whole() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside the log");
 }
 
-/// With cuts of the end, reopenings, and an end that is closed: the copy is as the log.
+/// After cuts of the end, reopenings and a close, the copy equals the log.
 #[test]
 fn a_backup_has_epochs_and_cuts() {
     let dir = mounts::temp_dir();

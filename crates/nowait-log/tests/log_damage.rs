@@ -762,8 +762,8 @@ fn idle(sim: &Sim, last: u64) -> Log {
     log
 }
 
-/// Symptom: a reader of an open log stayed at the first bit that had flipped, for good, with whole
-/// records behind it.
+/// Symptom: a reader of an open log could not continue behind the first flipped bit, although
+/// intact records followed.
 #[test]
 fn a_reader_of_an_open_log_goes_on_behind_damage_where_asked_to() {
     const LAST: u64 = 40;
@@ -807,7 +807,7 @@ fn a_reader_of_an_open_log_goes_on_behind_damage_where_asked_to() {
     }
 }
 
-/// All that is whole, whatever is not: in blocks of several records, and across segments.
+/// A reader returns all intact records, in blocks of several records and across segments.
 #[test]
 fn a_reader_of_an_open_log_loses_no_more_than_what_was_hit() {
     for seed in 1..=60 {

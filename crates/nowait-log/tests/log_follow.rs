@@ -349,8 +349,8 @@ fn damage(path: &Path, victim: u64, at: usize) {
     panic!("record {victim} is in no file");
 }
 
-/// Symptom: a follower stayed at a damaged block: in the newest segment without a word, in one
-/// before with an error that came again and again.
+/// Symptom: a follower stayed at a damaged block: in the newest segment without an error, in an
+/// older segment with the same error at each call.
 #[test]
 fn damage_is_reported_once_and_passed_where_asked_to() {
     const LAST: u64 = 400;

@@ -1,5 +1,5 @@
-//! Files of a log that are emptied, zeroed, cut, exchanged, removed or set back: what was acknowledged
-//! is read, or reported as damage, and no number is given again.
+//! Files of a log are emptied, zeroed, cut, exchanged, removed or replaced by older versions. Every
+//! acknowledged record is read, or reported as damage, and no LSN is assigned twice.
 
 #[path = "../../nowait/tests/common/mod.rs"]
 mod common;
@@ -87,8 +87,8 @@ fn assert_is_found(sim: &Sim, kept: impl Fn(u64) -> bool, epoch: u64, last: u64,
     found
 }
 
-/// Symptom: whatever was in the newest segment of a closed log was gone without a word, and its
-/// numbers were given again, since nothing but that segment said that it was the newest.
+/// Symptom: the loss of a closed log's newest segment was not detected, and its LSNs were assigned
+/// again, since only that segment recorded that it was the newest.
 #[test]
 fn the_newest_segment_of_a_closed_log_is_missed() {
     const LAST: u64 = 70;
@@ -118,8 +118,8 @@ fn the_newest_segment_of_a_closed_log_is_missed() {
     assert_is_found(&removed, |_| true, 1, LAST, "removed");
 }
 
-/// Symptom: records that had been cut off were records again when the segment behind the cut was
-/// lost, and numbers that were acknowledged since were given again.
+/// Symptom: when the segment behind a cut was lost, records that had been cut off returned, and
+/// LSNs that were acknowledged since were assigned again.
 #[test]
 fn what_was_cut_off_does_not_return_without_the_segment_behind_it() {
     const LAST: u64 = 45;
@@ -143,8 +143,8 @@ fn what_was_cut_off_does_not_return_without_the_segment_behind_it() {
     }
 }
 
-/// Symptom: the search for the end of a log ended at a record larger than a mebibyte whose header
-/// had a turned bit, and those behind it were lost without a word.
+/// Symptom: the search for the end of a log stopped at a record of more than 1 MiB with a flipped
+/// bit in its header, and the loss of the records behind it was not detected.
 #[test]
 fn the_end_is_found_behind_a_large_record_that_is_damaged() {
     const LAST: u64 = 8;
@@ -183,8 +183,8 @@ fn the_end_is_found_behind_a_large_record_that_is_damaged() {
     }
 }
 
-/// Symptom: two segments with each other's names were taken for files to be used again, and all
-/// records behind the first were lost without a word.
+/// Symptom: two segments with exchanged names were treated as files to use again, and the loss of
+/// all records behind the first was not detected.
 #[test]
 fn segments_with_each_others_names_are_damage() {
     const LAST: u64 = 100;

@@ -785,7 +785,7 @@ fn a_layer_without_direct_io_is_served_through_the_page_cache() {
             let asked = way.run(OpenOptions::new().read(true).direct(true).open_in(&nowait, &path)).unwrap();
             assert_eq!(asked.direct(), DirectIo::Refused);
             read_and_close(asked, &bytes, way);
-            // Nothing was tried yet: it turns out later, for all clones.
+            // Nothing was tried yet: the first request detects it, for all clones.
             let late = way.run(OpenOptions::new().read(true).open_in(&nowait, &path)).unwrap().into_std().unwrap();
             let flags = rustix::fs::fcntl_getfl(&late).unwrap();
             rustix::fs::fcntl_setfl(&late, flags | rustix::fs::OFlags::DIRECT).unwrap();
@@ -797,7 +797,7 @@ fn a_layer_without_direct_io_is_served_through_the_page_cache() {
         }
         assert_settled(&nowait);
     }
-    // A sync may be the first that meets it.
+    // A sync may be the first request that fails.
     let nowait = Nowait::builder().build().unwrap();
     let file = std::fs::File::open(&path).unwrap();
     let flags = rustix::fs::fcntl_getfl(&file).unwrap();
@@ -805,7 +805,7 @@ fn a_layer_without_direct_io_is_served_through_the_page_cache() {
     let file = File::from_std(&nowait, file, &path).unwrap();
     file.sync_data().wait().unwrap();
     read_and_close(file, &bytes, Way::Waited);
-    // Written to, it is copied to the upper layer, which has direct I/O.
+    // A write copies the file to the upper layer, which has direct I/O.
     let file = open(&nowait, &path);
     file.write_all_at(vec![7; 5000], 100).wait().unwrap();
     assert!(*file.read_range(0, 6000).wait().unwrap() == *[&bytes[..100], &[7; 5000], &bytes[5100..6000]].concat());
@@ -832,8 +832,8 @@ fn read_and_close(file: File, bytes: &[u8], way: Way) {
     file.close().unwrap();
 }
 
-/// Symptom: a write of the last bytes that a file can have was made, and answered with EINVAL: the
-/// range that was written back ended beyond them. (Whole blocks there are lost by xfs itself, 6.18.)
+/// Symptom: a write of the last bytes that a file can have succeeded, but returned EINVAL: the
+/// range to write back ended beyond them. (xfs of 6.18 loses whole blocks there.)
 #[test]
 fn the_last_bytes_that_a_file_can_have_are_written() {
     const MAX: u64 = i64::MAX as u64;

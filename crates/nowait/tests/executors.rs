@@ -730,9 +730,8 @@ fn open_futures_that_are_dropped_leave_no_descriptors() {
     assert!(eventually(|| held() == 0), "{} descriptors", held());
 }
 
-/// Symptom: under tokio's paused clock each operation that waited for its device or for a thread
-/// lost against a timeout of any length, since the clock jumped there as soon as the runtime had
-/// nothing to run.
+/// Symptom: under tokio's paused clock a timeout of any length expired before an operation that
+/// waited for its device or a thread: the clock jumped when the runtime had nothing to run.
 #[cfg(feature = "tokio-test-util")]
 #[test]
 fn a_paused_clock_stands_still_while_operations_are_under_way() {
@@ -769,12 +768,12 @@ fn a_paused_clock_stands_still_while_operations_are_under_way() {
                 timeout(LIMIT, streams).await.expect("streams");
                 let names = nowait.write_atomic(sample.path.with_extension("new"), "contents");
                 timeout(LIMIT, names).await.expect("names").unwrap();
-                // However long it takes.
+                // No timeout expires, however long the operation takes.
                 let long = nowait.blocking(nowait::ErrorOp::List, &sample.path, |_| {
                     std::thread::sleep(Duration::from_millis(30));
                 });
                 timeout(LIMIT, long).await.expect("a long call").unwrap();
-                // One that follows in the callback of another, on a thread of ours.
+                // An operation that begins in another's callback, on a thread of the library.
                 let (ended, waits) = tokio::sync::oneshot::channel();
                 let next = file.clone();
                 file.sync_data().on_complete(move |synced| {
@@ -783,7 +782,7 @@ fn a_paused_clock_stands_still_while_operations_are_under_way() {
                 });
                 timeout(LIMIT, waits).await.expect("a callback").unwrap().unwrap();
                 assert_eq!(begun.elapsed(), Duration::ZERO, "attached: {attached}");
-                // It is let go: this jumps.
+                // The clock runs free again, and jumps.
                 sleep(LIMIT).await;
                 assert!(begun.elapsed() >= LIMIT);
             });

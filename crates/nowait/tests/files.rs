@@ -145,8 +145,8 @@ fn a_file_is_not_copied_to_itself() {
     });
 }
 
-/// Files that say they are empty, longer targets, targets that are no files, and sources that are
-/// none.
+/// Copies files that report a size of zero, to longer targets, and to targets or from sources that
+/// are not regular files.
 #[test]
 fn copies_are_those_of_std() {
     on_each(|nowait, way, folder| {
@@ -180,7 +180,7 @@ fn copies_are_those_of_std() {
     });
 }
 
-/// Symptom: the advice was to find out who uses the file, and nobody does.
+/// Symptom: the advice was to find the user of a file that has none.
 #[test]
 fn a_name_that_something_is_mounted_on_is_told() {
     struct Bound<'p>(&'p Path);
@@ -299,7 +299,7 @@ fn a_replaced_file_keeps_what_it_is_told_to_keep() {
     });
 }
 
-/// Without syncs no engine is asked for one.
+/// Without syncs no engine gets a sync.
 #[test]
 fn a_replaced_file_that_need_not_be_durable_is_not_synced() {
     let sim = Sim::new(1);
@@ -315,7 +315,7 @@ fn a_replaced_file_that_need_not_be_durable_is_not_synced() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
-/// Types that users keep in what they share between threads: a server's state, a boxed writer.
+/// Types that users share between threads: in a server's state, or as a boxed writer.
 #[test]
 fn all_types_are_shared_between_threads() {
     fn shared<T: Send + Sync>() {}
@@ -405,8 +405,8 @@ fn locks_exclude_others() {
     }
 }
 
-/// Locks of ranges are those of an open: other opens and record locks meet them, clones share them,
-/// and no close of another open of the file ends them.
+/// A lock of a range belongs to one open. It excludes other opens and record locks, clones share
+/// it, and it survives the close of another open of the file.
 #[test]
 fn locks_of_ranges_exclude_other_opens() {
     for nowait in instances() {
@@ -416,25 +416,25 @@ fn locks_of_ranges_exclude_other_opens() {
         let open = || OpenOptions::new().read(true).write(true).open_in(&nowait, &path).wait().unwrap();
         let (first, second) = (open(), open());
         use RangeLock::{Exclusive, Shared};
-        // Parts, also of bytes that are not there.
+        // Locks of parts, also beyond the end of the file.
         assert!(first.try_lock_range(Exclusive, 100, 10).unwrap());
         assert!(second.try_lock_range(Exclusive, 110, 1).unwrap() && second.try_lock_range(Shared, 0, 100).unwrap());
         for (offset, length) in [(100, 1), (109, 1), (90, 11), (0, 0), (105, 0)] {
             assert!(!second.try_lock_range(Shared, offset, length).unwrap(), "{offset} {length}");
             assert!(second.is_range_locked(Shared, offset, length).unwrap());
         }
-        // Its own are not in its way, and a clone has them.
+        // An open does not conflict with its own locks, and a clone shares them.
         assert!(!first.is_range_locked(Exclusive, 100, 10).unwrap());
         assert!(first.clone().try_lock_range(Shared, 100, 10).unwrap(), "it changes its kind");
         assert!(second.try_lock_range(Shared, 100, 10).unwrap());
         assert!(second.is_range_locked(Exclusive, 100, 10).unwrap());
         assert!(!first.try_lock_range(Exclusive, 100, 10).unwrap());
-        // A part in the middle is given up.
+        // Unlocks a part in the middle.
         second.unlock_range(102, 3).unwrap();
         assert!(first.try_lock_range(Exclusive, 102, 3).unwrap());
         assert!(!first.try_lock_range(Exclusive, 101, 1).unwrap());
         assert!(!first.try_lock_range(Exclusive, 105, 1).unwrap());
-        // Another open that goes takes none of ours with it.
+        // Closing another open releases no lock of this one.
         open().close().unwrap();
         assert!(!second.try_lock_range(Shared, 102, 3).unwrap());
         let inode = std_fs::metadata(&path).unwrap().ino();
@@ -443,7 +443,7 @@ fn locks_of_ranges_exclude_other_opens() {
             locks.lines().any(|line| line.contains(kind) && line.contains(&format!(":{inode} ")))
         };
         assert!(locked("OFDLCK") && !locked("POSIX"));
-        // A record lock of this very process is in the way, and the other way round.
+        // Record locks of this process conflict, in both directions.
         let third = open();
         let record = std_fs::File::options().read(true).write(true).open(&path).unwrap();
         let lock = |operation| rustix::fs::fcntl_lock(&record, operation);
@@ -534,8 +534,8 @@ fn a_simulator_has_files_and_directories_only() {
     assert_eq!(nowait.read("file").wait().unwrap(), [1; 100]);
 }
 
-/// Files below `folder` that can be read, and that two reads, as `cat` makes them, find the same;
-/// their contents. A folder that is not there has none.
+/// Returns the readable files below `folder` whose contents are stable, with their contents: two
+/// reads, as `cat` makes them, agree. Returns none if the folder is missing.
 fn steady_files(folder: &Path, depth: u32, found: &mut Vec<(PathBuf, Vec<u8>)>) {
     /// They have no end, are as large as memory, or a read of them is an event.
     const SPECIAL: [&str; 6] = ["mem", "pagemap", "kcore", "kmsg", "clear_refs", "trace_pipe"];
@@ -570,9 +570,9 @@ fn cat(path: &Path) -> std::io::Result<Vec<u8>> {
     }
 }
 
-/// Symptom: 160 of 316 files of /proc and /sys were read as their first byte, without an error:
-/// their size is reported as zero, so one byte was asked for, and a read from anywhere but the start
-/// returns nothing. Now a page is asked for at least.
+/// Symptom: reads of 160 of 316 files in /proc and /sys returned only the first byte, without an
+/// error. Their size is reported as zero, so the read asked for one byte. A read that does not
+/// begin at the start returns nothing there, so the first read must ask for a page.
 #[test]
 fn files_of_the_kernel_are_read_to_their_end() {
     let _watchdog = Watchdog::new("files of the kernel", 120);
@@ -674,8 +674,9 @@ fn ways_to_read<'a>(nowait: &'a Nowait, way: Way, path: &'a Path, length: usize)
     ]
 }
 
-/// Symptom: a read of a device that reports a size of zero was short where the kernel cut an attempt
-/// short, as it does when others wait for the processor (`read_iter_zero`, drivers/char/mem.c).
+/// Symptom: a read of a device that reports a size of zero was short if the kernel cut an attempt
+/// short. It does so when other threads wait for the processor (`read_iter_zero`,
+/// drivers/char/mem.c).
 #[test]
 fn devices_without_a_size_are_read_in_full() {
     const BYTES: usize = 1 << 20;

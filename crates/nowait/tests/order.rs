@@ -336,14 +336,14 @@ impl Call {
     }
 }
 
-/// Whether a thread of this process waits in the kernel where no signal reaches it.
+/// Returns whether a thread of this process is in uninterruptible sleep.
 fn hangs(thread: rustix::thread::Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
     stat.rsplit(") ").next().unwrap().starts_with('D')
 }
 
-/// ext4, and a file of two pages of zeros there, opened on an instance that makes writes on their
-/// caller's thread however long they take.
+/// Mounts ext4 with a file of two zero pages. The file is open on an instance that makes writes on
+/// the caller's thread, however long they take.
 fn on_ext4(mount: &Mount, name: &str) -> File {
     let path = mount.path().join(name);
     std::fs::write(&path, [0; 2 * PAGE]).unwrap();
@@ -351,8 +351,8 @@ fn on_ext4(mount: &Mount, name: &str) -> File {
     writable(&nowait, &path)
 }
 
-/// Symptom: a change that a thread made itself had no place in the order while it was in the
-/// kernel. `settled` returned, and later writes of other threads overtook it.
+/// Symptom: a change that a thread made itself was not in the order while the kernel had it. So
+/// `settled` returned early, and later writes of other threads overtook the change.
 #[test]
 fn settled_waits_for_calls_that_other_threads_make() {
     let _watchdog = Watchdog::new("settled beside calls of other threads", 120);
@@ -418,8 +418,8 @@ fn pages(file: &File) -> [u8; 2] {
     [bytes[0], bytes[PAGE]]
 }
 
-/// Symptom: a retry was overwritten, which was acknowledged after the write that was given up had
-/// settled.
+/// Symptom: after a dropped write had settled, a retry was acknowledged, and then overwritten by
+/// the dropped write.
 #[test]
 fn a_write_that_was_given_up_and_settled_never_follows_its_retry() {
     let _watchdog = Watchdog::new("writes that were given up", 120);
@@ -439,7 +439,7 @@ fn a_write_that_was_given_up_and_settled_never_follows_its_retry() {
     assert_eq!(pages(&file), [2, 2]);
 }
 
-/// A thread that does something else need not come back for others to know what is in the file.
+/// A busy thread does not keep others from learning what is in the file.
 #[test]
 fn a_collected_write_that_was_given_up_is_never_made() {
     let dir = temp_dir();
@@ -455,7 +455,7 @@ fn a_collected_write_that_was_given_up_is_never_made() {
     assert_eq!(pages(&file), [2, 0]);
 }
 
-/// The same where a call is held on its thread: a simulated disk that does not answer.
+/// The same with a call that blocks its thread: a simulated disk does not answer.
 #[test]
 fn a_call_that_is_held_has_its_place_before_those_that_overlap_it() {
     let _watchdog = Watchdog::new("a call that is held", 60);
@@ -518,8 +518,8 @@ fn write_at_a_time(count: u32, places: [u64; 2], length: usize, file: &File, wri
     assert_eq!(mixed.get(), None);
 }
 
-/// Symptom: an attempt moved a part of a write, another thread's overlapping write was made, and
-/// then the rest of the first. Here attempts end in the middle, and both threads attempt.
+/// Symptom: another thread's overlapping write came between the part of a write that an attempt
+/// moved and the rest. Here attempts of both threads end in the middle.
 #[test]
 fn no_write_comes_between_an_attempt_and_its_rest() {
     let _watchdog = Watchdog::new("attempts that end in the middle", 120);
@@ -536,8 +536,8 @@ fn no_write_comes_between_an_attempt_and_its_rest() {
     assert_settled(&nowait);
 }
 
-/// Symptom: a borrowed slice that does not suit the device was written in copies, each with a place
-/// of its own in the order.
+/// Symptom: a borrowed slice that does not suit the device was written as several copies, each with
+/// another place in the order.
 #[test]
 fn no_write_comes_between_the_copies_of_another() {
     let _watchdog = Watchdog::new("slices in copies", 120);

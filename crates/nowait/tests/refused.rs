@@ -113,8 +113,8 @@ const HINTS: &[&str] = &["read_at_gives", "vectored_reads", "size_and_advice"];
 /// Of [`without`] alone: the promises look at pages by the same call.
 const MAPS: &[&str] = &[];
 
-/// Each call that can be done without is refused in both ways. All is served by others, or the error
-/// says what is missing.
+/// Refuses each optional system call by ENOSYS and by EPERM. Other calls serve all operations, or
+/// the error names the missing call.
 #[test]
 fn any_optional_call() {
     for (name, ..) in OPTIONAL {
@@ -164,7 +164,8 @@ fn without(call: &str) {
     }
 }
 
-/// What the promises leave out: whole files, maps, streams, and descriptors that others opened.
+/// Tests operations outside of the promises: whole files, maps, streams, and descriptors that
+/// others opened.
 fn whole_files_maps_and_streams(ctx: &Ctx) {
     let (nowait, bytes) = (&ctx.nowait, common::contents(300_000, 5));
     let (path, copy) = (ctx.create(&bytes), ctx.path());
@@ -313,7 +314,7 @@ fn without_threads() {
     assert_eq!(threads("nowait-helper"), 0);
 }
 
-/// What no other call does says which call is refused.
+/// The error of an operation without a substitute names the refused call.
 fn refusals_are_explained() {
     let folder = mounts::temp_dir();
     filter(libc::EPERM, &[libc::SYS_pwritev2, libc::SYS_renameat2, libc::SYS_fallocate, libc::SYS_fadvise64]);
@@ -336,7 +337,7 @@ fn refusals_are_explained() {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         eprintln!("{error}");
     }
-    // EPERM of the file itself stays: one that may only be appended to.
+    // EPERM of the file itself is reported: the file is append-only.
     if child::is_root() && std::process::Command::new("chattr").arg("+a").arg(&path).status().is_ok_and(|s| s.success())
     {
         let kept = nowait.rename_new(&path, folder.path().join("third")).wait().unwrap_err();

@@ -758,8 +758,8 @@ impl<F: Fn()> Drop for OnDrop<F> {
     }
 }
 
-/// Symptom: a copy ended with EINTR when a signal came, on its caller's thread or on one of the
-/// pool. Every operation on names goes on.
+/// Symptom: a copy failed with EINTR when a signal arrived, on its caller's thread or on a pool
+/// thread. Every operation on names must survive signals.
 fn copy_names_and_files(sample: &Sample) {
     let folder = common::mounts::temp_dir();
     let path = |name: &str| folder.path().join(name);

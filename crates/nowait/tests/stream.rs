@@ -665,8 +665,8 @@ impl Seeking {
     }
 }
 
-/// Symptom: a cursor whose write behind had failed reported that to the seek that followed, and
-/// after it each flush and sync was a success, though bytes that it had taken were lost.
+/// Symptom: a cursor reported the failure of a write behind only to the next seek. Later flushes
+/// and syncs succeeded, although accepted bytes were lost.
 #[test]
 fn a_failed_write_of_a_cursor_outlives_a_seek() {
     let data = contents(2 * MIB, 1);
@@ -685,7 +685,7 @@ fn a_failed_write_of_a_cursor_outlives_a_seek() {
             let mut read = [0; 4];
             cursor.read_exact(&mut read).unwrap();
             assert_eq!(&read, b"3456");
-            // What was taken is lost, which no later call forgets.
+            // Accepted bytes are lost: every later write, flush and sync fails.
             assert!(cursor.flush().is_err(), "{seeking:?}");
             let error = cursor.sync_data().wait().unwrap_err();
             assert_eq!((error.offset(), error.raw_os_error()), (Some(100), Some(libc::EIO)), "{error}");
@@ -707,8 +707,8 @@ fn a_failed_write_of_a_cursor_outlives_a_seek() {
     }
 }
 
-/// Symptom: a reader that was less than a request away from the largest offset failed with
-/// "the range ends beyond", and read nothing of the bytes that are there.
+/// Symptom: a reader less than one request before the largest offset failed with "the range ends
+/// beyond", and did not read the bytes up to there.
 #[test]
 fn readers_reach_the_largest_offset() {
     const MAX: u64 = i64::MAX as u64;
@@ -922,8 +922,7 @@ fn a_writer_that_is_dropped_still_writes_all_it_was_given() {
     });
 }
 
-/// Symptom: a task that was aborted while space was being reserved left up to 66 MiB of zeros at the
-/// end of its file.
+/// Symptom: after a task was aborted during a reservation, its file ended in up to 66 MiB of zeros.
 #[test]
 fn a_writer_that_is_dropped_at_any_time_leaves_the_file_no_longer_than_it_wrote() {
     let _watchdog = Watchdog::new("writers that are dropped", 120);
@@ -959,8 +958,8 @@ fn a_writer_that_is_dropped_at_any_time_leaves_the_file_no_longer_than_it_wrote(
     }
 }
 
-/// Giving back what one writer has reserved cuts off nothing that others have written there, or have
-/// under way, or that was given to the file on purpose.
+/// Giving back the space of one writer cuts off no bytes that others have written or have in flight
+/// there, and no length that was set on purpose.
 #[test]
 fn a_writer_cuts_off_nothing_that_others_wrote() {
     const AT: u64 = 8 << 20;
@@ -1101,7 +1100,7 @@ fn a_full_disk_is_an_error_and_leaves_no_tail() {
     }
 }
 
-/// The same of a writer that is dropped, as by a task that is aborted, while its writes fail.
+/// The same for a writer that is dropped while its writes fail, as by an aborted task.
 #[test]
 fn a_full_disk_leaves_no_tail_of_a_writer_that_is_dropped() {
     let data = Endless(contents(MIB + 8, 4));

@@ -157,8 +157,8 @@ fn under_a_limit() {
     }
 }
 
-/// Symptom: a direct write across the limit was refused with EINVAL, since the kernel cuts it there
-/// before it looks at its length; and the file took its device to need more than it says.
+/// Symptom: a direct write across the limit failed with EINVAL, since the kernel cuts it there
+/// before it checks the length. The file then assumed a larger alignment than the device needs.
 fn under_a_limit_past_the_cache() {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let limit = Some(LIMIT as u64);
@@ -198,8 +198,8 @@ fn under_a_limit_past_the_cache() {
     }
 }
 
-/// Symptom: a direct stream reserved space beyond the limit, and SIGXFSZ ended a process whose writes
-/// all fit.
+/// Symptom: a direct stream reserved space beyond the limit, so that SIGXFSZ ended a process all of
+/// whose writes fit.
 #[test]
 fn a_stream_reserves_nothing_beyond_the_limit() {
     child::finish("stream below a limit", child::mortal("stream below a limit"));
