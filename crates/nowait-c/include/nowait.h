@@ -946,9 +946,10 @@ int nowait_log_reader_next(nowait_log_reader reader,
 int nowait_log_reader_tail(nowait_log_reader reader,
                            struct nowait_log_record *record);
 
-// 1: has a reader go on behind damage: each is reported once, by -EUCLEAN and the message that says
-// which records are lost, and the next call gives the first whole record behind it. 0, as a reader
-// begins: it stays where it cannot read. Returns 0 or -EBADF. Threads: as nowait_log_reader_next.
+// Sets whether a reader continues behind damage. If `skips` is not 0, the reader reports each
+// damage once, by -EUCLEAN and a message that names the lost records. The next call returns the
+// first whole record behind it. If 0 (the default), the reader stays at the damage. Returns 0 or
+// -EBADF. Threads: as nowait_log_reader_next.
 int nowait_log_reader_skip_damage(nowait_log_reader reader, int skips);
 
 // Closes a reader. Returns 0 or -EBADF. Threads: any; the bytes of its last record are gone.

@@ -93,9 +93,10 @@ pub unsafe extern "C" fn nowait_log_reader_tail(reader: ReaderHandle, record: *m
     })
 }
 
-/// 1: has a reader go on behind damage: each is reported once, by -EUCLEAN and the message that says
-/// which records are lost, and the next call gives the first whole record behind it. 0, as a reader
-/// begins: it stays where it cannot read. Returns 0 or -EBADF. Threads: as nowait_log_reader_next.
+/// Sets whether a reader continues behind damage. If `skips` is not 0, the reader reports each
+/// damage once, by -EUCLEAN and a message that names the lost records. The next call returns the
+/// first whole record behind it. If 0 (the default), the reader stays at the damage. Returns 0 or
+/// -EBADF. Threads: as nowait_log_reader_next.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_log_reader_skip_damage(reader: ReaderHandle, skips: c_int) -> c_int {
     status(|| {

@@ -180,7 +180,7 @@ pub(crate) fn refuses_write_flags(fd: BorrowedFd<'_>) -> bool {
     are_write_flags_refused()
 }
 
-/// Whether `pwritev2(2)` was found to be refused, for good.
+/// Returns whether `pwritev2(2)` was found to be refused for any file. This is final.
 #[inline]
 pub(crate) fn are_write_flags_refused() -> bool {
     WRITE_FLAGS_REFUSED.load(Ordering::Relaxed)
