@@ -12,6 +12,10 @@ pub(super) use self::held::Held;
 #[cfg(not(feature = "tokio-test-util"))]
 pub(super) struct Held;
 
+/// The callback of an operation runs while this lives.
+#[cfg(not(feature = "tokio-test-util"))]
+pub(super) struct Followed;
+
 #[cfg(not(feature = "tokio-test-util"))]
 impl Held {
     #[inline]
@@ -20,8 +24,8 @@ impl Held {
     }
 
     #[inline]
-    pub(super) fn during(&self, call: impl FnOnce()) {
-        call();
+    pub(super) fn follow(&self) -> Followed {
+        Followed
     }
 }
 
@@ -73,13 +77,23 @@ mod held {
             Held(Some(blocking))
         }
 
-        /// Calls the operation's callback.
-        pub(in super::super) fn during(&self, call: impl FnOnce()) {
-            let exchange = |followed| FOLLOWED.try_with(|place| place.replace(followed)).unwrap_or_default();
-            let before = exchange(self.0.clone());
-            call();
-            drop(exchange(before));
+        /// Begins the operation's callback, which may panic, on this thread.
+        pub(in super::super) fn follow(&self) -> Followed {
+            Followed(exchange(self.0.clone()))
         }
+    }
+
+    /// The callback of an operation runs while this lives; has what this thread followed before.
+    pub(in super::super) struct Followed(Option<Arc<Blocking>>);
+
+    impl Drop for Followed {
+        fn drop(&mut self) {
+            drop(exchange(self.0.take()));
+        }
+    }
+
+    fn exchange(followed: Option<Arc<Blocking>>) -> Option<Arc<Blocking>> {
+        FOLLOWED.try_with(|place| place.replace(followed)).unwrap_or_default()
     }
 
     /// Returns whether tokio's clock is paused. tokio has no call for this: a running clock equals
@@ -88,5 +102,22 @@ mod held {
         let before = std::time::Instant::now();
         let told = tokio::time::Instant::now().into_std();
         told < before || told > std::time::Instant::now()
+    }
+
+    /// Symptom: the clock stood still after a callback that panicked, until its thread ended.
+    #[test]
+    fn a_callback_that_panics_leaves_the_clock_as_it_was() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_time().start_paused(true).build().unwrap().block_on(async {
+            let held = Held::here();
+            assert!(held.0.is_some());
+            let callback = || {
+                let _followed = held.follow();
+                assert!(FOLLOWED.with(|followed| followed.borrow().is_some()));
+                panic!("on purpose");
+            };
+            assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(callback)).is_err());
+            assert!(FOLLOWED.with(|followed| followed.borrow().is_none()));
+        });
     }
 }

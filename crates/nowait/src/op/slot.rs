@@ -418,10 +418,8 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> 
             drop(inner);
             drop(held);
             if let Some(request) = request {
-                contained(|| match &clock {
-                    Some(clock) => clock.during(|| call(outcome, request)),
-                    None => call(outcome, request),
-                });
+                let _followed = clock.as_ref().map(Held::follow);
+                contained(|| call(outcome, request));
             }
             Leftovers { file, unwanted: None }
         }
