@@ -7,6 +7,7 @@ import io
 import os
 import random
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -469,6 +470,28 @@ def test_a_failed_write_leaves_the_cursor() -> None:
                 with pytest.raises(OSError):
                     await file.write(b"x" * 5000)
                 assert await file.tell() == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("mode", ["r+b", "r+"])
+def test_a_failed_write_is_read_back(tmp_path: Path, mode: str) -> None:
+    """A part of it was written, over what was read ahead."""
+    path = tmp_path / "file"
+    path.write_bytes(b"aaaa\nbbbb\ncccc\n")
+
+    async def main() -> None:
+        async with nowait.aio.open(path, mode) as file:
+            assert len(await file.readline()) == 5
+            soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+            try:
+                with pytest.raises(OSError):
+                    await file.write("x" * 20 if mode == "r+" else b"x" * 20)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            assert await file.tell() == 5
+            assert await file.read(6) in ("xxxxxc", b"xxxxxc")
 
     asyncio.run(main())
 

@@ -301,7 +301,12 @@ class AsyncBinaryFile(_Cursor[bytes]):
         self._check_writes()
         if isinstance(data, str):
             raise TypeError("a binary file takes bytes, not str")
-        await self._write_at(self._position, data)
+        try:
+            await self._write_at(self._position, data)
+        except Exception:
+            # Read again: a part may have been written.
+            self._go(self._position)
+            raise
         return memoryview(data).nbytes
 
     async def _all(self) -> bytes:
