@@ -271,12 +271,18 @@ impl Follower {
         }
     }
 
-    /// Makes every whole block count that is there now, for a caller that does not want to wait for
-    /// the writer's watermark.
+    /// Makes every whole block count that is in the current segment now, for a caller that does not
+    /// want to wait for the writer's watermark. Before the first [`Follower::next`] the current
+    /// segment is the one with the first record to be returned. Call it again after `next` returned
+    /// none: a follower that was behind may be in a later segment then.
     ///
     /// # Errors
     /// As [`Follower::next`].
     pub fn settle(&mut self) -> Result<()> {
+        if self.current.is_none() {
+            // Enters a segment, which is no event.
+            self.go_on()?;
+        }
         loop {
             while self.pending.len() < PENDING_MAX && self.read_block()? {}
             if self.pending.len() >= PENDING_MAX || !self.pass_proven(true)? {

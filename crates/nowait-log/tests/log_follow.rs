@@ -235,6 +235,20 @@ fn a_cut_end_is_told_and_the_records_that_took_its_numbers_follow() {
     assert_eq!(until_one(&mut follower, |event| *event == Event::Record(32)).last(), Some(&Event::Record(32)));
 }
 
+/// Symptom: before the first `next` it settled nothing, and the record was not found.
+#[test]
+fn a_follower_settles_before_its_first_record() {
+    let dir = mounts::temp_dir();
+    let path = dir.path().join("log");
+    let (log, _) = Log::open(&path, &options().maintenance(false)).wait().unwrap();
+    append(&log, 1);
+    for from in [FollowFrom::Last(10), FollowFrom::Lsn(1)] {
+        let mut follower = begin(&path, from);
+        follower.settle().unwrap();
+        assert_eq!((next(&mut follower), next(&mut follower)), (Some(Event::Record(1)), None));
+    }
+}
+
 #[test]
 fn the_last_records_are_found_without_reading_the_whole_log() {
     let dir = mounts::temp_dir();
