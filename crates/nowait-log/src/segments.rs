@@ -294,7 +294,7 @@ impl Shared {
 
     fn replace_control(&self, is_wanted: impl Fn(&State) -> bool) -> Result<()> {
         // One at a time, so that none takes the place of a newer one.
-        let _recording = os::lock(&self.recording);
+        let Some(recording) = self.recording.lock() else { return Ok(()) };
         let state = self.state();
         let (control, is_closing) = (state.to_record(), state.is_closing);
         if !is_wanted(&state) {
@@ -311,6 +311,8 @@ impl Shared {
             Ok(()) => (state.upkeep.recorded, state.upkeep.record_failed) = (control, None),
             Err(_) => state.upkeep.record_failed = Some(self.dir.instance.now()),
         }
+        drop((state, recording));
+        self.serve_calls();
         written
     }
 

@@ -18,7 +18,7 @@ mod watermark;
 mod write;
 
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, OnceLock, Weak};
+use std::sync::{OnceLock, Weak};
 use std::thread::ThreadId;
 use std::time::Instant;
 
@@ -63,7 +63,7 @@ pub(crate) struct Shared {
     /// Held while names in the directory change; locked before the state.
     pub(crate) names: Names,
     /// Held while the control file is replaced; locked after the names, and before the state.
-    pub(crate) recording: Mutex<()>,
+    pub(crate) recording: Names,
     pub(crate) calls: Calls,
     /// Wakers of threads that hold the names.
     pub(crate) wakes: Calls,
@@ -106,7 +106,7 @@ impl Shared {
             woken: Powers::default(),
             stalls: Stalls::default(),
             names: Names::default(),
-            recording: Mutex::default(),
+            recording: Names::default(),
             calls: Calls::new("nowait-log-calls"),
             wakes: Calls::new("nowait-log-wakes"),
             hooks: Hooks::new(hooks),
@@ -147,6 +147,12 @@ impl Shared {
     /// Has completions noticed that the calling thread, which is about to sleep, may hold up.
     pub(crate) fn watch_all(&self) {
         self.dir.instance.notice_by_thread();
+    }
+
+    /// True if this thread changes names or replaces the control file, and so runs no code of the
+    /// user's.
+    pub(crate) fn holds_names(&self) -> bool {
+        self.names.is_mine() || self.recording.is_mine()
     }
 
     pub(crate) fn is_forked(&self) -> bool {

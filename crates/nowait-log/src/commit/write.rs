@@ -32,7 +32,7 @@ impl Shared {
             let bytes = sealed.bytes.clone();
             (records > 0).then_some(SealedBlock { bytes, base, first_lsn, records, epoch, is_durable: false })
         };
-        self.hooks.sealed(id, handed_over, !self.names.is_mine());
+        self.hooks.sealed(id, handed_over, !self.holds_names());
         sealed
     }
 
@@ -156,7 +156,7 @@ impl Shared {
         }
         // Before wakers are called, which may not return: later blocks wait for these, in memory.
         for block in blocks.iter().filter(|_| is_durable) {
-            self.hooks.durable(block.id, || block.kept().map(Kept::handed_over), !self.names.is_mine());
+            self.hooks.durable(block.id, || block.kept().map(Kept::handed_over), !self.holds_names());
         }
         if is_durable && blocks.iter().any(InFlight::begins_segment) {
             // The control file is to name the segment.
@@ -235,7 +235,7 @@ impl Shared {
     /// Not that of callbacks: one of them may wait for what a task does when it is woken.
     pub(crate) fn wake_all(&self, wakers: impl IntoIterator<Item = Waker>) {
         let mut wakers = wakers.into_iter().peekable();
-        if wakers.peek().is_some() && self.names.is_mine() {
+        if wakers.peek().is_some() && self.holds_names() {
             self.wakes.add(wakers.map(Call::Wake));
             self.serve_calls();
         } else {
@@ -246,7 +246,7 @@ impl Shared {
     /// Has callbacks and wakers called by their threads. Where one cannot be started this thread
     /// calls them, once it does not hold the names.
     pub(crate) fn serve_calls(&self) {
-        let may_run_here = !self.names.is_mine();
+        let may_run_here = !self.holds_names();
         self.wakes.serve(may_run_here);
         self.calls.serve(may_run_here);
     }
