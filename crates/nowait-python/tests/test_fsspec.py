@@ -116,6 +116,12 @@ def test_ranges_of_a_file_without_a_size(fs: NowaitFileSystem, path: Path) -> No
         assert found == [kind[start:end], path.read_bytes()[:3], b""]
 
 
+def test_ranges_of_a_device_are_refused(fs: NowaitFileSystem) -> None:
+    with pytest.raises(OSError, match="/dev/zero"):
+        fs.cat_file("/dev/zero", 0, 5)
+    assert isinstance(fs.cat_ranges(["/dev/zero"], [0], [5])[0], OSError)
+
+
 def test_errors(fs: NowaitFileSystem, path: Path) -> None:
     missing = str(path.with_name("missing"))
     found = fs.cat_ranges([str(path), missing, str(path)], [0, 0, 5], [3, 3, 9])

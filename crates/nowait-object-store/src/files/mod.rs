@@ -71,13 +71,15 @@ pub(crate) struct Stat {
     inode: u64,
     /// Size as `stat(2)` reports it. Files in /proc report zero, whatever they contain.
     reported_size: u64,
+    /// Not a device, which has no end.
+    is_regular: bool,
 }
 
 impl Stat {
     fn of(metadata: &Metadata) -> Stat {
         // Never an error on Linux.
         let modified = metadata.modified().unwrap_or(UNIX_EPOCH);
-        Stat { size: metadata.len(), modified, inode: metadata.ino(), reported_size: metadata.len() }
+        Stat { size: metadata.len(), modified, inode: metadata.ino(), reported_size: metadata.len(), is_regular: metadata.is_file() }
     }
 
     /// The ETag of `LocalFileSystem`, without quotes: inode, time in microseconds, and size.

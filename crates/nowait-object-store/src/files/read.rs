@@ -25,7 +25,7 @@ impl Files {
     pub(crate) async fn open_object(&self, path: &Path, head: bool) -> Result<(File, Stat)> {
         let file = self.open(path, self.options.direct && !head).await?;
         let mut stat = Stat::of(&file.metadata().await?);
-        if stat.size == 0 && !head {
+        if stat.size == 0 && stat.is_regular && !head {
             stat.size = bytes_held(&file).await?;
         }
         Ok((file, stat))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from collections import deque
 from operator import sub
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -36,6 +37,14 @@ __all__ = ["LocalFileSystem", "NowaitFileSystem"]
 _FILES_MAX = 128
 
 
+def _unsized(file: File) -> bytes:
+    """Contents of a file that reports a size of zero: nothing, or those of a file in /proc."""
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        # A device has no end.
+        raise OSError(errno.EINVAL, "a range of a special file; open it and read", file.name)
+    return file.raw().readall()
+
+
 # The name is what arrow looks at: files of a `LocalFileSystem` it reads by itself, in parallel. Those of
 # any other it reads through Python, one piece after the other.
 class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
@@ -53,9 +62,10 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
         """Reads a file, or bytes from `start` up to `end`; negative ones count from its end."""
         with File(self._strip_protocol(path)) as file:
             size = file.size()
-            # Files in /proc may report a size of zero whatever they contain.
-            if size == 0 or (start is None and end is None):
-                return file.raw().readall()[start:end]
+            if start is None and end is None:
+                return file.raw().readall()
+            if size == 0:
+                return _unsized(file)[start:end]
             offsets, lengths = _ranges(size, [start], [end])
             return file.read_at(offsets[0], lengths[0])
 
@@ -113,8 +123,7 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
                     files.append(file)
                     size = file.size()
                     if size == 0:
-                        # As in `cat_file`.
-                        contents = file.raw().readall()
+                        contents = _unsized(file)
                         for index in indices:
                             results[index] = contents[starts[index] : ends[index]]
                     else:
