@@ -7,12 +7,15 @@ use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
 
-use copying::mounts::{Kind, Mount};
+use copying::mounts::{Kind, Mount, or_skip};
 use copying::{
-    COPIED, Nobody, SOME_NOT, assert_same, can_check, child, directory, eventually, expect, names, noise, nowait_copy,
-    said,
+    COPIED, Ends, Nobody, SOME_NOT, assert_same, become_another_user_of_roots_group, can_check, child, directory,
+    eventually, expect, names, noise, nowait_copy, said,
 };
+use rustix::fs::{OFlags, openat};
 
 /// The list gives user 1000 the right to read, and the owner's group none. The mode has the list's mask
 /// in the group's place: `rw-r-----`.
@@ -20,6 +23,14 @@ const LIST: &str = "u::rw-,u:1000:r--,g::---,m::r--,o::---";
 
 fn set_list(path: &Path, list: &str) {
     expect(0, Command::new("setfacl").args(["-m", list]).arg(path));
+}
+
+/// Returns the list as it is stored.
+fn access_list(path: &Path) -> Vec<u8> {
+    let mut list = vec![0; 1024];
+    let length = rustix::fs::getxattr(path, "system.posix_acl_access", &mut list).unwrap();
+    list.truncate(length);
+    list
 }
 
 fn mode(path: &Path) -> u32 {
@@ -131,7 +142,7 @@ fn a_list_that_is_lost_leaves_nobody_more_rights() {
     // ramfs has no lists.
     let mounted = Command::new("mount").args(["-t", "ramfs", "none"]).arg(&point).output().unwrap();
     let mounted = if mounted.status.success() { Ok(()) } else { Err(said(&mounted)) };
-    if copying::mounts::or_skip("ramfs", mounted).is_none() {
+    if or_skip("ramfs", mounted).is_none() {
         return;
     }
     let source = mount.path().join("source");
@@ -151,6 +162,60 @@ fn a_list_that_is_lost_leaves_nobody_more_rights() {
     expect(0, Command::new("umount").arg(&point));
     assert_eq!(output.status.code(), Some(SOME_NOT), "{}", said(&output));
     assert_eq!(modes, lists.map(|(.., expected)| expected), "{}", said(&output));
+}
+
+/// Symptom: on btrfs and tmpfs another user could open a file, or a directory, that its ACL denies
+/// them, while the ACL was set: these file systems set the mode before they store the ACL.
+#[test]
+fn a_user_whom_an_acl_denies_cannot_open_a_copy_while_the_acl_is_set() {
+    const COPIES: usize = 40;
+    let is_root = if child::is_root() { Ok(()) } else { Err("becoming another user needs root".to_owned()) };
+    if or_skip("another user", is_root).is_none() {
+        return;
+    }
+    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Tmpfs, Kind::Overlay] {
+        let Some(mount) = Mount::or_skip(kind) else { continue };
+        let path = |name: &str| mount.path().join(name);
+        fs::create_dir(path("directory")).unwrap();
+        fs::write(path("file"), "secret").unwrap();
+        for source in ["directory", "file"] {
+            let list = if source == "file" {
+                "u::rw-,u:65534:---,g::r--,m::r--,o::r--"
+            } else {
+                "u::rwx,u:65534:---,g::r-x,m::r-x,o::r-x"
+            };
+            expect(0, Command::new("setfacl").args(["--set", list]).arg(path(source)));
+            let copy = || expect(COPIED, nowait_copy().args(["--resume", "-T"]).args([path(source), path("target")]));
+            let remove_list = || rustix::fs::removexattr(path("target"), "system.posix_acl_access").unwrap();
+            let set_mode = |mode| fs::set_permissions(path("target"), fs::Permissions::from_mode(mode)).unwrap();
+            copy();
+            let root = File::open(mount.path()).unwrap();
+            let (opened, has_ended) = (AtomicU64::new(0), AtomicBool::new(false));
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    become_another_user_of_roots_group();
+                    while !has_ended.load(Relaxed) {
+                        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+                        let is_open = openat(&root, "target", flags, rustix::fs::Mode::empty()).is_ok();
+                        opened.fetch_add(u64::from(is_open), Relaxed);
+                    }
+                });
+                let _ends = Ends(&has_ended);
+                for _ in 0..COPIES {
+                    // The name and the contents stay: only owner, mode and ACL are copied again.
+                    set_mode(0o700);
+                    remove_list();
+                    copy();
+                    assert_eq!(access_list(&path(source)), access_list(&path("target")), "{kind:?}, {source}");
+                }
+                assert_eq!(opened.load(Relaxed), 0, "{kind:?}: another user opened the {source}");
+                remove_list();
+                set_mode(0o755);
+                eventually("the other user opens what all may open", || (opened.load(Relaxed) > 0).then_some(()));
+            });
+            _ = (fs::remove_dir(path("target")), fs::remove_file(path("target")));
+        }
+    }
 }
 
 /// Symptom: a FIFO or a device in a directory whose new entries inherit a list kept that list.

@@ -24,12 +24,11 @@ use std::time::{Duration, Instant};
 use copying::mounts::{Kind, Mount, or_skip};
 use copying::rng::Rng;
 use copying::{
-    COPIED, INTERRUPTED, NOBODY, assert_same_across, can_check, child, count_from, expect, names, noise, nowait_copy,
-    said, torture, words_as_command,
+    COPIED, Ends, INTERRUPTED, assert_same_across, become_another_user_of_roots_group, can_check, child, count_from,
+    expect, names, noise, nowait_copy, said, torture, words_as_command,
 };
 use rustix::fs::{Dir, Mode, OFlags, openat};
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::thread::{Gid, Uid};
 
 const SECONDS: usize = 60;
 /// Copies of a round that are ended before their time, at most.
@@ -89,12 +88,7 @@ struct Spied {
 
 /// Reads all that it can below these directories, as another user of root's group.
 fn spy(roots: &[&File], spied: &Spied) {
-    // Of this thread alone.
-    rustix::thread::set_thread_groups(&[]).unwrap();
-    let root = Some(Gid::ROOT);
-    rustix::thread::set_thread_res_gid(root, root, root).unwrap();
-    let nobody = Some(Uid::from_raw(NOBODY));
-    rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+    become_another_user_of_roots_group();
     while !spied.has_ended.load(Relaxed) {
         for root in roots {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -267,13 +261,4 @@ fn copies_are_whole_and_private_however_often_they_are_ended() {
     let (tries, public) = (spied.tries.load(Relaxed), spied.public.load(Relaxed));
     assert!(public > 0, "who spied could read nothing at all, in {tries} tries");
     eprintln!("{rounds} rounds; another user tried {tries} times, and read the public file {public} times");
-}
-
-/// Ends the thread that spies, also where a round fails.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
 }

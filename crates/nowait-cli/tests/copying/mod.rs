@@ -22,6 +22,7 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
@@ -235,6 +236,24 @@ impl Nobody {
             Err(_) => command.args([self.dir.path().join("nowait").as_os_str(), OsStr::new("copy")]),
         };
         command
+    }
+}
+
+/// Makes this thread another user's, with root's group. The process's other threads stay as they are.
+pub(crate) fn become_another_user_of_roots_group() {
+    use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+    set_thread_groups(&[]).unwrap();
+    set_thread_res_gid(Some(Gid::ROOT), Some(Gid::ROOT), Some(Gid::ROOT)).unwrap();
+    let user = Some(Uid::from_raw(NOBODY));
+    set_thread_res_uid(user, user, user).unwrap();
+}
+
+/// Sets a flag when it is dropped, so that a thread's loop ends also when an assertion fails.
+pub(crate) struct Ends<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
     }
 }
 

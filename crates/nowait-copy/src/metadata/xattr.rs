@@ -17,6 +17,16 @@ const DEFAULT_ACL: &CStr = c"system.posix_acl_default";
 /// Longest list of names, and longest value, that the kernel has.
 const LONGEST: usize = 64 << 10;
 
+/// Format of a stored ACL (`linux/posix_acl_xattr.h`): a version, then entries of tag, rights and
+/// user or group.
+const ACL_VERSION: [u8; 4] = 2_u32.to_le_bytes();
+const ENTRY_BYTES: usize = 8;
+const USER: u16 = 0x02;
+const GROUP_OWNER: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHERS: u16 = 0x20;
+
 thread_local! {
     /// List of names, and a value.
     static BUFFERS: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
@@ -181,7 +191,11 @@ fn copy_named(source: Node<'_>, target: Node<'_>, path: &Path, mut names: &[u8],
         }
         let mut rights = OWNER_RIGHTS;
         let done = source.get(name, value).and_then(|length| {
-            target.set(name, &value[..length]).inspect_err(|_| rights = rights_of_all(&value[..length]))
+            let value = &value[..length];
+            if name != ACCESS_ACL {
+                return target.set(name, value);
+            }
+            set_access_acl(target, value).inspect_err(|_| rights = rights_of_all(value))
         });
         match done {
             Ok(()) => {
@@ -251,23 +265,37 @@ pub(super) fn rights(file: BorrowedFd<'_>) -> u32 {
     }
 }
 
-/// Returns the mode bits that remain safe without this ACL (`linux/posix_acl_xattr.h`): those bits
-/// of group and others that each user and group named in the ACL has, too.
+/// Sets an access ACL in two steps, since the call also sets the mode and need not do both at once:
+/// btrfs and tmpfs set the mode first. A user whom only the ACL denies could open the file before
+/// the ACL is stored. The first step stores the entries with a mask that denies all of them, and a
+/// mode for the owner only. The second step may set the mode first: the entries are in force.
+fn set_access_acl(target: Node<'_>, acl: &[u8]) -> Result<(), Errno> {
+    if let Some(closed) = for_owner_only(acl) {
+        target.set(ACCESS_ACL, &closed)?;
+    }
+    target.set(ACCESS_ACL, acl)
+}
+
+/// Returns the ACL with no rights in its mask and for others. None without a mask: such an ACL names
+/// no users or groups, and is the same as a mode.
+fn for_owner_only(acl: &[u8]) -> Option<Vec<u8>> {
+    entries(acl)?.find(|(tag, _)| *tag == MASK)?;
+    let mut closed = acl.to_vec();
+    for entry in closed[ACL_VERSION.len()..].chunks_exact_mut(ENTRY_BYTES) {
+        if [MASK, OTHERS].contains(&u16::from_le_bytes([entry[0], entry[1]])) {
+            entry[2..4].fill(0);
+        }
+    }
+    Some(closed)
+}
+
+/// Returns the mode bits that remain safe without this ACL: those bits of group and others that
+/// each user and group named in the ACL has, too.
 fn rights_of_all(acl: &[u8]) -> u32 {
-    const VERSION: [u8; 4] = 2_u32.to_le_bytes();
-    const ENTRY_BYTES: usize = 8;
-    const USER: u16 = 0x02;
-    const GROUP_OWNER: u16 = 0x04;
-    const GROUP: u16 = 0x08;
-    const MASK: u16 = 0x10;
-    const OTHERS: u16 = 0x20;
-    let Some(entries) = acl.strip_prefix(&VERSION).filter(|entries| entries.len() % ENTRY_BYTES == 0) else {
-        return OWNER_RIGHTS;
-    };
+    let Some(entries) = entries(acl) else { return OWNER_RIGHTS };
     let (mut group, mut others, mut named) = (0o7, 0, 0o7);
-    for entry in entries.chunks_exact(ENTRY_BYTES) {
-        let rights = u32::from(u16::from_le_bytes([entry[2], entry[3]])) & 0o7;
-        match u16::from_le_bytes([entry[0], entry[1]]) {
+    for (tag, rights) in entries {
+        match tag {
             USER | GROUP => named &= rights,
             GROUP_OWNER | MASK => group &= rights,
             OTHERS => others = rights,
@@ -275,6 +303,13 @@ fn rights_of_all(acl: &[u8]) -> u32 {
         }
     }
     OWNER_RIGHTS | (group & named) << 3 | others & named
+}
+
+/// Returns tag and rights of each entry of a stored ACL; none if its format is unknown.
+fn entries(acl: &[u8]) -> Option<impl Iterator<Item = (u16, u32)>> {
+    let entries = acl.strip_prefix(&ACL_VERSION).filter(|entries| entries.len() % ENTRY_BYTES == 0)?;
+    let word = |entry: &[u8], at: usize| u16::from_le_bytes([entry[at], entry[at + 1]]);
+    Some(entries.chunks_exact(ENTRY_BYTES).map(move |entry| (word(entry, 0), u32::from(word(entry, 2)) & 0o7)))
 }
 
 #[cfg(test)]
@@ -289,6 +324,17 @@ mod tests {
             bytes.extend(u32::MAX.to_le_bytes());
         }
         bytes
+    }
+
+    #[test]
+    fn an_acl_is_first_stored_with_rights_for_the_owner_only() {
+        let full = [(1, 6), (2, 0), (2, 6), (4, 4), (8, 5), (0x10, 6), (0x20, 4)];
+        let closed = [(1, 6), (2, 0), (2, 6), (4, 4), (8, 5), (0x10, 0), (0x20, 0)];
+        assert_eq!(for_owner_only(&acl(&full)), Some(acl(&closed)));
+        assert_eq!(for_owner_only(&acl(&[(1, 6), (4, 4), (0x20, 4)])), None, "the same as mode 644");
+        for broken in [&[][..], &[2, 0, 0, 0, 1], &[3, 0, 0, 0]] {
+            assert_eq!(for_owner_only(broken), None, "{broken:?}");
+        }
     }
 
     #[test]
