@@ -2,6 +2,7 @@
 #![cfg(feature = "object-store-0-14")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -127,4 +128,23 @@ fn an_object_is_synced_before_its_new_name_and_the_directory_after() {
         assert!(lines.any(|line| line.contains("rename") && line.contains(new)), "no rename to {new}: {trace}");
         assert!(lines.any(|line| is_synced(line, &[&parent])), "no sync of the directory of {new}: {trace}");
     }
+}
+
+#[test]
+#[ignore = "for `a_copy_is_its_owners_only_until_it_is_complete`"]
+fn copies_bytes() {
+    // A copy of a link is one of bytes, where it is no clone.
+    let copied = async { store(Options::new()).copy(&Location::from("link"), &Location::from("copy")).await };
+    nowait::block_on(copied).unwrap();
+}
+
+/// Symptom: the copy of an object with mode 600 had mode 644 until its contents were complete.
+#[test]
+fn a_copy_is_its_owners_only_until_it_is_complete() {
+    let dir = directory();
+    fs::set_permissions(dir.path().join("object"), fs::Permissions::from_mode(0o640)).unwrap();
+    let Some(trace) = traced("copies_bytes", dir.path(), &["-e", "trace=open,openat"]) else { return };
+    let created: Vec<_> = trace.lines().filter(|line| line.contains("/copy#") && line.contains("O_EXCL")).collect();
+    assert!(!created.is_empty() && created.iter().all(|line| line.contains("0600")), "{trace}");
+    assert_eq!(fs::metadata(dir.path().join("copy")).unwrap().permissions().mode() & 0o7777, 0o640);
 }

@@ -13,6 +13,12 @@ use rustix::fs::{OFlags, ioctl_ficlone};
 use super::stage::Staged;
 use super::{Files, Stat, Upload, failed, is_a_directory, stage};
 
+/// Mode of a new object, less the umask.
+const MODE: u32 = 0o666;
+/// Mode of a copy until its contents are complete and it gets the object's mode. With a wider one,
+/// users who may not read the object could read the copy.
+const COPY_MODE: u32 = 0o600;
+
 impl Files {
     /// Writes an object under a staged name, and gives it its own in one step. Dropped half-way, it
     /// is done or not.
@@ -28,7 +34,7 @@ impl Files {
         }
         let files = self.clone();
         let put = move |path: &Path| {
-            let (file, staged) = files.create_staged(path)?;
+            let (file, staged) = files.create_staged(path, MODE)?;
             match files.write(file, &parts, path) {
                 Ok(stat) => staged.publish(path, replace, files.options.durable).map(|()| stat),
                 Err(error) => {
@@ -55,9 +61,11 @@ impl Files {
         self.blocking(ErrorOp::Copy, from, copy).await
     }
 
-    /// Makes a new file that is to become the object at `path`. Blocks.
-    fn create_staged(&self, path: &Path) -> Result<(fs::File, Staged)> {
-        let create = |staged: &Path| fs::File::create_new(staged).map_err(failed(ErrorOp::Write, path));
+    /// Makes a new file that is to become the object at `path`, with this mode less the umask. Blocks.
+    fn create_staged(&self, path: &Path, mode: u32) -> Result<(fs::File, Staged)> {
+        let mut options = fs::File::options();
+        options.write(true).create_new(true).mode(mode);
+        let create = |staged: &Path| options.open(staged).map_err(failed(ErrorOp::Write, path));
         Staged::create(self.nowait(), path, self.options.durable, create)
     }
 
@@ -88,7 +96,7 @@ impl Files {
             self.finish(file, to)
         };
         if self.may_clone(metadata.dev()) {
-            let (file, staged) = self.create_staged(to)?;
+            let (file, staged) = self.create_staged(to, COPY_MODE)?;
             let cloned = ioctl_ficlone(&file, &source).map_err(|errno| failed(errno.into()));
             match cloned.and_then(|()| finish(file)) {
                 Ok(()) => return Ok(staged),
@@ -107,7 +115,7 @@ impl Files {
                 return Ok(staged);
             }
         }
-        let (mut file, staged) = self.create_staged(to)?;
+        let (mut file, staged) = self.create_staged(to, COPY_MODE)?;
         match io::copy(&mut source, &mut file).map_err(&failed).and_then(|_| finish(file)) {
             Ok(()) => Ok(staged),
             Err(error) => {
