@@ -260,11 +260,25 @@ fn copy_by_kernel(from: &File, to: &File, end: u64) -> u64 {
 
 #[cfg(all(test, not(nowait_log_loom)))]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
     use nowait::sim::Sim;
     use nowait::{Engine, Nowait};
 
+    use crate::dir::LogDir;
     use crate::pin::ReaderPin;
     use crate::{Log, Options, SyncPolicy};
+
+    /// Symptom: the copy of a segment with mode 600 could be opened by other users until its mode
+    /// was set, and read through that descriptor afterwards.
+    #[test]
+    fn a_segment_is_created_for_its_owner_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let to = LogDir::open_dir(Nowait::shared(), dir.path()).unwrap();
+        let copy = to.create(1).unwrap();
+        assert_eq!(fs::metadata(copy.path()).unwrap().permissions().mode() & 0o7777, 0o600);
+    }
 
     /// Tests the pin that `Log::backup` holds.
     #[test]

@@ -151,9 +151,10 @@ impl LogDir {
         self.dir.open_file(options, name)
     }
 
-    /// Creates the file of a new segment.
+    /// Creates the file of a new segment, for its owner only: the caller sets the mode. A user who
+    /// opened it with a wider mode could read all that is written later.
     pub(crate) fn create(&self, number: u64) -> Result<File> {
-        self.open_file(OpenOptions::new().write(true).create_new(true), &segment_name(number))
+        self.open_file(OpenOptions::new().write(true).create_new(true).mode(0o600), &segment_name(number))
     }
 
     pub(crate) fn open_control(&self) -> Result<File> {
