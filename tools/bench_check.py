@@ -70,7 +70,7 @@ COUNTED = {
 }
 
 # Case, floor, arguments. Rounds of 0.3 s, as `nowait bench` has them without --quick. Files are as
-# large as a round's cold reads need: the table also reads the whole file.
+# large as a round's cold reads need.
 SPEEDS = [
     ("cached threads=1", "pread", ["cached", "--size", "64M"]),
     ("reads depth=1", "pread", ["reads", "--depths", "1", "--size", "64M"]),

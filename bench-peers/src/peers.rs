@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nowait_bench::table::{Table, cached, gather, log, reading::Readers, reads, whole, writes};
+use nowait_bench::table::{Table, cached, gather, log, reading::Readers, reads, writes};
 use nowait_bench::ways::{self, LogWay, ReadWay, Way, WriteWay};
 
 use crate::compio::Compio;
@@ -126,7 +126,6 @@ pub fn tables(direct: bool, wanted: impl Fn(&str) -> bool) -> Vec<&'static dyn T
     };
     vec![
         Box::leak(Box::new(reads::Reads(of(readers())))),
-        Box::leak(Box::new(whole::Whole(of(readers())))),
         Box::leak(Box::new(cached::Cached(of(readers())))),
         Box::leak(Box::new(gather::Gather(of(gatherers())))),
         Box::leak(Box::new(writes::Writes { ways: leak(writers(), &wanted) })),

@@ -68,7 +68,7 @@ fn gatherers() -> impl Iterator<Item = &'static dyn ReadWay> {
 fn reads_and_gathers_are_right_up_to_the_short_block_at_the_end() {
     let file = file(4 * SMALLEST + 1234);
     // Depths, and the states of cached blocks; batches, cold and cached.
-    for (name, cases) in [("reads", 3), ("whole", 1), ("cached", 3), ("gather", 6)] {
+    for (name, cases) in [("reads", 3), ("cached", 3), ("gather", 6)] {
         let table = table(name, false, 4);
         let options = Options { depths: vec![1, 16, 300], ..options() };
         let (result, report) = measure(table, &options, Some(&file), on_disk());

@@ -7,10 +7,9 @@
 //! * [`sys`]: the few system calls that need `unsafe`: mappings, page-cache residency, CPU usage,
 //!   kernel workers, processes that disturb.
 //! * [`machine`]: [`environment`](machine::environment) (kernel, file system, device, limits),
-//!   [`dirty_limit`](machine::dirty_limit), [`memory_limit`](machine::memory_limit) (a cgroup of
-//!   our own), [`testfile`](machine::testfile) (made cold, warm or half-cached, *verified*),
-//!   [`tree`](machine::tree) (many small files), [`mounts`](machine::mounts) (file systems of our
-//!   own), [`neighbour`](machine::neighbour) (other programs that disturb).
+//!   [`dirty_limit`](machine::dirty_limit), [`testfile`](machine::testfile) (made cold, warm or
+//!   half-cached, *verified*), [`tree`](machine::tree) (many small files),
+//!   [`neighbour`](machine::neighbour) (other programs that disturb).
 //! * [`measure`]: [`options`](measure::options) (what was asked for), [`pace`](measure::pace) (when
 //!   operations start, at a rate or by chance), [`work`](measure::work) (what a way is asked to do, as plain data),
 //!   [`meter`](measure::meter) (one round on the clock), [`mixed`](measure::mixed) (tasks that

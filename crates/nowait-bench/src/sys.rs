@@ -53,17 +53,6 @@ pub struct Mapping {
     len: usize,
 }
 
-/// Advice for a range of a mapping.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MapAdvice {
-    /// No readahead.
-    Random,
-    /// Starts reading. No more than `read_ahead_kb` of one range.
-    WillNeed,
-    /// Waits until all pages are there and can be touched without a fault (Linux 5.14).
-    PopulateRead,
-}
-
 // SAFETY: the memory belongs to no thread, and through this type it is only read.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
@@ -71,18 +60,8 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     pub fn new(file: &File, len: u64) -> io::Result<Self> {
-        Self::with(file, len, 0)
-    }
-
-    /// With all pages there, as far as the kernel could (MAP_POPULATE): how far that is, it does
-    /// not say.
-    pub fn populated(file: &File, len: u64) -> io::Result<Self> {
-        Self::with(file, len, libc::MAP_POPULATE)
-    }
-
-    fn with(file: &File, len: u64, flags: libc::c_int) -> io::Result<Self> {
         let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        let (read, flags, descriptor) = (libc::PROT_READ, libc::MAP_SHARED | flags, file.as_raw_fd());
+        let (read, flags, descriptor) = (libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd());
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let address = unsafe { libc::mmap(ptr::null_mut(), len, read, flags, descriptor, 0) };
         if address == libc::MAP_FAILED {
@@ -91,28 +70,15 @@ impl Mapping {
         Ok(Self { address: address.cast(), len })
     }
 
-    /// From the page that holds `range`'s start on.
-    pub fn advise(&self, range: Range<u64>, advice: MapAdvice) -> io::Result<()> {
+    /// Waits until all pages of `range` are there and can be read without a fault (Linux 5.14).
+    pub fn populate(&self, range: Range<u64>) -> io::Result<()> {
         self.require(&range);
-        let advice = match advice {
-            MapAdvice::Random => libc::MADV_RANDOM,
-            MapAdvice::WillNeed => libc::MADV_WILLNEED,
-            MapAdvice::PopulateRead => libc::MADV_POPULATE_READ,
-        };
         let start = range.start / PAGE * PAGE;
-        // SAFETY: the range is within the mapping, page-aligned at its start, and none of this
-        // advice changes what memory holds.
-        let status =
-            unsafe { libc::madvise(self.address.add(start as usize).cast(), (range.end - start) as usize, advice) };
+        let (at, len) = (self.address.wrapping_add(start as usize), (range.end - start) as usize);
+        // SAFETY: the range is within the mapping, page-aligned at its start, and this advice does
+        // not change what memory holds.
+        let status = unsafe { libc::madvise(at.cast(), len, libc::MADV_POPULATE_READ) };
         if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    }
-
-    /// Reads one byte.
-    #[inline]
-    pub fn touch(&self, offset: u64) -> u8 {
-        assert!(offset < self.len as u64, "{offset} is not mapped");
-        // SAFETY: it lies within the mapping; volatile, because another process may write to it.
-        unsafe { self.address.add(offset as usize).read_volatile() }
     }
 
     pub fn copy(&self, offset: u64, to: &mut [u8]) {
@@ -134,13 +100,6 @@ impl Drop for Mapping {
         // more.
         unsafe { libc::munmap(self.address.cast(), self.len) };
     }
-}
-
-/// All of a file, as `nowait` maps it.
-pub(crate) fn map_with_nowait(file: &nowait::File) -> nowait::Result<nowait::map::Map> {
-    // SAFETY: the bench's own file has no name and is not written to any more; of one that the user
-    // names (`--file`) that is what the user is told to see to.
-    unsafe { nowait::map::Map::new(file, ..) }
 }
 
 /// State of a file's bytes on the disk.
@@ -372,12 +331,6 @@ pub fn read_bytes(process: impl fmt::Display) -> Option<u64> {
     counted(process, "read_bytes: ")
 }
 
-/// As [`read_bytes`], for what it has had written; through the page cache, from when a page
-/// became dirty.
-pub fn written_bytes(process: impl fmt::Display) -> Option<u64> {
-    counted(process, "write_bytes: ")
-}
-
 fn counted(process: impl fmt::Display, field: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/io")).ok()?;
     text.lines().find_map(|line| line.strip_prefix(field))?.trim().parse().ok()
@@ -428,12 +381,6 @@ impl Usage {
             switches: self.switches - earlier.switches,
         }
     }
-}
-
-/// Number of this thread's page faults, with and without reading from a disk.
-pub fn faults_of_this_thread() -> u64 {
-    let usage = usage_of(libc::RUSAGE_THREAD);
-    (usage.ru_minflt + usage.ru_majflt) as u64
 }
 
 fn usage_of(who: libc::c_int) -> libc::rusage {
@@ -582,9 +529,7 @@ mod tests {
         let file = testfile_of(LEN);
         let before = peak_memory().unwrap();
         let map = Mapping::new(&file, LEN).unwrap();
-        for offset in (0..LEN).step_by(PAGE as usize) {
-            map.touch(offset);
-        }
+        (0..LEN).step_by(PAGE as usize).for_each(|offset| map.copy(offset, &mut [0]));
         drop(map);
         let peak = peak_memory().unwrap();
         assert!(peak >= before + LEN / 4 * 3, "{before} {peak}");
@@ -615,38 +560,16 @@ mod tests {
         let mut expected = vec![0; 3 * PAGE as usize + 5];
         file.read_exact_at(&mut expected, 0).unwrap();
         let len = expected.len() as u64;
-        for map in [Mapping::new(&file, len).unwrap(), Mapping::populated(&file, len).unwrap()] {
-            map.advise(PAGE + 1..len, MapAdvice::WillNeed).unwrap();
-            let mut found = vec![0; expected.len() - 7];
-            map.copy(7, &mut found);
-            assert_eq!(found, expected[7..]);
-            assert_eq!(map.touch(len - 1), expected[expected.len() - 1]);
-            assert!(std::panic::catch_unwind(|| map.touch(len)).is_err());
-            assert!(std::panic::catch_unwind(|| map.copy(len - 1, &mut [0; 2])).is_err());
+        let map = Mapping::new(&file, len).unwrap();
+        if let Err(error) = map.populate(PAGE + 1..len) {
+            eprintln!("skipped: madvise(MADV_POPULATE_READ): {error}");
         }
+        let mut found = vec![0; expected.len() - 7];
+        map.copy(7, &mut found);
+        assert_eq!(found, expected[7..]);
+        assert!(std::panic::catch_unwind(|| map.copy(len - 1, &mut [0; 2])).is_err());
+        assert!(std::panic::catch_unwind(|| map.populate(0..len + 1)).is_err());
         assert!(Mapping::new(&file, 0).is_err());
-    }
-
-    #[test]
-    fn pages_that_were_populated_are_touched_without_a_fault() {
-        let file = File::open("/proc/self/exe").unwrap();
-        let len = 64 * PAGE;
-        let faults = |map: &Mapping| {
-            let before = faults_of_this_thread();
-            for offset in (0..len).step_by(PAGE as usize) {
-                map.touch(offset);
-            }
-            faults_of_this_thread() - before
-        };
-        let map = Mapping::new(&file, len).unwrap();
-        assert!(faults(&map) > 0);
-        assert_eq!(faults(&map), 0);
-        assert_eq!(faults(&Mapping::populated(&file, len).unwrap()), 0);
-        let map = Mapping::new(&file, len).unwrap();
-        match map.advise(0..len, MapAdvice::PopulateRead) {
-            Ok(()) => assert_eq!(faults(&map), 0),
-            Err(error) => eprintln!("skipped: madvise(MADV_POPULATE_READ): {error}"),
-        }
     }
 
     #[test]

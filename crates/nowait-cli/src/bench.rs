@@ -27,7 +27,6 @@ use crate::show::{self, Colour};
 
 const MEMORY_LIMIT: u64 = 128 << 20;
 const MEMORY_LIMIT_MIN: u64 = 16 << 20;
-const TOUR_BLOCKS: [usize; 2] = [16 << 10, 1 << 20];
 
 pub(crate) fn run(options: &cli::Bench) -> Result<()> {
     let tour = tour(options);
@@ -150,12 +149,6 @@ fn tour(options: &cli::Bench) -> Option<cli::Bench> {
     let toured = table::to_ask_for().filter(|table| table.toured());
     tour.tables = toured.map(|table| table.name().to_owned()).collect();
     tour.quick = true;
-    if tour.streams.is_empty() {
-        tour.streams = vec![cli::StreamName::Read];
-    }
-    if tour.blocks.is_empty() {
-        tour.blocks = TOUR_BLOCKS.into();
-    }
     Some(tour)
 }
 

@@ -41,7 +41,7 @@ fn json(path: &Path) -> Value {
 #[test]
 fn fio_takes_the_jobs_and_its_figures_stand_beside_ours() {
     let dir = directory();
-    let common = ["reads", "cached", "writes", "dd", "--quick", "--size", "2M", "--depths", "1,4", "--blocks", "64K"];
+    let common = ["reads", "cached", "writes", "--quick", "--size", "2M", "--depths", "1,4"];
     good(bench(dir.path(), &[&common[..], &["--emit-fio", "all.fio"]].concat()));
     if fio(dir.path(), &["--parse-only", "all.fio"]).is_none() {
         return;

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 /// One that hangs is killed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A report with every table, and what is awkward to show.
+/// A report with tables of today and of earlier versions, and what is awkward to show.
 fn made() -> serde_json::Value {
     let tables = [
         ("reads", &["depth=1", "depth=4", "depth=32"][..]),

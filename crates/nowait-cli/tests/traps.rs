@@ -84,7 +84,7 @@ fn a_device_that_reads_far_ahead_is_noted_for_who_reads_in_order() {
         // btrfs has a readahead of its own.
         let mount = r#"truncate -s 64M "$dir/image" && mkfs.ext4 -q "$dir/image" && mkdir "$dir/mounted" &&
             mount -o loop "$dir/image" "$dir/mounted" || exit 77"#;
-        let bench = r#""$nowait" bench dd --quick --rounds 1 --streams read --blocks 128K --depths 1 --ways pread-buffered --size 4M \
+        let bench = r#""$nowait" bench scan --quick --rounds 1 --blocks 128K --depths 1 --ways pread --size 4M \
             --dir "$dir/mounted" --json -"#;
         let Some(notes) = noted(dir.path(), &format!("{mount}\n {set} || exit 77\n {bench}")) else { return };
         assert_eq!(has(&notes, "read-ahead"), far, "{sectors}: {notes:?}");

@@ -4,8 +4,6 @@
 pub mod dirty_limit;
 pub mod environment;
 pub mod load;
-pub mod memory_limit;
-pub mod mounts;
 pub mod neighbour;
 pub mod original;
 pub mod testfile;

@@ -480,6 +480,15 @@ fn pause(attempt: u32) {
     thread::sleep(Duration::from_millis(10 << attempt));
 }
 
+/// Returns whether the file system takes `O_DIRECT`.
+pub fn allows_direct(path: &Path) -> io::Result<bool> {
+    match OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -520,5 +529,11 @@ mod tests {
         for path in ["/nonexistent", "/tmp", "/dev/null", "/etc/hostname"] {
             assert_eq!(TestFile::existing(Path::new(path)).unwrap_err().kind(), ErrorKind::BadFile, "{path}");
         }
+    }
+
+    #[test]
+    fn a_file_system_without_direct_access_is_told_from_a_file_that_is_not_there() {
+        assert!(!allows_direct(Path::new("/proc/self/status")).unwrap());
+        assert!(allows_direct(Path::new("/nonexistent")).is_err());
     }
 }

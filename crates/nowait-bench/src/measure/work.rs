@@ -253,7 +253,7 @@ impl Template {
 }
 
 /// Writes of one block each, `depth` of them in flight at any time, until there are `blocks`: from
-/// the start of an empty file on, or over what is there.
+/// the start of an empty file on.
 #[derive(Clone, Copy)]
 pub struct Writes<'a> {
     /// Open for writing. Shared, for tasks that outlive a borrow.
@@ -263,8 +263,6 @@ pub struct Writes<'a> {
     pub block: usize,
     pub depth: usize,
     pub blocks: u64,
-    /// Which block of the file each write is for; without it, one after the other.
-    pub order: Option<&'a [u64]>,
     pub contents: Contents,
     pub cancel: &'a AtomicBool,
 }
@@ -276,8 +274,7 @@ impl Writes<'_> {
         if index >= self.blocks || self.cancel.load(Ordering::Relaxed) {
             return None;
         }
-        let number = self.order.map_or(index, |order| order[index as usize]);
-        Some(number * self.block as u64)
+        Some(index * self.block as u64)
     }
 
     /// All offsets in turn, until the user wants to stop.
@@ -291,107 +288,6 @@ impl Writes<'_> {
         self.contents.prepare(&mut block, self.block);
         vec![block; self.depth]
     }
-}
-
-/// A file from its start to its end, in blocks of which `depth` are in flight at any time.
-#[derive(Clone, Copy)]
-pub struct Stream<'a> {
-    pub route: Route<'a>,
-    pub size: u64,
-    pub block: usize,
-    pub depth: usize,
-    pub cancel: &'a AtomicBool,
-}
-
-/// Source and destination. A way opens the paths itself, directly or not. What is written to is
-/// empty before; when the clock stops it has the stream's size and is synced.
-#[derive(Clone, Copy)]
-pub enum Route<'a> {
-    Read { from: &'a Path },
-    Copy { from: &'a Path, to: &'a Path },
-    Write { contents: Contents, to: &'a Path },
-}
-
-impl<'a> Stream<'a> {
-    pub fn source(&self) -> Option<&'a Path> {
-        match self.route {
-            Route::Read { from } | Route::Copy { from, .. } => Some(from),
-            Route::Write { .. } => None,
-        }
-    }
-
-    pub fn destination(&self) -> Option<&'a Path> {
-        match self.route {
-            Route::Read { .. } => None,
-            Route::Copy { to, .. } | Route::Write { to, .. } => Some(to),
-        }
-    }
-
-    pub fn blocks(&self) -> u64 {
-        self.size.div_ceil(self.block as u64)
-    }
-
-    /// The offset of block number `index`; `None` after the last, and when the user wants to stop.
-    #[inline]
-    pub fn offset(&self, index: u64) -> Option<u64> {
-        (index < self.blocks() && !self.cancel.load(Ordering::Relaxed)).then(|| index * self.block as u64)
-    }
-
-    /// All offsets in turn, until the user wants to stop.
-    pub fn each_offset(&self) -> impl Iterator<Item = u64> {
-        (0..).map_while(|index| self.offset(index))
-    }
-
-    /// Length of the block at `offset`: less at the end of the file.
-    #[inline]
-    pub fn len_at(&self, offset: u64) -> usize {
-        self.size.saturating_sub(offset).min(self.block as u64) as usize
-    }
-}
-
-/// A file to be mapped as a whole, with every page there when the clock stops.
-#[derive(Clone, Copy)]
-pub struct Populate<'a> {
-    /// Open for reading, with the readahead that is usual.
-    pub file: &'a File,
-    /// For ways that open the file themselves.
-    pub path: &'a Path,
-    pub size: u64,
-    /// In ascending order: a place in each chunk, to be touched as soon as it is announced.
-    pub samples: &'a [u64],
-    pub cancel: &'a AtomicBool,
-}
-
-impl Populate<'_> {
-    /// Size of a huge page: the least that is worth announcing.
-    pub const CHUNK: u64 = 2 << 20;
-
-    pub fn pages(&self) -> u64 {
-        self.size.div_ceil(PAGE as u64)
-    }
-
-    pub fn is_cancelled(&self) -> bool {
-        self.cancel.load(Ordering::Relaxed)
-    }
-
-    /// All chunks in turn, until the user wants to stop.
-    pub fn each_chunk(&self) -> impl Iterator<Item = std::ops::Range<u64>> + use<'_> {
-        let chunks = (0..self.size).step_by(Self::CHUNK as usize);
-        let chunks = chunks.map(|start| start..self.size.min(start + Self::CHUNK));
-        chunks.take_while(|_| !self.is_cancelled())
-    }
-}
-
-/// A log that was closed.
-#[derive(Clone, Copy)]
-pub struct Opening<'a> {
-    pub folder: &'a Path,
-    /// Its segments that hold records, none of them cached.
-    pub segments: &'a [PathBuf],
-    /// Bytes of all these.
-    pub bytes: u64,
-    /// LSN of its last record.
-    pub last_lsn: u64,
 }
 
 /// Records of one size: each of `writers` threads, or tasks, makes `in_flight` of them, waits until

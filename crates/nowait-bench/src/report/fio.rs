@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::measure::options::Direction;
 use crate::report::notes::Code;
 use crate::report::{Cpu, Latency, Report, Row, median};
 
@@ -75,11 +74,11 @@ impl Jobs {
         Self { text }
     }
 
-    /// Random reads, from a file that is cold or cached. `time`: that they take at most; without it
-    /// each block is read once.
-    pub fn reads(&mut self, table: &str, case: &str, source: &Source<'_>, shape: Shape, time: Option<Duration>) {
+    /// Random reads, from a file that is cold or cached. `time`: that they take at
+    /// most.
+    pub fn reads(&mut self, table: &str, case: &str, source: &Source<'_>, shape: Shape, time: Duration) {
         let Shape { state, block, depth, callers } = shape;
-        let time = time.map(|time| format!("runtime={}ms\n", time.as_millis())).unwrap_or_default();
+        let time = format!("runtime={}ms\n", time.as_millis());
         let state = match state {
             // Once around is enough where it is all there; else no block is read twice.
             State::Cached => format!("pre_read=1\ninvalidate=0\nnorandommap\ntime_based\n{time}"),
@@ -102,30 +101,6 @@ impl Jobs {
         for engine in engines(depth) {
             self.job(table, case, engine);
             let _ = write!(self.text, "rw=write\nbs={block}\niodepth={depth}\n{}", new_file(folder, bytes));
-        }
-    }
-
-    /// A file from its start to its end, past the page cache; and, read by plain calls, through it.
-    pub fn stream(
-        &mut self,
-        table: &str,
-        case: &str,
-        direction: Direction,
-        block: usize,
-        depth: usize,
-        place: &Place<'_>,
-    ) {
-        let source = &place.source;
-        let file = match direction {
-            Direction::Copy => return,
-            Direction::Read => {
-                format!("rw=read\n{LAYOUT}invalidate=1\nfilename={}\nsize={}\n", quoted(source.path), source.bytes)
-            }
-            Direction::Write => format!("rw=write\nend_fsync=1\n{}", new_file(place.dir, source.bytes)),
-        };
-        for engine in engines(depth) {
-            self.job(table, case, engine);
-            let _ = write!(self.text, "bs={block}\niodepth={depth}\ndirect=1\n{file}");
         }
     }
 

@@ -13,7 +13,6 @@ use crate::report::Report;
 use crate::report::figures::short;
 use crate::report::notes::{Code, Note};
 use crate::sys::{self, RingWorkers};
-use crate::table::TABLES;
 
 /// A share of a file that does not matter.
 const NEGLIGIBLE: u64 = 1000;
@@ -105,8 +104,6 @@ pub fn look_at_load(report: &mut Report) {
 
 /// Checks the rows.
 pub fn look_at_rows(report: &mut Report) {
-    let traps: Vec<Note> = TABLES.iter().flat_map(|table| table.traps(report)).collect();
-    report.notes.extend(traps);
     let split: Vec<_> = report.rows.iter().filter_map(|row| Some((row, two_speeds(&row.rounds)?))).collect();
     // A round apart is an accident where no other row of the run has one.
     let alone = split.len() == 1 && split[0].1.smaller == 1;
@@ -157,7 +154,6 @@ fn two_speeds(rounds: &[f64]) -> Option<Speeds> {
 mod tests {
     use super::*;
     use crate::report::Row;
-    use crate::table::dd::Figures;
 
     #[test]
     fn rounds_in_two_groups_are_told_from_noise() {
@@ -187,20 +183,6 @@ mod tests {
             told[0].text.starts_with("2 of 3 rows ran at two speeds") && told[0].code == Code::TwoSpeeds,
             "{told:?}"
         );
-    }
-
-    #[test]
-    fn a_source_that_direct_streams_left_in_the_cache_is_told() {
-        let row = |way: &str, pages| {
-            let row = Row { table: "dd".to_owned(), way: way.to_owned(), ..Row::default() };
-            row.with(Figures { source_pages_cached: Some(pages), ..Figures::default() })
-        };
-        let mut report = Report { rows: vec![row("cat", 5000.0), row("ring", 0.0)], ..Report::default() };
-        look_at_rows(&mut report);
-        assert!(report.notes.is_empty());
-        report.rows.push(row("ring", 9.0));
-        look_at_rows(&mut report);
-        assert_eq!(report.notes[0].code, Code::CachedUnderDirect);
     }
 
     #[test]

@@ -25,31 +25,19 @@ fn own_meaning(way: &str) -> &'static str {
         "threads-dsync" => "threads whose durable writes are pwritev2(RWF_DSYNC), not a pwrite and an fdatasync",
         "ring-fdatasync" => "ring with an fdatasync linked to each write, not RWF_DSYNC",
         "bufreader" => "preads of 256 KiB into a buffer of the program's own, blocks copied out of it, one at a time",
-        "willneed" => "WILLNEED: for as many reads as the depth, then pread in order; of a map, then touch",
-        "touch" => "a map without any advice: each page is there when it is touched, or copied",
-        "map-populate" => "mmap with MAP_POPULATE",
-        "madvise" => "madvise(MADV_POPULATE_READ) of all in one call",
-        "thread" => "a thread that touches one page after the other; the calling thread polls its progress",
-        "random" => "a map with MADV_RANDOM: no readahead; one thread, which waits for each row",
-        "random-threads" => "a map with MADV_RANDOM, touched by as many threads as rows are under way",
-        "pread-buffered" => "the loop of pread through the page cache, with the kernel's readahead",
-        "dd" => {
-            "the installed dd, past the page cache (iflag=direct, oflag=direct conv=fdatasync), in copy in big-neutral alone; writes /dev/zero"
-        }
+        "willneed" => "WILLNEED for as many reads as the depth, then pread in order",
+        "touch" => "a map without any advice: each page is there when it is copied",
+        "dd" => "the installed dd; in big-neutral past the page cache (iflag=direct, oflag=direct)",
         "cp" => "the installed cp -a, with --reflink=never where bytes are to be moved",
         "rsync" => "the installed rsync -aHAX --whole-file",
         "xcp" => "the installed xcp",
         "fcp" => "the installed fcp",
         "cpz" => "the installed cpz",
-        "cat" => "the installed cat, through the page cache",
-        "cp-reflink-never" => "the installed cp --reflink=never, through the page cache, then fdatasync",
-        "cp-reflink-auto" => "the installed cp, which shares the blocks if the file system can; then fdatasync",
         "libaio" => "io_submit; through the page cache all work happens inside the submission",
         "ring-plain" => "io_uring as it is usually driven: no flags, one submission a call",
         "ring" => {
             "io_uring tuned by hand, from one thread, direct with registered buffers; in mixed, a ring for each of tokio's workers"
         }
-        "ring-1m" => "the same ring, a stream in requests of 1 MiB, whatever --blocks and --depths say",
         "tokio" => "tokio with spawn_blocking, as tokio::fs does it; a gather in at most 32 of them",
         "tokio-direct" => "the same past the page cache: whole blocks around what is wanted",
         "tokio-fs" => "tokio::fs::File, which has a position: a file, a seek and a read_exact for each task",
@@ -71,16 +59,9 @@ fn own_meaning(way: &str) -> &'static str {
              blocking at depth 1, block_on with more in flight"
         }
         "nowait-direct" => "this library past the page cache: whole blocks around what is wanted",
-        "nowait-buffered" => "this library, through the page cache",
         "nowait-stream" => "this library's sequential Reader, through the page cache, asked for a block at a time",
         "nowait-strict" => "this library, never a plain call on the caller's thread",
         "nowait-threads" => "this library's log, a thread for each record in flight",
-        "nowait-retain" => "this library's log, which gives up its oldest segments by Options::retain",
-        "nowait-tailed" => "this library's log, beside a reader that follows its end",
-        "nowait-tail" => "this library's log, opened by its end alone: the rest is not read",
-        "nowait-inspect" => "this library's recovery of a log that it does not open for appending",
-        "nowait-young" => "this library's log, just made: its segments grow from 1 MiB while the clock runs",
-        "nowait-rotating" => "this library's log with segments of 4 MiB: a round goes through several",
         "nowait-refused" => "this library's log without io_uring",
         "nowait-aio" => "this library by libaio, as where io_uring is refused: block_on at every depth",
         "nowait-await" => "this library: one future under block_on, which awaits one read after the other",

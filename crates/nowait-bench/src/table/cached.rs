@@ -1,6 +1,6 @@
 //! The table `cached`: random reads of what is in the page cache, wholly or half.
 
-use super::reading::{Case, PAGE_BLOCK, Readers, State, Work, as_it_is, file_size, paced};
+use super::reading::{Case, PAGE_BLOCK, Readers, State, Work, file_size, paced};
 use super::{Phase, Run, Table, listed};
 use crate::error::Result;
 use crate::measure::options::Options;
@@ -72,7 +72,7 @@ impl Table for Cached {
 
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
         match phase {
-            Phase::File => self.0.measure(self, &Self::cases(run.options), run, as_it_is),
+            Phase::File => self.0.measure(self, &Self::cases(run.options), run),
             _ => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
 //! The table `gather`: batches of small records, cold and cached.
 
 use super::columns::Column;
-use super::reading::{Case, DEVICE_COLUMNS, Readers, State, Work, as_it_is, file_size};
+use super::reading::{Case, DEVICE_COLUMNS, Readers, State, Work, file_size};
 use super::{Phase, Run, Table};
 use crate::error::Result;
 use crate::measure::options::Options;
@@ -75,7 +75,7 @@ impl Table for Gather {
 
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
         match phase {
-            Phase::File => self.0.measure(self, &Self::cases(run.options), run, as_it_is),
+            Phase::File => self.0.measure(self, &Self::cases(run.options), run),
             _ => Ok(()),
         }
     }

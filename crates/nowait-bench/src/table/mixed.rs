@@ -235,18 +235,7 @@ impl Table for Mixed {
         if ways.is_empty() {
             return Ok(());
         }
-        let mut shapes = shapes(run.options);
-        if run.options.memory_limit.is_some() && run.asked.contains(&"stall") {
-            // That table must be the first to write.
-            shapes.retain(|shape| {
-                let writes = matches!(shape.beside, Beside::Writes | Beside::Log);
-                if writes {
-                    let text = format!("{table} {}: it would write before stall; name the tables apart", shape.name());
-                    run.report.note(Code::CaseLeftOut, text);
-                }
-                !writes
-            });
-        }
+        let shapes = shapes(run.options);
         run.progress.begin(table, shapes.len() as u64 * steps(ways.len(), run.options.rounds, true));
         for shape in shapes {
             if let Err(why) = programs(shape.beside, file) {

@@ -9,30 +9,30 @@
 pub mod cached;
 pub mod columns;
 pub mod copy;
-pub mod dd;
 pub mod files;
 pub mod gather;
 pub mod load;
 pub mod log;
 pub mod mixed;
 pub mod new_file;
-pub mod prefault;
 pub mod ranges;
 pub mod reading;
 pub mod reads;
 pub mod readwrite;
 pub mod scan;
 pub mod stall;
-pub mod whole;
 pub mod writes;
-pub mod zipf;
+
+/// Limits of `--blocks`.
+pub mod dd {
+    pub use super::scan::{BLOCK_MAX, SECTOR};
+}
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::machine::memory_limit::Limited;
 use crate::machine::testfile::TestFile;
 use crate::measure::interleave::{Case, Progress, interleave};
 use crate::measure::meter::Sample;
@@ -40,7 +40,6 @@ use crate::measure::options::Options;
 use crate::random::Random;
 use crate::report::figures::micro;
 use crate::report::fio;
-use crate::report::notes::Note;
 use crate::report::{Control, Report, Row, median};
 use crate::ways::{OURS, Way};
 use columns::{Column, Curve, Grid, PageGrid};
@@ -48,28 +47,20 @@ use columns::{Column, Curve, Grid, PageGrid};
 /// Every table, in the order in which they are measured.
 pub static TABLES: &[&dyn Table] = &[
     &reads::READS,
-    &whole::WHOLE,
     &cached::CACHED,
     &gather::GATHER,
     &mixed::MIXED,
     &load::LOAD,
-    &dd::DD,
     &scan::SCAN,
     &files::FILES,
     &ranges::RANGES,
     &copy::COPY,
-    &zipf::ZIPF,
     &readwrite::READWRITE,
-    &prefault::PREFAULT,
     &writes::WRITES,
     &stall::STALL,
     &log::LOG,
     &log::pipelined::PIPELINED,
     &log::pipelined::TASKS,
-    &log::steady::TAIL,
-    &log::steady::RETENTION,
-    &log::rate::RATE,
-    &log::recovery::RECOVERY,
 ];
 
 /// Cases of one kind of work, the ways that do it, and how its figures are shown.
@@ -186,11 +177,6 @@ pub trait Table: Sync {
 
     /// Sentences after those that every table has.
     fn findings(&self, _report: &Report) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// Traps that its rows reveal.
-    fn traps(&self, _report: &Report) -> Vec<Note> {
         Vec::new()
     }
 }
@@ -336,7 +322,7 @@ pub fn asked(names: &[String], options: &Options) -> Vec<&'static dyn Table> {
 const EXCLUSIVE: [&str; 2] = ["--direct", "--rate"];
 
 /// Every option that some table takes ([`Table::takes`]), and whether it was given.
-fn given(options: &Options) -> [(&'static str, bool); 19] {
+fn given(options: &Options) -> [(&'static str, bool); 18] {
     [
         ("--direct", options.direct),
         ("--rate", options.rate.is_some()),
@@ -344,7 +330,6 @@ fn given(options: &Options) -> [(&'static str, bool); 19] {
         ("--depths", !options.depths.is_empty()),
         ("--stall-size", options.stall_size.is_some()),
         ("--blocks", !options.blocks.is_empty()),
-        ("--streams", !options.streams.is_empty()),
         ("--writers", !options.writers.is_empty()),
         ("--sizes", !options.sizes.is_empty()),
         ("--hot", !options.hot.is_empty()),
@@ -425,15 +410,6 @@ fn require_ways<W: Way + ?Sized>(table: &str, ways: &[&'static W], options: &Opt
     Ok(())
 }
 
-/// Allows this process `bytes` of memory from here on, in which no page of the file lies; or says
-/// why that cannot be.
-fn limited(file: &TestFile, bytes: u64) -> Result<std::result::Result<Limited, String>> {
-    match file.make_cold() {
-        Err(error) if error.kind() == ErrorKind::NotCold => Ok(Err(error.to_string())),
-        cold => cold.map(|()| Limited::new(bytes)),
-    }
-}
-
 /// Operations that a middling way does in this time, at the speeds of these samples.
 fn operations_in(time: Duration, samples: &[Sample]) -> usize {
     let speeds: Vec<f64> = samples.iter().map(Sample::per_second).collect();
@@ -472,7 +448,7 @@ mod tests {
             assert!(table.title().starts_with(&format!("{}: ", table.name())), "{}", table.name());
             assert!(!table.ways().is_empty() && !table.about().ends_with('.'), "{}", table.name());
         }
-        assert_eq!(asked(&[], &Options::new(true, 1)).len(), 4);
-        assert_eq!(asked(&["reads".to_owned()], &Options::new(true, 1)).len(), 2);
+        assert_eq!(asked(&[], &Options::new(true, 1)).len(), 3);
+        assert_eq!(asked(&["reads".to_owned()], &Options::new(true, 1)).len(), 1);
     }
 }

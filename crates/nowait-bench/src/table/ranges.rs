@@ -16,10 +16,9 @@ use std::sync::atomic::AtomicBool;
 use serde::{Deserialize, Serialize};
 
 use super::columns::{Column, Grid, Line, every};
-use super::dd::allows_direct;
 use super::{Phase, Run, Table, chosen, names, require_ways, rows};
 use crate::error::{Error, Result};
-use crate::machine::testfile::TestFile;
+use crate::machine::testfile::{TestFile, allows_direct};
 use crate::measure::interleave::{self, Stage, steps};
 use crate::measure::meter::{Check, Sample};
 use crate::measure::options::Options;

@@ -1,12 +1,10 @@
-//! Reads of a file: the work of the tables `reads`, `whole`, `cached`, `gather` and `zipf`.
+//! Reads of a file: the work of the tables `reads`, `cached` and `gather`.
 //!
 //! The state of the page cache is made and verified before each round. Every way gets the same
-//! offsets (by a Zipf distribution: as many of the same distribution), into the same kind of
-//! buffer. A warm-up finds how many operations fill a round at the middling way's speed.
+//! offsets, into the same kind of buffer. A warm-up finds how many operations fill a round at the middling way's speed.
 
-use std::os::unix::fs::FileExt;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
@@ -14,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::columns::Column;
 use super::{Run, Table, chosen, listed, names, operations_in, rows, usage};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::machine::load::Transfers;
 use crate::machine::testfile::TestFile;
 use crate::measure::interleave::{self, Stage, steps};
@@ -23,10 +21,10 @@ use crate::measure::options::Options;
 use crate::measure::pace::{ExactTimers, Pace};
 use crate::measure::turn::{Outcome, Turn, alone};
 use crate::measure::work::{Buffer, Gather, Range, Reads, Target};
-use crate::random::{Random, Zipf};
+use crate::random::Random;
 use crate::report::notes::Code;
-use crate::report::{Row, fio, median};
-use crate::sys::{self, PAGE};
+use crate::report::{Row, fio};
+use crate::sys::PAGE;
 use crate::ways::{self, ReadWay};
 
 /// A case: every way does the same work from the same state.
@@ -44,18 +42,12 @@ pub enum State {
     Cached,
     /// The first half of each block that is read.
     HalfCached,
-    /// What the round before has left of a file that has no room there.
-    AsLeft,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// Blocks in random order, `depth` in flight for each of `callers` threads.
     Reads { block: usize, depth: usize, callers: usize },
-    /// Blocks of 4 KiB, by a Zipf distribution with an exponent in hundredths.
-    Zipf { exponent: u32, depth: usize },
-    /// Every block of the file once.
-    WholeFile { block: usize, depth: usize },
     /// Batches of `records` random records.
     Gather { records: usize },
 }
@@ -80,22 +72,6 @@ pub struct Readers {
     pub past_the_cache: &'static [&'static dyn ReadWay],
 }
 
-/// Figures of rows whose reads find a part of the file in the page cache.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Hits {
-    /// Share of the bytes that the device was not asked for; `None` where the kernel does not count
-    /// them (CONFIG_TASK_IO_ACCOUNTING).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hit_fraction: Option<f64>,
-}
-
-/// Adds the figures of a table's own to a row.
-pub(super) type Finish = fn(Row, &[Sample]) -> Row;
-
-pub(super) fn as_it_is(row: Row, _: &[Sample]) -> Row {
-    row
-}
-
 pub const PAGE_BLOCK: usize = 4 << 10;
 
 /// Size of the test file.
@@ -106,7 +82,6 @@ pub const QUICK_SIZE: u64 = 64 << 20;
 const VERIFIED: usize = 256;
 const WARM_UP_COLD: usize = 512;
 const WARM_UP_CACHED: usize = 16 << 10;
-const WARM_UP_ZIPF: usize = 4 << 10;
 /// Records are at most 4 KiB. Each lies in a cell of its own, so that no page is read for two of
 /// them.
 const CELL: u64 = 8 << 10;
@@ -152,36 +127,20 @@ impl Readers {
     pub(super) fn fio(table: &str, options: &Options, cases: &[Case], place: &fio::Place<'_>, jobs: &mut fio::Jobs) {
         let time = options.round_time.max(fio::TIME);
         for case in cases {
-            let (block, depth, callers, whole) = match case.work {
-                Work::Reads { block, depth, callers } => (block, depth, callers, false),
-                Work::WholeFile { block, depth } => (block, depth, 1, true),
-                Work::Gather { .. } | Work::Zipf { .. } => continue,
-            };
+            let Work::Reads { block, depth, callers } = case.work else { continue };
             let state = match case.state {
-                State::HalfCached | State::AsLeft => continue,
+                State::HalfCached => continue,
                 State::Cached => fio::State::Cached,
                 State::Cold => fio::State::Cold,
             };
             let shape = fio::Shape { state, block, depth, callers };
-            jobs.reads(table, &case.name, &place.source, shape, (!whole).then_some(time));
+            jobs.reads(table, &case.name, &place.source, shape, time);
         }
     }
 
     /// Measures these cases of a table.
-    pub(super) fn measure(self, table: &dyn Table, cases: &[Case], run: &mut Run<'_>, finish: Finish) -> Result<()> {
-        self.measure_on(run.test_file()?, table, cases, run, finish)
-    }
-
-    /// The same with a file of the table's own.
-    pub(super) fn measure_on(
-        self,
-        file: &TestFile,
-        table: &dyn Table,
-        cases: &[Case],
-        run: &mut Run<'_>,
-        finish: Finish,
-    ) -> Result<()> {
-        let options = run.options;
+    pub(super) fn measure(self, table: &dyn Table, cases: &[Case], run: &mut Run<'_>) -> Result<()> {
+        let (file, options) = (run.test_file()?, run.options);
         let unpaced = |way: &(dyn ReadWay + 'static)| {
             let why = || "its reads cannot begin at fixed moments (--rate)".to_owned();
             (options.rate.is_some() && !way.paced()).then(why)
@@ -194,8 +153,8 @@ impl Readers {
                 .note_once(Code::Rate, format!("{rate} reads a second were to begin, whatever became of those before"));
         }
         let table = table.name();
-        let warms_up = |case: &Case| known_operations(case, file, options).is_none();
-        let of_case = |case: &Case| steps(case.suited(&ways).len(), options.rounds, warms_up(case));
+        let warms_up = known_operations(options).is_none();
+        let of_case = |case: &Case| steps(case.suited(&ways).len(), options.rounds, warms_up);
         run.progress.begin(table, cases.iter().map(of_case).sum());
         let device = run.report.environment.device.clone();
         for case in cases {
@@ -216,18 +175,13 @@ impl Readers {
                 timed => timed?,
             };
             let rows = rows(table, &case.name, &ways, &timed);
-            let finish = |(row, samples): (Row, &Vec<Sample>)| finish(row, samples).with(DeviceReads::of(samples));
-            let mut rows: Vec<Row> = rows.into_iter().zip(&timed).map(finish).collect();
+            let finish = |(row, samples): (Row, &Vec<Sample>)| row.with(DeviceReads::of(samples));
+            let rows: Vec<Row> = rows.into_iter().zip(&timed).map(finish).collect();
             let elsewhere = rows.iter().filter(|row| row.figures::<DeviceReads>().is_elsewhere());
             let elsewhere: Vec<&str> = elsewhere.map(|row| row.way.as_str()).collect();
             if !elsewhere.is_empty() {
                 let text = format!("{name}: the device gave less than was read, with {}", listed(&elsewhere));
                 run.report.note(Code::NotFromDevice, text);
-            }
-            if let Work::Zipf { .. } = case.work {
-                let hits = |rounds: &Vec<Option<f64>>| rounds.iter().copied().collect::<Option<Vec<f64>>>();
-                let hits = bench.hits.iter().map(|rounds| Hits { hit_fraction: hits(rounds).map(|all| median(&all)) });
-                rows = rows.into_iter().zip(hits).map(|(row, hits)| row.with(hits)).collect();
             }
             if let Some(rate) = options.rate {
                 let missed = |row: &&Row| row.ops_per_s < RATE_KEPT * f64::from(rate);
@@ -317,50 +271,10 @@ struct Bench<'a> {
     cached_after: u64,
     /// Name of the device that cold reads reach, where it is known.
     device: Option<&'a str>,
-    popular: Option<Popular>,
-    /// Turns so far.
-    turns: u64,
-    /// Of each timed round of each way whose reads find a part of the file cached.
-    hits: Vec<Vec<Option<f64>>>,
 }
 
-/// Blocks of a file in the order of their popularity.
-struct Popular {
-    ranks: Zipf,
-    blocks: Vec<u64>,
-}
-
-impl Popular {
-    fn new(seed: u64, exponent: u32, blocks: u64) -> Self {
-        let ranks = Zipf::new(blocks, f64::from(exponent) / 100.0);
-        Self { ranks, blocks: Self::order(seed, blocks) }
-    }
-
-    fn order(seed: u64, blocks: u64) -> Vec<u64> {
-        Random::new(seed).permutation(blocks)
-    }
-}
-
-/// Reads so many of the most popular blocks of [`Work::Zipf`], the least popular first, so that the
-/// page cache begins with what it would keep.
-pub(super) fn read_popular(file: &TestFile, seed: u64, blocks: u64, cancel: &AtomicBool) -> Result<()> {
-    let mut block = vec![0; PAGE_BLOCK];
-    let order = Popular::order(seed, file.size() / PAGE_BLOCK as u64);
-    for &number in order.iter().take(blocks as usize).rev() {
-        if cancel.load(Ordering::Relaxed) {
-            return Err(Error::interrupted());
-        }
-        let read = file.open().read_exact_at(&mut block, number * PAGE_BLOCK as u64);
-        read.map_err(|error| Error::io("read", file.path(), &error))?;
-    }
-    Ok(())
-}
-
-/// Number of operations where it needs no warm-up: the whole file, or a rate's.
-fn known_operations(case: &Case, file: &TestFile, options: &Options) -> Option<usize> {
-    if let Work::WholeFile { block, .. } = case.work {
-        return Some(blocks(case, file, block) as usize);
-    }
+/// Number of operations where it needs no warm-up, since the rate is given.
+fn known_operations(options: &Options) -> Option<usize> {
     let rate = options.rate?;
     Some((f64::from(rate) * options.round_time.max(PACED_ROUND).as_secs_f64()) as usize)
 }
@@ -384,16 +298,14 @@ impl interleave::Case for Bench<'_> {
         self.ways.len()
     }
 
-    /// Without a warm-up the number of operations is known: the whole file, or a rate's.
     fn warms_up(&self) -> bool {
-        known_operations(self.case, self.file, self.options).is_none()
+        known_operations(self.options).is_none()
     }
 
     fn prepare(&mut self, stage: Stage) {
         let operations = match (stage, self.case.state) {
             (Stage::Verify, _) => VERIFIED,
             (Stage::WarmUp, State::Cached) => WARM_UP_CACHED,
-            (Stage::WarmUp, State::AsLeft) => WARM_UP_ZIPF,
             (Stage::WarmUp, _) => WARM_UP_COLD,
             (Stage::Timed(_), _) => self.operations,
         };
@@ -404,15 +316,7 @@ impl interleave::Case for Bench<'_> {
     }
 
     fn round(&mut self, way: usize, stage: Stage) -> Result<Sample> {
-        let (sample, hits) = self.turn_and_hits(way, stage)?;
-        if let Stage::Timed(_) = stage {
-            self.hits[way].push(hits);
-        }
-        Ok(sample)
-    }
-
-    fn round_again(&mut self, way: usize, stage: Stage) -> Result<Sample> {
-        Ok(self.turn_and_hits(way, stage)?.0)
+        self.turn(way, stage)
     }
 
     fn completed(&mut self, stage: Stage, samples: &[Sample]) {
@@ -432,28 +336,9 @@ impl<'a> Bench<'a> {
         run: &Run<'r>,
     ) -> Self {
         let (options, cancel) = (run.options, run.cancel);
-        let operations = known_operations(case, file, options).unwrap_or(0);
-        let popular = match case.work {
-            Work::Zipf { exponent, .. } => Some(Popular::new(options.seed, exponent, file.size() / PAGE_BLOCK as u64)),
-            _ => None,
-        };
-        let (inputs, hits) = (Inputs::default(), vec![Vec::new(); ways.len()]);
-        let (cached_after, turns) = (0, 0);
-        Self {
-            table,
-            ways,
-            case,
-            file,
-            options,
-            cancel,
-            operations,
-            inputs,
-            cached_after,
-            device,
-            popular,
-            turns,
-            hits,
-        }
+        let operations = known_operations(options).unwrap_or(0);
+        let inputs = Inputs::default();
+        Self { table, ways, case, file, options, cancel, operations, inputs, cached_after: 0, device }
     }
 
     fn blocks(&self, block: usize) -> u64 {
@@ -467,14 +352,6 @@ impl<'a> Bench<'a> {
             Work::Reads { block, depth, callers } => {
                 let count = operations.max(depth * callers * 2);
                 Inputs::Offsets(self.places(&mut random, self.blocks(block), block as u64, count))
-            }
-            Work::Zipf { depth, .. } => {
-                let Some(Popular { ranks, blocks }) = &self.popular else { return Inputs::default() };
-                let place = |_| blocks[ranks.rank(&mut random) as usize] * PAGE_BLOCK as u64;
-                Inputs::Offsets((0..operations.max(depth * 2)).map(place).collect())
-            }
-            Work::WholeFile { block, .. } => {
-                Inputs::Offsets(self.places(&mut random, self.blocks(block), block as u64, operations))
             }
             Work::Gather { records } => {
                 let batches = (operations / records).max(FEWEST_BATCHES);
@@ -496,7 +373,7 @@ impl<'a> Bench<'a> {
         let order = random.permutation(places).into_iter().map(|place| place * size);
         match self.case.state {
             State::Cached => order.cycle().take(count).collect(),
-            State::Cold | State::HalfCached | State::AsLeft => order.take(count).collect(),
+            State::Cold | State::HalfCached => order.take(count).collect(),
         }
     }
 
@@ -509,9 +386,7 @@ impl<'a> Bench<'a> {
                     last.offset = size - u64::from(last.len);
                 }
             }
-            (Inputs::Offsets(offsets), Work::Reads { block, .. } | Work::WholeFile { block, .. })
-                if self.case.state != State::HalfCached =>
-            {
+            (Inputs::Offsets(offsets), Work::Reads { block, .. }) if self.case.state != State::HalfCached => {
                 let tail = (size - 1) / block as u64 * block as u64;
                 if !offsets.contains(&tail) {
                     offsets.pop();
@@ -525,7 +400,6 @@ impl<'a> Bench<'a> {
     fn make_state(&self) -> Result<()> {
         match (self.case.state, self.case.work, &self.inputs) {
             (State::Cold, ..) => self.file.make_cold(),
-            (State::AsLeft, ..) => Ok(()),
             (State::HalfCached, Work::Reads { block, .. }, Inputs::Offsets(offsets)) => {
                 self.file.make_half_cached(offsets, block)
             }
@@ -533,31 +407,22 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// One way, once, from the state of the case; and the share of its bytes that was cached.
-    fn turn_and_hits(&mut self, way: usize, stage: Stage) -> Result<(Sample, Option<f64>)> {
-        // Other places for each turn: the same ones would be cached by the turn before.
-        if let (Some(_), Inputs::Offsets(offsets)) = (&self.popular, &self.inputs) {
-            let count = offsets.len();
-            self.turns += 1;
-            self.inputs = self.inputs(Random::of(self.options.seed, (1 << 32) + self.turns), count);
-        }
+    /// One way, once, from the state of the case.
+    fn turn(&mut self, way: usize, stage: Stage) -> Result<Sample> {
         self.make_state()?;
         let file = self.file;
         let matches = |offset: u64, bytes: &[u8]| file.matches(offset, bytes);
         let check: Option<&Check<'_>> = if stage == Stage::Verify { Some(&matches) } else { None };
         let before = self.device.and_then(Transfers::of);
-        let read_before = sys::read_bytes("self");
         let turn = Turn { way: self.ways[way].name(), table: self.table, case: &self.case.name, cancel: self.cancel };
         let mut sample = self.once(self.ways[way], turn, check)?;
         sample.device = before.zip(self.device.and_then(Transfers::of)).map(|(before, after)| after.since(before));
-        let read = read_before.zip(sys::read_bytes("self")).map(|(before, now)| (now - before) as f64);
-        let hits = read.map(|read| (1.0 - read / sample.bytes.max(1) as f64).max(0.0));
         // To check what it read, a file of a user is read through the cache.
         if self.file.is_direct() && stage != Stage::Verify {
             self.cached_after = self.cached_after.max(self.file.cached_pages()?);
         }
         turn.require_sampled(&sample, self.file)?;
-        Ok((sample, hits))
+        Ok(sample)
     }
 
     /// One way, once.
@@ -569,15 +434,6 @@ impl<'a> Bench<'a> {
                 let pace = rate.map(|rate| Pace::Every(Duration::from_secs(1) / rate));
                 let job = Reads { target, block, depth, offsets, pace: pace.as_ref(), cancel: self.cancel };
                 reads_round(way, job, callers, check)
-            }
-            (Work::Zipf { depth, .. }, Inputs::Offsets(offsets)) => {
-                let block = PAGE_BLOCK;
-                let job = Reads { target, block, depth, offsets, pace: None, cancel: self.cancel };
-                reads_round(way, job, 1, check)
-            }
-            (Work::WholeFile { block, depth }, Inputs::Offsets(offsets)) => {
-                let job = Reads { target, block, depth, offsets, pace: None, cancel: self.cancel };
-                reads_round(way, job, 1, check)
             }
             (Work::Gather { records }, Inputs::Ranges(ranges)) => {
                 let job = Gather::new(target, ranges, records, self.cancel);
@@ -602,10 +458,9 @@ impl Inputs {
     fn totals(&self, work: &Work, size: u64) -> (u64, u64) {
         match (self, *work) {
             (Self::Ranges(ranges), _) => (ranges.len() as u64, ranges.iter().map(|range| u64::from(range.len)).sum()),
-            (Self::Offsets(offsets), Work::Reads { block, .. } | Work::WholeFile { block, .. }) => {
+            (Self::Offsets(offsets), Work::Reads { block, .. }) => {
                 (offsets.len() as u64, offsets.iter().map(|offset| (size - offset).min(block as u64)).sum())
             }
-            (Self::Offsets(offsets), Work::Zipf { .. }) => (offsets.len() as u64, (offsets.len() * PAGE_BLOCK) as u64),
             (Self::Offsets(_), Work::Gather { .. }) => unreachable!("a gather has ranges"),
         }
     }
@@ -641,20 +496,19 @@ pub(super) fn file_size(options: &Options) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{cached::Cached, gather::Gather, reads::Reads, whole::Whole};
+    use super::super::{cached::Cached, gather::Gather, reads::Reads};
     use super::*;
 
     #[test]
     fn every_case_has_a_name_of_its_own() {
         let options = Options::new(false, 1);
-        let of_table =
-            [Reads::cases(&options), Whole::cases(&options), Cached::cases(&options), Gather::cases(&options)];
+        let of_table = [Reads::cases(&options), Cached::cases(&options), Gather::cases(&options)];
         let all: Vec<(usize, Case)> = of_table
             .into_iter()
             .enumerate()
             .flat_map(|(table, cases)| cases.into_iter().map(move |case| (table, case)))
             .collect();
-        assert_eq!(all.len(), 8 + 3 + 24);
+        assert_eq!(all.len(), 7 + 3 + 24);
         for (i, (table, case)) in all.iter().enumerate() {
             assert!(all[..i].iter().all(|(other, of_other)| (other, &of_other.name) != (table, &case.name)));
         }

@@ -1,7 +1,7 @@
 //! The table `reads`: cold random reads of 4 KiB, by depth.
 
 use super::columns::Column;
-use super::reading::{Case, DEVICE_COLUMNS, PAGE_BLOCK, Readers, State, Work, as_it_is, file_size, paced};
+use super::reading::{Case, DEVICE_COLUMNS, PAGE_BLOCK, Readers, State, Work, file_size, paced};
 use super::{Phase, Run, Table};
 use crate::error::{Error, Result};
 use crate::measure::options::Options;
@@ -61,7 +61,7 @@ impl Table for Reads {
     }
 
     fn about(&self) -> &'static str {
-        "Cold random reads of 4 KiB, by depth, and the whole file once"
+        "Cold random reads of 4 KiB, by depth"
     }
 
     fn title(&self) -> &'static str {
@@ -100,7 +100,7 @@ impl Table for Reads {
         match phase {
             Phase::File => {
                 self.note_first_read(run)?;
-                self.0.measure(self, &Self::cases(run.options), run, as_it_is)
+                self.0.measure(self, &Self::cases(run.options), run)
             }
             _ => Ok(()),
         }

@@ -20,12 +20,11 @@ use std::sync::atomic::AtomicBool;
 use serde::{Deserialize, Serialize};
 
 use super::columns::{Column, Grid, Line, cpu, every};
-use super::dd::allows_direct;
 use super::new_file::{free_bytes, require_room};
 use super::{Phase, Run, Table, names, require_ways, rows, usage};
 use crate::error::{Error, Result};
 use crate::machine::load::Transfers;
-use crate::machine::testfile::{self, TestFile};
+use crate::machine::testfile::{self, TestFile, allows_direct};
 use crate::measure::interleave::{self, Stage, steps};
 use crate::measure::meter::{Apart, Check, Sample};
 use crate::measure::options::Options;

@@ -36,6 +36,10 @@ pub struct Scan {
 
 pub static SCAN: Scan = Scan { ways: ways::scanners() };
 
+/// Blocks are multiples of it, and no larger than this.
+pub const SECTOR: usize = 512;
+pub const BLOCK_MAX: usize = 64 << 20;
+
 const BLOCKS: [usize; 3] = [4 << 10, 16 << 10, 128 << 10];
 const QUICK_BLOCKS: [usize; 2] = [4 << 10, 128 << 10];
 const DEPTHS: [usize; 2] = [1, 8];

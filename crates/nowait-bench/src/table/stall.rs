@@ -1,40 +1,28 @@
-//! The table `stall`: how long a thread keeps its other work waiting while it writes, or has a map
-//! populated.
-//!
-//! Three kinds of cases. A map is populated: see [`prefault`]. A round writes far
-//! beyond the kernel's limit of dirty data. A round overwrites a file twice as large as the page
-//! cache may be, at random places, each block as often as any other.
+//! The table `stall`: how long a thread keeps its other work waiting while it writes far beyond the
+//! kernel's limit of dirty data.
 
 use serde::{Deserialize, Serialize};
 
 use super::columns::{Column, Grid, LONGEST, Line, P50, P99, P999, PageGrid, cpu, every};
-use super::new_file::{BLOCK, Cases, Ground, Place, Rules, free_bytes, require_room};
-use super::prefault::{self, POPULATE};
-use super::{Phase, Run, Table, chosen, limited, names, usage, writes};
-use crate::error::{ErrorKind, Result};
+use super::new_file::{BLOCK, Cases, Rules, free_bytes, require_room};
+use super::{Phase, Run, Table, chosen, names, require_ways, usage, writes};
+use crate::error::Result;
 use crate::machine::dirty_limit::{self, Lowered};
-use crate::machine::mounts::Kind;
-use crate::machine::testfile::{self, TestFile};
+use crate::machine::testfile;
 use crate::measure::meter::Sample;
 use crate::measure::options::Options;
-use crate::random::Random;
 use crate::report::figures::mib;
 use crate::report::notes::Code;
 use crate::report::{Latency, Report, Row};
-use crate::ways::{self, OURS, PopulateWay, WriteWay};
+use crate::ways::{self, OURS, WriteWay};
 
 pub struct Stall {
-    pub populators: &'static [&'static dyn PopulateWay],
-    pub stallers: &'static [&'static dyn WriteWay],
-    pub overwriters: &'static [&'static dyn WriteWay],
+    pub ways: &'static [&'static dyn WriteWay],
 }
 
-pub static STALL: Stall =
-    Stall { populators: ways::populators(), stallers: ways::stallers(), overwriters: ways::overwriters() };
+pub static STALL: Stall = Stall { ways: ways::stallers() };
 
 const DEPTH: usize = 16;
-/// Number of times that a round of overwriting writes each block.
-const OVERWRITES: usize = 4;
 const BYTES_MAX: u64 = 2 << 30;
 const QUICK_BYTES: u64 = 64 << 20;
 const LOWERED_LIMIT: u64 = 128 << 20;
@@ -49,7 +37,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    pub(super) fn of(samples: &[Sample]) -> Self {
+    fn of(samples: &[Sample]) -> Self {
         let sum: f64 = samples.iter().map(|sample| sample.stalled_fraction).sum();
         Self { stalled_fraction: Some(sum / samples.len().max(1) as f64) }
     }
@@ -88,79 +76,6 @@ const ON_PAGE: PageGrid = PageGrid {
     ],
 };
 
-impl Stall {
-    fn rules(&self) -> Rules {
-        let finish = |row: Row, samples: &[Sample]| row.with(Figures::of(samples));
-        Rules { table: "stall", option: "--stall-size", in_time: false, finish }
-    }
-
-    /// Has a map populated, unless the table `prefault` does so for both.
-    fn populate(&self, run: &mut Run<'_>) -> Result<()> {
-        let ways = run.usable(self.populators);
-        if ways.is_empty() || run.asked.contains(&prefault::NAME) {
-            return Ok(());
-        }
-        match prefault::populate(&ways, &[self.name()], run) {
-            // The other cases need no cold file.
-            Err(error) if error.kind() == ErrorKind::NotCold => {
-                run.report.note(Code::CaseLeftOut, format!("{}: {POPULATE} is left out: {error}", self.name()));
-                Ok(())
-            }
-            other => other,
-        }
-    }
-
-    /// Overwrites a file of twice the limit, in a memory cgroup.
-    fn overwrite(&self, limit: u64, run: &mut Run<'_>) -> Result<()> {
-        let ways = run.usable(self.overwriters);
-        if ways.is_empty() {
-            return Ok(());
-        }
-        let (dir, seed, bytes) = (run.dir, run.options.seed, 2 * limit);
-        let name = format!("overwrite memory={}M", limit >> 20);
-        require_room(free_bytes(&testfile::create_nameless(dir)?, dir)?, bytes, "--stall-size", dir)?;
-        run.progress.begin("making the file to overwrite", bytes);
-        let file = TestFile::make(dir, bytes, seed, run.cancel, |bytes| run.progress.step(bytes))?;
-        let _limited = match limited(&file, limit)? {
-            Ok(limited) => limited,
-            Err(why) => {
-                run.report.note(Code::CaseLeftOut, format!("stall: {name} is left out: {why}"));
-                return Ok(());
-            }
-        };
-        let size = bytes >> 20;
-        let text = format!("stall: {name} wrote at random into a file of {size} MiB that was not cached");
-        run.report.note(Code::OverwriteSize, text);
-        run.progress.begin(self.name(), crate::measure::interleave::steps(ways.len(), run.options.rounds, false));
-        let mut random = Random::new(seed);
-        let order: Vec<u64> = (0..OVERWRITES).flat_map(|_| random.permutation(bytes / BLOCK as u64)).collect();
-        let bytes = bytes * OVERWRITES as u64;
-        let cases = Cases { rules: self.rules(), ways: &ways, depths: &[DEPTH], by_depth: false, bytes };
-        cases.case(name, Ground::Old { file: &file, order: &order }, false, DEPTH, run)
-    }
-
-    /// Writes beyond the limit of dirty data.
-    fn dirty(&self, run: &mut Run<'_>) -> Result<()> {
-        if chosen(self.stallers, run.options).is_empty() {
-            return Ok(());
-        }
-        let free = free_bytes(&testfile::create_nameless(run.dir)?, run.dir)?;
-        let _lowered = if run.options.lower_dirty_limit { lowered(run.report) } else { None };
-        let asked = run.options.stall_size.or(run.options.quick.then_some(QUICK_BYTES));
-        let bytes = asked.unwrap_or_else(|| usual_bytes(free));
-        require_room(free, bytes, "--stall-size", run.dir)?;
-        run.report.environment.dirty_limit_bytes = dirty_limit::bytes();
-        run.report.environment.stall_bytes = Some(bytes);
-        run.report.note(Code::StallSize, size_note(bytes));
-        // Where writers are put to sleep by a disk.
-        let own: &[Kind] = if run.options.own_file_systems { &[Kind::Ext4, Kind::Xfs] } else { &[] };
-        let places = [Place::Given].into_iter().chain(own.iter().copied().map(Place::Own));
-        let ways = run.usable(self.stallers);
-        let cases = Cases { rules: self.rules(), ways: &ways, depths: &[DEPTH], by_depth: false, bytes };
-        cases.measure(places.collect(), run)
-    }
-}
-
 fn lowered(report: &mut Report) -> Option<Lowered> {
     let lowered = Lowered::new(LOWERED_LIMIT, LOWERED_BACKGROUND);
     let note = |error: std::io::Error| match error.kind() {
@@ -189,11 +104,11 @@ impl Table for Stall {
     }
 
     fn about(&self) -> &'static str {
-        "Stalls of a thread's other work: while it populates a map, and while it writes beyond the dirty limit"
+        "Stalls of a thread's other work while it writes beyond the dirty limit"
     }
 
     fn title(&self) -> &'static str {
-        "stall: pages populated, or writes beyond a limit of dirty data or memory, beside other work; per s"
+        "stall: writes beyond the limit of dirty data, beside other work; per s"
     }
 
     fn unit(&self) -> &'static str {
@@ -201,8 +116,7 @@ impl Table for Stall {
     }
 
     fn ways(&self) -> Vec<&'static str> {
-        let writing = names(self.stallers).into_iter().chain(names(self.overwriters));
-        writing.chain(names(self.populators)).collect()
+        names(self.ways)
     }
 
     fn takes(&self) -> &'static [&'static str] {
@@ -213,17 +127,7 @@ impl Table for Stall {
         if options.file.is_some() {
             return Err(usage("--file is only read; leave it out for the tables that write, or name others"));
         }
-        let overwrites = options.memory_limit.is_some() && !chosen(self.overwriters, options).is_empty();
-        let other = chosen(self.stallers, options).is_empty() && chosen(self.populators, options).is_empty();
-        if other && !overwrites {
-            let all = [names(self.stallers), names(self.populators)].concat().join(", ");
-            return Err(usage(format!("none of --ways is in the table {}; choose among {all}", self.name())));
-        }
-        Ok(())
-    }
-
-    fn file_size(&self, options: &Options) -> Option<u64> {
-        (!chosen(self.populators, options).is_empty()).then(|| prefault::file_size(options))
+        require_ways(self.name(), self.ways, options)
     }
 
     fn writes_into(&self, options: &Options) -> Option<(u64, &'static str)> {
@@ -231,11 +135,21 @@ impl Table for Stall {
     }
 
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
-        match phase {
-            Phase::File => self.populate(run),
-            Phase::Limit => run.options.memory_limit.map_or(Ok(()), |limit| self.overwrite(limit, run)),
-            Phase::Directory => self.dirty(run),
+        if phase != Phase::Directory || chosen(self.ways, run.options).is_empty() {
+            return Ok(());
         }
+        let free = free_bytes(&testfile::create_nameless(run.dir)?, run.dir)?;
+        let _lowered = if run.options.lower_dirty_limit { lowered(run.report) } else { None };
+        let asked = run.options.stall_size.or(run.options.quick.then_some(QUICK_BYTES));
+        let bytes = asked.unwrap_or_else(|| usual_bytes(free));
+        require_room(free, bytes, "--stall-size", run.dir)?;
+        run.report.environment.dirty_limit_bytes = dirty_limit::bytes();
+        run.report.environment.stall_bytes = Some(bytes);
+        run.report.note(Code::StallSize, size_note(bytes));
+        let finish = |row: Row, samples: &[Sample]| row.with(Figures::of(samples));
+        let rules = Rules { table: self.name(), option: "--stall-size", in_time: false, finish };
+        let ways = run.usable(self.ways);
+        Cases { rules, ways: &ways, depths: &[DEPTH], by_depth: false, bytes }.measure(run)
     }
 
     fn columns(&self) -> &'static [Grid] {
@@ -255,8 +169,8 @@ impl Table for Stall {
         "The gaps"
     }
 
-    /// Covers cases in which the kernel had a reason to put the writer to sleep: more was written
-    /// than may be dirty, or than memory may hold.
+    /// Covers runs in which the kernel had a reason to put the writer to sleep: more was written
+    /// than may be dirty. (Records of earlier versions also have cases of overwriting in a cgroup.)
     fn findings(&self, report: &Report) -> Vec<String> {
         let environment = &report.environment;
         let beyond =

@@ -1,12 +1,10 @@
-//! The table `writes`: a file grows, by depth and file system.
+//! The table `writes`: a file grows, by depth.
 //!
 //! A round is as long as its size allows, or what the way writes in a second if that is less.
 
-use super::new_file::{BLOCK, Cases, Place, Rules, free_bytes, require_room};
-use super::reading::as_it_is;
+use super::new_file::{BLOCK, Cases, Rules, free_bytes, require_room};
 use super::{Phase, Run, Table, chosen, names, usage};
 use crate::error::Result;
-use crate::machine::mounts::Kind;
 use crate::machine::testfile;
 use crate::measure::options::Options;
 use crate::report::fio;
@@ -40,7 +38,7 @@ impl Table for Writes {
     }
 
     fn about(&self) -> &'static str {
-        "A file grows by writes of 4 KiB, by file system and depth"
+        "A file grows by writes of 4 KiB, by depth"
     }
 
     fn title(&self) -> &'static str {
@@ -84,11 +82,9 @@ impl Table for Writes {
         let (bytes, depths) = (bytes(run.options), Self::depths(run.options));
         let free = free_bytes(&testfile::create_nameless(run.dir)?, run.dir)?;
         require_room(free, bytes, "--size", run.dir)?;
-        let own: &[Kind] = if run.options.own_file_systems { &Kind::ALL } else { &[] };
-        let places = [Place::Given].into_iter().chain(own.iter().copied().map(Place::Own));
-        let rules = Rules { table: self.name(), option: "--size", in_time: true, finish: as_it_is };
+        let rules = Rules { table: self.name(), option: "--size", in_time: true, finish: |row, _| row };
         let ways = run.usable(self.ways);
-        Cases { rules, ways: &ways, depths: &depths, by_depth: true, bytes }.measure(places.collect(), run)
+        Cases { rules, ways: &ways, depths: &depths, by_depth: true, bytes }.measure(run)
     }
 
     fn fio(&self, options: &Options, place: &fio::Place<'_>, jobs: &mut fio::Jobs) {

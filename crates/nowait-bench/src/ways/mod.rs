@@ -1,13 +1,10 @@
 //! The ways that are compared. A new one is a file in one of the rooms, by what it does, and a line
-//! in the list of each table that it takes part in: [`readers`], [`scanners`], [`writers`],
-//! [`stallers`], [`overwriters`], [`streamers`], [`loggers`], [`pipeliners`], [`task_loggers`], [`populators`], [`indexers`],
-//! [`filers`], [`rangers`], [`readwriters`], [`copiers`], [`mixers`], [`load_readers`], [`load_gatherers`] or
-//! [`load_appenders`]. One that does several kinds of work lives where it reads.
+//! in the list of each table that it takes part in. One that does several kinds of work lives where
+//! it reads.
 
 mod copy;
 mod files;
 mod log;
-pub(crate) mod map;
 mod mixed;
 mod queue;
 mod ranges;
@@ -15,7 +12,6 @@ mod read;
 mod readwrite;
 pub mod runtime;
 mod slots;
-mod stream;
 pub(crate) mod write;
 
 use std::io;
@@ -23,18 +19,14 @@ use std::process::Command;
 
 use crate::measure::meter::{Apart, Round};
 use crate::measure::mixed::{Mixed, Mixture};
-use crate::measure::options::{Copied, Direction};
+use crate::measure::options::Copied;
 use crate::measure::work::{
-    Appends, Commits, CopyJob, Gather, Gathers, Opening, Populate, Ranges, Reads, ReadsAndWrites, SmallFiles, Spread,
-    Stream, Writes,
+    Appends, Commits, CopyJob, Gather, Gathers, Ranges, Reads, ReadsAndWrites, SmallFiles, Spread, Writes,
 };
-use crate::sys::Mapping;
 
 pub(crate) use copy::command::copy;
 pub use log::commit::{Folder, by_pipelines, by_writers};
 pub(crate) use log::durable::await_spare;
-pub use log::steady::{RETAINED, Seen};
-pub use map::watch::Populated;
 pub(crate) use read::nowait::{FirstRead, first_read};
 pub use read::ring::io_uring_state;
 
@@ -98,38 +90,6 @@ pub trait WriteWay: Way {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
-/// Bytes that a way writes if it has nothing to read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Written {
-    /// As the job says.
-    Contents,
-    Zeros,
-}
-
-/// One way of reading a file from its start to its end, of copying it, or of writing one.
-pub trait StreamWay: Way {
-    /// Goes past the page cache, and so needs a file system that allows `O_DIRECT`.
-    fn direct(&self) -> bool;
-
-    /// Takes part in this direction.
-    fn suits(&self, _: Direction) -> bool {
-        true
-    }
-
-    /// Keeps as many blocks in flight as it is told. A way that does not is measured once for all
-    /// depths.
-    fn has_depth(&self) -> bool;
-
-    fn written(&self) -> Written {
-        Written::Contents
-    }
-
-    /// Reads, copies or writes as `job` says. `buffer` has a block for each one in flight, prepared
-    /// if it is to be written and placed as in [`WriteWay::writes`]; a way that must own its
-    /// buffers has its own.
-    fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
-}
-
 /// One way of having records on stable storage.
 pub trait LogWay: Way {
     /// Goes past the page cache, and so needs a file system that allows `O_DIRECT`.
@@ -158,25 +118,6 @@ pub trait LogWay: Way {
     /// tally ([`crate::measure::meter::Tally::found`]) its number and its bytes. In rounds that do
     /// not verify, a way that makes files of its own may leave it out.
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>>;
-}
-
-/// One way of using a log that has run for a while.
-pub trait SteadyWay: Way {
-    /// As [`LogWay::commits`]; says what else was seen while the clock ran. Of records that are
-    /// given up meanwhile it finds none.
-    fn steady(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Seen>;
-}
-
-/// One way of reading all of a log that nobody writes.
-pub trait OpenWay: Way {
-    /// Goes past the page cache, and so needs a file system that allows `O_DIRECT`.
-    fn direct(&self) -> bool {
-        false
-    }
-
-    /// Reads the job's files, or opens the log, which counts as one operation of all bytes of the
-    /// files.
-    fn open(&self, job: &Opening<'_>, round: &mut Round<'_>) -> io::Result<()>;
 }
 
 /// One way of gathering as requests for that arrive, several at a time.
@@ -249,33 +190,7 @@ pub trait ReadWriteWay: Way {
     fn read_write(&self, job: &ReadsAndWrites<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart>;
 }
 
-/// A file's bytes in memory, whoever has mapped them.
-pub trait Mapped {
-    /// Reads one byte.
-    fn touch(&self, offset: u64) -> u8;
-
-    fn copy(&self, offset: u64, to: &mut [u8]);
-}
-
-impl Mapped for Mapping {
-    fn touch(&self, offset: u64) -> u8 {
-        Self::touch(self, offset)
-    }
-
-    fn copy(&self, offset: u64, to: &mut [u8]) {
-        Self::copy(self, offset, to);
-    }
-}
-
-/// One way of having all pages of a map there.
-pub trait PopulateWay: Way {
-    /// Maps the file and returns when each page can be touched without waiting and without a fault.
-    /// The clock and all that is told of it are `map::watch::Watch`'s: it is told whenever the
-    /// calling thread could do something else, and, on that thread, which pages are there.
-    fn populate(&self, job: &Populate<'_>, round: &mut Round<'_>) -> io::Result<Populated>;
-}
-
-/// One way of taking rows out of a cold file that is, or could be, mapped.
+/// One way of reading blocks of a cold file in ascending order.
 pub trait RowWay: Way {
     /// Keeps a place in the file, and reads from there on: takes part in cases of blocks that follow
     /// each other, one at a time.
@@ -283,12 +198,12 @@ pub trait RowWay: Way {
         false
     }
 
-    /// Copies every row into `buffer`, which has a block for each of the `job.depth` that a way has
+    /// Copies every block into `buffer`, which has room for each of the `job.depth` that a way has
     /// under way, if it does not wait for one after the other.
     fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
-/// Rows are reads without a schedule.
+/// Such reads have no schedule.
 impl<W: ReadWay> RowWay for W {
     fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         self.reads(&Reads { pace: None, ..*job }, buffer, round)
@@ -332,11 +247,11 @@ pub const fn scanners() -> &'static [&'static dyn RowWay] {
         &read::bufreader::BufReader,
         &read::threads::Threads,
         &read::willneed::WillNeed,
-        &map::touch::Touch,
+        &read::touch::Touch,
         &read::ring::TUNED,
         &read::spawn_blocking::SpawnBlocking,
         &read::nowait::Blocking,
-        &stream::nowait::Blocks,
+        &read::stream::Blocks,
         &read::nowait::Tokio,
     ]
 }
@@ -379,30 +294,8 @@ pub const fn stallers() -> &'static [&'static dyn WriteWay] {
         &write::heartbeat::Blocking,
         &write::heartbeat::Ring,
         &write::heartbeat::Tokio,
-        &write::heartbeat::Futures { name: "nowait", strict: false },
+        &write::heartbeat::Futures { name: OURS, strict: false },
         &write::heartbeat::Futures { name: "nowait-strict", strict: true },
-    ]
-}
-
-/// Every way that overwrites a file beyond a memory limit, in the order of that case.
-pub const fn overwriters() -> &'static [&'static dyn WriteWay] {
-    &[&write::heartbeat::Threads, &write::heartbeat::Ring, &write::heartbeat::Futures { name: "nowait", strict: false }]
-}
-
-/// Every way of the table of streams, in its order.
-pub const fn streamers() -> &'static [&'static dyn StreamWay] {
-    &[
-        &read::pread::DIRECT,
-        &stream::command::Dd,
-        &read::libaio::Libaio,
-        &read::ring::TUNED,
-        &read::ring::Large,
-        &read::pread::BUFFERED,
-        &stream::command::Cat,
-        &stream::command::CP,
-        &stream::command::CP_REFLINK,
-        &stream::nowait::DIRECT,
-        &stream::nowait::BUFFERED,
     ]
 }
 
@@ -416,8 +309,6 @@ pub const fn loggers() -> &'static [&'static dyn LogWay] {
         &log::own_ring::LINKED,
         &log::own_ring::DSYNC,
         &log::durable::USUAL,
-        &log::durable::YOUNG,
-        &log::durable::ROTATING,
         &log::durable::REFUSED,
     ]
 }
@@ -437,16 +328,6 @@ pub const fn pipeliners() -> &'static [&'static dyn LogWay] {
 /// Every way of the table of appends from tasks, in its order.
 pub const fn task_loggers() -> &'static [&'static dyn LogWay] {
     &[&log::batch::DIRECT, &log::tasks::BUFFERED, &log::tasks::DIRECT, &log::tasks::Tickets]
-}
-
-/// Every way of the table of a log that a reader follows, in its order.
-pub const fn tailers() -> &'static [&'static dyn SteadyWay] {
-    &[&log::steady::ALONE, &log::steady::TAILED]
-}
-
-/// Every way of the table of retention, in its order.
-pub const fn retainers() -> &'static [&'static dyn SteadyWay] {
-    &[&log::steady::TOLD, &log::steady::BY_RULE]
 }
 
 /// Every way that reads what arrives by chance, in the order of the table of load.
@@ -474,16 +355,6 @@ pub const fn load_gatherers() -> &'static [&'static dyn GatherWay] {
 /// Every way that appends it.
 pub const fn load_appenders() -> &'static [&'static dyn AppendWay] {
     &[log::arriving::THREADS, log::arriving::FUTURES, &log::arriving::Tasks]
-}
-
-/// Every way of the table of appends at a fixed rate.
-pub const fn rate_appenders() -> &'static [&'static dyn AppendWay] {
-    &[log::arriving::THREADS, log::arriving::DIRECT_THREADS, log::arriving::FUTURES, &log::arriving::Tasks]
-}
-
-/// Every way of the table of opening a log.
-pub const fn openers() -> &'static [&'static dyn OpenWay] {
-    &[&log::recovery::Cat, &log::recovery::Direct, &log::recovery::WHOLE, &log::recovery::TAIL, &log::recovery::Inspect]
 }
 
 /// Every way of the table of copies, in its order.
@@ -534,30 +405,6 @@ pub const fn readwriters() -> &'static [&'static dyn ReadWriteWay] {
         &read::spawn_blocking::SpawnBlocking,
         &read::nowait::Blocking,
         &read::nowait::Tokio,
-    ]
-}
-
-/// Every way of having a map's pages there, in the order of the tables.
-pub const fn populators() -> &'static [&'static dyn PopulateWay] {
-    &[
-        &map::touch::Touch,
-        &map::populate::MapPopulate,
-        &map::populate::Madvise,
-        &map::touch::WillNeed,
-        &map::touch::Thread,
-        &map::nowait::Nowait,
-    ]
-}
-
-/// Every way of taking rows out of a map, in the order of the table.
-pub const fn indexers() -> &'static [&'static dyn RowWay] {
-    &[
-        &map::touch::Touch,
-        &map::touch::Random,
-        &map::touch::Threads,
-        &map::touch::WillNeed,
-        &read::ring::TUNED,
-        &map::nowait::Nowait,
     ]
 }
 

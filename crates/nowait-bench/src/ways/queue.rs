@@ -5,7 +5,6 @@
 //! complete, so nobody can touch it in between; and a flight does not end before all its transfers
 //! have.
 
-use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
 use std::process;
@@ -14,7 +13,7 @@ use std::time::Instant;
 
 use crate::measure::meter::{Round, Tally};
 use crate::measure::pace::{Schedule, sleep_until};
-use crate::measure::work::{Batch, Gather, Gathers, Reads, Route, Stream, Writes};
+use crate::measure::work::{Batch, Gather, Gathers, Reads, Writes};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::ways) enum Direction {
@@ -22,20 +21,7 @@ pub(in crate::ways) enum Direction {
     Write,
 }
 
-/// The files that a queue reads and writes; the same file twice for one that does only one of them.
-#[derive(Clone, Copy)]
-pub(in crate::ways) struct Files<'a> {
-    pub(in crate::ways) from: &'a File,
-    pub(in crate::ways) to: &'a File,
-}
-
-impl<'a> Files<'a> {
-    pub(in crate::ways) fn both(file: &'a File) -> Self {
-        Self { from: file, to: file }
-    }
-}
-
-/// A queue to the kernel. Its files are fixed when it is made.
+/// A queue to the kernel. Its file is fixed when it is made.
 pub(in crate::ways) trait Queue {
     /// The most transfers in flight.
     fn capacity(&self) -> usize;
@@ -185,57 +171,6 @@ impl<Q: Queue> Desk<Q> {
         Ok(())
     }
 
-    /// Reads the file, and writes each block as soon as it is read if it is to be copied; or writes
-    /// what it makes. The clock is the caller's. A write is of the whole block, which is what
-    /// direct I/O takes; the file is cut to its size in the end.
-    ///
-    /// The job's blocks are the requests. `told`: the size of the blocks that are made and told of,
-    /// of which a request has one or more.
-    pub(in crate::ways) fn stream(
-        &mut self,
-        job: &Stream<'_>,
-        told: usize,
-        buffer: &mut [u8],
-        tally: &mut Tally<'_>,
-    ) -> io::Result<()> {
-        let mut idle: Vec<&mut [u8]> = buffer.chunks_mut(job.block).take(job.depth).collect();
-        let mut offsets = job.each_offset();
-        let mut flight = self.flight();
-        loop {
-            while !idle.is_empty() {
-                let Some(offset) = offsets.next() else { break };
-                let Some(block) = idle.pop() else { break };
-                match job.route {
-                    Route::Write { contents, .. } => {
-                        for (offset, part) in (offset..).step_by(told).zip(block.chunks_mut(told)) {
-                            contents.place(part, offset);
-                        }
-                        let len = block.len();
-                        flight.start(Direction::Write, block, len, offset, Instant::now())?;
-                    }
-                    _ => flight.start(Direction::Read, block, job.len_at(offset), offset, Instant::now())?,
-                }
-            }
-            if flight.in_flight == 0 {
-                return Ok(());
-            }
-            flight.turn(1)?;
-            let now = Instant::now();
-            while let Some(done) = flight.next()? {
-                if done.direction == Direction::Read && job.destination().is_some() {
-                    let len = done.buffer.len();
-                    flight.start(Direction::Write, done.buffer, len, done.offset, done.started)?;
-                } else {
-                    let bytes = &done.buffer[..job.len_at(done.offset)];
-                    for (offset, block) in (done.offset..).step_by(told).zip(bytes.chunks(told)) {
-                        tally.block(offset, block, done.started, now);
-                    }
-                    idle.push(done.buffer);
-                }
-            }
-        }
-    }
-
     pub(in crate::ways) fn gather(
         &mut self,
         job: &Gather<'_>,
@@ -369,7 +304,6 @@ struct Flight<'q, 'b, Q: Queue> {
 
 /// A transfer that is complete, and its buffer.
 struct Complete<'b> {
-    direction: Direction,
     buffer: &'b mut [u8],
     /// Bytes moved so far.
     len: usize,
@@ -474,7 +408,7 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
             // The kernel is done with it, and the transfer has ended, so the buffer is given back
             // only once.
             let buffer = unsafe { slice::from_raw_parts_mut(at, len) };
-            return Ok(Some(Complete { direction, buffer, len: have, offset, started }));
+            return Ok(Some(Complete { buffer, len: have, offset, started }));
         }
         Ok(None)
     }

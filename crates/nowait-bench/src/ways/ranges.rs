@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 use crate::measure::meter::Round;
 use crate::measure::work::{Range, Ranges};
-use crate::sys::{MapAdvice, Mapping, PAGE};
+use crate::sys::{Mapping, PAGE};
 use crate::ways::read::nowait::Session;
 use crate::ways::runtime::{Seen, blocking, run_on_the_clock};
 use crate::ways::{OURS, RangeWay, Way};
@@ -142,7 +142,7 @@ impl Reader for MapReader {
         let (map, populates, window) = (self.map.clone(), self.populates, Window::of(range, false));
         blocking(move || {
             if populates {
-                map.advise(window.offset..window.offset + window.len as u64, MapAdvice::PopulateRead)?;
+                map.populate(window.offset..window.offset + window.len as u64)?;
             }
             let mut memory = window.memory()?;
             map.copy(window.offset, &mut memory);

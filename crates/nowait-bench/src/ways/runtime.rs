@@ -67,21 +67,19 @@ where
 pub struct Blocks {
     next: Arc<AtomicU64>,
     count: u64,
-    order: Option<Arc<[u64]>>,
     contents: Contents,
 }
 
 impl Blocks {
     pub fn of(job: &Writes<'_>) -> Blocks {
-        Blocks { next: Arc::default(), count: job.blocks, order: job.order.map(Arc::from), contents: job.contents }
+        Blocks { next: Arc::default(), count: job.blocks, contents: job.contents }
     }
 
     /// Makes the next block in `buffer`; gives its offset.
     #[inline]
     pub fn next(&self, buffer: &mut [u8]) -> Option<u64> {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
-        let number = (index < self.count).then(|| self.order.as_ref().map_or(index, |order| order[index as usize]))?;
-        let offset = number * buffer.len() as u64;
+        let offset = (index < self.count).then(|| index * buffer.len() as u64)?;
         self.contents.place(buffer, offset);
         Some(offset)
     }

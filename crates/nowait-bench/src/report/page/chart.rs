@@ -52,15 +52,14 @@ pub(super) fn looks<'a>(ways: &[&'a str]) -> Vec<(&'a str, Look)> {
 /// it has more ways than there are hues.
 fn wanted(way: &str) -> Option<usize> {
     Some(match way {
-        "pread" | "pwrite" | "append-fdatasync" | "plain" | "random-threads" | "threads-dsync" | "rsync" => 0,
-        "threads" | "thread" | "ring-1m" | "thread-batch-pipelined" | "thread-batch-tokio" | "xcp" => 1,
+        "pread" | "pwrite" | "append-fdatasync" | "plain" | "threads-dsync" | "rsync" => 0,
+        "threads" | "thread-batch-pipelined" | "thread-batch-tokio" | "xcp" => 1,
         "willneed" | "direct-dsync" | "dd" | "thread-batch-direct-pipelined" | "thread-batch-direct-tokio" => 2,
-        "libaio" | "thread-batch-direct" | "madvise" | "fcp" | "mmap-populate" => 3,
-        "ring-plain" | "ring-linked" | "ring-fdatasync" | "pread-buffered" | "touch" | "mmap" | "cpz" => 4,
+        "libaio" | "thread-batch-direct" | "fcp" | "mmap-populate" => 3,
+        "ring-plain" | "ring-linked" | "ring-fdatasync" | "touch" | "mmap" | "cpz" => 4,
         "ring" | "ring-dsync" | "tokio-direct" => 5,
-        "tokio" | "cat" | "random" => 6,
-        "thread-batch" | "bufreader" | "tokio-fs" | "pwritev-16" | "map-populate" | "cp" | "cp-reflink-never"
-        | "cp-reflink-auto" => 7,
+        "tokio" => 6,
+        "thread-batch" | "bufreader" | "tokio-fs" | "pwritev-16" | "cp" => 7,
         _ => return None,
     })
 }

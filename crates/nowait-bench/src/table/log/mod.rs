@@ -5,8 +5,7 @@
 //! synced before the clock runs. So no way pays for room, nor for a file that grows. What a way
 //! makes ready itself before the clock runs is shown apart ("prepared"): for `nowait` it is the
 //! calibration of a new log, its first segment, as large as the round needs up to 256 MiB, and the
-//! next. A segment that is prepared later, as all of `nowait-young` but the first two are, is on the
-//! clock, and in the latency of a record whose writer waits for it. All ways of a case make as many commits a
+//! next. All ways of a case make as many commits a
 //! round as the middling way makes in the time of a round.
 //!
 //! A way's records are found and compared once for each case, before it is timed, and some of them
@@ -14,23 +13,18 @@
 //! have, where it counts.
 //!
 //! Asked for as `log`, too, each a table of its own by its work ([`Logged`]): [`pipelined`]
-//! appends, appends from tasks, a reader that follows, retention, arrivals at a fixed rate, and
-//! recovery.
+//! appends, and appends from tasks.
 
 mod commits;
 pub mod pipelined;
-pub mod rate;
-pub mod recovery;
-pub mod steady;
 
 use serde::{Deserialize, Serialize};
 
 use super::columns::{Column, Grid, LONGEST, Line, P50, P99, P999, cpu, every, prepared};
-use super::dd::allows_direct;
 use super::new_file::free_bytes;
 use super::{Phase, Run, TABLES, Table, chosen, names, usage};
 use crate::error::{Error, Result};
-use crate::machine::testfile;
+use crate::machine::testfile::{self, allows_direct};
 use crate::measure::interleave::steps;
 use crate::measure::meter::Sample;
 use crate::measure::options::{Logged, Options};

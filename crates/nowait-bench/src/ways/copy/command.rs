@@ -13,10 +13,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use super::process::{ended, not_installed, tried};
 use crate::measure::meter::Round;
 use crate::measure::options::Copied;
 use crate::measure::work::CopyJob;
-use crate::ways::stream::command::{ended, not_installed};
 use crate::ways::{CopyWay, OURS, Way};
 
 /// `nowait copy`, of the command that measures, or else of that in PATH.
@@ -213,7 +213,7 @@ pub(crate) fn copy(way: &dyn CopyWay, job: &CopyJob<'_>, round: &mut Round<'_>) 
 }
 
 fn succeeds(command: &mut Command, otherwise: &str) -> Option<String> {
-    match crate::ways::stream::command::tried(command) {
+    match tried(command) {
         Ok(status) if status.success() => None,
         Ok(_) => Some(otherwise.to_owned()),
         Err(why) => Some(why),

@@ -1,7 +1,6 @@
 //! Records that arrive at moments of their own, each to be on stable storage.
 //!
-//! `thread-batch`, `thread-batch-direct`: a pool of threads takes them, and each thread waits for
-//! its record. `nowait`, and `nowait-tokio`: no thread waits. Futures of one thread under
+//! `thread-batch`: a pool of threads takes them, and each thread waits for its record. `nowait`, and `nowait-tokio`: no thread waits. Futures of one thread under
 //! `block_on`, or tasks of a runtime, append their record and await its ticket.
 
 use std::cell::RefCell;
@@ -26,7 +25,6 @@ use crate::ways::runtime::{Seen, finish, runtime};
 use crate::ways::{AppendWay, LogWay, ON_TOKIO, Way};
 
 pub(crate) const THREADS: &ThreadBatch = &batch::BUFFERED;
-pub(crate) const DIRECT_THREADS: &ThreadBatch = &batch::DIRECT;
 pub(crate) const FUTURES: &Durable = &durable::USUAL;
 
 pub(crate) struct Tasks;

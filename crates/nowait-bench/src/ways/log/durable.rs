@@ -3,10 +3,7 @@
 //! `nowait`: a log that has grown, so that each of its segments takes what a round logs, up to 256 MiB.
 //! The files of the ways by hand are as long, too, before the clock runs. With several records of a
 //! writer under way it waits for the oldest ticket. `nowait-threads`: the same with a thread for
-//! each. `nowait-young`: a log that was just made. It begins with 1 MiB, and prepares the next
-//! segments, each twice as large, while the clock runs. `nowait-rotating`: with segments of 4 MiB,
-//! so that a round goes through several, which are prepared meanwhile. `nowait-refused`: as where
-//! io_uring is refused.
+//! each. `nowait-refused`: as where io_uring is refused.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,22 +22,18 @@ use crate::ways::{LogWay, OURS, Way};
 pub(crate) struct Durable {
     name: &'static str,
     pipelines: bool,
-    is_young: bool,
     options: fn(Options) -> nowait::Result<Options>,
 }
 
-pub(crate) const USUAL: Durable = Durable { name: OURS, pipelines: true, is_young: false, options: Ok };
+pub(crate) const USUAL: Durable = Durable { name: OURS, pipelines: true, options: Ok };
 pub(crate) const THREADS: Durable = Durable { name: "nowait-threads", pipelines: false, ..USUAL };
-pub(crate) const YOUNG: Durable = Durable { name: "nowait-young", is_young: true, ..USUAL };
-pub(crate) const ROTATING: Durable =
-    Durable { name: "nowait-rotating", options: |usual| Ok(usual.segment_bytes(4 << 20)), ..USUAL };
 pub(crate) const REFUSED: Durable = Durable {
     name: "nowait-refused",
     options: |usual| Ok(usual.instance(&Nowait::builder().engine(Engine::Pool).build()?)),
     ..USUAL
 };
 
-/// Sizes of segments: the first of a new log, and of a log that has grown.
+/// Sizes of a grown log's segments: the least and the most.
 const FIRST_BYTES: u64 = 1 << 20;
 const GROWN_BYTES: u64 = 256 << 20;
 
@@ -48,11 +41,8 @@ impl Durable {
     /// Options for a log that will take so many records.
     pub(super) fn options(&self, records: u64, size: usize) -> nowait::Result<Options> {
         // One that has grown has segments of one size, of which the next is there.
-        let (first, largest) = match self.is_young {
-            true => (FIRST_BYTES, GROWN_BYTES),
-            false => (grown_bytes(records, size), grown_bytes(records, size)),
-        };
-        let usual = Options::new().create(true).segment_bytes(largest).first_segment_bytes(first);
+        let grown = grown_bytes(records, size);
+        let usual = Options::new().create(true).segment_bytes(grown).first_segment_bytes(grown);
         (self.options)(usual)
     }
 
@@ -68,7 +58,7 @@ fn grown_bytes(records: u64, size: usize) -> u64 {
 }
 
 /// Bytes of a block that holds one record.
-pub(super) fn alone_bytes(size: usize) -> u64 {
+fn alone_bytes(size: usize) -> u64 {
     const HEADERS: usize = 128; // at most
     (HEADERS + size).next_multiple_of(BLOCK) as u64
 }
@@ -102,21 +92,14 @@ pub(super) fn records_of(log: &Log) -> io::Result<Vec<Vec<u8>>> {
     Ok(records)
 }
 
-/// Reads records after the LSN `after` by theirs: every one if this round verifies, else some.
-pub(super) fn find(
-    job: &Commits<'_>,
-    round: &mut Round<'_>,
-    log: &Log,
-    lsns: &[Vec<u64>],
-    after: u64,
-) -> io::Result<()> {
+/// Reads records by their LSNs: every one if this round verifies, else some.
+pub(super) fn find(job: &Commits<'_>, round: &mut Round<'_>, log: &Log, lsns: &[Vec<u64>]) -> io::Result<()> {
     let all = round.tally.verifies();
     let numbered = |(writer, lsns): (usize, &Vec<u64>)| {
         (0..).zip(lsns.clone()).map(move |(sequence, lsn)| (lsn, Records::number(writer, sequence)))
     };
     let told = lsns.iter().enumerate().flat_map(numbered);
-    let mut sought: BTreeMap<u64, u64> =
-        told.filter(|&(lsn, number)| lsn > after && (all || job.is_sampled(number))).collect();
+    let mut sought: BTreeMap<u64, u64> = told.filter(|&(_, number)| all || job.is_sampled(number)).collect();
     let Some((&first, _)) = sought.first_key_value() else { return Ok(()) };
     let mut reader = log.reader(first);
     while !sought.is_empty() {
@@ -151,7 +134,7 @@ impl LogWay for Durable {
         let (_folder, log) = open(job.folder, &self.options_for(job)?)?;
         let lsns = by_pipelines(job, round, |record| Ok(log.append(record).wait()?), |ticket| Ok(ticket.wait()?))?;
         let bytes = log.stats().written_bytes;
-        find(job, round, &log, &lsns, 0)?;
+        find(job, round, &log, &lsns)?;
         log.close().wait()?;
         Ok(Some(bytes))
     }
@@ -161,20 +144,15 @@ impl LogWay for Durable {
 mod tests {
     use super::*;
 
-    /// What a round logs fits into the segment that was prepared before; a young log has to change
-    /// to a larger one.
+    /// What a round logs fits into the segment that was prepared before.
     #[test]
     fn a_grown_log_changes_no_segment_in_a_round() {
         const RECORDS: u64 = 400;
-        let rotations = |way: &Durable| {
-            let (_folder, log) = open(&std::env::temp_dir(), &way.options(RECORDS, 4096).unwrap()).unwrap();
-            let lsns = (0..RECORDS).map(|_| log.append(&[7; 4096]).wait().unwrap().wait().unwrap());
-            assert_eq!(lsns.max(), Some(RECORDS));
-            let rotations = log.stats().rotations;
-            log.close().wait().unwrap();
-            rotations
-        };
-        assert_eq!((rotations(&USUAL), rotations(&YOUNG)), (0, 2));
+        let (_folder, log) = open(&std::env::temp_dir(), &USUAL.options(RECORDS, 4096).unwrap()).unwrap();
+        let lsns = (0..RECORDS).map(|_| log.append(&[7; 4096]).wait().unwrap().wait().unwrap());
+        assert_eq!(lsns.max(), Some(RECORDS));
+        assert_eq!(log.stats().rotations, 0);
+        log.close().wait().unwrap();
         assert_eq!((grown_bytes(1, 128), grown_bytes(1 << 20, 128)), (FIRST_BYTES + 4096, GROWN_BYTES));
     }
 }

@@ -5,6 +5,4 @@ pub(super) mod batch;
 pub(super) mod commit;
 pub(super) mod durable;
 pub(super) mod own_ring;
-pub(super) mod recovery;
-pub(super) mod steady;
 pub(super) mod tasks;

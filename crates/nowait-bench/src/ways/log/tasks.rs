@@ -118,7 +118,7 @@ impl LogWay for Tickets {
         let (_folder, log) = open(job.folder, &durable::USUAL.options_for(job)?)?;
         let lsns = by_tasks(job, round, &log)?;
         let bytes = log.stats().written_bytes;
-        durable::find(job, round, &log, &lsns, 0)?;
+        durable::find(job, round, &log, &lsns)?;
         log.close().wait()?;
         Ok(Some(bytes))
     }

@@ -1,16 +1,16 @@
 //! Linux's older asynchronous interface, called directly. Buffered reads and writes are accepted,
 //! and served one by one inside the submission: that is what a table of ways should show.
 
+use std::fs::File;
 use std::io;
 use std::mem;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
 use crate::measure::meter::Round;
-use crate::measure::work::{Gather, Reads, Stream, Writes};
-use crate::ways::queue::{Desk, Direction, Files, Queue};
-use crate::ways::stream::ends::Ends;
-use crate::ways::{ReadWay, StreamWay, Way, WriteWay};
+use crate::measure::work::{Gather, Reads, Writes};
+use crate::ways::queue::{Desk, Direction, Queue};
+use crate::ways::{ReadWay, Way, WriteWay};
 
 pub(crate) struct Libaio;
 
@@ -29,34 +29,18 @@ impl Way for Libaio {
 
 impl ReadWay for Libaio {
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        Desk::new(Aio::new(Files::both(job.target.file), job.depth)?).reads(job, buffer, round)
+        Desk::new(Aio::new(job.target.file, job.depth)?).reads(job, buffer, round)
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let depth = job.records().min(GATHER_DEPTH);
-        Desk::new(Aio::new(Files::both(job.target.file), depth)?).gather(job, output, round)
+        Desk::new(Aio::new(job.target.file, depth)?).gather(job, output, round)
     }
 }
 
 impl WriteWay for Libaio {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        Desk::new(Aio::new(Files::both(job.file), job.depth)?).writes(job, buffer, round)
-    }
-}
-
-impl StreamWay for Libaio {
-    fn direct(&self) -> bool {
-        true
-    }
-
-    fn has_depth(&self) -> bool {
-        true
-    }
-
-    fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let ends = Ends::open(job, StreamWay::direct(self))?;
-        let mut desk = Desk::new(Aio::new(ends.files(), job.depth)?);
-        ends.on_the_clock(round, |tally| desk.stream(job, job.block, buffer, tally))
+        Desk::new(Aio::new(job.file, job.depth)?).writes(job, buffer, round)
     }
 }
 
@@ -118,8 +102,7 @@ fn checked(status: libc::c_long) -> io::Result<usize> {
 
 struct Aio {
     context: Context,
-    from: u32,
-    to: u32,
+    file: u32,
     /// One for each transfer that can be in flight, by tag.
     iocbs: Vec<Iocb>,
     /// Tags that are to be submitted.
@@ -135,11 +118,10 @@ struct Aio {
 }
 
 impl Aio {
-    fn new(files: Files<'_>, capacity: usize) -> io::Result<Self> {
+    fn new(file: &File, capacity: usize) -> io::Result<Self> {
         Ok(Self {
             context: Context::new(capacity)?,
-            from: files.from.as_raw_fd() as u32,
-            to: files.to.as_raw_fd() as u32,
+            file: file.as_raw_fd() as u32,
             iocbs: vec![Iocb::default(); capacity],
             queued: Vec::with_capacity(capacity),
             pointers: Vec::with_capacity(capacity),
@@ -188,14 +170,14 @@ impl Queue for Aio {
     }
 
     unsafe fn push(&mut self, tag: u32, direction: Direction, at: *mut u8, len: usize, offset: u64) -> io::Result<()> {
-        let (opcode, file) = match direction {
-            Direction::Read => (PREAD, self.from),
-            Direction::Write => (PWRITE, self.to),
+        let opcode = match direction {
+            Direction::Read => PREAD,
+            Direction::Write => PWRITE,
         };
         self.iocbs[tag as usize] = Iocb {
             data: u64::from(tag),
             opcode,
-            file,
+            file: self.file,
             buffer: at as u64,
             bytes: len as u64,
             offset: offset as i64,

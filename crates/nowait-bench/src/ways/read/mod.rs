@@ -8,5 +8,7 @@ pub(super) mod nowait;
 pub(super) mod pread;
 pub(super) mod ring;
 pub(super) mod spawn_blocking;
+pub(super) mod stream;
 pub(super) mod threads;
+pub(super) mod touch;
 pub(super) mod willneed;

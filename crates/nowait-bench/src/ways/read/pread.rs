@@ -1,27 +1,15 @@
 //! `pread` in a loop: what a program does that has not heard of any of this. Depth means nothing to
 //! it.
-//!
-//! A stream goes two ways: past the page cache (`pread`) and through it (`pread-buffered`), with
-//! the kernel's own readahead. It is written by `pwrite`.
 
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use crate::measure::meter::Round;
-use crate::measure::work::{Gather, Reads, Stream};
-use crate::ways::stream::ends::Ends;
-use crate::ways::{ReadWay, StreamWay, Way};
+use crate::measure::work::{Gather, Reads};
+use crate::ways::{ReadWay, Way};
 
 pub(crate) struct Pread;
-
-pub(crate) struct Streamed {
-    name: &'static str,
-    direct: bool,
-}
-
-pub(crate) const DIRECT: Streamed = Streamed { name: "pread", direct: true };
-pub(crate) const BUFFERED: Streamed = Streamed { name: "pread-buffered", direct: false };
 
 impl Way for Pread {
     fn name(&self) -> &'static str {
@@ -58,37 +46,5 @@ impl ReadWay for Pread {
         }
         round.stop();
         Ok(())
-    }
-}
-
-impl Way for Streamed {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-}
-
-impl StreamWay for Streamed {
-    fn direct(&self) -> bool {
-        self.direct
-    }
-
-    fn has_depth(&self) -> bool {
-        false
-    }
-
-    fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let ends = Ends::open(job, self.direct)?;
-        let block = &mut buffer[..job.block];
-        ends.on_the_clock(round, |tally| {
-            for offset in job.each_offset() {
-                let len = job.len_at(offset);
-                ends.make(block, offset);
-                let started = Instant::now();
-                ends.read(block, len, offset)?;
-                ends.write(block, len, offset)?;
-                tally.block(offset, &block[..len], started, Instant::now());
-            }
-            Ok(())
-        })
     }
 }

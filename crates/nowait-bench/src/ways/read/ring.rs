@@ -2,9 +2,9 @@
 //!
 //! `ring-plain`: no set-up flags, one system call per submission. `ring`: owned by one thread,
 //! completions run at its next system call (COOP_TASKRUN: no interruption of the thread), the last
-//! submission and the wait are one system call, and the files are registered. The buffers of what
-//! goes past the page cache (a stream, random reads) are registered, too: the kernel need not look
-//! up and hold their pages for each request. Through the page cache that has no use.
+//! submission and the wait are one system call, and the file is registered. The buffers of what
+//! goes past the page cache are registered, too: the kernel need not look up and hold their pages
+//! for each request. Through the page cache that has no use.
 //!
 //! The best number of reads or writes in one submission depends on where the data is. Cached reads
 //! complete inside the submission, and the more of them share a system call the better (8 % on a
@@ -14,14 +14,12 @@
 //! and one more. (Also tried: pairs, and as many more as complete at once; level with this at
 //! best.)
 //!
-//! Gathers and streams are the exceptions. A batch goes together, in the call that waits for it. So
-//! do the reads and writes of a stream: alone or together made no difference to reads of 16 KiB to
-//! 1 MiB, and copies of 16 KiB at depth 4 took four tenths less processor time. `ring-1m` streams, too, in requests of a size and number of its
-//! own: a program that may choose takes large ones, whatever it is asked for at a time.
+//! Gathers are the exception: a batch goes together, in the call that waits for it.
 //!
 //! DEFER_TASKRUN instead of COOP_TASKRUN cost an eighth more processor time at depth 16, and up to
 //! a tenth of the speed at 32.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Instant;
@@ -29,10 +27,9 @@ use std::time::Instant;
 use io_uring::{IoUring, opcode, types};
 
 use crate::measure::meter::Round;
-use crate::measure::work::{Buffer, Gather, Gathers, Reads, Route, Stream, Writes};
-use crate::ways::queue::{Desk, Direction, Files, PacedQueue, Queue};
-use crate::ways::stream::ends::Ends;
-use crate::ways::{GatherWay, ReadWay, StreamWay, Way, WriteWay};
+use crate::measure::work::{Gather, Gathers, Reads, Writes};
+use crate::ways::queue::{Desk, Direction, PacedQueue, Queue};
+use crate::ways::{GatherWay, ReadWay, Way, WriteWay};
 
 pub(crate) struct Ring {
     name: &'static str,
@@ -41,14 +38,6 @@ pub(crate) struct Ring {
 
 pub(crate) const PLAIN: Ring = Ring { name: "ring-plain", tuned: false };
 pub(crate) const TUNED: Ring = Ring { name: "ring", tuned: true };
-
-/// Streams in requests of 1 MiB, or of as many whole blocks as fit into that. A block that is
-/// larger is a request.
-pub(crate) struct Large;
-
-const LARGE_REQUEST: usize = 1 << 20;
-/// Requests in flight: the device always has one, while others wait or turn from a read to a write.
-const LARGE_IN_FLIGHT: usize = 4;
 
 /// The most reads of a gather in flight. More only wait for a place in the disk's own queue, inside
 /// the submission.
@@ -81,7 +70,7 @@ impl ReadWay for Ring {
     }
 
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let mut ring = Uring::new(Files::both(job.target.file), job.depth, self.tuned)?;
+        let mut ring = Uring::new(job.target.file, job.depth, self.tuned)?;
         if job.target.direct {
             ring = ring.registering(buffer);
         }
@@ -91,77 +80,28 @@ impl ReadWay for Ring {
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let depth = job.records().min(GATHER_DEPTH);
-        Desk::new(Uring::new(Files::both(job.target.file), depth, self.tuned)?.together()).gather(job, output, round)
+        Desk::new(Uring::new(job.target.file, depth, self.tuned)?.together()).gather(job, output, round)
     }
 }
 
 impl GatherWay for Ring {
     fn gathers(&self, job: &Gathers<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let capacity = job.depth * job.records;
-        let ring = Uring::new(Files::both(job.target.file), capacity, self.tuned)?.together();
+        let ring = Uring::new(job.target.file, capacity, self.tuned)?.together();
         Desk::new(ring).paced_gathers(job, buffer, round)
     }
 }
 
 impl WriteWay for Ring {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        Desk::new(Uring::new(Files::both(job.file), job.depth, self.tuned)?).writes(job, buffer, round)
-    }
-}
-
-impl StreamWay for Ring {
-    fn direct(&self) -> bool {
-        true
-    }
-
-    fn has_depth(&self) -> bool {
-        true
-    }
-
-    fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let ends = Ends::open(job, StreamWay::direct(self))?;
-        let mut desk = Desk::new(Uring::new(ends.files(), job.depth, self.tuned)?.registering(buffer).together());
-        ends.on_the_clock(round, |tally| desk.stream(job, job.block, buffer, tally))
-    }
-}
-
-impl Way for Large {
-    fn name(&self) -> &'static str {
-        "ring-1m"
-    }
-
-    fn refused(&self) -> Option<String> {
-        Way::refused(&TUNED)
-    }
-}
-
-impl StreamWay for Large {
-    fn direct(&self) -> bool {
-        true
-    }
-
-    fn has_depth(&self) -> bool {
-        false
-    }
-
-    fn stream(&self, job: &Stream<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let request = (LARGE_REQUEST / job.block).max(1) * job.block;
-        let large = Stream { block: request, depth: LARGE_IN_FLIGHT, ..*job };
-        let mut memory = Buffer::new(large.depth * large.block);
-        if let Route::Write { contents, .. } = job.route {
-            contents.prepare(memory.bytes(), job.block);
-        }
-        let ends = Ends::open(&large, true)?;
-        let mut desk = Desk::new(Uring::new(ends.files(), large.depth, true)?.registering(memory.bytes()).together());
-        ends.on_the_clock(round, |tally| desk.stream(&large, job.block, memory.bytes(), tally))
+        Desk::new(Uring::new(job.file, job.depth, self.tuned)?).writes(job, buffer, round)
     }
 }
 
 pub(in crate::ways) struct Uring {
     ring: IoUring,
     capacity: usize,
-    from: types::Fd,
-    to: types::Fd,
+    file: types::Fd,
     tuned: bool,
     /// All buffers lie in one that is registered.
     registered: bool,
@@ -173,15 +113,14 @@ pub(in crate::ways) struct Uring {
 }
 
 impl Uring {
-    pub(in crate::ways) fn new(files: Files<'_>, capacity: usize, tuned: bool) -> io::Result<Self> {
+    pub(in crate::ways) fn new(file: &File, capacity: usize, tuned: bool) -> io::Result<Self> {
         let entries = capacity as u32;
         let ring = if tuned { tuned_ring(entries)? } else { IoUring::new(entries)? };
-        let (from, to) = (files.from.as_raw_fd(), files.to.as_raw_fd());
         if tuned {
-            ring.submitter().register_files(&[from, to])?;
+            ring.submitter().register_files(&[file.as_raw_fd()])?;
         }
-        let (from, to) = (types::Fd(from), types::Fd(to));
-        Ok(Self { ring, capacity, from, to, tuned, registered: false, queued: 0, submit_at: 1, submit_first_at: 1 })
+        let file = types::Fd(file.as_raw_fd());
+        Ok(Self { ring, capacity, file, tuned, registered: false, queued: 0, submit_at: 1, submit_first_at: 1 })
     }
 
     /// All transfers will be parts of `buffer`, whose pages the kernel then need not look up for
@@ -241,18 +180,18 @@ impl Queue for Uring {
             self.submit();
         }
         let len = len as u32;
-        let (from, to) = (types::Fixed(0), types::Fixed(1));
+        let fixed = types::Fixed(0);
         let entry = match (direction, self.tuned, self.registered) {
-            (Direction::Read, true, true) => opcode::ReadFixed::new(from, at, len, 0).offset(offset).build(),
-            (Direction::Read, true, false) => opcode::Read::new(from, at, len).offset(offset).build(),
-            (Direction::Read, false, _) => opcode::Read::new(self.from, at, len).offset(offset).build(),
-            (Direction::Write, true, true) => opcode::WriteFixed::new(to, at, len, 0).offset(offset).build(),
-            (Direction::Write, true, false) => opcode::Write::new(to, at, len).offset(offset).build(),
-            (Direction::Write, false, _) => opcode::Write::new(self.to, at, len).offset(offset).build(),
+            (Direction::Read, true, true) => opcode::ReadFixed::new(fixed, at, len, 0).offset(offset).build(),
+            (Direction::Read, true, false) => opcode::Read::new(fixed, at, len).offset(offset).build(),
+            (Direction::Read, false, _) => opcode::Read::new(self.file, at, len).offset(offset).build(),
+            (Direction::Write, true, true) => opcode::WriteFixed::new(fixed, at, len, 0).offset(offset).build(),
+            (Direction::Write, true, false) => opcode::Write::new(fixed, at, len).offset(offset).build(),
+            (Direction::Write, false, _) => opcode::Write::new(self.file, at, len).offset(offset).build(),
         };
         let entry = entry.user_data(u64::from(tag));
         // SAFETY: the caller keeps the buffer valid and untouched until the completion, and the
-        // files stay open: the ring is used within a call that borrows them.
+        // file stays open: the ring is used within a call that borrows it.
         unsafe { self.ring.submission().push(&entry) }.expect("the ring has an entry for each transfer in flight");
         self.queued += 1;
         if !self.tuned {

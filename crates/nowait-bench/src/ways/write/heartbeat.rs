@@ -11,7 +11,6 @@ use std::future::{self, Future};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -20,17 +19,16 @@ use nowait::Nowait;
 
 use crate::measure::meter::{Round, Tally};
 use crate::measure::work::Writes;
-use crate::ways::queue::{Desk, Files};
+use crate::ways::queue::Desk;
 use crate::ways::read::nowait::Session;
 use crate::ways::read::ring::{self, Uring};
-use crate::ways::read::{spawn_blocking, threads};
+use crate::ways::read::spawn_blocking;
 use crate::ways::{Way, WriteWay};
 
 /// A round ends after this time, however much is written: a slow disk must not take all day.
 pub(crate) const LONGEST_ROUND: Duration = Duration::from_secs(20);
 
 pub(crate) struct Blocking;
-pub(crate) struct Threads;
 pub(crate) struct Tokio;
 pub(crate) struct Ring;
 pub(crate) struct Futures {
@@ -62,31 +60,6 @@ impl WriteWay for Blocking {
     }
 }
 
-impl Way for Threads {
-    fn name(&self) -> &'static str {
-        "threads"
-    }
-}
-
-impl WriteWay for Threads {
-    fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let next = AtomicU64::new(0);
-        threads::at_once(job.depth, job.block, buffer, round, |block, tally| {
-            let mut heart = Heart::new();
-            while let Some(offset) = job.offset(next.fetch_add(1, Ordering::Relaxed)) {
-                job.contents.place(block, offset);
-                job.file.write_all_at(block, offset)?;
-                tally.wrote(job.block);
-                if !heart.beat(tally) {
-                    break;
-                }
-            }
-            Ok(())
-        })
-        .map(drop)
-    }
-}
-
 impl Way for Ring {
     fn name(&self) -> &'static str {
         "ring"
@@ -99,7 +72,7 @@ impl Way for Ring {
 
 impl WriteWay for Ring {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let mut desk = Desk::new(Uring::new(Files::both(job.file), job.depth, true)?);
+        let mut desk = Desk::new(Uring::new(job.file, job.depth, true)?);
         let mut heart = None;
         desk.writes_beside(job, buffer, round, |tally| heart.get_or_insert_with(Heart::new).beat(tally))
     }
