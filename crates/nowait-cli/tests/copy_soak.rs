@@ -1,13 +1,14 @@
-//! `nowait copy` for as long as it is let: a tree of all that copies get wrong, to a file system that the
-//! seed chooses, ended at random moments and gone on with, until the copy is as `cp -a` makes it; and
-//! all the while another user tries to read what the source keeps from them.
+//! `nowait copy` under interruptions, for a set time. Each round copies a tree of difficult entries
+//! to a file system that its seed chooses. It ends copies at random moments and resumes them until
+//! one completes, then compares the copy with one by `cp -a`. Throughout, another user tries to read
+//! files that the source denies that user.
 //!
-//! Ignored without being asked for, since it ends by the clock:
+//! Ignored by default, since its duration is set by the clock:
 //!
 //!     NOWAIT_SOAK_SECONDS=120 cargo test --release -p nowait-cli --test copy_soak -- --ignored --nocapture
 //!
-//! `NOWAIT_SOAK_SECONDS`: how long rounds are begun (60 without it); `NOWAIT_TEST_SEED`: the first round's
-//! seed. Each round prints its own, which makes that round the first one.
+//! `NOWAIT_SOAK_SECONDS`: time in which new rounds begin (default 60). `NOWAIT_TEST_SEED`: seed of
+//! the first round. Each round prints its seed; to repeat a round, pass its seed.
 
 mod copying;
 
@@ -31,10 +32,10 @@ use rustix::fs::{Dir, Mode, OFlags, openat};
 use rustix::process::{Pid, Signal, kill_process};
 
 const SECONDS: usize = 60;
-/// Copies of a round that are ended before their time, at most.
+/// Maximum number of copies that a round interrupts.
 const ENDS_MAX: usize = 4;
 
-/// Options that change how bytes and names come to the disk.
+/// Options that change how data and names are written.
 const WAYS: [&[&str]; 9] = [
     &[],
     &["--sync=file"],
@@ -49,19 +50,21 @@ const WAYS: [&[&str]; 9] = [
 
 const SECRET: &[u8] = b"SECRET";
 const PUBLIC: &[u8] = b"PUBLIC";
-/// Where in the tree the files are that not all may read.
+/// Directory of the tree with the files that the other user may not read.
 const SECRETS: &str = "secrets";
 
-/// Files that a user of root's group may not read, each for another reason; and one that all may.
+/// Makes files that another user of root's group may not read, for several reasons, and a public
+/// file.
 fn secrets(dir: &Path) {
     fs::create_dir(dir).unwrap();
     let closed = dir.join("closed");
     fs::create_dir(&closed).unwrap();
     for number in 0..30_usize {
-        // Short files have a temporary name where they replace others; of long ones --resume keeps a part.
+        // A short file that replaces another is staged under a temporary name. `--resume` keeps the
+        // part of a long one.
         let len = if number < 5 { 9 << 20 } else { [100, 20_000, 900_000][number % 3] };
         let (dir, list, mode) = match number % 5 {
-            // The mode has the mask's bits in the group's place.
+            // The mode's group bits are the mask of the ACL.
             0 => (dir, Some("u::rw-,u:1000:r--,g::---,m::r--,o::---"), 0o640),
             1 => (dir, Some("u::rw-,u:65534:---,g::r--,m::r--,o::r--"), 0o644),
             2 => (dir, None, 0o600),
@@ -77,7 +80,7 @@ fn secrets(dir: &Path) {
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
 }
 
-/// What the other user read, and how often they tried.
+/// Secrets that the other user read, and counts of its attempts.
 #[derive(Default)]
 struct Spied {
     secrets: Mutex<Vec<String>>,
@@ -86,7 +89,7 @@ struct Spied {
     has_ended: AtomicBool,
 }
 
-/// Reads all that it can below these directories, as another user of root's group.
+/// Reads every file that it can open below these directories, as another user of root's group.
 fn spy(roots: &[&File], spied: &Spied) {
     become_another_user_of_roots_group();
     while !spied.has_ended.load(Relaxed) {
@@ -127,7 +130,7 @@ struct Place {
     kind: Kind,
     mount: Mount,
     root: File,
-    /// Time of a whole copy.
+    /// Duration of a copy without interruption.
     whole: Duration,
 }
 
@@ -144,7 +147,7 @@ impl Place {
         Some(Place { whole, ..place })
     }
 
-    /// A copy by `cp`: what the file system can keep of the source.
+    /// Copy by `cp -a`: the metadata that this file system can keep.
     fn reference(&self) -> PathBuf {
         self.mount.path().join("reference")
     }
@@ -159,7 +162,7 @@ impl Place {
         command
     }
 
-    /// Removes what killed copies left.
+    /// Removes files that killed copies left; returns whether it found any.
     fn remove_left(&self) -> bool {
         let pattern = ["-name", ".nowait-copy-*", "-o", "-name", ".*.nowait-part", "-o", "-name", ".*.nowait-journal"];
         let mut find = Command::new("find");
@@ -171,7 +174,7 @@ impl Place {
 
     fn round(&self, source: &Path, rng: &mut Rng) {
         let sizes = self.target().join("sizes");
-        // Files that replace others have names from the start, which can be spied on.
+        // Files that replace others are staged under names, which the other user can try to open.
         fs::create_dir(self.target()).unwrap();
         for _ in 0..3 {
             let mut copy = nowait_copy();
@@ -179,7 +182,7 @@ impl Place {
             expect(COPIED, copy.arg(self.target().join(SECRETS)));
         }
         if rng.below(2) == 0 {
-            // Half of the files are there in another version.
+            // Half of the files exist with older contents.
             fs::create_dir_all(&sizes).unwrap();
             for name in names(&source.join("sizes")).iter().step_by(2) {
                 fs::write(sizes.join(name), "old").unwrap();
@@ -196,7 +199,7 @@ impl Place {
             thread::sleep(after);
             kill_process(Pid::from_child(&child), signal).unwrap();
             let output = child.wait_with_output().unwrap();
-            // None: it was killed, also by a signal before there was a handler.
+            // None if a signal ended it: SIGKILL, or one that arrived before its handler was set.
             assert!(
                 [None, Some(COPIED), Some(INTERRUPTED)].contains(&output.status.code()),
                 "{about}: {}",
@@ -211,7 +214,7 @@ impl Place {
         let verify: &[&str] = if rng.below(3) == 0 { &["--verify"] } else { &[] };
         expect(COPIED, self.copy(source, &["--resume"]).args(verify));
         if self.remove_left() {
-            // That changes times of directories.
+            // Removing files changes the times of their directories.
             expect(COPIED, &mut self.copy(source, &["--resume"]));
         }
         assert_same_across(&self.reference(), &self.target());
@@ -259,6 +262,6 @@ fn copies_are_whole_and_private_however_often_they_are_ended() {
         }
     });
     let (tries, public) = (spied.tries.load(Relaxed), spied.public.load(Relaxed));
-    assert!(public > 0, "who spied could read nothing at all, in {tries} tries");
+    assert!(public > 0, "the other user did not read the public file either, in {tries} tries");
     eprintln!("{rounds} rounds; another user tried {tries} times, and read the public file {public} times");
 }

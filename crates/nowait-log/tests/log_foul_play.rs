@@ -57,8 +57,8 @@ fn newest(segments: &[(PathBuf, Vec<u8>)]) -> usize {
     segments.iter().rposition(is_its_own).unwrap()
 }
 
-/// The log is refused; a salvage of it has records up to `kept`, all of `epoch`, and gives no number
-/// up to `last` again.
+/// Asserts that opening refuses the log. A salvage must find only records that `kept` accepts, all
+/// of `epoch`, and assign no LSN up to `last` again.
 #[track_caller]
 fn assert_is_found(sim: &Sim, kept: impl Fn(u64) -> bool, epoch: u64, last: u64, what: &str) -> Recovery {
     let nowait = on(sim);
@@ -123,7 +123,7 @@ fn the_newest_segment_of_a_closed_log_is_missed() {
 #[test]
 fn what_was_cut_off_does_not_return_without_the_segment_behind_it() {
     const LAST: u64 = 45;
-    // Within a segment, and with whole segments that are cut off.
+    // A cut within a segment, and a cut that removes whole segments.
     for kept in [4, 40] {
         for last in [kept + 8, LAST + kept] {
             let sim = Sim::new(1);
@@ -173,7 +173,7 @@ fn the_end_is_found_behind_a_large_record_that_is_damaged() {
             let options = options.clone().instance(&on(&foul_play)).scan(Scan::Tail);
             match Log::open(DIR, &options).wait() {
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Damaged, "block at {at}: {error}"),
-                // Of older ones only the headers are read.
+                // The scan reads only the headers of older segments.
                 Ok((log, recovery)) => {
                     assert_eq!(recovery.last_lsn, LAST, "block at {at}: {recovery:?}");
                     drop(log);
@@ -216,7 +216,7 @@ fn recorded(sim: &Sim) -> (u64, u64, u64) {
     (number(&control, 104), number(&control, 112), number(&control, 128 + 16 * (epochs - 1)))
 }
 
-/// Commits wait for no replacement of the control file, but for the one of a cut.
+/// Commits do not wait for the control file to be replaced. A cut does.
 #[test]
 fn the_control_file_is_replaced_beside_commits() {
     let sim = Sim::new(1);
@@ -232,7 +232,8 @@ fn the_control_file_is_replaced_beside_commits() {
         assert!(control() == before, "a commit has replaced it");
     }
     assert!(log.maintain());
-    // The first block of the new segment holds the last record, and the head is recorded first.
+    // The last record is in the first block of the new segment. One step of maintenance records the
+    // new head, and a watermark up to that record.
     let (head, watermark, epoch) = recorded(&sim);
     assert_eq!((watermark, epoch, control()[64..72] == before[64..72]), (last, 1, true));
     assert!(head > first);
@@ -247,7 +248,7 @@ fn the_control_file_is_replaced_beside_commits() {
     assert_eq!(recorded(&sim), (cut, last + 2, 2));
 }
 
-/// A block behind a cut is not acknowledged before the control file has the cut.
+/// A block behind a cut is acknowledged only after the control file has recorded the cut.
 #[test]
 fn what_follows_a_cut_waits_for_its_record() {
     let sim = Sim::new(1);
@@ -258,7 +259,7 @@ fn what_follows_a_cut_waits_for_its_record() {
     let ticket = std::sync::Arc::new(std::sync::Mutex::new(None));
     let to = ticket.clone();
     sim.watch(move |sim| {
-        // Between the cut's first block and the control file that has the cut.
+        // Act after the first block of the new epoch and before the control file records the cut.
         let epochs = segments(sim).iter().filter_map(|(path, bytes)| epoch_and_number(path, bytes)).max();
         if epochs.is_none_or(|(epoch, _)| epoch < 2) || recorded(sim).2 == 2 {
             return;
@@ -286,18 +287,18 @@ fn what_follows_a_cut_waits_for_its_record() {
     assert!(!found.damage.is_empty() && found.last_lsn == 3, "{found:?}");
 }
 
-// The model: random lives of a log, and in each of their states every kind of foul play on every file.
+// Model test: random lives of a log. In each state, every kind of foul play is tried on every file.
 
-/// What the application knows of its log.
+/// State of the log as its application knows it.
 #[derive(Clone, Default)]
 struct Facts {
-    /// Records that may be in the log, from the first on.
+    /// All records that the log may contain; LSN 1 is the first.
     records: Vec<Vec<u8>>,
     acknowledged: u64,
-    /// Records before it may be gone.
+    /// Records before this LSN may be removed.
     first: u64,
     is_closed: bool,
-    /// Number of records ever appended: no contents are there twice.
+    /// Number of records ever appended. It makes the contents of each record unique.
     appended: u64,
 }
 
@@ -337,11 +338,11 @@ fn epoch_and_number(path: &Path, bytes: &[u8]) -> Option<(u64, u64)> {
     is_whole.then(|| (number(bytes, 40), own))
 }
 
-/// What happens to the files of a log.
+/// A change to the files of a log.
 #[derive(Clone, Debug)]
 enum Play {
     Nothing,
-    /// A file has other contents, or is gone.
+    /// Replaces the contents of a file, or removes the file if there are none.
     Changed(&'static str, PathBuf, Option<Vec<u8>>),
     Exchanged(PathBuf, PathBuf),
 }
@@ -355,7 +356,7 @@ impl Play {
         }
     }
 
-    /// Every kind of foul play on every file. `earlier` has the states that the files had before.
+    /// Returns every kind of foul play on every file. `earlier` has earlier contents of the files.
     fn all(files: &Files, earlier: &BTreeMap<PathBuf, Vec<Vec<u8>>>) -> Vec<Play> {
         let mut plays = vec![Play::Nothing];
         let mut changed = |what, path: &PathBuf, bytes| plays.push(Play::Changed(what, path.clone(), bytes));
@@ -408,27 +409,27 @@ impl Play {
     }
 }
 
-/// States that were looked at.
+/// Counts of checked states.
 #[derive(Default)]
 struct Tally {
     states: AtomicU64,
     damaged: AtomicU64,
-    /// Of a newest segment that the control file does not name yet.
+    /// Changes to a newest segment that the control file does not name yet.
     unnamed: AtomicU64,
-    /// Of an unclosed log of which a segment was set back.
+    /// Unclosed logs with one segment set back.
     set_back: AtomicU64,
 }
 
-/// A disk with a log, and what must be found in it.
+/// A disk with a log, and the records that it must contain.
 struct State<'a> {
     files: Files,
     facts: &'a Facts,
-    /// First record that is there without foul play.
+    /// First record of the log without foul play.
     first_lsn: u64,
-    /// The newest segment, and what the control file says of it, each as epoch and number.
+    /// The newest segment, and the newest that the control file names, each as epoch and number.
     newest: (u64, u64),
     named: (u64, u64),
-    /// Last acknowledged record that the control file speaks of.
+    /// Last acknowledged record up to the watermark of the control file.
     recorded: u64,
 }
 
@@ -461,7 +462,8 @@ impl<'a> State<'a> {
         Some(State { first_lsn: recovery.first_lsn, facts, newest, named, recorded, files })
     }
 
-    /// Numbers and contents of what is found are those of the log, and what is missing is reported.
+    /// Checks that each record found has the LSN and contents of the log, and that missing records
+    /// are reported. Returns whether damage is reported.
     fn check(&self, nowait: &Nowait, play: &Play, tally: &Tally, what: &str) -> bool {
         let Facts { acknowledged, first, is_closed, .. } = *self.facts;
         tally.states.fetch_add(1, Relaxed);
@@ -469,7 +471,7 @@ impl<'a> State<'a> {
             Ok(found) => found,
             Err(error) => {
                 assert!(!matches!(play, Play::Nothing), "{what}: {error}");
-                // Without the control file and all headers it is no log.
+                // Without the control file and all headers the directory is not a log.
                 let is_gone = error.kind() == ErrorKind::NotFound && acknowledged == 0;
                 assert!(error.kind() == ErrorKind::Damaged || is_gone, "{what}: {error}");
                 tally.damaged.fetch_add(1, Relaxed);
@@ -492,7 +494,7 @@ impl<'a> State<'a> {
             (read_all(reader), false)
         };
         let (records, told) = (records.0, told || records.1);
-        // Without the control file and another one it is not known what was cut off.
+        // Without the control file and a segment, recovery cannot know which records were cut off.
         let are_both_lost = touches_control && matches!(play, Play::Exchanged(..));
         if !(is_unnamed || are_both_lost) {
             for (lsn, bytes) in &records {
@@ -505,7 +507,7 @@ impl<'a> State<'a> {
             let known = if touches_control { 0 } else { self.recorded };
             assert!(recovery.next_lsn > known, "{what}: {known} is given again, {recovery:?}");
             if matches!(play, Play::Changed(_, path, _) if path.ends_with("control")) {
-                // Segments that were given up are missed: all that is left is kept.
+                // Given-up segments are reported as missing. All other records must be kept.
                 assert!(
                     recovery.last_lsn >= acknowledged && recovery.first_lsn <= first.max(1),
                     "{what}: {recovery:?}"
@@ -532,7 +534,7 @@ impl<'a> State<'a> {
         );
         assert!(recovery.first_lsn <= first.max(1), "{what}: {first} is the first, {recovery:?}");
         assert_eq!(recovery.next_lsn, recovery.last_lsn + 1, "{what}");
-        // Without the control file segments are there again that were given up and not removed yet.
+        // Without the control file, segments given up but not removed yet are found again.
         let lsns = recovery.first_lsn.max(self.first_lsn)..=recovery.last_lsn;
         assert!(lsns.eq(records.keys().copied()), "{what}: {:?} are read, {recovery:?}", records.keys());
         false
@@ -546,7 +548,7 @@ impl<'a> State<'a> {
         Some(blocks.fold(number(bytes, 64), u64::max))
     }
 
-    /// Opens a copy by the log's end, and repairs one that is damaged.
+    /// Opens a copy of the image with a scan of its tail, and salvages it if it is damaged.
     fn open(&self, image: &Sim, is_damaged: bool, what: &str) {
         let copy = image.crash(|_, _| true);
         let nowait = on(&copy);
@@ -556,7 +558,7 @@ impl<'a> State<'a> {
         };
         match Log::open(DIR, &options(&nowait).create(false).scan(Scan::Tail)).wait() {
             Err(error) => assert!(is_damaged && error.kind() == ErrorKind::Damaged, "{what}: {error}"),
-            // Older segments are not read.
+            // The scan reads no older segments.
             Ok((log, tail)) => {
                 assert_eq!(tail.next_lsn, full.next_lsn, "{what}: {tail:?}, and in full {full:?}");
                 drop(log);
@@ -575,7 +577,7 @@ impl<'a> State<'a> {
     }
 }
 
-/// All foul play on one disk.
+/// Tries all foul play on one disk.
 fn foul_play(image: &Sim, facts: &Facts, earlier: &mut BTreeMap<PathBuf, Vec<Vec<u8>>>, tally: &Tally, what: &str) {
     let Some(state) = State::of(image, facts, what) else { return };
     let nowait = on(image);
@@ -602,8 +604,8 @@ fn foul_play(image: &Sim, facts: &Facts, earlier: &mut BTreeMap<PathBuf, Vec<Vec
     }
 }
 
-/// Lives of a log, each ended by a close, a drop or a crash, on a disk that is full at times, with a
-/// clock that jumps.
+/// Runs lives of a log, each ended by a close, a drop or a crash. The disk is full at times, and
+/// the clock jumps.
 fn lives(seed: u64, tally: &Tally, states: u64) {
     let mut random = Rng::new(seed);
     let mut sim = Sim::manual(seed);
@@ -630,7 +632,7 @@ fn lives(seed: u64, tally: &Tally, states: u64) {
             match random.below(12) {
                 0..5 => {
                     let bytes = facts.next(&mut random);
-                    // Refused on a full disk, or not written when maintenance is due only.
+                    // An append fails on a full disk, or if it needs maintenance that has not run.
                     match log.append(&bytes).wait() {
                         Ok(ticket) if random.below(6) > 0 => drop(ticket.wait()),
                         Ok(_) => {}
@@ -677,7 +679,7 @@ fn lives(seed: u64, tally: &Tally, states: u64) {
             facts.acknowledged = facts.acknowledged.max(log.durable_lsn());
             if random.below(4) == 0 {
                 let image = match random.below(3) {
-                    // Killed; or the power fails.
+                    // A killed process, then two kinds of power loss.
                     0 => sim.crash(|_, _| true),
                     1 => sim.crash(|_, _| false),
                     _ => sim.crash_at_random(random.next()),
@@ -706,13 +708,14 @@ fn lives(seed: u64, tally: &Tally, states: u64) {
         foul_play(&image, &facts, &mut earlier, tally, &format!("{what}, ended"));
         sim = image;
         if !facts.is_closed {
-            // They may be states that the crash undid, whose numbers are given anew.
+            // A crash may have undone these states; their LSNs may be assigned again.
             earlier.clear();
         }
     }
 }
 
-/// `NOWAIT_LOG_STATES` states, from lives of `NOWAIT_TEST_SEED` on: 3,000 unless it says more.
+/// Checks `NOWAIT_LOG_STATES` states (default 3,000). `NOWAIT_TEST_SEED` is the seed of the first
+/// life.
 #[test]
 fn no_foul_play_loses_a_record_silently() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));

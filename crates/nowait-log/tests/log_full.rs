@@ -1,4 +1,4 @@
-//! Logs on a full disk: opened again, and their oldest records given up.
+//! Logs on a full disk: reopening them, and giving up their oldest records.
 
 #[path = "../../nowait/tests/common/mod.rs"]
 mod common;
@@ -34,7 +34,7 @@ fn record(lsn: u64) -> Vec<u8> {
     bytes
 }
 
-/// Appends until there is no room; returns the last record.
+/// Appends until the disk is full; returns the last LSN.
 fn fill(log: &Log) -> u64 {
     loop {
         let lsn = log.last_lsn() + 1;
@@ -53,7 +53,7 @@ fn bytes_of(sim: &Sim) -> u64 {
     names.iter().map(|name| sim.contents(Path::new(DIR).join(name)).unwrap().len() as u64).sum()
 }
 
-/// Checks that a log is whole, and has its records up to `last`.
+/// Checks that a log is undamaged and ends with record `last`.
 fn assert_whole(nowait: &Nowait, dir: &Path, last: u64) -> Recovery {
     let found = inspect_in(nowait, dir).wait().unwrap();
     assert!(found.damage.is_empty() && found.last_lsn == last, "{found:?}");
@@ -74,7 +74,7 @@ fn go_on(options: &Options, dir: &Path, last: u64) -> Recovery {
     recovery
 }
 
-/// A log that has filled its disk, with `left` bytes that are free.
+/// Returns a disk that a log has filled, with `left` bytes free, and the last LSN.
 fn full(seed: u64, maintenance: bool, closes: bool, left: u64) -> (Sim, u64) {
     let sim = Sim::new(seed);
     sim.set_capacity(CAPACITY + seed % 13 * PAGE);
@@ -89,7 +89,7 @@ fn full(seed: u64, maintenance: bool, closes: bool, left: u64) -> (Sim, u64) {
     (sim, last)
 }
 
-/// Symptom: a log that had filled its disk could not be opened, not even to give something up.
+/// Symptom: a log that had filled its disk could not be opened, even to give up records.
 #[test]
 fn a_log_that_filled_its_disk_is_opened_again() {
     let mut refused = 0;
@@ -101,7 +101,7 @@ fn a_log_that_filled_its_disk_is_opened_again() {
                 let dir = Path::new(DIR);
                 let options = options(&nowait).maintenance(false).create(false).scan(scan);
                 match Log::open(DIR, &options).wait() {
-                    // In the smallest segment.
+                    // The smallest segment fits.
                     Ok((log, recovery)) => {
                         assert_eq!((recovery.first_lsn, recovery.last_lsn), (1, last));
                         log.close().wait().unwrap();
@@ -126,7 +126,7 @@ fn a_log_that_filled_its_disk_is_opened_again() {
     assert!(refused > 20, "{refused}: the disks were not full");
 }
 
-/// What the log gives up by itself goes first.
+/// An opening that needs room first gives up the records that the retention no longer keeps.
 #[test]
 fn retention_makes_the_room_that_an_opening_needs() {
     for seed in 1..=13 {
@@ -147,8 +147,8 @@ fn retention_makes_the_room_that_an_opening_needs() {
     }
 }
 
-/// Never the last segment that holds records, nothing of a log that is open, and nothing is made
-/// where there is no log.
+/// The last segment with records is never given up. An open log is refused. Where there is no log,
+/// none is made.
 #[test]
 fn what_is_given_up_of_a_log_that_is_not_open() {
     let sim = Sim::new(1);
@@ -159,7 +159,7 @@ fn what_is_given_up_of_a_log_that_is_not_open() {
         log.append(&record(lsn)).wait().unwrap().wait().unwrap();
     }
     log.close().wait().unwrap();
-    // An opening that appends nothing leaves an empty segment.
+    // Opening and closing without an append leaves an empty segment.
     Log::open(DIR, &options(&nowait)).wait().unwrap().0.close().wait().unwrap();
     assert_eq!(truncate_prefix_in(&nowait, DIR, 0).wait().unwrap().first_lsn, 1);
     assert_eq!(truncate_prefix_in(&nowait, DIR, 2).wait().unwrap().first_lsn, 1, "its segment holds others");
@@ -183,7 +183,7 @@ fn what_is_given_up_of_a_log_that_is_not_open() {
     log.close().wait().unwrap();
 }
 
-/// The control file is overwritten there, and files are removed: whatever a crash keeps of that.
+/// Truncation overwrites the control file and removes files. A crash may keep any part of that.
 #[test]
 fn a_crash_while_records_are_given_up_on_a_full_disk_loses_nothing_else() {
     let crashes = Arc::new(AtomicU64::new(0));
@@ -212,7 +212,7 @@ fn a_crash_while_records_are_given_up_on_a_full_disk_loses_nothing_else() {
     assert!(crashes.load(Relaxed) > 500, "{crashes:?}");
 }
 
-/// Writes to a file until there is no room for a byte.
+/// Fills the file system to the last byte.
 fn fill_disk(dir: &Path) {
     let mut file = fs::File::create(dir.join("ballast")).unwrap();
     for bytes in [64 << 10, 4096, 512, 1] {
@@ -237,7 +237,7 @@ fn a_file_system_without_a_free_byte() {
         let left = truncate_prefix_in(nowait, &dir, last / 2).wait().unwrap();
         assert!(left.first_lsn > 1 && left.first_lsn <= last / 2, "{kind:?}: {left:?}");
         assert_whole(nowait, &dir, last);
-        // What was freed is filled again, but for the smallest segment.
+        // The freed bytes suffice for a new segment.
         go_on(&options, &dir, last);
         assert_whole(nowait, &dir, last + 1);
         fill_disk(mount.path());

@@ -41,13 +41,13 @@ fn append(log: &Log, count: u64) {
     }
 }
 
-/// One test, since the process has one mask.
+/// A single test, since the umask belongs to the whole process.
 #[test]
 fn files_have_the_modes_that_their_directory_or_an_administrator_gives() {
     let dir = mounts::temp_dir();
     for mask in [0o022, 0o077, 0] {
         umask(Mode::from_raw_mode(mask));
-        // What the directory says.
+        // Modes from the directory.
         for (of_dir, of_files) in [(0o700, 0o600), (0o750, 0o640), (0o755, 0o644), (0o2770, 0o660)] {
             let path = dir.path().join(format!("log-{mask:o}-{of_dir:o}"));
             fs::create_dir(&path).unwrap();
@@ -59,7 +59,7 @@ fn files_have_the_modes_that_their_directory_or_an_administrator_gives() {
             assert_eq!(mode(&path), of_dir);
             log.close().wait().unwrap();
         }
-        // What the option says, of a directory that is made and of one that is there.
+        // The mode from the option, for a new directory and for an existing one.
         for is_there in [false, true] {
             let path = dir.path().join(format!("made-{mask:o}-{is_there}"));
             if is_there {
@@ -71,8 +71,8 @@ fn files_have_the_modes_that_their_directory_or_an_administrator_gives() {
             assert_eq!(mode(&path), if is_there { 0o755 } else { 0o2750 });
             let found = modes(&path);
             assert!(found.values().all(|mode| *mode == 0o640), "{found:?}");
-            // What was changed stays so, tightened or loosened: for new segments, for those that are
-            // used again, and for the control file; also after the log is opened again.
+            // An administrator's change, narrower or wider, applies to new and recycled segments and
+            // to the control file, also after the log is reopened.
             for changed in [0o600, 0o664] {
                 for name in modes(&path).keys() {
                     chmod(&path.join(name), changed);
