@@ -5,7 +5,7 @@ CARGO ?= cargo
 LOCKED := --locked
 
 .PHONY: help test soak c-tools loom locks tools-test python-test python-test-all stores-test integrations losses tables lint bench \
-	bench-check fio-check peers-test kernels kernels-smoke oldest-rust advisories semver install uninstall
+	bench-check fio-check fio-engine peers-test kernels kernels-smoke oldest-rust advisories semver install uninstall
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
@@ -23,6 +23,7 @@ help:
 	@echo "make advisories   known vulnerabilities of dependencies, and withdrawn versions; needs cargo-deny and the network"
 	@echo "make semver BASE=v0.1.0   breaks of the interface since that tag; needs cargo-semver-checks"
 	@echo "make install   the C library, below PREFIX (default: /usr/local); make uninstall removes it (docs/guide/c.md)"
+	@echo "make fio-engine   target/fio/lib/libnowait-fio.so, by which fio(1) uses the library; fetches fio's headers (docs/guide/c.md)"
 	@echo "make soak    minutes of random operations, kills and faults; not part of make test (soak/README.md)"
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
 	@echo "make fio-check  whether fio measures the same, where it is installed"
@@ -49,6 +50,7 @@ c-tools:
 		go:golang-go java:openjdk-25-jdk-headless; do \
 		command -v $${tool%%:*} >/dev/null || echo "skipped: tests of nowait-c with $${tool%%:*}; Debian has it in $${tool##*:}"; \
 	done; \
+	crates/nowait-c/fio/build || echo "skipped: tests of nowait-c with fio; make fio-engine gets its headers"; \
 	echo '#include <sqlite3.h>' | cc -E - >/dev/null 2>&1 || \
 		echo "skipped: a test of nowait-c with sqlite3.h; Debian has it in libsqlite3-dev"
 
@@ -127,6 +129,11 @@ install:
 
 uninstall:
 	crates/nowait-c/install uninstall
+
+fio-engine:
+	$(CARGO) build $(LOCKED) --release -p nowait-c
+	crates/nowait-c/fio/build --fetch
+	PREFIX=$(CURDIR)/target/fio crates/nowait-c/install install
 
 bench:
 	$(CARGO) run $(LOCKED) --release -- bench reads cached gather
