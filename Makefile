@@ -4,18 +4,24 @@
 CARGO ?= cargo
 LOCKED := --locked
 
-.PHONY: help test soak c-tools loom locks tools-test python-test python-test-all stores-test integrations losses tables lint bench \
+# All features but the command's `bench`, which brings a workspace of its own (make bench-test).
+WITHOUT_BENCH := --no-default-features \
+	--features nowait/tokio-test-util,nowait/stream,nowait/futures-io,nowait-log/tokio,nowait-probe/json
+BENCH := cd bench && CARGO_TARGET_DIR=../target
+
+.PHONY: help test bench-test soak c-tools loom locks tools-test python-test python-test-all stores-test integrations losses tables lint bench \
 	bench-check fio-check fio-engine peers-test kernels kernels-smoke oldest-rust advisories semver install uninstall
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
+	@echo "make bench-test   not part of make test: the workspace bench/, which is \`nowait bench\`, and the command with it"
 	@echo "make loom    part of make test: the hand-over of operations, and of commits of a log, in every order of the steps"
 	@echo "make locks   part of make test: locks that each kind of operation takes (docs/scaling.md)"
 	@echo "make tools-test   part of make test, where there is python3: what bench-check concludes, and generated pages"
 	@echo "make python-test  part of make test, where there is python3-venv: the Python package, built, installed and tested"
 	@echo "make python-test-all  the same with its large extras: torch and others"
 	@echo "make stores-test  part of make test: the ObjectStore of crates/nowait-object-store, a workspace of its own"
-	@echo "make integrations  not part of make test: DataFusion and a Ballista cluster through that store, small (integrations/README.md)"
+	@echo "make integrations  not part of make test: DataFusion and a Ballista cluster through that store, small (bench/integrations/README.md)"
 	@echo "make tables  tables in docs and README.md, from the JSON that they name"
 	@echo "make losses  docs/measurements: losses.md, the rows in which the library loses, and README.md, the pages"
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; licences, where there is cargo-deny"
@@ -35,7 +41,7 @@ help:
 	@echo "NOWAIT_REQUIRE_MOUNTS=1 makes them fail instead of skipping."
 
 test:
-	$(CARGO) test $(LOCKED) --workspace --all-features --no-fail-fast
+	$(CARGO) test $(LOCKED) --workspace $(WITHOUT_BENCH) --no-fail-fast
 	$(CARGO) test $(LOCKED) -p nowait --no-default-features
 	$(MAKE) c-tools
 	$(MAKE) loom
@@ -43,6 +49,10 @@ test:
 	$(MAKE) tools-test
 	$(MAKE) python-test
 	$(MAKE) stores-test
+
+bench-test:
+	$(BENCH) $(CARGO) test $(LOCKED) --no-fail-fast
+	$(CARGO) test $(LOCKED) -p nowait-cli --test bench
 
 # The tests of the C interface skip what they have no program for.
 c-tools:
@@ -78,7 +88,7 @@ stores-test:
 	$(STORES) $(CARGO) check $(LOCKED) --no-default-features --features object-store-0-13
 
 integrations:
-	integrations/check
+	bench/integrations/check
 
 tables:
 	python3 tools/tables.py
@@ -90,6 +100,8 @@ losses:
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(LOCKED) --workspace --all-targets --all-features -- -D warnings
+	$(BENCH) $(CARGO) fmt --check
+	$(BENCH) $(CARGO) clippy $(LOCKED) --all-targets -- -D warnings
 	$(CARGO) clippy $(LOCKED) -p nowait --all-targets --no-default-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --no-deps --all-features
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) -p nowait --no-deps --no-default-features
@@ -139,16 +151,16 @@ bench:
 	$(CARGO) run $(LOCKED) --release -- bench reads cached gather
 
 fio-check:
-	$(CARGO) test $(LOCKED) --release -p nowait-cli --test fio -- --ignored --nocapture
+	$(BENCH) $(CARGO) test $(LOCKED) --release --test command_fio -- --ignored --nocapture
 
 bench-check:
 	$(CARGO) build $(LOCKED) --release -p nowait-cli
-	$(CARGO) build $(LOCKED) --release -p nowait-bench --example instructions
+	$(BENCH) $(CARGO) build $(LOCKED) --release --example instructions
 	python3 tools/bench_check.py
 
 peers-test:
-	cd bench-peers && $(CARGO) clippy $(LOCKED) --all-targets -- -D warnings
-	cd bench-peers && $(CARGO) test $(LOCKED)
+	cd bench/peers && $(CARGO) clippy $(LOCKED) --all-targets -- -D warnings
+	cd bench/peers && $(CARGO) test $(LOCKED)
 
 kernels:
 	tools/kernels/run

@@ -281,7 +281,7 @@ def contents():
         "current, the newest of each topic. [losses.md](losses.md) has the rows of these in which the library",
         "loses, [causes.tsv](causes.tsv) why.",
         "",
-        "`tools/measure TOPIC` repeats the measurements of a topic, on an idle machine; without a topic it",
+        "`bench/measure TOPIC` repeats the measurements of a topic, on an idle machine; without a topic it",
         "lists them. Each page names its commands. What a way is, and what a case, is in [the",
         "guide](../guide/bench.md#names-of-ways).",
         "",

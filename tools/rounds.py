@@ -7,7 +7,7 @@ import functools
 import math
 import statistics
 
-# `interval` is the one of crates/nowait-bench/src/report/compare.rs, with its constants and its seed:
+# `interval` is the one of bench/src/report/compare.rs, with its constants and its seed:
 # the same rounds give the same figures. It is written again so that pages can be made where nothing
 # is built. A test compares the constants.
 RESAMPLES = 2000
@@ -85,7 +85,7 @@ def place(outside, n):
 
 @functools.lru_cache
 def resamples(n):
-    """Places of the values of each resample, by SplitMix64 of crates/nowait-bench/src/random.rs."""
+    """Places of the values of each resample, by SplitMix64 of bench/src/random.rs."""
     state = n
     drawn = []
     for _ in range(RESAMPLES * n):

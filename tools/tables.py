@@ -348,7 +348,7 @@ def controls(paths):
 def pages():
     """All pages of the repository that are not in a folder of builds."""
     found = [os.path.join(ROOT, name) for name in os.listdir(ROOT) if name.endswith(".md")]
-    for top in ("docs", "crates", "bench-peers"):
+    for top in ("docs", "crates", "bench"):
         found += glob.glob(os.path.join(ROOT, top, "**/*.md"), recursive=True)
     return sorted(path for path in found if "/target/" not in path)
 

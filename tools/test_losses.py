@@ -8,7 +8,7 @@ from unittest import mock
 import losses
 import rounds
 
-COMPARE = os.path.join(losses.ROOT, "crates/nowait-bench/src/report/compare.rs")
+COMPARE = os.path.join(losses.ROOT, "bench/src/report/compare.rs")
 
 
 class Intervals(unittest.TestCase):
@@ -59,7 +59,7 @@ class Page(unittest.TestCase):
 
     def test_all_ways_are_explained(self):
         said = ""
-        for name in ("docs/guide/bench.md", "bench-peers/README.md"):
+        for name in ("docs/guide/bench.md", "bench/peers/README.md"):
             with open(os.path.join(losses.ROOT, name), encoding="utf-8") as file:
                 said += file.read()
         ways = {row["way"] for _, name in losses.lines("current.tsv") for row in losses.loaded(name)["rows"]}

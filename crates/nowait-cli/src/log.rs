@@ -8,14 +8,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nowait::ErrorKind;
-use nowait_bench::random::Random;
 use nowait_log::{
     Calibration, Durability, Log, Options, Recovery, Strategy, Submitter, backup, inspect, inspect_end, read,
     read_aside, truncate_prefix,
 };
 use serde_json::json;
 
-use crate::bench;
 use crate::cli::{self, Failure};
 use crate::show::complain;
 
@@ -40,14 +38,6 @@ pub(crate) fn run(command: cli::Log) -> Result<()> {
         cli::Log::Truncate(options) => truncate(&options),
         cli::Log::Torture(options) => torture(&options),
         cli::Log::TortureWriter(options) => torture_writer(&options),
-        cli::Log::Bench(mut options) => {
-            if options.tables.iter().any(|table| table != "log") {
-                let message = "this measures the table `log` alone; for other tables use `nowait bench`".to_owned();
-                return Err(Failure { code: 2, message });
-            }
-            options.tables = vec!["log".to_owned()];
-            Ok(bench::run(&options)?)
-        }
     }
 }
 
@@ -379,10 +369,10 @@ fn truncate(options: &cli::Truncate) -> Result<()> {
 /// A record that says by itself whether it is whole: its writer, the writer's count, and bytes that
 /// follow from both.
 fn record(writer: u64, count: u64) -> Vec<u8> {
-    let mut random = Random::new(writer << 40 ^ count);
-    let length = random.number() % 500;
+    let mut random = fastrand::Rng::with_seed(writer << 40 ^ count);
+    let length = random.usize(..500);
     let mut bytes = [writer.to_le_bytes(), count.to_le_bytes()].concat();
-    bytes.extend((0..length).map(|_| random.number() as u8));
+    bytes.extend(std::iter::repeat_with(|| random.u8(..)).take(length));
     bytes
 }
 
@@ -407,9 +397,9 @@ fn torture(options: &cli::Torture) -> Result<()> {
     })?;
     let mut tortured = Tortured { dir, acknowledged: 0, seen: Default::default() };
     let bar = bar(options.kills.into());
-    let mut random = Random::new(seed);
+    let mut random = fastrand::Rng::with_seed(seed);
     for kill in 0..options.kills {
-        let life = Duration::from_micros(random.number() % TORTURE_LIFE_MAX.as_micros() as u64);
+        let life = Duration::from_micros(random.u64(..TORTURE_LIFE_MAX.as_micros() as u64));
         let done = tortured.kill(options.writers, life).and_then(|()| tortured.look());
         if let Err(failure) = done {
             bar.finish_and_clear();

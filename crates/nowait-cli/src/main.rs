@@ -7,7 +7,6 @@ macro_rules! say {
     ($($argument:tt)*) => { crate::show::say(format_args!("{}\n", format_args!($($argument)*))) };
 }
 
-mod bench;
 mod cli;
 mod copy;
 mod interrupt;
@@ -20,13 +19,14 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    nowait_bench::sys::ignore_file_size_signal();
-    let result = match cli::Cli::parse().command {
-        cli::Command::Bench(options) => bench::run(&options).map_err(cli::Failure::from),
+    let command = cli::Cli::parse().command;
+    let result = interrupt::survive_file_size_limit().map_err(cli::Failure::from).and_then(|()| match command {
+        #[cfg(feature = "bench")]
+        cli::Command::Bench(options) => bench(&options),
         cli::Command::Copy(args) => copy::run(&args),
         cli::Command::Log(command) => log::run(command),
         cli::Command::Probe(options) => probe::run(&options),
-    };
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(cli::Failure { code, message }) => {
@@ -34,4 +34,12 @@ fn main() -> ExitCode {
             ExitCode::from(code)
         }
     }
+}
+
+#[cfg(feature = "bench")]
+fn bench(options: &nowait_bench::command::Bench) -> Result<(), cli::Failure> {
+    let cancel = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let interrupted = cancel.clone();
+    interrupt::handle(move || interrupted.store(true, std::sync::atomic::Ordering::Relaxed))?;
+    Ok(nowait_bench::command::run(options, option_env!("NOWAIT_COMMIT"), &cancel)?)
 }

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use comfy_table::Cell;
 use nowait::DirectIo;
-use nowait_bench::report::figures::micro;
 use nowait_probe::{
     Case, Device, Evidence, Options, Outcome, Place, Rates, Reach, Report, Row, Served, Step, Subject, watch,
 };
 use serde_json::{Value, json};
 
 use crate::cli::{self, Failure};
-use crate::show::{self, Colour};
+use crate::show;
 
 type Result<T> = std::result::Result<T, Failure>;
 
@@ -274,9 +273,7 @@ fn of_abilities(report: &Report) -> String {
 
 fn table(title: &str, rows: &[Row]) -> String {
     let names = [title, "inline", "async", "worker", "slept", "submit µs", "total µs", "nowait"];
-    let mut header: Vec<Cell> = names.into_iter().map(show::heading).collect();
-    header.push(Cell::new("why"));
-    let mut grid = show::grid(header, 2, Colour::Off);
+    let mut grid = show::grid(names.into_iter().map(show::heading).chain([Cell::new("why")]));
     for row in rows {
         let served = row.nowait.as_ref().map_or(String::new(), way);
         let ring = match &row.ring {
@@ -294,6 +291,12 @@ fn table(title: &str, rows: &[Row]) -> String {
         grid.add_row(cells);
     }
     show::lines(&grid)
+}
+
+/// In microseconds.
+fn micro(nanoseconds: u64) -> String {
+    let micro = nanoseconds as f64 / 1e3;
+    if micro < 9.95 { format!("{micro:.1}") } else { format!("{micro:.0}") }
 }
 
 fn figures(rates: &Rates) -> [String; 6] {
@@ -414,7 +417,7 @@ fn watch_process(options: &cli::Probe, process: u32) -> Result<()> {
         return Ok(());
     }
     let names = ["kernel thread", "runs/s", "CPU ms/s", "read MiB/s", "written MiB/s"];
-    let mut grid = show::grid(names.into_iter().map(show::heading).collect(), 2, Colour::Off);
+    let mut grid = show::grid(names.into_iter().map(show::heading));
     for thread in &watched.threads {
         let mib = |bytes: Option<u64>| {
             bytes.map_or("?".to_owned(), |bytes| format!("{:.2}", bytes as f64 / f64::from(1 << 20) / seconds))

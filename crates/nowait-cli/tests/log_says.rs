@@ -96,14 +96,6 @@ fn records_that_cannot_be_printed() {
     }
 }
 
-/// Symptom: another table was named, and `log` was measured.
-#[test]
-fn a_bench_of_the_log_measures_no_other_table() {
-    let output = Command::new(env!("CARGO_BIN_EXE_nowait")).args(["log", "bench", "reads"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("`nowait bench`"), "{output:?}");
-}
-
 /// By the command, and of a log that another process has open.
 #[test]
 fn the_oldest_records_are_given_up() {

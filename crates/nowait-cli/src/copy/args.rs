@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use nowait_bench::report::figures::parse_bytes;
 use nowait_copy::{Follow, Options, Reflink, Sparse, Sync, Update};
 
 use super::USAGE;
@@ -255,6 +254,12 @@ pub(crate) enum Progress {
     Auto,
     Always,
     Never,
+}
+
+/// `4096`, `512K`, `64M`, `4G`, `1T`; powers of two.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let binary = parse_size::Config::new().with_binary();
+    binary.parse_size(text).map_err(|error| format!("not a size such as 512M or 4G: {error}"))
 }
 
 fn at_least_one(text: &str) -> Result<u64, String> {

@@ -1,0 +1,11 @@
+//! Tells the programs from which commit they were built.
+
+#[path = "../../../tools/commit.rs"]
+mod commit;
+
+fn main() {
+    for sources in ["src", "../stores", "../datafusion", "../ballista", "../Cargo.lock", "../../../crates"] {
+        println!("cargo::rerun-if-changed={sources}");
+    }
+    commit::tell();
+}

@@ -1,0 +1,393 @@
+//! `nowait bench`: options to tables, tables to a report, report to text, JSON and a page.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use crate::machine::environment::Environment;
+use crate::machine::load::Watch;
+use crate::machine::testfile::TestFile;
+use crate::measure::interleave::Progress;
+use crate::measure::options::{Direction, Options};
+use crate::random::fresh_seed;
+use crate::report::notes::Code;
+use crate::report::page::page;
+use crate::report::{Report, fio, preflight};
+use crate::table::{self, Phase, Run, Table};
+use crate::ways;
+use crate::{Error, ErrorKind, Result};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+pub use self::args::Bench;
+use self::show::Colour;
+
+mod args;
+mod show;
+
+const MEMORY_LIMIT: u64 = 128 << 20;
+const MEMORY_LIMIT_MIN: u64 = 16 << 20;
+
+/// Runs it until `cancel` is set. `commit` names the sources that the program was built from.
+pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result<()> {
+    let tour = tour(options);
+    let options = tour.as_ref().unwrap_or(options);
+    if let Some(code) = options.explain.as_ref().and_then(|code| Code::by_name(code.as_deref()?)) {
+        return print_to(io::stdout().lock(), &show::explanation(code));
+    }
+    let results = Results::open(options)?;
+    let output = Output { to_stderr: results.on_stdout() };
+    let fio: Vec<fio::Output> = options.with_fio.iter().map(|path| fio_output(path)).collect::<Result<_>>()?;
+    if let Some(path) = &options.from {
+        let mut report = earlier(path)?;
+        report.add_fio(&fio);
+        output.print(&show::environment(&report.environment))?;
+        return results.show(&report, options, &output);
+    }
+    let mut asked = asked(options);
+    let tables = table::asked(&options.tables, &asked);
+    table::check(&tables, &asked)?;
+    asked.fit(tables.iter().map(|table| table.timed_rounds(&asked)).sum());
+    if let Some(path) = &options.emit_fio {
+        return emit_fio(options, path, &tables, &asked);
+    }
+    let mut bar = Bar::new();
+
+    let place = Environment::of(options.file.as_deref().unwrap_or(&options.dir));
+    let watch = Watch::begin(place.device.as_deref());
+    let size = tables.iter().filter_map(|table| table.file_size(&asked)).max();
+    let file = size.map(|size| test_file(options, size, asked.seed, cancel, &mut bar)).transpose()?;
+    let commit = commit.map(str::to_owned);
+    let environment = Environment { commit, load: watch.load(), ..environment(place, file.as_ref(), &tables, &asked) };
+    let mut report = Report { environment: environment.clone(), ..Report::default() };
+    bar.hide();
+    output.print(&show::environment(&environment))?;
+    if let Some(file) = &file {
+        preflight::look_at_file(file, &mut report)?;
+    }
+    let writes = tables.iter().any(|table| table.writes_into(&asked).is_some());
+    let in_order = tables.iter().any(|table| table.in_order());
+    preflight::look_at_system(&environment, writes, in_order, &mut report);
+
+    let mut measure = |file: Option<&TestFile>, phases: &[Phase]| {
+        let (progress, report, dir) = (&mut bar, &mut report, &*options.dir);
+        let mut run = Run { options: &asked, asked: Vec::new(), file, dir, cancel, progress, report };
+        let ran = run.measure(&tables, phases);
+        bar.hide();
+        ran
+    };
+    let ran = measure(file.as_ref(), &[Phase::File]);
+    // Its memory and its room on the disk are free again before anything is written.
+    drop(file);
+    let ran = ran.and_then(|()| measure(None, &[Phase::Limit, Phase::Directory]));
+    report.environment.load = watch.load();
+    preflight::look_at_load(&mut report);
+    preflight::look_at_rows(&mut report);
+    report.add_fio(&fio);
+    // After an error, too: what is complete is worth having.
+    report.partial = ran.as_ref().err().map(|error| match error.kind() {
+        ErrorKind::Interrupted => "interrupted".to_owned(),
+        _ => error.to_string(),
+    });
+    let shown = results.show(&report, options, &output);
+    ran.and(shown)
+}
+
+/// Writes the cases that fio can do.
+fn emit_fio(options: &Bench, path: &Path, tables: &[&dyn Table], asked: &Options) -> Result<()> {
+    let destination = Destination::open(path, "--emit-fio")?;
+    let environment = Environment::of(&options.dir);
+    let made = options.dir.join("nowait-fio.data");
+    let bytes = match &options.file {
+        Some(path) => TestFile::existing(path)?.size(),
+        None => options.size.or_else(|| tables.iter().filter_map(|table| table.file_size(asked)).max()).unwrap_or(0),
+    };
+    let source = fio::Source { path: options.file.as_deref().unwrap_or(&made), bytes, direct: options.direct };
+    let filesystem = environment.filesystem.as_deref().unwrap_or("unknown");
+    let place = fio::Place { source, dir: &options.dir, filesystem };
+    let mut jobs = fio::Jobs::new(&environment.command, asked.seed);
+    tables.iter().for_each(|table| table.fio(asked, &place, &mut jobs));
+    let text = jobs.finish().ok_or_else(|| {
+        Error::new(
+            ErrorKind::Usage,
+            "there is nothing in these tables that fio can do; name reads, cached, writes or dd",
+        )
+    })?;
+    destination.write(&text)
+}
+
+fn fio_output(path: &Path) -> Result<fio::Output> {
+    let unusable = |why: String| {
+        let text =
+            format!("cannot use {}: {why}; give --with-fio what `fio --output-format=json` wrote", path.display());
+        Error::new(ErrorKind::BadFile, text)
+    };
+    let text = fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
+    // Before it, fio writes what it has to say to the user.
+    let begins = text.find('{').unwrap_or(0);
+    serde_json::from_str(&text[begins..]).map_err(|error| unusable(error.to_string()))
+}
+
+/// Reads what an earlier run wrote with --json.
+fn earlier(path: &Path) -> Result<Report> {
+    let unusable = |why: String| {
+        let text = format!("cannot use {}: {why}; give --from what `nowait bench --json` wrote", path.display());
+        Error::new(ErrorKind::BadFile, text)
+    };
+    let text = fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
+    let report: Report = serde_json::from_str(&text).map_err(|error| unusable(error.to_string()))?;
+    if report.rows.is_empty() { Err(unusable("it has no rows".to_owned())) } else { Ok(report) }
+}
+
+/// Without a table, or another wish: most tables, so shortened that they take minutes.
+fn tour(options: &Bench) -> Option<Bench> {
+    let wanted = options.quick || options.direct || options.rate.is_some() || !options.ways.is_empty();
+    let other = options.file.is_some() || options.from.is_some() || options.emit_fio.is_some();
+    if !options.tables.is_empty() || wanted || other {
+        return None;
+    }
+    let mut tour = options.clone();
+    let toured = table::to_ask_for().filter(|table| table.toured());
+    tour.tables = toured.map(|table| table.name().to_owned()).collect();
+    tour.quick = true;
+    Some(tour)
+}
+
+fn asked(options: &Bench) -> Options {
+    let as_sizes = |numbers: &[u32]| sorted(numbers.iter().map(|&number| number as usize).collect());
+    let directions: Vec<Direction> = options.streams.iter().map(|name| name.direction()).collect();
+    // Checks of the whole machine need root.
+    let thorough = rustix::process::geteuid().is_root() && !options.quick;
+    let limit = || options.stall_size.map_or(MEMORY_LIMIT, |bytes| (bytes / 2).max(MEMORY_LIMIT_MIN));
+    let usual = Options::new(options.quick, options.seed.unwrap_or_else(fresh_seed));
+    Options {
+        ways: options.ways.clone(),
+        rounds: options.rounds.map_or(usual.rounds, |rounds| rounds as usize),
+        file: options.file.clone(),
+        size: options.size,
+        direct: options.direct,
+        rate: options.rate,
+        depths: as_sizes(&options.depths),
+        records: as_sizes(&options.records),
+        streams: directions,
+        blocks: sorted(options.blocks.clone()),
+        writers: as_sizes(&options.writers),
+        sizes: sorted(options.sizes.clone()),
+        hot: as_sizes(&options.hot),
+        tasks: as_sizes(&options.tasks),
+        workers: as_sizes(&options.workers),
+        beside: sorted(options.beside.iter().map(|name| name.beside()).collect()),
+        loads: sorted(options.loads.iter().map(|name| name.arriving()).collect()),
+        rates: as_sizes(&options.rates),
+        logs: sorted(options.logs.iter().map(|name| name.logged()).collect()),
+        in_flight: as_sizes(&options.in_flight),
+        copies: sorted(options.copies.iter().map(|name| name.copied()).collect()),
+        to: options.to.clone(),
+        stall_size: options.stall_size,
+        memory_limit: thorough.then(limit),
+        own_file_systems: thorough,
+        drop_caches: thorough,
+        lower_dirty_limit: thorough,
+        ..usual
+    }
+}
+
+/// Each once.
+fn sorted<T: Ord>(mut values: Vec<T>) -> Vec<T> {
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+fn test_file(options: &Bench, usual_size: u64, seed: u64, cancel: &AtomicBool, bar: &mut Bar) -> Result<TestFile> {
+    let file = match &options.file {
+        Some(path) => TestFile::existing(path),
+        None => {
+            let size = options.size.unwrap_or(usual_size);
+            bar.begin("making the test file", size);
+            TestFile::make(&options.dir, size, seed, cancel, |bytes| bar.step(bytes))
+        }
+    }?;
+    if options.direct { file.past_the_cache() } else { Ok(file) }
+}
+
+fn environment(place: Environment, file: Option<&TestFile>, tables: &[&dyn Table], asked: &Options) -> Environment {
+    let written = || tables.iter().find_map(|table| table.writes_into(asked)).unwrap_or_default();
+    let (file_bytes, origin) = file.map_or_else(written, |file| (file.size(), file.origin()));
+    Environment {
+        io_uring: ways::io_uring_state(),
+        file_bytes,
+        file_origin: origin.to_owned(),
+        seed: asked.seed,
+        ..place
+    }
+}
+
+/// Destination of the tables.
+struct Output {
+    to_stderr: bool,
+}
+
+impl Output {
+    fn colour(&self) -> Colour {
+        let terminal = if self.to_stderr { io::stderr().is_terminal() } else { io::stdout().is_terminal() };
+        // https://no-color.org: set and not empty.
+        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        if terminal && !refused { Colour::On } else { Colour::Off }
+    }
+
+    fn print(&self, text: &str) -> Result<()> {
+        if self.to_stderr { print_to(io::stderr().lock(), text) } else { print_to(io::stdout().lock(), text) }
+    }
+}
+
+/// A reader that went away (`| head`) is not an error.
+fn print_to(mut to: impl Write, text: &str) -> Result<()> {
+    match to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::new(ErrorKind::Other, format!("cannot print the result: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Files written besides the tables.
+struct Results {
+    json: Option<Destination>,
+    page: Option<Destination>,
+}
+
+impl Results {
+    fn open(options: &Bench) -> Result<Self> {
+        let open =
+            |path: &Option<PathBuf>, option| path.as_deref().map(|path| Destination::open(path, option)).transpose();
+        let results = Self { json: open(&options.json, "--json")?, page: open(&options.report, "--report")? };
+        match (&results.json, &results.page) {
+            (Some(json), Some(page)) if json.is_stdout() && page.is_stdout() => Err(Error::new(
+                ErrorKind::Usage,
+                "--json and --report cannot both go to stdout; give one of them a path",
+            )),
+            (Some(json), Some(page)) if json.is_same(page) => Err(Error::new(
+                ErrorKind::Usage,
+                "--json and --report are the same file; give one of them another path",
+            )),
+            _ => Ok(results),
+        }
+    }
+
+    fn on_stdout(&self) -> bool {
+        [&self.json, &self.page].into_iter().flatten().any(Destination::is_stdout)
+    }
+
+    /// Prints the tables, and writes what is wanted as a file if there are figures.
+    fn show(self, report: &Report, options: &Bench, output: &Output) -> Result<()> {
+        output.print(&show::report(report, options.details || options.rate.is_some(), output.colour()))?;
+        if options.explain.is_some() {
+            output.print(&show::explanations(report))?;
+        }
+        if report.rows.is_empty() && report.partial.is_some() {
+            let kept = [&self.json, &self.page].into_iter().flatten().filter_map(Destination::kept);
+            let note = |path: &Path| format!("nothing was measured to its end: {} is left as it was\n", path.display());
+            return kept.map(note).try_for_each(|note| print_to(io::stderr().lock(), &note));
+        }
+        if let Some(json) = self.json {
+            json.write(&report.to_json())?;
+        }
+        self.page.map_or(Ok(()), |destination| destination.write(&page(report)))
+    }
+}
+
+/// Destination of a result. Opened before the measuring, so that minutes are not lost to a wrong
+/// path; an existing file keeps its content until there is something new, and a new one is removed
+/// if there is nothing.
+struct Destination {
+    option: &'static str,
+    /// `None` for stdout.
+    file: Option<(File, PathBuf)>,
+    remove: bool,
+}
+
+impl Destination {
+    fn open(path: &Path, option: &'static str) -> Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self { option, file: None, remove: false });
+        }
+        let remove = fs::symlink_metadata(path).is_err();
+        let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = opened.map_err(|error| cannot_write(path, option, &error))?;
+        Ok(Self { option, file: Some((file, path.to_owned())), remove })
+    }
+
+    fn is_stdout(&self) -> bool {
+        self.file.is_none()
+    }
+
+    /// Two names of one file, or one name.
+    fn is_same(&self, other: &Self) -> bool {
+        let about = |destination: &Self| {
+            let about = destination.file.as_ref()?.0.metadata().ok()?;
+            about.is_file().then(|| (about.dev(), about.ino()))
+        };
+        about(self).is_some_and(|mine| Some(mine) == about(other))
+    }
+
+    /// The path of a file that was there before.
+    fn kept(&self) -> Option<&Path> {
+        self.file.as_ref().filter(|_| !self.remove).map(|(_, path)| path.as_path())
+    }
+
+    fn write(mut self, text: &str) -> Result<()> {
+        let Some((file, path)) = &mut self.file else { return print_to(io::stdout().lock(), text) };
+        let regular = file.metadata().is_ok_and(|about| about.is_file());
+        let emptied = if regular { file.set_len(0) } else { Ok(()) };
+        let written = emptied.and_then(|()| file.write_all(text.as_bytes()));
+        written.map_err(|error| cannot_write(path, self.option, &error))?;
+        self.remove = false;
+        Ok(())
+    }
+}
+
+impl Drop for Destination {
+    fn drop(&mut self) {
+        if let (Some((_, path)), true) = (&self.file, self.remove) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn cannot_write(path: &Path, option: &str, error: &io::Error) -> Error {
+    let text = format!("cannot write the result to {}: {error}; give {option} another path, or -", path.display());
+    Error::new(ErrorKind::Other, text)
+}
+
+/// A progress bar on stderr; indicatif draws nothing where that is no terminal.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new() -> Self {
+        Self(ProgressBar::hidden())
+    }
+
+    fn hide(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+impl Progress for Bar {
+    fn begin(&mut self, what: &str, steps: u64) {
+        self.hide();
+        let style = ProgressStyle::with_template("{prefix} {bar:30} {percent:>3} % {elapsed}, {eta} to go  {msg}");
+        self.0 = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr())
+            .with_style(style.expect("the template is a constant"))
+            .with_prefix(what.to_owned());
+    }
+
+    fn step(&mut self, steps: u64) {
+        self.0.inc(steps);
+    }
+
+    fn now(&mut self, what: &str) {
+        self.0.set_message(what.to_owned());
+    }
+}

@@ -1,0 +1,405 @@
+//! The tables as text, at most 100 columns wide.
+//!
+//! A table of speeds has a line per case and a column per way. Each cell holds the speed, its ratio
+//! to the best of the line, and that ratio again as a bar: a way collapses where its column's bars
+//! do.
+
+use crate::machine::environment::Environment;
+use crate::report::figures::{micro, share, short};
+use crate::report::notes::Code;
+use crate::report::verdict::sentences;
+use crate::report::words::{COLLAPSED, compared, meaning, title};
+use crate::report::{Latency, Report, Row, best};
+use crate::table;
+use crate::table::columns::{Column, Grid as Columns, Line};
+use comfy_table::{Attribute, Cell, CellAlignment, Color, Table as Grid};
+
+/// Permission to write escape sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Colour {
+    On,
+    Off,
+}
+
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// The most columns of ways in a block; fewer where names are long.
+const WAYS_ABREAST: usize = 6;
+const WIDTH: usize = 100;
+const GAP: usize = 2;
+/// The columns of a cell with a speed.
+const CELL: usize = 11;
+/// Legend of the columns of [`all_figures`].
+const DETAILS: &str = "In the details: min-max, the slowest and the fastest round as shares of the median; p50, p99 and max, the \
+    latency; CPU, processor time of the whole process for an operation, of which ring (the kernel's workers for its rings) and pool (its \
+    own threads beside those that ask); system, the rest of the machine; csw, context switches, and punts, requests given to a \
+    kernel worker, per operation; inline, the share served without waiting. A ? marks a figure that the kernel does not report.";
+
+pub(crate) fn environment(environment: &Environment) -> String {
+    let lines = environment.lines().into_iter().map(|(name, value)| format!("{name:<8} {value}\n"));
+    lines.collect::<String>() + &under_load(environment) + "\n"
+}
+
+/// A warning where others used the machine. The notes after the figures say it again, and what became
+/// known during the run.
+fn under_load(environment: &Environment) -> String {
+    match environment.load.disturbances().join("; ") {
+        told if told.is_empty() => told,
+        told => wrapped(&format!("UNDER LOAD: {told}. The figures are worth less."), "") + "\n",
+    }
+}
+
+pub(crate) fn report(report: &Report, details: bool, colour: Colour) -> String {
+    let mut text = legend(report, details);
+    if let Some(why) = &report.partial {
+        text += &format!("PARTIAL: {why}. What is here is complete in itself; what is missing was not measured.\n\n");
+    }
+    for table in report.tables() {
+        text += &format!("{}\n", title(table));
+        text += &speeds(report, table, colour);
+        for columns in table::by_name(table).map_or(&[][..], |known| known.columns()) {
+            text += &own_figures(report, table, columns, colour);
+        }
+        if details {
+            text += &all_figures(report, table, colour);
+        }
+        text.push('\n');
+    }
+    text.extend(summary(report, colour));
+    let sentences = sentences(report);
+    if !sentences.is_empty() {
+        text += "\nWhat it comes to\n";
+    }
+    for sentence in sentences {
+        // Its first line hangs out.
+        text += &format!("  * {}\n", wrapped(&sentence, "    ").trim_start());
+    }
+    for note in &report.notes {
+        text += &format!("note: {} ({})\n", note.text, note.code.name());
+    }
+    text
+}
+
+/// Explains a note, and says what to do.
+pub(crate) fn explanation(code: Code) -> String {
+    format!("{}\n{}\n", code.name(), wrapped(code.meaning(), "  "))
+}
+
+/// Explains each kind of note that the report has.
+pub(crate) fn explanations(report: &Report) -> String {
+    let here = Code::ALL.iter().filter(|code| report.notes.iter().any(|note| note.code == **code));
+    here.map(|code| explanation(*code)).collect()
+}
+
+fn wrapped(text: &str, indent: &str) -> String {
+    let mut lines = vec![String::from(indent)];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is a first line");
+        let begun = line.len() > indent.len();
+        if begun && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            lines.push(format!("{indent}{word}"));
+        } else {
+            *line += if begun { " " } else { "" };
+            *line += word;
+        }
+    }
+    lines.join("\n")
+}
+
+/// Legend of cells and ways.
+fn legend(report: &Report, details: bool) -> String {
+    if report.rows.is_empty() {
+        return String::new();
+    }
+    let mut text =
+        String::from("A cell: the speed, its share of the line's best, that share as a bar; ▼ below half.\n");
+    let ways = report.ways();
+    let longest = ways.iter().map(|way| way.len()).max().unwrap_or(0);
+    for way in ways {
+        let meaning = wrapped(meaning(report, way), &" ".repeat(longest + 2 * GAP));
+        text += &format!("  {way:<longest$}  {}\n", meaning.trim_start());
+    }
+    if details {
+        text += &format!("\n{}\n", wrapped(DETAILS, ""));
+    }
+    text.push('\n');
+    text
+}
+
+/// A line per case, a column per way; in several blocks where there are many ways.
+fn speeds(report: &Report, table: &str, colour: Colour) -> String {
+    let cases = report.cases(table);
+    let ways: Vec<&str> = report.ways_of(table);
+    let mut text = String::new();
+    let names = GAP + cases.iter().map(|(case, _)| case.len()).max().unwrap_or(0);
+    let width = |ways: &[&str]| names + ways.iter().map(|way| GAP + way.len().max(CELL)).sum::<usize>();
+    let in_blocks = |blocks: usize| ways.chunks(ways.len().div_ceil(blocks).max(1));
+    let fewest = ways.len().div_ceil(WAYS_ABREAST).max(1);
+    let fits = |blocks: &usize| in_blocks(*blocks).all(|ways| width(ways) <= WIDTH);
+    let blocks = (fewest..ways.len()).find(fits).unwrap_or(ways.len().max(1));
+    for ways in in_blocks(blocks) {
+        let header = std::iter::once(heading("")).chain(ways.iter().map(|way| heading(way)));
+        let mut grid = grid(header.collect(), GAP as u16, colour);
+        for (case, rows) in &cases {
+            let best = best(rows);
+            let cell = |row: &&Row| speed(compared(row), row.ops_per_s / best);
+            let of_way = |way: &&str| rows.iter().find(|row| row.way == *way).map(cell);
+            let cells = ways.iter().map(|way| of_way(way).unwrap_or_else(|| Cell::new("")));
+            grid.add_row(std::iter::once(Cell::new(case)).chain(cells));
+        }
+        text += &lines(&grid);
+    }
+    text
+}
+
+/// `79.1k 1.0 █`, `18.0k .23▼▂`
+fn speed(value: f64, ratio: f64) -> Cell {
+    let text = format!("{} {}{}{}", short(value), share(ratio), mark(ratio), bar(ratio));
+    let cell = Cell::new(text).set_alignment(CellAlignment::Right);
+    if ratio < COLLAPSED {
+        cell.fg(Color::Red)
+    } else if ratio >= 0.95 {
+        cell.fg(Color::Green)
+    } else {
+        cell
+    }
+}
+
+fn mark(ratio: f64) -> char {
+    if ratio < COLLAPSED { '▼' } else { ' ' }
+}
+
+fn bar(ratio: f64) -> char {
+    BARS[((ratio * 8.0).ceil() as usize).clamp(1, 8) - 1]
+}
+
+/// A grid that only this table has; nothing where no row has a line in it.
+fn own_figures(report: &Report, table: &str, columns: &Columns, colour: Colour) -> String {
+    let (name, line, has, columns) = match columns {
+        Columns::Rows { name, line, has, columns } => (name, line, has, columns),
+        Columns::Ways { name, figure, largest } => {
+            let of = |ways: &[&str]| lines(&by_way(report, table, ways, name, *figure, *largest, colour));
+            let ways = report.ways_of(table);
+            let blocks = ways.len().div_ceil(WAYS_ABREAST).max(1);
+            return ways.chunks(ways.len().div_ceil(blocks).max(1)).map(of).collect();
+        }
+    };
+    let shown = |gap: usize| {
+        let header = std::iter::once(*name).chain(columns.iter().map(|column| column.name));
+        let mut grid = grid(header.map(heading).collect(), gap as u16, colour);
+        for (case, rows) in report.cases(table) {
+            if *line == Line::UnderCase {
+                grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
+            }
+            rows.into_iter().filter(|row| has(row)).for_each(|row| {
+                grid.add_row(own_cells(row, *line, columns));
+            });
+        }
+        if grid.is_empty() { String::new() } else { lines(&grid) }
+    };
+    let wide = shown(GAP);
+    if wide.lines().any(|line| line.chars().count() > WIDTH) { shown(1) } else { wide }
+}
+
+/// The line of a row. A figure that is unknown is a `?`.
+fn own_cells(row: &Row, line: Line, columns: &[Column]) -> Vec<Cell> {
+    let way = if line == Line::Plain { row.way.clone() } else { format!("  {}", row.way) };
+    let figures = columns.iter().map(|column| (column.cell)(row).unwrap_or_else(|| "?".to_owned()));
+    cells(std::iter::once(way).chain(figures))
+}
+
+/// A line per case, a column per way of these, and a line with the largest of another figure.
+fn by_way(
+    report: &Report,
+    table: &str,
+    ways: &[&str],
+    name: &str,
+    figure: fn(&Row) -> Option<f64>,
+    (largest_name, largest): (&str, fn(&Row) -> Option<f64>),
+    colour: Colour,
+) -> Grid {
+    let cases = report.cases(table);
+    let header = std::iter::once(heading(name)).chain(ways.iter().map(|way| heading(way)));
+    let mut grid = grid(header.collect(), 2, colour);
+    let mut line = |name: &str, of_way: &dyn Fn(&str) -> Option<f64>| {
+        let figure = |way: &&str| Cell::new(of_way(way).map_or_else(String::new, |value| format!("{value:.0}")));
+        let figures = ways.iter().map(|way| figure(way).set_alignment(CellAlignment::Right));
+        grid.add_row(std::iter::once(Cell::new(name)).chain(figures));
+    };
+    for (case, rows) in &cases {
+        line(case, &|way| rows.iter().find(|row| row.way == way).and_then(|row| figure(row)));
+    }
+    let of_way = |way: Option<&str>| {
+        let rows = report.rows.iter().filter(|row| row.table == table && way.is_none_or(|way| row.way == way));
+        rows.filter_map(largest).max_by(f64::total_cmp)
+    };
+    if of_way(None).is_some() {
+        line(largest_name, &|way| of_way(Some(way)));
+    }
+    grid
+}
+
+/// Everything that the JSON has: under each case, a line per way.
+fn all_figures(report: &Report, table: &str, colour: Colour) -> String {
+    let names = [
+        "way",
+        "ops/s",
+        "min–max",
+        "p50 µs",
+        "p99 µs",
+        "max µs",
+        "CPU µs",
+        "ring",
+        "pool",
+        "system",
+        "csw",
+        "punts",
+        "inline",
+    ];
+    let mut grid = grid(names.into_iter().map(heading).collect(), 1, colour);
+    for (case, rows) in report.cases(table) {
+        grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
+        for row in rows {
+            grid.add_row(cells(figures(row)));
+        }
+    }
+    lines(&grid)
+}
+
+fn figures(row: &Row) -> [String; 13] {
+    let (slowest, fastest) = row.spread();
+    [
+        format!("  {}", row.way),
+        short(row.ops_per_s),
+        format!("{slowest:.2}–{fastest:.2}"),
+        latency(row, |latency| latency.p50),
+        latency(row, |latency| latency.p99),
+        latency(row, |latency| latency.max),
+        format!("{:.1}", row.cpu_us_per_op.total),
+        or_unknown(row.cpu_us_per_op.ring_workers, 1),
+        format!("{:.1}", row.cpu_us_per_op.pool),
+        or_unknown(row.cpu_us_per_op.system, 1),
+        format!("{:.2}", row.context_switches_per_op),
+        or_unknown(row.punts_per_op, 2),
+        or_unknown(row.inline_fraction, 2),
+    ]
+}
+
+fn or_unknown(figure: Option<f64>, decimals: usize) -> String {
+    figure.map_or_else(|| "?".to_owned(), |figure| format!("{figure:.decimals$}"))
+}
+
+/// Nothing of tables that rank none.
+fn summary(report: &Report, colour: Colour) -> Option<String> {
+    let worst = report.worst(table::ranks);
+    if worst.is_empty() {
+        return None;
+    }
+    let mut grid = grid(["way", "worst ratio to the best", "where"].into_iter().map(heading).collect(), 2, colour);
+    for worst in worst {
+        let ratio = Cell::new(format!("{}{}{}", share(worst.ratio), mark(worst.ratio), bar(worst.ratio)))
+            .set_alignment(CellAlignment::Right);
+        let ratio = if worst.ratio < COLLAPSED { ratio.fg(Color::Red) } else { ratio };
+        grid.add_row([Cell::new(&worst.way), ratio, Cell::new(format!("{} {}", worst.table, worst.case))]);
+    }
+    Some(format!("Where each way is worst (▼ below {COLLAPSED} of the best: it has collapsed)\n{}", lines(&grid)))
+}
+
+pub(crate) fn heading(name: &str) -> Cell {
+    Cell::new(name).set_alignment(CellAlignment::Right).add_attribute(Attribute::Bold)
+}
+
+/// Figures to the right, names to the left.
+pub(crate) fn cells(texts: impl IntoIterator<Item = String>) -> Vec<Cell> {
+    let align = |text: &String| {
+        let name = text.trim_start().starts_with(char::is_alphabetic);
+        if name { CellAlignment::Left } else { CellAlignment::Right }
+    };
+    texts.into_iter().map(|text| Cell::new(&text).set_alignment(align(&text))).collect()
+}
+
+/// A table without lines, `gap` spaces between its columns.
+pub(crate) fn grid(header: Vec<Cell>, gap: u16, colour: Colour) -> Grid {
+    let mut grid = Grid::new();
+    grid.load_preset(comfy_table::presets::NOTHING).set_header(header);
+    for column in grid.column_iter_mut() {
+        column.set_padding((0, gap));
+    }
+    match colour {
+        Colour::On => grid.enforce_styling(),
+        Colour::Off => grid.force_no_tty(),
+    };
+    grid
+}
+
+pub(crate) fn lines(grid: &Grid) -> String {
+    grid.lines().map(|line| format!("  {}\n", line.trim_end())).collect()
+}
+
+fn latency(row: &Row, of: fn(&Latency) -> u64) -> String {
+    row.latency_ns.as_ref().map_or_else(|| "?".to_owned(), |latency| micro(of(latency)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Report {
+        let row = |case: &str, way: &str, ops_per_s| {
+            let mut row = Row::default();
+            (row.table, row.case, row.way) = ("gather".to_owned(), case.to_owned(), way.to_owned());
+            (row.ops_per_s, row.rounds) = (ops_per_s, vec![ops_per_s]);
+            row
+        };
+        let ways = ["pread", "threads", "willneed", "libaio", "ring-plain", "ring", "nowait", "nowait-tokio"];
+        let speeds = ways.iter().enumerate().map(|(i, way)| (*way, 12_345.0 * (i + 1) as f64));
+        let rows = speeds.flat_map(|(way, speed)| {
+            [row("records=4096,cached", way, speed), row("records=1,cold", way, 1.2e6 - 10.0 * speed)]
+        });
+        Report { rows: rows.collect(), ..Report::default() }
+    }
+
+    #[test]
+    fn a_run_under_load_says_so_at_its_top_and_in_its_notes_and_nowhere_else() {
+        let mut run = sample();
+        run.environment.load.others = Some(0.98);
+        crate::report::preflight::look_at_load(&mut run);
+        let (top, rest) = (environment(&run.environment), report(&run, false, Colour::Off));
+        let said = |text: &str, what: &str| text.split_whitespace().collect::<Vec<_>>().join(" ").matches(what).count();
+        assert_eq!([&top, &rest].map(|text| said(text, "UNDER LOAD")), [1, 0]);
+        assert_eq!([&top, &rest].map(|text| said(text, "had 98 % of the processors")), [1, 1], "{top}{rest}");
+        let calm = sample();
+        assert!(!environment(&calm.environment).contains("UNDER LOAD"));
+    }
+
+    #[test]
+    fn lines_fit_into_100_columns() {
+        let text = report(&sample(), true, Colour::Off);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn the_legend_says_what_ways_from_elsewhere_do() {
+        let mut report = sample();
+        report.rows[0].way = "other".to_owned();
+        report.ways.insert("other".to_owned(), "other 1.2.3: as it is".to_owned());
+        assert!(super::report(&report, false, Colour::Off).contains("  other         other 1.2.3: as it is\n"));
+    }
+
+    #[test]
+    fn long_names_of_ways_take_more_lines() {
+        let mut report = sample();
+        for row in &mut report.rows {
+            row.way = format!("{}-with-a-long-name", row.way);
+        }
+        let text = super::report(&report, false, Colour::Off);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(report.ways().iter().all(|way| text.contains(way)));
+    }
+
+    #[test]
+    fn a_collapsed_way_is_marked_with_and_without_colour() {
+        assert!(report(&sample(), false, Colour::Off).contains("12.3k .12▼▁"));
+        assert!(report(&sample(), false, Colour::On).contains("\x1b["));
+    }
+}

@@ -1,0 +1,561 @@
+//! The system's own view of what a round did: pages in the cache, CPU time, context switches,
+//! kernel workers. A file's mapping. And a process that does nothing but disturb.
+//!
+//! `unsafe` is used for mappings (`mmap`, `madvise`, `mincore`, and reading what is mapped),
+//! `getrusage`, `malloc_trim`, the ioctl FIEMAP, signals and `fork` only, for which there is no safe
+//! interface.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use rustix::fs::{Advice, fadvise};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use crate::random::Random;
+
+pub const PAGE: u64 = 4096;
+
+/// For each page of the file's first `len` bytes, whether it is in the page cache.
+///
+/// `mincore` and not `cachestat`, which says 0 on overlayfs whatever is cached. The kernel answers
+/// "all cached" to one who neither owns the file nor may write it.
+pub fn residency(file: &File, len: u64) -> io::Result<Vec<bool>> {
+    if len == 0 {
+        return Ok(Vec::new());
+    }
+    // Never touched, it has no page table entries, so it does not itself hold pages in the cache.
+    let map = Mapping::new(file, len)?;
+    let mut pages = vec![0u8; len.div_ceil(PAGE) as usize];
+    // SAFETY: mincore wants a page-aligned mapped range, which `map` is for `len` bytes, and one
+    // byte of room for each page of it, which `pages` has.
+    let status = unsafe { libc::mincore(map.address.cast(), map.len, pages.as_mut_ptr()) };
+    if status != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(pages.into_iter().map(|page| page & 1 != 0).collect())
+}
+
+/// A file's first bytes as memory: read-only and shared, which for one who only reads is the same
+/// as private.
+///
+/// Its bytes are only copied out, never referred to: another process may write to the file. One
+/// that cuts it short ends this process, with SIGBUS at the next touch of what is gone.
+#[derive(Debug)]
+pub struct Mapping {
+    address: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the memory belongs to no thread, and through this type it is only read.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    pub fn new(file: &File, len: u64) -> io::Result<Self> {
+        let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        let (read, flags, descriptor) = (libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd());
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+        let address = unsafe { libc::mmap(ptr::null_mut(), len, read, flags, descriptor, 0) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { address: address.cast(), len })
+    }
+
+    /// Waits until all pages of `range` are there and can be read without a fault (Linux 5.14).
+    pub fn populate(&self, range: Range<u64>) -> io::Result<()> {
+        self.require(&range);
+        let start = range.start / PAGE * PAGE;
+        let (at, len) = (self.address.wrapping_add(start as usize), (range.end - start) as usize);
+        // SAFETY: the range is within the mapping, page-aligned at its start, and this advice does
+        // not change what memory holds.
+        let status = unsafe { libc::madvise(at.cast(), len, libc::MADV_POPULATE_READ) };
+        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    pub fn copy(&self, offset: u64, to: &mut [u8]) {
+        self.require(&(offset..offset + to.len() as u64));
+        // SAFETY: the source lies within the mapping, and `to` is memory of this process's own.
+        // Bytes that another process writes meanwhile come as they may: every value is one, and the
+        // run compares them.
+        unsafe { ptr::copy_nonoverlapping(self.address.add(offset as usize), to.as_mut_ptr(), to.len()) };
+    }
+
+    fn require(&self, range: &Range<u64>) {
+        assert!(range.start <= range.end && range.end <= self.len as u64, "{range:?} is not mapped");
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is exactly the one that mmap returned, and nothing refers to it any
+        // more.
+        unsafe { libc::munmap(self.address.cast(), self.len) };
+    }
+}
+
+/// State of a file's bytes on the disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Extents {
+    /// In extents that have been allocated and not written. They read as zeros, without the disk.
+    pub unwritten: u64,
+    /// In no extent at all. The same.
+    pub holes: u64,
+    /// In extents that are compressed, or otherwise not on the disk as they are read.
+    pub encoded: u64,
+}
+
+/// Number of extents in one request.
+const EXTENTS: usize = 128;
+
+/// `struct fiemap` of linux/fiemap.h, with room for some extents.
+#[repr(C)]
+struct Fiemap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped_extents: u32,
+    extent_count: u32,
+    reserved: u32,
+    extents: [FiemapExtent; EXTENTS],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FiemapExtent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved64: [u64; 2],
+    flags: u32,
+    reserved: [u32; 3],
+}
+
+/// `_IOWR('f', 11, struct fiemap)` of linux/fs.h; the size is that of the head alone.
+const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
+/// Dirty pages are written first, and so have their place.
+const FIEMAP_FLAG_SYNC: u32 = 1;
+const FIEMAP_EXTENT_LAST: u32 = 1;
+const FIEMAP_EXTENT_ENCODED: u32 = 8;
+const FIEMAP_EXTENT_UNWRITTEN: u32 = 0x800;
+
+/// Examines the file's first `len` bytes. An error if the file system does not tell.
+pub fn extents(file: &File, len: u64) -> io::Result<Extents> {
+    let mut found = Extents::default();
+    let mut at = 0;
+    while at < len {
+        let mut map = Fiemap {
+            start: at,
+            length: len - at,
+            flags: FIEMAP_FLAG_SYNC,
+            mapped_extents: 0,
+            extent_count: EXTENTS as u32,
+            reserved: 0,
+            extents: [FiemapExtent::default(); EXTENTS],
+        };
+        // SAFETY: the kernel reads and writes one `struct fiemap` and no more than `extent_count`
+        // extents behind it, all of which `map` has and this call alone borrows.
+        if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut map) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let extents = &map.extents[..EXTENTS.min(map.mapped_extents as usize)];
+        for extent in extents {
+            let (begin, end) = (extent.logical.clamp(at, len), (extent.logical + extent.length).clamp(at, len));
+            found.holes += begin - at;
+            if extent.flags & FIEMAP_EXTENT_UNWRITTEN != 0 {
+                found.unwritten += end - begin;
+            } else if extent.flags & FIEMAP_EXTENT_ENCODED != 0 {
+                found.encoded += end - begin;
+            }
+            at = end;
+        }
+        if extents.last().is_none_or(|last| last.flags & FIEMAP_EXTENT_LAST != 0) {
+            break;
+        }
+    }
+    found.holes += len - at;
+    Ok(found)
+}
+
+/// Asks for the file's pages to be dropped from the cache. A request: the caller verifies with
+/// [`residency`].
+pub fn drop_cache(file: &File) -> io::Result<()> {
+    Ok(fadvise(file, 0, None, Advice::DontNeed)?)
+}
+
+/// The same for a range of whole pages.
+pub fn drop_cache_of(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    Ok(fadvise(file, offset, NonZeroU64::new(len), Advice::DontNeed)?)
+}
+
+/// Turns readahead off on this open file, so that a read of 4 KiB is a read of 4 KiB.
+pub fn expect_random(file: &File) -> io::Result<()> {
+    Ok(fadvise(file, 0, None, Advice::Random)?)
+}
+
+/// Starts reading a range into the cache without waiting for it.
+pub fn will_need(file: &File, offset: u64, len: usize) -> io::Result<()> {
+    Ok(fadvise(file, offset, NonZeroU64::new(len as u64), Advice::WillNeed)?)
+}
+
+/// Work of a process that disturbs others.
+#[derive(Debug, Clone, Copy)]
+pub enum Errand<'a> {
+    Compute,
+    /// Reads blocks at random places, which `seed` draws.
+    Read {
+        file: &'a File,
+        blocks: u64,
+        bytes: usize,
+        seed: u64,
+    },
+}
+
+/// A copy of this process that does an errand again and again, until this is dropped or this process
+/// ends.
+#[derive(Debug)]
+pub struct Child(Pid);
+
+impl Child {
+    /// Fails where there may be no more processes.
+    pub fn start(errand: Errand<'_>) -> io::Result<Self> {
+        let parent = rustix::process::getpid();
+        // Made here, since the child may not allocate. Aligned for every disk's direct reads.
+        let bytes = if let Errand::Read { bytes, .. } = errand { bytes } else { 1 };
+        let mut buffer = memmap2::MmapMut::map_anon(bytes)?;
+        // SAFETY: of the threads the child has only this one, and a lock that another held at this
+        // moment stays locked there. So until it ends it may make only calls that are safe in a
+        // signal handler: `disturb` makes system calls and computes, it neither allocates nor panics
+        // nor returns.
+        match unsafe { libc::fork() } {
+            0 => disturb(parent, errand, &mut buffer),
+            id => Pid::from_raw(id).filter(|_| id > 0).map(Self).ok_or_else(io::Error::last_os_error),
+        }
+    }
+
+    pub fn id(&self) -> i32 {
+        self.0.as_raw_nonzero().get()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // One that has ended is waited for, too, so that its number is nobody else's before.
+        let _ = kill_process(self.0, Signal::KILL);
+        while let Err(rustix::io::Errno::INTR) = waitpid(Some(self.0), WaitOptions::empty()) {}
+    }
+}
+
+/// Runs in the child of a fork: see there.
+fn disturb(parent: Pid, errand: Errand<'_>, buffer: &mut [u8]) -> ! {
+    const STEPS: u64 = 1 << 16;
+    let mut number: u64 = 0;
+    while rustix::process::getppid() == Some(parent) {
+        number = number.wrapping_add(1);
+        match errand {
+            Errand::Compute => {
+                for step in 0..STEPS {
+                    number = std::hint::black_box(number ^ step);
+                }
+            }
+            Errand::Read { file, blocks, bytes, seed } => {
+                let block = Random::at(seed, number).below(blocks);
+                // A disk that fails leaves its tenant with nothing to do.
+                if rustix::io::pread(file, &mut *buffer, block * bytes as u64).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+    // SAFETY: it ends the process at once, and runs nothing of it.
+    unsafe { libc::_exit(0) }
+}
+
+/// A path by which this process can open a file again that has no name.
+pub fn path_of(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// Has [`peak_memory`] count from here on. Memory that the allocator keeps is given back first, where
+/// it can be told to. An error where the kernel does not count (CONFIG_PROC_PAGE_MONITOR).
+pub fn forget_peak_memory() -> io::Result<()> {
+    // SAFETY: it gives back memory that is allocated to nobody.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+    // proc_pid_clear_refs(5): resets the peak resident set size.
+    fs::write("/proc/self/clear_refs", "5")
+}
+
+/// The largest resident set that this process had: its memory, and pages of files that it has mapped
+/// and touched. proc_pid_status(5), `VmHWM`.
+pub fn peak_memory() -> Option<u64> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
+    let kib = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.trim().strip_suffix("kB")?;
+    kib.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
+}
+
+/// Bytes that a process (its number, or `self`) has had read from storage so far, kernel workers for
+/// its rings included; `None` where the kernel does not count them.
+pub fn read_bytes(process: impl fmt::Display) -> Option<u64> {
+    counted(process, "read_bytes: ")
+}
+
+fn counted(process: impl fmt::Display, field: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/io")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(field))?.trim().parse().ok()
+}
+
+/// CPU time and context switches so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Usage {
+    pub user_us: f64,
+    pub system_us: f64,
+    pub switches: f64,
+}
+
+impl Usage {
+    /// Usage of all threads of the process, those that have ended and the kernel's `iou-wrk`
+    /// threads included, and of the processes that it has started and seen end.
+    pub fn of_process() -> Self {
+        let (own, children) = (Self::of(libc::RUSAGE_SELF), Self::of(libc::RUSAGE_CHILDREN));
+        Self {
+            user_us: own.user_us + children.user_us,
+            system_us: own.system_us + children.system_us,
+            switches: own.switches + children.switches,
+        }
+    }
+
+    pub fn of_this_thread() -> Self {
+        Self::of(libc::RUSAGE_THREAD)
+    }
+
+    fn of(who: libc::c_int) -> Self {
+        let usage = usage_of(who);
+        let microseconds = |t: libc::timeval| t.tv_sec as f64 * 1e6 + t.tv_usec as f64;
+        Self {
+            user_us: microseconds(usage.ru_utime),
+            system_us: microseconds(usage.ru_stime),
+            switches: (usage.ru_nvcsw + usage.ru_nivcsw) as f64,
+        }
+    }
+
+    pub fn cpu_us(&self) -> f64 {
+        self.user_us + self.system_us
+    }
+
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            user_us: self.user_us - earlier.user_us,
+            system_us: self.system_us - earlier.system_us,
+            switches: self.switches - earlier.switches,
+        }
+    }
+}
+
+fn usage_of(who: libc::c_int) -> libc::rusage {
+    // SAFETY: `rusage` is made of integers only, for which all zeroes is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: getrusage fills the one struct it is given; it lives on this stack. With the
+    // constants used here it cannot fail.
+    unsafe { libc::getrusage(who, &mut usage) };
+    usage
+}
+
+/// Runs of each `iou-wrk` thread of this process, and their time. A request that io_uring hands to
+/// a worker ("punts") makes one of them run, so the growth counts the punts: exactly at depth 1,
+/// and from below where one wake-up serves several requests.
+#[derive(Debug, Clone, Default)]
+pub struct RingWorkers(Option<HashMap<String, Runs>>);
+
+/// A thread's turns on a processor.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Runs {
+    pub count: u64,
+    pub time_ns: u64,
+}
+
+impl RingWorkers {
+    pub fn now() -> Self {
+        Self::of(Path::new("/proc/self"))
+    }
+
+    /// Reads them from this folder of a process. It says nothing where the kernel does not count
+    /// (CONFIG_SCHED_INFO): there a thread has no `schedstat`, or one that says that it has never
+    /// run, though it just looked.
+    fn of(process: &Path) -> Self {
+        let counts = Runs::of(&process.join("schedstat")).is_some_and(|runs| runs.count > 0);
+        let threads = fs::read_dir(process.join("task")).ok().filter(|_| counts);
+        Self(threads.map(|threads| threads.filter_map(|thread| Self::of_thread(&thread.ok()?)).collect()))
+    }
+
+    /// Returns whether the kernel counts the runs of threads.
+    pub fn are_told(&self) -> bool {
+        self.0.is_some()
+    }
+
+    fn of_thread(thread: &fs::DirEntry) -> Option<(String, Runs)> {
+        let comm = fs::read_to_string(thread.path().join("comm")).ok()?;
+        if !comm.starts_with("iou-wrk-") {
+            return None;
+        }
+        let runs = Runs::of(&thread.path().join("schedstat"))?;
+        Some((thread.file_name().to_string_lossy().into_owned(), runs))
+    }
+
+    /// Sum of their runs since `earlier`. A worker that did not exist then counts from 0.
+    pub fn since(&self, earlier: &Self) -> Option<Runs> {
+        let (now, earlier) = (self.0.as_ref()?, earlier.0.as_ref()?);
+        Some(now.iter().fold(Runs::default(), |sum, (id, runs)| {
+            let before = earlier.get(id).copied().unwrap_or_default();
+            Runs {
+                count: sum.count + runs.count.saturating_sub(before.count),
+                time_ns: sum.time_ns + runs.time_ns.saturating_sub(before.time_ns),
+            }
+        }))
+    }
+}
+
+impl Runs {
+    /// The first and the third number of a thread's `schedstat`
+    /// (Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat").
+    fn of(schedstat: &Path) -> Option<Self> {
+        let text = fs::read_to_string(schedstat).ok()?;
+        let mut numbers = text.split_whitespace().map(str::parse);
+        Some(Self { time_ns: numbers.next()?.ok()?, count: numbers.nth(1)?.ok()? })
+    }
+}
+
+/// Busy time of the machine's processors, in microseconds: programs, the kernel's own threads and
+/// interrupts. The kernel counts it by the tick, some milliseconds. `None` where it does not tell.
+/// proc_stat(5), "cpu".
+pub fn busy_us_of_machine() -> Option<f64> {
+    busy_ticks(&fs::read_to_string("/proc/stat").ok()?).map(|ticks| ticks as f64 * 1e6 / clock_ticks_per_second())
+}
+
+/// user, nice, system, (idle, iowait,) irq, softirq. What a hypervisor took (steal) is nobody's
+/// work; guests' is within user.
+fn busy_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().map(str::parse::<u64>);
+    let mut ticks = 0;
+    for counts in [true, true, true, false, false, true, true] {
+        let field = fields.next()?.ok()?;
+        ticks += if counts { field } else { 0 };
+    }
+    Some(ticks)
+}
+
+fn clock_ticks_per_second() -> f64 {
+    rustix::param::clock_ticks_per_second() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn new_workers_count_from_zero_and_ended_ones_not_at_all() {
+        let runs = |count, time_ns| Runs { count, time_ns };
+        let before = RingWorkers(Some([("1".into(), runs(5, 100)), ("2".into(), runs(9, 900))].into()));
+        let after = RingWorkers(Some([("1".into(), runs(7, 130)), ("3".into(), runs(4, 50))].into()));
+        assert_eq!(after.since(&before), Some(runs(6, 80)));
+    }
+
+    #[test]
+    fn a_busy_machine_is_not_an_idle_one() {
+        let stat = "cpu  10 2 30 4000 500 6 7 80 9 1\ncpu0 1 1 1 1\n";
+        assert_eq!(busy_ticks(stat), Some(10 + 2 + 30 + 6 + 7));
+        assert_eq!(busy_ticks("cpu0 1 1 1 1 1 1 1\n"), None);
+        assert_eq!(busy_ticks("cpu  1 2 3\n"), None);
+        let before = busy_us_of_machine().unwrap();
+        let own = Usage::of_process();
+        while Usage::of_process().since(&own).cpu_us() < 100_000.0 {}
+        let busy_us = busy_us_of_machine().unwrap() - before;
+        // Time that the hypervisor takes is in the one and not in the other.
+        assert!(busy_us >= 10_000.0, "{busy_us}");
+    }
+
+    #[test]
+    fn a_kernel_without_scheduler_info_is_found_out() {
+        assert!(RingWorkers::now().are_told());
+        let folder = std::env::temp_dir().join(format!("nowait-bench-proc-{}", std::process::id()));
+        fs::create_dir_all(folder.join("task")).unwrap();
+        assert!(!RingWorkers::of(&folder).are_told(), "no schedstat");
+        fs::write(folder.join("schedstat"), "0 0 0\n").unwrap();
+        assert!(!RingWorkers::of(&folder).are_told(), "never run");
+        fs::write(folder.join("schedstat"), "1 0 3\n").unwrap();
+        assert!(RingWorkers::of(&folder).are_told());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn peak_memory_has_mapped_pages_and_is_forgotten() {
+        const LEN: u64 = 64 << 20;
+        if let Err(error) = forget_peak_memory() {
+            eprintln!("skipped: /proc/self/clear_refs: {error}");
+            return;
+        }
+        let file = testfile_of(LEN);
+        let before = peak_memory().unwrap();
+        let map = Mapping::new(&file, LEN).unwrap();
+        (0..LEN).step_by(PAGE as usize).for_each(|offset| map.copy(offset, &mut [0]));
+        drop(map);
+        let peak = peak_memory().unwrap();
+        assert!(peak >= before + LEN / 4 * 3, "{before} {peak}");
+        forget_peak_memory().unwrap();
+        // Other tests of this process need little.
+        assert!(peak_memory().unwrap() < peak - LEN / 2);
+    }
+
+    /// Without a name, and never written: its pages are there when they are touched.
+    fn testfile_of(len: u64) -> File {
+        let path = std::env::temp_dir().join(format!("nowait-bench-peak-{}", std::process::id()));
+        let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+        fs::remove_file(path).unwrap();
+        file.set_len(len).unwrap();
+        file
+    }
+
+    #[test]
+    fn usage_grows() {
+        let before = Usage::of_process();
+        while Usage::of_process().since(&before).cpu_us() < 1000.0 {}
+        assert!(Usage::of_this_thread().cpu_us() > 0.0);
+    }
+
+    #[test]
+    fn what_is_mapped_is_what_the_file_holds() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let mut expected = vec![0; 3 * PAGE as usize + 5];
+        file.read_exact_at(&mut expected, 0).unwrap();
+        let len = expected.len() as u64;
+        let map = Mapping::new(&file, len).unwrap();
+        if let Err(error) = map.populate(PAGE + 1..len) {
+            eprintln!("skipped: madvise(MADV_POPULATE_READ): {error}");
+        }
+        let mut found = vec![0; expected.len() - 7];
+        map.copy(7, &mut found);
+        assert_eq!(found, expected[7..]);
+        assert!(std::panic::catch_unwind(|| map.copy(len - 1, &mut [0; 2])).is_err());
+        assert!(std::panic::catch_unwind(|| map.populate(0..len + 1)).is_err());
+        assert!(Mapping::new(&file, 0).is_err());
+    }
+
+    #[test]
+    fn a_file_just_read_is_resident() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let pages = residency(&file, 8192).unwrap();
+        assert_eq!(pages.len(), 2);
+        assert!(pages[0]);
+    }
+}
