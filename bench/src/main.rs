@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -32,7 +33,8 @@ fn main() -> ExitCode {
     match run(&Command::parse().bench, None, &cancel) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("nowait bench: {error}");
+            // Not `eprintln`, which panics where standard error is closed: the exit code still counts.
+            let _ = writeln!(io::stderr(), "nowait bench: {error}");
             ExitCode::from(error.kind().exit_code())
         }
     }

@@ -12,7 +12,7 @@ use nowait_bench::report::Report;
 use nowait_bench::report::notes::Code;
 use nowait_bench::table::copy::{Copies, Figures, Sizes};
 use nowait_bench::table::{Phase, Run, Table};
-use nowait_bench::ways::{self, CopyWay, Way};
+use nowait_bench::ways::{CopyWay, Does, Roster, WAYS, Way};
 use nowait_bench::{ErrorKind, Result};
 
 const BYTES: u64 = (2 << 20) + 77;
@@ -35,12 +35,7 @@ impl Drop for Place {
     }
 }
 
-fn measure(
-    ways: &'static [&'static dyn CopyWay],
-    copies: &[Copied],
-    place: &Place,
-    stop: bool,
-) -> (Result<()>, Report) {
+fn measure(ways: Roster, copies: &[Copied], place: &Place, stop: bool) -> (Result<()>, Report) {
     let options = Options { rounds: 2, copies: copies.to_vec(), ..Options::new(true, 42) };
     let (mut report, cancel) = (Report::default(), AtomicBool::new(stop));
     let (dir, asked) = (&*place.0, Vec::new());
@@ -63,7 +58,7 @@ fn measure(
 #[test]
 fn every_command_that_is_there_has_a_row_in_each_case() {
     let place = Place::new("rows");
-    let (result, report) = measure(ways::copiers(), &Copied::ALL, &place, false);
+    let (result, report) = measure(WAYS, &Copied::ALL, &place, false);
     result.unwrap();
     let refused = |way: &str| report.notes.iter().any(|note| note.text.contains(&format!("copy: {way} is left out")));
     let has = |case: &str, way: &str| report.rows.iter().any(|row| row.case.starts_with(case) && row.way == way);
@@ -91,14 +86,7 @@ fn every_command_that_is_there_has_a_row_in_each_case() {
 
 /// A command of the test's own.
 struct Script {
-    name: &'static str,
     script: &'static str,
-}
-
-impl Way for Script {
-    fn name(&self) -> &'static str {
-        self.name
-    }
 }
 
 impl CopyWay for Script {
@@ -126,8 +114,9 @@ fn a_copy_that_is_wrong_is_found_out() {
     let place = Place::new("wrong");
     for (name, script, copied, expected) in cases {
         // Ways live as long as the program.
-        let way: &'static dyn CopyWay = Box::leak(Box::new(Script { name, script }));
-        let (result, report) = measure(Box::leak(Box::new([way])), &[copied], &place, false);
+        let work: &'static dyn CopyWay = Box::leak(Box::new(Script { script }));
+        let way: &'static Way = Box::leak(Box::new(Way::new(name, "", vec![Does::Copies(work)].leak())));
+        let (result, report) = measure(vec![way].leak(), &[copied], &place, false);
         let told = result.unwrap_err().to_string();
         assert!(told.contains(expected), "{name}: {told}");
         assert!(report.rows.is_empty(), "{name}");
@@ -137,6 +126,6 @@ fn a_copy_that_is_wrong_is_found_out() {
 #[test]
 fn a_run_of_copies_stops_when_told() {
     let place = Place::new("stop");
-    let (result, _) = measure(ways::copiers(), &Copied::ALL, &place, true);
+    let (result, _) = measure(WAYS, &Copied::ALL, &place, true);
     assert_eq!(result.unwrap_err().kind(), ErrorKind::Interrupted);
 }

@@ -33,7 +33,7 @@ fn text(bytes: &[u8]) -> String {
 fn assert_fails(output: &Output, code: i32, words: &[&str]) {
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{message}");
-    assert!(message.starts_with("nowait: ") && message.lines().count() == 1, "{message}");
+    assert!(message.starts_with("nowait bench: ") && message.lines().count() == 1, "{message}");
     assert!(words.iter().all(|word| message.contains(word)), "{message}");
 }
 
@@ -76,7 +76,7 @@ fn a_small_run_prints_tables_and_writes_json() {
     let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     assert_eq!(report["environment"]["seed"], 5);
     let command = report["environment"]["command"].as_str().unwrap();
-    assert!(command.contains(" bench cached --quick --rounds 1 --size 4M --dir "), "{command}");
+    assert!(command.contains(" cached --quick --rounds 1 --size 4M --dir "), "{command}");
     assert_eq!(report.get("partial"), None);
     assert_eq!(report["rows"].as_array().unwrap().len(), 3 * 2);
     assert!(report["rows"][0]["ops_per_s"].as_f64().unwrap() > 0.0);

@@ -25,7 +25,7 @@ use nowait_bench::table::ranges::{self, RANGES, Ranges};
 use nowait_bench::table::readwrite::{self, READWRITE, ReadWrite};
 use nowait_bench::table::scan::{self, SCAN, Scan};
 use nowait_bench::table::{Phase, Run, Table};
-use nowait_bench::ways::{self, FileWay, RangeWay, ReadWriteWay, RowWay, Way};
+use nowait_bench::ways::{self, Does, FileWay, Part, RangeWay, ReadWay, ReadWriteWay, Roster, WAYS, Way};
 use nowait_bench::{ErrorKind, Result};
 
 const SIZE: u64 = SMALLEST + 1234;
@@ -41,8 +41,13 @@ fn small_file() -> TestFile {
     TestFile::make(on_disk().as_ref(), SIZE, SEED, &AtomicBool::new(false), |_| {}).unwrap()
 }
 
-fn usable<W: Way + ?Sized>(ways: &[&'static W]) -> Vec<&'static W> {
-    ways.iter().copied().filter(|way| way.refused().is_none()).collect()
+fn usable<W: ?Sized>(ways: Vec<Part<W>>) -> Vec<Part<W>> {
+    ways.into_iter().filter(|part| (part.way.refused)().is_none()).collect()
+}
+
+/// A roster of one way, which lasts as long as the program.
+fn only(way: &'static Way) -> ways::Roster {
+    vec![way].leak()
 }
 
 fn tiny() -> Options {
@@ -104,7 +109,7 @@ fn outcome(
 fn scans_are_right_in_order_and_by_strides_up_to_the_short_block_at_the_end() {
     let file = small_file();
     let cancel = AtomicBool::new(false);
-    for way in usable(ways::scanners()) {
+    for way in usable(ways::scanners(WAYS)) {
         for (block, depth, stride) in [(4096, 1, 1), (4096, 8, 4), (16 << 10, 3, 1), (512 << 10, 2, 1)] {
             let offsets: Vec<u64> = (0..SIZE).step_by(block * stride).collect();
             let opened = fs::File::open(file.path()).unwrap();
@@ -114,7 +119,7 @@ fn scans_are_right_in_order_and_by_strides_up_to_the_short_block_at_the_end() {
             let gate = Barrier::new(1);
             let mut round = Round::new(&gate, Some(&check));
             let mut buffer = Buffer::new(block * depth);
-            way.rows(&job, buffer.bytes(), &mut round).unwrap();
+            way.reads(&job, buffer.bytes(), &mut round).unwrap();
             let sample = Sample::of(&[round]).unwrap();
             let bytes = offsets.iter().map(|&offset| job.len_at(offset) as u64).sum();
             let (seen, name) = ((sample.operations, sample.bytes, sample.wrong), way.name());
@@ -131,7 +136,7 @@ fn a_run_of_scans_fills_a_row_for_each_case_and_way() {
     let Some(report) = measure(&SCAN, &options, Some(&file)) else { return };
     let rows = |at_a_place| {
         let cases = if at_a_place { 2 } else { 2 * 2 * 2 };
-        cases * usable(ways::scanners()).iter().filter(|way| way.keeps_a_place() == at_a_place).count()
+        cases * usable(ways::scanners(WAYS)).iter().filter(|way| way.keeps_a_place() == at_a_place).count()
     };
     assert_eq!(report.rows.len(), rows(true) + rows(false));
     for row in &report.rows {
@@ -145,14 +150,8 @@ fn a_run_of_scans_fills_a_row_for_each_case_and_way() {
 /// Reads another block than the one that it is asked for.
 struct OffByOne;
 
-impl Way for OffByOne {
-    fn name(&self) -> &'static str {
-        "off-by-one"
-    }
-}
-
-impl RowWay for OffByOne {
-    fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> std::io::Result<()> {
+impl ReadWay for OffByOne {
+    fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> std::io::Result<()> {
         round.start();
         for offset in job.each_offset() {
             let (block, now) = (&mut buffer[..job.len_at(offset)], std::time::Instant::now());
@@ -166,15 +165,16 @@ impl RowWay for OffByOne {
 
 #[test]
 fn a_scan_that_reads_other_blocks_is_found_out() {
+    static OFF_BY_ONE: Way = Way::new("off-by-one", "", &[Does::Scans(&OffByOne)]);
     let (file, mut steps) = (small_file(), Steps::default());
-    let (result, _) = outcome(&Scan { ways: &[&OffByOne] }, &tiny(), Some(&file), false, &mut steps);
+    let (result, _) = outcome(&Scan { ways: only(&OFF_BY_ONE) }, &tiny(), Some(&file), false, &mut steps);
     let error = result.unwrap_err();
     let told = error.to_string();
     assert!(error.kind() == ErrorKind::NotCold || told.contains("off-by-one failed in scan"), "{told}");
 }
 
 /// The sample of a way's work on these ranges of a file.
-fn ranged(way: &dyn RangeWay, file: &TestFile, tasks: usize, ranges: &Arc<[Range]>) -> std::io::Result<Sample> {
+fn ranged(way: Part<dyn RangeWay>, file: &TestFile, tasks: usize, ranges: &Arc<[Range]>) -> std::io::Result<Sample> {
     let opened = fs::File::open(file.path())?;
     let target = Target { file: &opened, path: file.path(), size: file.size(), direct: way.direct() };
     let check = |offset, bytes: &[u8]| file.matches(offset, bytes);
@@ -191,7 +191,7 @@ fn ranges_are_right_wherever_they_lie_up_to_the_last_byte() {
     let edges = edges.map(|(offset, len)| Range { offset, len });
     let ranges: Arc<[Range]> = ranges::chunks(SIZE, SEED).into_iter().chain(edges).collect();
     let bytes = ranges.iter().map(|range| u64::from(range.len)).sum();
-    for way in usable(ways::rangers()) {
+    for way in usable(ways::rangers(WAYS)) {
         for tasks in [1, 32] {
             let sample = match ranged(way, &file, tasks, &ranges) {
                 Err(error) if way.direct() && error.kind() == std::io::ErrorKind::InvalidInput => {
@@ -212,7 +212,7 @@ fn a_range_behind_the_end_is_an_error_and_not_a_hang() {
     let ranges: Arc<[Range]> =
         [(0, 100), (SIZE - 10, 11), (100, 100)].map(|(offset, len)| Range { offset, len }).into();
     // A map has no such range: its user has to look.
-    for way in usable(ways::rangers()).into_iter().filter(|way| !way.name().starts_with("mmap")) {
+    for way in usable(ways::rangers(WAYS)).into_iter().filter(|way| !way.name().starts_with("mmap")) {
         assert!(ranged(way, &file, 2, &ranges).is_err(), "{}", way.name());
     }
 }
@@ -222,7 +222,7 @@ fn a_run_of_ranges_fills_a_row_for_each_way_with_what_it_took() {
     let file = small_file();
     let Some(report) = measure(&RANGES, &Options { tasks: vec![3], ..tiny() }, Some(&file)) else { return };
     let left_out = report.notes.iter().any(|note| note.code == Code::DirectRefused);
-    assert_eq!(report.rows.len(), ways::rangers().iter().filter(|way| !(left_out && way.direct())).count());
+    assert_eq!(report.rows.len(), ways::rangers(WAYS).iter().filter(|way| !(left_out && way.direct())).count());
     for row in &report.rows {
         let figures = row.figures::<ranges::Figures>();
         let (seconds, asked) = (figures.seconds.unwrap(), figures.asked_bytes.unwrap());
@@ -237,12 +237,6 @@ fn a_run_of_ranges_fills_a_row_for_each_way_with_what_it_took() {
 
 /// Reads each range a byte late.
 struct ByteLate;
-
-impl Way for ByteLate {
-    fn name(&self) -> &'static str {
-        "byte-late"
-    }
-}
 
 impl RangeWay for ByteLate {
     fn ranges(&self, job: &RangesJob<'_>, round: &mut Round<'_>) -> std::io::Result<()> {
@@ -259,15 +253,16 @@ impl RangeWay for ByteLate {
 
 #[test]
 fn a_way_that_reads_other_ranges_is_found_out() {
+    static BYTE_LATE: Way = Way::new("byte-late", "", &[Does::Ranges(&ByteLate)]);
     let (file, mut steps) = (small_file(), Steps::default());
-    let (result, _) = outcome(&Ranges { ways: &[&ByteLate] }, &tiny(), Some(&file), false, &mut steps);
+    let (result, _) = outcome(&Ranges { ways: only(&BYTE_LATE) }, &tiny(), Some(&file), false, &mut steps);
     let error = result.unwrap_err();
     assert!(error.kind() == ErrorKind::NotCold || error.to_string().contains("byte-late failed in ranges"), "{error}");
 }
 
 /// The sample of a way's work on a file of its own, and the file.
 fn mixed(
-    way: &dyn ReadWriteWay,
+    way: Part<dyn ReadWriteWay>,
     direct: bool,
     depth: usize,
     accesses: &Arc<[Access]>,
@@ -295,7 +290,7 @@ fn reads_beside_durable_writes_are_right_and_so_is_the_file_at_every_depth() {
     let access = |(index, place): (usize, u64)| Access { offset: place * 4096, writes: index % 3 == 0 };
     let accesses: Arc<[Access]> = places.map(access).collect();
     let refused = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(small_file().path()).is_err();
-    for way in usable(ways::readwriters()) {
+    for way in usable(ways::readwriters(WAYS)) {
         for (direct, depth) in [(false, 1), (false, 7), (true, 1), (true, 300)] {
             if direct && (refused) {
                 eprintln!("skipped: O_DIRECT");
@@ -321,7 +316,7 @@ fn reads_beside_durable_writes_are_right_and_so_is_the_file_at_every_depth() {
 fn a_read_behind_the_end_beside_writes_is_an_error_and_not_a_hang() {
     let access = |at: u64| Access { offset: at * 4096, writes: at % 2 == 0 };
     let accesses: Arc<[Access]> = (0..20).map(access).chain([Access { offset: 2 * SIZE, writes: false }]).collect();
-    for way in usable(ways::readwriters()) {
+    for way in usable(ways::readwriters(WAYS)) {
         for depth in [1, 4] {
             assert!(mixed(way, false, depth, &accesses).is_err(), "{} depth {depth}", way.name());
         }
@@ -333,7 +328,7 @@ fn a_run_of_reads_and_writes_fills_a_row_for_each_case_and_way() {
     let options = Options { size: Some(2 << 20), ..tiny() };
     let Some(report) = measure(&READWRITE, &options, None) else { return };
     let kinds = if report.notes.iter().any(|note| note.code == Code::DirectRefused) { 1 } else { 2 };
-    assert_eq!(report.rows.len(), kinds * 2 * usable(ways::readwriters()).len());
+    assert_eq!(report.rows.len(), kinds * 2 * usable(ways::readwriters(WAYS)).len());
     for row in &report.rows {
         let figures = row.figures::<readwrite::Figures>();
         let (reads, writes) = (figures.reads_per_s.unwrap(), figures.durable_writes_per_s.unwrap());
@@ -347,12 +342,6 @@ fn a_run_of_reads_and_writes_fills_a_row_for_each_case_and_way() {
 
 /// Says of every write that it is complete, and reads as asked.
 struct Lazy;
-
-impl Way for Lazy {
-    fn name(&self) -> &'static str {
-        "lazy"
-    }
-}
 
 impl ReadWriteWay for Lazy {
     fn read_write(&self, job: &ReadsAndWrites<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> std::io::Result<Apart> {
@@ -370,8 +359,9 @@ impl ReadWriteWay for Lazy {
 
 #[test]
 fn a_way_that_has_not_written_is_found_out() {
+    static LAZY: Way = Way::new("lazy", "", &[Does::ReadsAndWrites(&Lazy)]);
     let options = Options { size: Some(2 << 20), ..tiny() };
-    let (result, _) = outcome(&ReadWrite { ways: &[&Lazy] }, &options, None, false, &mut Steps::default());
+    let (result, _) = outcome(&ReadWrite { ways: only(&LAZY) }, &options, None, false, &mut Steps::default());
     let error = result.unwrap_err();
     let told = error.to_string();
     assert!(error.kind() == ErrorKind::NotCold || told.contains("after its writes"), "{told}");
@@ -408,7 +398,7 @@ fn every_small_file_is_read_to_its_end_whatever_its_length() {
     let tree = tree(70, 0..=9000);
     let files: Arc<[(u64, PathBuf)]> = (0..70).rev().map(|number| (number, tree.path(number))).collect();
     let bytes = (0..70).map(|number| tree.len_of(number)).sum();
-    for way in usable(ways::filers()) {
+    for way in usable(ways::filers(WAYS)) {
         for depth in [1, 7, 100] {
             let job = SmallFiles { files: &files, len_max: 9000, depth, cancel: &AtomicBool::new(false) };
             let seen = checked(&tree, true, |round| way.whole(&job, round)).unwrap();
@@ -423,7 +413,7 @@ fn open_files_are_read_where_they_should_be_at_every_depth() {
     let open: Vec<Arc<fs::File>> = (0..12).map(|number| Arc::new(tree.open(number).unwrap())).collect();
     let places = Random::new(SEED).permutation(12 * 10);
     let places: Arc<[(u32, u64)]> = places.into_iter().map(|at| ((at / 10) as u32, at % 10 * 4096)).collect();
-    for way in usable(ways::filers()) {
+    for way in usable(ways::filers(WAYS)) {
         for depth in [1, 5, 300] {
             let cancel = AtomicBool::new(false);
             let job = Spread { files: &open, places: &places, block: 4096, depth, cancel: &cancel };
@@ -443,7 +433,7 @@ fn a_file_that_is_gone_or_cut_short_is_an_error_and_not_a_hang() {
     fs::OpenOptions::new().write(true).open(tree.path(11)).unwrap().set_len(5000).unwrap();
     fs::remove_file(tree.path(5)).unwrap();
     let cancel = &AtomicBool::new(false);
-    for way in usable(ways::filers()) {
+    for way in usable(ways::filers(WAYS)) {
         let job = SmallFiles { files: &files, len_max: 8192, depth: 4, cancel };
         let error = checked(&tree, true, |round| way.whole(&job, round)).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{}: {error}", way.name());
@@ -455,7 +445,7 @@ fn a_file_that_is_gone_or_cut_short_is_an_error_and_not_a_hang() {
 }
 
 /// Small enough for a test.
-fn few_files(ways: &'static [&'static dyn FileWay]) -> Files {
+fn few_files(ways: Roster) -> Files {
     let (small, open, open_len, tasks) = (300, 4, 64 << 10, 50);
     let (quick_small, quick_open, quick_open_len, quick_tasks) = (small, open, open_len, tasks);
     Files { ways, sizes: Sizes { small, quick_small, open, quick_open, open_len, quick_open_len, tasks, quick_tasks } }
@@ -463,13 +453,13 @@ fn few_files(ways: &'static [&'static dyn FileWay]) -> Files {
 
 #[test]
 fn a_run_of_files_fills_a_row_for_each_case_and_way_and_leaves_nothing() {
-    let report = measure(&few_files(ways::filers()), &tiny(), None).unwrap();
+    let report = measure(&few_files(WAYS), &tiny(), None).unwrap();
     let inodes = report.notes.iter().any(|note| note.code == Code::InodesWarm);
     let cold = report.rows.iter().any(|row| row.case == "data-cold depth=8");
     assert!(inodes && report.rows.iter().any(|row| row.case == "hot depth=8"));
     // In memory, where nothing is cold, there are hot cases only.
     let cases = if cold { 6 } else { 3 };
-    assert_eq!(report.rows.len(), cases * usable(ways::filers()).len());
+    assert_eq!(report.rows.len(), cases * usable(ways::filers(WAYS)).len());
     assert!(report.rows.iter().all(|row| row.ops_per_s > 0.0 && row.rounds.len() == 2));
     assert!(report.rows.iter().any(|row| row.case == "open=4 hot depth=50"));
     let own = format!(".nowait-bench-files-{}-", std::process::id());
@@ -482,12 +472,6 @@ fn a_run_of_files_fills_a_row_for_each_case_and_way_and_leaves_nothing() {
 
 /// Skips the last byte of each file, and the place of each block.
 struct Hasty;
-
-impl Way for Hasty {
-    fn name(&self) -> &'static str {
-        "hasty"
-    }
-}
 
 impl FileWay for Hasty {
     fn whole(&self, job: &SmallFiles<'_>, round: &mut Round<'_>) -> std::io::Result<()> {
@@ -507,14 +491,15 @@ impl FileWay for Hasty {
 
 #[test]
 fn a_way_that_does_not_read_a_file_to_its_end_is_found_out() {
-    let (result, _) = outcome(&few_files(&[&Hasty]), &tiny(), None, false, &mut Steps::default());
+    static HASTY: Way = Way::new("hasty", "", &[Does::Files(&Hasty)]);
+    let (result, _) = outcome(&few_files(only(&HASTY)), &tiny(), None, false, &mut Steps::default());
     let told = result.unwrap_err().to_string();
     assert!(told.contains("hasty failed in files") && told.contains("wrong bytes of file"), "{told}");
 }
 
 #[test]
 fn a_run_of_files_stops_when_told() {
-    let (result, _) = outcome(&few_files(ways::filers()), &tiny(), None, true, &mut Steps::default());
+    let (result, _) = outcome(&few_files(WAYS), &tiny(), None, true, &mut Steps::default());
     assert_eq!(result.unwrap_err().kind(), ErrorKind::Interrupted);
 }
 

@@ -13,14 +13,14 @@ use nowait_bench::machine::testfile::TestFile;
 use nowait_bench::measure::meter::{Check, Round, Sample};
 use nowait_bench::measure::options::{Arriving, Options};
 use nowait_bench::measure::pace::{Pace, Schedule};
-use nowait_bench::measure::work::{Appends, Buffer, Gather, Gathers, Reads, Records, Target};
+use nowait_bench::measure::work::{Appends, Buffer, Gathers, Reads, Records, Target};
 use nowait_bench::random::Random;
 use nowait_bench::report::Report;
 use nowait_bench::report::notes::Code;
 use nowait_bench::report::page::page;
 use nowait_bench::table::load::{Figures, LOAD, Load};
 use nowait_bench::table::{Phase, Run};
-use nowait_bench::ways::{self, GatherWay, ReadWay, Way};
+use nowait_bench::ways::{self, Does, Part, ReadWay, Roster, WAYS, Way};
 use nowait_bench::{ErrorKind, Result};
 
 const SEED: u64 = 42;
@@ -30,8 +30,8 @@ fn file() -> TestFile {
     TestFile::make(dir, 2 << 20, SEED, &AtomicBool::new(false), |_| {}).unwrap()
 }
 
-fn usable<W: Way + ?Sized>(ways: &[&'static W]) -> Vec<&'static W> {
-    ways.iter().copied().filter(|way| way.refused().is_none()).collect()
+fn usable<W: ?Sized>(ways: Vec<Part<W>>) -> Vec<Part<W>> {
+    ways.into_iter().filter(|part| (part.way.refused)().is_none()).collect()
 }
 
 /// Does work on the clock, whose bytes are checked by this.
@@ -62,7 +62,7 @@ fn gathers_are_right_and_each_is_done_once_as_it_arrives() {
         let count = offsets.len() / records;
         let pace = Pace::poisson(count as f64, count, &mut Random::new(1));
         let job = Gathers { target, block: 4096, records, depth, offsets: &offsets, pace: &pace, cancel: &cancel };
-        for way in usable(ways::load_gatherers()) {
+        for way in usable(ways::load_gatherers(WAYS)) {
             let seen = Mutex::new(Vec::new());
             let check = |offset, bytes: &[u8]| {
                 seen.lock().unwrap().push(offset);
@@ -88,7 +88,7 @@ fn records_are_on_stable_storage_once_each_as_they_arrive() {
     // Two at a time would not keep up with more on a slow disk.
     for (depth, rate) in [(64, 400.0), (2, 100.0)] {
         let pace = Pace::poisson(rate, count, &mut Random::new(2));
-        for way in usable(ways::load_appenders()) {
+        for way in usable(ways::load_appenders(WAYS)) {
             let file = nameless(0);
             let job = Appends { file: &file, folder, size, depth, count, pace: &pace, records, cancel: &cancel };
             let seen = Mutex::new(Vec::new());
@@ -114,7 +114,7 @@ fn a_file_that_was_cut_short_is_an_error_and_not_a_hang() {
     let offsets: Vec<u64> = (0..8).map(|page| page * 4096).collect();
     let target = Target { file: &cut, path: "/dev/null".as_ref(), size: 32 << 10, direct: false };
     let job = Gathers { target, block: 4096, records: 2, depth: 2, offsets: &offsets, pace: &pace, cancel: &cancel };
-    for way in usable(ways::load_gatherers()) {
+    for way in usable(ways::load_gatherers(WAYS)) {
         let mut buffer = Buffer::new(job.output_len() * job.depth);
         let result = on_the_clock(&|_, _| true, |round| way.gathers(&job, buffer.bytes(), round));
         assert_eq!(result.err().map(|error| error.kind()), Some(io::ErrorKind::UnexpectedEof), "{}", way.name());
@@ -153,9 +153,9 @@ fn a_run_of_loads_fills_a_row_for_each_rate_and_way_that_keeps_it() {
     let Some((result, report)) = measure(&LOAD, &tiny(), false) else { return };
     result.unwrap();
     for (kind, all) in [
-        ("reads", usable(ways::load_readers()).len()),
-        ("gather", usable(ways::load_gatherers()).len()),
-        ("log", usable(ways::load_appenders()).len()),
+        ("reads", usable(ways::load_readers(WAYS)).len()),
+        ("gather", usable(ways::load_gatherers(WAYS)).len()),
+        ("log", usable(ways::load_appenders(WAYS)).len()),
     ] {
         let of = |rate: u32| report.rows.iter().filter(move |row| row.case == format!("{kind} rate={rate}"));
         assert_eq!(of(200).count(), all, "{kind}");
@@ -183,15 +183,8 @@ fn a_run_of_loads_stops_when_told() {
 
 /// Reads each block when it is due, and once does nothing for a while, or reads something else.
 struct Faulty {
-    name: &'static str,
     stall: Duration,
     wrong: bool,
-}
-
-impl Way for Faulty {
-    fn name(&self) -> &'static str {
-        self.name
-    }
 }
 
 impl ReadWay for Faulty {
@@ -211,23 +204,21 @@ impl ReadWay for Faulty {
         round.stop();
         Ok(())
     }
-
-    fn gather(&self, _: &Gather<'_>, _: &mut [u8], _: &mut Round<'_>) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
 }
 
-static STALLING: [&dyn ReadWay; 1] = [&Faulty { name: "stalling", stall: Duration::from_millis(60), wrong: false }];
-static WRONG: [&dyn ReadWay; 1] = [&Faulty { name: "wrong", stall: Duration::ZERO, wrong: true }];
+static STALLING: Way =
+    Way::new("stalling", "", &[Does::LoadReads(&Faulty { stall: Duration::from_millis(60), wrong: false })]);
+static WRONG: Way = Way::new("wrong", "", &[Does::LoadReads(&Faulty { stall: Duration::ZERO, wrong: true })]);
 
-fn alone(readers: &'static [&'static dyn ReadWay]) -> Load {
-    Load { readers, gatherers: &[] as &[&dyn GatherWay], appenders: &[] }
+fn alone(ways: &[&'static Way]) -> Load {
+    let ways: Roster = ways.to_vec().leak();
+    Load { ways }
 }
 
 #[test]
 fn all_that_arrive_during_a_stall_are_slow() {
     let options = Options { loads: vec![Arriving::Reads], rates: vec![1000], ..tiny() };
-    let Some((result, report)) = measure(&alone(&STALLING), &options, false) else { return };
+    let Some((result, report)) = measure(&alone(&[&STALLING]), &options, false) else { return };
     result.unwrap();
     // It slept once in 100 reads. A closed loop would tell of one slow read, and of a fast median.
     let latency = report.rows[0].latency_ns.unwrap();
@@ -236,13 +227,14 @@ fn all_that_arrive_during_a_stall_are_slow() {
 
 #[test]
 fn a_way_that_falls_behind_has_no_rows_at_higher_rates_and_wrong_bytes_are_found() {
-    static SLOW: [&dyn ReadWay; 1] = [&Faulty { name: "slow", stall: Duration::from_millis(300), wrong: false }];
+    static SLOW: Way =
+        Way::new("slow", "", &[Does::LoadReads(&Faulty { stall: Duration::from_millis(300), wrong: false })]);
     let options = Options { loads: vec![Arriving::Reads], ..tiny() };
-    let Some((result, report)) = measure(&alone(&SLOW), &options, false) else { return };
+    let Some((result, report)) = measure(&alone(&[&SLOW]), &options, false) else { return };
     result.unwrap();
     assert_eq!(report.rows.len(), 1);
     assert!(report.notes.iter().any(|note| note.code == Code::LoadMissed && note.text.contains("slow")));
-    let Some((result, _)) = measure(&alone(&WRONG), &options, false) else { return };
+    let Some((result, _)) = measure(&alone(&[&WRONG]), &options, false) else { return };
     assert!(result.unwrap_err().to_string().contains("wrong bytes"));
 }
 
@@ -250,26 +242,19 @@ fn a_way_that_falls_behind_has_no_rows_at_higher_rates_and_wrong_bytes_are_found
 fn every_way_of_a_round_has_the_same_arrivals_and_places() {
     /// Lists what each turn was given.
     static GIVEN: Mutex<Vec<(Vec<u64>, Pace)>> = Mutex::new(Vec::new());
-    struct Listening(&'static str);
-    impl Way for Listening {
-        fn name(&self) -> &'static str {
-            self.0
-        }
-    }
+    struct Listening;
     impl ReadWay for Listening {
         fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
             GIVEN.lock().unwrap().push((job.offsets.to_vec(), job.pace.unwrap().clone()));
-            Faulty { name: self.0, stall: Duration::ZERO, wrong: false }.reads(job, buffer, round)
-        }
-        fn gather(&self, _: &Gather<'_>, _: &mut [u8], _: &mut Round<'_>) -> io::Result<()> {
-            Err(io::ErrorKind::Unsupported.into())
+            Faulty { stall: Duration::ZERO, wrong: false }.reads(job, buffer, round)
         }
     }
-    static BOTH: [&dyn ReadWay; 2] = [&Listening("one"), &Listening("other")];
+    static ONE: Way = Way::new("one", "", &[Does::LoadReads(&Listening)]);
+    static OTHER: Way = Way::new("other", "", &[Does::LoadReads(&Listening)]);
     let options = Options { loads: vec![Arriving::Reads], rates: vec![200], ..tiny() };
     let given = || {
         GIVEN.lock().unwrap().clear();
-        let (result, _) = measure(&alone(&BOTH), &options, false)?;
+        let (result, _) = measure(&alone(&[&ONE, &OTHER]), &options, false)?;
         result.unwrap();
         Some(GIVEN.lock().unwrap().clone())
     };

@@ -12,13 +12,13 @@ use nowait_bench::machine::environment::Environment;
 use nowait_bench::machine::testfile::{SMALLEST, TestFile};
 use nowait_bench::measure::meter::Round;
 use nowait_bench::measure::options::Options;
-use nowait_bench::measure::work::{Gather, Reads};
+use nowait_bench::measure::work::Reads;
 use nowait_bench::report::Report;
 use nowait_bench::report::notes::Code;
 use nowait_bench::report::preflight::{look_at_file, look_at_rows, look_at_system};
 use nowait_bench::table::reading::Readers;
 use nowait_bench::table::{Phase, Run, reads};
-use nowait_bench::ways::{self, ReadWay, Way};
+use nowait_bench::ways::{self, Does, ReadWay, Way};
 
 /// On the disk of the build, with a name of its own; removed at the end.
 struct Made(PathBuf);
@@ -107,12 +107,6 @@ fn what_the_system_does_to_figures_is_caught() {
 /// A disk with a limit that comes and goes: in some rounds each read waits.
 struct Throttled(AtomicUsize);
 
-impl Way for Throttled {
-    fn name(&self) -> &'static str {
-        "throttled"
-    }
-}
-
 impl ReadWay for Throttled {
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         // One turn verifies and one warms up; of the five rounds of two turns, the last three are
@@ -130,20 +124,10 @@ impl ReadWay for Throttled {
         round.stop();
         Ok(())
     }
-
-    fn gather(&self, _: &Gather<'_>, _: &mut [u8], _: &mut Round<'_>) -> io::Result<()> {
-        unreachable!("it is only in the table of reads")
-    }
 }
 
 /// Says that it reads past the page cache, and reads through it.
 struct Sly;
-
-impl Way for Sly {
-    fn name(&self) -> &'static str {
-        "sly"
-    }
-}
 
 impl ReadWay for Sly {
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
@@ -158,15 +142,10 @@ impl ReadWay for Sly {
         round.stop();
         Ok(())
     }
-
-    fn gather(&self, _: &Gather<'_>, _: &mut [u8], _: &mut Round<'_>) -> io::Result<()> {
-        unreachable!("it is only in the table of reads")
-    }
 }
 
-fn measured(way: &'static dyn ReadWay, rounds: usize, file: &TestFile) -> Report {
-    let (ways, cancel) = (&*vec![way].leak(), AtomicBool::new(false));
-    let table = reads::Reads(Readers { through_the_cache: ways, past_the_cache: ways });
+fn measured(way: &'static Way, rounds: usize, file: &TestFile) -> Report {
+    let (table, cancel) = (reads::Reads(Readers::reading(vec![way].leak())), AtomicBool::new(false));
     let round_time = Duration::from_millis(100);
     let options = Options { direct: file.is_direct(), depths: vec![1], rounds, round_time, ..Options::new(false, 1) };
     let mut report = Report::default();
@@ -184,9 +163,10 @@ fn a_disk_with_two_speeds_is_caught() {
     file.write_all_at(&random(SMALLEST), 0).unwrap();
     // Other work may scatter the rounds at full speed so that they are no speed: then it is tried
     // again.
+    static WAY: Way = Way::new("throttled", "", &[Does::Reads(&THROTTLED)]);
     let mut reports = (0..5).map(|_| {
         THROTTLED.0.store(0, Ordering::Relaxed);
-        let mut report = measured(&THROTTLED, 5, &TestFile::existing(&made.0).unwrap());
+        let mut report = measured(&WAY, 5, &TestFile::existing(&made.0).unwrap());
         look_at_rows(&mut report);
         report.notes.into_iter().find(|note| note.code == Code::TwoSpeeds).ok_or(report.rows)
     });
@@ -204,7 +184,8 @@ fn cached_pages_under_direct_reads_are_caught() {
         Ok(file) => file,
         Err(error) => return eprintln!("skipped: {error}"),
     };
-    assert!(measured(ways::reader("pread").unwrap(), 1, &file).notes.is_empty());
-    let notes = measured(&Sly, 1, &file).notes;
+    assert!(measured(ways::named("pread").unwrap(), 1, &file).notes.is_empty());
+    static SLY: Way = Way::new("sly", "", &[Does::DirectReads(&Sly)]);
+    let notes = measured(&SLY, 1, &file).notes;
     assert!(notes.iter().any(|note| note.code == Code::CachedUnderDirect), "{notes:?}");
 }

@@ -45,7 +45,7 @@ fn comparable(rows: &Value) -> Vec<Value> {
 #[test]
 fn every_recorded_report_is_read_with_all_its_figures() {
     let mut paths = Vec::new();
-    reports(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measurements"), &mut paths);
+    reports(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/measurements"), &mut paths);
     let mut read = 0;
     for path in &paths {
         let recorded: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();

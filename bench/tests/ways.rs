@@ -29,7 +29,7 @@ use nowait_bench::table::scan::Scan;
 use nowait_bench::table::stall::{self, STALL};
 use nowait_bench::table::writes::{self, WRITES};
 use nowait_bench::table::{Phase, Run, Table, new_file};
-use nowait_bench::ways::{self, LogWay, MixedWay, ReadWay, Way, WriteWay};
+use nowait_bench::ways::{self, Does, LogWay, MixedWay, Part, ReadWay, WAYS, Way, WriteWay};
 use nowait_bench::{Error, ErrorKind, Result};
 
 const SIZE: u64 = SMALLEST + 1234;
@@ -49,8 +49,13 @@ fn small_file() -> TestFile {
     file_of(SIZE)
 }
 
-fn usable() -> impl Iterator<Item = &'static dyn ReadWay> {
-    ways::readers().iter().copied().filter(|way| way.refused().is_none())
+/// Those that this system allows.
+fn allowed<W: ?Sized>(ways: Vec<Part<W>>) -> impl Iterator<Item = Part<W>> {
+    ways.into_iter().filter(|part| (part.way.refused)().is_none())
+}
+
+fn usable() -> impl Iterator<Item = Part<dyn ReadWay>> {
+    allowed(ways::readers(WAYS))
 }
 
 fn target(file: &TestFile) -> Target<'_> {
@@ -115,7 +120,7 @@ fn direct_reads_are_right_and_leave_nothing_in_the_page_cache() {
     };
     let cancel = AtomicBool::new(false);
     let offsets: Vec<u64> = (0..file.size() / 4096).rev().map(|block| block * 4096).collect();
-    for way in ways::direct_readers().iter().filter(|way| way.refused().is_none()) {
+    for way in allowed(ways::direct_readers(WAYS)) {
         for (depth, pace) in [(1, None), (32, None), (300, None), (8, Some(Pace::Every(Duration::from_micros(100))))] {
             if pace.is_some() && !way.paced() {
                 continue;
@@ -174,7 +179,7 @@ fn gathers_are_right_also_beyond_a_queue_s_size_and_with_empty_records() {
     let mut ranges: Vec<Range> =
         (0..700).map(|i| Range { offset: i * 1500 % (SIZE - 4096), len: (i * 37 % 4097) as u32 }).collect();
     ranges.push(Range { offset: SIZE - 7, len: 7 });
-    for way in usable().filter(|way| !way.one_at_a_time()) {
+    for way in allowed(ways::gatherers(WAYS)) {
         for records in [1, 8, 700, 5000] {
             let check = |offset, bytes: &[u8]| file.matches(offset, bytes);
             let gate = std::sync::Barrier::new(1);
@@ -203,9 +208,9 @@ fn a_file_that_was_cut_short_is_an_error_and_not_a_hang() {
         let job =
             Reads { target: target(&file), block: 4096, depth: 8, offsets: &offsets, pace: None, cancel: &cancel };
         assert!(way.reads(&job, buffer.bytes(), &mut round).is_err(), "{}", way.name());
-        if way.one_at_a_time() {
-            continue;
-        }
+    }
+    for way in allowed(ways::gatherers(WAYS)) {
+        let gate = std::sync::Barrier::new(1);
         let ranges: Vec<Range> = offsets.iter().map(|&offset| Range { offset, len: 1000 }).collect();
         let job = Gather::new(target(&file), &ranges, 256, &cancel);
         let mut output = Buffer::new(job.output_len());
@@ -213,6 +218,11 @@ fn a_file_that_was_cut_short_is_an_error_and_not_a_hang() {
         assert!(way.gather(&job, output.bytes(), &mut round).is_err(), "{}", way.name());
     }
     fs::remove_file(path).unwrap();
+}
+
+/// A roster of one way, which lasts as long as the program.
+fn only(way: &'static Way) -> ways::Roster {
+    vec![way].leak()
 }
 
 fn tiny() -> Options {
@@ -299,8 +309,8 @@ fn empty_file(name: &str) -> (Arc<fs::File>, std::path::PathBuf) {
     (Arc::new(file), path)
 }
 
-fn usable_writers() -> impl Iterator<Item = &'static dyn WriteWay> {
-    ways::writers().iter().chain(ways::stallers()).copied().filter(|way| way.refused().is_none())
+fn usable_writers() -> impl Iterator<Item = Part<dyn WriteWay>> {
+    allowed([ways::writers(WAYS), ways::stallers(WAYS)].concat())
 }
 
 #[test]
@@ -338,7 +348,7 @@ fn a_block_that_is_wrong_missing_or_too_many_is_noticed() {
     let mut buffer = Buffer::new(block);
     contents.prepare(buffer.bytes(), block);
     let gate = std::sync::Barrier::new(1);
-    ways::writers()[0].writes(&job, buffer.bytes(), &mut Round::new(&gate, None)).unwrap();
+    ways::writers(WAYS)[0].writes(&job, buffer.bytes(), &mut Round::new(&gate, None)).unwrap();
     let wrong = |blocks| new_file::first_wrong(&file, contents, blocks).unwrap();
     assert_eq!((wrong(8), wrong(7), wrong(9)), (None, Some(7 * 4096), Some(8 * 4096)));
     file.write_all_at(&[0], 5000).unwrap();
@@ -372,9 +382,9 @@ fn a_run_that_writes_fills_a_row_for_each_case_and_way() {
     let (result, report, _) = measure(&WRITING, &tiny_writes(), None, &AtomicBool::new(false));
     result.unwrap();
     assert_eq!(report.tables(), ["writes", "stall"]);
-    let usable = |ways: &[&dyn WriteWay]| ways.iter().filter(|way| way.refused().is_none()).count();
+    let usable = |ways: Vec<Part<dyn WriteWay>>| allowed(ways).count();
     // With one in flight there is nothing to merge.
-    assert_eq!(report.rows.len(), 2 * usable(ways::writers()) - 1 + usable(ways::stallers()));
+    assert_eq!(report.rows.len(), 2 * usable(ways::writers(WAYS)) - 1 + usable(ways::stallers(WAYS)));
     let merging: Vec<_> = report.rows.iter().filter(|row| row.way == "pwritev-16").collect();
     assert!(merging.len() == 1 && merging[0].case.ends_with(" depth=16"), "{merging:?}");
     for row in &report.rows {
@@ -393,12 +403,6 @@ fn a_run_that_writes_stops_when_told() {
 /// Reads what it says while bytes are compared; in rounds that are timed, one block only.
 struct Dozer;
 
-impl Way for Dozer {
-    fn name(&self) -> &'static str {
-        "dozer"
-    }
-}
-
 impl ReadWay for Dozer {
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> std::io::Result<()> {
         use std::os::unix::fs::FileExt;
@@ -413,19 +417,14 @@ impl ReadWay for Dozer {
         round.stop();
         Ok(())
     }
-
-    fn gather(&self, _: &Gather<'_>, _: &mut [u8], _: &mut Round<'_>) -> std::io::Result<()> {
-        Err(std::io::ErrorKind::Unsupported.into())
-    }
 }
 
 #[test]
 fn a_way_that_tells_of_bytes_that_it_has_not_read_fails_in_a_timed_round() {
     // Rounds of at least some MiB, of which one block in each is sampled.
     let options = Options { round_time: Duration::from_millis(50), ..tiny() };
-    let readers: &'static [&'static dyn ReadWay] = &[&Dozer];
-    let reads = reads::Reads(Readers { through_the_cache: readers, past_the_cache: readers });
-    let tables: [&dyn Table; 2] = [&reads, &Scan { ways: &[&Dozer] }];
+    static DOZER: Way = Way::new("dozer", "", &[Does::Reads(&Dozer), Does::Scans(&Dozer)]);
+    let tables: [&dyn Table; 2] = [&reads::Reads(Readers::reading(only(&DOZER))), &Scan { ways: only(&DOZER) }];
     for table in tables {
         let error = fails(&[table], &options, Some(&file_of(4 << 20)), false);
         let told = error.to_string();
@@ -434,15 +433,15 @@ fn a_way_that_tells_of_bytes_that_it_has_not_read_fails_in_a_timed_round() {
     }
 }
 
-fn usable_loggers() -> impl Iterator<Item = &'static dyn LogWay> {
-    ways::loggers().iter().copied().filter(|way| way.refused().is_none())
+fn usable_loggers() -> impl Iterator<Item = Part<dyn LogWay>> {
+    allowed(ways::loggers(WAYS))
 }
 
 #[test]
 fn every_record_of_every_writer_is_where_the_way_says() {
     const COMMITS: u64 = 20;
     let cancel = AtomicBool::new(false);
-    let more = ways::pipeliners().iter().chain(ways::task_loggers()).copied();
+    let more = [ways::pipeliners(WAYS), ways::task_loggers(WAYS)].concat();
     for way in usable_loggers().chain(more) {
         for (writers, size, in_flight) in
             [(1, 16, 1), (1, 5000, 7), (3, 128, 1), (2, 128, 32), (8, 4096, 1), (64, 100, 1)]
@@ -549,12 +548,6 @@ fn every_kind_of_work_with_a_log_fills_a_row_for_each_case_and_way() {
 /// One that says it is done and has written nothing.
 struct Liar;
 
-impl Way for Liar {
-    fn name(&self) -> &'static str {
-        "liar"
-    }
-}
-
 impl LogWay for Liar {
     fn direct(&self) -> bool {
         false
@@ -579,9 +572,10 @@ impl LogWay for Liar {
 
 #[test]
 fn a_way_that_has_not_written_its_records_is_found_out() {
+    static LIAR: Way = Way::new("liar", "", &[Does::Commits(&Liar)]);
     for (writers, says) in [(1, "record 0 of writer 0"), (8, "found 0 of its 256")] {
         let options = Options { writers: vec![writers], ..tiny_logs() };
-        let error = fails(&[&Log { ways: &[&Liar] }], &options, None, false);
+        let error = fails(&[&Log { ways: only(&LIAR) }], &options, None, false);
         assert!(error.to_string().contains(says) && error.to_string().contains("liar"), "{error}");
     }
 }
@@ -601,12 +595,6 @@ struct Lazy {
     turns: AtomicUsize,
 }
 
-impl Way for Lazy {
-    fn name(&self) -> &'static str {
-        "lazy"
-    }
-}
-
 impl Lazy {
     fn is_honest(&self) -> bool {
         self.turns.fetch_add(1, Ordering::Relaxed) == 0
@@ -616,7 +604,7 @@ impl Lazy {
 impl WriteWay for Lazy {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> std::io::Result<()> {
         if self.is_honest() {
-            return ways::writers().iter().find(|way| way.name() == "pwrite").unwrap().writes(job, buffer, round);
+            return ways::writers(WAYS).iter().find(|way| way.name() == "pwrite").unwrap().writes(job, buffer, round);
         }
         round.start();
         let now = std::time::Instant::now();
@@ -657,23 +645,24 @@ impl LogWay for Lazy {
 fn what_is_not_written_in_a_timed_round_is_noticed() {
     static SHORT: Lazy = Lazy { grows: false, turns: AtomicUsize::new(0) };
     static EMPTY: Lazy = Lazy { grows: true, turns: AtomicUsize::new(0) };
-    for way in [&SHORT, &EMPTY] {
+    static SHORT_WAY: Way = Way::new("lazy", "", &[Does::Writes(&SHORT), Does::Commits(&SHORT)]);
+    static EMPTY_WAY: Way = Way::new("lazy", "", &[Does::Writes(&EMPTY), Does::Commits(&EMPTY)]);
+    let rosters: [(&Lazy, ways::Roster, &str); 2] =
+        [(&SHORT, only(&SHORT_WAY), "found none of its records"), (&EMPTY, only(&EMPTY_WAY), "record 0 of writer 0")];
+    for (way, ways, says) in rosters {
         let options = Options { size: Some(1 << 20), depths: vec![1], ..tiny() };
-        let error =
-            fails(&[&writes::Writes { ways: vec![way as &'static dyn WriteWay].leak() }], &options, None, false);
+        let error = fails(&[&writes::Writes { ways }], &options, None, false);
         assert!(error.to_string().contains("lazy failed in writes"), "{error}");
         assert!(error.to_string().contains("the file is wrong from byte"), "{error}");
-    }
-    for (way, says) in [(&SHORT, "found none of its records"), (&EMPTY, "record 0 of writer 0")] {
         way.turns.store(0, Ordering::Relaxed);
         let options = Options { writers: vec![1], ..tiny_logs() };
-        let error = fails(&[&Log { ways: vec![way as &'static dyn LogWay].leak() }], &options, None, false);
+        let error = fails(&[&Log { ways }], &options, None, false);
         assert!(error.to_string().contains("lazy failed in log") && error.to_string().contains(says), "{error}");
     }
 }
 
-fn usable_mixers() -> impl Iterator<Item = &'static dyn MixedWay> {
-    ways::mixers().iter().copied().filter(|way| way.refused().is_none())
+fn usable_mixers() -> impl Iterator<Item = Part<dyn MixedWay>> {
+    allowed(ways::mixers(WAYS))
 }
 
 /// One way, once: the sample and what it told, with each read's bytes compared, and how often each
@@ -711,7 +700,7 @@ fn tasks_read_what_the_plan_says_beside_a_heartbeat_and_others() {
                 let plan = Plan::new(layout, tasks, 320, hot, &mut Random::new(SEED));
                 let (target, marks) = (target(&file), file.marks());
                 let job = mixed::Mixed { target, marks, plan: &plan, workers, beside };
-                let (sample, told, read) = mix(way, &job, &file).unwrap();
+                let (sample, told, read) = mix(way.work, &job, &file).unwrap();
                 let name = format!("{} {tasks} tasks {workers} workers {hot} %", way.name());
                 let all = plan.reads();
                 assert_eq!((sample.operations, sample.bytes, sample.wrong), (all, all * PAGE, None), "{name}");
@@ -735,11 +724,11 @@ fn tasks_read_what_the_plan_says_beside_a_heartbeat_and_others() {
     let plan = Plan::new(layout, 16, 20_000, 100, &mut Random::new(SEED));
     let job = |beside| mixed::Mixed { target: target(&file), marks: file.marks(), plan: &plan, workers: 2, beside };
     for way in usable_mixers() {
-        let (_, told, _) = mix(way, &job(Neighbour::Nobody), &file).unwrap();
+        let (_, told, _) = mix(way.work, &job(Neighbour::Nobody), &file).unwrap();
         assert!(told.late.len() > 1, "{}", way.name());
     }
     for beside in &others[1..] {
-        let (_, told, _) = mix(ways::mixers()[0], &job(*beside), &file).unwrap();
+        let (_, told, _) = mix(ways::mixers(WAYS)[0].work, &job(*beside), &file).unwrap();
         assert!(told.beside > 0);
     }
     let mut block = vec![0; 4096];
@@ -810,12 +799,6 @@ fn a_run_of_mixed_loads_fills_a_row_for_each_case_and_way() {
 /// Reads nothing and says that it has.
 struct Dreamer;
 
-impl Way for Dreamer {
-    fn name(&self) -> &'static str {
-        "dreamer"
-    }
-}
-
 impl MixedWay for Dreamer {
     fn mixed(&self, job: &mixed::Mixed<'_>, round: &mut Round<'_>) -> std::io::Result<Mixture> {
         round.start();
@@ -841,7 +824,8 @@ fn a_way_that_has_not_read_its_pages_is_found_out_also_on_the_clock() {
     let mut round = Round::new(&gate, None);
     Dreamer.mixed(&job, &mut round).unwrap();
     assert!(Sample::of(&[round]).unwrap().wrong.is_some());
-    let error = fails(&[&Mixed { ways: &[&Dreamer] }], &tiny_mixture(), Some(&file), false);
+    static DREAMER: Way = Way::new("dreamer", "", &[Does::Mixed(&Dreamer)]);
+    let error = fails(&[&Mixed { ways: only(&DREAMER) }], &tiny_mixture(), Some(&file), false);
     assert!(error.kind() == ErrorKind::NotCold || error.to_string().contains("wrong bytes"), "{error}");
 }
 

@@ -11,6 +11,7 @@ use crate::measure::work::Records;
 use crate::report::figures::parse_bytes;
 use crate::report::notes::Code;
 use crate::table::{self, dd, load, log, mixed};
+use crate::ways;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -137,7 +138,7 @@ pub struct Bench {
     pub(crate) rounds: Option<u32>,
 
     /// Measure only these ways
-    #[arg(long, value_delimiter = ',', value_name = "WAY", value_parser = PossibleValuesParser::new(table::way_names()))]
+    #[arg(long, value_delimiter = ',', value_name = "WAY", value_parser = PossibleValuesParser::new(ways::names()))]
     pub(crate) ways: Vec<String>,
 
     /// Measure only these depths, in the tables of cold reads and of writes, in `dd`, `scan`,

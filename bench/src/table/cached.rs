@@ -6,11 +6,11 @@ use crate::error::Result;
 use crate::measure::options::Options;
 use crate::report::figures::micro;
 use crate::report::{Report, fio};
-use crate::ways::PLAIN;
+use crate::ways::{PLAIN, WAYS};
 
 pub struct Cached(pub Readers);
 
-pub static CACHED: Cached = Cached(Readers::ALL);
+pub static CACHED: Cached = Cached(Readers::reading(WAYS));
 
 const HALF_BLOCK: usize = 64 << 10;
 

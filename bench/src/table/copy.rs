@@ -33,10 +33,10 @@ use crate::measure::work::CopyJob;
 use crate::report::figures::mib;
 use crate::report::notes::Code;
 use crate::report::{Row, median};
-use crate::ways::{self, CopyWay};
+use crate::ways::{self, CopyWay, Part, Roster, WAYS};
 
 pub struct Copies {
-    pub ways: &'static [&'static dyn CopyWay],
+    pub ways: Roster,
     pub sizes: Sizes,
 }
 
@@ -49,10 +49,8 @@ pub struct Sizes {
     pub quick_files: u64,
 }
 
-pub static COPY: Copies = Copies {
-    ways: ways::copiers(),
-    sizes: Sizes { bytes: 2 << 30, quick_bytes: 64 << 20, files: 5000, quick_files: 500 },
-};
+pub static COPY: Copies =
+    Copies { ways: WAYS, sizes: Sizes { bytes: 2 << 30, quick_bytes: 64 << 20, files: 5000, quick_files: 500 } };
 
 const LENGTHS: std::ops::RangeInclusive<u64> = 1..=16 << 10;
 
@@ -166,7 +164,7 @@ impl Table for Copies {
     }
 
     fn ways(&self) -> Vec<&'static str> {
-        names(self.ways)
+        names(&ways::copiers(self.ways))
     }
 
     fn takes(&self) -> &'static [&'static str] {
@@ -181,7 +179,7 @@ impl Table for Copies {
         if options.file.is_some() {
             return Err(usage("--file names one file; leave it out of copy"));
         }
-        require_ways(self.name(), self.ways, options)
+        require_ways(self.name(), &ways::copiers(self.ways), options)
     }
 
     fn writes_into(&self, options: &Options) -> Option<(u64, &'static str)> {
@@ -204,7 +202,9 @@ impl Table for Copies {
             "--size",
             dir,
         )?;
-        let usable = run.usable_in(self.name(), self.ways);
+        let noted = |way: &str| format!("copy: {way}");
+        let refused = |part: Part<dyn CopyWay>| (part.way.refused)().or_else(|| part.refused());
+        let usable = run.usable_as(&ways::copiers(self.ways), noted, refused);
         let shares = shares_blocks(dir, copies.path())?;
 
         let file_system = |path: &Path| Environment::of(path).filesystem.unwrap_or_else(|| "unknown".to_owned());
@@ -263,7 +263,7 @@ impl Copies {
         place: &str,
         original: &Original,
         copies: &Folder,
-        ways: &[&'static dyn CopyWay],
+        ways: &[Part<dyn CopyWay>],
         run: &mut Run<'_>,
     ) -> Result<()> {
         let (table, options, cancel) = (self.name(), run.options, run.cancel);
@@ -278,7 +278,7 @@ impl Copies {
         let copy = copies.path().join("copy");
         let mut bench = Bench { table, name: &name, kind, ways, original, copy, is_cold, options, cancel, left };
         let timed = run.case(table, &name, ways, &mut bench)?;
-        let row = |((way, samples), left): ((&&dyn CopyWay, &Vec<Sample>), &Left)| {
+        let row = |((way, samples), left): ((&Part<dyn CopyWay>, &Vec<Sample>), &Left)| {
             Row::of(table, &name, way.name(), samples).with(Figures::of(samples, left))
         };
         let rows: Vec<Row> = ways.iter().zip(&timed).zip(&bench.left).map(row).collect();
@@ -305,7 +305,7 @@ struct Bench<'a> {
     table: &'a str,
     name: &'a str,
     kind: Copied,
-    ways: &'a [&'static dyn CopyWay],
+    ways: &'a [Part<dyn CopyWay>],
     original: &'a Original,
     copy: PathBuf,
     is_cold: bool,
@@ -339,7 +339,7 @@ impl Case for Bench<'_> {
 
 impl Bench<'_> {
     /// One way, once.
-    fn turn(&self, way: &dyn CopyWay, verify: bool) -> Result<(Sample, Left)> {
+    fn turn(&self, way: Part<dyn CopyWay>, verify: bool) -> Result<(Sample, Left)> {
         let turn = Turn { way: way.name(), table: self.table, case: self.name, cancel: self.cancel };
         let (original, copy) = (self.original, &self.copy);
         self.remove_copy()?;
@@ -357,7 +357,7 @@ impl Bench<'_> {
             }
             _ => turn.failed(error),
         };
-        let outcome = alone(None, |round| ways::copy(way, &job, round));
+        let outcome = alone(None, |round| ways::copy(way.work, &job, round));
         let (sample, returned) = turn.sample(outcome, failed)?;
         turn.require("files", &sample, (files, bytes))?;
 

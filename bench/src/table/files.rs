@@ -26,10 +26,10 @@ use crate::measure::work::{Buffer, SmallFiles, Spread};
 use crate::report::Row;
 use crate::report::notes::Code;
 use crate::sys;
-use crate::ways::{self, FileWay};
+use crate::ways::{self, FileWay, Part, Roster, WAYS};
 
 pub struct Files {
-    pub ways: &'static [&'static dyn FileWay],
+    pub ways: Roster,
     pub sizes: Sizes,
 }
 
@@ -60,7 +60,7 @@ impl Sizes {
     };
 }
 
-pub static FILES: Files = Files { ways: ways::filers(), sizes: Sizes::USUAL };
+pub static FILES: Files = Files { ways: WAYS, sizes: Sizes::USUAL };
 
 const LENGTHS: std::ops::RangeInclusive<u64> = 4 << 10..=16 << 10;
 const BLOCK: usize = 4 << 10;
@@ -139,7 +139,7 @@ impl Table for Files {
     }
 
     fn ways(&self) -> Vec<&'static str> {
-        names(self.ways)
+        names(&ways::filers(self.ways))
     }
 
     fn takes(&self) -> &'static [&'static str] {
@@ -154,7 +154,7 @@ impl Table for Files {
         if options.file.is_some() {
             return Err(usage("--file names one file; leave it out of files"));
         }
-        require_ways(self.name(), self.ways, options)
+        require_ways(self.name(), &ways::filers(self.ways), options)
     }
 
     fn writes_into(&self, options: &Options) -> Option<(u64, &'static str)> {
@@ -163,7 +163,7 @@ impl Table for Files {
 
     fn timed_rounds(&self, options: &Options) -> usize {
         let cases = 2 * (Self::depths(options).len() + 1);
-        chosen(self.ways, options).len() * cases * options.rounds
+        chosen(&ways::filers(self.ways), options).len() * cases * options.rounds
     }
 
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
@@ -173,7 +173,9 @@ impl Table for Files {
         let (options, dir) = (run.options, run.dir);
         let (small, open, open_len, tasks) = self.sizes(options);
         require_room(free_bytes(&testfile::create_nameless(dir)?, dir)?, self.bytes(options), "run (--quick)", dir)?;
-        let ways = run.usable_in(self.name(), self.ways);
+        let noted = |way: &str| format!("files: {way}");
+        let refused = |part: Part<dyn FileWay>| (part.way.refused)().or_else(|| part.refused());
+        let ways = run.usable_as(&ways::filers(self.ways), noted, refused);
         let cold = if options.drop_caches { State::Cold } else { State::DataCold };
         if cold == State::DataCold {
             let text =
@@ -203,7 +205,7 @@ impl Files {
         files: u64,
         lengths: std::ops::RangeInclusive<u64>,
         cases: Vec<(State, usize)>,
-        ways: &[&'static dyn FileWay],
+        ways: &[Part<dyn FileWay>],
         run: &mut Run<'_>,
     ) -> Result<()> {
         let (table, options, cancel) = (self.name(), run.options, run.cancel);
@@ -247,7 +249,7 @@ fn opened(tree: &Tree, number: u64) -> Result<Arc<std::fs::File>> {
 /// One case, ready to be measured.
 struct Bench<'a> {
     table: &'a str,
-    ways: &'a [&'static dyn FileWay],
+    ways: &'a [Part<dyn FileWay>],
     name: String,
     work: Work,
     state: State,
@@ -339,7 +341,7 @@ impl Bench<'_> {
     }
 
     /// One way, once.
-    fn turn(&self, way: &dyn FileWay, verify: bool) -> Result<Sample> {
+    fn turn(&self, way: Part<dyn FileWay>, verify: bool) -> Result<Sample> {
         let turn = Turn { way: way.name(), table: self.table, case: &self.name, cancel: self.cancel };
         let (depth, cancel, Inputs { files, places, bytes }) = (self.depth, self.cancel, &self.inputs);
         let whole = self.work == Work::Whole;

@@ -5,10 +5,11 @@ use super::reading::{Case, DEVICE_COLUMNS, Readers, State, Work, file_size};
 use super::{Phase, Run, Table};
 use crate::error::Result;
 use crate::measure::options::Options;
+use crate::ways::WAYS;
 
 pub struct Gather(pub Readers);
 
-pub static GATHER: Gather = Gather(Readers::ALL);
+pub static GATHER: Gather = Gather(Readers::gathering(WAYS));
 
 const RECORDS: [usize; 12] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096];
 const QUICK_RECORDS: [usize; 4] = [1, 8, 64, 512];

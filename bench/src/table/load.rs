@@ -36,19 +36,15 @@ use crate::report::figures::{share, short};
 use crate::report::notes::Code;
 use crate::report::{Report, Row};
 use crate::sys;
-use crate::ways::{self, AppendWay, GatherWay, ReadWay, Way};
+use crate::ways::{self, AppendWay, GatherWay, Part, ReadWay, Roster, WAYS};
 
 pub struct Load {
-    pub readers: &'static [&'static dyn ReadWay],
-    pub gatherers: &'static [&'static dyn GatherWay],
-    pub appenders: &'static [&'static dyn AppendWay],
+    pub ways: Roster,
 }
 
-pub static LOAD: Load =
-    Load { readers: ways::load_readers(), gatherers: ways::load_gatherers(), appenders: ways::load_appenders() };
+pub static LOAD: Load = Load { ways: WAYS };
 
-/// Operations that are begun and not complete, at most: threads of a pool, tasks, or buffers.
-pub const IN_FLIGHT: usize = 64;
+const IN_FLIGHT: usize = 64;
 /// A way keeps a rate if it does this share of what is offered, or more.
 pub const KEPT: f64 = 0.95;
 /// The last rate where some way keeps all of them.
@@ -127,16 +123,16 @@ impl Load {
 
     fn names(&self, arriving: Arriving) -> Vec<&'static str> {
         match arriving {
-            Arriving::Reads => names(self.readers),
-            Arriving::Gather => names(self.gatherers),
-            Arriving::Log => names(self.appenders),
+            Arriving::Reads => names(&ways::load_readers(self.ways)),
+            Arriving::Gather => names(&ways::load_gatherers(self.ways)),
+            Arriving::Log => names(&ways::load_appenders(self.ways)),
         }
     }
 
     fn reads(&self, file: &TestFile, run: &mut Run<'_>) -> Result<()> {
         let (cancel, pages) = (run.cancel, file.size() / BLOCK as u64);
-        let ways = run.usable(self.readers);
-        let work = |way: &'static dyn ReadWay, turn: &Turn<'_>, round: &Arrived| {
+        let ways = run.usable(&ways::load_readers(self.ways));
+        let work = |way: Part<dyn ReadWay>, turn: &Turn<'_>, round: &Arrived| {
             file.make_cold()?;
             let offsets = &places(round.seed, pages, round.count)[..];
             let (target, pace) = (Target::of(file), Some(&round.pace));
@@ -151,8 +147,8 @@ impl Load {
 
     fn gathers(&self, file: &TestFile, run: &mut Run<'_>) -> Result<()> {
         let (cancel, pages) = (run.cancel, file.size() / BLOCK as u64);
-        let ways = run.usable(self.gatherers);
-        let work = |way: &'static dyn GatherWay, turn: &Turn<'_>, round: &Arrived| {
+        let ways = run.usable(&ways::load_gatherers(self.ways));
+        let work = |way: Part<dyn GatherWay>, turn: &Turn<'_>, round: &Arrived| {
             file.make_cold()?;
             let offsets = &places(round.seed, pages, round.count * RECORDS)[..];
             let (target, pace) = (Target::of(file), &round.pace);
@@ -168,8 +164,8 @@ impl Load {
 
     fn appends(&self, run: &mut Run<'_>) -> Result<()> {
         let (folder, seed) = (run.dir, run.options.seed);
-        let ways = run.usable_in(self.name(), self.appenders);
-        let work = |way: &'static dyn AppendWay, turn: &Turn<'_>, round: &Arrived| {
+        let ways = run.usable_in(self.name(), &ways::load_appenders(self.ways));
+        let work = |way: Part<dyn AppendWay>, turn: &Turn<'_>, round: &Arrived| {
             append(way, turn, round, (folder, seed), "--rates")
         };
         sweep(self.name(), Arriving::Log, ways, RATE_MAX, run, &work)
@@ -200,7 +196,7 @@ fn read(
 /// Appends what arrives in one way, and checks its records. `limits`: the option by which it needs
 /// less room.
 pub(super) fn append(
-    way: &'static dyn AppendWay,
+    way: Part<dyn AppendWay>,
     turn: &Turn<'_>,
     round: &Arrived,
     (folder, seed): (&Path, u64),
@@ -250,14 +246,14 @@ pub(super) struct Arrived {
 }
 
 /// One way, once.
-pub(super) type Work<'a, W> = dyn Fn(&'static W, &Turn<'_>, &Arrived) -> Result<Sample> + 'a;
+pub(super) type Work<'a, W> = dyn Fn(Part<W>, &Turn<'_>, &Arrived) -> Result<Sample> + 'a;
 
 /// Measures one rate after the other with the ways that keep them. `most`: operations that a round
 /// can have.
-fn sweep<W: Way + ?Sized>(
+fn sweep<W: ?Sized>(
     table: &str,
     arriving: Arriving,
-    mut ways: Vec<&'static W>,
+    mut ways: Vec<Part<W>>,
     most: usize,
     run: &mut Run<'_>,
     work: &Work<'_, W>,
@@ -303,7 +299,7 @@ fn sweep<W: Way + ?Sized>(
 pub(super) struct Bench<'a, W: ?Sized + 'static> {
     pub(super) table: &'a str,
     pub(super) name: &'a str,
-    pub(super) ways: &'a [&'static W],
+    pub(super) ways: &'a [Part<W>],
     pub(super) rate: f64,
     /// Operations of a timed round.
     pub(super) count: usize,
@@ -313,7 +309,7 @@ pub(super) struct Bench<'a, W: ?Sized + 'static> {
     pub(super) arrived: Option<Arrived>,
 }
 
-impl<W: Way + ?Sized> interleave::Case for Bench<'_, W> {
+impl<W: ?Sized> interleave::Case for Bench<'_, W> {
     fn ways(&self) -> usize {
         self.ways.len()
     }

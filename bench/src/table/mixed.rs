@@ -31,13 +31,13 @@ use crate::report::notes::Code;
 use crate::report::{Latency, Report, Row, median};
 use crate::sys::PAGE;
 use crate::table::reading;
-use crate::ways::{self, MixedWay, OURS, await_spare};
+use crate::ways::{self, MixedWay, OURS, Part, Roster, WAYS, await_spare};
 
 pub struct Mixed {
-    pub ways: &'static [&'static dyn MixedWay],
+    pub ways: Roster,
 }
 
-pub static MIXED: Mixed = Mixed { ways: ways::mixers() };
+pub static MIXED: Mixed = Mixed { ways: WAYS };
 
 /// Hot reads in a hundred.
 pub const HOT: [usize; 4] = [50, 90, 99, 100];
@@ -212,7 +212,7 @@ impl Table for Mixed {
     }
 
     fn ways(&self) -> Vec<&'static str> {
-        names(self.ways)
+        names(&ways::mixers(self.ways))
     }
 
     fn takes(&self) -> &'static [&'static str] {
@@ -220,7 +220,7 @@ impl Table for Mixed {
     }
 
     fn check(&self, options: &Options) -> Result<()> {
-        require_ways(self.name(), self.ways, options)
+        require_ways(self.name(), &ways::mixers(self.ways), options)
     }
 
     fn file_size(&self, options: &Options) -> Option<u64> {
@@ -231,7 +231,7 @@ impl Table for Mixed {
         if phase != Phase::File {
             return Ok(());
         }
-        let (file, ways, table) = (run.test_file()?, run.usable(self.ways), self.name());
+        let (file, ways, table) = (run.test_file()?, run.usable(&ways::mixers(self.ways)), self.name());
         if ways.is_empty() {
             return Ok(());
         }
@@ -295,7 +295,7 @@ fn programs(beside: Beside, file: &TestFile) -> std::io::Result<Option<Programs>
 struct Bench<'a> {
     table: &'a str,
     name: String,
-    ways: &'a [&'static dyn MixedWay],
+    ways: &'a [Part<dyn MixedWay>],
     shape: Shape,
     layout: Layout,
     file: &'a TestFile,
@@ -313,7 +313,7 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     fn new<'r: 'a>(
         table: &'a str,
-        ways: &'a [&'static dyn MixedWay],
+        ways: &'a [Part<dyn MixedWay>],
         shape: Shape,
         file: &'a TestFile,
         run: &Run<'r>,
@@ -336,7 +336,7 @@ impl<'a> Bench<'a> {
     }
 
     /// One way, once.
-    fn turn(&self, way: &dyn MixedWay, stage: Stage) -> Result<(Sample, Mixture)> {
+    fn turn(&self, way: Part<dyn MixedWay>, stage: Stage) -> Result<(Sample, Mixture)> {
         self.file.make_mixed(self.layout.runs())?;
         let matches = |offset: u64, bytes: &[u8]| self.file.matches(offset, bytes);
         let check: Option<&Check<'_>> = if stage == Stage::Verify { Some(&matches) } else { None };

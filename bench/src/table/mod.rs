@@ -41,7 +41,7 @@ use crate::random::Random;
 use crate::report::figures::micro;
 use crate::report::fio;
 use crate::report::{Control, Report, Row, median};
-use crate::ways::{OURS, Way};
+use crate::ways::{OURS, Part};
 use columns::{Column, Curve, Grid, PageGrid};
 
 /// Every table, in the order in which they are measured.
@@ -224,11 +224,11 @@ impl<'a> Run<'a> {
     /// each way, a sample of each timed round.
     ///
     /// The library's way, or else the first, is compared with itself.
-    fn case<W: Way + ?Sized>(
+    fn case<W: ?Sized>(
         &mut self,
         table: &str,
         name: &str,
-        ways: &[&'static W],
+        ways: &[Part<W>],
         case: &mut dyn Case,
     ) -> Result<Vec<Vec<Sample>>> {
         self.progress.now(&format!("{table} {name}"));
@@ -243,24 +243,24 @@ impl<'a> Run<'a> {
     }
 
     /// Those of `ways` that are chosen and that the system allows. A refusal is noted once.
-    fn usable<W: Way + ?Sized>(&mut self, ways: &[&'static W]) -> Vec<&'static W> {
-        self.usable_as(ways, str::to_owned, W::refused)
+    fn usable<W: ?Sized>(&mut self, ways: &[Part<W>]) -> Vec<Part<W>> {
+        self.usable_as(ways, str::to_owned, |part| (part.way.refused)())
     }
 
     /// The same for ways that no other table has. The note names the table.
-    fn usable_in<W: Way + ?Sized>(&mut self, table: &str, ways: &[&'static W]) -> Vec<&'static W> {
-        self.usable_as(ways, |way| format!("{table}: {way}"), W::refused)
+    fn usable_in<W: ?Sized>(&mut self, table: &str, ways: &[Part<W>]) -> Vec<Part<W>> {
+        self.usable_as(ways, |way| format!("{table}: {way}"), |part| (part.way.refused)())
     }
 
     /// The same with a table's own names in notes, and its own refusals.
-    fn usable_as<W: Way + ?Sized>(
+    fn usable_as<W: ?Sized>(
         &mut self,
-        ways: &[&'static W],
+        ways: &[Part<W>],
         noted: impl Fn(&str) -> String,
-        refused: impl Fn(&W) -> Option<String>,
-    ) -> Vec<&'static W> {
+        refused: impl Fn(Part<W>) -> Option<String>,
+    ) -> Vec<Part<W>> {
         let mut ways = chosen(ways, self.options);
-        ways.retain(|way| self.report.takes(&noted(way.name()), refused(way)));
+        ways.retain(|way| self.report.takes(&noted(way.name()), refused(*way)));
         ways
     }
 
@@ -282,11 +282,6 @@ pub fn ranks(name: &str) -> bool {
 /// Tables that can be asked for by a name of their own.
 pub fn to_ask_for() -> impl Iterator<Item = &'static dyn Table> {
     TABLES.iter().copied().filter(|table| table.name() == table.asked_as())
-}
-
-/// Names of all ways of all tables, each once.
-pub fn way_names() -> Vec<&'static str> {
-    each_once(TABLES.iter().flat_map(|table| table.ways()))
 }
 
 /// Each of these names where it comes first, and only there.
@@ -397,12 +392,12 @@ fn usage(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::Usage, text)
 }
 
-fn chosen<W: Way + ?Sized>(ways: &[&'static W], options: &Options) -> Vec<&'static W> {
+fn chosen<W: ?Sized>(ways: &[Part<W>], options: &Options) -> Vec<Part<W>> {
     ways.iter().copied().filter(|way| options.chooses(way.name())).collect()
 }
 
 /// Rejects a choice of ways of which the table has none.
-fn require_ways<W: Way + ?Sized>(table: &str, ways: &[&'static W], options: &Options) -> Result<()> {
+fn require_ways<W: ?Sized>(table: &str, ways: &[Part<W>], options: &Options) -> Result<()> {
     if chosen(ways, options).is_empty() {
         let all = names(ways).join(", ");
         return Err(usage(format!("none of --ways is in the table {table}; choose among {all}")));
@@ -416,12 +411,12 @@ fn operations_in(time: Duration, samples: &[Sample]) -> usize {
     (median(&speeds) * time.as_secs_f64()) as usize
 }
 
-fn names<W: Way + ?Sized>(ways: &[&'static W]) -> Vec<&'static str> {
+fn names<W: ?Sized>(ways: &[Part<W>]) -> Vec<&'static str> {
     ways.iter().map(|way| way.name()).collect()
 }
 
 /// A row for each way: its name beside its samples of all timed rounds.
-fn rows<W: Way + ?Sized>(table: &str, case: &str, ways: &[&'static W], timed: &[Vec<Sample>]) -> Vec<Row> {
+fn rows<W: ?Sized>(table: &str, case: &str, ways: &[Part<W>], timed: &[Vec<Sample>]) -> Vec<Row> {
     ways.iter().zip(timed).map(|(way, samples)| Row::of(table, case, way.name(), samples)).collect()
 }
 

@@ -24,7 +24,7 @@ use crate::measure::work::{Buffer, Contents, Writes};
 use crate::random::Random;
 use crate::report::Row;
 use crate::report::figures::whole_size_of;
-use crate::ways::WriteWay;
+use crate::ways::{Part, WriteWay};
 
 pub const BLOCK: usize = 4 << 10;
 
@@ -50,7 +50,7 @@ pub(super) struct Rules {
 /// Cases with the same ways.
 pub(super) struct Cases<'a> {
     pub rules: Rules,
-    pub ways: &'a [&'static dyn WriteWay],
+    pub ways: &'a [Part<dyn WriteWay>],
     pub depths: &'a [usize],
     /// The depth is a part of a case's name.
     pub by_depth: bool,
@@ -71,7 +71,7 @@ impl Cases<'_> {
         Ok(())
     }
 
-    fn ways(&self, depth: usize) -> Vec<&'static dyn WriteWay> {
+    fn ways(&self, depth: usize) -> Vec<Part<dyn WriteWay>> {
         self.ways.iter().copied().filter(|way| way.fewest_in_flight() <= depth).collect()
     }
 
@@ -94,7 +94,7 @@ impl Cases<'_> {
 /// One case, ready to be measured.
 struct Bench<'a> {
     rules: Rules,
-    ways: &'a [&'static dyn WriteWay],
+    ways: &'a [Part<dyn WriteWay>],
     name: String,
     depth: usize,
     /// Blocks of a full round.
@@ -132,7 +132,7 @@ impl interleave::Case for Bench<'_> {
 
 impl Bench<'_> {
     /// One way, once.
-    fn write(&self, way: &dyn WriteWay, blocks: u64, contents: Contents, verify: bool) -> Result<Sample> {
+    fn write(&self, way: Part<dyn WriteWay>, blocks: u64, contents: Contents, verify: bool) -> Result<Sample> {
         let turn = Turn { way: way.name(), table: self.rules.table, case: &self.name, cancel: self.cancel };
         let file = Arc::new(testfile::create_nameless(self.dir)?);
         // Also waits for what the round before has left to the journal.

@@ -29,13 +29,13 @@ use crate::report::figures::mib;
 use crate::report::notes::Code;
 use crate::report::{Row, median};
 use crate::sys;
-use crate::ways::{self, RangeWay};
+use crate::ways::{self, Part, RangeWay, Roster, WAYS};
 
 pub struct Ranges {
-    pub ways: &'static [&'static dyn RangeWay],
+    pub ways: Roster,
 }
 
-pub static RANGES: Ranges = Ranges { ways: ways::rangers() };
+pub static RANGES: Ranges = Ranges { ways: WAYS };
 
 const FULL_SIZE: u64 = 4 << 30;
 const QUICK_SIZE: u64 = 256 << 20;
@@ -113,8 +113,8 @@ impl Ranges {
     }
 
     /// Ways that the file system allows.
-    fn usable(&self, file: &TestFile, run: &mut Run<'_>) -> Result<Vec<&'static dyn RangeWay>> {
-        let mut ways = run.usable_in(self.name(), self.ways);
+    fn usable(&self, file: &TestFile, run: &mut Run<'_>) -> Result<Vec<Part<dyn RangeWay>>> {
+        let mut ways = run.usable_in(self.name(), &ways::rangers(self.ways));
         if !allows_direct(file.path()).map_err(|error| Error::io("open with O_DIRECT", file.path(), &error))? {
             let text = format!("{}: its direct ways are left out: this file system refuses O_DIRECT", self.name());
             run.report.note(Code::DirectRefused, text);
@@ -146,7 +146,7 @@ impl Table for Ranges {
     }
 
     fn ways(&self) -> Vec<&'static str> {
-        names(self.ways)
+        names(&ways::rangers(self.ways))
     }
 
     fn takes(&self) -> &'static [&'static str] {
@@ -158,7 +158,7 @@ impl Table for Ranges {
     }
 
     fn check(&self, options: &Options) -> Result<()> {
-        require_ways(self.name(), self.ways, options)
+        require_ways(self.name(), &ways::rangers(self.ways), options)
     }
 
     fn file_size(&self, options: &Options) -> Option<u64> {
@@ -166,7 +166,7 @@ impl Table for Ranges {
     }
 
     fn timed_rounds(&self, options: &Options) -> usize {
-        chosen(self.ways, options).len() * Self::cases(options).len() * options.rounds
+        chosen(&ways::rangers(self.ways), options).len() * Self::cases(options).len() * options.rounds
     }
 
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
@@ -233,7 +233,7 @@ fn summed(samples: &[Sample], used: &[Used]) -> Figures {
 /// One case, ready to be measured.
 struct Bench<'a> {
     table: &'a str,
-    ways: &'a [&'static dyn RangeWay],
+    ways: &'a [Part<dyn RangeWay>],
     name: String,
     tasks: usize,
     file: &'a TestFile,
@@ -276,7 +276,7 @@ impl interleave::Case for Bench<'_> {
 
 impl Bench<'_> {
     /// One way, once.
-    fn turn(&self, way: &dyn RangeWay, stage: Stage) -> Result<(Sample, Used)> {
+    fn turn(&self, way: Part<dyn RangeWay>, stage: Stage) -> Result<(Sample, Used)> {
         let turn = Turn { way: way.name(), table: self.table, case: &self.name, cancel: self.cancel };
         if !way.direct() {
             self.file.have_memory_at_hand()?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::columns::Column;
-use super::{Run, Table, chosen, listed, names, operations_in, rows, usage};
+use super::{Run, Table, chosen, each_once, listed, names, operations_in, rows, usage};
 use crate::error::{ErrorKind, Result};
 use crate::machine::load::Transfers;
 use crate::machine::testfile::TestFile;
@@ -25,7 +25,7 @@ use crate::random::Random;
 use crate::report::notes::Code;
 use crate::report::{Row, fio};
 use crate::sys::PAGE;
-use crate::ways::{self, ReadWay};
+use crate::ways::{self, Part, ReadWay, Roster};
 
 /// A case: every way does the same work from the same state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,23 +53,23 @@ pub enum Work {
 }
 
 impl Case {
-    fn suited(&self, ways: &[&'static dyn ReadWay]) -> Vec<&'static dyn ReadWay> {
+    fn suited(&self, ways: &[Part<dyn ReadWay>]) -> Vec<Part<dyn ReadWay>> {
         let single = matches!(self.work, Work::Reads { depth: 1, .. });
         ways.iter().copied().filter(|way| single || !way.one_at_a_time()).collect()
     }
 }
 
 /// Those that take part in any of these cases, in their order.
-fn suited(ways: &[&'static dyn ReadWay], cases: &[Case]) -> Vec<&'static dyn ReadWay> {
-    let of_one = |way: &&&'static dyn ReadWay| cases.iter().any(|case| !case.suited(&[**way]).is_empty());
-    ways.iter().filter(of_one).copied().collect()
+fn suited(ways: &[Part<dyn ReadWay>], cases: &[Case]) -> Vec<Part<dyn ReadWay>> {
+    ways.iter().copied().filter(|way| cases.iter().any(|case| !case.suited(&[*way]).is_empty())).collect()
 }
 
-/// The ways of a table that reads.
+/// The ways of a table that reads: those of a roster that do its work through the page cache, and
+/// past it.
 #[derive(Clone, Copy)]
 pub struct Readers {
-    pub through_the_cache: &'static [&'static dyn ReadWay],
-    pub past_the_cache: &'static [&'static dyn ReadWay],
+    pub ways: Roster,
+    pub through_the_cache: fn(Roster) -> Vec<Part<dyn ReadWay>>,
 }
 
 pub const PAGE_BLOCK: usize = 4 << 10;
@@ -94,20 +94,26 @@ const PACED_ROUND: Duration = Duration::from_secs(1);
 const RATE_KEPT: f64 = 0.95;
 
 impl Readers {
-    pub const ALL: Self = Self { through_the_cache: ways::readers(), past_the_cache: ways::direct_readers() };
+    pub const fn reading(ways: Roster) -> Self {
+        Self { ways, through_the_cache: ways::readers }
+    }
 
-    fn of(self, options: &Options) -> &'static [&'static dyn ReadWay] {
-        if options.direct { self.past_the_cache } else { self.through_the_cache }
+    pub const fn gathering(ways: Roster) -> Self {
+        Self { ways, through_the_cache: ways::gatherers }
+    }
+
+    fn of(self, options: &Options) -> Vec<Part<dyn ReadWay>> {
+        if options.direct { ways::direct_readers(self.ways) } else { (self.through_the_cache)(self.ways) }
     }
 
     /// Names of those that take part in any of these cases.
     pub(super) fn names(self, cases: &[Case]) -> Vec<&'static str> {
-        let all = [suited(self.through_the_cache, cases), suited(self.past_the_cache, cases)].concat();
-        names(&all)
+        let part = |ways: Vec<Part<dyn ReadWay>>| names(&suited(&ways, cases));
+        each_once([part((self.through_the_cache)(self.ways)), part(ways::direct_readers(self.ways))].concat())
     }
 
     pub(super) fn check(self, options: &Options, cases: &[Case]) -> Result<()> {
-        let all = &suited(self.of(options), cases)[..];
+        let all = &suited(&self.of(options), cases)[..];
         let chosen = chosen(all, options);
         if options.rate.is_some() && !chosen.iter().any(|way| way.paced()) {
             let paced: Vec<_> = all.iter().filter(|way| way.paced()).map(|way| way.name()).collect();
@@ -120,7 +126,7 @@ impl Readers {
     }
 
     pub(super) fn timed_rounds(self, options: &Options, cases: &[Case]) -> usize {
-        let ways = chosen(self.of(options), options);
+        let ways = chosen(&self.of(options), options);
         cases.iter().map(|case| case.suited(&ways).len()).sum::<usize>() * options.rounds
     }
 
@@ -141,12 +147,12 @@ impl Readers {
     /// Measures these cases of a table.
     pub(super) fn measure(self, table: &dyn Table, cases: &[Case], run: &mut Run<'_>) -> Result<()> {
         let (file, options) = (run.test_file()?, run.options);
-        let unpaced = |way: &(dyn ReadWay + 'static)| {
+        let unpaced = |way: Part<dyn ReadWay>| {
             let why = || "its reads cannot begin at fixed moments (--rate)".to_owned();
             (options.rate.is_some() && !way.paced()).then(why)
         };
-        let refused = |way: &(dyn ReadWay + 'static)| way.refused().or_else(|| unpaced(way));
-        let ways = run.usable_as(self.of(options), str::to_owned, refused);
+        let refused = |way: Part<dyn ReadWay>| (way.way.refused)().or_else(|| unpaced(way));
+        let ways = run.usable_as(&self.of(options), str::to_owned, refused);
         let _exact = options.rate.map(|_| ExactTimers::set()).transpose()?;
         if let (Some(rate), false) = (options.rate, ways.is_empty()) {
             run.report
@@ -259,7 +265,7 @@ pub(super) const DEVICE_COLUMNS: &[Column] = &[
 /// One case, ready to be measured.
 struct Bench<'a> {
     table: &'a str,
-    ways: &'a [&'static dyn ReadWay],
+    ways: &'a [Part<dyn ReadWay>],
     case: &'a Case,
     file: &'a TestFile,
     options: &'a Options,
@@ -329,7 +335,7 @@ impl interleave::Case for Bench<'_> {
 impl<'a> Bench<'a> {
     fn new<'r: 'a>(
         table: &'a str,
-        ways: &'a [&'static dyn ReadWay],
+        ways: &'a [Part<dyn ReadWay>],
         case: &'a Case,
         file: &'a TestFile,
         device: Option<&'a str>,
@@ -426,7 +432,7 @@ impl<'a> Bench<'a> {
     }
 
     /// One way, once.
-    fn once(&self, way: &dyn ReadWay, turn: Turn<'_>, check: Option<&Check<'_>>) -> Result<Sample> {
+    fn once(&self, way: Part<dyn ReadWay>, turn: Turn<'_>, check: Option<&Check<'_>>) -> Result<Sample> {
         let target = Target::of(self.file);
         let outcome = match (self.case.work, &self.inputs) {
             (Work::Reads { block, depth, callers }, Inputs::Offsets(offsets)) => {
@@ -467,7 +473,7 @@ impl Inputs {
 }
 
 /// Deals the offsets out to `callers` threads, which start together.
-fn reads_round(way: &dyn ReadWay, job: Reads<'_>, callers: usize, check: Option<&Check<'_>>) -> Outcome<()> {
+fn reads_round(way: Part<dyn ReadWay>, job: Reads<'_>, callers: usize, check: Option<&Check<'_>>) -> Outcome<()> {
     let gate = Barrier::new(callers);
     let call = |offsets| {
         let job = Reads { offsets, ..job };

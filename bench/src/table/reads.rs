@@ -10,11 +10,11 @@ use crate::report::axes::{Point, panels};
 use crate::report::figures::{micro, short};
 use crate::report::notes::Code;
 use crate::report::{Report, best, fio};
-use crate::ways::{FirstRead, OURS, first_read};
+use crate::ways::{FirstRead, OURS, WAYS, first_read};
 
 pub struct Reads(pub Readers);
 
-pub static READS: Reads = Reads(Readers::ALL);
+pub static READS: Reads = Reads(Readers::reading(WAYS));
 
 const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 128];
 const QUICK_DEPTHS: [usize; 3] = [1, 4, 32];

@@ -33,13 +33,13 @@ use crate::measure::work::{Access, Buffer, Contents, ReadsAndWrites};
 use crate::report::figures::{micro, short};
 use crate::report::notes::Code;
 use crate::report::{Latency, Row, median};
-use crate::ways::{self, ReadWriteWay};
+use crate::ways::{self, Part, ReadWriteWay, Roster, WAYS};
 
 pub struct ReadWrite {
-    pub ways: &'static [&'static dyn ReadWriteWay],
+    pub ways: Roster,
 }
 
-pub static READWRITE: ReadWrite = ReadWrite { ways: ways::readwriters() };
+pub static READWRITE: ReadWrite = ReadWrite { ways: WAYS };
 
 const BLOCK: usize = 4 << 10;
 const DEPTHS: [usize; 3] = [1, 16, 64];
@@ -128,7 +128,7 @@ impl Table for ReadWrite {
     }
 
     fn ways(&self) -> Vec<&'static str> {
-        names(self.ways)
+        names(&ways::readwriters(self.ways))
     }
 
     fn takes(&self) -> &'static [&'static str] {
@@ -143,7 +143,7 @@ impl Table for ReadWrite {
         if options.file.is_some() {
             return Err(usage("--file is only read; leave it out of readwrite"));
         }
-        require_ways(self.name(), self.ways, options)
+        require_ways(self.name(), &ways::readwriters(self.ways), options)
     }
 
     fn writes_into(&self, options: &Options) -> Option<(u64, &'static str)> {
@@ -159,7 +159,7 @@ impl Table for ReadWrite {
         require_room(free_bytes(&testfile::create_nameless(dir)?, dir)?, size, "--size", dir)?;
         run.progress.begin("making the file", size);
         let file = TestFile::make(dir, size, options.seed, cancel, |bytes| run.progress.step(bytes))?;
-        let ways = run.usable_in(table, self.ways);
+        let ways = run.usable_in(table, &ways::readwriters(self.ways));
         let direct = allows_direct(file.path()).map_err(|error| Error::io("open", file.path(), &error))?;
         if !direct {
             let text = format!("{table}: its direct cases are left out: this file system refuses O_DIRECT");
@@ -262,7 +262,7 @@ impl Written<'_> {
 /// One case, ready to be measured.
 struct Bench<'a, 'f> {
     table: &'a str,
-    ways: &'a [&'static dyn ReadWriteWay],
+    ways: &'a [Part<dyn ReadWriteWay>],
     name: String,
     direct: bool,
     depth: usize,
@@ -336,7 +336,7 @@ impl Bench<'_, '_> {
     }
 
     /// One way, once.
-    fn turn(&mut self, way: &dyn ReadWriteWay, stage: Stage) -> Result<(Sample, Apart)> {
+    fn turn(&mut self, way: Part<dyn ReadWriteWay>, stage: Stage) -> Result<(Sample, Apart)> {
         let turn = Turn { way: way.name(), table: self.table, case: &self.name, cancel: self.cancel };
         let file = Arc::new(self.opened()?);
         self.written.turns += 1;

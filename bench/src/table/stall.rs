@@ -14,13 +14,13 @@ use crate::measure::options::Options;
 use crate::report::figures::mib;
 use crate::report::notes::Code;
 use crate::report::{Latency, Report, Row};
-use crate::ways::{self, OURS, WriteWay};
+use crate::ways::{self, OURS, Roster, WAYS};
 
 pub struct Stall {
-    pub ways: &'static [&'static dyn WriteWay],
+    pub ways: Roster,
 }
 
-pub static STALL: Stall = Stall { ways: ways::stallers() };
+pub static STALL: Stall = Stall { ways: WAYS };
 
 const DEPTH: usize = 16;
 const BYTES_MAX: u64 = 2 << 30;
@@ -116,7 +116,7 @@ impl Table for Stall {
     }
 
     fn ways(&self) -> Vec<&'static str> {
-        names(self.ways)
+        names(&ways::stallers(self.ways))
     }
 
     fn takes(&self) -> &'static [&'static str] {
@@ -127,7 +127,7 @@ impl Table for Stall {
         if options.file.is_some() {
             return Err(usage("--file is only read; leave it out for the tables that write, or name others"));
         }
-        require_ways(self.name(), self.ways, options)
+        require_ways(self.name(), &ways::stallers(self.ways), options)
     }
 
     fn writes_into(&self, options: &Options) -> Option<(u64, &'static str)> {
@@ -135,7 +135,7 @@ impl Table for Stall {
     }
 
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
-        if phase != Phase::Directory || chosen(self.ways, run.options).is_empty() {
+        if phase != Phase::Directory || chosen(&ways::stallers(self.ways), run.options).is_empty() {
             return Ok(());
         }
         let free = free_bytes(&testfile::create_nameless(run.dir)?, run.dir)?;
@@ -148,7 +148,7 @@ impl Table for Stall {
         run.report.note(Code::StallSize, size_note(bytes));
         let finish = |row: Row, samples: &[Sample]| row.with(Figures::of(samples));
         let rules = Rules { table: self.name(), option: "--stall-size", in_time: false, finish };
-        let ways = run.usable(self.ways);
+        let ways = run.usable(&ways::stallers(self.ways));
         Cases { rules, ways: &ways, depths: &[DEPTH], by_depth: false, bytes }.measure(run)
     }
 

@@ -8,13 +8,13 @@ use crate::error::Result;
 use crate::machine::testfile;
 use crate::measure::options::Options;
 use crate::report::fio;
-use crate::ways::{self, WriteWay};
+use crate::ways::{self, Roster, WAYS};
 
 pub struct Writes {
-    pub ways: &'static [&'static dyn WriteWay],
+    pub ways: Roster,
 }
 
-pub static WRITES: Writes = Writes { ways: ways::writers() };
+pub static WRITES: Writes = Writes { ways: WAYS };
 
 const DEPTHS: [usize; 4] = [1, 4, 16, 64];
 const QUICK_DEPTHS: [usize; 2] = [1, 16];
@@ -50,7 +50,7 @@ impl Table for Writes {
     }
 
     fn ways(&self) -> Vec<&'static str> {
-        names(self.ways)
+        names(&ways::writers(self.ways))
     }
 
     fn takes(&self) -> &'static [&'static str] {
@@ -62,8 +62,8 @@ impl Table for Writes {
             return Err(usage("--file is only read; leave it out for the tables that write, or name others"));
         }
         let deepest = Self::depths(options).into_iter().max().unwrap_or(0);
-        if !chosen(self.ways, options).iter().any(|way| way.fewest_in_flight() <= deepest) {
-            let (table, all) = (self.name(), names(self.ways).join(", "));
+        if !chosen(&ways::writers(self.ways), options).iter().any(|way| way.fewest_in_flight() <= deepest) {
+            let (table, all) = (self.name(), names(&ways::writers(self.ways)).join(", "));
             return Err(usage(format!(
                 "none of --ways is in the table {table} with these --depths; choose among {all}"
             )));
@@ -83,7 +83,7 @@ impl Table for Writes {
         let free = free_bytes(&testfile::create_nameless(run.dir)?, run.dir)?;
         require_room(free, bytes, "--size", run.dir)?;
         let rules = Rules { table: self.name(), option: "--size", in_time: true, finish: |row, _| row };
-        let ways = run.usable(self.ways);
+        let ways = run.usable(&ways::writers(self.ways));
         Cases { rules, ways: &ways, depths: &depths, by_depth: true, bytes }.measure(run)
     }
 

@@ -1,6 +1,7 @@
-//! The ways that are compared. A new one is a file in one of the rooms, by what it does, and a line
-//! in the list of each table that it takes part in. One that does several kinds of work lives where
-//! it reads.
+//! The ways that are compared: each is one [`Way`], declared in one file, and a line of [`WAYS`].
+//!
+//! A way names the kinds of work that it does ([`Does`]), each with the code that does it. Tables
+//! select by kind, and show their ways in the order of the list.
 
 mod copy;
 mod files;
@@ -15,6 +16,7 @@ mod slots;
 pub(crate) mod write;
 
 use std::io;
+use std::ops::Deref;
 use std::process::Command;
 
 use crate::measure::meter::{Apart, Round};
@@ -37,7 +39,7 @@ pub const ON_TOKIO: &str = "nowait-tokio";
 /// The ways of a program that knows none of the others.
 pub const PLAIN: [&str; 3] = ["pread", "pwrite", "append-fdatasync"];
 
-/// One way of doing the work: its name, and whether this system allows it.
+/// One way of doing some of the work that is measured.
 ///
 /// The rules, the same for all, so that only the ways differ: prepare first, then [`Round::start`],
 /// work, [`Round::stop`]. Read the clock once before each submission of an operation (or batch) and
@@ -45,17 +47,186 @@ pub const PLAIN: [&str; 3] = ["pread", "pwrite", "append-fdatasync"];
 /// caller gives. Do nothing for a particular case: a way does not know whether the file is cached.
 /// Tell the tally of the bytes themselves: of a part of them it keeps checksums on the clock, which
 /// the tables compare with those of what is to be there.
-pub trait Way: Sync {
-    fn name(&self) -> &'static str;
+pub struct Way {
+    pub name: &'static str,
+    /// Describes it in a line.
+    pub words: &'static str,
+    /// Its hue on a page, below 8. No two of a table have the same, unless it has more ways than
+    /// there are hues. `None` for this library's, and for others that take a free one.
+    pub hue: Option<usize>,
+    /// Why this system refuses it, if it does.
+    pub refused: fn() -> Option<String>,
+    pub does: &'static [Does],
+}
 
-    /// Why this system refuses the way, if it does.
-    fn refused(&self) -> Option<String> {
-        None
+impl Way {
+    pub const fn new(name: &'static str, words: &'static str, does: &'static [Does]) -> Self {
+        Self { name, words, hue: None, refused: || None, does }
+    }
+
+    pub const fn hue(mut self, hue: usize) -> Self {
+        self.hue = Some(hue);
+        self
+    }
+
+    pub const fn refused(mut self, refused: fn() -> Option<String>) -> Self {
+        self.refused = refused;
+        self
     }
 }
 
+/// The ways that a run may measure, in the order of columns.
+pub type Roster = &'static [&'static Way];
+
+/// A way, in one kind of work.
+pub struct Part<W: ?Sized + 'static> {
+    pub way: &'static Way,
+    pub work: &'static W,
+}
+
+impl<W: ?Sized> Clone for Part<W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W: ?Sized> Copy for Part<W> {}
+
+impl<W: ?Sized> Deref for Part<W> {
+    type Target = W;
+
+    fn deref(&self) -> &W {
+        self.work
+    }
+}
+
+impl<W: ?Sized> Part<W> {
+    pub fn name(&self) -> &'static str {
+        self.way.name
+    }
+}
+
+macro_rules! kinds {
+    ($($(#[$about:meta])* $kind:ident $of:ident $work:ident)*) => {
+        /// A kind of work, and what does it.
+        #[derive(Clone, Copy)]
+        pub enum Does {
+            $($(#[$about])* $kind(&'static dyn $work),)*
+        }
+
+        $(
+            $(#[$about])*
+            pub fn $of(roster: Roster) -> Vec<Part<dyn $work>> {
+                let part = |way: &'static Way| {
+                    way.does.iter().find_map(|does| match does {
+                        Does::$kind(work) => Some(Part { way, work: *work }),
+                        _ => None,
+                    })
+                };
+                roster.iter().filter_map(|way| part(way)).collect()
+            }
+        )*
+    };
+}
+
+kinds! {
+    /// Reads at random through the page cache: `reads`, `cached`.
+    Reads readers ReadWay
+    /// Records that are wanted together: `gather`.
+    Gathers gatherers ReadWay
+    /// Reads past the page cache: `reads --direct`. There advice means nothing, and libaio is
+    /// asynchronous.
+    DirectReads direct_readers ReadWay
+    /// Blocks in ascending order: `scan`.
+    Scans scanners ReadWay
+    /// Reads that arrive by chance: `load`.
+    LoadReads load_readers ReadWay
+    /// Gathers that arrive by chance: `load`.
+    LoadGathers load_gatherers GatherWay
+    /// Durable appends that arrive by chance: `load`.
+    LoadAppends load_appenders AppendWay
+    /// Writes of a file that grows: `writes`.
+    Writes writers WriteWay
+    /// The same beside other work of the thread: `stall`.
+    Stalls stallers WriteWay
+    /// Reads beside durable writes: `readwrite`.
+    ReadsAndWrites readwriters ReadWriteWay
+    /// Small files, and blocks of many open ones: `files`.
+    Files filers FileWay
+    /// Ranges, each into memory of its own: `ranges`.
+    Ranges rangers RangeWay
+    /// Copies by name: `copy`.
+    Copies copiers CopyWay
+    /// Tasks that share a runtime: `mixed`.
+    Mixed mixers MixedWay
+    /// Durable records, each awaited by its writer: `log`.
+    Commits loggers LogWay
+    /// Durable records, several of a thread under way: `log-pipelined`.
+    Pipelines pipeliners LogWay
+    /// Durable records of tasks: `log-tokio`.
+    TaskCommits task_loggers LogWay
+}
+
+/// Every way, in the order of columns.
+pub static WAYS: Roster = &[
+    &read::pread::PREAD,
+    &write::pwrite::PWRITE,
+    &write::pwritev::PWRITEV,
+    &mixed::plain::PLAIN,
+    &read::bufreader::BUFREADER,
+    &read::threads::THREADS,
+    &readwrite::threads::THREADS_DSYNC,
+    &read::willneed::WILLNEED,
+    &read::touch::TOUCH,
+    &ranges::MMAP,
+    &ranges::MMAP_POPULATE,
+    &read::libaio::LIBAIO,
+    &read::ring::RING_PLAIN,
+    &readwrite::ring::RING_FDATASYNC,
+    &read::ring::RING,
+    &read::spawn_blocking::TOKIO,
+    &ranges::TOKIO_DIRECT,
+    &ranges::TOKIO_FS,
+    &log::commit::APPEND_FDATASYNC,
+    &log::commit::DIRECT_DSYNC,
+    &log::batch::THREAD_BATCH,
+    &log::batch::THREAD_BATCH_DIRECT,
+    &log::batch::THREAD_BATCH_PIPELINED,
+    &log::batch::THREAD_BATCH_DIRECT_PIPELINED,
+    &log::tasks::THREAD_BATCH_TOKIO,
+    &log::tasks::THREAD_BATCH_DIRECT_TOKIO,
+    &log::own_ring::RING_LINKED,
+    &log::own_ring::RING_DSYNC,
+    &copy::command::CP,
+    &copy::command::DD,
+    &copy::command::RSYNC,
+    &copy::command::XCP,
+    &copy::command::FCP,
+    &copy::command::CPZ,
+    &read::nowait::NOWAIT,
+    &write::heartbeat::NOWAIT_STRICT,
+    &read::stream::NOWAIT_STREAM,
+    &read::awaits::NOWAIT_AWAIT,
+    &read::nowait::NOWAIT_AIO,
+    &ranges::NOWAIT_DIRECT,
+    &log::durable::NOWAIT_THREADS,
+    &log::durable::NOWAIT_REFUSED,
+    &read::nowait::NOWAIT_TOKIO,
+    &read::awaits::NOWAIT_TOKIO_AWAIT,
+    &mixed::nowait::NOWAIT_SMOL,
+];
+
+pub fn named(name: &str) -> Option<&'static Way> {
+    WAYS.iter().copied().find(|way| way.name == name)
+}
+
+/// Names of all ways.
+pub fn names() -> Vec<&'static str> {
+    WAYS.iter().map(|way| way.name).collect()
+}
+
 /// One way of reading at random.
-pub trait ReadWay: Way {
+pub trait ReadWay: Sync {
     /// Starts each read when the job's schedule says so, and counts latency from there.
     fn paced(&self) -> bool {
         false
@@ -67,17 +238,25 @@ pub trait ReadWay: Way {
         false
     }
 
+    /// Keeps a place in the file, and reads from there on: takes part in cases of blocks that follow
+    /// each other, one at a time.
+    fn keeps_a_place(&self) -> bool {
+        false
+    }
+
     /// Completes all reads of `job`, `job.depth` of them in flight at a time. `buffer` has a block
     /// for each of those.
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 
     /// Completes all batches of `job`, one after the other, each into the start of `output`, its
     /// records in order.
-    fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
+    fn gather(&self, _: &Gather<'_>, _: &mut [u8], _: &mut Round<'_>) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// One way of writing.
-pub trait WriteWay: Way {
+pub trait WriteWay: Sync {
     /// Takes part in cases with so many writes in flight, and more.
     fn fewest_in_flight(&self) -> usize {
         1
@@ -91,7 +270,7 @@ pub trait WriteWay: Way {
 }
 
 /// One way of having records on stable storage.
-pub trait LogWay: Way {
+pub trait LogWay: Sync {
     /// Goes past the page cache, and so needs a file system that allows `O_DIRECT`.
     fn direct(&self) -> bool;
 
@@ -121,14 +300,14 @@ pub trait LogWay: Way {
 }
 
 /// One way of gathering as requests for that arrive, several at a time.
-pub trait GatherWay: Way {
+pub trait GatherWay: Sync {
     /// Begins each gather of `job` when it arrives, or as soon after that as one of `job.depth` is
     /// free, and counts latency from the arrival. `buffer` has room for each of those.
     fn gathers(&self, job: &Gathers<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
 /// One way of having records on stable storage as they arrive.
-pub trait AppendWay: Way {
+pub trait AppendWay: Sync {
     /// Goes past the page cache, and so needs a file system that allows `O_DIRECT`.
     fn direct(&self) -> bool {
         false
@@ -148,7 +327,12 @@ pub trait AppendWay: Way {
 }
 
 /// One way of reading many files.
-pub trait FileWay: Way {
+pub trait FileWay: Sync {
+    /// Why this system refuses this part of the way, if it allows others.
+    fn refused(&self) -> Option<String> {
+        None
+    }
+
     /// Has all bytes of each file of `job` in memory. Places of the tally are
     /// [those](crate::machine::tree::Tree::place) of a tree.
     fn whole(&self, job: &SmallFiles<'_>, round: &mut Round<'_>) -> io::Result<()>;
@@ -159,7 +343,7 @@ pub trait FileWay: Way {
 }
 
 /// One way of reading ranges of a file, each into memory of its own.
-pub trait RangeWay: Way {
+pub trait RangeWay: Sync {
     /// Goes past the page cache, and so needs a file system that allows `O_DIRECT`.
     fn direct(&self) -> bool {
         false
@@ -171,7 +355,12 @@ pub trait RangeWay: Way {
 }
 
 /// One way of copying a file, or a tree, by name.
-pub trait CopyWay: Way {
+pub trait CopyWay: Sync {
+    /// Why this system refuses this part of the way, if it allows others.
+    fn refused(&self) -> Option<String> {
+        None
+    }
+
     /// Takes part in copies of this kind. `shares`: source and target can share blocks.
     fn suits(&self, _: Copied, _shares: bool) -> bool {
         true
@@ -182,7 +371,7 @@ pub trait CopyWay: Way {
 }
 
 /// One way of reading a file and writing to it durably at the same time.
-pub trait ReadWriteWay: Way {
+pub trait ReadWriteWay: Sync {
     /// Completes all of `job`, `job.depth` of its accesses in flight at a time. A write is complete
     /// when its bytes are on stable storage. `buffer` has a block for each of those in flight; a
     /// block to be written is [made](crate::measure::work::Template) just before the clock is read
@@ -190,28 +379,8 @@ pub trait ReadWriteWay: Way {
     fn read_write(&self, job: &ReadsAndWrites<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart>;
 }
 
-/// One way of reading blocks of a cold file in ascending order.
-pub trait RowWay: Way {
-    /// Keeps a place in the file, and reads from there on: takes part in cases of blocks that follow
-    /// each other, one at a time.
-    fn keeps_a_place(&self) -> bool {
-        false
-    }
-
-    /// Copies every block into `buffer`, which has room for each of the `job.depth` that a way has
-    /// under way, if it does not wait for one after the other.
-    fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
-}
-
-/// Such reads have no schedule.
-impl<W: ReadWay> RowWay for W {
-    fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        self.reads(&Reads { pace: None, ..*job }, buffer, round)
-    }
-}
-
 /// One way of reading from tasks that share a runtime.
-pub trait MixedWay: Way {
+pub trait MixedWay: Sync {
     /// Completes all reads of `job.plan`, the list of each task in a task of its own, beside a
     /// heartbeat of the same runtime and the job's neighbour. The clock stops when the last task is
     /// through. A runtime is made before the clock starts; what a way makes on first use in it is
@@ -222,204 +391,20 @@ pub trait MixedWay: Way {
     fn mixed(&self, job: &Mixed<'_>, round: &mut Round<'_>) -> io::Result<Mixture>;
 }
 
-/// Every way that reads, in the order of the tables.
-pub const fn readers() -> &'static [&'static dyn ReadWay] {
-    &[
-        &read::pread::Pread,
-        &read::threads::Threads,
-        &read::willneed::WillNeed,
-        &read::libaio::Libaio,
-        &read::ring::PLAIN,
-        &read::ring::TUNED,
-        &read::spawn_blocking::SpawnBlocking,
-        &read::nowait::Blocking,
-        &read::awaits::Await,
-        &read::nowait::Tokio,
-        &read::awaits::TokioAwait,
-    ]
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Every way of the table of scans, in its order. (Through the page cache libaio is `pread` with
-/// more calls.)
-pub const fn scanners() -> &'static [&'static dyn RowWay] {
-    &[
-        &read::pread::Pread,
-        &read::bufreader::BufReader,
-        &read::threads::Threads,
-        &read::willneed::WillNeed,
-        &read::touch::Touch,
-        &read::ring::TUNED,
-        &read::spawn_blocking::SpawnBlocking,
-        &read::nowait::Blocking,
-        &read::stream::Blocks,
-        &read::nowait::Tokio,
-    ]
-}
-
-/// Every way that reads past the page cache, in the order of the tables. There advice means
-/// nothing, and libaio is asynchronous.
-pub const fn direct_readers() -> &'static [&'static dyn ReadWay] {
-    &[
-        &read::pread::Pread,
-        &read::threads::Threads,
-        &read::libaio::Libaio,
-        &read::ring::PLAIN,
-        &read::ring::TUNED,
-        &read::nowait::Blocking,
-        &read::awaits::Await,
-        &read::nowait::Aio,
-        &read::nowait::Tokio,
-        &read::awaits::TokioAwait,
-    ]
-}
-
-/// Every way of the table of writes, in its order.
-pub const fn writers() -> &'static [&'static dyn WriteWay] {
-    &[
-        &write::pwrite::Pwrite,
-        &write::pwritev::Pwritev,
-        &read::threads::Threads,
-        &read::libaio::Libaio,
-        &read::ring::PLAIN,
-        &read::ring::TUNED,
-        &read::spawn_blocking::SpawnBlocking,
-        &read::nowait::Blocking,
-        &read::nowait::Tokio,
-    ]
-}
-
-/// Every way of the table of stalls, in its order.
-pub const fn stallers() -> &'static [&'static dyn WriteWay] {
-    &[
-        &write::heartbeat::Blocking,
-        &write::heartbeat::Ring,
-        &write::heartbeat::Tokio,
-        &write::heartbeat::Futures { name: OURS, strict: false },
-        &write::heartbeat::Futures { name: "nowait-strict", strict: true },
-    ]
-}
-
-/// Every way of the table of the log, in its order.
-pub const fn loggers() -> &'static [&'static dyn LogWay] {
-    &[
-        &log::commit::AppendFdatasync,
-        &log::commit::DirectDsync,
-        &log::batch::BUFFERED,
-        &log::batch::DIRECT,
-        &log::own_ring::LINKED,
-        &log::own_ring::DSYNC,
-        &log::durable::USUAL,
-        &log::durable::REFUSED,
-    ]
-}
-
-/// Every way of the table of pipelined appends, in its order.
-pub const fn pipeliners() -> &'static [&'static dyn LogWay] {
-    &[
-        &log::batch::BUFFERED,
-        &log::batch::DIRECT,
-        &log::batch::PIPELINED,
-        &log::batch::DIRECT_PIPELINED,
-        &log::durable::USUAL,
-        &log::durable::THREADS,
-    ]
-}
-
-/// Every way of the table of appends from tasks, in its order.
-pub const fn task_loggers() -> &'static [&'static dyn LogWay] {
-    &[&log::batch::DIRECT, &log::tasks::BUFFERED, &log::tasks::DIRECT, &log::tasks::Tickets]
-}
-
-/// Every way that reads what arrives by chance, in the order of the table of load.
-pub const fn load_readers() -> &'static [&'static dyn ReadWay] {
-    &[
-        &read::threads::Threads,
-        &read::ring::TUNED,
-        &read::spawn_blocking::SpawnBlocking,
-        &read::nowait::Blocking,
-        &read::nowait::Tokio,
-    ]
-}
-
-/// Every way that gathers it.
-pub const fn load_gatherers() -> &'static [&'static dyn GatherWay] {
-    &[
-        &read::threads::Threads,
-        &read::ring::TUNED,
-        &read::spawn_blocking::SpawnBlocking,
-        &read::nowait::Blocking,
-        &read::nowait::Tokio,
-    ]
-}
-
-/// Every way that appends it.
-pub const fn load_appenders() -> &'static [&'static dyn AppendWay] {
-    &[log::arriving::THREADS, log::arriving::FUTURES, &log::arriving::Tasks]
-}
-
-/// Every way of the table of copies, in its order.
-pub const fn copiers() -> &'static [&'static dyn CopyWay] {
-    &[
-        &copy::command::Cp,
-        &copy::command::Dd,
-        &copy::command::Rsync,
-        &copy::command::Xcp,
-        &copy::command::FCP,
-        &copy::command::CPZ,
-        &copy::command::Nowait,
-    ]
-}
-
-/// Every way of the table of files, in its order.
-pub const fn filers() -> &'static [&'static dyn FileWay] {
-    &[
-        &read::pread::Pread,
-        &read::threads::Threads,
-        &files::ring::Ring,
-        &read::spawn_blocking::SpawnBlocking,
-        &read::nowait::Blocking,
-        &read::nowait::Tokio,
-    ]
-}
-
-/// Every way of the table of ranges, in its order.
-pub const fn rangers() -> &'static [&'static dyn RangeWay] {
-    &[
-        &ranges::MMAP,
-        &ranges::MMAP_POPULATE,
-        &ranges::PREAD,
-        &ranges::PREAD_DIRECT,
-        &ranges::TokioFs,
-        &ranges::LIBRARY,
-        &ranges::LIBRARY_DIRECT,
-    ]
-}
-
-/// Every way of the table of reads beside durable writes, in its order.
-pub const fn readwriters() -> &'static [&'static dyn ReadWriteWay] {
-    &[
-        &readwrite::threads::FDATASYNC,
-        &readwrite::threads::DSYNC,
-        &readwrite::ring::FDATASYNC,
-        &readwrite::ring::DSYNC,
-        &read::spawn_blocking::SpawnBlocking,
-        &read::nowait::Blocking,
-        &read::nowait::Tokio,
-    ]
-}
-
-/// Every way of the table of mixed loads, in its order.
-pub const fn mixers() -> &'static [&'static dyn MixedWay] {
-    &[
-        &mixed::plain::Plain,
-        &mixed::spawn_blocking::SpawnBlocking,
-        &mixed::ring::Ring,
-        &mixed::nowait::BlockOn,
-        &mixed::nowait::OnTokio,
-        &mixed::nowait::OnSmol,
-    ]
-}
-
-pub fn reader(name: &str) -> Option<&'static dyn ReadWay> {
-    readers().iter().chain(direct_readers()).copied().find(|way| way.name() == name)
+    #[test]
+    fn every_way_has_a_name_of_its_own_words_and_work() {
+        for (index, way) in WAYS.iter().enumerate() {
+            assert!(WAYS[..index].iter().all(|other| other.name != way.name), "{}", way.name);
+            assert!(!way.words.is_empty() && !way.words.ends_with('.') && !way.does.is_empty(), "{}", way.name);
+            assert_eq!(way.hue.is_none(), way.name.starts_with(OURS), "{}", way.name);
+            assert!(way.hue.is_none_or(|hue| hue < 8), "{}", way.name);
+            // The first of a kind is the one that is measured.
+            let kinds: Vec<_> = way.does.iter().map(std::mem::discriminant).collect();
+            assert!((1..kinds.len()).all(|at| !kinds[..at].contains(&kinds[at])), "{}", way.name);
+        }
+    }
 }

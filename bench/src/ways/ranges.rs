@@ -22,17 +22,15 @@ use crate::measure::work::{Range, Ranges};
 use crate::sys::{Mapping, PAGE};
 use crate::ways::read::nowait::Session;
 use crate::ways::runtime::{Seen, blocking, run_on_the_clock};
-use crate::ways::{OURS, RangeWay, Way};
+use crate::ways::{Does, RangeWay, Way};
 
 /// A map, copied from on a blocking thread: page faults would keep a worker.
 pub(crate) struct Mapped {
-    name: &'static str,
     populates: bool,
 }
 
 /// `pread` on a blocking thread.
 pub(crate) struct Pread {
-    name: &'static str,
     direct: bool,
 }
 
@@ -40,16 +38,45 @@ pub(crate) struct Pread {
 pub(crate) struct TokioFs;
 
 pub(crate) struct Library {
-    name: &'static str,
     direct: bool,
 }
 
-pub(crate) const MMAP: Mapped = Mapped { name: "mmap", populates: false };
-pub(crate) const MMAP_POPULATE: Mapped = Mapped { name: "mmap-populate", populates: true };
-pub(crate) const PREAD: Pread = Pread { name: "tokio", direct: false };
-pub(crate) const PREAD_DIRECT: Pread = Pread { name: "tokio-direct", direct: true };
-pub(crate) const LIBRARY: Library = Library { name: OURS, direct: false };
-pub(crate) const LIBRARY_DIRECT: Library = Library { name: "nowait-direct", direct: true };
+pub(crate) const PREAD: Pread = Pread { direct: false };
+pub(crate) const LIBRARY: Library = Library { direct: false };
+
+pub(crate) static MMAP: Way = Way::new(
+    "mmap",
+    "a map without any advice, copied from in spawn_blocking",
+    &[Does::Ranges(&Mapped { populates: false })],
+)
+.hue(4);
+
+pub(crate) static MMAP_POPULATE: Way = Way::new(
+    "mmap-populate",
+    "the same, with MADV_POPULATE_READ of each range before",
+    &[Does::Ranges(&Mapped { populates: true })],
+)
+.hue(3);
+
+pub(crate) static TOKIO_DIRECT: Way = Way::new(
+    "tokio-direct",
+    "the same past the page cache: whole blocks around what is wanted",
+    &[Does::Ranges(&Pread { direct: true })],
+)
+.hue(5);
+
+pub(crate) static TOKIO_FS: Way = Way::new(
+    "tokio-fs",
+    "tokio::fs::File, which has a position: a file, a seek and a read_exact for each task",
+    &[Does::Ranges(&TokioFs)],
+)
+.hue(7);
+
+pub(crate) static NOWAIT_DIRECT: Way = Way::new(
+    "nowait-direct",
+    "this library past the page cache: whole blocks around what is wanted",
+    &[Does::Ranges(&Library { direct: true })],
+);
 
 /// Reads one range after the other.
 trait Reader: Send + 'static {
@@ -118,12 +145,6 @@ fn in_tasks<R: Reader>(readers: Vec<R>, job: &Ranges<'_>, round: &mut Round<'_>)
     run_on_the_clock(tasks.collect(), round)
 }
 
-impl Way for Mapped {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-}
-
 impl RangeWay for Mapped {
     fn ranges(&self, job: &Ranges<'_>, round: &mut Round<'_>) -> io::Result<()> {
         let map = Arc::new(Mapping::new(job.target.file, job.target.size)?);
@@ -149,12 +170,6 @@ impl Reader for MapReader {
             window.owned(memory, window.len)
         })
         .await
-    }
-}
-
-impl Way for Pread {
-    fn name(&self) -> &'static str {
-        self.name
     }
 }
 
@@ -199,12 +214,6 @@ impl Reader for PreadReader {
     }
 }
 
-impl Way for TokioFs {
-    fn name(&self) -> &'static str {
-        "tokio-fs"
-    }
-}
-
 impl RangeWay for TokioFs {
     fn ranges(&self, job: &Ranges<'_>, round: &mut Round<'_>) -> io::Result<()> {
         let open = || Ok(tokio::fs::File::from_std(File::open(job.target.path)?));
@@ -220,12 +229,6 @@ impl Reader for tokio::fs::File {
         self.seek(SeekFrom::Start(window.offset)).await?;
         let read = self.read_exact(&mut memory).await?;
         window.owned(memory, read)
-    }
-}
-
-impl Way for Library {
-    fn name(&self) -> &'static str {
-        self.name
     }
 }
 

@@ -39,21 +39,6 @@ fn a_copy_by_cp_a_is_the_same() {
     assert_same(&dir.path().join("source"), &dir.path().join("target"));
 }
 
-/// Symptom: on xfs, which leaves unwritten extents behind the data that `cp` writes, a second
-/// comparison of the same copy found data there, because the first had read them.
-#[test]
-fn an_unwritten_extent_is_a_hole_also_after_it_is_read() {
-    let Some(dir) = Mount::or_skip(Kind::Ext4).filter(|_| can_check()) else { return };
-    let path = |name: &str| dir.path().join(name);
-    fs::create_dir(path("source")).unwrap();
-    fs::write(path("source/file"), "x").unwrap();
-    fs::OpenOptions::new().write(true).open(path("source/file")).unwrap().set_len(1 << 20).unwrap();
-    torture::age(&path("source"));
-    let reserved = "fallocate -o 65536 -l 65536 target/file; cat target/file > /dev/null";
-    shell(dir.path(), &format!("cp -a source target; {reserved}; touch -r source/file target/file"));
-    assert_same(&path("source"), &path("target"));
-}
-
 #[test]
 fn what_other_tools_lose_is_found() {
     let Some(dir) = tortured() else { return };

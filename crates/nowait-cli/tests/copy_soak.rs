@@ -1,6 +1,6 @@
 //! `nowait copy` under interruptions, for a set time. Each round copies a tree of difficult entries
 //! to a file system that its seed chooses. It ends copies at random moments and resumes them until
-//! one completes, then compares the copy with one by `cp -a`. Meanwhile, another user tries to read
+//! one completes, then compares the copy with one by `cp -a`. Throughout, another user tries to read
 //! files that the source denies that user.
 //!
 //! Ignored by default, since its duration is set by the clock:

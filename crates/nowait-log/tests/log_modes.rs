@@ -71,8 +71,8 @@ fn files_have_the_modes_that_their_directory_or_an_administrator_gives() {
             assert_eq!(mode(&path), if is_there { 0o755 } else { 0o2750 });
             let found = modes(&path);
             assert!(found.values().all(|mode| *mode == 0o640), "{found:?}");
-            // An administrator's change, narrower or wider, applies to new and recycled segments
-            // and to the control file, also after the log is reopened.
+            // An administrator's change, narrower or wider, applies to new and recycled segments and
+            // to the control file, also after the log is reopened.
             for changed in [0o600, 0o664] {
                 for name in modes(&path).keys() {
                     chmod(&path.join(name), changed);

@@ -9,6 +9,7 @@ use crate::report::words::{compared, unit};
 use crate::report::{Latency, Row};
 use crate::table;
 use crate::table::columns::Curve;
+use crate::ways;
 
 /// Appearance of a way: the hue that the style sheet has under this number, the symbol, the dash of
 /// its line.
@@ -48,20 +49,8 @@ pub(super) fn looks<'a>(ways: &[&'a str]) -> Vec<(&'a str, Look)> {
     ways.iter().map(look).collect()
 }
 
-/// The hue of a way of this crate that is not the library's. No two of a table have the same, unless
-/// it has more ways than there are hues.
 fn wanted(way: &str) -> Option<usize> {
-    Some(match way {
-        "pread" | "pwrite" | "append-fdatasync" | "plain" | "threads-dsync" | "rsync" => 0,
-        "threads" | "thread-batch-pipelined" | "thread-batch-tokio" | "xcp" => 1,
-        "willneed" | "direct-dsync" | "dd" | "thread-batch-direct-pipelined" | "thread-batch-direct-tokio" => 2,
-        "libaio" | "thread-batch-direct" | "fcp" | "mmap-populate" => 3,
-        "ring-plain" | "ring-linked" | "ring-fdatasync" | "touch" | "mmap" | "cpz" => 4,
-        "ring" | "ring-dsync" | "tokio-direct" => 5,
-        "tokio" => 6,
-        "thread-batch" | "bufreader" | "tokio-fs" | "pwritev-16" | "cp" => 7,
-        _ => return None,
-    })
+    ways::named(way)?.hue
 }
 
 impl Look {
@@ -440,9 +429,6 @@ mod tests {
 
     #[test]
     fn every_way_of_a_table_looks_different_and_the_same_in_all() {
-        for way in crate::table::way_names() {
-            assert!(wanted(way).is_some() != way.starts_with("nowait"), "{way}");
-        }
         for table in crate::table::TABLES {
             let ways = in_order(table.ways().into_iter());
             let looks = looks(&ways);

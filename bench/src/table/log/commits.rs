@@ -19,10 +19,10 @@ use crate::measure::turn::{Turn, alone};
 use crate::measure::work::{Commits, Records};
 use crate::report::{Row, median};
 use crate::sys;
-use crate::table::Run;
 use crate::table::log::FILE_MAX;
 use crate::table::new_file::{no_room, require_room};
-use crate::ways::LogWay;
+use crate::table::{Run, rows};
+use crate::ways::{LogWay, Part};
 
 /// Commits of all writers together when they are verified, and the fewest of one writer.
 const VERIFIED: u64 = 256;
@@ -38,7 +38,7 @@ const SYNC_EVERY: u64 = 64 << 20;
 pub(super) struct Commit<'a> {
     table: &'a str,
     name: String,
-    pub(super) ways: Vec<&'static dyn LogWay>,
+    pub(super) ways: Vec<Part<dyn LogWay>>,
     /// Records under way at a time, of all writers.
     slots: usize,
     /// Those of each writer, where a way [pipelines](LogWay::pipelines).
@@ -62,7 +62,7 @@ impl<'a> Commit<'a> {
     /// which it needs less room.
     pub(super) fn new(
         (table, name): (&'a str, String),
-        ways: Vec<&'static dyn LogWay>,
+        ways: Vec<Part<dyn LogWay>>,
         (slots, in_flight, size): (usize, usize, usize),
         limits: &'static str,
         free: u64,
@@ -148,10 +148,8 @@ impl Commit<'_> {
     }
 
     fn rows(&self, timed: &[Vec<Sample>]) -> Vec<Row> {
-        let row = |((way, samples), bytes): ((&&dyn LogWay, &Vec<Sample>), &Option<u64>)| {
-            Row::of(self.table, &self.name, way.name(), samples).with(Figures::of(samples, *bytes))
-        };
-        self.ways.iter().zip(timed).zip(&self.file_bytes).map(row).collect()
+        let rows = rows(self.table, &self.name, &self.ways, timed).into_iter().zip(timed);
+        rows.zip(&self.file_bytes).map(|((row, samples), bytes)| row.with(Figures::of(samples, *bytes))).collect()
     }
 
     /// Commits of each slot in such a share of a round's time, at these speeds of the ways.
@@ -169,7 +167,7 @@ impl Commit<'_> {
     }
 
     /// Commits by one way.
-    fn commit(&self, way: &dyn LogWay, records: Records, verify: bool) -> Result<(Sample, Option<u64>)> {
+    fn commit(&self, way: Part<dyn LogWay>, records: Records, verify: bool) -> Result<(Sample, Option<u64>)> {
         let turn = Turn { way: way.name(), table: self.table, case: &self.name, cancel: self.cancel };
         let (in_flight, cancel) = (if way.pipelines() { self.in_flight } else { 1 }, self.cancel);
         let (writers, commits) = (self.slots / in_flight, self.commits * in_flight as u64);

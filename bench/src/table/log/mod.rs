@@ -31,15 +31,15 @@ use crate::measure::options::{Logged, Options};
 use crate::report::figures::size_of;
 use crate::report::notes::Code;
 use crate::sys::path_of;
-use crate::ways::{self, LogWay};
+use crate::ways::{self, LogWay, Part, Roster, WAYS};
 use commits::Commit;
 pub(super) use commits::fill;
 
 pub struct Log {
-    pub ways: &'static [&'static dyn LogWay],
+    pub ways: Roster,
 }
 
-pub static LOG: Log = Log { ways: ways::loggers() };
+pub static LOG: Log = Log { ways: WAYS };
 
 pub const WRITERS: [usize; 3] = [1, 8, 64];
 const QUICK_WRITERS: [usize; 2] = [1, 64];
@@ -113,12 +113,7 @@ fn place(run: &Run<'_>) -> Result<(u64, bool)> {
 }
 
 /// Those of `ways` that can be used in this directory.
-fn usable(
-    table: &str,
-    ways: &'static [&'static dyn LogWay],
-    direct: bool,
-    run: &mut Run<'_>,
-) -> Vec<&'static dyn LogWay> {
+fn usable(table: &str, ways: &[Part<dyn LogWay>], direct: bool, run: &mut Run<'_>) -> Vec<Part<dyn LogWay>> {
     let mut ways = run.usable_in(table, ways);
     ways.retain(|way| {
         let refused = way.direct() && !direct;
@@ -149,7 +144,7 @@ impl Table for Log {
     }
 
     fn ways(&self) -> Vec<&'static str> {
-        names(self.ways)
+        names(&ways::loggers(self.ways))
     }
 
     fn takes(&self) -> &'static [&'static str] {
@@ -161,11 +156,12 @@ impl Table for Log {
             return Err(usage("--file is only read; leave it out of log"));
         }
         let one = Self::writers(options).contains(&1);
-        let here = wants(options, Logged::Threads) && chosen(self.ways, options).iter().any(|way| !way.alone() || one);
+        let here = wants(options, Logged::Threads)
+            && chosen(&ways::loggers(self.ways), options).iter().any(|way| !way.alone() || one);
         let others = Logged::ALL.into_iter().filter(|logged| *logged != Logged::Threads && wants(options, *logged));
         let others = others.filter_map(|logged| TABLES.iter().find(|table| table.name() == logged.table()));
         if !here && !others.into_iter().any(|table| table.ways().iter().any(|way| options.chooses(way))) {
-            let (table, all) = (self.name(), names(self.ways).join(", "));
+            let (table, all) = (self.name(), names(&ways::loggers(self.ways)).join(", "));
             return Err(usage(format!(
                 "none of --ways is in the table {table} with these --writers; choose among {all}"
             )));
@@ -184,7 +180,7 @@ impl Table for Log {
         }
         let (free, direct) = place(run)?;
         let (writers, sizes) = (Self::writers(options), Self::sizes(options));
-        let ways = usable(table, self.ways, direct, run);
+        let ways = usable(table, &ways::loggers(self.ways), direct, run);
         if writers.iter().any(|&writers| writers > 1) {
             for way in ways.iter().filter(|way| way.alone()) {
                 let text = format!("{table}: {} is only measured with one writer", way.name());

@@ -13,18 +13,18 @@ use crate::measure::options::{Logged, Options};
 use crate::report::figures::size_of;
 use crate::table::columns::{Column, Grid, Line, every};
 use crate::table::{Phase, Run, Table, names};
-use crate::ways::{self, LogWay};
+use crate::ways::{self, LogWay, Part, Roster, WAYS};
 
 pub struct Pipelined {
-    pub ways: &'static [&'static dyn LogWay],
+    pub ways: Roster,
 }
 
 pub struct Tasks {
-    pub ways: &'static [&'static dyn LogWay],
+    pub ways: Roster,
 }
 
-pub static PIPELINED: Pipelined = Pipelined { ways: ways::pipeliners() };
-pub static TASKS: Tasks = Tasks { ways: ways::task_loggers() };
+pub static PIPELINED: Pipelined = Pipelined { ways: WAYS };
+pub static TASKS: Tasks = Tasks { ways: WAYS };
 
 const THREADS: [usize; 3] = [1, 2, 8];
 const QUICK_THREADS: [usize; 1] = [2];
@@ -41,7 +41,7 @@ type Shape = (String, usize, usize, usize);
 
 fn measure(
     (table, logged, limits): (&'static str, Logged, &'static str),
-    ways: &'static [&'static dyn LogWay],
+    ways: &[Part<dyn LogWay>],
     shapes: Vec<Shape>,
     phase: Phase,
     run: &mut Run<'_>,
@@ -57,7 +57,7 @@ fn measure(
     run.progress.begin(table, shapes.len() as u64 * steps(ways.len(), run.options.rounds, true));
     for (name, slots, in_flight, size) in shapes {
         // With one in flight, they are the same as those without.
-        let is_twin = |way: &&dyn LogWay| {
+        let is_twin = |way: &Part<dyn LogWay>| {
             let stem = ["-pipelined", "-threads"].iter().find_map(|end| way.name().strip_suffix(end));
             in_flight == 1 && ways.iter().any(|other| Some(other.name()) == stem)
         };
@@ -89,7 +89,7 @@ impl Table for Pipelined {
     }
 
     fn ways(&self) -> Vec<&'static str> {
-        names(self.ways)
+        names(&ways::pipeliners(self.ways))
     }
 
     fn takes(&self) -> &'static [&'static str] {
@@ -112,7 +112,7 @@ impl Table for Pipelined {
             }
         }
         let what = (self.name(), Logged::Pipelined, "--writers, --in-flight or --sizes");
-        measure(what, self.ways, shapes, phase, run)
+        measure(what, &ways::pipeliners(self.ways), shapes, phase, run)
     }
 
     fn columns(&self) -> &'static [Grid] {
@@ -146,7 +146,7 @@ impl Table for Tasks {
     }
 
     fn ways(&self) -> Vec<&'static str> {
-        names(self.ways)
+        names(&ways::task_loggers(self.ways))
     }
 
     fn takes(&self) -> &'static [&'static str] {
@@ -166,7 +166,7 @@ impl Table for Tasks {
             }
         }
         let what = (self.name(), Logged::Tokio, "--tasks or --sizes");
-        measure(what, self.ways, shapes, phase, run)
+        measure(what, &ways::task_loggers(self.ways), shapes, phase, run)
     }
 
     fn columns(&self) -> &'static [Grid] {

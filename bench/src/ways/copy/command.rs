@@ -17,7 +17,7 @@ use super::process::{ended, not_installed, tried};
 use crate::measure::meter::Round;
 use crate::measure::options::Copied;
 use crate::measure::work::CopyJob;
-use crate::ways::{CopyWay, OURS, Way};
+use crate::ways::{CopyWay, Does, Way};
 
 /// `nowait copy`, of the command that measures, or else of that in PATH.
 pub(crate) struct Nowait;
@@ -28,27 +28,48 @@ pub(crate) struct Xcp;
 /// `fcp` and `cpz`, which have no options that concern us.
 pub(crate) struct Bare(&'static str);
 
-pub(crate) const FCP: Bare = Bare("fcp");
-pub(crate) const CPZ: Bare = Bare("cpz");
+pub(crate) static CP: Way =
+    Way::new("cp", "the installed cp -a, with --reflink=never where bytes are to be moved", &[Does::Copies(&Cp)])
+        .hue(7)
+        .refused(|| {
+            // Others than that of GNU do not know it, or do not say whether they do.
+            succeeds(Command::new("cp").args(["--reflink=never", "--version"]), "this cp does not know --reflink")
+        });
+
+pub(crate) static DD: Way = Way::new(
+    "dd",
+    "the installed dd; in big-neutral past the page cache (iflag=direct, oflag=direct)",
+    &[Does::Copies(&Dd)],
+)
+.hue(2)
+.refused(|| not_installed(Command::new("dd").arg("--version")));
+
+pub(crate) static RSYNC: Way = Way::new("rsync", "the installed rsync -aHAX --whole-file", &[Does::Copies(&Rsync)])
+    .hue(0)
+    .refused(|| not_installed(Command::new("rsync").arg("--version")));
+
+pub(crate) static XCP: Way = Way::new("xcp", "the installed xcp", &[Does::Copies(&Xcp)])
+    .hue(1)
+    .refused(|| not_installed(Command::new("xcp").arg("--version")));
+
+pub(crate) static FCP: Way = Way::new("fcp", "the installed fcp", &[Does::Copies(&Bare("fcp"))])
+    .hue(3)
+    .refused(|| not_installed(Command::new("fcp").arg("--version")));
+
+pub(crate) static CPZ: Way = Way::new("cpz", "the installed cpz", &[Does::Copies(&Bare("cpz"))])
+    .hue(4)
+    .refused(|| not_installed(Command::new("cpz").arg("--version")));
 
 fn nowait() -> PathBuf {
     let own = std::env::current_exe().ok().filter(|path| path.file_name().is_some_and(|name| name == "nowait"));
     own.unwrap_or_else(|| PathBuf::from("nowait"))
 }
 
-impl Way for Nowait {
-    fn name(&self) -> &'static str {
-        OURS
-    }
-
-    fn refused(&self) -> Option<String> {
-        let mut command = Command::new(nowait());
-        command.args(["copy", "--help"]);
-        succeeds(&mut command, "this nowait has no command copy")
-    }
-}
-
 impl CopyWay for Nowait {
+    fn refused(&self) -> Option<String> {
+        succeeds(Command::new(nowait()).args(["copy", "--help"]), "this nowait has no command copy")
+    }
+
     fn command(&self, job: &CopyJob<'_>) -> Command {
         let mut command = Command::new(nowait());
         command.arg("copy").args(match job.kind {
@@ -62,19 +83,6 @@ impl CopyWay for Nowait {
     }
 }
 
-impl Way for Cp {
-    fn name(&self) -> &'static str {
-        "cp"
-    }
-
-    /// Others than that of GNU do not know `--reflink`, or do not say whether they do.
-    fn refused(&self) -> Option<String> {
-        let mut command = Command::new("cp");
-        command.args(["--reflink=never", "--version"]);
-        succeeds(&mut command, "this cp does not know --reflink")
-    }
-}
-
 impl CopyWay for Cp {
     fn command(&self, job: &CopyJob<'_>) -> Command {
         let mut command = Command::new("cp");
@@ -85,16 +93,6 @@ impl CopyWay for Cp {
         });
         command.args([job.from, job.to]);
         command
-    }
-}
-
-impl Way for Dd {
-    fn name(&self) -> &'static str {
-        "dd"
-    }
-
-    fn refused(&self) -> Option<String> {
-        not_installed(Command::new("dd").arg("--version"))
     }
 }
 
@@ -118,16 +116,6 @@ impl CopyWay for Dd {
     }
 }
 
-impl Way for Rsync {
-    fn name(&self) -> &'static str {
-        "rsync"
-    }
-
-    fn refused(&self) -> Option<String> {
-        not_installed(Command::new("rsync").arg("--version"))
-    }
-}
-
 impl CopyWay for Rsync {
     fn suits(&self, kind: Copied, _: bool) -> bool {
         matches!(kind, Copied::Big | Copied::BigNeutral | Copied::Tree)
@@ -139,16 +127,6 @@ impl CopyWay for Rsync {
         // With a slash at its end: what is in the folder, and not the folder.
         command.arg(if job.kind == Copied::Tree { job.from.join("") } else { job.from.to_owned() }).arg(job.to);
         command
-    }
-}
-
-impl Way for Xcp {
-    fn name(&self) -> &'static str {
-        "xcp"
-    }
-
-    fn refused(&self) -> Option<String> {
-        not_installed(Command::new("xcp").arg("--version"))
     }
 }
 
@@ -168,16 +146,6 @@ impl CopyWay for Xcp {
         });
         command.args([job.from, job.to]);
         command
-    }
-}
-
-impl Way for Bare {
-    fn name(&self) -> &'static str {
-        self.0
-    }
-
-    fn refused(&self) -> Option<String> {
-        not_installed(Command::new(self.0).arg("--version"))
     }
 }
 

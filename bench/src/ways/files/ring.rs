@@ -10,22 +10,16 @@ use std::time::Instant;
 use crate::machine::tree::Tree;
 use crate::measure::meter::Round;
 use crate::measure::work::{SmallFiles, Spread};
+use crate::ways::FileWay;
 use crate::ways::slots::{Slots, refused_by_name};
-use crate::ways::{FileWay, Way};
 
 pub(crate) struct Ring;
 
-impl Way for Ring {
-    fn name(&self) -> &'static str {
-        "ring"
-    }
-
+impl FileWay for Ring {
     fn refused(&self) -> Option<String> {
         refused_by_name()
     }
-}
 
-impl FileWay for Ring {
     fn whole(&self, job: &SmallFiles<'_>, round: &mut Round<'_>) -> io::Result<()> {
         let path = |(_, path): &(u64, PathBuf)| CString::new(path.as_os_str().as_bytes());
         let paths: Vec<CString> = job.files.iter().map(path).collect::<Result<_, _>>()?;

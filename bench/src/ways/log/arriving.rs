@@ -22,10 +22,7 @@ use crate::measure::work::{Appends, Buffer, Records};
 use crate::sys::path_of;
 use crate::ways::read::threads::at_once;
 use crate::ways::runtime::{Seen, finish, runtime};
-use crate::ways::{AppendWay, LogWay, ON_TOKIO, Way};
-
-pub(crate) const THREADS: &ThreadBatch = &batch::BUFFERED;
-pub(crate) const FUTURES: &Durable = &durable::USUAL;
+use crate::ways::{AppendWay, LogWay};
 
 pub(crate) struct Tasks;
 
@@ -117,12 +114,6 @@ impl AppendWay for Durable {
         let found = found(&log, &lsns.into_inner(), round)?;
         log.close().wait()?;
         Ok(found)
-    }
-}
-
-impl Way for Tasks {
-    fn name(&self) -> &'static str {
-        ON_TOKIO
     }
 }
 

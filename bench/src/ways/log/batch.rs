@@ -28,26 +28,45 @@ use tokio::sync::oneshot;
 use super::commit::{BLOCK, by_pipelines, find, open_direct, write_durable};
 use crate::measure::meter::Round;
 use crate::measure::work::{Buffer, Commits};
-use crate::ways::{LogWay, Way};
+use crate::ways::{Does, LogWay, Way};
 
 pub(crate) struct ThreadBatch {
-    name: &'static str,
     direct: bool,
     pipelines: bool,
 }
 
-pub(crate) const BUFFERED: ThreadBatch = ThreadBatch { name: "thread-batch", direct: false, pipelines: false };
-pub(crate) const DIRECT: ThreadBatch = ThreadBatch { name: "thread-batch-direct", direct: true, pipelines: false };
-pub(crate) const PIPELINED: ThreadBatch =
-    ThreadBatch { name: "thread-batch-pipelined", direct: false, pipelines: true };
-pub(crate) const DIRECT_PIPELINED: ThreadBatch =
-    ThreadBatch { name: "thread-batch-direct-pipelined", direct: true, pipelines: true };
+const BUFFERED: ThreadBatch = ThreadBatch { direct: false, pipelines: false };
+const DIRECT: ThreadBatch = ThreadBatch { direct: true, pipelines: false };
+const PIPELINED: ThreadBatch = ThreadBatch { direct: false, pipelines: true };
+const DIRECT_PIPELINED: ThreadBatch = ThreadBatch { direct: true, pipelines: true };
 
-impl Way for ThreadBatch {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-}
+pub(crate) static THREAD_BATCH: Way = Way::new(
+    "thread-batch",
+    "group commit by one thread: a write and an fdatasync for what arrived meanwhile",
+    &[Does::Commits(&BUFFERED), Does::Pipelines(&BUFFERED), Does::LoadAppends(&BUFFERED)],
+)
+.hue(7);
+
+pub(crate) static THREAD_BATCH_DIRECT: Way = Way::new(
+    "thread-batch-direct",
+    "the same with pwritev2(RWF_DSYNC) of whole blocks past the page cache",
+    &[Does::Commits(&DIRECT), Does::Pipelines(&DIRECT), Does::TaskCommits(&DIRECT)],
+)
+.hue(3);
+
+pub(crate) static THREAD_BATCH_PIPELINED: Way = Way::new(
+    "thread-batch-pipelined",
+    "thread-batch, its writers with several records in flight, by batch number",
+    &[Does::Pipelines(&PIPELINED)],
+)
+.hue(1);
+
+pub(crate) static THREAD_BATCH_DIRECT_PIPELINED: Way = Way::new(
+    "thread-batch-direct-pipelined",
+    "the same with pwritev2(RWF_DSYNC) of whole blocks past the page cache",
+    &[Does::Pipelines(&DIRECT_PIPELINED)],
+)
+.hue(2);
 
 impl LogWay for ThreadBatch {
     fn direct(&self) -> bool {

@@ -21,18 +21,16 @@ use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use crate::measure::meter::{Round, Tally};
 use crate::measure::work::{Buffer, Commits, Records};
 use crate::ways::read::threads::{Meetings, joined};
-use crate::ways::{LogWay, Way};
+use crate::ways::{Does, LogWay, Way};
 
 /// Direct writes are a multiple of it, here as in most logs: it suits nearly all devices.
 pub(in crate::ways) const BLOCK: usize = 4096;
 
 pub(crate) struct AppendFdatasync;
 
-impl Way for AppendFdatasync {
-    fn name(&self) -> &'static str {
-        "append-fdatasync"
-    }
-}
+pub(crate) static APPEND_FDATASYNC: Way =
+    Way::new("append-fdatasync", "each writer: a lock, a write, an fdatasync", &[Does::Commits(&AppendFdatasync)])
+        .hue(0);
 
 impl LogWay for AppendFdatasync {
     fn direct(&self) -> bool {
@@ -65,11 +63,12 @@ impl LogWay for AppendFdatasync {
 
 pub(crate) struct DirectDsync;
 
-impl Way for DirectDsync {
-    fn name(&self) -> &'static str {
-        "direct-dsync"
-    }
-}
+pub(crate) static DIRECT_DSYNC: Way = Way::new(
+    "direct-dsync",
+    "one writer: pwritev2(RWF_DSYNC) of whole blocks past the page cache",
+    &[Does::Commits(&DirectDsync)],
+)
+.hue(2);
 
 impl LogWay for DirectDsync {
     fn direct(&self) -> bool {

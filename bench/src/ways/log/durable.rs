@@ -17,21 +17,29 @@ use nowait_log::{Log, Options};
 use super::commit::{BLOCK, Folder, by_pipelines};
 use crate::measure::meter::Round;
 use crate::measure::work::{Commits, Records};
-use crate::ways::{LogWay, OURS, Way};
+use crate::ways::{Does, LogWay, Way};
 
 pub(crate) struct Durable {
-    name: &'static str,
     pipelines: bool,
     options: fn(Options) -> nowait::Result<Options>,
 }
 
-pub(crate) const USUAL: Durable = Durable { name: OURS, pipelines: true, options: Ok };
-pub(crate) const THREADS: Durable = Durable { name: "nowait-threads", pipelines: false, ..USUAL };
-pub(crate) const REFUSED: Durable = Durable {
-    name: "nowait-refused",
-    options: |usual| Ok(usual.instance(&Nowait::builder().engine(Engine::Pool).build()?)),
-    ..USUAL
-};
+pub(crate) const USUAL: Durable = Durable { pipelines: true, options: Ok };
+
+pub(crate) static NOWAIT_THREADS: Way = Way::new(
+    "nowait-threads",
+    "this library's log, a thread for each record in flight",
+    &[Does::Pipelines(&Durable { pipelines: false, options: Ok })],
+);
+
+pub(crate) static NOWAIT_REFUSED: Way = Way::new(
+    "nowait-refused",
+    "this library's log without io_uring",
+    &[Does::Commits(&Durable {
+        pipelines: true,
+        options: |usual| Ok(usual.instance(&Nowait::builder().engine(Engine::Pool).build()?)),
+    })],
+);
 
 /// Sizes of a grown log's segments: the least and the most.
 const FIRST_BYTES: u64 = 1 << 20;
@@ -111,12 +119,6 @@ pub(super) fn find(job: &Commits<'_>, round: &mut Round<'_>, log: &Log, lsns: &[
     // What the log does not have is not as it should be.
     sought.into_values().for_each(|number| round.tally.found(number, &[]));
     Ok(())
-}
-
-impl Way for Durable {
-    fn name(&self) -> &'static str {
-        self.name
-    }
 }
 
 impl LogWay for Durable {

@@ -22,26 +22,28 @@ use io_uring::{IoUring, opcode, squeue, types};
 use super::commit::{BLOCK, by_writers, find, open_direct};
 use crate::measure::meter::Round;
 use crate::measure::work::Commits;
-use crate::ways::read::ring::tuned_ring;
-use crate::ways::{LogWay, Way};
+use crate::ways::read::ring::{refused, tuned_ring};
+use crate::ways::{Does, LogWay, Way};
 
 pub(crate) struct OwnRing {
-    name: &'static str,
     direct: bool,
 }
 
-pub(crate) const LINKED: OwnRing = OwnRing { name: "ring-linked", direct: false };
-pub(crate) const DSYNC: OwnRing = OwnRing { name: "ring-dsync", direct: true };
+pub(crate) static RING_LINKED: Way = Way::new(
+    "ring-linked",
+    "each writer: a ring of its own, a write and an fdatasync linked to it",
+    &[Does::Commits(&OwnRing { direct: false })],
+)
+.hue(4)
+.refused(refused);
 
-impl Way for OwnRing {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn refused(&self) -> Option<String> {
-        IoUring::new(2).err().map(|error| format!("io_uring_setup: {error}"))
-    }
-}
+pub(crate) static RING_DSYNC: Way = Way::new(
+    "ring-dsync",
+    "each writer: a ring of its own, whole blocks with RWF_DSYNC past the page cache",
+    &[Does::Commits(&OwnRing { direct: true })],
+)
+.hue(5)
+.refused(refused);
 
 impl LogWay for OwnRing {
     fn direct(&self) -> bool {

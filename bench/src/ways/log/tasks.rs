@@ -17,15 +17,25 @@ use super::durable::{self, open};
 use crate::measure::meter::Round;
 use crate::measure::work::{Commits, Records};
 use crate::ways::runtime::{Seen, two_workers};
-use crate::ways::{LogWay, ON_TOKIO, Way};
+use crate::ways::{Does, LogWay, Way};
 
 pub(crate) struct ThreadBatch {
-    name: &'static str,
     direct: bool,
 }
 
-pub(crate) const BUFFERED: ThreadBatch = ThreadBatch { name: "thread-batch-tokio", direct: false };
-pub(crate) const DIRECT: ThreadBatch = ThreadBatch { name: "thread-batch-direct-tokio", direct: true };
+pub(crate) static THREAD_BATCH_TOKIO: Way = Way::new(
+    "thread-batch-tokio",
+    "thread-batch, its writers tasks of tokio that it tells by oneshot channels",
+    &[Does::TaskCommits(&ThreadBatch { direct: false })],
+)
+.hue(1);
+
+pub(crate) static THREAD_BATCH_DIRECT_TOKIO: Way = Way::new(
+    "thread-batch-direct-tokio",
+    "the same with pwritev2(RWF_DSYNC) of whole blocks past the page cache",
+    &[Does::TaskCommits(&ThreadBatch { direct: true })],
+)
+.hue(2);
 
 pub(crate) struct Tickets;
 
@@ -78,12 +88,6 @@ fn by_tasks(job: &Commits<'_>, round: &mut Round<'_>, log: &impl Commit) -> io::
     Ok(places)
 }
 
-impl Way for ThreadBatch {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-}
-
 impl LogWay for ThreadBatch {
     fn direct(&self) -> bool {
         self.direct
@@ -98,12 +102,6 @@ impl LogWay for ThreadBatch {
         let (places, end) = written(job, &log, || by_tasks(job, round, &log))?;
         find(job, round, &places)?;
         Ok(Some(end))
-    }
-}
-
-impl Way for Tickets {
-    fn name(&self) -> &'static str {
-        ON_TOKIO
     }
 }
 

@@ -9,29 +9,14 @@ use super::{Handle, Other, block_on, smol, tokio};
 use crate::measure::meter::Round;
 use crate::measure::mixed::{BLOCK, Mixed, Mixture};
 use crate::ways::read::nowait::Session;
-use crate::ways::{MixedWay, ON_TOKIO, OURS, Way};
+use crate::ways::{Does, MixedWay, Way};
 
 pub(in crate::ways) struct BlockOn;
 pub(in crate::ways) struct OnTokio;
 pub(in crate::ways) struct OnSmol;
 
-impl Way for BlockOn {
-    fn name(&self) -> &'static str {
-        OURS
-    }
-}
-
-impl Way for OnTokio {
-    fn name(&self) -> &'static str {
-        ON_TOKIO
-    }
-}
-
-impl Way for OnSmol {
-    fn name(&self) -> &'static str {
-        "nowait-smol"
-    }
-}
+pub(crate) static NOWAIT_SMOL: Way =
+    Way::new("nowait-smol", "this library, on smol's executor", &[Does::Mixed(&OnSmol)]);
 
 impl MixedWay for BlockOn {
     fn mixed(&self, job: &Mixed<'_>, round: &mut Round<'_>) -> io::Result<Mixture> {

@@ -10,15 +10,16 @@ use std::sync::Arc;
 use super::{Handle, Other, tokio};
 use crate::measure::meter::Round;
 use crate::measure::mixed::{BLOCK, Mixed, Mixture};
-use crate::ways::{MixedWay, Way};
+use crate::ways::{Does, MixedWay, Way};
 
 pub(in crate::ways) struct Plain;
 
-impl Way for Plain {
-    fn name(&self) -> &'static str {
-        "plain"
-    }
-}
+pub(crate) static PLAIN: Way = Way::new(
+    "plain",
+    "pread inside the task, on tokio's worker, which it keeps until the device is through",
+    &[Does::Mixed(&Plain)],
+)
+.hue(0);
 
 impl MixedWay for Plain {
     fn mixed(&self, job: &Mixed<'_>, round: &mut Round<'_>) -> io::Result<Mixture> {

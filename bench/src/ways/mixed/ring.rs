@@ -25,24 +25,14 @@ use io_uring::{IoUring, opcode, types};
 use super::{Handle, Other, tokio};
 use crate::measure::meter::Round;
 use crate::measure::mixed::{BLOCK, Mixed, Mixture};
+use crate::ways::MixedWay;
 use crate::ways::queue::Direction;
 use crate::ways::read::ring;
-use crate::ways::{MixedWay, Way};
 
 /// Twice as many completions find a place: more than there may be tasks.
 const ENTRIES: u32 = 1024;
 
 pub(in crate::ways) struct Ring;
-
-impl Way for Ring {
-    fn name(&self) -> &'static str {
-        Way::name(&ring::TUNED)
-    }
-
-    fn refused(&self) -> Option<String> {
-        Way::refused(&ring::TUNED)
-    }
-}
 
 impl MixedWay for Ring {
     fn mixed(&self, job: &Mixed<'_>, round: &mut Round<'_>) -> io::Result<Mixture> {

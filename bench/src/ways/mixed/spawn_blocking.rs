@@ -7,16 +7,10 @@ use std::sync::Arc;
 use super::{Handle, Other, tokio};
 use crate::measure::meter::Round;
 use crate::measure::mixed::{BLOCK, Mixed, Mixture};
+use crate::ways::MixedWay;
 use crate::ways::read::spawn_blocking;
-use crate::ways::{MixedWay, Way};
 
 pub(in crate::ways) struct SpawnBlocking;
-
-impl Way for SpawnBlocking {
-    fn name(&self) -> &'static str {
-        Way::name(&spawn_blocking::SpawnBlocking)
-    }
-}
 
 impl MixedWay for SpawnBlocking {
     fn mixed(&self, job: &Mixed<'_>, round: &mut Round<'_>) -> io::Result<Mixture> {

@@ -11,19 +11,25 @@ use nowait::Nowait;
 
 use super::nowait::{Session, buffer};
 use crate::measure::meter::Round;
-use crate::measure::work::{Gather, Reads};
+use crate::measure::work::Reads;
 use crate::ways::runtime::{Seen, run_on_the_clock};
-use crate::ways::{ReadWay, Way};
+use crate::ways::{Does, ReadWay, Way};
 
 pub(crate) struct Await;
 
 pub(crate) struct TokioAwait;
 
-impl Way for Await {
-    fn name(&self) -> &'static str {
-        "nowait-await"
-    }
-}
+pub(crate) static NOWAIT_AWAIT: Way = Way::new(
+    "nowait-await",
+    "this library: one future under block_on, which awaits one read after the other",
+    &[Does::Reads(&Await), Does::DirectReads(&Await)],
+);
+
+pub(crate) static NOWAIT_TOKIO_AWAIT: Way = Way::new(
+    "nowait-tokio-await",
+    "this library: one task on tokio, which awaits one read after the other",
+    &[Does::Reads(&TokioAwait), Does::DirectReads(&TokioAwait)],
+);
 
 impl ReadWay for Await {
     fn one_at_a_time(&self) -> bool {
@@ -51,16 +57,6 @@ impl ReadWay for Await {
         session.report(round);
         result
     }
-
-    fn gather(&self, _: &Gather<'_>, _: &mut [u8], _: &mut Round<'_>) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-}
-
-impl Way for TokioAwait {
-    fn name(&self) -> &'static str {
-        "nowait-tokio-await"
-    }
 }
 
 impl ReadWay for TokioAwait {
@@ -87,9 +83,5 @@ impl ReadWay for TokioAwait {
         run_on_the_clock(vec![task], round)?;
         session.report(round);
         Ok(())
-    }
-
-    fn gather(&self, _: &Gather<'_>, _: &mut [u8], _: &mut Round<'_>) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
     }
 }

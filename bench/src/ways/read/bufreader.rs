@@ -8,21 +8,22 @@ use std::time::Instant;
 
 use crate::measure::meter::Round;
 use crate::measure::work::{Buffer, Reads};
-use crate::ways::{RowWay, Way};
+use crate::ways::{Does, ReadWay, Way};
 
 pub(crate) struct BufReader;
+
+pub(crate) static BUFREADER: Way = Way::new(
+    "bufreader",
+    "preads of 256 KiB into a buffer of the program's own, blocks copied out of it, one at a time",
+    &[Does::Scans(&BufReader)],
+)
+.hue(7);
 
 /// The buffer of GNU `cat` (coreutils 9.5, `io_blksize`).
 const WINDOW: usize = 256 << 10;
 
-impl Way for BufReader {
-    fn name(&self) -> &'static str {
-        "bufreader"
-    }
-}
-
-impl RowWay for BufReader {
-    fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+impl ReadWay for BufReader {
+    fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let mut window = Buffer::new(WINDOW.max(job.block));
         let (mut start, mut have) = (0, 0);
         round.start();

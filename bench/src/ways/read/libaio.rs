@@ -10,22 +10,20 @@ use std::ptr;
 use crate::measure::meter::Round;
 use crate::measure::work::{Gather, Reads, Writes};
 use crate::ways::queue::{Desk, Direction, Queue};
-use crate::ways::{ReadWay, Way, WriteWay};
+use crate::ways::{Does, ReadWay, Way, WriteWay};
 
 pub(crate) struct Libaio;
 
 /// The most reads of a gather in flight.
 const GATHER_DEPTH: usize = 128;
 
-impl Way for Libaio {
-    fn name(&self) -> &'static str {
-        "libaio"
-    }
-
-    fn refused(&self) -> Option<String> {
-        Context::new(1).err().map(|error| format!("io_setup: {error}"))
-    }
-}
+pub(crate) static LIBAIO: Way = Way::new(
+    "libaio",
+    "io_submit; through the page cache all work happens inside the submission",
+    &[Does::Reads(&Libaio), Does::Gathers(&Libaio), Does::DirectReads(&Libaio), Does::Writes(&Libaio)],
+)
+.hue(3)
+.refused(|| Context::new(1).err().map(|error| format!("io_setup: {error}")));
 
 impl ReadWay for Libaio {
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {

@@ -25,7 +25,12 @@ use crate::measure::meter::Round;
 use crate::measure::pace::Arrivals;
 use crate::measure::work::{Batch, Gather, Range, Reads, Target, Writes};
 use crate::ways::runtime::{Blocks, Seen, run_on_the_clock};
-use crate::ways::{ON_TOKIO, ReadWay, Way, WriteWay};
+use crate::ways::{
+    Does, ON_TOKIO, OURS, ReadWay, Way, WriteWay, copy,
+    log::{arriving, durable, tasks},
+    mixed, ranges,
+    write::heartbeat,
+};
 
 pub(crate) struct Blocking;
 
@@ -34,11 +39,55 @@ pub(crate) struct Aio;
 
 pub(crate) struct Tokio;
 
-impl Way for Blocking {
-    fn name(&self) -> &'static str {
-        "nowait"
-    }
-}
+pub(crate) static NOWAIT: Way = Way::new(
+    OURS,
+    "this library: its log, grown to what a round needs; in copy, nowait copy; in ranges, tasks on tokio; else \
+     blocking at depth 1, block_on with more in flight",
+    &[
+        Does::Reads(&Blocking),
+        Does::Gathers(&Blocking),
+        Does::DirectReads(&Blocking),
+        Does::Scans(&Blocking),
+        Does::LoadReads(&Blocking),
+        Does::LoadGathers(&Blocking),
+        Does::Writes(&Blocking),
+        Does::LoadAppends(&durable::USUAL),
+        Does::Stalls(&heartbeat::Futures { strict: false }),
+        Does::ReadsAndWrites(&Blocking),
+        Does::Files(&Blocking),
+        Does::Ranges(&ranges::LIBRARY),
+        Does::Copies(&copy::command::Nowait),
+        Does::Mixed(&mixed::nowait::BlockOn),
+        Does::Commits(&durable::USUAL),
+        Does::Pipelines(&durable::USUAL),
+    ],
+);
+
+pub(crate) static NOWAIT_TOKIO: Way = Way::new(
+    ON_TOKIO,
+    "this library, on tokio's multi-thread runtime",
+    &[
+        Does::Reads(&Tokio),
+        Does::Gathers(&Tokio),
+        Does::DirectReads(&Tokio),
+        Does::Scans(&Tokio),
+        Does::LoadReads(&Tokio),
+        Does::LoadGathers(&Tokio),
+        Does::Writes(&Tokio),
+        Does::LoadAppends(&arriving::Tasks),
+        Does::ReadsAndWrites(&Tokio),
+        Does::Files(&Tokio),
+        Does::Mixed(&mixed::nowait::OnTokio),
+        Does::TaskCommits(&tasks::Tickets),
+    ],
+);
+
+pub(crate) static NOWAIT_AIO: Way = Way::new(
+    "nowait-aio",
+    "this library by libaio, as where io_uring is refused: block_on at every depth",
+    &[Does::DirectReads(&Aio)],
+)
+.refused(|| Aio::instance().err().map(|error| error.to_string()));
 
 impl ReadWay for Blocking {
     fn paced(&self) -> bool {
@@ -87,16 +136,6 @@ impl Aio {
         static INSTANCE: OnceLock<nowait::Result<Nowait>> = OnceLock::new();
         let instance = INSTANCE.get_or_init(|| Nowait::builder().engine(Engine::Aio).build());
         instance.as_ref().map_err(|error| error.clone().into())
-    }
-}
-
-impl Way for Aio {
-    fn name(&self) -> &'static str {
-        "nowait-aio"
-    }
-
-    fn refused(&self) -> Option<String> {
-        Aio::instance().err().map(|error| error.to_string())
     }
 }
 
@@ -174,12 +213,6 @@ fn in_flight(file: &File, job: &Reads<'_>, round: &mut Round<'_>) -> io::Result<
     let result: io::Result<Vec<()>> = nowait::block_on(futures_util::future::join_all(loops)).into_iter().collect();
     round.stop();
     result.map(drop)
-}
-
-impl Way for Tokio {
-    fn name(&self) -> &'static str {
-        ON_TOKIO
-    }
 }
 
 impl ReadWay for Tokio {

@@ -7,15 +7,16 @@ use std::time::Instant;
 
 use crate::measure::meter::Round;
 use crate::measure::work::{Gather, Reads};
-use crate::ways::{ReadWay, Way};
+use crate::ways::{Does, ReadWay, Way};
 
 pub(crate) struct Pread;
 
-impl Way for Pread {
-    fn name(&self) -> &'static str {
-        "pread"
-    }
-}
+pub(crate) static PREAD: Way = Way::new(
+    "pread",
+    "one call at a time on one thread, whatever the depth",
+    &[Does::Reads(&Pread), Does::Gathers(&Pread), Does::DirectReads(&Pread), Does::Scans(&Pread), Does::Files(&Pread)],
+)
+.hue(0);
 
 impl ReadWay for Pread {
     fn paced(&self) -> bool {

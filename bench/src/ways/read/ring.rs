@@ -29,15 +29,37 @@ use io_uring::{IoUring, opcode, types};
 use crate::measure::meter::Round;
 use crate::measure::work::{Gather, Gathers, Reads, Writes};
 use crate::ways::queue::{Desk, Direction, PacedQueue, Queue};
-use crate::ways::{GatherWay, ReadWay, Way, WriteWay};
+use crate::ways::{Does, GatherWay, ReadWay, Way, WriteWay, files, mixed, readwrite, write::heartbeat};
 
 pub(crate) struct Ring {
-    name: &'static str,
     tuned: bool,
 }
 
-pub(crate) const PLAIN: Ring = Ring { name: "ring-plain", tuned: false };
-pub(crate) const TUNED: Ring = Ring { name: "ring", tuned: true };
+pub(crate) static RING_PLAIN: Way = Way::new(
+    "ring-plain",
+    "io_uring as it is usually driven: no flags, one submission a call",
+    &[
+        Does::Reads(&Ring { tuned: false }),
+        Does::Gathers(&Ring { tuned: false }),
+        Does::DirectReads(&Ring { tuned: false }),
+        Does::Writes(&Ring { tuned: false }),
+    ],
+)
+.hue(4)
+.refused(refused);
+
+pub(crate) static RING: Way = Way::new(
+    "ring",
+    "io_uring tuned by hand, from one thread, direct with registered buffers; in mixed, a ring for each of tokio's workers",
+    &[Does::Reads(&Ring { tuned: true }), Does::Gathers(&Ring { tuned: true }), Does::DirectReads(&Ring { tuned: true }), Does::Scans(&Ring { tuned: true }), Does::LoadReads(&Ring { tuned: true }), Does::LoadGathers(&Ring { tuned: true }), Does::Writes(&Ring { tuned: true }), Does::Stalls(&heartbeat::Ring), Does::ReadsAndWrites(&readwrite::ring::DSYNC), Does::Files(&files::ring::Ring), Does::Mixed(&mixed::ring::Ring)],
+)
+.hue(5)
+.refused(refused);
+
+/// Why this system refuses io_uring, if it does.
+pub(in crate::ways) fn refused() -> Option<String> {
+    IoUring::new(2).err().map(|error| format!("io_uring_setup: {error}"))
+}
 
 /// The most reads of a gather in flight. More only wait for a place in the disk's own queue, inside
 /// the submission.
@@ -51,16 +73,6 @@ pub fn io_uring_state() -> String {
     match IoUring::new(2) {
         Ok(_) => "available".to_owned(),
         Err(error) => format!("refused ({error})"),
-    }
-}
-
-impl Way for Ring {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn refused(&self) -> Option<String> {
-        IoUring::new(2).err().map(|error| format!("io_uring_setup: {error}"))
     }
 }
 

@@ -19,15 +19,28 @@ use crate::measure::pace::Arrivals;
 use crate::measure::work::{Batch, Gather, Range, Reads, Writes};
 use crate::ways::read::threads::GATHER_THREADS;
 use crate::ways::runtime::{Blocks, Seen, run_on_the_clock};
-use crate::ways::{ReadWay, Way, WriteWay};
+use crate::ways::{Does, ReadWay, Way, WriteWay, mixed, ranges, write::heartbeat};
 
 pub(crate) struct SpawnBlocking;
 
-impl Way for SpawnBlocking {
-    fn name(&self) -> &'static str {
-        "tokio"
-    }
-}
+pub(crate) static TOKIO: Way = Way::new(
+    "tokio",
+    "tokio with spawn_blocking, as tokio::fs does it; a gather in at most 32 of them",
+    &[
+        Does::Reads(&SpawnBlocking),
+        Does::Gathers(&SpawnBlocking),
+        Does::Scans(&SpawnBlocking),
+        Does::LoadReads(&SpawnBlocking),
+        Does::LoadGathers(&SpawnBlocking),
+        Does::Writes(&SpawnBlocking),
+        Does::Stalls(&heartbeat::Tokio),
+        Does::ReadsAndWrites(&SpawnBlocking),
+        Does::Files(&SpawnBlocking),
+        Does::Ranges(&ranges::PREAD),
+        Does::Mixed(&mixed::spawn_blocking::SpawnBlocking),
+    ],
+)
+.hue(6);
 
 impl ReadWay for SpawnBlocking {
     fn paced(&self) -> bool {

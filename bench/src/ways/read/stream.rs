@@ -10,22 +10,22 @@ use nowait::stream::Reader;
 use super::nowait::Session;
 use crate::measure::meter::Round;
 use crate::measure::work::Reads;
-use crate::ways::{RowWay, Way};
+use crate::ways::{Does, ReadWay, Way};
 
 pub(crate) struct Blocks;
 
-impl Way for Blocks {
-    fn name(&self) -> &'static str {
-        "nowait-stream"
-    }
-}
+pub(crate) static NOWAIT_STREAM: Way = Way::new(
+    "nowait-stream",
+    "this library's sequential Reader, through the page cache, asked for a block at a time",
+    &[Does::Scans(&Blocks)],
+);
 
-impl RowWay for Blocks {
+impl ReadWay for Blocks {
     fn keeps_a_place(&self) -> bool {
         true
     }
 
-    fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+    fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let session = Session::reading(Nowait::shared(), job.target)?;
         let mut reader = Reader::new(&session.file, job.offset(0).unwrap_or(0));
         round.start();

@@ -15,18 +15,29 @@ use rayon::ThreadPool;
 use crate::measure::meter::{Round, Tally};
 use crate::measure::pace::Schedule;
 use crate::measure::work::{Batch, Gather, Reads, Writes};
-use crate::ways::{ReadWay, Way, WriteWay};
+use crate::ways::{Does, ReadWay, Way, WriteWay, readwrite};
 
 /// Threads of a gather: as many as the depth at which the common comparison of 2020 was made.
 pub(super) const GATHER_THREADS: usize = 32;
 
 pub(crate) struct Threads;
 
-impl Way for Threads {
-    fn name(&self) -> &'static str {
-        "threads"
-    }
-}
+pub(crate) static THREADS: Way = Way::new(
+    "threads",
+    "as many native threads as the depth, each in plain calls; a gather by 32, a share for each, in load by one",
+    &[
+        Does::Reads(&Threads),
+        Does::Gathers(&Threads),
+        Does::DirectReads(&Threads),
+        Does::Scans(&Threads),
+        Does::LoadReads(&Threads),
+        Does::LoadGathers(&Threads),
+        Does::Writes(&Threads),
+        Does::Files(&Threads),
+        Does::ReadsAndWrites(&readwrite::threads::FDATASYNC),
+    ],
+)
+.hue(1);
 
 impl ReadWay for Threads {
     fn paced(&self) -> bool {

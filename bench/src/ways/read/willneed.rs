@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::measure::meter::Round;
 use crate::measure::work::{Batch, Gather, Reads, Target};
 use crate::sys::will_need;
-use crate::ways::{ReadWay, Way};
+use crate::ways::{Does, ReadWay, Way};
 
 /// Ranges that a gather announces ahead: the most that a common disk queue takes without making the
 /// announcer wait.
@@ -17,11 +17,12 @@ const GATHER_AHEAD: usize = 128;
 
 pub(crate) struct WillNeed;
 
-impl Way for WillNeed {
-    fn name(&self) -> &'static str {
-        "willneed"
-    }
-}
+pub(crate) static WILLNEED: Way = Way::new(
+    "willneed",
+    "WILLNEED for as many reads as the depth, then pread in order",
+    &[Does::Reads(&WillNeed), Does::Gathers(&WillNeed), Does::Scans(&WillNeed)],
+)
+.hue(2);
 
 impl ReadWay for WillNeed {
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {

@@ -8,25 +8,21 @@ use std::time::Instant;
 use crate::measure::meter::{Apart, Round};
 use crate::measure::work::ReadsAndWrites;
 use crate::ways::slots::{Durable, Slots};
-use crate::ways::{ReadWriteWay, Way};
+use crate::ways::{Does, ReadWriteWay, Way, read::ring::refused};
 
 pub(crate) struct Ring {
-    name: &'static str,
     durable: Durable,
 }
 
-pub(crate) const DSYNC: Ring = Ring { name: "ring", durable: Durable::Dsync };
-pub(crate) const FDATASYNC: Ring = Ring { name: "ring-fdatasync", durable: Durable::Linked };
+pub(crate) const DSYNC: Ring = Ring { durable: Durable::Dsync };
 
-impl Way for Ring {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn refused(&self) -> Option<String> {
-        io_uring::IoUring::new(2).err().map(|error| format!("io_uring_setup: {error}"))
-    }
-}
+pub(crate) static RING_FDATASYNC: Way = Way::new(
+    "ring-fdatasync",
+    "ring with an fdatasync linked to each write, not RWF_DSYNC",
+    &[Does::ReadsAndWrites(&Ring { durable: Durable::Linked })],
+)
+.hue(4)
+.refused(refused);
 
 impl ReadWriteWay for Ring {
     fn read_write(&self, job: &ReadsAndWrites<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {

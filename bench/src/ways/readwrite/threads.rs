@@ -10,21 +10,20 @@ use crate::measure::meter::{Apart, Round};
 use crate::measure::work::ReadsAndWrites;
 use crate::ways::log::commit::write_durable;
 use crate::ways::read::threads::at_once;
-use crate::ways::{ReadWriteWay, Way};
+use crate::ways::{Does, ReadWriteWay, Way};
 
 pub(crate) struct Threads {
-    name: &'static str,
     dsync: bool,
 }
 
-pub(crate) const FDATASYNC: Threads = Threads { name: "threads", dsync: false };
-pub(crate) const DSYNC: Threads = Threads { name: "threads-dsync", dsync: true };
+pub(crate) const FDATASYNC: Threads = Threads { dsync: false };
 
-impl Way for Threads {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-}
+pub(crate) static THREADS_DSYNC: Way = Way::new(
+    "threads-dsync",
+    "threads whose durable writes are pwritev2(RWF_DSYNC), not a pwrite and an fdatasync",
+    &[Does::ReadsAndWrites(&Threads { dsync: true })],
+)
+.hue(0);
 
 impl ReadWriteWay for Threads {
     fn read_write(&self, job: &ReadsAndWrites<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {

@@ -21,9 +21,9 @@ use crate::measure::meter::{Round, Tally};
 use crate::measure::work::Writes;
 use crate::ways::queue::Desk;
 use crate::ways::read::nowait::Session;
-use crate::ways::read::ring::{self, Uring};
+use crate::ways::read::ring::Uring;
 use crate::ways::read::spawn_blocking;
-use crate::ways::{Way, WriteWay};
+use crate::ways::{Does, Way, WriteWay};
 
 /// A round ends after this time, however much is written: a slow disk must not take all day.
 pub(crate) const LONGEST_ROUND: Duration = Duration::from_secs(20);
@@ -32,15 +32,14 @@ pub(crate) struct Blocking;
 pub(crate) struct Tokio;
 pub(crate) struct Ring;
 pub(crate) struct Futures {
-    pub name: &'static str,
     pub strict: bool,
 }
 
-impl Way for Blocking {
-    fn name(&self) -> &'static str {
-        "pwrite"
-    }
-}
+pub(crate) static NOWAIT_STRICT: Way = Way::new(
+    "nowait-strict",
+    "this library, never a plain call on the caller's thread",
+    &[Does::Stalls(&Futures { strict: true })],
+);
 
 impl WriteWay for Blocking {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
@@ -60,16 +59,6 @@ impl WriteWay for Blocking {
     }
 }
 
-impl Way for Ring {
-    fn name(&self) -> &'static str {
-        "ring"
-    }
-
-    fn refused(&self) -> Option<String> {
-        Way::refused(&ring::TUNED)
-    }
-}
-
 impl WriteWay for Ring {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let mut desk = Desk::new(Uring::new(job.file, job.depth, true)?);
@@ -78,23 +67,11 @@ impl WriteWay for Ring {
     }
 }
 
-impl Way for Tokio {
-    fn name(&self) -> &'static str {
-        "tokio"
-    }
-}
-
 impl WriteWay for Tokio {
     fn writes(&self, job: &Writes<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let write = |buffer, offset| spawn_blocking::write_all_at(job.file, buffer, offset);
         beside_a_heartbeat(job, round, write, |all| runtime.block_on(all))
-    }
-}
-
-impl Way for Futures {
-    fn name(&self) -> &'static str {
-        self.name
     }
 }
 

@@ -7,15 +7,16 @@ use std::time::Instant;
 
 use crate::measure::meter::Round;
 use crate::measure::work::Writes;
-use crate::ways::{Way, WriteWay};
+use crate::ways::{Does, Way, WriteWay, write::heartbeat};
 
 pub(crate) struct Pwrite;
 
-impl Way for Pwrite {
-    fn name(&self) -> &'static str {
-        "pwrite"
-    }
-}
+pub(crate) static PWRITE: Way = Way::new(
+    "pwrite",
+    "one call at a time on one thread, whatever the depth",
+    &[Does::Writes(&Pwrite), Does::Stalls(&heartbeat::Blocking)],
+)
+.hue(0);
 
 impl WriteWay for Pwrite {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {

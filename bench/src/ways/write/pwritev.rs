@@ -9,17 +9,18 @@ use rustix::io::{Errno, pwritev};
 
 use crate::measure::meter::Round;
 use crate::measure::work::Writes;
-use crate::ways::{Way, WriteWay};
+use crate::ways::{Does, Way, WriteWay};
 
 pub(crate) struct Pwritev;
 
-const COLLECTED: usize = 16;
+pub(crate) static PWRITEV: Way = Way::new(
+    "pwritev-16",
+    "one thread that writes up to 16 adjacent blocks, of those in flight, by one pwritev",
+    &[Does::Writes(&Pwritev)],
+)
+.hue(7);
 
-impl Way for Pwritev {
-    fn name(&self) -> &'static str {
-        "pwritev-16"
-    }
-}
+const COLLECTED: usize = 16;
 
 impl WriteWay for Pwritev {
     fn fewest_in_flight(&self) -> usize {

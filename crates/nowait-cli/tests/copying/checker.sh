@@ -106,8 +106,7 @@ data_sum() {
     done < <(seek_ranges "$1") | sha256sum
 }
 
-# Where there is data, by SEEK_DATA and SEEK_HOLE, as "from to" in bytes. Cached pages are dropped first: an unwritten
-# extent, which reads as a hole, counts as data where a reader has left pages.
+# Where there is data, by SEEK_DATA and SEEK_HOLE, as "from to" in bytes.
 seek_ranges() {
     local what at from=
     while read -r what at; do
@@ -118,7 +117,7 @@ seek_ranges() {
                 from=
                 ;;
         esac
-    done < <(xfs_io -r -c 'fadvise -d 0 0' -c 'seek -a -r 0' -- "$1")
+    done < <(xfs_io -r -c 'seek -a -r 0' -- "$1")
 }
 
 # The same by the file system's own list of extents, without those that are unwritten; nothing where it has none. On

@@ -49,9 +49,8 @@ impl AtomicOptions {
 
     /// Keeps mode, owner and group of the regular file that is replaced, if there is one. For a
     /// symbolic link these are taken from its target. Only this process's user can open the new
-    /// file before they are set. ACLs, extended attributes and further links are not kept. The mode of
-    /// a file with an ACL has the ACL's mask as its group bits: without the ACL, its group may get
-    /// more rights. Default: false, mode 0o666 less the umask.
+    /// file before they are set. ACLs, extended attributes and further links are not kept. Default:
+    /// false, mode 0o666 less the umask.
     pub fn keep_mode_and_owner(&mut self, keep: bool) -> &mut Self {
         self.keep_mode_and_owner = keep;
         self
