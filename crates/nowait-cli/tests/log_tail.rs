@@ -240,6 +240,9 @@ fn a_directory_that_is_replaced_ends_it() {
         let mut tail = Running(command(&["-f"], &path).spawn().unwrap());
         let mut output = BufReader::new(tail.0.stdout.take().unwrap());
         output.read_line(&mut String::new()).unwrap();
+        // A look between two removals would find damage.
+        let process = Pid::from_child(&tail.0);
+        kill_process(process, Signal::STOP).unwrap();
         match case {
             "removed" => fs::remove_dir_all(&path).unwrap(),
             "renamed" => fs::rename(&path, dir.path().join("other")).unwrap(),
@@ -254,6 +257,7 @@ fn a_directory_that_is_replaced_ends_it() {
                 open(&path).close().wait().unwrap();
             }
         }
+        kill_process(process, Signal::CONT).unwrap();
         let mut told = String::new();
         tail.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
         assert_eq!(tail.0.wait().unwrap().code(), Some(5), "{case}: {told}");
