@@ -190,7 +190,7 @@ fn run(options: &Options) -> Result<()> {
     let ran = measure(file.as_ref(), &[Phase::File]);
     // Its memory and its room on the disk are free again before anything is written.
     drop(file);
-    let ran = ran.and_then(|()| measure(None, &[Phase::Limit, Phase::Directory]));
+    let ran = ran.and_then(|()| measure(None, &[Phase::Directory]));
     report.environment.load = watch.load();
     preflight::look_at_load(&mut report);
     preflight::look_at_rows(&mut report);

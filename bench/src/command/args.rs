@@ -6,11 +6,11 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, ValueEnum};
 
 use crate::machine::testfile::SMALLEST;
-use crate::measure::options::{Arriving, Beside, Copied, Direction, Logged};
+use crate::measure::options::{Arriving, Beside, Copied, Logged};
 use crate::measure::work::Records;
 use crate::report::figures::parse_bytes;
 use crate::report::notes::Code;
-use crate::table::{self, dd, load, log, mixed};
+use crate::table::{self, load, log, mixed, scan};
 use crate::ways;
 
 const EXIT_CODES: &str = "\
@@ -30,25 +30,15 @@ Exit codes:
 /// medians. Cold means verified cold. A test file is made for the run and leaves nothing behind.
 ///
 /// The tables `writes` and `stall` append 4 KiB at a time, through the page cache, to a new file
-/// for each round. As root, if they are named and --quick is not, they also mount file systems on
-/// images in DIR (ext4 with a journal, xfs, btrfs, tmpfs, overlayfs; by mkfs.* and losetup). `stall` then
-/// overwrites a file of 256 MiB at random offsets in a memory cgroup of 128 MiB, and lowers
-/// vm.dirty_bytes to 128 MiB while it runs, for all programs. Everything is undone at the end, also
-/// after Ctrl-C, but not after SIGKILL.
-///
-/// The table `dd` reads the test file in order, copies it to a new file beside it, and writes
-/// another as large from memory; both are removed after each round. Direct writes by hand (pread,
-/// libaio, ring, ring-1m) go to space allocated before the clock starts; all others start empty,
-/// and allocation is on the clock, as is fdatasync. The ways nowait, ring-1m, cat and cp choose the
-/// size of their requests themselves. The whole table takes half an hour.
+/// for each round. As root, if it is named and --quick is not, `stall` lowers vm.dirty_bytes to
+/// 128 MiB while it runs, for all programs. That is undone at the end, also after Ctrl-C, but not
+/// after SIGKILL.
 ///
 /// In the table `log`, up to 64 threads append small records and wait until each is on stable
 /// storage. Each round writes to a new file of up to 1 GiB, filled with zeros before. --logs chooses
 /// other work with a log: a few threads with up to 32 records in flight each; 64 and 256 tasks of
-/// tokio; a reader beside writers; retention at a steady state; arrivals at 25, 50 and 75 % of the
-/// closed-loop maximum, with latency from the arrival; opening a log of 1 GiB. `--logs threads` takes
-/// five minutes, all of it three quarters of an hour; with --quick it is `threads` alone, unless
-/// --logs says more.
+/// tokio. `--logs threads` takes five minutes, all of it about twenty; with --quick it is `threads`
+/// alone, unless --logs says more.
 ///
 /// The table `scan` reads the test file, cold, in order or every fourth block, with the kernel's
 /// readahead.
@@ -70,9 +60,6 @@ Exit codes:
 /// ended is told besides. As root, and without --quick, it drops the machine's caches of inodes and
 /// pages before each round of the tree.
 ///
-/// The table `zipf`, as root, reads a file of 1 GiB (128 MiB with --quick) by a Zipf distribution
-/// in a memory cgroup of a quarter of that, into which the process moves while it runs.
-///
 /// The table `readwrite` makes a file of 512 MiB (32 MiB with --quick), reads it at random and
 /// writes to it durably, 70 to 30, past the page cache and through it.
 ///
@@ -86,14 +73,11 @@ Exit codes:
 /// alone, at rates four times apart. Latency counts from the arrival. At most 64 are at work at a
 /// time; others wait. A way that does less than 0.95 of what is offered has no rows at higher rates.
 /// The whole table takes about ten minutes.
-///
-/// The table `prefault` maps the test file, cold, and brings in all its pages, or reads 4000 rows
-/// of 4 KiB: 128 at a time, but for touch and random, which wait for each. How long populating stalls the calling thread is in `stall`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct Bench {
-    /// Tables to measure. Default: a tour of reads, cached, gather, dd, prefault, writes, stall and
-    /// log, shortened to about four minutes on an idle machine, with a summary in words; with --quick, --file,
+    /// Tables to measure. Default: a tour of reads, cached, gather, mixed, writes, stall and log,
+    /// shortened to a few minutes on an idle machine, with a summary in words; with --quick, --file,
     /// --direct, --rate or --ways: reads, cached and gather, as far as the option allows
     #[arg(value_parser = table_names())]
     pub(crate) tables: Vec<String>,
@@ -111,15 +95,14 @@ pub struct Bench {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) dir: PathBuf,
 
-    /// Size of the test file, such as 512M or 4G [default: 1G, for `dd` alone 256M, for `ranges` 4G;
-    /// with --quick 64M, 32M and 256M], and of the large file of `copy` [default: 2G, with --quick 64M]. In `writes`, the limit of a round's writes [default: 64M, with --quick
+    /// Size of the test file, such as 512M or 4G [default: 1G, for `ranges` 4G; with
+    /// --quick 64M and 256M], and of the large file of `copy` [default: 2G, with --quick 64M]. In `writes`, the limit of a round's writes [default: 64M, with --quick
     /// 8M]; a slow way's round ends after about a second
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) size: Option<u64>,
 
     /// Bytes that a round of `stall` writes [default: four times the limit of dirty data, at most
-    /// 2G and a third of the free space; with --quick 64M]. Also the size of the file that it
-    /// overwrites in a memory cgroup of half that size
+    /// 2G and a third of the free space; with --quick 64M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) stall_size: Option<u64>,
 
@@ -141,8 +124,8 @@ pub struct Bench {
     #[arg(long, value_delimiter = ',', value_name = "WAY", value_parser = PossibleValuesParser::new(ways::names()))]
     pub(crate) ways: Vec<String>,
 
-    /// Measure only these depths, in the tables of cold reads and of writes, in `dd`, `scan`,
-    /// `files`, `zipf` and `readwrite`
+    /// Measure only these depths, in the tables of cold reads and of writes, in `scan`, `files` and
+    /// `readwrite`
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) depths: Vec<u32>,
 
@@ -150,13 +133,9 @@ pub struct Bench {
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub(crate) records: Vec<u32>,
 
-    /// Measure only these block sizes in `dd` and `scan`, such as 16K or 1M
+    /// Measure only these block sizes in `scan`, such as 16K or 1M
     #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_block)]
     pub(crate) blocks: Vec<usize>,
-
-    /// Measure only this in `dd`
-    #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
-    pub(crate) streams: Vec<StreamName>,
 
     /// Measure only this in `copy`
     #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
@@ -268,26 +247,6 @@ impl CopyKind {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum StreamName {
-    /// Read the file
-    Read,
-    /// Copy the file
-    Copy,
-    /// Write a file of that size from memory
-    Write,
-}
-
-impl StreamName {
-    pub(crate) fn direction(self) -> Direction {
-        match self {
-            Self::Read => Direction::Read,
-            Self::Copy => Direction::Copy,
-            Self::Write => Direction::Write,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum BesideName {
     /// Reads alone
     Nobody,
@@ -341,14 +300,6 @@ pub(crate) enum LogKind {
     Pipelined,
     /// Tasks of tokio on two workers
     Tokio,
-    /// 8 writers beside a reader that follows them
-    Tail,
-    /// 8 writers of a log whose oldest segments are given up
-    Retention,
-    /// Records that arrive at a fixed rate: 25, 50 and 75 % of the closed-loop maximum
-    Rate,
-    /// Opening a log of 1 GiB, beside `cat`
-    Recovery,
 }
 
 impl LogKind {
@@ -357,10 +308,6 @@ impl LogKind {
             Self::Threads => Logged::Threads,
             Self::Pipelined => Logged::Pipelined,
             Self::Tokio => Logged::Tokio,
-            Self::Tail => Logged::Tail,
-            Self::Retention => Logged::Retention,
-            Self::Rate => Logged::Rate,
-            Self::Recovery => Logged::Recovery,
         }
     }
 }
@@ -382,7 +329,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
 
 /// Parses a block size that direct I/O can take.
 fn parse_block(text: &str) -> Result<usize, String> {
-    let (sector, most) = (dd::SECTOR, dd::BLOCK_MAX);
+    let (sector, most) = (scan::SECTOR, scan::BLOCK_MAX);
     match usize::try_from(parse_bytes(text)?) {
         Ok(block) if block > 0 && block % sector == 0 && block <= most => Ok(block),
         _ => Err(format!("not a multiple of {sector} bytes, or more than {} MiB", most >> 20)),

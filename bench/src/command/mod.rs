@@ -10,7 +10,7 @@ use crate::machine::environment::Environment;
 use crate::machine::load::Watch;
 use crate::machine::testfile::TestFile;
 use crate::measure::interleave::Progress;
-use crate::measure::options::{Direction, Options};
+use crate::measure::options::Options;
 use crate::random::fresh_seed;
 use crate::report::notes::Code;
 use crate::report::page::page;
@@ -25,9 +25,6 @@ use self::show::Colour;
 
 mod args;
 mod show;
-
-const MEMORY_LIMIT: u64 = 128 << 20;
-const MEMORY_LIMIT_MIN: u64 = 16 << 20;
 
 /// Runs it until `cancel` is set. `commit` names the sources that the program was built from.
 pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result<()> {
@@ -80,7 +77,7 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
     let ran = measure(file.as_ref(), &[Phase::File]);
     // Its memory and its room on the disk are free again before anything is written.
     drop(file);
-    let ran = ran.and_then(|()| measure(None, &[Phase::Limit, Phase::Directory]));
+    let ran = ran.and_then(|()| measure(None, &[Phase::Directory]));
     report.environment.load = watch.load();
     preflight::look_at_load(&mut report);
     preflight::look_at_rows(&mut report);
@@ -109,10 +106,7 @@ fn emit_fio(options: &Bench, path: &Path, tables: &[&dyn Table], asked: &Options
     let mut jobs = fio::Jobs::new(&environment.command, asked.seed);
     tables.iter().for_each(|table| table.fio(asked, &place, &mut jobs));
     let text = jobs.finish().ok_or_else(|| {
-        Error::new(
-            ErrorKind::Usage,
-            "there is nothing in these tables that fio can do; name reads, cached, writes or dd",
-        )
+        Error::new(ErrorKind::Usage, "there is nothing in these tables that fio can do; name reads, cached or writes")
     })?;
     destination.write(&text)
 }
@@ -156,10 +150,8 @@ fn tour(options: &Bench) -> Option<Bench> {
 
 fn asked(options: &Bench) -> Options {
     let as_sizes = |numbers: &[u32]| sorted(numbers.iter().map(|&number| number as usize).collect());
-    let directions: Vec<Direction> = options.streams.iter().map(|name| name.direction()).collect();
     // Checks of the whole machine need root.
     let thorough = rustix::process::geteuid().is_root() && !options.quick;
-    let limit = || options.stall_size.map_or(MEMORY_LIMIT, |bytes| (bytes / 2).max(MEMORY_LIMIT_MIN));
     let usual = Options::new(options.quick, options.seed.unwrap_or_else(fresh_seed));
     Options {
         ways: options.ways.clone(),
@@ -170,7 +162,6 @@ fn asked(options: &Bench) -> Options {
         rate: options.rate,
         depths: as_sizes(&options.depths),
         records: as_sizes(&options.records),
-        streams: directions,
         blocks: sorted(options.blocks.clone()),
         writers: as_sizes(&options.writers),
         sizes: sorted(options.sizes.clone()),
@@ -185,8 +176,6 @@ fn asked(options: &Bench) -> Options {
         copies: sorted(options.copies.iter().map(|name| name.copied()).collect()),
         to: options.to.clone(),
         stall_size: options.stall_size,
-        memory_limit: thorough.then(limit),
-        own_file_systems: thorough,
         drop_caches: thorough,
         lower_dirty_limit: thorough,
         ..usual

@@ -33,8 +33,6 @@ pub struct Options {
     // Sizes of cases. Empty: the table's own.
     pub depths: Vec<usize>,
     pub records: Vec<usize>,
-    pub rows: Option<usize>,
-    pub streams: Vec<Direction>,
     pub blocks: Vec<usize>,
     pub writers: Vec<usize>,
     pub sizes: Vec<usize>,
@@ -59,23 +57,11 @@ pub struct Options {
     /// Bytes that a round of the table `stall` writes; else four times the limit of dirty data,
     /// within bounds.
     pub stall_size: Option<u64>,
-    /// Also overwrite a file in a memory cgroup that allows so many bytes.
-    pub memory_limit: Option<u64>,
-    /// Also write on file systems of our own, where they can be mounted.
-    pub own_file_systems: bool,
     /// Drop the machine's caches of inodes, names and pages before cold rounds of the table
     /// `files`.
     pub drop_caches: bool,
     /// Lower the system's limit of dirty data for the table `stall`, where that is allowed.
     pub lower_dirty_limit: bool,
-}
-
-/// Direction of a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    Read,
-    Copy,
-    Write,
 }
 
 /// Other work beside a measured load: of the same runtime, or of other processes.
@@ -109,14 +95,6 @@ pub enum Logged {
     Pipelined,
     /// Tasks of a runtime.
     Tokio,
-    /// A reader that follows writers.
-    Tail,
-    /// Segments that are given up as others come.
-    Retention,
-    /// Records that arrive at a fixed rate.
-    Rate,
-    /// Opening.
-    Recovery,
 }
 
 /// Kind of copy.
@@ -146,8 +124,7 @@ const QUICK_LOAD: Duration = Duration::from_millis(200);
 const QUICK_BUDGET: Duration = Duration::from_secs(12);
 
 impl Options {
-    /// Everything left open. Touches nothing but the directory: no mount, no limit, and no cgroup
-    /// but that of the table `zipf`, which is nothing without one.
+    /// Everything left open. Touches nothing but the directory.
     pub fn new(quick: bool, seed: u64) -> Self {
         Self {
             quick,
@@ -164,8 +141,6 @@ impl Options {
             rate: None,
             depths: Vec::new(),
             records: Vec::new(),
-            rows: None,
-            streams: Vec::new(),
             blocks: Vec::new(),
             writers: Vec::new(),
             sizes: Vec::new(),
@@ -180,8 +155,6 @@ impl Options {
             copies: Vec::new(),
             to: None,
             stall_size: None,
-            memory_limit: None,
-            own_file_systems: false,
             drop_caches: false,
             lower_dirty_limit: false,
         }
@@ -234,8 +207,7 @@ impl Arriving {
 }
 
 impl Logged {
-    pub const ALL: [Self; 7] =
-        [Self::Threads, Self::Pipelined, Self::Tokio, Self::Tail, Self::Retention, Self::Rate, Self::Recovery];
+    pub const ALL: [Self; 3] = [Self::Threads, Self::Pipelined, Self::Tokio];
 
     /// Name of its table.
     pub fn table(self) -> &'static str {
@@ -243,10 +215,6 @@ impl Logged {
             Self::Threads => "log",
             Self::Pipelined => "log-pipelined",
             Self::Tokio => "log-tokio",
-            Self::Tail => "log-tail",
-            Self::Retention => "log-retention",
-            Self::Rate => "log-rate",
-            Self::Recovery => "log-recovery",
         }
     }
 }
@@ -261,25 +229,5 @@ impl Copied {
             Self::Tree => "tree",
             Self::Reflink => "reflink",
         }
-    }
-}
-
-impl Direction {
-    pub const ALL: [Self; 3] = [Self::Read, Self::Copy, Self::Write];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Copy => "copy",
-            Self::Write => "write",
-        }
-    }
-
-    pub fn reads(self) -> bool {
-        self != Self::Write
-    }
-
-    pub fn writes(self) -> bool {
-        self != Self::Read
     }
 }

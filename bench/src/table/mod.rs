@@ -23,11 +23,6 @@ pub mod scan;
 pub mod stall;
 pub mod writes;
 
-/// Limits of `--blocks`.
-pub mod dd {
-    pub use super::scan::{BLOCK_MAX, SECTOR};
-}
-
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -186,16 +181,13 @@ pub trait Table: Sync {
 pub enum Phase {
     /// The test file is there.
     File,
-    /// The test file is gone, and its memory and its room on the disk are free. For what must be
-    /// measured before anything is written: the library looks for its memory cgroup once, when it
-    /// first writes.
-    Limit,
-    /// New files are written.
+    /// The test file is gone, and its memory and its room on the disk are free: new files are
+    /// written.
     Directory,
 }
 
 impl Phase {
-    pub const ALL: [Self; 3] = [Self::File, Self::Limit, Self::Directory];
+    pub const ALL: [Self; 2] = [Self::File, Self::Directory];
 }
 
 /// A run: what was asked for, where, and what came of it.
