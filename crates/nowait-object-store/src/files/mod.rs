@@ -79,7 +79,13 @@ impl Stat {
     fn of(metadata: &Metadata) -> Stat {
         // Never an error on Linux.
         let modified = metadata.modified().unwrap_or(UNIX_EPOCH);
-        Stat { size: metadata.len(), modified, inode: metadata.ino(), reported_size: metadata.len(), is_regular: metadata.is_file() }
+        Stat {
+            size: metadata.len(),
+            modified,
+            inode: metadata.ino(),
+            reported_size: metadata.len(),
+            is_regular: metadata.is_file(),
+        }
     }
 
     /// The ETag of `LocalFileSystem`, without quotes: inode, time in microseconds, and size.
