@@ -593,6 +593,25 @@ int64_t nowait_write_at(nowait_file file,
                         uint64_t offset,
                         uint32_t flags);
 
+// Reads as nowait_read_at, if that should not wait: without a queue, for data that is likely cached.
+//
+// Returns the number of bytes; -EAGAIN, without a message, if it may wait, for direct I/O, or if the
+// file ends within the range; or a negative errno, as nowait_read_at. After -EAGAIN the bytes at
+// `buffer` are undefined: submit the read. Threads: any.
+// As nowait_read_at.
+int64_t nowait_try_read_at(nowait_file file,
+                           void *buffer,
+                           size_t length,
+                           uint64_t offset);
+
+// Writes as nowait_write_at without flags, if that should not wait: without a queue.
+//
+// Returns the number of bytes; -EAGAIN, without a message, if it may wait, or for direct I/O; or a
+// negative errno, as nowait_write_at. After -EAGAIN some of the bytes may have been written: submit
+// the write of all. It overtakes no write that was submitted and overlaps. Threads: any.
+// As nowait_write_at.
+int64_t nowait_try_write_at(nowait_file file, const void *buffer, size_t length, uint64_t offset);
+
 // Writes `length` bytes from `buffer` at the current end of the file, and waits until they are
 // written (RWF_APPEND). `flags` are NOWAIT_WRITE_... or 0; durability is that of nowait_write_at.
 // Each append is one write: no other append, in any process, mixes with its bytes or overwrites

@@ -24,6 +24,13 @@ pub(crate) fn count(call: impl FnOnce() -> Result<usize>) -> i64 {
     }
 }
 
+/// Runs an entry point that answers with a count, or, without a text, with -EAGAIN.
+#[inline]
+pub(crate) fn attempt(call: impl FnOnce() -> Result<Option<usize>>) -> i64 {
+    const AGAIN: usize = -(libc::EAGAIN as isize) as usize;
+    count(|| Ok(call()?.unwrap_or(AGAIN)))
+}
+
 /// Runs an entry point that answers with 0.
 #[inline]
 pub(crate) fn status(call: impl FnOnce() -> Result<()>) -> c_int {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nowait::{DirectIo, File, Lent, OpenOptions, Write};
 
-use crate::border::{self, answer, count, many, many_mut, status, wanted};
+use crate::border::{self, answer, attempt, count, many, many_mut, status, wanted};
 use crate::failure::{Failure, Result};
 use crate::handle::{Kind, Table};
 use crate::instance::{InstanceHandle, with_instance};
@@ -240,6 +240,45 @@ pub unsafe extern "C" fn nowait_write_at(
         let memory = unsafe { Lent::from_raw(NonNull::from(data).cast(), data.len(), loan.token()) };
         let written = flags.on(file.write_at(memory, offset)).wait();
         Ok(written.map_err(|error| error.error)?.0)
+    })
+}
+
+/// Reads as nowait_read_at, if that should not wait: without a queue, for data that is likely cached.
+///
+/// Returns the number of bytes; -EAGAIN, without a message, if it may wait, for direct I/O, or if the
+/// file ends within the range; or a negative errno, as nowait_read_at. After -EAGAIN the bytes at
+/// `buffer` are undefined: submit the read. Threads: any.
+///
+/// # Safety
+/// As nowait_read_at.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_try_read_at(file: FileHandle, buffer: *mut c_void, length: usize, offset: u64) -> i64 {
+    attempt(|| {
+        // SAFETY: the caller's promise.
+        let buffer = unsafe { many_mut(buffer.cast(), length, "buffer") }?;
+        Ok(FILES.get(file)?.try_read_into(buffer, offset).transpose()?)
+    })
+}
+
+/// Writes as nowait_write_at without flags, if that should not wait: without a queue.
+///
+/// Returns the number of bytes; -EAGAIN, without a message, if it may wait, or for direct I/O; or a
+/// negative errno, as nowait_write_at. After -EAGAIN some of the bytes may have been written: submit
+/// the write of all. It overtakes no write that was submitted and overlaps. Threads: any.
+///
+/// # Safety
+/// As nowait_write_at.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_try_write_at(
+    file: FileHandle,
+    buffer: *const c_void,
+    length: usize,
+    offset: u64,
+) -> i64 {
+    attempt(|| {
+        // SAFETY: the caller's promise.
+        let data: &[u8] = unsafe { many(buffer.cast(), length, "buffer") }?;
+        Ok(FILES.get(file)?.try_write_from(data, offset).transpose()?)
     })
 }
 

@@ -222,6 +222,38 @@ fn counters_tell_the_way() {
 }
 
 #[test]
+fn tries_are_counted_if_they_succeed() {
+    let sample = Sample::new(1 << 20);
+    let nowait = Nowait::builder().build().unwrap();
+    let file = sample.open(&nowait);
+    let mut served = 0;
+    let cached = counted(&nowait, || {
+        for i in 0..READS {
+            let mut bytes = [0; 100];
+            if let Some(read) = file.try_read_into(&mut bytes, i) {
+                assert_eq!(read.unwrap(), 100);
+                assert_eq!(bytes[..], *sample.expected(i, 100));
+                served += 1;
+            }
+        }
+    });
+    // As in `counters_tell_the_way`.
+    assert!(served >= if is_slow() { 1 } else { READS - 2 }, "{cached:?}");
+    assert_eq!((cached.started, cached.inline), (served, served));
+
+    let sim = Sim::manual(1);
+    sim.set_faults(faults(|faults| faults.not_now = 1.0));
+    sim.create("a", vec![1; 100]);
+    let nowait = builder(Engine::Sim(sim.clone())).build().unwrap();
+    let file = OpenOptions::new().read(true).write(true).open_in(&nowait, "a").wait().unwrap();
+    let refused = counted(&nowait, || {
+        assert!(file.try_read_into(&mut [0; 10], 0).is_none());
+        assert!(file.try_write_from(&[0; 10], 0).is_none());
+    });
+    assert_eq!(refused.started, 0, "{refused:?}");
+}
+
+#[test]
 fn counters_of_cold_reads_and_of_failures() {
     let sample = Sample::new(4 << 20);
     for engine in [Engine::Auto, Engine::Pool] {

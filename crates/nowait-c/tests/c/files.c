@@ -29,6 +29,31 @@ static void reads(char **argv) {
     EQUAL(nowait_file_close(file), 0);
 }
 
+/* A try that would wait is no failure: it is made by a call that may. */
+static void tries(char **argv) {
+    nowait_file file = make_file(argv, "tries", FILE_BYTES);
+    static unsigned char bytes[FILE_BYTES];
+    int64_t read = nowait_try_read_at(file, bytes, 4096, 8192);
+    if (read == -EAGAIN) {
+        read = nowait_read_at(file, bytes, 4096, 8192);
+    }
+    EQUAL(read, 4096);
+    check_bytes(bytes, 4096, 8192);
+    int64_t written = nowait_try_write_at(file, bytes, 4096, 0);
+    if (written == -EAGAIN) {
+        written = nowait_write_at(file, bytes, 4096, 0, 0);
+    }
+    EQUAL(written, 4096);
+    EQUAL(nowait_read_at(file, bytes, 4096, 0), 4096);
+    check_bytes(bytes, 4096, 8192);
+    EQUAL(nowait_try_read_at(file, bytes, 10, UINT64_MAX - 3), -EOVERFLOW);
+    SAYS("/tries");
+    EQUAL(nowait_try_write_at(file, NULL, 10, 0), -EFAULT);
+    EQUAL(nowait_file_close(file), 0);
+    EQUAL(nowait_try_read_at(file, bytes, 10, 0), -EBADF);
+    EQUAL(nowait_try_write_at(file, bytes, 10, 0), -EBADF);
+}
+
 static void writes(char **argv) {
     const char *path = in_folder(argv, "writes");
     nowait_file file = 0;
@@ -173,6 +198,7 @@ int main(int argc, char **argv) {
     CHECK(strcmp(nowait_version(), version) == 0);
     CHECK(strcmp(nowait_error_message(), "") == 0);
     reads(argv);
+    tries(argv);
     writes(argv);
     direct(argv);
     descriptors(argv);

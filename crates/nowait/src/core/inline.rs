@@ -17,7 +17,7 @@ use crate::core::dispatch::Target;
 use crate::core::instance::Instance;
 use crate::core::policy::Choice;
 use crate::core::writeback;
-use crate::engine::{Engine, local, read_now};
+use crate::engine::{Engine, lend_out, local, read_blocking, read_now};
 use crate::op::outstanding::{Outstanding, Turn};
 use crate::op::{Done, END_UNKNOWN, Handle, OpenFile, Outcome, Request};
 use crate::stats::Count;
@@ -151,6 +151,29 @@ impl<'f> Target<'f> {
         let call = |wait| transfer(engine, file, request, length, wait);
         let (tried, turn) = self.try_write(file, order, offset, length, appends, call);
         self.ended(tried).ok_or(turn)
+    }
+
+    /// As [`Target::try_now`], into a borrowed slice. A part is no answer.
+    pub(crate) fn try_read_slice(&self, slice: &mut [u8], offset: u64) -> Option<Result<usize, Errno>> {
+        let file = self.file?;
+        if file.direct.is_some() || slice.is_empty() {
+            return None;
+        }
+        let (engine, length) = (&*self.instance.engines().pool, slice.len());
+        let tried = self.try_read(length, |wait| match wait {
+            Wait::Never => read_now(engine, &file.handle, slice, offset, wait),
+            Wait::Allowed => read_blocking(engine, file, slice, offset),
+        });
+        let read = if let Tried::Called(Ok(n)) = tried { n } else { length };
+        self.ended(tried).map(|outcome| outcome.map(|_| read))
+    }
+
+    /// As [`Target::try_write_now`], from a borrowed slice: how much was written, and the outcome.
+    /// A part is no answer.
+    pub(crate) fn try_write_slice(&self, slice: &[u8], offset: u64) -> Option<(usize, Outcome)> {
+        let flags = self.file?.write_flags();
+        let (written, outcome) = lend_out(slice, offset, flags, 0, |request| self.try_write_now(request).ok());
+        outcome.map(|outcome| (written, outcome))
     }
 
     /// As [`Target::try_now`], for requests other than reads and writes.

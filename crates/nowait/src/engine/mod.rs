@@ -183,15 +183,27 @@ pub(crate) fn write_blocking(
             Err(errno) => return (0, Err(errno)),
         }
     }
+    lend_out(slice, offset, flags, n, run)
+}
+
+/// Calls `run` with a request that writes a borrowed slice, of which `moved` bytes were written
+/// before. Returns how much was written, and what `run` returned.
+pub(crate) fn lend_out<T>(
+    slice: &[u8],
+    offset: u64,
+    flags: WriteFlags,
+    moved: usize,
+    run: impl FnOnce(&mut Request) -> T,
+) -> (usize, T) {
     // SAFETY: `run` has the transfer for the call only, by reference, and `slice` is borrowed
     // longer; a write only reads it.
     let mut transfer = unsafe { Transfer::lent_out(slice, offset) };
-    transfer.advance(n);
+    transfer.advance(moved);
     let mut request = Request::Write(transfer, flags);
-    let outcome = run(&mut request);
+    let result = run(&mut request);
     match request {
-        Request::Write(transfer, _) => (transfer.done(), outcome),
-        _ => (0, outcome),
+        Request::Write(transfer, _) => (transfer.done(), result),
+        _ => (0, result),
     }
 }
 

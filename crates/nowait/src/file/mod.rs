@@ -244,6 +244,26 @@ impl File {
         }
     }
 
+    /// Fills `buffer` from `offset` on this thread, if that should not wait: without a queue, for
+    /// data that is likely cached. Returns the number of bytes. `None` if it may wait, for direct
+    /// I/O, and if the file ends within the range: then read by [`File::read_at`]. The contents of
+    /// `buffer` are then undefined.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub fn try_read_into(&self, buffer: &mut [u8], offset: u64) -> Option<Result<usize>> {
+        let file = &*self.0;
+        let length = buffer.len();
+        let result = match file.check(offset, length) {
+            Ok(()) => file.target().try_read_slice(buffer, offset)?,
+            Err(errno) => {
+                file.instance.counters.add(Count::FailedAtOnce);
+                Err(errno)
+            }
+        };
+        Some(result.map_err(|errno| file.error(ErrorOp::Read, errno).with_range(offset, length as u64)))
+    }
+
     /// Returns the size in bytes, of a file or a block device.
     ///
     /// # Errors

@@ -174,6 +174,24 @@ impl File {
         self.write_blocking(data, offset, Short::Error).map(drop)
     }
 
+    /// Writes `data` at `offset` on this thread, if that should not wait: without a queue. Returns the
+    /// number of bytes. `None` if it may wait, and for direct I/O: then write by [`File::write_at`].
+    /// Some of the bytes may have been written.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn try_write_from(&self, data: &[u8], offset: u64) -> Option<Result<usize>> {
+        let file = &*self.0;
+        let (n, outcome) = match file.check(offset, data.len()) {
+            Ok(()) => file.target().try_write_slice(data, offset)?,
+            Err(errno) => {
+                file.instance.counters.add(Count::FailedAtOnce);
+                (0, Err(errno))
+            }
+        };
+        Some(written(file, offset, data.len(), n, file.open.write_flags(), outcome, Short::Allowed))
+    }
+
     fn write_blocking(&self, data: &[u8], offset: u64, short: Short) -> Result<usize> {
         let file = &*self.0;
         let (n, outcome) = match file.check(offset, data.len()) {

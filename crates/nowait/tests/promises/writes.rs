@@ -23,6 +23,7 @@ promises! {
     appends_from_many_tasks_are_whole_and_none_is_lost
     records_written_to_a_file_opened_for_appending_are_whole
     blocking_writes_take_borrowed_memory
+    a_tried_write_is_whole_or_can_be_made_again
     length_is_cut_and_extended
     syncs_succeed
     syncs_at_the_same_time_all_succeed
@@ -376,6 +377,20 @@ fn blocking_writes_take_borrowed_memory(ctx: &Ctx) {
         assert_holds(ctx, &file, &bytes);
         let data = text(len, offset + 2);
         file.write_all_from(&data, offset).unwrap();
+        put(&mut bytes, offset, &data);
+        assert_holds(ctx, &file, &bytes);
+    }
+}
+
+fn a_tried_write_is_whole_or_can_be_made_again(ctx: &Ctx) {
+    let mut bytes = text(LEN, 10);
+    let file = ctx.writable(&bytes);
+    for (offset, len) in [(0, 0), (0, LEN), (5, 100), (LEN as u64 - 10, 11), (2 * LEN as u64, 1)] {
+        let data = text(len, offset + 1);
+        match file.try_write_from(&data, offset) {
+            Some(written) => assert_eq!(written.unwrap(), len),
+            None => file.write_all_from(&data, offset).unwrap(),
+        }
         put(&mut bytes, offset, &data);
         assert_holds(ctx, &file, &bytes);
     }
