@@ -5,8 +5,8 @@
  * `build`, beside this file, compiles it against the headers of the fio that is installed. fio's
  * structs differ between versions: `is_same_layout` refuses a fio with another layout.
  *
- * With iodepth=1 an I/O is a blocking call. With more, each job has a queue: `queue` stages an I/O,
- * `commit` submits what is staged, `getevents` reaps. The job's thread or process makes its state, after
+ * With iodepth=1 an I/O is a blocking call. With more, each job has a queue: `queue` makes an I/O that
+ * need not wait and stages any other, `commit` submits what is staged, `getevents` reaps. The job's thread or process makes its state, after
  * fio's fork, and uses none of its parent's.
  *
  * Memory: fio leaves an io_u, its buffer and its file alone from `queue` until `event` returns the
@@ -110,44 +110,46 @@ static char *errdetails(struct io_u *io_u) {
     return strdup(io_u->engine_data == NULL ? "no details" : io_u->engine_data);
 }
 
-/* Makes an I/O, and waits for it. Returns as the calls of nowait do. */
-static int64_t blocking(struct thread_data *td, struct io_u *io_u) {
+/* Makes an I/O, and waits for it if the job has no queue. Returns as the calls of nowait do: -EAGAIN if
+ * the queue is to have it. */
+static int64_t make(struct thread_data *td, struct io_u *io_u) {
+    const struct job *job = td->io_ops_data;
+    nowait_file file = file_of(io_u);
+    bool waits = job->queue == 0;
     switch (io_u->ddir) {
     case DDIR_READ:
-        return nowait_read_at(file_of(io_u), io_u->xfer_buf, io_u->xfer_buflen, io_u->offset);
+        return waits ? nowait_read_at(file, io_u->xfer_buf, io_u->xfer_buflen, io_u->offset)
+                     : nowait_try_read_at(file, io_u->xfer_buf, io_u->xfer_buflen, io_u->offset);
     case DDIR_WRITE:
-        return nowait_write_at(file_of(io_u), io_u->xfer_buf, io_u->xfer_buflen, io_u->offset, 0);
+        return waits ? nowait_write_at(file, io_u->xfer_buf, io_u->xfer_buflen, io_u->offset, 0)
+                     : nowait_try_write_at(file, io_u->xfer_buf, io_u->xfer_buflen, io_u->offset);
     case DDIR_SYNC:
-        return nowait_sync(file_of(io_u), NOWAIT_SYNC_ALL);
+        return waits ? nowait_sync(file, NOWAIT_SYNC_ALL) : -EAGAIN;
     case DDIR_DATASYNC:
-        return nowait_sync(file_of(io_u), 0);
+        return waits ? nowait_sync(file, 0) : -EAGAIN;
     case DDIR_SYNC_FILE_RANGE:
-        /* nowait has no such call, since it makes nothing durable. fio's own. */
+        /* nowait has no such call, since it makes nothing durable. This is fio's. */
         return do_io_u_sync(td, io_u) < 0 ? -(int64_t)io_u->error : 0;
     default:
         return -EOPNOTSUPP;
     }
 }
 
-static bool is_blocking(const struct job *job, const struct io_u *io_u) {
-    return job->queue == 0 || io_u->ddir == DDIR_SYNC_FILE_RANGE || io_u->ddir == DDIR_TRIM;
-}
-
 static enum fio_q_status queue(struct thread_data *td, struct io_u *io_u) {
     struct job *job = td->io_ops_data;
     fio_ro_check(td, io_u);
-    if (!is_blocking(job, io_u)) {
-        if (job->staged_count == job->depth) {
-            return FIO_Q_BUSY;
-        }
-        job->staged[job->staged_count++] = io_u;
-        return FIO_Q_QUEUED;
+    if (job->queue != 0 && job->staged_count == job->depth) {
+        return FIO_Q_BUSY;
     }
     if (fio_fill_issue_time(td)) {
         fio_gettime(&io_u->issue_time, NULL);
         td->last_issue = io_u->issue_time;
     }
-    int64_t result = blocking(td, io_u);
+    int64_t result = make(td, io_u);
+    if (result == -EAGAIN && job->queue != 0) {
+        job->staged[job->staged_count++] = io_u;
+        return FIO_Q_QUEUED;
+    }
     if (result < 0) {
         bool is_own = io_u->ddir == DDIR_SYNC_FILE_RANGE || io_u->ddir == DDIR_TRIM;
         conclude(io_u, result, is_own ? strerror((int)-result) : nowait_error_message());
