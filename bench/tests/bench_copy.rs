@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
 use nowait_bench::measure::options::{Copied, Options};
+use nowait_bench::measure::progress::{Course, Plan};
 use nowait_bench::measure::work::CopyJob;
 use nowait_bench::report::Report;
 use nowait_bench::report::notes::Code;
@@ -36,19 +37,12 @@ impl Drop for Place {
 }
 
 fn measure(ways: Roster, copies: &[Copied], place: &Place, stop: bool) -> (Result<()>, Report) {
-    let options = Options { rounds: 2, copies: copies.to_vec(), ..Options::new(true, 42) };
+    let options = Options { rounds: Some(2), copies: copies.to_vec(), ..Options::new(true, 42) };
     let (mut report, cancel) = (Report::default(), AtomicBool::new(stop));
     let (dir, asked) = (&*place.0, Vec::new());
-    let mut progress = ();
-    let mut run = Run {
-        options: &options,
-        asked,
-        file: None,
-        dir,
-        cancel: &cancel,
-        progress: &mut progress,
-        report: &mut report,
-    };
+    let mut course = Course::new(Plan::default(), ());
+    let mut run =
+        Run { options: &options, asked, file: None, dir, cancel: &cancel, course: &mut course, report: &mut report };
     let table: &dyn Table = &Copies { ways, sizes: SIZES };
     let result = run.measure(&[table], &Phase::ALL);
     assert!(fs::read_dir(dir).unwrap().next().is_none(), "something is left in {}", dir.display());

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use nowait_bench::machine::testfile::{SMALLEST, TestFile};
 use nowait_bench::machine::tree::Tree;
-use nowait_bench::measure::interleave::Progress;
 use nowait_bench::measure::meter::{Apart, Round, Sample};
 use nowait_bench::measure::options::Options;
+use nowait_bench::measure::progress::Course;
 use nowait_bench::measure::work::{
     Access, Buffer, Contents, Range, Ranges as RangesJob, Reads, ReadsAndWrites, SmallFiles, Spread, Target,
 };
@@ -24,7 +24,7 @@ use nowait_bench::table::files::{Files, Sizes};
 use nowait_bench::table::ranges::{self, RANGES, Ranges};
 use nowait_bench::table::readwrite::{self, READWRITE, ReadWrite};
 use nowait_bench::table::scan::{self, SCAN, Scan};
-use nowait_bench::table::{Phase, Run, Table};
+use nowait_bench::table::{Phase, Run, Table, plan};
 use nowait_bench::ways::{self, Does, FileWay, Part, RangeWay, ReadWay, ReadWriteWay, Roster, WAYS, Way};
 use nowait_bench::{ErrorKind, Result};
 
@@ -52,7 +52,7 @@ fn only(way: &'static Way) -> ways::Roster {
 
 fn tiny() -> Options {
     Options {
-        rounds: 2,
+        rounds: Some(2),
         round_time: Duration::from_millis(1),
         commit_time: Duration::from_millis(5),
         depths: vec![1, 8],
@@ -60,47 +60,24 @@ fn tiny() -> Options {
     }
 }
 
-#[derive(Default)]
-struct Steps {
-    begun: u64,
-    done: u64,
-}
-
-impl Progress for Steps {
-    fn begin(&mut self, _: &str, steps: u64) {
-        self.begun += steps;
-    }
-    fn step(&mut self, steps: u64) {
-        self.done += steps;
-    }
-    fn now(&mut self, _: &str) {}
-}
-
 /// Measures a table, in the build's directory. None where that is in memory, so that nothing is
 /// cold.
 fn measure(table: &dyn Table, options: &Options, file: Option<&TestFile>) -> Option<Report> {
-    let mut steps = Steps::default();
-    match outcome(table, options, file, false, &mut steps) {
+    match outcome(table, options, file, false) {
         (Err(error), _) if error.kind() == ErrorKind::NotCold => None,
         (result, report) => {
             result.unwrap();
-            assert_eq!(steps.done, steps.begun);
             assert!(report.tables().iter().all(|name| *name == table.name()), "{:?}", report.tables());
             Some(report)
         }
     }
 }
 
-fn outcome(
-    table: &dyn Table,
-    options: &Options,
-    file: Option<&TestFile>,
-    stop: bool,
-    progress: &mut dyn Progress,
-) -> (Result<()>, Report) {
+fn outcome(table: &dyn Table, options: &Options, file: Option<&TestFile>, stop: bool) -> (Result<()>, Report) {
     let (mut report, cancel) = (Report::default(), AtomicBool::new(stop));
     let (dir, asked) = (on_disk().as_ref(), Vec::new());
-    let mut run = Run { options, asked, file, dir, cancel: &cancel, progress, report: &mut report };
+    let mut course = Course::new(plan(&[table], options, None), ());
+    let mut run = Run { options, asked, file, dir, cancel: &cancel, course: &mut course, report: &mut report };
     let result = run.measure(&[table], &Phase::ALL);
     (result, report)
 }
@@ -166,8 +143,8 @@ impl ReadWay for OffByOne {
 #[test]
 fn a_scan_that_reads_other_blocks_is_found_out() {
     static OFF_BY_ONE: Way = Way::new("off-by-one", "", &[Does::Scans(&OffByOne)]);
-    let (file, mut steps) = (small_file(), Steps::default());
-    let (result, _) = outcome(&Scan { ways: only(&OFF_BY_ONE) }, &tiny(), Some(&file), false, &mut steps);
+    let file = small_file();
+    let (result, _) = outcome(&Scan { ways: only(&OFF_BY_ONE) }, &tiny(), Some(&file), false);
     let error = result.unwrap_err();
     let told = error.to_string();
     assert!(error.kind() == ErrorKind::NotCold || told.contains("off-by-one failed in scan"), "{told}");
@@ -254,8 +231,8 @@ impl RangeWay for ByteLate {
 #[test]
 fn a_way_that_reads_other_ranges_is_found_out() {
     static BYTE_LATE: Way = Way::new("byte-late", "", &[Does::Ranges(&ByteLate)]);
-    let (file, mut steps) = (small_file(), Steps::default());
-    let (result, _) = outcome(&Ranges { ways: only(&BYTE_LATE) }, &tiny(), Some(&file), false, &mut steps);
+    let file = small_file();
+    let (result, _) = outcome(&Ranges { ways: only(&BYTE_LATE) }, &tiny(), Some(&file), false);
     let error = result.unwrap_err();
     assert!(error.kind() == ErrorKind::NotCold || error.to_string().contains("byte-late failed in ranges"), "{error}");
 }
@@ -361,7 +338,7 @@ impl ReadWriteWay for Lazy {
 fn a_way_that_has_not_written_is_found_out() {
     static LAZY: Way = Way::new("lazy", "", &[Does::ReadsAndWrites(&Lazy)]);
     let options = Options { size: Some(2 << 20), ..tiny() };
-    let (result, _) = outcome(&ReadWrite { ways: only(&LAZY) }, &options, None, false, &mut Steps::default());
+    let (result, _) = outcome(&ReadWrite { ways: only(&LAZY) }, &options, None, false);
     let error = result.unwrap_err();
     let told = error.to_string();
     assert!(error.kind() == ErrorKind::NotCold || told.contains("after its writes"), "{told}");
@@ -370,7 +347,7 @@ fn a_way_that_has_not_written_is_found_out() {
 #[test]
 fn a_run_of_reads_and_writes_stops_when_told() {
     let options = Options { size: Some(2 << 20), ..tiny() };
-    let (result, _) = outcome(&READWRITE, &options, None, true, &mut Steps::default());
+    let (result, _) = outcome(&READWRITE, &options, None, true);
     assert!([ErrorKind::Interrupted, ErrorKind::NotCold].contains(&result.unwrap_err().kind()));
 }
 
@@ -492,19 +469,19 @@ impl FileWay for Hasty {
 #[test]
 fn a_way_that_does_not_read_a_file_to_its_end_is_found_out() {
     static HASTY: Way = Way::new("hasty", "", &[Does::Files(&Hasty)]);
-    let (result, _) = outcome(&few_files(only(&HASTY)), &tiny(), None, false, &mut Steps::default());
+    let (result, _) = outcome(&few_files(only(&HASTY)), &tiny(), None, false);
     let told = result.unwrap_err().to_string();
     assert!(told.contains("hasty failed in files") && told.contains("wrong bytes of file"), "{told}");
 }
 
 #[test]
 fn a_run_of_files_stops_when_told() {
-    let (result, _) = outcome(&few_files(WAYS), &tiny(), None, true, &mut Steps::default());
+    let (result, _) = outcome(&few_files(WAYS), &tiny(), None, true);
     assert_eq!(result.unwrap_err().kind(), ErrorKind::Interrupted);
 }
 
 #[test]
 fn a_run_of_scans_stops_when_told() {
-    let (result, _) = outcome(&SCAN, &tiny(), Some(&small_file()), true, &mut Steps::default());
+    let (result, _) = outcome(&SCAN, &tiny(), Some(&small_file()), true);
     assert!([ErrorKind::Interrupted, ErrorKind::NotCold].contains(&result.unwrap_err().kind()));
 }

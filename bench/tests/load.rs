@@ -13,13 +13,14 @@ use nowait_bench::machine::testfile::TestFile;
 use nowait_bench::measure::meter::{Check, Round, Sample};
 use nowait_bench::measure::options::{Arriving, Options};
 use nowait_bench::measure::pace::{Pace, Schedule};
+use nowait_bench::measure::progress::Course;
 use nowait_bench::measure::work::{Appends, Buffer, Gathers, Reads, Records, Target};
 use nowait_bench::random::Random;
 use nowait_bench::report::Report;
 use nowait_bench::report::notes::Code;
 use nowait_bench::report::page::page;
 use nowait_bench::table::load::{Figures, LOAD, Load};
-use nowait_bench::table::{Phase, Run};
+use nowait_bench::table::{Phase, Run, plan};
 use nowait_bench::ways::{self, Does, Part, ReadWay, Roster, WAYS, Way};
 use nowait_bench::{ErrorKind, Result};
 
@@ -134,15 +135,16 @@ fn nameless(size: u64) -> fs::File {
 
 fn tiny() -> Options {
     let load_time = Duration::from_millis(100);
-    Options { rounds: 2, load_time, rates: vec![200, 400], ..Options::new(false, SEED) }
+    Options { rounds: Some(2), load_time, rates: vec![200, 400], ..Options::new(false, SEED) }
 }
 
 /// Measures the table, in the build's directory; `None` where that is in memory.
 fn measure(load: &Load, options: &Options, stop: bool) -> Option<(Result<()>, Report)> {
     let (file, mut report, cancel) = (file(), Report::default(), AtomicBool::new(stop));
     let (dir, asked) = (env!("CARGO_TARGET_TMPDIR").as_ref(), Vec::new());
-    let mut run =
-        Run { options, asked, file: Some(&file), dir, cancel: &cancel, progress: &mut (), report: &mut report };
+    let mut course = Course::new(plan(&[load], options, None), ());
+    let (file, course) = (Some(&file), &mut course);
+    let mut run = Run { options, asked, file, dir, cancel: &cancel, course, report: &mut report };
     let result = run.measure(&[load], &Phase::ALL);
     let cold = !result.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotCold);
     cold.then_some((result, report))

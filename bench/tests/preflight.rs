@@ -12,6 +12,7 @@ use nowait_bench::machine::environment::Environment;
 use nowait_bench::machine::testfile::{SMALLEST, TestFile};
 use nowait_bench::measure::meter::Round;
 use nowait_bench::measure::options::Options;
+use nowait_bench::measure::progress::{Course, Plan};
 use nowait_bench::measure::work::Reads;
 use nowait_bench::report::Report;
 use nowait_bench::report::notes::Code;
@@ -147,11 +148,12 @@ impl ReadWay for Sly {
 fn measured(way: &'static Way, rounds: usize, file: &TestFile) -> Report {
     let (table, cancel) = (reads::Reads(Readers::reading(vec![way].leak())), AtomicBool::new(false));
     let round_time = Duration::from_millis(100);
-    let options = Options { direct: file.is_direct(), depths: vec![1], rounds, round_time, ..Options::new(false, 1) };
+    let (direct, rounds) = (file.is_direct(), Some(rounds));
+    let options = Options { direct, depths: vec![1], rounds, round_time, ..Options::new(false, 1) };
     let mut report = Report::default();
-    let (dir, progress) = (env!("CARGO_TARGET_TMPDIR").as_ref(), &mut ());
+    let (dir, course) = (env!("CARGO_TARGET_TMPDIR").as_ref(), &mut Course::new(Plan::default(), ()));
     let (file, report_of, cancel) = (Some(file), &mut report, &cancel);
-    let mut run = Run { options: &options, asked: Vec::new(), file, dir, cancel, progress, report: report_of };
+    let mut run = Run { options: &options, asked: Vec::new(), file, dir, cancel, course, report: report_of };
     run.measure(&[&table], &Phase::ALL).unwrap();
     report
 }

@@ -1,19 +1,21 @@
 //! Every way returns the right bytes, in every case of every table, on a small file whose last
 //! block is short; and every way that writes or logs writes these bytes and no others.
 
+use std::cell::Cell;
 use std::env;
 use std::fs;
 use std::os::fd::AsRawFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nowait_bench::machine::testfile::{SMALLEST, TestFile};
-use nowait_bench::measure::interleave::Progress;
 use nowait_bench::measure::meter::{Round, Sample};
 use nowait_bench::measure::mixed::{self, BEAT, Layout, Mixture, Neighbour, Plan};
 use nowait_bench::measure::options::{Beside, Logged, Options};
 use nowait_bench::measure::pace::Pace;
+use nowait_bench::measure::progress::{At, Course, Progress};
 
 use nowait_bench::measure::work::{Buffer, Commits, Contents, Gather, Range, Reads, Records, Target, Writes};
 use nowait_bench::random::Random;
@@ -28,7 +30,7 @@ use nowait_bench::table::reads::{self, READS};
 use nowait_bench::table::scan::Scan;
 use nowait_bench::table::stall::{self, STALL};
 use nowait_bench::table::writes::{self, WRITES};
-use nowait_bench::table::{Phase, Run, Table, new_file};
+use nowait_bench::table::{Phase, Run, Table, new_file, plan};
 use nowait_bench::ways::{self, Does, LogWay, MixedWay, Part, ReadWay, WAYS, Way, WriteWay};
 use nowait_bench::{Error, ErrorKind, Result};
 
@@ -60,32 +62,6 @@ fn usable() -> impl Iterator<Item = Part<dyn ReadWay>> {
 
 fn target(file: &TestFile) -> Target<'_> {
     Target::of(file)
-}
-
-struct Quiet {
-    steps: u64,
-    done: u64,
-    cancel_at: u64,
-    cancel: AtomicBool,
-}
-
-impl Quiet {
-    fn new() -> Self {
-        Self { steps: 0, done: 0, cancel_at: u64::MAX, cancel: AtomicBool::new(false) }
-    }
-}
-
-impl Progress for &mut Quiet {
-    fn begin(&mut self, _: &str, steps: u64) {
-        self.steps += steps;
-    }
-    fn step(&mut self, steps: u64) {
-        self.done += steps;
-        if self.done >= self.cancel_at {
-            self.cancel.store(true, Ordering::Relaxed);
-        }
-    }
-    fn now(&mut self, _: &str) {}
 }
 
 #[test]
@@ -227,7 +203,7 @@ fn only(way: &'static Way) -> ways::Roster {
 
 fn tiny() -> Options {
     Options {
-        rounds: 3,
+        rounds: Some(3),
         round_time: Duration::from_millis(1),
         commit_time: Duration::from_millis(5),
         depths: vec![1, 16],
@@ -236,18 +212,29 @@ fn tiny() -> Options {
     }
 }
 
-/// Measures these tables, in the build's directory.
+/// The share of a run that is done.
+#[derive(Clone, Default)]
+struct Done(Rc<Cell<f64>>);
+
+impl Progress for Done {
+    fn show(&mut self, at: &At<'_>) {
+        self.0.set(at.share);
+    }
+}
+
+/// Measures these tables, in the build's directory. Returns the share that was done, too.
 fn measure(
     tables: &[&dyn Table],
     options: &Options,
     file: Option<&TestFile>,
     cancel: &AtomicBool,
-) -> (Result<()>, Report, Quiet) {
-    let (mut report, mut quiet) = (Report::default(), Quiet::new());
-    let (dir, asked, mut progress) = (on_disk().as_ref(), Vec::new(), &mut quiet);
-    let mut run = Run { options, asked, file, dir, cancel, progress: &mut progress, report: &mut report };
+) -> (Result<()>, Report, f64) {
+    let (mut report, done) = (Report::default(), Done::default());
+    let mut course = Course::new(plan(tables, options, None), done.clone());
+    let (dir, asked) = (on_disk().as_ref(), Vec::new());
+    let mut run = Run { options, asked, file, dir, cancel, course: &mut course, report: &mut report };
     let result = run.measure(tables, &Phase::ALL);
-    (result, report, quiet)
+    (result, report, done.0.get())
 }
 
 /// The error of a run.
@@ -259,13 +246,13 @@ fn fails(tables: &[&dyn Table], options: &Options, file: Option<&TestFile>, stop
 fn a_run_fills_a_row_for_each_case_and_way() {
     let (file, go) = (small_file(), AtomicBool::new(false));
     let tables: [&dyn Table; 3] = [&READS, &CACHED, &GATHER];
-    let (result, report, quiet) = measure(&tables, &tiny(), Some(&file), &go);
+    let (result, report, done) = measure(&tables, &tiny(), Some(&file), &go);
     match result {
         // The build's directory is in memory.
         Err(error) if error.kind() == ErrorKind::NotCold => return,
         other => other.unwrap(),
     }
-    assert_eq!(quiet.done, quiet.steps);
+    assert!(done > 0.999, "{done}");
     assert_eq!(report.tables(), ["reads", "cached", "gather"]);
     let alone = usable().filter(|way| way.one_at_a_time()).count();
     // Of `reads` depth 1, and all of `cached`.
@@ -288,7 +275,7 @@ fn the_same_file_of_a_user_is_not_modified() {
     let content: Vec<u8> = (0..SIZE).map(|i| (i * i % 251) as u8).collect();
     fs::write(&path, &content).unwrap();
     let file = TestFile::existing(path.as_ref()).unwrap();
-    let options = Options { rounds: 1, ..tiny() };
+    let options = Options { rounds: Some(1), ..tiny() };
     let result = measure(&[&CACHED], &options, Some(&file), &AtomicBool::new(false)).0;
     assert_eq!(fs::read(&path).unwrap(), content);
     fs::remove_file(path).unwrap();
@@ -374,7 +361,7 @@ fn a_file_that_may_not_be_written_is_an_error_and_not_a_hang() {
 const WRITING: [&dyn Table; 2] = [&WRITES, &STALL];
 
 fn tiny_writes() -> Options {
-    Options { rounds: 2, size: Some(2 << 20), stall_size: Some(2 << 20), ..tiny() }
+    Options { rounds: Some(2), size: Some(2 << 20), stall_size: Some(2 << 20), ..tiny() }
 }
 
 #[test]
@@ -495,14 +482,14 @@ fn a_log_that_may_not_be_written_is_an_error_and_not_a_hang() {
 }
 
 fn tiny_logs() -> Options {
-    Options { rounds: 2, writers: vec![1, 8], sizes: vec![128, 4096], ..tiny() }
+    Options { rounds: Some(2), writers: vec![1, 8], sizes: vec![128, 4096], ..tiny() }
 }
 
 #[test]
 fn a_run_of_logs_fills_a_row_for_each_case_and_way() {
-    let (result, report, quiet) = measure(&[&LOG], &tiny_logs(), None, &AtomicBool::new(false));
+    let (result, report, done) = measure(&[&LOG], &tiny_logs(), None, &AtomicBool::new(false));
     result.unwrap();
-    assert_eq!(quiet.done, quiet.steps);
+    assert!(done > 0.999, "{done}");
     let direct_is_refused = report.notes.iter().any(|note| note.text.contains("O_DIRECT"));
     let usable: Vec<_> = usable_loggers().filter(|way| !(way.direct() && direct_is_refused)).collect();
     let shared = usable.iter().filter(|way| !way.alone()).count();
@@ -530,7 +517,8 @@ fn a_run_of_logs_fills_a_row_for_each_case_and_way() {
 fn every_kind_of_work_with_a_log_fills_a_row_for_each_case_and_way() {
     let tables: [&dyn Table; 2] = [&log::pipelined::PIPELINED, &log::pipelined::TASKS];
     let (writers, in_flight, sizes) = (vec![2], vec![8], vec![4096]);
-    let options = Options { quick: true, rounds: 2, writers, in_flight, sizes, logs: Logged::ALL.into(), ..tiny() };
+    let options =
+        Options { quick: true, rounds: Some(2), writers, in_flight, sizes, logs: Logged::ALL.into(), ..tiny() };
     for table in tables {
         let (result, report, _) = measure(&[table], &options, None, &AtomicBool::new(false));
         result.unwrap();
@@ -758,7 +746,7 @@ fn a_mixed_load_on_a_file_that_was_cut_short_is_an_error_and_not_a_hang() {
 
 fn tiny_mixture() -> Options {
     Options {
-        rounds: 2,
+        rounds: Some(2),
         mixed_time: Duration::from_millis(5),
         hot: vec![75, 100],
         tasks: vec![4],
@@ -770,13 +758,13 @@ fn tiny_mixture() -> Options {
 
 #[test]
 fn a_run_of_mixed_loads_fills_a_row_for_each_case_and_way() {
-    let (result, report, quiet) = measure(&[&MIXED], &tiny_mixture(), Some(&file_of(4 << 20)), &AtomicBool::new(false));
+    let (result, report, done) = measure(&[&MIXED], &tiny_mixture(), Some(&file_of(4 << 20)), &AtomicBool::new(false));
     match result {
         // The build's directory is in memory.
         Err(error) if error.kind() == ErrorKind::NotCold => return,
         other => other.unwrap(),
     }
-    assert_eq!(quiet.done, quiet.steps);
+    assert!(done > 0.999, "{done}");
     assert_eq!(report.rows.len(), 2 * 3 * usable_mixers().count());
     for row in &report.rows {
         assert!(row.ops_per_s > 0.0 && row.rounds.len() == 2 && row.table == "mixed", "{row:?}");

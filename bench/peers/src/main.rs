@@ -11,20 +11,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
 use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::{Parser, ValueEnum};
 use nowait_bench::machine::environment::Environment;
 use nowait_bench::machine::load::Watch;
 use nowait_bench::machine::testfile::{SMALLEST, TestFile};
-use nowait_bench::measure::interleave::Progress;
 use nowait_bench::measure::options::{Logged, Options as Asked};
+use nowait_bench::measure::progress::{At, Course, Plan, Progress};
 use nowait_bench::measure::work::Records;
 use nowait_bench::random::fresh_seed;
 use nowait_bench::report::Report;
 use nowait_bench::report::figures::parse_bytes;
 use nowait_bench::report::preflight;
 use nowait_bench::sys::PAGE;
-use nowait_bench::table::{Phase, Run, Table, log};
+use nowait_bench::table::{self, Phase, Run, Table, log};
 use nowait_bench::{Error, ErrorKind, Result, ways};
 use nowait_bench_peers::peers;
 
@@ -58,7 +58,8 @@ struct Options {
     #[arg(long)]
     direct: bool,
 
-    /// Timed rounds of each way in each case [default: 5, with --quick 3]
+    /// Timed rounds of each way in each case [default: 3 to 15, as fit in two minutes a table,
+    /// with --quick in 20 s]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
 
@@ -166,12 +167,14 @@ fn run(options: &Options) -> Result<()> {
 
     let place = Environment::of(&options.dir);
     let watch = Watch::begin(place.device.as_deref());
-    let mut told = Told;
-    let make = || {
-        told.begin("making the file to read", options.size);
-        TestFile::make(&options.dir, options.size, asked.seed, &cancel, |_| {})
-    };
     let reads = tables.iter().any(|table| table.file_size(&asked).is_some());
+    let plan = table::plan(&tables, &asked, reads.then_some(options.size));
+    eprintln!("about {:.0} s", plan.seconds());
+    let mut course = Course::new(plan, Told::default());
+    let make = || {
+        course.begin("making the file to read", Plan::writing_s(options.size), options.size);
+        TestFile::make(&options.dir, options.size, asked.seed, &cancel, |bytes| course.step(bytes))
+    };
     let file = reads.then(make).transpose()?;
     let file = file.map(|file| if options.direct { file.past_the_cache() } else { Ok(file) }).transpose()?;
     let environment = Environment { load: watch.load(), ..environment(place, file.as_ref(), asked.seed) };
@@ -184,7 +187,7 @@ fn run(options: &Options) -> Result<()> {
 
     let mut measure = |file: Option<&TestFile>, phases: &[Phase]| {
         let (options, dir, cancel, report) = (&asked, &*options.dir, &*cancel, &mut report);
-        let mut run = Run { options, asked: Vec::new(), file, dir, cancel, progress: &mut Told, report };
+        let mut run = Run { options, asked: Vec::new(), file, dir, cancel, course: &mut course, report };
         run.measure(&tables, phases)
     };
     let ran = measure(file.as_ref(), &[Phase::File]);
@@ -218,7 +221,7 @@ fn asked(options: &Options) -> Asked {
     let usual = Asked::new(options.quick, seed);
     let depths: &[usize] = if options.quick { &[1, 16] } else { &[1, 4, 16, 32] };
     Asked {
-        rounds: options.rounds.map_or(usual.rounds, |rounds| rounds as usize),
+        rounds: options.rounds.map(|rounds| rounds as usize),
         round_time: if options.quick { QUICK_ROUND } else { usual.round_time },
         direct: options.direct,
         depths: if options.depths.is_empty() { depths.into() } else { numbers(&options.depths) },
@@ -265,17 +268,15 @@ fn write(report: &Report, path: &Path) -> Result<()> {
     })
 }
 
-/// Progress on stderr.
-struct Told;
+/// Names on stderr what is done now, and the time that is left.
+#[derive(Default)]
+struct Told(String);
 
 impl Progress for Told {
-    fn begin(&mut self, what: &str, _: u64) {
-        eprintln!("{what}");
-    }
-
-    fn step(&mut self, _: u64) {}
-
-    fn now(&mut self, what: &str) {
-        eprintln!("  {what}");
+    fn show(&mut self, at: &At<'_>) {
+        if self.0 != at.what {
+            eprintln!("{} (table {} of {}, {:.0} s left)", at.what, at.table, at.tables, at.seconds_left);
+            at.what.clone_into(&mut self.0);
+        }
     }
 }

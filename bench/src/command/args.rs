@@ -116,7 +116,8 @@ pub struct Bench {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub(crate) rate: Option<u32>,
 
-    /// Timed rounds of each way in each case [default: 5, with --quick 3]
+    /// Timed rounds of each way in each case [default: 3 to 15, as fit in two minutes a table,
+    /// with --quick in 20 s]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
 

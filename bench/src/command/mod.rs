@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicBool;
 use crate::machine::environment::Environment;
 use crate::machine::load::Watch;
 use crate::machine::testfile::TestFile;
-use crate::measure::interleave::Progress;
 use crate::measure::options::Options;
+use crate::measure::progress::{At, Course, Plan, Progress, ROUNDS_MIN};
 use crate::random::fresh_seed;
 use crate::report::notes::Code;
 use crate::report::page::page;
@@ -45,20 +45,20 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
     let mut asked = asked(options);
     let tables = table::asked(&options.tables, &asked);
     table::check(&tables, &asked)?;
-    asked.fit(tables.iter().map(|table| table.timed_rounds(&asked)).sum());
+    asked.fit(ROUNDS_MIN * tables.iter().flat_map(|table| table.case_ways(&asked)).sum::<usize>());
     if let Some(path) = &options.emit_fio {
         return emit_fio(options, path, &tables, &asked);
     }
-    let mut bar = Bar::new();
-
     let place = Environment::of(options.file.as_deref().unwrap_or(&options.dir));
     let watch = Watch::begin(place.device.as_deref());
     let size = tables.iter().filter_map(|table| table.file_size(&asked)).max();
-    let file = size.map(|size| test_file(options, size, asked.seed, cancel, &mut bar)).transpose()?;
+    let made = size.map(|size| options.size.unwrap_or(size)).filter(|_| options.file.is_none());
+    let mut course = Course::new(table::plan(&tables, &asked, made), Bar::new());
+    let file = size.map(|size| test_file(options, size, asked.seed, cancel, &mut course)).transpose()?;
     let commit = commit.map(str::to_owned);
     let environment = Environment { commit, load: watch.load(), ..environment(place, file.as_ref(), &tables, &asked) };
     let mut report = Report { environment: environment.clone(), ..Report::default() };
-    bar.hide();
+    course.hide();
     output.print(&show::environment(&environment))?;
     if let Some(file) = &file {
         preflight::look_at_file(file, &mut report)?;
@@ -68,10 +68,10 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
     preflight::look_at_system(&environment, writes, in_order, &mut report);
 
     let mut measure = |file: Option<&TestFile>, phases: &[Phase]| {
-        let (progress, report, dir) = (&mut bar, &mut report, &*options.dir);
-        let mut run = Run { options: &asked, asked: Vec::new(), file, dir, cancel, progress, report };
+        let (course, report, dir) = (&mut course, &mut report, &*options.dir);
+        let mut run = Run { options: &asked, asked: Vec::new(), file, dir, cancel, course, report };
         let ran = run.measure(&tables, phases);
-        bar.hide();
+        run.course.hide();
         ran
     };
     let ran = measure(file.as_ref(), &[Phase::File]);
@@ -155,7 +155,7 @@ fn asked(options: &Bench) -> Options {
     let usual = Options::new(options.quick, options.seed.unwrap_or_else(fresh_seed));
     Options {
         ways: options.ways.clone(),
-        rounds: options.rounds.map_or(usual.rounds, |rounds| rounds as usize),
+        rounds: options.rounds.map(|rounds| rounds as usize),
         file: options.file.clone(),
         size: options.size,
         direct: options.direct,
@@ -189,13 +189,19 @@ fn sorted<T: Ord>(mut values: Vec<T>) -> Vec<T> {
     values
 }
 
-fn test_file(options: &Bench, usual_size: u64, seed: u64, cancel: &AtomicBool, bar: &mut Bar) -> Result<TestFile> {
+fn test_file(
+    options: &Bench,
+    usual_size: u64,
+    seed: u64,
+    cancel: &AtomicBool,
+    course: &mut Course,
+) -> Result<TestFile> {
     let file = match &options.file {
         Some(path) => TestFile::existing(path),
         None => {
             let size = options.size.unwrap_or(usual_size);
-            bar.begin("making the test file", size);
-            TestFile::make(&options.dir, size, seed, cancel, |bytes| bar.step(bytes))
+            course.begin("making the test file", Plan::writing_s(size), size);
+            TestFile::make(&options.dir, size, seed, cancel, |bytes| course.step(bytes))
         }
     }?;
     if options.direct { file.past_the_cache() } else { Ok(file) }
@@ -354,29 +360,27 @@ fn cannot_write(path: &Path, option: &str, error: &io::Error) -> Error {
 struct Bar(ProgressBar);
 
 impl Bar {
+    const STEPS: u64 = 1000;
+
     fn new() -> Self {
         Self(ProgressBar::hidden())
-    }
-
-    fn hide(&mut self) {
-        self.0.finish_and_clear();
     }
 }
 
 impl Progress for Bar {
-    fn begin(&mut self, what: &str, steps: u64) {
-        self.hide();
-        let style = ProgressStyle::with_template("{prefix} {bar:30} {percent:>3} % {elapsed}, {eta} to go  {msg}");
-        self.0 = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr())
-            .with_style(style.expect("the template is a constant"))
-            .with_prefix(what.to_owned());
+    fn show(&mut self, at: &At<'_>) {
+        if self.0.is_finished() || self.0.is_hidden() {
+            let style = ProgressStyle::with_template("{bar:30} {percent:>3} %, {prefix}  {msg}");
+            self.0 = ProgressBar::with_draw_target(Some(Self::STEPS), ProgressDrawTarget::stderr())
+                .with_style(style.expect("the template is a constant"));
+        }
+        let table = if at.table == 0 { String::new() } else { format!("table {} of {}, ", at.table, at.tables) };
+        self.0.set_prefix(format!("{table}{:.0} s left", at.seconds_left));
+        self.0.set_message(at.what.to_owned());
+        self.0.set_position((at.share * Self::STEPS as f64) as u64);
     }
 
-    fn step(&mut self, steps: u64) {
-        self.0.inc(steps);
-    }
-
-    fn now(&mut self, what: &str) {
-        self.0.set_message(what.to_owned());
+    fn hide(&mut self) {
+        self.0.finish_and_clear();
     }
 }

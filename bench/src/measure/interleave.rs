@@ -4,7 +4,10 @@
 //! because a way leaves caches and queues to the one after it. One way has two turns in each: by how
 //! much it differs from itself tells which differences mean nothing.
 
+use std::time::Instant;
+
 use super::meter::Sample;
+use super::progress::{Course, Length, ROUNDS_MIN};
 use crate::error::Result;
 use crate::random::Random;
 
@@ -66,55 +69,49 @@ pub trait Case {
     fn completed(&mut self, _stage: Stage, _samples: &[Sample]) {}
 }
 
-/// Told how far a run is.
-pub trait Progress {
-    /// A part of the run begins; it has this many steps.
-    fn begin(&mut self, what: &str, steps: u64);
-    fn step(&mut self, steps: u64);
-    /// Names the case that is measured now.
-    fn now(&mut self, what: &str);
-}
-
-/// Ignores all of it.
-impl Progress for () {
-    fn begin(&mut self, _: &str, _: u64) {}
-    fn step(&mut self, _: u64) {}
-    fn now(&mut self, _: &str) {}
-}
-
-/// Measures a case. The way number `control` has two turns in each timed round, as if it were two.
+/// Measures a case: as many rounds as its length allows. The way number `control` has two turns in
+/// each timed round, as if it were two.
 pub fn interleave(
     case: &mut dyn Case,
     control: usize,
-    rounds: usize,
+    length: &Length,
     orders: &mut Random,
-    progress: &mut dyn Progress,
+    course: &mut Course,
 ) -> Result<Rounds> {
-    let ways = case.ways();
-    let mut timed = Rounds { ways: vec![Vec::with_capacity(rounds); ways], control: Vec::with_capacity(rounds) };
+    let (ways, began) = (case.ways(), Instant::now());
+    let mut timed = Rounds { ways: vec![Vec::new(); ways], control: Vec::new() };
     let before = [Stage::Verify].into_iter().chain(case.warms_up().then_some(Stage::WarmUp));
-    for stage in before.chain((0..rounds).map(Stage::Timed)) {
+    let mut rounds = length.rounds.unwrap_or(ROUNDS_MIN);
+    course.expect(steps(ways, rounds, case.warms_up()));
+    for stage in before.chain((0..).map(Stage::Timed)) {
+        if stage == Stage::Timed(rounds) {
+            break;
+        }
         case.prepare(stage);
-        let is_timed = matches!(stage, Stage::Timed(_));
+        let (is_timed, spent_s) = (matches!(stage, Stage::Timed(_)), began.elapsed().as_secs_f64());
         let mut samples: Vec<Option<Sample>> = vec![None; ways];
         for turn in orders.permutation((ways + usize::from(is_timed)) as u64) {
             match samples.get_mut(turn as usize) {
                 Some(sample) => *sample = Some(case.round(turn as usize, stage)?),
                 None => timed.control.push(case.round_again(control, stage)?),
             }
-            progress.step(1);
+            course.step(1);
         }
         let samples: Vec<Sample> = samples.into_iter().flatten().collect();
         case.completed(stage, &samples);
         if is_timed {
             timed.ways.iter_mut().zip(samples).for_each(|(of_way, sample)| of_way.push(sample));
         }
+        if stage == Stage::Timed(0) {
+            rounds = length.rounds(spent_s, began.elapsed().as_secs_f64() - spent_s);
+            course.expect(steps(ways, rounds, case.warms_up()));
+        }
     }
     Ok(timed)
 }
 
-/// Number of steps of a case of so many ways.
-pub fn steps(ways: usize, rounds: usize, warms_up: bool) -> u64 {
+/// Number of turns of a case of so many ways.
+fn steps(ways: usize, rounds: usize, warms_up: bool) -> u64 {
     (ways * (rounds + 1 + usize::from(warms_up)) + rounds) as u64
 }
 
@@ -122,8 +119,10 @@ pub fn steps(ways: usize, rounds: usize, warms_up: bool) -> u64 {
 mod tests {
     use super::*;
     use crate::measure::meter::Round;
+    use crate::measure::progress::Plan;
     use std::collections::BTreeSet;
     use std::sync::Barrier;
+    use std::time::Duration;
 
     struct Told {
         warms_up: bool,
@@ -177,7 +176,9 @@ mod tests {
     fn ways_take_turns_in_orders_by_seed() {
         for warms_up in [true, false] {
             let mut case = Told { warms_up, turns: Vec::new(), again: Vec::new(), completed: Vec::new() };
-            let timed = interleave(&mut case, 1, 60, &mut Random::new(1), &mut ()).unwrap();
+            let length = Length { round: Duration::ZERO, before: 2, rounds: Some(60), budget: Duration::ZERO };
+            let mut course = Course::new(Plan::default(), ());
+            let timed = interleave(&mut case, 1, &length, &mut Random::new(1), &mut course).unwrap();
             assert_eq!((case.turns.len() + case.again.len()) as u64, steps(3, 60, warms_up));
             assert_eq!(case.completed.len(), 61 + usize::from(warms_up));
             assert!(timed.control.len() == 60 && timed.control.iter().all(|sample| sample.operations == 1));

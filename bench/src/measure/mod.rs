@@ -6,5 +6,6 @@ pub mod meter;
 pub mod mixed;
 pub mod options;
 pub mod pace;
+pub mod progress;
 pub mod turn;
 pub mod work;

@@ -11,7 +11,10 @@ pub struct Options {
     /// Names of the ways to measure; empty for all.
     pub ways: Vec<String>,
     /// Timed rounds of each way in each case.
-    pub rounds: usize,
+    /// Without it, as many as fit in `budget`.
+    pub rounds: Option<usize>,
+    /// Time that a table's cases have together.
+    pub budget: Duration,
     /// Duration of a round of reads at a middling way's speed.
     pub round_time: Duration,
     /// Duration of a round of commits at a middling way's speed.
@@ -119,9 +122,11 @@ const QUICK_MIXED: Duration = Duration::from_millis(100);
 /// At the lowest rate of gathers there are a hundred in a round.
 const FULL_LOAD: Duration = Duration::from_secs(1);
 const QUICK_LOAD: Duration = Duration::from_millis(200);
+const FULL_BUDGET: Duration = Duration::from_secs(120);
+const QUICK_BUDGET: Duration = Duration::from_secs(20);
 /// For the timed rounds of all reads of a quick run, at a middling way's speed. The slow ways take
 /// as long again.
-const QUICK_BUDGET: Duration = Duration::from_secs(12);
+const QUICK_READS: Duration = Duration::from_secs(12);
 
 impl Options {
     /// Everything left open. Touches nothing but the directory.
@@ -129,7 +134,8 @@ impl Options {
         Self {
             quick,
             ways: Vec::new(),
-            rounds: if quick { 3 } else { 5 },
+            rounds: None,
+            budget: if quick { QUICK_BUDGET } else { FULL_BUDGET },
             round_time: FULL_ROUND,
             commit_time: if quick { QUICK_COMMITS } else { FULL_COMMITS },
             mixed_time: if quick { QUICK_MIXED } else { FULL_MIXED },
@@ -163,7 +169,7 @@ impl Options {
     /// Shortens the rounds of a quick run so that this many take about its budget.
     pub fn fit(&mut self, rounds: usize) {
         if self.quick {
-            self.round_time = self.round_time.min(QUICK_BUDGET / rounds.max(1) as u32);
+            self.round_time = self.round_time.min(QUICK_READS / rounds.max(1) as u32);
         }
     }
 

@@ -19,15 +19,16 @@ use serde::{Deserialize, Serialize};
 
 use super::columns::{Column, Grid, Line, every};
 use super::new_file::{free_bytes, no_room, require_room};
-use super::{Phase, Run, Table, names, require_ways, usage};
+use super::{Phase, Run, Table, chosen, names, require_ways, usage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::environment::Environment;
 use crate::machine::original::{Folder, Original};
 use crate::machine::testfile;
 use crate::machine::tree::Tree;
-use crate::measure::interleave::{Case, Stage, steps};
+use crate::measure::interleave::{Case, Stage};
 use crate::measure::meter::Sample;
 use crate::measure::options::{Copied, Options};
+use crate::measure::progress::Plan;
 use crate::measure::turn::{Turn, alone};
 use crate::measure::work::CopyJob;
 use crate::report::figures::mib;
@@ -186,6 +187,10 @@ impl Table for Copies {
         Some((self.largest(options), "at most, made for this run, random data, written and synced; and a copy of it"))
     }
 
+    fn case_ways(&self, options: &Options) -> Vec<usize> {
+        vec![chosen(&ways::copiers(self.ways), options).len(); Self::kinds(options).len()]
+    }
+
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
         if phase != Phase::Directory {
             return Ok(());
@@ -246,14 +251,14 @@ impl Table for Copies {
 impl Copies {
     fn make_file(&self, run: &mut Run<'_>) -> Result<Original> {
         let (bytes, seed) = (self.bytes(run.options), run.options.seed);
-        run.progress.begin("making the file", bytes);
-        Original::file(run.dir, bytes, seed, run.cancel, |bytes| run.progress.step(bytes))
+        run.course.begin("making the file", Plan::writing_s(bytes), bytes);
+        Original::file(run.dir, bytes, seed, run.cancel, |bytes| run.course.step(bytes))
     }
 
     fn make_tree(&self, run: &mut Run<'_>) -> Result<Original> {
         let (files, seed) = (self.files(run.options), run.options.seed);
-        run.progress.begin("making files", files);
-        let tree = Tree::make(run.dir, files, LENGTHS, seed, run.cancel, |files| run.progress.step(files))?;
+        run.course.begin("making files", Plan::writing_s(files * LENGTHS.end()), files);
+        let tree = Tree::make(run.dir, files, LENGTHS, seed, run.cancel, |files| run.course.step(files))?;
         Ok(Original::Tree(tree))
     }
 
@@ -273,7 +278,6 @@ impl Copies {
         };
         let state = if is_cold { "cold" } else { "hot" };
         let name = format!("{} {state} {place}", kind.name());
-        run.progress.begin(table, steps(ways.len(), options.rounds, false));
         let left = vec![Left::default(); ways.len()];
         let copy = copies.path().join("copy");
         let mut bench = Bench { table, name: &name, kind, ways, original, copy, is_cold, options, cancel, left };

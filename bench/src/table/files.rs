@@ -18,9 +18,10 @@ use super::{Phase, Run, Table, chosen, names, operations_in, require_ways, rows,
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::testfile;
 use crate::machine::tree::Tree;
-use crate::measure::interleave::{self, Stage, steps};
+use crate::measure::interleave::{self, Stage};
 use crate::measure::meter::{Check, Sample};
 use crate::measure::options::Options;
+use crate::measure::progress::Plan;
 use crate::measure::turn::{Turn, alone};
 use crate::measure::work::{Buffer, SmallFiles, Spread};
 use crate::report::Row;
@@ -161,9 +162,9 @@ impl Table for Files {
         Some((self.bytes(options), "at most, in small files made for this run, written and synced"))
     }
 
-    fn timed_rounds(&self, options: &Options) -> usize {
+    fn case_ways(&self, options: &Options) -> Vec<usize> {
         let cases = 2 * (Self::depths(options).len() + 1);
-        chosen(&ways::filers(self.ways), options).len() * cases * options.rounds
+        vec![chosen(&ways::filers(self.ways), options).len(); cases]
     }
 
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
@@ -209,9 +210,8 @@ impl Files {
         run: &mut Run<'_>,
     ) -> Result<()> {
         let (table, options, cancel) = (self.name(), run.options, run.cancel);
-        run.progress.begin("making files", files);
-        let tree = Tree::make(run.dir, files, lengths, options.seed, cancel, |files| run.progress.step(files))?;
-        run.progress.begin(table, steps(ways.len(), options.rounds, true) * cases.len() as u64);
+        run.course.begin("making files", Plan::writing_s(files * lengths.end()), files);
+        let tree = Tree::make(run.dir, files, lengths, options.seed, cancel, |files| run.course.step(files))?;
         for (state, depth) in cases {
             let name = match work {
                 Work::Whole => format!("{} depth={depth}", state.name()),

@@ -66,8 +66,8 @@ impl Table for Gather {
         Some(file_size(options))
     }
 
-    fn timed_rounds(&self, options: &Options) -> usize {
-        self.0.timed_rounds(options, &Self::cases(options))
+    fn case_ways(&self, options: &Options) -> Vec<usize> {
+        self.0.case_ways(options, &Self::cases(options))
     }
 
     fn figures(&self) -> &'static [Column] {

@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +26,7 @@ use super::reading::file_size;
 use super::{Phase, Run, Table, by_p99, each_once, listed, names, rows, usage};
 use crate::error::Result;
 use crate::machine::testfile::{self, TestFile};
-use crate::measure::interleave::{self, Stage, steps};
+use crate::measure::interleave::{self, Stage};
 use crate::measure::meter::{Check, Sample};
 use crate::measure::options::{Arriving, Options};
 use crate::measure::pace::{ExactTimers, Pace};
@@ -251,7 +252,7 @@ pub(super) type Work<'a, W> = dyn Fn(Part<W>, &Turn<'_>, &Arrived) -> Result<Sam
 /// Measures one rate after the other with the ways that keep them. `most`: operations that a round
 /// can have.
 fn sweep<W: ?Sized>(
-    table: &str,
+    table: &'static str,
     arriving: Arriving,
     mut ways: Vec<Part<W>>,
     most: usize,
@@ -259,11 +260,7 @@ fn sweep<W: ?Sized>(
     work: &Work<'_, W>,
 ) -> Result<()> {
     let options = run.options;
-    let factor = if options.quick { QUICK_FACTOR } else { FACTOR };
-    let doubling =
-        std::iter::successors(Some(arriving.low()), |rate| Some(rate * factor).filter(|rate| *rate <= RATE_MAX));
-    let rates = if options.rates.is_empty() { doubling.collect() } else { options.rates.clone() };
-    for rate in rates {
+    for rate in rates(arriving, options) {
         if ways.is_empty() {
             break;
         }
@@ -280,7 +277,6 @@ fn sweep<W: ?Sized>(
             work,
             arrived: None,
         };
-        run.progress.begin(&format!("{table} {}", arriving.name()), steps(ways.len(), options.rounds, false));
         let timed = run.case(table, &name, &ways, &mut case)?;
         let offered = Figures { offered_per_s: Some(rate as f64) };
         let of_rate: Vec<Row> = rows(table, &name, &ways, &timed).into_iter().map(|row| row.with(offered)).collect();
@@ -293,6 +289,14 @@ fn sweep<W: ?Sized>(
         run.report.rows.extend(of_rate);
     }
     Ok(())
+}
+
+fn rates(arriving: Arriving, options: &Options) -> Vec<usize> {
+    if !options.rates.is_empty() {
+        return options.rates.clone();
+    }
+    let factor = if options.quick { QUICK_FACTOR } else { FACTOR };
+    std::iter::successors(Some(arriving.low()), |rate| Some(rate * factor).filter(|rate| *rate <= RATE_MAX)).collect()
 }
 
 /// One kind of work at one rate.
@@ -384,6 +388,18 @@ impl Table for Load {
         let most = (RATE_MAX * RECORD) as f64 * options.load_time.as_secs_f64();
         let log = Self::asked(options).contains(&Arriving::Log);
         log.then_some((most as u64, "at most; a new one for each round, filled with zeros, without a name"))
+    }
+
+    fn case_ways(&self, options: &Options) -> Vec<usize> {
+        let of = |arriving: Arriving| {
+            let ways = self.names(arriving).into_iter().filter(|way| options.chooses(way)).count();
+            vec![ways; rates(arriving, options).len()]
+        };
+        Self::asked(options).into_iter().flat_map(of).collect()
+    }
+
+    fn round_time(&self, options: &Options) -> Duration {
+        options.load_time
     }
 
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {

@@ -12,15 +12,16 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::columns::{Column, Grid, Line, PageGrid, cpu, every};
-use super::{Phase, Run, Table, names, require_ways, usage};
+use super::{Phase, Run, Table, chosen, names, require_ways, usage};
 use crate::error::{Error, Result};
 use crate::machine::neighbour::Programs;
 use crate::machine::testfile::{self, TestFile};
-use crate::measure::interleave::{self, Stage, steps};
+use crate::measure::interleave::{self, Stage};
 use crate::measure::meter::{Check, Latencies, Sample, latencies};
 use crate::measure::mixed::{Layout, Mixed as Job, Mixture, Neighbour, Plan};
 use crate::measure::options::{Beside, Options};
@@ -227,6 +228,14 @@ impl Table for Mixed {
         Some(reading::file_size(options))
     }
 
+    fn case_ways(&self, options: &Options) -> Vec<usize> {
+        vec![chosen(&ways::mixers(self.ways), options).len(); shapes(options).len()]
+    }
+
+    fn round_time(&self, options: &Options) -> Duration {
+        options.mixed_time
+    }
+
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
         if phase != Phase::File {
             return Ok(());
@@ -236,7 +245,6 @@ impl Table for Mixed {
             return Ok(());
         }
         let shapes = shapes(run.options);
-        run.progress.begin(table, shapes.len() as u64 * steps(ways.len(), run.options.rounds, true));
         for shape in shapes {
             if let Err(why) = programs(shape.beside, file) {
                 run.report.note(Code::CaseLeftOut, format!("{table} {}: {why}", shape.name()));
@@ -312,7 +320,7 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new<'r: 'a>(
-        table: &'a str,
+        table: &'static str,
         ways: &'a [Part<dyn MixedWay>],
         shape: Shape,
         file: &'a TestFile,

@@ -29,9 +29,10 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::testfile::TestFile;
-use crate::measure::interleave::{Case, Progress, interleave};
+use crate::measure::interleave::{Case, interleave};
 use crate::measure::meter::Sample;
 use crate::measure::options::Options;
+use crate::measure::progress::{Course, Length, Plan, Planned};
 use crate::random::Random;
 use crate::report::figures::micro;
 use crate::report::fio;
@@ -128,9 +129,12 @@ pub trait Table: Sync {
         false
     }
 
-    /// Number of timed rounds that take [`Options::round_time`] each.
-    fn timed_rounds(&self, _options: &Options) -> usize {
-        0
+    /// The number of ways in each of its cases.
+    fn case_ways(&self, options: &Options) -> Vec<usize>;
+
+    /// The length of its rounds.
+    fn round_time(&self, options: &Options) -> Duration {
+        options.round_time
     }
 
     /// Measures those of its cases that belong to this phase. What is complete is in the report,
@@ -198,7 +202,7 @@ pub struct Run<'a> {
     pub file: Option<&'a TestFile>,
     pub dir: &'a Path,
     pub cancel: &'a AtomicBool,
-    pub progress: &'a mut dyn Progress,
+    pub course: &'a mut Course,
     pub report: &'a mut Report,
 }
 
@@ -218,16 +222,18 @@ impl<'a> Run<'a> {
     /// The library's way, or else the first, is compared with itself.
     fn case<W: ?Sized>(
         &mut self,
-        table: &str,
+        table: &'static str,
         name: &str,
         ways: &[Part<W>],
         case: &mut dyn Case,
     ) -> Result<Vec<Vec<Sample>>> {
-        self.progress.now(&format!("{table} {name}"));
+        self.course.case(table, name, 1);
         // Another sequence of orders for each case.
         let mut orders = Random::new(self.options.seed.wrapping_add((self.report.rows.len() as u64) << 32));
         let control = ways.iter().position(|way| way.name() == OURS).unwrap_or(0);
-        let timed = interleave(case, control, self.options.rounds, &mut orders, self.progress)?;
+        let planned = self.course.plan().tables.iter().find(|planned| planned.table == table);
+        let length = length(self.options.round_time, self.options).share(planned.map_or(1, |planned| planned.cases));
+        let timed = interleave(case, control, &length, &mut orders, self.course)?;
         if let (Some(way), Some(first)) = (ways.get(control), timed.ways.get(control)) {
             self.report.controls.push(Control::of(table, name, way.name(), first, &timed.control));
         }
@@ -260,6 +266,19 @@ impl<'a> Run<'a> {
     fn test_file(&self) -> Result<&'a TestFile> {
         self.file.ok_or_else(|| Error::new(ErrorKind::Usage, "this table needs a test file"))
     }
+}
+
+/// What a run of these tables does, and how long it takes at a guess. `file`: the bytes of a test file
+/// that is to be made.
+pub fn plan(tables: &[&dyn Table], options: &Options, file: Option<u64>) -> Plan {
+    let of = |table: &&dyn Table| {
+        Planned::of(table.name(), &table.case_ways(options), &length(table.round_time(options), options))
+    };
+    Plan { file_s: file.map_or(0.0, Plan::writing_s), tables: tables.iter().map(of).collect() }
+}
+
+fn length(round: Duration, options: &Options) -> Length {
+    Length { round, before: 2, rounds: options.rounds, budget: options.budget }
 }
 
 pub fn by_name(name: &str) -> Option<&'static dyn Table> {

@@ -17,7 +17,7 @@ use super::{Run, rows};
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::environment::Environment;
 use crate::machine::testfile;
-use crate::measure::interleave::{self, Stage, steps};
+use crate::measure::interleave::{self, Stage};
 use crate::measure::meter::Sample;
 use crate::measure::turn::{Turn, alone};
 use crate::measure::work::{Buffer, Contents, Writes};
@@ -60,8 +60,6 @@ pub(super) struct Cases<'a> {
 
 impl Cases<'_> {
     pub(super) fn measure(&self, run: &mut Run<'_>) -> Result<()> {
-        let of_depth = |&depth: &usize| steps(self.ways(depth).len(), run.options.rounds, false);
-        run.progress.begin(self.rules.table, self.depths.iter().map(of_depth).sum());
         let filesystem = Environment::of(run.dir).filesystem;
         let name = format!("dir={}", filesystem.as_deref().unwrap_or("unknown"));
         for &depth in self.depths {

@@ -19,7 +19,7 @@ use super::columns::{Column, Grid, Line, every};
 use super::{Phase, Run, Table, chosen, names, require_ways, rows};
 use crate::error::{Error, Result};
 use crate::machine::testfile::{TestFile, allows_direct};
-use crate::measure::interleave::{self, Stage, steps};
+use crate::measure::interleave::{self, Stage};
 use crate::measure::meter::{Check, Sample};
 use crate::measure::options::Options;
 use crate::measure::turn::{Turn, alone};
@@ -165,8 +165,8 @@ impl Table for Ranges {
         Some(if options.quick { QUICK_SIZE } else { FULL_SIZE })
     }
 
-    fn timed_rounds(&self, options: &Options) -> usize {
-        chosen(&ways::rangers(self.ways), options).len() * Self::cases(options).len() * options.rounds
+    fn case_ways(&self, options: &Options) -> Vec<usize> {
+        vec![chosen(&ways::rangers(self.ways), options).len(); Self::cases(options).len()]
     }
 
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
@@ -180,7 +180,6 @@ impl Table for Ranges {
         }
         let all: Arc<[Range]> = chunks(file.size(), options.seed).into();
         let cases = Self::cases(options);
-        run.progress.begin(table, steps(ways.len(), options.rounds, false) * cases.len() as u64);
         for tasks in cases {
             let name = format!("tasks={tasks}");
             let (ranges, used) = (all.clone(), vec![Vec::new(); ways.len()]);

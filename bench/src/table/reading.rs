@@ -15,7 +15,7 @@ use super::{Run, Table, chosen, each_once, listed, names, operations_in, rows, u
 use crate::error::{ErrorKind, Result};
 use crate::machine::load::Transfers;
 use crate::machine::testfile::TestFile;
-use crate::measure::interleave::{self, Stage, steps};
+use crate::measure::interleave::{self, Stage};
 use crate::measure::meter::{Check, Round, Sample};
 use crate::measure::options::Options;
 use crate::measure::pace::{ExactTimers, Pace};
@@ -125,9 +125,9 @@ impl Readers {
         Ok(())
     }
 
-    pub(super) fn timed_rounds(self, options: &Options, cases: &[Case]) -> usize {
+    pub(super) fn case_ways(self, options: &Options, cases: &[Case]) -> Vec<usize> {
         let ways = chosen(&self.of(options), options);
-        cases.iter().map(|case| case.suited(&ways).len()).sum::<usize>() * options.rounds
+        cases.iter().map(|case| case.suited(&ways).len()).collect()
     }
 
     pub(super) fn fio(table: &str, options: &Options, cases: &[Case], place: &fio::Place<'_>, jobs: &mut fio::Jobs) {
@@ -159,9 +159,6 @@ impl Readers {
                 .note_once(Code::Rate, format!("{rate} reads a second were to begin, whatever became of those before"));
         }
         let table = table.name();
-        let warms_up = known_operations(options).is_none();
-        let of_case = |case: &Case| steps(case.suited(&ways).len(), options.rounds, warms_up);
-        run.progress.begin(table, cases.iter().map(of_case).sum());
         let device = run.report.environment.device.clone();
         for case in cases {
             let ways = case.suited(&ways);
@@ -334,7 +331,7 @@ impl interleave::Case for Bench<'_> {
 
 impl<'a> Bench<'a> {
     fn new<'r: 'a>(
-        table: &'a str,
+        table: &'static str,
         ways: &'a [Part<dyn ReadWay>],
         case: &'a Case,
         file: &'a TestFile,

@@ -16,18 +16,20 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::columns::{Column, Grid, Line, cpu, every};
 use super::new_file::{free_bytes, require_room};
-use super::{Phase, Run, Table, names, require_ways, rows, usage};
+use super::{Phase, Run, Table, chosen, names, require_ways, rows, usage};
 use crate::error::{Error, Result};
 use crate::machine::load::Transfers;
 use crate::machine::testfile::{self, TestFile, allows_direct};
-use crate::measure::interleave::{self, Stage, steps};
+use crate::measure::interleave::{self, Stage};
 use crate::measure::meter::{Apart, Check, Sample};
 use crate::measure::options::Options;
+use crate::measure::progress::Plan;
 use crate::measure::turn::{Turn, alone};
 use crate::measure::work::{Access, Buffer, Contents, ReadsAndWrites};
 use crate::report::figures::{micro, short};
@@ -150,6 +152,14 @@ impl Table for ReadWrite {
         Some((Self::size(options), "made for this run, random data, written and synced; then written to at random"))
     }
 
+    fn case_ways(&self, options: &Options) -> Vec<usize> {
+        vec![chosen(&ways::readwriters(self.ways), options).len(); 2 * Self::depths(options).len()]
+    }
+
+    fn round_time(&self, options: &Options) -> Duration {
+        options.commit_time
+    }
+
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
         if phase != Phase::Directory {
             return Ok(());
@@ -157,8 +167,8 @@ impl Table for ReadWrite {
         let (dir, options, cancel, table) = (run.dir, run.options, run.cancel, self.name());
         let size = Self::size(options);
         require_room(free_bytes(&testfile::create_nameless(dir)?, dir)?, size, "--size", dir)?;
-        run.progress.begin("making the file", size);
-        let file = TestFile::make(dir, size, options.seed, cancel, |bytes| run.progress.step(bytes))?;
+        run.course.begin("making the file", Plan::writing_s(size), size);
+        let file = TestFile::make(dir, size, options.seed, cancel, |bytes| run.course.step(bytes))?;
         let ways = run.usable_in(table, &ways::readwriters(self.ways));
         let direct = allows_direct(file.path()).map_err(|error| Error::io("open", file.path(), &error))?;
         if !direct {
@@ -167,7 +177,6 @@ impl Table for ReadWrite {
         }
         let depths = Self::depths(options);
         let kinds: &[bool] = if direct { &[true, false] } else { &[false] };
-        run.progress.begin(table, steps(ways.len(), options.rounds, true) * (kinds.len() * depths.len()) as u64);
         let mut written = Written { file: &file, seed: options.seed, turns: 0, by: HashMap::new() };
         for &direct in kinds {
             for &depth in &depths {

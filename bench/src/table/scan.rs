@@ -19,7 +19,7 @@ use super::reading::file_size;
 use super::{Phase, Run, Table, chosen, names, operations_in, require_ways, rows};
 use crate::error::{Error, Result};
 use crate::machine::testfile::TestFile;
-use crate::measure::interleave::{self, Stage, steps};
+use crate::measure::interleave::{self, Stage};
 use crate::measure::meter::{Check, Sample};
 use crate::measure::options::Options;
 use crate::measure::turn::{Turn, alone};
@@ -155,9 +155,9 @@ impl Table for Scan {
         true
     }
 
-    fn timed_rounds(&self, options: &Options) -> usize {
+    fn case_ways(&self, options: &Options) -> Vec<usize> {
         let ways = chosen(&ways::scanners(self.ways), options);
-        Self::shapes(options).into_iter().map(|shape| shape.suited(&ways).len()).sum::<usize>() * options.rounds
+        Self::shapes(options).into_iter().map(|shape| shape.suited(&ways).len()).collect()
     }
 
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
@@ -170,7 +170,6 @@ impl Table for Scan {
         let cases = shapes.into_iter().map(|shape| (shape, shape.suited(&ways)));
         // None are left where the only way that was chosen takes part in few cases.
         let cases: Vec<_> = cases.filter(|(_, ways)| !ways.is_empty()).collect();
-        run.progress.begin(table, cases.iter().map(|(_, ways)| steps(ways.len(), options.rounds, true)).sum());
         for (shape, ways) in &cases {
             let (shape, ways, name) = (*shape, &ways[..], shape.name());
             let (offsets, pages_read) = (Vec::new(), vec![Vec::new(); ways.len()]);

@@ -1,6 +1,8 @@
 //! The table `stall`: how long a thread keeps its other work waiting while it writes far beyond the
 //! kernel's limit of dirty data.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::columns::{Column, Grid, LONGEST, Line, P50, P99, P999, PageGrid, cpu, every};
@@ -132,6 +134,15 @@ impl Table for Stall {
 
     fn writes_into(&self, options: &Options) -> Option<(u64, &'static str)> {
         Some((writes::bytes(options), "a new one for each round, without a name"))
+    }
+
+    fn case_ways(&self, options: &Options) -> Vec<usize> {
+        vec![chosen(&ways::stallers(self.ways), options).len()]
+    }
+
+    /// Far beyond the limit of dirty data the disk sets the pace.
+    fn round_time(&self, options: &Options) -> Duration {
+        Duration::from_secs(if options.quick { 1 } else { 5 })
     }
 
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {

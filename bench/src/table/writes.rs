@@ -75,6 +75,12 @@ impl Table for Writes {
         Some((bytes(options), "a new one for each round, without a name"))
     }
 
+    fn case_ways(&self, options: &Options) -> Vec<usize> {
+        let ways = chosen(&ways::writers(self.ways), options);
+        let of_depth = |depth| ways.iter().filter(|way| way.fewest_in_flight() <= depth).count();
+        Self::depths(options).into_iter().map(of_depth).collect()
+    }
+
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
         if phase != Phase::Directory {
             return Ok(());

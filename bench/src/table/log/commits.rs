@@ -36,7 +36,7 @@ const SYNC_EVERY: u64 = 64 << 20;
 
 /// One case, ready to be measured.
 pub(super) struct Commit<'a> {
-    table: &'a str,
+    table: &'static str,
     name: String,
     pub(super) ways: Vec<Part<dyn LogWay>>,
     /// Records under way at a time, of all writers.
@@ -61,7 +61,7 @@ impl<'a> Commit<'a> {
     /// A case of `table`, in which so many records are under way at a time. `limits`: options by
     /// which it needs less room.
     pub(super) fn new(
-        (table, name): (&'a str, String),
+        (table, name): (&'static str, String),
         ways: Vec<Part<dyn LogWay>>,
         (slots, in_flight, size): (usize, usize, usize),
         limits: &'static str,

@@ -18,6 +18,8 @@
 mod commits;
 pub mod pipelined;
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::columns::{Column, Grid, LONGEST, Line, P50, P99, P999, cpu, every, prepared};
@@ -25,7 +27,6 @@ use super::new_file::free_bytes;
 use super::{Phase, Run, TABLES, Table, chosen, names, usage};
 use crate::error::{Error, Result};
 use crate::machine::testfile::{self, allows_direct};
-use crate::measure::interleave::steps;
 use crate::measure::meter::Sample;
 use crate::measure::options::{Logged, Options};
 use crate::report::figures::size_of;
@@ -173,6 +174,19 @@ impl Table for Log {
         Some((FILE_MAX, "at most; a new one for each round, filled with zeros, without a name"))
     }
 
+    fn case_ways(&self, options: &Options) -> Vec<usize> {
+        if !wants(options, Logged::Threads) {
+            return Vec::new();
+        }
+        let ways = chosen(&ways::loggers(self.ways), options);
+        let of = |writers| ways.iter().filter(|way| writers == 1 || !way.alone()).count();
+        Self::writers(options).into_iter().flat_map(|writers| vec![of(writers); Self::sizes(options).len()]).collect()
+    }
+
+    fn round_time(&self, options: &Options) -> Duration {
+        options.commit_time
+    }
+
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
         let (options, table) = (run.options, self.name());
         if phase != Phase::Directory || !wants(options, Logged::Threads) {
@@ -196,7 +210,6 @@ impl Table for Log {
                 cases.push(Commit::new((table, name), ways, (writers, 1, size), limits, free, run));
             }
         }
-        run.progress.begin(table, cases.iter().map(|case| steps(case.ways.len(), options.rounds, true)).sum());
         cases.into_iter().try_for_each(|case| case.measure(run))
     }
 

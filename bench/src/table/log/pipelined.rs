@@ -5,14 +5,15 @@
 //! The table `log-tokio`: tasks of tokio on two workers, each of which awaits its record, beside as
 //! many threads.
 
+use std::time::Duration;
+
 use super::commits::Commit;
 use super::{COLUMNS, FILE_BYTES, FILE_MAX, place, usable, wants};
 use crate::error::Result;
-use crate::measure::interleave::steps;
 use crate::measure::options::{Logged, Options};
 use crate::report::figures::size_of;
 use crate::table::columns::{Column, Grid, Line, every};
-use crate::table::{Phase, Run, Table, names};
+use crate::table::{Phase, Run, Table, chosen, names};
 use crate::ways::{self, LogWay, Part, Roster, WAYS};
 
 pub struct Pipelined {
@@ -54,7 +55,6 @@ fn measure(
     if ways.is_empty() {
         return Ok(());
     }
-    run.progress.begin(table, shapes.len() as u64 * steps(ways.len(), run.options.rounds, true));
     for (name, slots, in_flight, size) in shapes {
         // With one in flight, they are the same as those without.
         let is_twin = |way: &Part<dyn LogWay>| {
@@ -65,6 +65,21 @@ fn measure(
         Commit::new((table, name), here, (slots, in_flight, size), limits, free, run).measure(run)?;
     }
     Ok(())
+}
+
+impl Pipelined {
+    fn shapes(options: &Options) -> Vec<Shape> {
+        let mut shapes = Vec::new();
+        for threads in options.or_usual(&options.writers, &QUICK_THREADS, &THREADS) {
+            for in_flight in options.or_usual(&options.in_flight, &QUICK_IN_FLIGHT, &IN_FLIGHT) {
+                for size in options.or_usual(&options.sizes, &SIZES, &SIZES) {
+                    let name = format!("threads={threads} in-flight={in_flight} size={}", size_of(size));
+                    shapes.push((name, threads * in_flight, in_flight, size));
+                }
+            }
+        }
+        shapes
+    }
 }
 
 impl Table for Pipelined {
@@ -100,17 +115,17 @@ impl Table for Pipelined {
         Some((FILE_MAX, "at most; a new one for each round, filled with zeros, without a name"))
     }
 
+    fn case_ways(&self, options: &Options) -> Vec<usize> {
+        let cases = if wants(options, Logged::Pipelined) { Self::shapes(options).len() } else { 0 };
+        vec![chosen(&ways::pipeliners(self.ways), options).len(); cases]
+    }
+
+    fn round_time(&self, options: &Options) -> Duration {
+        options.commit_time
+    }
+
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
-        let options = run.options;
-        let mut shapes = Vec::new();
-        for threads in options.or_usual(&options.writers, &QUICK_THREADS, &THREADS) {
-            for in_flight in options.or_usual(&options.in_flight, &QUICK_IN_FLIGHT, &IN_FLIGHT) {
-                for size in options.or_usual(&options.sizes, &SIZES, &SIZES) {
-                    let name = format!("threads={threads} in-flight={in_flight} size={}", size_of(size));
-                    shapes.push((name, threads * in_flight, in_flight, size));
-                }
-            }
-        }
+        let shapes = Self::shapes(run.options);
         let what = (self.name(), Logged::Pipelined, "--writers, --in-flight or --sizes");
         measure(what, &ways::pipeliners(self.ways), shapes, phase, run)
     }
@@ -121,6 +136,18 @@ impl Table for Pipelined {
 
     fn figures(&self) -> &'static [Column] {
         &[FILE_BYTES]
+    }
+}
+
+impl Tasks {
+    fn shapes(options: &Options) -> Vec<Shape> {
+        let mut shapes = Vec::new();
+        for tasks in options.or_usual(&options.tasks, &QUICK_TASK_COUNTS, &TASK_COUNTS) {
+            for size in options.or_usual(&options.sizes, &SIZES, &SIZES) {
+                shapes.push((format!("tasks={tasks} size={}", size_of(size)), tasks, 1, size));
+            }
+        }
+        shapes
     }
 }
 
@@ -157,14 +184,17 @@ impl Table for Tasks {
         Some((FILE_MAX, "at most; a new one for each round, filled with zeros, without a name"))
     }
 
+    fn case_ways(&self, options: &Options) -> Vec<usize> {
+        let cases = if wants(options, Logged::Tokio) { Self::shapes(options).len() } else { 0 };
+        vec![chosen(&ways::task_loggers(self.ways), options).len(); cases]
+    }
+
+    fn round_time(&self, options: &Options) -> Duration {
+        options.commit_time
+    }
+
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
-        let options = run.options;
-        let mut shapes = Vec::new();
-        for tasks in options.or_usual(&options.tasks, &QUICK_TASK_COUNTS, &TASK_COUNTS) {
-            for size in options.or_usual(&options.sizes, &SIZES, &SIZES) {
-                shapes.push((format!("tasks={tasks} size={}", size_of(size)), tasks, 1, size));
-            }
-        }
+        let shapes = Self::shapes(run.options);
         let what = (self.name(), Logged::Tokio, "--tasks or --sizes");
         measure(what, &ways::task_loggers(self.ways), shapes, phase, run)
     }
