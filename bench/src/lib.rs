@@ -18,11 +18,11 @@
 //! * [`ways`]: the ways that are compared, a room for each kind of work.
 //! * [`report`], its data: rows and notes, [`figures`](report::figures) as text,
 //!   [`axes`](report::axes) of cases, and [`fio`](report::fio).
+//! * [`stats`]: the ratio of two ways, its interval, and what is concluded from it.
 //! * [`table`]: a file for each table. Start at [`table::Table`].
-//! * [`report`], for its readers: [`compare`](report::compare) (a ratio of two ways, and its
-//!   interval), [`words`](report::words), [`preflight`](report::preflight) (what makes figures
-//!   worth less than they look), [`verdict`](report::verdict) (sentences), [`page`](report::page)
-//!   (HTML with charts).
+//! * [`report`], for its readers: [`words`](report::words), [`preflight`](report::preflight) (what
+//!   makes figures worth less than they look), [`verdict`](report::verdict) (sentences),
+//!   [`page`](report::page) (HTML with charts).
 //! * [`command`]: arguments to tables, a report to text, JSON and a page.
 //!
 //! The rules that make the figures worth reading: every way reads the same file at the same seeded
@@ -39,6 +39,7 @@ pub mod machine;
 pub mod measure;
 pub mod random;
 pub mod report;
+pub mod stats;
 pub mod sys;
 pub mod table;
 pub mod ways;

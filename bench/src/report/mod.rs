@@ -1,7 +1,6 @@
 //! The result as plain data. Serialised, this is the JSON that `nowait bench --json` writes.
 
 pub mod axes;
-pub mod compare;
 pub mod figures;
 pub mod fio;
 pub mod notes;
@@ -18,8 +17,10 @@ use serde_json::Value;
 
 use crate::machine::environment::Environment;
 use crate::measure::meter::{Latencies, Sample, latencies};
-use crate::report::compare::{Finding, Ratio};
 use crate::report::notes::{Code, Note};
+use crate::stats::{self, Finding, Ratio};
+
+pub use crate::stats::median;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -57,17 +58,17 @@ impl Control {
         Self { table, case, way, rounds: speeds(first), again: speeds(again) }
     }
 
-    /// How far the way is from itself ([`compare::distance`]). `None` if there are too few rounds.
+    /// How far the way is from itself ([`stats::distance`]). `None` if there are too few rounds.
     pub fn distance(&self) -> Option<f64> {
-        compare::distance(&self.again, &self.rounds)
+        stats::distance(&self.again, &self.rounds)
     }
 
     /// Returns whether one of the two turns would be called behind the other, in a run of so many
     /// cases.
     pub fn misleads(&self, cases: usize) -> bool {
         let rounds = [(&self.rounds, &self.again), (&self.again, &self.rounds)];
-        let ratios = rounds.into_iter().filter_map(|(one, other)| Ratio::of_rounds(one, other, cases));
-        ratios.into_iter().any(|ratio| ratio.finding(1.0) == Finding::Behind)
+        let ratios = rounds.into_iter().filter_map(|(one, other)| Ratio::of_rounds(one, other));
+        ratios.into_iter().any(|ratio| ratio.finding(cases, 1.0) == Finding::Behind)
     }
 
     fn is_of(&self, table: &str, case: &str) -> bool {
@@ -211,10 +212,7 @@ impl Row {
 
     /// The slowest and the fastest round, as shares of the median.
     pub fn spread(&self) -> (f64, f64) {
-        let of_median = |value: f64| value / self.ops_per_s;
-        let slowest = self.rounds.iter().copied().fold(f64::INFINITY, f64::min);
-        let fastest = self.rounds.iter().copied().fold(0.0, f64::max);
-        (of_median(slowest), of_median(fastest))
+        stats::spread(&self.rounds, self.ops_per_s)
     }
 }
 
@@ -312,17 +310,6 @@ pub fn best(rows: &[&Row]) -> f64 {
     rows.iter().map(|row| row.ops_per_s).fold(0.0, f64::max)
 }
 
-/// The middle value, or the mean of the two in the middle; 0 of nothing.
-pub fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match (sorted.len(), sorted.len() / 2) {
-        (0, _) => 0.0,
-        (odd, middle) if odd % 2 == 1 => sorted[middle],
-        (_, middle) => (sorted[middle - 1] + sorted[middle]) / 2.0,
-    }
-}
-
 fn in_order<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = Vec::new();
     for name in names {
@@ -361,13 +348,6 @@ pub(crate) mod tests {
 
     fn row(table: &str, case: &str, way: &str, ops_per_s: f64) -> Row {
         Row { table: table.to_owned(), case: case.to_owned(), way: way.to_owned(), ops_per_s, ..Row::default() }
-    }
-
-    #[test]
-    fn medians() {
-        assert_eq!(median(&[]), 0.0);
-        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
     }
 
     #[test]

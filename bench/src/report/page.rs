@@ -7,11 +7,11 @@ mod html;
 use std::fmt::Display;
 
 use crate::report::axes::panels;
-use crate::report::compare::Finding;
 use crate::report::figures::{mib, micro, share, short};
 use crate::report::verdict::{Stand, Standing, sentences, standings};
 use crate::report::words::{COLLAPSED, compared, meaning, title, unit};
 use crate::report::{Report, Row, best};
+use crate::stats::Finding;
 use crate::table;
 use crate::table::columns::{Column, PageGrid};
 use chart::{Look, Measure, Spreads};

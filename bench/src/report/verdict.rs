@@ -1,11 +1,11 @@
 //! The verdict of a report, in sentences. Each is made from the rows, and left out where they do
 //! not support it.
 
-use crate::report::compare::{Finding, LEVEL, Ratio};
 use crate::report::figures::short;
 use crate::report::notes::Code;
 use crate::report::words::{compared, unit};
-use crate::report::{Control, Report, Row, median};
+use crate::report::{Control, Report, Row};
+use crate::stats::{Finding, LEVEL, Ratio, median};
 use crate::table::{self, by_p99, listed};
 use crate::ways::{ON_TOKIO, OURS, PLAIN};
 
@@ -71,8 +71,9 @@ impl<'a> Context<'a> {
         // How far a way of the case was from itself; 1 in reports that are older than the question.
         let control = self.report.control(table, case).and_then(Control::distance).unwrap_or(1.0);
         let found = others.iter().map(|other| {
-            let ratio = Ratio::of_rounds(&row.rounds, &other.rounds, others.len() * self.cases);
-            (ratio.map_or(Finding::CannotTell, |ratio| ratio.finding(control)), *other, ratio)
+            let ratio = Ratio::of_rounds(&row.rounds, &other.rounds);
+            let finding = ratio.map(|ratio| ratio.finding(others.len() * self.cases, control));
+            (finding.unwrap_or(Finding::CannotTell), *other, ratio)
         });
         // One way that is ahead decides, whatever the others are; then one that may be.
         let decides =
@@ -157,13 +158,14 @@ fn rank(context: &Context<'_>, report: &Report, table: &str, way: &str) -> Optio
     let mut text =
         format!("{table}: {way} is the quickest, or within {:.0} % of it, in {level} of {all}", 100.0 - percent);
     let behind = stands.iter().filter(|(_, stand)| stand.finding == Finding::Behind);
-    let middle = |stand: &Stand<'_>| stand.rival.and_then(|(_, ratio)| ratio).map_or(1.0, |ratio| ratio.middle);
+    let middle = |stand: &Stand<'_>| stand.rival.and_then(|(_, ratio)| ratio).map_or(1.0, |ratio| ratio.middle());
     let worst = behind.clone().min_by(|(_, a), (_, b)| middle(a).total_cmp(&middle(b)));
     if let Some((case, Stand { rival: Some((rival, ratio)), .. })) = worst {
         text += &format!("; behind in {}, at worst with ", behind.count());
         text += &match ratio {
-            Some(Ratio { middle, low, high }) => {
-                let [middle, low, high] = [middle, low, high].map(|ratio| (ratio * 100.0).round());
+            Some(ratio) => {
+                let [middle, low, high] =
+                    [ratio.middle(), ratio.low(), ratio.high()].map(|ratio| (ratio * 100.0).round());
                 format!("{middle} % of {}'s speed ({low} to {high} %; {case})", rival.way)
             }
             None => format!("less than {}'s speed ({case})", rival.way),
@@ -283,7 +285,7 @@ mod tests {
         let said_of = |ours: Row| said(vec![ring.clone(), ours]);
         let text = said_of(slow);
         assert!(
-            text.contains("in 0 of 1 case; behind in 1, at worst with 51 % of ring's speed (41 to 85 %;"),
+            text.contains("in 0 of 1 case; behind in 1, at worst with 51 % of ring's speed (41 to 62 %;"),
             "{text}"
         );
         // One round in which it was the quicker leaves the others' sum in doubt.

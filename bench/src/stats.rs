@@ -1,0 +1,434 @@
+//! The statistics of the benchmark: what rounds tell of the ratio of two ways, and what they do not.
+//!
+//! All of it is Student's t on logs of speeds, where half and double are the same distance from 1.
+//! Rounds of a run are paired: in round `i` both ways met the same mood of a shared disk, so that
+//! their ratio says more than either speed. Rounds of two runs are not ([`Ratio::over`], Welch).
+//!
+//! The verdict's two ends are not alike. A way that is slower is called level in one case of 40 at
+//! most. Of runs whose ways are all level, with all their cases, one in 1000 calls any of them slower.
+//! `cargo test --release --lib stats -- --ignored --nocapture`, in bench/, simulates both.
+
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+/// A way is called level with another if the interval of its ratio lies above this. So a way that
+/// is slower than that is called level in one run of 40, however many rounds there are.
+pub const LEVEL: f64 = 0.95;
+/// Two rounds say nothing of a spread.
+const ROUNDS_MIN: usize = 3;
+/// The share of runs in which the truth lies beyond an end of the interval.
+pub const OUTSIDE: f64 = 0.025;
+/// Share of runs, with all their comparisons, that call any level way slower.
+const ALARM: f64 = 0.001;
+/// Standard errors from which on a correlation of neighbours counts: less costs independent values
+/// their power, more lets alarms of correlated ones through (simulated). And the most that is
+/// believed.
+const CHANCE: f64 = 1.0;
+const CORRELATION_MAX: f64 = 0.9;
+/// An interval that reaches no farther from 1 is told in per cent.
+const CLOSE: f64 = 1.5;
+
+/// The ratio of two speeds, as the log of its geometric mean, its standard error, and the degrees of
+/// freedom of that.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratio {
+    pub log: f64,
+    pub error: f64,
+    pub freedom: f64,
+}
+
+/// Conclusion about a way from its ratio to another. In order: of several, the last decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Finding {
+    /// At least level with the other.
+    Level,
+    /// The rounds scatter too much, or are too few.
+    CannotTell,
+    /// Slower than the other.
+    Behind,
+}
+
+impl Ratio {
+    /// The ratio of `ours` to `other`, of one round each at the same index. None if there are too
+    /// few, not as many of both, or one without a speed.
+    pub fn of_rounds(ours: &[f64], other: &[f64]) -> Option<Ratio> {
+        if ours.len() != other.len() {
+            return None;
+        }
+        Self::of_logs(&ours.iter().zip(other).map(|(ours, other)| (ours / other).ln()).collect::<Vec<_>>())
+    }
+
+    /// The ratio of speeds of two runs, whose rounds have nothing to do with each other. None as above.
+    pub fn of_runs(ours: &[f64], other: &[f64]) -> Option<Ratio> {
+        let of = |speeds: &[f64]| Self::of_logs(&speeds.iter().map(|speed| speed.ln()).collect::<Vec<_>>());
+        Some(of(ours)?.over(&of(other)?))
+    }
+
+    /// The mean of logs. None if there are too few, or one is no number.
+    pub fn of_logs(logs: &[f64]) -> Option<Ratio> {
+        if logs.len() < ROUNDS_MIN || logs.iter().any(|log| !log.is_finite()) {
+            return None;
+        }
+        let (n, log) = (logs.len() as f64, mean(logs));
+        let squares: f64 = logs.iter().map(|value| (value - log).powi(2)).sum();
+        Some(Ratio { log, error: (squares / (n - 1.0) / n).sqrt(), freedom: n - 1.0 })
+    }
+
+    /// As [`Ratio::of_logs`], of values that were measured one after the other. Where neighbours are
+    /// alike, n values tell as much as fewer that are not: the variance grows by (1 + r) / (1 - r),
+    /// where r is their correlation (of an AR(1) process).
+    pub fn in_turn(logs: &[f64]) -> Option<Ratio> {
+        let r = correlation(logs);
+        Self::of_logs(logs).map(|mean| Ratio { error: mean.error * ((1.0 + r) / (1.0 - r)).sqrt(), ..mean })
+    }
+
+    /// The ratio of two ratios that were measured apart (Welch and Satterthwaite).
+    pub fn over(&self, other: &Ratio) -> Ratio {
+        let error = self.error.hypot(other.error);
+        let part = |of: &Ratio| of.error.powi(4) / of.freedom;
+        let freedom = if error > 0.0 { error.powi(4) / (part(self) + part(other)) } else { self.freedom };
+        Ratio { log: self.log - other.log, error, freedom }
+    }
+
+    /// Distance from the log beyond which the truth lies, on one side, in the share `outside` of runs.
+    pub fn reach(&self, outside: f64) -> f64 {
+        if self.error == 0.0 { 0.0 } else { self.error * student(outside, self.freedom) }
+    }
+
+    pub fn middle(&self) -> f64 {
+        self.log.exp()
+    }
+
+    /// The truth lies below this in one run of 40.
+    pub fn low(&self) -> f64 {
+        (self.log - self.reach(OUTSIDE)).exp()
+    }
+
+    /// The truth lies above this in one run of 40.
+    pub fn high(&self) -> f64 {
+        (self.log + self.reach(OUTSIDE)).exp()
+    }
+
+    /// More rounds narrow the interval, and so decide more; they never make a slower way level.
+    ///
+    /// `comparisons`: the number of those of the run. Of many ways that are level, in many cases, some
+    /// seem slower, so that "behind" asks for more the more there are (Bonferroni). "Level" needs no
+    /// such care: a way is level if it is with each of the others.
+    ///
+    /// `control`: the [distance] of a way from itself in the same rounds. Differences that are no
+    /// larger are not told.
+    pub fn finding(&self, comparisons: usize, control: f64) -> Finding {
+        if self.low() >= LEVEL && 1.0 / control >= LEVEL {
+            Finding::Level
+        } else if self.is_below(ALARM / comparisons.max(1) as f64) && self.middle() * control < 1.0 {
+            Finding::Behind
+        } else {
+            Finding::CannotTell
+        }
+    }
+
+    /// Returns whether it is below 1, which of level ways is said in the share `alarm` of runs.
+    pub fn is_below(&self, alarm: f64) -> bool {
+        self.log + self.reach(alarm) < 0.0
+    }
+
+    /// What the rounds tell, beside the verdict: the interval, as "3.9 to 4.4 × pread",
+    /// "within 10 % of pread", "12 to 18 % slower than pread".
+    pub fn words(&self, other: &str) -> String {
+        let (low, high) = (self.low(), self.high());
+        let percent = |ratio: f64| (ratio.max(1.0 / ratio) - 1.0) * 100.0;
+        let from_to = |a: String, b: String| if a == b { a } else { format!("{a} to {b}") };
+        let whole = |value: f64| format!("{value:.0}");
+        if low < 1.0 / CLOSE || high > CLOSE {
+            let digits = |ratio: f64| match ratio {
+                _ if ratio < 0.995 => format!("{ratio:.2}"),
+                _ if ratio < 9.95 => format!("{ratio:.1}"),
+                _ => whole(ratio),
+            };
+            format!("{} × {other}", from_to(digits(low), digits(high)))
+        } else if low <= 1.0 && high >= 1.0 {
+            format!("within {:.0} % of {other}", percent(low).max(percent(high)).ceil().max(1.0))
+        } else if high < 1.0 {
+            // Of the other's speed, so that no figure exceeds 100.
+            let less = |ratio: f64| whole((1.0 - ratio) * 100.0);
+            format!("{} % slower than {other}", from_to(less(high), less(low)))
+        } else {
+            format!("{} % faster than {other}", from_to(whole(percent(low)), whole(percent(high))))
+        }
+    }
+}
+
+/// How far the ratio of two ways is from 1, whichever is the quicker, as a ratio of at least 1. None
+/// as for [`Ratio::of_rounds`].
+pub fn distance(ours: &[f64], other: &[f64]) -> Option<f64> {
+    Some(Ratio::of_rounds(ours, other)?.log.abs().exp())
+}
+
+/// The middle value, or the mean of the two in the middle; 0 of nothing.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match (sorted.len(), sorted.len() / 2) {
+        (0, _) => 0.0,
+        (odd, middle) if odd % 2 == 1 => sorted[middle],
+        (_, middle) => (sorted[middle - 1] + sorted[middle]) / 2.0,
+    }
+}
+
+/// The least and the most, as shares of `middle`.
+pub fn spread(values: &[f64], middle: f64) -> (f64, f64) {
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = values.iter().copied().fold(0.0, f64::max);
+    (least / middle, most / middle)
+}
+
+pub fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Correlation of neighbours; none if it is so small that chance would do, since few values show one.
+fn correlation(values: &[f64]) -> f64 {
+    let (n, middle) = (values.len() as f64, mean(values));
+    let apart: Vec<f64> = values.iter().map(|value| value - middle).collect();
+    let squares: f64 = apart.iter().map(|value| value * value).sum();
+    if n < 5.0 || squares == 0.0 {
+        return 0.0;
+    }
+    let found = apart.iter().zip(&apart[1..]).map(|(one, next)| one * next).sum::<f64>() / squares;
+    // Without one, its standard error is about 1 / sqrt(n). What is found is too low by (1 + 4 r) / n
+    // (Kendall).
+    if found < CHANCE / n.sqrt() { 0.0 } else { ((found * n + 1.0) / (n - 4.0)).min(CORRELATION_MAX) }
+}
+
+/// Value above which Student's t lies with probability `above`.
+fn student(above: f64, freedom: f64) -> f64 {
+    let t = StudentsT::new(0.0, 1.0, freedom).expect("freedom is positive: no ratio has fewer than three rounds");
+    -t.inverse_cdf(above)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+    use crate::random::Random;
+    use crate::report::Report;
+
+    /// A number between 0 and 1.
+    fn unit(random: &mut Random) -> f64 {
+        (random.below(1 << 53) as f64 + 0.5) / (1u64 << 53) as f64
+    }
+
+    /// A standard normal variable (Box and Muller).
+    fn normal(random: &mut Random) -> f64 {
+        (-2.0 * unit(random).ln()).sqrt() * (std::f64::consts::TAU * unit(random)).cos()
+    }
+
+    /// Logs of a way's rounds, whose truth is 0.
+    type Scatter<'a> = &'a dyn Fn(&mut Random, usize) -> Vec<f64>;
+
+    fn gauss(noise: f64) -> impl Fn(&mut Random, usize) -> Vec<f64> {
+        move |random, rounds| (0..rounds).map(|_| noise * normal(random)).collect()
+    }
+
+    /// One round in five is slow, by 30 % on average: skewed, as on a disk that others use.
+    fn skewed(random: &mut Random, rounds: usize) -> Vec<f64> {
+        let slow = |random: &mut Random| if random.below(5) == 0 { 0.3 * unit(random).ln() } else { 0.0 };
+        (0..rounds).map(|_| 0.05 * normal(random) + slow(random) + 0.06).collect()
+    }
+
+    /// Rounds that are like the one before (AR(1)).
+    fn in_moods(noise: f64, correlation: f64) -> impl Fn(&mut Random, usize) -> Vec<f64> {
+        move |random, rounds| {
+            let mut last = normal(random);
+            let mut next = || {
+                last = correlation * last + (1.0 - correlation * correlation).sqrt() * normal(random);
+                noise * last
+            };
+            (0..rounds).map(|_| next()).collect()
+        }
+    }
+
+    /// Pairs of neighbours of the records in docs/measurements, so with their tails and correlation:
+    /// logs of ratios of two ways, less their mean, over their deviation.
+    fn recorded() -> (Vec<[f64; 2]>, Vec<f64>) {
+        let (mut pairs, mut deviations) = (Vec::new(), Vec::new());
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/measurements");
+        for page in fs::read_dir(folder).unwrap().filter_map(|page| fs::read_dir(page.unwrap().path()).ok()) {
+            for file in
+                page.map(|file| file.unwrap().path()).filter(|file| file.extension().is_some_and(|e| e == "json"))
+            {
+                let Ok(report) = serde_json::from_str::<Report>(&fs::read_to_string(file).unwrap()) else { continue };
+                for (_, rows) in report.tables().into_iter().flat_map(|table| report.cases(table)) {
+                    for (one, other) in rows.iter().zip(rows.iter().skip(1)).filter(|(one, _)| one.rounds.len() >= 5) {
+                        let Some(ratio) = Ratio::of_rounds(&one.rounds, &other.rounds) else { continue };
+                        let n = one.rounds.len() as f64;
+                        // The mean of so few rounds hides some of their scatter.
+                        let (deviation, wider) = (ratio.error * n.sqrt(), (n / (n - 1.0)).sqrt());
+                        let apart = |(one, other): (&f64, &f64)| ((one / other).ln() - ratio.log) / deviation * wider;
+                        let logs: Vec<f64> = one.rounds.iter().zip(&other.rounds).map(apart).collect();
+                        if deviation > 0.0 {
+                            pairs.extend(logs.windows(2).map(|pair| [pair[0], pair[1]]));
+                            deviations.push(deviation);
+                        }
+                    }
+                }
+            }
+        }
+        (pairs, deviations)
+    }
+
+    /// Shares of runs that call any of the ways level, and any behind, that are all `truth` times as
+    /// fast as ours. One of the others is measured twice.
+    fn found(
+        [of_ours, of_others]: [Scatter; 2],
+        truth: f64,
+        rounds: usize,
+        comparisons: usize,
+        runs: usize,
+    ) -> (f64, f64) {
+        let mut random = Random::new(7);
+        let (mut level, mut behind) = (0, 0);
+        for _ in 0..runs {
+            let speeds = |logs: Vec<f64>| -> Vec<f64> { logs.into_iter().map(f64::exp).collect() };
+            let mut draw = |scatter: Scatter| speeds(scatter(&mut random, rounds));
+            let others: Vec<Vec<f64>> = (0..comparisons).map(|_| draw(of_others)).collect();
+            let control = distance(&draw(of_others), &others[0]).unwrap();
+            let ours: Vec<f64> = draw(of_ours).iter().map(|speed| speed * truth).collect();
+            let of = |other: &Vec<f64>| Ratio::of_rounds(&ours, other).unwrap().finding(comparisons, control);
+            // A way is level if it is with each of the others.
+            match others.iter().map(of).max().unwrap() {
+                Finding::Level => level += 1,
+                Finding::Behind => behind += 1,
+                Finding::CannotTell => {}
+            }
+        }
+        (f64::from(level) / runs as f64, f64::from(behind) / runs as f64)
+    }
+
+    /// The promises of the verdict, for runs of one comparison and of 36. What it does not promise: of a
+    /// way that alone has rare slow rounds, rounds without one say that it is quicker than it is.
+    #[test]
+    #[ignore = "half a minute, in a release build"]
+    fn promises() {
+        let (pairs, deviations) = recorded();
+        assert!(pairs.len() > 1000, "{} pairs of recorded rounds", pairs.len());
+        let as_recorded = |random: &mut Random, rounds: usize| -> Vec<f64> {
+            let deviation = deviations[random.below(deviations.len() as u64) as usize] / 2f64.sqrt();
+            let mut logs = Vec::new();
+            while logs.len() < rounds {
+                logs.extend(pairs[random.below(pairs.len() as u64) as usize].map(|log| log * deviation));
+            }
+            logs.truncate(rounds);
+            logs
+        };
+        let (calm, noisy, moody) = (gauss(0.05), gauss(0.15), in_moods(0.1, 0.2));
+        let scatters: [(&str, [Scatter; 2], bool); 7] = [
+            ("normal 5 %", [&calm; 2], true),
+            ("normal 15 %", [&noisy; 2], true),
+            ("skewed", [&skewed; 2], true),
+            ("correlated 0.2", [&moody; 2], true),
+            ("as recorded", [&as_recorded; 2], true),
+            ("ours skewed", [&skewed, &calm], false),
+            ("others skewed", [&calm, &skewed], false),
+        ];
+        println!("scatter          rounds comparisons  5 % slower called level  level called behind");
+        for (name, scatter, promised) in scatters {
+            for rounds in [3, 5, 7, 15, 41] {
+                for comparisons in [1, 36] {
+                    let runs = 200_000 / comparisons / rounds;
+                    let (level, _) = found(scatter, LEVEL, rounds, comparisons, runs);
+                    let (_, behind) = found(scatter, 1.0, rounds, comparisons, runs);
+                    println!("{name:16} {rounds:6} {comparisons:11} {level:24.4} {behind:20.4}");
+                    assert!(!promised || level <= 0.05 && behind <= 0.01, "{name}: {level} {behind}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rounds_are_paired() {
+        // A disk that is ten times slower in one round is so for both.
+        let ours = [100.0, 10.0, 101.0, 99.0, 100.0];
+        let other = [200.0, 20.2, 200.0, 202.0, 198.0];
+        let ratio = Ratio::of_rounds(&ours, &other).unwrap();
+        assert!((ratio.middle() - 0.5).abs() < 0.01 && ratio.low() > 0.48 && ratio.high() < 0.53, "{ratio:?}");
+        assert_eq!(ratio.finding(1, 1.0), Finding::Behind);
+        let itself = Ratio::of_rounds(&ours, &ours).unwrap();
+        assert_eq!(itself.finding(1, 1.0), Finding::Level);
+        // A way that differs from itself by more says nothing of such a difference.
+        assert_eq!(ratio.finding(1, 2.1), Finding::CannotTell);
+        assert_eq!(itself.finding(1, 1.06), Finding::CannotTell);
+        assert_eq!(Ratio::of_rounds(&ours[..2], &other[..2]), None);
+        assert_eq!(Ratio::of_rounds(&ours, &other[..4]), None);
+        assert_eq!(Ratio::of_rounds(&ours, &[1.0, 0.0, 1.0, 1.0, 1.0]), None);
+        // Of two runs they are not, so that this one round says that nothing is known.
+        let runs = Ratio::of_runs(&ours, &other).unwrap();
+        assert!((runs.log - ratio.log).abs() < 1e-12 && runs.low() < 0.2 && runs.high() > 1.0, "{runs:?}");
+    }
+
+    #[test]
+    fn more_rounds_decide() {
+        let finding = |rounds| Ratio::of_logs(&[-0.2, -0.05, -0.15].repeat(rounds)).unwrap().finding(36, 1.0);
+        assert_eq!((finding(1), finding(10)), (Finding::CannotTell, Finding::Behind));
+    }
+
+    /// The examples of a textbook: Student's table, and Welch's degrees of freedom.
+    #[test]
+    fn quantiles() {
+        for (above, freedom, exact) in [
+            (0.025, 1.0, 12.7062),
+            (0.025, 4.0, 2.7764),
+            (0.025, 100.0, 1.9840),
+            (0.005, 14.0, 2.9768),
+            (0.0005, 4.0, 8.6103),
+        ] {
+            assert!((student(above, freedom) - exact).abs() < 1e-3, "{above} {freedom}: {}", student(above, freedom));
+        }
+        // Far out, for few rounds of a run with many cases: t of 2 has a closed form.
+        let (above, t): (f64, f64) = (1e-6, student(1e-6, 2.0));
+        assert!(((0.5 - t / (2.0 * (2.0 + t * t).sqrt())) / above - 1.0).abs() < 1e-3, "{t}");
+        let of = |error, freedom| Ratio { log: 0.0, error, freedom };
+        let apart = of(3.0, 4.0).over(&of(4.0, 9.0));
+        assert_eq!(apart.error, 5.0);
+        assert!((apart.freedom - 625.0 / (81.0 / 4.0 + 256.0 / 9.0)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn words_tell_the_interval() {
+        let of = |low: f64, high: f64| {
+            let (log, half) = ((low * high).sqrt().ln(), (high / low).sqrt().ln());
+            Ratio { log, error: half / student(OUTSIDE, 4.0), freedom: 4.0 }.words("pread")
+        };
+        assert_eq!(of(3.9, 4.4), "3.9 to 4.4 × pread");
+        assert_eq!(of(0.92, 1.04), "within 9 % of pread");
+        assert_eq!(of(0.82, 0.88), "12 to 18 % slower than pread");
+        assert_eq!(of(1.07, 1.12), "7 to 12 % faster than pread");
+        assert_eq!(of(0.4, 2.6), "0.40 to 2.6 × pread");
+        assert_eq!(of(12.3, 18.4), "12 to 18 × pread");
+        assert_eq!(of(1.0, 1.0), "within 1 % of pread");
+    }
+
+    #[test]
+    fn neighbours_that_are_alike_widen_the_error() {
+        let drift = [0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07];
+        let (plain, in_turn) = (Ratio::of_logs(&drift).unwrap(), Ratio::in_turn(&drift).unwrap());
+        assert!(plain.log == in_turn.log && in_turn.error > 2.0 * plain.error);
+        for values in [[0.01, -0.01].repeat(8), vec![0.0; 8], vec![0.1, 0.2, 0.3]] {
+            assert_eq!(Ratio::in_turn(&values), Ratio::of_logs(&values));
+        }
+        let mut random = Random::new(3);
+        for given in [0.0, 0.8] {
+            let scatter = in_moods(1.0, given);
+            let found: Vec<f64> = (0..200).map(|_| correlation(&scatter(&mut random, 40))).collect();
+            assert!((mean(&found) - given).abs() < 0.1, "{given}: {}", mean(&found));
+        }
+    }
+
+    #[test]
+    fn medians_and_spreads() {
+        assert_eq!(median(&[]), 0.0);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(spread(&[90.0, 100.0, 120.0], 100.0), (0.9, 1.2));
+    }
+}
