@@ -71,11 +71,9 @@ def interval(ours, other, comparisons=1, above=ABOVE):
     if values is None or len(values) < ROUNDS_MIN:
         return None
     n = len(values)
-    means = sorted(sum(values[place] for place in places) / n for places in resamples(n))
     middle, error = mean(values)
     above /= max(comparisons, 1)
-    low = min(means[place(BELOW, n)], middle - error * student(BELOW, n - 1))
-    high = max(means[RESAMPLES - 1 - place(above, n)], middle + error * student(above, n - 1))
+    low, high = middle - error * student(BELOW, n - 1), middle + error * student(above, n - 1)
     return math.exp(middle), math.exp(low), math.exp(high)
 
 

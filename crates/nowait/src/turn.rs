@@ -30,8 +30,7 @@ const TURN_MAX_NS: u64 = 5_000;
 /// wait for the others.
 const TURN_MIN_NS: u64 = 2_500;
 /// A round of turns, of up to 64 tasks. (Of 64 tasks on tokio that read 90 to 99 % from the page
-/// cache, with turns of 5 µs whatever their number cold reads waited 0.6 to 1 ms at p99:
-/// docs/measurements/2026-11-24-mixed.)
+/// cache, with turns of 5 µs whatever their number cold reads wait 0.6 to 1 ms at p99.)
 const ROUND_NS: u64 = 160_000;
 /// How often a task gives way with one result: completions may arrive faster than tasks run.
 const PER_RESULT_MAX: u8 = 16;

@@ -3,7 +3,7 @@
 //!
 //! One chunk at a time, in order: the kernel's own read-ahead keeps the device busy then, and
 //! allocates the pages in large pieces, which was the quickest and the cheapest of all ways that
-//! were measured (docs/measurements/2026-11-22-map). Advice ahead of it, or several at a time,
+//! were measured (docs/measurements/2026-11-25-maps). Advice ahead of it, or several at a time,
 //! break both; a look at each page by the kernel, for guests whose host took their memory, costs
 //! more than it is worth.
 

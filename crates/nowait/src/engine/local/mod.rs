@@ -21,8 +21,7 @@
 //!
 //! Where io_uring is refused, direct I/O goes to a context of libaio instead: one `io_submit` for
 //! all staged entries, and `io_getevents` to wait. No entry leaves early there: that cost an eighth
-//! more processor time at depth 32, and lost more often than it won
-//! (docs/measurements/2026-11-21-direct).
+//! more processor time at depth 32, and lost more often than it won.
 //!
 //! A queue is made on first use and kept for the thread. Wakers may be called from any thread: one
 //! that sleeps in its queue is woken by an eventfd which the queue polls, a parked one is unparked,
