@@ -33,7 +33,7 @@ help:
 	@echo "make soak    minutes of random operations, kills and faults; not part of make test (soak/README.md)"
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
 	@echo "make fio-check  whether fio measures the same, where it is installed"
-	@echo "make peers-test  bench-peers builds, and its ways do what they say; not part of make test"
+	@echo "make peers-test  other runtimes and logs as ways of \`nowait bench\` (bench/peers.md); not part of make test"
 	@echo "make bench-check   instructions and speed against bench-bars.json; needs python3, and valgrind for the former"
 	@echo "make kernels  the tests on Linux 5.10, 6.1 and 6.12, in QEMU (docs/kernels.md); kernels-smoke: appends and the contract on 5.10"
 	@echo
@@ -159,8 +159,8 @@ bench-check:
 	python3 tools/bench_check.py
 
 peers-test:
-	cd bench/peers && $(CARGO) clippy $(LOCKED) --all-targets -- -D warnings
-	cd bench/peers && $(CARGO) test $(LOCKED)
+	$(BENCH) $(CARGO) clippy $(LOCKED) --features peers --all-targets -- -D warnings
+	$(BENCH) $(CARGO) test $(LOCKED) --features peers --test peers
 
 kernels:
 	tools/kernels/run

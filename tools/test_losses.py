@@ -36,7 +36,7 @@ class Page(unittest.TestCase):
 
     def test_all_ways_are_explained(self):
         said = ""
-        for name in ("docs/guide/bench.md", "bench/peers/README.md"):
+        for name in ("docs/guide/bench.md", "bench/peers.md"):
             with open(os.path.join(losses.ROOT, name), encoding="utf-8") as file:
                 said += file.read()
         ways = {row["way"] for _, name in losses.lines("current.tsv") for row in losses.loaded(name)["rows"]}

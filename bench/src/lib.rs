@@ -30,7 +30,7 @@
 //! shared disk drifts; cold is verified before every cold round; CPU is that of the whole process,
 //! because a thread's own clock does not see the kernel workers that it caused.
 
-// Public for the command and for `bench-peers`, whose authors read it: no interface is promised.
+// Public for the command and for programs of `integrations/`: no interface is promised.
 #![allow(missing_docs)]
 
 pub mod command;

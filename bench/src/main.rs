@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     if let Err(error) = flag::register(SIGXFSZ, Arc::default()) {
         eprintln!("nowait bench: a limit of file sizes ends it: {error}");
     }
-    match run(&Command::parse().bench, None, &cancel) {
+    match run(&Command::parse().bench, option_env!("NOWAIT_COMMIT"), &cancel) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Not `eprintln`, which panics where standard error is closed: the exit code still counts.

@@ -1,6 +1,6 @@
 //! Tells the programs from which commit they were built.
 
-#[path = "../../../tools/commit.rs"]
+#[path = "../../commit.rs"]
 mod commit;
 
 fn main() {

@@ -7,6 +7,8 @@ mod copy;
 mod files;
 mod log;
 mod mixed;
+#[cfg(feature = "peers")]
+mod peers;
 mod queue;
 mod ranges;
 mod read;
@@ -187,6 +189,16 @@ pub static WAYS: Roster = &[
     &read::spawn_blocking::TOKIO,
     &ranges::TOKIO_DIRECT,
     &ranges::TOKIO_FS,
+    #[cfg(feature = "peers")]
+    &peers::tokio_uring::TOKIO_URING,
+    #[cfg(feature = "peers")]
+    &peers::compio::COMPIO,
+    #[cfg(feature = "peers")]
+    &peers::monoio::MONOIO,
+    #[cfg(feature = "peers")]
+    &peers::glommio::GLOMMIO,
+    #[cfg(feature = "peers")]
+    &peers::glommio::GLOMMIO_DMA,
     &log::commit::APPEND_FDATASYNC,
     &log::commit::DIRECT_DSYNC,
     &log::batch::THREAD_BATCH,
@@ -197,6 +209,18 @@ pub static WAYS: Roster = &[
     &log::tasks::THREAD_BATCH_DIRECT_TOKIO,
     &log::own_ring::RING_LINKED,
     &log::own_ring::RING_DSYNC,
+    #[cfg(feature = "peers")]
+    &peers::okaywal::OKAYWAL,
+    #[cfg(feature = "peers")]
+    &peers::raft_engine::RAFT_ENGINE,
+    #[cfg(feature = "peers")]
+    &peers::fjall::FJALL,
+    #[cfg(feature = "peers")]
+    &peers::fsys::FSYS,
+    #[cfg(feature = "peers")]
+    &peers::fsys::FSYS_DIRECT,
+    #[cfg(feature = "rocksdb")]
+    &peers::rocksdb::ROCKSDB,
     &copy::command::CP,
     &copy::command::DD,
     &copy::command::RSYNC,

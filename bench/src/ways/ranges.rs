@@ -68,7 +68,15 @@ pub(crate) static TOKIO_DIRECT: Way = Way::new(
 pub(crate) static TOKIO_FS: Way = Way::new(
     "tokio-fs",
     "tokio::fs::File, which has a position: a file, a seek and a read_exact for each task",
-    &[Does::Ranges(&TokioFs)],
+    &[
+        Does::Ranges(&TokioFs),
+        #[cfg(feature = "peers")]
+        Does::Reads(&super::peers::tokio_fs::TokioFs),
+        #[cfg(feature = "peers")]
+        Does::Gathers(&super::peers::tokio_fs::TokioFs),
+        #[cfg(feature = "peers")]
+        Does::Writes(&super::peers::tokio_fs::TokioFs),
+    ],
 )
 .hue(7);
 

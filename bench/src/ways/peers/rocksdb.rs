@@ -3,20 +3,20 @@
 
 use std::io;
 
-use nowait_bench::measure::meter::Round;
-use nowait_bench::measure::work::Commits;
-use nowait_bench::ways::{Folder, LogWay, Way, by_writers};
+use crate::measure::meter::Round;
+use crate::measure::work::Commits;
+use crate::ways::{Does, Folder, LogWay, Way, by_writers};
 use rocksdb::{DB, DBCompressionType, IteratorMode, Options, WriteOptions};
 
-use super::{TABLE_BYTES, found, settle};
+use super::logs::{TABLE_BYTES, found, settle};
 
-pub struct RocksDb;
+pub(crate) static ROCKSDB: Way = Way::new(
+    "rocksdb",
+    concat!("RocksDB by rocksdb ", env!("VERSION_ROCKSDB"), ": put with sync, without compression"),
+    &[Does::Commits(&RocksDb)],
+);
 
-impl Way for RocksDb {
-    fn name(&self) -> &'static str {
-        "rocksdb"
-    }
-}
+pub(super) struct RocksDb;
 
 impl LogWay for RocksDb {
     fn direct(&self) -> bool {

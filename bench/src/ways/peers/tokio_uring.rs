@@ -4,22 +4,31 @@
 use std::future::Future;
 use std::io;
 
-use nowait_bench::measure::work::{Target, Writes};
+use crate::measure::work::{Target, Writes};
 use tokio_uring::buf::BoundedBuf;
 use tokio_uring::fs::File;
 
-use crate::aligned::Aligned;
-use crate::one_thread::{Runtime, Writing, same_file};
+use super::aligned::Aligned;
+use super::one_thread::{OneThread, Runtime, Writing, ring_refused, same_file};
+use crate::ways::{Does, Way};
 
-pub struct TokioUring;
+pub(crate) static TOKIO_URING: Way = Way::new(
+    "tokio-uring",
+    concat!("tokio-uring ", env!("VERSION_TOKIO_URING"), ": one thread, as many loops as the depth"),
+    &[
+        Does::Reads(&OneThread(TokioUring)),
+        Does::Gathers(&OneThread(TokioUring)),
+        Does::DirectReads(&OneThread(TokioUring)),
+        Does::Writes(&OneThread(TokioUring)),
+    ],
+)
+.refused(ring_refused);
+
+pub(super) struct TokioUring;
 
 impl Runtime for TokioUring {
     type File = File;
     type Buffer = Aligned;
-
-    fn name(&self) -> &'static str {
-        "tokio-uring"
-    }
 
     fn run<T>(in_flight: usize, main: impl Future<Output = T>) -> io::Result<T> {
         let mut builder = tokio_uring::builder();

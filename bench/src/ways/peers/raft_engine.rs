@@ -6,15 +6,21 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nowait_bench::measure::meter::Round;
-use nowait_bench::measure::work::Commits;
-use nowait_bench::ways::{Folder, LogWay, Way, by_writers};
+use crate::measure::meter::Round;
+use crate::measure::work::Commits;
+use crate::ways::{Does, Folder, LogWay, Way, by_writers};
 use protobuf::well_known_types::BytesValue;
 use raft_engine::{Config, Engine, LogBatch, MessageExt, ReadableSize};
 
-use super::{SEGMENT_BYTES, found, settle};
+use super::logs::{SEGMENT_BYTES, found, settle};
 
-pub struct RaftEngine;
+pub(crate) static RAFT_ENGINE: Way = Way::new(
+    "raft-engine",
+    concat!("raft-engine ", env!("VERSION_RAFT_ENGINE"), ": write with sync, a raft group for each writer"),
+    &[Does::Commits(&RaftEngine), Does::Pipelines(&RaftEngine), Does::TaskCommits(&RaftEngine)],
+);
+
+pub(super) struct RaftEngine;
 
 /// The group whose entries fill the first file.
 const FILLING: u64 = u64::MAX;
@@ -43,12 +49,6 @@ fn append(engine: &Engine, batch: &mut LogBatch, group: u64, bytes: Vec<u8>) -> 
     entry.set_value(bytes);
     batch.add_entries::<Record>(group, &[entry]).map_err(io::Error::other)?;
     engine.write(batch, true).map_err(io::Error::other)
-}
-
-impl Way for RaftEngine {
-    fn name(&self) -> &'static str {
-        "raft-engine"
-    }
 }
 
 impl LogWay for RaftEngine {

@@ -5,29 +5,23 @@
 //! All make files of their own, outside of the clock; what they had to prepare is on stable storage
 //! before it runs.
 
-pub mod fjall;
-pub mod okaywal;
-pub mod raft_engine;
-#[cfg(feature = "rocksdb")]
-pub mod rocksdb;
-
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-use nowait_bench::measure::meter::Round;
+use crate::measure::meter::Round;
 
 /// Room that a log is given at a time, as `nowait`'s.
-pub const SEGMENT_BYTES: u64 = 64 << 20;
+pub(super) const SEGMENT_BYTES: u64 = 64 << 20;
 
 /// Larger than anything that a round logs: what has a table in memory keeps all there, so that only
 /// the log is measured.
 #[cfg_attr(not(feature = "rocksdb"), allow(dead_code))]
-pub const TABLE_BYTES: usize = 1 << 30;
+pub(super) const TABLE_BYTES: usize = 1 << 30;
 
 /// Has all files below this folder on stable storage: zeros that a log has written ahead are not to
 /// be paid for by its first commit.
-pub fn settle(folder: &Path) -> io::Result<()> {
+pub(super) fn settle(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() {
@@ -39,7 +33,7 @@ pub fn settle(folder: &Path) -> io::Result<()> {
 }
 
 /// Tells of a record that was found. It begins with its number.
-pub fn found(round: &mut Round<'_>, record: &[u8]) {
+pub(super) fn found(round: &mut Round<'_>, record: &[u8]) {
     let number = record.first_chunk().map_or(u64::MAX, |number| u64::from_le_bytes(*number));
     round.tally.verify(number, record);
 }

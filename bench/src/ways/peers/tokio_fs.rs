@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use nowait_bench::measure::meter::Round;
-use nowait_bench::measure::work::{Gather, Reads, Writes};
-use nowait_bench::ways::runtime::{Blocks, Seen, finish, run_on_the_clock, runtime};
-use nowait_bench::ways::{ReadWay, Way, WriteWay};
+use crate::measure::meter::Round;
+use crate::measure::work::{Gather, Reads, Writes};
+use crate::ways::runtime::{Blocks, Seen, finish, run_on_the_clock, runtime};
+use crate::ways::{ReadWay, WriteWay};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
-use crate::one_thread::expect_random;
+use super::one_thread::expect_random;
 
-pub struct TokioFs;
+pub(crate) struct TokioFs;
 
 /// The most files that a gather has open; each reads its share of the records, one after the other.
 const FILES_MAX: usize = 128;
@@ -27,12 +27,6 @@ fn open_to_read(path: &Path) -> io::Result<File> {
     let file = fs::File::open(path)?;
     expect_random(&file)?;
     Ok(File::from_std(file))
-}
-
-impl Way for TokioFs {
-    fn name(&self) -> &'static str {
-        "tokio-fs"
-    }
 }
 
 impl ReadWay for TokioFs {

@@ -7,17 +7,32 @@ use std::future::Future;
 use std::io;
 use std::rc::Rc;
 
+use crate::measure::work::{Batch, Target, Writes};
 use futures_util::StreamExt;
 use futures_util::stream;
 use glommio::io::{BufferedFile, DmaFile, MergedBufferLimit, OpenOptions, ReadAmplificationLimit, ReadResult};
 use glommio::{LocalExecutorBuilder, Placement};
-use nowait_bench::measure::work::{Batch, Target, Writes};
 
-use crate::one_thread::{Runtime, Writing, expect_random};
+use super::one_thread::{OneThread, Runtime, Writing, expect_random, ring_refused};
+use crate::ways::{Does, Way};
 
-pub struct Buffered;
+pub(crate) static GLOMMIO: Way = Way::new(
+    "glommio",
+    concat!("glommio ", env!("VERSION_GLOMMIO"), ": one thread, BufferedFile, which allocates what it reads into"),
+    &[Does::Reads(&OneThread(Buffered)), Does::Gathers(&OneThread(Buffered)), Does::Writes(&OneThread(Buffered))],
+)
+.refused(ring_refused);
 
-pub struct Dma;
+pub(crate) static GLOMMIO_DMA: Way = Way::new(
+    "glommio-dma",
+    concat!("glommio ", env!("VERSION_GLOMMIO"), ": one thread, DmaFile past the page cache; read_many"),
+    &[Does::Gathers(&OneThread(Dma)), Does::DirectReads(&OneThread(Dma))],
+)
+.refused(ring_refused);
+
+pub(super) struct Buffered;
+
+pub(super) struct Dma;
 
 fn run<T>(in_flight: usize, main: impl Future<Output = T>) -> io::Result<T> {
     let depth = in_flight.next_power_of_two().max(RING_DEPTH);
@@ -30,10 +45,6 @@ const RING_DEPTH: usize = 128;
 impl Runtime for Buffered {
     type File = BufferedFile;
     type Buffer = Option<ReadResult>;
-
-    fn name(&self) -> &'static str {
-        "glommio"
-    }
 
     fn run<T>(in_flight: usize, main: impl Future<Output = T>) -> io::Result<T> {
         run(in_flight, main)
@@ -78,10 +89,6 @@ impl Writing for Buffered {
 impl Runtime for Dma {
     type File = Rc<DmaFile>;
     type Buffer = Option<ReadResult>;
-
-    fn name(&self) -> &'static str {
-        "glommio-dma"
-    }
 
     fn run<T>(in_flight: usize, main: impl Future<Output = T>) -> io::Result<T> {
         run(in_flight, main)

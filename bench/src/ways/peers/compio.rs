@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 
+use crate::measure::work::{Target, Writes};
 use compio::BufResult;
 use compio::buf::{IntoInner, IoBuf};
 use compio::driver::{DriverType, ProactorBuilder};
@@ -10,20 +11,28 @@ use compio::fs::{File, OpenOptions};
 use compio::io::{AsyncReadAtExt, AsyncWriteAtExt};
 use compio::runtime::RuntimeBuilder;
 use nix::libc::O_DIRECT;
-use nowait_bench::measure::work::{Target, Writes};
 
-use crate::aligned::Aligned;
-use crate::one_thread::{Runtime, Writing, expect_random};
+use super::aligned::Aligned;
+use super::one_thread::{OneThread, Runtime, Writing, expect_random, ring_refused};
+use crate::ways::{Does, Way};
 
-pub struct Compio;
+pub(crate) static COMPIO: Way = Way::new(
+    "compio",
+    concat!("compio ", env!("VERSION_COMPIO"), ": one thread, io_uring"),
+    &[
+        Does::Reads(&OneThread(Compio)),
+        Does::Gathers(&OneThread(Compio)),
+        Does::DirectReads(&OneThread(Compio)),
+        Does::Writes(&OneThread(Compio)),
+    ],
+)
+.refused(ring_refused);
+
+pub(super) struct Compio;
 
 impl Runtime for Compio {
     type File = File;
     type Buffer = Aligned;
-
-    fn name(&self) -> &'static str {
-        "compio"
-    }
 
     fn run<T>(in_flight: usize, main: impl Future<Output = T>) -> io::Result<T> {
         let mut proactor = ProactorBuilder::new();

@@ -4,20 +4,20 @@
 use std::io;
 use std::sync::mpsc::{Sender, channel};
 
-use nowait_bench::measure::meter::Round;
-use nowait_bench::measure::work::Commits;
-use nowait_bench::ways::{Folder, LogWay, Way, by_writers};
+use crate::measure::meter::Round;
+use crate::measure::work::Commits;
+use crate::ways::{Does, Folder, LogWay, Way, by_writers};
 use okaywal::{Configuration, Entry, EntryId, LogManager, SegmentReader, WriteAheadLog};
 
-use super::{SEGMENT_BYTES, found, settle};
+use super::logs::{SEGMENT_BYTES, found, settle};
 
-pub struct OkayWal;
+pub(crate) static OKAYWAL: Way = Way::new(
+    "okaywal",
+    concat!("okaywal ", env!("VERSION_OKAYWAL"), ": commit of an entry"),
+    &[Does::Commits(&OkayWal), Does::Pipelines(&OkayWal), Does::TaskCommits(&OkayWal)],
+);
 
-impl Way for OkayWal {
-    fn name(&self) -> &'static str {
-        "okaywal"
-    }
-}
+pub(super) struct OkayWal;
 
 impl LogWay for OkayWal {
     fn direct(&self) -> bool {

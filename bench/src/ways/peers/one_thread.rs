@@ -14,19 +14,17 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Instant;
 
+use crate::measure::meter::Round;
+use crate::measure::work::{Batch, Gather, Reads, Target, Writes};
+use crate::ways::{ReadWay, WriteWay};
 use futures_util::future::join_all;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-use nowait_bench::measure::meter::Round;
-use nowait_bench::measure::work::{Batch, Gather, Reads, Target, Writes};
-use nowait_bench::ways::{ReadWay, Way, WriteWay, reader};
 
 /// A runtime of one thread, and its idea of a file.
-pub trait Runtime: Sync {
+pub(super) trait Runtime: Sync {
     type File;
     /// Buffer of a read.
     type Buffer;
-
-    fn name(&self) -> &'static str;
 
     /// Runs `main` on this thread, with room for so many operations in flight.
     fn run<T>(in_flight: usize, main: impl Future<Output = T>) -> io::Result<T>;
@@ -69,7 +67,7 @@ pub trait Runtime: Sync {
 }
 
 /// One that writes, too.
-pub trait Writing: Runtime {
+pub(super) trait Writing: Runtime {
     fn open_to_write(job: &Writes<'_>) -> impl Future<Output = io::Result<Self::File>>;
 
     /// Writes all of the block, and gives it back.
@@ -77,21 +75,9 @@ pub trait Writing: Runtime {
 }
 
 /// The ways of such a runtime.
-pub struct OneThread<R>(pub R);
-
-impl<R: Runtime> Way for OneThread<R> {
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
-
-    fn refused(&self) -> Option<String> {
-        reader("ring").and_then(|ring| ring.refused())
-    }
-}
+pub(super) struct OneThread<R>(pub(super) R);
 
 impl<R: Runtime> ReadWay for OneThread<R> {
-    /// Before a runtime is asked, of which some end the process.
-
     fn reads(&self, job: &Reads<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         R::run(job.depth, async {
             let file = R::open_to_read(job.target).await?;
@@ -162,11 +148,16 @@ impl<R: Writing> WriteWay for OneThread<R> {
 }
 
 /// Operations on a file that its runtime has opened itself.
-pub fn expect_random(file: &impl AsRawFd) -> io::Result<()> {
+pub(super) fn expect_random(file: &impl AsRawFd) -> io::Result<()> {
     Ok(posix_fadvise(file.as_raw_fd(), 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM)?)
 }
 
 /// For a runtime that takes files of std: without readahead, as the target's is.
-pub fn same_file(target: Target<'_>) -> io::Result<File> {
+pub(super) fn same_file(target: Target<'_>) -> io::Result<File> {
     target.file.try_clone()
+}
+
+/// Asked before a runtime is, since some end the process.
+pub(super) fn ring_refused() -> Option<String> {
+    (crate::ways::read::ring::RING.refused)()
 }

@@ -3,23 +3,32 @@
 use std::future::Future;
 use std::io;
 
+use crate::measure::work::{Target, Writes};
 use monoio::buf::IoBufMut;
 use monoio::fs::File;
 use monoio::{IoUringDriver, RuntimeBuilder};
-use nowait_bench::measure::work::{Target, Writes};
 
-use crate::aligned::Aligned;
-use crate::one_thread::{Runtime, Writing, same_file};
+use super::aligned::Aligned;
+use super::one_thread::{OneThread, Runtime, Writing, ring_refused, same_file};
+use crate::ways::{Does, Way};
 
-pub struct Monoio;
+pub(crate) static MONOIO: Way = Way::new(
+    "monoio",
+    concat!("monoio ", env!("VERSION_MONOIO"), ": one thread, io_uring"),
+    &[
+        Does::Reads(&OneThread(Monoio)),
+        Does::Gathers(&OneThread(Monoio)),
+        Does::DirectReads(&OneThread(Monoio)),
+        Does::Writes(&OneThread(Monoio)),
+    ],
+)
+.refused(ring_refused);
+
+pub(super) struct Monoio;
 
 impl Runtime for Monoio {
     type File = File;
     type Buffer = Aligned;
-
-    fn name(&self) -> &'static str {
-        "monoio"
-    }
 
     fn run<T>(in_flight: usize, main: impl Future<Output = T>) -> io::Result<T> {
         let entries = (in_flight as u32).next_power_of_two().max(ENTRIES);

@@ -3,20 +3,20 @@
 
 use std::io;
 
+use crate::measure::meter::Round;
+use crate::measure::work::Commits;
+use crate::ways::{Does, Folder, LogWay, Way, by_writers};
 use fjall::{Database, KeyspaceCreateOptions, PersistMode};
-use nowait_bench::measure::meter::Round;
-use nowait_bench::measure::work::Commits;
-use nowait_bench::ways::{Folder, LogWay, Way, by_writers};
 
-use super::{TABLE_BYTES, found, settle};
+use super::logs::{TABLE_BYTES, found, settle};
 
-pub struct Fjall;
+pub(crate) static FJALL: Way = Way::new(
+    "fjall",
+    concat!("fjall ", env!("VERSION_FJALL"), ": insert, then persist(SyncData)"),
+    &[Does::Commits(&Fjall)],
+);
 
-impl Way for Fjall {
-    fn name(&self) -> &'static str {
-        "fjall"
-    }
-}
+pub(super) struct Fjall;
 
 impl LogWay for Fjall {
     fn direct(&self) -> bool {

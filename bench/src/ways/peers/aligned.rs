@@ -6,30 +6,30 @@ use std::ops::Range;
 
 const ALIGN: usize = 4096;
 
-pub struct Aligned {
+pub(super) struct Aligned {
     pub memory: Vec<u8>,
     start: usize,
 }
 
 impl Aligned {
     /// Touched, and aligned to a page.
-    pub fn new(len: usize) -> Self {
+    pub(super) fn new(len: usize) -> Self {
         let memory = vec![0xa5; len + ALIGN];
         let start = memory.as_ptr().align_offset(ALIGN);
         Self { memory, start }
     }
 
     /// The same buffer, back from the runtime.
-    pub fn returned(memory: Vec<u8>, range: Range<usize>) -> Self {
+    pub(super) fn returned(memory: Vec<u8>, range: Range<usize>) -> Self {
         Self { memory, start: range.start }
     }
 
     /// Place of its first `len` bytes in the vector.
-    pub fn range(&self, len: usize) -> Range<usize> {
+    pub(super) fn range(&self, len: usize) -> Range<usize> {
         self.start..self.start + len
     }
 
-    pub fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         &self.memory[self.start..]
     }
 }

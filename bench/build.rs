@@ -1,14 +1,21 @@
-//! Tells the program which versions of the peers it was built with, and from which commit.
+//! Tells the program from which commit it was built, where git knows, and which peers it has.
 
+use std::env;
 use std::fs;
 
-#[path = "../../tools/commit.rs"]
+#[path = "commit.rs"]
 mod commit;
 
 fn main() {
-    println!("cargo::rerun-if-changed=Cargo.lock");
     println!("cargo::rerun-if-changed=src");
-    println!("cargo::rerun-if-changed=../../crates");
+    println!("cargo::rerun-if-changed=Cargo.lock");
+    if env::var_os("CARGO_FEATURE_PEERS").is_some() {
+        tell_versions();
+    }
+    commit::tell();
+}
+
+fn tell_versions() {
     let lock = fs::read_to_string("Cargo.lock").expect("cargo has written Cargo.lock before it builds");
     let mut name = "";
     for line in lock.lines() {
@@ -21,5 +28,4 @@ fn main() {
             _ => {}
         }
     }
-    commit::tell();
 }
