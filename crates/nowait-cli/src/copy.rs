@@ -38,6 +38,7 @@ pub(crate) fn run(args: &Copy) -> Result<(), cli::Failure> {
     let tell = Arc::new(Teller {
         explains: args.explain,
         is_json: args.json,
+        filters: !args.exclude.is_empty(),
         warned: Mutex::default(),
         unprinted: Mutex::default(),
     });
@@ -127,6 +128,8 @@ fn wait_and_show(started: Started, bytes_per_second_max: Option<u64>) -> Result<
 struct Teller {
     explains: bool,
     is_json: bool,
+    /// A pattern leaves files out.
+    filters: bool,
     /// Warnings of each kind so far.
     warned: Mutex<HashMap<(Operation, FailureKind), u32>>,
     /// Why not all could be printed.
@@ -190,6 +193,12 @@ impl Teller {
         for ((operation, _), count) in warned.iter().filter(|(_, count)| **count > WARNINGS_SHOWN) {
             complain(format_args!("{operation} {} more files: the same", count - WARNINGS_SHOWN));
         }
+        if report.resumed_bytes > 0 {
+            complain(format_args!("resumed: {} bytes were there from an earlier run", report.resumed_bytes));
+        }
+        if self.filters && report.entries() == 0 && report.skipped > 0 {
+            complain("nothing was copied: patterns leave out all of it; --explain names each file left out");
+        }
         if self.is_json {
             self.say(format_args!(
                 "{}",
@@ -200,6 +209,7 @@ impl Teller {
                     "nodes": report.nodes,
                     "hard_links": report.hard_links,
                     "bytes": report.bytes,
+                    "resumed_bytes": report.resumed_bytes,
                     "skipped": report.skipped,
                     "verified": report.verified,
                     "failures": report.failures.len(),

@@ -114,7 +114,7 @@ fn print_end(recovery: &Recovery) {
     if recovery.closed {
         say!("  closed");
     } else if recovery.damage.is_empty() {
-        say!("  not closed: a process writes it now, or ended without closing it");
+        say!("  not closed: a process has it open, or ended without closing it, or it is a backup of an open log");
     }
     if let Some(torn) = &recovery.torn {
         say!("  torn at {}, byte {}: a write was cut off before it was acknowledged", torn.path.display(), torn.offset);

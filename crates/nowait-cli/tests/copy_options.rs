@@ -554,6 +554,8 @@ fn patterns_reach_what_was_named_and_a_slash_at_the_end_means_directories() {
         }
         assert_eq!(files(&target), expected, "{arguments:?}");
     }
+    let said = expect(COPIED, nowait_copy().args(["--exclude=build/", "build", "new"]).current_dir(dir.path()));
+    assert!(said.contains("nothing was copied: patterns leave out all of it"), "{said}");
     let wrong = expect(USAGE, nowait_copy().args(["--include=src/", "src", "new"]).current_dir(dir.path()));
     assert!(wrong.contains("; for the files in them, include **/src/**"), "{wrong}");
 }

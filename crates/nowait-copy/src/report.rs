@@ -60,6 +60,9 @@ pub struct Report {
     pub hard_links: u64,
     /// Bytes of data in the files copied, holes left out.
     pub bytes: u64,
+    /// Bytes that an earlier, interrupted run had copied, and that were not copied again:
+    /// [`Options::resume`](crate::Options::resume).
+    pub resumed_bytes: u64,
     /// Files left out: by a pattern, or since they exist in the target.
     pub skipped: u64,
     /// Files whose copy was read back and found right.

@@ -294,6 +294,7 @@ fn by_instance(shared: &Shared, tops: &[Top]) -> Report {
             Ok(outcome) => {
                 report.files += 1;
                 report.bytes += outcome.bytes;
+                report.resumed_bytes += outcome.resumed_bytes;
                 report.verified += u64::from(outcome.is_verified);
                 report.warnings.extend(outcome.warnings);
             }

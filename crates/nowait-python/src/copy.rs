@@ -271,6 +271,7 @@ fn object<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>>
     object.set_item("bytes", report.bytes)?;
     object.set_item("skipped", report.skipped)?;
     object.set_item("verified", report.verified)?;
+    object.set_item("resumed_bytes", report.resumed_bytes)?;
     object.set_item("elapsed_s", report.elapsed.as_secs_f64())?;
     for (name, failures) in [("failures", &report.failures), ("warnings", &report.warnings)] {
         object.set_item(name, failures.iter().map(|failure| raised(py, failure).into_value(py)).collect::<Vec<_>>())?;

@@ -42,6 +42,8 @@ pub(crate) struct Filled {
     pub(crate) way: Way,
     pub(crate) why: Cow<'static, str>,
     pub(crate) bytes: u64,
+    /// Bytes that an earlier run had copied, and that were found right.
+    pub(crate) resumed_bytes: u64,
     pub(crate) is_verified: bool,
 }
 
@@ -70,7 +72,13 @@ pub(crate) fn clone(shared: &Shared, ends: &Ends<'_>, size: Size) -> Result<std:
         verify::target(shared, &ends.target, &checks, direct::depth(options.depth, block))?;
     }
     let (bytes, is_verified) = (extents.bytes(), options.verify);
-    Ok(Ok(Filled { way: Way::Clone, why: "the file system shares blocks".into(), bytes, is_verified }))
+    Ok(Ok(Filled {
+        way: Way::Clone,
+        why: "the file system shares blocks".into(),
+        bytes,
+        resumed_bytes: 0,
+        is_verified,
+    }))
 }
 
 /// Moves the data.
@@ -107,6 +115,7 @@ pub(crate) fn fill<'a>(
     }
     let ranges: Vec<_> = done.iter().map(Check::range).collect();
     let left = extents.without(&ranges);
+    let resumed_bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
     let is_seen = pass.checks.is_some() || pass.journal.is_some() || zeros != Zeros::Write;
     let facts = Facts { size: size.bytes, looks_sparse, is_seen, zeros };
     let (way, why) = loop {
@@ -139,7 +148,11 @@ pub(crate) fn fill<'a>(
         let depth = direct::depth(options.depth, block(shared, direct::REQUEST_BYTES));
         verify::target(shared, &ends.target, &checks, depth)?;
     }
-    Ok(Filled { way, why, bytes: pass.copied_bytes, is_verified: options.verify })
+    let why = match resumed_bytes {
+        0 => why,
+        bytes => format!("{why}; {bytes} bytes were there from an earlier run").into(),
+    };
+    Ok(Filled { way, why, bytes: pass.copied_bytes, resumed_bytes, is_verified: options.verify })
 }
 
 /// Goes one way.

@@ -29,7 +29,7 @@ pub(crate) fn copy_by_instance(shared: &Shared, source_path: &Path, target_path:
     let staged = OpenOptions::new().read(true).write(true).create_new(true).open_in(instance, &temporary).wait();
     let staged = staged.map_err(|error| failed(Operation::Stage, target_path, &error))?;
     let named = fill_and_name(shared, (&source, source_path), (staged, target_path), &temporary, bytes);
-    let Filled { way, why, bytes, is_verified } = match named {
+    let Filled { way, why, bytes, resumed_bytes, is_verified } = match named {
         Ok(filled) => filled,
         Err(failure) => {
             // It may have the name already. The failure that led here is the one that is reported.
@@ -42,7 +42,7 @@ pub(crate) fn copy_by_instance(shared: &Shared, source_path: &Path, target_path:
         let synced = instance.sync_dir(&directory).wait();
         synced.map_err(|error| failed(Operation::Sync, target_path, &error))?;
     }
-    Ok(FileOutcome { way, why, bytes, is_verified, warnings: Vec::new() })
+    Ok(FileOutcome { way, why, bytes, resumed_bytes, is_verified, warnings: Vec::new() })
 }
 
 fn fill_and_name(

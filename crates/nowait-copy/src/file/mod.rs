@@ -81,6 +81,8 @@ pub(crate) struct FileOutcome {
     pub why: Cow<'static, str>,
     /// Bytes of data copied, holes left out.
     pub bytes: u64,
+    /// Bytes that an earlier run had copied.
+    pub resumed_bytes: u64,
     /// The copy was read back and found right.
     pub is_verified: bool,
     /// The source changed meanwhile, or metadata was lost.
@@ -126,8 +128,8 @@ pub(crate) fn copy_file(job: &FileJob<'_>, shared: &Shared) -> Result<FileOutcom
         let synced = name::sync_directory(job.target_dir);
         synced.map_err(|errno| Failure::from_errno(Operation::Sync, job.target_path, errno))?;
     }
-    let Filled { way, why, bytes, is_verified } = filled;
-    Ok(FileOutcome { way, why, bytes, is_verified, warnings })
+    let Filled { way, why, bytes, resumed_bytes, is_verified } = filled;
+    Ok(FileOutcome { way, why, bytes, resumed_bytes, is_verified, warnings })
 }
 
 /// Removes what an interrupted run kept of a target that has all of the source now.

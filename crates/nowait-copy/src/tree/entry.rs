@@ -227,6 +227,7 @@ impl Tree<'_> {
         self.count(|report| {
             report.files += 1;
             report.bytes += outcome.bytes;
+            report.resumed_bytes += outcome.resumed_bytes;
             report.verified += u64::from(outcome.is_verified);
         });
         self.copied(entry, outcome.way, &outcome.why, outcome.bytes);

@@ -39,6 +39,7 @@ class CopyReport:
     bytes: int
     skipped: int
     verified: int
+    resumed_bytes: int
     elapsed_s: float
     failures: list[Error] = field(default_factory=list)
     warnings: list[Error] = field(default_factory=list)

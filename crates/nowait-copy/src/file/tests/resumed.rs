@@ -50,6 +50,7 @@ fn a_copy_is_resumed_from_what_is_right() {
             let outcome = Job::new(&source, &target).run(&again).unwrap();
             assert!(fs::read(&target).unwrap() == contents, "{what}");
             assert_eq!(outcome.bytes, contents.len() as u64);
+            assert!((1..contents.len() as u64).contains(&outcome.resumed_bytes), "{what}: {}", outcome.resumed_bytes);
             assert_eq!(names(folder.path()), ["source", "target"], "{what}");
         }
     }
