@@ -9,7 +9,7 @@ WITHOUT_BENCH := --no-default-features \
 	--features nowait/tokio-test-util,nowait/stream,nowait/futures-io,nowait-log/tokio,nowait-probe/json
 BENCH := cd bench && CARGO_TARGET_DIR=../target
 
-.PHONY: help test bench-test soak c-tools loom locks tools-test python-test python-test-all stores-test integrations losses tables lint bench \
+.PHONY: help test bench-test soak c-tools loom locks tools-test python-test python-test-all stores-test integrations docs lint bench \
 	bench-check fio-check fio-engine peers-test kernels kernels-smoke oldest-rust advisories semver install uninstall
 
 help:
@@ -17,13 +17,12 @@ help:
 	@echo "make bench-test   not part of make test: the workspace bench/, which is \`nowait bench\`, and the command with it"
 	@echo "make loom    part of make test: the hand-over of operations, and of commits of a log, in every order of the steps"
 	@echo "make locks   part of make test: locks that each kind of operation takes (docs/scaling.md)"
-	@echo "make tools-test   part of make test, where there is python3: what bench-check concludes, and generated pages"
+	@echo "make tools-test   part of make test, where there is python3: what bench-check concludes"
 	@echo "make python-test  part of make test, where there is python3-venv: the Python package, built, installed and tested"
 	@echo "make python-test-all  the same with its large extras: torch and others"
 	@echo "make stores-test  part of make test: the ObjectStore of crates/nowait-object-store, a workspace of its own"
 	@echo "make integrations  not part of make test: DataFusion and a Ballista cluster through that store, small (bench/integrations/README.md)"
-	@echo "make tables  tables in docs and README.md, from the JSON that they name"
-	@echo "make losses  docs/measurements: losses.md, the rows in which the library loses, and README.md, the pages"
+	@echo "make docs    tables in docs and README.md, from the JSON that they name; docs/measurements: losses.md, README.md"
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; licences, where there is cargo-deny"
 	@echo "make oldest-rust  the workspace type-checked by Rust 1.85, for this processor and aarch64 (docs/toolchains.md)"
 	@echo "make advisories   known vulnerabilities of dependencies, and withdrawn versions; needs cargo-deny and the network"
@@ -72,7 +71,7 @@ locks:
 	RUSTFLAGS="--cfg nowait_count" $(CARGO) test $(LOCKED) -p nowait --test locks --target-dir target/count -- --nocapture
 
 tools-test:
-	@if command -v python3 >/dev/null; then cd tools && python3 -m unittest -q test_bench_check test_losses test_tables; \
+	@if command -v python3 >/dev/null; then cd tools && python3 -m unittest -q test_bench_check; \
 	else echo "skipped: there is no python3"; fi
 
 python-test:
@@ -90,12 +89,8 @@ stores-test:
 integrations:
 	bench/integrations/check
 
-tables:
-	python3 tools/tables.py
-
-losses:
-	python3 tools/losses.py
-	python3 tools/tables.py
+docs:
+	$(BENCH) $(CARGO) run $(LOCKED) --example docs
 
 lint:
 	$(CARGO) fmt --all --check

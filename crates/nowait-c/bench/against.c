@@ -4,7 +4,7 @@
  *
  * `bench/measure c` builds and runs it. Ways take turns within each round, in rotating order, at the
  * same offsets of the same file; what is cold was dropped from the page cache before each turn, which
- * is verified. The JSON is of the form that `nowait bench --json` writes, so that tools/tables.py reads
+ * is verified. The JSON is of the form that `nowait bench --json` writes, so that `make docs` reads
  * it. liburing is linked here and nowhere else. */
 
 #include <errno.h>

@@ -2,7 +2,7 @@
 //! at the same work, and the report of both as text and as the JSON of `nowait bench`.
 //!
 //! The loop, the clock, and what is made of the rounds are those of `nowait-bench`: `nowait bench --from
-//! FILE` shows the JSON, and `tools/tables.py` makes pages of it.
+//! FILE` shows the JSON, and `make docs` makes pages of it.
 
 mod contest;
 mod files;
