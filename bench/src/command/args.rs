@@ -76,7 +76,7 @@ Exit codes:
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct Bench {
-    /// Tables to measure. Default: a tour of reads, cached, gather, mixed, writes, stall and log,
+    /// Tables to measure. Default: a tour of reads, cached, gather, writes, stall and log,
     /// shortened to a few minutes on an idle machine, with a summary in words; with --quick, --file,
     /// --direct, --rate or --ways: reads, cached and gather, as far as the option allows
     #[arg(value_parser = table_names())]

@@ -3,19 +3,26 @@
 //! A way names the kinds of work that it does ([`Does`]), each with the code that does it. Tables
 //! select by kind, and show their ways in the order of the list.
 
+mod arriving;
 mod copy;
-mod files;
+mod drive;
+mod libaio;
 mod log;
 mod mixed;
+mod nowait;
 #[cfg(feature = "peers")]
 mod peers;
+mod plain;
+mod pwritev;
 mod queue;
 mod ranges;
-mod read;
-mod readwrite;
+mod ring;
 pub mod runtime;
-mod slots;
-pub(crate) mod write;
+mod scan;
+pub(crate) mod stall;
+mod threads;
+mod tokio;
+mod willneed;
 
 use std::io;
 use std::ops::Deref;
@@ -28,11 +35,11 @@ use crate::measure::work::{
     Appends, Commits, CopyJob, Gather, Gathers, Ranges, Reads, ReadsAndWrites, SmallFiles, Spread, Writes,
 };
 
-pub(crate) use copy::command::copy;
-pub use log::commit::{Folder, by_pipelines, by_writers};
-pub(crate) use log::durable::await_spare;
-pub(crate) use read::nowait::{FirstRead, first_read};
-pub use read::ring::io_uring_state;
+pub(crate) use self::copy::command::copy;
+pub use self::log::commit::{Folder, by_pipelines, by_writers};
+pub(crate) use self::log::durable::await_spare;
+pub(crate) use self::nowait::{FirstRead, first_read};
+pub use self::ring::io_uring_state;
 
 /// The library's own way, whose standing is told.
 pub const OURS: &str = "nowait";
@@ -171,22 +178,22 @@ kinds! {
 
 /// Every way, in the order of columns.
 pub static WAYS: Roster = &[
-    &read::pread::PREAD,
-    &write::pwrite::PWRITE,
-    &write::pwritev::PWRITEV,
-    &mixed::plain::PLAIN,
-    &read::bufreader::BUFREADER,
-    &read::threads::THREADS,
-    &readwrite::threads::THREADS_DSYNC,
-    &read::willneed::WILLNEED,
-    &read::touch::TOUCH,
+    &plain::PREAD,
+    &plain::PWRITE,
+    &pwritev::PWRITEV,
+    &mixed::handles::PLAIN,
+    &scan::bufreader::BUFREADER,
+    &threads::THREADS,
+    &threads::THREADS_DSYNC,
+    &willneed::WILLNEED,
+    &scan::touch::TOUCH,
     &ranges::MMAP,
     &ranges::MMAP_POPULATE,
-    &read::libaio::LIBAIO,
-    &read::ring::RING_PLAIN,
-    &readwrite::ring::RING_FDATASYNC,
-    &read::ring::RING,
-    &read::spawn_blocking::TOKIO,
+    &libaio::LIBAIO,
+    &ring::RING_PLAIN,
+    &ring::RING_FDATASYNC,
+    &ring::RING,
+    &tokio::TOKIO,
     &ranges::TOKIO_DIRECT,
     &ranges::TOKIO_FS,
     #[cfg(feature = "peers")]
@@ -227,17 +234,17 @@ pub static WAYS: Roster = &[
     &copy::command::XCP,
     &copy::command::FCP,
     &copy::command::CPZ,
-    &read::nowait::NOWAIT,
-    &write::heartbeat::NOWAIT_STRICT,
-    &read::stream::NOWAIT_STREAM,
-    &read::awaits::NOWAIT_AWAIT,
-    &read::nowait::NOWAIT_AIO,
+    &nowait::NOWAIT,
+    &stall::NOWAIT_STRICT,
+    &scan::stream::NOWAIT_STREAM,
+    &nowait::NOWAIT_AWAIT,
+    &nowait::NOWAIT_AIO,
     &ranges::NOWAIT_DIRECT,
     &log::durable::NOWAIT_THREADS,
     &log::durable::NOWAIT_REFUSED,
-    &read::nowait::NOWAIT_TOKIO,
-    &read::awaits::NOWAIT_TOKIO_AWAIT,
-    &mixed::nowait::NOWAIT_SMOL,
+    &nowait::NOWAIT_TOKIO,
+    &nowait::NOWAIT_TOKIO_AWAIT,
+    &mixed::handles::NOWAIT_SMOL,
 ];
 
 pub fn named(name: &str) -> Option<&'static Way> {

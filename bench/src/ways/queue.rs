@@ -1,139 +1,146 @@
-//! Shared by all queues of reads or writes (a ring, libaio): who owns a buffer while the kernel
-//! uses it.
+//! Shared by all queues to the kernel (a ring, libaio): who owns a buffer while the kernel uses it,
+//! and the loops that keep a queue busy.
 //!
-//! A [`Flight`] takes a buffer by value when a transfer is submitted and gives it back when it is
-//! complete, so nobody can touch it in between; and a flight does not end before all its transfers
+//! A [`Flight`] takes a buffer by value when an operation is submitted and gives it back when it is
+//! complete, so nobody can touch it in between; and a flight does not end before all its operations
 //! have.
 
+use std::ffi::{CStr, CString};
 use std::io;
 use std::marker::PhantomData;
 use std::process;
 use std::slice;
 use std::time::Instant;
 
-use crate::measure::meter::{Round, Tally};
+use super::drive::{Job, Kind, Operation};
+use crate::measure::meter::{Apart, Round, Tally};
 use crate::measure::pace::{Schedule, sleep_until};
-use crate::measure::work::{Batch, Gather, Gathers, Reads, Writes};
+use crate::measure::work::{Batch, Gather, Gathers, Writes};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::ways) enum Direction {
-    Read,
-    Write,
-}
-
-/// A queue to the kernel. Its file is fixed when it is made.
+/// A queue to the kernel. Its files are fixed when it is made.
 pub(in crate::ways) trait Queue {
-    /// The most transfers in flight.
+    /// The most operations in flight.
     fn capacity(&self) -> usize;
 
-    /// Queues a transfer; it may be submitted at once or with the next [`Queue::turn`]. There is
-    /// room: at most [`Queue::capacity`] are in flight. An error means that the kernel does not
-    /// know of it and never will.
+    /// Queues an operation, `done` bytes of which have been moved; it may be submitted at once or
+    /// with the next [`Queue::turn`]. There is room: at most [`Queue::capacity`] are in flight. An
+    /// error means that the kernel does not know of it and never will. `path` is that of a whole
+    /// file, and lives as long as the queue.
     ///
     /// # Safety
     ///
     /// The `len` bytes at `at` can be read and written, and nobody else touches them, until
-    /// [`Queue::next`] has returned `tag`.
-    unsafe fn push(&mut self, tag: u32, direction: Direction, at: *mut u8, len: usize, offset: u64) -> io::Result<()>;
+    /// [`Queue::next`] has returned `tag`. So can those of `path`.
+    unsafe fn push(&mut self, tag: u32, request: Request<'_>) -> io::Result<()>;
 
     /// Submits what is queued and waits for at least `wait` completions. A signal may end the
     /// waiting early.
     fn turn(&mut self, wait: usize) -> io::Result<()>;
 
+    /// Submits what is queued and waits for a completion, until then at most. A signal may end the
+    /// waiting early. A queue that cannot waits for the completion.
+    fn turn_until(&mut self, _: Instant) -> io::Result<()> {
+        self.turn(1)
+    }
+
     /// The next completion that is already there: its tag and the number of bytes.
     fn next(&mut self) -> Option<(u32, io::Result<usize>)>;
 }
 
-/// A queue that can wait for a completion or for a moment, whichever is first.
-pub(in crate::ways) trait PacedQueue: Queue {
-    /// Submits what is queued and waits for a completion, until then at most. A signal may end the
-    /// waiting early.
-    fn turn_until(&mut self, due: Instant) -> io::Result<()>;
+/// What a queue is asked for.
+#[derive(Clone, Copy)]
+pub(in crate::ways) struct Request<'p> {
+    pub kind: Kind,
+    pub file: usize,
+    pub at: *mut u8,
+    pub len: usize,
+    pub offset: u64,
+    pub path: Option<&'p CStr>,
 }
 
-/// A queue and its list of transfers, kept from one flight to the next.
+/// A queue and its list of operations, kept from one flight to the next.
 pub(in crate::ways) struct Desk<Q> {
     queue: Q,
     transfers: Vec<Transfer>,
     free: Vec<u32>,
 }
 
-/// One read or write, from its start until all its bytes have been moved.
+/// One operation, from its start until all its bytes have been moved.
 #[derive(Clone, Copy)]
 struct Transfer {
-    direction: Direction,
+    operation: Operation,
     at: *mut u8,
     /// The whole buffer. All of it is asked for, since a direct read takes whole blocks only; it is
-    /// complete with the first `want` bytes, which are fewer at the end of the file.
+    /// complete with the operation's bytes, which are fewer at the end of the file.
     len: usize,
-    want: usize,
     have: usize,
-    offset: u64,
     started: Instant,
 }
 
 impl<Q: Queue> Desk<Q> {
     pub(in crate::ways) fn new(queue: Q) -> Self {
         let free = (0..queue.capacity() as u32).rev().collect();
-        let (direction, started) = (Direction::Read, Instant::now());
-        let nothing = Transfer { direction, at: [].as_mut_ptr(), len: 0, want: 0, have: 0, offset: 0, started };
+        let (operation, started) = (Operation::read(0, 0), Instant::now());
+        let nothing = Transfer { operation, at: [].as_mut_ptr(), len: 0, have: 0, started };
         Self { transfers: vec![nothing; queue.capacity()], queue, free }
     }
 
-    fn flight<'b>(&mut self) -> Flight<'_, 'b, Q> {
-        Flight { desk: self, in_flight: 0, buffers: PhantomData }
+    /// `paths`: of whole files, by their numbers.
+    fn flight<'b>(&mut self, paths: &'b [CString]) -> Flight<'_, 'b, Q> {
+        Flight { desk: self, in_flight: 0, paths, buffers: PhantomData }
     }
 
-    pub(in crate::ways) fn reads(
+    /// Keeps all blocks of the buffer in flight, each as soon as it is due.
+    pub(in crate::ways) fn drive(
         &mut self,
-        job: &Reads<'_>,
+        job: &Job<'_>,
+        paths: &[CString],
         buffer: &mut [u8],
         round: &mut Round<'_>,
-    ) -> io::Result<()> {
-        let mut offsets = job.each_offset();
-        let next = |_: &mut [u8]| offsets.next().map(|offset| (offset, job.len_at(offset)));
-        self.blocks(Direction::Read, buffer.chunks_mut(job.block).take(job.depth).collect(), next, round)
-    }
-
-    pub(in crate::ways) fn writes(
-        &mut self,
-        job: &Writes<'_>,
-        buffer: &mut [u8],
-        round: &mut Round<'_>,
-    ) -> io::Result<()> {
-        let mut offsets = job.each_offset();
-        let next = |block: &mut [u8]| {
-            let offset = offsets.next()?;
-            job.contents.place(block, offset);
-            Some((offset, block.len()))
-        };
-        self.blocks(Direction::Write, buffer.chunks_mut(job.block).take(job.depth).collect(), next, round)
-    }
-
-    /// Keeps all of `idle` in flight. `next` prepares a block, if it is to be written, and says
-    /// where it goes and how much of it.
-    fn blocks(
-        &mut self,
-        direction: Direction,
-        mut idle: Vec<&mut [u8]>,
-        mut next: impl FnMut(&mut [u8]) -> Option<(u64, usize)>,
-        round: &mut Round<'_>,
-    ) -> io::Result<()> {
-        let mut flight = self.flight();
+    ) -> io::Result<Apart> {
+        let block = buffer.len() / job.depth;
+        let mut idle: Vec<&mut [u8]> = buffer.chunks_mut(block).take(job.depth).collect();
+        let (mut flight, mut apart, mut index) = (self.flight(paths), Apart::default(), 0);
         round.start();
+        let schedule = job.schedule();
         loop {
+            let mut waiting = None;
             while let Some(block) = idle.pop() {
-                let Some((offset, len)) = next(block) else { break };
-                flight.start(direction, block, len, offset, Instant::now())?;
+                let due = schedule.due(index);
+                let early = due.filter(|due| Instant::now() < *due);
+                let Some(operation) = job.get(index).filter(|_| early.is_none()) else {
+                    waiting = early.filter(|_| job.get(index).is_some());
+                    idle.push(block);
+                    break;
+                };
+                job.make(operation, block);
+                flight.start(operation, block, due.unwrap_or_else(Instant::now))?;
+                index += 1;
             }
-            if flight.in_flight == 0 {
+            if !flight.wait(waiting)? {
                 break;
             }
-            flight.turn(1)?;
-            flight.harvest(round, &mut idle)?;
+            let now = Instant::now();
+            while let Some(done) = flight.next()? {
+                let bytes = &done.buffer[..done.len];
+                job.tell(done.operation, bytes, (done.started, now), (&mut round.tally, &mut apart));
+                idle.push(done.buffer);
+            }
         }
         round.stop();
-        Ok(())
+        Ok(apart)
+    }
+
+    /// One operation, submitted and waited for.
+    pub(in crate::ways) fn one(&mut self, operation: Operation, paths: &[CString], block: &mut [u8]) -> io::Result<()> {
+        let mut flight = self.flight(paths);
+        flight.start(operation, block, Instant::now())?;
+        loop {
+            flight.turn(1)?;
+            if flight.next()?.is_some() {
+                return Ok(());
+            }
+        }
     }
 
     /// Writes without ever waiting: what is complete is harvested, what there is room for is
@@ -147,7 +154,7 @@ impl<Q: Queue> Desk<Q> {
     ) -> io::Result<()> {
         let mut idle: Vec<&mut [u8]> = buffer.chunks_mut(job.block).take(job.depth).collect();
         let mut offsets = job.each_offset();
-        let mut flight = self.flight();
+        let mut flight = self.flight(&[]);
         round.start();
         let mut more = others(&mut round.tally);
         loop {
@@ -155,7 +162,7 @@ impl<Q: Queue> Desk<Q> {
                 let Some(offset) = offsets.next() else { break };
                 let Some(block) = idle.pop() else { break };
                 job.contents.place(block, offset);
-                flight.start(Direction::Write, block, job.block, offset, Instant::now())?;
+                flight.start(Operation::write(offset, job.block), block, Instant::now())?;
             }
             if flight.in_flight == 0 {
                 break;
@@ -190,12 +197,12 @@ impl<Q: Queue> Desk<Q> {
     fn gather_one(&mut self, batch: Batch<'_>, output: &mut [u8], started: Instant) -> io::Result<()> {
         let mut left = batch.ranges.len();
         let mut pieces = batch.pieces(output);
-        let mut flight = self.flight();
+        let mut flight = self.flight(&[]);
         loop {
             while left > 0 && flight.has_room() {
                 let Some((offset, piece)) = pieces.next() else { break };
-                let len = piece.len();
-                flight.start(Direction::Read, piece, len, offset, started)?;
+                let operation = Operation::read(offset, piece.len());
+                flight.start(operation, piece, started)?;
                 left -= 1;
             }
             match (flight.in_flight, left) {
@@ -206,41 +213,7 @@ impl<Q: Queue> Desk<Q> {
             while flight.next()?.is_some() {}
         }
     }
-}
 
-impl<Q: PacedQueue> Desk<Q> {
-    /// Begins each read when it is due, or as soon after that as one of `job.depth` is free.
-    pub(in crate::ways) fn paced_reads(
-        &mut self,
-        job: &Reads<'_>,
-        buffer: &mut [u8],
-        round: &mut Round<'_>,
-    ) -> io::Result<()> {
-        let mut idle: Vec<&mut [u8]> = buffer.chunks_mut(job.block).take(job.depth).collect();
-        let mut flight = self.flight();
-        round.start();
-        let schedule = job.schedule();
-        let mut index = 0;
-        loop {
-            // The next read and its moment, if there is one and a buffer for it.
-            let waiting = loop {
-                let next = job.offset(index).filter(|_| !idle.is_empty()).zip(schedule.due(index));
-                let Some((offset, due)) = next.filter(|(_, due)| Instant::now() >= *due) else { break next };
-                let Some(block) = idle.pop() else { break None };
-                flight.start(Direction::Read, block, job.len_at(offset), offset, due)?;
-                index += 1;
-            };
-            if !flight.wait(waiting.map(|(_, due)| due))? {
-                break;
-            }
-            flight.harvest(round, &mut idle)?;
-        }
-        round.stop();
-        Ok(())
-    }
-}
-
-impl<Q: PacedQueue> Desk<Q> {
     /// Begins each gather when it arrives, all its records together, or as soon after that as one of
     /// `job.depth` is through.
     pub(in crate::ways) fn paced_gathers(
@@ -256,7 +229,7 @@ impl<Q: PacedQueue> Desk<Q> {
         let mut idle: Vec<usize> = (0..job.depth).collect();
         // Of each slot: its gather, when that arrived, and its records in flight.
         let mut slots: Vec<(&[u64], Instant, usize)> = vec![(&[], Instant::now(), 0); job.depth];
-        let mut flight = self.flight();
+        let mut flight = self.flight(&[]);
         round.start();
         let schedule = Schedule::new(Some(job.pace));
         let mut index = 0;
@@ -269,7 +242,7 @@ impl<Q: PacedQueue> Desk<Q> {
                 for (piece, &offset) in pieces[slot * records..].iter_mut().zip(offsets) {
                     let piece =
                         piece.take().ok_or_else(|| io::Error::other("a record of an idle slot is in flight"))?;
-                    flight.start(Direction::Read, piece, job.block, offset, due)?;
+                    flight.start(Operation::read(offset, job.block), piece, due)?;
                 }
                 index += 1;
             };
@@ -295,34 +268,21 @@ impl<Q: PacedQueue> Desk<Q> {
     }
 }
 
-/// Transfers in flight, each with its buffer, which it owns for `'b`.
+/// Operations in flight, each with its buffer, which it owns for `'b`.
 struct Flight<'q, 'b, Q: Queue> {
     desk: &'q mut Desk<Q>,
     in_flight: usize,
+    paths: &'b [CString],
     buffers: PhantomData<&'b mut [u8]>,
 }
 
-/// A transfer that is complete, and its buffer.
+/// An operation that is complete, and its buffer.
 struct Complete<'b> {
+    operation: Operation,
     buffer: &'b mut [u8],
-    /// Bytes moved so far.
+    /// Bytes that were moved.
     len: usize,
-    offset: u64,
     started: Instant,
-}
-
-impl<Q: PacedQueue> Flight<'_, '_, Q> {
-    /// Waits for a completion or for this moment, whichever is first. False if there is nothing to
-    /// wait for.
-    fn wait(&mut self, due: Option<Instant>) -> io::Result<bool> {
-        match (self.in_flight, due) {
-            (0, None) => return Ok(false),
-            (0, Some(due)) => sleep_until(due),
-            (_, None) => self.turn(1)?,
-            (_, Some(due)) => self.desk.queue.turn_until(due)?,
-        }
-        Ok(true)
-    }
 }
 
 impl<'b, Q: Queue> Flight<'_, 'b, Q> {
@@ -330,31 +290,27 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
         !self.desk.free.is_empty()
     }
 
-    /// Starts a transfer of `want` bytes, whose latency counts from `started`. There must be room.
-    fn start(
-        &mut self,
-        direction: Direction,
-        buffer: &'b mut [u8],
-        want: usize,
-        offset: u64,
-        started: Instant,
-    ) -> io::Result<()> {
-        assert!(want <= buffer.len());
+    /// Starts an operation, whose latency counts from `started`. There must be room.
+    fn start(&mut self, operation: Operation, buffer: &'b mut [u8], started: Instant) -> io::Result<()> {
+        assert!(operation.len <= buffer.len());
         let tag = self.desk.free.pop().expect("there is room");
-        self.desk.transfers[tag as usize] =
-            Transfer { direction, at: buffer.as_mut_ptr(), len: buffer.len(), want, have: 0, offset, started };
+        let (at, len) = (buffer.as_mut_ptr(), buffer.len());
+        self.desk.transfers[tag as usize] = Transfer { operation, at, len, have: 0, started };
         self.in_flight += 1;
         self.push(tag)
     }
 
-    /// Asks for the part of a transfer that is still missing.
+    /// Asks for the part of an operation that is still missing.
     fn push(&mut self, tag: u32) -> io::Result<()> {
-        let Transfer { direction, at, len, have, offset, .. } = self.desk.transfers[tag as usize];
-        // SAFETY: `at` points to the `len` bytes of a buffer that `start` took by value for `'b`
-        // and that `next` gives back only after the queue returned the tag. This flight lives no
-        // longer than `'b`, and its `drop` waits for all tags. Flights are not leaked: they are
-        // locals of this file.
-        let pushed = unsafe { self.desk.queue.push(tag, direction, at.add(have), len - have, offset + have as u64) };
+        let Transfer { operation, at, len, have, .. } = self.desk.transfers[tag as usize];
+        let Operation { kind, file, offset, .. } = operation;
+        let path = if kind == Kind::Whole { Some(&*self.paths[file]) } else { None };
+        let (len, offset) = (len - have, offset + have as u64);
+        // SAFETY: `at` points to the bytes of a buffer that `start` took by value for `'b` and that
+        // `next` gives back only after the queue returned the tag; paths are borrowed for `'b`. This
+        // flight lives no longer than `'b`, and its `drop` waits for all tags. Flights are not
+        // leaked: they are locals of this file.
+        let pushed = unsafe { self.desk.queue.push(tag, Request { kind, file, at: at.add(have), len, offset, path }) };
         if pushed.is_err() {
             self.land(tag);
         }
@@ -370,45 +326,51 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
         self.desk.queue.turn(wait)
     }
 
-    /// Tells of what is complete, and gives its buffers back.
-    fn harvest(&mut self, round: &mut Round<'_>, idle: &mut Vec<&'b mut [u8]>) -> io::Result<()> {
-        let now = Instant::now();
-        while let Some(done) = self.next()? {
-            round.tally.block(done.offset, &done.buffer[..done.len], done.started, now);
-            idle.push(done.buffer);
+    /// Waits for a completion or for this moment, whichever is first. False if there is nothing to
+    /// wait for.
+    fn wait(&mut self, due: Option<Instant>) -> io::Result<bool> {
+        match (self.in_flight, due) {
+            (0, None) => return Ok(false),
+            (0, Some(due)) => sleep_until(due),
+            (_, None) => self.turn(1)?,
+            (_, Some(due)) => self.desk.queue.turn_until(due)?,
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// The next complete transfer. One that stopped half-way (half of it was cached, or a signal
-    /// came) is sent on.
+    /// The next complete operation. One that stopped half-way (half of it was cached, or a signal
+    /// came) is sent on, unless it is durable.
     fn next(&mut self) -> io::Result<Option<Complete<'b>>> {
         while let Some((tag, result)) = self.desk.queue.next() {
             let transfer = &mut self.desk.transfers[tag as usize];
-            let direction = transfer.direction;
+            let (kind, want) = (transfer.operation.kind, transfer.operation.len);
             match result {
-                Ok(count) if count > 0 || transfer.want == 0 => transfer.have += count,
+                Ok(count) if count > 0 || want == 0 => transfer.have += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 failed => {
                     self.land(tag);
-                    let nothing = match direction {
-                        Direction::Read => io::ErrorKind::UnexpectedEof,
-                        Direction::Write => io::ErrorKind::WriteZero,
-                    };
+                    let nothing =
+                        if kind == Kind::Read { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::WriteZero };
                     return Err(failed.err().unwrap_or(nothing.into()));
                 }
             }
-            let Transfer { at, len, want, have, offset, started, .. } = *transfer;
-            if have < want {
+            let Transfer { operation, at, len, have, started } = *transfer;
+            if have < want && (kind != Kind::DurableWrite || have == 0) {
                 self.push(tag)?;
                 continue;
             }
             self.land(tag);
+            if have < want {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            if kind == Kind::Whole && have == len {
+                return Err(io::Error::other("the file is longer than it was to be"));
+            }
             // SAFETY: these are the pointer and the length of the `&'b mut [u8]` that `start` took.
-            // The kernel is done with it, and the transfer has ended, so the buffer is given back
+            // The kernel is done with it, and the operation has ended, so the buffer is given back
             // only once.
             let buffer = unsafe { slice::from_raw_parts_mut(at, len) };
-            return Ok(Some(Complete { buffer, len: have, offset, started }));
+            return Ok(Some(Complete { operation, buffer, len: have, started }));
         }
         Ok(None)
     }

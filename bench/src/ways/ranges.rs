@@ -20,7 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use crate::measure::meter::Round;
 use crate::measure::work::{Range, Ranges};
 use crate::sys::{Mapping, PAGE};
-use crate::ways::read::nowait::Session;
+use crate::ways::nowait::Session;
 use crate::ways::runtime::{Seen, blocking, run_on_the_clock};
 use crate::ways::{Does, RangeWay, Way};
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use crate::measure::meter::{Apart, Round, Tally};
-use crate::measure::work::{Access, Batch, Contents, Range, Writes};
+use crate::measure::meter::{Round, Tally};
+use crate::measure::work::{Batch, Contents, Range, Writes};
 
 /// With a worker per processor.
 pub fn runtime() -> &'static tokio::runtime::Runtime {
@@ -130,15 +130,6 @@ impl Seen {
     #[inline]
     pub fn committed(&mut self, bytes: usize, started: Instant) {
         self.tally.committed(bytes, started, Instant::now());
-    }
-
-    /// A read, whose bytes are kept as those of [`Seen::add`], or a durable write.
-    #[inline]
-    pub fn add_access(&mut self, access: Access, bytes: &[u8], (started, now): (Instant, Instant), apart: &mut Apart) {
-        apart.tell(access, bytes, (started, now), &mut self.tally);
-        if let (Some(kept), false) = (&mut self.kept, access.writes) {
-            kept.push((access.offset, bytes.to_vec()));
-        }
     }
 
     pub fn tell(self, round: &mut Tally<'_>) {

@@ -20,8 +20,8 @@ use crate::measure::meter::Round;
 use crate::measure::pace::{Arrivals, Schedule};
 use crate::measure::work::{Appends, Buffer, Records};
 use crate::sys::path_of;
-use crate::ways::read::threads::at_once;
 use crate::ways::runtime::{Seen, finish, runtime};
+use crate::ways::threads::at_once;
 use crate::ways::{AppendWay, LogWay};
 
 pub(crate) struct Tasks;

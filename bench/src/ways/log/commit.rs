@@ -20,7 +20,7 @@ use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 
 use crate::measure::meter::{Round, Tally};
 use crate::measure::work::{Buffer, Commits, Records};
-use crate::ways::read::threads::{Meetings, joined};
+use crate::ways::threads::{Meetings, joined};
 use crate::ways::{Does, LogWay, Way};
 
 /// Direct writes are a multiple of it, here as in most logs: it suits nearly all devices.
@@ -128,7 +128,7 @@ pub fn by_writers<T>(
     job: &Commits<'_>,
     round: &mut Round<'_>,
     prepare: impl Fn() -> io::Result<T> + Sync,
-    commit: impl Fn(&mut T, &[u8]) -> io::Result<u64> + Sync,
+    commit: impl Fn(&mut T, &mut [u8]) -> io::Result<u64> + Sync,
 ) -> io::Result<Vec<Vec<u64>>> {
     on_threads(job, round, prepare, |writer, mut own, block, places, tally| {
         let mut sequence = 0;

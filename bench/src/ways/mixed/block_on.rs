@@ -16,10 +16,11 @@ use std::time::Instant;
 use futures_util::future::{Either, join, join_all, select};
 
 use super::smol::ticks;
-use super::{Handle, Other, Stop, heartbeat, tasks};
+use super::{Other, Stop, heartbeat, tasks};
 use crate::measure::meter::{Latencies, Round, latencies};
 use crate::measure::mixed::{Heart, Mixed, Mixture, Seen};
-use crate::ways::read::threads::{Meetings, joined};
+use crate::ways::drive::Handle;
+use crate::ways::threads::{Meetings, joined};
 
 /// What one thread saw: the reads of its tasks by their numbers, the heartbeat, and the neighbour's
 /// writes.

@@ -6,45 +6,25 @@
 //! ([`Ticks`]).
 
 mod block_on;
-pub(super) mod nowait;
-pub(super) mod plain;
+pub(super) mod handles;
 pub(super) mod ring;
 mod smol;
-pub(super) mod spawn_blocking;
 mod tokio;
 
 use std::fs::File;
-use std::future::{Future, ready};
+use std::future::Future;
 use std::io;
-use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use ::nowait::Buf;
 use nowait_log::Log;
 
 use crate::measure::meter::Round;
 use crate::measure::mixed::{BLOCK, Heart, Mixed, Neighbour, Planned, RECORD, Seen, WRITES_A_BEAT, WRITTEN_BLOCKS};
-
-/// An open file, as a way reads or writes it.
-trait Handle: Clone + Send + Sync + 'static {
-    type Buffer: Deref<Target = [u8]> + Send + 'static;
-
-    /// A buffer for one read, touched.
-    fn buffer(&self) -> Self::Buffer;
-
-    /// Fills the buffer.
-    fn read(&self, buffer: Self::Buffer, offset: u64) -> impl Future<Output = io::Result<Self::Buffer>> + Send;
-
-    /// Writes all of the buffer.
-    fn write(&self, buffer: Vec<u8>, offset: u64) -> impl Future<Output = io::Result<Vec<u8>>> + Send;
-
-    /// Lets other tasks run, after each read and write, if these do not.
-    fn give_way(&self) -> impl Future<Output = ()> + Send {
-        ready(())
-    }
-}
+use crate::ways::drive::Handle;
 
 /// A timer of a runtime, at fixed moments. A tick that is late does not delay those after it.
 trait Ticks: Send + 'static {
@@ -79,7 +59,7 @@ impl<H: Handle> Other<H> {
         match self {
             Self::Nobody => {}
             Self::Writer(to) => {
-                let mut buffer = vec![0xa5; BLOCK];
+                let mut buffer = touched();
                 while goes_on() {
                     ticks.tick().await;
                     for _ in 0..WRITES_A_BEAT {
@@ -104,8 +84,14 @@ impl<H: Handle> Other<H> {
     }
 }
 
+fn touched() -> Buf {
+    let mut buffer = Buf::zeroed(BLOCK);
+    buffer.fill(0xa5);
+    buffer
+}
+
 /// One task: its reads, one after the other.
-async fn task<H: Handle>(file: H, mut buffer: H::Buffer, reads: Arc<[Planned]>, mut seen: Seen) -> io::Result<Seen> {
+async fn task(file: impl Handle, mut buffer: Buf, reads: Arc<[Planned]>, mut seen: Seen) -> io::Result<Seen> {
     for read in reads.iter() {
         let (offset, started) = (read.offset(), Instant::now());
         buffer = file.read(buffer, offset).await?;
@@ -123,7 +109,7 @@ fn tasks<H: Handle>(
 ) -> Vec<impl Future<Output = io::Result<Seen>> + Send + use<H>> {
     let of = |reads: &Arc<[Planned]>| {
         let seen = Seen::new(reads, job.marks, &round.tally);
-        task(file.clone(), file.buffer(), reads.clone(), seen)
+        task(file.clone(), touched(), reads.clone(), seen)
     };
     job.plan.tasks.iter().map(of).collect()
 }

@@ -18,16 +18,17 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use ::nowait::Buf;
 use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
 use io_uring::{IoUring, opcode, types};
 
-use super::{Handle, Other, tokio};
+use super::{Other, tokio};
 use crate::measure::meter::Round;
-use crate::measure::mixed::{BLOCK, Mixed, Mixture};
+use crate::measure::mixed::{Mixed, Mixture};
 use crate::ways::MixedWay;
-use crate::ways::queue::Direction;
-use crate::ways::read::ring;
+use crate::ways::drive::{self, Handle, Kind};
+use crate::ways::ring;
 
 /// Twice as many completions find a place: more than there may be tasks.
 const ENTRIES: u32 = 1024;
@@ -45,18 +46,21 @@ impl MixedWay for Ring {
 struct Queued(Arc<File>);
 
 impl Handle for Queued {
-    type Buffer = Vec<u8>;
-
-    fn buffer(&self) -> Vec<u8> {
-        vec![0xa5; BLOCK]
-    }
-
-    async fn read(&self, buffer: Vec<u8>, offset: u64) -> io::Result<Vec<u8>> {
-        self.transfer(Direction::Read, buffer, offset, io::ErrorKind::UnexpectedEof).await
-    }
-
-    async fn write(&self, buffer: Vec<u8>, offset: u64) -> io::Result<Vec<u8>> {
-        self.transfer(Direction::Write, buffer, offset, io::ErrorKind::WriteZero).await
+    /// The whole buffer.
+    async fn one(&self, operation: drive::Operation, mut buffer: Buf) -> io::Result<Buf> {
+        let (reads, offset) = (operation.kind == Kind::Read, operation.offset);
+        loop {
+            let operation = Operation { file: self.0.clone(), reads, buffer, offset };
+            let (back, result) = Transfer { operation: Some(operation), submitted: None }.await?;
+            buffer = back;
+            match result {
+                Ok(count) if count == buffer.len() => return Ok(buffer),
+                Ok(_) if reads => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     async fn give_way(&self) {
@@ -64,34 +68,11 @@ impl Handle for Queued {
     }
 }
 
-impl Queued {
-    /// The whole buffer; `short` tells a transfer of a part of it.
-    async fn transfer(
-        &self,
-        direction: Direction,
-        mut buffer: Vec<u8>,
-        offset: u64,
-        short: io::ErrorKind,
-    ) -> io::Result<Vec<u8>> {
-        loop {
-            let operation = Operation { file: self.0.clone(), direction, buffer, offset };
-            let (back, result) = Transfer { operation: Some(operation), submitted: None }.await?;
-            buffer = back;
-            match result {
-                Ok(count) if count == buffer.len() => return Ok(buffer),
-                Ok(_) => return Err(short.into()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-}
-
 /// What the kernel uses while it works, and so belongs to a slot then.
 struct Operation {
     file: Arc<File>,
-    direction: Direction,
-    buffer: Vec<u8>,
+    reads: bool,
+    buffer: Buf,
     offset: u64,
 }
 
@@ -104,7 +85,7 @@ struct Transfer {
 }
 
 impl Future for Transfer {
-    type Output = io::Result<(Vec<u8>, io::Result<usize>)>;
+    type Output = io::Result<(Buf, io::Result<usize>)>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(operation) = self.operation.take() {
@@ -209,7 +190,7 @@ enum Slot {
         abandoned: bool,
     },
     Done {
-        buffer: Vec<u8>,
+        buffer: Buf,
         result: i32,
     },
 }
@@ -220,9 +201,9 @@ impl Queue {
         let file = types::Fd(operation.file.as_raw_fd());
         let (at, len) = (operation.buffer.as_mut_ptr(), operation.buffer.len() as u32);
         let offset = operation.offset;
-        let entry = match operation.direction {
-            Direction::Read => opcode::Read::new(file, at, len).offset(offset).build(),
-            Direction::Write => opcode::Write::new(file, at, len).offset(offset).build(),
+        let entry = match operation.reads {
+            true => opcode::Read::new(file, at, len).offset(offset).build(),
+            false => opcode::Write::new(file, at, len).offset(offset).build(),
         };
         let tag = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::Free);
@@ -270,7 +251,7 @@ impl Queue {
     }
 
     /// The buffer and the result, if it is complete; else remembers whom to wake.
-    fn done(&mut self, tag: usize, waiting: &Waker) -> Option<(Vec<u8>, io::Result<usize>)> {
+    fn done(&mut self, tag: usize, waiting: &Waker) -> Option<(Buf, io::Result<usize>)> {
         match mem::replace(&mut self.slots[tag], Slot::Free) {
             Slot::Done { buffer, result } => {
                 self.free.push(tag);

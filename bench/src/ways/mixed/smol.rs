@@ -11,9 +11,10 @@ use std::time::Instant;
 use ::smol::stream::StreamExt;
 use ::smol::{Executor, Timer, channel};
 
-use super::{Handle, Other, Stop, Ticks, heartbeat, tasks};
+use super::{Other, Stop, Ticks, heartbeat, tasks};
 use crate::measure::meter::Round;
 use crate::measure::mixed::{BEAT, Heart, Mixed, Mixture};
+use crate::ways::drive::Handle;
 
 impl Ticks for Timer {
     async fn tick(&mut self) {

@@ -14,9 +14,10 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
 use tokio::time::{Interval, interval_at, sleep};
 
-use super::{Handle, Other, Stop, Ticks, heartbeat, tasks};
+use super::{Other, Stop, Ticks, heartbeat, tasks};
 use crate::measure::meter::Round;
 use crate::measure::mixed::{BEAT, Heart, Mixed, Mixture};
+use crate::ways::drive::Handle;
 
 /// From when a beat is due to the tick of tokio's clock at which it comes if the worker is idle.
 const BEFORE_TICK: Duration = Duration::from_micros(100);

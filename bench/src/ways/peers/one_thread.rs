@@ -159,5 +159,5 @@ pub(super) fn same_file(target: Target<'_>) -> io::Result<File> {
 
 /// Asked before a runtime is, since some end the process.
 pub(super) fn ring_refused() -> Option<String> {
-    (crate::ways::read::ring::RING.refused)()
+    (crate::ways::ring::RING.refused)()
 }

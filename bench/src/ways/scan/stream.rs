@@ -7,9 +7,9 @@ use std::time::Instant;
 use nowait::Nowait;
 use nowait::stream::Reader;
 
-use super::nowait::Session;
 use crate::measure::meter::Round;
 use crate::measure::work::Reads;
+use crate::ways::nowait::Session;
 use crate::ways::{Does, ReadWay, Way};
 
 pub(crate) struct Blocks;

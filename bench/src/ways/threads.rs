@@ -1,56 +1,80 @@
-//! Native threads, each in a blocking `pread` or `pwrite`: `depth` of them taking offsets off one
-//! counter. For a gather, the calling thread and a standing pool (rayon's), a share of the batch for
-//! each: no record costs a lock, a task or memory of its own. A batch of one record is a plain read.
+//! Native threads in plain calls: `depth` of them taking operations off one counter. `threads`: a
+//! durable write is a `pwrite` and an `fdatasync`, which waits for what others wrote, too.
+//! `threads-dsync`: `pwritev2(RWF_DSYNC)`, for these bytes alone.
+//!
+//! For a gather, the calling thread and a standing pool (rayon's), a share of the batch for each: no
+//! record costs a lock, a task or memory of its own. A batch of one record is a plain read.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, OnceLock};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Instant;
 
 use rayon::ThreadPool;
 
-use crate::measure::meter::{Round, Tally};
-use crate::measure::pace::Schedule;
-use crate::measure::work::{Batch, Gather, Reads, Writes};
-use crate::ways::{Does, ReadWay, Way, WriteWay, readwrite};
+use super::drive::{Drive, Job, work};
+use super::plain::call;
+use super::{Does, Way};
+use crate::measure::meter::{Apart, Round, Tally};
+use crate::measure::work::{Batch, Gather};
 
 /// Threads of a gather: as many as the depth at which the common comparison of 2020 was made.
 pub(super) const GATHER_THREADS: usize = 32;
+/// A pool for thousands of tasks: more threads only wait for each other.
+const THREADS_MAX: usize = 128;
 
-pub(crate) struct Threads;
+pub(crate) struct Threads {
+    dsync: bool,
+}
+
+const FDATASYNC: Threads = Threads { dsync: false };
 
 pub(crate) static THREADS: Way = Way::new(
     "threads",
     "as many native threads as the depth, each in plain calls; a gather by 32, a share for each, in load by one",
     &[
-        Does::Reads(&Threads),
-        Does::Gathers(&Threads),
-        Does::DirectReads(&Threads),
-        Does::Scans(&Threads),
-        Does::LoadReads(&Threads),
-        Does::LoadGathers(&Threads),
-        Does::Writes(&Threads),
-        Does::Files(&Threads),
-        Does::ReadsAndWrites(&readwrite::threads::FDATASYNC),
+        Does::Reads(&FDATASYNC),
+        Does::Gathers(&FDATASYNC),
+        Does::DirectReads(&FDATASYNC),
+        Does::Scans(&FDATASYNC),
+        Does::LoadReads(&FDATASYNC),
+        Does::LoadGathers(&FDATASYNC),
+        Does::Writes(&FDATASYNC),
+        Does::Files(&FDATASYNC),
+        Does::ReadsAndWrites(&FDATASYNC),
     ],
 )
 .hue(1);
 
-impl ReadWay for Threads {
+pub(crate) static THREADS_DSYNC: Way = Way::new(
+    "threads-dsync",
+    "threads whose durable writes are pwritev2(RWF_DSYNC), not a pwrite and an fdatasync",
+    &[Does::ReadsAndWrites(&Threads { dsync: true })],
+)
+.hue(0);
+
+impl Drive for Threads {
     fn paced(&self) -> bool {
         true
     }
 
-    fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let next = AtomicUsize::new(0);
-        let schedule = OnceLock::new();
-        at_once(job.depth, job.block, buffer, round, |block, tally| {
-            read_until_done(job, schedule.get_or_init(|| job.schedule()), &next, block, tally)
-        })
-        .map(drop)
+    fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+        let (next, schedule) = (AtomicUsize::new(0), OnceLock::new());
+        let take = || next.fetch_add(1, Ordering::Relaxed);
+        let threads = if job.files.len() > 1 { job.depth.min(THREADS_MAX) } else { job.depth };
+        let run = |block: &mut [u8], tally: &mut Tally<'_>| {
+            let schedule = schedule.get_or_init(|| job.schedule());
+            work(job, schedule, take, block, tally, |operation, block| call(&job.plan, self.dsync, operation, block))
+        };
+        let apart = match job.block {
+            // Whole files have memory of their own.
+            0 => at_once(threads, 1, &mut vec![0; threads], round, |_, tally| run(&mut [], tally))?,
+            block => at_once(threads, block, buffer, round, run)?,
+        };
+        Ok(Apart::sum(apart))
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
@@ -67,17 +91,9 @@ impl ReadWay for Threads {
     }
 }
 
-impl WriteWay for Threads {
-    fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let next = AtomicU64::new(0);
-        let work = |block: &mut [u8], tally: &mut Tally<'_>| write_until_done(job, &next, block, tally);
-        at_once(job.depth, job.block, buffer, round, work).map(drop)
-    }
-}
-
 /// Runs `work` on `depth` threads, each with a block of its own. They are there before the clock
 /// runs. Gives what each has given.
-pub(in crate::ways) fn at_once<T: Send>(
+pub(super) fn at_once<T: Send>(
     depth: usize,
     block: usize,
     buffer: &mut [u8],
@@ -118,17 +134,17 @@ pub(in crate::ways) fn at_once<T: Send>(
 
 /// A thread's meetings with the others at a barrier. One that panics keeps those that it has left:
 /// else the others would wait for ever.
-pub(in crate::ways) struct Meetings<'a> {
+pub(super) struct Meetings<'a> {
     gate: &'a Barrier,
     left: u32,
 }
 
 impl<'a> Meetings<'a> {
-    pub(in crate::ways) fn new(gate: &'a Barrier, all: u32) -> Self {
+    pub(super) fn new(gate: &'a Barrier, all: u32) -> Self {
         Self { gate, left: all }
     }
 
-    pub(in crate::ways) fn attend(&mut self) {
+    pub(super) fn attend(&mut self) {
         self.left -= 1;
         self.gate.wait();
     }
@@ -144,36 +160,9 @@ impl Drop for Meetings<'_> {
 
 /// Waits for all threads, also after an error: a scope panics with a thread that nobody has joined.
 /// The panic of a thread is an error.
-pub(in crate::ways) fn joined<T>(threads: Vec<ScopedJoinHandle<'_, io::Result<T>>>) -> Vec<io::Result<T>> {
+pub(super) fn joined<T>(threads: Vec<ScopedJoinHandle<'_, io::Result<T>>>) -> Vec<io::Result<T>> {
     let panicked = |_| Err(io::Error::other("a thread of it panicked"));
     threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
-}
-
-fn write_until_done(job: &Writes<'_>, next: &AtomicU64, block: &mut [u8], tally: &mut Tally<'_>) -> io::Result<()> {
-    while let Some(offset) = job.offset(next.fetch_add(1, Ordering::Relaxed)) {
-        job.contents.place(block, offset);
-        let started = Instant::now();
-        job.file.write_all_at(block, offset)?;
-        tally.block(offset, block, started, Instant::now());
-    }
-    Ok(())
-}
-
-fn read_until_done(
-    job: &Reads<'_>,
-    schedule: &Schedule,
-    next: &AtomicUsize,
-    block: &mut [u8],
-    tally: &mut Tally<'_>,
-) -> io::Result<()> {
-    loop {
-        let index = next.fetch_add(1, Ordering::Relaxed);
-        let Some(offset) = job.offset(index) else { return Ok(()) };
-        let block = &mut block[..job.len_at(offset)];
-        let started = schedule.wait(index);
-        job.target.file.read_exact_at(block, offset)?;
-        tally.block(offset, block, started, Instant::now());
-    }
 }
 
 fn gather_one(pool: &ThreadPool, file: &File, batch: Batch<'_>, output: &mut [u8]) -> io::Result<()> {

@@ -11,14 +11,14 @@ use std::time::Instant;
 
 use nowait::Nowait;
 
+use super::GatherWay;
 use super::nowait::{Blocking, Session, Tokio, in_full};
-use super::spawn_blocking::SpawnBlocking;
+use super::runtime::{Seen, blocking, run_on_the_clock};
 use super::threads::{Threads, at_once};
+use super::tokio::SpawnBlocking;
 use crate::measure::meter::{Round, Tally};
 use crate::measure::pace::{Arrivals, Schedule};
 use crate::measure::work::Gathers;
-use crate::ways::GatherWay;
-use crate::ways::runtime::{Seen, blocking, run_on_the_clock};
 
 impl GatherWay for Threads {
     fn gathers(&self, job: &Gathers<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {

@@ -15,15 +15,15 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use nowait::Nowait;
+use nowait::{Buf, Nowait};
 
+use super::drive::Handle;
+use super::nowait::{Library, Session};
+use super::ring::desk;
+use super::tokio::Closures;
+use super::{Does, Way, WriteWay};
 use crate::measure::meter::{Round, Tally};
 use crate::measure::work::Writes;
-use crate::ways::queue::Desk;
-use crate::ways::read::nowait::Session;
-use crate::ways::read::ring::Uring;
-use crate::ways::read::spawn_blocking;
-use crate::ways::{Does, Way, WriteWay};
 
 /// A round ends after this time, however much is written: a slow disk must not take all day.
 pub(crate) const LONGEST_ROUND: Duration = Duration::from_secs(20);
@@ -61,7 +61,7 @@ impl WriteWay for Blocking {
 
 impl WriteWay for Ring {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let mut desk = Desk::new(Uring::new(job.file, job.depth, true)?);
+        let mut desk = desk(job.file, job.depth, false)?;
         let mut heart = None;
         desk.writes_beside(job, buffer, round, |tally| heart.get_or_insert_with(Heart::new).beat(tally))
     }
@@ -70,8 +70,7 @@ impl WriteWay for Ring {
 impl WriteWay for Tokio {
     fn writes(&self, job: &Writes<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-        let write = |buffer, offset| spawn_blocking::write_all_at(job.file, buffer, offset);
-        beside_a_heartbeat(job, round, write, |all| runtime.block_on(all))
+        beside_a_heartbeat(job, round, &Closures([job.file.clone()].into()), |all| runtime.block_on(all))
     }
 }
 
@@ -79,36 +78,38 @@ impl WriteWay for Futures {
     fn writes(&self, job: &Writes<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let strict = self.strict.then(|| Nowait::builder().strict(true).build()).transpose()?;
         let session = Session::writing(strict.as_ref().unwrap_or(Nowait::shared()), job.path)?;
-        let write = async |buffer, offset| Ok(session.file.write_all_at(buffer, offset).await?);
-        beside_a_heartbeat(job, round, write, |all| nowait::block_on(all))?;
+        let file = Library([session.file.clone()].into());
+        beside_a_heartbeat(job, round, &file, |all| nowait::block_on(all))?;
         session.report(round);
         Ok(())
     }
 }
 
 /// `job.depth` writers and a heartbeat, as one future for `run`.
-fn beside_a_heartbeat<F: Future<Output = io::Result<Vec<u8>>>>(
+fn beside_a_heartbeat(
     job: &Writes<'_>,
     round: &mut Round<'_>,
-    write: impl Fn(Vec<u8>, u64) -> F,
+    file: &impl Handle,
     run: impl FnOnce(std::pin::Pin<&mut dyn Future<Output = io::Result<()>>>) -> io::Result<()>,
 ) -> io::Result<()> {
     let (next, goes_on) = (Cell::new(0), Cell::new(true));
     let tally = RefCell::new(round.new_tally());
-    let writer = |mut buffer: Vec<u8>| {
-        let (next, goes_on, tally, write) = (&next, &goes_on, &tally, &write);
+    let writer = |_| {
+        let (next, goes_on, tally) = (&next, &goes_on, &tally);
+        let mut buffer = Buf::zeroed(job.block);
+        job.contents.prepare(&mut buffer, job.block);
         async move {
             while goes_on.get() {
                 let Some(offset) = job.offset(next.replace(next.get() + 1)) else { break };
                 job.contents.place(&mut buffer, offset);
-                buffer = write(buffer, offset).await?;
+                buffer = file.write(buffer, offset).await?;
                 tally.borrow_mut().wrote(job.block);
                 give_way().await;
             }
             io::Result::Ok(())
         }
     };
-    let mut writers: FuturesUnordered<_> = job.buffers().into_iter().map(writer).collect();
+    let mut writers: FuturesUnordered<_> = (0..job.depth).map(writer).collect();
     round.start();
     let mut heart = Heart::new();
     let all = future::poll_fn(|context: &mut Context<'_>| {

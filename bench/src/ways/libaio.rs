@@ -7,10 +7,11 @@ use std::mem;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-use crate::measure::meter::Round;
-use crate::measure::work::{Gather, Reads, Writes};
-use crate::ways::queue::{Desk, Direction, Queue};
-use crate::ways::{Does, ReadWay, Way, WriteWay};
+use super::drive::{Drive, Job, Kind};
+use super::queue::{Desk, Queue, Request};
+use super::{Does, Way};
+use crate::measure::meter::{Apart, Round};
+use crate::measure::work::Gather;
 
 pub(crate) struct Libaio;
 
@@ -25,20 +26,14 @@ pub(crate) static LIBAIO: Way = Way::new(
 .hue(3)
 .refused(|| Context::new(1).err().map(|error| format!("io_setup: {error}")));
 
-impl ReadWay for Libaio {
-    fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        Desk::new(Aio::new(job.target.file, job.depth)?).reads(job, buffer, round)
+impl Drive for Libaio {
+    fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+        Desk::new(Aio::new(&job.files[0], job.depth)?).drive(job, &[], buffer, round)
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let depth = job.records().min(GATHER_DEPTH);
         Desk::new(Aio::new(job.target.file, depth)?).gather(job, output, round)
-    }
-}
-
-impl WriteWay for Libaio {
-    fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        Desk::new(Aio::new(job.file, job.depth)?).writes(job, buffer, round)
     }
 }
 
@@ -167,18 +162,15 @@ impl Queue for Aio {
         self.iocbs.len()
     }
 
-    unsafe fn push(&mut self, tag: u32, direction: Direction, at: *mut u8, len: usize, offset: u64) -> io::Result<()> {
-        let opcode = match direction {
-            Direction::Read => PREAD,
-            Direction::Write => PWRITE,
-        };
+    unsafe fn push(&mut self, tag: u32, request: Request<'_>) -> io::Result<()> {
+        let opcode = if request.kind == Kind::Read { PREAD } else { PWRITE };
         self.iocbs[tag as usize] = Iocb {
             data: u64::from(tag),
             opcode,
             file: self.file,
-            buffer: at as u64,
-            bytes: len as u64,
-            offset: offset as i64,
+            buffer: request.at as u64,
+            bytes: request.len as u64,
+            offset: request.offset as i64,
             ..Iocb::default()
         };
         self.queued.push(tag);

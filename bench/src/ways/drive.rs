@@ -1,0 +1,539 @@
+//! Operations that a way keeps in flight, whatever they are: reads, writes, durable writes beside
+//! reads, blocks of many open files, small files that are opened, read and closed. A way that drives
+//! them ([`Drive`]) does the work of all these tables; the loops of threads, tasks and futures are
+//! here, once.
+
+use std::cell::RefCell;
+use std::ffi::CString;
+use std::fs::File;
+use std::future::Future;
+use std::io;
+use std::ops::Deref;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use nowait::Buf;
+
+use super::runtime::{finish, runtime};
+use super::{FileWay, ReadWay, ReadWriteWay, WriteWay};
+use crate::machine::tree::Tree;
+use crate::measure::meter::{Apart, Round, SAMPLED_EVERY, Sampled, Tally};
+use crate::measure::pace::{Arrivals, Pace, Schedule};
+use crate::measure::work::{Access, Contents, Gather, Reads, ReadsAndWrites, SmallFiles, Spread, Template, Writes};
+use crate::random::Random;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Read,
+    /// Through the page cache.
+    Write,
+    /// Complete when it is on stable storage.
+    DurableWrite,
+    /// A file, opened, read to its end and closed.
+    Whole,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Operation {
+    pub kind: Kind,
+    /// Its number in [`Plan::files`], or of a whole one in [`Plan::path`].
+    pub file: usize,
+    pub offset: u64,
+    /// 0 for a whole file.
+    pub len: usize,
+    /// Names its bytes to those who check them.
+    place: u64,
+}
+
+impl Operation {
+    /// Of the first file.
+    pub(super) fn read(offset: u64, len: usize) -> Self {
+        Self { kind: Kind::Read, file: 0, offset, len, place: offset }
+    }
+
+    pub(super) fn write(offset: u64, len: usize) -> Self {
+        Self { kind: Kind::Write, ..Self::read(offset, len) }
+    }
+
+    /// Of the first path.
+    pub(super) fn whole(place: u64) -> Self {
+        Self { kind: Kind::Whole, ..Self { place, ..Self::read(0, 0) } }
+    }
+
+    pub(super) fn durable(offset: u64, len: usize) -> Self {
+        Self { kind: Kind::DurableWrite, ..Self::read(offset, len) }
+    }
+}
+
+/// What there is to do in a round. Tasks share it.
+pub(super) struct Plan {
+    list: List,
+    /// Open as all ways have them.
+    pub files: Vec<Arc<File>>,
+    /// For ways that open the file themselves.
+    path: PathBuf,
+    pub direct: bool,
+    pub block: usize,
+    pub depth: usize,
+    pace: Option<Pace>,
+}
+
+enum List {
+    Reads { offsets: Vec<u64>, size: u64 },
+    Writes { blocks: usize, contents: Contents },
+    ReadsAndWrites { accesses: Arc<[Access]>, template: Template },
+    Spread(Arc<[(u32, u64)]>),
+    Whole { files: Arc<[(u64, PathBuf)]>, len_max: usize },
+}
+
+/// How a way opens the files of a plan itself.
+pub(super) enum Open<'a> {
+    /// The open ones, again.
+    AsGiven,
+    ByName {
+        path: &'a Path,
+        reads: bool,
+        writes: bool,
+    },
+    /// Each by the operation that reads it.
+    Nothing,
+}
+
+impl Plan {
+    fn new(list: List, files: Vec<Arc<File>>, block: usize, depth: usize) -> Self {
+        Self { list, files, path: PathBuf::new(), direct: false, block, depth, pace: None }
+    }
+
+    fn count(&self) -> usize {
+        match &self.list {
+            List::Reads { offsets, .. } => offsets.len(),
+            List::Writes { blocks, .. } => *blocks,
+            List::ReadsAndWrites { accesses, .. } => accesses.len(),
+            List::Spread(places) => places.len(),
+            List::Whole { files, .. } => files.len(),
+        }
+    }
+
+    #[inline]
+    fn get(&self, index: usize) -> Option<Operation> {
+        let of_block = |kind, offset| Operation { kind, file: 0, offset, len: self.block, place: offset };
+        match &self.list {
+            List::Reads { offsets, size } => {
+                let offset = *offsets.get(index)?;
+                let len = self.block.min(size.saturating_sub(offset) as usize);
+                Some(Operation { len, ..of_block(Kind::Read, offset) })
+            }
+            List::Writes { blocks, .. } => {
+                (index < *blocks).then(|| of_block(Kind::Write, (index * self.block) as u64))
+            }
+            List::ReadsAndWrites { accesses, .. } => {
+                let access = accesses.get(index)?;
+                Some(of_block(if access.writes { Kind::DurableWrite } else { Kind::Read }, access.offset))
+            }
+            List::Spread(places) => {
+                let &(file, offset) = places.get(index)?;
+                let place = Tree::place(u64::from(file), offset);
+                Some(Operation { file: file as usize, place, ..of_block(Kind::Read, offset) })
+            }
+            List::Whole { files, .. } => {
+                let place = Tree::place(files.get(index)?.0, 0);
+                Some(Operation { file: index, ..Operation::whole(place) })
+            }
+        }
+    }
+
+    /// The name of a file that is read whole.
+    pub(super) fn path(&self, operation: Operation) -> &Path {
+        match &self.list {
+            List::Whole { files, .. } => &files[operation.file].1,
+            _ => &self.path,
+        }
+    }
+
+    /// Has durable writes among its operations.
+    pub(super) fn is_durable(&self) -> bool {
+        matches!(self.list, List::ReadsAndWrites { .. })
+    }
+
+    /// The names of whole files, for calls of the kernel.
+    pub(super) fn paths(&self) -> io::Result<Vec<CString>> {
+        let List::Whole { files, .. } = &self.list else { return Ok(Vec::new()) };
+        Ok(files.iter().map(|(_, path)| CString::new(path.as_os_str().as_bytes())).collect::<Result<_, _>>()?)
+    }
+
+    /// No whole file is longer.
+    pub(super) fn len_max(&self) -> usize {
+        if let List::Whole { len_max, .. } = self.list { len_max } else { self.block }
+    }
+
+    pub(super) fn open(&self) -> Open<'_> {
+        let path = &*self.path;
+        match self.list {
+            List::Reads { .. } if self.direct => Open::ByName { path, reads: true, writes: false },
+            List::Reads { .. } | List::Spread(_) => Open::AsGiven,
+            List::Writes { .. } => Open::ByName { path, reads: false, writes: true },
+            List::ReadsAndWrites { .. } => Open::ByName { path, reads: true, writes: true },
+            List::Whole { .. } => Open::Nothing,
+        }
+    }
+
+    /// A buffer for one operation in flight, touched.
+    pub(super) fn buffer(&self) -> Buf {
+        if let List::Whole { .. } = self.list {
+            return Buf::zeroed(0);
+        }
+        let mut buffer = Buf::zeroed(self.block);
+        buffer.fill(0xa5);
+        if let List::Writes { contents, .. } = self.list {
+            contents.prepare(&mut buffer, self.block);
+        }
+        buffer
+    }
+
+    /// Makes the bytes of a write.
+    #[inline]
+    pub(super) fn make(&self, operation: Operation, block: &mut [u8]) {
+        match &self.list {
+            List::Writes { contents, .. } => contents.place(block, operation.offset),
+            List::ReadsAndWrites { template, .. } if operation.kind == Kind::DurableWrite => {
+                template.make(block, operation.offset);
+            }
+            _ => {}
+        }
+    }
+
+    /// Begins now.
+    pub(super) fn schedule(&self) -> Schedule {
+        Schedule::new(self.pace.as_ref())
+    }
+
+    /// Tells that an operation is complete.
+    #[inline]
+    pub(super) fn tell(
+        &self,
+        operation: Operation,
+        bytes: &[u8],
+        moments: (Instant, Instant),
+        (tally, apart): (&mut Tally<'_>, &mut Apart),
+    ) {
+        match self.list {
+            List::ReadsAndWrites { .. } => apart.tell(access(operation), bytes, moments, tally),
+            _ => tally.block(operation.place, bytes, moments.0, moments.1),
+        }
+    }
+}
+
+fn access(operation: Operation) -> Access {
+    Access { offset: operation.offset, writes: operation.kind == Kind::DurableWrite }
+}
+
+/// A plan, until the user wants to stop.
+pub(super) struct Job<'a> {
+    pub plan: Arc<Plan>,
+    cancel: &'a AtomicBool,
+}
+
+impl Job<'_> {
+    /// The operation of this index; `None` after the last, and when the user wants to stop.
+    #[inline]
+    pub(super) fn get(&self, index: usize) -> Option<Operation> {
+        if self.cancel.load(Ordering::Relaxed) { None } else { self.plan.get(index) }
+    }
+}
+
+impl<'a> Job<'a> {
+    /// The same operations, one in flight at a time.
+    pub(super) fn alone(&self) -> Job<'a> {
+        let List::Reads { offsets, size } = &self.plan.list else { unreachable!("only reads are awaited alone") };
+        let plan = Plan::new(List::Reads { offsets: offsets.clone(), size: *size }, self.files.clone(), self.block, 1);
+        Job { plan: Arc::new(Plan { path: self.path.clone(), direct: self.direct, ..plan }), cancel: self.cancel }
+    }
+}
+
+impl Deref for Job<'_> {
+    type Target = Plan;
+
+    fn deref(&self) -> &Plan {
+        &self.plan
+    }
+}
+
+/// One way of keeping operations in flight.
+pub(super) trait Drive: Sync {
+    /// Completes all of `job`, `job.depth` of its operations in flight at a time. `buffer` has a
+    /// block for each of those, prepared if it is to be written. Empty for whole files.
+    fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart>;
+
+    /// See [`ReadWay::gather`].
+    fn gather(&self, _: &Gather<'_>, _: &mut [u8], _: &mut Round<'_>) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// See [`ReadWay::paced`].
+    fn paced(&self) -> bool {
+        false
+    }
+
+    /// See [`ReadWay::one_at_a_time`].
+    fn one_at_a_time(&self) -> bool {
+        false
+    }
+
+    /// See [`FileWay::refused`].
+    fn refuses_files(&self) -> Option<String> {
+        None
+    }
+}
+
+impl<D: Drive> ReadWay for D {
+    fn paced(&self) -> bool {
+        Drive::paced(self)
+    }
+
+    fn one_at_a_time(&self) -> bool {
+        Drive::one_at_a_time(self)
+    }
+
+    fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let list = List::Reads { offsets: job.offsets.into(), size: job.target.size };
+        let plan = Plan {
+            path: job.target.path.into(),
+            direct: job.target.direct,
+            pace: job.pace.cloned(),
+            ..Plan::new(list, vec![Arc::new(job.target.file.try_clone()?)], job.block, job.depth)
+        };
+        self.drive(&Job { plan: Arc::new(plan), cancel: job.cancel }, buffer, round).map(drop)
+    }
+
+    fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        Drive::gather(self, job, output, round)
+    }
+}
+
+impl<D: Drive> WriteWay for D {
+    fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let list = List::Writes { blocks: job.blocks as usize, contents: job.contents };
+        let plan = Plan::new(list, vec![job.file.clone()], job.block, job.depth);
+        let plan = Plan { path: job.path.into(), ..plan };
+        self.drive(&Job { plan: Arc::new(plan), cancel: job.cancel }, buffer, round).map(drop)
+    }
+}
+
+impl<D: Drive> ReadWriteWay for D {
+    fn read_write(&self, job: &ReadsAndWrites<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+        let list = List::ReadsAndWrites { accesses: job.accesses.clone(), template: job.template() };
+        let plan = Plan::new(list, vec![job.file.clone()], job.block, job.depth);
+        let plan = Plan { path: job.path.into(), direct: job.direct, ..plan };
+        self.drive(&Job { plan: Arc::new(plan), cancel: job.cancel }, buffer, round)
+    }
+}
+
+impl<D: Drive> FileWay for D {
+    fn refused(&self) -> Option<String> {
+        self.refuses_files()
+    }
+
+    fn whole(&self, job: &SmallFiles<'_>, round: &mut Round<'_>) -> io::Result<()> {
+        let list = List::Whole { files: job.files.clone(), len_max: job.len_max };
+        let plan = Arc::new(Plan::new(list, Vec::new(), 0, job.depth));
+        self.drive(&Job { plan, cancel: job.cancel }, &mut [], round).map(drop)
+    }
+
+    fn spread(&self, job: &Spread<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let list = List::Spread(job.places.clone());
+        let plan = Arc::new(Plan::new(list, job.files.to_vec(), job.block, job.depth));
+        self.drive(&Job { plan, cancel: job.cancel }, buffer, round).map(drop)
+    }
+}
+
+/// One thread's loop: does what `take` gives, one after the other. `call` moves the bytes of the
+/// block, or gives those of a whole file.
+pub(super) fn work<B: AsRef<[u8]>>(
+    job: &Job<'_>,
+    schedule: &Schedule,
+    mut take: impl FnMut() -> usize,
+    buffer: &mut [u8],
+    tally: &mut Tally<'_>,
+    mut call: impl FnMut(Operation, &mut [u8]) -> io::Result<Option<B>>,
+) -> io::Result<Apart> {
+    let mut apart = Apart::default();
+    loop {
+        let index = take();
+        let Some(operation) = job.get(index) else { return Ok(apart) };
+        let block = &mut buffer[..operation.len];
+        job.make(operation, block);
+        let started = schedule.wait(index);
+        let whole = call(operation, block)?;
+        let bytes = whole.as_ref().map_or(&*block, AsRef::as_ref);
+        job.tell(operation, bytes, (started, Instant::now()), (tally, &mut apart));
+    }
+}
+
+/// All of a job on this thread, one operation after the other.
+pub(super) fn in_turn<B: AsRef<[u8]>>(
+    job: &Job<'_>,
+    buffer: &mut [u8],
+    round: &mut Round<'_>,
+    call: impl FnMut(Operation, &mut [u8]) -> io::Result<Option<B>>,
+) -> io::Result<Apart> {
+    round.start();
+    let mut next = 0..;
+    let apart = work(job, &job.schedule(), || next.next().unwrap_or(usize::MAX), buffer, &mut round.tally, call)?;
+    round.stop();
+    Ok(apart)
+}
+
+/// Open files, as a way's futures read and write them.
+pub(super) trait Handle: Clone + Send + Sync + 'static {
+    /// Moves the bytes of the buffer, of a read the first `len`.
+    fn one(&self, operation: Operation, buffer: Buf) -> impl Future<Output = io::Result<Buf>> + Send;
+
+    /// Reads a file to its end.
+    fn whole(&self, _: &Path) -> impl Future<Output = io::Result<Vec<u8>>> + Send {
+        std::future::ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+
+    /// Lets other tasks run, after each operation, if these do not.
+    fn give_way(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+
+    /// Fills the buffer.
+    fn read(&self, buffer: Buf, offset: u64) -> impl Future<Output = io::Result<Buf>> + Send {
+        let len = buffer.len();
+        self.one(Operation::read(offset, len), buffer)
+    }
+
+    /// Writes all of the buffer.
+    fn write(&self, buffer: Buf, offset: u64) -> impl Future<Output = io::Result<Buf>> + Send {
+        let len = buffer.len();
+        self.one(Operation::write(offset, len), buffer)
+    }
+}
+
+/// One operation; the buffer, and the bytes of a whole file.
+async fn one(
+    handle: &impl Handle,
+    plan: &Plan,
+    operation: Operation,
+    buffer: Buf,
+) -> io::Result<(Buf, Option<Vec<u8>>)> {
+    match operation.kind {
+        Kind::Whole => Ok((buffer, Some(handle.whole(plan.path(operation)).await?))),
+        _ => Ok((handle.one(operation, buffer).await?, None)),
+    }
+}
+
+/// All of a job as loops in one future of this thread, under `nowait::block_on`.
+pub(super) fn in_block_on(handle: &impl Handle, job: &Job<'_>, round: &mut Round<'_>) -> io::Result<Apart> {
+    let arrivals = Arrivals::new(job.pace.as_ref(), job.count());
+    let buffers: Vec<Buf> = (0..job.depth).map(|_| job.buffer()).collect();
+    let mut apart = Apart::default();
+    round.start();
+    let told = RefCell::new((&mut round.tally, &mut apart));
+    let mut loops = buffers.into_iter().map(|mut buffer| {
+        let (arrivals, told) = (&arrivals, &told);
+        async move {
+            while let Some((index, mut started)) = arrivals.next().await {
+                let Some(operation) = job.get(index) else { break };
+                job.make(operation, &mut buffer);
+                if operation.kind != Kind::Read {
+                    started = Instant::now();
+                }
+                let whole;
+                (buffer, whole) = one(handle, &job.plan, operation, buffer).await?;
+                let bytes = whole.as_deref().unwrap_or(&buffer[..operation.len]);
+                let (tally, apart) = &mut *told.borrow_mut();
+                job.tell(operation, bytes, (started, Instant::now()), (tally, apart));
+            }
+            io::Result::Ok(())
+        }
+    });
+    // One is awaited without a list of futures, as a task does it.
+    let result: io::Result<()> = match (job.depth, loops.next()) {
+        (1, Some(alone)) => nowait::block_on(alone),
+        (_, first) => {
+            nowait::block_on(futures_util::future::join_all(first.into_iter().chain(loops))).into_iter().collect()
+        }
+    };
+    round.stop();
+    result.map(|()| apart)
+}
+
+/// What one task saw. There may be thousands of tasks: a histogram for each would take more of the
+/// processor's caches than what is measured. So all is noted, and told when the clock has stopped.
+struct Noted {
+    seen: Vec<(Operation, usize, Instant, Instant)>,
+    /// A task may have too few operations for a sample among its own. So the places decide, as drawn
+    /// from them.
+    sampled_one_in: u64,
+    sampled: Vec<Sampled>,
+    /// Where the round checks them.
+    bytes: Option<Vec<(u64, Vec<u8>)>>,
+}
+
+impl Noted {
+    fn new(plan: &Plan, round: &Tally<'_>) -> Self {
+        let seen = Vec::with_capacity(plan.count().div_ceil(plan.depth) * 2);
+        let sampled_one_in = (SAMPLED_EVERY / plan.len_max().max(1) as u64).max(1);
+        Self { seen, sampled_one_in, sampled: Vec::new(), bytes: round.verifies().then(Vec::new) }
+    }
+
+    #[inline]
+    fn add(&mut self, operation: Operation, bytes: &[u8], started: Instant) {
+        self.seen.push((operation, bytes.len(), started, Instant::now()));
+        if operation.kind == Kind::DurableWrite {
+            return;
+        }
+        if let Some(kept) = &mut self.bytes {
+            kept.push((operation.place, bytes.to_vec()));
+        } else if Random::at(operation.place, 0).below(self.sampled_one_in) == 0 {
+            self.sampled.push(Sampled::of(operation.place, bytes));
+        }
+    }
+
+    fn tell(self, plan: &Plan, tally: &mut Tally<'_>, apart: &mut Apart) {
+        for (place, bytes) in self.bytes.into_iter().flatten() {
+            tally.verify(place, &bytes);
+        }
+        let mut sampled = self.sampled.into_iter();
+        for (operation, len, started, now) in self.seen {
+            if let List::ReadsAndWrites { .. } = plan.list {
+                apart.add(access(operation), (started, now));
+            }
+            tally.seen(len, sampled.next(), started, now);
+        }
+    }
+}
+
+/// All of a job as tasks of tokio's multi-thread runtime, one for each operation in flight.
+pub(super) fn on_tokio(handle: &impl Handle, job: &Job<'_>, round: &mut Round<'_>) -> io::Result<Apart> {
+    let arrivals = Arrivals::new(job.pace.as_ref(), job.count());
+    let tasks = (0..job.depth).map(|_| {
+        let (handle, plan, arrivals) = (handle.clone(), job.plan.clone(), arrivals.clone());
+        let (mut noted, mut buffer) = (Noted::new(&plan, &round.tally), plan.buffer());
+        async move {
+            while let Some((index, mut started)) = arrivals.next().await {
+                let Some(operation) = plan.get(index) else { break };
+                plan.make(operation, &mut buffer);
+                if operation.kind != Kind::Read {
+                    started = Instant::now();
+                }
+                let whole;
+                (buffer, whole) = one(&handle, &plan, operation, buffer).await?;
+                noted.add(operation, whole.as_deref().unwrap_or(&buffer[..operation.len]), started);
+            }
+            io::Result::Ok(noted)
+        }
+    });
+    let tasks: Vec<_> = tasks.collect();
+    round.start();
+    let noted = finish(tasks.into_iter().map(|task| runtime().spawn(task)).collect());
+    round.stop();
+    let mut apart = Apart::default();
+    noted?.into_iter().for_each(|noted| noted.tell(&job.plan, &mut round.tally, &mut apart));
+    Ok(apart)
+}

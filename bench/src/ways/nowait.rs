@@ -1,0 +1,354 @@
+//! `nowait` itself, in the forms in which it is used: by a caller that blocks, by futures of one
+//! thread, and on tokio; and by libaio, as where io_uring is refused.
+//!
+//! `nowait`: depth 1 is the blocking call; more in flight is `block_on` over as many loops as the
+//! depth; a gather is `gather_into`. `nowait-tokio`: as many tasks as the depth on a multi-thread
+//! runtime with a worker per processor. `nowait-await`, `nowait-tokio-await`: as most tasks use it,
+//! one future, which awaits a read, then the next; these take part in single reads only.
+//!
+//! Calls, sizes and the instance are those of the guide's pages: the shared instance with nothing
+//! set, tokio attached once, pages in a `Buf`, which is what the library hands out. Where there is a
+//! choice it is the one that the page recommends for the case: a plain call for one read by a
+//! thread that blocks, `gather` for many records. Rounds share the instance, as a program's reads
+//! do; the first of its operations is told apart.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nowait::{Buf, Engine, File, Nowait, OpenOptions, Stats};
+
+use super::drive::{Drive, Handle, Job, Kind, Open, Operation, Plan, in_block_on, in_turn, on_tokio};
+use super::log::{arriving, durable, tasks};
+use super::runtime::{Seen, run_on_the_clock};
+use super::{Does, ON_TOKIO, OURS, Way, copy, mixed, ranges, stall};
+use crate::measure::meter::{Apart, Round};
+use crate::measure::work::{Batch, Gather, Range, Target};
+
+pub(crate) struct Blocking;
+
+/// One future at a time.
+pub(crate) struct Await;
+
+/// `block_on` at every depth, on an instance with libaio and without a ring.
+pub(crate) struct Aio;
+
+pub(crate) struct Tokio;
+
+pub(crate) struct TokioAwait;
+
+pub(crate) static NOWAIT: Way = Way::new(
+    OURS,
+    "this library: its log, grown to what a round needs; in copy, nowait copy; in ranges, tasks on tokio; else \
+     blocking at depth 1, block_on with more in flight",
+    &[
+        Does::Reads(&Blocking),
+        Does::Gathers(&Blocking),
+        Does::DirectReads(&Blocking),
+        Does::Scans(&Blocking),
+        Does::LoadReads(&Blocking),
+        Does::LoadGathers(&Blocking),
+        Does::Writes(&Blocking),
+        Does::LoadAppends(&durable::USUAL),
+        Does::Stalls(&stall::Futures { strict: false }),
+        Does::ReadsAndWrites(&Blocking),
+        Does::Files(&Blocking),
+        Does::Ranges(&ranges::LIBRARY),
+        Does::Copies(&copy::command::Nowait),
+        Does::Mixed(&mixed::handles::BlockOn),
+        Does::Commits(&durable::USUAL),
+        Does::Pipelines(&durable::USUAL),
+    ],
+);
+
+pub(crate) static NOWAIT_TOKIO: Way = Way::new(
+    ON_TOKIO,
+    "this library, on tokio's multi-thread runtime",
+    &[
+        Does::Reads(&Tokio),
+        Does::Gathers(&Tokio),
+        Does::DirectReads(&Tokio),
+        Does::Scans(&Tokio),
+        Does::LoadReads(&Tokio),
+        Does::LoadGathers(&Tokio),
+        Does::Writes(&Tokio),
+        Does::LoadAppends(&arriving::Tasks),
+        Does::ReadsAndWrites(&Tokio),
+        Does::Files(&Tokio),
+        Does::Mixed(&mixed::handles::OnTokio),
+        Does::TaskCommits(&tasks::Tickets),
+    ],
+);
+
+pub(crate) static NOWAIT_AIO: Way = Way::new(
+    "nowait-aio",
+    "this library by libaio, as where io_uring is refused: block_on at every depth",
+    &[Does::DirectReads(&Aio)],
+)
+.refused(|| Aio::instance().err().map(|error| error.to_string()));
+
+pub(crate) static NOWAIT_AWAIT: Way = Way::new(
+    "nowait-await",
+    "this library: one future under block_on, which awaits one read after the other",
+    &[Does::Reads(&Await), Does::DirectReads(&Await)],
+);
+
+pub(crate) static NOWAIT_TOKIO_AWAIT: Way = Way::new(
+    "nowait-tokio-await",
+    "this library: one task on tokio, which awaits one read after the other",
+    &[Does::Reads(&TokioAwait), Does::DirectReads(&TokioAwait)],
+);
+
+/// Open files of the library.
+#[derive(Clone)]
+pub(super) struct Library(pub(super) Arc<[File]>);
+
+impl Handle for Library {
+    async fn one(&self, operation: Operation, buffer: Buf) -> io::Result<Buf> {
+        let (file, offset) = (&self.0[operation.file], operation.offset);
+        match operation.kind {
+            Kind::Read => {
+                let (length, buffer) = file.read_at(buffer, offset).await?;
+                if length == operation.len { Ok(buffer) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+            }
+            Kind::DurableWrite => Ok(file.write_all_at(buffer, offset).durable().await?),
+            Kind::Write | Kind::Whole => Ok(file.write_all_at(buffer, offset).await?),
+        }
+    }
+
+    async fn whole(&self, path: &Path) -> io::Result<Vec<u8>> {
+        Ok(nowait::fs::read(path).await?)
+    }
+}
+
+fn by_futures(instance: &Nowait, job: &Job<'_>, round: &mut Round<'_>) -> io::Result<Apart> {
+    let session = Session::plan(instance, &job.plan)?;
+    let apart = in_block_on(&session.file, job, round)?;
+    session.report(round);
+    Ok(apart)
+}
+
+fn by_tasks(job: &Job<'_>, round: &mut Round<'_>) -> io::Result<Apart> {
+    let session = Session::plan(Nowait::shared(), &job.plan)?;
+    let apart = on_tokio(&session.file, job, round)?;
+    session.report(round);
+    Ok(apart)
+}
+
+impl Drive for Blocking {
+    fn paced(&self) -> bool {
+        true
+    }
+
+    fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+        // A durable write by a thread that blocks is a future that it waits for.
+        if job.depth > 1 || job.is_durable() {
+            return by_futures(Nowait::shared(), job, round);
+        }
+        let session = Session::plan(Nowait::shared(), &job.plan)?;
+        let files = &session.file.0;
+        let apart = in_turn(job, buffer, round, |operation, block| {
+            match operation.kind {
+                Kind::Read => files[operation.file].read_exact_into(block, operation.offset)?,
+                Kind::Write | Kind::DurableWrite => files[operation.file].write_all_from(block, operation.offset)?,
+                Kind::Whole => return Ok(Some(nowait::fs::read(job.path(operation)).wait()?)),
+            }
+            Ok(None)
+        })?;
+        session.report(round);
+        Ok(apart)
+    }
+
+    fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        gather_into(&Session::reading(Nowait::shared(), job.target)?, job, output, round)
+    }
+}
+
+fn gather_into(session: &Session, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+    let ranges = extents(job);
+    round.start();
+    for (batch, ranges) in job.each_batch().zip(&ranges) {
+        let started = Instant::now();
+        in_full(&session.file.gather_into(ranges, output)?)?;
+        round.tally.batch(batch, output, started, Instant::now());
+    }
+    round.stop();
+    session.report(round);
+    Ok(())
+}
+
+impl Drive for Await {
+    fn one_at_a_time(&self) -> bool {
+        true
+    }
+
+    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+        by_futures(Nowait::shared(), &job.alone(), round)
+    }
+}
+
+impl Aio {
+    fn instance() -> io::Result<&'static Nowait> {
+        static INSTANCE: OnceLock<nowait::Result<Nowait>> = OnceLock::new();
+        let instance = INSTANCE.get_or_init(|| Nowait::builder().engine(Engine::Aio).build());
+        instance.as_ref().map_err(|error| error.clone().into())
+    }
+}
+
+impl Drive for Aio {
+    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+        by_futures(Aio::instance()?, job, round)
+    }
+}
+
+/// Times of a first read, of which the warm engine of a round shows nothing.
+pub(crate) struct FirstRead {
+    pub instance: Duration,
+    pub open: Duration,
+    pub first: Duration,
+    pub second: Duration,
+}
+
+/// Page-aligned, and touched.
+fn buffer(length: usize) -> Buf {
+    let mut buffer = Buf::zeroed(length);
+    buffer.fill(0xa5);
+    buffer
+}
+
+/// Two awaited reads, at both ends of the file, by a thread, an instance and an open file that did
+/// no other.
+pub(crate) fn first_read(target: Target<'_>, block: usize) -> io::Result<FirstRead> {
+    let read = || {
+        let began = Instant::now();
+        let instance = Nowait::builder().build()?;
+        let built = Instant::now();
+        let session = Session::reading(&instance, target)?;
+        let opened = Instant::now();
+        let last = (target.size - 1) / block as u64 * block as u64;
+        let (first, second) = nowait::block_on(async {
+            let (_, buffer) = session.file.read_at(buffer(block), 0).await?;
+            let first = Instant::now();
+            session.file.read_at(buffer, last).await?;
+            io::Result::Ok((first, Instant::now()))
+        })?;
+        let (instance, open) = (built - began, opened - built);
+        Ok(FirstRead { instance, open, first: first - opened, second: second - first })
+    };
+    thread::scope(|scope| scope.spawn(read).join()).unwrap_or_else(|_| Err(io::Error::other("the read panicked")))
+}
+
+impl Drive for TokioAwait {
+    fn one_at_a_time(&self) -> bool {
+        true
+    }
+
+    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+        by_tasks(&job.alone(), round)
+    }
+}
+
+impl Drive for Tokio {
+    fn paced(&self) -> bool {
+        true
+    }
+
+    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+        by_tasks(job, round)
+    }
+
+    fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let session = Session::reading(Nowait::shared(), job.target)?;
+        let batches: Vec<Box<[Range]>> = job.each_batch().map(|batch| batch.ranges.into()).collect();
+        let (file, mut buffer) = (session.file.clone(), vec![0xa5; output.len()]);
+        let (extents, mut seen) = (extents(job), Seen::new(&round.tally));
+        let task = async move {
+            for (extents, ranges) in extents.iter().zip(&batches) {
+                let started = Instant::now();
+                let gathered = file.gather(extents).into_buffer(buffer).await?;
+                in_full(gathered.exceptions())?;
+                buffer = gathered.into_buffer();
+                seen.add_batch(ranges, &buffer, started);
+            }
+            io::Result::Ok(seen)
+        };
+        run_on_the_clock(vec![task], round)?;
+        session.report(round);
+        Ok(())
+    }
+}
+
+/// No range failed, and the file did not end before one did.
+pub(super) fn in_full(exceptions: &nowait::Exceptions) -> io::Result<()> {
+    exceptions.errors().first().cloned().map_or(Ok(()), Err)?;
+    if exceptions.is_empty() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+fn extents(job: &Gather<'_>) -> Vec<Vec<(u64, usize)>> {
+    let extents = |batch: Batch<'_>| batch.ranges.iter().map(|range| (range.offset, range.len as usize)).collect();
+    job.each_batch().map(extents).collect()
+}
+
+/// One round's file and what was counted before it. The instance outlives the round: several
+/// callers of one may share it.
+pub(super) struct Session<F = File> {
+    pub(super) file: F,
+    instance: Nowait,
+    before: Stats,
+}
+
+impl Session {
+    /// Through the page cache on the open file that the other ways have: there are file systems
+    /// (FUSE) where to open a file again empties its cache. Past it on one of its own, as users
+    /// open it: what the library finds out then it does not find out later.
+    pub(super) fn reading(instance: &Nowait, target: Target<'_>) -> io::Result<Self> {
+        if target.direct {
+            let options = OpenOptions::new().read(true).direct(true).clone();
+            return Ok(Self::of(instance, options.open_in(instance, target.path).wait()?));
+        }
+        Ok(Self::of(instance, File::from_std(instance, target.file.try_clone()?, target.path)?))
+    }
+
+    pub(super) fn writing(instance: &Nowait, path: &Path) -> io::Result<Self> {
+        Ok(Self::of(instance, OpenOptions::new().write(true).open_in(instance, path).wait()?))
+    }
+}
+
+impl Session<Library> {
+    /// The files of a plan, as a user opens them.
+    fn plan(instance: &Nowait, plan: &Plan) -> io::Result<Self> {
+        let file = match plan.open() {
+            Open::Nothing => Vec::new(),
+            Open::ByName { path, reads, writes } => {
+                let options = OpenOptions::new().read(reads).write(writes).direct(plan.direct).clone();
+                vec![options.open_in(instance, path).wait()?]
+            }
+            Open::AsGiven => {
+                let open = |file: &Arc<fs::File>| Ok(File::from_std(instance, file.try_clone()?, "of the table")?);
+                plan.files.iter().map(open).collect::<io::Result<_>>()?
+            }
+        };
+        Ok(Session::of(instance, Library(file.into())))
+    }
+}
+
+impl<F> Session<F> {
+    fn of(instance: &Nowait, file: F) -> Self {
+        Self { file, instance: instance.clone(), before: instance.stats() }
+    }
+
+    /// A blocking call is a system call on the caller's thread whether it waits or not: it tells
+    /// nothing.
+    pub(super) fn report(&self, round: &mut Round<'_>) {
+        let now = self.instance.stats();
+        let inline = now.inline - self.before.inline;
+        let queued = |stats: &Stats| stats.ring + stats.aio + stats.pool + stats.failed;
+        let queued = queued(&now) - queued(&self.before);
+        if inline + queued > 0 {
+            round.set_inline_fraction(inline as f64 / (inline + queued) as f64);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! `pread` and `pwrite` in a loop: what a program does that has not heard of any of this. Depth means
+//! nothing to it.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
+
+use super::drive::{Drive, Job, Kind, Operation, Plan, in_turn};
+use super::log::commit::write_durable;
+use super::{Does, Way, stall};
+use crate::measure::meter::{Apart, Round};
+use crate::measure::work::Gather;
+
+pub(crate) struct Plain;
+
+pub(crate) static PREAD: Way = Way::new(
+    "pread",
+    "one call at a time on one thread, whatever the depth",
+    &[Does::Reads(&Plain), Does::Gathers(&Plain), Does::DirectReads(&Plain), Does::Scans(&Plain), Does::Files(&Plain)],
+)
+.hue(0);
+
+pub(crate) static PWRITE: Way = Way::new(
+    "pwrite",
+    "one call at a time on one thread, whatever the depth",
+    &[Does::Writes(&Plain), Does::Stalls(&stall::Blocking)],
+)
+.hue(0);
+
+/// One operation by plain calls; a durable write by one with `RWF_DSYNC`, or by two.
+pub(super) fn one(file: &File, dsync: bool, operation: Operation, block: &mut [u8]) -> io::Result<()> {
+    let offset = operation.offset;
+    match operation.kind {
+        Kind::Read => file.read_exact_at(block, offset),
+        Kind::DurableWrite if dsync => write_durable(file, block, offset),
+        Kind::DurableWrite => file.write_all_at(block, offset).and_then(|()| file.sync_data()),
+        Kind::Write | Kind::Whole => file.write_all_at(block, offset),
+    }
+}
+
+/// The same of a plan's files; the bytes of a whole one.
+pub(super) fn call(plan: &Plan, dsync: bool, operation: Operation, block: &mut [u8]) -> io::Result<Option<Vec<u8>>> {
+    match operation.kind {
+        Kind::Whole => fs::read(plan.path(operation)).map(Some),
+        _ => one(&plan.files[operation.file], dsync, operation, block).map(|()| None),
+    }
+}
+
+impl Drive for Plain {
+    fn paced(&self) -> bool {
+        true
+    }
+
+    fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+        in_turn(job, buffer, round, |operation, block| call(&job.plan, false, operation, block))
+    }
+
+    fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        round.start();
+        for batch in job.each_batch() {
+            let started = Instant::now();
+            for (offset, piece) in batch.pieces(output) {
+                job.target.file.read_exact_at(piece, offset)?;
+            }
+            round.tally.batch(batch, output, started, Instant::now());
+        }
+        round.stop();
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! Plain calls on tokio's blocking threads, a closure for each: what `tokio::fs` does, without its
+//! own copy of the data. `depth` tasks, each with one operation at a time. A durable write is
+//! `pwritev2(RWF_DSYNC)`.
+//!
+//! A gather is one task, and a closure for each share of a batch: as many shares as the native
+//! threads have. Each reads into its part of one memory, which is cut and put together again
+//! without a copy (`BytesMut`); no record costs a task or memory of its own.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::BytesMut;
+use nowait::Buf;
+use tokio::task;
+
+use super::drive::{Drive, Handle, Job, Operation, on_tokio};
+use super::plain::one;
+use super::runtime::{Seen, blocking, run_on_the_clock};
+use super::threads::GATHER_THREADS;
+use super::{Does, Way, mixed, ranges, stall};
+use crate::measure::meter::{Apart, Round};
+use crate::measure::work::{Batch, Gather, Range};
+
+pub(crate) struct SpawnBlocking;
+
+pub(crate) static TOKIO: Way = Way::new(
+    "tokio",
+    "tokio with spawn_blocking, as tokio::fs does it; a gather in at most 32 of them",
+    &[
+        Does::Reads(&SpawnBlocking),
+        Does::Gathers(&SpawnBlocking),
+        Does::Scans(&SpawnBlocking),
+        Does::LoadReads(&SpawnBlocking),
+        Does::LoadGathers(&SpawnBlocking),
+        Does::Writes(&SpawnBlocking),
+        Does::Stalls(&stall::Tokio),
+        Does::ReadsAndWrites(&SpawnBlocking),
+        Does::Files(&SpawnBlocking),
+        Does::Ranges(&ranges::PREAD),
+        Does::Mixed(&mixed::handles::SpawnBlocking),
+    ],
+)
+.hue(6);
+
+/// Open files, each call in a closure.
+#[derive(Clone)]
+pub(super) struct Closures(pub(super) Arc<[Arc<File>]>);
+
+impl Handle for Closures {
+    async fn one(&self, operation: Operation, mut buffer: Buf) -> io::Result<Buf> {
+        let file = self.0[operation.file].clone();
+        blocking(move || one(&file, true, operation, &mut buffer[..operation.len]).map(|()| buffer)).await
+    }
+
+    async fn whole(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let path = path.to_owned();
+        blocking(move || fs::read(path)).await
+    }
+}
+
+impl Drive for SpawnBlocking {
+    fn paced(&self) -> bool {
+        true
+    }
+
+    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+        on_tokio(&Closures(job.files.as_slice().into()), job, round)
+    }
+
+    fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let file = Arc::new(job.target.file.try_clone()?);
+        let batches: Vec<Box<[Range]>> = job.each_batch().map(|batch| batch.ranges.into()).collect();
+        let shares: Vec<Vec<Share>> =
+            job.each_batch().map(|batch| batch.shares(GATHER_THREADS).map(Share::of).collect()).collect();
+        let mut memory = BytesMut::zeroed(output.len());
+        let mut seen = Seen::new(&round.tally);
+        let task = async move {
+            let mut reads = Vec::with_capacity(GATHER_THREADS);
+            for (shares, ranges) in shares.into_iter().zip(batches) {
+                let started = Instant::now();
+                for share in shares {
+                    let (file, part) = (file.clone(), memory.split_to(share.bytes));
+                    reads.push(task::spawn_blocking(move || share.read(&file, part)));
+                }
+                let mut whole = BytesMut::new();
+                for read in reads.drain(..) {
+                    whole.unsplit(read.await.map_err(io::Error::other)??);
+                }
+                seen.add_batch(&ranges, &whole, started);
+                whole.unsplit(memory);
+                memory = whole;
+            }
+            io::Result::Ok(seen)
+        };
+        run_on_the_clock(vec![task], round)
+    }
+}
+
+/// Records of a batch, for a closure, which cannot borrow the job.
+struct Share {
+    ranges: Box<[Range]>,
+    bytes: usize,
+}
+
+impl Share {
+    fn of(share: Batch<'_>) -> Self {
+        Self { ranges: share.ranges.into(), bytes: share.bytes }
+    }
+
+    fn read(&self, file: &File, mut part: BytesMut) -> io::Result<BytesMut> {
+        let share = Batch { ranges: &self.ranges, bytes: self.bytes };
+        share.pieces(&mut part).try_for_each(|(offset, piece)| file.read_exact_at(piece, offset))?;
+        Ok(part)
+    }
+}
