@@ -78,7 +78,7 @@ struct Guide;
 mod tests {
     use std::path::{Path, PathBuf};
 
-    /// The rooms in order, as in ARCHITECTURE.md.
+    /// The rooms in order, as in the ARCHITECTURE.md of this crate.
     const ROOMS: [&str; 10] =
         ["error", "report", "options", "meter", "os", "shared", "file", "metadata", "tree", "run"];
 

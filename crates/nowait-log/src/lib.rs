@@ -411,7 +411,7 @@ struct Guide;
 mod tests {
     use std::path::{Path, PathBuf};
 
-    /// The rooms in order, as in ARCHITECTURE.md.
+    /// The rooms in order, as in the ARCHITECTURE.md of this crate.
     const ROOMS: [&str; 25] = [
         "format",
         "os",

@@ -12,8 +12,18 @@
 //! such a write goes alone (`core/throttle.rs`), and leaves no page behind that is not written
 //! back.
 //!
-//! The room has two floors. `device.rs`, `ahead.rs`, `plan.rs` and `edges.rs` lie below operations, which have
-//! the types of them; `run.rs` and `submit.rs` above, on what operations and plain calls give.
+//! **Alignment** is the one that `statx(2)` or the device reports, else 4096 bytes. [`examine`] then
+//! tries one read; it blocks if the file has no non-blocking reads. A file that refuses or ignores
+//! `O_DIRECT` (tmpfs) is served through the page cache.
+//!
+//! **EINVAL.** A device may need more than it reports. The larger alignment is recorded for the file,
+//! and the request is made again. A request that suits every device and still fails with EINVAL is made
+//! again through the page cache; if that succeeds, the file has no direct I/O from then on
+//! (`Direct::refuse`). A write across `RLIMIT_FSIZE` is no evidence, since the kernel cuts it inside a
+//! block: the part below the limit is written, and the error is EFBIG.
+//!
+//! `device.rs`, `ahead.rs`, `plan.rs` and `edges.rs` lie below operations, which contain their types.
+//! `run.rs` and `submit.rs` lie above: they use operations and plain calls.
 
 mod ahead;
 mod device;
