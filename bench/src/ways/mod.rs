@@ -116,64 +116,71 @@ impl<W: ?Sized> Part<W> {
 }
 
 macro_rules! kinds {
-    ($($(#[$about:meta])* $kind:ident $of:ident $work:ident)*) => {
+    ($($(#[$about:meta])* $kind:ident $of:ident $work:ident in $table:literal)*) => {
         /// A kind of work, and what does it.
         #[derive(Clone, Copy)]
         pub enum Does {
             $($(#[$about])* $kind(&'static dyn $work),)*
         }
 
+        impl Does {
+            /// The table in which this work is measured.
+            pub fn table(self) -> &'static str {
+                match self { $(Self::$kind(_) => $table,)* }
+            }
+        }
+
         $(
             $(#[$about])*
             pub fn $of(roster: Roster) -> Vec<Part<dyn $work>> {
-                let part = |way: &'static Way| {
-                    way.does.iter().find_map(|does| match does {
-                        Does::$kind(work) => Some(Part { way, work: *work }),
-                        _ => None,
-                    })
-                };
-                roster.iter().filter_map(|way| part(way)).collect()
+                that_do(roster, |does| if let Does::$kind(work) = does { Some(work) } else { None })
             }
         )*
     };
 }
 
+/// The ways of a kind, in the order of the roster.
+fn that_do<W: ?Sized>(roster: Roster, pick: impl Fn(Does) -> Option<&'static W>) -> Vec<Part<W>> {
+    let part = |way: &'static Way| Some(Part { way, work: way.does.iter().find_map(|does| pick(*does))? });
+    roster.iter().filter_map(|way| part(way)).collect()
+}
+
 kinds! {
-    /// Reads at random through the page cache: `reads`, `cached`.
-    Reads readers ReadWay
-    /// Records that are wanted together: `gather`.
-    Gathers gatherers ReadWay
-    /// Reads past the page cache: `reads --direct`. There advice means nothing, and libaio is
+    /// Reads at random through the page cache.
+    Reads readers ReadWay in "reads, cached"
+    /// Records that are wanted together.
+    Gathers gatherers ReadWay in "gather"
+    /// Reads past the page cache (`--direct`). There advice means nothing, and libaio is
     /// asynchronous.
-    DirectReads direct_readers ReadWay
-    /// Blocks in ascending order: `scan`.
-    Scans scanners ReadWay
-    /// Reads that arrive by chance: `load`.
-    LoadReads load_readers ReadWay
-    /// Gathers that arrive by chance: `load`.
-    LoadGathers load_gatherers GatherWay
-    /// Durable appends that arrive by chance: `load`.
-    LoadAppends load_appenders AppendWay
-    /// Writes of a file that grows: `writes`.
-    Writes writers WriteWay
-    /// The same beside other work of the thread: `stall`.
-    Stalls stallers WriteWay
-    /// Reads beside durable writes: `readwrite`.
-    ReadsAndWrites readwriters ReadWriteWay
-    /// Small files, and blocks of many open ones: `files`.
-    Files filers FileWay
-    /// Ranges, each into memory of its own: `ranges`.
-    Ranges rangers RangeWay
-    /// Copies by name: `copy`.
-    Copies copiers CopyWay
-    /// Tasks that share a runtime: `mixed`.
-    Mixed mixers MixedWay
-    /// Durable records, each awaited by its writer: `log`.
-    Commits loggers LogWay
-    /// Durable records, several of a thread under way: `log-pipelined`.
-    Pipelines pipeliners LogWay
-    /// Durable records of tasks: `log-tokio`.
-    TaskCommits task_loggers LogWay
+    DirectReads direct_readers ReadWay in "reads"
+    /// Blocks in ascending order.
+    Scans scanners ReadWay in "scan"
+    /// Reads that arrive by chance.
+    LoadReads load_readers ReadWay in "load"
+    /// Gathers that arrive by chance.
+    LoadGathers load_gatherers GatherWay in "load"
+    /// Durable appends that arrive by chance.
+    LoadAppends load_appenders AppendWay in "load"
+    /// Writes of a file that grows.
+    Writes writers WriteWay in "writes"
+    /// The same beside other work of the thread.
+    Stalls stallers WriteWay in "stall"
+    /// Reads beside durable writes.
+    ReadsAndWrites readwriters ReadWriteWay in "readwrite"
+    /// Small files, and blocks of many open ones.
+    Files filers FileWay in "files"
+    /// Ranges, each into memory of its own.
+    Ranges rangers RangeWay in "ranges"
+    /// Copies by name.
+    Copies copiers CopyWay in "copy"
+    /// Tasks that share a runtime.
+    Mixed mixers MixedWay in "mixed"
+    /// Durable records, each awaited by its writer.
+    Commits loggers LogWay in "log"
+    /// Durable records, several of a thread under way.
+    Pipelines pipeliners LogWay in "log-pipelined"
+    /// Durable records of tasks.
+    TaskCommits task_loggers LogWay in "log-tokio"
 }
 
 /// Every way, in the order of columns.
@@ -249,6 +256,17 @@ pub static WAYS: Roster = &[
 
 pub fn named(name: &str) -> Option<&'static Way> {
     WAYS.iter().copied().find(|way| way.name == name)
+}
+
+/// The rows of a table of all ways, in Markdown.
+pub fn glossary() -> String {
+    let row = |way: &Way| {
+        let mut tables: Vec<&str> = way.does.iter().flat_map(|does| does.table().split(", ")).collect();
+        tables.sort_unstable();
+        tables.dedup();
+        format!("| `{}` | {} | {} |\n", way.name, way.words.replace('|', "\\|"), tables.join(", "))
+    };
+    WAYS.iter().map(|way| row(way)).collect()
 }
 
 /// Names of all ways.
@@ -425,6 +443,22 @@ pub trait MixedWay: Sync {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `NOWAIT_WRITE_DOCS=1` writes it there. Peers are in a page of their own.
+    #[test]
+    #[cfg(not(feature = "peers"))]
+    fn the_guide_has_every_way() {
+        const HEAD: &str = "| way | what it does | tables |\n|---|---|---|\n";
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/bench.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        let (before, after) = page.split_once(HEAD).unwrap();
+        let end = after.find("\n\n").unwrap() + 1;
+        let made = [before, HEAD, &glossary(), &after[end..]].concat();
+        if std::env::var_os("NOWAIT_WRITE_DOCS").is_some() {
+            std::fs::write(path, &made).unwrap();
+        }
+        assert!(made == page, "NOWAIT_WRITE_DOCS=1 cargo test --lib the_guide_has_every_way, in bench/");
+    }
 
     #[test]
     fn every_way_has_a_name_of_its_own_words_and_work() {

@@ -16,14 +16,14 @@ pub(crate) struct Plain;
 
 pub(crate) static PREAD: Way = Way::new(
     "pread",
-    "one call at a time on one thread, whatever the depth",
+    "pread, one at a time on one thread, whatever the depth",
     &[Does::Reads(&Plain), Does::Gathers(&Plain), Does::DirectReads(&Plain), Does::Scans(&Plain), Does::Files(&Plain)],
 )
 .hue(0);
 
 pub(crate) static PWRITE: Way = Way::new(
     "pwrite",
-    "one call at a time on one thread, whatever the depth",
+    "pwrite, one at a time on one thread, whatever the depth",
     &[Does::Writes(&Plain), Does::Stalls(&stall::Blocking)],
 )
 .hue(0);

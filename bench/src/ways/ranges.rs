@@ -53,14 +53,14 @@ pub(crate) static MMAP: Way = Way::new(
 
 pub(crate) static MMAP_POPULATE: Way = Way::new(
     "mmap-populate",
-    "the same, with MADV_POPULATE_READ of each range before",
+    "mmap, with MADV_POPULATE_READ of each range before",
     &[Does::Ranges(&Mapped { populates: true })],
 )
 .hue(3);
 
 pub(crate) static TOKIO_DIRECT: Way = Way::new(
     "tokio-direct",
-    "the same past the page cache: whole blocks around what is wanted",
+    "tokio past the page cache: whole blocks around what is wanted",
     &[Does::Ranges(&Pread { direct: true })],
 )
 .hue(5);

@@ -49,7 +49,7 @@ pub(crate) static THREAD_BATCH: Way = Way::new(
 
 pub(crate) static THREAD_BATCH_DIRECT: Way = Way::new(
     "thread-batch-direct",
-    "the same with pwritev2(RWF_DSYNC) of whole blocks past the page cache",
+    "thread-batch, with pwritev2(RWF_DSYNC) of whole blocks past the page cache",
     &[Does::Commits(&DIRECT), Does::Pipelines(&DIRECT), Does::TaskCommits(&DIRECT)],
 )
 .hue(3);
@@ -63,7 +63,7 @@ pub(crate) static THREAD_BATCH_PIPELINED: Way = Way::new(
 
 pub(crate) static THREAD_BATCH_DIRECT_PIPELINED: Way = Way::new(
     "thread-batch-direct-pipelined",
-    "the same with pwritev2(RWF_DSYNC) of whole blocks past the page cache",
+    "thread-batch-pipelined, with pwritev2(RWF_DSYNC) of whole blocks past the page cache",
     &[Does::Pipelines(&DIRECT_PIPELINED)],
 )
 .hue(2);

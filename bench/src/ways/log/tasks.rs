@@ -32,7 +32,7 @@ pub(crate) static THREAD_BATCH_TOKIO: Way = Way::new(
 
 pub(crate) static THREAD_BATCH_DIRECT_TOKIO: Way = Way::new(
     "thread-batch-direct-tokio",
-    "the same with pwritev2(RWF_DSYNC) of whole blocks past the page cache",
+    "thread-batch-tokio, with pwritev2(RWF_DSYNC) of whole blocks past the page cache",
     &[Does::TaskCommits(&ThreadBatch { direct: true })],
 )
 .hue(2);
