@@ -76,9 +76,9 @@ Exit codes:
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct Bench {
-    /// Tables to measure. Default: a tour of reads, cached, gather, writes, stall and log,
-    /// shortened to a few minutes on an idle machine, with a summary in words; with --quick, --file,
-    /// --direct, --rate or --ways: reads, cached and gather, as far as the option allows
+    /// Tables to measure, or `tour`: most of them, shortened to minutes. Default: six cases of reads,
+    /// writes and durable appends on one screen, in less than a minute; with --quick, --file, --direct,
+    /// --rate or --ways: reads, cached and gather, as far as the option allows
     #[arg(value_parser = table_names())]
     pub(crate) tables: Vec<String>,
 
@@ -120,6 +120,10 @@ pub struct Bench {
     /// with --quick in 20 s]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
+
+    /// Seconds for a run without a table [default: 42]
+    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["tables", "rounds"], value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) time: Option<u32>,
 
     /// Measure only these ways
     #[arg(long, value_delimiter = ',', value_name = "WAY", value_parser = PossibleValuesParser::new(ways::names()))]
@@ -219,6 +223,10 @@ pub struct Bench {
     #[arg(long)]
     pub(crate) details: bool,
 
+    /// Without a table: print all that the run measured, not one screen of it
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+
     /// Seed of an earlier run, to repeat its offsets
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
@@ -313,9 +321,13 @@ impl LogKind {
     }
 }
 
+/// Names most tables.
+pub(crate) const TOUR: &str = "tour";
+
 /// The tables with their lines of help.
 fn table_names() -> PossibleValuesParser {
-    PossibleValuesParser::new(table::to_ask_for().map(|table| PossibleValue::new(table.name()).help(table.about())))
+    let tables = table::to_ask_for().map(|table| PossibleValue::new(table.name()).help(table.about()));
+    PossibleValuesParser::new(tables.chain([PossibleValue::new(TOUR).help("Most of these tables, shortened")]))
 }
 
 /// Parses the size of a test file.

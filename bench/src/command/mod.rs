@@ -8,10 +8,11 @@ use std::sync::atomic::AtomicBool;
 
 use crate::machine::environment::Environment;
 use crate::machine::load::Watch;
-use crate::machine::testfile::TestFile;
+use crate::machine::testfile::{self, TestFile};
 use crate::measure::options::Options;
 use crate::measure::progress::{At, Course, Plan, Progress, ROUNDS_MIN};
 use crate::random::fresh_seed;
+use crate::report::figures::whole_size_of;
 use crate::report::notes::Code;
 use crate::report::page::page;
 use crate::report::{Report, fio, preflight};
@@ -21,9 +22,11 @@ use crate::{Error, ErrorKind, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub use self::args::Bench;
+use self::first::Budget;
 use self::show::Colour;
 
 mod args;
+mod first;
 mod show;
 
 /// Runs it until `cancel` is set. `commit` names the sources that the program was built from.
@@ -40,26 +43,37 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
         let mut report = earlier(path)?;
         report.add_fio(&fio);
         output.print(&show::environment(&report.environment))?;
-        return results.show(&report, options, &output);
+        return results.show(&report, None, options, &output);
     }
-    let mut asked = asked(options);
-    let tables = table::asked(&options.tables, &asked);
-    table::check(&tables, &asked)?;
-    asked.fit(ROUNDS_MIN * tables.iter().flat_map(|table| table.case_ways(&asked)).sum::<usize>());
+    let mut parts = parts(options)?;
+    let tables: Vec<&dyn Table> = parts.iter().flat_map(|part| part.tables.iter().copied()).collect();
+    let asked = parts[0].asked.clone();
     if let Some(path) = &options.emit_fio {
         return emit_fio(options, path, &tables, &asked);
     }
-    let place = Environment::of(options.file.as_deref().unwrap_or(&options.dir));
-    let watch = Watch::begin(place.device.as_deref());
+    let (is_first, mut budget) = (parts[0].is_first, Budget::new(options));
     let size = tables.iter().filter_map(|table| table.file_size(&asked)).max();
     let made = size.map(|size| options.size.unwrap_or(size)).filter(|_| options.file.is_none());
-    let mut course = Course::new(table::plan(&tables, &asked, made), Bar::new());
+    // What is wrong with the place is all that is said.
+    match &options.file {
+        Some(path) => drop(TestFile::existing(path)?),
+        None => drop(testfile::create_nameless(&options.dir)?),
+    }
+    let plan = plan(&parts, made);
+    announce(&plan, options, made)?;
+
+    let place = Environment::of(options.file.as_deref().unwrap_or(&options.dir));
+    let watch = Watch::begin(place.device.as_deref());
+    let mut course = Course::new(plan, Bar::new());
     let file = size.map(|size| test_file(options, size, asked.seed, cancel, &mut course)).transpose()?;
     let commit = commit.map(str::to_owned);
     let environment = Environment { commit, load: watch.load(), ..environment(place, file.as_ref(), &tables, &asked) };
     let mut report = Report { environment: environment.clone(), ..Report::default() };
     course.hide();
-    output.print(&show::environment(&environment))?;
+    let short = is_first && !options.verbose && !options.details;
+    if !short {
+        output.print(&show::environment(&environment))?;
+    }
     if let Some(file) = &file {
         preflight::look_at_file(file, &mut report)?;
     }
@@ -67,17 +81,41 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
     let in_order = tables.iter().any(|table| table.in_order());
     preflight::look_at_system(&environment, writes, in_order, &mut report);
 
-    let mut measure = |file: Option<&TestFile>, phases: &[Phase]| {
-        let (course, report, dir) = (&mut course, &mut report, &*options.dir);
-        let mut run = Run { options: &asked, asked: Vec::new(), file, dir, cancel, course, report };
-        let ran = run.measure(&tables, phases);
-        run.course.hide();
-        ran
+    let mut left_out = Vec::new();
+    let mut measure = |file: Option<&TestFile>, phase: Phase| -> Result<()> {
+        for part in &mut parts {
+            let (asked, tables) = (&mut part.asked, &part.tables);
+            if part.is_first {
+                // Its only table has one phase.
+                if tables.iter().any(|table| table.file_size(asked).is_some() != (phase == Phase::File)) {
+                    continue;
+                }
+                match budget.next(tables[0].name()) {
+                    Some(time) => asked.budget = time,
+                    None => {
+                        left_out.push((tables[0].name(), "the time was up".to_owned()));
+                        continue;
+                    }
+                }
+            }
+            let (dir, course, report) = (&*options.dir, &mut course, &mut report);
+            let mut run = Run { options: asked, asked: Vec::new(), file, dir, cancel, course, report };
+            let measured = run.measure(tables, &[phase]);
+            run.course.hide();
+            match measured {
+                Err(error) if part.is_first => match first::left_out(&error, run.report) {
+                    Some(why) => left_out.push((tables[0].name(), why)),
+                    None => return Err(error),
+                },
+                measured => measured?,
+            }
+        }
+        Ok(())
     };
-    let ran = measure(file.as_ref(), &[Phase::File]);
+    let ran = measure(file.as_ref(), Phase::File);
     // Its memory and its room on the disk are free again before anything is written.
     drop(file);
-    let ran = ran.and_then(|()| measure(None, &[Phase::Directory]));
+    let ran = ran.and_then(|()| measure(None, Phase::Directory));
     report.environment.load = watch.load();
     preflight::look_at_load(&mut report);
     preflight::look_at_rows(&mut report);
@@ -87,8 +125,53 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
         ErrorKind::Interrupted => "interrupted".to_owned(),
         _ => error.to_string(),
     });
-    let shown = results.show(&report, options, &output);
+    let text = short.then(|| first::screen(&report, &left_out, options));
+    let shown = results.show(&report, text, options, &output);
     ran.and(shown)
+}
+
+/// Tables that are measured with the same options.
+struct Part {
+    asked: Options,
+    tables: Vec<&'static dyn Table>,
+    /// One table of the first run, which has a time for all.
+    is_first: bool,
+}
+
+/// What is to be measured.
+fn parts(options: &Bench) -> Result<Vec<Part>> {
+    let mut asked = asked(options);
+    if first::is_asked(options, &asked) {
+        return Ok(first::parts(&self::asked(&Bench { quick: true, ..options.clone() }), options));
+    }
+    let tables = table::asked(&options.tables, &asked);
+    table::check(&tables, &asked)?;
+    asked.fit(ROUNDS_MIN * tables.iter().flat_map(|table| table.case_ways(&asked)).sum::<usize>());
+    Ok(vec![Part { asked, tables, is_first: false }])
+}
+
+/// `file`: the bytes of a test file that is to be made.
+fn plan(parts: &[Part], file: Option<u64>) -> Plan {
+    let tables = parts.iter().flat_map(|part| table::plan(&part.tables, &part.asked, None).tables).collect();
+    Plan { file_s: file.map_or(0.0, Plan::writing_s), tables }
+}
+
+/// Says how long the run is going to take.
+fn announce(plan: &Plan, options: &Bench, file: Option<u64>) -> Result<()> {
+    let cases: usize = plan.tables.iter().map(|table| table.cases).sum();
+    let file = file.map_or_else(String::new, |bytes| {
+        format!("; a test file of {} in {}", whole_size_of(bytes), options.dir.display())
+    });
+    let (time, turns) = (duration(plan.seconds()), plan.turns());
+    print_to(io::stderr().lock(), &format!("nowait bench: {time}: {cases} cases, {turns} turns of their ways{file}\n"))
+}
+
+/// `about 45 s`, `about 4 min`
+fn duration(seconds: f64) -> String {
+    match seconds {
+        short if short < 99.5 => format!("about {:.0} s", short.max(1.0)),
+        long => format!("about {:.0} min", long / 60.0),
+    }
 }
 
 /// Writes the cases that fio can do.
@@ -134,18 +217,11 @@ fn earlier(path: &Path) -> Result<Report> {
     if report.rows.is_empty() { Err(unusable("it has no rows".to_owned())) } else { Ok(report) }
 }
 
-/// Without a table, or another wish: most tables, so shortened that they take minutes.
+/// The tables behind `tour`, so shortened that they take minutes.
 fn tour(options: &Bench) -> Option<Bench> {
-    let wanted = options.quick || options.direct || options.rate.is_some() || !options.ways.is_empty();
-    let other = options.file.is_some() || options.from.is_some() || options.emit_fio.is_some();
-    if !options.tables.is_empty() || wanted || other {
-        return None;
-    }
-    let mut tour = options.clone();
-    let toured = table::to_ask_for().filter(|table| table.toured());
-    tour.tables = toured.map(|table| table.name().to_owned()).collect();
-    tour.quick = true;
-    Some(tour)
+    let named = options.tables.iter().any(|table| table == args::TOUR);
+    let toured = table::to_ask_for().filter(|table| table.toured()).map(|table| table.name().to_owned());
+    named.then(|| Bench { tables: toured.chain(options.tables.clone()).collect(), quick: true, ..options.clone() })
 }
 
 fn asked(options: &Bench) -> Options {
@@ -276,8 +352,9 @@ impl Results {
     }
 
     /// Prints the tables, and writes what is wanted as a file if there are figures.
-    fn show(self, report: &Report, options: &Bench, output: &Output) -> Result<()> {
-        output.print(&show::report(report, options.details || options.rate.is_some(), output.colour()))?;
+    fn show(self, report: &Report, screen: Option<String>, options: &Bench, output: &Output) -> Result<()> {
+        let all = || show::report(report, options.details || options.rate.is_some(), output.colour());
+        output.print(&screen.unwrap_or_else(all))?;
         if options.explain.is_some() {
             output.print(&show::explanations(report))?;
         }

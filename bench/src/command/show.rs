@@ -24,7 +24,7 @@ pub(crate) enum Colour {
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The most columns of ways in a block; fewer where names are long.
 const WAYS_ABREAST: usize = 6;
-const WIDTH: usize = 100;
+pub(crate) const WIDTH: usize = 100;
 const GAP: usize = 2;
 /// The columns of a cell with a speed.
 const CELL: usize = 11;
@@ -41,7 +41,7 @@ pub(crate) fn environment(environment: &Environment) -> String {
 
 /// A warning where others used the machine. The notes after the figures say it again, and what became
 /// known during the run.
-fn under_load(environment: &Environment) -> String {
+pub(crate) fn under_load(environment: &Environment) -> String {
     match environment.load.disturbances().join("; ") {
         told if told.is_empty() => told,
         told => wrapped(&format!("UNDER LOAD: {told}. The figures are worth less."), "") + "\n",
@@ -90,7 +90,7 @@ pub(crate) fn explanations(report: &Report) -> String {
     here.map(|code| explanation(*code)).collect()
 }
 
-fn wrapped(text: &str, indent: &str) -> String {
+pub(crate) fn wrapped(text: &str, indent: &str) -> String {
     let mut lines = vec![String::from(indent)];
     for word in text.split_whitespace() {
         let line = lines.last_mut().expect("there is a first line");

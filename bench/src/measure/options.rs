@@ -10,6 +10,8 @@ pub struct Options {
     pub quick: bool,
     /// Names of the ways to measure; empty for all.
     pub ways: Vec<String>,
+    /// Names of the cases to measure, in the tables of reads; empty for all.
+    pub cases: Vec<String>,
     /// Timed rounds of each way in each case.
     /// Without it, as many as fit in `budget`.
     pub rounds: Option<usize>,
@@ -134,6 +136,7 @@ impl Options {
         Self {
             quick,
             ways: Vec::new(),
+            cases: Vec::new(),
             rounds: None,
             budget: if quick { QUICK_BUDGET } else { FULL_BUDGET },
             round_time: FULL_ROUND,

@@ -5,7 +5,7 @@ use crate::report::figures::short;
 use crate::report::notes::Code;
 use crate::report::words::{compared, unit};
 use crate::report::{Control, Report, Row};
-use crate::stats::{Finding, LEVEL, Ratio, median};
+use crate::stats::{Finding, LEVEL, OUTSIDE, Ratio, median};
 use crate::table::{self, by_p99, listed};
 use crate::ways::{ON_TOKIO, OURS, PLAIN};
 
@@ -33,6 +33,71 @@ pub struct Stand<'a> {
     pub rival: Option<(&'a Row, Option<Ratio>)>,
     /// Against all others.
     pub finding: Finding,
+}
+
+/// A way beside another in the same case: what the rounds tell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Against<'a> {
+    pub other: &'a Row,
+    /// Of its ratio to the other's speed: the truth lies between them in 95 of 100 comparisons.
+    pub low: f64,
+    pub high: f64,
+    /// Which of the two is quicker is certain, in 95 of 100 runs for all their comparisons together.
+    pub sure: bool,
+}
+
+impl<'a> Against<'a> {
+    /// One of so many `comparisons` of a run. `None` if there are too few rounds.
+    pub fn of(report: &Report, ours: &Row, other: &'a Row, comparisons: usize) -> Option<Self> {
+        let ratio = Ratio::of_rounds(&ours.rounds, &other.rounds)?;
+        let alarm = OUTSIDE / comparisons.max(1) as f64;
+        let control = report.control(&ours.table, &ours.case).and_then(Control::distance).unwrap_or(1.0);
+        let behind = ratio.is_below(alarm) && ratio.middle() * control < 1.0;
+        let ahead = Ratio { log: -ratio.log, ..ratio }.is_below(alarm) && ratio.middle() > control;
+        Some(Self { other, low: ratio.low(), high: ratio.high(), sure: behind || ahead })
+    }
+
+    /// Beside the quickest of the ways [by hand](by_hand). The lower end holds for each of them.
+    pub fn best_by_hand(report: &Report, ours: &Row, rows: &[&'a Row], comparisons: usize) -> Option<Self> {
+        let all: Vec<Self> = by_hand(rows).filter_map(|other| Self::of(report, ours, other, comparisons)).collect();
+        let low = all.iter().map(|against| against.low).fold(f64::INFINITY, f64::min);
+        let quickest = all.iter().copied().max_by(|a, b| a.other.ops_per_s.total_cmp(&b.other.ops_per_s))?;
+        let sure = if low > 1.0 { all.iter().all(|against| against.sure) } else { quickest.sure };
+        Some(Self { low, sure, ..quickest })
+    }
+
+    /// `3.9–4.4 × pread`, with a `?` if either may be the quicker.
+    pub fn told(&self) -> String {
+        let mark = if self.sure { "" } else { "?" };
+        format!("{} × {}{mark}", range(self.low, self.high), self.other.way)
+    }
+
+    /// How far off the best of several it is.
+    pub fn of_the_best(&self) -> String {
+        let Self { low, high, .. } = *self;
+        match low {
+            near if (NEAR..1.0).contains(&near) => format!("within {:.0} % of best", ((1.0 - near) * 100.0).ceil()),
+            _ => format!("{} × best{}", range(low, high), if self.sure { "" } else { "?" }),
+        }
+    }
+}
+
+/// From this share of the best on a way is said to be within some per cent of it.
+const NEAR: f64 = 0.85;
+
+fn range(low: f64, high: f64) -> String {
+    let figure = |ratio: f64| match ratio {
+        small if small < 1.995 => format!("{small:.2}"),
+        middle if middle < 9.95 => format!("{middle:.1}"),
+        large => format!("{large:.0}"),
+    };
+    let (low, high) = (figure(low), figure(high));
+    if low == high { low } else { format!("{low}–{high}") }
+}
+
+/// The ways of a case that a program can have without a library: neither ours nor tokio's.
+pub fn by_hand<'a>(rows: &[&'a Row]) -> impl Iterator<Item = &'a Row> {
+    rows.iter().copied().filter(|row| !row.way.starts_with(OURS) && !row.way.starts_with("tokio"))
 }
 
 pub fn standings(report: &Report) -> Vec<Standing<'_>> {

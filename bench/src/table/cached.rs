@@ -1,6 +1,6 @@
 //! The table `cached`: random reads of what is in the page cache, wholly or half.
 
-use super::reading::{Case, PAGE_BLOCK, Readers, State, Work, file_size, paced};
+use super::reading::{Case, PAGE_BLOCK, Readers, State, Work, asked_for, file_size};
 use super::{Phase, Run, Table, listed};
 use crate::error::Result;
 use crate::measure::options::Options;
@@ -29,7 +29,7 @@ impl Cached {
             case("threads=2", State::Cached, PAGE_BLOCK, 2),
             case("64K,half", State::HalfCached, HALF_BLOCK, 1),
         ];
-        paced(all, options)
+        asked_for(all, options)
     }
 }
 

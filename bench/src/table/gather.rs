@@ -1,7 +1,7 @@
 //! The table `gather`: batches of small records, cold and cached.
 
 use super::columns::Column;
-use super::reading::{Case, DEVICE_COLUMNS, Readers, State, Work, file_size};
+use super::reading::{Case, DEVICE_COLUMNS, Readers, State, Work, asked_for, file_size};
 use super::{Phase, Run, Table};
 use crate::error::Result;
 use crate::measure::options::Options;
@@ -25,7 +25,7 @@ impl Gather {
             };
             records.iter().map(case).collect::<Vec<_>>()
         };
-        [(State::Cold, "cold"), (State::Cached, "cached")].into_iter().flat_map(of_state).collect()
+        asked_for([(State::Cold, "cold"), (State::Cached, "cached")].into_iter().flat_map(of_state).collect(), options)
     }
 }
 

@@ -328,7 +328,7 @@ pub fn asked(names: &[String], options: &Options) -> Vec<&'static dyn Table> {
 const EXCLUSIVE: [&str; 2] = ["--direct", "--rate"];
 
 /// Every option that some table takes ([`Table::takes`]), and whether it was given.
-fn given(options: &Options) -> [(&'static str, bool); 18] {
+pub(crate) fn given(options: &Options) -> [(&'static str, bool); 18] {
     [
         ("--direct", options.direct),
         ("--rate", options.rate.is_some()),

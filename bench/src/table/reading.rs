@@ -203,8 +203,10 @@ impl Readers {
     }
 }
 
-/// The cases that can be read at a rate: one caller, and no state that is made for each block.
-pub(super) fn paced(cases: Vec<Case>, options: &Options) -> Vec<Case> {
+/// The cases that are asked for. At a rate, those that can be: one caller, and no state that is made
+/// for each block.
+pub(super) fn asked_for(mut cases: Vec<Case>, options: &Options) -> Vec<Case> {
+    cases.retain(|case| options.cases.is_empty() || options.cases.contains(&case.name));
     let Some(rate) = options.rate else { return cases };
     let paced = |case: &Case| matches!(case.work, Work::Reads { callers: 1, .. }) && case.state != State::HalfCached;
     let named = |case: Case| Case { name: format!("{} rate={rate}", case.name), ..case };

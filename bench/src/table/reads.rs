@@ -1,7 +1,7 @@
 //! The table `reads`: cold random reads of 4 KiB, by depth.
 
 use super::columns::Column;
-use super::reading::{Case, DEVICE_COLUMNS, PAGE_BLOCK, Readers, State, Work, file_size, paced};
+use super::reading::{Case, DEVICE_COLUMNS, PAGE_BLOCK, Readers, State, Work, asked_for, file_size};
 use super::{Phase, Run, Table};
 use crate::error::{Error, Result};
 use crate::measure::options::Options;
@@ -30,7 +30,7 @@ impl Reads {
             state: State::Cold,
             work: Work::Reads { block: PAGE_BLOCK, depth, callers: 1 },
         });
-        paced(by_depth.collect(), options)
+        asked_for(by_depth.collect(), options)
     }
 }
 

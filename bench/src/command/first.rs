@@ -1,0 +1,334 @@
+//! The first run, `nowait bench` without a table: what a reader's own disk gives, on one screen, in
+//! less than a minute. It has a time, not a number of rounds: each line gets its share of what is left.
+
+use std::time::{Duration, Instant};
+
+use super::args::Bench;
+use super::show::{WIDTH, under_load, wrapped};
+use super::{Part, duration, plan};
+use crate::measure::options::Options;
+use crate::report::figures::{short, whole_size_of};
+use crate::report::notes::Code;
+use crate::report::verdict::{Against, by_hand};
+use crate::report::{Report, Row};
+use crate::table::{self, listed};
+use crate::ways::{ON_TOKIO, OURS, PLAIN};
+use crate::{Error, ErrorKind};
+
+/// For all cases, the file and what the last one takes beyond its share not included.
+const TIME: Duration = Duration::from_secs(42);
+/// A round at a middling way's speed. The slowest ways take many times as long.
+const READS: Duration = Duration::from_millis(30);
+const COMMITS: Duration = Duration::from_millis(60);
+const READERS: &[&str] = &["pread", "threads", "willneed", "ring", "tokio", OURS, ON_TOKIO];
+
+/// A table of the run: the part of the time that it gets, its ways, and its cases.
+struct Share {
+    table: &'static str,
+    parts: u32,
+    ways: &'static [&'static str],
+    choose: fn(&mut Options),
+}
+
+static SHARES: [Share; 5] = [
+    Share { table: "reads", parts: 2, ways: READERS, choose: |options| options.depths = vec![1, 32] },
+    Share {
+        table: "cached",
+        parts: 1,
+        ways: &["pread", "ring", "tokio", OURS, ON_TOKIO],
+        choose: |options| options.cases = vec!["threads=1".to_owned()],
+    },
+    Share {
+        table: "gather",
+        parts: 1,
+        ways: READERS,
+        choose: |options| {
+            (options.records, options.cases) = (vec![64], vec!["records=64,cold".to_owned()]);
+        },
+    },
+    Share {
+        table: "writes",
+        parts: 1,
+        ways: &["pwrite", "pwritev-16", "threads", "ring", "tokio", OURS, ON_TOKIO],
+        choose: |options| (options.depths, options.size) = (vec![16], None),
+    },
+    Share {
+        table: "log",
+        parts: 1,
+        ways: &["append-fdatasync", "thread-batch", "thread-batch-direct", "ring-linked", OURS],
+        choose: |options| (options.writers, options.sizes) = (vec![8], vec![128]),
+    },
+];
+
+/// A line of the screen: its name, its table, and how its case's name ends.
+type Line = (&'static str, &'static str, &'static str);
+
+static LINES: [Line; 6] = [
+    ("cold reads, one at a time", "reads", "depth=1"),
+    ("cold reads, 32 in flight", "reads", "depth=32"),
+    ("cached reads", "cached", "threads=1"),
+    ("64 cold records in a call", "gather", "records=64,cold"),
+    ("writes, 16 in flight", "writes", "depth=16"),
+    ("durable appends, 8 writers", "log", "writers=8 size=128"),
+];
+
+/// Returns whether nothing is asked for but where, how often, and what to do with the figures.
+pub(super) fn is_asked(options: &Bench, asked: &Options) -> bool {
+    let cases = table::given(asked).iter().any(|(_, given)| *given);
+    let named = !options.tables.is_empty() || !options.ways.is_empty() || options.quick || options.file.is_some();
+    let source = options.from.is_some() || options.emit_fio.is_some() || !options.with_fio.is_empty();
+    !(cases || named || source)
+}
+
+/// `quick`: what is asked for, as a quick run.
+pub(super) fn parts(quick: &Options, options: &Bench) -> Vec<Part> {
+    let part = |share: &Share| {
+        let mut asked = Options {
+            ways: share.ways.iter().map(|way| (*way).to_owned()).collect(),
+            budget: time(options) * share.parts / PARTS,
+            round_time: READS,
+            commit_time: COMMITS,
+            ..quick.clone()
+        };
+        (share.choose)(&mut asked);
+        Part { asked, tables: table::by_name(share.table).into_iter().collect(), is_first: true }
+    };
+    SHARES.iter().map(part).collect()
+}
+
+const PARTS: u32 = LINES.len() as u32;
+
+fn time(options: &Bench) -> Duration {
+    options.time.map_or(TIME, |seconds| Duration::from_secs(u64::from(seconds)))
+}
+
+/// The time that is left, and for how many parts.
+pub(super) struct Budget {
+    /// `None` where rounds are counted.
+    ends: Option<Instant>,
+    parts: u32,
+}
+
+impl Budget {
+    pub(super) fn new(options: &Bench) -> Self {
+        let ends = Instant::now() + time(options);
+        Self { ends: Some(ends).filter(|_| options.rounds.is_none()), parts: PARTS }
+    }
+
+    /// The time for the next table; `None` if it is to be left out.
+    pub(super) fn next(&mut self, table: &str) -> Option<Duration> {
+        let parts = SHARES.iter().find(|share| share.table == table)?.parts;
+        let all = self.parts.max(1);
+        self.parts = self.parts.saturating_sub(parts);
+        let Some(ends) = self.ends else { return Some(TIME) };
+        Some(ends.checked_duration_since(Instant::now())? * parts / all)
+    }
+}
+
+/// Why the lines of a table have no figures.
+pub(super) type LeftOut = (&'static str, String);
+
+/// What an error says of a table alone, where the others can be measured.
+pub(super) fn left_out(error: &Error, report: &mut Report) -> Option<String> {
+    match error.kind() {
+        ErrorKind::NotCold => {
+            report.note_once(Code::NotCold, error.to_string());
+            let filesystem = report.environment.filesystem.as_deref().unwrap_or("this file system");
+            Some(format!("{filesystem} keeps its files in memory; choose a --dir on a disk"))
+        }
+        ErrorKind::NoRoom => Some(error.to_string()),
+        _ => None,
+    }
+}
+
+/// The run on one screen.
+pub(super) fn screen(report: &Report, left_out: &[LeftOut], options: &Bench) -> String {
+    let mut text = under_load(&report.environment) + &machine(report);
+    if let Some(why) = &report.partial {
+        text += &format!("PARTIAL: {why}.\n");
+    }
+    let header = ["pread/pwrite", "threads", "tokio", "best by hand", OURS, "on tokio"].map(str::to_owned);
+    text += &format!("\n{}\n", figures("operations per second", header));
+    for (name, table, case) in LINES {
+        let rows: Vec<&Row> = report.rows.iter().filter(|row| row.table == table && row.case.ends_with(case)).collect();
+        if rows.is_empty() {
+            let why = left_out.iter().find(|(of, _)| *of == table).map_or("interrupted", |(_, why)| why);
+            text += &format!("{}\n", wrapped(&format!("{}: not measured: {why}", name), ""));
+            continue;
+        }
+        text += &format!("{}\n", line_of(name, &rows));
+        text += &format!("  {}\n", comparison(report, &rows));
+    }
+    text += "\na–b: what the rounds tell of the ratio, right 95 times in 100. ?: they do not tell which is quicker.\n";
+    let told = |code: &&Code| **code != Code::FirstOperation && report.notes.iter().any(|note| note.code == **code);
+    let codes: Vec<&str> = Code::ALL.iter().filter(told).map(|code| code.name()).collect();
+    if !codes.is_empty() {
+        text += &cut(&format!("Notes ({}): nowait bench --explain CODE says what they mean.", listed(&codes)));
+        text.push('\n');
+    }
+    text + &next(options)
+}
+
+/// Kernel, processors, file system, device.
+fn machine(report: &Report) -> String {
+    let environment = &report.environment;
+    let cpu = environment.cpu_model.as_deref().unwrap_or("of an unknown kind");
+    let load = environment.load.average.map_or_else(String::new, |load| format!(", load average {load:.1}"));
+    let kernel = format!("Linux {}, io_uring: {}", environment.kernel, environment.io_uring);
+    let first = format!("{kernel}; {} processors, {cpu}{load}", environment.cpus);
+    let filesystem = environment.filesystem.as_deref().unwrap_or("unknown file system");
+    let device = environment.device.as_deref().map_or_else(String::new, |device| format!(" on {device}"));
+    let second =
+        format!("{filesystem}{device}, test file of {} in {}", whole_size_of(environment.file_bytes), environment.path);
+    format!("{}\n{}\n", cut(&first), cut(&second))
+}
+
+fn cut(text: &str) -> String {
+    if text.chars().count() <= WIDTH { text.to_owned() } else { text.chars().take(WIDTH - 1).chain(['…']).collect() }
+}
+
+/// Width of a line's name.
+const NAME: usize = 26;
+
+fn figures(name: &str, [plain, threads, tokio, best, ours, on_tokio]: [String; 6]) -> String {
+    let text = format!("{name:<NAME$} {plain:>12} {threads:>7} {tokio:>8}  {best:<25} {ours:>7} {on_tokio:>8}");
+    text.trim_end().to_owned()
+}
+
+fn line_of(name: &str, rows: &[&Row]) -> String {
+    let speed = |row: &&Row| short(row.ops_per_s);
+    let of = |ways: &[&str]| {
+        rows.iter().find(|row| ways.contains(&row.way.as_str())).map_or_else(|| "–".to_owned(), |row| speed(row))
+    };
+    let best = by_hand(rows).max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s));
+    let best = best.map_or_else(String::new, |row| format!("{} {}", speed(&row), row.way));
+    figures(name, [of(&PLAIN), of(&["threads"]), of(&["tokio"]), best, of(&[OURS]), of(&[ON_TOKIO])])
+}
+
+/// The library beside what a program does today, then beside the best of all.
+fn comparison(report: &Report, rows: &[&Row]) -> String {
+    let comparisons = LINES.len() * 4;
+    let find = |ways: &[&str]| rows.iter().copied().find(|row| ways.contains(&row.way.as_str()));
+    let pair =
+        |ours: &[&str], other: &[&str]| Some(Against::of(report, find(ours)?, find(other)?, comparisons)?.told());
+    let mut parts: Vec<String> = [&PLAIN[..], &["threads"]].into_iter().filter_map(|way| pair(&[OURS], way)).collect();
+    if let Some(ours) = find(&[OURS]) {
+        parts.extend(Against::best_by_hand(report, ours, rows, comparisons).map(|against| against.of_the_best()));
+    }
+    let on_tokio = pair(&[ON_TOKIO], &["tokio"]).map(|told| format!("on tokio {told}"));
+    let ours = Some(format!("{OURS} {}", parts.join(", "))).filter(|_| !parts.is_empty());
+    let told: Vec<String> = [ours, on_tokio].into_iter().flatten().collect();
+    if told.is_empty() { "too few rounds for a comparison".to_owned() } else { told.join("; ") }
+}
+
+fn next(options: &Bench) -> String {
+    let dir = options.dir.display();
+    let place = if options.dir.as_os_str() == "." { String::new() } else { format!(" --dir {dir}") };
+    let rounds = options.rounds.map_or(45, |rounds| rounds * 5);
+    let more = Bench { rounds: Some(rounds), ..options.clone() };
+    let longer = duration(plan(&parts(&super::asked(&more), &more), None).seconds());
+    let rows = [
+        (format!("nowait probe {dir}"), "which reads and writes would make a thread wait here".to_owned()),
+        (format!("nowait bench{place} --report page.html"), "the same as a page with charts; -v prints all".to_owned()),
+        (format!("nowait bench{place} --rounds {rounds}"), format!("narrower ranges, {longer}; `tour`: all tables")),
+    ];
+    let width = rows.iter().map(|(command, _)| command.chars().count()).max().unwrap_or(0);
+    let line = |(command, what)| match format!("  {command:<width$}  {what}\n") {
+        // A command is whole, so that it can be copied.
+        long if long.chars().count() > WIDTH => format!("  {command}\n"),
+        line => line,
+    };
+    rows.map(line).concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        bench: Bench,
+    }
+
+    fn asked_by(arguments: &[&str]) -> Bench {
+        Command::parse_from([&["bench"], arguments].concat()).bench
+    }
+
+    /// Speeds of cold reads at depth 32, five rounds of each way, each with noise of 2 %.
+    fn report(speeds: &[(&str, f64)]) -> Report {
+        let row = |&(way, speed): &(&str, f64)| {
+            let rounds = [0.98, 1.01, 1.0, 0.99, 1.02].map(|noise| noise * speed).to_vec();
+            let [table, case, way] = ["reads", "depth=32", way].map(str::to_owned);
+            Row { table, case, way, ops_per_s: speed, rounds, ..Row::default() }
+        };
+        Report { rows: speeds.iter().map(row).collect(), ..Report::default() }
+    }
+
+    #[test]
+    fn a_line_compares_with_what_a_program_does_today_and_then_with_the_best() {
+        let speeds =
+            [("pread", 14_100.0), ("ring", 66_000.0), ("tokio", 40_000.0), (OURS, 62_000.0), (ON_TOKIO, 60_000.0)];
+        let screen = screen(&report(&speeds), &[("cached", "the time was up".to_owned())], &asked_by(&[]));
+        let line =
+            "cold reads, 32 in flight          14.1k       –    40.0k  66.0k ring                  62.0k    60.0k\n";
+        assert!(screen.contains(line), "{screen}");
+        assert!(screen.contains("  nowait 4.4 × pread, within 7 % of best; on tokio 1.50 × tokio\n"), "{screen}");
+        assert!(screen.contains("cached reads: not measured: the time was up\n"), "{screen}");
+        assert!(screen.contains("writes, 16 in flight: not measured: interrupted\n"), "{screen}");
+    }
+
+    #[test]
+    fn where_the_rounds_do_not_tell_there_is_a_mark() {
+        let mut noisy = report(&[("pread", 100.0), (OURS, 150.0)]);
+        noisy.rows[1].rounds = vec![60.0, 150.0, 250.0, 140.0, 160.0];
+        let screen = screen(&noisy, &[], &asked_by(&[]));
+        assert!(screen.contains("× pread?, ") && screen.contains("× best?\n"), "{screen}");
+        noisy.rows.iter_mut().for_each(|row| row.rounds.truncate(2));
+        assert!(super::screen(&noisy, &[], &asked_by(&[])).contains("  too few rounds for a comparison\n"));
+    }
+
+    /// A difference that is none is called one in no more than one run of 20, all its lines together.
+    #[test]
+    fn level_ways_are_told_apart_in_few_runs() {
+        let mut random = crate::random::Random::new(3);
+        // The sum of twelve uniform variables is nearly normal.
+        let mut noise = || (0..12).map(|_| random.below(1000) as f64 / 1000.0).sum::<f64>() - 6.0;
+        let (runs, comparisons) = (100, 24);
+        let wrong = (0..runs).filter(|_| {
+            (0..comparisons).any(|_| {
+                let mut report = report(&[("pread", 1.0), (OURS, 1.0)]);
+                report
+                    .rows
+                    .iter_mut()
+                    .for_each(|row| row.rounds.iter_mut().for_each(|round| *round = (0.1 * noise()).exp()));
+                Against::of(&report, &report.rows[0], &report.rows[1], comparisons).unwrap().sure
+            })
+        });
+        let wrong = wrong.count();
+        assert!(wrong <= 10, "{wrong} of {runs} runs");
+    }
+
+    #[test]
+    fn only_a_run_without_wishes_is_a_first_one() {
+        let asked = Options::new(false, 1);
+        for plain in
+            [&[][..], &["--rounds", "9"], &["--dir", "/tmp", "--seed", "1", "-v"], &["--json", "x", "--report", "y"]]
+        {
+            assert!(is_asked(&asked_by(plain), &asked), "{plain:?}");
+        }
+        for wish in [&["tour"][..], &["reads"], &["--quick"], &["--ways", "pread"], &["--file", "x"], &["--from", "x"]]
+        {
+            assert!(!is_asked(&asked_by(wish), &asked), "{wish:?}");
+        }
+        assert!(!is_asked(&asked_by(&[]), &Options { depths: vec![1], ..asked }));
+    }
+
+    #[test]
+    fn commands_to_go_on_with_are_whole() {
+        let deep = "a-folder/".repeat(12);
+        let screen = screen(&report(&[(OURS, 1.0)]), &[], &asked_by(&["--dir", &deep]));
+        assert!(screen.contains(&format!("  nowait bench --dir {deep} --report page.html\n")), "{screen}");
+    }
+}

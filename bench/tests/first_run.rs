@@ -1,0 +1,75 @@
+//! `nowait bench` without arguments: one screen, in its time, on a disk and where nothing can be cold.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// The six cases, by their tables.
+const CASES: [(&str, &str); 6] = [
+    ("reads", "depth=1"),
+    ("reads", "depth=32"),
+    ("cached", "threads=1"),
+    ("gather", "records=64,cold"),
+    ("writes", "depth=16"),
+    ("log", "writers=8 size=128"),
+];
+
+fn first_run(dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nowait-bench"));
+    command.args(["--size", "16M", "--time", "15"]).args(arguments).current_dir(dir).output().unwrap()
+}
+
+fn screen_of(output: &Output) -> String {
+    let said = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("6 cases") && said.contains("about 1") && said.lines().count() == 1, "{said}");
+    let screen = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(screen.lines().count() <= 24, "{screen}");
+    assert!(screen.lines().all(|line| line.chars().count() <= 100), "{screen}");
+    assert!(!screen.contains('\x1b'), "{screen}");
+    for words in ["Linux ", "nowait probe ", "--report page.html", "--rounds 45"] {
+        assert!(screen.contains(words), "{words}: {screen}");
+    }
+    screen
+}
+
+#[test]
+fn the_first_run_is_one_screen_and_has_every_case() {
+    let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let json = TempDir::new().unwrap();
+    let json = json.path().join("run.json");
+    let began = Instant::now();
+    let output = first_run(dir.path(), &["--json", json.to_str().unwrap()]);
+    // A debug build on a busy machine.
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    let screen = screen_of(&output);
+    for words in ["cold reads, 32 in flight", "durable appends, 8 writers", "× pread", "on tokio"] {
+        assert!(screen.contains(words), "{words}: {screen}");
+    }
+    let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    for (table, case) in CASES {
+        let of_case = |row: &&serde_json::Value| row["table"] == table && row["case"].as_str().unwrap().ends_with(case);
+        let rows: Vec<_> = rows.iter().filter(of_case).collect();
+        assert!(rows.iter().any(|row| row["way"] == "nowait") || screen.contains("the time was up"), "{table} {case}");
+        assert!(rows.iter().all(|row| row["rounds"].as_array().unwrap().len() >= 3), "{table} {case}");
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn where_nothing_can_be_cold_the_rest_is_measured() {
+    let Ok(dir) = TempDir::new_in("/dev/shm") else { return eprintln!("skipped: no /dev/shm") };
+    let screen = screen_of(&first_run(dir.path(), &[]));
+    assert_eq!(screen.matches("not measured: tmpfs keeps its files in memory").count(), 3, "{screen}");
+    assert!(screen.contains("× pwrite") && screen.contains("not-cold"), "{screen}");
+}
+
+#[test]
+fn a_table_has_rounds_and_no_time() {
+    let output = Command::new(env!("CARGO_BIN_EXE_nowait-bench")).args(["reads", "--time", "5"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
