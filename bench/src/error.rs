@@ -20,6 +20,8 @@ pub enum ErrorKind {
     BadFile,
     /// Pages stay in the page cache, so nothing may be called cold.
     NotCold,
+    /// A run is worse than the one that it is compared with.
+    Worse,
     /// The user asked to stop.
     Interrupted,
     Other,
@@ -44,6 +46,7 @@ impl ErrorKind {
             Self::NotWritable => 4,
             Self::BadFile => 5,
             Self::NotCold => 6,
+            Self::Worse => 12,
             Self::Interrupted => 130,
         }
     }

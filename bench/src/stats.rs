@@ -131,6 +131,11 @@ impl Ratio {
         self.log + self.reach(alarm) < 0.0
     }
 
+    /// Returns whether it is above 1, likewise.
+    pub fn is_above(&self, alarm: f64) -> bool {
+        self.log - self.reach(alarm) > 0.0
+    }
+
     /// What the rounds tell, beside the verdict: the interval, as "3.9 to 4.4 × pread",
     /// "within 10 % of pread", "12 to 18 % slower than pread".
     pub fn words(&self, other: &str) -> String {

@@ -106,6 +106,27 @@ fn notes_are_explained_by_their_code_and_after_a_run() {
 }
 
 #[test]
+fn a_run_that_is_worse_than_another_is_12() {
+    let dir = directory();
+    let made = |name: &str, speeds: [f64; 3]| {
+        let path = dir.path().join(name);
+        let rows = serde_json::json!([{"table": "reads", "case": "depth=1", "way": "pread", "ops_per_s": speeds[1], "rounds": speeds}]);
+        fs::write(&path, serde_json::json!({ "rows": rows }).to_string()).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (old, new) = (made("old.json", [100.0, 100.1, 100.2]), made("new.json", [50.0, 50.1, 50.2]));
+    let other = dir.path().join("other.json");
+    fs::write(&other, fs::read_to_string(&old).unwrap().replace("reads", "writes")).unwrap();
+    let compare = |from: &str, against: &str| run(&["--from", from, "--against", against]);
+    let worse = compare(&new, &old);
+    assert_fails(&worse, 12, &["old.json", "1 rows"]);
+    assert!(text(&worse.stdout).contains("WORSE"), "{}", text(&worse.stdout));
+    assert_eq!(compare(&old, &new).status.code(), Some(0));
+    assert_fails(&compare(&new, other.to_str().unwrap()), 5, &["no row is in both", "other.json"]);
+    assert_eq!(run(&["--against", &old]).status.code(), Some(2));
+}
+
+#[test]
 fn json_on_stdout_moves_the_tables_to_stderr() {
     let dir = directory();
     let path = dir.path().to_str().unwrap();

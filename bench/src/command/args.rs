@@ -22,6 +22,7 @@ Exit codes:
   4    permission denied, for the directory or the file
   5    the file cannot be measured (missing, a directory, too small), or no such directory
   6    the file cannot be made cold; nothing cold was measured
+  12   with --against: a row is worse
   130  interrupted";
 
 /// Compare the ways of reading and writing files on this disk, file system and kernel.
@@ -204,6 +205,11 @@ pub struct Bench {
     /// Measure nothing; show an earlier run's --json
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tables", "quick", "file", "dir", "size", "ways", "depths", "records", "rounds", "seed", "direct"])]
     pub(crate) from: Option<PathBuf>,
+
+    /// Compare the run of --from with this earlier run, row by row: which are better, which worse, and
+    /// which the rounds do not tell. --json writes these. Exit code 12 if a row is worse
+    #[arg(long, value_name = "FILE", requires = "from", conflicts_with_all = ["report", "with_fio", "explain", "details"])]
+    pub(crate) against: Option<PathBuf>,
 
     /// Measure nothing; write the cases that fio can measure as a fio job file, to stdout if FILE
     /// is -. They read --file, or nowait-fio.data in DIR, which fio makes and leaves

@@ -25,6 +25,7 @@ pub use self::args::Bench;
 use self::first::Budget;
 use self::show::Colour;
 
+mod against;
 mod args;
 mod first;
 mod show;
@@ -42,6 +43,9 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
     if let Some(path) = &options.from {
         let mut report = earlier(path)?;
         report.add_fio(&fio);
+        if let Some(other) = &options.against {
+            return compare(&report, other, results, &output);
+        }
         output.print(&show::environment(&report.environment))?;
         return results.show(&report, None, options, &output);
     }
@@ -171,6 +175,24 @@ fn duration(seconds: f64) -> String {
     match seconds {
         short if short < 99.5 => format!("about {:.0} s", short.max(1.0)),
         long => format!("about {:.0} min", long / 60.0),
+    }
+}
+
+/// Compares two earlier runs.
+fn compare(report: &Report, other: &Path, results: Results, output: &Output) -> Result<()> {
+    let against = earlier(other)?;
+    let pairs = against::pairs(report, &against);
+    if pairs.is_empty() {
+        let text = format!("no row is in both runs; give --against {} of the same tables", other.display());
+        return Err(Error::new(ErrorKind::BadFile, text));
+    }
+    output.print(&against::shown(&pairs, report, &against, output.colour()))?;
+    if let Some(json) = results.json {
+        json.write(&(serde_json::to_string_pretty(&pairs).expect("pairs are plain data") + "\n"))?;
+    }
+    match pairs.iter().filter(|pair| pair.change == against::Change::Worse).count() {
+        0 => Ok(()),
+        worse => Err(Error::new(ErrorKind::Worse, format!("worse than {} in {worse} rows", other.display()))),
     }
 }
 
