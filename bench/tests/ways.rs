@@ -442,7 +442,8 @@ fn every_record_of_every_writer_is_where_the_way_says() {
             file.set_len(all * way.room(size) as u64).unwrap();
             let (records, folder) = (Records::new(SEED), on_disk().as_ref());
             let (file, path, commits) = (&*file, &*path, COMMITS);
-            let job = Commits { file, path, folder, writers, in_flight, size, commits, records, cancel: &cancel };
+            let job =
+                Commits { file, path, folder, writers, in_flight, size, commits, pace: None, records, cancel: &cancel };
             let found = std::sync::Mutex::new(std::collections::HashSet::new());
             let check = |number, record: &[u8]| {
                 found.lock().unwrap().insert(number);
@@ -475,7 +476,7 @@ fn a_log_that_may_not_be_written_is_an_error_and_not_a_hang() {
     for way in usable_loggers() {
         let writers = if way.alone() { 1 } else { 8 };
         let (in_flight, size, commits, records) = (1, 128, 10, Records::new(SEED));
-        let job = Commits { file, path, folder, writers, in_flight, size, commits, records, cancel };
+        let job = Commits { file, path, folder, writers, in_flight, size, commits, pace: None, records, cancel };
         let gate = std::sync::Barrier::new(1);
         assert!(way.commits(&job, &mut Round::new(&gate, None)).is_err(), "{}", way.name());
     }

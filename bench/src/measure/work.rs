@@ -291,7 +291,8 @@ impl Writes<'_> {
 }
 
 /// Records of one size: each of `writers` threads, or tasks, makes `in_flight` of them, waits until
-/// the oldest is on stable storage, and makes the next, until it has made `commits`.
+/// the oldest is on stable storage, and makes the next, until it has made `commits`. Or records
+/// arrive, `commits` in all, and a writer that is free takes the next.
 #[derive(Clone, Copy)]
 pub struct Commits<'a> {
     /// As long as the way has asked for, all of it written with zeros and on stable storage.
@@ -305,6 +306,8 @@ pub struct Commits<'a> {
     pub in_flight: usize,
     pub size: usize,
     pub commits: u64,
+    /// When they arrive.
+    pub pace: Option<&'a Pace>,
     pub records: Records,
     pub cancel: &'a AtomicBool,
 }
@@ -318,11 +321,16 @@ impl Commits<'_> {
         more.then(|| Records::number(writer, sequence))
     }
 
+    /// Records of all writers.
+    pub fn total(&self) -> u64 {
+        if self.pace.is_some() { self.commits } else { self.writers as u64 * self.commits }
+    }
+
     /// Whether a round that does not look for all records looks for this one: a writer's last, and
     /// a few others by seed.
     pub fn is_sampled(&self, number: u64) -> bool {
         const FEW: u64 = 8;
-        let all = self.writers as u64 * self.commits;
+        let all = self.total();
         number + 1 == self.commits || Random::of(self.records.seed, number).below(all) < FEW
     }
 }

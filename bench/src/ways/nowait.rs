@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use nowait::{Buf, Engine, File, Nowait, OpenOptions, Stats};
 
 use super::drive::{Drive, Handle, Job, Kind, Open, Operation, Plan, in_block_on, in_turn, on_tokio};
-use super::log::{arriving, durable, tasks};
+use super::log::{durable, tasks};
 use super::runtime::{Seen, run_on_the_clock};
 use super::{Does, ON_TOKIO, OURS, Way, copy, mixed, ranges, stall};
 use crate::measure::meter::{Apart, Round};
@@ -75,7 +75,7 @@ pub(crate) static NOWAIT_TOKIO: Way = Way::new(
         Does::LoadReads(&Tokio),
         Does::LoadGathers(&Tokio),
         Does::Writes(&Tokio),
-        Does::LoadAppends(&arriving::Tasks),
+        Does::LoadAppends(&tasks::Tickets),
         Does::ReadsAndWrites(&Tokio),
         Does::Files(&Tokio),
         Does::Mixed(&mixed::handles::OnTokio),

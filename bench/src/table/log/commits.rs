@@ -190,7 +190,18 @@ impl Commit<'_> {
         }
         let path = sys::path_of(&file);
         let (folder, size) = (self.dir, self.size);
-        let job = Commits { file: &file, path: &path, folder, writers, in_flight, size, commits, records, cancel };
+        let job = Commits {
+            file: &file,
+            path: &path,
+            folder,
+            writers,
+            in_flight,
+            size,
+            commits,
+            pace: None,
+            records,
+            cancel,
+        };
         let found = Mutex::new(HashSet::new());
         let holds = |number: u64, record: &[u8]| {
             found.lock().unwrap_or_else(PoisonError::into_inner).insert(number);

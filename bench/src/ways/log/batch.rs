@@ -83,8 +83,9 @@ impl LogWay for ThreadBatch {
 
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
         let log = Log::new(job.writers * job.in_flight * job.size, self.direct);
+        let append = |(): &mut (), block: &mut [u8]| log.append(&block[..job.size]);
         let (places, end) = written(job, &log, || {
-            by_pipelines(job, round, |record| log.append(record), |(number, place)| log.wait(number).map(|()| place))
+            by_pipelines(job, round, || Ok(()), append, |(number, place)| log.wait(number).map(|()| place))
         })?;
         find(job, round, &places)?;
         Ok(Some(end))
@@ -140,11 +141,6 @@ impl Log {
 
     fn open(&self) -> MutexGuard<'_, Batch> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn commit(&self, record: &[u8]) -> io::Result<u64> {
-        let (number, place) = self.append(record)?;
-        self.wait(number).map(|()| place)
     }
 
     /// Puts a record into the open batch. Gives the batch's number, and the record's place.

@@ -11,20 +11,21 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Barrier, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Instant;
 
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 
 use crate::measure::meter::{Round, Tally};
-use crate::measure::work::{Buffer, Commits, Records};
+use crate::measure::pace::Schedule;
+use crate::measure::work::{Buffer, Commits};
 use crate::ways::threads::{Meetings, joined};
 use crate::ways::{Does, LogWay, Way};
 
 /// Direct writes are a multiple of it, here as in most logs: it suits nearly all devices.
-pub(in crate::ways) const BLOCK: usize = 4096;
+pub(super) const BLOCK: usize = 4096;
 
 pub(crate) struct AppendFdatasync;
 
@@ -101,7 +102,7 @@ impl LogWay for DirectDsync {
     }
 }
 
-pub(in crate::ways) fn open_direct(path: &Path) -> io::Result<File> {
+pub(super) fn open_direct(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path)
 }
 
@@ -121,113 +122,98 @@ pub(in crate::ways) fn write_durable(file: &File, mut blocks: &[u8], mut offset:
     Ok(())
 }
 
+/// The number of each record, and where it is.
+pub type Places = Vec<(u64, u64)>;
+
 /// Runs the writers of `job`, each on a thread of its own with what `prepare` has made for it
 /// there. `commit` is given a record, filled up with zeros to whole blocks; it returns when the
-/// record is on stable storage, and says where. Gives the places of each writer's records.
+/// record is on stable storage, and says where.
 pub fn by_writers<T>(
     job: &Commits<'_>,
     round: &mut Round<'_>,
     prepare: impl Fn() -> io::Result<T> + Sync,
     commit: impl Fn(&mut T, &mut [u8]) -> io::Result<u64> + Sync,
-) -> io::Result<Vec<Vec<u64>>> {
-    on_threads(job, round, prepare, |writer, mut own, block, places, tally| {
-        let mut sequence = 0;
-        while let Some(number) = job.number(writer, sequence) {
-            job.records.make(&mut block[..job.size], number);
-            let started = Instant::now();
-            places.push(commit(&mut own, block)?);
-            tally.committed(job.size, started, Instant::now());
-            sequence += 1;
-        }
-        Ok(())
-    })
+) -> io::Result<Places> {
+    by_pipelines(job, round, prepare, commit, Ok)
 }
 
-/// As [`by_writers`], with `job.in_flight` records of each writer under way: it hands over as many,
-/// waits for the oldest, and hands over the next. `append` hands a record over, and says by what to
-/// wait for it; `wait` returns when that record is on stable storage, and says where. Latency ends
-/// when the writer learns of it.
-pub fn by_pipelines<K>(
-    job: &Commits<'_>,
-    round: &mut Round<'_>,
-    append: impl Fn(&[u8]) -> io::Result<K> + Sync,
-    wait: impl Fn(K) -> io::Result<u64> + Sync,
-) -> io::Result<Vec<Vec<u64>>> {
-    let prepare = || Ok(());
-    on_threads(job, round, prepare, |writer, (), block, places, tally| {
-        let mut under_way = VecDeque::with_capacity(job.in_flight);
-        let mut sequence = 0;
-        loop {
-            while under_way.len() < job.in_flight {
-                let Some(number) = job.number(writer, sequence) else { break };
-                job.records.make(&mut block[..job.size], number);
-                let started = Instant::now();
-                under_way.push_back((started, append(&block[..job.size])?));
-                sequence += 1;
-            }
-            let Some((started, oldest)) = under_way.pop_front() else { return Ok(()) };
-            places.push(wait(oldest)?);
-            tally.committed(job.size, started, Instant::now());
-        }
-    })
-}
-
-/// Runs the writers of `job`, each on a thread of its own, with a block of zeros. `write` is a
-/// writer's loop.
-fn on_threads<T>(
+/// The same with `job.in_flight` records of each writer under way: it hands over as many, waits for
+/// the oldest, and hands over the next. `append` hands a record over, and says by what to wait for
+/// it; `wait` returns when that record is on stable storage, and says where. Latency ends when the
+/// writer learns of it. Records that arrive are the writers' that are free.
+pub(super) fn by_pipelines<T, K>(
     job: &Commits<'_>,
     round: &mut Round<'_>,
     prepare: impl Fn() -> io::Result<T> + Sync,
-    write: impl Fn(usize, T, &mut [u8], &mut Vec<u64>, &mut Tally<'_>) -> io::Result<()> + Sync,
-) -> io::Result<Vec<Vec<u64>>> {
+    append: impl Fn(&mut T, &mut [u8]) -> io::Result<K> + Sync,
+    wait: impl Fn(K) -> io::Result<u64> + Sync,
+) -> io::Result<Places> {
+    let (arrived, schedule) = (AtomicU64::new(0), OnceLock::new());
+    let next = |writer: usize, own: u64| match job.pace {
+        None => job.number(writer, own).map(|number| (number, None)),
+        Some(pace) => {
+            let index = arrived.fetch_add(1, Ordering::Relaxed);
+            let number = job.number(0, index)?;
+            Some((number, Some(schedule.get_or_init(|| Schedule::new(Some(pace))).wait(index as usize))))
+        }
+    };
+    let write = |writer: usize, own: &mut T, block: &mut [u8], tally: &mut Tally<'_>| {
+        let (mut under_way, mut sequence) = (VecDeque::with_capacity(job.in_flight), 0);
+        let mut places = Vec::with_capacity(job.commits as usize);
+        loop {
+            while under_way.len() < job.in_flight {
+                let Some((number, due)) = next(writer, sequence) else { break };
+                job.records.make(&mut block[..job.size], number);
+                let started = due.unwrap_or_else(Instant::now);
+                under_way.push_back((number, started, append(own, block)?));
+                sequence += 1;
+            }
+            let Some((number, started, oldest)) = under_way.pop_front() else { return Ok(places) };
+            places.push((number, wait(oldest)?));
+            tally.committed(job.size, started, Instant::now());
+        }
+    };
     let gate = Barrier::new(job.writers + 1);
     thread::scope(|scope| {
-        let writers: Vec<_> = (0..job.writers)
-            .map(|writer| {
-                let mut tally = round.new_tally();
-                let (gate, prepare, write) = (&gate, &prepare, &write);
-                scope.spawn(move || {
-                    let mut places = Vec::with_capacity(job.commits as usize);
-                    let mut block = Buffer::new(job.size.next_multiple_of(BLOCK));
-                    block.bytes().fill(0);
-                    // All are prepared; they begin; they are done.
-                    let mut meetings = Meetings::new(gate, 3);
-                    let prepared = prepare();
-                    meetings.attend();
-                    meetings.attend();
-                    let result = prepared.and_then(|own| write(writer, own, block.bytes(), &mut places, &mut tally));
-                    meetings.attend();
-                    result.map(|()| (tally, places))
-                })
+        let writers = (0..job.writers).map(|writer| {
+            let mut tally = round.new_tally();
+            let (gate, prepare, write) = (&gate, &prepare, &write);
+            scope.spawn(move || {
+                let mut block = Buffer::new(job.size.next_multiple_of(BLOCK));
+                block.bytes().fill(0);
+                // All are prepared; they begin; they are done.
+                let mut meetings = Meetings::new(gate, 3);
+                let prepared = prepare();
+                meetings.attend();
+                meetings.attend();
+                let places = prepared.and_then(|mut own| write(writer, &mut own, block.bytes(), &mut tally));
+                meetings.attend();
+                io::Result::Ok((tally, places?))
             })
-            .collect();
+        });
+        let writers: Vec<_> = writers.collect();
         gate.wait();
         round.start();
         gate.wait();
         gate.wait();
         round.stop();
-        let mut places = Vec::new();
+        let mut all = Vec::new();
         for outcome in joined(writers) {
-            let (tally, of_writer) = outcome?;
+            let (tally, places) = outcome?;
             round.tally.merge(&tally);
-            places.push(of_writer);
+            all.extend(places);
         }
-        Ok(places)
+        Ok(all)
     })
 }
 
 /// Reads records at the places that were told: every one if this round verifies, else some.
-pub(in crate::ways) fn find(job: &Commits<'_>, round: &mut Round<'_>, places: &[Vec<u64>]) -> io::Result<()> {
+pub(super) fn find(job: &Commits<'_>, round: &mut Round<'_>, places: &Places) -> io::Result<()> {
     let all = round.tally.verifies();
     let mut record = vec![0; job.size];
-    for (writer, places) in places.iter().enumerate() {
-        for (sequence, &place) in (0..).zip(places) {
-            let number = Records::number(writer, sequence);
-            if all || job.is_sampled(number) {
-                job.file.read_exact_at(&mut record, place)?;
-                round.tally.found(number, &record);
-            }
-        }
+    for &(number, place) in places.iter().filter(|(number, _)| all || job.is_sampled(*number)) {
+        job.file.read_exact_at(&mut record, place)?;
+        round.tally.found(number, &record);
     }
     Ok(())
 }

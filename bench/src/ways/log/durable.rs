@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use nowait::{Engine, Nowait};
 use nowait_log::{Log, Options};
 
-use super::commit::{BLOCK, Folder, by_pipelines};
+use super::commit::{BLOCK, Folder, Places, by_pipelines};
+use super::tasks::by_tasks;
 use crate::measure::meter::Round;
-use crate::measure::work::{Commits, Records};
+use crate::measure::work::Commits;
 use crate::ways::{Does, LogWay, Way};
 
 pub(crate) struct Durable {
@@ -55,7 +56,7 @@ impl Durable {
     }
 
     pub(super) fn options_for(&self, job: &Commits<'_>) -> nowait::Result<Options> {
-        self.options(job.writers as u64 * job.commits, job.size)
+        self.options(job.total(), job.size)
     }
 }
 
@@ -90,24 +91,11 @@ pub(crate) fn await_spare(log: &Log) {
     }
 }
 
-/// All records from the log's start on, by their LSNs. The first LSN is 1.
-pub(super) fn records_of(log: &Log) -> io::Result<Vec<Vec<u8>>> {
-    let mut reader = log.reader(1);
-    let mut records = vec![Vec::new()];
-    while let Some(record) = reader.next().wait()? {
-        records.push(record.bytes.to_vec());
-    }
-    Ok(records)
-}
-
 /// Reads records by their LSNs: every one if this round verifies, else some.
-pub(super) fn find(job: &Commits<'_>, round: &mut Round<'_>, log: &Log, lsns: &[Vec<u64>]) -> io::Result<()> {
+pub(super) fn find(job: &Commits<'_>, round: &mut Round<'_>, log: &Log, lsns: &Places) -> io::Result<()> {
     let all = round.tally.verifies();
-    let numbered = |(writer, lsns): (usize, &Vec<u64>)| {
-        (0..).zip(lsns.clone()).map(move |(sequence, lsn)| (lsn, Records::number(writer, sequence)))
-    };
-    let told = lsns.iter().enumerate().flat_map(numbered);
-    let mut sought: BTreeMap<u64, u64> = told.filter(|&(_, number)| all || job.is_sampled(number)).collect();
+    let sought = lsns.iter().filter(|(number, _)| all || job.is_sampled(*number));
+    let mut sought: BTreeMap<u64, u64> = sought.map(|&(number, lsn)| (lsn, number)).collect();
     let Some((&first, _)) = sought.first_key_value() else { return Ok(()) };
     let mut reader = log.reader(first);
     while !sought.is_empty() {
@@ -121,6 +109,21 @@ pub(super) fn find(job: &Commits<'_>, round: &mut Round<'_>, log: &Log, lsns: &[
     Ok(())
 }
 
+/// One round: opens a log, has the records of `job` in it by `write`, and looks for them.
+pub(super) fn logged(
+    job: &Commits<'_>,
+    round: &mut Round<'_>,
+    options: &Options,
+    write: impl FnOnce(&Log, &mut Round<'_>) -> io::Result<Places>,
+) -> io::Result<Option<u64>> {
+    let (_folder, log) = open(job.folder, options)?;
+    let lsns = write(&log, round)?;
+    let bytes = log.stats().written_bytes;
+    find(job, round, &log, &lsns)?;
+    log.close().wait()?;
+    Ok(Some(bytes))
+}
+
 impl LogWay for Durable {
     /// It finds out by itself.
     fn direct(&self) -> bool {
@@ -131,14 +134,16 @@ impl LogWay for Durable {
         self.pipelines
     }
 
-    /// It makes files of its own.
+    /// It makes files of its own. Where records arrive, no thread waits for one: futures of this
+    /// thread append them.
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
-        let (_folder, log) = open(job.folder, &self.options_for(job)?)?;
-        let lsns = by_pipelines(job, round, |record| Ok(log.append(record).wait()?), |ticket| Ok(ticket.wait()?))?;
-        let bytes = log.stats().written_bytes;
-        find(job, round, &log, &lsns)?;
-        log.close().wait()?;
-        Ok(Some(bytes))
+        logged(job, round, &self.options_for(job)?, |log, round| match job.pace {
+            Some(_) => by_tasks(job, round, log, None),
+            None => {
+                let append = |(): &mut (), block: &mut [u8]| Ok(log.append(&block[..job.size]).wait()?);
+                by_pipelines(job, round, || Ok(()), append, |ticket| Ok(ticket.wait()?))
+            }
+        })
     }
 }
 

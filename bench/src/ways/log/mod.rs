@@ -1,6 +1,5 @@
 //! Ways that put records on stable storage.
 
-pub(super) mod arriving;
 pub(super) mod batch;
 pub(super) mod commit;
 pub(super) mod durable;

@@ -9,14 +9,17 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
+use futures_util::future::join_all;
 use nowait_log::Log;
+use tokio::runtime::Runtime;
 
 use super::batch::{self, written};
-use super::commit::{BLOCK, find};
-use super::durable::{self, open};
+use super::commit::{BLOCK, Places, find};
+use super::durable;
 use crate::measure::meter::Round;
+use crate::measure::pace::Arrivals;
 use crate::measure::work::{Commits, Records};
-use crate::ways::runtime::{Seen, two_workers};
+use crate::ways::runtime::{Seen, runtime, two_workers};
 use crate::ways::{Does, LogWay, Way};
 
 pub(crate) struct ThreadBatch {
@@ -40,7 +43,7 @@ pub(crate) static THREAD_BATCH_DIRECT_TOKIO: Way = Way::new(
 pub(crate) struct Tickets;
 
 /// A log that a task commits to; says where the record is.
-trait Commit: Clone + Send + 'static {
+pub(super) trait Commit: Clone + Send + 'static {
     fn commit(&self, record: &[u8]) -> impl Future<Output = io::Result<u64>> + Send;
 }
 
@@ -56,36 +59,53 @@ impl Commit for Log {
     }
 }
 
-/// Runs the writers of `job` as tasks. Gives the places of each writer's records.
-fn by_tasks(job: &Commits<'_>, round: &mut Round<'_>, log: &impl Commit) -> io::Result<Vec<Vec<u64>>> {
+/// Runs the writers of `job` as tasks of a runtime, or else as futures of this thread.
+pub(super) fn by_tasks(
+    job: &Commits<'_>,
+    round: &mut Round<'_>,
+    log: &impl Commit,
+    runtime: Option<&'static Runtime>,
+) -> io::Result<Places> {
     let (records, size, commits) = (job.records, job.size, job.commits);
-    let tasks: Vec<_> = (0..job.writers)
-        .map(|writer| {
-            let (log, mut seen) = (log.clone(), Seen::new(&round.tally));
-            async move {
-                let (mut record, mut places) = (vec![0; size], Vec::with_capacity(commits as usize));
-                for sequence in 0..commits {
-                    records.make(&mut record, Records::number(writer, sequence));
-                    let started = Instant::now();
-                    places.push(log.commit(&record).await?);
-                    seen.committed(size, started);
-                }
-                io::Result::Ok((seen, places))
+    let arrivals = job.pace.map(|pace| Arrivals::new(Some(pace), commits as usize));
+    let task = |writer| {
+        let (log, arrivals, mut seen) = (log.clone(), arrivals.clone(), Seen::new(&round.tally));
+        async move {
+            let (mut record, mut places) = (vec![0; size], Vec::with_capacity(commits as usize));
+            for sequence in 0..commits {
+                let (number, due) = match &arrivals {
+                    None => (Records::number(writer, sequence), None),
+                    Some(arrivals) => {
+                        let Some((index, due)) = arrivals.next().await else { break };
+                        (Records::number(0, index as u64), Some(due))
+                    }
+                };
+                records.make(&mut record, number);
+                let started = due.unwrap_or_else(Instant::now);
+                places.push((number, log.commit(&record).await?));
+                seen.committed(size, started);
             }
-        })
-        .collect();
-    let runtime = two_workers();
+            io::Result::Ok((seen, places))
+        }
+    };
+    let tasks: Vec<_> = (0..job.writers).map(task).collect();
     round.start();
-    let tasks: Vec<_> = tasks.into_iter().map(|task| runtime.spawn(task)).collect();
-    let told = runtime.block_on(futures_util::future::join_all(tasks));
+    let told: Vec<io::Result<(Seen, Places)>> = match runtime {
+        None => nowait::block_on(join_all(tasks)),
+        Some(runtime) => {
+            let tasks: Vec<_> = tasks.into_iter().map(|task| runtime.spawn(task)).collect();
+            let told = runtime.block_on(join_all(tasks)).into_iter();
+            told.map(|joined| joined.map_err(io::Error::other)?).collect()
+        }
+    };
     round.stop();
-    let mut places = Vec::with_capacity(job.writers);
-    for joined in told {
-        let (seen, of_writer) = joined.map_err(io::Error::other)??;
+    let mut all = Vec::new();
+    for told in told {
+        let (seen, places) = told?;
         seen.tell(&mut round.tally);
-        places.push(of_writer);
+        all.extend(places);
     }
-    Ok(places)
+    Ok(all)
 }
 
 impl LogWay for ThreadBatch {
@@ -99,7 +119,7 @@ impl LogWay for ThreadBatch {
 
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
         let log = Arc::new(batch::Log::new(job.writers * job.size, self.direct));
-        let (places, end) = written(job, &log, || by_tasks(job, round, &log))?;
+        let (places, end) = written(job, &log, || by_tasks(job, round, &log, Some(two_workers())))?;
         find(job, round, &places)?;
         Ok(Some(end))
     }
@@ -113,11 +133,9 @@ impl LogWay for Tickets {
 
     /// It makes files of its own.
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
-        let (_folder, log) = open(job.folder, &durable::USUAL.options_for(job)?)?;
-        let lsns = by_tasks(job, round, &log)?;
-        let bytes = log.stats().written_bytes;
-        durable::find(job, round, &log, &lsns)?;
-        log.close().wait()?;
-        Ok(Some(bytes))
+        // Records that arrive are taken on the runtime that other tables have.
+        let runtime = if job.pace.is_some() { runtime() } else { two_workers() };
+        let options = durable::USUAL.options_for(job)?;
+        durable::logged(job, round, &options, |log, round| by_tasks(job, round, log, Some(runtime)))
     }
 }
