@@ -9,7 +9,7 @@ WITHOUT_BENCH := --no-default-features \
 	--features nowait/tokio-test-util,nowait/stream,nowait/futures-io,nowait-log/tokio,nowait-probe/json
 BENCH := cd bench && CARGO_TARGET_DIR=../target
 
-.PHONY: help test bench-test soak c-tools loom locks tools-test python-test python-test-all stores-test integrations docs lint bench \
+.PHONY: help test bench-test soak c-tools loom locks python-test python-test-all stores-test integrations docs lint bench \
 	bench-check fio-check fio-engine peers-test kernels kernels-smoke oldest-rust advisories semver install uninstall
 
 help:
@@ -17,7 +17,6 @@ help:
 	@echo "make bench-test   not part of make test: the workspace bench/, which is \`nowait bench\`, and the command with it"
 	@echo "make loom    part of make test: the hand-over of operations, and of commits of a log, in every order of the steps"
 	@echo "make locks   part of make test: locks that each kind of operation takes (docs/scaling.md)"
-	@echo "make tools-test   part of make test, where there is python3: what bench-check concludes"
 	@echo "make python-test  part of make test, where there is python3-venv: the Python package, built, installed and tested"
 	@echo "make python-test-all  the same with its large extras: torch and others"
 	@echo "make stores-test  part of make test: the ObjectStore of crates/nowait-object-store, a workspace of its own"
@@ -33,7 +32,7 @@ help:
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
 	@echo "make fio-check  whether fio measures the same, where it is installed"
 	@echo "make peers-test  other runtimes and logs as ways of \`nowait bench\` (bench/peers.md); not part of make test"
-	@echo "make bench-check   instructions and speed against bench-bars.json; needs python3, and valgrind for the former"
+	@echo "make bench-check   instructions (by valgrind) and speed against bench-bars.json; ARGS=--record records them"
 	@echo "make kernels  the tests on Linux 5.10, 6.1 and 6.12, in QEMU (docs/kernels.md); kernels-smoke: appends and the contract on 5.10"
 	@echo
 	@echo "Tests that mount file systems need root; elsewhere they say that they skip."
@@ -45,7 +44,6 @@ test:
 	$(MAKE) c-tools
 	$(MAKE) loom
 	$(MAKE) locks
-	$(MAKE) tools-test
 	$(MAKE) python-test
 	$(MAKE) stores-test
 
@@ -69,10 +67,6 @@ loom:
 
 locks:
 	RUSTFLAGS="--cfg nowait_count" $(CARGO) test $(LOCKED) -p nowait --test locks --target-dir target/count -- --nocapture
-
-tools-test:
-	@if command -v python3 >/dev/null; then cd tools && python3 -m unittest -q test_bench_check; \
-	else echo "skipped: there is no python3"; fi
 
 python-test:
 	tools/python
@@ -149,9 +143,8 @@ fio-check:
 	$(BENCH) $(CARGO) test $(LOCKED) --release --test command_fio -- --ignored --nocapture
 
 bench-check:
-	$(CARGO) build $(LOCKED) --release -p nowait-cli
-	$(BENCH) $(CARGO) build $(LOCKED) --release --example instructions
-	python3 tools/bench_check.py
+	$(BENCH) $(CARGO) build $(LOCKED) --release --bins --example instructions --example bench_check
+	target/release/examples/bench_check $(ARGS)
 
 peers-test:
 	$(BENCH) $(CARGO) clippy $(LOCKED) --features peers --all-targets -- -D warnings
