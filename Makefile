@@ -10,7 +10,7 @@ WITHOUT_BENCH := --no-default-features \
 BENCH := cd bench && CARGO_TARGET_DIR=../target
 
 .PHONY: help test bench-test soak c-tools loom locks python-test python-test-all stores-test integrations docs lint bench \
-	bench-check fio-check fio-engine peers-test kernels kernels-smoke oldest-rust advisories semver install uninstall
+	bench-check fio-check fio-engine fio-compare peers-test kernels kernels-smoke oldest-rust advisories semver install uninstall
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
@@ -28,6 +28,7 @@ help:
 	@echo "make semver BASE=v0.1.0   breaks of the interface since that tag; needs cargo-semver-checks"
 	@echo "make install   the C library, below PREFIX (default: /usr/local); make uninstall removes it (docs/guide/c.md)"
 	@echo "make fio-engine   target/fio/lib/libnowait-fio.so, by which fio(1) uses the library; fetches fio's headers (docs/guide/c.md)"
+	@echo "make fio-compare  nowait beside fio's own engines within fio, in about 20 minutes; needs python3; FIO_COMPARE are its options"
 	@echo "make soak    minutes of random operations, kills and faults; not part of make test (soak/README.md)"
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
 	@echo "make fio-check  whether fio measures the same, where it is installed"
@@ -135,6 +136,10 @@ fio-engine:
 	$(CARGO) build $(LOCKED) --release -p nowait-c
 	crates/nowait-c/fio/build --fetch
 	PREFIX=$(CURDIR)/target/fio crates/nowait-c/install install
+
+FIO_COMPARE ?= --json target/fio/compare.json
+fio-compare: fio-engine
+	tools/fio_compare.py --engine target/fio/lib/libnowait-fio.so $(FIO_COMPARE)
 
 bench:
 	$(CARGO) run $(LOCKED) --release -- bench reads cached gather

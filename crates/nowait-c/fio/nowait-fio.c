@@ -82,8 +82,7 @@ extern struct ioengine_ops ioengine;
  * distance of two jobs is the size of the whole struct. */
 static bool is_same_layout(struct thread_data *td) {
     unsigned int number = td->thread_number;
-    if (td->io_ops == &ioengine && number >= 1 && number <= REAL_MAX_JOBS &&
-        (td->parent != NULL || td == tnumber_to_td(number - 1))) {
+    if (td->io_ops == &ioengine && number >= 1 && number <= REAL_MAX_JOBS && td == tnumber_to_td(number - 1)) {
         return true;
     }
     log_err("nowait: fio is not the one that this engine was built for; build it again\n");
@@ -398,8 +397,9 @@ static int close_file(struct thread_data *td, struct fio_file *f) {
 struct ioengine_ops ioengine = {
     .name = "nowait",
     .version = FIO_IOOPS_VERSION,
-    /* Calls that block set the time of issue before they wait. */
-    .flags = FIO_ASYNCIO_SETS_ISSUE_TIME,
+    /* Calls that block set the time of issue before they wait. As with fio's io_uring, a job has no
+     * workers that submit for it (io_submit_mode=offload). */
+    .flags = FIO_ASYNCIO_SETS_ISSUE_TIME | FIO_NO_OFFLOAD,
     .init = init,
     .queue = queue,
     .commit = commit,

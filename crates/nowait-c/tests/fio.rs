@@ -122,6 +122,23 @@ fn jobs_in_processes_and_threads_read_write_and_sync() {
 }
 
 #[test]
+fn jobs_use_several_files() {
+    let Some(engine) = engine() else { return };
+    let dir = folder();
+    let mut command = fio(engine, dir.path());
+    run(command.args(["--filename=a:b:c", "--openfiles=2", "--rw=randrw", "--iodepth=8", "--verify=crc32c"]));
+    assert!(dir.path().join("c").exists());
+}
+
+#[test]
+fn workers_that_submit_are_refused() {
+    let Some(engine) = engine() else { return };
+    let dir = folder();
+    let output = fio(engine, dir.path()).args(["--rw=write", "--io_submit_mode=offload"]).output().unwrap();
+    assert!(!output.status.success() && texts(&output).contains("offloaded submit"), "{}", texts(&output));
+}
+
+#[test]
 fn engines_of_the_library_can_be_chosen() {
     let Some(engine) = engine() else { return };
     let dir = folder();
