@@ -136,30 +136,30 @@ impl Ratio {
         self.log - self.reach(alarm) > 0.0
     }
 
-    /// What the rounds tell, beside the verdict: the interval, as "3.9 to 4.4 × pread",
-    /// "within 10 % of pread", "12 to 18 % slower than pread".
+    /// What the rounds tell, beside the verdict: the interval, as "3.9–4.4 × pread", "within 10 % of
+    /// pread", "12–18 % slower than pread".
     pub fn words(&self, other: &str) -> String {
         let (low, high) = (self.low(), self.high());
-        let percent = |ratio: f64| (ratio.max(1.0 / ratio) - 1.0) * 100.0;
-        let from_to = |a: String, b: String| if a == b { a } else { format!("{a} to {b}") };
-        let whole = |value: f64| format!("{value:.0}");
-        if low < 1.0 / CLOSE || high > CLOSE {
-            let digits = |ratio: f64| match ratio {
-                _ if ratio < 0.995 => format!("{ratio:.2}"),
-                _ if ratio < 9.95 => format!("{ratio:.1}"),
-                _ => whole(ratio),
-            };
-            format!("{} × {other}", from_to(digits(low), digits(high)))
-        } else if low <= 1.0 && high >= 1.0 {
-            format!("within {:.0} % of {other}", percent(low).max(percent(high)).ceil().max(1.0))
-        } else if high < 1.0 {
-            // Of the other's speed, so that no figure exceeds 100.
-            let less = |ratio: f64| whole((1.0 - ratio) * 100.0);
-            format!("{} % slower than {other}", from_to(less(high), less(low)))
-        } else {
-            format!("{} % faster than {other}", from_to(whole(percent(low)), whole(percent(high))))
+        let percent = |ratio: f64| format!("{:.0}", (ratio - 1.0).abs() * 100.0);
+        let from_to = |a: String, b: String| if a == b { a } else { format!("{a}–{b}") };
+        match () {
+            () if low < 1.0 / CLOSE || high > CLOSE => format!("{} × {other}", range(low, high)),
+            () if high < 1.0 => format!("{} % slower than {other}", from_to(percent(high), percent(low))),
+            () if low > 1.0 => format!("{} % faster than {other}", from_to(percent(low), percent(high))),
+            () => format!("within {:.0} % of {other}", ((1.0 - low).max(high - 1.0) * 100.0).ceil().max(1.0)),
         }
     }
+}
+
+/// `3.9–4.4`
+pub fn range(low: f64, high: f64) -> String {
+    let figure = |ratio: f64| match ratio {
+        small if small < 1.995 => format!("{small:.2}"),
+        middle if middle < 9.95 => format!("{middle:.1}"),
+        large => format!("{large:.0}"),
+    };
+    let (low, high) = (figure(low), figure(high));
+    if low == high { low } else { format!("{low}–{high}") }
 }
 
 /// How far the ratio of two ways is from 1, whichever is the quicker, as a ratio of at least 1. None
@@ -404,12 +404,12 @@ mod tests {
             let (log, half) = ((low * high).sqrt().ln(), (high / low).sqrt().ln());
             Ratio { log, error: half / student(OUTSIDE, 4.0), freedom: 4.0 }.words("pread")
         };
-        assert_eq!(of(3.9, 4.4), "3.9 to 4.4 × pread");
-        assert_eq!(of(0.92, 1.04), "within 9 % of pread");
-        assert_eq!(of(0.82, 0.88), "12 to 18 % slower than pread");
-        assert_eq!(of(1.07, 1.12), "7 to 12 % faster than pread");
-        assert_eq!(of(0.4, 2.6), "0.40 to 2.6 × pread");
-        assert_eq!(of(12.3, 18.4), "12 to 18 × pread");
+        assert_eq!(of(3.9, 4.4), "3.9–4.4 × pread");
+        assert_eq!(of(0.92, 1.04), "within 8 % of pread");
+        assert_eq!(of(0.82, 0.88), "12–18 % slower than pread");
+        assert_eq!(of(1.07, 1.12), "7–12 % faster than pread");
+        assert_eq!(of(0.4, 2.6), "0.40–2.6 × pread");
+        assert_eq!(of(12.3, 18.4), "12–18 × pread");
         assert_eq!(of(1.0, 1.0), "within 1 % of pread");
     }
 

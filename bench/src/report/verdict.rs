@@ -5,7 +5,7 @@ use crate::report::figures::short;
 use crate::report::notes::Code;
 use crate::report::words::{compared, unit};
 use crate::report::{Control, Report, Row};
-use crate::stats::{Finding, LEVEL, OUTSIDE, Ratio, median};
+use crate::stats::{Finding, LEVEL, OUTSIDE, Ratio, median, range};
 use crate::table::{self, by_p99, listed};
 use crate::ways::{ON_TOKIO, OURS, PLAIN};
 
@@ -53,7 +53,7 @@ impl<'a> Against<'a> {
         let alarm = OUTSIDE / comparisons.max(1) as f64;
         let control = report.control(&ours.table, &ours.case).and_then(Control::distance).unwrap_or(1.0);
         let behind = ratio.is_below(alarm) && ratio.middle() * control < 1.0;
-        let ahead = Ratio { log: -ratio.log, ..ratio }.is_below(alarm) && ratio.middle() > control;
+        let ahead = ratio.is_above(alarm) && ratio.middle() > control;
         Some(Self { other, low: ratio.low(), high: ratio.high(), sure: behind || ahead })
     }
 
@@ -84,16 +84,6 @@ impl<'a> Against<'a> {
 
 /// From this share of the best on a way is said to be within some per cent of it.
 const NEAR: f64 = 0.85;
-
-fn range(low: f64, high: f64) -> String {
-    let figure = |ratio: f64| match ratio {
-        small if small < 1.995 => format!("{small:.2}"),
-        middle if middle < 9.95 => format!("{middle:.1}"),
-        large => format!("{large:.0}"),
-    };
-    let (low, high) = (figure(low), figure(high));
-    if low == high { low } else { format!("{low}–{high}") }
-}
 
 /// The ways of a case that a program can have without a library: neither ours nor tokio's.
 pub fn by_hand<'a>(rows: &[&'a Row]) -> impl Iterator<Item = &'a Row> {
@@ -236,8 +226,14 @@ fn rank(context: &Context<'_>, report: &Report, table: &str, way: &str) -> Optio
             None => format!("less than {}'s speed ({case})", rival.way),
         };
     }
+    let unknown = stands.iter().filter(|(_, stand)| stand.finding == Finding::CannotTell);
+    let known = unknown.filter_map(|(case, stand)| Some((case, stand.rival?.0, stand.rival?.1?)));
+    let lowest = known.min_by(|(.., a), (.., b)| a.low().total_cmp(&b.low()));
     if count(Finding::CannotTell) > 0 {
         text += &format!("; in {} the rounds do not tell", count(Finding::CannotTell));
+    }
+    if let Some((case, rival, ratio)) = lowest {
+        text += &format!(" (at worst {}; {case})", ratio.words(&rival.way));
     }
     let gains = stands.iter().filter_map(|(case, Stand { row, .. })| {
         let plain = report
@@ -355,7 +351,10 @@ mod tests {
         );
         // One round in which it was the quicker leaves the others' sum in doubt.
         let text = said_of(with_rounds("nowait", &[20.0, 50.0, 110.0, 50.0, 51.0]));
-        assert!(text.contains("in 0 of 1 case; in 1 the rounds do not tell"), "{text}");
+        assert!(
+            text.contains("in 0 of 1 case; in 1 the rounds do not tell (at worst 0.23–1.02 × ring; depth=1)"),
+            "{text}"
+        );
         let text = said_of(with_rounds("nowait", &[60.0, 130.0, 90.0, 140.0, 70.0]));
         assert!(text.contains("in 0 of 1 case; in 1 the rounds do not tell"), "{text}");
         let text = said_of(with_rounds("nowait", &[50.0, 50.0, 52.0, 49.0, 50.0]));
