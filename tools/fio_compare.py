@@ -118,7 +118,8 @@ def text_of(*command):
 
 
 def show(report):
-    """Markdown: a row for each point, the median of each engine with its range, and nowait's share of the best."""
+    """Markdown: a row for each point, the median of each engine with its range and the processor time of its thread,
+    and nowait's share of the best."""
     found = {}
     for one in report["rows"]:
         found.setdefault(one["case"], {})[one["way"]] = one
@@ -130,7 +131,8 @@ def show(report):
         cells = []
         for way in ["nowait", *ENGINES]:
             middle, rounds = ways[way]["ops_per_s"], ways[way]["rounds"]
-            cells.append(f"{middle:.0f} ({min(rounds) / middle:.2f}–{max(rounds) / middle:.2f})")
+            cpu = ways[way]["cpu_us_per_op"]["total"]
+            cells.append(f"{middle:.0f} ({min(rounds) / middle:.2f}–{max(rounds) / middle:.2f}) [{cpu:.2f}]")
         share = ways["nowait"]["ops_per_s"] / ways[best]["ops_per_s"]
         mark = "**" if share < 0.97 else ""
         print(f"| {name} | {' | '.join(cells)} | {best} | {mark}{share:.2f}{mark} ({min(shares):.2f}–{max(shares):.2f}) |")
