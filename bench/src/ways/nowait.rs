@@ -57,7 +57,7 @@ pub(crate) static NOWAIT: Way = Way::new(
         Does::ReadsAndWrites(&Blocking),
         Does::Files(&Blocking),
         Does::Ranges(&ranges::LIBRARY),
-        Does::Copies(&copy::command::Nowait),
+        Does::Copies(&copy::command::NOWAIT),
         Does::Mixed(&mixed::handles::BlockOn),
         Does::Commits(&durable::USUAL),
         Does::Pipelines(&durable::USUAL),

@@ -7,7 +7,6 @@
 //! a part of them, without a copy; that is a program's own arithmetic, the same for both ways.
 
 use std::fs::{File, OpenOptions};
-use std::future::Future;
 use std::io::{self, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
@@ -17,51 +16,49 @@ use std::time::Instant;
 use nowait::{Buf, Nowait};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
+use super::nowait::Session;
+use super::runtime::{Seen, blocking, run_on_the_clock};
+use super::{Does, RangeWay, Way};
 use crate::measure::meter::Round;
 use crate::measure::work::{Range, Ranges};
 use crate::sys::{Mapping, PAGE};
-use crate::ways::nowait::Session;
-use crate::ways::runtime::{Seen, blocking, run_on_the_clock};
-use crate::ways::{Does, RangeWay, Way};
 
-/// A map, copied from on a blocking thread: page faults would keep a worker.
-pub(crate) struct Mapped {
-    populates: bool,
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Map,
+    PopulatedMap,
+    /// `pread` in `spawn_blocking`.
+    Call,
+    TokioFs,
+    Library,
 }
 
-/// `pread` on a blocking thread.
-pub(crate) struct Pread {
+pub(crate) struct Ranged {
+    by: By,
     direct: bool,
 }
 
-/// `tokio::fs::File`, which has a position: one for each task.
-pub(crate) struct TokioFs;
-
-pub(crate) struct Library {
-    direct: bool,
-}
-
-pub(crate) const PREAD: Pread = Pread { direct: false };
-pub(crate) const LIBRARY: Library = Library { direct: false };
+pub(crate) const CALLS: Ranged = Ranged { by: By::Call, direct: false };
+pub(crate) const LIBRARY: Ranged = Ranged { by: By::Library, direct: false };
 
 pub(crate) static MMAP: Way = Way::new(
     "mmap",
     "a map without any advice, copied from in spawn_blocking",
-    &[Does::Ranges(&Mapped { populates: false })],
+    &[Does::Ranges(&Ranged { by: By::Map, direct: false })],
 )
 .hue(4);
 
 pub(crate) static MMAP_POPULATE: Way = Way::new(
     "mmap-populate",
     "mmap, with MADV_POPULATE_READ of each range before",
-    &[Does::Ranges(&Mapped { populates: true })],
+    &[Does::Ranges(&Ranged { by: By::PopulatedMap, direct: false })],
 )
 .hue(3);
 
 pub(crate) static TOKIO_DIRECT: Way = Way::new(
     "tokio-direct",
     "tokio past the page cache: whole blocks around what is wanted",
-    &[Does::Ranges(&Pread { direct: true })],
+    &[Does::Ranges(&Ranged { by: By::Call, direct: true })],
 )
 .hue(5);
 
@@ -69,7 +66,7 @@ pub(crate) static TOKIO_FS: Way = Way::new(
     "tokio-fs",
     "tokio::fs::File, which has a position: a file, a seek and a read_exact for each task",
     &[
-        Does::Ranges(&TokioFs),
+        Does::Ranges(&Ranged { by: By::TokioFs, direct: false }),
         #[cfg(feature = "peers")]
         Does::Reads(&super::peers::tokio_fs::TokioFs),
         #[cfg(feature = "peers")]
@@ -83,26 +80,8 @@ pub(crate) static TOKIO_FS: Way = Way::new(
 pub(crate) static NOWAIT_DIRECT: Way = Way::new(
     "nowait-direct",
     "this library past the page cache: whole blocks around what is wanted",
-    &[Does::Ranges(&Library { direct: true })],
+    &[Does::Ranges(&Ranged { by: By::Library, direct: true })],
 );
-
-/// Reads one range after the other.
-trait Reader: Send + 'static {
-    fn read(&mut self, range: Range) -> impl Future<Output = io::Result<Owned>> + Send;
-}
-
-/// A range's bytes, in memory of its own.
-struct Owned {
-    memory: Buf,
-    begin: usize,
-    len: usize,
-}
-
-impl Owned {
-    fn bytes(&self) -> &[u8] {
-        &self.memory[self.begin..self.begin + self.len]
-    }
-}
 
 /// What is read for a range: the range, or the whole blocks around it.
 #[derive(Clone, Copy)]
@@ -128,142 +107,110 @@ impl Window {
         Buf::uncleared(self.len).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// `read`: bytes that are there, fewer than the window's at the end of the file only.
-    fn owned(self, memory: Buf, read: usize) -> io::Result<Owned> {
-        let Self { begin, wanted: len, .. } = self;
-        if read < begin + len { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(Owned { memory, begin, len }) }
+    /// The range's own bytes. `read`: those that are there, fewer than the window's at the end of
+    /// the file only.
+    fn bytes(self, memory: &Buf, read: usize) -> io::Result<&[u8]> {
+        let end = self.begin + self.wanted;
+        if read < end { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(&memory[self.begin..end]) }
     }
 }
 
-/// Runs a task for each reader while the clock runs, all of which share the ranges out.
-fn in_tasks<R: Reader>(readers: Vec<R>, job: &Ranges<'_>, round: &mut Round<'_>) -> io::Result<()> {
-    let next = Arc::new(AtomicUsize::new(0));
-    let tasks = readers.into_iter().map(|mut reader| {
-        let (next, ranges) = (next.clone(), job.ranges.clone());
-        let mut seen = Seen::new(&round.tally);
-        async move {
-            while let Some(&range) = ranges.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let started = Instant::now();
-                let owned = reader.read(range).await?;
-                seen.add(range.offset, owned.bytes(), started);
+/// The file, as a task has it.
+enum Source {
+    Map { map: Arc<Mapping>, populates: bool },
+    Calls(Arc<File>),
+    Position(tokio::fs::File),
+    Library(nowait::File),
+}
+
+impl Source {
+    /// Memory with the window's bytes, and how many these are.
+    async fn read(&mut self, window: Window) -> io::Result<(Buf, usize)> {
+        match self {
+            Self::Map { map, populates } => {
+                let (map, populates) = (map.clone(), *populates);
+                let copy = move || {
+                    if populates {
+                        map.populate(window.offset..window.offset + window.len as u64)?;
+                    }
+                    let mut memory = window.memory()?;
+                    map.copy(window.offset, &mut memory);
+                    Ok((memory, window.len))
+                };
+                blocking(copy).await
             }
-            io::Result::Ok(seen)
+            Self::Calls(file) => {
+                let file = file.clone();
+                blocking(move || {
+                    let (mut memory, mut read) = (window.memory()?, 0);
+                    // What is left after a short read begins at a block, unless the file ends there.
+                    while read < window.begin + window.wanted {
+                        match file.read_at(&mut memory[read..], window.offset + read as u64) {
+                            Ok(0) => break,
+                            Ok(more) => read += more,
+                            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                            Err(error) => return Err(error),
+                        }
+                    }
+                    Ok((memory, read))
+                })
+                .await
+            }
+            Self::Position(file) => {
+                let mut memory = window.memory()?;
+                file.seek(SeekFrom::Start(window.offset)).await?;
+                let read = file.read_exact(&mut memory).await?;
+                Ok((memory, read))
+            }
+            Self::Library(file) => {
+                let (read, memory) = file.read_at(window.memory()?, window.offset).await?;
+                Ok((memory, read))
+            }
         }
-    });
-    run_on_the_clock(tasks.collect(), round)
-}
-
-impl RangeWay for Mapped {
-    fn ranges(&self, job: &Ranges<'_>, round: &mut Round<'_>) -> io::Result<()> {
-        let map = Arc::new(Mapping::new(job.target.file, job.target.size)?);
-        let reader = || MapReader { map: map.clone(), populates: self.populates };
-        in_tasks((0..job.tasks).map(|_| reader()).collect(), job, round)
     }
 }
 
-struct MapReader {
-    map: Arc<Mapping>,
-    populates: bool,
-}
-
-impl Reader for MapReader {
-    async fn read(&mut self, range: Range) -> io::Result<Owned> {
-        let (map, populates, window) = (self.map.clone(), self.populates, Window::of(range, false));
-        blocking(move || {
-            if populates {
-                map.populate(window.offset..window.offset + window.len as u64)?;
-            }
-            let mut memory = window.memory()?;
-            map.copy(window.offset, &mut memory);
-            window.owned(memory, window.len)
-        })
-        .await
-    }
-}
-
-impl RangeWay for Pread {
+impl RangeWay for Ranged {
     fn direct(&self) -> bool {
         self.direct
     }
 
+    /// A task takes the next range of all that are left.
     fn ranges(&self, job: &Ranges<'_>, round: &mut Round<'_>) -> io::Result<()> {
-        let file = Arc::new(match self.direct {
-            true => OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(job.target.path)?,
-            false => job.target.file.try_clone()?,
+        let (direct, target) = (self.direct, job.target);
+        let map = match self.by {
+            By::Map | By::PopulatedMap => Some(Arc::new(Mapping::new(target.file, target.size)?)),
+            _ => None,
+        };
+        let file = Arc::new(match direct {
+            true => OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(target.path)?,
+            false => target.file.try_clone()?,
         });
-        let reader = || PreadReader { file: file.clone(), direct: self.direct };
-        in_tasks((0..job.tasks).map(|_| reader()).collect(), job, round)
-    }
-}
-
-struct PreadReader {
-    file: Arc<File>,
-    direct: bool,
-}
-
-impl Reader for PreadReader {
-    async fn read(&mut self, range: Range) -> io::Result<Owned> {
-        let (file, window) = (self.file.clone(), Window::of(range, self.direct));
-        blocking(move || {
-            let mut memory = window.memory()?;
-            let mut read = 0;
-            // What is left after a short read begins at a block, unless the file ends there.
-            while read < window.begin + window.wanted {
-                match file.read_at(&mut memory[read..], window.offset + read as u64) {
-                    Ok(0) => break,
-                    Ok(more) => read += more,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error),
+        let session = (self.by == By::Library).then(|| Session::reading(Nowait::shared(), target)).transpose()?;
+        let next = Arc::new(AtomicUsize::new(0));
+        let task = |_| {
+            let mut source = match (&map, &session) {
+                (Some(map), _) => Source::Map { map: map.clone(), populates: self.by == By::PopulatedMap },
+                (_, Some(session)) => Source::Library(session.file.clone()),
+                _ if self.by == By::TokioFs => Source::Position(tokio::fs::File::from_std(File::open(target.path)?)),
+                _ => Source::Calls(file.clone()),
+            };
+            let (next, ranges, mut seen) = (next.clone(), job.ranges.clone(), Seen::new(&round.tally));
+            Ok(async move {
+                while let Some(&range) = ranges.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let (started, window) = (Instant::now(), Window::of(range, direct));
+                    let (memory, read) = source.read(window).await?;
+                    seen.add(range.offset, window.bytes(&memory, read)?, started);
                 }
-            }
-            window.owned(memory, read)
-        })
-        .await
-    }
-}
-
-impl RangeWay for TokioFs {
-    fn ranges(&self, job: &Ranges<'_>, round: &mut Round<'_>) -> io::Result<()> {
-        let open = || Ok(tokio::fs::File::from_std(File::open(job.target.path)?));
-        let readers = (0..job.tasks).map(|_| open()).collect::<io::Result<Vec<_>>>()?;
-        in_tasks(readers, job, round)
-    }
-}
-
-impl Reader for tokio::fs::File {
-    async fn read(&mut self, range: Range) -> io::Result<Owned> {
-        let window = Window::of(range, false);
-        let mut memory = window.memory()?;
-        self.seek(SeekFrom::Start(window.offset)).await?;
-        let read = self.read_exact(&mut memory).await?;
-        window.owned(memory, read)
-    }
-}
-
-impl RangeWay for Library {
-    fn direct(&self) -> bool {
-        self.direct
-    }
-
-    fn ranges(&self, job: &Ranges<'_>, round: &mut Round<'_>) -> io::Result<()> {
-        let session = Session::reading(Nowait::shared(), job.target)?;
-        let reader = || LibraryReader { file: session.file.clone(), direct: self.direct };
-        in_tasks((0..job.tasks).map(|_| reader()).collect(), job, round)?;
-        session.report(round);
+                io::Result::Ok(seen)
+            })
+        };
+        let tasks = (0..job.tasks).map(task).collect::<io::Result<Vec<_>>>()?;
+        run_on_the_clock(tasks, round)?;
+        if let Some(session) = session {
+            session.report(round);
+        }
         Ok(())
-    }
-}
-
-struct LibraryReader {
-    file: nowait::File,
-    direct: bool,
-}
-
-impl Reader for LibraryReader {
-    async fn read(&mut self, range: Range) -> io::Result<Owned> {
-        let window = Window::of(range, self.direct);
-        let (read, memory) = self.file.read_at(window.memory()?, window.offset).await?;
-        window.owned(memory, read)
     }
 }
 
@@ -280,9 +227,9 @@ mod tests {
             assert_eq!(window.offset + window.begin as u64, offset, "{range:?}");
             assert!(window.begin < PAGE as usize && window.begin + window.wanted <= window.len, "{range:?}");
             assert!(window.len - window.begin - window.wanted < PAGE as usize, "{range:?}");
-            let whole = window.owned(window.memory().unwrap(), window.begin + window.wanted);
-            assert_eq!(whole.unwrap().bytes().len(), len as usize);
-            assert!(window.owned(window.memory().unwrap(), window.begin + window.wanted - 1).is_err());
+            let memory = window.memory().unwrap();
+            assert_eq!(window.bytes(&memory, window.begin + window.wanted).unwrap().len(), len as usize);
+            assert!(window.bytes(&memory, window.begin + window.wanted - 1).is_err());
         }
     }
 }

@@ -2,39 +2,34 @@
 
 use std::future::Future;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Instant;
 
+use tokio::runtime::{Builder, Runtime};
+
 use crate::measure::meter::{Round, Tally};
-use crate::measure::work::{Batch, Contents, Range, Writes};
+use crate::measure::work::{Batch, Range};
 
 /// With a worker per processor.
-pub fn runtime() -> &'static tokio::runtime::Runtime {
-    static RUNTIME: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
-    RUNTIME.get_or_init(|| {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_io().build();
-        let runtime = runtime.expect("a runtime starts where threads do");
-        let entered = runtime.enter();
-        // Where its reactor cannot serve, a thread of the library does.
-        let _ = nowait::Nowait::shared().attach_tokio();
-        drop(entered);
-        runtime
-    })
+pub fn runtime() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| attached(Builder::new_multi_thread().enable_io()))
 }
 
 /// With two workers, as the table of appends from tasks says. Started with its first use.
-pub(in crate::ways) fn two_workers() -> &'static tokio::runtime::Runtime {
-    static RUNTIME: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
-    RUNTIME.get_or_init(|| {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_io().build();
-        let runtime = runtime.expect("a runtime starts where threads do");
-        let entered = runtime.enter();
-        // Where its reactor cannot serve, a thread of the library does.
-        let _ = nowait::Nowait::shared().attach_tokio();
-        drop(entered);
-        runtime
-    })
+pub(in crate::ways) fn two_workers() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| attached(Builder::new_multi_thread().worker_threads(2).enable_io()))
+}
+
+/// A runtime whose reactor serves the library, too.
+pub(in crate::ways) fn attached(builder: &mut Builder) -> Runtime {
+    let runtime = builder.build().expect("a runtime starts where threads do");
+    let entered = runtime.enter();
+    // Where its reactor cannot serve, a thread of the library does.
+    let _ = nowait::Nowait::shared().attach_tokio();
+    drop(entered);
+    runtime
 }
 
 pub fn finish<T>(tasks: Vec<tokio::task::JoinHandle<io::Result<T>>>) -> io::Result<Vec<T>> {
@@ -60,29 +55,6 @@ where
     round.stop();
     seen?.into_iter().for_each(|seen| seen.tell(&mut round.tally));
     Ok(())
-}
-
-/// The writes that are still to be made, for tasks, which cannot borrow the job.
-#[derive(Clone)]
-pub struct Blocks {
-    next: Arc<AtomicU64>,
-    count: u64,
-    contents: Contents,
-}
-
-impl Blocks {
-    pub fn of(job: &Writes<'_>) -> Blocks {
-        Blocks { next: Arc::default(), count: job.blocks, contents: job.contents }
-    }
-
-    /// Makes the next block in `buffer`; gives its offset.
-    #[inline]
-    pub fn next(&self, buffer: &mut [u8]) -> Option<u64> {
-        let index = self.next.fetch_add(1, Ordering::Relaxed);
-        let offset = (index < self.count).then(|| index * buffer.len() as u64)?;
-        self.contents.place(buffer, offset);
-        Some(offset)
-    }
 }
 
 /// Figures of one task. A task outlives the round's borrow, and so do its own figures; bytes that

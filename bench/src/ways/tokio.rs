@@ -40,7 +40,7 @@ pub(crate) static TOKIO: Way = Way::new(
         Does::Stalls(&stall::Tokio),
         Does::ReadsAndWrites(&SpawnBlocking),
         Does::Files(&SpawnBlocking),
-        Does::Ranges(&ranges::PREAD),
+        Does::Ranges(&ranges::CALLS),
         Does::Mixed(&mixed::handles::SpawnBlocking),
     ],
 )

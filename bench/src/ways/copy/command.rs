@@ -7,9 +7,10 @@
 //! one has started and seen end. What the kernel's own threads write back is nobody's: only the
 //! machine's time has it.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -17,147 +18,141 @@ use super::process::{ended, not_installed, tried};
 use crate::measure::meter::Round;
 use crate::measure::options::Copied;
 use crate::measure::work::CopyJob;
-use crate::ways::{CopyWay, Does, Way};
+use crate::ways::{CopyWay, Does, OURS, Way};
+
+/// A command that copies by name.
+pub(crate) struct Program {
+    name: &'static str,
+    /// Takes part in copies of this kind, where files can share blocks or not.
+    suits: fn(Copied, bool) -> bool,
+    options: fn(Copied) -> &'static [&'static str],
+    operands: fn(&CopyJob<'_>) -> [OsString; 2],
+}
+
+const USUAL: Program =
+    Program { name: "", suits: |_, _| true, options: |_| &[], operands: |job| [job.from.into(), job.to.into()] };
 
 /// `nowait copy`, of the command that measures, or else of that in PATH.
-pub(crate) struct Nowait;
-pub(crate) struct Cp;
-pub(crate) struct Dd;
-pub(crate) struct Rsync;
-pub(crate) struct Xcp;
-/// `fcp` and `cpz`, which have no options that concern us.
-pub(crate) struct Bare(&'static str);
+pub(crate) static NOWAIT: Program = Program {
+    name: OURS,
+    options: |kind| match kind {
+        Copied::Big => &["copy", "--reflink=never"],
+        Copied::BigNeutral => &["copy", "--reflink=never", "--cache-neutral"],
+        Copied::Tree => &["copy"],
+        Copied::Reflink => &["copy", "--reflink=always"],
+    },
+    ..USUAL
+};
 
-pub(crate) static CP: Way =
-    Way::new("cp", "the installed cp -a, with --reflink=never where bytes are to be moved", &[Does::Copies(&Cp)])
-        .hue(7)
-        .refused(|| {
-            // Others than that of GNU do not know it, or do not say whether they do.
-            succeeds(Command::new("cp").args(["--reflink=never", "--version"]), "this cp does not know --reflink")
-        });
+static CP_PROGRAM: Program = Program {
+    name: "cp",
+    options: |kind| match kind {
+        Copied::Big | Copied::BigNeutral => &["-a", "--reflink=never"],
+        Copied::Tree => &["-a"],
+        Copied::Reflink => &["-a", "--reflink=always"],
+    },
+    ..USUAL
+};
+
+static DD_PROGRAM: Program = Program {
+    name: "dd",
+    suits: |kind, _| matches!(kind, Copied::Big | Copied::BigNeutral),
+    options: |kind| match kind {
+        Copied::BigNeutral => &["bs=1M", "status=none", "iflag=direct", "oflag=direct"],
+        _ => &["bs=1M", "status=none"],
+    },
+    operands: |job| {
+        let named = |name: &str, path: &Path| [OsStr::new(name), path.as_os_str()].into_iter().collect();
+        [named("if=", job.from), named("of=", job.to)]
+    },
+};
+
+static RSYNC_PROGRAM: Program = Program {
+    name: "rsync",
+    suits: |kind, _| kind != Copied::Reflink,
+    options: |_| &["-aHAX", "--whole-file"],
+    // With a slash at its end: what is in the folder, and not the folder.
+    operands: |job| {
+        let from = if job.kind == Copied::Tree { job.from.join("") } else { job.from.into() };
+        [from.into(), job.to.into()]
+    },
+};
+
+/// Without clones only where none can be made: xcp says itself that the kernel may share blocks in
+/// spite of `--reflink=never`, and for `fcp` and `cpz`, which have no options, it does.
+const SHARING: Program = Program {
+    suits: |kind, shares| kind == Copied::Tree || (kind == Copied::Reflink) == shares && kind != Copied::BigNeutral,
+    ..USUAL
+};
+
+static XCP_PROGRAM: Program = Program {
+    name: "xcp",
+    options: |kind| match kind {
+        Copied::Big | Copied::BigNeutral => &["--no-progress", "--reflink=never"],
+        Copied::Tree => &["--no-progress", "-r", "--ownership"],
+        Copied::Reflink => &["--no-progress", "--reflink=always"],
+    },
+    ..SHARING
+};
+
+pub(crate) static CP: Way = Way::new(
+    "cp",
+    "the installed cp -a, with --reflink=never where bytes are to be moved",
+    &[Does::Copies(&CP_PROGRAM)],
+)
+.hue(7)
+.refused(|| {
+    // Others than that of GNU do not know it, or do not say whether they do.
+    succeeds(Command::new("cp").args(["--reflink=never", "--version"]), "this cp does not know --reflink")
+});
 
 pub(crate) static DD: Way = Way::new(
     "dd",
     "the installed dd; in big-neutral past the page cache (iflag=direct, oflag=direct)",
-    &[Does::Copies(&Dd)],
+    &[Does::Copies(&DD_PROGRAM)],
 )
 .hue(2)
-.refused(|| not_installed(Command::new("dd").arg("--version")));
+.refused(|| not_installed("dd"));
 
-pub(crate) static RSYNC: Way = Way::new("rsync", "the installed rsync -aHAX --whole-file", &[Does::Copies(&Rsync)])
-    .hue(0)
-    .refused(|| not_installed(Command::new("rsync").arg("--version")));
+pub(crate) static RSYNC: Way =
+    Way::new("rsync", "the installed rsync -aHAX --whole-file", &[Does::Copies(&RSYNC_PROGRAM)])
+        .hue(0)
+        .refused(|| not_installed("rsync"));
 
-pub(crate) static XCP: Way = Way::new("xcp", "the installed xcp", &[Does::Copies(&Xcp)])
-    .hue(1)
-    .refused(|| not_installed(Command::new("xcp").arg("--version")));
+pub(crate) static XCP: Way =
+    Way::new("xcp", "the installed xcp", &[Does::Copies(&XCP_PROGRAM)]).hue(1).refused(|| not_installed("xcp"));
 
-pub(crate) static FCP: Way = Way::new("fcp", "the installed fcp", &[Does::Copies(&Bare("fcp"))])
+pub(crate) static FCP: Way = Way::new("fcp", "the installed fcp", &[Does::Copies(&Program { name: "fcp", ..SHARING })])
     .hue(3)
-    .refused(|| not_installed(Command::new("fcp").arg("--version")));
+    .refused(|| not_installed("fcp"));
 
-pub(crate) static CPZ: Way = Way::new("cpz", "the installed cpz", &[Does::Copies(&Bare("cpz"))])
+pub(crate) static CPZ: Way = Way::new("cpz", "the installed cpz", &[Does::Copies(&Program { name: "cpz", ..SHARING })])
     .hue(4)
-    .refused(|| not_installed(Command::new("cpz").arg("--version")));
+    .refused(|| not_installed("cpz"));
 
-fn nowait() -> PathBuf {
-    let own = std::env::current_exe().ok().filter(|path| path.file_name().is_some_and(|name| name == "nowait"));
-    own.unwrap_or_else(|| PathBuf::from("nowait"))
+impl Program {
+    fn path(&self) -> PathBuf {
+        let own = std::env::current_exe().ok();
+        let own = own.filter(|path| path.file_name().is_some_and(|name| name == OURS && self.name == OURS));
+        own.unwrap_or_else(|| PathBuf::from(self.name))
+    }
 }
 
-impl CopyWay for Nowait {
+impl CopyWay for Program {
     fn refused(&self) -> Option<String> {
-        succeeds(Command::new(nowait()).args(["copy", "--help"]), "this nowait has no command copy")
-    }
-
-    fn command(&self, job: &CopyJob<'_>) -> Command {
-        let mut command = Command::new(nowait());
-        command.arg("copy").args(match job.kind {
-            Copied::Big => &["--reflink=never"][..],
-            Copied::BigNeutral => &["--reflink=never", "--cache-neutral"],
-            Copied::Tree => &[],
-            Copied::Reflink => &["--reflink=always"],
-        });
-        command.args([job.from, job.to]);
-        command
-    }
-}
-
-impl CopyWay for Cp {
-    fn command(&self, job: &CopyJob<'_>) -> Command {
-        let mut command = Command::new("cp");
-        command.arg("-a").args(match job.kind {
-            Copied::Big | Copied::BigNeutral => &["--reflink=never"][..],
-            Copied::Tree => &[],
-            Copied::Reflink => &["--reflink=always"],
-        });
-        command.args([job.from, job.to]);
-        command
-    }
-}
-
-impl CopyWay for Dd {
-    fn suits(&self, kind: Copied, _: bool) -> bool {
-        matches!(kind, Copied::Big | Copied::BigNeutral)
-    }
-
-    fn command(&self, job: &CopyJob<'_>) -> Command {
-        let mut command = Command::new("dd");
-        command.args(["bs=1M", "status=none"]);
-        if job.kind == Copied::BigNeutral {
-            command.args(["iflag=direct", "oflag=direct"]);
+        if self.name != OURS {
+            return None;
         }
-        for (name, path) in [("if=", job.from), ("of=", job.to)] {
-            let mut argument = std::ffi::OsString::from(name);
-            argument.push(path);
-            command.arg(argument);
-        }
-        command
-    }
-}
-
-impl CopyWay for Rsync {
-    fn suits(&self, kind: Copied, _: bool) -> bool {
-        matches!(kind, Copied::Big | Copied::BigNeutral | Copied::Tree)
+        succeeds(Command::new(self.path()).args(["copy", "--help"]), "this nowait has no command copy")
     }
 
-    fn command(&self, job: &CopyJob<'_>) -> Command {
-        let mut command = Command::new("rsync");
-        command.args(["-aHAX", "--whole-file"]);
-        // With a slash at its end: what is in the folder, and not the folder.
-        command.arg(if job.kind == Copied::Tree { job.from.join("") } else { job.from.to_owned() }).arg(job.to);
-        command
-    }
-}
-
-impl CopyWay for Xcp {
-    /// Without clones only where none can be made: xcp says itself that the kernel may share blocks
-    /// in spite of `--reflink=never`.
     fn suits(&self, kind: Copied, shares: bool) -> bool {
-        kind == Copied::Tree || (kind == Copied::Reflink) == shares && kind != Copied::BigNeutral
+        (self.suits)(kind, shares)
     }
 
     fn command(&self, job: &CopyJob<'_>) -> Command {
-        let mut command = Command::new("xcp");
-        command.arg("--no-progress").args(match job.kind {
-            Copied::Big | Copied::BigNeutral => &["--reflink=never"][..],
-            Copied::Tree => &["-r", "--ownership"],
-            Copied::Reflink => &["--reflink=always"],
-        });
-        command.args([job.from, job.to]);
-        command
-    }
-}
-
-impl CopyWay for Bare {
-    /// Where blocks can be shared, the kernel shares them for it.
-    fn suits(&self, kind: Copied, shares: bool) -> bool {
-        kind == Copied::Tree || (kind == Copied::Reflink) == shares && kind != Copied::BigNeutral
-    }
-
-    fn command(&self, job: &CopyJob<'_>) -> Command {
-        let mut command = Command::new(self.0);
-        command.args([job.from, job.to]);
+        let mut command = Command::new(self.path());
+        command.args((self.options)(job.kind)).args((self.operands)(job));
         command
     }
 }

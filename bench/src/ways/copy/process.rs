@@ -12,8 +12,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 /// Interval at which the wait for a command checks for an interrupt.
 const ASKED_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-pub(super) fn not_installed(command: &mut Command) -> Option<String> {
-    tried(command).err()
+pub(super) fn not_installed(program: &str) -> Option<String> {
+    tried(Command::new(program).arg("--version")).err()
 }
 
 /// Runs it once, for its status.

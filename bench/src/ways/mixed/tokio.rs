@@ -18,6 +18,7 @@ use super::{Other, Stop, Ticks, heartbeat, tasks};
 use crate::measure::meter::Round;
 use crate::measure::mixed::{BEAT, Heart, Mixed, Mixture};
 use crate::ways::drive::Handle;
+use crate::ways::runtime::attached;
 
 /// From when a beat is due to the tick of tokio's clock at which it comes if the worker is idle.
 const BEFORE_TICK: Duration = Duration::from_micros(100);
@@ -45,11 +46,7 @@ fn runtime(workers: usize) -> io::Result<Ticking> {
     if let Some(ticking) = runtimes.get(&workers) {
         return Ok(*ticking);
     }
-    let runtime = Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
-    let entered = runtime.enter();
-    // Where its reactor cannot serve, a thread of the library does.
-    let _ = nowait::Nowait::shared().attach_tokio();
-    drop(entered);
+    let runtime = attached(Builder::new_multi_thread().worker_threads(workers).enable_all());
     let runtime = &*Box::leak(Box::new(runtime));
     let tick = runtime.block_on(runtime.spawn(tick(workers))).map_err(io::Error::other)?;
     let ticking = Ticking { runtime, tick };

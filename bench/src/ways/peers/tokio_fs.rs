@@ -6,12 +6,12 @@ use std::fs;
 use std::io::{self, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crate::measure::meter::Round;
-use crate::measure::work::{Gather, Reads, Writes};
-use crate::ways::runtime::{Blocks, Seen, finish, run_on_the_clock, runtime};
+use crate::measure::work::{Contents, Gather, Reads, Writes};
+use crate::ways::runtime::{Seen, finish, run_on_the_clock, runtime};
 use crate::ways::{ReadWay, WriteWay};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
@@ -86,6 +86,29 @@ impl ReadWay for TokioFs {
         }
         round.stop();
         Ok(())
+    }
+}
+
+/// The writes that are still to be made, for tasks, which cannot borrow the job.
+#[derive(Clone)]
+struct Blocks {
+    next: Arc<AtomicU64>,
+    count: u64,
+    contents: Contents,
+}
+
+impl Blocks {
+    fn of(job: &Writes<'_>) -> Blocks {
+        Blocks { next: Arc::default(), count: job.blocks, contents: job.contents }
+    }
+
+    /// Makes the next block in `buffer`; gives its offset.
+    #[inline]
+    fn next(&self, buffer: &mut [u8]) -> Option<u64> {
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        let offset = (index < self.count).then(|| index * buffer.len() as u64)?;
+        self.contents.place(buffer, offset);
+        Some(offset)
     }
 }
 
