@@ -5,11 +5,11 @@
 //! do.
 
 use crate::machine::environment::Environment;
-use crate::report::figures::{micro, share, short};
+use crate::report::figures::{COLUMNS, share, short};
 use crate::report::notes::Code;
 use crate::report::verdict::sentences;
 use crate::report::words::{COLLAPSED, compared, meaning, title};
-use crate::report::{Latency, Report, Row, best};
+use crate::report::{Report, Row, best};
 use crate::table;
 use crate::table::columns::{Column, Grid as Columns, Line};
 use comfy_table::{Attribute, Cell, CellAlignment, Color, Table as Grid};
@@ -240,53 +240,22 @@ fn by_way(
 
 /// Everything that the JSON has: under each case, a line per way.
 fn all_figures(report: &Report, table: &str, colour: Colour) -> String {
-    let names = [
-        "way",
-        "ops/s",
-        "min–max",
-        "p50 µs",
-        "p99 µs",
-        "max µs",
-        "CPU µs",
-        "ring",
-        "pool",
-        "system",
-        "csw",
-        "punts",
-        "inline",
-    ];
-    let mut grid = grid(names.into_iter().map(heading).collect(), 1, colour);
+    let columns: Vec<&Column> = COLUMNS.iter().filter(|column| PRINTED.contains(&column.name)).collect();
+    let header = std::iter::once("way").chain(columns.iter().map(|column| column.name));
+    let mut grid = grid(header.map(heading).collect(), 1, colour);
     for (case, rows) in report.cases(table) {
         grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
         for row in rows {
-            grid.add_row(cells(figures(row)));
+            let figures = columns.iter().map(|column| (column.cell)(row).unwrap_or_else(|| "?".to_owned()));
+            grid.add_row(cells(std::iter::once(format!("  {}", row.way)).chain(figures)));
         }
     }
     lines(&grid)
 }
 
-fn figures(row: &Row) -> [String; 13] {
-    let (slowest, fastest) = row.spread();
-    [
-        format!("  {}", row.way),
-        short(row.ops_per_s),
-        format!("{slowest:.2}–{fastest:.2}"),
-        latency(row, |latency| latency.p50),
-        latency(row, |latency| latency.p99),
-        latency(row, |latency| latency.max),
-        format!("{:.1}", row.cpu_us_per_op.total),
-        or_unknown(row.cpu_us_per_op.ring_workers, 1),
-        format!("{:.1}", row.cpu_us_per_op.pool),
-        or_unknown(row.cpu_us_per_op.system, 1),
-        format!("{:.2}", row.context_switches_per_op),
-        or_unknown(row.punts_per_op, 2),
-        or_unknown(row.inline_fraction, 2),
-    ]
-}
-
-fn or_unknown(figure: Option<f64>, decimals: usize) -> String {
-    figure.map_or_else(|| "?".to_owned(), |figure| format!("{figure:.decimals$}"))
-}
+/// Those of [`COLUMNS`] that fit into a line.
+const PRINTED: [&str; 12] =
+    ["per s", "min–max", "p50 µs", "p99 µs", "max µs", "CPU µs", "ring", "pool", "system", "csw", "punts", "inline"];
 
 /// Nothing of tables that rank none.
 fn summary(report: &Report, colour: Colour) -> Option<String> {
@@ -333,10 +302,6 @@ pub(crate) fn grid(header: Vec<Cell>, gap: u16, colour: Colour) -> Grid {
 
 pub(crate) fn lines(grid: &Grid) -> String {
     grid.lines().map(|line| format!("  {}\n", line.trim_end())).collect()
-}
-
-fn latency(row: &Row, of: fn(&Latency) -> u64) -> String {
-    row.latency_ns.as_ref().map_or_else(|| "?".to_owned(), |latency| micro(of(latency)))
 }
 
 #[cfg(test)]

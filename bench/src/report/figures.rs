@@ -1,5 +1,40 @@
 //! Figures as text, and text as figures.
 
+use crate::report::Row;
+use crate::table::columns::Column;
+
+/// All figures that the rows of every table have.
+pub static COLUMNS: [Column; 18] = [
+    Column { name: "per s", cell: |row| Some(short(row.ops_per_s)) },
+    Column { name: "MiB/s", cell: |row| Some(decimals(mib(row.bytes_per_s), 1)) },
+    Column { name: "min–max", cell: spread },
+    Column { name: "rounds", cell: |row| Some(row.rounds.len().to_string()) },
+    Column { name: "p50 µs", cell: |row| Some(micro(row.latency_ns?.p50)) },
+    Column { name: "p99 µs", cell: |row| Some(micro(row.latency_ns?.p99)) },
+    Column { name: "p99.9 µs", cell: |row| Some(micro(row.latency_ns?.p999)) },
+    Column { name: "p99.99 µs", cell: |row| Some(micro(row.latency_ns?.p9999?)) },
+    Column { name: "max µs", cell: |row| Some(micro(row.latency_ns?.max)) },
+    Column { name: "CPU µs", cell: |row| Some(decimals(row.cpu_us_per_op.total, 1)) },
+    Column { name: "caller", cell: |row| Some(decimals(row.cpu_us_per_op.caller, 1)) },
+    Column { name: "ring", cell: |row| Some(decimals(row.cpu_us_per_op.ring_workers?, 1)) },
+    Column { name: "pool", cell: |row| Some(decimals(row.cpu_us_per_op.pool, 1)) },
+    Column { name: "system", cell: |row| Some(decimals(row.cpu_us_per_op.system?, 1)) },
+    Column { name: "csw", cell: |row| Some(decimals(row.context_switches_per_op, 2)) },
+    Column { name: "punts", cell: |row| Some(decimals(row.punts_per_op?, 2)) },
+    Column { name: "inline", cell: |row| Some(decimals(row.inline_fraction?, 2)) },
+    Column { name: "prepared ms", cell: |row| Some(decimals(row.prepared_ms?, 1)) },
+];
+
+/// The slowest round and the fastest, as shares of the median.
+fn spread(row: &Row) -> Option<String> {
+    let (slowest, fastest) = row.spread();
+    (!row.rounds.is_empty()).then(|| format!("{slowest:.2}–{fastest:.2}"))
+}
+
+pub fn decimals(value: f64, decimals: usize) -> String {
+    format!("{value:.decimals$}")
+}
+
 pub fn mib(bytes: f64) -> f64 {
     bytes / f64::from(1 << 20)
 }

@@ -1,16 +1,12 @@
 //! The verdict of a report, in sentences. Each is made from the rows, and left out where they do
 //! not support it.
 
-use crate::report::figures::short;
 use crate::report::notes::Code;
-use crate::report::words::{compared, unit};
 use crate::report::{Control, Report, Row};
 use crate::stats::{Finding, LEVEL, OUTSIDE, Ratio, median, range};
 use crate::table::{self, by_p99, listed};
 use crate::ways::{ON_TOKIO, OURS, PLAIN};
 
-/// From this ratio on a difference is worth a word.
-const DEARER: f64 = 1.3;
 /// A request in two, or more, was handed to a kernel worker.
 const PUNTED: f64 = 0.5;
 
@@ -196,7 +192,8 @@ fn ways_of_ours(report: &Report) -> Vec<&str> {
     [OURS, ON_TOKIO].into_iter().filter(|way| report.rows.iter().any(|row| row.way == *way)).collect()
 }
 
-/// Standing of a way of the library's in a table.
+/// Standing of a way of the library's in a table: beside what programs do today, then beside the quickest
+/// of all others.
 fn rank(context: &Context<'_>, report: &Report, table: &str, way: &str) -> Option<String> {
     let stands: Vec<(&str, Stand<'_>)> = report
         .cases(table)
@@ -207,47 +204,47 @@ fn rank(context: &Context<'_>, report: &Report, table: &str, way: &str) -> Optio
     if stands.is_empty() {
         return None;
     }
-    let count = |finding| stands.iter().filter(|(_, stand)| stand.finding == finding).count();
-    let percent = (LEVEL * 100.0).round();
-    let (level, all) = (count(Finding::Level), counted(stands.len()));
+    let pairs = beside(context, report, table, way);
+    let pairs = if pairs.is_empty() { String::new() } else { format!("{}; ", listed(&pairs)) };
+    let of = |finding| stands.iter().filter(move |(_, stand)| stand.finding == finding);
+    let (level, all) = (of(Finding::Level).count(), counted(stands.len()));
+    let percent = 100.0 - (LEVEL * 100.0).round();
     let mut text =
-        format!("{table}: {way} is the quickest, or within {:.0} % of it, in {level} of {all}", 100.0 - percent);
-    let behind = stands.iter().filter(|(_, stand)| stand.finding == Finding::Behind);
-    let middle = |stand: &Stand<'_>| stand.rival.and_then(|(_, ratio)| ratio).map_or(1.0, |ratio| ratio.middle());
-    let worst = behind.clone().min_by(|(_, a), (_, b)| middle(a).total_cmp(&middle(b)));
-    if let Some((case, Stand { rival: Some((rival, ratio)), .. })) = worst {
-        text += &format!("; behind in {}, at worst with ", behind.count());
-        text += &match ratio {
-            Some(ratio) => {
-                let [middle, low, high] =
-                    [ratio.middle(), ratio.low(), ratio.high()].map(|ratio| (ratio * 100.0).round());
-                format!("{middle} % of {}'s speed ({low} to {high} %; {case})", rival.way)
-            }
-            None => format!("less than {}'s speed ({case})", rival.way),
+        format!("{table}: {way} is {pairs}the quickest, or within {percent:.0} % of it, in {level} of {all}");
+    for (finding, word) in [(Finding::Behind, "behind"), (Finding::CannotTell, "not told")] {
+        let ratio = |stand: &Stand<'_>| stand.rival.and_then(|(_, ratio)| ratio);
+        let middle = |stand: &Stand<'_>| ratio(stand).map_or(1.0, |ratio| ratio.middle());
+        let Some((case, worst)) = of(finding).min_by(|(_, a), (_, b)| middle(a).total_cmp(&middle(b))) else {
+            continue;
         };
-    }
-    let unknown = stands.iter().filter(|(_, stand)| stand.finding == Finding::CannotTell);
-    let known = unknown.filter_map(|(case, stand)| Some((case, stand.rival?.0, stand.rival?.1?)));
-    let lowest = known.min_by(|(.., a), (.., b)| a.low().total_cmp(&b.low()));
-    if count(Finding::CannotTell) > 0 {
-        text += &format!("; in {} the rounds do not tell", count(Finding::CannotTell));
-    }
-    if let Some((case, rival, ratio)) = lowest {
-        text += &format!(" (at worst {}; {case})", ratio.words(&rival.way));
-    }
-    let gains = stands.iter().filter_map(|(case, Stand { row, .. })| {
-        let plain = report
-            .rows
-            .iter()
-            .find(|other| (&*other.table, &*other.case) == (table, *case) && PLAIN.contains(&other.way.as_str()))?;
-        Some((row.ops_per_s / plain.ops_per_s, &plain.way, *row))
-    });
-    let most = gains.max_by(|a, b| a.0.total_cmp(&b.0));
-    if let Some((ratio, plain, row)) = most.filter(|(ratio, ..)| *ratio >= DEARER) {
-        let speed = short(compared(row));
-        text += &format!("; at best it is {ratio:.1} times as fast as {plain} ({}: {speed} {})", row.case, unit(table));
+        text += &format!("; {word} in {}", of(finding).count());
+        if let (Some((rival, _)), Some(ratio)) = (worst.rival, ratio(worst)) {
+            text += &format!(", at worst {} ({case})", ratio.words(&rival.way));
+        }
     }
     Some(text + ".")
+}
+
+/// A way of the library's beside those that programs use today, from the case in which it does worst to
+/// that in which it does best.
+fn beside(context: &Context<'_>, report: &Report, table: &str, way: &str) -> Vec<String> {
+    let rivals: &[&[&str]] = if way == ON_TOKIO { &[&["tokio"]] } else { &[&PLAIN, &["threads"]] };
+    let cases = report.cases(table);
+    let of = |rival: &&[&str]| {
+        let pair = |(case, rows): &(&'_ str, Vec<&'_ Row>)| {
+            let find = |ways: &[&str]| rows.iter().copied().find(|row| ways.contains(&row.way.as_str()));
+            let against = Against::of(report, find(&[way])?, find(rival)?, context.cases * 3)?;
+            Some((against.low, format!("{} ({case})", against.told())))
+        };
+        let mut pairs: Vec<(f64, String)> = cases.iter().filter_map(pair).collect();
+        pairs.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        match &pairs[..] {
+            [] => None,
+            [(_, one)] => Some(one.clone()),
+            [(_, least), .., (_, most)] => Some(format!("{least} to {most}")),
+        }
+    };
+    rivals.iter().filter_map(of).collect()
 }
 
 /// Ways whose io_uring is a pool of kernel threads.
@@ -324,10 +321,10 @@ mod tests {
         ];
         let said = said(rows);
         for words in [
-            "reads: nowait is the quickest, or within 5 % of it, in 1 of 2 cases; behind in 1, at worst with 80 % of ring's \
-             speed (80 to 80 %; depth=8); at best it is 8.0 times as fast as pread (depth=8: 80 ops/s).",
-            "reads: nowait-tokio is the quickest, or within 5 % of it, in 1 of 2 cases; behind in 1, at worst with 90 % of \
-             pread's speed (90 to 90 %; depth=1); at best it is 12.0 times as fast as pread (depth=8: 120 ops/s).",
+            "reads: nowait is 1.00 × pread? (depth=1) to 8.0 × pread (depth=8); the quickest, or within 5 % of it, in 1 \
+             of 2 cases; behind in 1, at worst 20 % slower than ring (depth=8).",
+            "reads: nowait-tokio is the quickest, or within 5 % of it, in 1 of 2 cases; behind in 1, at worst 10 % slower \
+             than pread (depth=1).",
         ] {
             assert!(said.contains(words), "{said}");
         }
@@ -345,25 +342,19 @@ mod tests {
         let slow = with_rounds("nowait", &[40.0, 50.0, 65.0, 50.0, 51.0]);
         let said_of = |ours: Row| said(vec![ring.clone(), ours]);
         let text = said_of(slow);
-        assert!(
-            text.contains("in 0 of 1 case; behind in 1, at worst with 51 % of ring's speed (41 to 62 %;"),
-            "{text}"
-        );
+        assert!(text.contains("in 0 of 1 case; behind in 1, at worst 0.41–0.62 × ring (depth=1)"), "{text}");
         // One round in which it was the quicker leaves the others' sum in doubt.
         let text = said_of(with_rounds("nowait", &[20.0, 50.0, 110.0, 50.0, 51.0]));
-        assert!(
-            text.contains("in 0 of 1 case; in 1 the rounds do not tell (at worst 0.23–1.02 × ring; depth=1)"),
-            "{text}"
-        );
+        assert!(text.contains("in 0 of 1 case; not told in 1, at worst "), "{text}");
         let text = said_of(with_rounds("nowait", &[60.0, 130.0, 90.0, 140.0, 70.0]));
-        assert!(text.contains("in 0 of 1 case; in 1 the rounds do not tell"), "{text}");
+        assert!(text.contains("in 0 of 1 case; not told in 1, at worst "), "{text}");
         let text = said_of(with_rounds("nowait", &[50.0, 50.0, 52.0, 49.0, 50.0]));
-        assert!(text.contains("in 0 of 1 case; behind in 1, at worst with 50 % of ring's speed"), "{text}");
+        assert!(text.contains("in 0 of 1 case; behind in 1, at worst 0.49–0.51 × ring"), "{text}");
         let text = said_of(with_rounds("nowait", &[101.0, 98.0, 102.0, 101.0, 99.0]));
         assert!(text.contains("in 1 of 1 case."), "{text}");
         // One round is none.
         let text = said_of(with_rounds("nowait", &[200.0]));
-        assert!(text.contains("in 0 of 1 case; in 1 the rounds do not tell"), "{text}");
+        assert!(text.contains("in 0 of 1 case; not told in 1."), "{text}");
     }
 
     /// Differences that a way shows to itself are none of another's.
@@ -389,13 +380,13 @@ mod tests {
             ),
             "{calm}"
         );
-        assert!(calm.contains("behind in 1, at worst with 90 % of ring's speed"), "{calm}");
+        assert!(calm.contains("behind in 1, at worst 10 % slower than ring"), "{calm}");
         let moody = said(speeds(70.0));
         assert!(
             moody.contains("by 28.6 % at most (reads depth=1, nowait), and in 1 case by more than its rounds scatter."),
             "{moody}"
         );
-        assert!(moody.contains("in 0 of 1 case; in 1 the rounds do not tell"), "{moody}");
+        assert!(moody.contains("in 0 of 1 case; not told in 1, at worst "), "{moody}");
     }
 
     #[test]

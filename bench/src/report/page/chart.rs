@@ -1,15 +1,15 @@
-//! Charts as inline SVG: lines along a number, bars, and spreads of latencies on a logarithmic
-//! scale. A way has a hue, a symbol and its name beside them, so that no chart is read by colour
-//! alone.
+//! Charts as inline SVG: lines along a number, ways of each case beside each other, and spreads of
+//! latencies. A way has a hue, a symbol and its name beside them, so that no chart is read by colour alone.
 
-use super::html::Html;
-use crate::report::axes::Panel;
-use crate::report::figures::short;
+use maud::{Markup, html};
+
+use crate::report::axes::{Panel, Point};
+use crate::report::figures::{share, short};
 use crate::report::words::{compared, unit};
-use crate::report::{Latency, Row};
+use crate::report::{Latency, Report, Row, best};
 use crate::table;
 use crate::table::columns::Curve;
-use crate::ways;
+use crate::ways::{self, ON_TOKIO, OURS, PLAIN};
 
 /// Appearance of a way: the hue that the style sheet has under this number, the symbol, the dash of
 /// its line.
@@ -63,18 +63,20 @@ fn look_of(looks: &[(&str, Look)], way: &str) -> Look {
     looks.iter().find(|(name, _)| *name == way).map_or(Look { hue: 1, symbol: 0, dash: 0 }, |(_, look)| *look)
 }
 
-const WIDTH: f64 = 560.0;
+/// Of a chart of lines: its width without names, and its heights.
 const LEFT: f64 = 52.0;
-/// Width of the margin with the names of ways.
-const RIGHT: f64 = 132.0;
+const RIGHT: f64 = 428.0;
 const TOP: f64 = 12.0;
 const PLOT: f64 = 250.0;
 const BOTTOM: f64 = 44.0;
-/// A line of text.
+/// A line of text, and the width of its letters at most.
 const LINE: f64 = 14.0;
+const LETTER: f64 = 7.0;
+/// The width of a chart whose rows have names at the left.
+const WIDTH: f64 = 900.0;
 
 /// From 0 to a round number, or, where values are far apart, along powers of ten.
-struct Scale {
+pub(super) struct Scale {
     low: f64,
     high: f64,
     logarithmic: bool,
@@ -92,6 +94,14 @@ impl Scale {
         }
         let step = step(most);
         Self { low: 0.0, high: ((most / step).ceil() * step).max(step), logarithmic: false }
+    }
+
+    /// Around all latencies of these; `None` if there are none.
+    pub(super) fn of_latencies(rows: &[&Row]) -> Option<Self> {
+        let latencies = || rows.iter().filter_map(|row| row.latency_ns);
+        let least = latencies().map(|latency| latency.p50).min()?;
+        let most = latencies().map(|latency| latency.max).max()?;
+        Some(Self::logarithmic(least.max(100) as f64, most.max(1000) as f64))
     }
 
     /// Whole powers of ten around these.
@@ -132,43 +142,34 @@ fn step(most: f64) -> f64 {
     }
 }
 
-fn svg(html: &mut Html, width: f64, height: f64, label: &str, inside: impl FnOnce(&mut Html)) {
-    let view = format!("0 0 {width} {height}");
-    let attributes: &[(&'static str, &dyn std::fmt::Display)] =
-        &[("viewBox", &view), ("role", &"img"), ("aria-label", &label)];
-    html.element("svg", attributes, inside);
+fn svg(width: f64, height: f64, label: &str, inside: &Markup) -> Markup {
+    html! { svg viewBox={ "0 0 " (width) " " (height) } role="img" aria-label=(label) { (inside) } }
 }
 
-fn line(html: &mut Html, class: &str, from: (f64, f64), to: (f64, f64)) {
-    html.empty(
-        "line",
-        &[("class", &class), ("x1", &at(from.0)), ("y1", &at(from.1)), ("x2", &at(to.0)), ("y2", &at(to.1))],
-    );
+fn line(class: &str, from: (f64, f64), to: (f64, f64)) -> Markup {
+    html! { line class=(class) x1=(at(from.0)) y1=(at(from.1)) x2=(at(to.0)) y2=(at(to.1)) {} }
 }
 
-fn label(html: &mut Html, class: &str, (x, y): (f64, f64), text: &str) {
-    html.with_text("text", &[("class", &class), ("x", &at(x)), ("y", &at(y))], text);
+fn label(class: &str, (x, y): (f64, f64), text: &str) -> Markup {
+    html! { text class=(class) x=(at(x)) y=(at(y)) { (text) } }
 }
 
 /// A tenth of a pixel is enough. What is no number has no place.
 fn at(value: f64) -> String {
-    let value = if value.is_finite() { value } else { 0.0 };
-    format!("{value:.1}")
+    format!("{:.1}", if value.is_finite() { value } else { 0.0 })
 }
 
 /// The way's symbol, filled; `title` shows while the pointer is on it.
-fn symbol(html: &mut Html, look: Look, (x, y): (f64, f64), title: &str) {
+fn symbol(look: Look, (x, y): (f64, f64), title: &str) -> Markup {
     let path = match look.symbol {
-        0 => format!("M{x:.1} {y:.1}m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z"),
-        1 => format!("M{x:.1} {y:.1}m-3.5 -3.5h7v7h-7z"),
-        2 => format!("M{x:.1} {y:.1}m0 -4.5l4.4 7.8h-8.8z"),
-        3 => format!("M{x:.1} {y:.1}m0 -5l5 5l-5 5l-5 -5z"),
-        4 => format!("M{x:.1} {y:.1}m0 4.5l4.4 -7.8h-8.8z"),
-        _ => format!("M{x:.1} {y:.1}m-1.5 -4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z"),
+        0 => "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
+        1 => "m-3.5 -3.5h7v7h-7z",
+        2 => "m0 -4.5l4.4 7.8h-8.8z",
+        3 => "m0 -5l5 5l-5 5l-5 -5z",
+        4 => "m0 4.5l4.4 -7.8h-8.8z",
+        _ => "m-1.5 -4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",
     };
-    html.element("path", &[("class", &format!("symbol {}", look.class())), ("d", &path)], |html| {
-        html.with_text("title", &[], title);
-    });
+    html! { path class={ "symbol " (look.class()) } d={ "M" (at(x)) " " (at(y)) (path) } { title { (title) } } }
 }
 
 /// The figure of a row that a chart of lines shows.
@@ -179,76 +180,70 @@ pub(super) struct Measure {
     pub(super) logarithmic: bool,
 }
 
-impl Measure {
-    /// Those that the table draws of its own, else speed and processor time.
-    pub(super) fn all_of(table: &str) -> Vec<Self> {
-        let own = table::by_name(table).map_or(&[][..], |known| known.curves());
-        if own.is_empty() {
-            return vec![Self::speed(table), Self::cpu()];
-        }
-        let of =
-            |curve: &Curve| Self { name: curve.name.to_owned(), value: curve.value, logarithmic: curve.logarithmic };
-        own.iter().map(of).collect()
-    }
-
-    pub(super) fn speed(table: &str) -> Self {
-        Self { name: unit(table).to_owned(), value: |row| Some(compared(row)), logarithmic: false }
-    }
-
-    pub(super) fn cpu() -> Self {
-        Self {
-            name: "CPU µs each, whole process".to_owned(),
-            value: |row| Some(row.cpu_us_per_op.total),
-            logarithmic: false,
-        }
+/// Those that the table draws of its own, else speed and processor time.
+pub(super) fn measures(table: &str) -> Vec<Measure> {
+    let of =
+        |curve: &Curve| Measure { name: curve.name.to_owned(), value: curve.value, logarithmic: curve.logarithmic };
+    match table::by_name(table).map_or(&[][..], |known| known.curves()) {
+        [] => vec![
+            Measure { name: unit(table).to_owned(), value: |row| Some(compared(row)), logarithmic: false },
+            Measure {
+                name: "CPU µs each, whole process".to_owned(),
+                value: |row| Some(row.cpu_us_per_op.total),
+                logarithmic: false,
+            },
+        ],
+        own => own.iter().map(of).collect(),
     }
 }
 
 /// A line per way along the axis of a panel.
-pub(super) fn lines(html: &mut Html, panel: &Panel<'_>, axis: &str, measure: &Measure, looks: &[(&str, Look)]) {
-    let rows = || panel.points.iter().flat_map(|point| point.rows.iter().copied());
-    let values: Vec<f64> = rows().filter_map(measure.value).collect();
-    let scale = Scale::of(values.iter().copied(), measure.logarithmic);
-    let (right, base) = (WIDTH - RIGHT, TOP + PLOT);
-    let values: Vec<f64> = panel.points.iter().map(|point| point.value.log2()).collect();
-    let (first, last) = (values.first().copied().unwrap_or(0.0), values.last().copied().unwrap_or(0.0));
-    let x = |value: f64| LEFT + (value.log2() - first) / (last - first).max(f64::EPSILON) * (right - LEFT);
+pub(super) fn lines<'a>(panel: &Panel<'_>, axis: &str, measure: &Measure, looks: &[(&'a str, Look)]) -> Markup {
+    let values = panel.points.iter().flat_map(|point| &point.rows).filter_map(|row| (measure.value)(row));
+    let scale = Scale::of(values.collect::<Vec<_>>().into_iter(), measure.logarithmic);
+    let base = TOP + PLOT;
+    let place = |point: Option<&Point<'_>>| point.map_or(0.0, |point| point.value.log2());
+    let (first, last) = (place(panel.points.first()), place(panel.points.last()));
+    let x = |point: &Point<'_>| LEFT + (point.value.log2() - first) / (last - first).max(f64::EPSILON) * (RIGHT - LEFT);
     let y = |value: f64| base - scale.place(value) * PLOT;
+    // The library's last, on top.
+    let mut drawn: Vec<(&'a str, Look, Vec<(f64, f64, &str)>)> = Vec::new();
+    for (way, look) in looks.iter().rev() {
+        let of_way = |point: &Point<'_>| (measure.value)(point.rows.iter().find(|row| row.way == *way)?);
+        let at = |point| Some((x(point), of_way(point)?, point.case));
+        drawn.push((way, *look, panel.points.iter().filter_map(at).collect()));
+    }
+    let end = |(way, look, points): &(&'a str, Look, Vec<(f64, f64, &str)>)| {
+        points.last().map(|(x, value, _)| End { x: *x, y: y(*value), way, look: *look })
+    };
+    let ends = apart(drawn.iter().filter_map(end).collect());
+    let inside = html! {
+        @for tick in scale.ticks() {
+            (line("grid", (LEFT, y(tick)), (RIGHT, y(tick))))
+            (label("tick end", (LEFT - 6.0, y(tick) + 4.0), &number(tick)))
+        }
+        @for point in &panel.points {
+            (line("grid", (x(point), TOP), (x(point), base)))
+            (label("tick middle", (x(point), base + 16.0), point.label))
+        }
+        (label("tick middle", ((LEFT + RIGHT) / 2.0, base + 34.0), axis))
+        @for (way, look, points) in &drawn {
+            @let path = points.iter().map(|(x, value, _)| format!("{},{}", at(*x), at(y(*value)))).collect::<Vec<_>>();
+            polyline class={ "line " (look.class()) } stroke-dasharray=(DASHES[look.dash]) points=(path.join(" ")) {}
+            @for (x, value, case) in points {
+                (symbol(*look, (*x, y(*value)), &format!("{way}, {case}: {} {}", short(*value), measure.name)))
+            }
+        }
+        @for (place, End { x, y, way, look }) in &ends {
+            (line("leader", (x + 6.0, *y), (RIGHT + 12.0, *place)))
+            (symbol(*look, (RIGHT + 18.0, *place), way))
+            (label("name", (RIGHT + 27.0, place + 4.0), way))
+        }
+    };
     let kind = if scale.logarithmic { " (logarithmic)" } else { "" };
     let described = format!("{}{kind} by {axis}, a line per way; the figures are in the tables", measure.name);
-    svg(html, WIDTH, TOP + PLOT + BOTTOM, &described, |html| {
-        for tick in scale.ticks() {
-            line(html, "grid", (LEFT, y(tick)), (right, y(tick)));
-            label(html, "tick end", (LEFT - 6.0, y(tick) + 4.0), &number(tick));
-        }
-        for point in &panel.points {
-            line(html, "grid", (x(point.value), TOP), (x(point.value), base));
-            label(html, "tick middle", (x(point.value), base + 16.0), point.label);
-        }
-        label(html, "tick middle", ((LEFT + right) / 2.0, base + 34.0), axis);
-        let mut ends = Vec::new();
-        // The library's last, on top.
-        for (way, look) in looks.iter().rev() {
-            let of_way = |point: &'_ crate::report::axes::Point<'_>| {
-                let row = point.rows.iter().find(|row| row.way == *way)?;
-                Some((x(point.value), (measure.value)(row)?, format!("{way}, {}", point.case)))
-            };
-            let points: Vec<(f64, f64, String)> = panel.points.iter().filter_map(of_way).collect();
-            let path: Vec<String> = points.iter().map(|(x, value, _)| format!("{x:.1},{:.1}", y(*value))).collect();
-            let class = format!("line {}", look.class());
-            let dash = DASHES[look.dash];
-            html.empty("polyline", &[("class", &class), ("stroke-dasharray", &dash), ("points", &path.join(" "))]);
-            for (x, value, title) in &points {
-                symbol(html, *look, (*x, y(*value)), &format!("{title}: {} {}", short(*value), measure.name));
-            }
-            ends.extend(points.last().map(|(x, value, _)| End { x: *x, y: y(*value), way, look: *look }));
-        }
-        for (place, End { x, y, way, look }) in apart(ends) {
-            line(html, "leader", (x + 6.0, y), (right + 12.0, place));
-            symbol(html, look, (right + 18.0, place), way);
-            label(html, "name", (right + 27.0, place + 4.0), way);
-        }
-    });
+    let names = looks.iter().map(|(way, _)| way.chars().count()).max().unwrap_or(0) as f64 * LETTER;
+    svg(RIGHT + 32.0 + names, TOP + PLOT + BOTTOM, &described, &inside)
 }
 
 /// The end of a way's line.
@@ -276,118 +271,101 @@ fn apart(mut ends: Vec<End<'_>>) -> Vec<(f64, End<'_>)> {
     places.into_iter().zip(ends).collect()
 }
 
-/// A bar per way for speed and one for processor time, from which the eye takes ratios: they begin
-/// at 0.
-pub(super) fn bars(html: &mut Html, table: &str, rows: &[&Row], looks: &[(&str, Look)]) {
-    const NAMES: f64 = 130.0;
-    const ROW: f64 = 22.0;
-    const GAP: f64 = 24.0;
-    const WIDTH: f64 = 900.0;
-    const FIGURE: f64 = 60.0;
-    let half = (WIDTH - NAMES - GAP) / 2.0;
-    let (speeds, cpus) = (NAMES, NAMES + half + GAP);
-    let most = |value: fn(&Row) -> f64| rows.iter().map(|row| value(row)).fold(f64::MIN_POSITIVE, f64::max);
-    let fastest =
-        rows.iter().map(|row| compared(row) * row.spread().1.clamp(1.0, 10.0)).fold(f64::MIN_POSITIVE, f64::max);
-    let dearest = most(|row| row.cpu_us_per_op.total);
-    let described = format!("{} and processor time, a bar per way; the figures are in the tables", unit(table));
-    svg(html, WIDTH, 24.0 + ROW * rows.len() as f64 + 4.0, &described, |html| {
-        label(
-            html,
-            "tick",
-            (speeds, 12.0),
-            &format!("{}: the median, and from the slowest to the fastest round", unit(table)),
-        );
-        label(html, "tick", (cpus, 12.0), "CPU µs each: the caller, paler the pool, palest ring workers");
-        for (index, row) in rows.iter().enumerate() {
-            let (top, look) = (22.0 + ROW * index as f64, look_of(looks, &row.way));
-            let middle = top + 7.0;
-            symbol(html, look, (8.0, middle), &row.way);
-            label(html, "name", (18.0, middle + 4.0), &row.way);
-            let bar = |html: &mut Html, class: &str, x: f64, width: f64, title: String| {
-                let class = format!("bar {class} {}", look.class());
-                let width = at(width.max(0.0));
-                let place: &[(&'static str, &dyn std::fmt::Display)] =
-                    &[("class", &class), ("x", &at(x)), ("y", &at(top)), ("width", &width), ("height", &"14")];
-                html.element("rect", place, |html| {
-                    html.with_text("title", &[], title);
-                });
-            };
-            let full = half - FIGURE;
-            let (speed, (slowest, quickest)) = (compared(row), row.spread());
-            let long = speed / fastest * full;
-            bar(html, "", speeds, long, format!("{}: {} {}", row.way, short(speed), unit(table)));
-            if slowest.is_finite() && quickest.is_finite() {
-                line(html, "whisker", (speeds + long * slowest, middle), (speeds + long * quickest.min(10.0), middle));
-            }
-            let text = speeds + (long * quickest.clamp(1.0, 10.0)).min(full) + 6.0;
-            label(html, "figure", (text, middle + 4.0), &short(speed));
-            let cpu = row.cpu_us_per_op;
-            let parts = [
-                ("", "the caller", cpu.caller.min(cpu.total)),
-                ("paler", "the pool", cpu.pool),
-                ("palest", "ring workers", cpu.ring_workers.unwrap_or(0.0)),
-            ];
-            let mut from = cpus;
-            for (class, whose, spent_us) in parts {
-                let width = spent_us / dearest * full;
-                bar(html, class, from, width, format!("{}: {whose} {spent_us:.1} µs", row.way));
-                from += width;
-            }
-            label(html, "figure", (from + 6.0, middle + 4.0), &format!("{:.1}", cpu.total));
+/// Rows below each other, each with its name, along one scale; `row` draws one at its height.
+fn rows(
+    described: &str,
+    scale: &Scale,
+    tick: fn(f64) -> String,
+    names: &[String],
+    row: impl Fn(usize, &dyn Fn(f64) -> f64, f64) -> Markup,
+) -> Markup {
+    const ROW: f64 = 18.0;
+    let left = names.iter().map(|name| name.chars().count()).max().unwrap_or(0) as f64 * LETTER + 20.0;
+    let bottom = 8.0 + ROW * names.len() as f64;
+    let x = |value: f64| left + scale.place(value) * (WIDTH - left - 20.0);
+    let inside = html! {
+        @for value in scale.ticks() {
+            (line("grid", (x(value), 4.0), (x(value), bottom)))
+            (label("tick middle", (x(value), bottom + 15.0), &tick(value)))
         }
-    });
+        @for (index, name) in names.iter().enumerate() {
+            @let y = 8.0 + ROW * (index as f64 + 0.5);
+            (label("name end", (left - 14.0, y + 4.0), name))
+            (row(index, &x, y))
+        }
+    };
+    svg(WIDTH, bottom + 22.0, described, &inside)
 }
 
-/// A line per way from the median to the worst, thinner and thinner, along powers of ten. All
-/// charts of a table have one scale.
-pub(super) struct Spreads(Scale);
+/// The ways that programs choose between, in the order of the legend.
+fn is_known(way: &str) -> bool {
+    PLAIN.contains(&way) || ["threads", "thread-batch", "ring", "tokio", OURS, ON_TOKIO].contains(&way)
+}
 
-impl Spreads {
-    /// `None` if no row has latencies.
-    pub(super) fn over(rows: &[&Row]) -> Option<Self> {
-        let latencies = || rows.iter().filter_map(|row| row.latency_ns);
-        let least = latencies().map(|latency| latency.p50).min()?;
-        let most = latencies().map(|latency| latency.max).max()?;
-        Some(Self(Scale::logarithmic(least.max(100) as f64, most.max(1000) as f64)))
-    }
-
-    pub(super) fn draw(&self, html: &mut Html, case: &str, rows: &[&Row], looks: &[(&str, Look)]) {
-        const NAMES: f64 = 130.0;
-        const ROW: f64 = 18.0;
-        const WIDTH: f64 = 900.0;
-        const END: f64 = 20.0;
-        let rows: Vec<(&Row, Latency)> = rows.iter().filter_map(|row| Some((*row, row.latency_ns?))).collect();
-        let bottom = 8.0 + ROW * rows.len() as f64;
-        let x = |nanoseconds: u64| NAMES + self.0.place(nanoseconds as f64) * (WIDTH - NAMES - END);
-        let described = format!("{case}: latencies, a line per way; the figures are in the tables");
-        svg(html, WIDTH, bottom + 22.0, &described, |html| {
-            for tick in self.0.ticks() {
-                let here = x(tick as u64);
-                line(html, "grid", (here, 4.0), (here, bottom));
-                label(html, "tick middle", (here, bottom + 15.0), &duration(tick));
-            }
-            for (index, (row, latency)) in rows.iter().enumerate() {
-                let (y, look) = (8.0 + ROW * (index as f64 + 0.5), look_of(looks, &row.way));
-                let class = |name: &str| format!("{name} {}", look.class());
-                let worst = latency.p9999.unwrap_or(latency.p999);
-                line(html, &class("spread thick"), (x(latency.p50), y), (x(latency.p99), y));
-                line(html, &class("spread"), (x(latency.p99), y), (x(latency.p999), y));
-                line(html, &class("spread thin"), (x(latency.p999), y), (x(latency.max), y));
-                for quantile in [latency.p99, latency.p999, worst] {
-                    line(html, &class("mark"), (x(quantile), y - 5.0), (x(quantile), y + 5.0));
+/// Each case of the tables that rank ways: how far those that programs choose between are off the best.
+pub(super) fn overview(report: &Report) -> Markup {
+    let ways: Vec<&str> = report.ways().into_iter().filter(|way| is_known(way)).collect();
+    let looks = looks(&ways);
+    let ranked = report.tables().into_iter().filter(|table| table::ranks(table));
+    let cases: Vec<(String, Vec<&Row>)> = ranked
+        .flat_map(|table| report.cases(table).into_iter().map(move |(case, rows)| (format!("{table} {case}"), rows)))
+        .collect();
+    let ratio = |row: &Row, rows: &[&Row]| (row.ops_per_s / best(rows)).clamp(0.01, 1.0);
+    let least = cases.iter().flat_map(|(_, rows)| rows.iter().map(|row| ratio(row, rows))).fold(0.5, f64::min);
+    let names: Vec<String> = cases.iter().map(|(name, _)| name.clone()).collect();
+    let drawn = rows(
+        "The speed of each way as a share of the best in each case; the figures are in the tables",
+        &Scale::logarithmic(least, 1.0),
+        |value| format!("{} %", trimmed(value * 100.0)),
+        &names,
+        |index, x, y| {
+            let (name, rows) = &cases[index];
+            html! {
+                (line("leader", (x(0.0), y), (x(1.0), y)))
+                @for (way, look) in looks.iter() {
+                    @if let Some(row) = rows.iter().find(|row| row.way == *way) {
+                        @let title = format!("{way}, {name}: {}, {} of the best", short(compared(row)), share(ratio(row, rows)));
+                        (symbol(*look, (x(ratio(row, rows)), y), &title))
+                    }
                 }
-                let title = format!("{}: {}", row.way, told(latency));
-                let circle: &[(&'static str, &dyn std::fmt::Display)] =
-                    &[("class", &class("worst")), ("cx", &at(x(latency.max))), ("cy", &at(y)), ("r", &"3.5")];
-                html.element("circle", circle, |html| {
-                    html.with_text("title", &[], &title);
-                });
-                symbol(html, look, (x(latency.p50), y), &title);
-                label(html, "name end", (NAMES - 14.0, y + 4.0), &row.way);
             }
-        });
+        },
+    );
+    html! {
+        figure {
+            figcaption { "Speed as a share of the best way's, logarithmic. At the right edge: the best." }
+            p.legend {
+                @for (way, look) in &looks {
+                    span { svg viewBox="0 0 12 12" aria-hidden="true" { (symbol(*look, (6.0, 6.0), way)) } (way) } " "
+                }
+            }
+            (drawn)
+        }
     }
+}
+
+/// A line per way from the median to the worst, thinner and thinner.
+pub(super) fn spread(scale: &Scale, case: &str, all: &[&Row], looks: &[(&str, Look)]) -> Markup {
+    let timed: Vec<(&Row, Latency)> = all.iter().filter_map(|row| Some((*row, row.latency_ns?))).collect();
+    let names: Vec<String> = timed.iter().map(|(row, _)| row.way.clone()).collect();
+    let described = format!("{case}: latencies, a line per way; the figures are in the tables");
+    rows(&described, scale, duration, &names, |index, x, y| {
+        let (row, latency) = &timed[index];
+        let look = look_of(looks, &row.way);
+        let class = |name: &str| format!("{name} {}", look.class());
+        let x = |nanoseconds: u64| x(nanoseconds as f64);
+        let title = format!("{}: {}", row.way, told(latency));
+        html! {
+            (line(&class("spread thick"), (x(latency.p50), y), (x(latency.p99), y)))
+            (line(&class("spread"), (x(latency.p99), y), (x(latency.p999), y)))
+            (line(&class("spread thin"), (x(latency.p999), y), (x(latency.max), y)))
+            @for quantile in [latency.p99, latency.p999, latency.p9999.unwrap_or(latency.p999)] {
+                (line(&class("mark"), (x(quantile), y - 5.0), (x(quantile), y + 5.0)))
+            }
+            circle class=(class("worst")) cx=(at(x(latency.max))) cy=(at(y)) r="3.5" { title { (title) } }
+            (symbol(look, (x(latency.p50), y), &title))
+        }
+    })
 }
 
 fn told(latency: &Latency) -> String {
@@ -471,7 +449,7 @@ mod tests {
         for scale in [Scale::of([].into_iter(), true), Scale::of([0.0].into_iter(), false)] {
             assert!(scale.place(0.0) == 0.0 && scale.ticks().len() > 1);
         }
-        assert!(Spreads::over(&[]).is_none());
+        assert!(Scale::of_latencies(&[]).is_none());
     }
 
     #[test]
