@@ -247,6 +247,8 @@ mod error;
 mod file;
 pub mod fs;
 mod gather;
+#[cfg(test)]
+mod layout;
 pub mod map;
 mod op;
 mod operation;

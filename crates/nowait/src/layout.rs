@@ -1,0 +1,231 @@
+//! Compares ARCHITECTURE.md with the sources: the order of the files, the files with `unsafe`, and the names of tests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+type Module = Vec<String>;
+
+struct Sources {
+    /// The code of each file, without comments and tests.
+    code: BTreeMap<String, String>,
+    modules: BTreeMap<Module, String>,
+    /// The full path of a name that a module exports again.
+    exported: BTreeMap<(Module, String), Module>,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read_below(dir: &Path, found: &mut BTreeMap<PathBuf, String>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            read_below(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            found.insert(path, text);
+        }
+    }
+}
+
+fn module_of(file: &str) -> Module {
+    let path = file.trim_end_matches(".rs").trim_end_matches("/mod");
+    path.split('/').filter(|part| !["lib", "mod"].contains(part)).map(str::to_owned).collect()
+}
+
+/// The paths of a `use` declaration.
+fn expand(tree: &str, prefix: &str, paths: &mut Vec<String>) {
+    let Some((head, body)) = tree.strip_suffix('}').and_then(|tree| tree.split_once('{')) else {
+        return match tree.split(" as ").next() {
+            Some("") | None => {}
+            Some(path) => paths.push(format!("{prefix}{path}")),
+        };
+    };
+    let (mut depth, mut start) = (0, 0);
+    for (at, c) in body.char_indices().chain([(body.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                expand(body[start..at].trim(), &format!("{prefix}{head}"), paths);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The paths of all `use` declarations, and whether they export.
+fn uses(code: &str) -> Vec<(bool, String)> {
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("use ") {
+        let line = code[..at].rfind('\n').map_or(0, |newline| newline + 1);
+        let before = code[line..at].trim();
+        if before.is_empty() || before.starts_with("pub") {
+            let tree = code[at + 4..].split(';').next().unwrap_or_default();
+            let mut paths = Vec::new();
+            expand(&tree.split_whitespace().collect::<Vec<_>>().join(" "), "", &mut paths);
+            found.extend(paths.into_iter().map(|path| (!before.is_empty(), path)));
+        }
+    }
+    found
+}
+
+impl Sources {
+    fn read() -> Option<Self> {
+        let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        if !src.is_dir() || !root().join("ARCHITECTURE.md").is_file() {
+            println!("skipped: this is not a clone of the repository");
+            return None;
+        }
+        let mut files = BTreeMap::new();
+        read_below(&src, &mut files);
+        let mut code = BTreeMap::new();
+        for (path, text) in files {
+            let text = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
+            let text = text.split("\n#[cfg(all(test").next().unwrap_or_default();
+            let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let name = path.strip_prefix(&src).unwrap().to_str().unwrap().to_owned();
+            code.insert(name, lines.collect::<Vec<_>>().join("\n"));
+        }
+        let modules = code.keys().map(|file| (module_of(file), file.clone())).collect();
+        let mut sources = Sources { code, modules, exported: BTreeMap::new() };
+        for (file, code) in &sources.code {
+            for (exports, path) in uses(code) {
+                if let (true, Some(full)) = (exports, sources.full(&module_of(file), &path)) {
+                    let name = full.last().cloned().unwrap_or_default();
+                    sources.exported.insert((module_of(file), name), full);
+                }
+            }
+        }
+        Some(sources)
+    }
+
+    /// The path from the crate's root, or none if it leads to another crate.
+    fn full(&self, module: &Module, path: &str) -> Option<Module> {
+        let mut parts = path.split("::").map(str::to_owned).peekable();
+        let mut full = module.clone();
+        match parts.peek()?.as_str() {
+            "crate" => full.clear(),
+            "self" => {}
+            "super" => {
+                while parts.next_if(|part| part == "super").is_some() {
+                    full.pop();
+                }
+                return Some(full.into_iter().chain(parts).collect());
+            }
+            first => {
+                full.push(first.to_owned());
+                self.modules.get(&full)?;
+            }
+        }
+        Some(full.into_iter().chain(parts.skip(1)).collect())
+    }
+
+    /// The file that declares what a path leads to.
+    fn file_of(&self, path: &Module) -> &str {
+        let mut path = path.clone();
+        for _ in 0..6 {
+            let length = (0..=path.len()).rev().find(|length| self.modules.contains_key(&path[..*length])).unwrap();
+            let next = path.get(length).map(|name| (path[..length].to_vec(), name.clone()));
+            match next.and_then(|next| self.exported.get(&next)) {
+                Some(full) if *full != path => path = full.iter().chain(&path[length + 1..]).cloned().collect(),
+                _ => return &self.modules[&path[..length]],
+            }
+        }
+        panic!("{path:?} is exported in a circle");
+    }
+
+    /// The files that a file uses.
+    fn used_by(&self, file: &str) -> BTreeSet<&str> {
+        let (module, code) = (module_of(file), &self.code[file]);
+        let declared = uses(code).into_iter().filter(|(exports, _)| !exports || !file.ends_with("mod.rs"));
+        let inline = code.match_indices("crate::").map(|(at, _)| {
+            let rest = &code[at..];
+            let end = rest.find(|c: char| !c.is_alphanumeric() && !['_', ':'].contains(&c)).unwrap_or(rest.len());
+            rest[..end].trim_end_matches(':').to_owned()
+        });
+        let paths = declared.map(|(_, path)| path).chain(inline.filter(|path| path != "crate"));
+        paths.filter_map(|path| self.full(&module, &path)).map(|path| self.file_of(&path)).collect()
+    }
+}
+
+fn page() -> String {
+    std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap()
+}
+
+/// The line of each file in the list, and the files that the list marks with `[u]`.
+fn listed() -> (BTreeMap<String, usize>, BTreeSet<String>) {
+    let page = page();
+    let list = page.split("## The files of").nth(1).unwrap().split("```").nth(1).unwrap();
+    let (mut lines, mut marked, mut folder) = (BTreeMap::new(), BTreeSet::new(), String::new());
+    let parent = |file: &str| file.rsplit_once('/').map_or(String::new(), |(parent, _)| format!("{parent}/"));
+    for (number, line) in list.trim().lines().enumerate() {
+        let mut base = if line.starts_with(' ') { folder.clone() } else { String::new() };
+        for (at, entry) in line.trim_start().split("  ").next().unwrap().split(", ").enumerate() {
+            let name = entry.trim_end_matches(" [u]");
+            let file = format!("{base}{name}");
+            if at == 0 {
+                base = parent(&file);
+                folder = if line.starts_with(' ') { folder } else { base.clone() };
+            }
+            if entry != name {
+                marked.insert(file.clone());
+            }
+            assert!(lines.insert(file, number).is_none(), "{name} is listed twice: {line}");
+        }
+    }
+    (lines, marked)
+}
+
+#[test]
+fn files_use_those_above_them() {
+    let Some(sources) = Sources::read() else { return };
+    let (lines, _) = listed();
+    let mut arrows = 0;
+    for (file, line) in &lines {
+        assert!(sources.code.contains_key(file), "{file} does not exist");
+        for used in sources.used_by(file) {
+            assert!(lines.get(used).is_none_or(|at| at <= line), "{file} uses {used}, which is below");
+            arrows += 1;
+        }
+    }
+    assert!(arrows > 400, "only {arrows} uses were found");
+    let declares = |code: &str| !["fn ", "struct ", "enum ", "trait "].iter().any(|word| code.contains(word));
+    for (file, code) in &sources.code {
+        let is_for_tests = ["layout.rs", "op/fixture.rs"].contains(&file.as_str());
+        assert!(lines.contains_key(file) || is_for_tests || declares(code), "{file} is not in ARCHITECTURE.md");
+    }
+}
+
+#[test]
+fn unsafe_is_where_it_is_named() {
+    let Some(sources) = Sources::read() else { return };
+    let forms = ["{", "fn", "impl", "extern"].map(|form| format!("unsafe {form}"));
+    let has = |code: &String| forms.iter().any(|form| code.contains(form));
+    let found = sources.code.iter().filter(|(file, code)| *file != "layout.rs" && has(code));
+    assert_eq!(found.map(|(file, _)| file.clone()).collect::<BTreeSet<_>>(), listed().1);
+}
+
+#[test]
+fn tests_of_invariants_exist() {
+    if Sources::read().is_none() {
+        return;
+    }
+    let mut files = BTreeMap::new();
+    read_below(Path::new(env!("CARGO_MANIFEST_DIR")), &mut files);
+    let page = page();
+    let law = page.split("## What must stay true").nth(1).unwrap().split("\n## ").next().unwrap();
+    let names = law.split('`').skip(1).step_by(2).filter(|name| name.matches('_').count() > 2 && !name.contains('.'));
+    let names = names.filter(|name| name.chars().all(|c| c.is_lowercase() || c == '_')).collect::<Vec<_>>();
+    assert!(names.len() > 10, "{names:?}");
+    for name in names {
+        assert!(files.values().any(|text| text.contains(&format!("fn {name}("))), "there is no test {name}");
+    }
+    let named = law.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs"));
+    for name in named {
+        let exists = |folder| Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(name).is_file();
+        assert!(exists("tests") || exists("src"), "there is no file {name}");
+    }
+}
