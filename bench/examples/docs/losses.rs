@@ -11,7 +11,7 @@ use nowait_bench::stats::{LEVEL, Ratio, mean};
 use nowait_bench::ways::{ON_TOKIO, OURS};
 
 use crate::record::{Record, Row, cases, digits, each_once, fits, grid, lines};
-use crate::{Result, root};
+use crate::{Result, listed, root};
 
 /// Tables that measure latency: names of figures, and their fields.
 const LATENCIES: [(&str, &str, &str); 5] = [
@@ -125,15 +125,6 @@ impl Current {
         found
     }
 
-    /// Causes that no lost row has.
-    pub(crate) fn unused_causes(&self) -> Result<Vec<String>> {
-        let causes = causes()?;
-        let lost = self.compared().into_iter().filter(|found| found.lost().is_some());
-        let used: Vec<usize> = lost.filter_map(|found| found.cause(&causes)).collect();
-        let unused = causes.iter().enumerate().filter(|(number, _)| !used.contains(number));
-        Ok(unused.map(|(_, cause)| cause[5].clone()).collect())
-    }
-
     /// Numbers of lost rows and of longer latencies, as a list.
     pub(crate) fn counted(&self) -> Vec<String> {
         let (rows, late) = (self.compared(), self.latencies());
@@ -157,6 +148,9 @@ impl Current {
         let (causes, rows) = (causes()?, self.compared());
         let lost: Vec<(&Found<'_>, Ratio)> = rows.iter().filter_map(|found| Some((found, found.lost()?))).collect();
         let used = each_once(lost.iter().filter_map(|(found, _)| found.cause(&causes)));
+        if let Some((_, cause)) = causes.iter().enumerate().find(|(number, _)| !used.contains(number)) {
+            return Err(format!("causes.tsv: no lost row has this cause any more: {}", cause[5]));
+        }
         let mut said = Vec::new();
         for of_topic in lost.chunk_by(|(one, _), (next, _)| one.topic == next.topic) {
             let line = |(found, ratio): &(&Found<'_>, Ratio)| {
@@ -218,31 +212,21 @@ impl Current {
         grid(&["record", "measured", "commit"], &self.0.iter().map(line).collect::<Vec<_>>())
     }
 
-    /// Pages with a current record, each once, by the topic of its first.
-    fn pages(&self) -> Vec<(&str, &str)> {
-        let mut found: Vec<(&str, &str)> = Vec::new();
-        for (topic, file, _) in &self.0 {
-            let folder = file.split('/').next().unwrap_or(file);
-            if !found.iter().any(|(_, known)| *known == folder) {
-                found.push((topic, folder));
-            }
-        }
-        found
-    }
-
-    pub(crate) fn topics(&self) -> Result<Vec<String>> {
-        let line = |(topic, folder): (&str, &str)| Ok([vec![topic.to_owned()], entry(folder)?].concat());
-        Ok(grid(&["topic", "page", "measured on"], &self.pages().into_iter().map(line).collect::<Result<Vec<_>>>()?))
-    }
-
-    /// All other pages, newest first.
-    pub(crate) fn other_pages(&self) -> Result<Vec<String>> {
-        let listed = fs::read_dir(folder()).map_err(|error| error.to_string())?.flatten();
-        let mut names: Vec<String> = listed.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-        let is_current = |name: &String| self.pages().iter().any(|(_, current)| current == name);
-        names.retain(|name| folder().join(name).join("README.md").exists() && !is_current(name));
-        names.sort_by(|one, other| other[..10].cmp(&one[..10]).then_with(|| one.cmp(other)));
-        Ok(grid(&["page", "measured on"], &names.iter().map(|name| entry(name)).collect::<Result<Vec<_>>>()?))
+    /// All pages: those with a current record by its topic, then the others, newest first.
+    pub(crate) fn pages(&self) -> Result<Vec<String>> {
+        let folder_of = |file: &str| file.split('/').next().unwrap_or(file).to_owned();
+        let mut pages = each_once(self.0.iter().map(|(_, file, _)| folder_of(file)));
+        let mut others = listed(&folder());
+        others.retain(|path| path.join("README.md").exists());
+        others.reverse();
+        pages = each_once(
+            pages.into_iter().chain(others.iter().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))),
+        );
+        let line = |page: &String| {
+            let topic = self.0.iter().find(|(_, file, _)| folder_of(file) == *page).map_or("", |(topic, ..)| topic);
+            Ok([vec![topic.to_owned()], entry(page)?].concat())
+        };
+        Ok(grid(&["topic", "page", "measured on"], &pages.iter().map(line).collect::<Result<Vec<_>>>()?))
     }
 }
 

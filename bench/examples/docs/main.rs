@@ -27,12 +27,11 @@
 //!                 finding: "met" if its interval lies above the bar, "short" if below, else "cannot tell"
 //! --losses        numbers of rows of the current records in which the library loses, and of latencies
 //! --lost, --late, --current    these rows, these latencies, the current records
-//! --topics, --others           pages with a current record, and all others
+//! --pages         all pages of measurements, those with a current record first
 //! ```
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 mod losses;
 mod record;
@@ -48,19 +47,25 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("bench/ is in the repository").to_owned()
 }
 
+/// What lies in a folder, in order.
+pub(crate) fn listed(folder: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
 /// Pages of a folder, and of those below it that are not of builds.
-fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let (path, name) = (entry.path(), entry.file_name());
-        let name = name.to_string_lossy();
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            if name != "target" && !name.starts_with('.') {
-                pages(&path, found);
-            }
-        } else if name.ends_with(".md") {
-            found.push(path);
-        }
-    }
+fn pages(folder: &Path) -> Vec<PathBuf> {
+    let is_of_builds =
+        |path: &Path| path.file_name().is_some_and(|name| name == "target" || name.as_encoded_bytes()[0] == b'.');
+    let below = |path: PathBuf| match () {
+        () if path.is_symlink() || is_of_builds(&path) => Vec::new(),
+        () if path.is_dir() => pages(&path),
+        () if path.extension().is_some_and(|extension| extension == "md") => vec![path],
+        () => Vec::new(),
+    };
+    listed(folder).into_iter().flat_map(below).collect()
 }
 
 /// A page with its tables made anew.
@@ -68,10 +73,8 @@ fn renewed(text: &str, folder: &Path) -> Result<String> {
     let (mut made, mut rest) = (String::new(), text);
     while let Some(start) = rest.find(BEGIN) {
         let (before, marked) = rest.split_at(start);
-        let parts = marked[BEGIN.len()..].split_once(" -->\n").and_then(|(options, after)| {
-            let (_, after) = after.split_once(END)?;
-            (!options.contains('\n')).then_some((options, after))
-        });
+        let parts = marked[BEGIN.len()..].split_once(" -->\n");
+        let parts = parts.and_then(|(options, after)| Some((options, after.split_once(END)?.1)));
         let (options, after) = parts.ok_or("a mark without its end")?;
         let lines = tables::made(options, folder).map_err(|why| format!("{options}: {why}"))?;
         made += &format!("{before}{BEGIN}{options} -->\n\n{}\n\n{END}", lines.join("\n"));
@@ -82,10 +85,8 @@ fn renewed(text: &str, folder: &Path) -> Result<String> {
 
 /// Pages that are not what they are to be, with what that is.
 fn stale() -> Result<Vec<(PathBuf, String)>> {
-    let (mut paths, mut found) = (Vec::new(), Vec::new());
-    pages(&root(), &mut paths);
-    paths.sort();
-    for path in paths {
+    let mut found = Vec::new();
+    for path in pages(&root()) {
         let at = |why: String| format!("{}: {why}", path.display());
         let text = fs::read_to_string(&path).map_err(|error| at(error.to_string()))?;
         let made = renewed(&text, path.parent().unwrap_or(&path)).map_err(at)?;
@@ -96,36 +97,21 @@ fn stale() -> Result<Vec<(PathBuf, String)>> {
     Ok(found)
 }
 
-fn run(check: bool) -> Result<bool> {
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let check = match &words[..] {
+        [] => false,
+        [word] if word == "--check" => true,
+        _ => return Err("usage: docs [--check]".to_owned()),
+    };
     let stale = stale()?;
     for (path, made) in &stale {
-        let name = path.strip_prefix(root()).unwrap_or(path).display();
-        if check {
-            println!("{name}: stale; run `make docs`");
-        } else {
-            fs::write(path, made).map_err(|error| format!("{name}: {error}"))?;
-            println!("{name}: made anew");
+        println!("{}: {}", path.display(), if check { "stale" } else { "made anew" });
+        if !check {
+            fs::write(path, made).map_err(|error| format!("{}: {error}", path.display()))?;
         }
     }
-    let unused = losses::Current::load()?.unused_causes()?;
-    unused.iter().for_each(|text| println!("causes.tsv: no lost row has this cause any more: {text}"));
-    Ok(!check || (stale.is_empty() && unused.is_empty()))
-}
-
-fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let made = match &words[..] {
-        [] => run(false),
-        [word] if word == "--check" => run(true),
-        _ => Err("usage: docs [--check]".to_owned()),
-    };
-    made.map_or_else(
-        |why| {
-            eprintln!("docs: {why}");
-            ExitCode::FAILURE
-        },
-        |fresh| if fresh { ExitCode::SUCCESS } else { ExitCode::FAILURE },
-    )
+    if check && !stale.is_empty() { Err("pages are stale: run `make docs`".to_owned()) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -136,7 +122,6 @@ mod tests {
     fn pages_are_as_they_are_made() {
         let stale: Vec<PathBuf> = stale().unwrap().into_iter().map(|(path, _)| path).collect();
         assert!(stale.is_empty(), "run `make docs`: {stale:?}");
-        assert_eq!(losses::Current::load().unwrap().unused_causes().unwrap(), Vec::<String>::new());
     }
 
     #[test]

@@ -1,13 +1,12 @@
 //! Tables of Markdown from records.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use nowait_bench::stats::Ratio;
 
-use crate::Result;
 use crate::losses::Current;
 use crate::record::{Record, Row, cases, digits, each_once, fits, grid, lines};
+use crate::{Result, listed};
 
 /// What a mark asks for.
 #[derive(Default)]
@@ -52,8 +51,7 @@ pub(crate) fn made(options: &str, folder: &Path) -> Result<Vec<String>> {
         (Some("--lost"), []) => current()?.lost(),
         (Some("--late"), []) => Ok(current()?.late()),
         (Some("--current"), []) => Ok(current()?.records()),
-        (Some("--topics"), []) => current()?.topics(),
-        (Some("--others"), []) => current()?.other_pages(),
+        (Some("--pages"), []) => current()?.pages(),
         _ => Err("there is no such option, or it takes other files".to_owned()),
     }
 }
@@ -146,12 +144,9 @@ fn cell(row: &Row, column: &str) -> Result<String> {
 }
 
 fn records(folder: &Path) -> Result<Vec<String>> {
-    let listed = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let mut paths: Vec<PathBuf> = listed.flatten().map(|entry| entry.path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
-    paths.sort();
     let mut body = Vec::new();
-    for path in paths {
+    let is_record = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "json");
+    for path in listed(folder).into_iter().filter(is_record) {
         let record = Record::load(&path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let command = record.text("command").map(|command| format!("`{command}`"));
@@ -236,6 +231,8 @@ fn dearer(ours: &Row, other: &Row) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const RUN: &str = r#"{"environment": {"date": "2026-11-23T10:00:00Z", "commit": "0123456789ab", "command": "nowait bench reads"},
