@@ -74,7 +74,7 @@ pub fn page(report: &Report) -> String {
 fn grid(name: &str, caption: &str, header: &[&str], bodies: &Markup) -> Markup {
     html! {
         p.quiet { (caption) }
-        div.wide {
+        div.wide.many[header.len() > 11] {
             table data-table=(name) {
                 thead { tr {
                     @for (index, name) in header.iter().enumerate() {
