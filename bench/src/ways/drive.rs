@@ -18,11 +18,13 @@ use std::time::Instant;
 use nowait::Buf;
 
 use super::runtime::{finish, runtime};
-use super::{FileWay, ReadWay, ReadWriteWay, WriteWay};
+use super::{FileWay, GatherWay, ReadWay, ReadWriteWay, WriteWay};
 use crate::machine::tree::Tree;
 use crate::measure::meter::{Apart, Round, SAMPLED_EVERY, Sampled, Tally};
 use crate::measure::pace::{Arrivals, Pace, Schedule};
-use crate::measure::work::{Access, Contents, Gather, Reads, ReadsAndWrites, SmallFiles, Spread, Template, Writes};
+use crate::measure::work::{
+    Access, Contents, Gather, Gathers, Reads, ReadsAndWrites, SmallFiles, Spread, Template, Writes,
+};
 use crate::random::Random;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,12 +36,14 @@ pub(super) enum Kind {
     DurableWrite,
     /// A file, opened, read to its end and closed.
     Whole,
+    /// Records that are wanted together.
+    Gather,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Operation {
     pub kind: Kind,
-    /// Its number in [`Plan::files`], or of a whole one in [`Plan::path`].
+    /// Its number in [`Plan::files`], or of a whole one in [`Plan::path`]; of a gather, its own.
     pub file: usize,
     pub offset: u64,
     /// 0 for a whole file.
@@ -82,11 +86,28 @@ pub(super) struct Plan {
 }
 
 enum List {
-    Reads { offsets: Vec<u64>, size: u64 },
-    Writes { blocks: usize, contents: Contents },
-    ReadsAndWrites { accesses: Arc<[Access]>, template: Template },
+    Reads {
+        offsets: Vec<u64>,
+        size: u64,
+    },
+    Writes {
+        blocks: usize,
+        contents: Contents,
+    },
+    ReadsAndWrites {
+        accesses: Arc<[Access]>,
+        template: Template,
+    },
     Spread(Arc<[(u32, u64)]>),
-    Whole { files: Arc<[(u64, PathBuf)]>, len_max: usize },
+    Whole {
+        files: Arc<[(u64, PathBuf)]>,
+        len_max: usize,
+    },
+    /// All records, so many of a gather.
+    Gathers {
+        extents: Vec<(u64, usize)>,
+        records: usize,
+    },
 }
 
 /// How a way opens the files of a plan itself.
@@ -114,6 +135,7 @@ impl Plan {
             List::ReadsAndWrites { accesses, .. } => accesses.len(),
             List::Spread(places) => places.len(),
             List::Whole { files, .. } => files.len(),
+            List::Gathers { extents, records } => extents.len() / records,
         }
     }
 
@@ -142,6 +164,9 @@ impl Plan {
                 let place = Tree::place(files.get(index)?.0, 0);
                 Some(Operation { file: index, ..Operation::whole(place) })
             }
+            List::Gathers { .. } => {
+                (index < self.count()).then(|| Operation { file: index, ..of_block(Kind::Gather, 0) })
+            }
         }
     }
 
@@ -153,9 +178,21 @@ impl Plan {
         }
     }
 
+    /// The records of a gather: where each is, and how long.
+    pub(super) fn extents(&self, operation: Operation) -> &[(u64, usize)] {
+        match &self.list {
+            List::Gathers { extents, records } => &extents[operation.file * records..][..*records],
+            _ => &[],
+        }
+    }
+
     /// Has durable writes among its operations.
     pub(super) fn is_durable(&self) -> bool {
         matches!(self.list, List::ReadsAndWrites { .. })
+    }
+
+    pub(super) fn gathers(&self) -> bool {
+        matches!(self.list, List::Gathers { .. })
     }
 
     /// The names of whole files, for calls of the kernel.
@@ -172,8 +209,10 @@ impl Plan {
     pub(super) fn open(&self) -> Open<'_> {
         let path = &*self.path;
         match self.list {
-            List::Reads { .. } if self.direct => Open::ByName { path, reads: true, writes: false },
-            List::Reads { .. } | List::Spread(_) => Open::AsGiven,
+            List::Reads { .. } | List::Gathers { .. } if self.direct => {
+                Open::ByName { path, reads: true, writes: false }
+            }
+            List::Reads { .. } | List::Spread(_) | List::Gathers { .. } => Open::AsGiven,
             List::Writes { .. } => Open::ByName { path, reads: false, writes: true },
             List::ReadsAndWrites { .. } => Open::ByName { path, reads: true, writes: true },
             List::Whole { .. } => Open::Nothing,
@@ -221,6 +260,11 @@ impl Plan {
     ) {
         match self.list {
             List::ReadsAndWrites { .. } => apart.tell(access(operation), bytes, moments, tally),
+            List::Gathers { .. } => {
+                let extents = self.extents(operation);
+                let offsets: Vec<u64> = extents.iter().map(|(offset, _)| *offset).collect();
+                tally.gathered(&offsets, bytes.chunks(extents[0].1), bytes.len(), moments);
+            }
             _ => tally.block(operation.place, bytes, moments.0, moments.1),
         }
     }
@@ -272,6 +316,19 @@ pub(super) trait Drive: Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// See [`GatherWay::gathers`].
+    fn gathers(&self, job: &Gathers<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let extents = job.offsets.iter().map(|&offset| (offset, job.block)).collect();
+        let list = List::Gathers { extents, records: job.records };
+        let plan = Plan {
+            path: job.target.path.into(),
+            direct: job.target.direct,
+            pace: Some(job.pace.clone()),
+            ..Plan::new(list, vec![Arc::new(job.target.file.try_clone()?)], job.output_len(), job.depth)
+        };
+        self.drive(&Job { plan: Arc::new(plan), cancel: job.cancel }, buffer, round).map(drop)
+    }
+
     /// See [`ReadWay::paced`].
     fn paced(&self) -> bool {
         false
@@ -310,6 +367,12 @@ impl<D: Drive> ReadWay for D {
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         Drive::gather(self, job, output, round)
+    }
+}
+
+impl<D: Drive> GatherWay for D {
+    fn gathers(&self, job: &Gathers<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        Drive::gathers(self, job, buffer, round)
     }
 }
 
@@ -396,6 +459,11 @@ pub(super) trait Handle: Clone + Send + Sync + 'static {
         std::future::ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
+    /// Reads these records into the buffer, one behind the other.
+    fn gather(&self, _: &[(u64, usize)], _: Buf) -> impl Future<Output = io::Result<Buf>> + Send {
+        std::future::ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+
     /// Lets other tasks run, after each operation, if these do not.
     fn give_way(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
@@ -414,6 +482,11 @@ pub(super) trait Handle: Clone + Send + Sync + 'static {
     }
 }
 
+/// Its bytes are made first, and then the clock is read.
+fn is_made(operation: Operation) -> bool {
+    matches!(operation.kind, Kind::Write | Kind::DurableWrite)
+}
+
 /// One operation; the buffer, and the bytes of a whole file.
 async fn one(
     handle: &impl Handle,
@@ -423,6 +496,7 @@ async fn one(
 ) -> io::Result<(Buf, Option<Vec<u8>>)> {
     match operation.kind {
         Kind::Whole => Ok((buffer, Some(handle.whole(plan.path(operation)).await?))),
+        Kind::Gather => Ok((handle.gather(plan.extents(operation), buffer).await?, None)),
         _ => Ok((handle.one(operation, buffer).await?, None)),
     }
 }
@@ -440,7 +514,7 @@ pub(super) fn in_block_on(handle: &impl Handle, job: &Job<'_>, round: &mut Round
             while let Some((index, mut started)) = arrivals.next().await {
                 let Some(operation) = job.get(index) else { break };
                 job.make(operation, &mut buffer);
-                if operation.kind != Kind::Read {
+                if is_made(operation) {
                     started = Instant::now();
                 }
                 let whole;
@@ -483,15 +557,30 @@ impl Noted {
     }
 
     #[inline]
-    fn add(&mut self, operation: Operation, bytes: &[u8], started: Instant) {
+    fn add(&mut self, plan: &Plan, operation: Operation, bytes: &[u8], started: Instant) {
         self.seen.push((operation, bytes.len(), started, Instant::now()));
         if operation.kind == Kind::DurableWrite {
             return;
+        }
+        if operation.kind == Kind::Gather {
+            return self.add_gather(plan.extents(operation), bytes);
         }
         if let Some(kept) = &mut self.bytes {
             kept.push((operation.place, bytes.to_vec()));
         } else if Random::at(operation.place, 0).below(self.sampled_one_in) == 0 {
             self.sampled.push(Sampled::of(operation.place, bytes));
+        }
+    }
+
+    fn add_gather(&mut self, extents: &[(u64, usize)], bytes: &[u8]) {
+        let (first, len) = extents[0];
+        let mut records = extents.iter().map(|(offset, _)| *offset).zip(bytes.chunks(len));
+        if let Some(kept) = &mut self.bytes {
+            kept.extend(records.map(|(offset, record)| (offset, record.to_vec())));
+        } else if Random::at(first, 0).below(self.sampled_one_in) == 0 {
+            // Another record of each.
+            let sampled = records.nth((first / len as u64) as usize % extents.len());
+            self.sampled.extend(sampled.map(|(offset, record)| Sampled::of(offset, record)));
         }
     }
 
@@ -519,12 +608,12 @@ pub(super) fn on_tokio(handle: &impl Handle, job: &Job<'_>, round: &mut Round<'_
             while let Some((index, mut started)) = arrivals.next().await {
                 let Some(operation) = plan.get(index) else { break };
                 plan.make(operation, &mut buffer);
-                if operation.kind != Kind::Read {
+                if is_made(operation) {
                     started = Instant::now();
                 }
                 let whole;
                 (buffer, whole) = one(&handle, &plan, operation, buffer).await?;
-                noted.add(operation, whole.as_deref().unwrap_or(&buffer[..operation.len]), started);
+                noted.add(&plan, operation, whole.as_deref().unwrap_or(&buffer[..operation.len]), started);
             }
             io::Result::Ok(noted)
         }

@@ -3,7 +3,6 @@
 //! A way names the kinds of work that it does ([`Does`]), each with the code that does it. Tables
 //! select by kind, and show their ways in the order of the list.
 
-mod arriving;
 mod copy;
 mod drive;
 mod libaio;

@@ -115,8 +115,15 @@ impl Handle for Library {
                 if length == operation.len { Ok(buffer) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
             }
             Kind::DurableWrite => Ok(file.write_all_at(buffer, offset).durable().await?),
-            Kind::Write | Kind::Whole => Ok(file.write_all_at(buffer, offset).await?),
+            Kind::Write => Ok(file.write_all_at(buffer, offset).await?),
+            Kind::Whole | Kind::Gather => Err(io::ErrorKind::Unsupported.into()),
         }
+    }
+
+    async fn gather(&self, extents: &[(u64, usize)], buffer: Buf) -> io::Result<Buf> {
+        let gathered = self.0[0].gather(extents).into_buffer(buffer).await?;
+        in_full(gathered.exceptions())?;
+        Ok(gathered.into_buffer())
     }
 
     async fn whole(&self, path: &Path) -> io::Result<Vec<u8>> {
@@ -144,8 +151,9 @@ impl Drive for Blocking {
     }
 
     fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
-        // A durable write by a thread that blocks is a future that it waits for.
-        if job.depth > 1 || job.is_durable() {
+        // A durable write by a thread that blocks is a future that it waits for. So is one of the
+        // gathers that arrive.
+        if job.depth > 1 || job.is_durable() || job.gathers() {
             return by_futures(Nowait::shared(), job, round);
         }
         let session = Session::plan(Nowait::shared(), &job.plan)?;
@@ -155,6 +163,7 @@ impl Drive for Blocking {
                 Kind::Read => files[operation.file].read_exact_into(block, operation.offset)?,
                 Kind::Write | Kind::DurableWrite => files[operation.file].write_all_from(block, operation.offset)?,
                 Kind::Whole => return Ok(Some(nowait::fs::read(job.path(operation)).wait()?)),
+                Kind::Gather => return Err(io::ErrorKind::Unsupported.into()),
             }
             Ok(None)
         })?;

@@ -35,14 +35,26 @@ pub(super) fn one(file: &File, dsync: bool, operation: Operation, block: &mut [u
         Kind::Read => file.read_exact_at(block, offset),
         Kind::DurableWrite if dsync => write_durable(file, block, offset),
         Kind::DurableWrite => file.write_all_at(block, offset).and_then(|()| file.sync_data()),
-        Kind::Write | Kind::Whole => file.write_all_at(block, offset),
+        Kind::Write => file.write_all_at(block, offset),
+        Kind::Whole | Kind::Gather => Err(io::ErrorKind::Unsupported.into()),
     }
+}
+
+/// Records, one after the other.
+pub(super) fn all(file: &File, extents: &[(u64, usize)], block: &mut [u8]) -> io::Result<()> {
+    let mut rest = block;
+    extents.iter().try_for_each(|&(offset, len)| {
+        let (record, after) = std::mem::take(&mut rest).split_at_mut(len);
+        rest = after;
+        file.read_exact_at(record, offset)
+    })
 }
 
 /// The same of a plan's files; the bytes of a whole one.
 pub(super) fn call(plan: &Plan, dsync: bool, operation: Operation, block: &mut [u8]) -> io::Result<Option<Vec<u8>>> {
     match operation.kind {
         Kind::Whole => fs::read(plan.path(operation)).map(Some),
+        Kind::Gather => all(&plan.files[0], plan.extents(operation), block).map(|()| None),
         _ => one(&plan.files[operation.file], dsync, operation, block).map(|()| None),
     }
 }

@@ -32,7 +32,7 @@ use io_uring::{IoUring, opcode, types};
 
 use super::drive::{Drive, Job, Kind, Open, Operation};
 use super::queue::{Desk, Queue, Request};
-use super::{Does, GatherWay, Way, mixed, stall};
+use super::{Does, Way, mixed, stall};
 use crate::measure::meter::{Apart, Round};
 use crate::measure::work::{Buffer, Gather, Gathers};
 
@@ -136,9 +136,7 @@ impl Drive for Ring {
         let depth = job.records().min(GATHER_DEPTH);
         Desk::new(Uring::new(&[job.target.file.as_raw_fd()], depth, self)?.together()).gather(job, output, round)
     }
-}
 
-impl GatherWay for Ring {
     fn gathers(&self, job: &Gathers<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let ring = Uring::new(&[job.target.file.as_raw_fd()], job.depth * job.records, self)?;
         Desk::new(ring.together()).paced_gathers(job, buffer, round)
@@ -298,7 +296,7 @@ impl Queue for Uring {
                 let write = opcode::Write::new(fixed, at, len).offset(offset);
                 start(write.rw_flags(libc::RWF_DSYNC).build());
             }
-            (Kind::Whole, None) => return Err(io::ErrorKind::InvalidInput.into()),
+            (Kind::Whole, None) | (Kind::Gather, _) => return Err(io::ErrorKind::InvalidInput.into()),
             (Kind::Whole, Some(path)) => {
                 // Each tag has a place for one file in the ring's table.
                 let place = types::DestinationSlot::try_from_slot_target(tag);

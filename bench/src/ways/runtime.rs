@@ -90,14 +90,6 @@ impl Seen {
         }
     }
 
-    /// A gather of records of one size, which counts as one operation.
-    pub fn add_gather(&mut self, offsets: &[u64], output: &[u8], started: Instant) {
-        let block = (output.len() / offsets.len().max(1)).max(1);
-        self.tally.gathered(offsets, output.chunks(block), output.len(), (started, Instant::now()));
-        let Some(kept) = &mut self.kept else { return };
-        kept.extend(offsets.iter().zip(output.chunks(block)).map(|(&offset, record)| (offset, record.to_vec())));
-    }
-
     /// A record is on stable storage, and the task knows it.
     #[inline]
     pub fn committed(&mut self, bytes: usize, started: Instant) {

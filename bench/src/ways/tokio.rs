@@ -18,7 +18,7 @@ use nowait::Buf;
 use tokio::task;
 
 use super::drive::{Drive, Handle, Job, Operation, on_tokio};
-use super::plain::one;
+use super::plain::{all, one};
 use super::runtime::{Seen, blocking, run_on_the_clock};
 use super::threads::GATHER_THREADS;
 use super::{Does, Way, mixed, ranges, stall};
@@ -54,6 +54,11 @@ impl Handle for Closures {
     async fn one(&self, operation: Operation, mut buffer: Buf) -> io::Result<Buf> {
         let file = self.0[operation.file].clone();
         blocking(move || one(&file, true, operation, &mut buffer[..operation.len]).map(|()| buffer)).await
+    }
+
+    async fn gather(&self, extents: &[(u64, usize)], mut buffer: Buf) -> io::Result<Buf> {
+        let (file, extents) = (self.0[0].clone(), extents.to_vec());
+        blocking(move || all(&file, &extents, &mut buffer).map(|()| buffer)).await
     }
 
     async fn whole(&self, path: &Path) -> io::Result<Vec<u8>> {
