@@ -155,7 +155,8 @@ fn measure(file: &Path, disk: &Path, json: Option<&Path>, kind: &str) -> Result<
 
 /// Adds a round to a row.
 fn add(row: &mut Row, round: &Figures) {
-    let mut all: Figures = row.figures();
+    let own = serde_json::to_value(&row.own).and_then(serde_json::from_value);
+    let mut all: Figures = own.unwrap_or_default();
     all.per_second.clone_from(&row.rounds);
     let longer = |values: &mut Vec<f64>, more: &[f64]| {
         values.extend_from_slice(more);

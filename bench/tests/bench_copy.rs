@@ -11,13 +11,13 @@ use nowait_bench::measure::progress::{Course, Plan};
 use nowait_bench::measure::work::CopyJob;
 use nowait_bench::report::Report;
 use nowait_bench::report::notes::Code;
-use nowait_bench::table::copy::{Copies, Figures, Sizes};
-use nowait_bench::table::{Phase, Run, Table};
+use nowait_bench::table::copy::COPY;
+use nowait_bench::table::{Phase, Run};
 use nowait_bench::ways::{CopyWay, Does, Roster, WAYS, Way};
 use nowait_bench::{ErrorKind, Result};
 
 const BYTES: u64 = (2 << 20) + 77;
-const SIZES: Sizes = Sizes { bytes: BYTES, quick_bytes: BYTES, files: 30, quick_files: 30 };
+const FILES: u64 = 30;
 
 /// A directory of the test's own on the disk of the build.
 struct Place(std::path::PathBuf);
@@ -37,14 +37,13 @@ impl Drop for Place {
 }
 
 fn measure(ways: Roster, copies: &[Copied], place: &Place, stop: bool) -> (Result<()>, Report) {
-    let options = Options { rounds: Some(2), copies: copies.to_vec(), ..Options::new(true, 42) };
+    let (rounds, copies, dir) = (Some(2), copies.to_vec(), place.0.clone());
+    let (size, files, roster) = (Some(BYTES), Some(FILES), ways);
+    let options = Options { rounds, copies, dir, size, files, roster, ..Options::new(true, 42) };
     let (mut report, cancel) = (Report::default(), AtomicBool::new(stop));
-    let (dir, asked) = (&*place.0, Vec::new());
     let mut course = Course::new(Plan::default(), ());
-    let mut run =
-        Run { options: &options, asked, file: None, dir, cancel: &cancel, course: &mut course, report: &mut report };
-    let table: &dyn Table = &Copies { ways, sizes: SIZES };
-    let result = run.measure(&[table], &Phase::ALL);
+    let mut run = Run { options: &options, file: None, cancel: &cancel, course: &mut course, report: &mut report };
+    let (result, dir) = (run.measure(&[&COPY], &Phase::ALL), &options.dir);
     assert!(fs::read_dir(dir).unwrap().next().is_none(), "something is left in {}", dir.display());
     (result, report)
 }
@@ -54,7 +53,7 @@ fn every_command_that_is_there_has_a_row_in_each_case() {
     let place = Place::new("rows");
     let (result, report) = measure(WAYS, &Copied::ALL, &place, false);
     result.unwrap();
-    let refused = |way: &str| report.notes.iter().any(|note| note.text.contains(&format!("copy: {way} is left out")));
+    let refused = |way: &str| report.notes.iter().any(|note| note.text.contains(&format!("{way} is left out")));
     let has = |case: &str, way: &str| report.rows.iter().any(|row| row.case.starts_with(case) && row.way == way);
     for way in ["cp", "dd", "rsync", "xcp", "fcp", "cpz", "nowait"] {
         assert!(refused(way) || has(if way == "dd" { "big " } else { "tree " }, way) || has("reflink ", way), "{way}");
@@ -63,16 +62,16 @@ fn every_command_that_is_there_has_a_row_in_each_case() {
     let shares = report.rows.iter().any(|row| row.case.starts_with("reflink "));
     assert_ne!(shares, report.notes.iter().any(|note| note.code == Code::CaseLeftOut), "{:?}", report.notes);
     for row in &report.rows {
-        let figures: Figures = row.figures();
+        let figure = |name: &str| row.figure(name).unwrap();
         assert!(row.bytes_per_s > 0.0 && row.rounds.len() == 2, "{row:?}");
-        assert!(figures.returned_ms.unwrap() <= figures.copy_ms.unwrap() && figures.cpu_ms.unwrap() > 0.0, "{row:?}");
+        assert!(figure("returned_ms") <= figure("copy_ms") && figure("cpu_ms") > 0.0, "{row:?}");
         if row.way == "cp" {
-            assert_eq!(figures.keeps_metadata, Some(true), "{row:?}");
+            assert_eq!(row.own["keeps_metadata"], true, "{row:?}");
         }
         if row.way == "dd" {
-            assert_eq!(figures.keeps_metadata, Some(false), "{row:?}");
+            assert_eq!(row.own["keeps_metadata"], false, "{row:?}");
             // Through the cache: what is copied stays there, unless other programs need the memory.
-            let pages = figures.copy_pages_cached.unwrap();
+            let pages = figure("copy_pages_cached");
             assert!(row.case.starts_with("big-neutral") || pages > (BYTES / 4096 / 2) as f64, "{row:?}");
         }
     }

@@ -19,7 +19,7 @@ use nowait_bench::random::Random;
 use nowait_bench::report::Report;
 use nowait_bench::report::notes::Code;
 use nowait_bench::report::page::page;
-use nowait_bench::table::load::{Figures, LOAD, Load};
+use nowait_bench::table::load::LOAD;
 use nowait_bench::table::{Phase, Run, plan};
 use nowait_bench::ways::{self, Does, Part, ReadWay, Roster, WAYS, Way};
 use nowait_bench::{ErrorKind, Result};
@@ -135,24 +135,24 @@ fn nameless(size: u64) -> fs::File {
 
 fn tiny() -> Options {
     let load_time = Duration::from_millis(100);
-    Options { rounds: Some(2), load_time, rates: vec![200, 400], ..Options::new(false, SEED) }
+    let dir = env!("CARGO_TARGET_TMPDIR").into();
+    Options { rounds: Some(2), load_time, rates: vec![200, 400], dir, ..Options::new(false, SEED) }
 }
 
 /// Measures the table, in the build's directory; `None` where that is in memory.
-fn measure(load: &Load, options: &Options, stop: bool) -> Option<(Result<()>, Report)> {
+fn measure(options: &Options, stop: bool) -> Option<(Result<()>, Report)> {
     let (file, mut report, cancel) = (file(), Report::default(), AtomicBool::new(stop));
-    let (dir, asked) = (env!("CARGO_TARGET_TMPDIR").as_ref(), Vec::new());
-    let mut course = Course::new(plan(&[load], options, None), ());
+    let mut course = Course::new(plan(&[&LOAD], options, None), ());
     let (file, course) = (Some(&file), &mut course);
-    let mut run = Run { options, asked, file, dir, cancel: &cancel, course, report: &mut report };
-    let result = run.measure(&[load], &Phase::ALL);
+    let mut run = Run { options, file, cancel: &cancel, course, report: &mut report };
+    let result = run.measure(&[&LOAD], &Phase::ALL);
     let cold = !result.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotCold);
     cold.then_some((result, report))
 }
 
 #[test]
 fn a_run_of_loads_fills_a_row_for_each_rate_and_way_that_keeps_it() {
-    let Some((result, report)) = measure(&LOAD, &tiny(), false) else { return };
+    let Some((result, report)) = measure(&tiny(), false) else { return };
     result.unwrap();
     for (kind, all) in [
         ("reads", usable(ways::load_readers(WAYS)).len()),
@@ -162,7 +162,7 @@ fn a_run_of_loads_fills_a_row_for_each_rate_and_way_that_keeps_it() {
         let of = |rate: u32| report.rows.iter().filter(move |row| row.case == format!("{kind} rate={rate}"));
         assert_eq!(of(200).count(), all, "{kind}");
         for row in of(200).chain(of(400)) {
-            let offered = row.figures::<Figures>().offered_per_s.unwrap();
+            let offered = row.figure("offered_per_s").unwrap();
             assert!(row.case.ends_with(&format!("={offered}")) && row.rounds.len() == 2, "{row:?}");
             assert!(row.latency_ns.is_some() && row.ops_per_s > 0.0, "{row:?}");
         }
@@ -179,7 +179,7 @@ fn a_run_of_loads_fills_a_row_for_each_rate_and_way_that_keeps_it() {
 
 #[test]
 fn a_run_of_loads_stops_when_told() {
-    let Some((result, _)) = measure(&LOAD, &tiny(), true) else { return };
+    let Some((result, _)) = measure(&tiny(), true) else { return };
     assert_eq!(result.unwrap_err().kind(), ErrorKind::Interrupted);
 }
 
@@ -212,15 +212,14 @@ static STALLING: Way =
     Way::new("stalling", "", &[Does::LoadReads(&Faulty { stall: Duration::from_millis(60), wrong: false })]);
 static WRONG: Way = Way::new("wrong", "", &[Does::LoadReads(&Faulty { stall: Duration::ZERO, wrong: true })]);
 
-fn alone(ways: &[&'static Way]) -> Load {
-    let ways: Roster = ways.to_vec().leak();
-    Load { ways }
+fn alone(ways: &[&'static Way]) -> Roster {
+    ways.to_vec().leak()
 }
 
 #[test]
 fn all_that_arrive_during_a_stall_are_slow() {
     let options = Options { loads: vec![Arriving::Reads], rates: vec![1000], ..tiny() };
-    let Some((result, report)) = measure(&alone(&[&STALLING]), &options, false) else { return };
+    let Some((result, report)) = measure(&Options { roster: alone(&[&STALLING]), ..options }, false) else { return };
     result.unwrap();
     // It slept once in 100 reads. A closed loop would tell of one slow read, and of a fast median.
     let latency = report.rows[0].latency_ns.unwrap();
@@ -232,11 +231,13 @@ fn a_way_that_falls_behind_has_no_rows_at_higher_rates_and_wrong_bytes_are_found
     static SLOW: Way =
         Way::new("slow", "", &[Does::LoadReads(&Faulty { stall: Duration::from_millis(300), wrong: false })]);
     let options = Options { loads: vec![Arriving::Reads], ..tiny() };
-    let Some((result, report)) = measure(&alone(&[&SLOW]), &options, false) else { return };
+    let Some((result, report)) = measure(&Options { roster: alone(&[&SLOW]), ..options.clone() }, false) else {
+        return;
+    };
     result.unwrap();
     assert_eq!(report.rows.len(), 1);
     assert!(report.notes.iter().any(|note| note.code == Code::LoadMissed && note.text.contains("slow")));
-    let Some((result, _)) = measure(&alone(&[&WRONG]), &options, false) else { return };
+    let Some((result, _)) = measure(&Options { roster: alone(&[&WRONG]), ..options }, false) else { return };
     assert!(result.unwrap_err().to_string().contains("wrong bytes"));
 }
 
@@ -253,10 +254,11 @@ fn every_way_of_a_round_has_the_same_arrivals_and_places() {
     }
     static ONE: Way = Way::new("one", "", &[Does::LoadReads(&Listening)]);
     static OTHER: Way = Way::new("other", "", &[Does::LoadReads(&Listening)]);
-    let options = Options { loads: vec![Arriving::Reads], rates: vec![200], ..tiny() };
+    let roster = alone(&[&ONE, &OTHER]);
+    let options = Options { loads: vec![Arriving::Reads], rates: vec![200], roster, ..tiny() };
     let given = || {
         GIVEN.lock().unwrap().clear();
-        let (result, _) = measure(&alone(&[&ONE, &OTHER]), &options, false)?;
+        let (result, _) = measure(&options, false)?;
         result.unwrap();
         Some(GIVEN.lock().unwrap().clone())
     };

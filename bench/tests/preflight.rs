@@ -17,8 +17,8 @@ use nowait_bench::measure::work::Reads;
 use nowait_bench::report::Report;
 use nowait_bench::report::notes::Code;
 use nowait_bench::report::preflight::{look_at_file, look_at_rows, look_at_system};
-use nowait_bench::table::reading::Readers;
-use nowait_bench::table::{Phase, Run, reads};
+use nowait_bench::table::reads::READS;
+use nowait_bench::table::{Phase, Run};
 use nowait_bench::ways::{self, Does, ReadWay, Way};
 
 /// On the disk of the build, with a name of its own; removed at the end.
@@ -146,15 +146,13 @@ impl ReadWay for Sly {
 }
 
 fn measured(way: &'static Way, rounds: usize, file: &TestFile) -> Report {
-    let (table, cancel) = (reads::Reads(Readers::reading(vec![way].leak())), AtomicBool::new(false));
-    let round_time = Duration::from_millis(100);
+    let (round_time, roster) = (Duration::from_millis(100), vec![way].leak());
     let (direct, rounds) = (file.is_direct(), Some(rounds));
-    let options = Options { direct, depths: vec![1], rounds, round_time, ..Options::new(false, 1) };
-    let mut report = Report::default();
-    let (dir, course) = (env!("CARGO_TARGET_TMPDIR").as_ref(), &mut Course::new(Plan::default(), ()));
-    let (file, report_of, cancel) = (Some(file), &mut report, &cancel);
-    let mut run = Run { options: &options, asked: Vec::new(), file, dir, cancel, course, report: report_of };
-    run.measure(&[&table], &Phase::ALL).unwrap();
+    let options = Options { direct, depths: vec![1], rounds, round_time, roster, ..Options::new(false, 1) };
+    let (mut report, cancel, course) =
+        (Report::default(), AtomicBool::new(false), &mut Course::new(Plan::default(), ()));
+    let mut run = Run { options: &options, file: Some(file), cancel: &cancel, course, report: &mut report };
+    run.measure(&[&READS], &Phase::ALL).unwrap();
     report
 }
 

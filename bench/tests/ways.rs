@@ -21,16 +21,12 @@ use nowait_bench::measure::work::{Buffer, Commits, Contents, Gather, Range, Read
 use nowait_bench::random::Random;
 use nowait_bench::report::Report;
 use nowait_bench::sys::PAGE;
-use nowait_bench::table::cached::CACHED;
-use nowait_bench::table::gather::GATHER;
-use nowait_bench::table::log::{self, LOG, Log};
-use nowait_bench::table::mixed::{Figures, MIXED, Mixed};
-use nowait_bench::table::reading::Readers;
-use nowait_bench::table::reads::{self, READS};
-use nowait_bench::table::scan::Scan;
-use nowait_bench::table::stall::{self, STALL};
-use nowait_bench::table::writes::{self, WRITES};
-use nowait_bench::table::{Phase, Run, Table, new_file, plan};
+use nowait_bench::table::log::{LOG, PIPELINED, TASKS};
+use nowait_bench::table::mixed::MIXED;
+use nowait_bench::table::reads::{CACHED, GATHER, READS};
+use nowait_bench::table::scan::SCAN;
+use nowait_bench::table::writes::{self, STALL, WRITES};
+use nowait_bench::table::{Phase, Run, Table, plan};
 use nowait_bench::ways::{self, Does, LogWay, MixedWay, Part, ReadWay, WAYS, Way, WriteWay};
 use nowait_bench::{Error, ErrorKind, Result};
 
@@ -208,6 +204,7 @@ fn tiny() -> Options {
         commit_time: Duration::from_millis(5),
         depths: vec![1, 16],
         records: vec![1, 64],
+        dir: on_disk().into(),
         ..Options::new(false, SEED)
     }
 }
@@ -224,28 +221,27 @@ impl Progress for Done {
 
 /// Measures these tables, in the build's directory. Returns the share that was done, too.
 fn measure(
-    tables: &[&dyn Table],
+    tables: &[&'static Table],
     options: &Options,
     file: Option<&TestFile>,
     cancel: &AtomicBool,
 ) -> (Result<()>, Report, f64) {
     let (mut report, done) = (Report::default(), Done::default());
     let mut course = Course::new(plan(tables, options, None), done.clone());
-    let (dir, asked) = (on_disk().as_ref(), Vec::new());
-    let mut run = Run { options, asked, file, dir, cancel, course: &mut course, report: &mut report };
+    let mut run = Run { options, file, cancel, course: &mut course, report: &mut report };
     let result = run.measure(tables, &Phase::ALL);
     (result, report, done.0.get())
 }
 
 /// The error of a run.
-fn fails(tables: &[&dyn Table], options: &Options, file: Option<&TestFile>, stop: bool) -> Error {
+fn fails(tables: &[&'static Table], options: &Options, file: Option<&TestFile>, stop: bool) -> Error {
     measure(tables, options, file, &AtomicBool::new(stop)).0.unwrap_err()
 }
 
 #[test]
 fn a_run_fills_a_row_for_each_case_and_way() {
     let (file, go) = (small_file(), AtomicBool::new(false));
-    let tables: [&dyn Table; 3] = [&READS, &CACHED, &GATHER];
+    let tables: [&'static Table; 3] = [&READS, &CACHED, &GATHER];
     let (result, report, done) = measure(&tables, &tiny(), Some(&file), &go);
     match result {
         // The build's directory is in memory.
@@ -308,7 +304,7 @@ fn writes_leave_exactly_their_bytes_at_every_depth() {
         for depth in [1, 3, 16, 400] {
             let (file, path) = empty_file("written");
             let contents = Contents::new(SEED);
-            let (block, path) = (new_file::BLOCK, &*path);
+            let (block, path) = (writes::BLOCK, &*path);
             let job = Writes { file: &file, path, block, depth, blocks: BLOCKS, contents, cancel: &cancel };
             let mut buffer = Buffer::new(depth * block);
             job.contents.prepare(buffer.bytes(), block);
@@ -319,7 +315,7 @@ fn writes_leave_exactly_their_bytes_at_every_depth() {
             let seen = (sample.operations, sample.bytes);
             assert_eq!(seen, (BLOCKS, BLOCKS * block as u64), "{} depth {depth}", way.name());
             assert!(!sample.latencies.is_empty(), "{}", way.name());
-            let wrong = new_file::first_wrong(&file, job.contents, BLOCKS).unwrap();
+            let wrong = writes::first_wrong(&file, job.contents, BLOCKS).unwrap();
             assert_eq!(wrong, None, "{} depth {depth}", way.name());
         }
     }
@@ -330,13 +326,13 @@ fn a_block_that_is_wrong_missing_or_too_many_is_noticed() {
     use std::os::unix::fs::FileExt;
     let (file, path) = empty_file("wrong");
     let (contents, cancel) = (Contents::new(SEED), AtomicBool::new(false));
-    let block = new_file::BLOCK;
+    let block = writes::BLOCK;
     let job = Writes { file: &file, path: &path, block, depth: 1, blocks: 8, contents, cancel: &cancel };
     let mut buffer = Buffer::new(block);
     contents.prepare(buffer.bytes(), block);
     let gate = std::sync::Barrier::new(1);
     ways::writers(WAYS)[0].writes(&job, buffer.bytes(), &mut Round::new(&gate, None)).unwrap();
-    let wrong = |blocks| new_file::first_wrong(&file, contents, blocks).unwrap();
+    let wrong = |blocks| writes::first_wrong(&file, contents, blocks).unwrap();
     assert_eq!((wrong(8), wrong(7), wrong(9)), (None, Some(7 * 4096), Some(8 * 4096)));
     file.write_all_at(&[0], 5000).unwrap();
     assert_eq!(wrong(8), Some(4096));
@@ -348,7 +344,7 @@ fn a_file_that_may_not_be_written_is_an_error_and_not_a_hang() {
     let folder = Arc::new(fs::File::open(on_disk()).unwrap());
     let (contents, cancel) = (Contents::new(SEED), AtomicBool::new(false));
     for way in usable_writers() {
-        let block = new_file::BLOCK;
+        let block = writes::BLOCK;
         let path = on_disk().as_ref();
         let job = Writes { file: &folder, path, block, depth: 8, blocks: 100, contents, cancel: &cancel };
         let mut buffer = Buffer::new(8 * block);
@@ -358,7 +354,7 @@ fn a_file_that_may_not_be_written_is_an_error_and_not_a_hang() {
 }
 
 /// Writes, and stalls of writers, without a test file.
-const WRITING: [&dyn Table; 2] = [&WRITES, &STALL];
+const WRITING: [&'static Table; 2] = [&WRITES, &STALL];
 
 fn tiny_writes() -> Options {
     Options { rounds: Some(2), size: Some(2 << 20), stall_size: Some(2 << 20), ..tiny() }
@@ -378,7 +374,7 @@ fn a_run_that_writes_fills_a_row_for_each_case_and_way() {
         assert!(row.ops_per_s > 0.0 && row.rounds.len() == 2, "{row:?}");
         assert!((row.bytes_per_s / row.ops_per_s - 4096.0).abs() < 1e-6, "{row:?}");
         assert!(row.case.starts_with("dir="), "{row:?}");
-        assert_eq!(row.figures::<stall::Figures>().stalled_fraction.is_some(), row.table == "stall");
+        assert_eq!(row.figure("stalled_fraction").is_some(), row.table == "stall");
     }
 }
 
@@ -409,14 +405,13 @@ impl ReadWay for Dozer {
 #[test]
 fn a_way_that_tells_of_bytes_that_it_has_not_read_fails_in_a_timed_round() {
     // Rounds of at least some MiB, of which one block in each is sampled.
-    let options = Options { round_time: Duration::from_millis(50), ..tiny() };
     static DOZER: Way = Way::new("dozer", "", &[Does::Reads(&Dozer), Does::Scans(&Dozer)]);
-    let tables: [&dyn Table; 2] = [&reads::Reads(Readers::reading(only(&DOZER))), &Scan { ways: only(&DOZER) }];
-    for table in tables {
+    let options = Options { round_time: Duration::from_millis(50), roster: only(&DOZER), ..tiny() };
+    for table in [&READS, &SCAN] {
         let error = fails(&[table], &options, Some(&file_of(4 << 20)), false);
         let told = error.to_string();
         let found = told.contains("dozer") && told.contains("a timed round returned wrong bytes");
-        assert!(found || error.kind() == ErrorKind::NotCold, "{}: {told}", table.name());
+        assert!(found || error.kind() == ErrorKind::NotCold, "{}: {told}", table.name);
     }
 }
 
@@ -496,7 +491,7 @@ fn a_run_of_logs_fills_a_row_for_each_case_and_way() {
     let shared = usable.iter().filter(|way| !way.alone()).count();
     assert_eq!(report.rows.len(), 2 * usable.len() + 2 * shared);
     for row in &report.rows {
-        assert!(row.ops_per_s > 0.0 && row.rounds.len() == 2 && row.table == LOG.name(), "{row:?}");
+        assert!(row.ops_per_s > 0.0 && row.rounds.len() == 2 && row.table == LOG.name, "{row:?}");
         let size = if row.case.ends_with("size=4K") { 4096.0 } else { 128.0 };
         assert!((row.bytes_per_s / row.ops_per_s - size).abs() < 1e-6, "{row:?}");
         let wanted = if ["direct-dsync", "ring-dsync"].contains(&&*row.way) {
@@ -508,7 +503,7 @@ fn a_run_of_logs_fills_a_row_for_each_case_and_way() {
         } else {
             1.0..=4096.0 / size
         };
-        assert!(wanted.contains(&row.figures::<log::Figures>().file_bytes_per_byte.unwrap()), "{row:?}");
+        assert!(wanted.contains(&row.figure("file_bytes_per_byte").unwrap()), "{row:?}");
         let latency = row.latency_ns.unwrap();
         assert!(latency.p50 <= latency.p999 && latency.p999 <= latency.max, "{row:?}");
     }
@@ -516,21 +511,20 @@ fn a_run_of_logs_fills_a_row_for_each_case_and_way() {
 
 #[test]
 fn every_kind_of_work_with_a_log_fills_a_row_for_each_case_and_way() {
-    let tables: [&dyn Table; 2] = [&log::pipelined::PIPELINED, &log::pipelined::TASKS];
     let (writers, in_flight, sizes) = (vec![2], vec![8], vec![4096]);
     let options =
         Options { quick: true, rounds: Some(2), writers, in_flight, sizes, logs: Logged::ALL.into(), ..tiny() };
-    for table in tables {
+    for table in [&PIPELINED, &TASKS] {
         let (result, report, _) = measure(&[table], &options, None, &AtomicBool::new(false));
         result.unwrap();
         let direct_is_refused = report.notes.iter().any(|note| note.text.contains("O_DIRECT"));
         let is_left_out = |way: &&str| direct_is_refused && way.contains("direct");
-        let ways: Vec<_> = table.ways().into_iter().filter(|way| !is_left_out(way)).collect();
-        assert_eq!(report.rows.len(), ways.len(), "{}", table.name());
+        let ways: Vec<_> = table.ways(&options).into_iter().filter(|way| !is_left_out(way)).collect();
+        assert_eq!(report.rows.len(), ways.len(), "{}", table.name);
         for row in &report.rows {
-            assert!(row.ops_per_s > 0.0 && row.rounds.len() == 2 && row.table == table.name(), "{row:?}");
+            assert!(row.ops_per_s > 0.0 && row.rounds.len() == 2 && row.table == table.name, "{row:?}");
         }
-        assert!(fails(&[table], &options, None, true).kind() == ErrorKind::Interrupted, "{}", table.name());
+        assert!(fails(&[table], &options, None, true).kind() == ErrorKind::Interrupted, "{}", table.name);
     }
 }
 
@@ -563,8 +557,8 @@ impl LogWay for Liar {
 fn a_way_that_has_not_written_its_records_is_found_out() {
     static LIAR: Way = Way::new("liar", "", &[Does::Commits(&Liar)]);
     for (writers, says) in [(1, "record 0 of writer 0"), (8, "found 0 of its 256")] {
-        let options = Options { writers: vec![writers], ..tiny_logs() };
-        let error = fails(&[&Log { ways: only(&LIAR) }], &options, None, false);
+        let options = Options { writers: vec![writers], roster: only(&LIAR), ..tiny_logs() };
+        let error = fails(&[&LOG], &options, None, false);
         assert!(error.to_string().contains(says) && error.to_string().contains("liar"), "{error}");
     }
 }
@@ -639,13 +633,13 @@ fn what_is_not_written_in_a_timed_round_is_noticed() {
     let rosters: [(&Lazy, ways::Roster, &str); 2] =
         [(&SHORT, only(&SHORT_WAY), "found none of its records"), (&EMPTY, only(&EMPTY_WAY), "record 0 of writer 0")];
     for (way, ways, says) in rosters {
-        let options = Options { size: Some(1 << 20), depths: vec![1], ..tiny() };
-        let error = fails(&[&writes::Writes { ways }], &options, None, false);
+        let options = Options { size: Some(1 << 20), depths: vec![1], roster: ways, ..tiny() };
+        let error = fails(&[&WRITES], &options, None, false);
         assert!(error.to_string().contains("lazy failed in writes"), "{error}");
         assert!(error.to_string().contains("the file is wrong from byte"), "{error}");
         way.turns.store(0, Ordering::Relaxed);
-        let options = Options { writers: vec![1], ..tiny_logs() };
-        let error = fails(&[&Log { ways }], &options, None, false);
+        let options = Options { writers: vec![1], roster: ways, ..tiny_logs() };
+        let error = fails(&[&LOG], &options, None, false);
         assert!(error.to_string().contains("lazy failed in log") && error.to_string().contains(says), "{error}");
     }
 }
@@ -769,18 +763,18 @@ fn a_run_of_mixed_loads_fills_a_row_for_each_case_and_way() {
     assert_eq!(report.rows.len(), 2 * 3 * usable_mixers().count());
     for row in &report.rows {
         assert!(row.ops_per_s > 0.0 && row.rounds.len() == 2 && row.table == "mixed", "{row:?}");
-        let figures = row.figures::<Figures>();
-        let hot = figures.hot_latency_ns.unwrap();
+        let has = |name: &str| row.own.contains_key(name);
+        let hot = row.own_latency("hot_latency_ns").unwrap();
         assert!(hot.p50 <= hot.p999 && hot.p999 <= hot.max, "{row:?}");
-        assert_eq!(figures.cold_latency_ns.is_some(), row.case.starts_with("hot=75 "), "{row:?}");
-        assert_eq!(figures.beside_per_s.is_some(), row.case.contains(" beside="), "{row:?}");
-        assert_eq!(figures.beats.is_some(), figures.late_ns.is_some(), "{row:?}");
+        assert_eq!(has("cold_latency_ns"), row.case.starts_with("hot=75 "), "{row:?}");
+        assert_eq!(has("beside_per_s"), row.case.contains(" beside="), "{row:?}");
+        assert_eq!(has("beats"), has("late_ns"), "{row:?}");
         assert_eq!(row.inline_fraction.is_some(), row.way.starts_with("nowait"), "{row:?}");
         let json = serde_json::to_value(row).unwrap();
         assert_eq!(json["hot_latency_ns"]["p99"], hot.p99, "{json}");
     }
     // A slow round has beats; the whole of a run has.
-    assert!(report.rows.iter().any(|row| row.figures::<Figures>().beats.is_some_and(|beats| beats > 1)));
+    assert!(report.rows.iter().any(|row| row.figure("beats").is_some_and(|beats| beats > 1.0)));
     // What it is to be shown by is there.
     assert!(nowait_bench::report::page::page(&report).contains("mixed latencies"));
 }
@@ -814,7 +808,8 @@ fn a_way_that_has_not_read_its_pages_is_found_out_also_on_the_clock() {
     Dreamer.mixed(&job, &mut round).unwrap();
     assert!(Sample::of(&[round]).unwrap().wrong.is_some());
     static DREAMER: Way = Way::new("dreamer", "", &[Does::Mixed(&Dreamer)]);
-    let error = fails(&[&Mixed { ways: only(&DREAMER) }], &tiny_mixture(), Some(&file), false);
+    let options = Options { roster: only(&DREAMER), ..tiny_mixture() };
+    let error = fails(&[&MIXED], &options, Some(&file), false);
     assert!(error.kind() == ErrorKind::NotCold || error.to_string().contains("wrong bytes"), "{error}");
 }
 

@@ -332,7 +332,7 @@ pub(crate) const TOUR: &str = "tour";
 
 /// The tables with their lines of help.
 fn table_names() -> PossibleValuesParser {
-    let tables = table::to_ask_for().map(|table| PossibleValue::new(table.name()).help(table.about()));
+    let tables = table::to_ask_for().map(|table| PossibleValue::new(table.name).help(table.about));
     PossibleValuesParser::new(tables.chain([PossibleValue::new(TOUR).help("Most of these tables, shortened")]))
 }
 

@@ -10,7 +10,7 @@ use crate::machine::environment::Environment;
 use crate::machine::load::Watch;
 use crate::machine::testfile::{self, TestFile};
 use crate::measure::options::Options;
-use crate::measure::progress::{At, Course, Plan, Progress, ROUNDS_MIN};
+use crate::measure::progress::{At, Course, Plan, Progress};
 use crate::random::fresh_seed;
 use crate::report::figures::whole_size_of;
 use crate::report::notes::Code;
@@ -50,13 +50,13 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
         return results.show(&report, None, options, &output);
     }
     let mut parts = parts(options)?;
-    let tables: Vec<&dyn Table> = parts.iter().flat_map(|part| part.tables.iter().copied()).collect();
+    let tables: Vec<&'static Table> = parts.iter().flat_map(|part| part.tables.iter().copied()).collect();
     let asked = parts[0].asked.clone();
     if let Some(path) = &options.emit_fio {
         return emit_fio(options, path, &tables, &asked);
     }
     let (is_first, mut budget) = (parts[0].is_first, Budget::new(options));
-    let size = tables.iter().filter_map(|table| table.file_size(&asked)).max();
+    let size = tables.iter().filter_map(|table| (table.file_size)(&asked)).max();
     let made = size.map(|size| options.size.unwrap_or(size)).filter(|_| options.file.is_none());
     // What is wrong with the place is all that is said.
     match &options.file {
@@ -81,8 +81,8 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
     if let Some(file) = &file {
         preflight::look_at_file(file, &mut report)?;
     }
-    let writes = tables.iter().any(|table| table.writes_into(&asked).is_some());
-    let in_order = tables.iter().any(|table| table.in_order());
+    let writes = tables.iter().any(|table| (table.writes_into)(&asked).is_some());
+    let in_order = tables.iter().any(|table| table.in_order);
     preflight::look_at_system(&environment, writes, in_order, &mut report);
 
     let mut left_out = Vec::new();
@@ -91,24 +91,23 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
             let (asked, tables) = (&mut part.asked, &part.tables);
             if part.is_first {
                 // Its only table has one phase.
-                if tables.iter().any(|table| table.file_size(asked).is_some() != (phase == Phase::File)) {
+                if tables.iter().any(|table| (table.file_size)(asked).is_some() != (phase == Phase::File)) {
                     continue;
                 }
-                match budget.next(tables[0].name()) {
+                match budget.next(tables[0].name) {
                     Some(time) => asked.budget = time,
                     None => {
-                        left_out.push((tables[0].name(), "the time was up".to_owned()));
+                        left_out.push((tables[0].name, "the time was up".to_owned()));
                         continue;
                     }
                 }
             }
-            let (dir, course, report) = (&*options.dir, &mut course, &mut report);
-            let mut run = Run { options: asked, asked: Vec::new(), file, dir, cancel, course, report };
+            let mut run = Run { options: asked, file, cancel, course: &mut course, report: &mut report };
             let measured = run.measure(tables, &[phase]);
             run.course.hide();
             match measured {
                 Err(error) if part.is_first => match first::left_out(&error, run.report) {
-                    Some(why) => left_out.push((tables[0].name(), why)),
+                    Some(why) => left_out.push((tables[0].name, why)),
                     None => return Err(error),
                 },
                 measured => measured?,
@@ -137,20 +136,19 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
 /// Tables that are measured with the same options.
 struct Part {
     asked: Options,
-    tables: Vec<&'static dyn Table>,
+    tables: Vec<&'static Table>,
     /// One table of the first run, which has a time for all.
     is_first: bool,
 }
 
 /// What is to be measured.
 fn parts(options: &Bench) -> Result<Vec<Part>> {
-    let mut asked = asked(options);
+    let asked = asked(options);
     if first::is_asked(options, &asked) {
         return Ok(first::parts(&self::asked(&Bench { quick: true, ..options.clone() }), options));
     }
     let tables = table::asked(&options.tables, &asked);
     table::check(&tables, &asked)?;
-    asked.fit(ROUNDS_MIN * tables.iter().flat_map(|table| table.case_ways(&asked)).sum::<usize>());
     Ok(vec![Part { asked, tables, is_first: false }])
 }
 
@@ -197,19 +195,19 @@ fn compare(report: &Report, other: &Path, results: Results, output: &Output) -> 
 }
 
 /// Writes the cases that fio can do.
-fn emit_fio(options: &Bench, path: &Path, tables: &[&dyn Table], asked: &Options) -> Result<()> {
+fn emit_fio(options: &Bench, path: &Path, tables: &[&'static Table], asked: &Options) -> Result<()> {
     let destination = Destination::open(path, "--emit-fio")?;
     let environment = Environment::of(&options.dir);
     let made = options.dir.join("nowait-fio.data");
     let bytes = match &options.file {
         Some(path) => TestFile::existing(path)?.size(),
-        None => options.size.or_else(|| tables.iter().filter_map(|table| table.file_size(asked)).max()).unwrap_or(0),
+        None => options.size.or_else(|| tables.iter().filter_map(|table| (table.file_size)(asked)).max()).unwrap_or(0),
     };
     let source = fio::Source { path: options.file.as_deref().unwrap_or(&made), bytes, direct: options.direct };
     let filesystem = environment.filesystem.as_deref().unwrap_or("unknown");
     let place = fio::Place { source, dir: &options.dir, filesystem };
     let mut jobs = fio::Jobs::new(&environment.command, asked.seed);
-    tables.iter().for_each(|table| table.fio(asked, &place, &mut jobs));
+    tables.iter().for_each(|table| (table.fio)(asked, &place, &mut jobs));
     let text = jobs.finish().ok_or_else(|| {
         Error::new(ErrorKind::Usage, "there is nothing in these tables that fio can do; name reads, cached or writes")
     })?;
@@ -242,7 +240,7 @@ fn earlier(path: &Path) -> Result<Report> {
 /// The tables behind `tour`, so shortened that they take minutes.
 fn tour(options: &Bench) -> Option<Bench> {
     let named = options.tables.iter().any(|table| table == args::TOUR);
-    let toured = table::to_ask_for().filter(|table| table.toured()).map(|table| table.name().to_owned());
+    let toured = table::to_ask_for().filter(|table| table.toured).map(|table| table.name.to_owned());
     named.then(|| Bench { tables: toured.chain(options.tables.clone()).collect(), quick: true, ..options.clone() })
 }
 
@@ -255,6 +253,7 @@ fn asked(options: &Bench) -> Options {
         ways: options.ways.clone(),
         rounds: options.rounds.map(|rounds| rounds as usize),
         file: options.file.clone(),
+        dir: options.dir.clone(),
         size: options.size,
         direct: options.direct,
         rate: options.rate,
@@ -305,8 +304,8 @@ fn test_file(
     if options.direct { file.past_the_cache() } else { Ok(file) }
 }
 
-fn environment(place: Environment, file: Option<&TestFile>, tables: &[&dyn Table], asked: &Options) -> Environment {
-    let written = || tables.iter().find_map(|table| table.writes_into(asked)).unwrap_or_default();
+fn environment(place: Environment, file: Option<&TestFile>, tables: &[&'static Table], asked: &Options) -> Environment {
+    let written = || tables.iter().find_map(|table| (table.writes_into)(asked)).unwrap_or_default();
     let (file_bytes, origin) = file.map_or_else(written, |file| (file.size(), file.origin()));
     Environment {
         io_uring: ways::io_uring_state(),

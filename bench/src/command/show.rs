@@ -11,7 +11,7 @@ use crate::report::verdict::sentences;
 use crate::report::words::{COLLAPSED, compared, meaning, title};
 use crate::report::{Report, Row, best};
 use crate::table;
-use crate::table::columns::{Column, Grid as Columns, Line};
+use crate::table::columns::{Column, Grid as Columns};
 use comfy_table::{Attribute, Cell, CellAlignment, Color, Table as Grid};
 
 /// Permission to write escape sequences.
@@ -56,7 +56,7 @@ pub(crate) fn report(report: &Report, details: bool, colour: Colour) -> String {
     for table in report.tables() {
         text += &format!("{}\n", title(table));
         text += &speeds(report, table, colour);
-        for columns in table::by_name(table).map_or(&[][..], |known| known.columns()) {
+        for columns in table::by_name(table).map_or(&[][..], |known| known.grids) {
             text += &own_figures(report, table, columns, colour);
         }
         if details {
@@ -172,70 +172,31 @@ fn bar(ratio: f64) -> char {
     BARS[((ratio * 8.0).ceil() as usize).clamp(1, 8) - 1]
 }
 
-/// A grid that only this table has; nothing where no row has a line in it.
+/// A grid that only this table has; nothing where no row has a figure in it.
 fn own_figures(report: &Report, table: &str, columns: &Columns, colour: Colour) -> String {
-    let (name, line, has, columns) = match columns {
-        Columns::Rows { name, line, has, columns } => (name, line, has, columns),
-        Columns::Ways { name, figure, largest } => {
-            let of = |ways: &[&str]| lines(&by_way(report, table, ways, name, *figure, *largest, colour));
-            let ways = report.ways_of(table);
-            let blocks = ways.len().div_ceil(WAYS_ABREAST).max(1);
-            return ways.chunks(ways.len().div_ceil(blocks).max(1)).map(of).collect();
-        }
-    };
+    let rows = || report.rows.iter().filter(|row| row.table == table);
+    if !rows().any(|row| columns.columns.iter().any(|column| (column.cell)(row).is_some())) {
+        return String::new();
+    }
     let shown = |gap: usize| {
-        let header = std::iter::once(*name).chain(columns.iter().map(|column| column.name));
+        let header = std::iter::once(columns.name).chain(columns.columns.iter().map(|column| column.name));
         let mut grid = grid(header.map(heading).collect(), gap as u16, colour);
         for (case, rows) in report.cases(table) {
-            if *line == Line::UnderCase {
-                grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
-            }
-            rows.into_iter().filter(|row| has(row)).for_each(|row| {
-                grid.add_row(own_cells(row, *line, columns));
+            grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
+            rows.into_iter().for_each(|row| {
+                grid.add_row(own_cells(row, columns.columns));
             });
         }
-        if grid.is_empty() { String::new() } else { lines(&grid) }
+        lines(&grid)
     };
     let wide = shown(GAP);
     if wide.lines().any(|line| line.chars().count() > WIDTH) { shown(1) } else { wide }
 }
 
 /// The line of a row. A figure that is unknown is a `?`.
-fn own_cells(row: &Row, line: Line, columns: &[Column]) -> Vec<Cell> {
-    let way = if line == Line::Plain { row.way.clone() } else { format!("  {}", row.way) };
+fn own_cells(row: &Row, columns: &[Column]) -> Vec<Cell> {
     let figures = columns.iter().map(|column| (column.cell)(row).unwrap_or_else(|| "?".to_owned()));
-    cells(std::iter::once(way).chain(figures))
-}
-
-/// A line per case, a column per way of these, and a line with the largest of another figure.
-fn by_way(
-    report: &Report,
-    table: &str,
-    ways: &[&str],
-    name: &str,
-    figure: fn(&Row) -> Option<f64>,
-    (largest_name, largest): (&str, fn(&Row) -> Option<f64>),
-    colour: Colour,
-) -> Grid {
-    let cases = report.cases(table);
-    let header = std::iter::once(heading(name)).chain(ways.iter().map(|way| heading(way)));
-    let mut grid = grid(header.collect(), 2, colour);
-    let mut line = |name: &str, of_way: &dyn Fn(&str) -> Option<f64>| {
-        let figure = |way: &&str| Cell::new(of_way(way).map_or_else(String::new, |value| format!("{value:.0}")));
-        let figures = ways.iter().map(|way| figure(way).set_alignment(CellAlignment::Right));
-        grid.add_row(std::iter::once(Cell::new(name)).chain(figures));
-    };
-    for (case, rows) in &cases {
-        line(case, &|way| rows.iter().find(|row| row.way == way).and_then(|row| figure(row)));
-    }
-    let of_way = |way: Option<&str>| {
-        let rows = report.rows.iter().filter(|row| row.table == table && way.is_none_or(|way| row.way == way));
-        rows.filter_map(largest).max_by(f64::total_cmp)
-    };
-    if of_way(None).is_some() {
-        line(largest_name, &|way| of_way(Some(way)));
-    }
-    grid
+    cells(std::iter::once(format!("  {}", row.way)).chain(figures))
 }
 
 /// Everything that the JSON has: under each case, a line per way.

@@ -6,5 +6,6 @@ pub mod environment;
 pub mod load;
 pub mod neighbour;
 pub mod original;
+pub mod space;
 pub mod testfile;
 pub mod tree;

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use crate::machine::load::Transfers;
 use crate::measure::work::{Access, Batch};
 use crate::sys::{RingWorkers, Runs, Usage, busy_us_of_machine};
 
@@ -378,8 +377,6 @@ pub struct Sample {
     pub latencies: Latencies,
     /// Checksums of some of the blocks, in rounds that check none at once.
     pub sampled: Vec<Sampled>,
-    /// Transfers of the device in the meantime, in rounds that are to read from it.
-    pub device: Option<Transfers>,
     /// Usage of the whole process, kernel workers included.
     pub usage: Usage,
     /// Processor time of the driving threads alone.
@@ -394,9 +391,27 @@ pub struct Sample {
     /// told.
     pub stalled_fraction: f64,
     pub inline_fraction: Option<f64>,
+    /// What only the round's table tells, by name.
+    pub figures: Vec<(&'static str, Figure)>,
+}
+
+/// A figure of a round that only its table has, and so how rounds are summed up.
+#[derive(Debug, Clone)]
+pub enum Figure {
+    Median(f64),
+    /// By the sum of one, divided by the sum of the other.
+    Ratio(f64, f64),
+    Count(u64),
+    Always(bool),
+    Latency(Latencies),
 }
 
 impl Sample {
+    /// Adds a figure of its table's own. In all rounds of a row a name is of one kind.
+    pub fn tell(&mut self, name: &'static str, figure: Figure) {
+        self.figures.push((name, figure));
+    }
+
     /// `None` where a caller never started or stopped its clock.
     pub fn of(callers: &[Round<'_>]) -> Option<Self> {
         let started: Vec<&Reading> = callers.iter().map(|caller| caller.started.as_ref()).collect::<Option<_>>()?;
@@ -420,12 +435,12 @@ impl Sample {
             wrong: tally.wrong,
             latencies: tally.latencies,
             sampled: tally.sampled,
-            device: None,
             usage,
             caller_us: spent.sum(),
             ring_workers: last.workers.since(&first.workers),
             machine_us: first.machine_us.zip(last.machine_us).map(|(from, to)| to - from),
             inline_fraction: inline.map(|all| all.iter().sum::<f64>() / all.len() as f64),
+            figures: Vec::new(),
         })
     }
 

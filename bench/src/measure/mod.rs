@@ -1,7 +1,6 @@
 //! Measuring: what was asked for, what a way is asked to do, one round of it on the clock, and the
 //! loop over ways and rounds.
 
-pub mod interleave;
 pub mod meter;
 pub mod mixed;
 pub mod options;

@@ -4,14 +4,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::ways::{Roster, WAYS};
+
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Smaller files, fewer cases, shorter rounds.
     pub quick: bool,
     /// Names of the ways to measure; empty for all.
     pub ways: Vec<String>,
-    /// Names of the cases to measure, in the tables of reads; empty for all.
-    pub cases: Vec<String>,
     /// Timed rounds of each way in each case.
     /// Without it, as many as fit in `budget`.
     pub rounds: Option<usize>,
@@ -26,6 +26,12 @@ pub struct Options {
     /// Time in which the arrivals of a round come.
     pub load_time: Duration,
     pub seed: u64,
+    /// Where files are made.
+    pub dir: PathBuf,
+    /// The ways that there are.
+    pub roster: Roster,
+    /// Only cases of these names; empty for all.
+    pub cases: Vec<String>,
     /// The user's own file, which is only read.
     pub file: Option<PathBuf>,
     /// Size of the test file; for the table `writes`, the most that a round writes.
@@ -59,6 +65,8 @@ pub struct Options {
     pub copies: Vec<Copied>,
     pub to: Option<PathBuf>,
 
+    /// Small files of the tables `files` and `copy`.
+    pub files: Option<u64>,
     /// Bytes that a round of the table `stall` writes; else four times the limit of dirty data,
     /// within bounds.
     pub stall_size: Option<u64>,
@@ -126,17 +134,12 @@ const FULL_LOAD: Duration = Duration::from_secs(1);
 const QUICK_LOAD: Duration = Duration::from_millis(200);
 const FULL_BUDGET: Duration = Duration::from_secs(120);
 const QUICK_BUDGET: Duration = Duration::from_secs(20);
-/// For the timed rounds of all reads of a quick run, at a middling way's speed. The slow ways take
-/// as long again.
-const QUICK_READS: Duration = Duration::from_secs(12);
-
 impl Options {
     /// Everything left open. Touches nothing but the directory.
     pub fn new(quick: bool, seed: u64) -> Self {
         Self {
             quick,
             ways: Vec::new(),
-            cases: Vec::new(),
             rounds: None,
             budget: if quick { QUICK_BUDGET } else { FULL_BUDGET },
             round_time: FULL_ROUND,
@@ -144,6 +147,10 @@ impl Options {
             mixed_time: if quick { QUICK_MIXED } else { FULL_MIXED },
             load_time: if quick { QUICK_LOAD } else { FULL_LOAD },
             seed,
+            dir: PathBuf::from("."),
+            roster: WAYS,
+            cases: Vec::new(),
+            files: None,
             file: None,
             size: None,
             direct: false,
@@ -166,13 +173,6 @@ impl Options {
             stall_size: None,
             drop_caches: false,
             lower_dirty_limit: false,
-        }
-    }
-
-    /// Shortens the rounds of a quick run so that this many take about its budget.
-    pub fn fit(&mut self, rounds: usize) {
-        if self.quick {
-            self.round_time = self.round_time.min(QUICK_READS / rounds.max(1) as u32);
         }
     }
 

@@ -34,10 +34,6 @@ impl Plan {
         self.file_s + self.tables.iter().map(|table| table.seconds).sum::<f64>()
     }
 
-    pub fn add(&mut self, table: Planned) {
-        self.tables.push(table);
-    }
-
     /// Time to write so many bytes.
     pub fn writing_s(bytes: u64) -> f64 {
         bytes as f64 / BYTES_PER_S
@@ -45,16 +41,14 @@ impl Plan {
 }
 
 impl Planned {
-    /// `ways`: their number in each case.
-    pub fn of(table: &'static str, ways: &[usize], length: &Length) -> Self {
-        let each = length.share(ways.len());
-        let turn_s = |ways: usize| each.round_time(ways).as_secs_f64() + BESIDE_S;
-        let of_case = |ways: usize| {
-            let rounds =
-                each.rounds(ways as f64 * turn_s(ways) * length.before as f64, (ways + 1) as f64 * turn_s(ways));
-            (ways * (length.before + rounds) + rounds, turn_s(ways))
+    /// `cases`: the number of ways in each, and its length.
+    pub fn of(table: &'static str, cases: &[(usize, Length)]) -> Self {
+        let of_case = |&(ways, length): &(usize, Length)| {
+            let turn_s = length.round_time(ways).as_secs_f64() + BESIDE_S;
+            let rounds = length.rounds((ways * length.before) as f64 * turn_s, (ways + 1) as f64 * turn_s);
+            (ways * (length.before + rounds) + rounds, turn_s)
         };
-        let cases: Vec<(usize, f64)> = ways.iter().filter(|&&ways| ways > 0).map(|&ways| of_case(ways)).collect();
+        let cases: Vec<(usize, f64)> = cases.iter().filter(|(ways, _)| *ways > 0).map(of_case).collect();
         let seconds = cases.iter().map(|(turns, turn_s)| *turns as f64 * turn_s).sum();
         Self { table, cases: cases.len(), turns: cases.iter().map(|(turns, _)| turns).sum(), seconds }
     }
@@ -85,11 +79,9 @@ impl Length {
         Self { budget: self.budget / cases.max(1) as u32, ..self }
     }
 
-    /// The length of a round in a case of so many ways: such that the fewest rounds fit.
+    /// The length of a round in a case of so many ways: such that the fewest rounds fit. More that are asked
+    /// for take longer, each as long.
     pub fn round_time(&self, ways: usize) -> Duration {
-        if self.rounds.is_some() {
-            return self.round;
-        }
         let turns = ways * (self.before + ROUNDS_MIN) + ROUNDS_MIN;
         let turn = self.budget / turns.max(1) as u32;
         turn.saturating_sub(Duration::from_secs_f64(BESIDE_S)).clamp(ROUND_MIN.min(self.round), self.round)
@@ -213,14 +205,18 @@ mod tests {
     const LENGTH: Length =
         Length { round: Duration::from_millis(300), before: 2, rounds: None, budget: Duration::from_secs(20) };
 
+    fn of(ways: &[usize], length: Length) -> Vec<(usize, Length)> {
+        ways.iter().map(|&ways| (ways, length)).collect()
+    }
+
     #[test]
     fn a_plan_fits_its_budget_unless_the_rounds_are_given() {
         for (ways, at_most) in [(vec![11, 11, 10], 20.5), (vec![4], 20.5), (vec![11; 8], 40.0)] {
-            let plan = Planned::of("reads", &ways, &LENGTH);
+            let plan = Planned::of("reads", &of(&ways, LENGTH.share(ways.len())));
             assert!(plan.seconds <= at_most && plan.cases == ways.len(), "{plan:?}");
             assert!(plan.turns >= ways.iter().map(|ways| ways * 5 + 3).sum(), "{plan:?}");
         }
-        let plan = Planned::of("reads", &[4, 0, 5], &Length { rounds: Some(7), ..LENGTH });
+        let plan = Planned::of("reads", &of(&[4, 0, 5], Length { rounds: Some(7), ..LENGTH }));
         assert_eq!((plan.cases, plan.turns), (2, 4 * 9 + 7 + 5 * 9 + 7));
         assert!((plan.seconds - plan.turns as f64 * (0.3 + BESIDE_S)).abs() < 1e-9);
     }

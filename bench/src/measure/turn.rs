@@ -1,22 +1,84 @@
-//! One way's turn: its work on the clock, and the one form in which a failure is told.
+//! One way's turn: where it works, its work on the clock, and the one form in which a failure is told.
 
 use std::fmt::Display;
 use std::io;
+use std::ops::Deref;
+use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::meter::{Check, Round, Sample, Sampled};
+use super::options::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::load::Transfers;
+use crate::machine::space::no_room;
 use crate::machine::testfile::TestFile;
+use crate::random::Random;
 
-/// Which way, in which case of which table.
+/// Stage of a case's measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The bytes are compared.
+    Verify,
+    /// Finds the speeds, from which the length of the timed rounds follows.
+    WarmUp,
+    /// A timed round, by number.
+    Timed(usize),
+}
+
+impl Stage {
+    /// Random numbers of this stage, or of this round, the same for every way.
+    pub fn random(self, seed: u64) -> Random {
+        let number = match self {
+            Self::Verify => 0,
+            Self::WarmUp => 1,
+            Self::Timed(round) => round as u64 + 2,
+        };
+        Random::of(seed, number)
+    }
+}
+
+/// Where a run works, and what was asked for.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    pub options: &'a Options,
+    pub file: Option<&'a TestFile>,
+    pub cancel: &'a AtomicBool,
+}
+
+impl<'a> Place<'a> {
+    /// The test file. A table that declares the size of one has it.
+    pub fn file(&self) -> Result<&'a TestFile> {
+        self.file.ok_or_else(|| Error::new(ErrorKind::Usage, "this table needs a test file"))
+    }
+
+    pub fn dir(&self) -> &'a Path {
+        &self.options.dir
+    }
+
+    pub fn interrupted(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+}
+
+/// Which way, in which case of which table, at which stage.
 #[derive(Clone, Copy)]
 pub struct Turn<'a> {
+    pub place: Place<'a>,
+    /// The way's place in its case.
+    pub index: usize,
     pub way: &'a str,
     pub table: &'a str,
     pub case: &'a str,
-    pub cancel: &'a AtomicBool,
+    pub stage: Stage,
+}
+
+impl<'a> Deref for Turn<'a> {
+    type Target = Place<'a>;
+
+    fn deref(&self) -> &Place<'a> {
+        &self.place
+    }
 }
 
 /// Result of work, and its sample if it ran its clock.
@@ -31,13 +93,28 @@ pub fn alone<T>(check: Option<&Check<'_>>, work: impl FnOnce(&mut Round<'_>) -> 
 }
 
 impl Turn<'_> {
+    pub fn verifies(&self) -> bool {
+        self.stage == Stage::Verify
+    }
+
+    /// The check of a round's bytes, in the turn that has one.
+    pub fn check<'c>(&self, check: &'c Check<'c>) -> Option<&'c Check<'c>> {
+        self.verifies().then_some(check)
+    }
+
     pub fn failed(&self, why: impl Display) -> Error {
         let Self { way, table, case, .. } = self;
         Error::new(ErrorKind::Other, format!("{way} failed in {table} {case}: {why}; leave it out with --ways"))
     }
 
-    pub fn interrupted(&self) -> bool {
-        self.cancel.load(Ordering::Relaxed)
+    /// An error of work that writes so many bytes; `option` makes it write less.
+    pub fn failed_or_full(&self, error: &io::Error, bytes: u64, option: &str, dir: &Path) -> Error {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                no_room(bytes, option, dir, &error.to_string())
+            }
+            _ => self.failed(error),
+        }
     }
 
     /// The sample of a turn that was not interrupted. `failed` tells an error of the work.
@@ -52,7 +129,9 @@ impl Turn<'_> {
     /// The sample of a turn that did what was to be done ([`Turn::require`]), with the right bytes.
     pub fn complete<T>(&self, what: &str, wanted: (u64, u64), outcome: Outcome<T>) -> Result<(Sample, T)> {
         let (sample, given) = self.sample(outcome, |error| self.failed(error))?;
-        self.require_right(&sample)?;
+        if let Some(offset) = sample.wrong {
+            return Err(self.failed(format!("it returned wrong bytes for offset {offset}")));
+        }
         self.require(what, &sample, wanted)?;
         Ok((sample, given))
     }
@@ -96,25 +175,30 @@ impl Turn<'_> {
         }
         Err(self.failed(format!("{bytes} bytes were acknowledged as durable, of which {written} reached the device")))
     }
-
-    /// Holds the sample to the bytes of the file.
-    pub fn require_right(&self, sample: &Sample) -> Result<()> {
-        let wrong = |offset| Err(self.failed(format!("it returned wrong bytes for offset {offset}")));
-        sample.wrong.map_or(Ok(()), wrong)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn what_is_acknowledged_has_reached_the_device() {
-        let turn = Turn { way: "way", table: "log", case: "case", cancel: &AtomicBool::new(false) };
+        let (options, cancel) = (Options::new(true, 1), AtomicBool::new(false));
+        let place = Place { options: &options, file: None, cancel: &cancel };
+        let turn = Turn { place, index: 0, way: "way", table: "log", case: "case", stage: Stage::Verify };
         let at = |written_bytes| Some(Transfers { written_bytes, ..Transfers::default() });
         assert!(turn.require_on_device(4096, at(1000), at(5096)).is_ok());
         assert!(turn.require_on_device(4096, None, at(5096)).is_ok());
         let error = turn.require_on_device(4096, at(1000), at(5095)).unwrap_err().to_string();
         assert!(error.contains("way failed in log case: 4096 bytes were acknowledged"), "{error}");
+    }
+
+    #[test]
+    fn every_stage_and_round_draws_numbers_of_its_own_and_the_same_again() {
+        let stages = || [Stage::Verify, Stage::WarmUp].into_iter().chain((0..20).map(Stage::Timed));
+        let drawn = |seed| stages().map(|stage| stage.random(seed).number()).collect::<Vec<u64>>();
+        assert_eq!(drawn(7).into_iter().collect::<BTreeSet<u64>>().len(), 22);
+        assert!(drawn(7) == drawn(7) && drawn(7) != drawn(8));
     }
 }

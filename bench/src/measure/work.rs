@@ -399,6 +399,14 @@ impl Contents {
         buffer.chunks_mut(block).for_each(|block| testfile::fill(self.seed, 0, block));
     }
 
+    /// The whole block for `offset`.
+    pub fn block_at(&self, block: usize, offset: u64) -> Vec<u8> {
+        let mut bytes = vec![0; block];
+        self.prepare(&mut bytes, block);
+        self.place(&mut bytes, offset);
+        bytes
+    }
+
     /// Makes of a prepared block the one for `offset`.
     #[inline]
     pub fn place(&self, block: &mut [u8], offset: u64) {

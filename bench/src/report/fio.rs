@@ -289,7 +289,7 @@ mod tests {
         let options = Options { depths: vec![1, 32], records: vec![8], ..Options::new(false, 7) };
         let jobs = |table| {
             let mut jobs = Jobs::new("nowait bench", 7);
-            by_name(table).unwrap().fio(&options, &place, &mut jobs);
+            (by_name(table).unwrap().fio)(&options, &place, &mut jobs);
             jobs.finish()
         };
         assert_eq!(jobs("gather"), None);

@@ -11,12 +11,11 @@ pub mod words;
 
 use std::collections::BTreeMap;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::machine::environment::Environment;
-use crate::measure::meter::{Latencies, Sample, latencies};
+use crate::measure::meter::{Figure, Latencies, Sample, latencies};
 use crate::report::notes::{Code, Note};
 use crate::stats::{self, Finding, Ratio};
 
@@ -104,7 +103,7 @@ pub struct Row {
     pub prepared_ms: Option<f64>,
     /// Operations per second of each round, in order.
     pub rounds: Vec<f64>,
-    /// Figures that only its table has, by name; see [`Row::figures`].
+    /// Figures that only its table has, by name.
     #[serde(flatten)]
     pub own: BTreeMap<String, Value>,
 }
@@ -192,8 +191,18 @@ impl Row {
             inline_fraction: inline.map(|sum| sum / samples.len() as f64),
             prepared_ms: (!prepared.is_empty()).then(|| median(&prepared)),
             rounds,
-            own: BTreeMap::new(),
+            own: own_figures(samples),
         }
+    }
+
+    /// A figure that only its table has.
+    pub fn figure(&self, name: &str) -> Option<f64> {
+        self.own.get(name)?.as_f64()
+    }
+
+    /// Latencies that only its table has.
+    pub fn own_latency(&self, name: &str) -> Option<Latency> {
+        Latency::deserialize(self.own.get(name)?).ok()
     }
 
     /// Adds the figures that only its table has.
@@ -203,16 +212,61 @@ impl Row {
         self
     }
 
-    /// Returns the figures that only its table has. What the row has not, or has in another form,
-    /// is left at its default.
-    pub fn figures<T: DeserializeOwned + Default>(&self) -> T {
-        let figures = self.own.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-        serde_json::from_value(Value::Object(figures)).unwrap_or_default()
-    }
-
     /// The slowest and the fastest round, as shares of the median.
     pub fn spread(&self) -> (f64, f64) {
         stats::spread(&self.rounds, self.ops_per_s)
+    }
+}
+
+/// The figures that only the rounds' table has, each summed up as its kind says.
+fn own_figures(samples: &[Sample]) -> BTreeMap<String, Value> {
+    let mut by_name: BTreeMap<&str, Vec<&Figure>> = BTreeMap::new();
+    for (name, figure) in samples.iter().flat_map(|sample| &sample.figures) {
+        by_name.entry(name).or_default().push(figure);
+    }
+    by_name.into_iter().filter_map(|(name, rounds)| Some((name.to_owned(), summed_up(&rounds)?))).collect()
+}
+
+/// `None` where there is nothing to be told.
+fn summed_up(rounds: &[&Figure]) -> Option<Value> {
+    let of = |value: fn(&Figure) -> Option<f64>| rounds.iter().filter_map(|round| value(round)).collect::<Vec<f64>>();
+    match rounds.first()? {
+        Figure::Median(_) => Some(
+            median(&of(|round| match round {
+                Figure::Median(value) => Some(*value),
+                _ => None,
+            }))
+            .into(),
+        ),
+        Figure::Ratio(..) => {
+            let sum = of(|round| match round {
+                Figure::Ratio(sum, _) => Some(*sum),
+                _ => None,
+            })
+            .iter()
+            .sum::<f64>();
+            let by = of(|round| match round {
+                Figure::Ratio(_, by) => Some(*by),
+                _ => None,
+            })
+            .iter()
+            .sum::<f64>();
+            (by > 0.0).then(|| (sum / by).into())
+        }
+        Figure::Count(_) => {
+            let counts = rounds.iter().map(|round| if let Figure::Count(count) = round { *count } else { 0 });
+            Some(counts.sum::<u64>()).filter(|&count| count > 0).map(Value::from)
+        }
+        Figure::Always(_) => Some(rounds.iter().all(|round| matches!(round, Figure::Always(true))).into()),
+        Figure::Latency(_) => {
+            let mut all = latencies();
+            rounds.iter().for_each(|round| {
+                if let Figure::Latency(of_round) = round {
+                    all += of_round
+                }
+            });
+            (!all.is_empty()).then(|| serde_json::to_value(Latency::of(&all)).ok())?
+        }
     }
 }
 
@@ -336,7 +390,7 @@ pub(crate) mod tests {
             wrong: None,
             latencies,
             sampled: Vec::new(),
-            device: None,
+            figures: Vec::new(),
             usage: Usage { user_us: 100.0, system_us: 300.0, switches: 50.0 },
             caller_us: 100.0,
             ring_workers: Some(Runs { count: 10, time_ns: 200_000 }),
@@ -398,18 +452,15 @@ pub(crate) mod tests {
 
     #[test]
     fn figures_of_one_table_stand_beside_those_of_all() {
-        #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-        struct Own {
-            #[serde(skip_serializing_if = "Option::is_none")]
-            stalled_fraction: Option<f64>,
-        }
-        let own = Own { stalled_fraction: Some(0.1 + 0.2) };
-        let row = row("stall", "dir=ext4", "pwrite", 1.0).with(&own);
+        let own =
+            serde_json::json!({ "stalled_fraction": 0.1 + 0.2, "late_ns": Latency { p99: 7, ..Latency::default() } });
+        let row = row("stall", "dir=ext4", "pwrite", 1.0).with(own);
         let json = serde_json::to_string(&row).unwrap();
         assert!(json.contains(r#""stalled_fraction":0.30000000000000004"#), "{json}");
         let again: Row = serde_json::from_str(&json).unwrap();
-        assert_eq!((again.figures::<Own>(), again), (own, row));
-        assert_eq!(Row::default().figures::<Own>(), Own::default());
+        assert_eq!((again.figure("stalled_fraction"), &again), (Some(0.1 + 0.2), &row));
+        assert_eq!(again.own_latency("late_ns").map(|late| late.p99), Some(7));
+        assert_eq!((Row::default().figure("stalled_fraction"), Row::default().own_latency("late_ns")), (None, None));
     }
 
     #[test]

@@ -180,7 +180,6 @@ fn shade(ratio: f64) -> &'static str {
 fn section(report: &Report, table: &str) -> Markup {
     let (name, about) = title(table).split_once(": ").unwrap_or((table, ""));
     let looks = chart::looks(&report.ways_of(table));
-    let known = table::by_name(table);
     html! {
         h2 id={ "table-" (table) } { (name) }
         p.quiet { (about) }
@@ -195,12 +194,12 @@ fn section(report: &Report, table: &str) -> Markup {
                 }
             }
         }
-        @if let Some(own) = known.and_then(|known| known.on_page()) {
-            (figures(report, table, own.name, own.caption, own.columns.iter()))
+        @for own in table::by_name(table).map_or(&[][..], |known| known.grids) {
+            (figures(report, table, &format!("{table} {}", own.name), own.name, own.columns.iter()))
         }
         (spreads(report, table, &looks))
         h3 { (table) ": all figures" }
-        (figures(report, table, &format!("{table} figures"), ALL_FIGURES, COLUMNS.iter().chain(known.map_or(&[][..], |known| known.figures()))))
+        (figures(report, table, &format!("{table} figures"), ALL_FIGURES, COLUMNS.iter()))
     }
 }
 
@@ -243,7 +242,7 @@ fn spreads(report: &Report, table: &str, looks: &[(&str, Look)]) -> Markup {
             panels.iter().flat_map(|panel| spread_out(&panel.points)).map(|point| point.case).collect()
         }
     };
-    let what = table::by_name(table).map_or("Latency", |known| known.latency());
+    let what = table::by_name(table).map_or("Latency", |known| known.latency);
     html! {
         h3 { (table) ": " (what.to_lowercase()) }
         p.quiet {

@@ -142,13 +142,13 @@ pub fn sentences(report: &Report) -> Vec<String> {
     }
     let context = Context::of(report);
     let mut said = Vec::from_iter(controlled(report));
-    said.extend(table::TABLES.iter().filter_map(|table| table.advice(report)));
+    said.extend(table::TABLES.iter().filter_map(|table| (table.advice)(report)));
     for name in report.tables() {
         if table::ranks(name) {
             said.extend(ways_of_ours(report).into_iter().filter_map(|way| rank(&context, report, name, way)));
         }
         said.extend(punted(report, name));
-        said.extend(table::by_name(name).map_or_else(Vec::new, |table| table.findings(report)));
+        said.extend(table::by_name(name).map_or_else(Vec::new, |table| (table.findings)(report)));
     }
     said
 }

@@ -7,7 +7,7 @@ use crate::{table, ways};
 pub const COLLAPSED: f64 = 0.5;
 
 pub fn title(table: &str) -> &str {
-    table::by_name(table).map_or(table, |known| known.title())
+    table::by_name(table).map_or(table, |known| known.title)
 }
 
 /// Describes a way of the report; empty for one that neither it nor this crate knows.
@@ -26,12 +26,12 @@ fn own_meaning(way: &str) -> &'static str {
 
 /// Unit of [`compared`].
 pub fn unit(table: &str) -> &'static str {
-    table::by_name(table).map_or("ops/s", |known| known.unit())
+    table::by_name(table).map_or("ops/s", |known| known.unit)
 }
 
 /// The figure that the cells of a row's table compare.
 pub fn compared(row: &Row) -> f64 {
-    table::by_name(&row.table).map_or(row.ops_per_s, |known| known.compared(row))
+    table::by_name(&row.table).map_or(row.ops_per_s, |known| (known.compared)(row))
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! Columns in which a table shows its own figures.
+//! Columns in which a table shows its own figures, in the printed report and on the page.
 
-use crate::report::figures::micro;
-use crate::report::{Latency, Row};
+use crate::report::Row;
+use crate::report::figures::{mib, micro, short};
+use crate::table::listed;
 
 /// A figure of a row: its heading, and the text of its cell; `None` if it is unknown.
 #[derive(Clone, Copy)]
@@ -10,24 +11,10 @@ pub struct Column {
     pub cell: fn(&Row) -> Option<String>,
 }
 
-/// Placement of a line of [`Grid::Rows`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Line {
-    /// By itself.
-    Plain,
-    /// Below the grid's name.
-    Indented,
-    /// Below the name of its case.
-    UnderCase,
-}
-
-/// Figures below the speeds.
-pub enum Grid {
-    /// A line per row.
-    Rows { name: &'static str, line: Line, has: fn(&Row) -> bool, columns: &'static [Column] },
-    /// A line per case, a column per way; then a line with the largest of another figure, if any
-    /// row has it.
-    Ways { name: &'static str, figure: fn(&Row) -> Option<f64>, largest: (&'static str, fn(&Row) -> Option<f64>) },
+/// Figures below the speeds: under each case, a line per way.
+pub struct Grid {
+    pub name: &'static str,
+    pub columns: &'static [Column],
 }
 
 /// A figure that is drawn along the axis of a table, a line per way.
@@ -38,32 +25,35 @@ pub struct Curve {
     pub logarithmic: bool,
 }
 
-/// A grid on the page, a line per row under the name of its case.
-pub struct PageGrid {
-    pub name: &'static str,
-    pub caption: &'static str,
-    pub columns: &'static [Column],
-}
-
-pub(super) const P50: Column = Column { name: "p50 µs", cell: |row| latency(row, |all| all.p50) };
-pub(super) const P99: Column = Column { name: "p99 µs", cell: |row| latency(row, |all| all.p99) };
-pub(super) const P999: Column = Column { name: "p99.9 µs", cell: |row| latency(row, |all| all.p999) };
-pub(super) const LONGEST: Column = Column { name: "longest µs", cell: |row| latency(row, |all| all.max) };
-
-pub(super) fn latency(row: &Row, of: fn(&Latency) -> u64) -> Option<String> {
-    row.latency_ns.as_ref().map(|latency| micro(of(latency)))
-}
-
+pub(super) const P50: Column = Column { name: "p50 µs", cell: |row| Some(micro(row.latency_ns?.p50)) };
+pub(super) const P99: Column = Column { name: "p99 µs", cell: |row| Some(micro(row.latency_ns?.p99)) };
+pub(super) const P999: Column = Column { name: "p99.9 µs", cell: |row| Some(micro(row.latency_ns?.p999)) };
+pub(super) const LONGEST: Column = Column { name: "longest µs", cell: |row| Some(micro(row.latency_ns?.max)) };
 /// Processor time of the whole process, in µs an operation.
-pub(super) fn cpu(row: &Row) -> Option<String> {
-    Some(format!("{:.1}", row.cpu_us_per_op.total))
+pub(super) const CPU: Column = Column { name: "CPU µs", cell: |row| Some(format!("{:.1}", row.cpu_us_per_op.total)) };
+pub(super) const SWITCHES: Column =
+    Column { name: "csw", cell: |row| Some(format!("{:.2}", row.context_switches_per_op)) };
+pub(super) const MIB: Column = Column { name: "MiB/s", cell: |row| Some(format!("{:.0}", mib(row.bytes_per_s))) };
+
+/// A figure of the row's own, with so many decimals.
+pub(super) fn own(row: &Row, name: &str, decimals: usize) -> Option<String> {
+    Some(format!("{:.decimals$}", row.figure(name)?))
 }
 
-/// Time in which a way made ready, off the clock.
-pub(super) fn prepared(row: &Row) -> Option<String> {
-    Some(format!("{:.1}", row.prepared_ms?))
+/// In four characters or so.
+pub(super) fn own_short(row: &Row, name: &str) -> Option<String> {
+    row.figure(name).map(short)
 }
 
-pub(super) fn every(_: &Row) -> bool {
-    true
+/// Bytes, in MiB.
+pub(super) fn own_mib(row: &Row, name: &str) -> Option<String> {
+    Some(format!("{:.0}", mib(row.figure(name)?)))
+}
+
+/// The ways of a case by their p99, the lowest first: `a 12 µs and b 15 µs`
+pub(crate) fn by_p99(rows: &[&Row]) -> String {
+    let mut ways: Vec<(u64, &str)> =
+        rows.iter().filter_map(|row| Some((row.latency_ns?.p99, row.way.as_str()))).collect();
+    ways.sort_unstable();
+    listed(&ways.iter().map(|(p99, way)| format!("{way} {} µs", micro(*p99))).collect::<Vec<_>>())
 }

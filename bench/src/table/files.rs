@@ -7,80 +7,44 @@
 //! and names forgotten, too, and what describes them on the disk: that takes root, and drops the
 //! caches of the whole machine. Without it `data-cold` drops the files' own pages.
 
+use std::cell::RefCell;
+use std::fs::{File, OpenOptions};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::columns::{Column, Grid, Line, P50, P99, P999, cpu, every};
-use super::new_file::{free_bytes, require_room};
-use super::{Phase, Run, Table, chosen, names, operations_in, require_ways, rows, usage};
-use crate::error::{Error, ErrorKind, Result};
-use crate::machine::testfile;
+use super::columns::{CPU, Grid, P50, P99, P999, SWITCHES};
+use super::{Bench, Case, Run, Table, Work, open_for_random};
+use crate::error::Result;
+use crate::machine::space::require_room;
 use crate::machine::tree::Tree;
-use crate::measure::interleave::{self, Stage};
-use crate::measure::meter::{Check, Sample};
+use crate::measure::meter::Sample;
 use crate::measure::options::Options;
 use crate::measure::progress::Plan;
-use crate::measure::turn::{Turn, alone};
+use crate::measure::turn::{Place, Stage, Turn, alone};
 use crate::measure::work::{Buffer, SmallFiles, Spread};
-use crate::report::Row;
 use crate::report::notes::Code;
-use crate::sys;
-use crate::ways::{self, FileWay, Part, Roster, WAYS};
+use crate::ways::{self, FileWay, Part};
 
-pub struct Files {
-    pub ways: Roster,
-    pub sizes: Sizes,
-}
+pub static FILES: Table = Table {
+    name: "files",
+    about: "Small files opened, read and closed, cold and hot; and hundreds of open files read by thousands of tasks",
+    title: "files: small files opened, read whole and closed; 4 KiB of open files at random; operations/s",
+    takes: &["--depths"],
+    writes_into: |options| {
+        let (small, open) = (Kind::small(options).bytes(), Kind::open(options).bytes());
+        Some((small + open, "at most, in small files made for this run, written and synced"))
+    },
+    cases,
+    grids: &[Grid { name: "a file, or a block", columns: &[P50, P99, P999, CPU, SWITCHES] }],
+    ..Table::USUAL
+};
 
-/// Numbers of files, and their lengths.
-#[derive(Debug, Clone, Copy)]
-pub struct Sizes {
-    pub small: u64,
-    pub quick_small: u64,
-    pub open: u64,
-    pub quick_open: u64,
-    pub open_len: u64,
-    pub quick_open_len: u64,
-    /// Tasks that read the open files.
-    pub tasks: usize,
-    pub quick_tasks: usize,
-}
-
-impl Sizes {
-    pub const USUAL: Self = Self {
-        small: 100_000,
-        quick_small: 3_000,
-        open: 256,
-        quick_open: 128,
-        open_len: 2 << 20,
-        quick_open_len: 256 << 10,
-        tasks: 4000,
-        quick_tasks: 1000,
-    };
-}
-
-pub static FILES: Files = Files { ways: WAYS, sizes: Sizes::USUAL };
-
-const LENGTHS: std::ops::RangeInclusive<u64> = 4 << 10..=16 << 10;
 const BLOCK: usize = 4 << 10;
-const DEPTHS: [usize; 3] = [1, 16, 64];
-const QUICK_DEPTHS: [usize; 2] = [1, 16];
-
-/// Operations that are verified, and that tell a way's speed.
-const VERIFIED: usize = 256;
-const WARM_UP: usize = 1024;
 /// A round of a full run takes all files, unless it would be longer than this at a middling speed.
 const LONGEST_ROUND: Duration = Duration::from_secs(20);
-
-const COLUMNS: &[Column] = &[
-    P50,
-    P99,
-    P999,
-    Column { name: "CPU µs", cell: cpu },
-    Column { name: "csw", cell: |row| Some(format!("{:.2}", row.context_switches_per_op)) },
-];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -90,176 +54,92 @@ enum State {
     Hot,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Work {
-    Whole,
-    Spread,
+/// Files that are read: whole, or blocks of those that are open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Kind {
+    whole: bool,
+    files: u64,
+    lengths: RangeInclusive<u64>,
 }
 
-impl State {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Cold => "cold",
-            Self::DataCold => "data-cold",
-            Self::Hot => "hot",
-        }
-    }
-}
-
-impl Files {
-    /// Small files, open files, the length of one of these, and the tasks that read them.
-    fn sizes(&self, options: &Options) -> (u64, u64, u64, usize) {
-        let Sizes { small, quick_small, open, quick_open, open_len, quick_open_len, tasks, quick_tasks } = self.sizes;
-        match options.quick {
-            true => (quick_small, quick_open, quick_open_len, quick_tasks),
-            false => (small, open, open_len, tasks),
-        }
+impl Kind {
+    fn small(options: &Options) -> Self {
+        let files = options.files.unwrap_or(if options.quick { 3_000 } else { 100_000 });
+        Self { whole: true, files, lengths: 4 << 10..=16 << 10 }
     }
 
-    fn depths(options: &Options) -> Vec<usize> {
-        options.or_usual(&options.depths, &QUICK_DEPTHS, &DEPTHS)
+    fn open(options: &Options) -> Self {
+        let (files, len) = if options.quick { (128, 256 << 10) } else { (256, 2 << 20) };
+        Self { whole: false, files: options.files.map_or(files, |small| files.min(small)), lengths: len..=len }
     }
 
-    fn bytes(&self, options: &Options) -> u64 {
-        let (small, open, open_len, _) = self.sizes(options);
-        small * LENGTHS.end() + open * open_len
+    fn bytes(&self) -> u64 {
+        self.files * self.lengths.end()
     }
 }
 
-impl Table for Files {
-    fn name(&self) -> &'static str {
-        "files"
-    }
+/// The files that exist: those of one kind at a time.
+type Made = Rc<RefCell<Option<(Kind, Arc<Tree>)>>>;
 
-    fn about(&self) -> &'static str {
-        "Small files opened, read and closed, cold and hot; and hundreds of open files read by thousands of tasks"
-    }
-
-    fn title(&self) -> &'static str {
-        "files: small files opened, read whole and closed; 4 KiB of open files at random; operations/s"
-    }
-
-    fn ways(&self) -> Vec<&'static str> {
-        names(&ways::filers(self.ways))
-    }
-
-    fn takes(&self) -> &'static [&'static str] {
-        &["--depths"]
-    }
-
-    fn toured(&self) -> bool {
-        false
-    }
-
-    fn check(&self, options: &Options) -> Result<()> {
-        if options.file.is_some() {
-            return Err(usage("--file names one file; leave it out of files"));
+fn cases(options: &Options) -> Vec<Case> {
+    let made = Made::default();
+    let (small, open) = (Kind::small(options), Kind::open(options));
+    let case = |name: String, kind: &Kind, state, depth: usize| {
+        let ways = ways::filers(options.roster);
+        let refused: Vec<Option<String>> = ways.iter().map(|way| way.refused()).collect();
+        let long = kind.whole && !options.quick;
+        let time = if long { LONGEST_ROUND } else { options.round_time };
+        let (kind, made) = (kind.clone(), made.clone());
+        let open = move |ways, run: &mut Run<'_>| {
+            let tree = tree(&kind, &made, run)?;
+            let path = |number| tree.path(number);
+            let open = |number| Ok(Arc::new(open_for_random(OpenOptions::new().read(true), &path(number))?));
+            let open = if kind.whole { Vec::new() } else { (0..kind.files).map(open).collect::<Result<_>>()? };
+            Ok(Some(Reading { ways, kind, state, depth, tree, open, inputs: Inputs::default() }))
+        };
+        Case::new(name, ways, Work::For(time), open).refusing(refused).in_directory().if_cold()
+    };
+    let mut cases = Vec::new();
+    let cold = if options.drop_caches { (State::Cold, "cold") } else { (State::DataCold, "data-cold") };
+    for (state, name) in [cold, (State::Hot, "hot")] {
+        for depth in options.or_usual(&options.depths, &[1, 16], &[1, 16, 64]) {
+            cases.push(case(format!("{name} depth={depth}"), &small, state, depth));
         }
-        require_ways(self.name(), &ways::filers(self.ways), options)
     }
-
-    fn writes_into(&self, options: &Options) -> Option<(u64, &'static str)> {
-        Some((self.bytes(options), "at most, in small files made for this run, written and synced"))
+    // Open files have their inodes in memory.
+    for (state, name) in [(State::DataCold, "data-cold"), (State::Hot, "hot")] {
+        let tasks = options.files.map_or(if options.quick { 1000 } else { 4000 }, |small| small as usize);
+        cases.push(case(format!("open={} {name} depth={tasks}", open.files), &open, state, tasks));
     }
-
-    fn case_ways(&self, options: &Options) -> Vec<usize> {
-        let cases = 2 * (Self::depths(options).len() + 1);
-        vec![chosen(&ways::filers(self.ways), options).len(); cases]
-    }
-
-    fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
-        if phase != Phase::Directory {
-            return Ok(());
-        }
-        let (options, dir) = (run.options, run.dir);
-        let (small, open, open_len, tasks) = self.sizes(options);
-        require_room(free_bytes(&testfile::create_nameless(dir)?, dir)?, self.bytes(options), "run (--quick)", dir)?;
-        let noted = |way: &str| format!("files: {way}");
-        let refused = |part: Part<dyn FileWay>| (part.way.refused)().or_else(|| part.refused());
-        let ways = run.usable_as(&ways::filers(self.ways), noted, refused);
-        let cold = if options.drop_caches { State::Cold } else { State::DataCold };
-        if cold == State::DataCold {
-            let text =
-                "files: inodes and names stayed in memory where bytes were cold; root, without --quick, drops them";
-            run.report.note(Code::InodesWarm, text);
-        }
-        let whole = Self::depths(options).into_iter();
-        let whole = [cold, State::Hot].into_iter().flat_map(|state| whole.clone().map(move |depth| (state, depth)));
-        self.cases(Work::Whole, small, LENGTHS, whole.collect(), &ways, run)?;
-        // Open files have their inodes in memory.
-        let spread = vec![(State::DataCold, tasks), (State::Hot, tasks)];
-        self.cases(Work::Spread, open, open_len..=open_len, spread, &ways, run)
-    }
-
-    fn columns(&self) -> &'static [Grid] {
-        const GRIDS: &[Grid] =
-            &[Grid::Rows { name: "a file, or a block", line: Line::UnderCase, has: every, columns: COLUMNS }];
-        GRIDS
-    }
+    cases
 }
 
-impl Files {
-    /// Makes files, and measures cases with them.
-    fn cases(
-        &self,
-        work: Work,
-        files: u64,
-        lengths: std::ops::RangeInclusive<u64>,
-        cases: Vec<(State, usize)>,
-        ways: &[Part<dyn FileWay>],
-        run: &mut Run<'_>,
-    ) -> Result<()> {
-        let (table, options, cancel) = (self.name(), run.options, run.cancel);
-        run.course.begin("making files", Plan::writing_s(files * lengths.end()), files);
-        let tree = Tree::make(run.dir, files, lengths, options.seed, cancel, |files| run.course.step(files))?;
-        for (state, depth) in cases {
-            let name = match work {
-                Work::Whole => format!("{} depth={depth}", state.name()),
-                Work::Spread => format!("open={files} {} depth={depth}", state.name()),
-            };
-            let open = match work {
-                Work::Whole => Vec::new(),
-                Work::Spread => (0..files).map(|number| opened(&tree, number)).collect::<Result<_>>()?,
-            };
-            let (count, inputs) = (VERIFIED, Inputs::default());
-            let mut bench =
-                Bench { table, ways, name, work, state, depth, tree: &tree, open, options, cancel, count, inputs };
-            let name = bench.name.clone();
-            let timed = match run.case(table, &name, ways, &mut bench) {
-                Err(error) if error.kind() == ErrorKind::NotCold => {
-                    run.report.note(Code::CaseLeftOut, format!("{table} {name}: {error}"));
-                    continue;
-                }
-                timed => timed?,
-            };
-            let rows: Vec<Row> = rows(table, &bench.name, ways, &timed);
-            run.report.rows.extend(rows);
-        }
-        Ok(())
+/// The files of this kind. Those of another are removed before.
+fn tree(kind: &Kind, made: &Made, run: &mut Run<'_>) -> Result<Arc<Tree>> {
+    let mut made = made.borrow_mut();
+    if let Some((_, tree)) = made.as_ref().filter(|(is, _)| is == kind) {
+        return Ok(tree.clone());
     }
-}
-
-/// Without readahead.
-fn opened(tree: &Tree, number: u64) -> Result<Arc<std::fs::File>> {
-    let file = tree.open(number)?;
-    sys::expect_random(&file).map_err(|error| Error::io("fadvise RANDOM on", &tree.path(number), &error))?;
-    Ok(Arc::new(file))
+    if !run.options.drop_caches {
+        let text = "files: inodes and names stayed in memory where bytes were cold; root, without --quick, drops them";
+        run.report.note_once(Code::InodesWarm, text);
+    }
+    made.take();
+    let (dir, seed, course) = (&run.options.dir, run.options.seed, &mut *run.course);
+    require_room(kind.bytes(), "run (--quick)", dir)?;
+    course.begin("making files", Plan::writing_s(kind.bytes()), kind.files);
+    let tree = Tree::make(dir, kind.files, kind.lengths.clone(), seed, run.cancel, |files| course.step(files))?;
+    Ok(made.insert((kind.clone(), Arc::new(tree))).1.clone())
 }
 
 /// One case, ready to be measured.
-struct Bench<'a> {
-    table: &'a str,
-    ways: &'a [Part<dyn FileWay>],
-    name: String,
-    work: Work,
+struct Reading {
+    ways: Vec<Part<dyn FileWay>>,
+    kind: Kind,
     state: State,
     depth: usize,
-    tree: &'a Tree,
-    open: Vec<Arc<std::fs::File>>,
-    options: &'a Options,
-    cancel: &'a AtomicBool,
-    /// Operations of a timed round.
-    count: usize,
+    tree: Arc<Tree>,
+    open: Vec<Arc<File>>,
     inputs: Inputs,
 }
 
@@ -271,98 +151,64 @@ struct Inputs {
     bytes: u64,
 }
 
-impl interleave::Case for Bench<'_> {
-    fn ways(&self) -> usize {
-        self.ways.len()
-    }
-
-    fn warms_up(&self) -> bool {
-        true
-    }
-
-    fn prepare(&mut self, stage: Stage) {
-        let count = match stage {
-            Stage::Verify => VERIFIED,
-            Stage::WarmUp => WARM_UP,
-            Stage::Timed(_) => self.count,
-        };
-        let (mut random, count) = (stage.random(self.options.seed), count.max(2 * self.depth));
-        self.inputs = match self.work {
-            Work::Whole => {
-                let numbers: Vec<u64> = random.permutation(self.tree.files()).into_iter().take(count).collect();
-                let bytes = numbers.iter().map(|&number| self.tree.len_of(number)).sum();
-                let files = numbers.into_iter().map(|number| (number, self.tree.path(number))).collect();
-                Inputs { files, bytes, ..Inputs::default() }
-            }
-            Work::Spread => {
-                let of_file = self.tree.len_max() / BLOCK as u64;
-                let places = random.permutation(self.tree.files() * of_file).into_iter();
-                let place = |place: u64| ((place / of_file) as u32, place % of_file * BLOCK as u64);
-                // Each once, or round and round where all are hot.
-                let places: Arc<[(u32, u64)]> = match self.state {
-                    State::Hot => places.cycle().take(count).map(place).collect(),
-                    _ => places.take(count).map(place).collect(),
-                };
-                Inputs { bytes: (places.len() * BLOCK) as u64, places, ..Inputs::default() }
-            }
-        };
-    }
-
-    fn round(&mut self, way: usize, stage: Stage) -> Result<Sample> {
-        self.make_state()?;
-        self.turn(self.ways[way], stage == Stage::Verify)
-    }
-
-    fn completed(&mut self, stage: Stage, samples: &[Sample]) {
-        if stage == Stage::WarmUp {
-            let time = match (self.options.quick, self.work) {
-                (false, Work::Whole) => LONGEST_ROUND,
-                _ => self.options.round_time,
-            };
-            self.count = operations_in(time, samples);
-        }
-    }
-}
-
-impl Bench<'_> {
+impl Reading {
     fn make_state(&self) -> Result<()> {
         let whole = self.inputs.files.iter().map(|(number, _)| *number);
         let open = 0..self.open.len() as u64;
-        match (self.state, self.work) {
-            (State::Hot, Work::Whole) => self.tree.make_hot(whole),
-            (State::Hot, Work::Spread) => self.tree.make_hot(open),
-            (_, Work::Spread) => self.tree.make_cold(open),
-            (State::DataCold, Work::Whole) => self.tree.make_cold(whole),
-            (State::Cold, Work::Whole) => {
+        match (self.state, self.kind.whole) {
+            (State::Hot, true) => self.tree.make_hot(whole),
+            (State::Hot, false) => self.tree.make_hot(open),
+            (_, false) => self.tree.make_cold(open),
+            (State::DataCold, true) => self.tree.make_cold(whole),
+            (State::Cold, true) => {
                 self.tree.make_cold(whole.clone())?;
                 self.tree.forget_inodes(whole)
             }
         }
     }
+}
 
-    /// One way, once.
-    fn turn(&self, way: Part<dyn FileWay>, verify: bool) -> Result<Sample> {
-        let turn = Turn { way: way.name(), table: self.table, case: &self.name, cancel: self.cancel };
-        let (depth, cancel, Inputs { files, places, bytes }) = (self.depth, self.cancel, &self.inputs);
-        let whole = self.work == Work::Whole;
-        let matches = |place: u64, bytes: &[u8]| self.tree.matches(place, bytes, whole);
-        let check: Option<&Check<'_>> = if verify { Some(&matches) } else { None };
-        let (outcome, operations) = match self.work {
-            Work::Whole => {
-                let job = SmallFiles { files, len_max: self.tree.len_max() as usize, depth, cancel };
-                (alone(check, |round| way.whole(&job, round)), files.len())
-            }
-            Work::Spread => {
-                let job = Spread { files: &self.open, places, block: BLOCK, depth, cancel };
-                let mut buffer = Buffer::new(BLOCK * depth);
-                (alone(check, |round| way.spread(&job, buffer.bytes(), round)), places.len())
-            }
+impl Bench for Reading {
+    fn prepare(&mut self, place: &Place<'_>, stage: Stage, operations: usize) -> Result<()> {
+        let (mut random, count) = (stage.random(place.options.seed), operations.max(2 * self.depth));
+        if self.kind.whole {
+            let numbers: Vec<u64> = random.permutation(self.tree.files()).into_iter().take(count).collect();
+            let bytes = numbers.iter().map(|&number| self.tree.len_of(number)).sum();
+            let files = numbers.into_iter().map(|number| (number, self.tree.path(number))).collect();
+            self.inputs = Inputs { files, bytes, ..Inputs::default() };
+            return Ok(());
+        }
+        let of_file = self.tree.len_max() / BLOCK as u64;
+        let places = random.permutation(self.tree.files() * of_file).into_iter();
+        let place = |place: u64| ((place / of_file) as u32, place % of_file * BLOCK as u64);
+        // Each once, or round and round where all are hot.
+        let places: Arc<[(u32, u64)]> = match self.state {
+            State::Hot => places.cycle().take(count).map(place).collect(),
+            _ => places.take(count).map(place).collect(),
+        };
+        self.inputs = Inputs { bytes: (places.len() * BLOCK) as u64, places, ..Inputs::default() };
+        Ok(())
+    }
+
+    fn turn(&mut self, turn: &Turn<'_>) -> Result<Sample> {
+        self.make_state()?;
+        let (way, depth, cancel) = (self.ways[turn.index], self.depth, turn.cancel);
+        let Inputs { files, places, bytes } = &self.inputs;
+        let matches = |place: u64, bytes: &[u8]| self.tree.matches(place, bytes, self.kind.whole);
+        let check = turn.check(&matches);
+        let outcome = if self.kind.whole {
+            let job = SmallFiles { files, len_max: self.tree.len_max() as usize, depth, cancel };
+            alone(check, |round| way.whole(&job, round))
+        } else {
+            let job = Spread { files: &self.open, places, block: BLOCK, depth, cancel };
+            let mut buffer = Buffer::new(BLOCK * depth);
+            alone(check, |round| way.spread(&job, buffer.bytes(), round))
         };
         let (sample, ()) = turn.sample(outcome, |error| turn.failed(error))?;
         if let Some(place) = sample.wrong {
             return Err(turn.failed(format!("it returned wrong bytes of file {}", place >> 32)));
         }
-        turn.require("reads", &sample, (operations as u64, *bytes))?;
+        turn.require("reads", &sample, ((files.len() + places.len()) as u64, *bytes))?;
         turn.require_checksums(&sample.sampled, |place, len| Ok(self.tree.checksum(place, len)))?;
         Ok(sample)
     }

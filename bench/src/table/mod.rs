@@ -1,50 +1,76 @@
-//! The tables. A new one is a file with a [`Table`] in it, and its place in [`TABLES`]; an option
-//! of its own is in the list of [`check`], too, as a test sees to.
+//! The tables, and the loop that measures all of them.
 //!
-//! A table says what it is called, which ways it compares and how its figures are shown. It
-//! measures its cases one after the other, each a [`Case`]: the work, and the state in which each
-//! way finds it. The order of turns is the loop's
-//! ([`interleave`]), not the table's.
+//! A table is one [`Table`], declared in one file, and its line in [`TABLES`]. It has [`Case`]s, each a
+//! name, the ways that take part, the length of a round, and how the state of the case is made: a
+//! [`Bench`], which makes the inputs of a round, and has one way do its work once. All else exists once,
+//! in [`Run`]: the choice of ways and their refusals, verification, warm-up, rounds, the order of turns,
+//! the control, notes, rows and progress. What only one table tells of a round it adds to the round's
+//! sample ([`Sample::tell`]); a [`Column`] shows it.
+//!
+//! ```ignore
+//! pub static OPENS: Table = Table {
+//!     name: "opens",
+//!     about: "A file is opened and closed",
+//!     title: "opens: a file is opened and closed; operations/s",
+//!     file_size: |_| Some(1 << 20),
+//!     cases: |options| {
+//!         let open = |ways, _: &mut Run<'_>| Ok(Some(Opens { ways, count: 0 }));
+//!         vec![Case::new("hot", ways::openers(options.roster), Work::For(options.round_time), open)]
+//!     },
+//!     ..Table::USUAL
+//! };
+//!
+//! impl Bench for Opens {
+//!     fn prepare(&mut self, _: &Place<'_>, _: Stage, operations: usize) -> Result<()> {
+//!         self.count = operations;
+//!         Ok(())
+//!     }
+//!
+//!     fn turn(&mut self, turn: &Turn<'_>) -> Result<Sample> {
+//!         let (way, path) = (self.ways[turn.index], turn.file()?.path());
+//!         let outcome = alone(None, |round| way.opens(path, self.count, round));
+//!         turn.complete("opens", (self.count as u64, 0), outcome).map(|(sample, ())| sample)
+//!     }
+//! }
+//! ```
 
-pub mod cached;
+mod choice;
 pub mod columns;
 pub mod copy;
 pub mod files;
-pub mod gather;
 pub mod load;
 pub mod log;
 pub mod mixed;
-pub mod new_file;
 pub mod ranges;
-pub mod reading;
 pub mod reads;
 pub mod readwrite;
 pub mod scan;
-pub mod stall;
 pub mod writes;
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::machine::testfile::TestFile;
-use crate::measure::interleave::{Case, interleave};
+use crate::error::{ErrorKind, Result};
+use crate::machine::testfile::{TestFile, allows_direct};
 use crate::measure::meter::Sample;
 use crate::measure::options::Options;
-use crate::measure::progress::{Course, Length, Plan, Planned};
+use crate::measure::progress::{Course, Length, Plan, Planned, ROUNDS_MIN};
+use crate::measure::turn::{Place, Stage, Turn};
 use crate::random::Random;
-use crate::report::figures::micro;
-use crate::report::fio;
-use crate::report::{Control, Report, Row, median};
-use crate::ways::{OURS, Part};
-use columns::{Column, Curve, Grid, PageGrid};
+use crate::report::notes::Code;
+use crate::report::{Control, Report, Row, fio, median};
+use crate::ways::{OURS, Part, Way};
+use crate::{Error, sys};
+pub use choice::{asked, by_name, check, given, listed, ranks, to_ask_for};
+pub(crate) use columns::by_p99;
+use columns::{Curve, Grid};
 
 /// Every table, in the order in which they are measured.
-pub static TABLES: &[&dyn Table] = &[
+pub static TABLES: &[&Table] = &[
     &reads::READS,
-    &cached::CACHED,
-    &gather::GATHER,
+    &reads::CACHED,
+    &reads::GATHER,
     &mixed::MIXED,
     &load::LOAD,
     &scan::SCAN,
@@ -53,131 +79,210 @@ pub static TABLES: &[&dyn Table] = &[
     &copy::COPY,
     &readwrite::READWRITE,
     &writes::WRITES,
-    &stall::STALL,
+    &writes::STALL,
     &log::LOG,
-    &log::pipelined::PIPELINED,
-    &log::pipelined::TASKS,
+    &log::PIPELINED,
+    &log::TASKS,
 ];
 
-/// Cases of one kind of work, the ways that do it, and how its figures are shown.
-pub trait Table: Sync {
+/// All that is to be said of a table.
+pub struct Table {
     /// Names it in rows.
-    fn name(&self) -> &'static str;
-
-    /// Names it on the command line. Several tables may be asked for as one.
-    fn asked_as(&self) -> &'static str {
-        self.name()
-    }
-
+    pub name: &'static str,
+    /// The table by whose name it is asked for, if it is not its own.
+    pub part_of: Option<&'static str>,
     /// Describes it in a line of help.
-    fn about(&self) -> &'static str;
-
+    pub about: &'static str,
     /// Describes it above its figures.
-    fn title(&self) -> &'static str;
-
-    /// Unit of [`Table::compared`].
-    fn unit(&self) -> &'static str {
-        "ops/s"
-    }
-
-    /// The figure that its cells compare.
-    fn compared(&self, row: &Row) -> f64 {
-        row.ops_per_s
-    }
-
-    /// Names of the ways that take part, in their order.
-    fn ways(&self) -> Vec<&'static str>;
-
+    pub title: &'static str,
+    /// Unit of `compared`, the figure that its cells compare.
+    pub unit: &'static str,
+    pub compared: fn(&Row) -> f64,
     /// Options of the command that concern it, besides those that concern all.
-    fn takes(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    /// Returns whether it is measured if no table is named, but `--quick`, `--file`, `--direct`,
-    /// `--rate` or `--ways` is given. Without any of these all [toured](Table::toured) ones are.
-    fn usual(&self) -> bool {
-        false
-    }
-
-    /// Returns whether a run without any wish measures it, among all others.
-    fn toured(&self) -> bool {
-        true
-    }
-
-    /// Returns whether its speeds say which way is the quickest. They do not where the rate is given.
-    fn ranked(&self) -> bool {
-        true
-    }
-
-    /// Rejects options that contradict each other, or leave nothing to measure.
-    fn check(&self, _options: &Options) -> Result<()> {
-        Ok(())
-    }
-
-    /// Size of the test file where none is asked for; `None` if the table needs no test file.
-    fn file_size(&self, _options: &Options) -> Option<u64> {
-        None
-    }
-
-    /// The file that a run without a test file writes: its size, and a description.
-    fn writes_into(&self, _options: &Options) -> Option<(u64, &'static str)> {
-        None
-    }
-
-    /// Returns whether it reads files in order through the page cache.
-    fn in_order(&self) -> bool {
-        false
-    }
-
-    /// The number of ways in each of its cases.
-    fn case_ways(&self, options: &Options) -> Vec<usize>;
-
-    /// The length of its rounds.
-    fn round_time(&self, options: &Options) -> Duration {
-        options.round_time
-    }
-
-    /// Measures those of its cases that belong to this phase. What is complete is in the report,
-    /// even after an error.
-    fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()>;
-
+    pub takes: &'static [&'static str],
+    /// It is measured if no table is named, but another wish is.
+    pub usual: bool,
+    /// It is a part of the tour.
+    pub toured: bool,
+    /// Its speeds say which way is the quickest. They do not where the rate is given.
+    pub ranked: bool,
+    /// It reads files in order through the page cache.
+    pub in_order: bool,
+    /// Size of the test file where none is asked for; `None` if it needs no test file.
+    pub file_size: fn(&Options) -> Option<u64>,
+    /// Bytes that it writes, at most, and a description.
+    pub writes_into: fn(&Options) -> Option<(u64, &'static str)>,
+    pub cases: fn(&Options) -> Vec<Case>,
     /// Adds the cases that fio can do, too.
-    fn fio(&self, _options: &Options, _place: &fio::Place<'_>, _jobs: &mut fio::Jobs) {}
-
-    /// Grids below its speeds in the printed report.
-    fn columns(&self) -> &'static [Grid] {
-        &[]
-    }
-
-    /// A grid of its own on the page.
-    fn on_page(&self) -> Option<&'static PageGrid> {
-        None
-    }
-
+    pub fio: fn(&Options, &fio::Place<'_>, &mut fio::Jobs),
+    /// Its own figures, below the speeds.
+    pub grids: &'static [Grid],
     /// Figures that the page draws along its axis instead of speed and processor time.
-    fn curves(&self) -> &'static [Curve] {
-        &[]
-    }
-
-    /// Columns of its own among all figures on the page.
-    fn figures(&self) -> &'static [Column] {
-        &[]
-    }
-
+    pub curves: &'static [Curve],
     /// Name of its latencies.
-    fn latency(&self) -> &'static str {
-        "Latency"
-    }
-
+    pub latency: &'static str,
     /// A sentence with which the verdict begins.
-    fn advice(&self, _report: &Report) -> Option<String> {
-        None
+    pub advice: fn(&Report) -> Option<String>,
+    /// Sentences after those that every table has.
+    pub findings: fn(&Report) -> Vec<String>,
+}
+
+impl Table {
+    /// What most tables have.
+    pub const USUAL: Self = Self {
+        name: "",
+        part_of: None,
+        about: "",
+        title: "",
+        unit: "ops/s",
+        compared: |row| row.ops_per_s,
+        takes: &[],
+        usual: false,
+        toured: false,
+        ranked: true,
+        in_order: false,
+        file_size: |_| None,
+        writes_into: |_| None,
+        cases: |_| Vec::new(),
+        fio: |_, _, _| {},
+        grids: &[],
+        curves: &[],
+        latency: "Latency",
+        advice: |_| None,
+        findings: |_| Vec::new(),
+    };
+
+    /// Names it on the command line.
+    pub fn asked_as(&self) -> &'static str {
+        self.part_of.unwrap_or(self.name)
     }
 
-    /// Sentences after those that every table has.
-    fn findings(&self, _report: &Report) -> Vec<String> {
-        Vec::new()
+    /// Names of the ways that these options leave it, each once.
+    pub fn ways(&self, options: &Options) -> Vec<&'static str> {
+        let mut names = Vec::new();
+        for entrant in (self.cases)(options).iter().flat_map(|case| &case.ways) {
+            if entrant.refused.is_none() && !names.contains(&entrant.way.name) {
+                names.push(entrant.way.name);
+            }
+        }
+        names
     }
+
+    fn planned(&self, options: &Options) -> Planned {
+        let cases = wanted(self, options);
+        let length = |case: &Case| case.length(options).share(cases.len());
+        let of = |case: &Case| (case.entrants(options).filter(|(_, way)| way.refused.is_none()).count(), length(case));
+        Planned::of(self.name, &cases.iter().map(of).collect::<Vec<_>>())
+    }
+}
+
+/// Cases of a table, but for those that are not asked for by name.
+fn wanted(table: &Table, options: &Options) -> Vec<Case> {
+    let mut cases = (table.cases)(options);
+    cases.retain(|case| options.cases.is_empty() || options.cases.contains(&case.name));
+    cases
+}
+
+/// What a run of these tables does, and how long it takes at a guess. `file`: the bytes of a test file
+/// that is to be made.
+pub fn plan(tables: &[&'static Table], options: &Options, file: Option<u64>) -> Plan {
+    let tables = tables.iter().map(|table| table.planned(options)).collect();
+    Plan { file_s: file.map_or(0.0, Plan::writing_s), tables }
+}
+
+/// The work of a round.
+#[derive(Debug, Clone, Copy)]
+pub enum Work {
+    /// As much as a middling way does in this time. A warm-up finds how much that is; the slowest way's
+    /// round takes four times as long at most.
+    For(Duration),
+    /// So many operations, which take so long at a guess.
+    Exactly(usize, Duration),
+}
+
+/// Opens a case: the state that its rounds share. `None` if it is left out, and a note says why.
+type Open = Box<dyn FnOnce(&mut Run<'_>) -> Result<Option<Box<dyn Bench>>>>;
+
+/// A case of a table: every way does the same work from the same state.
+pub struct Case {
+    pub name: String,
+    pub ways: Vec<Entrant>,
+    work: Work,
+    phase: Phase,
+    optional: bool,
+    open: Open,
+}
+
+/// A way of a case, and why it cannot take part, if it cannot.
+pub struct Entrant {
+    pub way: &'static Way,
+    pub refused: Option<String>,
+}
+
+impl Case {
+    /// `open` gets these ways again, in their order.
+    pub fn new<W: ?Sized, B: Bench + 'static>(
+        name: impl Into<String>,
+        ways: Vec<Part<W>>,
+        work: Work,
+        open: impl FnOnce(Vec<Part<W>>, &mut Run<'_>) -> Result<Option<B>> + 'static,
+    ) -> Self {
+        let entrants = ways.iter().map(|part| Entrant { way: part.way, refused: None }).collect();
+        let open = move |run: &mut Run<'_>| Ok(open(ways, run)?.map(|bench| Box::new(bench) as Box<dyn Bench>));
+        let (name, phase, open) = (name.into(), Phase::File, Box::new(open));
+        Self { name, ways: entrants, work, phase, optional: false, open }
+    }
+
+    /// It writes new files, after the test file is gone.
+    pub fn in_directory(self) -> Self {
+        Self { phase: Phase::Directory, ..self }
+    }
+
+    /// It is left out, with a note, where its state cannot be cold.
+    pub fn if_cold(self) -> Self {
+        Self { optional: true, ..self }
+    }
+
+    /// Ways that cannot do what is asked for, for reasons of the case's own; in their order.
+    pub fn refusing(mut self, why: impl IntoIterator<Item = Option<String>>) -> Self {
+        self.ways.iter_mut().zip(why).for_each(|(entrant, why)| entrant.refused = why);
+        self
+    }
+
+    /// Those that are asked for, with their places in the case.
+    fn entrants(&self, options: &Options) -> impl Iterator<Item = (usize, &Entrant)> {
+        self.ways.iter().enumerate().filter(|(_, entrant)| options.chooses(entrant.way.name))
+    }
+
+    fn length(&self, options: &Options) -> Length {
+        let (round, before) = match self.work {
+            Work::For(time) => (time, 2),
+            Work::Exactly(_, guess) => (guess, 1),
+        };
+        Length { round, before, rounds: options.rounds, budget: options.budget }
+    }
+}
+
+/// A case, ready to be measured.
+pub trait Bench {
+    /// The case's name, where its state tells more than its plan did.
+    fn named(&self, name: &str) -> String {
+        name.to_owned()
+    }
+
+    /// Returns whether the way at this place of the case takes part here.
+    fn takes(&self, _index: usize) -> bool {
+        true
+    }
+
+    /// Makes the inputs that all ways of the coming round share: about so many operations.
+    fn prepare(&mut self, place: &Place<'_>, stage: Stage, operations: usize) -> Result<()>;
+
+    /// Makes the state of the case, and has one way do its work once.
+    fn turn(&mut self, turn: &Turn<'_>) -> Result<Sample>;
+
+    /// Notes what the rows of the case show.
+    fn finish(&mut self, _name: &str, _rows: &[Row], _run: &mut Run<'_>) {}
 }
 
 /// The parts of a run, in order.
@@ -185,8 +290,7 @@ pub trait Table: Sync {
 pub enum Phase {
     /// The test file is there.
     File,
-    /// The test file is gone, and its memory and its room on the disk are free: new files are
-    /// written.
+    /// The test file is gone, and its memory and its room on the disk are free. New files are written.
     Directory,
 }
 
@@ -194,267 +298,301 @@ impl Phase {
     pub const ALL: [Self; 2] = [Self::File, Self::Directory];
 }
 
+/// Operations that are verified, and that tell a way's speed.
+const VERIFIED: usize = 256;
+/// The warm-up takes this share of a round.
+const WARM_UP: f64 = 0.2;
+/// The slowest way's round may take this many times as long as it should.
+const SLOWEST: f64 = 4.0;
+
 /// A run: what was asked for, where, and what came of it.
 pub struct Run<'a> {
     pub options: &'a Options,
-    /// Names of the tables that were asked for.
-    pub asked: Vec<&'static str>,
     pub file: Option<&'a TestFile>,
-    pub dir: &'a Path,
     pub cancel: &'a AtomicBool,
     pub course: &'a mut Course,
     pub report: &'a mut Report,
 }
 
 impl<'a> Run<'a> {
-    /// Measures these tables, in their order, in these phases.
-    pub fn measure(&mut self, tables: &[&dyn Table], phases: &[Phase]) -> Result<()> {
-        self.asked = tables.iter().map(|table| table.name()).collect();
+    /// Measures these tables, in their order, in these phases. What is complete is in the report, even
+    /// after an error.
+    pub fn measure(&mut self, tables: &[&'static Table], phases: &[Phase]) -> Result<()> {
         for &phase in phases {
-            tables.iter().try_for_each(|table| table.measure(phase, self))?;
+            for table in tables {
+                let cases = wanted(table, self.options);
+                let count = cases.len();
+                let here = cases.into_iter().filter(|case| case.phase == phase);
+                here.into_iter().try_for_each(|case| self.case(table, case, count))?;
+            }
         }
         Ok(())
     }
 
-    /// Measures the case `name` of `table`. `ways` are those of the case, in its order. Returns, for
-    /// each way, a sample of each timed round.
+    /// Measures one of `count` cases.
+    fn case(&mut self, table: &'static Table, case: Case, count: usize) -> Result<()> {
+        let mut ways: Vec<(usize, &'static str)> = Vec::new();
+        for (index, Entrant { way, refused }) in case.entrants(self.options) {
+            let noted = if refused.is_some() { format!("{}: {}", table.name, way.name) } else { way.name.to_owned() };
+            if self.report.takes(&noted, refused.clone().or_else(way.refused)) {
+                ways.push((index, way.name));
+            }
+        }
+        if ways.is_empty() {
+            return Ok(());
+        }
+        let length = case.length(self.options).share(count);
+        let Some(mut bench) = (case.open)(self)? else { return Ok(()) };
+        ways.retain(|(index, _)| bench.takes(*index));
+        if ways.is_empty() {
+            return Ok(());
+        }
+        let name = bench.named(&case.name);
+        let timed = match self.rounds(table, &name, &ways, case.work, &length, &mut *bench) {
+            Err(error) if case.optional && error.kind() == ErrorKind::NotCold => {
+                self.report.note(Code::CaseLeftOut, format!("{} {name}: {error}", table.name));
+                return Ok(());
+            }
+            timed => timed?,
+        };
+        let row = |((_, way), samples): (&(usize, &str), &Vec<Sample>)| Row::of(table.name, &name, way, samples);
+        let rows: Vec<Row> = ways.iter().zip(&timed).map(row).collect();
+        bench.finish(&name, &rows, self);
+        self.report.rows.extend(rows);
+        Ok(())
+    }
+
+    /// Verifies, warms up, then has the ways take turns, as many rounds as the length allows.
     ///
-    /// The library's way, or else the first, is compared with itself.
-    fn case<W: ?Sized>(
+    /// Each round has the ways in another order, drawn by seed, because a shared disk drifts, and
+    /// because a way leaves caches and queues to the one after it. The library's way, or else the first,
+    /// has two turns in each: by how much it differs from itself tells which differences mean nothing.
+    fn rounds(
         &mut self,
-        table: &'static str,
-        name: &str,
-        ways: &[Part<W>],
-        case: &mut dyn Case,
+        table: &'static Table,
+        case: &str,
+        ways: &[(usize, &'static str)],
+        work: Work,
+        length: &Length,
+        bench: &mut dyn Bench,
     ) -> Result<Vec<Vec<Sample>>> {
-        self.course.case(table, name, 1);
+        let (began, options, place) = (Instant::now(), self.options, self.place());
         // Another sequence of orders for each case.
-        let mut orders = Random::new(self.options.seed.wrapping_add((self.report.rows.len() as u64) << 32));
-        let control = ways.iter().position(|way| way.name() == OURS).unwrap_or(0);
-        let planned = self.course.plan().tables.iter().find(|planned| planned.table == table);
-        let length = length(self.options.round_time, self.options).share(planned.map_or(1, |planned| planned.cases));
-        let timed = interleave(case, control, &length, &mut orders, self.course)?;
-        if let (Some(way), Some(first)) = (ways.get(control), timed.ways.get(control)) {
-            self.report.controls.push(Control::of(table, name, way.name(), first, &timed.control));
+        let mut orders = Random::new(options.seed.wrapping_add((self.report.rows.len() as u64) << 32));
+        let control = ways.iter().position(|(_, way)| *way == OURS).unwrap_or(0);
+        let mut rounds = length.rounds.unwrap_or(ROUNDS_MIN);
+        let turns = |rounds: usize| (ways.len() * (length.before + rounds) + rounds) as u64;
+        self.course.case(table.name, case, turns(rounds));
+        let (mut timed, mut again) = (vec![Vec::new(); ways.len()], Vec::new());
+        let mut operations = VERIFIED;
+        if let Work::Exactly(all, _) = work {
+            operations = all.min(VERIFIED);
         }
-        Ok(timed.ways)
-    }
-
-    /// Those of `ways` that are chosen and that the system allows. A refusal is noted once.
-    fn usable<W: ?Sized>(&mut self, ways: &[Part<W>]) -> Vec<Part<W>> {
-        self.usable_as(ways, str::to_owned, |part| (part.way.refused)())
-    }
-
-    /// The same for ways that no other table has. The note names the table.
-    fn usable_in<W: ?Sized>(&mut self, table: &str, ways: &[Part<W>]) -> Vec<Part<W>> {
-        self.usable_as(ways, |way| format!("{table}: {way}"), |part| (part.way.refused)())
-    }
-
-    /// The same with a table's own names in notes, and its own refusals.
-    fn usable_as<W: ?Sized>(
-        &mut self,
-        ways: &[Part<W>],
-        noted: impl Fn(&str) -> String,
-        refused: impl Fn(Part<W>) -> Option<String>,
-    ) -> Vec<Part<W>> {
-        let mut ways = chosen(ways, self.options);
-        ways.retain(|way| self.report.takes(&noted(way.name()), refused(*way)));
-        ways
-    }
-
-    /// The test file. A table that declares a [`Table::file_size`] has one.
-    fn test_file(&self) -> Result<&'a TestFile> {
-        self.file.ok_or_else(|| Error::new(ErrorKind::Usage, "this table needs a test file"))
-    }
-}
-
-/// What a run of these tables does, and how long it takes at a guess. `file`: the bytes of a test file
-/// that is to be made.
-pub fn plan(tables: &[&dyn Table], options: &Options, file: Option<u64>) -> Plan {
-    let of = |table: &&dyn Table| {
-        Planned::of(table.name(), &table.case_ways(options), &length(table.round_time(options), options))
-    };
-    Plan { file_s: file.map_or(0.0, Plan::writing_s), tables: tables.iter().map(of).collect() }
-}
-
-fn length(round: Duration, options: &Options) -> Length {
-    Length { round, before: 2, rounds: options.rounds, budget: options.budget }
-}
-
-pub fn by_name(name: &str) -> Option<&'static dyn Table> {
-    TABLES.iter().copied().find(|table| table.name() == name)
-}
-
-/// Whether the speeds of this table say which way is the quickest.
-pub fn ranks(name: &str) -> bool {
-    by_name(name).is_none_or(|table| table.ranked())
-}
-
-/// Tables that can be asked for by a name of their own.
-pub fn to_ask_for() -> impl Iterator<Item = &'static dyn Table> {
-    TABLES.iter().copied().filter(|table| table.name() == table.asked_as())
-}
-
-/// Each of these names where it comes first, and only there.
-fn each_once(names: impl IntoIterator<Item = &'static str>) -> Vec<&'static str> {
-    let mut once = Vec::new();
-    for name in names {
-        if !once.contains(&name) {
-            once.push(name);
+        let before = [Stage::Verify, Stage::WarmUp].into_iter().take(length.before);
+        for stage in before.chain((0..).map(Stage::Timed)) {
+            if stage == Stage::Timed(rounds) {
+                break;
+            }
+            bench.prepare(&place, stage, operations)?;
+            let (is_timed, spent_s) = (matches!(stage, Stage::Timed(_)), began.elapsed().as_secs_f64());
+            let mut samples: Vec<Option<Sample>> = vec![None; ways.len()];
+            for number in orders.permutation((ways.len() + usize::from(is_timed)) as u64) {
+                let number = number as usize;
+                let (index, way) = ways[if number < ways.len() { number } else { control }];
+                let sample = bench.turn(&Turn { place, index, way, table: table.name, case, stage })?;
+                match samples.get_mut(number) {
+                    Some(of_way) => *of_way = Some(sample),
+                    None => again.push(sample),
+                }
+                self.course.step(1);
+            }
+            let samples: Vec<Sample> = samples.into_iter().flatten().collect();
+            operations = match (work, stage) {
+                (Work::Exactly(all, _), _) => all,
+                (Work::For(_), Stage::Timed(_)) => operations,
+                (Work::For(_), stage) => {
+                    let share = if stage == Stage::Verify { WARM_UP } else { 1.0 };
+                    operations_in(length.round_time(ways.len()).mul_f64(share), &samples).max(VERIFIED / 4)
+                }
+            };
+            if is_timed {
+                timed.iter_mut().zip(samples).for_each(|(of_way, sample): (&mut Vec<Sample>, _)| of_way.push(sample));
+            }
+            if stage == Stage::Timed(0) {
+                rounds = length.rounds(spent_s, began.elapsed().as_secs_f64() - spent_s);
+                self.course.expect(turns(rounds));
+            }
         }
+        let control = Control::of(table.name, case, ways[control].1, &timed[control], &again);
+        self.report.controls.push(control);
+        Ok(timed)
     }
-    once
-}
 
-/// Tables that are measured: those named, else the usual ones that the options allow.
-pub fn asked(names: &[String], options: &Options) -> Vec<&'static dyn Table> {
-    let usual = |table: &dyn Table| {
-        let exclusive = given(options).into_iter().filter(|(option, given)| *given && EXCLUSIVE.contains(option));
-        table.usual() && exclusive.into_iter().all(|(option, _)| table.takes().contains(&option))
-    };
-    let named = |table: &dyn Table| names.iter().any(|name| name == table.asked_as());
-    if !names.is_empty() {
-        return TABLES.iter().copied().filter(|table| named(*table)).collect();
+    pub fn place(&self) -> Place<'a> {
+        Place { options: self.options, file: self.file, cancel: self.cancel }
     }
-    let usual: Vec<_> = TABLES.iter().copied().filter(|table| usual(*table)).collect();
-    let has_ways = |table: &&dyn Table| table.ways().iter().any(|way| options.chooses(way));
-    // If none has any of the ways, all are: their checks say so.
-    let with_ways: Vec<_> = usual.iter().copied().filter(has_ways).collect();
-    if with_ways.is_empty() { usual } else { with_ways }
-}
 
-/// Options that are refused beside a table that does not take them. The others are, where no table
-/// takes them.
-const EXCLUSIVE: [&str; 2] = ["--direct", "--rate"];
-
-/// Every option that some table takes ([`Table::takes`]), and whether it was given.
-pub(crate) fn given(options: &Options) -> [(&'static str, bool); 18] {
-    [
-        ("--direct", options.direct),
-        ("--rate", options.rate.is_some()),
-        ("--records", !options.records.is_empty()),
-        ("--depths", !options.depths.is_empty()),
-        ("--stall-size", options.stall_size.is_some()),
-        ("--blocks", !options.blocks.is_empty()),
-        ("--writers", !options.writers.is_empty()),
-        ("--sizes", !options.sizes.is_empty()),
-        ("--hot", !options.hot.is_empty()),
-        ("--tasks", !options.tasks.is_empty()),
-        ("--workers", !options.workers.is_empty()),
-        ("--beside", !options.beside.is_empty()),
-        ("--loads", !options.loads.is_empty()),
-        ("--rates", !options.rates.is_empty()),
-        ("--logs", !options.logs.is_empty()),
-        ("--in-flight", !options.in_flight.is_empty()),
-        ("--copies", !options.copies.is_empty()),
-        ("--to", options.to.is_some()),
-    ]
-}
-
-/// Rejects options of tables that are not asked for, and combinations that a table refuses.
-pub fn check(tables: &[&dyn Table], options: &Options) -> Result<()> {
-    for (option, given) in given(options) {
-        if given
-            && EXCLUSIVE.contains(&option)
-            && !tables.iter().all(|table| table.takes().contains(&option) || table.name() != table.asked_as())
-        {
-            let tables = takers(option);
-            let the_tables = if tables.len() == 1 { "the table" } else { "the tables" };
-            let text = format!("{option} is for {the_tables} {} only; leave it out, or the others", listed(&tables));
-            return Err(usage(text));
+    /// Returns whether files of this file system can be read and written past the page cache. Notes, once,
+    /// that they cannot; `what`: what is left out then.
+    fn takes_direct(&mut self, path: &Path, what: &str) -> Result<bool> {
+        let direct = allows_direct(path).map_err(|error| Error::io("open with O_DIRECT", path, &error))?;
+        if !direct {
+            self.report.note_once(Code::DirectRefused, format!("{what} left out: this file system refuses O_DIRECT"));
         }
-    }
-    let alone = given(options).into_iter().filter(|(option, given)| *given && !EXCLUSIVE.contains(option));
-    for (option, _) in alone {
-        if !tables.iter().any(|table| table.takes().contains(&option)) {
-            let takers = takers(option);
-            let (the_tables, name) =
-                if takers.len() == 1 { ("the table", "it") } else { ("the tables", "one of them") };
-            return Err(usage(format!("{option} is of {the_tables} {}; name {name}", listed(&takers))));
-        }
-    }
-    tables.iter().try_for_each(|table| table.check(options))
-}
-
-/// Names of the tables that take an option.
-fn takers(option: &str) -> Vec<&'static str> {
-    to_ask_for().filter(|table| table.takes().contains(&option)).map(|table| table.name()).collect()
-}
-
-/// `a, b and c`
-pub(crate) fn listed<S: AsRef<str>>(names: &[S]) -> String {
-    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
-    match names.as_slice() {
-        [] => String::new(),
-        [one] => (*one).to_owned(),
-        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+        Ok(direct)
     }
 }
 
-/// The ways of a case by their p99, the lowest first: `a 12 µs and b 15 µs`
-pub(crate) fn by_p99(rows: &[&Row]) -> String {
-    let mut ways: Vec<(u64, &str)> =
-        rows.iter().filter_map(|row| Some((row.latency_ns?.p99, row.way.as_str()))).collect();
-    ways.sort_unstable();
-    listed(&ways.iter().map(|(p99, way)| format!("{way} {} µs", micro(*p99))).collect::<Vec<_>>())
-}
-
-fn usage(text: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Usage, text)
-}
-
-fn chosen<W: ?Sized>(ways: &[Part<W>], options: &Options) -> Vec<Part<W>> {
-    ways.iter().copied().filter(|way| options.chooses(way.name())).collect()
-}
-
-/// Rejects a choice of ways of which the table has none.
-fn require_ways<W: ?Sized>(table: &str, ways: &[Part<W>], options: &Options) -> Result<()> {
-    if chosen(ways, options).is_empty() {
-        let all = names(ways).join(", ");
-        return Err(usage(format!("none of --ways is in the table {table}; choose among {all}")));
-    }
-    Ok(())
-}
-
-/// Operations that a middling way does in this time, at the speeds of these samples.
+/// Operations that a middling way does in this time, at the speeds of these samples; fewer where a way is
+/// far slower.
 fn operations_in(time: Duration, samples: &[Sample]) -> usize {
     let speeds: Vec<f64> = samples.iter().map(Sample::per_second).collect();
-    (median(&speeds) * time.as_secs_f64()) as usize
+    let slowest = speeds.iter().copied().fold(f64::INFINITY, f64::min);
+    (median(&speeds).min(slowest * SLOWEST) * time.as_secs_f64()) as usize
 }
 
-fn names<W: ?Sized>(ways: &[Part<W>]) -> Vec<&'static str> {
-    ways.iter().map(|way| way.name()).collect()
-}
-
-/// A row for each way: its name beside its samples of all timed rounds.
-fn rows<W: ?Sized>(table: &str, case: &str, ways: &[Part<W>], timed: &[Vec<Sample>]) -> Vec<Row> {
-    ways.iter().zip(timed).map(|(way, samples)| Row::of(table, case, way.name(), samples)).collect()
+/// Opens a file as a user's program does that expects random reads: without readahead.
+fn open_for_random(options: &mut std::fs::OpenOptions, path: &Path) -> Result<std::fs::File> {
+    let file = options.open(path).map_err(|error| Error::io("open", path, &error))?;
+    sys::expect_random(&file).map_err(|error| Error::io("fadvise RANDOM on", path, &error))?;
+    Ok(file)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::meter::Figure;
+    use crate::measure::turn::alone;
+    use crate::ways::{Does, LogWay, Roster};
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
 
-    /// One that a table takes and `check` does not know would be ignored where no table takes it.
-    #[test]
-    fn every_option_of_a_table_is_checked_and_every_one_that_is_checked_is_taken() {
-        let known = given(&Options::new(true, 1)).map(|(option, _)| option);
-        let taken: Vec<&str> = TABLES.iter().flat_map(|table| table.takes()).copied().collect();
-        assert!(taken.iter().all(|option| known.contains(option)), "{taken:?}");
-        assert!(known.iter().all(|option| taken.contains(option)), "{known:?}");
-        assert!(EXCLUSIVE.iter().all(|option| known.contains(option)));
-        assert!(given(&Options::new(true, 1)).iter().all(|(_, given)| !given));
+    /// All that another table takes, with a bench that notes its turns.
+    static NOTED: Table = Table {
+        name: "noted",
+        cases: |options| {
+            let refused = |way: &Part<dyn LogWay>| (way.name() == "c").then(|| "it cannot".to_owned());
+            let case = |name: &str| {
+                let ways = crate::ways::loggers(options.roster);
+                let why: Vec<Option<String>> = ways.iter().map(refused).collect();
+                let open = |_, _: &mut Run<'_>| Ok(Some(Noting { operations: 0 }));
+                Case::new(name, ways, Work::For(options.round_time), open).refusing(why)
+            };
+            vec![case("first"), case("other")]
+        },
+        ..Table::USUAL
+    };
+
+    struct Noting {
+        operations: usize,
+    }
+
+    thread_local! {
+        static TURNS: RefCell<Vec<(usize, Stage, usize)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    impl Bench for Noting {
+        fn prepare(&mut self, _: &Place<'_>, _: Stage, operations: usize) -> Result<()> {
+            self.operations = operations;
+            Ok(())
+        }
+
+        fn turn(&mut self, turn: &Turn<'_>) -> Result<Sample> {
+            TURNS.with_borrow_mut(|turns| turns.push((turn.index, turn.stage, self.operations)));
+            let outcome = alone(None, |round| {
+                round.start();
+                round.tally.moved_elsewhere(self.operations as u64, 0);
+                round.stop();
+                Ok(())
+            });
+            let (mut sample, ()) = turn.sample(outcome, |error| turn.failed(error))?;
+            // Ways are so fast one after the other; round by round the first is faster.
+            sample.seconds = self.operations as f64 / [1000.0, 2000.0, 0.0, 100.0][turn.index];
+            if let Stage::Timed(round) = turn.stage {
+                sample.tell("round", Figure::Median(round as f64));
+                sample.tell("share", Figure::Ratio(round as f64, 10.0));
+                sample.tell("all", Figure::Count(round as u64));
+                sample.tell("always", Figure::Always(round > 0));
+                sample.tell("not", Figure::Ratio(1.0, 0.0));
+            }
+            Ok(sample)
+        }
+    }
+
+    struct Idle;
+
+    impl LogWay for Idle {
+        fn direct(&self) -> bool {
+            false
+        }
+
+        fn commits(
+            &self,
+            _: &crate::measure::work::Commits<'_>,
+            _: &mut crate::measure::meter::Round<'_>,
+        ) -> std::io::Result<Option<u64>> {
+            Ok(None)
+        }
+    }
+
+    static WAYS: Roster = &[
+        &Way::new("a", "", &[Does::Commits(&Idle)]),
+        &Way::new(OURS, "", &[Does::Commits(&Idle)]),
+        &Way::new("c", "", &[Does::Commits(&Idle)]),
+        &Way::new("slow", "", &[Does::Commits(&Idle)]),
+        &Way::new("elsewhere", "", &[]),
+    ];
+
+    fn measured(options: &Options) -> (Report, Vec<(usize, Stage, usize)>) {
+        TURNS.with_borrow_mut(Vec::clear);
+        let (mut report, cancel) = (Report::default(), AtomicBool::new(false));
+        let mut course = Course::new(plan(&[&NOTED], options, None), ());
+        let mut run = Run { options, file: None, cancel: &cancel, course: &mut course, report: &mut report };
+        run.measure(&[&NOTED], &Phase::ALL).unwrap();
+        (report, TURNS.take())
+    }
+
+    fn options() -> Options {
+        let round_time = Duration::from_secs(10);
+        let budget = Duration::from_secs(3600);
+        Options { roster: WAYS, rounds: Some(60), round_time, budget, ..Options::new(false, 1) }
     }
 
     #[test]
-    fn every_table_has_a_name_of_its_own_and_can_be_asked_for() {
-        for (i, table) in TABLES.iter().enumerate() {
-            assert!(TABLES[..i].iter().all(|other| other.name() != table.name()));
-            assert!(to_ask_for().any(|asked| asked.name() == table.asked_as()), "{}", table.name());
-            assert!(table.title().starts_with(&format!("{}: ", table.name())), "{}", table.name());
-            assert!(!table.ways().is_empty() && !table.about().ends_with('.'), "{}", table.name());
-        }
-        assert_eq!(asked(&[], &Options::new(true, 1)).len(), 3);
-        assert_eq!(asked(&["reads".to_owned()], &Options::new(true, 1)).len(), 1);
+    fn ways_take_turns_in_orders_by_seed_and_ours_has_two() {
+        let (report, turns) = measured(&options());
+        assert_eq!(turns, measured(&options()).1);
+        let (first, other) = turns.split_at(turns.len() / 2);
+        assert!(first.len() == 3 * 62 + 60 && first != other);
+        let of = |round| first.iter().filter(move |(_, stage, _)| *stage == Stage::Timed(round)).map(|turn| turn.0);
+        let orders: BTreeSet<Vec<usize>> = (0..60).map(|round| of(round).collect()).collect();
+        assert_eq!(orders.len(), 12, "all orders of two others and ours twice");
+        assert!(orders.iter().all(|order| order.iter().filter(|&&way| way == 1).count() == 2), "{orders:?}");
+        // 256 to verify; then 400/s, four times the slowest's: a fifth of ten seconds, and all of them.
+        let operations: BTreeSet<usize> = first.iter().map(|turn| turn.2).collect();
+        assert_eq!(operations, BTreeSet::from([256, 800, 4000]));
+        let rows: Vec<_> = report.rows.iter().map(|row| (&*row.case, &*row.way, row.rounds.len())).collect();
+        let of = |case| [(case, "a", 60), (case, OURS, 60), (case, "slow", 60)];
+        assert_eq!(rows, [of("first"), of("other")].concat());
+        assert!(report.controls.iter().all(|control| control.way == OURS && control.again.len() == 60));
+        assert!(report.notes.iter().any(|note| note.text.contains("noted: c is left out: it cannot")));
+    }
+
+    #[test]
+    fn figures_of_rounds_are_summed_up_as_their_kind_says() {
+        let (report, _) = measured(&Options { rounds: Some(3), ways: vec!["a".to_owned()], ..options() });
+        assert_eq!(report.rows.len(), 2);
+        let own = serde_json::to_value(&report.rows[0].own).unwrap();
+        assert_eq!(own, serde_json::json!({ "round": 1.0, "share": 0.1, "all": 3, "always": false }));
+    }
+
+    #[test]
+    fn cheap_rounds_are_many_and_cases_can_be_asked_for_by_name() {
+        let wish = Options { rounds: None, cases: vec!["other".to_owned()], ..options() };
+        let (report, _) = measured(&wish);
+        let rounds: Vec<usize> = report.rows.iter().map(|row| row.rounds.len()).collect();
+        assert_eq!(rounds, [crate::measure::progress::ROUNDS_MAX; 3]);
+        let plan = plan(&[&NOTED], &wish, Some(250_000_000));
+        assert_eq!((plan.tables[0].cases, plan.file_s), (1, 1.0));
     }
 }

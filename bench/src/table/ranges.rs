@@ -11,35 +11,58 @@
 
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use super::columns::{Column, Grid, Line, every};
-use super::{Phase, Run, Table, chosen, names, require_ways, rows};
+use super::columns::{Column, Grid, own, own_mib};
+use super::{Bench, Case, Run, Table, Work};
 use crate::error::{Error, Result};
-use crate::machine::testfile::{TestFile, allows_direct};
-use crate::measure::interleave::{self, Stage};
-use crate::measure::meter::{Check, Sample};
-use crate::measure::options::Options;
-use crate::measure::turn::{Turn, alone};
+use crate::measure::meter::{Figure, Sample};
+use crate::measure::turn::{Place, Stage, Turn, alone};
 use crate::measure::work::{Range, Ranges as Job, Target};
 use crate::random::Random;
 use crate::report::figures::mib;
-use crate::report::notes::Code;
-use crate::report::{Row, median};
 use crate::sys;
-use crate::ways::{self, Part, RangeWay, Roster, WAYS};
+use crate::ways::{self, Part, RangeWay};
 
-pub struct Ranges {
-    pub ways: Roster,
-}
-
-pub static RANGES: Ranges = Ranges { ways: WAYS };
+pub static RANGES: Table = Table {
+    name: "ranges",
+    about: "20,000 ranges of one large cold file into memory of their own, from tasks on tokio, as a Parquet file is read",
+    title: "ranges: column chunks of a cold file, each into memory of its own, from tasks on tokio; MiB/s",
+    unit: "MiB/s",
+    compared: |row| mib(row.bytes_per_s),
+    takes: &["--tasks"],
+    file_size: |options| Some(if options.quick { QUICK_SIZE } else { FULL_SIZE }),
+    cases: |options| {
+        let case = |tasks: usize| {
+            let open = move |ways, run: &mut Run<'_>| Reading::open(ways, tasks, run).map(Some);
+            let guess = Duration::from_secs(if options.quick { 1 } else { 4 });
+            let work = Work::Exactly(usize::MAX, guess);
+            Case::new(format!("tasks={tasks}"), ways::rangers(options.roster), work, open)
+        };
+        options.or_usual(&options.tasks, &[32], &[32]).into_iter().map(case).collect()
+    },
+    grids: &[Grid {
+        name: "all ranges",
+        columns: &[
+            Column { name: "s", cell: |row| own(row, "seconds", 2) },
+            Column { name: "peak MiB", cell: |row| own_mib(row, "peak_memory_bytes") },
+            Column { name: "read MiB", cell: |row| own_mib(row, "storage_bytes") },
+            Column { name: "asked MiB", cell: |row| own_mib(row, "asked_bytes") },
+            Column {
+                name: "CPU s",
+                cell: |row| {
+                    let operations = row.ops_per_s * row.figure("seconds")?;
+                    Some(format!("{:.2}", row.cpu_us_per_op.total * operations / 1e6))
+                },
+            },
+        ],
+    }],
+    latency: "Latency of a range",
+    ..Table::USUAL
+};
 
 const FULL_SIZE: u64 = 4 << 30;
 const QUICK_SIZE: u64 = 256 << 20;
-const TASKS: [usize; 1] = [32];
 
 /// Row groups, and bytes of one: fewer groups of a file that is small.
 const GROUPS: u64 = 5000;
@@ -48,41 +71,6 @@ const GROUP_BYTES_MIN: u64 = 256 << 10;
 const COLUMNS: [u64; 16] = [4, 9, 7, 1, 3, 14, 2, 2, 1, 1, 6, 6, 6, 2, 3, 33];
 /// Numbers of the columns that are read.
 const READ: [usize; 4] = [0, 10, 13, 15];
-
-/// Ranges that are verified: of all parts of the file.
-const VERIFIED: usize = 256;
-
-/// Figures of this table's rows, each the median of the rounds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Figures {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub seconds: Option<f64>,
-    /// The process's largest resident set, with mapped pages of the file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peak_memory_bytes: Option<f64>,
-    /// What the process had read from storage, whoever in it asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub storage_bytes: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked_bytes: Option<f64>,
-}
-
-fn figures(row: &Row) -> Figures {
-    row.figures()
-}
-
-fn as_mib(bytes: Option<f64>) -> Option<String> {
-    Some(format!("{:.0}", mib(bytes?)))
-}
-
-const SECONDS: Column = Column { name: "s", cell: |row| Some(format!("{:.2}", figures(row).seconds?)) };
-const PEAK: Column = Column { name: "peak MiB", cell: |row| as_mib(figures(row).peak_memory_bytes) };
-const STORAGE: Column = Column { name: "read MiB", cell: |row| as_mib(figures(row).storage_bytes) };
-const ASKED: Column = Column { name: "asked MiB", cell: |row| as_mib(figures(row).asked_bytes) };
-const CPU: Column = Column {
-    name: "CPU s",
-    cell: |row| Some(format!("{:.2}", row.cpu_us_per_op.total * row.ops_per_s * figures(row).seconds? / 1e6)),
-};
 
 /// The chunks that are read of a file of this size, in the order of a scan.
 pub fn chunks(size: u64, seed: u64) -> Vec<Range> {
@@ -107,196 +95,67 @@ pub fn chunks(size: u64, seed: u64) -> Vec<Range> {
     ranges
 }
 
-impl Ranges {
-    fn cases(options: &Options) -> Vec<usize> {
-        options.or_usual(&options.tasks, &TASKS, &TASKS)
-    }
+/// One case, ready to be measured.
+struct Reading {
+    ways: Vec<Part<dyn RangeWay>>,
+    tasks: usize,
+    direct: bool,
+    all: Arc<[Range]>,
+    /// Those of this round.
+    ranges: Arc<[Range]>,
+}
 
-    /// Ways that the file system allows.
-    fn usable(&self, file: &TestFile, run: &mut Run<'_>) -> Result<Vec<Part<dyn RangeWay>>> {
-        let mut ways = run.usable_in(self.name(), &ways::rangers(self.ways));
-        if !allows_direct(file.path()).map_err(|error| Error::io("open with O_DIRECT", file.path(), &error))? {
-            let text = format!("{}: its direct ways are left out: this file system refuses O_DIRECT", self.name());
-            run.report.note(Code::DirectRefused, text);
-            ways.retain(|way| !way.direct());
-        }
-        Ok(ways)
+impl Reading {
+    fn open(ways: Vec<Part<dyn RangeWay>>, tasks: usize, run: &mut Run<'_>) -> Result<Self> {
+        let file = run.place().file()?;
+        let direct = run.takes_direct(file.path(), "ranges: its direct ways are")?;
+        let all: Arc<[Range]> = chunks(file.size(), run.options.seed).into();
+        Ok(Self { ways, tasks, direct, ranges: all.clone(), all })
     }
 }
 
-impl Table for Ranges {
-    fn name(&self) -> &'static str {
-        "ranges"
+impl Bench for Reading {
+    fn takes(&self, index: usize) -> bool {
+        self.direct || !self.ways[index].direct()
     }
 
-    fn about(&self) -> &'static str {
-        "20,000 ranges of one large cold file into memory of their own, from tasks on tokio, as a Parquet file is read"
-    }
-
-    fn title(&self) -> &'static str {
-        "ranges: column chunks of a cold file, each into memory of its own, from tasks on tokio; MiB/s"
-    }
-
-    fn unit(&self) -> &'static str {
-        "MiB/s"
-    }
-
-    fn compared(&self, row: &Row) -> f64 {
-        mib(row.bytes_per_s)
-    }
-
-    fn ways(&self) -> Vec<&'static str> {
-        names(&ways::rangers(self.ways))
-    }
-
-    fn takes(&self) -> &'static [&'static str] {
-        &["--tasks"]
-    }
-
-    fn toured(&self) -> bool {
-        false
-    }
-
-    fn check(&self, options: &Options) -> Result<()> {
-        require_ways(self.name(), &ways::rangers(self.ways), options)
-    }
-
-    fn file_size(&self, options: &Options) -> Option<u64> {
-        Some(if options.quick { QUICK_SIZE } else { FULL_SIZE })
-    }
-
-    fn case_ways(&self, options: &Options) -> Vec<usize> {
-        vec![chosen(&ways::rangers(self.ways), options).len(); Self::cases(options).len()]
-    }
-
-    fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
-        if phase != Phase::File {
-            return Ok(());
-        }
-        let (file, options, cancel, table) = (run.test_file()?, run.options, run.cancel, self.name());
-        let ways = &self.usable(file, run)?[..];
-        if ways.is_empty() {
-            return Ok(());
-        }
-        let all: Arc<[Range]> = chunks(file.size(), options.seed).into();
-        let cases = Self::cases(options);
-        for tasks in cases {
-            let name = format!("tasks={tasks}");
-            let (ranges, used) = (all.clone(), vec![Vec::new(); ways.len()]);
-            let mut bench = Bench { table, ways, name, tasks, file, cancel, all: &all, ranges, used };
-            let timed = run.case(table, &bench.name.clone(), ways, &mut bench)?;
-            let rows = rows(table, &bench.name, ways, &timed).into_iter().zip(&timed).zip(&bench.used);
-            let rows: Vec<Row> = rows.map(|((row, samples), used)| row.with(summed(samples, used))).collect();
-            run.report.rows.extend(rows);
+    /// All of them, or so many of all parts of the file.
+    fn prepare(&mut self, _: &Place<'_>, stage: Stage, operations: usize) -> Result<()> {
+        self.ranges = self.all.clone();
+        if stage == Stage::Verify {
+            let every = self.all.len().div_ceil(operations);
+            self.ranges = self.all.iter().copied().step_by(every).chain(self.all.last().copied()).collect();
         }
         Ok(())
     }
 
-    fn columns(&self) -> &'static [Grid] {
-        const COLUMNS: &[Column] = &[SECONDS, PEAK, STORAGE, ASKED, CPU];
-        const GRIDS: &[Grid] =
-            &[Grid::Rows { name: "all ranges", line: Line::UnderCase, has: every, columns: COLUMNS }];
-        GRIDS
-    }
-
-    fn figures(&self) -> &'static [Column] {
-        &[SECONDS, PEAK, STORAGE]
-    }
-
-    fn latency(&self) -> &'static str {
-        "Latency of a range"
-    }
-}
-
-/// What a round took besides time. `None` where the kernel does not tell.
-#[derive(Debug, Clone, Copy)]
-struct Used {
-    peak_memory_bytes: Option<u64>,
-    storage_bytes: Option<u64>,
-}
-
-fn summed(samples: &[Sample], used: &[Used]) -> Figures {
-    let of = |value: fn(&Used) -> Option<u64>| {
-        let all: Option<Vec<f64>> = used.iter().map(|used| value(used).map(|bytes| bytes as f64)).collect();
-        all.map(|all| median(&all))
-    };
-    let seconds: Vec<f64> = samples.iter().map(|sample| sample.seconds).collect();
-    Figures {
-        seconds: Some(median(&seconds)),
-        peak_memory_bytes: of(|used| used.peak_memory_bytes),
-        storage_bytes: of(|used| used.storage_bytes),
-        asked_bytes: samples.first().map(|sample| sample.bytes as f64),
-    }
-}
-
-/// One case, ready to be measured.
-struct Bench<'a> {
-    table: &'a str,
-    ways: &'a [Part<dyn RangeWay>],
-    name: String,
-    tasks: usize,
-    file: &'a TestFile,
-    cancel: &'a AtomicBool,
-    all: &'a Arc<[Range]>,
-    /// Those of this round.
-    ranges: Arc<[Range]>,
-    /// Of each timed round of each way.
-    used: Vec<Vec<Used>>,
-}
-
-impl interleave::Case for Bench<'_> {
-    fn ways(&self) -> usize {
-        self.ways.len()
-    }
-
-    fn prepare(&mut self, stage: Stage) {
-        self.ranges = match stage {
-            Stage::Verify => {
-                let last = self.all.len() - 1;
-                let every = self.all.len().div_ceil(VERIFIED);
-                self.all.iter().copied().step_by(every).chain([self.all[last]]).collect()
-            }
-            _ => self.all.clone(),
-        };
-    }
-
-    fn round(&mut self, way: usize, stage: Stage) -> Result<Sample> {
-        let (sample, used) = self.turn(self.ways[way], stage)?;
-        if let Stage::Timed(_) = stage {
-            self.used[way].push(used);
-        }
-        Ok(sample)
-    }
-
-    fn round_again(&mut self, way: usize, stage: Stage) -> Result<Sample> {
-        Ok(self.turn(self.ways[way], stage)?.0)
-    }
-}
-
-impl Bench<'_> {
-    /// One way, once.
-    fn turn(&self, way: Part<dyn RangeWay>, stage: Stage) -> Result<(Sample, Used)> {
-        let turn = Turn { way: way.name(), table: self.table, case: &self.name, cancel: self.cancel };
+    fn turn(&mut self, turn: &Turn<'_>) -> Result<Sample> {
+        let (way, file) = (self.ways[turn.index], turn.file()?);
         if !way.direct() {
-            self.file.have_memory_at_hand()?;
+            file.have_memory_at_hand()?;
         }
-        self.file.make_cold()?;
-        let (path, size) = (self.file.path(), self.file.size());
+        file.make_cold()?;
+        let (path, size) = (file.path(), file.size());
         // With the readahead that a user's file has.
         let opened = File::open(path).map_err(|error| Error::io("open", path, &error))?;
         let target = Target { file: &opened, path, size, direct: way.direct() };
         let job = Job { target, ranges: &self.ranges, tasks: self.tasks };
-        let matches = |offset: u64, bytes: &[u8]| self.file.matches(offset, bytes);
-        let check: Option<&Check<'_>> = if stage == Stage::Verify { Some(&matches) } else { None };
+        let matches = |offset: u64, bytes: &[u8]| file.matches(offset, bytes);
         let counts = sys::forget_peak_memory().is_ok();
         let before = sys::read_bytes("self");
-        let outcome = alone(check, |round| way.ranges(&job, round));
+        let outcome = alone(turn.check(&matches), |round| way.ranges(&job, round));
         // Before bytes of a user's file are read to compare them.
         let storage_bytes = before.zip(sys::read_bytes("self")).map(|(before, now)| now - before);
-        let used = Used { peak_memory_bytes: sys::peak_memory().filter(|_| counts), storage_bytes };
-        let (sample, ()) = turn.complete("ranges", job.totals(), outcome)?;
-        turn.require_sampled(&sample, self.file)?;
-        Ok((sample, used))
+        let peak_memory_bytes = sys::peak_memory().filter(|_| counts);
+        let (mut sample, ()) = turn.complete("ranges", job.totals(), outcome)?;
+        turn.require_sampled(&sample, file)?;
+        sample.tell("seconds", Figure::Median(sample.seconds));
+        sample.tell("asked_bytes", Figure::Median(sample.bytes as f64));
+        // Mapped pages of the file are in it.
+        peak_memory_bytes.map(|bytes| sample.tell("peak_memory_bytes", Figure::Median(bytes as f64)));
+        // What the process had read from storage, whoever in it asked.
+        storage_bytes.map(|bytes| sample.tell("storage_bytes", Figure::Median(bytes as f64)));
+        Ok(sample)
     }
 }
 

@@ -1,146 +1,451 @@
-//! The table `reads`: cold random reads of 4 KiB, by depth.
+//! The tables `reads`, `cached` and `gather`: random reads of a file, and batches of small records.
+//!
+//! The state of the page cache is made and verified before each round. Every way gets the same
+//! offsets, into the same kind of buffer.
 
-use super::columns::Column;
-use super::reading::{Case, DEVICE_COLUMNS, PAGE_BLOCK, Readers, State, Work, asked_for, file_size};
-use super::{Phase, Run, Table};
+use std::io;
+use std::ops::RangeInclusive;
+use std::sync::Barrier;
+use std::thread;
+use std::time::Duration;
+
+use super::columns::{Column, Grid, own};
+use super::{Bench, Case, Run, Table, Work, listed};
 use crate::error::{Error, Result};
+use crate::machine::load::Transfers;
+use crate::machine::testfile::TestFile;
+use crate::measure::meter::{Check, Figure, Round, Sample};
 use crate::measure::options::Options;
-use crate::measure::work::Target;
+use crate::measure::pace::{ExactTimers, Pace};
+use crate::measure::turn::{Outcome, Place, Stage, Turn, alone};
+use crate::measure::work::{Buffer, Gather, Range, Reads, Target};
+use crate::random::Random;
 use crate::report::axes::{Point, panels};
 use crate::report::figures::{micro, short};
 use crate::report::notes::Code;
-use crate::report::{Report, best, fio};
-use crate::ways::{FirstRead, OURS, WAYS, first_read};
+use crate::report::{Report, Row, best, fio};
+use crate::sys::PAGE;
+use crate::ways::{self, FirstRead, OURS, PLAIN, Part, ReadWay, first_read};
 
-pub struct Reads(pub Readers);
+const DEVICE: &[Grid] = &[Grid {
+    name: "by the device",
+    columns: &[
+        Column { name: "reads/op", cell: |row| own(row, "device_reads_per_op", 2) },
+        Column { name: "bytes/byte", cell: |row| own(row, "device_bytes_per_byte", 2) },
+        Column { name: "in flight", cell: |row| own(row, "device_depth", 1) },
+    ],
+}];
 
-pub static READS: Reads = Reads(Readers::reading(WAYS));
+pub static READS: Table = Table {
+    name: "reads",
+    about: "Cold random reads of 4 KiB, by depth",
+    title: "reads: cold random reads of 4 KiB, operations/s by depth",
+    takes: &["--depths", "--direct", "--rate"],
+    usual: true,
+    toured: true,
+    file_size: file_size_of_reads,
+    cases: |options| {
+        let depths = options.or_usual(&options.depths, &[1, 4, 32], &[1, 2, 4, 8, 16, 32, 128]);
+        let of = |depth| reading(format!("depth={depth}"), State::Cold, Shape { depth, ..PAGES }, options);
+        depths.into_iter().map(of).collect()
+    },
+    fio: |options, place, jobs| {
+        for depth in options.or_usual(&options.depths, &[1, 4, 32], &[1, 2, 4, 8, 16, 32, 128]) {
+            let shape = fio::Shape { state: fio::State::Cold, block: BLOCK, depth, callers: 1 };
+            jobs.reads("reads", &paced(format!("depth={depth}"), options), &place.source, shape, fio_time(options));
+        }
+    },
+    grids: DEVICE,
+    advice: enough_in_flight,
+    ..Table::USUAL
+};
 
-const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 128];
-const QUICK_DEPTHS: [usize; 3] = [1, 4, 32];
+pub static CACHED: Table = Table {
+    name: "cached",
+    about: "Random reads of a file that is cached, all or half of it",
+    title: "cached: random reads of 4 KiB that are cached, and of 64 KiB of which half is; operations/s",
+    takes: &["--rate"],
+    usual: true,
+    toured: true,
+    file_size: file_size_of_reads,
+    cases: |options| {
+        let mut cases = vec![reading("threads=1".to_owned(), State::Cached, PAGES, options)];
+        // Only one caller reads at a rate, and of a state that is not made for each block.
+        if options.rate.is_none() {
+            let two = Shape { callers: 2, ..PAGES };
+            let half = Shape { block: HALF_BLOCK, ..PAGES };
+            cases.push(reading("threads=2".to_owned(), State::Cached, two, options));
+            // Only the halves of blocks cannot be dropped: in memory, or where extents are read as a whole.
+            cases.push(reading("64K,half".to_owned(), State::HalfCached, half, options).if_cold());
+        }
+        cases
+    },
+    fio: |options, place, jobs| {
+        for callers in 1..=if options.rate.is_none() { 2 } else { 1 } {
+            let shape = fio::Shape { state: fio::State::Cached, block: BLOCK, depth: 1, callers };
+            jobs.reads(
+                "cached",
+                &paced(format!("threads={callers}"), options),
+                &place.source,
+                shape,
+                fio_time(options),
+            );
+        }
+    },
+    advice: cost_of_a_cached_read,
+    ..Table::USUAL
+};
+
+pub static GATHER: Table = Table {
+    name: "gather",
+    about: "Batches of small records, cold and cached",
+    title: "gather: batches of random records of 1 to 4 KiB, records/s by records in a batch",
+    unit: "records/s",
+    takes: &["--records"],
+    usual: true,
+    toured: true,
+    file_size: file_size_of_reads,
+    cases: |options| {
+        let full = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096];
+        let records = options.or_usual(&options.records, &[1, 8, 64, 512], &full);
+        let of = |(state, suffix): (State, &str)| {
+            let name = |records| format!("records={records},{suffix}");
+            let case = |&records| reading(name(records), state, Shape { records, ..PAGES }, options);
+            records.iter().map(case).collect::<Vec<_>>()
+        };
+        [(State::Cold, "cold"), (State::Cached, "cached")].into_iter().flat_map(of).collect()
+    },
+    grids: DEVICE,
+    latency: "Latency of a batch",
+    ..Table::USUAL
+};
+
+/// Share of the file in the page cache when the clock starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Cold,
+    Cached,
+    /// The first half of each block that is read.
+    HalfCached,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    block: usize,
+    /// In flight for each of `callers` threads.
+    depth: usize,
+    callers: usize,
+    /// Records of a batch; 0 for blocks.
+    records: usize,
+}
+
+const BLOCK: usize = 4 << 10;
+const HALF_BLOCK: usize = 64 << 10;
+const PAGES: Shape = Shape { block: BLOCK, depth: 1, callers: 1, records: 0 };
+
+const FULL_SIZE: u64 = 1 << 30;
+const QUICK_SIZE: u64 = 64 << 20;
+
+/// Records are at most 4 KiB. Each lies in a cell of its own, so that no page is read for two of
+/// them.
+const CELL: u64 = 8 << 10;
+const RECORD_LENGTHS: RangeInclusive<u64> = 1 << 10..=4 << 10;
+/// Batches in a round of a gather, at least, where the file is large enough.
+const FEWEST_BATCHES: usize = 4;
+/// A round at a rate takes as long at least.
+const PACED_ROUND: Duration = Duration::from_secs(1);
+/// A way that started fewer than this share of its reads has not kept the rate.
+const RATE_KEPT: f64 = 0.95;
+/// Less than this share of the bytes from the device, and a row is not the device's.
+const FROM_DEVICE: f64 = 0.95;
+
+pub(super) fn file_size_of_reads(options: &Options) -> Option<u64> {
+    Some(if options.quick { QUICK_SIZE } else { FULL_SIZE })
+}
+
+fn paced(name: String, options: &Options) -> String {
+    options.rate.map_or(name.clone(), |rate| format!("{name} rate={rate}"))
+}
+
+fn fio_time(options: &Options) -> Duration {
+    options.round_time.max(fio::TIME)
+}
+
+fn reading(name: String, state: State, shape: Shape, options: &Options) -> Case {
+    let mut ways = match (shape.records > 0, options.direct) {
+        (true, _) => ways::gatherers(options.roster),
+        (false, true) => ways::direct_readers(options.roster),
+        (false, false) => ways::readers(options.roster),
+    };
+    ways.retain(|way| (shape.depth == 1 && shape.records == 0) || !way.one_at_a_time());
+    let work = options.rate.map_or(Work::For(options.round_time), |rate| {
+        let time = options.round_time.max(PACED_ROUND);
+        Work::Exactly((f64::from(rate) * time.as_secs_f64()) as usize, time)
+    });
+    let unpaced = |way: &Part<dyn ReadWay>| {
+        let refused = options.rate.is_some() && !way.paced();
+        refused.then(|| "its reads cannot begin at fixed moments (--rate)".to_owned())
+    };
+    let refused: Vec<Option<String>> = ways.iter().map(unpaced).collect();
+    let open = move |ways, run: &mut Run<'_>| Reading::open(ways, state, shape, run).map(Some);
+    Case::new(paced(name, options), ways, work, open).refusing(refused)
+}
+
+/// One case, ready to be measured.
+struct Reading {
+    ways: Vec<Part<dyn ReadWay>>,
+    state: State,
+    shape: Shape,
+    inputs: Inputs,
+    /// The most pages that a round past the page cache left in it, or another program did.
+    cached_after: u64,
+    /// Name of the device that cold reads reach, where it is known.
+    device: Option<String>,
+    _exact: Option<ExactTimers>,
+}
+
+/// The inputs of one round, the same for every way.
+#[derive(Default)]
+struct Inputs {
+    offsets: Vec<u64>,
+    ranges: Vec<Range>,
+}
+
+impl Reading {
+    fn open(ways: Vec<Part<dyn ReadWay>>, state: State, shape: Shape, run: &mut Run<'_>) -> Result<Self> {
+        if let Some(rate) = run.options.rate {
+            let text = format!("{rate} reads a second were to begin, whatever became of those before");
+            run.report.note_once(Code::Rate, text);
+        }
+        if state == State::Cold && shape.records == 0 {
+            note_first_read(&ways, run)?;
+        }
+        let device = run.report.environment.device.clone().filter(|_| state == State::Cold);
+        let exact = run.options.rate.map(|_| ExactTimers::set()).transpose()?;
+        Ok(Self { ways, state, shape, inputs: Inputs::default(), cached_after: 0, device, _exact: exact })
+    }
+
+    /// `count` of the file's `places`, in random order; each once, or round and round where the
+    /// file is cached.
+    fn places(&self, random: &mut Random, places: u64, size: u64, count: usize) -> Vec<u64> {
+        let order = random.permutation(places).into_iter().map(|place| place * size);
+        match self.state {
+            State::Cached => order.cycle().take(count).collect(),
+            State::Cold | State::HalfCached => order.take(count).collect(),
+        }
+    }
+
+    /// About `operations` random operations. Unless the file is cached, no page is in two of them,
+    /// and there are no more than the file has room for.
+    fn inputs(&self, size: u64, mut random: Random, operations: usize) -> Inputs {
+        let Shape { block, depth, callers, records } = self.shape;
+        if records == 0 {
+            let block = block as u64;
+            // A short block at the end has no half of its own.
+            let blocks = if self.state == State::HalfCached { size / block } else { size.div_ceil(block) };
+            let offsets = self.places(&mut random, blocks, block, operations.max(depth * callers * 2));
+            return Inputs { offsets, ..Inputs::default() };
+        }
+        let batches = (operations / records).max(FEWEST_BATCHES);
+        let cells = self.places(&mut random, size / CELL, CELL, batches * records);
+        let whole = cells.len() - if cells.len() > records { cells.len() % records } else { 0 };
+        let record = |cell: u64| {
+            let spread = RECORD_LENGTHS.end() - RECORD_LENGTHS.start() + 1;
+            let len = RECORD_LENGTHS.start() + random.below(spread);
+            Range { offset: cell + random.below(CELL - len + 1), len: len as u32 }
+        };
+        Inputs { ranges: cells[..whole].iter().copied().map(record).collect(), ..Inputs::default() }
+    }
+
+    /// Puts the file's very end among the inputs, where a read may be shorter than a block.
+    fn add_tail(&mut self, size: u64) {
+        if let Some(last) = self.inputs.ranges.last_mut() {
+            last.offset = size - u64::from(last.len);
+        }
+        let tail = (size - 1) / self.shape.block as u64 * self.shape.block as u64;
+        let offsets = &mut self.inputs.offsets;
+        if !offsets.is_empty() && self.state != State::HalfCached && !offsets.contains(&tail) {
+            offsets.pop();
+            offsets.push(tail);
+        }
+    }
+
+    fn make_state(&self, file: &TestFile) -> Result<()> {
+        match self.state {
+            State::Cold => file.make_cold(),
+            State::HalfCached => file.make_half_cached(&self.inputs.offsets, self.shape.block),
+            State::Cached => file.make_warm(),
+        }
+    }
+
+    /// One way, once; and the operations and bytes that it is to do.
+    fn once(&self, turn: &Turn<'_>, file: &TestFile, check: Option<&Check<'_>>) -> (Outcome<()>, (u64, u64)) {
+        let (way, target, cancel) = (self.ways[turn.index], Target::of(file), turn.cancel);
+        let (Shape { block, depth, callers, records }, Inputs { offsets, ranges }) = (self.shape, &self.inputs);
+        if records > 0 {
+            let job = Gather::new(target, ranges, records, cancel);
+            let mut output = Buffer::new(job.output_len());
+            let wanted = (ranges.len() as u64, ranges.iter().map(|range| u64::from(range.len)).sum());
+            return (alone(check, |round| way.gather(&job, output.bytes(), round)), wanted);
+        }
+        let rate = turn.options.rate.filter(|_| check.is_none());
+        let pace = rate.map(|rate| Pace::Every(Duration::from_secs(1) / rate));
+        let job = Reads { target, block, depth, offsets, pace: pace.as_ref(), cancel };
+        (by_callers(way, job, callers, check), job.totals())
+    }
+}
+
+impl Bench for Reading {
+    fn prepare(&mut self, place: &Place<'_>, stage: Stage, operations: usize) -> Result<()> {
+        let size = place.file()?.size();
+        self.inputs = self.inputs(size, stage.random(place.options.seed), operations);
+        if stage == Stage::Verify {
+            self.add_tail(size);
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, turn: &Turn<'_>) -> Result<Sample> {
+        let file = turn.file()?;
+        self.make_state(file)?;
+        let matches = |offset: u64, bytes: &[u8]| file.matches(offset, bytes);
+        let transfers = || self.device.as_deref().and_then(Transfers::of);
+        let before = transfers();
+        let (outcome, wanted) = self.once(turn, file, turn.check(&matches));
+        let after = transfers();
+        let (mut sample, ()) = turn.complete("operations", wanted, outcome)?;
+        if let Some((before, after)) = before.zip(after) {
+            // The counters are the machine's, so that other programs' reads are in them.
+            let (device, operations, bytes) = (after.since(before), sample.operations as f64, sample.bytes as f64);
+            sample.tell("device_reads_per_op", Figure::Ratio(device.reads as f64, operations));
+            sample.tell("device_bytes_per_byte", Figure::Ratio(device.read_bytes as f64, bytes));
+            sample.tell("device_depth", Figure::Ratio(device.read_time.as_secs_f64(), sample.seconds));
+        }
+        // To check what it read, a file of a user is read through the cache.
+        if file.is_direct() && !turn.verifies() {
+            self.cached_after = self.cached_after.max(file.cached_pages()?);
+        }
+        turn.require_sampled(&sample, file)?;
+        Ok(sample)
+    }
+
+    fn finish(&mut self, name: &str, rows: &[Row], run: &mut Run<'_>) {
+        let Some(table) = rows.first().map(|row| row.table.clone()) else { return };
+        let ways = |of: &dyn Fn(&Row) -> bool| {
+            rows.iter().filter(|row| of(row)).map(|row| row.way.as_str()).collect::<Vec<_>>()
+        };
+        let elsewhere = ways(&|row| row.figure("device_bytes_per_byte").is_some_and(|bytes| bytes < FROM_DEVICE));
+        if !elsewhere.is_empty() {
+            let text = format!("{table} {name}: the device gave less than was read, with {}", listed(&elsewhere));
+            run.report.note(Code::NotFromDevice, text);
+        }
+        let rate = run.options.rate.map_or(0.0, f64::from);
+        let missed = ways(&|row| row.ops_per_s < RATE_KEPT * rate);
+        if !missed.is_empty() {
+            run.report.note(Code::RateMissed, format!("{table} {name}: not kept by {}", missed.join(", ")));
+        }
+        if run.file.is_some_and(|file| self.cached_after > file.size() / PAGE / 1000) {
+            let pages = self.cached_after;
+            let text = format!("{table} {name}: {pages} pages of the file were cached after a direct round");
+            run.report.note(Code::CachedUnderDirect, text);
+        }
+    }
+}
+
+/// Deals the offsets out to `callers` threads, which start together.
+fn by_callers(way: Part<dyn ReadWay>, job: Reads<'_>, callers: usize, check: Option<&Check<'_>>) -> Outcome<()> {
+    let gate = Barrier::new(callers);
+    let call = |offsets| {
+        let job = Reads { offsets, ..job };
+        let mut buffer = Buffer::new(job.block * job.depth);
+        let mut round = Round::new(&gate, check);
+        way.reads(&job, buffer.bytes(), &mut round).map(|()| round)
+    };
+    if callers == 1 {
+        return Ok((Sample::of(&[call(job.offsets)?]), ()));
+    }
+    let share = job.offsets.len().div_ceil(callers);
+    let rounds: io::Result<Vec<Round<'_>>> = thread::scope(|scope| {
+        let mut shares = job.offsets.chunks(share);
+        // As many threads as the gate expects, even where there is too little to deal out.
+        let threads: Vec<_> =
+            (0..callers).map(|_| shares.next().unwrap_or(&[])).map(|own| scope.spawn(move || call(own))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a way does not panic")).collect()
+    });
+    Ok((Sample::of(&rounds?), ()))
+}
+
+/// The library's one-time costs, which its warm rounds do not show; once.
+fn note_first_read(ways: &[Part<dyn ReadWay>], run: &mut Run<'_>) -> Result<()> {
+    let ours = |way: &Part<dyn ReadWay>| way.name().starts_with(OURS) && run.options.chooses(way.name());
+    if !ways.iter().any(ours) || run.report.notes.iter().any(|note| note.code == Code::FirstOperation) {
+        return Ok(());
+    }
+    let file = run.place().file()?;
+    file.make_cold()?;
+    let FirstRead { instance, open, first, second } =
+        first_read(Target::of(file), BLOCK).map_err(|error| Error::io("read", file.path(), &error))?;
+    let [instance, open, first, second] = [instance, open, first, second].map(|time| micro(time.as_nanos() as u64));
+    let text = format!(
+        "reads: a new instance of {OURS} took {instance} µs, to open the file {open}, its first cold read {first}, \
+         the next one {second}"
+    );
+    run.report.note(Code::FirstOperation, text);
+    Ok(())
+}
 
 /// More in flight for less than this share of the best is not worth it.
 const ENOUGH: f64 = 0.95;
 
-impl Reads {
-    pub fn cases(options: &Options) -> Vec<Case> {
-        let depths = options.or_usual(&options.depths, &QUICK_DEPTHS, &DEPTHS);
-        let by_depth = depths.into_iter().map(|depth| Case {
-            name: format!("depth={depth}"),
-            state: State::Cold,
-            work: Work::Reads { block: PAGE_BLOCK, depth, callers: 1 },
-        });
-        asked_for(by_depth.collect(), options)
+/// The depth that is enough for cold reads.
+fn enough_in_flight(report: &Report) -> Option<String> {
+    let (_, panels) = panels(report, "reads").filter(|(axis, _)| *axis == "depth")?;
+    let points = &panels.first()?.points;
+    let (first, last) = (points.first()?, points.last()?);
+    let speed = |point: &Point<'_>| best(&point.rows);
+    let most = points.iter().map(speed).fold(0.0, f64::max);
+    let enough = points.iter().find(|point| speed(point) >= ENOUGH * most)?;
+    if enough.case == first.case {
+        let (given, label) = (short(speed(first)), first.label);
+        return Some(format!(
+            "More than {label} cold read in flight gains nothing here: depth {label} gives {given}/s."
+        ));
     }
+    let way = enough.rows.iter().max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s))?;
+    let more = if enough.case == last.case { " More was not tried." } else { "" };
+    let leanest = enough
+        .rows
+        .iter()
+        .filter(|row| row.ops_per_s >= ENOUGH * way.ops_per_s)
+        .min_by(|a, b| a.cpu_us_per_op.total.total_cmp(&b.cpu_us_per_op.total))?;
+    Some(format!(
+        "For cold reads use depth {}: {}/s by {}, {:.1} times what depth {} gives.{more} Of the ways that give as much, {} takes \
+         the least processor time, {:.0} µs a read.",
+        enough.label,
+        short(way.ops_per_s),
+        way.way,
+        way.ops_per_s / speed(first),
+        first.label,
+        leanest.way,
+        leanest.cpu_us_per_op.total,
+    ))
 }
 
-impl Reads {
-    /// The library's one-time costs, which its warm rounds do not show.
-    fn note_first_read(&self, run: &mut Run<'_>) -> Result<()> {
-        let ours = |way: &&str| way.starts_with(OURS) && run.options.chooses(way);
-        if !self.ways().iter().any(ours) {
-            return Ok(());
-        }
-        let file = run.test_file()?;
-        file.make_cold()?;
-        let FirstRead { instance, open, first, second } =
-            first_read(Target::of(file), PAGE_BLOCK).map_err(|error| Error::io("read", file.path(), &error))?;
-        let [instance, open, first, second] = [instance, open, first, second].map(|time| micro(time.as_nanos() as u64));
-        let text = format!(
-            "reads: a new instance of {OURS} took {instance} µs, to open the file {open}, its first cold read {first}, \
-             the next one {second}"
-        );
-        run.report.note(Code::FirstOperation, text);
-        Ok(())
-    }
-}
+/// From this ratio on a way's cost is worth a word.
+const DEARER: f64 = 1.3;
 
-impl Table for Reads {
-    fn name(&self) -> &'static str {
-        "reads"
-    }
-
-    fn about(&self) -> &'static str {
-        "Cold random reads of 4 KiB, by depth"
-    }
-
-    fn title(&self) -> &'static str {
-        "reads: cold random reads of 4 KiB, operations/s by depth"
-    }
-
-    fn ways(&self) -> Vec<&'static str> {
-        self.0.names(&Self::cases(&Options::new(false, 0)))
-    }
-
-    fn takes(&self) -> &'static [&'static str] {
-        &["--depths", "--direct", "--rate"]
-    }
-
-    fn usual(&self) -> bool {
-        true
-    }
-
-    fn check(&self, options: &Options) -> Result<()> {
-        self.0.check(options, &Self::cases(options))
-    }
-
-    fn file_size(&self, options: &Options) -> Option<u64> {
-        Some(file_size(options))
-    }
-
-    fn case_ways(&self, options: &Options) -> Vec<usize> {
-        self.0.case_ways(options, &Self::cases(options))
-    }
-
-    fn figures(&self) -> &'static [Column] {
-        DEVICE_COLUMNS
-    }
-
-    fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
-        match phase {
-            Phase::File => {
-                self.note_first_read(run)?;
-                self.0.measure(self, &Self::cases(run.options), run)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn fio(&self, options: &Options, place: &fio::Place<'_>, jobs: &mut fio::Jobs) {
-        Readers::fio(self.name(), options, &Self::cases(options), place, jobs);
-    }
-
-    /// The depth that is enough for cold reads.
-    fn advice(&self, report: &Report) -> Option<String> {
-        let (_, panels) = panels(report, self.name()).filter(|(axis, _)| *axis == "depth")?;
-        let points = &panels.first()?.points;
-        let (first, last) = (points.first()?, points.last()?);
-        let speed = |point: &Point<'_>| best(&point.rows);
-        let most = points.iter().map(speed).fold(0.0, f64::max);
-        let enough = points.iter().find(|point| speed(point) >= ENOUGH * most)?;
-        if enough.case == first.case {
-            let (given, label) = (short(speed(first)), first.label);
-            return Some(format!(
-                "More than {label} cold read in flight gains nothing here: depth {label} gives {given}/s."
-            ));
-        }
-        let way = enough.rows.iter().max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s))?;
-        let more = if enough.case == last.case { " More was not tried." } else { "" };
-        let leanest = enough
-            .rows
-            .iter()
-            .filter(|row| row.ops_per_s >= ENOUGH * way.ops_per_s)
-            .min_by(|a, b| a.cpu_us_per_op.total.total_cmp(&b.cpu_us_per_op.total))?;
-        Some(format!(
-            "For cold reads use depth {}: {}/s by {}, {:.1} times what depth {} gives.{more} Of the ways that give as much, {} takes \
-             the least processor time, {:.0} µs a read.",
-            enough.label,
-            short(way.ops_per_s),
-            way.way,
-            way.ops_per_s / speed(first),
-            first.label,
-            leanest.way,
-            leanest.cpu_us_per_op.total,
-        ))
-    }
+/// The cost of a read that needs no disk.
+fn cost_of_a_cached_read(report: &Report) -> Option<String> {
+    let (_, rows) = report.cases("cached").into_iter().next()?;
+    let plain = rows.iter().find(|row| PLAIN.contains(&row.way.as_str()))?;
+    let dearer = |row: &&Row| Some((plain.ops_per_s / row.ops_per_s, row.way.clone())).filter(|(x, _)| *x >= DEARER);
+    let mut dearer: Vec<(f64, String)> = rows.iter().filter_map(dearer).collect();
+    dearer.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let latency = plain.latency_ns.map_or_else(String::new, |latency| format!(" {} µs of", micro(latency.p50)));
+    let each: Vec<String> = dearer.iter().map(|(ratio, way)| format!("{way} {ratio:.1} times")).collect();
+    let costs = match &each[..] {
+        [] => "no other way costs much more".to_owned(),
+        all => format!("as much of it costs {}", listed(all)),
+    };
+    Some(format!("A cached read takes{latency} time by {}; {costs}.", plain.way))
 }

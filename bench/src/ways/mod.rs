@@ -23,6 +23,7 @@ mod threads;
 mod tokio;
 mod willneed;
 
+use std::fmt;
 use std::io;
 use std::ops::Deref;
 use std::process::Command;
@@ -66,6 +67,12 @@ pub struct Way {
     /// Why this system refuses it, if it does.
     pub refused: fn() -> Option<String>,
     pub does: &'static [Does],
+}
+
+impl fmt::Debug for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
 }
 
 impl Way {

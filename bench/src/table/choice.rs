@@ -1,0 +1,153 @@
+//! Which tables are measured, and options that contradict them.
+
+use super::{TABLES, Table};
+use crate::error::{Error, ErrorKind, Result};
+use crate::measure::options::Options;
+
+pub fn by_name(name: &str) -> Option<&'static Table> {
+    TABLES.iter().copied().find(|table| table.name == name)
+}
+
+/// Whether the speeds of this table say which way is the quickest.
+pub fn ranks(name: &str) -> bool {
+    by_name(name).is_none_or(|table| table.ranked)
+}
+
+/// Tables that can be asked for by a name of their own.
+pub fn to_ask_for() -> impl Iterator<Item = &'static Table> {
+    TABLES.iter().copied().filter(|table| table.part_of.is_none())
+}
+
+/// Tables that are measured: those named, else the usual ones that the options allow.
+pub fn asked(names: &[String], options: &Options) -> Vec<&'static Table> {
+    let named = |table: &&'static Table| names.iter().any(|name| name == table.asked_as());
+    if !names.is_empty() {
+        return TABLES.iter().copied().filter(named).collect();
+    }
+    let exclusive: Vec<&str> = options_given(options).filter(|option| EXCLUSIVE.contains(option)).collect();
+    let takes_all = |table: &&'static Table| exclusive.iter().all(|option| table.takes.contains(option));
+    let usual: Vec<_> = TABLES.iter().copied().filter(|table| table.usual).filter(takes_all).collect();
+    // If none has any of the ways, all are: their checks say so.
+    let with_ways: Vec<_> = usual.iter().copied().filter(|table| has_ways(table, options)).collect();
+    if with_ways.is_empty() { usual } else { with_ways }
+}
+
+fn has_ways(table: &Table, options: &Options) -> bool {
+    table.ways(options).iter().any(|way| options.chooses(way))
+}
+
+/// Options that are refused beside a table that does not take them. The others are, where no table
+/// takes them.
+const EXCLUSIVE: [&str; 2] = ["--direct", "--rate"];
+
+/// Every option that some table takes ([`Table::takes`]), and whether it was given.
+pub fn given(options: &Options) -> [(&'static str, bool); 18] {
+    [
+        ("--direct", options.direct),
+        ("--rate", options.rate.is_some()),
+        ("--records", !options.records.is_empty()),
+        ("--depths", !options.depths.is_empty()),
+        ("--stall-size", options.stall_size.is_some()),
+        ("--blocks", !options.blocks.is_empty()),
+        ("--writers", !options.writers.is_empty()),
+        ("--sizes", !options.sizes.is_empty()),
+        ("--hot", !options.hot.is_empty()),
+        ("--tasks", !options.tasks.is_empty()),
+        ("--workers", !options.workers.is_empty()),
+        ("--beside", !options.beside.is_empty()),
+        ("--loads", !options.loads.is_empty()),
+        ("--rates", !options.rates.is_empty()),
+        ("--logs", !options.logs.is_empty()),
+        ("--in-flight", !options.in_flight.is_empty()),
+        ("--copies", !options.copies.is_empty()),
+        ("--to", options.to.is_some()),
+    ]
+}
+
+fn options_given(options: &Options) -> impl Iterator<Item = &'static str> {
+    given(options).into_iter().filter(|(_, given)| *given).map(|(option, _)| option)
+}
+
+/// Rejects options of tables that are not asked for, and what leaves a table nothing to measure.
+pub fn check(tables: &[&'static Table], options: &Options) -> Result<()> {
+    for option in options_given(options) {
+        let (exclusive, takers) = (EXCLUSIVE.contains(&option), takers(option));
+        let takes = |table: &&&Table| table.takes.contains(&option);
+        let one = takers.len() == 1;
+        let the_tables = if one { "the table" } else { "the tables" };
+        if exclusive && !tables.iter().all(|table| takes(&table) || table.part_of.is_some()) {
+            let text = format!("{option} is for {the_tables} {} only; leave it out, or the others", listed(&takers));
+            return Err(usage(text));
+        }
+        if !exclusive && !tables.iter().any(|table| takes(&table)) {
+            let name = if one { "it" } else { "one of them" };
+            return Err(usage(format!("{option} is of {the_tables} {}; name {name}", listed(&takers))));
+        }
+    }
+    for table in tables {
+        let name = table.asked_as();
+        if options.file.is_some() && (table.writes_into)(options).is_some() {
+            return Err(usage(format!("--file is only read, and {name} writes; leave it out, or name other tables")));
+        }
+        let mut group = tables.iter().filter(|other| other.asked_as() == name);
+        if !group.clone().any(|table| has_ways(table, options)) {
+            let all: Vec<&str> = group.by_ref().flat_map(|table| table.ways(options)).collect();
+            let mattering: Vec<&str> = options_given(options).filter(|option| table.takes.contains(option)).collect();
+            let with = if mattering.is_empty() { String::new() } else { format!(" with these {}", listed(&mattering)) };
+            return Err(usage(format!("none of --ways is in the table {name}{with}; choose among {}", all.join(", "))));
+        }
+    }
+    Ok(())
+}
+
+/// Names of the tables that take an option.
+fn takers(option: &str) -> Vec<&'static str> {
+    to_ask_for().filter(|table| table.takes.contains(&option)).map(|table| table.name).collect()
+}
+
+/// `a, b and c`
+pub fn listed<S: AsRef<str>>(names: &[S]) -> String {
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    match names.as_slice() {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+fn usage(text: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Usage, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that a table takes and `check` does not know would be ignored where no table takes it.
+    #[test]
+    fn every_option_of_a_table_is_checked_and_every_one_that_is_checked_is_taken() {
+        let known = given(&Options::new(true, 1)).map(|(option, _)| option);
+        let taken: Vec<&str> = TABLES.iter().flat_map(|table| table.takes).copied().collect();
+        assert!(taken.iter().all(|option| known.contains(option)), "{taken:?}");
+        assert!(known.iter().all(|option| taken.contains(option)), "{known:?}");
+        assert!(EXCLUSIVE.iter().all(|option| known.contains(option)));
+        assert!(given(&Options::new(true, 1)).iter().all(|(_, given)| !given));
+    }
+
+    #[test]
+    fn every_table_has_a_name_of_its_own_and_can_be_asked_for_and_every_case_too() {
+        for (i, table) in TABLES.iter().enumerate() {
+            assert!(TABLES[..i].iter().all(|other| other.name != table.name));
+            assert!(to_ask_for().any(|asked| asked.name == table.asked_as()), "{}", table.name);
+            assert!(table.title.starts_with(&format!("{}: ", table.name)), "{}", table.name);
+            let options = Options::new(false, 1);
+            assert!(!table.ways(&options).is_empty() && !table.about.ends_with('.'), "{}", table.name);
+            let cases = (table.cases)(&options);
+            for (i, case) in cases.iter().enumerate() {
+                assert!(cases[..i].iter().all(|other| other.name != case.name), "{} {}", table.name, case.name);
+            }
+        }
+        assert_eq!(asked(&[], &Options::new(true, 1)).len(), 3);
+        assert_eq!(asked(&["reads".to_owned()], &Options::new(true, 1)).len(), 1);
+    }
+}

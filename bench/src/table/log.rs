@@ -1,0 +1,294 @@
+//! The tables `log`, `log-pipelined` and `log-tokio`: records that are durable when their writer goes on.
+//!
+//! In `log` each of many writers makes a small record, waits until it is on stable storage, and makes
+//! the next. In `log-pipelined` a thread has several records in flight, and waits for its oldest; a way
+//! that does not pipeline has a thread for each of them, so that as many are under way. In `log-tokio`
+//! tasks of tokio on two workers await their records, beside as many threads.
+//!
+//! Every round has a new file without a name, as long as the way may need it, filled with zeros and
+//! synced before the clock runs. So no way pays for room, nor for a file that grows. What a way
+//! makes ready itself before the clock runs is shown apart ("prepared"): for `nowait` it is the
+//! calibration of a new log, its first segment, as large as the round needs up to 256 MiB, and the
+//! next. All ways of a case make as many commits a round.
+//!
+//! A way's records are found and compared once for each case, before it is timed, and some of them
+//! after each timed round. In all rounds the device must have written as many bytes as the records
+//! have, where it counts.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::columns::{CPU, Column, Grid, LONGEST, P50, P99, P999, SWITCHES, own};
+use super::{Bench, Case, Run, Table, Work};
+use crate::error::{Error, Result};
+use crate::machine::load::Transfers;
+use crate::machine::space::{free_bytes, require_room};
+use crate::machine::testfile;
+use crate::measure::meter::{Figure, Sample, Sampled};
+use crate::measure::options::{Logged, Options};
+use crate::measure::turn::{Place, Stage, Turn, alone};
+use crate::measure::work::{Commits, Records};
+use crate::report::figures::size_of;
+use crate::report::notes::Code;
+use crate::sys;
+use crate::ways::{self, LogWay, Part};
+
+const USUAL: Table = Table {
+    part_of: Some("log"),
+    unit: "commits/s",
+    writes_into: |_| Some((FILE_MAX, "at most; a new one for each round, filled with zeros, without a name")),
+    grids: &[Grid {
+        name: "a commit",
+        columns: &[
+            P50,
+            P99,
+            P999,
+            LONGEST,
+            CPU,
+            SWITCHES,
+            Column { name: "file bytes/byte", cell: |row| own(row, "file_bytes_per_byte", 2) },
+            Column { name: "prepared ms", cell: |row| Some(format!("{:.1}", row.prepared_ms?)) },
+        ],
+    }],
+    ..Table::USUAL
+};
+
+pub static LOG: Table = Table {
+    name: "log",
+    part_of: None,
+    about: "Durable appends: writers that wait until their record is on stable storage, by number and record size",
+    title: "log: writers that append a record and wait until it is on stable storage, commits/s",
+    takes: &["--writers", "--sizes", "--logs"],
+    toured: true,
+    cases: |options| {
+        let mut cases = Vec::new();
+        for writers in options.or_usual(&options.writers, &[1, 64], &[1, 8, 64]) {
+            for size in options.or_usual(&options.sizes, &[128, 4096], &[128, 256, 4096]) {
+                let name = format!("writers={writers} size={}", size_of(size));
+                let shape = Shape { slots: writers, in_flight: 1, size, limits: "--writers or --sizes" };
+                cases.extend(shape.case(name, Logged::Threads, ways::loggers(options.roster), options));
+            }
+        }
+        cases
+    },
+    ..USUAL
+};
+
+pub static PIPELINED: Table = Table {
+    name: "log-pipelined",
+    about: "Durable appends: threads with several records in flight",
+    title: "log-pipelined: threads with several records in flight, each waiting for its oldest, commits/s",
+    takes: &["--writers", "--in-flight", "--sizes", "--logs"],
+    cases: |options| {
+        let mut cases = Vec::new();
+        for threads in options.or_usual(&options.writers, &[2], &[1, 2, 8]) {
+            for in_flight in options.or_usual(&options.in_flight, &[32], &[1, 8, 32]) {
+                for size in options.or_usual(&options.sizes, &[128], &[128]) {
+                    let name = format!("threads={threads} in-flight={in_flight} size={}", size_of(size));
+                    let limits = "--writers, --in-flight or --sizes";
+                    let shape = Shape { slots: threads * in_flight, in_flight, size, limits };
+                    cases.extend(shape.case(name, Logged::Pipelined, ways::pipeliners(options.roster), options));
+                }
+            }
+        }
+        cases
+    },
+    ..USUAL
+};
+
+pub static TASKS: Table = Table {
+    name: "log-tokio",
+    about: "Durable appends: tasks of tokio on two workers",
+    title: "log-tokio: tasks of tokio on two workers, each awaiting its record, beside as many threads, commits/s",
+    takes: &["--tasks", "--sizes", "--logs"],
+    cases: |options| {
+        let mut cases = Vec::new();
+        for tasks in options.or_usual(&options.tasks, &[64], &[64, 256]) {
+            for size in options.or_usual(&options.sizes, &[128], &[128]) {
+                let name = format!("tasks={tasks} size={}", size_of(size));
+                let shape = Shape { slots: tasks, in_flight: 1, size, limits: "--tasks or --sizes" };
+                cases.extend(shape.case(name, Logged::Tokio, ways::task_loggers(options.roster), options));
+            }
+        }
+        cases
+    },
+    ..USUAL
+};
+
+/// The largest record.
+pub const SIZE_MAX: usize = 1 << 20;
+/// The largest file of a round.
+pub const FILE_MAX: u64 = 1 << 30;
+
+/// The fewest commits of a slot.
+const FEWEST: u64 = 4;
+/// Synced in steps, so that an interrupt is obeyed soon.
+const SYNC_EVERY: u64 = 64 << 20;
+
+#[derive(Clone, Copy)]
+struct Shape {
+    /// Records under way at a time, of all writers.
+    slots: usize,
+    /// Those of each writer, where a way [pipelines](LogWay::pipelines).
+    in_flight: usize,
+    size: usize,
+    /// Options that make it need less room, as an error names them.
+    limits: &'static str,
+}
+
+impl Shape {
+    /// `None` where this kind of work is not wanted.
+    fn case(self, name: String, kind: Logged, ways: Vec<Part<dyn LogWay>>, options: &Options) -> Option<Case> {
+        let wanted = match (&options.logs[..], options.quick) {
+            ([], true) => kind == Logged::Threads,
+            ([], false) => true,
+            (asked, _) => asked.contains(&kind),
+        };
+        if !wanted {
+            return None;
+        }
+        // With one in flight, they are the same as those without.
+        let is_twin = |way: &Part<dyn LogWay>| {
+            let stem = ["-pipelined", "-threads"].iter().find_map(|end| way.name().strip_suffix(end));
+            let has = |stem| options.chooses(stem) && ways.iter().any(|other| other.name() == stem);
+            kind != Logged::Threads && self.in_flight == 1 && stem.is_some_and(has)
+        };
+        let fits = |way: &Part<dyn LogWay>| !is_twin(way) && (self.slots == 1 || !way.alone());
+        let left_out: Vec<&str> = ways.iter().filter(|way| self.slots > 1 && way.alone()).map(Part::name).collect();
+        let ways: Vec<Part<dyn LogWay>> = ways.iter().copied().filter(fits).collect();
+        let open = move |ways, run: &mut Run<'_>| {
+            for way in left_out {
+                run.report.note_once(Code::OneWriter, format!("log: {way} is only measured with one writer"));
+            }
+            Durable::open(ways, self, run).map(Some)
+        };
+        Some(Case::new(name, ways, Work::For(options.commit_time), open).in_directory())
+    }
+}
+
+/// One case, ready to be measured.
+struct Durable {
+    ways: Vec<Part<dyn LogWay>>,
+    shape: Shape,
+    /// Free bytes of the file system before anything was written, and whether it allows `O_DIRECT`.
+    free: u64,
+    direct: bool,
+    /// Commits of each slot in the next round.
+    commits: u64,
+}
+
+impl Durable {
+    fn open(ways: Vec<Part<dyn LogWay>>, shape: Shape, run: &mut Run<'_>) -> Result<Self> {
+        let dir = &run.options.dir;
+        let probe = testfile::create_nameless(dir)?;
+        let direct = run.takes_direct(&sys::path_of(&probe), "log: its direct ways are")?;
+        let case = Self { ways, shape, free: free_bytes(dir)?, direct, commits: FEWEST };
+        require_room(case.room().saturating_mul(FEWEST), shape.limits, dir)?;
+        Ok(case)
+    }
+
+    /// Bytes that a record of each slot takes of the file, at most, of any way's.
+    fn room(&self) -> u64 {
+        let of_record = self.ways.iter().map(|way| way.room(self.shape.size)).max().unwrap_or(0);
+        (of_record as u64).saturating_mul(self.shape.slots as u64)
+    }
+}
+
+impl Bench for Durable {
+    fn takes(&self, index: usize) -> bool {
+        self.direct || !self.ways[index].direct()
+    }
+
+    fn prepare(&mut self, _: &Place<'_>, _: Stage, operations: usize) -> Result<()> {
+        let most = FILE_MAX.min(self.free / 2) / self.room().max(1);
+        self.commits = (operations as u64 / self.shape.slots as u64).min(most).max(FEWEST);
+        Ok(())
+    }
+
+    fn turn(&mut self, turn: &Turn<'_>) -> Result<Sample> {
+        let (way, Shape { slots, in_flight, size, limits }) = (self.ways[turn.index], self.shape);
+        // Other records for each way that is verified, so that none finds those of the one before.
+        let other = if turn.verifies() { turn.index as u64 + 1 } else { 0 };
+        let records = Records::new(turn.options.seed.wrapping_add(other));
+        let (in_flight, cancel, folder) = (if way.pipelines() { in_flight } else { 1 }, turn.cancel, turn.dir());
+        let (writers, commits) = (slots / in_flight, self.commits * in_flight as u64);
+        let all = commits * writers as u64;
+        let room = way.room(size) as u64 * all;
+        let failed = |error| turn.failed_or_full(&error, room, limits, folder);
+        let mut file = testfile::create_nameless(folder)?;
+        zeros(&mut file, room, cancel).map_err(failed)?;
+        // Else the first direct write to a page would have to drop it.
+        if way.direct() && !turn.interrupted() {
+            sys::drop_cache(&file).map_err(failed)?;
+        }
+        if turn.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let path = sys::path_of(&file);
+        let job = Commits {
+            file: &file,
+            path: &path,
+            folder,
+            writers,
+            in_flight,
+            size,
+            commits,
+            pace: None,
+            records,
+            cancel,
+        };
+        let found = Mutex::new(HashSet::new());
+        let holds = |number: u64, record: &[u8]| {
+            found.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
+            records.holds(number, record)
+        };
+        let before = Transfers::under(&file);
+        let outcome = alone(turn.check(&holds), |round| way.commits(&job, round));
+        let after = Transfers::under(&file);
+        let (mut sample, file_bytes) = turn.sample(outcome, failed)?;
+        turn.require("commits", &sample, (all, all * size as u64))?;
+        let differs = |found: &&Sampled| found.len != size || found.crc != records.checksum(size, found.offset);
+        if let Some(number) = sample.wrong.or_else(|| Some(sample.sampled.iter().find(differs)?.offset)) {
+            let (writer, sequence) = (number >> 32, number & u64::from(u32::MAX));
+            return Err(turn.failed(format!("record {sequence} of writer {writer} is not where it should be")));
+        }
+        let found = found.lock().unwrap_or_else(PoisonError::into_inner).len() as u64;
+        if turn.verifies() && found != all {
+            return Err(turn.failed(format!("it found {found} of its {all} records")));
+        }
+        if !turn.verifies() && room > 0 && sample.sampled.is_empty() {
+            return Err(turn.failed("it found none of its records in a timed round"));
+        }
+        turn.require_on_device(sample.bytes, before, after)?;
+        // Now, and not on the clock of whoever comes next.
+        discard(&file).map_err(failed)?;
+        // With what fills up blocks. Not every way knows it.
+        if let Some(bytes) = file_bytes {
+            sample.tell("file_bytes_per_byte", Figure::Ratio(bytes as f64, sample.bytes as f64));
+        }
+        Ok(sample)
+    }
+}
+
+/// Writes `room` real zeros and syncs them: room that is only allocated is written to as slowly as
+/// a file that grows.
+pub(super) fn zeros(file: &mut File, room: u64, cancel: &AtomicBool) -> io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    for offset in (0..room).step_by(zeros.len()) {
+        if cancel.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        file.write_all(&zeros[..zeros.len().min((room - offset) as usize)])?;
+        if (offset + zeros.len() as u64) % SYNC_EVERY == 0 {
+            file.sync_data()?;
+        }
+    }
+    file.sync_all()
+}
+
+pub(super) fn discard(file: &File) -> io::Result<()> {
+    file.set_len(0).and_then(|()| file.sync_all())
+}
