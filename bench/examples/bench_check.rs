@@ -38,7 +38,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use nowait_bench::report::Report;
 use nowait_bench::stats::Ratio;
 use serde::{Deserialize, Serialize};
@@ -89,17 +89,11 @@ struct Options {
     #[arg(long)]
     record: bool,
     /// Only these
-    #[arg(long)]
-    only: Option<Kind>,
+    #[arg(long, value_parser = ["counts", "speeds"])]
+    only: Option<String>,
     /// Where the files are made: ext4, xfs or btrfs [default: beside the programs]
     #[arg(long)]
     dir: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Kind {
-    Counts,
-    Speeds,
 }
 
 #[derive(Default, Clone, Serialize, Deserialize)]
@@ -334,12 +328,12 @@ fn checked(options: &Options) -> Result<u8> {
     let text = fs::read_to_string(&path).map_err(|error| at(&error))?;
     let bars: Bars = serde_json::from_str(&text).map_err(|error| at(&error))?;
     let (mut found, mut verdicts, mut loose) = (bars.clone(), Vec::new(), Vec::new());
-    if options.only != Some(Kind::Speeds) {
+    if options.only.as_deref() != Some("speeds") {
         found.instructions = count(|case, operations| callgrind(built, dir, case, operations))?;
         println!("instructions per operation (a gather: of 64 ranges)");
         verdicts.extend(verdict_of_counts(&found.instructions, &bars));
     }
-    if options.only != Some(Kind::Counts) {
+    if options.only.as_deref() != Some("counts") {
         let mut last = Report::default();
         let figure = |case: usize| {
             last = bench(built, dir, case)?;
