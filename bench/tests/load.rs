@@ -14,7 +14,7 @@ use nowait_bench::measure::meter::{Check, Round, Sample};
 use nowait_bench::measure::options::{Arriving, Options};
 use nowait_bench::measure::pace::{Pace, Schedule};
 use nowait_bench::measure::progress::Course;
-use nowait_bench::measure::work::{Appends, Buffer, Gathers, Reads, Records, Target};
+use nowait_bench::measure::work::{Buffer, Commits, Gathers, Reads, Records, Target};
 use nowait_bench::random::Random;
 use nowait_bench::report::Report;
 use nowait_bench::report::notes::Code;
@@ -91,19 +91,22 @@ fn records_are_on_stable_storage_once_each_as_they_arrive() {
         let pace = Pace::poisson(rate, count, &mut Random::new(2));
         for way in usable(ways::load_appenders(WAYS)) {
             let file = nameless(0);
-            let job = Appends { file: &file, folder, size, depth, count, pace: &pace, records, cancel: &cancel };
+            let path = &*nowait_bench::sys::path_of(&file);
+            let (file, writers, commits, pace, cancel) = (&file, depth, count as u64, Some(&pace), &cancel);
+            let job = Commits { file, path, folder, writers, in_flight: 1, size, commits, pace, records, cancel };
             let seen = Mutex::new(Vec::new());
             let check = |number, record: &[u8]| {
                 seen.lock().unwrap().push(number);
                 records.holds(number, record)
             };
-            let (sample, found) = on_the_clock(&check, |round| way.appends(&job, round)).unwrap();
+            let work = |round: &mut Round<'_>| way.commits(&job, round).map(|_| round.tally.found_records());
+            let (sample, found) = on_the_clock(&check, work).unwrap();
             let (name, mut seen) = (way.name(), seen.into_inner().unwrap());
             let told = (sample.operations, sample.bytes, sample.wrong, found);
             assert_eq!(told, (count as u64, (count * size) as u64, None, count), "{name}");
             seen.sort_unstable();
             assert!(seen.into_iter().eq((0..count).map(|index| Records::number(0, index as u64))), "{name}");
-            assert_open(&sample, &pace, name);
+            assert_open(&sample, job.pace.unwrap(), name);
         }
     }
 }

@@ -107,30 +107,6 @@ impl<'a> Gathers<'a> {
     }
 }
 
-/// Records of one size that arrive at moments of their own, each to be on stable storage; at most
-/// `depth` of them at a time.
-#[derive(Clone, Copy)]
-pub struct Appends<'a> {
-    /// As long as all records, if the way takes [room](crate::ways::AppendWay::room) in it.
-    pub file: &'a File,
-    /// For a way that makes files of its own.
-    pub folder: &'a Path,
-    pub size: usize,
-    pub depth: usize,
-    pub count: usize,
-    pub pace: &'a Pace,
-    pub records: Records,
-    pub cancel: &'a AtomicBool,
-}
-
-impl Appends<'_> {
-    /// The number of record `index`; `None` after the last, and when the user wants to stop.
-    #[inline]
-    pub fn number(&self, index: usize) -> Option<u64> {
-        (index < self.count && !self.cancel.load(Ordering::Relaxed)).then(|| Records::number(0, index as u64))
-    }
-}
-
 /// Ranges of one file, each into memory of its own, by `tasks` tasks, which have one in flight each.
 #[derive(Clone, Copy)]
 pub struct Ranges<'a> {

@@ -24,13 +24,13 @@ use crate::measure::meter::{Figure, Sample};
 use crate::measure::options::{Arriving, Options};
 use crate::measure::pace::{ExactTimers, Pace};
 use crate::measure::turn::{Place, Stage, Turn, alone};
-use crate::measure::work::{Appends, Buffer, Gathers, Reads, Records, Target};
+use crate::measure::work::{Buffer, Commits, Gathers, Reads, Records, Target};
 use crate::random::Random;
 use crate::report::figures::{share, short};
 use crate::report::notes::Code;
 use crate::report::{Report, Row};
 use crate::sys;
-use crate::ways::{self, AppendWay, GatherWay, Part, ReadWay};
+use crate::ways::{self, GatherWay, LogWay, Part, ReadWay};
 
 pub static LOAD: Table = Table {
     name: "load",
@@ -157,7 +157,7 @@ fn cases(arriving: Arriving, options: &Options) -> Vec<Case> {
 enum Doing {
     Reads(Vec<Part<dyn ReadWay>>),
     Gathers(Vec<Part<dyn GatherWay>>),
-    Appends(Vec<Part<dyn AppendWay>>),
+    Appends(Vec<Part<dyn LogWay>>),
 }
 
 /// One kind of work at one rate, ready to be measured.
@@ -181,7 +181,7 @@ struct Inputs {
 
 impl Arrivals {
     /// Appends what arrives in one way, and checks its records.
-    fn append(&self, way: Part<dyn AppendWay>, pace: &Pace, turn: &Turn<'_>) -> Result<Sample> {
+    fn append(&self, way: Part<dyn LogWay>, pace: &Pace, turn: &Turn<'_>) -> Result<Sample> {
         let Inputs { count, seed, .. } = self.inputs;
         let (folder, cancel) = (turn.dir(), turn.cancel);
         let records = Records::new(turn.options.seed.wrapping_add(seed));
@@ -193,9 +193,14 @@ impl Arrivals {
         if way.direct() {
             sys::drop_cache(&file).map_err(failed)?;
         }
-        let job = Appends { file: &file, folder, size: RECORD, depth: IN_FLIGHT, count, pace, records, cancel };
+        let (path, commits, pace) = (&*sys::path_of(&file), count as u64, Some(pace));
+        let (writers, size) = (IN_FLIGHT, RECORD);
+        let job = Commits { file: &file, path, folder, writers, in_flight: 1, size, commits, pace, records, cancel };
         let holds = |number: u64, record: &[u8]| records.holds(number, record);
-        let outcome = alone(turn.check(&holds), |clock| way.appends(&job, clock));
+        let outcome = alone(turn.check(&holds), |clock| {
+            way.commits(&job, clock)?;
+            Ok(clock.tally.found_records())
+        });
         let (sample, found) = turn.sample(outcome, failed)?;
         turn.require("records", &sample, (count as u64, (count * RECORD) as u64))?;
         if let Some(number) = sample.wrong {

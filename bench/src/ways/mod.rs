@@ -32,9 +32,8 @@ use crate::measure::meter::{Apart, Round};
 use crate::measure::mixed::{Mixed, Mixture};
 use crate::measure::options::Copied;
 use crate::measure::work::{
-    Appends, Commits, CopyJob, Gather, Gathers, Ranges, Reads, ReadsAndWrites, SmallFiles, Spread, Writes,
+    Commits, CopyJob, Gather, Gathers, Ranges, Reads, ReadsAndWrites, SmallFiles, Spread, Writes,
 };
-use crate::sys::path_of;
 
 pub(crate) use self::copy::command::copy;
 pub use self::log::commit::{Folder, Places, by_writers};
@@ -167,7 +166,7 @@ kinds! {
     /// Gathers that arrive by chance.
     LoadGathers load_gatherers GatherWay in "load"
     /// Durable appends that arrive by chance.
-    LoadAppends load_appenders AppendWay in "load"
+    LoadAppends load_appenders LogWay in "load"
     /// Writes of a file that grows.
     Writes writers WriteWay in "writes"
     /// The same beside other work of the thread.
@@ -360,40 +359,6 @@ pub trait GatherWay: Sync {
     /// Begins each gather of `job` when it arrives, or as soon after that as one of `job.depth` is
     /// free, and counts latency from the arrival. `buffer` has room for each of those.
     fn gathers(&self, job: &Gathers<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
-}
-
-/// One way of having records on stable storage as they arrive.
-pub trait AppendWay: Sync {
-    /// Goes past the page cache, and so needs a file system that allows `O_DIRECT`.
-    fn direct(&self) -> bool;
-
-    /// The most bytes of the job's file that a record of `size` bytes takes; 0 for a way that makes
-    /// files of its own.
-    fn room(&self, size: usize) -> usize;
-
-    /// Begins each append of `job` when its record arrives, or as soon after that as one of
-    /// `job.depth` is free, and counts latency from the arrival. Afterwards, if the round verifies,
-    /// it finds each record, tells the tally ([`crate::measure::meter::Tally::found`]) its number
-    /// and its bytes, and says how many there were.
-    fn appends(&self, job: &Appends<'_>, round: &mut Round<'_>) -> io::Result<usize>;
-}
-
-impl<L: LogWay> AppendWay for L {
-    fn direct(&self) -> bool {
-        LogWay::direct(self)
-    }
-
-    fn room(&self, size: usize) -> usize {
-        LogWay::room(self, size)
-    }
-
-    fn appends(&self, job: &Appends<'_>, round: &mut Round<'_>) -> io::Result<usize> {
-        let Appends { file, folder, size, depth: writers, count, pace, records, cancel } = *job;
-        let (path, commits, pace) = (&*path_of(file), count as u64, Some(pace));
-        let commits = Commits { file, path, folder, writers, in_flight: 1, size, commits, pace, records, cancel };
-        self.commits(&commits, round)?;
-        Ok(round.tally.found_records())
-    }
 }
 
 /// One way of reading many files.
