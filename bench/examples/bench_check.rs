@@ -67,7 +67,7 @@ const SPEEDS: [(&str, &str, &str); 6] = [
     ("gather records=64,cold", "ring", "gather --records 64 --size 128M"),
     // Quick: on the directory's own file system alone.
     ("writes depth=1", "pwrite", "writes --quick --depths 1 --size 64M"),
-    ("log writers=8 size=256", "thread-batch", "log --writers 8 --sizes 256"),
+    ("log writers=8 size=256", "thread-batch", "log --logs threads --writers 8 --sizes 256"),
 ];
 /// Numbers of runs after which it is looked whether they are enough.
 const CHECKED: [usize; 6] = [8, 16, 24, 32, 40, 48];

@@ -12,7 +12,7 @@ use std::{env, fs, process};
 use futures_util::future::join_all;
 use nowait::{Buf, Nowait, OpenOptions, block_on};
 use nowait_bench::random::Random;
-use nowait_bench::report::median;
+use nowait_bench::stats::median;
 use nowait_bench::sys::Usage;
 
 const BLOCK: usize = 4 << 10;

@@ -18,7 +18,7 @@ use futures_util::future::join;
 use io_uring::{IoUring, opcode, types};
 use nowait::{Buf, File, Nowait, OpenOptions};
 use nowait_bench::random::Random;
-use nowait_bench::report::median;
+use nowait_bench::stats::median;
 use nowait_bench::sys::Usage;
 
 const BYTES: usize = 1 << 20;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use std::{io, process};
 
 use nowait::{Nowait, OpenOptions};
-use nowait_bench::report::median;
+use nowait_bench::stats::median;
 
 const TIMES: u32 = 1_000_000;
 const ROUNDS: usize = 12;

@@ -25,7 +25,8 @@ use futures_util::future::join_all;
 use nowait::sim::Sim;
 use nowait::{Buf, Engine, File, Nowait, OpenOptions, Route};
 use nowait_bench::machine::environment::Environment;
-use nowait_bench::report::{Report, Row, median};
+use nowait_bench::report::{Report, Row};
+use nowait_bench::stats::median;
 use nowait_bench::sys::Usage;
 use serde::{Deserialize, Serialize};
 

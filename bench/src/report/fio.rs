@@ -12,7 +12,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::report::notes::Code;
-use crate::report::{Cpu, Latency, Report, Row, median};
+use crate::report::{Cpu, Latency, Report, Row};
+use crate::stats::median;
 
 /// Builds a job file for fio.
 pub struct Jobs {

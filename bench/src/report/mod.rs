@@ -17,9 +17,7 @@ use serde_json::Value;
 use crate::machine::environment::Environment;
 use crate::measure::meter::{Figure, Latencies, Sample, latencies};
 use crate::report::notes::{Code, Note};
-use crate::stats::{self, Finding, Ratio};
-
-pub use crate::stats::median;
+use crate::stats::{self, Finding, Ratio, median};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
