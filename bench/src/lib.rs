@@ -17,7 +17,7 @@
 //!   how its failure is told), [`interleave`](measure::interleave) (the loop).
 //! * [`ways`]: the ways that are compared, a room for each kind of work.
 //! * [`report`], its data: rows and notes, [`figures`](report::figures) as text,
-//!   [`axes`](report::axes) of cases, and [`fio`](report::fio).
+//!   and [`axes`](report::axes) of cases.
 //! * [`stats`]: the ratio of two ways, its interval, and what is concluded from it.
 //! * [`table`]: a file for each table. Start at [`table::Table`].
 //! * [`report`], for its readers: [`words`](report::words), [`preflight`](report::preflight) (what

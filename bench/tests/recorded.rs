@@ -13,8 +13,8 @@ use serde_json::Value;
 const DROPPED: [&str; 8] = ["whole", "zipf", "dd", "prefault", "log-tail", "log-retention", "log-rate", "log-recovery"];
 /// Tables of examples and of `bench/integrations/`: the command has them not.
 const OF_EXAMPLES: [&str; 4] = ["scaling", "stores", "datafusion", "ballista"];
-/// Tables of `crates/nowait-c/bench`. Their rows have figures of their own, which only the page's tables read.
-const OF_C: [&str; 3] = ["c-gather", "c-read", "c-epoll"];
+/// Tables of `crates/nowait-c/bench` and of fio. Their rows have figures of their own, which only the page's tables read.
+const OF_C: [&str; 4] = ["c-gather", "c-read", "c-epoll", "fio"];
 
 fn reports(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap().flatten() {

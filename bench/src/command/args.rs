@@ -2,16 +2,12 @@
 
 use std::path::PathBuf;
 
+use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use clap::{Args, ValueEnum};
 
-use crate::machine::testfile::SMALLEST;
-use crate::measure::options::{Arriving, Beside, Copied, Logged};
-use crate::measure::work::Records;
-use crate::report::figures::parse_bytes;
+use crate::measure::options::Options;
 use crate::report::notes::Code;
-use crate::table::{self, load, log, mixed, scan};
-use crate::ways;
+use crate::table;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -83,113 +79,12 @@ pub struct Bench {
     #[arg(value_parser = table_names())]
     pub(crate) tables: Vec<String>,
 
-    /// Measure a smaller file, fewer cases, fewer and shorter rounds: less than a minute for the
-    /// tables of reads
-    #[arg(long)]
-    pub(crate) quick: bool,
-
-    /// Read this file instead of making one; it is never modified
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["dir", "size"])]
-    pub(crate) file: Option<PathBuf>,
-
-    /// Directory for the test file, on the disk to be measured
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    pub(crate) dir: PathBuf,
-
-    /// Size of the test file, such as 512M or 4G [default: 1G, for `ranges` 4G; with
-    /// --quick 64M and 256M], and of the large file of `copy` [default: 2G, with --quick 64M]. In `writes`, the limit of a round's writes [default: 64M, with --quick
-    /// 8M]; a slow way's round ends after about a second
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub(crate) size: Option<u64>,
-
-    /// Bytes that a round of `stall` writes [default: four times the limit of dirty data, at most
-    /// 2G and a third of the free space; with --quick 64M]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub(crate) stall_size: Option<u64>,
-
-    /// Bypass the page cache (O_DIRECT), in the table `reads` only, without `willneed`. Adds the
-    /// way nowait-aio: libaio for futures in `block_on`, as where io_uring is refused
-    #[arg(long)]
-    pub(crate) direct: bool,
-
-    /// Start this many reads a second, on a fixed schedule; latency counts from the scheduled
-    /// start. For the tables reads and cached, and ways that can be paced
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
-    pub(crate) rate: Option<u32>,
-
-    /// Timed rounds of each way in each case [default: 3 to 15, as fit in two minutes a table,
-    /// with --quick in 20 s]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: Option<u32>,
+    #[command(flatten)]
+    pub(crate) asked: Options,
 
     /// Seconds for a run without a table [default: 42]
     #[arg(long, value_name = "SECONDS", conflicts_with_all = ["tables", "rounds"], value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) time: Option<u32>,
-
-    /// Measure only these ways
-    #[arg(long, value_delimiter = ',', value_name = "WAY", value_parser = PossibleValuesParser::new(ways::names()))]
-    pub(crate) ways: Vec<String>,
-
-    /// Measure only these depths, in the tables of cold reads and of writes, in `scan`, `files` and
-    /// `readwrite`
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) depths: Vec<u32>,
-
-    /// Measure only these numbers of records a batch, in `gather`
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
-    pub(crate) records: Vec<u32>,
-
-    /// Measure only these block sizes in `scan`, such as 16K or 1M
-    #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_block)]
-    pub(crate) blocks: Vec<usize>,
-
-    /// Measure only this in `copy`
-    #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
-    pub(crate) copies: Vec<CopyKind>,
-
-    /// Directory that `copy` copies to, on another file system perhaps [default: that of --dir]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) to: Option<PathBuf>,
-
-    /// Measure only this in `log` [default: all; with --quick threads]
-    #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
-    pub(crate) logs: Vec<LogKind>,
-
-    /// Measure only these numbers of a thread's records in flight in `log --logs pipelined`
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
-    pub(crate) in_flight: Vec<u32>,
-
-    /// Measure only these numbers of writers in `log`
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) writers: Vec<u32>,
-
-    /// Measure only these record sizes in `log`, such as 128 or 4K
-    #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_record)]
-    pub(crate) sizes: Vec<usize>,
-
-    /// Measure only these shares of cached reads, in percent, in `mixed`
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100))]
-    pub(crate) hot: Vec<u32>,
-
-    /// Measure only these numbers of tasks in `mixed`, in `ranges`, and in `log --logs tokio`
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=mixed::TASKS_MAX as i64))]
-    pub(crate) tasks: Vec<u32>,
-
-    /// Measure only these numbers of a runtime's threads in `mixed`
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=mixed::WORKERS_MAX as i64))]
-    pub(crate) workers: Vec<u32>,
-
-    /// Measure `mixed` only beside these: tasks of the same runtime, or other processes
-    #[arg(long, value_delimiter = ',', value_enum, value_name = "WORK")]
-    pub(crate) beside: Vec<BesideName>,
-
-    /// Measure only these in `load`
-    #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
-    pub(crate) loads: Vec<LoadName>,
-
-    /// Measure only these rates in `load`, in arrivals a second
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=load::RATE_MAX as i64))]
-    pub(crate) rates: Vec<u32>,
 
     /// Write all figures to FILE, or to stdout if it is - (the tables then go to stderr). After an
     /// interrupt or an error it holds the complete figures, and `partial` says that there were to
@@ -207,19 +102,9 @@ pub struct Bench {
     pub(crate) from: Option<PathBuf>,
 
     /// Compare the run of --from with this earlier run, row by row: which are better, which worse, and
-    /// which the rounds do not tell. --json writes these. Exit code 12 if a row is worse
-    #[arg(long, value_name = "FILE", requires = "from", conflicts_with_all = ["report", "with_fio", "explain", "details"])]
+    /// which are uncertain. --json writes these. Exit code 12 if a row is worse
+    #[arg(long, value_name = "FILE", requires = "from", conflicts_with_all = ["report", "explain", "details"])]
     pub(crate) against: Option<PathBuf>,
-
-    /// Measure nothing; write the cases that fio can measure as a fio job file, to stdout if FILE
-    /// is -. They read --file, or nowait-fio.data in DIR, which fio makes and leaves
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "json", "report", "with_fio"])]
-    pub(crate) emit_fio: Option<PathBuf>,
-
-    /// Show fio's results (--output-format=json) of such a job file beside the rows of the same
-    /// cases. Given several times, each is a round
-    #[arg(long, value_name = "FILE")]
-    pub(crate) with_fio: Vec<PathBuf>,
 
     /// Explain a note's CODE and what to do; without a CODE, explain all notes after the run
     #[arg(long, value_name = "CODE", num_args = 0..=1, value_parser = PossibleValuesParser::new(Code::ALL.iter().map(|code| code.name())))]
@@ -232,99 +117,6 @@ pub struct Bench {
     /// Without a table: print all that the run measured, not one screen of it
     #[arg(long, short)]
     pub(crate) verbose: bool,
-
-    /// Seed of an earlier run, to repeat its offsets
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum CopyKind {
-    /// A large file, its bytes moved
-    Big,
-    /// The same, past the page cache where a command can
-    BigNeutral,
-    /// Small files, with their metadata where a command keeps it
-    Tree,
-    /// A large file, its blocks shared
-    Reflink,
-}
-
-impl CopyKind {
-    pub(crate) fn copied(self) -> Copied {
-        match self {
-            Self::Big => Copied::Big,
-            Self::BigNeutral => Copied::BigNeutral,
-            Self::Tree => Copied::Tree,
-            Self::Reflink => Copied::Reflink,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum BesideName {
-    /// Reads alone
-    Nobody,
-    /// A task that writes a file, 32 MB/s through the page cache
-    Writes,
-    /// A task that appends to a durable log
-    Log,
-    /// Other processes that keep all processors busy
-    Cpu,
-    /// Another process that reads from the same disk, four times 128 KiB at once
-    Tenant,
-}
-
-impl BesideName {
-    pub(crate) fn beside(self) -> Beside {
-        match self {
-            Self::Nobody => Beside::Nobody,
-            Self::Writes => Beside::Writes,
-            Self::Log => Beside::Log,
-            Self::Cpu => Beside::Cpu,
-            Self::Tenant => Beside::Tenant,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum LoadName {
-    /// Cold reads of 4 KiB
-    Reads,
-    /// Gathers of 64 cold records of 4 KiB
-    Gather,
-    /// Durable appends of 100 bytes
-    Log,
-}
-
-impl LoadName {
-    pub(crate) fn arriving(self) -> Arriving {
-        match self {
-            Self::Reads => Arriving::Reads,
-            Self::Gather => Arriving::Gather,
-            Self::Log => Arriving::Log,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum LogKind {
-    /// Threads, each of which waits for its record
-    Threads,
-    /// Threads with several records in flight, each waiting for its oldest
-    Pipelined,
-    /// Tasks of tokio on two workers
-    Tokio,
-}
-
-impl LogKind {
-    pub(crate) fn logged(self) -> Logged {
-        match self {
-            Self::Threads => Logged::Threads,
-            Self::Pipelined => Logged::Pipelined,
-            Self::Tokio => Logged::Tokio,
-        }
-    }
 }
 
 /// Names most tables.
@@ -334,55 +126,4 @@ pub(crate) const TOUR: &str = "tour";
 fn table_names() -> PossibleValuesParser {
     let tables = table::to_ask_for().map(|table| PossibleValue::new(table.name).help(table.about));
     PossibleValuesParser::new(tables.chain([PossibleValue::new(TOUR).help("Most of these tables, shortened")]))
-}
-
-/// Parses the size of a test file.
-fn parse_size(text: &str) -> Result<u64, String> {
-    let smallest = SMALLEST;
-    match parse_bytes(text)? {
-        size if size > i64::MAX as u64 => Err("too large for a file".to_owned()),
-        size if size < smallest => Err(format!("too small: at least {} MiB are needed", smallest >> 20)),
-        size => Ok(size),
-    }
-}
-
-/// Parses a block size that direct I/O can take.
-fn parse_block(text: &str) -> Result<usize, String> {
-    let (sector, most) = (scan::SECTOR, scan::BLOCK_MAX);
-    match usize::try_from(parse_bytes(text)?) {
-        Ok(block) if block > 0 && block % sector == 0 && block <= most => Ok(block),
-        _ => Err(format!("not a multiple of {sector} bytes, or more than {} MiB", most >> 20)),
-    }
-}
-
-/// Parses the size of a record, which carries its number and lies in memory once for each writer.
-fn parse_record(text: &str) -> Result<usize, String> {
-    let (least, most) = (Records::SMALLEST, log::SIZE_MAX);
-    match usize::try_from(parse_bytes(text)?) {
-        Ok(size) if (least..=most).contains(&size) => Ok(size),
-        _ => Err(format!("less than {least} bytes, or more than {} MiB", most >> 20)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes() {
-        assert_eq!(parse_size("2M"), Ok(2 << 20));
-        assert_eq!(parse_size("1gib"), Ok(1 << 30));
-        assert_eq!(parse_size("1048576"), Ok(1 << 20));
-        for wrong in ["", "M", "12X", "-1M", "1.5G", "64K", "99999999T"] {
-            assert!(parse_size(wrong).is_err(), "{wrong}");
-        }
-        assert_eq!((parse_block("16K"), parse_block("512"), parse_block("64M")), (Ok(16 << 10), Ok(512), Ok(64 << 20)));
-        for wrong in ["", "0", "1000", "-512", "65M", "16T"] {
-            assert!(parse_block(wrong).is_err(), "{wrong}");
-        }
-        assert_eq!((parse_record("16"), parse_record("4K"), parse_record("1M")), (Ok(16), Ok(4096), Ok(1 << 20)));
-        for wrong in ["", "0", "15", "2M", "16T"] {
-            assert!(parse_record(wrong).is_err(), "{wrong}");
-        }
-    }
 }

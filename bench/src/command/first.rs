@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::args::Bench;
 use super::show::{WIDTH, under_load, wrapped};
-use super::{Part, duration, plan};
+use super::{Part, duration, plan, settled};
 use crate::measure::options::Options;
 use crate::report::figures::{short, whole_size_of};
 use crate::report::notes::Code;
@@ -73,15 +73,15 @@ static LINES: [Line; 6] = [
 ];
 
 /// Returns whether nothing is asked for but where, how often, and what to do with the figures.
-pub(super) fn is_asked(options: &Bench, asked: &Options) -> bool {
+pub(super) fn is_asked(options: &Bench) -> bool {
+    let asked = &options.asked;
     let cases = table::given(asked).iter().any(|(_, given)| *given);
-    let named = !options.tables.is_empty() || !options.ways.is_empty() || options.quick || options.file.is_some();
-    let source = options.from.is_some() || options.emit_fio.is_some() || !options.with_fio.is_empty();
-    !(cases || named || source)
+    let named = !options.tables.is_empty() || !asked.ways.is_empty() || asked.quick || asked.file.is_some();
+    !(cases || named || options.from.is_some())
 }
 
-/// `quick`: what is asked for, as a quick run.
-pub(super) fn parts(quick: &Options, options: &Bench) -> Vec<Part> {
+pub(super) fn parts(options: &Bench) -> Vec<Part> {
+    let quick = settled(&Options { quick: true, ..options.asked.clone() });
     let part = |share: &Share| {
         let mut asked = Options {
             ways: share.ways.iter().map(|way| (*way).to_owned()).collect(),
@@ -112,7 +112,7 @@ pub(super) struct Budget {
 impl Budget {
     pub(super) fn new(options: &Bench) -> Self {
         let ends = Instant::now() + time(options);
-        Self { ends: Some(ends).filter(|_| options.rounds.is_none()), parts: PARTS }
+        Self { ends: Some(ends).filter(|_| options.asked.rounds.is_none()), parts: PARTS }
     }
 
     /// The time for the next table; `None` if it is to be left out.
@@ -159,7 +159,7 @@ pub(super) fn screen(report: &Report, left_out: &[LeftOut], options: &Bench) -> 
         text += &format!("{}\n", line_of(name, &rows));
         text += &format!("  {}\n", comparison(report, &rows));
     }
-    text += "\na–b: what the rounds tell of the ratio, right 95 times in 100. ?: they do not tell which is quicker.\n";
+    text += "\na–b: the 95 % interval of the ratio of two speeds. ?: it is not certain which is faster.\n";
     let told = |code: &&Code| **code != Code::FirstOperation && report.notes.iter().any(|note| note.code == **code);
     let codes: Vec<&str> = Code::ALL.iter().filter(told).map(|code| code.name()).collect();
     if !codes.is_empty() {
@@ -222,11 +222,13 @@ fn comparison(report: &Report, rows: &[&Row]) -> String {
 }
 
 fn next(options: &Bench) -> String {
-    let dir = options.dir.display();
-    let place = if options.dir.as_os_str() == "." { String::new() } else { format!(" --dir {dir}") };
-    let rounds = options.rounds.map_or(45, |rounds| rounds * 5);
-    let more = Bench { rounds: Some(rounds), ..options.clone() };
-    let longer = duration(plan(&parts(&super::asked(&more), &more), None).seconds());
+    let asked = &options.asked;
+    let dir = asked.dir.display();
+    let place = if asked.dir.as_os_str() == "." { String::new() } else { format!(" --dir {dir}") };
+    let rounds = asked.rounds.map_or(45, |rounds| rounds * 5);
+    let more = Options { rounds: Some(rounds), ..asked.clone() };
+    let more = parts(&Bench { asked: more, ..options.clone() });
+    let longer = duration(plan(&more, None).seconds());
     let rows = [
         (format!("nowait probe {dir}"), "which reads and writes would make a thread wait here".to_owned()),
         (format!("nowait bench{place} --report page.html"), "the same as a page with charts; -v prints all".to_owned()),
@@ -312,17 +314,12 @@ mod tests {
 
     #[test]
     fn only_a_run_without_wishes_is_a_first_one() {
-        let asked = Options::new(false, 1);
-        for plain in
-            [&[][..], &["--rounds", "9"], &["--dir", "/tmp", "--seed", "1", "-v"], &["--json", "x", "--report", "y"]]
-        {
-            assert!(is_asked(&asked_by(plain), &asked), "{plain:?}");
+        for plain in ["", "--rounds 9", "--dir /tmp --seed 1 -v", "--json x --report y", "--time 9"] {
+            assert!(is_asked(&asked_by(&plain.split_whitespace().collect::<Vec<_>>())), "{plain}");
         }
-        for wish in [&["tour"][..], &["reads"], &["--quick"], &["--ways", "pread"], &["--file", "x"], &["--from", "x"]]
-        {
-            assert!(!is_asked(&asked_by(wish), &asked), "{wish:?}");
+        for wish in ["tour", "reads", "--quick", "--ways pread", "--file x", "--from x", "--depths 1", "--direct"] {
+            assert!(!is_asked(&asked_by(&wish.split_whitespace().collect::<Vec<_>>())), "{wish}");
         }
-        assert!(!is_asked(&asked_by(&[]), &Options { depths: vec![1], ..asked }));
     }
 
     #[test]

@@ -11,11 +11,10 @@ use crate::machine::load::Watch;
 use crate::machine::testfile::{self, TestFile};
 use crate::measure::options::Options;
 use crate::measure::progress::{At, Course, Plan, Progress};
-use crate::random::fresh_seed;
 use crate::report::figures::whole_size_of;
 use crate::report::notes::Code;
 use crate::report::page::page;
-use crate::report::{Report, fio, preflight};
+use crate::report::{Report, preflight};
 use crate::table::{self, Phase, Run, Table};
 use crate::ways;
 use crate::{Error, ErrorKind, Result};
@@ -39,10 +38,8 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
     }
     let results = Results::open(options)?;
     let output = Output { to_stderr: results.on_stdout() };
-    let fio: Vec<fio::Output> = options.with_fio.iter().map(|path| fio_output(path)).collect::<Result<_>>()?;
     if let Some(path) = &options.from {
-        let mut report = earlier(path)?;
-        report.add_fio(&fio);
+        let report = earlier(path)?;
         if let Some(other) = &options.against {
             return compare(&report, other, results, &output);
         }
@@ -52,24 +49,21 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
     let mut parts = parts(options)?;
     let tables: Vec<&'static Table> = parts.iter().flat_map(|part| part.tables.iter().copied()).collect();
     let asked = parts[0].asked.clone();
-    if let Some(path) = &options.emit_fio {
-        return emit_fio(options, path, &tables, &asked);
-    }
     let (is_first, mut budget) = (parts[0].is_first, Budget::new(options));
     let size = tables.iter().filter_map(|table| (table.file_size)(&asked)).max();
-    let made = size.map(|size| options.size.unwrap_or(size)).filter(|_| options.file.is_none());
+    let made = size.map(|size| asked.size.unwrap_or(size)).filter(|_| asked.file.is_none());
     // What is wrong with the place is all that is said.
-    match &options.file {
+    match &asked.file {
         Some(path) => drop(TestFile::existing(path)?),
-        None => drop(testfile::create_nameless(&options.dir)?),
+        None => drop(testfile::create_nameless(&asked.dir)?),
     }
     let plan = plan(&parts, made);
-    announce(&plan, options, made)?;
+    announce(&plan, &asked, made)?;
 
-    let place = Environment::of(options.file.as_deref().unwrap_or(&options.dir));
+    let place = Environment::of(asked.file.as_deref().unwrap_or(&asked.dir));
     let watch = Watch::begin(place.device.as_deref());
     let mut course = Course::new(plan, Bar::new());
-    let file = size.map(|size| test_file(options, size, asked.seed, cancel, &mut course)).transpose()?;
+    let file = size.map(|size| test_file(&asked, size, cancel, &mut course)).transpose()?;
     let commit = commit.map(str::to_owned);
     let environment = Environment { commit, load: watch.load(), ..environment(place, file.as_ref(), &tables, &asked) };
     let mut report = Report { environment: environment.clone(), ..Report::default() };
@@ -122,7 +116,6 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
     report.environment.load = watch.load();
     preflight::look_at_load(&mut report);
     preflight::look_at_rows(&mut report);
-    report.add_fio(&fio);
     // After an error, too: what is complete is worth having.
     report.partial = ran.as_ref().err().map(|error| match error.kind() {
         ErrorKind::Interrupted => "interrupted".to_owned(),
@@ -143,9 +136,9 @@ struct Part {
 
 /// What is to be measured.
 fn parts(options: &Bench) -> Result<Vec<Part>> {
-    let asked = asked(options);
-    if first::is_asked(options, &asked) {
-        return Ok(first::parts(&self::asked(&Bench { quick: true, ..options.clone() }), options));
+    let asked = settled(&options.asked);
+    if first::is_asked(options) {
+        return Ok(first::parts(options));
     }
     let tables = table::asked(&options.tables, &asked);
     table::check(&tables, &asked)?;
@@ -159,10 +152,10 @@ fn plan(parts: &[Part], file: Option<u64>) -> Plan {
 }
 
 /// Says how long the run is going to take.
-fn announce(plan: &Plan, options: &Bench, file: Option<u64>) -> Result<()> {
+fn announce(plan: &Plan, asked: &Options, file: Option<u64>) -> Result<()> {
     let cases: usize = plan.tables.iter().map(|table| table.cases).sum();
     let file = file.map_or_else(String::new, |bytes| {
-        format!("; a test file of {} in {}", whole_size_of(bytes), options.dir.display())
+        format!("; a test file of {} in {}", whole_size_of(bytes), asked.dir.display())
     });
     let (time, turns) = (duration(plan.seconds()), plan.turns());
     print_to(io::stderr().lock(), &format!("nowait bench: {time}: {cases} cases, {turns} turns of their ways{file}\n"))
@@ -194,38 +187,6 @@ fn compare(report: &Report, other: &Path, results: Results, output: &Output) -> 
     }
 }
 
-/// Writes the cases that fio can do.
-fn emit_fio(options: &Bench, path: &Path, tables: &[&'static Table], asked: &Options) -> Result<()> {
-    let destination = Destination::open(path, "--emit-fio")?;
-    let environment = Environment::of(&options.dir);
-    let made = options.dir.join("nowait-fio.data");
-    let bytes = match &options.file {
-        Some(path) => TestFile::existing(path)?.size(),
-        None => options.size.or_else(|| tables.iter().filter_map(|table| (table.file_size)(asked)).max()).unwrap_or(0),
-    };
-    let source = fio::Source { path: options.file.as_deref().unwrap_or(&made), bytes, direct: options.direct };
-    let filesystem = environment.filesystem.as_deref().unwrap_or("unknown");
-    let place = fio::Place { source, dir: &options.dir, filesystem };
-    let mut jobs = fio::Jobs::new(&environment.command, asked.seed);
-    tables.iter().for_each(|table| (table.fio)(asked, &place, &mut jobs));
-    let text = jobs.finish().ok_or_else(|| {
-        Error::new(ErrorKind::Usage, "there is nothing in these tables that fio can do; name reads, cached or writes")
-    })?;
-    destination.write(&text)
-}
-
-fn fio_output(path: &Path) -> Result<fio::Output> {
-    let unusable = |why: String| {
-        let text =
-            format!("cannot use {}: {why}; give --with-fio what `fio --output-format=json` wrote", path.display());
-        Error::new(ErrorKind::BadFile, text)
-    };
-    let text = fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
-    // Before it, fio writes what it has to say to the user.
-    let begins = text.find('{').unwrap_or(0);
-    serde_json::from_str(&text[begins..]).map_err(|error| unusable(error.to_string()))
-}
-
 /// Reads what an earlier run wrote with --json.
 fn earlier(path: &Path) -> Result<Report> {
     let unusable = |why: String| {
@@ -241,67 +202,27 @@ fn earlier(path: &Path) -> Result<Report> {
 fn tour(options: &Bench) -> Option<Bench> {
     let named = options.tables.iter().any(|table| table == args::TOUR);
     let toured = table::to_ask_for().filter(|table| table.toured).map(|table| table.name.to_owned());
-    named.then(|| Bench { tables: toured.chain(options.tables.clone()).collect(), quick: true, ..options.clone() })
+    let asked = Options { quick: true, ..options.asked.clone() };
+    named.then(|| Bench { tables: toured.chain(options.tables.clone()).collect(), asked, ..options.clone() })
 }
 
-fn asked(options: &Bench) -> Options {
-    let as_sizes = |numbers: &[u32]| sorted(numbers.iter().map(|&number| number as usize).collect());
+/// What is asked for, as tables take it.
+fn settled(asked: &Options) -> Options {
     // Checks of the whole machine need root.
-    let thorough = rustix::process::geteuid().is_root() && !options.quick;
-    let usual = Options::new(options.quick, options.seed.unwrap_or_else(fresh_seed));
-    Options {
-        ways: options.ways.clone(),
-        rounds: options.rounds.map(|rounds| rounds as usize),
-        file: options.file.clone(),
-        dir: options.dir.clone(),
-        size: options.size,
-        direct: options.direct,
-        rate: options.rate,
-        depths: as_sizes(&options.depths),
-        records: as_sizes(&options.records),
-        blocks: sorted(options.blocks.clone()),
-        writers: as_sizes(&options.writers),
-        sizes: sorted(options.sizes.clone()),
-        hot: as_sizes(&options.hot),
-        tasks: as_sizes(&options.tasks),
-        workers: as_sizes(&options.workers),
-        beside: sorted(options.beside.iter().map(|name| name.beside()).collect()),
-        loads: sorted(options.loads.iter().map(|name| name.arriving()).collect()),
-        rates: as_sizes(&options.rates),
-        logs: sorted(options.logs.iter().map(|name| name.logged()).collect()),
-        in_flight: as_sizes(&options.in_flight),
-        copies: sorted(options.copies.iter().map(|name| name.copied()).collect()),
-        to: options.to.clone(),
-        stall_size: options.stall_size,
-        drop_caches: thorough,
-        lower_dirty_limit: thorough,
-        ..usual
-    }
+    let thorough = rustix::process::geteuid().is_root() && !asked.quick;
+    Options { drop_caches: thorough, lower_dirty_limit: thorough, ..asked.clone().settled() }
 }
 
-/// Each once.
-fn sorted<T: Ord>(mut values: Vec<T>) -> Vec<T> {
-    values.sort_unstable();
-    values.dedup();
-    values
-}
-
-fn test_file(
-    options: &Bench,
-    usual_size: u64,
-    seed: u64,
-    cancel: &AtomicBool,
-    course: &mut Course,
-) -> Result<TestFile> {
-    let file = match &options.file {
+fn test_file(asked: &Options, usual_size: u64, cancel: &AtomicBool, course: &mut Course) -> Result<TestFile> {
+    let file = match &asked.file {
         Some(path) => TestFile::existing(path),
         None => {
-            let size = options.size.unwrap_or(usual_size);
+            let size = asked.size.unwrap_or(usual_size);
             course.begin("making the test file", Plan::writing_s(size), size);
-            TestFile::make(&options.dir, size, seed, cancel, |bytes| course.step(bytes))
+            TestFile::make(&asked.dir, size, asked.seed, cancel, |bytes| course.step(bytes))
         }
     }?;
-    if options.direct { file.past_the_cache() } else { Ok(file) }
+    if asked.direct { file.past_the_cache() } else { Ok(file) }
 }
 
 fn environment(place: Environment, file: Option<&TestFile>, tables: &[&'static Table], asked: &Options) -> Environment {
@@ -374,7 +295,7 @@ impl Results {
 
     /// Prints the tables, and writes what is wanted as a file if there are figures.
     fn show(self, report: &Report, screen: Option<String>, options: &Bench, output: &Output) -> Result<()> {
-        let all = || show::report(report, options.details || options.rate.is_some(), output.colour());
+        let all = || show::report(report, options.details || options.asked.rate.is_some(), output.colour());
         output.print(&screen.unwrap_or_else(all))?;
         if options.explain.is_some() {
             output.print(&show::explanations(report))?;

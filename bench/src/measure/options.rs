@@ -1,125 +1,213 @@
-//! Options of a run, as plain data. A table takes those that concern it, and has values of its own
-//! for those left open.
+//! Options of a run, as the command takes them. A table takes those that concern it, and has values of
+//! its own for those left open.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::ways::{Roster, WAYS};
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
+use clap::{Args, ValueEnum};
 
-#[derive(Debug, Clone)]
+use crate::machine::testfile::SMALLEST;
+use crate::measure::work::Records;
+use crate::random::fresh_seed;
+use crate::ways::{self, Roster, WAYS};
+
+/// The most tasks and threads of a runtime, arrivals a second, and bytes of a record and of a block.
+const TASKS_MAX: u64 = 1024;
+const WORKERS_MAX: u64 = 256;
+pub const RATE_MAX: usize = 1 << 20;
+const RECORD_MAX: usize = 1 << 20;
+const BLOCK_MAX: usize = 64 << 20;
+const SECTOR: usize = 512;
+
+#[derive(Debug, Clone, Default, Args)]
 pub struct Options {
-    /// Smaller files, fewer cases, shorter rounds.
+    /// Measure a smaller file, fewer cases, fewer and shorter rounds: less than a minute for the
+    /// tables of reads
+    #[arg(long)]
     pub quick: bool,
-    /// Names of the ways to measure; empty for all.
-    pub ways: Vec<String>,
-    /// Timed rounds of each way in each case.
-    /// Without it, as many as fit in `budget`.
-    pub rounds: Option<usize>,
-    /// Time that a table's cases have together.
-    pub budget: Duration,
-    /// Duration of a round of reads at a middling way's speed.
-    pub round_time: Duration,
-    /// Duration of a round of commits at a middling way's speed.
-    pub commit_time: Duration,
-    /// Duration of a round of mixed load at a middling way's speed.
-    pub mixed_time: Duration,
-    /// Time in which the arrivals of a round come.
-    pub load_time: Duration,
-    pub seed: u64,
-    /// Where files are made.
-    pub dir: PathBuf,
-    /// The ways that there are.
-    pub roster: Roster,
-    /// Only cases of these names; empty for all.
-    pub cases: Vec<String>,
-    /// The user's own file, which is only read.
+
+    /// Read this file instead of making one; it is never modified
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["dir", "size"])]
     pub file: Option<PathBuf>,
-    /// Size of the test file; for the table `writes`, the most that a round writes.
+
+    /// Directory for the test file, on the disk to be measured
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+
+    /// Size of the test file, such as 512M or 4G [default: 1G, for `ranges` 4G; with
+    /// --quick 64M and 256M], and of the large file of `copy` [default: 2G, with --quick 64M]. In `writes`, the limit of a round's writes [default: 64M, with --quick
+    /// 8M]; a slow way's round ends after about a second
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
-    /// Reads go past the page cache.
+
+    /// Bytes that a round of `stall` writes [default: four times the limit of dirty data, at most
+    /// 2G and a third of the free space; with --quick 64M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub stall_size: Option<u64>,
+
+    /// Bypass the page cache (O_DIRECT), in the table `reads` only, without `willneed`. Adds the
+    /// way nowait-aio: libaio for futures in `block_on`, as where io_uring is refused
+    #[arg(long)]
     pub direct: bool,
-    /// Reads that start in a second; without it, as many as there can be.
+
+    /// Start this many reads a second, on a fixed schedule; latency counts from the scheduled
+    /// start. For the tables reads and cached, and ways that can be paced
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub rate: Option<u32>,
 
-    // Sizes of cases. Empty: the table's own.
+    /// Timed rounds of each way in each case [default: 3 to 15, as fit in two minutes a table,
+    /// with --quick in 20 s]
+    #[arg(long, value_name = "N", value_parser = from(1, 1000))]
+    pub rounds: Option<usize>,
+
+    /// Measure only these ways; a name that is none lists all
+    #[arg(long, value_delimiter = ',', value_name = "WAY", hide_possible_values = true)]
+    #[arg(value_parser = PossibleValuesParser::new(ways::names()))]
+    pub ways: Vec<String>,
+
+    /// Measure only these depths, in the tables of cold reads and of writes, in `scan`, `files` and
+    /// `readwrite`
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(1, 1024))]
     pub depths: Vec<usize>,
+
+    /// Measure only these numbers of records a batch, in `gather`
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(1, 65536))]
     pub records: Vec<usize>,
+
+    /// Measure only these block sizes in `scan`, such as 16K or 1M
+    #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_block)]
     pub blocks: Vec<usize>,
-    pub writers: Vec<usize>,
-    pub sizes: Vec<usize>,
-    /// Hot reads in a hundred.
-    pub hot: Vec<usize>,
-    pub tasks: Vec<usize>,
-    pub workers: Vec<usize>,
-    pub beside: Vec<Beside>,
 
-    /// Kinds of operations that arrive by chance, and their rates.
-    pub loads: Vec<Arriving>,
-    pub rates: Vec<usize>,
-
-    /// Kinds of work with a durable log, and a writer's records under way.
-    pub logs: Vec<Logged>,
-    pub in_flight: Vec<usize>,
-
-    /// Kinds of copies, and the directory that they go to; `None` for that of the run.
+    /// Measure only this in `copy`
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
     pub copies: Vec<Copied>,
+
+    /// Directory that `copy` copies to, on another file system perhaps [default: that of --dir]
+    #[arg(long, value_name = "DIR")]
     pub to: Option<PathBuf>,
 
+    /// Measure only this in `log` [default: all; with --quick threads]
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
+    pub logs: Vec<Logged>,
+
+    /// Measure only these numbers of a thread's records in flight in `log --logs pipelined`
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(1, 256))]
+    pub in_flight: Vec<usize>,
+
+    /// Measure only these numbers of writers in `log`
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(1, 1024))]
+    pub writers: Vec<usize>,
+
+    /// Measure only these record sizes in `log`, such as 128 or 4K
+    #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_record)]
+    pub sizes: Vec<usize>,
+
+    /// Measure only these shares of cached reads, in percent, in `mixed`
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(0, 100))]
+    pub hot: Vec<usize>,
+
+    /// Measure only these numbers of tasks in `mixed`, in `ranges`, and in `log --logs tokio`
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(1, TASKS_MAX))]
+    pub tasks: Vec<usize>,
+
+    /// Measure only these numbers of a runtime's threads in `mixed`
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(1, WORKERS_MAX))]
+    pub workers: Vec<usize>,
+
+    /// Measure `mixed` only beside these: tasks of the same runtime, or other processes
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "WORK")]
+    pub beside: Vec<Beside>,
+
+    /// Measure only these in `load`
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
+    pub loads: Vec<Arriving>,
+
+    /// Measure only these rates in `load`, in arrivals a second
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(1, RATE_MAX as u64))]
+    pub rates: Vec<usize>,
+
+    /// Seed of an earlier run, to repeat its offsets
+    #[arg(long, value_name = "N", default_value_t = fresh_seed(), hide_default_value = true)]
+    pub seed: u64,
+
+    /// Time that a table's cases have together.
+    #[arg(skip)]
+    pub budget: Duration,
+    /// Duration of a round of reads at a middling way's speed, and so on.
+    #[arg(skip)]
+    pub round_time: Duration,
+    #[arg(skip)]
+    pub commit_time: Duration,
+    #[arg(skip)]
+    pub mixed_time: Duration,
+    /// Time in which the arrivals of a round come.
+    #[arg(skip)]
+    pub load_time: Duration,
+    /// The ways that there are.
+    #[arg(skip)]
+    pub roster: Roster,
+    /// Only cases of these names; empty for all.
+    #[arg(skip)]
+    pub cases: Vec<String>,
     /// Small files of the tables `files` and `copy`.
+    #[arg(skip)]
     pub files: Option<u64>,
-    /// Bytes that a round of the table `stall` writes; else four times the limit of dirty data,
-    /// within bounds.
-    pub stall_size: Option<u64>,
-    /// Drop the machine's caches of inodes, names and pages before cold rounds of the table
-    /// `files`.
+    /// Drop the machine's caches of inodes, names and pages before cold rounds of `files`, and lower the
+    /// system's limit of dirty data for `stall`, where that is allowed.
+    #[arg(skip)]
     pub drop_caches: bool,
-    /// Lower the system's limit of dirty data for the table `stall`, where that is allowed.
+    #[arg(skip)]
     pub lower_dirty_limit: bool,
 }
 
 /// Other work beside a measured load: of the same runtime, or of other processes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Beside {
+    /// Reads alone
     Nobody,
-    /// A task that writes a file steadily, through the page cache.
+    /// A task that writes a file, 32 MB/s through the page cache
     Writes,
-    /// A task that appends to a durable log.
+    /// A task that appends to a durable log
     Log,
-    /// Other processes keep all processors busy.
+    /// Other processes that keep all processors busy
     Cpu,
-    /// Another process reads from the same disk.
+    /// Another process that reads from the same disk, four times 128 KiB at once
     Tenant,
 }
 
 /// Kind of operation that arrives by chance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Arriving {
+    /// Cold reads of 4 KiB
     Reads,
+    /// Gathers of 64 cold records of 4 KiB
     Gather,
+    /// Durable appends of 100 bytes
     Log,
 }
 
 /// Kind of work with a durable log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Logged {
-    /// Threads, each of which waits for its record.
+    /// Threads, each of which waits for its record
     Threads,
-    /// Threads with several records in flight.
+    /// Threads with several records in flight, each waiting for its oldest
     Pipelined,
-    /// Tasks of a runtime.
+    /// Tasks of tokio on two workers
     Tokio,
 }
 
 /// Kind of copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Copied {
-    /// One large file, its bytes moved.
+    /// A large file, its bytes moved
     Big,
-    /// The same, past the page cache where a way can.
+    /// The same, past the page cache where a command can
     BigNeutral,
-    /// Many small files, with their metadata.
+    /// Small files, with their metadata where a command keeps it
     Tree,
-    /// One large file, its blocks shared.
+    /// A large file, its blocks shared
     Reflink,
 }
 
@@ -134,46 +222,30 @@ const FULL_LOAD: Duration = Duration::from_secs(1);
 const QUICK_LOAD: Duration = Duration::from_millis(200);
 const FULL_BUDGET: Duration = Duration::from_secs(120);
 const QUICK_BUDGET: Duration = Duration::from_secs(20);
+
 impl Options {
     /// Everything left open. Touches nothing but the directory.
     pub fn new(quick: bool, seed: u64) -> Self {
-        Self {
-            quick,
-            ways: Vec::new(),
-            rounds: None,
-            budget: if quick { QUICK_BUDGET } else { FULL_BUDGET },
-            round_time: FULL_ROUND,
-            commit_time: if quick { QUICK_COMMITS } else { FULL_COMMITS },
-            mixed_time: if quick { QUICK_MIXED } else { FULL_MIXED },
-            load_time: if quick { QUICK_LOAD } else { FULL_LOAD },
-            seed,
-            dir: PathBuf::from("."),
-            roster: WAYS,
-            cases: Vec::new(),
-            files: None,
-            file: None,
-            size: None,
-            direct: false,
-            rate: None,
-            depths: Vec::new(),
-            records: Vec::new(),
-            blocks: Vec::new(),
-            writers: Vec::new(),
-            sizes: Vec::new(),
-            hot: Vec::new(),
-            tasks: Vec::new(),
-            workers: Vec::new(),
-            beside: Vec::new(),
-            loads: Vec::new(),
-            rates: Vec::new(),
-            logs: Vec::new(),
-            in_flight: Vec::new(),
-            copies: Vec::new(),
-            to: None,
-            stall_size: None,
-            drop_caches: false,
-            lower_dirty_limit: false,
-        }
+        Self { quick, seed, dir: PathBuf::from("."), ..Self::default() }.settled()
+    }
+
+    /// Fills in what is not asked for, and sorts what is.
+    pub fn settled(mut self) -> Self {
+        let quick = |quick, full| if self.quick { quick } else { full };
+        self.budget = quick(QUICK_BUDGET, FULL_BUDGET);
+        self.round_time = FULL_ROUND;
+        self.commit_time = quick(QUICK_COMMITS, FULL_COMMITS);
+        self.mixed_time = quick(QUICK_MIXED, FULL_MIXED);
+        self.load_time = quick(QUICK_LOAD, FULL_LOAD);
+        self.roster = WAYS;
+        let reads = [&mut self.depths, &mut self.records, &mut self.blocks, &mut self.hot, &mut self.tasks];
+        let others = [&mut self.workers, &mut self.writers, &mut self.sizes, &mut self.rates, &mut self.in_flight];
+        reads.into_iter().chain(others).for_each(sort);
+        sort(&mut self.beside);
+        sort(&mut self.loads);
+        sort(&mut self.logs);
+        sort(&mut self.copies);
+        self
     }
 
     /// Returns what was asked for, else the table's own values.
@@ -188,6 +260,59 @@ impl Options {
     /// Returns whether a way of this name was asked for.
     pub fn chooses(&self, way: &str) -> bool {
         self.ways.is_empty() || self.ways.iter().any(|name| name == way)
+    }
+}
+
+/// Each once.
+fn sort<T: Ord>(values: &mut Vec<T>) {
+    values.sort_unstable();
+    values.dedup();
+}
+
+fn from(least: u64, most: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(least..=most)
+}
+
+/// `4096`, `512K`, `64M`, `4G`, `1T`; powers of two.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let upper = text.trim().to_ascii_uppercase();
+    let number = upper.trim_end_matches("IB").trim_end_matches('B');
+    let (digits, shift) = match number.char_indices().last() {
+        Some((at, 'K')) => (&number[..at], 10),
+        Some((at, 'M')) => (&number[..at], 20),
+        Some((at, 'G')) => (&number[..at], 30),
+        Some((at, 'T')) => (&number[..at], 40),
+        _ => (number, 0),
+    };
+    let count: u64 = digits.parse().map_err(|_| "not a size such as 512M or 4G".to_owned())?;
+    count.checked_mul(1 << shift).ok_or_else(|| "too large for a file".to_owned())
+}
+
+/// Parses the size of a test file.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let smallest = SMALLEST;
+    match parse_bytes(text)? {
+        size if size > i64::MAX as u64 => Err("too large for a file".to_owned()),
+        size if size < smallest => Err(format!("too small: at least {} MiB are needed", smallest >> 20)),
+        size => Ok(size),
+    }
+}
+
+/// Parses a block size that direct I/O can take.
+fn parse_block(text: &str) -> Result<usize, String> {
+    let (sector, most) = (SECTOR, BLOCK_MAX);
+    match usize::try_from(parse_bytes(text)?) {
+        Ok(block) if block > 0 && block % sector == 0 && block <= most => Ok(block),
+        _ => Err(format!("not a multiple of {sector} bytes, or more than {} MiB", most >> 20)),
+    }
+}
+
+/// Parses the size of a record, which carries its number and lies in memory once for each writer.
+fn parse_record(text: &str) -> Result<usize, String> {
+    let (least, most) = (Records::SMALLEST, RECORD_MAX);
+    match usize::try_from(parse_bytes(text)?) {
+        Ok(size) if (least..=most).contains(&size) => Ok(size),
+        _ => Err(format!("less than {least} bytes, or more than {} MiB", most >> 20)),
     }
 }
 
@@ -237,6 +362,29 @@ impl Copied {
             Self::BigNeutral => "big-neutral",
             Self::Tree => "tree",
             Self::Reflink => "reflink",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("2M"), Ok(2 << 20));
+        assert_eq!(parse_size("1gib"), Ok(1 << 30));
+        assert_eq!(parse_size("1048576"), Ok(1 << 20));
+        for wrong in ["", "M", "12X", "-1M", "1.5G", "64K", "99999999T"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((parse_block("16K"), parse_block("512"), parse_block("64M")), (Ok(16 << 10), Ok(512), Ok(64 << 20)));
+        for wrong in ["", "0", "1000", "-512", "65M", "16T"] {
+            assert!(parse_block(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((parse_record("16"), parse_record("4K"), parse_record("1M")), (Ok(16), Ok(4096), Ok(1 << 20)));
+        for wrong in ["", "0", "15", "2M", "16T"] {
+            assert!(parse_record(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -61,21 +61,6 @@ pub fn short(value: f64) -> String {
     format!("{scaled:.decimals$}{unit}")
 }
 
-/// `4096`, `512K`, `64M`, `4G`, `1T`; powers of two.
-pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let upper = text.trim().to_ascii_uppercase();
-    let number = upper.trim_end_matches("IB").trim_end_matches('B');
-    let (digits, shift) = match number.char_indices().last() {
-        Some((at, 'K')) => (&number[..at], 10),
-        Some((at, 'M')) => (&number[..at], 20),
-        Some((at, 'G')) => (&number[..at], 30),
-        Some((at, 'T')) => (&number[..at], 40),
-        _ => (number, 0),
-    };
-    let count: u64 = digits.parse().map_err(|_| "not a size such as 512M or 4G".to_owned())?;
-    count.checked_mul(1 << shift).ok_or_else(|| "too large for a file".to_owned())
-}
-
 /// In microseconds.
 pub fn micro(nanoseconds: u64) -> String {
     let micro = nanoseconds as f64 / 1e3;

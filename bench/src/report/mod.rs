@@ -2,7 +2,6 @@
 
 pub mod axes;
 pub mod figures;
-pub mod fio;
 pub mod notes;
 pub mod page;
 pub mod preflight;

@@ -20,18 +20,21 @@ macro_rules! codes {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
         pub enum Code {
             $(#[serde(rename = $name)] $variant,)*
+            /// Of an earlier version, which had other codes.
+            #[serde(other, rename = "earlier")]
+            Earlier,
         }
 
         impl Code {
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
             pub fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name),* }
+                match self { $(Self::$variant => $name,)* Self::Earlier => "earlier" }
             }
 
             /// Explains the note, and says what to do.
             pub fn meaning(self) -> &'static str {
-                match self { $(Self::$variant => $meaning),* }
+                match self { $(Self::$variant => $meaning,)* Self::Earlier => "An earlier version said so." }
             }
         }
     };
@@ -42,9 +45,6 @@ codes! {
         "This system refuses a way, or the way cannot do what was asked for, so it has no rows. The note names the refused call and its \
          error. Other ways are not affected. Install what is missing, or allow the call; io_uring is often forbidden by a container's seccomp filter or by \
          the sysctl kernel.io_uring_disabled."
-    FileSystemLeftOut "file-system-left-out"
-        "A file system of our own could not be made or mounted, so it has no rows. It takes root, a loop device, and the mkfs.* \
-         command that the note names."
     CaseLeftOut "case-left-out"
         "The case needs what this system lacks; the note says what. Its rows are missing; other cases are not affected."
     DirectRefused "direct-refused"
@@ -55,11 +55,6 @@ codes! {
     StallSize "stall-size"
         "How much each round of the table wrote, and from how much dirty data on the kernel puts writers to sleep \
          (vm.dirty_bytes, or vm.dirty_ratio). A round that writes less than that limit shows no stalls; use a larger --stall-size."
-    OverwriteSize "overwrite-size"
-        "How large the file was that was overwritten at random in a memory cgroup that allows half as much."
-    MemoryLimit "memory-limit"
-        "How large the file was that was read by a Zipf distribution, and how much memory the cgroup allowed, of which the process took \
-         some. So the page cache was always full. `hits` is the share of bytes that the device was not asked for."
     LimitNotLowered "limit-not-lowered"
         "The system's limit of dirty data could not be lowered for the table of stalls. With a limit larger than what a round writes, \
          writers are not put to sleep and there is nothing to see. Run as root, one run at a time."
@@ -117,13 +112,6 @@ codes! {
     LoadMissed "load-missed"
         "In the table load a way did less than 0.95 of what was offered, and fell behind more and more. At that rate its latencies mostly tell \
          the length of the round; at higher rates it was not measured. The rate before is the highest that it keeps, or choose finer --rates."
-    Fio "fio"
-        "Rows named fio-… are fio's own, read from its JSON. They were measured on the same machine and not interleaved with ours, so a \
-         disk that drifts shows in them. fio counts the processor time of the thread that submits only: what its requests cost in kernel \
-         workers is missing. Its own bookkeeping between two operations, some tenths of a microsecond, shows where operations are short."
-    FioUnmatched "fio-unmatched"
-        "A job of fio has another name than any case here, or ended with an error, and is not shown. Take the job file that --emit-fio \
-         writes with the same tables and options as the run beside which it is shown."
 }
 
 impl Code {

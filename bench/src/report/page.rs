@@ -91,8 +91,8 @@ fn grid(name: &str, caption: &str, header: &[&str], bodies: &Markup) -> Markup {
 fn map(report: &Report) -> Markup {
     let mut standings = standings(report);
     standings.retain(|standing| table::ranks(standing.table));
-    let caption = "nowait's speed as a share of the best way's. ≈: level with it, within 5 %. ?: the rounds do not \
-                   tell. ▼: below half.";
+    let caption = "nowait's speed as a share of the best way's. ≈: level with it, within 5 %. ?: uncertain. \
+                   ▼: below half.";
     let header = ["case", "best way", "speed", "", "CPU µs each", "nowait", "of the best", "CPU µs each"];
     let of_table = |table| standings.iter().filter(move |standing| standing.table == table);
     let bodies = html! {

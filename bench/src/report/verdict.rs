@@ -211,7 +211,7 @@ fn rank(context: &Context<'_>, report: &Report, table: &str, way: &str) -> Optio
     let percent = 100.0 - (LEVEL * 100.0).round();
     let mut text =
         format!("{table}: {way} is {pairs}the quickest, or within {percent:.0} % of it, in {level} of {all}");
-    for (finding, word) in [(Finding::Behind, "behind"), (Finding::CannotTell, "not told")] {
+    for (finding, word) in [(Finding::Behind, "behind"), (Finding::CannotTell, "uncertain")] {
         let ratio = |stand: &Stand<'_>| stand.rival.and_then(|(_, ratio)| ratio);
         let middle = |stand: &Stand<'_>| ratio(stand).map_or(1.0, |ratio| ratio.middle());
         let Some((case, worst)) = of(finding).min_by(|(_, a), (_, b)| middle(a).total_cmp(&middle(b))) else {
@@ -345,16 +345,16 @@ mod tests {
         assert!(text.contains("in 0 of 1 case; behind in 1, at worst 0.41–0.62 × ring (depth=1)"), "{text}");
         // One round in which it was the quicker leaves the others' sum in doubt.
         let text = said_of(with_rounds("nowait", &[20.0, 50.0, 110.0, 50.0, 51.0]));
-        assert!(text.contains("in 0 of 1 case; not told in 1, at worst "), "{text}");
+        assert!(text.contains("in 0 of 1 case; uncertain in 1, at worst "), "{text}");
         let text = said_of(with_rounds("nowait", &[60.0, 130.0, 90.0, 140.0, 70.0]));
-        assert!(text.contains("in 0 of 1 case; not told in 1, at worst "), "{text}");
+        assert!(text.contains("in 0 of 1 case; uncertain in 1, at worst "), "{text}");
         let text = said_of(with_rounds("nowait", &[50.0, 50.0, 52.0, 49.0, 50.0]));
         assert!(text.contains("in 0 of 1 case; behind in 1, at worst 0.49–0.51 × ring"), "{text}");
         let text = said_of(with_rounds("nowait", &[101.0, 98.0, 102.0, 101.0, 99.0]));
         assert!(text.contains("in 1 of 1 case."), "{text}");
         // One round is none.
         let text = said_of(with_rounds("nowait", &[200.0]));
-        assert!(text.contains("in 0 of 1 case; not told in 1."), "{text}");
+        assert!(text.contains("in 0 of 1 case; uncertain in 1."), "{text}");
     }
 
     /// Differences that a way shows to itself are none of another's.
@@ -386,7 +386,7 @@ mod tests {
             moody.contains("by 28.6 % at most (reads depth=1, nowait), and in 1 case by more than its rounds scatter."),
             "{moody}"
         );
-        assert!(moody.contains("in 0 of 1 case; not told in 1, at worst "), "{moody}");
+        assert!(moody.contains("in 0 of 1 case; uncertain in 1, at worst "), "{moody}");
     }
 
     #[test]

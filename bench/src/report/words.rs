@@ -12,16 +12,8 @@ pub fn title(table: &str) -> &str {
 
 /// Describes a way of the report; empty for one that neither it nor this crate knows.
 pub fn meaning<'a>(report: &'a Report, way: &str) -> &'a str {
-    report.ways.get(way).map_or_else(|| own_meaning(way), String::as_str)
-}
-
-fn own_meaning(way: &str) -> &'static str {
-    match way {
-        "fio-psync" | "fio-io_uring" | "fio-libaio" => {
-            "fio with this engine, on its own clock, not interleaved with the others"
-        }
-        _ => ways::named(way).map_or("", |way| way.words),
-    }
+    let own = || ways::named(way).map_or("", |way| way.words);
+    report.ways.get(way).map_or_else(own, String::as_str)
 }
 
 /// Unit of [`compared`].
@@ -44,7 +36,7 @@ mod tests {
         let json = serde_json::to_string(&Report { ways: ways.into(), ..Report::default() }).unwrap();
         let report: Report = serde_json::from_str(&json).unwrap();
         assert_eq!(meaning(&report, "other"), "other 1.2.3: as it is");
-        assert_eq!(meaning(&report, "pread"), own_meaning("pread"));
+        assert_eq!(meaning(&report, "pread"), ways::named("pread").unwrap().words);
         assert_eq!(meaning(&report, "unheard-of"), "");
     }
 }

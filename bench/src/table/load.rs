@@ -21,7 +21,7 @@ use super::{Bench, Case, Run, Table, Work, listed};
 use crate::error::Result;
 use crate::machine::testfile;
 use crate::measure::meter::{Figure, Sample};
-use crate::measure::options::{Arriving, Options};
+use crate::measure::options::{Arriving, Options, RATE_MAX};
 use crate::measure::pace::{ExactTimers, Pace};
 use crate::measure::turn::{Place, Stage, Turn, alone};
 use crate::measure::work::{Buffer, Commits, Gathers, Reads, Records, Target};
@@ -88,8 +88,6 @@ pub static LOAD: Table = Table {
 const IN_FLIGHT: usize = 64;
 /// A way keeps a rate if it does this share of what is offered, or more.
 const KEPT: f64 = 0.95;
-/// The last rate where some way keeps all of them.
-pub const RATE_MAX: usize = 1 << 20;
 
 const BLOCK: usize = 4 << 10;
 /// Records of a gather.

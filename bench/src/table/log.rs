@@ -118,8 +118,6 @@ pub static TASKS: Table = Table {
     ..USUAL
 };
 
-/// The largest record.
-pub const SIZE_MAX: usize = 1 << 20;
 /// The largest file of a round.
 pub const FILE_MAX: u64 = 1 << 30;
 

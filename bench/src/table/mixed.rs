@@ -81,9 +81,6 @@ const USUAL_HOT: usize = 90;
 const OTHER_TASKS: [usize; 3] = [1, 16, 512];
 const USUAL_TASKS: usize = 64;
 const WORKERS: [usize; 2] = [1, 2];
-/// More would not find room in the ring of one worker.
-pub const TASKS_MAX: usize = 1024;
-pub const WORKERS_MAX: usize = 256;
 
 /// Segments of the log beside the reads.
 const SEGMENT_BYTES: u64 = 16 << 20;

@@ -59,7 +59,7 @@ use crate::measure::progress::{Course, Length, Plan, Planned, ROUNDS_MIN};
 use crate::measure::turn::{Place, Stage, Turn};
 use crate::random::Random;
 use crate::report::notes::Code;
-use crate::report::{Control, Report, Row, fio};
+use crate::report::{Control, Report, Row};
 use crate::stats::median;
 use crate::ways::{OURS, Part, Way};
 use crate::{Error, sys};
@@ -114,8 +114,6 @@ pub struct Table {
     /// Bytes that it writes, at most, and a description.
     pub writes_into: fn(&Options) -> Option<(u64, &'static str)>,
     pub cases: fn(&Options) -> Vec<Case>,
-    /// Adds the cases that fio can do, too.
-    pub fio: fn(&Options, &fio::Place<'_>, &mut fio::Jobs),
     /// Its own figures, below the speeds.
     pub grids: &'static [Grid],
     /// Figures that the page draws along its axis instead of speed and processor time.
@@ -145,7 +143,6 @@ impl Table {
         file_size: |_| None,
         writes_into: |_| None,
         cases: |_| Vec::new(),
-        fio: |_, _, _| {},
         grids: &[],
         curves: &[],
         latency: "Latency",

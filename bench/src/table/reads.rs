@@ -23,7 +23,7 @@ use crate::random::Random;
 use crate::report::axes::{Point, panels};
 use crate::report::figures::{micro, short};
 use crate::report::notes::Code;
-use crate::report::{Report, Row, best, fio};
+use crate::report::{Report, Row, best};
 use crate::sys::PAGE;
 use crate::ways::{self, FirstRead, OURS, PLAIN, Part, ReadWay, first_read};
 
@@ -49,12 +49,6 @@ pub static READS: Table = Table {
         let of = |depth| reading(format!("depth={depth}"), State::Cold, Shape { depth, ..PAGES }, options);
         depths.into_iter().map(of).collect()
     },
-    fio: |options, place, jobs| {
-        for depth in options.or_usual(&options.depths, &[1, 4, 32], &[1, 2, 4, 8, 16, 32, 128]) {
-            let shape = fio::Shape { state: fio::State::Cold, block: BLOCK, depth, callers: 1 };
-            jobs.reads("reads", &paced(format!("depth={depth}"), options), &place.source, shape, fio_time(options));
-        }
-    },
     grids: DEVICE,
     advice: enough_in_flight,
     ..Table::USUAL
@@ -79,18 +73,6 @@ pub static CACHED: Table = Table {
             cases.push(reading("64K,half".to_owned(), State::HalfCached, half, options).if_cold());
         }
         cases
-    },
-    fio: |options, place, jobs| {
-        for callers in 1..=if options.rate.is_none() { 2 } else { 1 } {
-            let shape = fio::Shape { state: fio::State::Cached, block: BLOCK, depth: 1, callers };
-            jobs.reads(
-                "cached",
-                &paced(format!("threads={callers}"), options),
-                &place.source,
-                shape,
-                fio_time(options),
-            );
-        }
     },
     advice: cost_of_a_cached_read,
     ..Table::USUAL
@@ -165,10 +147,6 @@ pub(super) fn file_size_of_reads(options: &Options) -> Option<u64> {
 
 fn paced(name: String, options: &Options) -> String {
     options.rate.map_or(name.clone(), |rate| format!("{name} rate={rate}"))
-}
-
-fn fio_time(options: &Options) -> Duration {
-    options.round_time.max(fio::TIME)
 }
 
 fn reading(name: String, state: State, shape: Shape, options: &Options) -> Case {

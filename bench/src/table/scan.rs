@@ -45,10 +45,6 @@ pub static SCAN: Table = Table {
     ..Table::USUAL
 };
 
-/// Blocks are multiples of it, and no larger than this.
-pub const SECTOR: usize = 512;
-pub const BLOCK_MAX: usize = 64 << 20;
-
 /// Every fourth block, beside every one.
 const STRIDE: u64 = 4;
 

@@ -52,12 +52,6 @@ pub static WRITES: Table = Table {
         };
         options.or_usual(&options.depths, &[1, 16], &[1, 4, 16, 64]).into_iter().map(case).collect()
     },
-    fio: |options, place, jobs| {
-        for depth in options.or_usual(&options.depths, &[1, 16], &[1, 4, 16, 64]) {
-            let case = format!("dir={} depth={depth}", place.filesystem);
-            jobs.writes("writes", &case, BLOCK, depth, place.dir, bytes(options));
-        }
-    },
     ..Table::USUAL
 };
 
