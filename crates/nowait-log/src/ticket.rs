@@ -251,6 +251,12 @@ impl Durable {
     }
 }
 
+impl std::fmt::Debug for Durable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Durable").field("lsn", &self.lsn).finish_non_exhaustive()
+    }
+}
+
 impl Future for Durable {
     type Output = Result<u64>;
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<u64>> {

@@ -1,6 +1,7 @@
 //! Operations as callers see them: `.await` one on any executor, `.wait()` for it without one, or
 //! start it and collect the result later.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,6 +36,13 @@ impl<'f> On<'f> {
         match self {
             On::File(file) => file.target(),
             On::Paths(instance) => Target { instance, file: None },
+        }
+    }
+
+    /// Adds the path of the file to a struct that is formatted; an operation on names has no file.
+    fn path_field(self, fields: &mut fmt::DebugStruct<'_, '_>) {
+        if let On::File(file) = self {
+            fields.field("path", &file.path);
         }
     }
 
@@ -94,6 +102,23 @@ pub struct Operation<'f, T> {
     /// How often the task has given way since.
     gave_way: u8,
     conclude: Conclude<T>,
+}
+
+impl<T> fmt::Debug for Operation<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fields(f, "Operation")
+    }
+}
+
+impl<T> Operation<'_, T> {
+    fn fields(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+        let mut fields = f.debug_struct(name);
+        self.on.path_field(&mut fields);
+        if let State::New(Request::Read(transfer) | Request::Write(transfer, _)) = &self.state {
+            fields.field("offset", &transfer.position()).field("length", &transfer.left());
+        }
+        fields.field("has_begun", &matches!(self.state, State::Begun(_) | State::Spent)).finish_non_exhaustive()
+    }
 }
 
 enum State {
@@ -497,6 +522,16 @@ pub struct Started<T> {
     conclude: Conclude<T>,
 }
 
+impl<T> fmt::Debug for Started<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut fields = f.debug_struct("Started");
+        if let Some(on) = &self.on {
+            on.on().path_field(&mut fields);
+        }
+        fields.finish_non_exhaustive()
+    }
+}
+
 impl<T> Started<T> {
     /// Blocks until it has completed; returns the result.
     pub fn wait(self) -> T {
@@ -632,6 +667,12 @@ impl<'f, T> From<Write<'f, T>> for Operation<'f, T> {
     }
 }
 
+impl<T> fmt::Debug for Write<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fields(f, "Write")
+    }
+}
+
 impl<T> Future for Write<'_, T> {
     type Output = T;
 
@@ -655,6 +696,12 @@ impl<'f, T> Steps<'f, T> {
     /// Runs the operations on this thread, as in [`block_on`](crate::block_on).
     pub fn wait(self) -> T {
         local::drive(self)
+    }
+}
+
+impl<T> fmt::Debug for Steps<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Steps").finish_non_exhaustive()
     }
 }
 

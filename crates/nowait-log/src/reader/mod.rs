@@ -6,6 +6,7 @@ mod next;
 mod piece;
 mod source;
 
+use std::fmt;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -59,6 +60,16 @@ pub struct Reader {
     /// Damage that the last error reported.
     damage: Option<Damage>,
     _tail: Option<TailUse>,
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = match &self.source {
+            Source::Live(shared) => &shared.dir.path,
+            Source::Found(still) => &still.dir.path,
+        };
+        f.debug_struct("Reader").field("path", path).field("next_lsn", &self.next_lsn).finish_non_exhaustive()
+    }
 }
 
 /// Place of a block in its segment, and its first record.

@@ -1,5 +1,6 @@
 //! Futures of a reader: its next record, now or once it is durable.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -14,6 +15,12 @@ use nowait::Result;
 #[must_use = "nothing is read until it is awaited or waited for"]
 pub struct Next<'r> {
     pub(super) reader: Option<&'r mut Reader>,
+}
+
+impl fmt::Debug for Next<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Next").field("reader", &self.reader).finish_non_exhaustive()
+    }
 }
 
 impl<'r> Next<'r> {
@@ -51,6 +58,12 @@ impl<'r> Future for Next<'r> {
 pub struct Tail<'r> {
     pub(super) reader: Option<&'r mut Reader>,
     pub(super) durable: Option<Durable>,
+}
+
+impl fmt::Debug for Tail<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tail").field("reader", &self.reader).finish_non_exhaustive()
+    }
 }
 
 impl<'r> Tail<'r> {

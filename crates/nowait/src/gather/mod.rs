@@ -539,11 +539,17 @@ impl Found {
     }
 }
 
-impl<B: ReadBuffer + fmt::Debug> fmt::Debug for Gather<'_, B> {
+impl<B: ReadBuffer> fmt::Debug for Gather<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gather")
             .field("path", &self.file.path)
             .field("ranges", &self.ranges.len())
             .finish_non_exhaustive()
+    }
+}
+
+impl<F, B: ReadBuffer> fmt::Debug for GatherEach<'_, F, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GatherEach").field("gather", &self.gather).finish_non_exhaustive()
     }
 }

@@ -9,6 +9,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::ops::Range;
 use std::pin::Pin;
@@ -69,6 +70,16 @@ pub struct Populate<'m> {
     memory_share: f64,
     mechanism: Mechanism,
     on_chunk: Option<OnChunk>,
+}
+
+impl fmt::Debug for Populate<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Populate")
+            .field("path", &self.map.file.path())
+            .field("range", &self.range)
+            .field("chunk_bytes", &self.chunk_bytes)
+            .finish_non_exhaustive()
+    }
 }
 
 type OnChunk = Box<dyn FnMut(Range<usize>) + Send>;

@@ -1,5 +1,6 @@
 //! Replaces a file by a stream of writes, atomically.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::Writer;
@@ -39,6 +40,15 @@ pub struct AtomicWriter {
     file: File,
     temporary: Temporary,
     path: PathBuf,
+}
+
+impl fmt::Debug for AtomicWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AtomicWriter")
+            .field("path", &self.path)
+            .field("position", &self.writer.position())
+            .finish_non_exhaustive()
+    }
 }
 
 impl AtomicWriter {

@@ -1,5 +1,6 @@
 //! A file with one position for reads and writes.
 
+use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::task::{Context, Poll, ready};
 
@@ -32,6 +33,15 @@ pub struct Cursor {
 enum Side {
     Read(Reader),
     Write(Writer),
+}
+
+impl fmt::Debug for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cursor")
+            .field("path", &self.file.path())
+            .field("position", &self.position())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Cursor {

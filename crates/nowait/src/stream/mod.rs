@@ -25,6 +25,7 @@ mod cursor;
 mod reader;
 mod writer;
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -68,6 +69,12 @@ impl Caller {
             Caller::Task => submit(),
             Caller::Thread => local::elsewhere(submit),
         }
+    }
+}
+
+impl<S: fmt::Debug, T> fmt::Debug for Step<'_, S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Step").field("stream", &self.stream).finish_non_exhaustive()
     }
 }
 

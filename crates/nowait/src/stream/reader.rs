@@ -1,6 +1,7 @@
 //! Sequential reads with read-ahead.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::pin::Pin;
@@ -63,6 +64,15 @@ pub struct Reader {
 struct Ahead {
     length: usize,
     read: Started<Moved<Buf>>,
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader")
+            .field("path", &self.file.path())
+            .field("position", &self.position())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Reader {

@@ -1,6 +1,7 @@
 //! Sequential writes with write-behind.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::Future;
 use std::io::{self, Write};
 use std::pin::Pin;
@@ -94,6 +95,15 @@ pub struct Writer {
 struct Behind {
     length: usize,
     write: Started<BufferResult<Erased>>,
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer")
+            .field("path", &self.file.path())
+            .field("position", &self.position())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Writer {
@@ -457,6 +467,13 @@ impl Put<'_> {
     }
 }
 
+impl fmt::Debug for Put<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes_left = self.rest.as_ref().map_or(0, Transfer::left);
+        f.debug_struct("Put").field("writer", &self.writer).field("bytes_left", &bytes_left).finish()
+    }
+}
+
 impl Future for Put<'_> {
     type Output = Result<()>;
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
@@ -487,6 +504,12 @@ impl PutSlice<'_> {
             self.bytes = &self.bytes[n..];
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+impl fmt::Debug for PutSlice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PutSlice").field("writer", &self.writer).field("bytes_left", &self.bytes.len()).finish()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Many writes as one batch: neighbours are merged, and what is not written inline is submitted
 //! together.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -61,6 +62,15 @@ struct Submitted {
 impl<B> Drop for WriteMany<'_, B> {
     fn drop(&mut self) {
         self.slots.iter().flatten().for_each(|submitted| submitted.slot.abandon());
+    }
+}
+
+impl<B> fmt::Debug for WriteMany<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WriteMany")
+            .field("path", &self.file.path)
+            .field("outstanding", &self.outstanding)
+            .finish_non_exhaustive()
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod many;
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -446,6 +447,12 @@ impl Future for Settled<'_> {
         local::do_what_is_due();
         let file = self.file;
         self.settling.poll(file.open.outstanding(), context)
+    }
+}
+
+impl fmt::Debug for Settled<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settled").field("path", &self.file.path).finish_non_exhaustive()
     }
 }
 
