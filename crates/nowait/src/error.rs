@@ -13,16 +13,16 @@ use rustix::io::Errno;
 /// `Result` with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Kind of a failure, for programs to match on. An errno has the kind that std gives it, or a more
-/// exact one: ENXIO is [`NotSeekable`](ErrorKind::NotSeekable), EBADF
-/// [`Closed`](ErrorKind::Closed), EDQUOT [`NoSpace`](ErrorKind::NoSpace), EOVERFLOW
-/// [`InvalidRange`](ErrorKind::InvalidRange), for instance.
+/// Kind of a failure, for programs to match on. An errno maps to the kind that std uses, or to a
+/// more exact one. For example, ENXIO is [`NotSeekable`](ErrorKind::NotSeekable), EBADF is
+/// [`Closed`](ErrorKind::Closed), EDQUOT is [`NoSpace`](ErrorKind::NoSpace), and EOVERFLOW is
+/// [`InvalidRange`](ErrorKind::InvalidRange).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// No such file or directory.
     NotFound,
-    /// Permissions (or a security policy) forbid it.
+    /// Permissions or a security policy forbid the operation.
     PermissionDenied,
     /// The file system is mounted for reading only.
     ReadOnlyFilesystem,
@@ -32,7 +32,7 @@ pub enum ErrorKind {
     NotADirectory,
     /// The directory is not empty.
     DirectoryNotEmpty,
-    /// The path has too many symbolic links.
+    /// The path contains too many symbolic links.
     FilesystemLoop,
     /// A name is too long.
     InvalidFilename,
@@ -46,11 +46,11 @@ pub enum ErrorKind {
     ExecutableFileBusy,
     /// Taking the lock would deadlock.
     Deadlock,
-    /// The server no longer has this file (NFS).
+    /// The file no longer exists on the server (NFS).
     StaleNetworkFileHandle,
-    /// The device or server did not answer in time.
+    /// The device or server did not respond in time.
     TimedOut,
-    /// A signal interrupted it.
+    /// A signal interrupted the call.
     Interrupted,
     /// The file has no offsets: a FIFO, a socket, a terminal.
     NotSeekable,
@@ -72,7 +72,7 @@ pub enum ErrorKind {
     Unsupported,
     /// A parameter is wrong.
     InvalidInput,
-    /// The contents do not have the requested form: they are not UTF-8.
+    /// The contents are not valid UTF-8.
     InvalidData,
     /// The engine requested by name is not available here.
     EngineUnavailable,
@@ -88,25 +88,25 @@ pub enum ErrorKind {
     /// An earlier write-back failed and was not acknowledged: see
     /// `File::acknowledge_sync_failure`.
     SyncFailed,
-    /// It would have to wait.
+    /// The operation would have to wait.
     WouldBlock,
-    /// The log has no record of that number: it was cut off, or not appended yet.
+    /// The log has no record with that LSN: it was truncated, or is not appended yet.
     NoSuchRecord,
-    /// Another process or handle has it open for writing.
+    /// Another process or handle has the log open for writing.
     Locked,
     /// Data that was durable is missing, or differs from what was written.
     Damaged,
-    /// The write was in flight when another failed: it may be on disk or not.
+    /// The write was in flight when another failed: it may be on disk, or not.
     Indeterminate,
     /// An earlier write failed; nothing more is accepted.
     Poisoned,
-    /// The file system took fewer bytes than given, without an error.
+    /// The file system accepted fewer bytes than were passed, without an error.
     WriteZero,
     /// Anything else; see [`Error::raw_os_error`].
     Other,
 }
 
-/// Operations that an error or a counter names.
+/// Operation that failed; see [`Error::operation`].
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorOp {
@@ -116,7 +116,7 @@ pub enum ErrorOp {
     Read,
     /// One of the ranges of a gather.
     Gather,
-    /// Asking for the size.
+    /// Reading the size.
     Size,
     /// Advice to the page cache.
     Advise,
@@ -126,7 +126,7 @@ pub enum ErrorOp {
     Populate,
     /// Closing the descriptor.
     Close,
-    /// Setting an instance up.
+    /// Setting up an instance.
     Build,
     /// A write at a position or at the end, vectored or not.
     Write,
@@ -142,9 +142,9 @@ pub enum ErrorOp {
     Remove,
     /// Listing a directory.
     List,
-    /// Making a directory.
+    /// Creating a directory.
     CreateDir,
-    /// Asking for size, times, type and permissions.
+    /// Reading size, times, type and permissions.
     Metadata,
     /// Changing permissions.
     SetPermissions,
@@ -152,7 +152,7 @@ pub enum ErrorOp {
     SetTimes,
     /// Locking or unlocking.
     Lock,
-    /// Making a hard link or a symbolic link.
+    /// Creating a hard link or a symbolic link.
     Link,
     /// Reading a symbolic link.
     ReadLink,
@@ -162,9 +162,9 @@ pub enum ErrorOp {
     Copy,
     /// Appending to a log.
     Append,
-    /// Recovery of a log.
+    /// Recovering a log.
     Recover,
-    /// Finding out how a file is served.
+    /// Probing how a file is served.
     Probe,
 }
 
@@ -203,8 +203,8 @@ impl fmt::Display for ErrorOp {
     }
 }
 
-/// The error of this crate. It is small (one pointer) and cheap to clone. It converts into a
-/// [`std::io::Error`] of the nearest kind, which keeps this error inside ([`Error::inside`]).
+/// Error of this crate. It is one pointer wide and cheap to clone. It converts into a
+/// [`std::io::Error`] of the nearest kind, which contains this error ([`Error::inside`]).
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
@@ -223,9 +223,9 @@ struct Inner {
 }
 
 impl Error {
-    /// Makes an error, for crates that offer the same operations in another form: a store, a log, a
-    /// language binding. [`at`](Error::at) adds the path, [`with_range`](Error::with_range) the
-    /// bytes, [`with_detail`](Error::with_detail) the rest.
+    /// Makes an error, for crates built on this one, such as a log or a language binding.
+    /// [`at`](Error::at) adds the path, [`with_range`](Error::with_range) adds offset and length,
+    /// and [`with_detail`](Error::with_detail) adds any other detail.
     pub fn new(operation: ErrorOp, kind: ErrorKind) -> Self {
         Error(Arc::new(Inner {
             kind,
@@ -240,7 +240,7 @@ impl Error {
         }))
     }
 
-    /// Makes an error of the errno of a failed system call, with the errno's kind.
+    /// Makes an error from the errno of a failed system call, with the errno's kind.
     pub fn from_raw_os_error(operation: ErrorOp, code: i32) -> Self {
         Self::from_errno(operation, Errno::from_raw_os_error(code))
     }
@@ -295,65 +295,64 @@ impl Error {
         self.with_detail(detail)
     }
 
-    /// Kind of the failure.
+    /// Returns the kind of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The errno, if the kernel gave one.
+    /// Returns the errno, if the kernel reported one.
     pub fn raw_os_error(&self) -> Option<i32> {
         self.0.errno.map(Errno::raw_os_error)
     }
 
-    /// The operation that failed.
+    /// Returns the operation that failed.
     pub fn operation(&self) -> ErrorOp {
         self.0.operation
     }
 
-    /// The path that the file was opened by, if known.
+    /// Returns the path by which the file was opened, if known.
     pub fn path(&self) -> Option<&Path> {
         self.0.path.as_deref()
     }
 
-    /// The offset in bytes, for operations that have one.
+    /// Returns the offset in bytes, for operations that have one.
     pub fn offset(&self) -> Option<u64> {
         self.0.range.map(|(offset, _)| offset)
     }
 
-    /// The length in bytes that was asked for, for operations that have one.
+    /// Returns the requested length in bytes, for operations that have one.
     pub fn length(&self) -> Option<u64> {
         self.0.range.map(|(_, length)| length)
     }
 
-    /// How much of a failed write is in the file; `None` when it was no write.
+    /// Returns how much of a failed write is in the file; `None` for any other operation.
     pub fn bytes_written(&self) -> Option<Written> {
         self.0.written
     }
 
-    /// Returns the error of this crate that an `io::Error` was converted from, if any. It has what
-    /// the `io::Error` lacks, such as the errno and the range.
+    /// Returns the error of this crate that an `io::Error` contains, if any. That error holds
+    /// details that the `io::Error` lacks, such as errno and range.
     pub fn inside(error: &io::Error) -> Option<&Error> {
         error.get_ref()?.downcast_ref()
     }
 
-    /// Index in the caller's list, for a range of a gather or one of many writes.
+    /// Returns the index in the caller's list, for a range of a gather or one of many writes.
     pub fn range_index(&self) -> Option<usize> {
         self.0.index
     }
 }
 
-/// How much of a failed write is in the file (in the page cache, that is; durability is another
-/// matter).
+/// Extent of a failed write that is in the file: in the page cache, not necessarily durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// The first so many bytes, and nothing after them. Zero: the file is unchanged.
+    /// Exactly this many of the first bytes. Zero means that the file is unchanged.
     First(u64),
-    /// At least the first so many bytes; of the rest, nobody knows which.
+    /// At least this many of the first bytes; any of the others may be in the file, too.
     AtLeast(u64),
 }
 
 impl Written {
-    /// How many of the first bytes are in the file for certain.
+    /// Returns how many of the first bytes are certainly in the file.
     pub fn at_least(self) -> u64 {
         match self {
             Written::First(bytes) | Written::AtLeast(bytes) => bytes,
@@ -505,7 +504,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// The same text: it is what `unwrap` and a `main` that fails print.
+/// Formats as [`Display`](fmt::Display): `unwrap` and a failing `main` print this text.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -518,10 +517,10 @@ impl std::error::Error for Error {
     }
 }
 
-/// Keeps the error inside, with its operation, path, range and advice: [`Error::inside`] and
-/// `io::Error::downcast` return it. The kind is the nearest of std's. An `io::Error` holds an errno
-/// or an error, so its `raw_os_error` is `None`; [`Error::raw_os_error`] of the error inside
-/// returns the errno.
+/// Makes an `io::Error` of the nearest kind. It contains the error, with operation, path, range and
+/// advice; [`Error::inside`] and `io::Error::downcast` return it. An `io::Error` holds either an
+/// errno or an error, so its `raw_os_error` is `None`. Call [`Error::raw_os_error`] of the
+/// contained error.
 ///
 /// ```
 /// use std::io::{self, Read};
@@ -589,23 +588,23 @@ impl From<Error> for io::Error {
     }
 }
 
-/// The buffer that an operation was given, back, also with an error.
+/// Result of an operation that returns its buffer; the error contains the buffer, too.
 pub type BufferResult<B> = std::result::Result<B, BufferError<B>>;
 
-/// How many bytes a read or write has moved, and its buffer; the buffer comes back with an error,
-/// too.
+/// Result of a read or write: the number of bytes transferred, and the buffer. The error contains
+/// the buffer, too.
 pub type Moved<B> = std::result::Result<(usize, B), BufferError<B>>;
 
-/// An [`Error`] together with the buffer that the operation was given. `?` turns it into either
-/// error type.
+/// An [`Error`] together with the operation's buffer. `?` converts it into [`Error`] or
+/// `io::Error`.
 pub struct BufferError<B> {
-    /// Kind of the failure.
+    /// The error.
     pub error: Error,
     /// The buffer, unchanged in length; its contents are unspecified.
     pub buffer: B,
 }
 
-/// Without the buffer: a page of numbers helps nobody.
+/// Omits the buffer's contents.
 impl<B> fmt::Debug for BufferError<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BufferError").field("error", &self.error).finish_non_exhaustive()

@@ -1,17 +1,20 @@
-//! File I/O for Linux that does not wait for a disk when it need not.
+//! Asynchronous file I/O for Linux: cached data inline, the rest through io_uring or a thread pool.
 //!
-//! An operation is tried on the caller's thread first, without waiting for the device. What is not
-//! in the page cache goes to io_uring, or, where io_uring is refused or of no use, to a few
-//! threads. Which way is best depends on the file system and on what is cached; it is decided for
-//! each operation from what the file's earlier ones did, and every decision is counted.
+//! An operation is first tried on the caller's thread, without waiting for the device. If that
+//! fails, it goes to io_uring. If io_uring is refused or of no use, it goes to a pool thread. The
+//! best route depends on the file system and on the page cache. The library chooses it for each
+//! operation, from the results of the file's earlier operations. It counts every choice.
 //!
-//! There are reads and writes: single ones, vectored ones, and many in one call; syncs that share;
-//! and what changes files and names.
+//! The library offers:
+//!
+//! * reads and writes: single, vectored, and many in one call;
+//! * syncs, which share a system call if several are requested at a time;
+//! * sequential streams, memory maps, and the functions of `std::fs`.
 //!
 //! # A read
 //!
-//! Operations name their position and own their buffer. Await one on any executor, or call `wait`
-//! where there is none:
+//! An operation has an explicit offset and owns its buffer. Await it on any executor, or call
+//! `wait` without one:
 //!
 //! ```
 //! use nowait::{Buf, File, Result};
@@ -32,14 +35,14 @@
 //! # }
 //! ```
 //!
-//! [`File::read_range`] brings exactly the bytes asked for, in a pooled, page-aligned [`Buf`], or
-//! fails. [`File::read_at`] fills a buffer of the caller's and gives it back, with an error too
-//! ([`BufferError`]); it is short only at the end of the file. [`File::read_into`] blocks and fills
-//! a borrowed slice.
+//! [`File::read_range`] returns exactly the requested bytes, in a pooled, page-aligned [`Buf`], or
+//! fails. [`File::read_at`] fills the caller's buffer and returns it, also with an error
+//! ([`BufferError`]). It reads fewer bytes only at the end of the file. [`File::read_into`] blocks
+//! and fills a borrowed slice.
 //!
 //! # A gather
 //!
-//! Many ranges of one file in one call, in any order, into one buffer:
+//! A gather reads many ranges of one file in one call, in any order, into one buffer:
 //!
 //! ```
 //! # fn main() -> nowait::Result<()> {
@@ -61,9 +64,9 @@
 //! # }
 //! ```
 //!
-//! Cached ranges are copied on the spot. For the rest a bounded number of reads is kept in flight
-//! to the end, neighbours read together. See [`Gather`]; [`File::gather_into`] is the blocking form
-//! that fills a borrowed slice.
+//! Cached ranges are copied at once. The others are sorted, neighbours are merged, and a bounded
+//! number of reads stays in flight until all are read. See [`Gather`]. [`File::gather_into`] blocks
+//! and fills a borrowed slice.
 //!
 //! # A write
 //!
@@ -85,24 +88,25 @@
 //! # }
 //! ```
 //!
-//! A write is done when its bytes are in the page cache. It is durable after a later
-//! [`File::sync_data`], or by itself if it was made [`durable`](Write::durable). As a future it is
-//! made on the thread that polls it where that is expected not to wait: whole pages, or cached
-//! ones, or pages beyond the end, while writers are not about to be put to sleep. (Under
-//! [`block_on`] a small write first lets the other futures have their turn, and is made together
-//! with what continues it.) What remains is done by one thread a file, in order, neighbours in one
-//! call. The bytes on their way are bounded ([`Builder::write_bytes_max`]).
+//! A write completes when its bytes are in the page cache. It is durable after a later
+//! [`File::sync_data`], or on completion if it was made [`durable`](Write::durable).
 //!
-//! # Past the page cache, and in order
+//! When polled, a write runs on the polling thread if it should not block; otherwise a pool thread
+//! makes it. See [`File::write_at`]. One thread at a time makes the queued writes of a file, in
+//! order, and merges neighbours into one call. Under [`block_on`] a small write is collected until
+//! the other futures were polled, and merged with its neighbours. The bytes in flight are bounded
+//! ([`Builder::write_bytes_max`]).
 //!
-//! [`OpenOptions::direct`] asks for direct I/O, at any place, of any length, to and from any
-//! memory; [`File::direct`] tells what the file made of it. [`stream::Reader`] and
-//! [`stream::Writer`] read ahead and write behind, on any file, for threads and for tasks.
+//! # Direct I/O and streams
+//!
+//! [`OpenOptions::direct`] requests direct I/O (`O_DIRECT`), at any offset, of any length, to and
+//! from any memory. [`File::direct`] returns whether the file granted it. [`stream::Reader`] reads
+//! ahead and [`stream::Writer`] writes behind, on any file, for threads and for tasks.
 //!
 //! # Many reads from one thread
 //!
-//! [`block_on`] runs a future on the calling thread's own ring. What the future submits meanwhile
-//! is staged and submitted together:
+//! [`block_on`] runs a future on the calling thread, which has its own ring. Reads that the future
+//! submits are staged and submitted together:
 //!
 //! ```
 //! use futures::future::join_all;
@@ -120,10 +124,10 @@
 //! # }
 //! ```
 //!
-//! # An instance of one's own
+//! # A separate instance
 //!
-//! [`File::open`] uses an instance that the process shares. [`Nowait::builder`] makes one with its
-//! own engine, policy and counters:
+//! [`File::open`] uses an instance that the process shares. [`Nowait::builder`] makes an instance
+//! with its own engine, policy and counters:
 //!
 //! ```
 //! use nowait::{Engine, Nowait, OpenOptions};
@@ -141,11 +145,12 @@
 //! # }
 //! ```
 //!
-//! # What happened
+//! # Counters and refusals
 //!
-//! [`Nowait::stats`] tells how many operations went which way, [`Nowait::ring_refusal`] why there
-//! is no ring, [`Nowait::aio_refusal`] why direct I/O does not go to libaio then, and
-//! [`File::nowait_reads`] whether the file can be read without waiting at all:
+//! * [`Nowait::stats`] returns the number of operations by route.
+//! * [`Nowait::ring_refusal`] returns the reason if io_uring is not used.
+//! * [`Nowait::aio_refusal`] returns the reason if libaio does not replace it for direct I/O.
+//! * [`File::nowait_reads`] returns whether the file takes non-blocking reads.
 //!
 //! ```
 //! # fn main() -> nowait::Result<()> {
@@ -167,24 +172,24 @@
 //! # }
 //! ```
 //!
-//! The crate `nowait-probe` tells beforehand, for a path: how io_uring serves each kind of request
-//! there, and where this library sends it.
+//! The crate `nowait-probe` examines a path beforehand. It reports how io_uring serves each kind of
+//! request there, and by which route this library sends it.
 //!
 //! # A durable log
 //!
-//! The crate `nowait-log` keeps many small records on stable storage, and gives them back after a
+//! The crate `nowait-log` writes many small records to stable storage, and recovers them after a
 //! crash.
 //!
-//! # A file in memory
+//! # Memory maps
 //!
-//! [`map`] maps files, brings their pages in in the background, and tells as they come; see there.
+//! The module [`map`] maps files, populates their pages in the background, and reports progress.
 //!
 //! # Cancellation
 //!
-//! An operation does nothing until it is polled or waited for. Dropping it at any time is safe, and
-//! so is leaking it: buffer and descriptor belong to the operation until the kernel is through with
-//! them. What the kernel has begun is not called back; it completes, is counted as `cancelled`, and
-//! is freed. The buffer is gone with it.
+//! An operation does nothing until it is polled or waited for. Dropping or leaking it is safe at
+//! any time: the operation owns buffer and descriptor until the kernel is done with them. A request
+//! that the kernel has begun is not cancelled. It completes, is counted as `cancelled`, and is
+//! freed together with its buffer.
 //!
 //! ```
 //! use futures::FutureExt;
@@ -205,39 +210,40 @@
 //!
 //! # Threads
 //!
-//! Futures are `Send`, [`File`] and [`Nowait`] are `Sync` and cheap to clone. Threads of the
-//! library exist only where they are needed:
+//! Futures are `Send`. [`File`] and [`Nowait`] are `Sync` and cheap to clone. The library starts
+//! threads only when it needs them:
 //!
-//! * `nowait-pool`: come with work for which io_uring would only use a kernel worker (an open,
-//!   advice, a read on tmpfs, overlayfs or FUSE that is not expected to be quick), with reads of
-//!   more than [`Builder::inline_bytes_max`], and with every slow operation where io_uring is
-//!   refused. At most [`Builder::pool_threads_max`]; they go when they have been idle for 5 s.
-//! * `nowait-reaper`: one for each instance, as soon as a future submits to a shared ring: it
-//!   notices completions and wakes wakers. There is none for [`block_on`], for `wait`, for an event
-//!   loop with a [`LoopRing`], and, with the `tokio` feature, for tasks on a tokio runtime that was
-//!   attached (`Nowait::attach_tokio`).
-//! * `nowait-helper`: serves the queue of a thread that does something else, while others wait for
-//!   what is in it.
+//! * `nowait-pool`: up to [`Builder::pool_threads_max`] threads, each of which ends after 5 s
+//!   without work. They serve requests for which io_uring would use a kernel worker: an open,
+//!   advice, a slow read on tmpfs, overlayfs or FUSE. They also serve reads of more than
+//!   [`Builder::inline_bytes_max`], and every slow operation where io_uring is refused.
+//! * `nowait-reaper`: one thread for each instance, started when a future submits to a shared ring.
+//!   It reaps completions and calls wakers. [`block_on`], `wait` and an event loop with a
+//!   [`LoopRing`] need no reaper. Nor do tasks on an attached tokio runtime
+//!   (`Nowait::attach_tokio`, feature `tokio`).
+//! * `nowait-helper`: serves a thread's own queue while that thread is busy elsewhere and others
+//!   wait for operations in the queue.
 //!
-//! After a `fork` the child makes rings and threads of its own. Operations that were in flight in
-//! the parent never complete in the child.
+//! After a `fork` the child makes new rings and threads. Operations that were in flight in the
+//! parent never complete in the child.
 //!
 //! # Features
 //!
-//! None is on by default. They add to the interface or to the ways of completion without changing
-//! results.
+//! No feature is on by default. A feature adds to the interface or speeds up completion; it changes
+//! no results.
 //!
-//! * `tokio`: submissions of a worker's tasks are collected. In a runtime that was attached (`Nowait::attach_tokio`) the ring's
-//!   descriptor sits in tokio's own reactor, and no thread of ours is needed. Without the feature
-//!   everything works on tokio too, by way of the reaper thread.
-//! * `bytes`: `bytes::BytesMut` for reads and writes, `bytes::Bytes` for writes.
-//! * `stream`: a stream's reader is a `futures_core::Stream` of `bytes::Bytes`.
-//! * `futures-io`: `AsyncRead`, `AsyncWrite` and the like of futures-io for streams.
+//! * `tokio`: submits the requests of a worker's tasks together. In an attached runtime
+//!   (`Nowait::attach_tokio`) tokio's reactor watches the ring, and no reaper thread is needed.
+//!   Without the feature the crate works on tokio, too, through the reaper thread.
+//! * `bytes`: accepts `bytes::BytesMut` for reads and writes, and `bytes::Bytes` for writes.
+//! * `stream`: implements `futures_core::Stream` of `bytes::Bytes` for [`stream::Reader`].
+//! * `futures-io`: implements the traits of futures-io, such as `AsyncRead` and `AsyncWrite`, for
+//!   streams.
 //!
 //! # Where it runs
 //!
-//! Linux only. Nothing depends on a kernel version: what a kernel, a filter or a limit refuses is
-//! found out by trying, and something else serves.
+//! The crate supports Linux only. It compares no kernel versions: it tries a call, and uses another
+//! route if a kernel, a seccomp filter or a limit refuses it.
 
 mod buf;
 mod core;
@@ -274,13 +280,12 @@ pub use stats::Stats;
 pub use sys::{PerProcess, fork_generation};
 pub use write::{Allocate, Settled, WriteMany};
 
-/// Runs a future to its end on the calling thread, which drives a ring of its own meanwhile.
+/// Runs a future to completion on the calling thread, which drives its own ring meanwhile.
 ///
-/// Reads that the future submits are staged in this thread's ring. When there is nothing left to
-/// poll, one system call submits what is staged and waits for the first completion. So one thread
-/// keeps many operations in flight, with no other thread and at the cost of a hand-written io_uring
-/// loop. (Of many, the first leave earlier, so that the device is not idle while the others are
-/// prepared.)
+/// Reads that the future submits are staged in this thread's ring. When no future is left to poll,
+/// one system call submits the staged reads and waits for the first completion. So one thread keeps
+/// many operations in flight, at the cost of a hand-written io_uring loop. If many reads are
+/// staged, the first ones are submitted earlier, to keep the device busy.
 ///
 /// ```
 /// use futures::stream::{FuturesUnordered, StreamExt};
@@ -306,25 +311,25 @@ pub use write::{Allocate, Settled, WriteMany};
 /// # }
 /// ```
 ///
-/// It is no executor with tasks: what runs at the same time is what the future itself joins. The
-/// future may use anything else that wakes its waker, from whatever thread. Where this thread
-/// cannot have a ring, the operations go to the pool and all this works the same.
+/// `block_on` is not an executor with tasks: it runs one future, which may join others. The future
+/// may await anything else that wakes its waker, from any thread. If this thread cannot create a
+/// ring, its operations go to the pool, with the same results.
 ///
-/// Operations that were dropped, or moved to another thread, end without this thread: after
-/// `block_on` returns, and also while the future computes or blocks. A helper thread then submits
-/// and notices in its place. It comes at once where another operation waits for one of these, else
-/// within a tenth of a second.
+/// Operations that were dropped, or moved to another thread, complete without this thread: after
+/// `block_on` returns, and while the future computes or blocks. A helper thread then submits and
+/// reaps in its place. It starts at once if another operation waits for one of these, otherwise
+/// within 0.1 s.
 ///
-/// Inside the future, `wait`, `read_into`, `gather_into` and `block_on` itself may be used; they do
-/// not disturb what is in flight.
+/// The future may call `wait`, `read_into`, `gather_into` and `block_on` itself. These calls do not
+/// disturb the operations in flight.
 ///
-/// # Blocking in another way
+/// # Blocking this thread by other means
 ///
-/// While the future blocks this thread by other means (another executor's `block_on`, such as
-/// `futures::executor::block_on`, receiving from a channel, joining a thread), what is in flight
-/// here goes on by help, later than it could. A small write that was polled in the same turn is
-/// made at the end of that turn only: if the thread blocks for that, it waits for ever. Use this
-/// `block_on` inside, or `await`.
+/// The future may block this thread by other means: another executor's `block_on`, receiving from a
+/// channel, joining a thread. Operations in flight here then complete later, by a helper thread.
+///
+/// Do not block this thread on a write polled inside `block_on`: small writes are collected until
+/// the future yields, so this deadlocks. Use `await`, or this `block_on`.
 pub fn block_on<F: std::future::Future>(future: F) -> F::Output {
     engine::local::drive(future)
 }

@@ -11,35 +11,35 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// A snapshot of an instance's counters. Counts of operations unless the name says otherwise.
+/// Snapshot of an instance's counters. They count operations unless the name has another unit.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Operations that were started. A gather counts each request it makes, not each range.
     pub started: u64,
-    /// Served on the caller's thread without waiting: a cached read, or a plain call inside the
-    /// stall budget.
+    /// Operations served on the caller's thread without waiting: a cached read, or a plain call
+    /// within the stall budget.
     pub inline: u64,
-    /// Served by a plain system call of a caller that asked to wait (`.wait()`, `read_into`).
+    /// Operations served by a plain system call of a blocking caller (`.wait()`, `read_into`).
     pub blocking: u64,
-    /// Completed by io_uring.
+    /// Operations completed by io_uring.
     pub ring: u64,
-    /// Of those in `ring`, reads that were announced to the kernel beside one that the ring had, and
-    /// copied when that had ended.
+    /// Buffered reads, counted in `ring` too, that were announced to the kernel
+    /// (`POSIX_FADV_WILLNEED`) while the ring had another read of the file.
     pub announced: u64,
-    /// Completed by libaio.
+    /// Operations completed by libaio.
     pub aio: u64,
-    /// Completed by a thread of the pool.
+    /// Operations completed by a pool thread.
     pub pool: u64,
-    /// Abandoned by the caller before the engine was through.
+    /// Operations abandoned by the caller before they completed.
     pub cancelled: u64,
-    /// Ended in an error.
+    /// Operations that failed.
     pub failed: u64,
-    /// `RWF_NOWAIT` attempts made.
+    /// Non-blocking attempts (`RWF_NOWAIT`).
     pub attempts: u64,
     /// Attempts that found nothing cached.
     pub misses: u64,
-    /// Attempts that were served in part; the rest went a slow way.
+    /// Attempts that transferred only a part; the rest took a slower route.
     pub short_attempts: u64,
     /// Plain inline calls that took longer than the stall budget.
     pub stalls: u64,
@@ -47,17 +47,18 @@ pub struct Stats {
     pub queued: u64,
     /// Writes and syncs that shared a system call with others.
     pub joined: u64,
-    /// Writes that had to wait because too many bytes were on their way.
+    /// Writes that had to wait because too many bytes were in flight.
     pub throttled: u64,
-    /// Bytes that direct reads moved beyond what was asked for, since a device moves whole blocks.
+    /// Bytes that direct reads transferred beyond the requested range, to read whole blocks.
     pub widened_bytes: u64,
-    /// Requests that a ring, or libaio, handed to the pool: for what the kernel lacks, or would not
-    /// wait for, or gave up because the thread that had submitted it ended.
+    /// Requests that a ring or libaio handed to the pool: the kernel does not support them, would
+    /// not wait, or cancelled them when the submitting thread ended.
     pub handed_on: u64,
 }
 
 impl Stats {
-    /// Operations that have ended, in whatever way. Equal to `started` when nothing is in flight.
+    /// Returns the operations that have ended, by any route. Equals `started` when nothing is in
+    /// flight.
     pub fn ended(&self) -> u64 {
         self.inline + self.blocking + self.ring + self.aio + self.pool + self.cancelled + self.failed
     }

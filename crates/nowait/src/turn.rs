@@ -1,22 +1,22 @@
-//! Turns: how long a thread serves a task before others run there.
+//! Turns: the time for which a thread serves one task before others run there.
 //!
-//! An operation that is served inline is ready at its first poll. An executor sees a task that goes
-//! on: it runs no other, and looks at neither its timers nor its reactor. So inline service is
-//! charged by the time it takes, and at the end of its turn the task that has just been served is
-//! told to yield. The operation is done by then: its future keeps the result, wakes itself and is
-//! pending once, on whatever executor. So operations of one task begin in the order of their polls.
+//! An operation that is served inline is ready at its first poll. A task with many such operations
+//! never yields, so its executor runs no other task and polls neither timers nor reactor. Therefore
+//! inline service is charged by the time it takes. At the end of a turn the operation that was just
+//! served makes its task yield, on any executor: its future keeps the result, wakes itself and is
+//! pending once. So operations of one task begin in the order of their polls.
 //!
-//! While a task has its turn, others wait whose operations have completed. So at the end of each
-//! turn the thread submits what is staged in its ring, looks at the completions there, and wakes
-//! those whom it finds. Looking costs no system call: the calls that served the task have let the
-//! kernel post what it had. An executor runs them after all that are ready already, so those that
-//! have yielded give way: they are pending again, until the woken have run.
+//! During a turn, completions of other tasks may arrive. At the end of each turn the thread submits
+//! the requests staged in its ring, reaps completions and wakes their tasks. Reaping needs no
+//! system call: the kernel posted the completions during the calls that served the task. An
+//! executor runs woken tasks after all tasks that were ready before. So a task that has yielded is
+//! pending again until the woken tasks have run.
 //!
-//! A task whose timer has gone off waits for all that are ready, whatever they do. So turns are
-//! shorter where more tasks yield.
+//! A task whose timer has expired waits for all ready tasks. So turns are shorter if more tasks
+//! yield.
 //!
-//! Operations, gathers, streams, batches of writes and a log's futures all take part. For futures
-//! that serve data from memory of their own: [`copied`], and then [`ends`].
+//! Operations, gathers, streams, batches of writes and a log's futures take part. A future of
+//! another crate that serves data from memory takes part by calling [`copied`], and then [`ends`].
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
@@ -97,15 +97,15 @@ impl Round {
     }
 }
 
-/// Whether a turn of this thread is over, and the task that polls is to yield: its future returns
-/// `Pending`, and is woken already. A new turn begins.
+/// Returns true if this thread's turn is over. The calling future must then return `Pending`; its
+/// waker was already called. A new turn begins.
 ///
-/// Time is charged by this library's operations, and by [`copied`]. The tasks of a thread have their
-/// turns together: one may yield for what others had. A waker that wakes nobody (`Waker::noop`,
-/// `now_or_never`) is never told to yield: its future is polled once.
+/// This library's operations and [`copied`] charge time. All tasks of a thread share its turns: one
+/// task may yield because of time that others used. Returns false for a waker without effect
+/// (`Waker::noop`, `now_or_never`), whose future is polled only once.
 ///
-/// Ask where it makes no difference what others do first: after something was done whose order
-/// counts, with the result kept for the next poll, and not before.
+/// Call it after the work, with the result kept for the next poll, and not before: other tasks run
+/// in between, and must not change the order of the work.
 #[inline]
 pub fn ends(context: &mut Context<'_>) -> bool {
     CHARGED.get() >= TURN.get() && end(context)

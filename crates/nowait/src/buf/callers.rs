@@ -11,25 +11,25 @@ pub(super) mod sealed {
     pub trait Sealed {}
 }
 
-/// A buffer that a read can be given and that comes back with the result: `Vec<u8>`, `Box<[u8]>`,
-/// `[u8; N]` (which an operation moves to the heap meanwhile), [`Buf`], [`Lent`] memory of any other
-/// owner, and `bytes::BytesMut` with the `bytes` feature.
+/// Buffer that a read takes and returns with its result. Implemented for `Vec<u8>`, `Box<[u8]>`,
+/// `[u8; N]` (moved to the heap meanwhile), [`Buf`], [`Lent`] memory of any other owner, and, with
+/// the `bytes` feature, `bytes::BytesMut`.
 ///
-/// The buffer decides how many bytes `File::read_at` asks for:
+/// The buffer determines how many bytes `File::read_at` requests:
 ///
-/// * A buffer with bytes in it is filled from its start, over them, up to its length, as by std's
-///   positioned reads. Its length does not change, and spare capacity is not used.
-/// * An empty `Vec<u8>` or `BytesMut` is filled up to its capacity, and is then as long as what was
-///   read. So `Vec::with_capacity(n)` reads up to `n` bytes.
-/// * A buffer without room (`Vec::new()`, an empty `Box<[u8]>` or [`Buf`]) asks for nothing and
-///   gets 0, wherever in the file.
+/// * A buffer that is not empty is overwritten from its start up to its length, as by std's
+///   positioned reads. Its length does not change. Spare capacity is not used.
+/// * An empty `Vec<u8>` or `BytesMut` is filled up to its capacity. Its length is then the number
+///   of bytes read. So `Vec::with_capacity(n)` reads up to `n` bytes.
+/// * A buffer without capacity (`Vec::new()`, an empty `Box<[u8]>` or [`Buf`]) requests nothing:
+///   the read returns 0 at any offset.
 ///
-/// So 0 means the end of the file if the buffer had room. A buffer that is cleared and used again
-/// has its capacity left: to read a certain number of bytes, which may be none, give it that
-/// length, or skip the read of none.
+/// So 0 means the end of the file, unless the buffer had no capacity. A cleared buffer keeps its
+/// capacity and reads up to it. To read an exact number of bytes, give the buffer that length; if
+/// the number may be zero, skip the read then.
 ///
-/// Memory is cleared before it is lent to the kernel. To read without that use
-/// `File::read_range`.
+/// Uninitialised memory is zeroed before the kernel writes to it. `File::read_range` avoids that
+/// cost.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no buffer that a read can own",
     note = "give a `Vec<u8>`, a `Box<[u8]>` or a `nowait::Buf`; for a borrowed slice there is `read_into`"
@@ -53,9 +53,9 @@ pub trait ReadBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
     }
 }
 
-/// A buffer that a write can be given and that comes back with the result: every [`ReadBuffer`],
-/// and what can only be read from: `&'static [u8]`, `&'static [u8; N]`, `&'static str`,
-/// `Arc<[u8]>`, `Arc<Vec<u8>>`, `Arc<Buf>`, `String`, and `bytes::Bytes` with the `bytes` feature.
+/// Buffer that a write takes and returns with its result. Implemented for every [`ReadBuffer`], for
+/// `&'static [u8]`, `&'static [u8; N]`, `&'static str`, `Arc<[u8]>`, `Arc<Vec<u8>>`, `Arc<Buf>` and
+/// `String`, and, with the `bytes` feature, for `bytes::Bytes`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no buffer that a write can own",
     note = "give a `Vec<u8>`, a `Box<[u8]>`, a `&'static [u8]`, an `Arc<[u8]>` or a `nowait::Buf`; for a borrowed slice there is `write_from`"

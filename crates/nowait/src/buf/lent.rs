@@ -6,11 +6,11 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// Memory of any owner, as a buffer: what `bytes::Bytes::from_owner` is for writes, for reads.
+/// Buffer in memory of any owner, for reads and writes; compare `bytes::Bytes::from_owner`.
 ///
-/// The owner keeps the bytes where they are until it is dropped. It is dropped when nothing uses
-/// them any more: with this, or, if an operation has it that was abandoned, when the kernel is done.
-/// That happens on any thread, with nothing locked.
+/// The owner keeps the bytes at their address until it is dropped. It is dropped with this buffer,
+/// or, if an abandoned operation holds the buffer, when the kernel is done. The drop may run on any
+/// thread. No lock is held then.
 ///
 /// ```
 /// # fn main() -> nowait::Result<()> {
@@ -38,7 +38,7 @@ unsafe impl Send for Lent {}
 unsafe impl Sync for Lent {}
 
 impl Lent {
-    /// Takes an owner, and all of the bytes that it has now. They are asked for once.
+    /// Takes an owner and all of its bytes. Calls `as_mut` once.
     pub fn new<T: AsMut<[u8]> + Send + 'static>(owner: T) -> Lent {
         let owner: *mut T = Box::into_raw(Box::new(owner));
         // Freed also if `as_mut` panics.
@@ -60,15 +60,17 @@ impl Lent {
         Lent { start, len, owner }
     }
 
-    /// Takes the `len` bytes at `start`, and an owner that is dropped when nothing uses them any more.
+    /// Takes the `len` bytes at `start`, and an owner that is dropped when the bytes are no longer
+    /// used.
     ///
     /// # Safety
     /// Until the owner is dropped:
     ///
-    /// * the bytes are valid for reads, and for writes if this is changed or given to a read;
-    /// * nobody else changes them, nor looks at them if this is changed or given to a read.
+    /// * the bytes are valid for reads, and for writes if the buffer is changed or passed to a
+    ///   read;
+    /// * no other code changes them, nor reads them if the buffer is changed or passed to a read.
     ///
-    /// They count as initialised: memory from outside of Rust is.
+    /// The bytes count as initialised, as memory from outside of Rust does.
     pub unsafe fn from_raw<T: Send + 'static>(start: NonNull<u8>, len: usize, owner: T) -> Lent {
         // SAFETY: `Box::into_raw` never gives null.
         let owner = unsafe { NonNull::new_unchecked(Box::into_raw(Box::new(owner)) as *mut dyn Send) };

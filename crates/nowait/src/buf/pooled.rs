@@ -14,7 +14,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use super::lock;
 use crate::sys::PerProcess;
 
-/// Alignment of every [`Buf`]: a page, which is enough for direct I/O on every device met so far.
+/// Alignment of every [`Buf`], in bytes: a page, which suffices for direct I/O on all devices
+/// tested.
 pub const BUF_ALIGNMENT: usize = 4096;
 
 /// The smallest and the largest capacity that the pool keeps; between them, powers of two. The largest
@@ -42,18 +43,18 @@ const HUGE_CLASS_MIN: usize = 64 << 10;
 /// A huge page, on most machines. Where it is not, or there are none, this is memory as any other.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// An owned, page-aligned buffer. Comes from a small pool and goes back there when dropped.
+/// Owned, page-aligned buffer. It is taken from a small pool, and returns there when dropped.
 ///
-/// The capacity is a power of two, up to 16 MiB; the pool keeps up to 4 MiB of each below 64 KiB, and up
-/// to 16 MiB of each above, which a process holds until it ends. Larger ones are given back at once.
+/// The capacity of a pooled buffer is a power of two, up to 16 MiB. For each capacity the pool
+/// keeps up to 4 MiB below 64 KiB, and up to 16 MiB from 64 KiB on, until the process ends. Larger
+/// buffers are freed at once.
 ///
-/// It dereferences to its `len()` bytes. Memory is not cleared between uses within a process; what
-/// a read did not fill may hold bytes of an earlier one.
+/// A buffer dereferences to its `len()` bytes. Memory is not cleared between uses within a process:
+/// bytes that a read did not fill may be those of an earlier read.
 ///
-/// From 64 KiB on it is memory that the kernel is asked to have in huge pages (`madvise(2)`,
-/// `MADV_HUGEPAGE`), 2 MiB at a time, of which buffers of one size share each: so the first one
-/// takes 2 MiB, where `transparent_hugepage/enabled` allows that. Direct I/O is up to twice as fast
-/// with it, for half the processor time.
+/// Buffers of 64 KiB and more use huge pages if `transparent_hugepage/enabled` allows them
+/// (`madvise(2)`, `MADV_HUGEPAGE`). Buffers of one size share regions of 2 MiB, so the first one
+/// allocates 2 MiB. Huge pages make direct I/O up to twice as fast, for half the processor time.
 pub struct Buf {
     pub(super) start: NonNull<u8>,
     /// All of it is initialised, since it was allocated cleared: a page fault costs the same, and
@@ -68,7 +69,7 @@ unsafe impl Send for Buf {}
 unsafe impl Sync for Buf {}
 
 impl Buf {
-    /// A buffer of `len` zero bytes.
+    /// Returns a buffer of `len` zero bytes.
     ///
     /// # Panics
     /// If memory is short.
@@ -76,8 +77,8 @@ impl Buf {
         Buf::try_zeroed(len).unwrap_or_else(|| panic!("no memory for a buffer of {len} bytes"))
     }
 
-    /// A buffer of `len` zero bytes; none if memory is short. A buffer that is too large for the pool
-    /// takes no memory until it is written to.
+    /// Returns a buffer of `len` zero bytes, or `None` if memory is short. A buffer that is too
+    /// large for the pool takes no memory until it is written to.
     pub fn try_zeroed(len: usize) -> Option<Buf> {
         let capacity = round_up(len)?;
         if class_of(capacity).is_none() {
@@ -91,7 +92,7 @@ impl Buf {
         Some(buf)
     }
 
-    /// A buffer of `len` bytes of whatever an earlier use left there. None if memory is short.
+    /// Returns a buffer of `len` bytes left by an earlier use, or `None` if memory is short.
     pub fn uncleared(len: usize) -> Option<Buf> {
         let capacity = round_up(len)?;
         let pooled = class_of(capacity).and_then(take);
@@ -128,12 +129,12 @@ impl Buf {
         Some(buf(start))
     }
 
-    /// Number of bytes of memory behind it.
+    /// Returns the allocated size, in bytes.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Shortens the buffer to its first `len` bytes; does nothing when it is shorter already.
+    /// Shortens the buffer to its first `len` bytes; has no effect if it is shorter.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -292,10 +293,10 @@ impl DerefMut for Buf {
     }
 }
 
-/// A copy of the bytes.
+/// Copies the bytes.
 ///
 /// # Panics
-/// When there is no memory for it, as for a `Vec`.
+/// If memory is short, as for a `Vec`.
 impl From<&[u8]> for Buf {
     fn from(bytes: &[u8]) -> Buf {
         let Some(mut buf) = Buf::uncleared(bytes.len()) else {
@@ -306,7 +307,7 @@ impl From<&[u8]> for Buf {
     }
 }
 
-/// The bytes as they are, without a copy. Their memory goes back to the pool with the last share.
+/// Shares the bytes without a copy. The memory returns to the pool when the last share is dropped.
 #[cfg(feature = "bytes")]
 impl From<Buf> for bytes::Bytes {
     fn from(buf: Buf) -> bytes::Bytes {
@@ -324,7 +325,7 @@ impl From<Vec<u8>> for Buf {
     }
 }
 
-/// An empty buffer, without memory.
+/// Returns an empty buffer, without memory.
 impl Default for Buf {
     fn default() -> Buf {
         Buf { start: NonNull::dangling(), capacity: 0, len: 0 }

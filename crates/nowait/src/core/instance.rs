@@ -19,23 +19,23 @@ use crate::op::{Handle, OpenFile};
 use crate::stats::{Counters, Stats};
 use crate::sys::PerProcess;
 
-/// The engine for operations that cannot be served inline.
+/// Engine for operations that cannot be served inline.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 pub enum Engine {
-    /// io_uring if available; else libaio for direct I/O, if available; else own threads. The
-    /// reasons: [`Nowait::ring_refusal`], [`Nowait::aio_refusal`].
+    /// io_uring if available; else libaio for direct I/O, if available; else pool threads.
+    /// [`Nowait::ring_refusal`] and [`Nowait::aio_refusal`] return the reasons.
     #[default]
     Auto,
     /// io_uring, or an error if it is not available.
     Uring,
-    /// libaio for direct I/O, or an error if it is not available; own threads for all else. No
-    /// ring. A submission may wait in the kernel for the blocks that say where the data is, or for
-    /// a place in the device's queue.
+    /// libaio for direct I/O, or an error if it is not available; pool threads for all else. A
+    /// submission may block in the kernel for file-system metadata, or for a place in the device's
+    /// queue.
     Aio,
-    /// Own threads only.
+    /// Pool threads only.
     Pool,
-    /// A simulator: memory files and seeded faults.
+    /// A simulator: files in memory, and seeded faults.
     Sim(Sim),
 }
 
@@ -55,46 +55,46 @@ impl Builder {
         self
     }
 
-    /// Allows only non-blocking attempts (`RWF_NOWAIT`) on the caller's thread: no plain call is
-    /// run inline on tmpfs, overlayfs or FUSE, whatever it is expected to cost. Default: off.
+    /// Allows only non-blocking attempts (`RWF_NOWAIT`) on the polling thread: on tmpfs, overlayfs
+    /// or FUSE no plain call runs inline, even if it is expected to be fast. Default: off.
     pub fn strict(mut self, strict: bool) -> Self {
         self.policy.strict = strict;
         self
     }
 
-    /// Bounds a plain call on the caller's thread, where the file has no non-blocking form: this,
-    /// and a nanosecond a byte. One call over it sends the following ones to the pool for a while.
-    /// Default: 100 µs.
+    /// Bounds the time of an inline plain call on a file without non-blocking calls, to `budget`
+    /// plus 1 ns per byte. After a call that took longer, the following ones go to the pool for a
+    /// while. Default: 100 µs.
     pub fn stall_budget(mut self, budget: Duration) -> Self {
         self.policy.budget_ns = budget.as_nanos().min(u128::from(u64::MAX)) as u64;
         self
     }
 
     /// Bounds the bytes that a future copies from the page cache on its executor's thread. Larger
-    /// reads go to the pool, since the copy alone would hold up other tasks. Default: 1 MiB.
+    /// reads go to the pool, since the copy alone would delay other tasks. Default: 1 MiB.
     pub fn inline_bytes_max(mut self, bytes: usize) -> Self {
         self.policy.inline_bytes_max = bytes;
         self
     }
 
-    /// Sends every operation by one route: for measuring, and for those who know better.
-    /// `Route::Inline` still leaves reads that are not cached to a ring or thread. Default: the
-    /// selector chooses for each operation.
+    /// Forces one route for all operations, for measurements. Even with `Route::Inline`, reads that
+    /// are not cached go to a ring or a pool thread. Default: the selector chooses for each
+    /// operation.
     pub fn route(mut self, route: Option<Route>) -> Self {
         self.policy.forced = route;
         self
     }
 
-    /// Bounds the threads of the pool, at least one. They come with work and go after 5 s without.
-    /// If none of them ends anything for a second, others serve the files that do not hang.
-    /// Default: 64.
+    /// Bounds the threads of the pool; at least one. Threads are started on demand, and end after 5
+    /// s without work. If no thread completes anything for 1 s, additional threads serve the files
+    /// that do not hang. Default: 64.
     pub fn pool_threads_max(mut self, threads: usize) -> Self {
         self.threads_max = threads.max(1);
         self
     }
 
-    /// Bounds the bytes of writes on their way, for one file and for all: submitted, and not
-    /// finished. A writer beyond that waits its turn. Default: 16 MiB and 64 MiB.
+    /// Bounds the bytes of writes in flight, per file and per instance. A write above a bound waits
+    /// in a queue. Default: 16 MiB and 64 MiB.
     pub fn write_bytes_max(mut self, per_file: u64, per_instance: u64) -> Self {
         self.writes_max = (per_file.max(1), per_instance.max(1));
         self
@@ -103,7 +103,7 @@ impl Builder {
     /// Makes the instance.
     ///
     /// # Errors
-    /// [`ErrorKind::EngineUnavailable`] if [`Engine::Uring`] or [`Engine::Aio`] was asked for and
+    /// [`ErrorKind::EngineUnavailable`] if [`Engine::Uring`] or [`Engine::Aio`] was requested and
     /// is not available.
     pub fn build(self) -> Result<Nowait> {
         let instance = Instance {
@@ -129,31 +129,31 @@ impl Builder {
     }
 }
 
-/// An instance: engines, policy and counters. Cheap to clone. Files opened through it share them.
+/// Instance of the library: engines, policy and counters, shared by the files opened through it.
+/// Cheap to clone.
 ///
-/// [`File::open`](crate::File::open) uses an instance that the process shares and that is made on
-/// first use. Dropping an instance never waits: operations in flight finish in their own time, and
-/// what they need lives until then.
+/// [`File::open`](crate::File::open) uses an instance that the process shares, made on first use.
+/// Dropping an instance never blocks: operations in flight complete in the background, and their
+/// resources live until then.
 ///
 /// After a `fork`, the child's first operation makes new engines; operations that were in flight in
-/// the parent never complete in the child. A fork in the very moment in which another thread uses
-/// the library, or an instance, for the first time may leave the child waiting for that thread for
-/// ever: use it once before.
+/// the parent never complete in the child. A fork during another thread's first use of the library,
+/// or of an instance, may make the child hang: use both once before the fork.
 ///
-/// A future that was begun inside a task of a current-thread tokio runtime (feature `tokio`) that
-/// was attached is noticed by that runtime: moved elsewhere, it completes while the runtime runs,
-/// or has ended, or when it is `.wait()`ed for.
+/// With the feature `tokio`, an attached current-thread runtime reaps the completions of futures
+/// that its tasks began. If such a future is moved elsewhere, it completes only while that runtime
+/// runs, after the runtime has ended, or in [`Started::wait`](crate::Started::wait).
 #[derive(Clone)]
 pub struct Nowait(pub(crate) Arc<Instance>);
 
 impl Nowait {
-    /// An instance with its own engines, policy and counters.
+    /// Returns a builder of an instance with its own engines, policy and counters.
     pub fn builder() -> Builder {
         let policy = Policy { strict: false, budget_ns: 100_000, forced: None, inline_bytes_max: 1 << 20 };
         Builder { engine: Engine::Auto, policy, threads_max: THREADS_MAX, writes_max: (16 << 20, 64 << 20) }
     }
 
-    /// The instance that `File::open` uses.
+    /// Returns the instance that `File::open` uses.
     pub fn shared() -> &'static Nowait {
         static SHARED: OnceLock<Nowait> = OnceLock::new();
         SHARED.get_or_init(|| match Nowait::builder().build() {
@@ -163,20 +163,20 @@ impl Nowait {
         })
     }
 
-    /// Lets the reactor of this tokio runtime notice completions for its tasks, until it ends; else
-    /// a thread of the instance does. Call it once in each runtime that was built with `enable_io`
-    /// or `enable_all`, as `#[tokio::main]` and `#[tokio::test]` do: inside a task, under
-    /// `block_on`, or while the runtime is entered. Where there is no ring it changes nothing.
+    /// Makes this tokio runtime's reactor reap completions for its tasks, in place of a thread of
+    /// the instance. Call it once in each runtime that was built with `enable_io` or `enable_all`,
+    /// as by `#[tokio::main]` and `#[tokio::test]`. Call it inside a task, under `block_on`, or
+    /// while the runtime is entered. Without io_uring it has no effect.
     ///
-    /// Nothing but speed depends on it: completions then need no switch to another thread. It is
-    /// not done by itself, since tokio tells whether a runtime has a reactor only by a panic.
+    /// It changes speed only: completions then need no switch to another thread. The library cannot
+    /// attach automatically, since tokio reports a missing reactor only by a panic.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] outside of a tokio runtime, or in one that has ended.
     ///
     /// # Panics
-    /// In a runtime without `enable_io` or `enable_all`, as tokio's own I/O types do. Do not call
-    /// it there: without it everything works on such a runtime.
+    /// In a runtime without `enable_io` or `enable_all`, as tokio's own I/O types do. Such a
+    /// runtime works without this call.
     #[cfg(feature = "tokio")]
     pub fn attach_tokio(&self) -> Result<()> {
         self.0.engines().ring.attach_tokio().map_err(|error| {
@@ -185,23 +185,24 @@ impl Nowait {
         })
     }
 
-    /// Returns the counters since the instance was made. Not a consistent cut while operations are
-    /// under way.
+    /// Returns the counters since the instance was made. While operations are in flight, the
+    /// counters may be inconsistent with each other.
     pub fn stats(&self) -> Stats {
         self.0.counters.snapshot()
     }
 
-    /// Why there is no ring; `None` when there is one, or none was asked for.
+    /// Returns why io_uring is not available; `None` if it is, or if it was not requested.
     pub fn ring_refusal(&self) -> Option<&Refusal> {
         self.0.engines().refusal.as_ref()
     }
 
-    /// Why direct I/O cannot go to libaio; `None` when it can, or need not. Asking sets it up.
+    /// Returns why libaio is not available for direct I/O; `None` if it is, or if it is not needed.
+    /// The call sets libaio up.
     pub fn aio_refusal(&self) -> Option<&Refusal> {
         self.0.engines().aio().err()
     }
 
-    /// The time by the instance's clock: the system's, or that of the simulator it works on.
+    /// Returns the time of the instance's monotonic clock: the system's, or its simulator's.
     pub fn now(&self) -> Instant {
         self.0.sim().map_or_else(Instant::now, Sim::now)
     }
@@ -213,22 +214,22 @@ impl Nowait {
         self.0.sim().map_or_else(system, Sim::wall_clock)
     }
 
-    /// Has a thread of the instance notice the completions of all that is in flight. For who is
-    /// about to block this thread on anything else (a channel, a condition variable) until an
-    /// operation has completed that another thread or task has submitted: the tokio runtime that
-    /// should notice it may be the one that is blocked. [`Operation::wait`](crate::Operation::wait) does so itself.
+    /// Hands all in-flight completions to the reaper thread. Call it before blocking this thread,
+    /// on a channel for example, until an operation of another thread or task completes: this
+    /// thread may drive the tokio runtime that would reap it.
+    /// [`Operation::wait`](crate::Operation::wait) calls it.
     pub fn notice_by_thread(&self) {
         self.0.engines().ring.lend_all();
     }
 
-    /// True when slow operations can go to io_uring.
+    /// Returns true if slow operations can go to io_uring.
     pub fn has_ring(&self) -> bool {
         self.0.engines().has_ring
     }
 
-    /// Waits until nothing that was submitted through this instance is in flight, abandoned
-    /// operations included. What other threads stage in their own rings (see
-    /// [`block_on`](crate::block_on)) is not waited for: those threads see to it.
+    /// Blocks until no operation submitted through this instance is in flight, including abandoned
+    /// ones. It does not wait for operations that other threads have staged in their own rings (see
+    /// [`block_on`](crate::block_on)).
     pub fn drain(&self) {
         let engines = self.0.engines();
         loop {
@@ -254,7 +255,7 @@ impl fmt::Debug for Nowait {
     }
 }
 
-/// Why io_uring or libaio cannot be used, in the kernel's terms.
+/// Reason why io_uring or libaio cannot be used, in the kernel's terms.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     call: &'static str,
@@ -270,7 +271,7 @@ impl Refusal {
         Refusal { call, errno: refusal.errno.raw_os_error(), entries: refusal.entries }
     }
 
-    /// The errno of `io_uring_setup(2)` or `io_setup(2)`.
+    /// Returns the errno of `io_uring_setup(2)` or `io_setup(2)`.
     pub fn raw_os_error(&self) -> i32 {
         self.errno
     }
@@ -295,7 +296,7 @@ impl fmt::Display for Refusal {
 }
 
 impl LoopRing {
-    /// Makes a ring, with a descriptor.
+    /// Makes a ring, which has a file descriptor.
     ///
     /// # Errors
     /// [`ErrorKind::EngineUnavailable`] if io_uring is not available, or descriptors or locked memory

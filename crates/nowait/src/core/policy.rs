@@ -24,7 +24,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
 
-/// How an operation is served.
+/// Route by which an operation is served.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Route {
@@ -32,7 +32,7 @@ pub enum Route {
     Inline,
     /// io_uring.
     Ring,
-    /// A thread of our own.
+    /// A pool thread.
     Pool,
 }
 

@@ -19,15 +19,15 @@ use crate::buf::lock;
 use crate::op::help::{self, Helped};
 use crate::sys::PerProcess;
 
-/// A ring for an event loop that is no executor: epoll(7), libuv, GLib, asyncio.
+/// Ring for an event loop that is not a Rust executor: epoll(7), libuv, GLib, asyncio.
 ///
-/// Operations that are started within [`submit`](LoopRing::submit) go to this ring, together. The
-/// loop watches the ring's descriptor, which is readable while there are completions, and calls
+/// Operations started within [`submit`](LoopRing::submit) go to this ring together. The loop
+/// watches the ring's descriptor, which is readable while completions are pending. It then calls
 /// [`notice`](LoopRing::notice), which wakes their wakers. So a completion costs no switch to
 /// another thread.
 ///
-/// Wakers have to wake the loop as well, by an eventfd or what the loop has: what is no ring's (a
-/// buffered write, a sync) ends on another thread.
+/// A waker must also wake the loop, by an eventfd or the loop's own means: buffered writes and
+/// syncs complete on another thread.
 ///
 /// ```
 /// # fn main() -> nowait::Result<()> {
@@ -69,12 +69,12 @@ use crate::sys::PerProcess;
 /// # }
 /// ```
 ///
-/// Nothing but speed depends on the loop: a thread of the library notices completions while the loop
-/// does not look. It comes at once where another operation waits for one of these, else within a
-/// tenth of a second.
+/// If the loop does not call `notice`, a thread of the library reaps completions in its place. That
+/// thread starts at once if another operation waits for one of these, otherwise within 0.1 s.
 ///
-/// It belongs to no instance, and any thread may use it. Dropped, it waits for nobody: what is in
-/// flight ends by itself. In a forked child it does nothing, and operations go the usual way.
+/// A ring belongs to no instance, and any thread may use it. Its drop does not block: operations in
+/// flight complete in the background. In a forked child it does nothing, and operations take the
+/// usual route.
 pub struct LoopRing {
     shard: Arc<Shard>,
     _loan: Arc<Loan>,
@@ -116,10 +116,11 @@ impl LoopRing {
         Ok(LoopRing { shard, _loan: loan, _rung: Rung })
     }
 
-    /// Calls `start`, which starts operations on this thread. Those for a ring go to this one, in
-    /// one system call at the end.
+    /// Calls `start`, which starts operations on this thread. Operations for io_uring go to this
+    /// ring, in one system call at the end.
     ///
-    /// Operations with a callback ([`on_complete`](crate::Operation::on_complete)) go the usual way.
+    /// Operations with a callback ([`on_complete`](crate::Operation::on_complete)) take the usual
+    /// route.
     pub fn submit<T>(&self, start: impl FnOnce() -> T) -> T {
         if !self.shard.is_ours() {
             return start();
@@ -128,8 +129,8 @@ impl LoopRing {
         local::undriven(start)
     }
 
-    /// Notices the completions that are there: wakes the wakers of operations that have ended, on
-    /// this thread. Makes no system call, unless a part of an operation goes to the kernel again.
+    /// Reaps pending completions, and wakes the wakers of completed operations on this thread.
+    /// Makes a system call only to resubmit the rest of a short transfer.
     pub fn notice(&self) {
         if !self.shard.is_ours() {
             return;

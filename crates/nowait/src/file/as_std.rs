@@ -45,15 +45,15 @@ impl File {
     /// Sets the permissions (`fchmod(2)`).
     ///
     /// # Errors
-    /// As [`File::metadata`], of `fchmod(2)`.
+    /// As [`File::metadata`], but those of `fchmod(2)`.
     pub fn set_permissions(&self, permissions: fs::Permissions) -> Operation<'_, Result<()>> {
         self.call(ErrorOp::SetPermissions, move |fd| to_std(fd).set_permissions(permissions.clone()))
     }
 
-    /// Sets the times of the last access and change (`futimens(2)`).
+    /// Sets the times of the last access and modification (`futimens(2)`).
     ///
     /// # Errors
-    /// As [`File::metadata`], of `futimens(2)`.
+    /// As [`File::metadata`], but those of `futimens(2)`.
     pub fn set_times(&self, times: fs::FileTimes) -> Operation<'_, Result<()>> {
         self.call(ErrorOp::SetTimes, move |fd| to_std(fd).set_times(times))
     }
@@ -73,13 +73,12 @@ impl File {
     }
 
     /// Tries to take the file's exclusive lock; returns whether it did. The lock excludes other
-    /// opens of the file, in any process (`flock(2)`). Clones share it. It ends with
-    /// [`unlock`](File::unlock), or when the last clone is gone.
+    /// opens of the file, in any process (`flock(2)`). Clones share it. [`unlock`](File::unlock)
+    /// releases it, and so does the drop of the last clone.
     ///
     /// Does not wait for the lock. The call itself, `flock(2)`, blocks this thread; on a network
-    /// file system it asks the server. There is no form that waits: if its future were dropped, a
-    /// lock granted later could not be told from one that another clone holds. Try again after a
-    /// while.
+    /// file system it contacts the server. No form of this call waits: after its future was
+    /// dropped, a late grant would look like another clone's lock. Retry at intervals.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`,
@@ -191,12 +190,12 @@ impl File {
         self.simple(Request::Call(Box::new(Call::new(operation, self.path(), call))), called)
     }
 
-    /// Turns the file into std's, if nothing else uses it: no clone, map or stream, and no
-    /// operation, abandoned ones included ([`Nowait::drain`] waits for those).
+    /// Converts into std's file, if nothing else uses it: no clone, map, stream or operation. An
+    /// abandoned operation uses it, too ([`Nowait::drain`] waits for those).
     ///
     /// # Errors
-    /// The file, if it is in use or of a simulator, or if a failed sync of it has not been
-    /// [acknowledged](File::acknowledge_sync_failure): std's file would not know of that.
+    /// Returns the file if it is in use or simulated. Also if a sync of it failed and was not
+    /// [acknowledged](File::acknowledge_sync_failure), since std's file would not report that.
     pub fn into_std(self) -> std::result::Result<fs::File, File> {
         if self.descriptor().is_none() || self.0.open.has_failed() {
             return Err(self);
@@ -222,8 +221,8 @@ impl RangeLock {
     }
 }
 
-/// Takes over an open file on the shared instance; see [`File::from_std`]. Errors name its path by
-/// `/proc/self/fd`.
+/// Takes over an open file on the shared instance; see [`File::from_std`]. Errors contain its path
+/// from `/proc/self/fd`.
 impl TryFrom<fs::File> for File {
     type Error = Error;
 
@@ -234,10 +233,10 @@ impl TryFrom<fs::File> for File {
     }
 }
 
-/// The descriptor, as [`File::descriptor`].
+/// Returns the descriptor, as [`File::descriptor`].
 ///
 /// # Panics
-/// For a file of a simulator, which has none.
+/// For a simulated file, which has no descriptor.
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor().expect("a file of a simulator has no descriptor; ask File::descriptor")
@@ -247,7 +246,7 @@ impl AsFd for File {
 /// As [`AsFd`]. The number is valid while the file is open. Do not close it.
 ///
 /// # Panics
-/// For a file of a simulator, which has no descriptor.
+/// For a simulated file, which has no descriptor.
 impl AsRawFd for File {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()

@@ -26,11 +26,10 @@ use crate::operation::{Answer, Conclude, On, Operation};
 use crate::stats::Count;
 use crate::sys;
 
-/// An open file. Clones share the descriptor and what was learned about the file; any thread may
-/// use any clone.
+/// Open file. Clones share the descriptor and the file's statistics; any thread may use any clone.
 ///
-/// Reads and writes name their offset; there is no cursor. A read is short only at the end of the
-/// file. The descriptor is closed when the last clone and the last operation in flight are gone.
+/// Reads and writes take an offset; a file has no cursor. A read is short only at the end of the
+/// file. The descriptor is closed when the last clone is dropped and no operation is in flight.
 #[derive(Clone)]
 pub struct File(pub(crate) Arc<Opened>);
 
@@ -69,7 +68,7 @@ pub enum Advice {
     WillNeed,
     /// The range will not be needed soon: its clean pages may be dropped.
     DontNeed,
-    /// The range will be needed once.
+    /// The range will be accessed once.
     NoReuse,
 }
 
@@ -103,13 +102,13 @@ impl File {
         OpenOptions::new()
     }
 
-    /// Takes over an open file or block device. Errors will name `path`.
+    /// Takes over an open file or block device. Errors will contain `path`.
     ///
     /// # Errors
     /// [`ErrorKind::IsADirectory`] for a directory; [`ErrorKind::NotSeekable`] for a pipe, socket,
     /// terminal, eventfd or timer; [`ErrorKind::InvalidInput`] for a descriptor opened with
-    /// `O_PATH`. Those of `fcntl(2)`; a descriptor with `O_NONBLOCK` loses that flag, which has no
-    /// meaning for files and keeps io_uring from waiting.
+    /// `O_PATH`. Those of `fcntl(2)`, by which this call clears `O_NONBLOCK`: the flag has no
+    /// meaning for files, and io_uring would not wait.
     pub fn from_std(nowait: &Nowait, file: fs::File, path: impl AsRef<Path>) -> Result<File> {
         let path: Arc<Path> = Arc::from(path.as_ref());
         let fd = OwnedFd::from(file);
@@ -130,17 +129,17 @@ impl File {
         File(Arc::new(Opened::new(open, path, instance)))
     }
 
-    /// Path that it was opened by.
+    /// Returns the path by which the file was opened.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// Its descriptor; `None` for a simulated file.
+    /// Returns the descriptor; `None` for a simulated file.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.0.open.handle.descriptor().ok()
     }
 
-    /// State of direct I/O on this file.
+    /// Returns the state of direct I/O on this file.
     pub fn direct(&self) -> DirectIo {
         match &self.0.open.direct {
             _ if self.0.open.refuses_direct() => DirectIo::Refused,
@@ -152,16 +151,17 @@ impl File {
         }
     }
 
-    /// True if a ring serves reads of `length` bytes at least as well as an attempt on the caller's
-    /// thread, if several are submitted together: cached ones are copied in the call that submits
-    /// them all. Then [`Operation::submit`] is better than [`Operation::start`].
+    /// Returns true if io_uring should serve a batch of reads of `length` bytes at least as fast as
+    /// attempts on the caller's thread. Cached reads are then copied in the call that submits the
+    /// batch. If true, prefer [`Operation::submit`] over [`Operation::start`].
     pub fn reads_by_ring(&self, length: usize) -> bool {
         let (file, reads) = (&*self.0, &self.0.open.reads);
         let is_asked = file.open.direct.is_none() && reads.nowait_accepted() == Some(true);
         is_asked && file.instance.engines().has_ring && reads.slow_route(&file.instance.policy, length) == Route::Ring
     }
 
-    /// True if this file takes non-blocking reads (`RWF_NOWAIT`); `None` until a read has shown it.
+    /// Returns whether this file accepts non-blocking reads (`RWF_NOWAIT`); `None` until a read has
+    /// tried.
     pub fn nowait_reads(&self) -> Option<bool> {
         self.0.open.reads.nowait_accepted()
     }
@@ -171,8 +171,8 @@ impl File {
     /// read means the end of the file. [`File::read_into`] takes a borrowed slice.
     ///
     /// # Errors
-    /// The error carries the buffer. [`ErrorKind::InvalidRange`] beyond `i64::MAX`,
-    /// [`ErrorKind::Closed`] after `close`, and what the kernel reports.
+    /// The error contains the buffer. [`ErrorKind::InvalidRange`] beyond `i64::MAX`,
+    /// [`ErrorKind::Closed`] after `close`, and those of `preadv2(2)`.
     pub fn read_at<B: ReadBuffer>(&self, buffer: B, offset: u64) -> Operation<'_, Moved<B>> {
         self.read(Transfer::new(buffer.into_room().0, offset), |answer| read(answer, B::from_room))
     }
@@ -180,8 +180,8 @@ impl File {
     /// Fills `buffer` from `offset`; otherwise as [`File::read_at`].
     ///
     /// # Errors
-    /// [`ErrorKind::UnexpectedEof`] if the file ends before; the buffer then holds what is there.
-    /// Else as [`File::read_at`].
+    /// [`ErrorKind::UnexpectedEof`] if the file ends before; the buffer then contains the bytes up
+    /// to the end. Else as [`File::read_at`].
     pub fn read_exact_at<B: ReadBuffer>(&self, buffer: B, offset: u64) -> Operation<'_, BufferResult<B>> {
         self.read(Transfer::new(buffer.into_room().0, offset), read_full)
     }
@@ -206,7 +206,7 @@ impl File {
     }
 
     /// Fills several buffers, one after the other, from `offset`; otherwise as [`File::read_at`].
-    /// Any number of one type, or a tuple of different ones: see [`ReadBuffers`].
+    /// [`ReadBuffers`] lists the accepted types.
     ///
     /// # Errors
     /// As [`File::read_at`].
@@ -244,10 +244,10 @@ impl File {
         }
     }
 
-    /// Fills `buffer` from `offset` on this thread, if that should not wait: without a queue, for
-    /// data that is likely cached. Returns the number of bytes. `None` if it may wait, for direct
-    /// I/O, and if the file ends within the range: then read by [`File::read_at`]. The contents of
-    /// `buffer` are then undefined.
+    /// Fills `buffer` from `offset` on this thread, if that should not wait, for data that is
+    /// likely cached. Returns the number of bytes. Returns `None` if it may wait, for direct I/O,
+    /// or if the file ends within the range. The contents of `buffer` are then unspecified; use
+    /// [`File::read_at`].
     ///
     /// # Errors
     /// As [`File::read_at`].
@@ -267,7 +267,7 @@ impl File {
     /// Returns the size in bytes, of a file or a block device.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`] after `close`, and what `fstat(2)` reports.
+    /// [`ErrorKind::Closed`] after `close`, and those of `fstat(2)`.
     pub fn size(&self) -> Operation<'_, Result<u64>> {
         self.simple(Request::Size, size)
     }
@@ -276,8 +276,8 @@ impl File {
     /// of the file.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`] after `close`, [`ErrorKind::Unsupported`] where the call is refused, and
-    /// what `posix_fadvise(2)` reports.
+    /// [`ErrorKind::Closed`] after `close`, [`ErrorKind::Unsupported`] where the call is refused,
+    /// and those of `posix_fadvise(2)`.
     pub fn advise(&self, offset: u64, length: u64, advice: Advice) -> Operation<'_, Result<()>> {
         let advice = match advice {
             Advice::Normal => rustix::fs::Advice::Normal,
@@ -298,14 +298,16 @@ impl File {
     /// ones finish.
     ///
     /// Blocks for `close(2)` and reports its error, if this is the last use: no other clone, map,
-    /// stream or log has the file, and every operation has given its result. Otherwise returns
+    /// stream or log uses the file, and every operation has returned its result. Otherwise returns
     /// [`Closed::Later`]. Abandoned operations may still be in flight: [`Nowait::drain`] waits for
-    /// them. Closing makes nothing durable: sync first. After I/O by io_uring the kernel may hold the
-    /// file a moment longer: it tells a result before it lets go of the request (seen on 6.18), and
-    /// the space of a file without a name, or its mount, is free only then.
+    /// them. Closing makes nothing durable: sync first.
+    ///
+    /// After I/O by io_uring the kernel may hold the file slightly longer: it posts a completion
+    /// before it releases the request (seen on 6.18). Until then the space of an unlinked file
+    /// stays allocated, and its mount stays busy.
     ///
     /// # Errors
-    /// Those of `close(2)`. The descriptor is gone in any case.
+    /// Those of `close(2)`. The descriptor is closed in any case.
     pub fn close(self) -> Result<Closed> {
         self.0.close();
         // Of several that close at a time one has the last share.

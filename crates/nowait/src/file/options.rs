@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::{Done, Owned, PathAt, Request};
 use crate::operation::{Answer, On, Operation};
 
-/// How to open a file; the same words as [`std::fs::OpenOptions`].
+/// Options for opening a file, named as in [`std::fs::OpenOptions`].
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     read: bool,
@@ -33,7 +33,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Nothing allowed yet; files are created with mode 0o666 less the umask.
+    /// Returns options that allow nothing; files are created with mode 0o666 less the umask.
     pub fn new() -> Self {
         OpenOptions {
             read: false,
@@ -60,58 +60,58 @@ impl OpenOptions {
         self
     }
 
-    /// Writes go to the end of the file.
+    /// Makes all writes append to the end of the file.
     pub fn append(&mut self, append: bool) -> &mut Self {
         self.append = append;
         self
     }
 
-    /// Cuts the file to length zero; needs `write`.
+    /// Truncates the file to length zero; needs `write`.
     pub fn truncate(&mut self, truncate: bool) -> &mut Self {
         self.truncate = truncate;
         self
     }
 
-    /// Creates the file if there is none; needs `write` or `append`.
+    /// Creates the file if it does not exist; needs `write` or `append`.
     pub fn create(&mut self, create: bool) -> &mut Self {
         self.create = create;
         self
     }
 
-    /// Creates the file and fails if there is one; needs `write` or `append`.
+    /// Creates the file, and fails if it exists; needs `write` or `append`.
     pub fn create_new(&mut self, create_new: bool) -> &mut Self {
         self.create_new = create_new;
         self
     }
 
-    /// Permission bits of a file that is created.
+    /// Sets the permission bits of a file that is created.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = mode;
         self
     }
 
-    /// More flags of `open(2)`, such as `O_NOATIME`. `O_NONBLOCK` has no meaning for files and is
-    /// ignored; `O_PATH` is refused, since such a descriptor neither reads nor writes.
+    /// Adds flags of `open(2)`, such as `O_NOATIME`. `O_NONBLOCK` has no meaning for files and is
+    /// ignored. `O_PATH` is refused, since such a descriptor neither reads nor writes.
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         self.custom_flags = flags;
         self
     }
 
-    /// Reads and writes go past the page cache, where the file and its device can (`O_DIRECT`);
-    /// where not, through it, and [`File::direct`] says so. Any place, length and memory will do.
-    /// Requests that suit the device cost nothing extra: [`Buf`](crate::Buf)s at multiples of 4096
-    /// always do. Else reads are widened to whole blocks and cut back, and of writes the first and
-    /// last part of a block go through the page cache. At the end of the file a read may overwrite
-    /// what is left of the buffer.
+    /// Bypasses the page cache (`O_DIRECT`) if the file and its device can. Otherwise reads and
+    /// writes use the page cache, and [`File::direct`] reports it.
     ///
-    /// A write that goes through the page cache in part is made when no other direct write of this
-    /// `File` and its clones is under way. Of those by another open of the same file, here or in
-    /// another process, it cannot know: a page that it wrote back over what they wrote beside it at
-    /// the same time would undo that (`open(2)`, NOTES, on mixing both kinds). Let files that are
-    /// written so be opened once, or written in multiples of
-    /// [`DirectIo::Granted`](crate::DirectIo::Granted).
+    /// Offset, length and memory may be unaligned. Requests that are aligned for the device cost
+    /// nothing extra; a [`Buf`](crate::Buf) at a multiple of 4096 usually is. Other reads are
+    /// widened to whole blocks, and the result is cut. Other writes send their partial first and
+    /// last block through the page cache. At the end of the file a read may overwrite the rest of
+    /// the buffer.
     ///
-    /// Direct is not durable: the device may have a cache of its own. See
+    /// A write with a partial block is never made at the same time as another direct write of this
+    /// `File` or its clones. The library cannot see writes through other opens of the file. Writing
+    /// back a partial page may overwrite theirs (`open(2)`, NOTES). Open such a file only once, or
+    /// write multiples of [`DirectIo::Granted`](crate::DirectIo::Granted).
+    ///
+    /// A direct write is not durable: the device may have a volatile cache. See
     /// [`Write::durable`](crate::Write::durable) and [`File::sync_data`].
     pub fn direct(&mut self, direct: bool) -> &mut Self {
         self.direct = direct;
@@ -125,14 +125,13 @@ impl OpenOptions {
 
     /// Opens `path` on an instance.
     ///
-    /// A future opens a file for reading on its own thread where that does not wait: its name is in
-    /// the kernel's cache, and the file system of an earlier open in the same mount asks no server
-    /// (Linux 6.8). Else a thread of the pool opens it.
+    /// When polled, an open for reading runs on the polling thread if it should not block: the
+    /// kernel has the name cached, and the mount, known from an earlier open, is local (Linux 6.8;
+    /// not FUSE or overlayfs). Otherwise a pool thread opens the file.
     ///
     /// # Errors
-    /// Those of `open(2)`; [`ErrorKind::IsADirectory`] for a
-    /// directory; [`ErrorKind::NotSeekable`] for a FIFO, socket or
-    /// terminal, without waiting for anybody at its other end.
+    /// Those of `open(2)`; [`ErrorKind::IsADirectory`] for a directory; [`ErrorKind::NotSeekable`]
+    /// for a FIFO, socket or terminal. The open of a FIFO does not wait for its other end.
     pub fn open_in<'n>(&self, nowait: &'n Nowait, path: impl AsRef<Path>) -> Operation<'n, Result<File>> {
         self.open_at(nowait, PathAt::from(path.as_ref()))
     }

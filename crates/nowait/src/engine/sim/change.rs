@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use super::image::{Image, in_sector, sectors};
 
-/// A change that a crash may lose; see [`Sim::unsynced`](super::Sim::unsynced). A file goes by its
-/// last name.
+/// Change that a crash may lose; see [`Sim::unsynced`](super::Sim::unsynced). A file is identified
+/// by its last name.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unsynced {
-    /// Bytes of a file, each sector of which is kept or lost.
+    /// Bytes of a file; each sector is kept or lost.
     Write {
         /// The file.
         path: PathBuf,
@@ -22,7 +22,7 @@ pub enum Unsynced {
         /// False while it is under way.
         complete: bool,
     },
-    /// A file that is extended, with zeros, or cut.
+    /// A file extended with zeros, or truncated.
     Length {
         /// The file.
         path: PathBuf,
@@ -38,12 +38,12 @@ pub enum Unsynced {
         /// Its name.
         path: PathBuf,
     },
-    /// The name of a file that was removed.
+    /// A removed name of a file.
     Removed {
         /// Its name.
         path: PathBuf,
     },
-    /// A file with another name, in place of one that had this name.
+    /// A renamed file, which replaces any file of the new name.
     Renamed {
         /// The old name.
         from: PathBuf,
@@ -53,8 +53,8 @@ pub enum Unsynced {
 }
 
 impl Unsynced {
-    /// How many sectors [`Sim::crash`](super::Sim::crash) asks about: those that a write touches;
-    /// one, of anything else.
+    /// Returns how many sectors [`Sim::crash`](super::Sim::crash) asks about: those that a write
+    /// touches, or one for any other change.
     pub fn sectors(&self) -> usize {
         match self {
             Unsynced::Write { offset, length, .. } => sectors(*offset as usize, *length),

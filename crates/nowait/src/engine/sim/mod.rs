@@ -1,33 +1,32 @@
-//! A simulator: a disk in memory, with faults by seed, and which can crash. For tests of what is
-//! built on this crate, this crate's own included.
+//! Simulator: a disk in memory with seeded faults and crashes, for tests of this crate and of
+//! crates that use it.
 //!
-//! It answers attempts with "not now", short, or empty results, completes what was submitted in a
-//! seeded order, cuts transfers short and fails them, all with chances that can be set. The same
-//! seed and the same sequence of operations give the same faults. Completions come from a thread of
-//! the simulator's, or, with [`Sim::manual`], when [`Sim::step`] is called.
+//! The simulator refuses attempts or serves them in part, completes requests in a seeded order,
+//! shortens transfers and fails them, each with a set probability. The same seed and the same
+//! sequence of operations produce the same faults. A thread of the simulator completes requests;
+//! with [`Sim::manual`], [`Sim::step`] completes them.
 //!
-//! [`Sim::crash`] gives the disk that is there when the power comes back. It may do what any real
-//! file system may do, and more:
+//! [`Sim::crash`] returns the disk after a power failure. It may lose anything that a real file
+//! system may lose, and more:
 //!
-//! * A write is durable when a sync of its file that began after it was complete has succeeded; at
-//!   once, if it was made durable, alone or by `O_DSYNC`. Until then each of its sectors of 512
-//!   bytes is kept or lost, whatever becomes of the others and of other writes; also those of a
-//!   write that is under way, a durable one too. What is durable is never undone by an earlier
-//!   write that is kept.
-//! * The length is a change of its own, durable as a write is. If it is lost, a sector that is kept
-//!   beyond the end still extends the file, with zeros between; if it is kept, what is lost reads
-//!   as zeros. A cut that is lost brings back what was there.
-//! * A name that was created, removed or renamed is durable after a sync of its directory (of both,
-//!   for a rename from one to the other), and of no file. Until then it is kept or lost; of a
-//!   rename, old or new is there, never neither. With a directory goes what is in it. Changes of
-//!   names and lengths that are under way are not made yet.
+//! * A write is durable once a sync of its file succeeds that began after the write completed. A
+//!   durable or `O_DSYNC` write is durable on completion. Until then each of its 512-byte sectors
+//!   is kept or lost independently, also while the write is in flight. An earlier write that is
+//!   kept never undoes a durable one.
+//! * A change of length is separate from the write, and durable by the same rule. If it is lost, a
+//!   kept sector beyond the end still extends the file, with zeros between. If it is kept, lost
+//!   sectors read as zeros. If a truncation is lost, the old bytes reappear.
+//! * A creation, removal or rename is durable after a sync of its directory, or of both
+//!   directories. A sync of a file does not cover it. Until then the change is kept or lost; after
+//!   a rename either the old or the new name exists. If a directory is lost, so are its contents.
+//!   Changes of names and lengths in flight are not made yet.
 //! * A write that fails by [`Faults::write_error`] has changed some of its sectors. A sync that
-//!   fails by [`Faults::sync_error`] has made some of what was written durable; the rest never will
-//!   be, also if a later sync succeeds, though it is still read until the page cache is dropped
-//!   ([`Advice::DontNeed`](crate::Advice::DontNeed) for the whole file).
+//!   fails by [`Faults::sync_error`] has made a part of the written data durable. The rest never
+//!   becomes durable, even if a later sync succeeds. Reads return it until the page cache is
+//!   dropped ([`Advice::DontNeed`](crate::Advice::DontNeed) for the whole file).
 //!
-//! Directories need not be made before files are created in them, and are then there as long as
-//! these. Direct I/O is not refused, and goes the same way.
+//! Creating a file also creates its missing directories, which exist as long as the file does.
+//! Direct I/O is granted, and served like any other.
 
 mod change;
 mod disk;
@@ -50,13 +49,13 @@ use super::Engine;
 use crate::buf::lock;
 use crate::op::Backlog;
 
-/// Chances of faults, each from 0 to 1, for each call.
+/// Probabilities of faults, from 0 to 1, for each call.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
     /// An attempt finds nothing cached.
     pub not_now: f64,
-    /// An attempt answers with no bytes although there are some, as some kernels did (5.9, 5.10).
+    /// An attempt returns no bytes although the file has some, as on kernels 5.9 and 5.10.
     pub empty_now: f64,
     /// An attempt is served in part.
     pub short_now: f64,
@@ -64,7 +63,7 @@ pub struct Faults {
     pub short: f64,
     /// A call that may wait is interrupted.
     pub interrupted: f64,
-    /// A call that may wait fails with EIO, and moves nothing.
+    /// A call that may wait fails with EIO, and transfers nothing.
     pub io_error: f64,
     /// A read that may wait fails with EIO.
     pub read_error: f64,
@@ -74,19 +73,19 @@ pub struct Faults {
     pub no_space: f64,
     /// A sync fails with EIO: of a file, or of a directory.
     pub sync_error: f64,
-    /// After a write to the page cache the disk fails to write back some of what is not durable.
-    /// Reads go on showing it. The next sync, `sync_range` or durable write of the file is told
-    /// (EIO), and nobody after that.
+    /// After a write to the page cache the disk fails to write back some of the file's data. Reads
+    /// still return it. Only the next sync, `sync_range` or durable write of the file fails with
+    /// EIO.
     pub writeback_error: f64,
-    /// [`File::close`](crate::File::close) fails with EIO, as where a server is told of writes when
-    /// the file is closed. The file is closed all the same.
+    /// [`File::close`](crate::File::close) fails with EIO, as on a network file system that writes
+    /// back on close. The file is closed nevertheless.
     pub close_error: f64,
-    /// Attempts are refused for good (EOPNOTSUPP), as on tmpfs, overlayfs and FUSE.
+    /// All attempts fail with EOPNOTSUPP, as on tmpfs, overlayfs and FUSE.
     pub nowait_refused: bool,
-    /// Allocation is refused (EOPNOTSUPP), as on file systems that know none.
+    /// Allocation fails with EOPNOTSUPP, as on file systems that do not support it.
     pub allocate_refused: bool,
-    /// Files that are opened for direct I/O go through the page cache all the same, and say so, as
-    /// on file systems without it.
+    /// Direct I/O is refused, as on file systems without it: such files use the page cache, and
+    /// report so.
     pub direct_refused: bool,
 }
 
@@ -96,18 +95,18 @@ const DEPTH: usize = 64;
 /// Wall clock of a new disk, in milliseconds since 1970: 2026-01-01.
 const CLOCK_MS: i64 = 1_767_225_600_000;
 
-/// A simulated disk. Clones are the same disk.
+/// Simulated disk. Clones share the disk.
 #[derive(Clone)]
 pub struct Sim(Arc<Disk>);
 
 impl Sim {
-    /// A disk whose thread completes operations by itself, in an order given by `seed`.
+    /// Makes a disk with a thread that completes operations, in an order that `seed` determines.
     pub fn new(seed: u64) -> Sim {
         Sim::with(seed, false, Store::new(), DEPTH)
     }
 
-    /// A disk on which operations complete only in [`Sim::step`]. (Callers that wait run theirs
-    /// themselves, here as anywhere.)
+    /// Makes a disk whose submitted operations complete only in [`Sim::step`]. A blocking caller
+    /// executes its operation itself, as on any engine.
     pub fn manual(seed: u64) -> Sim {
         Sim::with(seed, true, Store::new(), DEPTH)
     }
@@ -136,8 +135,8 @@ impl Sim {
         }))
     }
 
-    /// Lets time pass: for what is due after a while, such as the watermark block of an idle log.
-    /// On a disk of [`Sim::manual`] none passes otherwise.
+    /// Advances the clock, so that timed work becomes due, such as the watermark block of an idle
+    /// log. On a disk of [`Sim::manual`] time does not pass otherwise.
     pub fn advance(&self, time: Duration) {
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.0.advanced_ns.fetch_add(time_ns, Ordering::Relaxed);
@@ -170,14 +169,14 @@ impl Sim {
         lock(&self.0.world).faults = faults;
     }
 
-    /// Sets how many operations the disk takes at a time; more wait in line, and it knows nothing
-    /// of them. Default: 64.
+    /// Sets the number of operations that the disk accepts at a time; further ones wait in the
+    /// engine's queue. Default: 64.
     pub fn set_depth(&self, depth: usize) {
         lock(&self.0.world).depth = depth.max(1);
     }
 
-    /// Has operations on the file at `path`, which must be there, never end, as on a device that
-    /// does not answer; or has them end again. Those that are under way included.
+    /// Makes operations on the file at `path` hang, as on a device that does not respond, or lets
+    /// them complete again. Applies to operations in flight, too. The file must exist.
     pub fn set_hung(&self, path: impl AsRef<FsPath>, hangs: bool) {
         let mut world = lock(&self.0.world);
         if let Some(Node::File(file)) = world.store.node(&plain(path.as_ref())) {
@@ -191,20 +190,20 @@ impl Sim {
         self.0.work.notify_all();
     }
 
-    /// Sets how long all files that have a name may be together; beyond it there is no space
-    /// (ENOSPC). A write that does not fit is made as far as it does. Default: no limit.
+    /// Limits the total length of all files that have a name, in bytes. A write beyond the limit is
+    /// made in part, or fails with ENOSPC. Default: no limit.
     pub fn set_capacity(&self, bytes: u64) {
         lock(&self.0.world).store.capacity = bytes;
     }
 
-    /// Puts a file there, in place of one of the same name; durable.
+    /// Creates a durable file with these contents; replaces a file of the same name.
     pub fn create(&self, path: impl AsRef<FsPath>, contents: impl Into<Vec<u8>>) {
         // In place of: a handle that is open keeps the old contents, as with rename(2).
         lock(&self.0.world).store.create(&plain(path.as_ref()), &contents.into(), true);
     }
 
-    /// Spoils sectors of a file, those that `bytes` touch: reads of them fail with EIO, also after
-    /// a crash, until they are written. False when there is no such file.
+    /// Damages the sectors of a file that `bytes` touch: reads of them fail with EIO, also after a
+    /// crash, until they are written. Returns false if the file does not exist.
     pub fn spoil(&self, path: impl AsRef<FsPath>, bytes: std::ops::Range<u64>) -> bool {
         let mut world = lock(&self.0.world);
         let Some(Node::File(file)) = world.store.node(&plain(path.as_ref())) else { return false };
@@ -213,7 +212,7 @@ impl Sim {
         true
     }
 
-    /// The bytes of a file, as reads see them; none if there is no file of that name.
+    /// Returns the bytes of a file, as reads see them, or `None` if no file has that name.
     pub fn contents(&self, path: impl AsRef<FsPath>) -> Option<Vec<u8>> {
         let world = lock(&self.0.world);
         match world.store.node(&plain(path.as_ref()))? {
@@ -222,35 +221,36 @@ impl Sim {
         }
     }
 
-    /// Number of operations that are submitted and not complete.
+    /// Returns the number of operations that are submitted and not complete.
     pub fn pending(&self) -> usize {
         let world = lock(&self.0.world);
         world.in_flight.len() + world.line.len() + world.settling
     }
 
-    /// Gives one operation in flight one result. False when there is none.
+    /// Returns one result, possibly short, to an operation in flight. Returns false if none is in
+    /// flight.
     pub fn step(&self) -> bool {
         self.0.step()
     }
 
-    /// The changes that a crash may lose, in the order in which they were made; at last those under
-    /// way.
+    /// Returns the changes that a crash may lose, in the order in which they were made; those in
+    /// flight are last.
     pub fn unsynced(&self) -> Vec<Unsynced> {
         lock(&self.0.world).store.crash().unsynced()
     }
 
-    /// The disk after a crash now, with the same limits, without faults. This one goes on as it
-    /// was.
+    /// Returns the disk after a crash at this moment, with the same limits, without faults. This
+    /// disk is not affected.
     ///
-    /// `keep` is asked, in the order of [`Sim::unsynced`], what is kept: of a write for each of its
-    /// sectors, the first of which has number zero; of anything else once.
+    /// `keep` returns what is kept, in the order of [`Sim::unsynced`]. It is called once for each
+    /// sector of a write, with the sector's number from 0, and once for any other change.
     pub fn crash(&self, keep: impl FnMut(&Unsynced, usize) -> bool) -> Sim {
         let seed = lock(&self.0.world).random.0;
         self.crash_to(seed, keep)
     }
 
-    /// The disk after a crash now of which `seed` says what it keeps: all, nothing, or what is
-    /// between; whole changes or single sectors.
+    /// Returns the disk after a crash at this moment. `seed` determines whether it keeps
+    /// everything, nothing, some changes, or single sectors.
     pub fn crash_at_random(&self, seed: u64) -> Sim {
         let mut random = Random(seed);
         let next = random.next();
@@ -279,9 +279,9 @@ impl Sim {
         crashed
     }
 
-    /// Has `look` called before each call by which a caller that waits changes the disk, with the
-    /// write under way if it is one: a place to crash at, since such calls are never submitted. On
-    /// the caller's thread.
+    /// Calls `look` on the caller's thread before each blocking call that changes the disk. A
+    /// blocking call is never submitted, so this is the moment for a crash within it; `look` sees a
+    /// write as in flight.
     pub fn watch(&self, look: impl Fn(&Sim) + Send + Sync + 'static) {
         lock(&self.0.world).watcher = Some(Arc::new(look));
     }
