@@ -3,7 +3,6 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 
-use nowait_bench::measure::interleave::{self, Stage, interleave};
 use nowait_bench::measure::meter::{Round, Sample};
 use nowait_bench::measure::turn::alone;
 use nowait_bench::random::Random;
@@ -45,11 +44,21 @@ impl<W: Work> Contest<'_, W> {
         let mut orders = Random::new(seed.wrapping_add((run.report.rows.len() as u64) << 32));
         let mut turns = Turns { ways, name: format!("{table} {case}"), work, round: 0, answer: None };
         let control = ways.len() - 1;
-        let timed = interleave(&mut turns, control, rounds, &mut orders, &mut ())?;
-        for (way, samples) in ways.iter().zip(&timed.ways) {
+        let mut timed = vec![Vec::new(); ways.len() + 1];
+        for round in 0..=rounds {
+            (turns.round, turns.answer) = (round as u64, None);
+            // In the timed rounds the last way has a second turn, as if it were another.
+            for turn in orders.permutation((ways.len() + usize::from(round > 0)) as u64) {
+                let sample = turns.turn(control.min(turn as usize))?;
+                if round > 0 {
+                    timed[turn as usize].push(sample);
+                }
+            }
+        }
+        for (way, samples) in ways.iter().zip(&timed) {
             run.report.rows.push(Row::of(table, &case, way, samples));
         }
-        run.report.controls.push(Control::of(table, &case, ways[control], &timed.ways[control], &timed.control));
+        run.report.controls.push(Control::of(table, &case, ways[control], &timed[control], &timed[control + 1]));
         Ok(())
     }
 }
@@ -63,20 +72,8 @@ struct Turns<'a, W> {
     answer: Option<(usize, u64)>,
 }
 
-impl<W: Work> interleave::Case for Turns<'_, W> {
-    fn ways(&self) -> usize {
-        self.ways.len()
-    }
-
-    fn prepare(&mut self, stage: Stage) {
-        self.answer = None;
-        self.round = match stage {
-            Stage::Verify | Stage::WarmUp => 0,
-            Stage::Timed(round) => round as u64 + 1,
-        };
-    }
-
-    fn round(&mut self, way: usize, _: Stage) -> Result<Sample> {
+impl<W: Work> Turns<'_, W> {
+    fn turn(&mut self, way: usize) -> Result<Sample> {
         self.work.prepare(way, self.round)?;
         let mut failure = None;
         let outcome = alone(None, |round: &mut Round<'_>| {

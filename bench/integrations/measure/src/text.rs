@@ -1,7 +1,7 @@
 //! The report as text: a line for each way of each case, and geometric means over cases.
 
-use nowait_bench::report::compare::Ratio;
 use nowait_bench::report::{Report, Row};
+use nowait_bench::stats::Ratio;
 
 use crate::files::State;
 
@@ -42,8 +42,8 @@ fn figures(row: &Row, first: &Row) -> String {
     if row.way == first.way {
         return line;
     }
-    match Ratio::of_rounds(&row.rounds, &first.rounds, 1) {
-        Some(Ratio { middle, low, high }) => format!("{line}  {middle:.2} ({low:.2}–{high:.2})"),
+    match Ratio::of_rounds(&row.rounds, &first.rounds) {
+        Some(ratio) => format!("{line}  {:.2} ({:.2}–{:.2})", ratio.middle(), ratio.low(), ratio.high()),
         None => format!("{line}  {:.2}", row.ops_per_s / first.ops_per_s),
     }
 }
