@@ -199,7 +199,7 @@
 //! # let path = dir.path().join("table.dat");
 //! # std::fs::write(&path, vec![7; 8192]).unwrap();
 //! # let file = nowait::File::open(&path).wait()?;
-//! // Polled once: there if it was cached, else given up; the kernel goes on reading into the page cache.
+//! // Polls once: returns cached data, or drops the read, which still fills the page cache.
 //! match file.read_range(4096, 4096).now_or_never() {
 //!     Some(page) => println!("cached: {} bytes", page?.len()),
 //!     None => println!("not cached"),

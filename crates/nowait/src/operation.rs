@@ -86,13 +86,12 @@ pub(crate) fn called<T: 'static>(Answer { outcome, request, .. }: Answer<'_>) ->
     }
 }
 
-/// A file operation that has not begun, and gives a `T`: `.await` it on any executor,
+/// File operation that returns a `T` and has not begun. `.await` it on any executor,
 /// [`wait`](Operation::wait) for it, or [`start`](Operation::start) it.
 ///
-/// It does nothing until then. As a future it first tries to complete on the polling thread without
-/// waiting for the device; otherwise it goes to io_uring or to a pool thread. Dropping or leaking
-/// it is safe at any time: its buffer belongs to the operation until the kernel is done, and is
-/// then freed.
+/// A polled operation first tries to complete on the polling thread without waiting for the device.
+/// Otherwise it goes to io_uring or to a pool thread. Dropping or leaking it is safe at any time:
+/// the operation owns its buffer until the kernel is done, and then frees it.
 #[must_use = "an operation does nothing until it is awaited, waited for or started"]
 pub struct Operation<'f, T> {
     on: On<'f>,
@@ -154,9 +153,9 @@ impl<'f, T> Operation<'f, T> {
         }
     }
 
-    /// Blocks until the operation has completed; needs no executor. It makes the plain system call
-    /// where it can: the cheapest way for a caller that waits, cached or not. (Inside
-    /// [`block_on`](crate::block_on), staged operations of other futures are submitted first.)
+    /// Blocks until the operation has completed; needs no executor. It makes a plain system call
+    /// where possible, the cheapest way for a blocking caller, cached or not. Inside
+    /// [`block_on`](crate::block_on), it first submits the staged operations of other futures.
     pub fn wait(mut self) -> T {
         self.settle();
         let target = self.on.target();
@@ -193,10 +192,11 @@ impl<'f, T> Operation<'f, T> {
         }
     }
 
-    /// Begins now; returns a [`Started`], a future that borrows nothing and can go to any thread.
+    /// Begins the operation; returns a [`Started`], a future that borrows nothing and may move to
+    /// any thread.
     ///
-    /// It is tried on this thread first, like a polled future: cached data is copied before this
-    /// returns. [`Operation::submit`] does not try.
+    /// Like a poll, it first tries on this thread: cached data is copied before this returns.
+    /// [`Operation::submit`] skips that attempt.
     pub fn start(mut self) -> Started<T> {
         self.settle();
         let target = self.on.target();
@@ -214,8 +214,8 @@ impl<'f, T> Operation<'f, T> {
         }
     }
 
-    /// As [`Operation::start`], without a try on this thread: for batches, and for data that is
-    /// needed later only.
+    /// Begins as [`Operation::start`], without an attempt on this thread. Use it for batches, and
+    /// for data that is needed later.
     pub fn submit(self) -> Started<T> {
         self.submit_rest(None)
     }
@@ -240,13 +240,13 @@ impl<'f, T> Operation<'f, T> {
         Started { on: Some(OwnOn::from(on)), begun, conclude }
     }
 
-    /// Begins now, as [`Operation::submit`], and calls `callback` once with the result. The
-    /// operation makes progress whatever this thread and its runtime do next.
+    /// Begins as [`Operation::submit`], and calls `callback` once with the result. The operation
+    /// makes progress even if this thread or its runtime blocks.
     ///
-    /// Called on the thread that notices the completion, which serves other operations too: it must
-    /// not block, and may start operations. A panic in it harms no other operation. Called on this
-    /// thread, before this returns, only if the operation is refused at once (a bad range, a closed
-    /// file) or no thread can be started. After a `fork` it is called in the parent only.
+    /// The thread that reaps the completion calls it, and serves other operations too: the callback
+    /// must not block, and may start operations. A panic in it affects no other operation. This
+    /// thread calls it, before this returns, if the operation is refused at once (a bad range, a
+    /// closed file) or no thread can be started. After a `fork` only the parent calls it.
     pub fn on_complete(mut self, callback: impl FnOnce(T) + Send + 'static)
     where
         T: 'static,
@@ -486,7 +486,7 @@ impl OwnOn {
     }
 }
 
-/// An operation under way: [`Operation::start`].
+/// Operation in progress; see [`Operation::start`].
 ///
 /// ```
 /// # fn main() -> nowait::Result<()> {
@@ -507,13 +507,13 @@ impl OwnOn {
 /// # }
 /// ```
 ///
-/// It borrows nothing: keep it, send it to other threads, await it anywhere, or
+/// It borrows nothing: store it, send it to other threads, await it anywhere, or
 /// [wait](Started::wait) for it. It makes progress without being polled. Until its result is taken
-/// it keeps the file open, as a clone of the [`File`](crate::File) would.
+/// it keeps the file open, like a clone of the [`File`](crate::File).
 ///
-/// Dropped, it is abandoned: it may still take effect or not, and its buffer is freed when the
-/// kernel is done. After [`detach`](Started::detach) or [`finish_on_drop`](Started::finish_on_drop)
-/// it runs to its end.
+/// If dropped, it is abandoned: it may take effect or not, and its buffer is freed when the kernel
+/// is done. After [`detach`](Started::detach) or [`finish_on_drop`](Started::finish_on_drop) it
+/// runs to completion.
 #[must_use = "dropped, the operation is abandoned; detach it if its result does not matter"]
 pub struct Started<T> {
     /// Until the result is taken.
@@ -533,7 +533,7 @@ impl<T> fmt::Debug for Started<T> {
 }
 
 impl<T> Started<T> {
-    /// Blocks until it has completed; returns the result.
+    /// Blocks until the operation has completed; returns the result.
     pub fn wait(self) -> T {
         // A runtime that should notice the completion may be blocked by us.
         if let Some(on) = &self.on {
@@ -547,13 +547,13 @@ impl<T> Started<T> {
         matches!(self.begun, Begun::Ended(_))
     }
 
-    /// Lets it run to its end and drops the result.
+    /// Lets the operation run to completion, and drops the result.
     pub fn detach(self) {
         drop(self.finish_on_drop());
     }
 
-    /// Calls `callback` once with the result: on the thread that notices the completion (see
-    /// [`Operation::on_complete`]), or here if it has completed.
+    /// Calls `callback` once with the result. The thread that reaps the completion calls it (see
+    /// [`Operation::on_complete`]), or this thread if the operation has completed.
     pub fn on_complete(mut self, callback: impl FnOnce(T) + Send + 'static)
     where
         T: 'static,
@@ -573,7 +573,7 @@ impl<T> Started<T> {
         }
     }
 
-    /// Runs to its end even if dropped.
+    /// Makes the operation run to completion even if dropped.
     pub fn finish_on_drop(mut self) -> Self {
         if let Begun::UnderWay(under_way) = &mut self.begun {
             under_way.when_dropped = WhenDropped::Finish;
@@ -593,7 +593,7 @@ impl<T> Future for Started<T> {
     }
 }
 
-/// A write that has not begun: an [`Operation`] with options on durability and caching.
+/// Write that has not begun: an [`Operation`] with options for durability and caching.
 #[must_use = "a write does nothing until it is awaited, waited for or started"]
 pub struct Write<'f, T>(Operation<'f, T>);
 
@@ -602,13 +602,13 @@ impl<'f, T> Write<'f, T> {
         Write(operation)
     }
 
-    /// Completes only when the bytes are on stable storage, with the metadata needed to read them
-    /// back: a write and [`File::sync_data`](crate::File::sync_data) for these bytes alone
-    /// (`RWF_DSYNC`, Linux 4.7).
+    /// Makes the write durable on completion: its bytes, and the metadata needed to read them back,
+    /// are on stable storage (`RWF_DSYNC`, Linux 4.7). Compare
+    /// [`File::sync_data`](crate::File::sync_data), which covers the whole file.
     ///
     /// Its error may be that of an earlier write to this file: the kernel reports a failed
-    /// write-back once, to the first that asks, and a durable write asks. After a failure, earlier
-    /// writes that were not synced may be lost, and every later sync of this file fails with
+    /// write-back once, to the next sync or durable write. After a failure, earlier writes that
+    /// were not synced may be lost. Every later sync of this file then fails with
     /// [`ErrorKind::SyncFailed`](crate::ErrorKind::SyncFailed), until
     /// [`File::acknowledge_sync_failure`](crate::File::acknowledge_sync_failure).
     pub fn durable(self) -> Self {
@@ -616,16 +616,16 @@ impl<'f, T> Write<'f, T> {
     }
 
     /// Writes through the page cache; the kernel drops most of the pages once they are on the
-    /// device (`RWF_DONTCACHE`, Linux 6.14).
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the kernel or the file
-    /// system does not know it.
+    /// device (`RWF_DONTCACHE`, Linux 6.14). Fails with
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the kernel or the file system
+    /// does not support it.
     pub fn uncached(self) -> Self {
         self.with_flags(WriteFlags::UNCACHED)
     }
 
-    /// Writes all or nothing, also across a power failure (`RWF_ATOMIC`, Linux 6.11): with
-    /// `O_DIRECT`, of a size and at an offset that `statx(2)` allows.
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) elsewhere.
+    /// Writes all or nothing, even across a power failure (`RWF_ATOMIC`, Linux 6.11). Needs direct
+    /// I/O, and a size and offset that `statx(2)` allows. Fails with
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) otherwise.
     pub fn atomic(self) -> Self {
         self.with_flags(WriteFlags::ATOMIC)
     }
@@ -637,22 +637,22 @@ impl<'f, T> Write<'f, T> {
         self
     }
 
-    /// See [`Operation::wait`].
+    /// Blocks until the write has completed; see [`Operation::wait`].
     pub fn wait(self) -> T {
         self.0.wait()
     }
 
-    /// See [`Operation::start`].
+    /// Begins the write; see [`Operation::start`].
     pub fn start(self) -> Started<T> {
         self.0.start()
     }
 
-    /// See [`Operation::submit`].
+    /// Begins the write without an attempt on this thread; see [`Operation::submit`].
     pub fn submit(self) -> Started<T> {
         self.0.submit()
     }
 
-    /// See [`Operation::on_complete`].
+    /// Begins the write, and calls `callback` once with the result; see [`Operation::on_complete`].
     pub fn on_complete(self, callback: impl FnOnce(T) + Send + 'static)
     where
         T: 'static,
@@ -681,10 +681,11 @@ impl<T> Future for Write<'_, T> {
     }
 }
 
-/// Several operations in sequence: `.await` them on any executor, or [`wait`](Steps::wait) for the
+/// Several operations in sequence. `.await` them on any executor, or [`wait`](Steps::wait) for the
 /// last.
 ///
-/// It does nothing until then. Dropped half-way, it stops after the operation in flight.
+/// The first poll begins the sequence. If dropped early, the sequence stops after the operation in
+/// flight.
 #[must_use = "nothing happens until it is awaited or waited for"]
 pub struct Steps<'f, T>(Pin<Box<dyn Future<Output = T> + Send + 'f>>);
 

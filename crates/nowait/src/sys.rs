@@ -547,9 +547,9 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, 
 
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Counts the forks between the first process that asked and this one, at the cost of a load. What
-/// was made under another number (a ring, a thread, a lock that a thread holds) belongs to a
-/// parent, and must not be touched. A raw `clone(2)` without libc's fork is not seen.
+/// Returns the number of forks since the first call, at the cost of one load. An object made under
+/// another number, such as a ring, a thread or a held lock, belongs to a parent process and must
+/// not be used. A raw `clone(2)`, without libc's fork, is not counted.
 pub fn fork_generation() -> u64 {
     static REGISTER: Once = Once::new();
     extern "C" fn in_child() {
@@ -593,8 +593,8 @@ pub(crate) fn close(fd: OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// A value that belongs to one process: after a fork the child makes its own and never touches the
-/// parent's, not even to drop it, since its locks may be held by threads that do not exist there.
+/// Value that belongs to one process. After a fork the child makes a new one. It neither uses nor
+/// drops the parent's value, whose locks may be held by threads that the child lacks.
 ///
 /// ```
 /// static NAMES: nowait::PerProcess<std::sync::Mutex<Vec<String>>> = nowait::PerProcess::new();
@@ -609,12 +609,12 @@ pub struct PerProcess<T> {
 }
 
 impl<T> PerProcess<T> {
-    /// Nothing yet, in any process.
+    /// Makes an empty cell.
     pub const fn new() -> Self {
         PerProcess { value: OnceLock::new(), next: OnceLock::new() }
     }
 
-    /// Returns the value of this process; the first call in each makes it.
+    /// Returns the value of this process; the first call in each process makes it.
     pub fn get(&self, make: impl FnOnce() -> T) -> &T {
         let here = fork_generation();
         let mut node = self;

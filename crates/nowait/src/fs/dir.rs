@@ -12,9 +12,8 @@ use crate::file::{File, OpenOptions};
 use crate::op::{Done, Handle, OpenDir, Owned, PathAt, Request};
 use crate::operation::{Answer, On, Operation};
 
-/// A directory that is held open. Names are resolved from it, whatever becomes of its own name and
-/// of the process's working directory (`openat(2)` and its like). Clones share the descriptor. On a
-/// simulator, where nothing is moved, it is its path.
+/// Open directory. Names are resolved from its descriptor (`openat(2)`), even if it is renamed or
+/// the working directory changes. Clones share the descriptor. On a simulator it is only a path.
 #[derive(Clone)]
 pub struct Dir {
     nowait: Nowait,
@@ -32,12 +31,12 @@ impl Dir {
         Operation::new(On::Paths(&nowait.0), Request::OpenDir(path.as_ref().into()), dir_opened)
     }
 
-    /// The path that it was opened by; for errors, where the paths of its files begin with it.
+    /// Returns the path by which it was opened. In errors, the paths of its files begin with it.
     pub fn path(&self) -> &Arc<Path> {
         &self.path
     }
 
-    /// The descriptor; `None` on a simulator.
+    /// Returns the descriptor; `None` on a simulator.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.open.as_ref().map(|open| open.fd.as_fd())
     }
@@ -49,7 +48,7 @@ impl Dir {
         }
     }
 
-    /// As [`OpenOptions::open_in`], of a name in this directory.
+    /// Opens a file in this directory; see [`OpenOptions::open_in`].
     ///
     /// # Errors
     /// As [`OpenOptions::open_in`].
@@ -57,7 +56,7 @@ impl Dir {
         options.open_at(&self.nowait, self.at(name))
     }
 
-    /// As [`rename`](super::rename), of names in this directory.
+    /// Renames within this directory; see [`rename`](super::rename).
     ///
     /// # Errors
     /// As [`rename`](super::rename).
@@ -65,7 +64,7 @@ impl Dir {
         named(&self.nowait, Request::Rename { from: self.at(from), to: self.at(to), replace: true })
     }
 
-    /// As [`rename_new`](super::rename_new), of names in this directory.
+    /// Renames within this directory, without replacing; see [`rename_new`](super::rename_new).
     ///
     /// # Errors
     /// As [`rename_new`](super::rename_new).
@@ -73,7 +72,7 @@ impl Dir {
         named(&self.nowait, Request::Rename { from: self.at(from), to: self.at(to), replace: false })
     }
 
-    /// As [`remove_file`](super::remove_file), of a name in this directory.
+    /// Removes a file from this directory; see [`remove_file`](super::remove_file).
     ///
     /// # Errors
     /// As [`remove_file`](super::remove_file).
@@ -81,7 +80,7 @@ impl Dir {
         named(&self.nowait, Request::Remove(self.at(name)))
     }
 
-    /// As [`list`](super::list()), of this directory.
+    /// Returns the names in this directory; see [`list`](super::list()).
     ///
     /// # Errors
     /// As [`list`](super::list()).
@@ -89,7 +88,7 @@ impl Dir {
         Operation::new(On::Paths(&self.nowait.0), Request::List(self.at(".")), listed)
     }
 
-    /// Makes the names in it durable; as [`sync_dir`](super::sync_dir).
+    /// Makes the names in this directory durable; see [`sync_dir`](super::sync_dir).
     ///
     /// # Errors
     /// As [`sync_dir`](super::sync_dir).
@@ -97,7 +96,7 @@ impl Dir {
         named(&self.nowait, Request::SyncDir(self.at(".")))
     }
 
-    /// Makes its own name durable, wherever it is by now.
+    /// Makes this directory's own name durable, even after a rename, by syncing its parent.
     ///
     /// # Errors
     /// As [`sync_dir`](super::sync_dir).

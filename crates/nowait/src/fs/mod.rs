@@ -1,8 +1,9 @@
-//! Names, directories and whole files: what `std::fs` has, and what makes it durable.
+//! Names, directories and whole files: the functions of `std::fs`, and functions that make changes
+//! durable.
 //!
-//! Each function works on the instance that the process shares; [`Nowait`] has the same as methods.
-//! Everything here blocks in the kernel. As a future it is done by a thread of the pool, never by
-//! an executor's.
+//! Each function uses the instance that the process shares; [`Nowait`] has the same functions as
+//! methods. All of them block in the kernel, so a future runs on a pool thread, never on its
+//! executor's.
 
 mod copy;
 mod dir;
@@ -31,7 +32,7 @@ use crate::file::{File, OpenOptions};
 use crate::op::{Call, Done, Owned, PathAt, Request};
 use crate::operation::{Answer, Conclude, On, Operation, Steps, called};
 
-/// One entry of a directory: [`read_dir`].
+/// Entry of a directory; see [`read_dir`].
 #[derive(Clone)]
 pub struct DirEntry {
     nowait: Nowait,
@@ -40,17 +41,17 @@ pub struct DirEntry {
 }
 
 impl DirEntry {
-    /// The directory's path, and the name in it.
+    /// Returns the path of the directory joined with the entry's name.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The name in the directory.
+    /// Returns the name in the directory.
     pub fn file_name(&self) -> &std::ffi::OsStr {
         self.path.file_name().unwrap_or_default()
     }
 
-    /// File, directory, symbolic link or anything else; a link is not followed.
+    /// Returns the type: file, directory, symbolic link or other. A link is not followed.
     pub fn file_type(&self) -> FileType {
         self.file_type
     }
@@ -71,8 +72,8 @@ impl fmt::Debug for DirEntry {
     }
 }
 
-/// Renames a file or directory, replacing a file that has the new name. All or nothing for whoever
-/// looks; durable after [`sync_dir`] of the directories (`rename(2)`).
+/// Renames a file or directory; replaces a file of the new name (`rename(2)`). The rename is atomic
+/// for other processes. It is durable after [`sync_dir`] of both directories.
 ///
 /// # Errors
 /// Those of `rename(2)`.
@@ -80,8 +81,7 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static
     Nowait::shared().rename(from, to)
 }
 
-/// Renames a file or directory, unless something has the new name already (`RENAME_NOREPLACE`,
-/// `renameat2(2)`).
+/// Renames a file or directory; fails if the new name exists (`renameat2(2)`, `RENAME_NOREPLACE`).
 ///
 /// # Errors
 /// [`ErrorKind::AlreadyExists`]; those of `renameat2(2)`.
@@ -89,7 +89,8 @@ pub fn rename_new(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'st
     Nowait::shared().rename_new(from, to)
 }
 
-/// Removes a name of a file; the file goes with its last name and the last handle (`unlink(2)`).
+/// Removes a name of a file (`unlink(2)`). The file is deleted when it has no name and no open
+/// descriptor.
 ///
 /// # Errors
 /// Those of `unlink(2)`.
@@ -97,19 +98,17 @@ pub fn remove_file(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().remove_file(path)
 }
 
-/// Makes a directory (`mkdir(2)`), with mode 0o777 less the umask. Durable after [`sync_dir`] of
-/// its parent.
+/// Creates a directory (`mkdir(2)`), with mode 0o777 less the umask. It is durable after
+/// [`sync_dir`] of its parent.
 ///
 /// # Errors
-/// [`ErrorKind::AlreadyExists`], also where a file has the name;
-/// those of `mkdir(2)`.
+/// [`ErrorKind::AlreadyExists`], also if a file has the name; those of `mkdir(2)`.
 pub fn create_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().create_dir(path)
 }
 
-/// Returns the names in a directory, sorted: of files, directories and whatever else is there, but
-/// not `.` and `..`. A name that is created, renamed or removed meanwhile may be among them or not
-/// (`readdir(3)`).
+/// Returns the names of all entries in a directory, sorted, without `.` and `..`. A name that is
+/// created, renamed or removed meanwhile may be missing or present (`readdir(3)`).
 ///
 /// # Errors
 /// Those of `opendir(3)` and `readdir(3)`.
@@ -117,8 +116,7 @@ pub fn list(path: impl AsRef<Path>) -> Operation<'static, Result<Vec<OsString>>>
     Nowait::shared().list(path)
 }
 
-/// Makes the names in a directory durable: those of files that were created, renamed and removed
-/// there (`fsync(2)`, NOTES).
+/// Makes the creations, renames and removals in a directory durable (`fsync(2)`, NOTES).
 ///
 /// # Errors
 /// Those of `open(2)` and `fsync(2)`.
@@ -126,7 +124,7 @@ pub fn sync_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().sync_dir(path)
 }
 
-/// Returns size, times, type and permissions of what a path leads to; symbolic links are followed
+/// Returns size, times, type and permissions of a file or directory; follows symbolic links
 /// (`statx(2)`).
 ///
 /// # Errors
@@ -136,7 +134,7 @@ pub fn metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Metadata>> 
     Nowait::shared().metadata(path)
 }
 
-/// As [`metadata`], of a symbolic link itself.
+/// Returns metadata as [`metadata`] does, but does not follow a symbolic link.
 ///
 /// # Errors
 /// Those of [`std::fs::symlink_metadata`].
@@ -145,7 +143,7 @@ pub fn symlink_metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Met
     Nowait::shared().symlink_metadata(path)
 }
 
-/// Tells whether a path leads to anything. A broken symbolic link leads to nothing.
+/// Returns whether the path exists; false for a broken symbolic link.
 ///
 /// # Errors
 /// Those of [`std::fs::exists`]. [`ErrorKind::Unsupported`] on a
@@ -173,7 +171,7 @@ pub fn read_dir(path: impl AsRef<Path>) -> Operation<'static, Result<Vec<DirEntr
     Nowait::shared().read_dir(path)
 }
 
-/// Makes a directory, and those above it that are missing. It is no error if all of them are there.
+/// Creates a directory and its missing parents. Succeeds if the directory exists.
 ///
 /// # Errors
 /// Those of [`std::fs::create_dir_all`]. [`ErrorKind::Unsupported`]
@@ -191,7 +189,7 @@ pub fn remove_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().remove_dir(path)
 }
 
-/// Removes a directory with all that is in it. Symbolic links are removed, not followed.
+/// Removes a directory and its contents. Symbolic links are removed, not followed.
 ///
 /// # Errors
 /// Those of [`std::fs::remove_dir_all`]. [`ErrorKind::Unsupported`]
@@ -209,7 +207,7 @@ pub fn hard_link(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'sta
     Nowait::shared().hard_link(from, to)
 }
 
-/// Makes a symbolic link `to` that leads to `from` (`symlink(2)`).
+/// Creates a symbolic link `to` whose target is `from` (`symlink(2)`).
 ///
 /// # Errors
 /// Those of `symlink(2)`. [`ErrorKind::Unsupported`] on a simulator.
@@ -217,7 +215,7 @@ pub fn symlink(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'stati
     Nowait::shared().symlink(from, to)
 }
 
-/// Returns where a symbolic link leads (`readlink(2)`).
+/// Returns the target of a symbolic link (`readlink(2)`).
 ///
 /// # Errors
 /// Those of [`std::fs::read_link`]. [`ErrorKind::Unsupported`] on a
@@ -240,8 +238,8 @@ pub fn canonicalize(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf
 /// truncated first. Nothing is durable yet.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidInput`] if both names lead to the same file, which is then unchanged, or if
-/// `from` is a device, FIFO or socket; [`ErrorKind::IsADirectory`] for a directory. Those of
+/// [`ErrorKind::InvalidInput`] if both names are of the same file, which is then unchanged, or if
+/// `from` is a device, FIFO or socket. [`ErrorKind::IsADirectory`] for a directory. Those of
 /// `open(2)` and `copy_file_range(2)`. [`ErrorKind::Unsupported`] on a simulator.
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<u64>> {
     Nowait::shared().copy(from, to)
@@ -263,8 +261,8 @@ pub fn read_to_string(path: impl AsRef<Path>) -> Steps<'static, Result<String>> 
     Nowait::shared().read_to_string(path)
 }
 
-/// Creates a file, or cuts it to nothing, and writes `data` as its contents. Nothing is durable
-/// yet; see [`write_atomic`].
+/// Creates or truncates a file, and writes `data` as its contents. Nothing is durable yet; see
+/// [`write_atomic`].
 ///
 /// # Errors
 /// As [`OpenOptions::open_in`] and [`File::write_all_at`].
@@ -272,17 +270,17 @@ pub fn write(path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'static, R
     Nowait::shared().write(path, data)
 }
 
-/// Replaces the contents of a file, or creates the file. Readers see all of the old contents or all
-/// of the new, even after a crash. Durable when this is ready.
+/// Replaces the contents of a file, or creates the file. Readers see either the old or the new
+/// contents, even after a crash. The new contents are durable on completion.
 ///
 /// The data is written to a file with a temporary name in the same directory, synced, and renamed;
 /// then the directory is synced. The new file has the mode 0o666 less the umask. A symbolic link is
 /// replaced by the file. [`AtomicOptions`] can keep mode and owner, or omit the syncs.
 ///
 /// # Errors
-/// Those of the steps. Unless the last one failed, the old contents are untouched and the temporary
-/// file is removed, as when the future is dropped half-way. (A crash leaves it, and so may a drop
-/// while it is being created: a name that begins with a dot and ends in `.tmp`.)
+/// Those of the steps. Unless the last sync failed, the old contents are untouched and the
+/// temporary file is removed, as after a drop of the future. A crash, or a drop while the file is
+/// created, may leave the temporary file. Its name begins with a dot and ends in `.tmp`.
 pub fn write_atomic(path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'static, Result<()>> {
     Nowait::shared().write_atomic(path, data)
 }
@@ -498,14 +496,13 @@ impl Nowait {
 }
 
 impl Nowait {
-    /// Calls `function` where it may block: on a thread of the pool if this is awaited, and on the
-    /// caller's if it is waited for. For several calls of std's that belong together, which one by
-    /// one would each wait for a thread.
+    /// Calls `function`, which may block: on a pool thread if awaited, on this thread in `wait`.
+    /// Use it for several calls of std, which would otherwise each need a thread.
     ///
-    /// `operation` and `path` are named in the error if the call cannot be made. Dropped before it
-    /// is ready, the call is made or not. The threads are few
-    /// ([`Builder::pool_threads_max`](crate::Builder::pool_threads_max)): it must wait for nothing
-    /// that needs one of them.
+    /// An error contains `operation` and `path` if the call cannot be made. If the future is
+    /// dropped early, the call may be made or not. Pool threads are limited
+    /// ([`Builder::pool_threads_max`](crate::Builder::pool_threads_max)): `function` must not wait
+    /// for work that needs one.
     ///
     /// ```
     /// use nowait::{ErrorKind, ErrorOp, Nowait};

@@ -47,25 +47,24 @@ impl AtomicOptions {
         AtomicOptions { keep_mode_and_owner: false, durable: true }
     }
 
-    /// Keeps mode, owner and group of the regular file that is replaced, if there is one. For a
-    /// symbolic link these are taken from its target. Only this process's user can open the new
-    /// file before they are set. ACLs, extended attributes and further links are not kept. Default:
-    /// false, mode 0o666 less the umask.
+    /// Keeps mode, owner and group of the replaced regular file, or of a symbolic link's target.
+    /// Only this process's user can open the new file before they are set. ACLs, extended
+    /// attributes and further links are not kept. Default: false, mode 0o666 less the umask.
     pub fn keep_mode_and_owner(&mut self, keep: bool) -> &mut Self {
         self.keep_mode_and_owner = keep;
         self
     }
 
-    /// Syncs the contents before the file gets its name, and the directory afterwards. Default:
-    /// true. If false, nothing is durable when the replacement is ready. Readers still see all of
-    /// the old contents or all of the new while the system runs. After a crash of the system the
-    /// file may have the old contents, the new, a part of the new, or none.
+    /// Syncs the contents before the rename, and the directory afterwards. Default: true. If false,
+    /// nothing is durable on completion. While the system runs, readers still see either the old or
+    /// the new contents. After a crash of the system the file may contain the old contents, the
+    /// new, a part of the new, or nothing.
     pub fn durable(&mut self, durable: bool) -> &mut Self {
         self.durable = durable;
         self
     }
 
-    /// As [`fs::write_atomic`](super::write_atomic).
+    /// Replaces a file as [`fs::write_atomic`](super::write_atomic) does, with these options.
     ///
     /// # Errors
     /// As [`fs::write_atomic`](super::write_atomic), and as [`write_in`](AtomicOptions::write_in).

@@ -64,10 +64,10 @@ impl Default for Options {
     }
 }
 
-/// Reads many ranges in one call: `.await` it on any executor, or [`wait`](Gather::wait) for it.
-/// Made by [`File::gather`].
+/// Read of many ranges in one call; see [`File::gather`]. `.await` it on any executor, or
+/// [`wait`](Gather::wait) for it.
 ///
-/// It may be dropped at any time.
+/// It may be dropped at any time; reads in flight then complete in the background.
 #[must_use = "a gather does nothing until it is awaited or waited for"]
 pub struct Gather<'f, B: ReadBuffer = Buf> {
     file: &'f Arc<Opened>,
@@ -84,11 +84,11 @@ pub struct Gather<'f, B: ReadBuffer = Buf> {
 impl<B: ReadBuffer> Unpin for Gather<'_, B> {}
 
 impl File {
-    /// Reads all of `ranges` into one pooled buffer; [`Ranges`] lists the forms they may have.
+    /// Reads all of `ranges` into one pooled buffer; [`Ranges`] lists the accepted types.
     ///
-    /// Ranges may be unsorted, overlap, repeat, be empty, or lie past the end of the file: a range
-    /// is short if the file ends inside it, and empty if it ends before. An error of one range does
-    /// not affect the others.
+    /// Ranges may be unsorted, overlap, repeat, be empty, or lie past the end of the file. The
+    /// result of a range is short if the file ends inside it, and empty if it ends before. An error
+    /// of one range does not affect the others.
     pub fn gather<'f>(&'f self, ranges: impl Ranges<'f>) -> Gather<'f> {
         Gather {
             file: &self.0,
@@ -101,8 +101,8 @@ impl File {
         }
     }
 
-    /// As [`File::gather`], all or nothing: an error of a range, or the end of the file inside one,
-    /// fails the whole call.
+    /// Reads all of `ranges` as [`File::gather`] does, but all or nothing. An error in any range,
+    /// or the end of the file inside one, fails the whole call.
     ///
     /// # Errors
     /// The error of the first failed range in the list, with its
@@ -128,15 +128,15 @@ impl File {
         })
     }
 
-    /// Blocks until all of `ranges` are read into the first bytes of `output`. Returns the ranges
-    /// that are incomplete. Cached ranges cost what `pread` costs, without an allocation.
+    /// Blocks until all of `ranges` are read, one after the other, into the start of `output`.
+    /// Returns the incomplete ranges. A cached range costs one `pread`, without an allocation.
     ///
-    /// Bytes of `output` that were not read (past the end of the file, or after an error) are zero
+    /// Bytes of `output` that were not read, past the end of the file or after an error, are zero
     /// afterwards.
     ///
     /// # Errors
-    /// [`ErrorKind::BufferTooSmall`] when `output` is shorter than the sum of the lengths,
-    /// [`ErrorKind::Closed`] after `close`. Errors of single ranges are in the answer.
+    /// [`ErrorKind::BufferTooSmall`] if `output` is shorter than the sum of the lengths,
+    /// [`ErrorKind::Closed`] after `close`. Errors of single ranges are in the result.
     pub fn gather_into(&self, ranges: &[Extent], output: &mut [u8]) -> Result<Exceptions> {
         let file = &self.0;
         let total = total(file, ranges, output.len())?;
@@ -167,33 +167,35 @@ impl File {
 }
 
 impl<'f, B: ReadBuffer> Gather<'f, B> {
-    /// Merges ranges that are at most this many bytes apart; the bytes between them are read and
-    /// dropped. Default: 0, only ranges that touch or overlap. On fast devices more rarely pays.
+    /// Merges ranges that are at most `bytes` apart; the bytes between them are read and discarded.
+    /// Default: 0, which merges only ranges that touch or overlap. On fast devices a larger gap
+    /// rarely pays.
     pub fn gap(mut self, bytes: u64) -> Self {
         self.options.gap = bytes;
         self
     }
 
-    /// Limits a merged read to this multiple of the wanted bytes in it. Default: 2.
+    /// Limits the size of a merged read to this multiple of its requested bytes. Default: 2.
     pub fn amplification(mut self, times: f64) -> Self {
         self.options.amplification = times.max(1.0);
         self
     }
 
-    /// Limits the reads in flight; at least 1. Default: 128.
+    /// Limits the number of reads in flight; at least 1. Default: 128.
     pub fn depth(mut self, depth: usize) -> Self {
         self.options.depth = depth.max(1);
         self
     }
 
-    /// Reads into `buffer[..]` instead of a pooled buffer. It must hold the sum of the lengths.
+    /// Reads into `buffer` instead of a pooled buffer. Its length must be at least the sum of the
+    /// ranges' lengths.
     pub fn into_buffer<C: ReadBuffer>(self, buffer: C) -> Gather<'f, C> {
         let Gather { file, ranges, options, .. } = self;
         Gather { file, ranges, options, buffer: Some(buffer), make: |_| None, work: None, ready: false }
     }
 
-    /// Calls `take` with each range as it completes, in any order: its index, and its bytes or its
-    /// error.
+    /// Calls `take` for each range as it completes, in any order, with the range's index and its
+    /// bytes or error.
     pub fn each<F: FnMut(usize, std::result::Result<&[u8], &Error>) + Unpin>(self, take: F) -> GatherEach<'f, F, B> {
         GatherEach { gather: self, take }
     }
@@ -201,7 +203,7 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
     /// Blocks until all ranges are read; needs no executor.
     ///
     /// # Errors
-    /// As [`File::gather_into`], with the buffer; errors of single ranges are in the answer.
+    /// As [`File::gather_into`], with the buffer; errors of single ranges are in the result.
     pub fn wait(mut self) -> std::result::Result<Gathered<B>, BufferError<B>> {
         // A gather that was polled before continues as it began.
         let fresh = self.work.is_none() && !self.ready;
@@ -310,7 +312,7 @@ impl<B: ReadBuffer> Future for Gather<'_, B> {
     }
 }
 
-/// A gather that passes on each range as it completes; see [`Gather::each`].
+/// Gather that calls a function for each range as it completes; see [`Gather::each`].
 #[must_use = "a gather does nothing until it is awaited or waited for"]
 pub struct GatherEach<'f, F, B: ReadBuffer = Buf> {
     gather: Gather<'f, B>,
@@ -318,10 +320,10 @@ pub struct GatherEach<'f, F, B: ReadBuffer = Buf> {
 }
 
 impl<F: FnMut(usize, std::result::Result<&[u8], &Error>) + Unpin, B: ReadBuffer> GatherEach<'_, F, B> {
-    /// Blocks until all ranges were passed on, on this thread.
+    /// Blocks until all ranges are complete; calls the function on this thread.
     ///
     /// # Errors
-    /// As [`File::gather_into`]; errors of single ranges go to the taker.
+    /// As [`File::gather_into`]; the function receives errors of single ranges.
     pub fn wait(self) -> Result<()> {
         local::drive(self)
     }
@@ -336,7 +338,7 @@ impl<F: FnMut(usize, std::result::Result<&[u8], &Error>) + Unpin, B: ReadBuffer>
     }
 }
 
-/// Incomplete ranges of a gather. Usually there are none.
+/// Incomplete ranges of a gather; usually none.
 #[derive(Clone, Debug, Default)]
 pub struct Exceptions {
     short: Vec<(usize, usize)>,
@@ -351,23 +353,23 @@ impl Exceptions {
         self
     }
 
-    /// True if every range is complete.
+    /// Returns true if every range is complete.
     pub fn is_empty(&self) -> bool {
         self.short.is_empty() && self.errors.is_empty()
     }
 
-    /// Ranges that the end of the file cut short: index, and bytes read. By index.
+    /// Returns the ranges that the end of the file cut short, as pairs of index and bytes read,
+    /// sorted by index.
     pub fn short(&self) -> &[(usize, usize)] {
         &self.short
     }
 
-    /// Errors of the ranges that failed, each with its [`range_index`](Error::range_index). By
-    /// index.
+    /// Returns the errors of failed ranges, sorted by [`range_index`](Error::range_index).
     pub fn errors(&self) -> &[Error] {
         &self.errors
     }
 
-    /// Returns how many of the `length` bytes of range `index` were read.
+    /// Returns the number of bytes read of range `index`, whose length is `length`.
     ///
     /// # Errors
     /// The range's own.
@@ -382,7 +384,7 @@ impl Exceptions {
     }
 }
 
-/// Result of a gather: one buffer, divided into ranges in the caller's order.
+/// Result of a gather: one buffer with the ranges in the caller's order.
 #[derive(Debug)]
 pub struct Gathered<B = Buf> {
     ends: Vec<usize>,
@@ -391,17 +393,17 @@ pub struct Gathered<B = Buf> {
 }
 
 impl<B: AsRef<[u8]>> Gathered<B> {
-    /// Number of ranges.
+    /// Returns the number of ranges.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// True if there are no ranges.
+    /// Returns true if there are no ranges.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Returns the place of range `index` in the buffer, complete or not.
+    /// Returns the position of range `index` in the buffer, at its requested length.
     ///
     /// # Panics
     /// When there is no such range.
@@ -428,7 +430,7 @@ impl<B: AsRef<[u8]>> Gathered<B> {
         (0..self.len()).map(|index| self.get(index))
     }
 
-    /// Errors of the ranges that failed, by index.
+    /// Returns the errors of failed ranges, sorted by index.
     pub fn errors(&self) -> &[Error] {
         self.exceptions.errors()
     }
@@ -438,7 +440,8 @@ impl<B: AsRef<[u8]>> Gathered<B> {
         &self.exceptions
     }
 
-    /// Returns the buffer with all ranges one after the other; zeros where nothing was read.
+    /// Returns the buffer, which contains all ranges one after the other. Bytes that were not read
+    /// are zero.
     pub fn into_buffer(self) -> B {
         self.buffer
     }
@@ -447,11 +450,11 @@ impl<B: AsRef<[u8]>> Gathered<B> {
 #[cfg(feature = "bytes")]
 impl Gathered<Buf> {
     /// Returns the ranges as `Bytes`, in the caller's order, without a copy. They share the buffer,
-    /// which returns to its pool with the last of them. A range that the end of the file cuts short
-    /// is shorter.
+    /// which returns to its pool when the last one is dropped. A range that the file's end cuts
+    /// short is shorter.
     ///
     /// # Errors
-    /// The first of any range.
+    /// The error of the first failed range.
     pub fn into_bytes(self) -> Result<Vec<bytes::Bytes>> {
         let place = |index| self.get(index).map(|range| self.span(index).start..self.span(index).start + range.len());
         let places = (0..self.len()).map(place).collect::<std::result::Result<Vec<_>, _>>();

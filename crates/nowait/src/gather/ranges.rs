@@ -9,10 +9,9 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// The ranges of a [`gather`](crate::File::gather): a slice, an array or a `Vec`, owned or
-/// borrowed, of pairs of an offset and a length in bytes, `(u64, usize)`, or of `Range<u64>`. A
-/// pair costs nothing; a `Range<u64>` is turned into one. As everywhere in Rust, a range that ends
-/// before it starts is empty.
+/// Ranges of a [`gather`](crate::File::gather): a slice, an array or a `Vec`, owned or borrowed.
+/// The elements are pairs of offset and length in bytes, `(u64, usize)`, or of type `Range<u64>`. A
+/// pair is used as it is; a `Range<u64>` is converted. A range that ends before it starts is empty.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` are no ranges of a file",
     note = "give a slice, array or `Vec` of `(u64, usize)`, offset and length, or of `Range<u64>`"

@@ -1,9 +1,8 @@
-//! A file in memory, whose pages are brought in in the background and announced.
+//! Memory maps of files, whose pages are populated in the background.
 //!
-//! A map makes bytes of a file look like memory. The first touch of each page stalls for the
-//! device, and nothing in the program shows where. [`Map::populate`] brings the pages in
-//! beforehand, on threads of the pool, in an order of your choice, and announces them.
-//! [`Map::gather`] brings in a list of ranges at once, before they are indexed.
+//! A map presents bytes of a file as memory. The first access to a page may block for the device.
+//! [`Map::populate`] reads the pages beforehand, on pool threads, in a chosen order, and reports
+//! each chunk. [`Map::gather`] reads a list of ranges before they are accessed.
 //!
 //! ```
 //! # fn main() -> nowait::Result<()> {
@@ -25,30 +24,28 @@
 //! # }
 //! ```
 //!
-//! # What a map means
+//! # Hazards of a map
 //!
-//! * **The file ends earlier than the map**: it was truncated. A touch beyond its end raises
-//!   SIGBUS, which ends the process. Populating and gathering never touch: they answer with
-//!   [`ErrorKind::UnexpectedEof`]. [`Map::read_at`] copies bytes out and cannot crash either.
-//! * **A write to the file** changes the bytes of a map while they are looked at, also of a private
-//!   one (`mmap(2)`, `MAP_PRIVATE`). The bytes of a Rust slice must not change: hence making a map
-//!   is `unsafe`, and its caller vouches that nobody writes.
-//! * **A device that fails** while a page is touched raises SIGBUS, too; while it is populated it
-//!   is an error.
-//! * **Pages that are in may go again**: under memory pressure the kernel takes clean pages back.
-//!   Announced means brought in, not locked.
-//! * `fork`: the child has the map, not what was populating it.
+//! * **The file is truncated** below the end of the map. An access beyond its end raises SIGBUS,
+//!   which ends the process. Populating and gathering do not raise it: they return
+//!   [`ErrorKind::UnexpectedEof`]. [`Map::read_at`] copies bytes out and raises no SIGBUS either.
+//! * **A write to the file** changes the bytes of a map, even of a private one (`mmap(2)`,
+//!   `MAP_PRIVATE`). The bytes of a Rust slice must not change. Therefore making a map is `unsafe`:
+//!   the caller guarantees that the file is not written to.
+//! * **A device error** raises SIGBUS when a page is accessed; populating returns it as an error.
+//! * **Memory pressure**: the kernel may reclaim populated pages, which are not locked.
+//! * **`fork`**: the child has the map, but populating continues only in the parent. The child must
+//!   not wait for it.
 //!
 //! # Threads and cancellation
 //!
-//! Only `mmap(2)` itself, `wait` and [`Map::read_at`] run on the caller's thread. A
-//! chunk is a task for the pool ([`Builder::pool_threads_max`](crate::Builder::pool_threads_max)),
-//! one after the other for each map, so that many maps share its threads in turn. Dropping a
-//! [`Populating`] cancels it; dropping the map stops it. What is under way ends first: at most a
-//! chunk, in the background, and then the memory is given back. (A [`Map::gather`] is one task, to
-//! its end.) A range is clamped to the map; a gather refuses one that goes past its end. A
-//! child after `fork` has maps of its own; what was populating them is the parent's, and must not
-//! be waited for there.
+//! Only `mmap(2)`, `wait` and [`Map::read_at`] run on the caller's thread. Each chunk is a task for
+//! the pool ([`Builder::pool_threads_max`](crate::Builder::pool_threads_max)). A map has one task
+//! at a time, so that maps share the threads in turn. A [`Map::gather`] is one task.
+//!
+//! Dropping a [`Populating`] or the map stops populating after the chunk in flight. The memory is
+//! then unmapped in the background. `populate` clamps a range to the map; `gather` refuses a range
+//! past its end.
 //!
 //! `unsafe` here: maps as slices.
 
@@ -69,13 +66,13 @@ use crate::file::File;
 use crate::op::Request;
 use crate::operation::{Answer, On, Operation};
 
-/// A range of a file as read-only memory. Private (`MAP_PRIVATE`).
+/// Range of a file as read-only, private memory (`MAP_PRIVATE`).
 ///
-/// Cheap to share: put it in an [`Arc`]. The memory is given back when it is dropped (and its
-/// populating has stopped).
+/// Share it in an [`Arc`]. The memory is unmapped when the map is dropped and populating has
+/// stopped.
 pub struct Map(Arc<Inner>);
 
-/// A range of a file as writable memory.
+/// Range of a file as writable memory.
 pub struct MapMut(Map);
 
 /// The state that a map shares with its populating.
@@ -85,17 +82,17 @@ struct Inner {
     place: Place,
 }
 
-/// How the bytes of a map will be used, for [`Map::advise`]: `madvise(2)`.
+/// Expected access pattern, for [`Map::advise`] (`madvise(2)`).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// Nothing in particular.
+    /// No particular pattern.
     Normal,
-    /// At random: a touch reads one page, and none around it.
+    /// Random access: a page fault reads one page, and none around it.
     Random,
-    /// From the start to the end.
+    /// Sequential access from start to end.
     Sequential,
-    /// In huge pages, where the file system and the kernel can (`MADV_HUGEPAGE`).
+    /// Huge pages, where the file system and the kernel support them (`MADV_HUGEPAGE`).
     HugePages,
 }
 
@@ -105,16 +102,17 @@ impl Map {
     /// An empty range, such as all of an empty file, makes an empty map.
     ///
     /// # Safety
-    /// As long as a slice of the map is looked at, nobody changes its bytes: no write to the file,
-    /// by whatever process, and none to the memory of another map of it. (A file that is shortened
-    /// does no harm to memory: it ends the process, see [the module's text](self).)
+    /// While a slice of the map exists, its bytes must not change: by a write to the file, from any
+    /// process, or by a write to another map of it. Truncating the file is memory-safe, but may end
+    /// the process; see [the module's text](self).
     ///
     /// # Errors
-    /// [`ErrorKind::UnexpectedEof`] for a range past the end of the file;
-    /// [`ErrorKind::Unsupported`] where the file, or its file system, has no maps, and on a
-    /// simulator; [`ErrorKind::OutOfMemory`] when the address space does not suffice (`ulimit -v`,
-    /// `vm.max_map_count`); [`ErrorKind::PermissionDenied`] for a file that was not opened for
-    /// reading; [`ErrorKind::Closed`].
+    /// * [`ErrorKind::UnexpectedEof`] for a range past the end of the file;
+    /// * [`ErrorKind::Unsupported`] if the file or its file system has no maps, and on a simulator;
+    /// * [`ErrorKind::OutOfMemory`] if the address space is exhausted (`ulimit -v`,
+    ///   `vm.max_map_count`);
+    /// * [`ErrorKind::PermissionDenied`] for a file that was not opened for reading;
+    /// * [`ErrorKind::Closed`] after `close`.
     pub unsafe fn new(file: &File, range: impl RangeBounds<u64>) -> Result<Map> {
         map(file, range, Access::Read)
     }
@@ -129,8 +127,9 @@ impl Map {
         self.0.place.offset()
     }
 
-    /// Reads the file at the map's offset `at`, as it is now: a plain read, which cannot crash and
-    /// waits for the device if it must. Short where the file or the map ends.
+    /// Reads the current contents of the file at offset `at` of the map, by a plain read. It raises
+    /// no SIGBUS, and blocks for the device if necessary. Returns the number of bytes, fewer where
+    /// the file or the map ends.
     ///
     /// # Errors
     /// As [`File::read_into`].
@@ -140,7 +139,7 @@ impl Map {
         self.0.file.read_into(&mut buffer[..n], self.offset() + at as u64)
     }
 
-    /// Brings pages of the map in, in the background; see [`Populate`].
+    /// Populates pages of the map in the background; see [`Populate`].
     ///
     /// ```
     /// # fn main() -> nowait::Result<()> {
@@ -159,9 +158,9 @@ impl Map {
         Populate::new(&self.0, self.0.clip(range))
     }
 
-    /// Brings in these ranges only, concurrently, with more than a hundred announced to the device
-    /// ahead of the one waited for. For rows that will be indexed next. They may be in any order
-    /// and overlap; cached ones cost next to nothing.
+    /// Populates only these ranges, for rows that will be accessed next. The kernel reads more than
+    /// 100 ranges ahead of the one that is waited for. Ranges may be in any order, and may overlap.
+    /// A cached range costs almost nothing.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a range past the end of the map; else as [`Populating`]'s.
@@ -193,12 +192,12 @@ impl Map {
         Operation::checked(On::File(&map.file.0), checked, request, gathered)
     }
 
-    /// Advises the kernel how the bytes will be used, which decides how much the first touch of a
-    /// page reads around it.
+    /// Advises the kernel of the access pattern, which determines how much a page fault reads
+    /// around the page.
     ///
     /// # Errors
     /// Those of `madvise(2)`, such as [`ErrorKind::InvalidInput`] for advice that this kernel does
-    /// not know.
+    /// not support.
     pub fn advise(&self, range: impl RangeBounds<usize>, advice: Advice) -> Result<()> {
         let advice = match advice {
             Advice::Normal => mm::Advice::Normal,
@@ -248,12 +247,12 @@ impl MapMut {
         map(file, range, Access::Private).map(MapMut)
     }
 
-    /// Maps a range of the file; the kernel writes changes back to the file in its own time
-    /// (`MAP_SHARED`). They are durable after a later [`File::sync_data`]. A full or failing disk
-    /// is found at the first write to a page, and raises SIGBUS: allocate the file's space before.
+    /// Maps a range of the file; the kernel writes changes back to the file in the background
+    /// (`MAP_SHARED`). They are durable after a later [`File::sync_data`]. If the disk is full or
+    /// fails, the first write to a page raises SIGBUS: allocate the file's space before.
     ///
     /// # Safety
-    /// As [`Map::new`]; and nobody looks at the bytes while they are written to.
+    /// As [`Map::new`]. In addition, no other code reads the bytes while they are written to.
     ///
     /// # Errors
     /// As [`Map::new`]; [`ErrorKind::PermissionDenied`] also for a file that was not opened for
@@ -272,8 +271,8 @@ impl MapMut {
         self.0.offset()
     }
 
-    /// As [`Map::populate`]: ready to be read. The first write to a page costs a fault of its own
-    /// still.
+    /// Populates pages for reading, as [`Map::populate`]. The first write to a page still costs a
+    /// page fault.
     pub fn populate(&self, range: impl RangeBounds<usize>) -> Populate<'_> {
         self.0.populate(range)
     }

@@ -41,26 +41,24 @@ const SURVEYED_PAGES: usize = 4096;
 /// thread sleeps for longer.
 const CHUNKS_PER_SECOND: u64 = 20;
 
-/// How pages are brought in.
+/// Method by which pages are populated.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mechanism {
-    /// The kernel fills cache and page table in one call, `MADV_POPULATE_READ` (Linux 5.14); if it
-    /// does not know that, as [`Mechanism::Read`].
+    /// One call fills page cache and page table (`MADV_POPULATE_READ`, Linux 5.14). If the kernel
+    /// does not support it, [`Mechanism::Read`].
     #[default]
     Auto,
-    /// Reads through the page cache, then a look at each page by the kernel
-    /// (`process_vm_writev(2)`), for the page table. Where that is forbidden pages are only cached:
-    /// the first touch is a fault without a wait.
+    /// Reads fill the page cache, then `process_vm_writev(2)` fills the page table. If that call is
+    /// forbidden, pages are only cached, and the first access is a minor fault.
     Read,
 }
 
-/// Options to bring in pages of a map; then [`start`](Populate::start), `.await` or
-/// [`wait`](Populate::wait).
+/// Options for populating a map. [`start`](Populate::start), `.await` or [`wait`](Populate::wait)
+/// begins.
 ///
-/// It does nothing until then. Default: the whole range in order, in chunks of 2 MiB, using at most
-/// four fifths of the available memory.
-#[must_use = "nothing is brought in until it is started, awaited or waited for"]
+/// Default: the whole range in order, in chunks of 2 MiB, up to 80 % of the available memory.
+#[must_use = "nothing is populated until it is started, awaited or waited for"]
 pub struct Populate<'m> {
     map: &'m Arc<Inner>,
     range: Range<usize>,
@@ -84,13 +82,13 @@ impl fmt::Debug for Populate<'_> {
 
 type OnChunk = Box<dyn FnMut(Range<usize>) + Send>;
 
-/// Reason why not everything was brought in.
+/// Reason why not everything was populated.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// [`Populating::cancel`].
+    /// [`Populating::cancel`] was called.
     Cancelled,
-    /// The share of memory is used up; see [`Populate::memory_share`].
+    /// The limit of [`Populate::memory_share`] was reached.
     Memory,
     /// The map was dropped.
     MapDropped,
@@ -100,13 +98,13 @@ pub enum Stopped {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Populated {
-    /// Bytes of the map that were brought in or cached.
+    /// Bytes of the map that were populated, including those that were cached.
     pub bytes: u64,
-    /// Of which so many were not in the page cache when populating came near them (a survey keeps
-    /// some tens of MiB ahead). Of a file that is not yours, and that you may not write to, the
-    /// kernel does not tell: then all of them.
+    /// Bytes of these that were not in the page cache, sampled some tens of MiB ahead. Equals
+    /// `bytes` for a file that this process neither owns nor may write to: the kernel does not
+    /// report its cached pages.
     pub read: u64,
-    /// Why not all of it.
+    /// Reason why populating stopped early, if it did.
     pub stopped: Option<Stopped>,
 }
 
@@ -114,7 +112,7 @@ pub struct Populated {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes that are in.
+    /// Bytes populated.
     pub bytes: u64,
     /// Bytes requested.
     pub of: u64,
@@ -134,55 +132,55 @@ impl<'m> Populate<'m> {
         }
     }
 
-    /// Brings in these ranges first, in this order; clamped to the range.
+    /// Populates these ranges first, in this order; clamped to the range.
     pub fn first(mut self, ranges: impl IntoIterator<Item = Range<usize>>) -> Self {
         self.first.extend(ranges);
         self
     }
 
-    /// Sets the bytes brought in and announced at a time, in flight beside the kernel's read-ahead.
-    /// Rounded up to whole pages. Default: 2 MiB.
+    /// Sets the size of a chunk, populated and reported at a time. Rounded up to whole pages.
+    /// Default: 2 MiB.
     pub fn chunk_bytes(mut self, bytes: usize) -> Self {
         self.chunk_bytes = bytes.max(1);
         self
     }
 
-    /// Limits reads from the device to this many bytes a second, at least 80 KiB. What is cached
-    /// already does not count, unless the kernel does not tell (see [`Populated::read`]). What
-    /// the device reads ahead of the end of all, a few MiB, comes on top.
+    /// Limits reads from the device to this many bytes per second, at least 80 KiB. Cached bytes do
+    /// not count, unless the kernel does not report them (see [`Populated::read`]). The kernel's
+    /// read-ahead past the last chunk, a few MiB, is not limited.
     ///
-    /// A thread of the pool sleeps between the chunks, for up to a twentieth of a second at a time.
+    /// A pool thread sleeps between the chunks, for up to 50 ms at a time.
     pub fn bytes_per_second(mut self, bytes: u64) -> Self {
         self.bytes_per_second = Some(bytes.max(1));
         self
     }
 
-    /// Stops with [`Stopped::Memory`] before it has read more than this fraction of the memory that
-    /// was available at the start: available without swapping, in the system (`MemAvailable`,
-    /// `proc_meminfo(5)`) and in the process's memory cgroups (version 2). What is cached already
-    /// does not count. (The page cache of others is available memory: on a machine whose
-    /// cache is full, every read takes some of it.) 0.8 by default.
+    /// Stops with [`Stopped::Memory`] before it has read more than this fraction of the memory
+    /// available at the start. That is memory available without swapping, in the system
+    /// (`MemAvailable`, `proc_meminfo(5)`) and in the process's memory cgroups (version 2). Page
+    /// cache of other files counts as available, so populating may evict it. Cached bytes of the
+    /// map do not count as read. Default: 0.8.
     pub fn memory_share(mut self, share: f64) -> Self {
         self.memory_share = share.clamp(0.0, 1.0);
         self
     }
 
-    /// How pages are brought in.
+    /// Sets the method by which pages are populated.
     pub fn mechanism(mut self, mechanism: Mechanism) -> Self {
         self.mechanism = mechanism;
         self
     }
 
-    /// Called with each chunk that is in, in the bytes of the map; on a thread of the pool, with
-    /// the next chunk waiting for it to return (so it must not wait for operations of its instance:
-    /// there may be no other thread). Where no thread can be started it is called by
-    /// [`start`](Populate::start). A panic in it is reported as on any thread, and ends nothing.
+    /// Calls `callback` with each populated chunk, as a range of the map's bytes. It runs on a pool
+    /// thread, before the next chunk begins. It must not wait for operations of its instance, since
+    /// no other thread may be free. If no thread can be started, [`start`](Populate::start) calls
+    /// it. A panic in it is reported, and does not stop populating.
     pub fn on_chunk(mut self, callback: impl FnMut(Range<usize>) + Send + 'static) -> Self {
         self.on_chunk = Some(Box::new(callback));
         self
     }
 
-    /// Begins. From here on it continues by itself, whether or not it is waited for.
+    /// Begins populating, which continues in the background, waited for or not.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `File::close`.
@@ -222,7 +220,7 @@ impl<'m> Populate<'m> {
         Ok(Populating { work, detached: false })
     }
 
-    /// Brings everything in, and blocks this thread meanwhile.
+    /// Blocks until everything is populated.
     ///
     /// # Errors
     /// As [`Populating`]'s.
@@ -277,16 +275,16 @@ fn plan(
     plan
 }
 
-/// Pages on their way: await it, [`wait`](Populating::wait) for it, or take the chunks as they
-/// come.
+/// Populating in progress. Await it, [`wait`](Populating::wait) for it, or take its chunks by
+/// [`next_chunk`](Populating::next_chunk).
 ///
-/// Dropping it cancels what is left, unless it is [`detach`](Populating::detach)ed.
+/// Dropping it cancels the remaining chunks; [`detach`](Populating::detach) lets it continue.
 ///
 /// # Errors
 /// The future fails with [`UnexpectedEof`](crate::ErrorKind::UnexpectedEof) if the file was
-/// shortened, [`Io`](crate::ErrorKind::Io) when the device failed,
-/// [`OutOfMemory`](crate::ErrorKind::OutOfMemory) when there are no pages or no page tables to be
-/// had. What was announced before is in.
+/// truncated, [`Io`](crate::ErrorKind::Io) if the device failed, and
+/// [`OutOfMemory`](crate::ErrorKind::OutOfMemory) if no memory is available. Chunks reported before
+/// are populated.
 pub struct Populating {
     work: Arc<Work>,
     detached: bool,
@@ -541,27 +539,27 @@ impl Work {
 }
 
 impl Populating {
-    /// How far it is.
+    /// Returns the progress.
     pub fn progress(&self) -> Progress {
         Progress { bytes: self.work.bytes.load(Relaxed), of: self.work.of }
     }
 
-    /// Stops after the chunk under way; waiters get [`Stopped::Cancelled`] then, unless that was
-    /// the last.
+    /// Stops after the chunk in flight. The result is then [`Stopped::Cancelled`], unless that
+    /// chunk was the last.
     pub fn cancel(&self) {
         self.work.cancelled.store(true, Relaxed);
     }
 
-    /// Lets it continue unobserved, for as long as the map exists.
+    /// Lets populating continue unobserved, as long as the map exists.
     pub fn detach(mut self) {
         self.detached = true;
     }
 
-    /// Bytes of the map that have come in since the last call, neighbours in one range; `None` when
-    /// there are no more to come. Dropping the future loses nothing.
+    /// Returns the next range of the map's bytes that was populated since the last call, with
+    /// neighbours merged. Returns `None` at the end. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// As [`Populating`]'s; what came before is given first.
+    /// As [`Populating`]'s; chunks populated before the error are returned first.
     pub async fn next_chunk(&mut self) -> Result<Option<Range<usize>>> {
         poll_fn(|context| {
             self.poll_state(context, true, |state| match (state.announced.pop_front(), &state.end) {
@@ -573,7 +571,7 @@ impl Populating {
         .await
     }
 
-    /// Blocks this thread until it has ended.
+    /// Blocks this thread until populating has ended.
     ///
     /// # Errors
     /// As [`Populating`]'s.

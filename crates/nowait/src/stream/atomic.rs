@@ -10,14 +10,14 @@ use crate::file::File;
 use crate::fs::{AtomicOptions, Temporary, create_beside};
 use crate::operation::Steps;
 
-/// Replaces a file's contents, or creates the file, by what is written to its
-/// [`writer`](AtomicWriter::writer). Readers see all of the old contents or all of the new, even
-/// after a crash. It is [`fs::write_atomic`](crate::fs::write_atomic) for contents that are written
-/// in pieces. [`AtomicOptions`] can keep mode and owner of the old file, or omit the syncs.
+/// Stream that replaces a file's contents, or creates the file. Readers see either the old or the
+/// new contents, even after a crash. [`writer`](AtomicWriter::writer) takes the new contents.
+/// [`fs::write_atomic`](crate::fs::write_atomic) does the same for contents in one buffer.
+/// [`AtomicOptions`] can keep mode and owner of the old file, or omit the syncs.
 ///
-/// Nothing is replaced before [`commit`](AtomicWriter::commit). Dropped without it, the old
-/// contents stay, and the temporary file is removed by a thread of the pool. (A crash leaves it,
-/// and so may dropping `create` half-way: a name that begins with a dot and ends in `.tmp`.)
+/// [`commit`](AtomicWriter::commit) replaces the file. If dropped without it, the old contents
+/// stay, and a pool thread removes the temporary file. A crash, or dropping `create` early, may
+/// leave the temporary file. Its name begins with a dot and ends in `.tmp`.
 ///
 /// ```
 /// use std::io::Write;
@@ -60,7 +60,7 @@ impl AtomicWriter {
         Nowait::shared().replace(path)
     }
 
-    /// Writer of the new contents, for threads and tasks.
+    /// Returns the writer of the new contents, for threads and tasks.
     pub fn writer(&mut self) -> &mut Writer {
         &mut self.writer
     }
@@ -74,7 +74,7 @@ impl AtomicWriter {
     /// syncs if [`AtomicOptions::durable`] was set to false.
     ///
     /// # Errors
-    /// Those of the writes and of the steps. Unless the last one failed, the old contents are
+    /// Those of the writes and of the steps. Unless the last sync failed, the old contents are
     /// untouched and the temporary file is removed.
     pub fn commit(self) -> Steps<'static, Result<()>> {
         let AtomicWriter { mut writer, file, temporary, path } = self;
@@ -88,7 +88,7 @@ impl AtomicWriter {
 }
 
 impl AtomicOptions {
-    /// As [`AtomicWriter::create`].
+    /// Creates the temporary file, as [`AtomicWriter::create`], with these options.
     ///
     /// # Errors
     /// As [`AtomicWriter::create`], and as [`write_in`](AtomicOptions::write_in).

@@ -8,17 +8,17 @@ use super::{Caller, Reader, Step, Stream, Writer, wait};
 use crate::error::{Error, Result};
 use crate::file::File;
 
-/// A file with one position for reads and writes, as `std::fs::File` and `tokio::fs::File` have:
-/// for code that wants `Read`, `Write` and `Seek`, or their async forms, on one object. Prefer a
-/// [`Reader`] or a [`Writer`] where one direction is enough.
+/// File with one position for reads and writes, like `std::fs::File` and `tokio::fs::File`. It
+/// implements `Read`, `Write` and `Seek`, and their async forms. Prefer a [`Reader`] or a
+/// [`Writer`] if one direction is enough.
 ///
-/// It reads ahead while it reads, and writes behind while it writes; all writes complete before the
-/// next read or seek. Otherwise it behaves as these two. On a file opened for append, positions
-/// count the bytes written, not from the end of the file.
+/// A cursor reads ahead while it reads, and writes behind while it writes. All writes complete
+/// before the next read or seek. Otherwise it behaves as those two. On a file opened for appending,
+/// the position counts the bytes written, not the offset in the file.
 ///
-/// The next call returns the error of a write behind. Reads and seeks then work again. Every later
-/// write, flush and sync fails with the same error, since accepted bytes are lost. Write them again
-/// with a new cursor.
+/// The error of a write behind is returned by the next call. Reads and seeks then work again. Every
+/// later write, flush and sync fails with the same error, since accepted bytes are lost. Write them
+/// again with a new cursor.
 pub struct Cursor {
     file: File,
     side: Side,
@@ -45,7 +45,7 @@ impl fmt::Debug for Cursor {
 }
 
 impl Cursor {
-    /// Reads and writes `file` from `offset` on.
+    /// Makes a cursor at `offset` of `file`.
     pub fn new(file: &File, offset: u64) -> Cursor {
         Cursor {
             file: file.clone(),
@@ -61,7 +61,7 @@ impl Cursor {
         &self.file
     }
 
-    /// Offset of the next byte.
+    /// Returns the offset of the next byte.
     pub fn position(&self) -> u64 {
         match &self.side {
             Side::Read(reader) => reader.position(),
@@ -72,7 +72,7 @@ impl Cursor {
     /// Makes all writes durable; see [`Writer::sync_data`].
     ///
     /// # Errors
-    /// The first of any write, or those of `fdatasync(2)`.
+    /// The first error of any write, or those of `fdatasync(2)`.
     pub fn sync_data(&mut self) -> Step<'_, Cursor, Result<()>> {
         // One that was dropped under way does not cover what was written since.
         self.writer().forget_sync();
@@ -82,7 +82,7 @@ impl Cursor {
     /// Makes all writes durable, with all metadata; see [`Writer::sync_all`].
     ///
     /// # Errors
-    /// The first of any write, or those of `fsync(2)`.
+    /// The first error of any write, or those of `fsync(2)`.
     pub fn sync_all(&mut self) -> Step<'_, Cursor, Result<()>> {
         self.writer().forget_sync();
         Step { stream: self, poll: |cursor, context, caller| cursor.writer().poll_sync_all(context, caller) }
@@ -91,7 +91,7 @@ impl Cursor {
     /// Sets the file's length after all writes; the position stays. See [`Writer::set_len`].
     ///
     /// # Errors
-    /// The first of any write, or those of `ftruncate(2)`.
+    /// The first error of any write, or those of `ftruncate(2)`.
     pub fn set_len(&mut self, length: u64) -> Step<'_, Cursor, Result<()>> {
         let writer = self.writer();
         writer.forget_sync();

@@ -1,24 +1,24 @@
-//! Sequential I/O: [`Reader`] reads ahead and [`Writer`] writes behind, at the depth and request
-//! size that suit the device, whatever sizes the caller uses.
+//! Sequential I/O: [`Reader`] reads ahead and [`Writer`] writes behind. Depth and request size suit
+//! the device and do not depend on the sizes of the caller's calls.
 //!
-//! Both serve threads (`std::io::{Read, BufRead, Seek, Write}`) and tasks (`AsyncRead`,
-//! `AsyncBufRead`, `AsyncSeek` and `AsyncWrite` of tokio and of `futures-io`, with the features of
-//! these names). Without a copy: [`Reader::chunk`] returns a buffer as it was read, and
-//! [`Writer::put`] takes a buffer as it is to be written. [`Cursor`] reads and writes at one
-//! position. [`AtomicWriter`] replaces a whole file.
+//! Both implement the traits for threads (`std::io::{Read, BufRead, Seek, Write}`) and for tasks
+//! (`AsyncRead`, `AsyncBufRead`, `AsyncSeek`, `AsyncWrite` of tokio and `futures-io`, by the
+//! features of these names). [`Reader::chunk`] and [`Writer::put`] avoid a copy: they return a
+//! buffer as it was read, and take one to be written. [`Cursor`] reads and writes at one position.
+//! [`AtomicWriter`] replaces a whole file.
 //!
-//! Through the page cache the kernel reads ahead, and a stream adds little but larger calls. With
-//! direct I/O ([`OpenOptions::direct`](crate::OpenOptions::direct)) the stream is the only
-//! read-ahead.
+//! Through the page cache the kernel reads ahead, and a stream only makes larger calls. With direct
+//! I/O ([`OpenOptions::direct`](crate::OpenOptions::direct)) only the stream reads ahead.
 //!
 //! # Memory
 //!
-//! A [`Reader`] has a chunk and what it reads ahead: 64 KiB at first, doubled with each chunk up to
-//! 256 KiB through the page cache and 2 MiB with direct I/O
-//! ([`ahead_bytes_max`](Reader::ahead_bytes_max) limits it). It reads nothing past its range. What a
-//! task finds cached is not read ahead. A [`Writer`] has the request that it fills and those that it
-//! writes behind: through the page cache of 512 KiB, up to 4 MiB of them; with direct I/O of 1 MiB,
-//! up to 8 MiB.
+//! A [`Reader`] holds one chunk and the read-ahead. The read-ahead is 64 KiB at first, and doubles
+//! with each chunk, up to 256 KiB through the page cache and 2 MiB with direct I/O.
+//! [`ahead_bytes_max`](Reader::ahead_bytes_max) limits it. A reader does not read past its range. A
+//! task does not read ahead while it finds data cached.
+//!
+//! A [`Writer`] holds the request that it fills and those in flight. Through the page cache
+//! requests are 512 KiB, with up to 4 MiB in flight; with direct I/O 1 MiB, with up to 8 MiB.
 
 mod atomic;
 mod cursor;
@@ -38,8 +38,8 @@ pub use writer::Writer;
 use crate::engine::local;
 use crate::file::File;
 
-/// A step of a stream: await it, or [`wait`](Step::wait) for it. Dropped before it is ready, it has
-/// done nothing or all of its work.
+/// Step of a stream: await it, or [`wait`](Step::wait) for it. If dropped before it is ready, it
+/// has done nothing or all of its work.
 #[must_use = "a stream does nothing until it is awaited or waited for"]
 pub struct Step<'s, S, T> {
     stream: &'s mut S,
@@ -79,7 +79,7 @@ impl<S: fmt::Debug, T> fmt::Debug for Step<'_, S, T> {
 }
 
 impl<S: Stream, T> Step<'_, S, T> {
-    /// Blocks until it is ready.
+    /// Blocks until the step has completed.
     pub fn wait(self) -> T {
         let Step { stream, poll } = self;
         wait(stream, poll)

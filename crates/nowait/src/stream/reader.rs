@@ -31,13 +31,13 @@ const CACHED_BYTES: usize = 128 << 10;
 /// No file has a byte at this offset, nor beyond.
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
-/// Reads a file in order; see the [module's text](super).
+/// Sequential reader with read-ahead; see the [module's text](super).
 ///
-/// Changes by others may be seen or not, as with any read-ahead. At the end of the file it returns
-/// nothing; if the file grows later, the next call continues.
+/// Because of the read-ahead, concurrent changes of the file may be missed. At the end of the file
+/// it returns nothing; if the file grows later, the next call continues.
 ///
-/// With the feature `stream` it is a `futures_core::Stream` of `bytes::Bytes`, such as the body of
-/// a response.
+/// With the feature `stream` it implements `futures_core::Stream` of `bytes::Bytes`, for example
+/// for the body of an HTTP response.
 pub struct Reader {
     file: File,
     /// End of the range; the file may end before. [`OFFSET_MAX`] for a whole file.
@@ -76,14 +76,14 @@ impl fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// Reads `file` from `offset` on. A read or seek beyond `i64::MAX`, where no file has bytes,
-    /// fails with [`ErrorKind::InvalidRange`](crate::ErrorKind::InvalidRange).
+    /// Makes a reader of `file` from `offset` on. A read or seek beyond `i64::MAX` fails with
+    /// [`ErrorKind::InvalidRange`](crate::ErrorKind::InvalidRange).
     pub fn new(file: &File, offset: u64) -> Reader {
         Reader::range(file, offset..u64::MAX)
     }
 
-    /// Reads a range of `file`; the end of the range counts as the end of the file. Positions are
-    /// offsets in the file.
+    /// Makes a reader of a range of `file`; the end of the range counts as the end of the file.
+    /// Positions are offsets in the file.
     pub fn range(file: &File, range: Range<u64>) -> Reader {
         let Range { start: offset, end: to } = range;
         let is_direct = file.0.open.direct.is_some();
@@ -104,7 +104,7 @@ impl Reader {
         }
     }
 
-    /// Limits read-ahead to `bytes`, rounded down to a multiple of 4096, and 4096 at least.
+    /// Limits read-ahead to `bytes`, rounded down to a multiple of 4096, but at least 4096.
     pub fn ahead_bytes_max(mut self, bytes: usize) -> Reader {
         // Requests of whole blocks.
         self.window_max = (bytes - bytes % BUF_ALIGNMENT).max(BUF_ALIGNMENT);
@@ -117,12 +117,12 @@ impl Reader {
         &self.file
     }
 
-    /// Offset of the next byte.
+    /// Returns the offset of the next byte.
     pub fn position(&self) -> u64 {
         self.position - self.unused() as u64
     }
 
-    /// Returns the next bytes without a copy, as many as one request has read; none at the end of
+    /// Returns the next bytes without a copy, as one request has read them, or `None` at the end of
     /// the file.
     ///
     /// # Errors
@@ -349,7 +349,7 @@ impl BufRead for Reader {
     }
 }
 
-/// [`SeekFrom::End`] counts from the end of the range or of the file, whichever comes first.
+/// Counts [`SeekFrom::End`] from the end of the range or of the file, whichever is first.
 impl Seek for Reader {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let place = match to {

@@ -46,23 +46,23 @@ const RESERVED_AHEAD_BYTES: u64 = 4 << 20;
 /// Through the page cache fewer bytes are collected per request.
 const PLAIN_BYTES_MIN: usize = 64 << 10;
 
-/// Writes a file in order; see the [module's text](super).
+/// Sequential writer with write-behind; see the [module's text](super).
 ///
-/// With direct I/O a growing file is extended ahead, since extending writes wait for one another.
-/// So other readers, and a reader after a crash, may see zeros behind the written bytes. The file
-/// has its true length again after [`finish`](Writer::finish), [`sync_data`](Writer::sync_data) or
-/// a flush. After a drop it has it when the dropped writer's writes have ended ([`File::settled`]).
-/// All writes through this [`File`] and its clones count for the true length, including those of
-/// other writers. Nothing else, such as another process, may extend the file meanwhile.
+/// With direct I/O the writer extends a growing file ahead, since the kernel serialises extending
+/// writes. So other readers, and a reader after a crash, may see zeros behind the written bytes.
+/// [`finish`](Writer::finish), [`sync_data`](Writer::sync_data) and a flush restore the true
+/// length. After a drop, it is restored when the writes have ended ([`File::settled`]). The true
+/// length covers all writes through this [`File`] and its clones. Nothing else, such as another
+/// process, may extend the file meanwhile.
 ///
-/// A later call returns the error of a write behind it; every call after that fails, too. Nothing
-/// is durable before `sync_data`.
+/// A later call returns the error of a write in the background; every call after that fails, too.
+/// Nothing is durable before `sync_data`.
 ///
 /// End a writer with [`finish`](Writer::finish), `sync_data` or a flush; `std::io::copy` does not
-/// flush. Dropped without, it loses its errors. One that a thread used last (`std::io::Write`, or
-/// `.wait()`) blocks in its drop until everything is written, as std's `BufWriter`. One that a task
-/// used last does not block: what it took is written in the background, and is lost if the process
-/// ends before.
+/// flush. A drop without these loses errors. If a thread used the writer last (`std::io::Write` or
+/// `.wait()`), the drop blocks until everything is written, like std's `BufWriter`. If a task used
+/// it last, the drop does not block: the accepted bytes are written in the background, and are lost
+/// if the process ends before.
 pub struct Writer {
     file: File,
     /// Its first `filled` bytes were written by the caller and not submitted yet.
@@ -107,7 +107,7 @@ impl fmt::Debug for Writer {
 }
 
 impl Writer {
-    /// Writes `file` from `offset` on.
+    /// Makes a writer to `file` from `offset` on.
     pub fn new(file: &File, offset: u64) -> Writer {
         Writer {
             file: file.clone(),
@@ -130,7 +130,7 @@ impl Writer {
         }
     }
 
-    /// Offset of the next byte.
+    /// Returns the offset of the next byte.
     pub fn position(&self) -> u64 {
         self.position.saturating_add(self.filled as u64)
     }
@@ -152,8 +152,8 @@ impl Writer {
         Put { writer: self, rest: Some(Transfer::new(buffer.into_memory().0, 0)) }
     }
 
-    /// Writes a copy of `bytes`, as `write_all` of std, tokio or futures, with this crate's error.
-    /// Dropped half-way, it has taken a first part of them.
+    /// Writes a copy of `bytes`, like `write_all` of std, tokio or futures, with this crate's
+    /// error. If the future is dropped early, a first part of the bytes may have been accepted.
     ///
     /// # Errors
     /// Those of an earlier write.
@@ -161,18 +161,18 @@ impl Writer {
         PutSlice { writer: self, bytes }
     }
 
-    /// Waits until everything is written, and sets the file's length. Not durable.
+    /// Waits until everything is written, and sets the file's length. Makes nothing durable.
     ///
     /// # Errors
-    /// The first of any write.
+    /// The first error of any write.
     pub fn finish(&mut self) -> Step<'_, Writer, Result<()>> {
         Step { stream: self, poll: Writer::poll_finish }
     }
 
-    /// As [`finish`](Writer::finish), and then as [`File::sync_data`].
+    /// Calls [`finish`](Writer::finish), then [`File::sync_data`].
     ///
     /// # Errors
-    /// The first of any write, or those of `fdatasync(2)`.
+    /// The first error of any write, or those of `fdatasync(2)`.
     pub fn sync_data(&mut self) -> Step<'_, Writer, Result<()>> {
         // One that was dropped under way does not cover what was written since.
         self.forget_sync();
@@ -182,7 +182,7 @@ impl Writer {
     /// Calls [`finish`](Writer::finish), then [`File::sync_all`].
     ///
     /// # Errors
-    /// The first of any write, or those of `fsync(2)`.
+    /// The first error of any write, or those of `fsync(2)`.
     pub fn sync_all(&mut self) -> Step<'_, Writer, Result<()>> {
         self.forget_sync();
         Step { stream: self, poll: Writer::poll_sync_all }
@@ -192,7 +192,7 @@ impl Writer {
     /// is beyond the new end, the next write leaves a hole before it.
     ///
     /// # Errors
-    /// The first of any write, or those of `ftruncate(2)`.
+    /// The first error of any write, or those of `ftruncate(2)`.
     pub fn set_len(&mut self, length: u64) -> Step<'_, Writer, Result<()>> {
         self.forget_sync();
         self.length = length;
@@ -458,7 +458,7 @@ pub struct Put<'w> {
 }
 
 impl Put<'_> {
-    /// Blocks until the buffer has been taken.
+    /// Blocks until the buffer is accepted.
     ///
     /// # Errors
     /// Those of an earlier write.
@@ -490,7 +490,7 @@ pub struct PutSlice<'w> {
 }
 
 impl PutSlice<'_> {
-    /// Blocks until the bytes have been taken.
+    /// Blocks until the bytes are accepted.
     ///
     /// # Errors
     /// Those of an earlier write.

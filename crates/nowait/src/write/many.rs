@@ -31,9 +31,9 @@ struct Run {
     memories: Vec<Memory>,
 }
 
-/// Many writes under way; see [`File::write_many`](crate::File::write_many). Await it, or
-/// [`wait`](WriteMany::wait). Dropped, what is under way is finished in its own time, and the rest
-/// is not begun.
+/// Batch of writes; see [`File::write_many`](crate::File::write_many). Await it, or
+/// [`wait`](WriteMany::wait) for it. If dropped early, writes in flight complete in the background,
+/// and the others are not made.
 #[must_use = "nothing is written until it is awaited or waited for"]
 pub struct WriteMany<'f, B> {
     file: &'f Opened,
@@ -110,7 +110,7 @@ impl<'f, B: WriteBuffer> WriteMany<'f, B> {
         }
     }
 
-    /// Blocks until all is written.
+    /// Blocks until all buffers are written.
     ///
     /// # Errors
     /// As [`File::write_many`](crate::File::write_many).

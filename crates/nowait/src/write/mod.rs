@@ -27,46 +27,46 @@ use crate::sys::{self, WriteFlags};
 
 pub use many::WriteMany;
 
-/// Ways of [`File::allocate`]; see `fallocate(2)`.
+/// Modes of [`File::allocate`]; see `fallocate(2)`.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocate {
-    /// Reserves space; the file grows to the end of the range if it is shorter.
+    /// Reserves space, and extends the file to the end of the range if it is shorter.
     Reserve,
-    /// Reserves space and leaves the size as it is.
+    /// Reserves space without changing the file's size.
     ReserveKeepSize,
-    /// Gives the space back; the range reads as zeros.
+    /// Frees the space; the range then reads as zeros.
     PunchHole,
-    /// The range reads as zeros, and keeps its space where the file system can.
+    /// Zeroes the range, without freeing its space if the file system can.
     Zero,
 }
 
 impl File {
-    /// Writes `buffer` at `offset`; returns the number of bytes written and the buffer. A short
-    /// write means that the file system took no more: it is full, or a limit was reached. The next
-    /// write says which.
+    /// Writes `buffer` at `offset`; returns the number of bytes written and the buffer. After a
+    /// short write the file system is full, or a limit was reached; the next write returns that
+    /// error.
     ///
     /// When polled, a write runs on the polling thread if it should not block: by `RWF_NOWAIT`
     /// where the file accepts it; else by a plain call if it covers whole or cached pages and the
     /// kernel is not about to throttle writers. Anything else goes to a pool thread.
     ///
-    /// Overlapping writes of one file are made in the order in which they began, through any clone:
-    /// the second waits for the first, also if the future of the first was dropped. Appends are
-    /// made in order, too. (A future begins with its first poll, a blocking write with its call.
+    /// Overlapping writes of one file, through any clone, are made in the order in which they
+    /// began. The second waits for the first, even if the future of the first was dropped. Appends
+    /// are made in order, too. A future begins with its first poll, a blocking write with its call.
     /// Under [`block_on`](crate::block_on) a small write begins after the other futures were
-    /// polled.)
+    /// polled.
     ///
-    /// On a file opened for appending the kernel ignores the offset, and each write is a record as
-    /// of [`File::append`]. A future dropped before it is ready may have written nothing, its first
-    /// pages or all, and may still write; the library never leaves a page half old and half new.
-    /// [`File::settled`] waits until nothing more of it can reach the file.
+    /// On a file opened for appending the kernel ignores the offset, and each write is an append,
+    /// as by [`File::append`].
+    ///
+    /// If the future is dropped early, the write may have written nothing, its first pages or
+    /// everything, and may still be in flight. The library never leaves a page half old and half
+    /// new. [`File::settled`] waits until such a write has ended.
     ///
     /// # Errors
-    /// The error carries the buffer, and tells by [`Error::bytes_written`] what is in the file.
-    /// [`ErrorKind::NoSpace`],
-    /// [`ErrorKind::FileTooLarge`],
-    /// [`ErrorKind::InvalidRange`] beyond `i64::MAX`,
-    /// [`ErrorKind::Closed`] after `close`, and what the kernel reports.
+    /// The error contains the buffer; [`Error::bytes_written`] returns how much is in the file.
+    /// [`ErrorKind::NoSpace`], [`ErrorKind::FileTooLarge`], [`ErrorKind::InvalidRange`] beyond
+    /// `i64::MAX`, [`ErrorKind::Closed`] after `close`, and those of `pwritev2(2)`.
     pub fn write_at<B: WriteBuffer>(&self, buffer: B, offset: u64) -> Write<'_, Moved<B>> {
         let transfer = Transfer::new(buffer.into_memory().0, offset);
         self.write(transfer, WriteFlags::NONE, |answer| wrote(answer, Short::Allowed, B::from_memory))
@@ -81,7 +81,7 @@ impl File {
     }
 
     /// Writes several buffers, one after the other, at `offset`; otherwise as [`File::write_at`].
-    /// Any number of one type, or a tuple of different ones: see [`WriteBuffers`].
+    /// [`WriteBuffers`] lists the accepted types.
     ///
     /// # Errors
     /// As [`File::write_at`].
@@ -90,20 +90,20 @@ impl File {
         self.write(transfer, WriteFlags::NONE, |answer| wrote(answer, Short::Allowed, B::from_memory))
     }
 
-    /// Writes all of `buffer` at the end of the file, wherever that is by then (`RWF_APPEND`, Linux
-    /// 4.16). Each append is one call, whole, and overlaps no other, in any process. An append that
-    /// the file system takes in two parts (a full disk, more than 2 GiB) may have others between
-    /// them.
+    /// Appends all of `buffer` to the file, at its end at the time of the write (`RWF_APPEND`,
+    /// Linux 4.16). Each append is one system call, and no other process's append interleaves with
+    /// it. If the file system accepts it in two parts (a full disk, more than 2 GiB), other appends
+    /// may be between them.
     ///
     /// overlayfs of older kernels ignores `RWF_APPEND` and would overwrite the file. On file
-    /// systems that are not known to honour it, appends go through a second descriptor with
-    /// `O_APPEND`, which the first append opens through `/proc`. Files opened with
-    /// [`OpenOptions::append`](crate::OpenOptions::append) need none.
+    /// systems not known to honour it, appends use a second descriptor with `O_APPEND`, which the
+    /// first append opens through `/proc`. Files opened with
+    /// [`OpenOptions::append`](crate::OpenOptions::append) do not need it.
     ///
     /// # Errors
-    /// As [`File::write_all_at`]. [`ErrorKind::Unsupported`], and
-    /// nothing is written, for a block device, and where that second descriptor cannot be opened:
-    /// open the file with `append(true)` then.
+    /// As [`File::write_all_at`]. [`ErrorKind::Unsupported`] for a block device, or if the second
+    /// descriptor cannot be opened; nothing is written then. Open the file with `append(true)`
+    /// instead.
     pub fn append<B: WriteBuffer>(&self, buffer: B) -> Write<'_, BufferResult<B>> {
         self.write(Transfer::new(buffer.into_memory().0, 0), WriteFlags::APPEND, wrote_all::<B>)
     }
@@ -114,13 +114,12 @@ impl File {
         Write::new(Operation::checked(On::File(&self.0), checked, request, conclude))
     }
 
-    /// Starts to write all of `buffer` now, if it need not queue: inline, or by a pool thread while
-    /// the bytes in flight are below their bounds. Returns a write that is under way or complete;
-    /// dropped, it finishes in the background.
+    /// Begins to write all of `buffer`, if it need not queue: inline, or by a pool thread while the
+    /// bytes in flight are below their bounds. Returns a write in flight or complete. If dropped,
+    /// it completes in the background.
     ///
     /// # Errors
-    /// [`ErrorKind::WouldBlock`], with the buffer, when it would have
-    /// to wait its turn.
+    /// [`ErrorKind::WouldBlock`], with the buffer, if the write would have to queue.
     pub fn try_write_at<B: WriteBuffer>(
         &self,
         buffer: B,
@@ -148,12 +147,12 @@ impl File {
         Ok(write.start().finish_on_drop())
     }
 
-    /// Writes many buffers, each at its offset, as one batch. Buffers that continue the one before
-    /// in the list are merged into one write; where buffers overlap, the last wins.
+    /// Writes many buffers, each at its offset, as one batch. A buffer that continues the previous
+    /// one in the list is merged with it into one write. Where buffers overlap, the last one wins.
     ///
     /// # Errors
-    /// All writes are tried. The error is that of the first that failed, with its index in the
-    /// list, and carries all buffers.
+    /// All writes are tried. Returns the error of the first failed write in the list, with its
+    /// index and all buffers.
     pub fn write_many<B: WriteBuffer>(&self, writes: Vec<(u64, B)>) -> WriteMany<'_, B> {
         WriteMany::new(&self.0, writes)
     }
@@ -175,9 +174,9 @@ impl File {
         self.write_blocking(data, offset, Short::Error).map(drop)
     }
 
-    /// Writes `data` at `offset` on this thread, if that should not wait: without a queue. Returns the
-    /// number of bytes. `None` if it may wait, and for direct I/O: then write by [`File::write_at`].
-    /// Some of the bytes may have been written.
+    /// Writes `data` at `offset` on this thread, if that should not wait. Returns the number of
+    /// bytes. Returns `None` if it may wait, and for direct I/O; use [`File::write_at`] then. Even
+    /// if it returns `None`, some of the bytes may have been written.
     ///
     /// # Errors
     /// As [`File::write_at`].
@@ -211,11 +210,10 @@ impl File {
         self.change(Request::SetLen(length))
     }
 
-    /// Reserves, punches or zeroes a range, without writing it.
+    /// Reserves, frees or zeroes a range without writing data.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where the file system cannot do
-    /// it; those of `fallocate(2)`.
+    /// [`ErrorKind::Unsupported`] if the file system does not support it; those of `fallocate(2)`.
     pub fn allocate(&self, how: Allocate, offset: u64, length: u64) -> Operation<'_, Result<()>> {
         let mode = match how {
             Allocate::Reserve => FallocateFlags::empty(),
@@ -237,18 +235,18 @@ impl File {
         self.change(Request::GiveBack)
     }
 
-    /// Makes every write that was complete at the call durable, with the metadata needed to read it
-    /// back, the size included (`fdatasync(2)`). The name of a new file is not covered: see
+    /// Makes every write that completed before the call durable, with the metadata needed to read
+    /// it back, including the size (`fdatasync(2)`). It does not cover the name of a new file: see
     /// [`fs::sync_dir`](crate::fs::sync_dir).
     ///
-    /// Never runs on an executor's thread. Syncs of one file requested while one is in flight share
-    /// the next.
+    /// A future never syncs on its executor's thread. Syncs of one file that are requested while
+    /// one is in flight share the next one.
     ///
     /// # Errors
-    /// [`ErrorKind::SyncFailed`] when a write-back failed: written data may be lost although reads
-    /// still show it. From then on every sync of this file, through any clone, fails until
-    /// [`acknowledge_sync_failure`](File::acknowledge_sync_failure): the kernel reports the failure
-    /// once and marks the pages clean.
+    /// [`ErrorKind::SyncFailed`] if a write-back failed: written data may be lost although reads
+    /// still return it. From then on every sync of this file, through any clone, fails until
+    /// [`acknowledge_sync_failure`](File::acknowledge_sync_failure). The kernel itself reports the
+    /// failure only once, and marks the pages clean.
     pub fn sync_data(&self) -> Operation<'_, Result<()>> {
         self.change(Request::Sync { data_only: true })
     }
@@ -261,9 +259,10 @@ impl File {
         self.change(Request::Sync { data_only: false })
     }
 
-    /// Writes back the dirty pages of a range and waits for that; a length of zero means to the end
-    /// of the file. **Not durable**: neither the device's cache nor the metadata of new blocks is
-    /// flushed (`sync_file_range(2)`). It bounds dirty memory.
+    /// Writes back the dirty pages of a range, and waits for their completion
+    /// (`sync_file_range(2)`). A length of zero means to the end of the file. It bounds dirty
+    /// memory, but makes nothing durable: neither the device's cache nor the metadata of new blocks
+    /// is flushed.
     ///
     /// # Errors
     /// Those of `sync_file_range(2)`.
@@ -271,24 +270,23 @@ impl File {
         self.change(Request::SyncRange { offset, length })
     }
 
-    /// Waits until every write, cut and reservation of this file that is in flight now has ended:
-    /// through any clone, on any thread, blocking or not, also if its future was dropped. Await it,
-    /// or [`wait`](Settled::wait). It begins nothing, reports no error, and makes nothing durable.
-    /// Dropping it has no effect.
+    /// Waits until every write, truncation and reservation of this file that is now in flight has
+    /// ended. It covers all clones and threads, and operations whose future was dropped. Await it,
+    /// or [`wait`](Settled::wait) for it. It begins nothing, reports no error, and makes nothing
+    /// durable. Dropping it has no effect.
     ///
     /// It does not wait for a small write that another thread's [`block_on`](crate::block_on) has
     /// collected but not begun. If the future of such a write is dropped before it begins, the
     /// write is never made.
     ///
-    /// Not needed before writing the same range again: that write waits anyway. Use it before
-    /// the file is handed to others: renamed, read by another program, closed for good.
+    /// Use it before another program reads the file, or before a rename or close. A write to the
+    /// same range needs no such wait: the library orders overlapping writes.
     pub fn settled(&self) -> Settled<'_> {
         Settled { file: &self.0, settling: Settling::default() }
     }
 
-    /// Acknowledges a failed write-back, so that syncs may succeed again. Call it once everything
-    /// since the last successful sync has been rewritten or given up. Returns the failure, if there
-    /// was one.
+    /// Acknowledges a failed write-back, so that syncs may succeed again. Before the call, rewrite
+    /// or give up everything written since the last successful sync. Returns the failure, if any.
     pub fn acknowledge_sync_failure(&self) -> Option<Error> {
         let errno = self.0.open.acknowledge_failure()?;
         Some(self.0.error(ErrorOp::Sync, errno))
@@ -426,7 +424,7 @@ fn changed(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
     Err(if length > 0 { error.with_range(offset, length) } else { error })
 }
 
-/// A wait for what is under way; see [`File::settled`].
+/// Future of [`File::settled`].
 #[must_use = "it waits for nothing until it is awaited or waited for"]
 pub struct Settled<'f> {
     file: &'f Opened,
@@ -434,7 +432,7 @@ pub struct Settled<'f> {
 }
 
 impl Settled<'_> {
-    /// Blocks until all has ended.
+    /// Blocks until all operations have ended.
     pub fn wait(self) {
         local::flush();
         self.file.open.outstanding().settle();
