@@ -5,13 +5,12 @@
 //! leaves, the next one in the same directory removes.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::machine::testfile;
 use crate::machine::tree::{Tree, sweep};
 use crate::sys::{self, PAGE};
 
@@ -54,108 +53,52 @@ fn cannot_write(dir: &Path, error: &io::Error) -> Error {
     Error::new(ErrorKind::of_write(error), text)
 }
 
-/// The source of a copy, as it was made.
+/// The source of a copy, as it was made: a tree, or the only file of one.
 #[derive(Debug)]
-pub enum Original {
-    File { folder: Folder, size: u64, seed: u64 },
-    Tree(Tree),
+pub struct Original {
+    tree: Tree,
+    is_file: bool,
 }
 
 impl Original {
     /// Makes a file of random bytes in `dir`, and syncs it. `progress` is told the bytes of each
     /// step.
-    pub fn file(dir: &Path, size: u64, seed: u64, cancel: &AtomicBool, mut progress: impl FnMut(u64)) -> Result<Self> {
-        let folder = Folder::make(dir)?;
-        let original = Self::File { folder, size, seed };
-        let path = original.path();
-        let mut file = File::create(&path).map_err(|error| cannot_write(dir, &error))?;
-        let mut chunk = vec![0; CHUNK as usize];
-        for offset in (0..size).step_by(CHUNK as usize) {
-            if cancel.load(Ordering::Relaxed) {
-                return Err(Error::interrupted());
-            }
-            let chunk = &mut chunk[..CHUNK.min(size - offset) as usize];
-            testfile::fill(seed, offset, chunk);
-            file.write_all(chunk).map_err(|error| cannot_write(dir, &error))?;
-            progress(chunk.len() as u64);
-        }
-        file.sync_all().map_err(|error| cannot_write(dir, &error))?;
-        Ok(original)
+    pub fn file(dir: &Path, size: u64, seed: u64, cancel: &AtomicBool, progress: impl FnMut(u64)) -> Result<Self> {
+        Ok(Self { tree: Tree::make(dir, 1, size..=size, seed, cancel, progress)?, is_file: true })
+    }
+
+    pub fn tree(tree: Tree) -> Self {
+        Self { tree, is_file: false }
     }
 
     /// The file, or the folder of the tree.
     pub fn path(&self) -> PathBuf {
-        match self {
-            Self::File { folder, .. } => folder.path().join("original"),
-            Self::Tree(tree) => tree.folder().to_owned(),
-        }
+        if self.is_file { self.tree.path(0) } else { self.tree.folder().to_owned() }
     }
 
     pub fn files(&self) -> u64 {
-        match self {
-            Self::File { .. } => 1,
-            Self::Tree(tree) => tree.files(),
-        }
+        self.tree.files()
     }
 
     pub fn bytes(&self) -> u64 {
-        (0..self.files()).map(|number| self.len_of(number)).sum()
-    }
-
-    fn len_of(&self, number: u64) -> u64 {
-        match self {
-            Self::File { size, .. } => *size,
-            Self::Tree(tree) => tree.len_of(number),
-        }
+        (0..self.files()).map(|number| self.tree.len_of(number)).sum()
     }
 
     /// A file of the source, or of a copy at `root`.
     fn file_at(&self, root: &Path, number: u64) -> PathBuf {
-        match self {
-            Self::File { .. } => root.to_owned(),
-            Self::Tree(_) => root.join(Tree::below(number)),
-        }
+        if self.is_file { root.to_owned() } else { root.join(Tree::below(number)) }
     }
 
-    /// Drops its pages from the page cache, and verifies that they are gone; `inodes` drops those,
-    /// and names, too, which takes root.
+    /// Drops its pages from the page cache, and verifies that they are gone; `inodes` drops those
+    /// of a tree, and names, too, which takes root.
     pub fn make_cold(&self, inodes: bool) -> Result<()> {
-        match self {
-            Self::Tree(tree) => {
-                tree.make_cold(0..tree.files())?;
-                if inodes { tree.forget_inodes(0..tree.files()) } else { Ok(()) }
-            }
-            Self::File { size, .. } => {
-                let path = self.path();
-                let dropped = File::open(&path).and_then(|file| sys::drop_cache(&file));
-                dropped.map_err(|error| Error::io("drop the pages of", &path, &error))?;
-                let cached = self.cached_pages(&path)?;
-                if cached <= size / PAGE / 1000 {
-                    return Ok(());
-                }
-                let text = format!(
-                    "cannot make {} cold: {cached} of its {} pages are still cached; choose a --dir on a disk",
-                    path.display(),
-                    size.div_ceil(PAGE)
-                );
-                Err(Error::new(ErrorKind::NotCold, text))
-            }
-        }
+        self.tree.make_cold(0..self.files())?;
+        if inodes && !self.is_file { self.tree.forget_inodes(0..self.files()) } else { Ok(()) }
     }
 
     /// Has all of it in the page cache.
     pub fn make_hot(&self) -> Result<()> {
-        let mut chunk = vec![0; CHUNK as usize];
-        for number in 0..self.files() {
-            let path = self.file_at(&self.path(), number);
-            let read = File::open(&path).and_then(|file| {
-                (0..self.len_of(number))
-                    .step_by(CHUNK as usize)
-                    .try_for_each(|offset| file.read_at(&mut chunk, offset).map(drop))
-            });
-            read.map_err(|error| Error::io("read", &path, &error))?;
-        }
-        Ok(())
+        self.tree.make_hot(0..self.files())
     }
 
     /// Pages in the page cache of all files at `root`: of the source, or of a copy.
@@ -163,7 +106,7 @@ impl Original {
         let mut cached = 0;
         for number in 0..self.files() {
             let path = self.file_at(root, number);
-            let pages = File::open(&path).and_then(|file| sys::residency(&file, self.len_of(number)));
+            let pages = File::open(&path).and_then(|file| sys::residency(&file, self.tree.len_of(number)));
             let pages = pages.map_err(|error| Error::io("count the cached pages of", &path, &error))?;
             cached += pages.into_iter().filter(|&page| page).count() as u64;
         }
@@ -185,7 +128,7 @@ impl Original {
     }
 
     fn first_wrong(&self, file: &File, number: u64, all: bool) -> io::Result<Option<u64>> {
-        let (size, wanted) = (file.metadata()?.len(), self.len_of(number));
+        let (size, wanted) = (file.metadata()?.len(), self.tree.len_of(number));
         if size != wanted {
             return Ok(Some(size.min(wanted)));
         }
@@ -196,10 +139,7 @@ impl Original {
             let len = len.min(wanted - offset) as usize;
             let (found, expected) = (&mut found[..len], &mut expected[..len]);
             file.read_exact_at(found, offset)?;
-            match self {
-                Self::File { seed, .. } => testfile::fill(*seed, offset, expected),
-                Self::Tree(tree) => tree.fill(number, offset, expected),
-            }
+            self.tree.fill(number, offset, expected);
             if found != expected {
                 return Ok(Some(offset));
             }
@@ -220,7 +160,7 @@ impl Original {
                 return Ok(false);
             }
             // The folder of a file, whose time a later entry would have changed.
-            if let (Self::Tree(_), Some(from), Some(to)) = (self, from.parent(), to.parent()) {
+            if let (false, Some(from), Some(to)) = (self.is_file, from.parent(), to.parent()) {
                 if facts(from)? != facts(to)? {
                     return Ok(false);
                 }
@@ -256,7 +196,7 @@ mod tests {
         assert!(original.difference(&copy, true).unwrap().unwrap().ends_with(&format!("byte {}", 2 * CHUNK)));
         handle.set_len(3 * CHUNK).unwrap();
         assert!(original.difference(&copy, false).unwrap().unwrap().ends_with(&format!("byte {}", 3 * CHUNK)));
-        let folders = [original.path().parent().unwrap().to_owned(), copies.path().to_owned()];
+        let folders = [original.tree.folder().to_owned(), copies.path().to_owned()];
         drop((original, copies));
         assert!(folders.iter().all(|folder| !folder.exists()));
     }

@@ -16,12 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::fstatvfs;
-
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::environment::memory_for_cache;
+use crate::machine::space::{no_room, require_room};
 use crate::random::Random;
-use crate::report::figures::whole_size_of;
 use crate::sys::{self, PAGE};
 
 /// The smallest file worth measuring: with less, depth 128 has nothing to be random about.
@@ -73,8 +71,8 @@ impl Marks {
 impl TestFile {
     /// Makes the file in `dir`. `progress` is told the number of bytes of each step.
     pub fn make(dir: &Path, size: u64, seed: u64, cancel: &AtomicBool, mut progress: impl FnMut(u64)) -> Result<Self> {
+        require_room(size, "--size", dir)?;
         let mut keeper = create_nameless(dir)?;
-        check_room(&keeper, dir, size)?;
         write_seeded(&mut keeper, dir, size, seed, cancel, &mut progress)?;
         Self::over(
             PathBuf::from(format!("/proc/self/fd/{}", keeper.as_raw_fd())),
@@ -255,29 +253,12 @@ impl TestFile {
     /// Leaves of each block at `offsets` exactly the first half in the cache, and verifies it.
     /// Blocks must not overlap.
     pub fn make_half_cached(&self, offsets: &[u64], block: usize) -> Result<()> {
-        let expected = offsets.len() as u64 * block as u64 / 2 / PAGE;
-        let mut missing = 0;
-        for attempt in 0..ATTEMPTS {
-            if attempt > 0 {
-                pause(attempt);
-            }
-            self.make_cold()?;
-            let mut half = vec![0; block / 2];
-            for &offset in offsets {
-                let read = self.random.read_exact_at(&mut half, offset);
-                read.map_err(|error| Error::io("read", &self.path, &error))?;
-            }
-            let (hot, wrong) = self.cached_by_half(offsets, block)?;
-            if wrong > expected / 1000 {
-                let advice = "readahead cannot be turned off on this file system; choose another --dir";
-                return Err(self.not_cold(wrong, expected, advice));
-            }
-            missing = expected - hot;
-            if missing == 0 {
-                return Ok(());
-            }
-        }
-        Err(self.not_cached(missing, expected))
+        let half = block as u64 / 2 / PAGE;
+        let halves = |&offset: &u64| {
+            let start = offset / PAGE;
+            [(start..start + half, true), (start + half..start + 2 * half, false)]
+        };
+        self.make_mixed(offsets.iter().flat_map(halves))
     }
 
     /// Has the pages of these runs in the cache, or not, as each says, and verifies it: all that
@@ -329,20 +310,6 @@ impl TestFile {
         }
         let dropped = sys::drop_cache_of(&self.random, offset, len);
         dropped.map_err(|error| Error::io("fadvise DONTNEED on", &self.path, &error))
-    }
-
-    /// Numbers of cached pages in the first halves of these blocks, and in the second.
-    fn cached_by_half(&self, offsets: &[u64], block: usize) -> Result<(u64, u64)> {
-        let pages = self.residency()?;
-        let half = block / 2 / PAGE as usize;
-        let count = |pages: &[bool]| pages.iter().filter(|&&page| page).count() as u64;
-        let (mut first, mut second) = (0, 0);
-        for &offset in offsets {
-            let at = (offset / PAGE) as usize;
-            first += count(&pages[at..at + half]);
-            second += count(&pages[at + half..at + 2 * half]);
-        }
-        Ok((first, second))
     }
 
     /// With the readahead that a handle has by default.
@@ -408,12 +375,6 @@ pub(crate) fn create_nameless(dir: &Path) -> Result<File> {
     Ok(file)
 }
 
-fn check_room(file: &File, dir: &Path, size: u64) -> Result<()> {
-    let about = fstatvfs(file).map_err(|error| Error::io("statvfs", dir, &error.into()))?;
-    let free = about.f_bavail.saturating_mul(about.f_frsize);
-    if free < size { Err(no_room(dir, size, &format!("{} are free", whole_size_of(free)))) } else { Ok(()) }
-}
-
 fn write_seeded(
     file: &mut File,
     dir: &Path,
@@ -423,7 +384,7 @@ fn write_seeded(
     progress: &mut impl FnMut(u64),
 ) -> Result<()> {
     let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => no_room(dir, size, &error.to_string()),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => no_room(size, "--size", dir, &error.to_string()),
         _ => cannot_write("write the test file", dir, &error),
     };
     let mut buffer = vec![0; CHUNK];
@@ -440,15 +401,6 @@ fn write_seeded(
         progress(chunk.len() as u64);
     }
     file.sync_all().map_err(failed)
-}
-
-fn no_room(dir: &Path, size: u64, why: &str) -> Error {
-    let text = format!(
-        "no room for a test file of {} in {}: {why}; use a smaller --size or another --dir",
-        whole_size_of(size),
-        dir.display()
-    );
-    Error::new(ErrorKind::NoRoom, text)
 }
 
 fn cannot_write(operation: &str, dir: &Path, error: &io::Error) -> Error {

@@ -5,7 +5,7 @@
 //! next one in the same directory removes.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read, Write};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -21,6 +21,7 @@ const PREFIX: &str = ".nowait-bench-files-";
 /// Files of one folder.
 const ABREAST: u64 = 1000;
 const ATTEMPTS: u32 = 4;
+const CHUNK: u64 = 1 << 20;
 
 #[derive(Debug)]
 pub struct Tree {
@@ -31,8 +32,8 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Makes `files` files in `dir`, of lengths drawn by seed, and syncs them. `progress` is told
-    /// of each file.
+    /// Makes `files` files in `dir`, of lengths drawn by seed, and syncs them. `progress` is told the
+    /// bytes of each step.
     pub fn make(
         dir: &Path,
         files: u64,
@@ -47,17 +48,21 @@ impl Tree {
         fs::create_dir(&folder).map_err(|error| cannot_write(dir, &error))?;
         // Removed from here on, whatever happens.
         let tree = Self { folder, files, lengths, seed };
-        let mut bytes = Vec::new();
+        let mut chunk = vec![0; CHUNK as usize];
         for number in 0..files {
-            if cancel.load(Ordering::Relaxed) {
-                return Err(Error::interrupted());
-            }
-            bytes.resize(tree.len_of(number) as usize, 0);
-            tree.fill(number, 0, &mut bytes);
             let path = tree.path(number);
             let made = if number % ABREAST == 0 { path.parent().map_or(Ok(()), fs::create_dir) } else { Ok(()) };
-            made.and_then(|()| fs::write(&path, &bytes)).map_err(|error| cannot_write(dir, &error))?;
-            progress(1);
+            let mut file = made.and_then(|()| File::create(&path)).map_err(|error| cannot_write(dir, &error))?;
+            let len = tree.len_of(number);
+            for offset in (0..len).step_by(CHUNK as usize) {
+                if cancel.load(Ordering::Relaxed) {
+                    return Err(Error::interrupted());
+                }
+                let chunk = &mut chunk[..CHUNK.min(len - offset) as usize];
+                tree.fill(number, offset, chunk);
+                file.write_all(chunk).map_err(|error| cannot_write(dir, &error))?;
+                progress(chunk.len() as u64);
+            }
         }
         let synced = File::open(&tree.folder).and_then(|folder| Ok(rustix::fs::syncfs(folder)?));
         synced.map_err(|error| cannot_write(dir, &error))?;
@@ -192,12 +197,18 @@ impl Tree {
 
     /// Reads these files, so that all of each is in memory.
     pub fn make_hot(&self, numbers: impl Iterator<Item = u64>) -> Result<()> {
+        let mut chunk = vec![0; CHUNK as usize];
         for number in numbers {
-            let path = self.path(number);
-            let read = fs::read(&path).map_err(|error| Error::io("read", &path, &error))?;
-            if read.len() as u64 != self.len_of(number) {
-                let text = format!("{} has {} bytes; another program wrote to it", path.display(), read.len());
-                return Err(Error::new(ErrorKind::Other, text));
+            let mut left = self.len_of(number);
+            let file = self.open(number)?;
+            while left > 0 {
+                let read = (&file).read(&mut chunk).map_err(|error| Error::io("read", &self.path(number), &error))?;
+                if read == 0 || read as u64 > left {
+                    let text =
+                        format!("{} has another length; another program wrote to it", self.path(number).display());
+                    return Err(Error::new(ErrorKind::Other, text));
+                }
+                left -= read as u64;
             }
         }
         Ok(())
@@ -249,8 +260,9 @@ mod tests {
         let left = dir.join(format!("{PREFIX}4294967294-0"));
         fs::create_dir(&left).unwrap();
         let mut made = 0;
-        let tree = Tree::make(dir, 1002, 10..=50, 7, &AtomicBool::new(false), |files| made += files).unwrap();
-        assert!(made == 1002 && !left.exists(), "{made}");
+        let tree = Tree::make(dir, 1002, 10..=50, 7, &AtomicBool::new(false), |bytes| made += bytes).unwrap();
+        assert_eq!(made, (0..1002).map(|number| tree.len_of(number)).sum::<u64>());
+        assert!(!left.exists());
         let mut lengths = std::collections::HashSet::new();
         for number in [0, 1, 999, 1000, 1001] {
             let bytes = fs::read(tree.path(number)).unwrap();

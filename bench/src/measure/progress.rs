@@ -20,8 +20,6 @@ pub struct Planned {
     pub seconds: f64,
 }
 
-/// Time of a turn beside its round: its state is made, and its bytes are compared.
-const BESIDE_S: f64 = 0.06;
 /// A test file is written and synced so fast, where nothing else is known.
 const BYTES_PER_S: f64 = 250e6;
 
@@ -44,7 +42,7 @@ impl Planned {
     /// `cases`: the number of ways in each, and its length.
     pub fn of(table: &'static str, cases: &[(usize, Length)]) -> Self {
         let of_case = |&(ways, length): &(usize, Length)| {
-            let turn_s = length.round_time(ways).as_secs_f64() + BESIDE_S;
+            let turn_s = (length.round_time(ways) + length.beside).as_secs_f64();
             let rounds = length.rounds((ways * length.before) as f64 * turn_s, (ways + 1) as f64 * turn_s);
             (ways * (length.before + rounds) + rounds, turn_s)
         };
@@ -59,6 +57,8 @@ impl Planned {
 pub struct Length {
     /// The length of a round that nothing shortens, at a middling way's speed.
     pub round: Duration,
+    /// Time of a turn beside its round: its state is made, and its bytes are compared.
+    pub beside: Duration,
     /// Turns of each way before the timed ones: verification and warm-up.
     pub before: usize,
     /// So many rounds, whatever time they take.
@@ -84,7 +84,7 @@ impl Length {
     pub fn round_time(&self, ways: usize) -> Duration {
         let turns = ways * (self.before + ROUNDS_MIN) + ROUNDS_MIN;
         let turn = self.budget / turns.max(1) as u32;
-        turn.saturating_sub(Duration::from_secs_f64(BESIDE_S)).clamp(ROUND_MIN.min(self.round), self.round)
+        turn.saturating_sub(self.beside).clamp(ROUND_MIN.min(self.round), self.round)
     }
 
     /// The number of rounds, when so much time is spent and a round of all ways takes so much.
@@ -202,8 +202,13 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    const LENGTH: Length =
-        Length { round: Duration::from_millis(300), before: 2, rounds: None, budget: Duration::from_secs(20) };
+    const LENGTH: Length = Length {
+        round: Duration::from_millis(300),
+        beside: Duration::from_millis(60),
+        before: 2,
+        rounds: None,
+        budget: Duration::from_secs(20),
+    };
 
     fn of(ways: &[usize], length: Length) -> Vec<(usize, Length)> {
         ways.iter().map(|&ways| (ways, length)).collect()
@@ -218,7 +223,7 @@ mod tests {
         }
         let plan = Planned::of("reads", &of(&[4, 0, 5], Length { rounds: Some(7), ..LENGTH }));
         assert_eq!((plan.cases, plan.turns), (2, 4 * 9 + 7 + 5 * 9 + 7));
-        assert!((plan.seconds - plan.turns as f64 * (0.3 + BESIDE_S)).abs() < 1e-9);
+        assert!((plan.seconds - plan.turns as f64 * 0.36).abs() < 1e-9);
     }
 
     #[test]

@@ -109,8 +109,8 @@ fn original(kind: Copied, made: &Made, run: &mut Run<'_>) -> Result<Rc<Original>
     let (dir, seed, cancel, course) = (&run.options.dir, run.options.seed, run.cancel, &mut *run.course);
     let (bytes, files) = (source_bytes(kind, run.options), files(run.options));
     let original = if is_tree {
-        course.begin("making files", Plan::writing_s(bytes), files);
-        Original::Tree(Tree::make(dir, files, LENGTHS, seed, cancel, |files| course.step(files))?)
+        course.begin("making files", Plan::writing_s(bytes), bytes);
+        Original::tree(Tree::make(dir, files, LENGTHS, seed, cancel, |bytes| course.step(bytes))?)
     } else {
         course.begin("making the file", Plan::writing_s(bytes), bytes);
         Original::file(dir, bytes, seed, cancel, |bytes| course.step(bytes))?

@@ -127,8 +127,8 @@ fn tree(kind: &Kind, made: &Made, run: &mut Run<'_>) -> Result<Arc<Tree>> {
     made.take();
     let (dir, seed, course) = (&run.options.dir, run.options.seed, &mut *run.course);
     require_room(kind.bytes(), "run (--quick)", dir)?;
-    course.begin("making files", Plan::writing_s(kind.bytes()), kind.files);
-    let tree = Tree::make(dir, kind.files, kind.lengths.clone(), seed, run.cancel, |files| course.step(files))?;
+    course.begin("making files", Plan::writing_s(kind.bytes()), kind.bytes());
+    let tree = Tree::make(dir, kind.files, kind.lengths.clone(), seed, run.cancel, |bytes| course.step(bytes))?;
     Ok(made.insert((kind.clone(), Arc::new(tree))).1.clone())
 }
 

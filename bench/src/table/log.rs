@@ -20,6 +20,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use super::columns::{CPU, Column, Grid, LONGEST, P50, P99, P999, SWITCHES, own};
 use super::{Bench, Case, Run, Table, Work};
@@ -121,6 +122,8 @@ pub static TASKS: Table = Table {
 /// The largest file of a round.
 pub const FILE_MAX: u64 = 1 << 30;
 
+/// A file is filled with zeros and synced, and a log calibrated.
+const BESIDE: Duration = Duration::from_millis(250);
 /// The fewest commits of a slot.
 const FEWEST: u64 = 4;
 /// Synced in steps, so that an interrupt is obeyed soon.
@@ -163,7 +166,7 @@ impl Shape {
             }
             Durable::open(ways, self, run).map(Some)
         };
-        Some(Case::new(name, ways, Work::For(options.commit_time), open).in_directory())
+        Some(Case::new(name, ways, Work::For(options.commit_time), open).in_directory().beside(BESIDE))
     }
 }
 

@@ -208,6 +208,7 @@ pub struct Case {
     work: Work,
     phase: Phase,
     optional: bool,
+    beside: Duration,
     open: Open,
 }
 
@@ -228,12 +229,17 @@ impl Case {
         let entrants = ways.iter().map(|part| Entrant { way: part.way, refused: None }).collect();
         let open = move |run: &mut Run<'_>| Ok(open(ways, run)?.map(|bench| Box::new(bench) as Box<dyn Bench>));
         let (name, phase, open) = (name.into(), Phase::File, Box::new(open));
-        Self { name, ways: entrants, work, phase, optional: false, open }
+        Self { name, ways: entrants, work, phase, optional: false, beside: BESIDE, open }
     }
 
     /// It writes new files, after the test file is gone.
     pub fn in_directory(self) -> Self {
         Self { phase: Phase::Directory, ..self }
+    }
+
+    /// A turn takes so long beside its round.
+    pub fn beside(self, beside: Duration) -> Self {
+        Self { beside, ..self }
     }
 
     /// It is left out, with a note, where its state cannot be cold.
@@ -257,7 +263,7 @@ impl Case {
             Work::For(time) => (time, 2),
             Work::Exactly(_, guess) => (guess, 1),
         };
-        Length { round, before, rounds: options.rounds, budget: options.budget }
+        Length { round, beside: self.beside, before, rounds: options.rounds, budget: options.budget }
     }
 }
 
@@ -296,6 +302,8 @@ impl Phase {
     pub const ALL: [Self; 2] = [Self::File, Self::Directory];
 }
 
+/// Time of a turn beside its round, in most tables: the file is made cold, and bytes are compared.
+const BESIDE: Duration = Duration::from_millis(60);
 /// Operations that are verified, and that tell a way's speed.
 const VERIFIED: usize = 256;
 /// The warm-up takes this share of a round.
