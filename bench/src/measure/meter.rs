@@ -6,12 +6,16 @@
 //! timed. Without one, a checksum of a block in each [`SAMPLED_EVERY`] bytes is taken on the clock, at
 //! the same price for every way, to be compared after the clock has stopped.
 
+use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use serde_json::Value;
 
 use crate::measure::work::{Access, Batch};
+use crate::report::{Control, Cpu, Latency, Row};
+use crate::stats::median;
 use crate::sys::{RingWorkers, Runs, Usage, busy_us_of_machine};
 
 /// Two digits and 32-bit counters: the whole histogram stays in the CPU's nearest caches.
@@ -395,15 +399,54 @@ pub struct Sample {
     pub figures: Vec<(&'static str, Figure)>,
 }
 
-/// A figure of a round that only its table has, and so how rounds are summed up.
+/// A figure that only its table has, of a round or of several: how rounds are summed up is its kind.
 #[derive(Debug, Clone)]
 pub enum Figure {
-    Median(f64),
-    /// By the sum of one, divided by the sum of the other.
+    /// The median of these.
+    Median(Vec<f64>),
+    /// The sum of one, divided by the sum of the other.
     Ratio(f64, f64),
     Count(u64),
     Always(bool),
     Latency(Latencies),
+}
+
+impl Figure {
+    pub fn median(value: f64) -> Self {
+        Self::Median(vec![value])
+    }
+
+    fn add(&mut self, round: &Self) {
+        match (self, round) {
+            (Self::Median(all), Self::Median(more)) => all.extend(more),
+            (Self::Ratio(sum, by), Self::Ratio(more, other)) => (*sum, *by) = (*sum + more, *by + other),
+            (Self::Count(sum), Self::Count(more)) => *sum += more,
+            (Self::Always(all), Self::Always(this)) => *all &= this,
+            (Self::Latency(all), Self::Latency(more)) => *all += more,
+            _ => unreachable!("a figure is of one kind in all rounds"),
+        }
+    }
+
+    /// `None` where there is nothing to be told.
+    fn value(self) -> Option<Value> {
+        match self {
+            Self::Median(all) => Some(median(&all).into()),
+            Self::Ratio(sum, by) => (by > 0.0).then(|| (sum / by).into()),
+            Self::Count(count) => (count > 0).then(|| count.into()),
+            Self::Always(all) => Some(all.into()),
+            Self::Latency(all) if all.is_empty() => None,
+            Self::Latency(all) => serde_json::to_value(Latency::of(&all)).ok(),
+        }
+    }
+
+    /// Those of all rounds, by name.
+    fn sum(samples: &[Sample]) -> BTreeMap<String, Value> {
+        let mut all: BTreeMap<&str, Self> = BTreeMap::new();
+        for (name, figure) in samples.iter().flat_map(|sample| &sample.figures) {
+            all.entry(name).and_modify(|sum| sum.add(figure)).or_insert_with(|| figure.clone());
+        }
+        all.into_iter().filter_map(|(name, sum)| Some((name.to_owned(), sum.value()?))).collect()
+    }
 }
 
 impl Sample {
@@ -446,6 +489,68 @@ impl Sample {
 
     pub fn per_second(&self) -> f64 {
         self.operations as f64 / self.seconds
+    }
+}
+
+impl Latency {
+    pub fn of(all: &Latencies) -> Self {
+        Self {
+            p50: all.value_at_quantile(0.5),
+            p99: all.value_at_quantile(0.99),
+            p999: all.value_at_quantile(0.999),
+            p9999: (all.len() >= 10_000).then(|| all.value_at_quantile(0.9999)),
+            max: all.max(),
+        }
+    }
+}
+
+impl Control {
+    pub fn of(table: &str, case: &str, way: &str, first: &[Sample], again: &[Sample]) -> Self {
+        let speeds = |samples: &[Sample]| samples.iter().map(Sample::per_second).collect();
+        let [table, case, way] = [table, case, way].map(str::to_owned);
+        Self { table, case, way, rounds: speeds(first), again: speeds(again) }
+    }
+}
+
+impl Row {
+    /// Sums up the rounds of one way in one case.
+    pub fn of(table: &str, case: &str, way: &str, samples: &[Sample]) -> Self {
+        let rounds: Vec<f64> = samples.iter().map(Sample::per_second).collect();
+        let ops_per_s = median(&rounds);
+        let sum = |value: fn(&Sample) -> f64| samples.iter().map(value).sum::<f64>();
+        let operations = sum(|sample| sample.operations as f64).max(1.0);
+        let (total, caller) = (sum(|sample| sample.usage.cpu_us()), sum(|sample| sample.caller_us));
+        let inline: Option<f64> = samples.iter().map(|sample| sample.inline_fraction).sum();
+        let punts: Option<f64> = samples.iter().map(|sample| Some(sample.ring_workers?.count as f64)).sum();
+        // The clocks differ by less than a tick; none of the parts may exceed the whole.
+        let others = (total - caller).max(0.0);
+        let in_workers = |sample: &Sample| Some(sample.ring_workers?.time_ns as f64 / 1e3);
+        let ring_workers = samples.iter().map(in_workers).sum::<Option<f64>>().map(|spent| spent.min(others));
+        let prepared: Vec<f64> = samples.iter().map(|sample| sample.prepared_s * 1e3).collect();
+        let machine: Option<f64> = samples.iter().map(|sample| sample.machine_us).sum();
+        let mut all = latencies();
+        samples.iter().for_each(|sample| all += &sample.latencies);
+        Self {
+            table: table.to_owned(),
+            case: case.to_owned(),
+            way: way.to_owned(),
+            ops_per_s,
+            bytes_per_s: ops_per_s * sum(|sample| sample.bytes as f64) / operations,
+            latency_ns: (!all.is_empty()).then(|| Latency::of(&all)),
+            cpu_us_per_op: Cpu {
+                caller: caller / operations,
+                ring_workers: ring_workers.map(|spent| spent / operations),
+                pool: (others - ring_workers.unwrap_or(0.0)) / operations,
+                total: total / operations,
+                system: machine.map(|machine| (machine - total).max(0.0) / operations),
+            },
+            context_switches_per_op: sum(|sample| sample.usage.switches) / operations,
+            punts_per_op: punts.map(|punts| punts / operations),
+            inline_fraction: inline.map(|sum| sum / samples.len() as f64),
+            prepared_ms: (!prepared.is_empty()).then(|| median(&prepared)),
+            rounds,
+            own: Figure::sum(samples),
+        }
     }
 }
 

@@ -14,9 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::machine::environment::Environment;
-use crate::measure::meter::{Figure, Latencies, Sample, latencies};
 use crate::report::notes::{Code, Note};
-use crate::stats::{self, Finding, Ratio, median};
+use crate::stats::{self, Finding, Ratio};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -48,12 +47,6 @@ pub struct Control {
 }
 
 impl Control {
-    pub fn of(table: &str, case: &str, way: &str, first: &[Sample], again: &[Sample]) -> Self {
-        let speeds = |samples: &[Sample]| samples.iter().map(Sample::per_second).collect();
-        let [table, case, way] = [table, case, way].map(str::to_owned);
-        Self { table, case, way, rounds: speeds(first), again: speeds(again) }
-    }
-
     /// How far the way is from itself ([`stats::distance`]). `None` if there are too few rounds.
     pub fn distance(&self) -> Option<f64> {
         stats::distance(&self.again, &self.rounds)
@@ -139,59 +132,7 @@ pub struct Cpu {
     pub system: Option<f64>,
 }
 
-impl Latency {
-    pub fn of(all: &Latencies) -> Self {
-        Self {
-            p50: all.value_at_quantile(0.5),
-            p99: all.value_at_quantile(0.99),
-            p999: all.value_at_quantile(0.999),
-            p9999: (all.len() >= 10_000).then(|| all.value_at_quantile(0.9999)),
-            max: all.max(),
-        }
-    }
-}
-
 impl Row {
-    /// Sums up the rounds of one way in one case.
-    pub fn of(table: &str, case: &str, way: &str, samples: &[Sample]) -> Self {
-        let rounds: Vec<f64> = samples.iter().map(Sample::per_second).collect();
-        let ops_per_s = median(&rounds);
-        let sum = |value: fn(&Sample) -> f64| samples.iter().map(value).sum::<f64>();
-        let operations = sum(|sample| sample.operations as f64).max(1.0);
-        let (total, caller) = (sum(|sample| sample.usage.cpu_us()), sum(|sample| sample.caller_us));
-        let inline: Option<f64> = samples.iter().map(|sample| sample.inline_fraction).sum();
-        let punts: Option<f64> = samples.iter().map(|sample| Some(sample.ring_workers?.count as f64)).sum();
-        // The clocks differ by less than a tick; none of the parts may exceed the whole.
-        let others = (total - caller).max(0.0);
-        let in_workers = |sample: &Sample| Some(sample.ring_workers?.time_ns as f64 / 1e3);
-        let ring_workers = samples.iter().map(in_workers).sum::<Option<f64>>().map(|spent| spent.min(others));
-        let prepared: Vec<f64> = samples.iter().map(|sample| sample.prepared_s * 1e3).collect();
-        let machine: Option<f64> = samples.iter().map(|sample| sample.machine_us).sum();
-        let mut all = latencies();
-        samples.iter().for_each(|sample| all += &sample.latencies);
-        Self {
-            table: table.to_owned(),
-            case: case.to_owned(),
-            way: way.to_owned(),
-            ops_per_s,
-            bytes_per_s: ops_per_s * sum(|sample| sample.bytes as f64) / operations,
-            latency_ns: (!all.is_empty()).then(|| Latency::of(&all)),
-            cpu_us_per_op: Cpu {
-                caller: caller / operations,
-                ring_workers: ring_workers.map(|spent| spent / operations),
-                pool: (others - ring_workers.unwrap_or(0.0)) / operations,
-                total: total / operations,
-                system: machine.map(|machine| (machine - total).max(0.0) / operations),
-            },
-            context_switches_per_op: sum(|sample| sample.usage.switches) / operations,
-            punts_per_op: punts.map(|punts| punts / operations),
-            inline_fraction: inline.map(|sum| sum / samples.len() as f64),
-            prepared_ms: (!prepared.is_empty()).then(|| median(&prepared)),
-            rounds,
-            own: own_figures(samples),
-        }
-    }
-
     /// A figure that only its table has.
     pub fn figure(&self, name: &str) -> Option<f64> {
         self.own.get(name)?.as_f64()
@@ -212,58 +153,6 @@ impl Row {
     /// The slowest and the fastest round, as shares of the median.
     pub fn spread(&self) -> (f64, f64) {
         stats::spread(&self.rounds, self.ops_per_s)
-    }
-}
-
-/// The figures that only the rounds' table has, each summed up as its kind says.
-fn own_figures(samples: &[Sample]) -> BTreeMap<String, Value> {
-    let mut by_name: BTreeMap<&str, Vec<&Figure>> = BTreeMap::new();
-    for (name, figure) in samples.iter().flat_map(|sample| &sample.figures) {
-        by_name.entry(name).or_default().push(figure);
-    }
-    by_name.into_iter().filter_map(|(name, rounds)| Some((name.to_owned(), summed_up(&rounds)?))).collect()
-}
-
-/// `None` where there is nothing to be told.
-fn summed_up(rounds: &[&Figure]) -> Option<Value> {
-    let of = |value: fn(&Figure) -> Option<f64>| rounds.iter().filter_map(|round| value(round)).collect::<Vec<f64>>();
-    match rounds.first()? {
-        Figure::Median(_) => Some(
-            median(&of(|round| match round {
-                Figure::Median(value) => Some(*value),
-                _ => None,
-            }))
-            .into(),
-        ),
-        Figure::Ratio(..) => {
-            let sum = of(|round| match round {
-                Figure::Ratio(sum, _) => Some(*sum),
-                _ => None,
-            })
-            .iter()
-            .sum::<f64>();
-            let by = of(|round| match round {
-                Figure::Ratio(_, by) => Some(*by),
-                _ => None,
-            })
-            .iter()
-            .sum::<f64>();
-            (by > 0.0).then(|| (sum / by).into())
-        }
-        Figure::Count(_) => {
-            let counts = rounds.iter().map(|round| if let Figure::Count(count) = round { *count } else { 0 });
-            Some(counts.sum::<u64>()).filter(|&count| count > 0).map(Value::from)
-        }
-        Figure::Always(_) => Some(rounds.iter().all(|round| matches!(round, Figure::Always(true))).into()),
-        Figure::Latency(_) => {
-            let mut all = latencies();
-            rounds.iter().for_each(|round| {
-                if let Figure::Latency(of_round) = round {
-                    all += of_round
-                }
-            });
-            (!all.is_empty()).then(|| serde_json::to_value(Latency::of(&all)).ok())?
-        }
     }
 }
 
@@ -374,6 +263,7 @@ fn in_order<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::measure::meter::{Sample, latencies};
     use crate::sys::{Runs, Usage};
 
     pub(crate) fn sample(seconds: f64, operations: u64) -> Sample {

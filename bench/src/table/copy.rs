@@ -217,15 +217,15 @@ impl Bench for Copies {
         let kept = original.keeps_metadata(copy).map_err(|error| turn.failed(error))?;
         self.remove_copy()?;
         // From the start of the command until its copy is on stable storage, and to its own end.
-        sample.tell("copy_ms", Figure::Median(sample.seconds * 1e3));
-        sample.tell("returned_ms", Figure::Median(returned.as_secs_f64() * 1e3));
+        sample.tell("copy_ms", Figure::median(sample.seconds * 1e3));
+        sample.tell("returned_ms", Figure::median(returned.as_secs_f64() * 1e3));
         // Of the command and its ring's workers; and of all processors, with it, what writes back.
-        sample.tell("cpu_ms", Figure::Median(sample.usage.cpu_us() / 1e3));
+        sample.tell("cpu_ms", Figure::median(sample.usage.cpu_us() / 1e3));
         if let Some(machine_us) = sample.machine_us {
-            sample.tell("machine_cpu_ms", Figure::Median(machine_us / 1e3));
+            sample.tell("machine_cpu_ms", Figure::median(machine_us / 1e3));
         }
-        sample.tell("source_pages_cached", Figure::Median(source_pages as f64));
-        sample.tell("copy_pages_cached", Figure::Median(copy_pages as f64));
+        sample.tell("source_pages_cached", Figure::median(source_pages as f64));
+        sample.tell("copy_pages_cached", Figure::median(copy_pages as f64));
         sample.tell("keeps_metadata", Figure::Always(kept));
         Ok(sample)
     }

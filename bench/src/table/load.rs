@@ -275,7 +275,7 @@ impl Bench for Arrivals {
             sample
         };
         // The row's own speed is what came of them.
-        sample.tell("offered_per_s", Figure::Median(self.rate));
+        sample.tell("offered_per_s", Figure::median(self.rate));
         Ok(sample)
     }
 

@@ -515,7 +515,7 @@ mod tests {
             // Ways are so fast one after the other; round by round the first is faster.
             sample.seconds = self.operations as f64 / [1000.0, 2000.0, 0.0, 100.0][turn.index];
             if let Stage::Timed(round) = turn.stage {
-                sample.tell("round", Figure::Median(round as f64));
+                sample.tell("round", Figure::median(round as f64));
                 sample.tell("share", Figure::Ratio(round as f64, 10.0));
                 sample.tell("all", Figure::Count(round as u64));
                 sample.tell("always", Figure::Always(round > 0));

@@ -149,12 +149,12 @@ impl Bench for Reading {
         let peak_memory_bytes = sys::peak_memory().filter(|_| counts);
         let (mut sample, ()) = turn.complete("ranges", job.totals(), outcome)?;
         turn.require_sampled(&sample, file)?;
-        sample.tell("seconds", Figure::Median(sample.seconds));
-        sample.tell("asked_bytes", Figure::Median(sample.bytes as f64));
+        sample.tell("seconds", Figure::median(sample.seconds));
+        sample.tell("asked_bytes", Figure::median(sample.bytes as f64));
         // Mapped pages of the file are in it.
-        peak_memory_bytes.map(|bytes| sample.tell("peak_memory_bytes", Figure::Median(bytes as f64)));
+        peak_memory_bytes.map(|bytes| sample.tell("peak_memory_bytes", Figure::median(bytes as f64)));
         // What the process had read from storage, whoever in it asked.
-        storage_bytes.map(|bytes| sample.tell("storage_bytes", Figure::Median(bytes as f64)));
+        storage_bytes.map(|bytes| sample.tell("storage_bytes", Figure::median(bytes as f64)));
         Ok(sample)
     }
 }

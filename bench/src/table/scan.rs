@@ -129,7 +129,7 @@ impl Bench for Scan {
         let (mut sample, ()) = turn.complete("reads", job.totals(), outcome)?;
         if !turn.verifies() {
             let asked = sample.bytes.div_ceil(PAGE) as f64;
-            sample.tell("pages_read_per_page", Figure::Median(file.cached_pages()? as f64 / asked));
+            sample.tell("pages_read_per_page", Figure::median(file.cached_pages()? as f64 / asked));
         }
         turn.require_sampled(&sample, file)?;
         Ok(sample)
