@@ -147,6 +147,11 @@ pub(crate) fn fill<'a>(
         ends.target.sync()?;
         let depth = direct::depth(options.depth, block(shared, direct::REQUEST_BYTES));
         verify::target(shared, &ends.target, &checks, depth)?;
+        if let (true, Some(target)) = (options.cache_neutral, ends.target.fd()) {
+            // A file system may serve a direct read through the page cache: btrfs does where the
+            // buffer's memory cannot be faulted in at once.
+            data::drop_pages_from(target, 0);
+        }
     }
     let why = match resumed_bytes {
         0 => why,
