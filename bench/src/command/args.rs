@@ -103,19 +103,16 @@ pub struct Bench {
 
     /// Compare the run of --from with this earlier run, row by row: which are better, which worse, and
     /// which are uncertain. --json writes these. Exit code 12 if a row is worse
-    #[arg(long, value_name = "FILE", requires = "from", conflicts_with_all = ["report", "explain", "details"])]
+    #[arg(long, value_name = "FILE", requires = "from", conflicts_with_all = ["report", "explain", "verbose"])]
     pub(crate) against: Option<PathBuf>,
 
     /// Explain a note's CODE and what to do; without a CODE, explain all notes after the run
     #[arg(long, value_name = "CODE", num_args = 0..=1, value_parser = PossibleValuesParser::new(Code::ALL.iter().map(|code| code.name())))]
     pub(crate) explain: Option<Option<String>>,
 
-    /// Also show latency, CPU, context switches and punts of every way in every case
-    #[arg(long)]
-    pub(crate) details: bool,
-
-    /// Without a table: print all that the run measured, not one screen of it
-    #[arg(long, short)]
+    /// Also print latency, CPU, context switches and punts of every way in every case; without a table, all
+    /// figures and not one screen of them
+    #[arg(long, short, visible_alias = "details")]
     pub(crate) verbose: bool,
 }
 

@@ -197,9 +197,8 @@ fn figures(name: &str, [plain, threads, tokio, best, ours, on_tokio]: [String; 6
 
 fn line_of(name: &str, rows: &[&Row]) -> String {
     let speed = |row: &&Row| short(row.ops_per_s);
-    let of = |ways: &[&str]| {
-        rows.iter().find(|row| ways.contains(&row.way.as_str())).map_or_else(|| "–".to_owned(), |row| speed(row))
-    };
+    let of =
+        |ways: &[&str]| rows.iter().find(|row| ways.contains(&row.way.as_str())).map_or_else(|| "–".to_owned(), speed);
     let best = by_hand(rows).max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s));
     let best = best.map_or_else(String::new, |row| format!("{} {}", speed(&row), row.way));
     figures(name, [of(&PLAIN), of(&["threads"]), of(&["tokio"]), best, of(&[OURS]), of(&[ON_TOKIO])])

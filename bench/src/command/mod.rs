@@ -68,7 +68,7 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
     let environment = Environment { commit, load: watch.load(), ..environment(place, file.as_ref(), &tables, &asked) };
     let mut report = Report { environment: environment.clone(), ..Report::default() };
     course.hide();
-    let short = is_first && !options.verbose && !options.details;
+    let short = is_first && !options.verbose;
     if !short {
         output.print(&show::environment(&environment))?;
     }
@@ -295,7 +295,7 @@ impl Results {
 
     /// Prints the tables, and writes what is wanted as a file if there are figures.
     fn show(self, report: &Report, screen: Option<String>, options: &Bench, output: &Output) -> Result<()> {
-        let all = || show::report(report, options.details || options.asked.rate.is_some(), output.colour());
+        let all = || show::report(report, options.verbose || options.asked.rate.is_some(), output.colour());
         output.print(&screen.unwrap_or_else(all))?;
         if options.explain.is_some() {
             output.print(&show::explanations(report))?;

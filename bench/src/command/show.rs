@@ -28,7 +28,7 @@ pub(crate) const WIDTH: usize = 100;
 const GAP: usize = 2;
 /// The columns of a cell with a speed.
 const CELL: usize = 11;
-/// Legend of the columns of [`all_figures`].
+/// Legend of the columns of [`PRINTED`].
 const DETAILS: &str = "In the details: min-max, the slowest and the fastest round as shares of the median; p50, p99 and max, the \
     latency; CPU, processor time of the whole process for an operation, of which ring (the kernel's workers for its rings) and pool (its \
     own threads beside those that ask); system, the rest of the machine; csw, context switches, and punts, requests given to a \
@@ -49,18 +49,19 @@ pub(crate) fn under_load(environment: &Environment) -> String {
 }
 
 pub(crate) fn report(report: &Report, details: bool, colour: Colour) -> String {
-    let mut text = legend(report, details);
+    let mut text = String::new();
     if let Some(why) = &report.partial {
         text += &format!("PARTIAL: {why}. What is here is complete in itself; what is missing was not measured.\n\n");
     }
     for table in report.tables() {
         text += &format!("{}\n", title(table));
         text += &speeds(report, table, colour);
-        for columns in table::by_name(table).map_or(&[][..], |known| known.grids) {
-            text += &own_figures(report, table, columns, colour);
+        for Columns { name, columns } in table::by_name(table).map_or(&[][..], |known| known.grids) {
+            text += &figures(report, table, name, columns.iter(), colour);
         }
         if details {
-            text += &all_figures(report, table, colour);
+            let printed = COLUMNS.iter().filter(|column| PRINTED.contains(&column.name));
+            text += &figures(report, table, "all", printed, colour);
         }
         text.push('\n');
     }
@@ -76,7 +77,7 @@ pub(crate) fn report(report: &Report, details: bool, colour: Colour) -> String {
     for note in &report.notes {
         text += &format!("note: {} ({})\n", note.text, note.code.name());
     }
-    text
+    text + &legend(report, details)
 }
 
 /// Explains a note, and says what to do.
@@ -111,7 +112,7 @@ fn legend(report: &Report, details: bool) -> String {
         return String::new();
     }
     let mut text =
-        String::from("A cell: the speed, its share of the line's best, that share as a bar; ▼ below half.\n");
+        String::from("\nA cell: the speed, its share of the line's best, that share as a bar; ▼ below half.\n");
     let ways = report.ways();
     let longest = ways.iter().map(|way| way.len()).max().unwrap_or(0);
     for way in ways {
@@ -172,46 +173,34 @@ fn bar(ratio: f64) -> char {
     BARS[((ratio * 8.0).ceil() as usize).clamp(1, 8) - 1]
 }
 
-/// A grid that only this table has; nothing where no row has a figure in it.
-fn own_figures(report: &Report, table: &str, columns: &Columns, colour: Colour) -> String {
-    let rows = || report.rows.iter().filter(|row| row.table == table);
-    if !rows().any(|row| columns.columns.iter().any(|column| (column.cell)(row).is_some())) {
-        return String::new();
-    }
+/// Under each case a line per way, with those of the columns that any row knows; a figure that is unknown
+/// is a `?`. Nothing where none knows any.
+fn figures<'a>(
+    report: &Report,
+    table: &str,
+    name: &str,
+    columns: impl Iterator<Item = &'a Column>,
+    colour: Colour,
+) -> String {
+    let known = |column: &&Column| report.rows.iter().any(|row| row.table == table && (column.cell)(row).is_some());
+    let columns: Vec<&Column> = columns.filter(known).collect();
     let shown = |gap: usize| {
-        let header = std::iter::once(columns.name).chain(columns.columns.iter().map(|column| column.name));
+        let header = std::iter::once(name).chain(columns.iter().map(|column| column.name));
         let mut grid = grid(header.map(heading).collect(), gap as u16, colour);
         for (case, rows) in report.cases(table) {
             grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
-            rows.into_iter().for_each(|row| {
-                grid.add_row(own_cells(row, columns.columns));
-            });
+            for row in rows {
+                let figures = columns.iter().map(|column| (column.cell)(row).unwrap_or_else(|| "?".to_owned()));
+                grid.add_row(cells(std::iter::once(format!("  {}", row.way)).chain(figures)));
+            }
         }
         lines(&grid)
     };
-    let wide = shown(GAP);
-    if wide.lines().any(|line| line.chars().count() > WIDTH) { shown(1) } else { wide }
-}
-
-/// The line of a row. A figure that is unknown is a `?`.
-fn own_cells(row: &Row, columns: &[Column]) -> Vec<Cell> {
-    let figures = columns.iter().map(|column| (column.cell)(row).unwrap_or_else(|| "?".to_owned()));
-    cells(std::iter::once(format!("  {}", row.way)).chain(figures))
-}
-
-/// Everything that the JSON has: under each case, a line per way.
-fn all_figures(report: &Report, table: &str, colour: Colour) -> String {
-    let columns: Vec<&Column> = COLUMNS.iter().filter(|column| PRINTED.contains(&column.name)).collect();
-    let header = std::iter::once("way").chain(columns.iter().map(|column| column.name));
-    let mut grid = grid(header.map(heading).collect(), 1, colour);
-    for (case, rows) in report.cases(table) {
-        grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
-        for row in rows {
-            let figures = columns.iter().map(|column| (column.cell)(row).unwrap_or_else(|| "?".to_owned()));
-            grid.add_row(cells(std::iter::once(format!("  {}", row.way)).chain(figures)));
-        }
+    match shown(GAP) {
+        _ if columns.is_empty() => String::new(),
+        wide if wide.lines().any(|line| line.chars().count() > WIDTH) => shown(1),
+        wide => wide,
     }
-    lines(&grid)
 }
 
 /// Those of [`COLUMNS`] that fit into a line.

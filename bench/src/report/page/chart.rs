@@ -207,12 +207,12 @@ pub(super) fn lines<'a>(panel: &Panel<'_>, axis: &str, measure: &Measure, looks:
     let x = |point: &Point<'_>| LEFT + (point.value.log2() - first) / (last - first).max(f64::EPSILON) * (RIGHT - LEFT);
     let y = |value: f64| base - scale.place(value) * PLOT;
     // The library's last, on top.
-    let mut drawn: Vec<(&'a str, Look, Vec<(f64, f64, &str)>)> = Vec::new();
-    for (way, look) in looks.iter().rev() {
+    let curve = |(way, look): &(&'a str, Look)| {
         let of_way = |point: &Point<'_>| (measure.value)(point.rows.iter().find(|row| row.way == *way)?);
         let at = |point| Some((x(point), of_way(point)?, point.case));
-        drawn.push((way, *look, panel.points.iter().filter_map(at).collect()));
-    }
+        (*way, *look, panel.points.iter().filter_map(at).collect::<Vec<_>>())
+    };
+    let drawn: Vec<_> = looks.iter().rev().map(curve).collect();
     let end = |(way, look, points): &(&'a str, Look, Vec<(f64, f64, &str)>)| {
         points.last().map(|(x, value, _)| End { x: *x, y: y(*value), way, look: *look })
     };
