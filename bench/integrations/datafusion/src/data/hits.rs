@@ -12,9 +12,10 @@ use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::record_batch::{RecordBatch, RecordBatchIterator};
 use datafusion::parquet::basic::Compression;
 use datafusion::parquet::file::properties::WriterProperties;
-use nowait_bench::random::{Random, Zipf};
+use nowait_bench::random::Random;
 use nowait_bench::{Error, ErrorKind, Result};
 
+use super::zipf::Zipf;
 use super::{Part, Scale};
 
 /// Rows at scale 1.

@@ -3,6 +3,7 @@
 mod hits;
 mod tpch;
 pub(crate) mod wide;
+mod zipf;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
