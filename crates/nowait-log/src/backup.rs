@@ -31,26 +31,25 @@ const TRIES: u32 = 20;
 /// Copies the log in `dir` to `dest`, even while a process writes the log. `dest` must not exist,
 /// or be an empty directory. Returns the contents of the copy.
 ///
-/// The copy is a complete log. It has every record that was durable at the call and was not given
-/// up meanwhile. Its files are durable and have the modes of the log's files. They share blocks
-/// with the log if the file system can (`copy_file_range(2)`). The copy is read and verified before
-/// it gets its name. An interrupted backup leaves a directory beside `dest` whose name ends in
-/// `.partial`.
+/// The copy is a complete log. It contains every record that was durable at the call and was not
+/// removed meanwhile. Its files are durable, and have the modes of the log's files. They share
+/// blocks with the log if the file system supports it (`copy_file_range(2)`). The copy is read and
+/// verified before it is renamed to `dest`. An interrupted backup leaves a directory beside `dest`
+/// whose name ends in `.partial`.
 ///
-/// Files that a salvage put aside are not copied. If the log gives up its oldest records before
-/// they are copied, the copy lacks them; [`Log::backup`](super::Log::backup) pins them.
+/// Files that a salvage put aside are not copied. If the log removes its oldest records before they
+/// are copied, the copy lacks them; [`Log::backup`](super::Log::backup) pins them.
 ///
 /// # Errors
-/// As [`inspect`](super::inspect()). [`ErrorKind::Damaged`] when the log is damaged: nothing is
-/// copied. [`ErrorKind::InvalidInput`] when `dest` exists and is not an empty directory, or is a
-/// mount point or a symbolic link: the copy takes the directory's place.
-/// [`ErrorKind::WouldBlock`] when the log gives up its records faster than they are copied. Errors
-/// of files.
+/// As [`inspect`](super::inspect()). [`ErrorKind::Damaged`] if the log is damaged; nothing is
+/// copied then. [`ErrorKind::InvalidInput`] if `dest` exists and is not an empty directory, or is a
+/// mount point or a symbolic link, which the copy cannot replace. [`ErrorKind::WouldBlock`] if the
+/// log removes records faster than they are copied. Errors of files.
 pub fn backup(dir: impl AsRef<Path>, dest: impl AsRef<Path>) -> Blocking<Recovery> {
     backup_in(Nowait::shared(), dir, dest)
 }
 
-/// As [`backup`], on the given instance.
+/// Copies a log as [`backup`] does, on the given instance.
 ///
 /// # Errors
 /// As [`backup`].

@@ -12,14 +12,14 @@ use std::thread;
 use super::os::{self, lock, polled_too_often};
 use nowait::{Error, ErrorKind, ErrorOp, Result, block_on};
 
-/// A call of a log that may take long, and has not begun: [`wait`](Blocking::wait) makes it on this
-/// thread; awaited, it is made on a thread of its own, whatever the executor.
+/// Call of a log that may take long, and has not begun. [`wait`](Blocking::wait) makes it on this
+/// thread. If awaited, it runs on a new thread, on any executor.
 ///
-/// The thread is not one of the instance's pool: the call starts operations of that instance and
-/// waits for them, and a pool whose threads all wait for each other would never end.
+/// The thread does not belong to the instance's pool: the call waits for operations of that
+/// instance, and pool threads that wait for each other would deadlock.
 ///
-/// Dropped before it is polled, it does nothing but let go of the log, as any handle does. Dropped
-/// later, the call goes on to its end, and what it returns is dropped.
+/// If dropped before its first poll, it only releases its handle of the log. If dropped later, the
+/// call runs to completion, and its result is dropped.
 #[must_use = "a call does nothing until it is awaited or waited for"]
 pub struct Blocking<T> {
     state: State<T>,

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use nowait::Error;
 
-/// An event of a log; see [`Options::on_event`](super::Options::on_event).
+/// Event of a log; see [`Options::on_event`](super::Options::on_event).
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The next segment is ready.
+    /// The next segment was prepared.
     #[non_exhaustive]
     SegmentPrepared {
         /// Number of the segment.
@@ -22,7 +22,7 @@ pub enum Event {
         /// Time that this took.
         elapsed: Duration,
     },
-    /// The next segment cannot be prepared, such as on a full disk. It is tried again.
+    /// The next segment cannot be prepared, for example on a full disk. The log tries again.
     #[non_exhaustive]
     SegmentFailed {
         /// Why.
@@ -36,21 +36,21 @@ pub enum Event {
         /// Its size.
         bytes: u64,
     },
-    /// An append has waited for room: its thread was blocked, or its future pending.
+    /// An append had to wait for room: its thread was blocked, or its future pending.
     #[non_exhaustive]
     Stalled {
         /// Time that it waited.
         elapsed: Duration,
     },
-    /// When the log was opened, retention by age ([`Retention::age`](super::Retention::age)) found
-    /// that the wall clock had been set: successive times, or the last one and now, differ by a
-    /// step back, or by more than a year ahead. Such a step makes no record older.
+    /// At opening, retention by age ([`Retention::age`](super::Retention::age)) found that the wall
+    /// clock had been set. It stepped back, or more than a year ahead, between two blocks or since
+    /// the last one. Such a step makes no record older.
     #[non_exhaustive]
     ClockDoubted {
         /// Number of such steps.
         steps: u64,
     },
-    /// A write failed: nothing more is acknowledged.
+    /// A write failed. The log acknowledges no further records.
     #[non_exhaustive]
     Failed {
         /// Error of the write.

@@ -31,17 +31,17 @@ const PENDING_MAX: usize = 64;
 /// First record that a [`Follower`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowFrom {
-    /// This record, or the oldest that is left.
+    /// This record, or the oldest one in the log if this one was removed.
     Lsn(u64),
-    /// The last so many of those that are there now.
+    /// The first of the last `n` records that the log contains now.
     Last(u64),
 }
 
-/// Next finding of a [`Follower`].
+/// Next result of a [`Follower`].
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Followed<'a> {
-    /// A record, which is durable.
+    /// A durable record.
     #[non_exhaustive]
     Record {
         /// Its number.
@@ -51,15 +51,15 @@ pub enum Followed<'a> {
         /// Its bytes, as they were appended.
         bytes: &'a [u8],
     },
-    /// These records were given up before they were read, or lost to damage that a salvage left
-    /// out. The next one is that after them.
+    /// These records were removed before they were read, or were lost to damage and left out by a
+    /// salvage. The follower continues after them.
     Missing(Range<u64>),
-    /// All records after this one were cut off, though they had been returned. Others may come with
-    /// the same numbers.
+    /// All records after this one were truncated, although the follower had returned them. New
+    /// records may have the same LSNs.
     Cut(u64),
 }
 
-/// Reads the records of a log that another process may write, as they become durable. See
+/// Reader of a log that another process may write, for records as they become durable. See
 /// [`follow`].
 pub struct Follower {
     dir: LogDir,
@@ -122,22 +122,21 @@ impl Pending {
     }
 }
 
-/// Follows the log in `dir`, which another process may write: its records from `from` on, and those
-/// to come. Reads what is new, and changes nothing.
+/// Follows the log in `dir`, which another process may write. The follower returns records from
+/// `from` on, including later ones. It changes nothing.
 ///
-/// A record counts only when it is known to be durable: a watermark that the writer wrote later
-/// covers it, or the follower has synced the segment itself, as [`inspect`](super::inspect()) does.
-/// It does that for whole blocks that no watermark has covered for 100 ms, and in
-/// [`Follower::settle`].
+/// The follower returns a record only if it is known to be durable. Either a later watermark of the
+/// writer covers it, or the follower has synced the segment, as [`inspect`](super::inspect()) does.
+/// It syncs for whole blocks that no watermark has covered for 100 ms, and in [`Follower::settle`].
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] when there is no log; [`ErrorKind::Damaged`] when its control file
+/// [`ErrorKind::NotFound`] if `dir` contains no log; [`ErrorKind::Damaged`] if its control file
 /// cannot be read; [`ErrorKind::Unsupported`] for a later version of the format; those of files.
 pub fn follow(dir: impl AsRef<Path>, from: FollowFrom) -> Blocking<Follower> {
     follow_in(Nowait::shared(), dir, from)
 }
 
-/// As [`follow`], on an instance.
+/// Follows a log as [`follow`] does, on the given instance.
 ///
 /// # Errors
 /// As [`follow`].
@@ -172,12 +171,12 @@ impl Follower {
         Ok(follower)
     }
 
-    /// Number of the next record that it returns.
+    /// Returns the LSN of the next record to be returned.
     pub fn next_lsn(&self) -> u64 {
         self.next_lsn
     }
 
-    /// Bytes of segments read so far.
+    /// Returns the number of bytes of segments read so far.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read + self.current.as_ref().map_or(0, |current| current.blocks.bytes_read())
     }
@@ -220,16 +219,15 @@ impl Follower {
         }
     }
 
-    /// Returns what comes next; None if nothing more is known to be durable: a later call may find
-    /// more. Blocks this thread while it reads, and not for records to come. A call that finds
-    /// nothing reads a page, and the directory.
+    /// Returns the next result, or `None` if no further record is known to be durable yet. Blocks
+    /// this thread for reads, but not for later records. A call that returns `None` reads one page,
+    /// and the directory.
     ///
-    /// Records that are cut off while the follower is behind may be returned before it finds the
-    /// cut. Damage at the end of a log that is written is detected after half a second, or by
-    /// [`Follower::settle`].
+    /// A follower that is behind may return truncated records before it detects the truncation.
+    /// Damage at the end of a log in use is detected after 0.5 s, or by [`Follower::settle`].
     ///
     /// # Errors
-    /// [`ErrorKind::Damaged`] when a durable record cannot be read: see [`Follower::damage`], and
+    /// [`ErrorKind::Damaged`] if a durable record cannot be read: see [`Follower::damage`], and
     /// [`Follower::skip_damage`] to continue behind it. Errors of files.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Followed<'_>>> {
@@ -271,10 +269,10 @@ impl Follower {
         }
     }
 
-    /// Makes every whole block count that is in the current segment now, for a caller that does not
-    /// want to wait for the writer's watermark. Before the first [`Follower::next`] the current
-    /// segment is the one with the first record to be returned. Call it again after `next` returned
-    /// none: a follower that was behind may be in a later segment then.
+    /// Syncs the current segment, so that [`Follower::next`] returns all its whole blocks without
+    /// waiting for the writer's watermark. Before the first `next` the current segment is the one
+    /// with the first record to be returned. Call it again after `next` returned `None`: the
+    /// follower may have moved to a later segment.
     ///
     /// # Errors
     /// As [`Follower::next`].

@@ -159,12 +159,12 @@ pub(crate) struct SegmentHeader {
     pub(crate) previous_time_ms: u64,
 }
 
-/// A record to be appended.
+/// Record to be appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The application's type of record: any number. The log keeps it and does not interpret it.
+    /// Type of the record, chosen by the application. The log stores it and does not interpret it.
     pub kind: u8,
-    /// Its bytes.
+    /// Bytes of the record.
     pub bytes: &'a [u8],
 }
 

@@ -12,21 +12,21 @@ use super::reader::Reader;
 use super::recover::{Found, Recovery, recover, recover_aside};
 use nowait::{ErrorKind, ErrorOp, Nowait, Result};
 
-/// Reads all of the log in `dir` and reports what is there; of a log that is being written, what
-/// was there a moment ago. Changes nothing. What it reports is durable: where no later block proves
-/// that, the segment is synced.
+/// Reads all of the log in `dir` and reports its contents. For a log in use the report may lag
+/// slightly. The call changes nothing. The reported records are durable: if no later block proves
+/// that, the call syncs the segment.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] when there is no log; [`ErrorKind::Damaged`] when neither its control
-/// file nor a segment's header identifies it; [`ErrorKind::WouldBlock`] when it is written so fast
-/// that no two looks agree; those of files. Damaged segments and pages that the device cannot read
-/// are no errors here: see [`Recovery::damage`] and [`Recovery::unreadable`].
+/// [`ErrorKind::NotFound`] if `dir` contains no log; [`ErrorKind::Damaged`] if neither its control
+/// file nor a segment's header identifies it; [`ErrorKind::WouldBlock`] if it changes too fast for
+/// a consistent view; those of files. Damaged segments and unreadable pages are not errors here:
+/// see [`Recovery::damage`] and [`Recovery::unreadable`].
 pub fn inspect(dir: impl AsRef<Path>) -> Blocking<Recovery> {
     inspect_in(Nowait::shared(), dir)
 }
 
-/// As [`inspect`], but reads no more than [`Scan::Tail`] does: the segment headers and the end of
-/// the log. Reads all of the log if anything there is not as a crash leaves it.
+/// Reports as [`inspect`], but reads only the segment headers and the end of the log, like
+/// [`Scan::Tail`]. If anything there cannot result from a crash alone, it reads all of the log.
 ///
 /// # Errors
 /// As [`inspect`].
@@ -34,7 +34,7 @@ pub fn inspect_end(dir: impl AsRef<Path>) -> Blocking<Recovery> {
     inspect_end_in(Nowait::shared(), dir)
 }
 
-/// As [`inspect_end`], on the given instance.
+/// Reports as [`inspect_end`], on the given instance.
 ///
 /// # Errors
 /// As [`inspect`].
@@ -44,12 +44,11 @@ pub fn inspect_end_in(instance: &Nowait, dir: impl AsRef<Path>) -> Blocking<Reco
     })
 }
 
-/// Reads the log in `dir` without opening it for appending: what is in it, and its records from
-/// `from_lsn` on. Changes nothing.
+/// Reads the log in `dir` without opening it for appending. Returns its contents, and a reader of
+/// its records from `from_lsn` on. Changes nothing.
 ///
-/// The reader of a damaged log returns an error at each place where records are missing, and then
-/// the whole records behind it. (If those are before `first_lsn`, [`Recovery::behind`] tells where
-/// to begin.)
+/// The reader of a damaged log returns an error at each gap, and then the whole records behind it.
+/// [`Recovery::behind`] lists whole records before `first_lsn`, from which a reader may begin.
 ///
 /// # Errors
 /// As [`inspect`].
@@ -57,7 +56,7 @@ pub fn read(dir: impl AsRef<Path>, from_lsn: u64) -> Blocking<(Reader, Recovery)
     read_in(Nowait::shared(), dir, from_lsn)
 }
 
-/// As [`read`], on an instance.
+/// Reads a log as [`read`] does, on the given instance.
 ///
 /// # Errors
 /// As [`inspect`].
@@ -70,9 +69,9 @@ pub fn read_in(instance: &Nowait, dir: impl AsRef<Path>, from_lsn: u64) -> Block
     })
 }
 
-/// Reads whole records in the files that salvages put aside in `dir` ([`Recovery::aside`]): they
-/// are no longer part of the log. Skips what is missing; of two records with one number it returns
-/// the one that was written last.
+/// Reads whole records from the files that salvages put aside in `dir` ([`Recovery::aside`]), which
+/// are no longer part of the log. It skips missing records. If two records have the same LSN, it
+/// returns the one written last.
 ///
 /// # Errors
 /// As [`inspect`].
@@ -80,7 +79,7 @@ pub fn read_aside(dir: impl AsRef<Path>) -> Blocking<Reader> {
     read_aside_in(Nowait::shared(), dir)
 }
 
-/// As [`read_aside`], on an instance.
+/// Reads such files as [`read_aside`] does, on the given instance.
 ///
 /// # Errors
 /// As [`inspect`].
@@ -92,7 +91,7 @@ pub fn read_aside_in(instance: &Nowait, dir: impl AsRef<Path>) -> Blocking<Reade
     })
 }
 
-/// As [`inspect`], on an instance.
+/// Reports as [`inspect`], on the given instance.
 ///
 /// # Errors
 /// As [`inspect`].

@@ -1,5 +1,5 @@
-//! A durable log: many small records, each on stable storage when its [`Ticket`] says so, read back
-//! after a crash.
+//! Durable write-ahead log for many small records: a record is on stable storage when its
+//! [`Ticket`] is ready, and is recovered after a crash.
 //!
 //! ```
 //! use nowait_log::{Log, Options};
@@ -27,8 +27,8 @@
 //! # }
 //! ```
 //!
-//! Whatever may wait is awaited, on any executor, or waited for: no future of a log blocks its
-//! thread.
+//! A call that may wait returns a future. Await it on any executor, or call `wait`. Futures of a
+//! log do not block their thread.
 //!
 //! ```
 //! # use nowait_log::{Log, Options};
@@ -44,41 +44,46 @@
 //!
 //! # When a record is durable
 //!
-//! A record is durable when its ticket is ready, and then so is every record before it. Until then
-//! a crash may keep it or not; it always keeps a prefix of what was appended, and a batch as a
-//! whole or not at all. Readers return durable records only.
+//! A record is durable when its ticket is ready; then every earlier record is durable, too. Before
+//! that, a crash may keep or lose the record. A crash always keeps a prefix of the appended
+//! records, and never splits a batch. Readers return durable records only.
 //!
-//! The first write or sync that fails poisons the log:
+//! The first failed write or sync poisons the log:
 //!
-//! * records in flight may be on disk or not ([`Indeterminate`](nowait::ErrorKind::Indeterminate));
-//! * records that were only appended are not ([`Poisoned`](nowait::ErrorKind::Poisoned));
-//! * nothing more is acknowledged; open the log anew to go on.
+//! * records in flight may or may not be on disk
+//!   ([`Indeterminate`](nowait::ErrorKind::Indeterminate));
+//! * records that were appended but not written are not on disk
+//!   ([`Poisoned`](nowait::ErrorKind::Poisoned));
+//! * the log acknowledges nothing more; reopen it to continue.
 //!
-//! A full disk shows when the next segment is prepared, so that an append is refused
-//! ([`NoSpace`](nowait::ErrorKind::NoSpace)) before it has an LSN. (On copy-on-write file systems,
-//! such as btrfs, and on thinly provisioned devices, a write may need room all the same; without it
-//! the write fails and poisons the log.)
+//! A full disk is detected when the next segment is prepared. An append is then refused
+//! ([`NoSpace`](nowait::ErrorKind::NoSpace)) before it gets an LSN. On copy-on-write file systems
+//! such as btrfs, and on thinly provisioned devices, a later write may still run out of space,
+//! which poisons the log.
 //!
 //! # Who writes
 //!
-//! A thread that waits, not a thread of the log. [`Ticket::wait`] writes what all threads have
-//! appended, in one write, and waits for the device in the call that submits it; records that come
-//! meanwhile share the next write. Where tickets are awaited, or have callbacks, the ring (or the
-//! pool) makes the write, and the thread that notices its completion submits the next. A thread
-//! named `nowait-log` prepares segments, and sleeps while the log is idle. Where the thread that writes
-//! is held up (stopped, or without processor time), another that waits, or `nowait-log`, writes the same
-//! block again: after 20 ms, or four times the slowest write of late. Callbacks have a thread
-//! of their own, while there are any.
+//! * **Blocking callers**: the threads that wait also write. [`Ticket::wait`] writes the pending
+//!   records of all threads in one write, and waits for the device in the same system call. Records
+//!   appended meanwhile share the next write.
+//! * **Futures and callbacks**: the ring or the pool makes the write. The thread that reaps its
+//!   completion submits the next one.
+//! * **`nowait-log`**: one thread per log, which prepares segments, and sleeps while the log is
+//!   idle.
+//! * **Stalled writers**: if the writing thread is stopped or lacks processor time, another waiting
+//!   thread or `nowait-log` writes the same block again. It does so after 20 ms, or after four
+//!   times the slowest recent write.
+//! * **`nowait-log-calls`**: one thread per log, which runs callbacks while the log has any.
 //!
-//! # Where it is
+//! # Directory of a log
 //!
-//! On disk a log is a directory of its own; `docs/log-format.md` in the repository has its layout.
-//! The directory is held open: a log stays in it when it is renamed or the process changes its
+//! A log occupies one directory; `docs/log-format.md` in the repository describes the layout. The
+//! log holds the directory open, so the directory may be renamed, and the process may change its
 //! working directory.
 //!
-//! A log is made only when [`Options::create`] asks for it, and only in a directory that is new or
-//! empty. Ask for it where the application is set up. An application that expects its log then gets
-//! [`NotFound`](nowait::ErrorKind::NotFound), not an empty log, when the volume that holds it is
+//! [`Log::open`] creates a log only if [`Options::create`] is set, and only in a new or empty
+//! directory. Set it only when the application is installed. An application that expects its log
+//! then gets [`NotFound`](nowait::ErrorKind::NotFound), not an empty log, if the log's volume is
 //! not mounted.
 
 mod append;
@@ -135,27 +140,29 @@ pub use ticket::{Append, Durable, Room, Ticket};
 pub use tickets::Tickets;
 pub use truncate::{truncate_prefix, truncate_prefix_in};
 
-/// A log that is open for appending. Clones are handles of the same log; any thread may use any of
-/// them.
+/// Log that is open for appending. Clones are handles of the same log; any thread may use any
+/// handle.
 ///
-/// When the last handle is dropped, what was appended is written, and a watermark block that covers
-/// it, in the background; [`Log::close`] waits for that. Futures of a log are handles, too, but for
-/// those that borrow one.
+/// When the last handle is dropped, the pending records and a watermark block that covers them are
+/// written in the background. [`Log::close`] waits for these writes. A future of a log is a handle,
+/// too, unless it borrows one.
 #[derive(Clone)]
 pub struct Log(Arc<Open>);
 
 impl Log {
-    /// Opens the log in `dir` for appending. Makes one if there is none and [`Options::create`]
-    /// asks for it. Reads all of it first, or its end: see [`Options::scan`]. Use [`Log::reader`] to
-    /// read the records.
+    /// Opens the log in `dir` for appending. Creates it if it does not exist and
+    /// [`Options::create`] is set. First reads all of the log, or its end: see [`Options::scan`].
+    /// [`Log::reader`] reads the records.
     ///
     /// # Errors
-    /// [`ErrorKind::Locked`] when another process, or this one, has it open. [`ErrorKind::Damaged`]
-    /// when something that was durable cannot be read: see [`Options::salvage`] and [`inspect`].
-    /// [`ErrorKind::NotFound`] when there is no log and none is to be made;
-    /// [`ErrorKind::InvalidInput`] when one is to be made in a directory that holds something else.
-    /// [`ErrorKind::NoSpace`]; [`ErrorKind::Unsupported`] for another version of the format; those
-    /// of files.
+    /// * [`ErrorKind::Locked`] if this or another process has the log open;
+    /// * [`ErrorKind::Damaged`] if durable data cannot be read: see [`Options::salvage`] and
+    ///   [`inspect`];
+    /// * [`ErrorKind::NotFound`] if no log exists and `create` is not set;
+    /// * [`ErrorKind::InvalidInput`] if a log would be created in a directory with other contents;
+    /// * [`ErrorKind::NoSpace`] if the disk is full;
+    /// * [`ErrorKind::Unsupported`] for another version of the format;
+    /// * those of files.
     pub fn open(dir: impl AsRef<Path>, options: &Options) -> Blocking<(Log, Recovery)> {
         let dir: Arc<Path> = dir.as_ref().into();
         let options = options.clone();
@@ -165,20 +172,20 @@ impl Log {
         })
     }
 
-    /// Appends a record: copies it, and gives a ticket with its number. Waits only while
-    /// [`Options::pending_bytes_max`] bytes are not durable, or the next segment is not ready. The
+    /// Appends a copy of a record; returns a ticket with its LSN. Waits only while
+    /// [`Options::pending_bytes_max`] bytes are pending, or the next segment is not ready. The
     /// record is written when a thread or task waits for a ticket, or after some milliseconds.
     ///
     /// # Errors
-    /// The record is not in the log then. [`ErrorKind::NoSpace`]; [`ErrorKind::Poisoned`] after a
-    /// write failed; [`ErrorKind::Closed`]; [`ErrorKind::InvalidInput`] when it does not fit into a
-    /// segment.
+    /// After an error the record is not in the log. [`ErrorKind::NoSpace`]; [`ErrorKind::Poisoned`]
+    /// after a failed write; [`ErrorKind::Closed`]; [`ErrorKind::InvalidInput`] if the record does
+    /// not fit into a segment.
     pub fn append<'a>(&'a self, record: &'a [u8]) -> Append<'a> {
         self.appending(Records::One([record.into()]), false)
     }
 
-    /// Appends a record of a kind of its own, as [`Log::append`], which gives kind 0. The log keeps
-    /// the kind, with a checksum, and does not interpret it: [`Record::kind`] gives it back.
+    /// Appends a record with a kind; [`Log::append`] uses kind 0. The log stores the kind under a
+    /// checksum, and does not interpret it. [`Record::kind`] returns it.
     ///
     /// # Errors
     /// As [`Log::append`].
@@ -186,8 +193,8 @@ impl Log {
         self.appending(Records::One([Entry { kind, bytes: record }]), false)
     }
 
-    /// Appends records as a batch, which a crash keeps as a whole or not at all. Gives the ticket
-    /// of the last. Takes bytes, or each with its kind as an [`Entry`].
+    /// Appends records as a batch, which a crash keeps as a whole or not at all. Returns the ticket
+    /// of the last record. Each record is bytes, or an [`Entry`] with a kind.
     ///
     /// # Errors
     /// As [`Log::append`]; [`ErrorKind::InvalidInput`] for an empty batch.
@@ -195,8 +202,8 @@ impl Log {
         self.appending(Records::Batch(records.into_iter().map(Into::into).collect()), false)
     }
 
-    /// Appends a record, as [`Log::append`], and uses the reserve ([`Options::reserve_bytes`]) when
-    /// there is no other room.
+    /// Appends a record as [`Log::append`], and uses the reserve ([`Options::reserve_bytes`]) if no
+    /// other space is free.
     ///
     /// # Errors
     /// As [`Log::append`].
@@ -204,11 +211,12 @@ impl Log {
         self.appending(Records::One([record.into()]), true)
     }
 
-    /// Appends a record of `bytes` bytes that `fill` writes, as [`Log::append`]. `fill` is called
-    /// once, here and at once, with zeros, in memory of the append's own: it may take long, use the
-    /// log, or panic, and holds nothing up. When it panics nothing is appended. The log takes the
-    /// memory over: other appends do not wait for a copy of a large record, as they do with
-    /// [`Log::append`]; the thread that writes the block makes it, and gives the memory back.
+    /// Appends a record of `bytes` bytes, which `fill` writes. This call invokes `fill` once, with
+    /// a zeroed buffer of its own. `fill` may take long, use the log, or panic, and delays no other
+    /// append. If it panics, nothing is appended.
+    ///
+    /// For large records it is cheaper than [`Log::append`]: other appends do not wait for a copy
+    /// of the record. The thread that writes the block copies it, and frees the buffer.
     ///
     /// ```
     /// # use nowait_log::{Log, Options};
@@ -225,13 +233,13 @@ impl Log {
     /// ```
     ///
     /// # Errors
-    /// As [`Log::append`]. `fill` is not called for a record that does not fit into a segment, or for
-    /// which there is no memory.
+    /// As [`Log::append`]. `fill` is not called if the record does not fit into a segment, or if
+    /// memory is short.
     pub fn append_with(&self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> Append<'_> {
         self.append_kind_with(0, bytes, fill)
     }
 
-    /// Appends a record of a kind of its own that `fill` writes: [`Log::append_kind`] and
+    /// Appends a record with a kind, which `fill` writes; see [`Log::append_kind`] and
     /// [`Log::append_with`].
     ///
     /// # Errors
@@ -251,38 +259,39 @@ impl Log {
         Append { log: &self.0.shared, records, from_reserve, stalled: None, is_ready: false }
     }
 
-    /// Appends a record, as [`Log::append`], without waiting.
+    /// Appends a record as [`Log::append`], but never waits.
     ///
     /// # Errors
-    /// [`ErrorKind::WouldBlock`] when it would have to wait: too much is pending, or the next
-    /// segment is not ready. Making room has begun then; wait for [`Log::room`], and try again.
+    /// [`ErrorKind::WouldBlock`] if too many bytes are pending, or the next segment is not ready.
+    /// The log then begins to make room: await [`Log::room`], and try again. Otherwise as
+    /// [`Log::append`].
     pub fn try_append(&self, record: &[u8]) -> Result<Ticket> {
         let shared = &self.0.shared;
         Ok(Ticket::new(shared, shared.append(Incoming::Copied(&[record.into()]), false, false)?))
     }
 
-    /// Waits until a record of `bytes` bytes can be appended at once: await it, or
-    /// [`wait`](Room::wait) for it, after [`Log::try_append`] was refused. (For a batch: the bytes
-    /// of all, and 9 more for each record but one.)
+    /// Waits until a record of `bytes` bytes can be appended without waiting. Await it, or
+    /// [`wait`](Room::wait) for it, after [`Log::try_append`] was refused. For a batch, `bytes` is
+    /// the sum of the lengths, plus 9 for each record but the first.
     ///
-    /// It reserves nothing: others may append first, and then `try_append` refuses again. While it
-    /// waits, what is in the way is written, and the next segment prepared. Dropping it changes
-    /// nothing. It keeps the log open as a clone does.
+    /// It reserves nothing: other appends may take the room, and `try_append` is then refused
+    /// again. Meanwhile pending records are written, and the next segment is prepared. Dropping it
+    /// has no effect. It keeps the log open, like a clone.
     ///
     /// # Errors
-    /// Those of [`Log::append`]: [`ErrorKind::NoSpace`] when the next segment cannot be prepared,
-    /// [`ErrorKind::Poisoned`], [`ErrorKind::Closed`], [`ErrorKind::InvalidInput`] for a record
+    /// Those of [`Log::append`]: [`ErrorKind::NoSpace`] if the next segment cannot be prepared,
+    /// [`ErrorKind::Poisoned`], [`ErrorKind::Closed`], and [`ErrorKind::InvalidInput`] for a record
     /// that never fits.
     pub fn room(&self, bytes: usize) -> Room {
         Room { log: self.0.clone(), payload: bytes.saturating_add(FRAME_BYTES) }
     }
 
-    /// Last record that is durable with everything before it; 0 when there is none.
+    /// Returns the LSN up to which all records are durable; 0 if none is.
     pub fn durable_lsn(&self) -> u64 {
         self.0.shared.durable()
     }
 
-    /// Last record that was appended; 0 when there is none.
+    /// Returns the LSN of the last appended record; 0 if none was.
     pub fn last_lsn(&self) -> u64 {
         if self.0.shared.is_forked() {
             return self.durable_lsn();
@@ -290,40 +299,41 @@ impl Log {
         self.0.shared.state().next_lsn - 1
     }
 
-    /// Waits until record `lsn` is durable; it may be appended later.
+    /// Waits until record `lsn` is durable; the record need not be appended yet.
     pub fn wait_durable(&self, lsn: u64) -> Durable {
         Durable::new(&self.0.shared, lsn)
     }
 
-    /// Reads durable records from `lsn` on, while the log is written. [`Reader::tail`] waits for
-    /// those to come.
+    /// Returns a reader of durable records from `lsn` on, also while the log is written.
+    /// [`Reader::tail`] waits for later records.
     pub fn reader(&self, lsn: u64) -> Reader {
         Reader::of_live(self.0.shared.clone(), lsn)
     }
 
-    /// Gives up records before `lsn`: segments that hold no others are reused or removed. So some
-    /// of them may remain, also after the log is opened again. Records that a reader has pinned
-    /// ([`Reader::pin`]) go when it has read them. See [`Options::retain`] for a log that does this
-    /// by itself.
+    /// Removes records before `lsn`, by whole segments: a segment that contains only such records
+    /// is reused or removed. So some of them may remain, also after the log is reopened. Pinned
+    /// records ([`Reader::pin`]) are removed after the reader has read them. [`Options::retain`]
+    /// sets an automatic rule.
     pub fn truncate_prefix(&self, lsn: u64) {
         self.0.shared.truncate_prefix(lsn);
     }
 
-    /// Gives up all records after `lsn`, durably; the next record to be appended is `lsn + 1`.
-    /// Waits first until everything that was appended is durable; appends wait meanwhile.
+    /// Removes all records after `lsn`; durable on completion. The next appended record gets LSN
+    /// `lsn + 1`. The call first waits until all appended records are durable; new appends wait
+    /// meanwhile.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSuchRecord`] when `lsn` is no longer in the log, or not yet;
-    /// [`ErrorKind::NoSpace`], since the log continues in a new segment; those of writes.
+    /// [`ErrorKind::NoSuchRecord`] if the log does not contain `lsn`; [`ErrorKind::NoSpace`], since
+    /// the log continues in a new segment; those of writes.
     pub fn truncate_suffix(&self, lsn: u64) -> Blocking<()> {
         let log = self.clone();
         Blocking::new(ErrorOp::SetLen, &self.0.shared.dir.path, move || log.0.shared.truncate_suffix(lsn))
     }
 
-    /// Copies the log to `dest` while it is written. `dest` must not exist, or be an empty
-    /// directory. [`backup`](backup()) is the same for other processes. The records in the log are
-    /// pinned: none is given up before it is copied, and the log grows meanwhile. Returns the
-    /// contents of the copy, which include every record that was durable at the call.
+    /// Copies the log to `dest`, also while it is written. `dest` must not exist, or be an empty
+    /// directory. Other processes can use [`backup`](backup()). This call pins the records: none is
+    /// removed before it is copied, so the log may grow meanwhile. Returns the contents of the
+    /// copy, which include every record that was durable at the call.
     ///
     /// # Errors
     /// As [`backup`](backup()).
@@ -336,12 +346,12 @@ impl Log {
     }
 
     /// Writes all appended records, then a watermark block that covers them, and closes the log for
-    /// all clones: later appends through any of them fail. The log can be opened again when this is
-    /// ready. Tickets keep their results. After a successful close, damage is never mistaken for a
-    /// torn tail.
+    /// all clones. Later appends through any clone fail. The log can be reopened when this has
+    /// completed. Tickets keep their results. After a successful close, recovery never mistakes
+    /// damage for a torn tail.
     ///
     /// # Errors
-    /// Those of writes, and of a log that has failed before.
+    /// Those of writes; [`ErrorKind::Poisoned`] if the log has failed before.
     pub fn close(self) -> Blocking<()> {
         let path = self.0.shared.dir.path.clone();
         Blocking::new(ErrorOp::Append, &path, move || self.close_here())
@@ -361,7 +371,7 @@ impl Log {
         result
     }
 
-    /// Counters since the log was opened.
+    /// Returns the counters since the log was opened.
     pub fn stats(&self) -> LogStats {
         if self.0.shared.is_forked() {
             return LogStats::default();
@@ -369,28 +379,30 @@ impl Log {
         self.0.shared.stats()
     }
 
-    /// Strategy by which blocks get to stable storage.
+    /// Returns the strategy by which blocks are made durable.
     pub fn strategy(&self) -> Strategy {
         Strategy::of(&self.0.shared.control)
     }
 
-    /// True if blocks bypass the page cache.
+    /// Returns true if blocks bypass the page cache.
     pub fn is_direct(&self) -> bool {
         self.0.shared.control.direct
     }
 
-    /// Directory of the log.
+    /// Returns the directory of the log.
     pub fn path(&self) -> &Path {
         &self.0.shared.dir.path
     }
 
-    /// Does one piece of maintenance, for a log without a maintenance thread
-    /// ([`Options::maintenance`]). Blocks for it; false when there is nothing to do. A piece is:
+    /// Performs one maintenance task, for a log without a maintenance thread
+    /// ([`Options::maintenance`]). Blocks until it is done; returns false if none was due. A task
+    /// is:
     ///
     /// * to prepare the next segment;
-    /// * to remove one that is no longer needed, or to record in the control file which there are;
-    /// * to write records for which nothing waits, some milliseconds after they were appended;
-    /// * to write a watermark block when the log has become idle.
+    /// * to remove a segment that is no longer needed, or to record the segments in the control
+    ///   file;
+    /// * to write records for which no caller waits, some milliseconds after they were appended;
+    /// * to write a watermark block after the log has become idle.
     pub fn maintain(&self) -> bool {
         matches!(maintenance::run_once(&self.0.shared), Done::Something)
     }

@@ -11,27 +11,28 @@ use super::retention::Retention;
 use super::sealed::{BlockHook, BlockHooks, SealedBlock};
 use nowait::{ErrorKind, ErrorOp, Nowait, Result};
 
-/// How a log that is made decides how its blocks get to stable storage.
+/// Choice of the strategy by which a log makes its blocks durable.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum SyncPolicy {
-    /// Measures the strategies when the log is made, in some 200 ms (on a disk that spins in two
-    /// seconds), and records the fastest in the log. Measures again when the log is found on another device, and, while the log is idle, when
-    /// the last measurement is a month old: what that finds is used from the next opening on.
+    /// Measures the strategies when the log is created, and stores the fastest in the log. This
+    /// takes about 200 ms, or 2 s on a spinning disk. Measures again if the log is opened on
+    /// another device. If the last measurement is a month old, the idle log measures again, and
+    /// uses the result from the next opening on.
     #[default]
     Auto,
     /// Uses the given strategy.
     Fixed(Strategy),
 }
 
-/// A way to get blocks to stable storage.
+/// Method of making blocks durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strategy {
     /// Operation that makes a block durable.
     pub durability: Durability,
-    /// How a thread that waits submits it.
+    /// Method by which a waiting thread submits it.
     pub by: Submitter,
-    /// Most blocks in flight at a time, from 1 to 64.
+    /// Maximum number of blocks in flight, from 1 to 64.
     pub depth: u32,
 }
 
@@ -41,10 +42,10 @@ pub struct Strategy {
 pub struct Calibration {
     /// Time of the measurement.
     pub at: SystemTime,
-    /// Strategies that were tried, each with the time until a page was durable: a quarter of the
-    /// writes took no longer. (A busy machine makes the others slower by chance.) The first is the
-    /// simplest, a system call: a later one has to be faster by a tenth, and two blocks in flight by
-    /// a fifth.
+    /// Strategies that were measured, each with the lower quartile of the times until a page was
+    /// durable. (On a busy machine, longer times are noise.) The first strategy is the simplest, a
+    /// system call. Another one is chosen only if it is 10 % faster, or 20 % with two blocks in
+    /// flight.
     pub candidates: Vec<(Strategy, Duration)>,
 }
 
@@ -82,7 +83,7 @@ pub enum Durability {
     WriteAndSync,
 }
 
-/// How a thread that waits submits a block.
+/// Method by which a waiting thread submits a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submitter {
     /// The waiting thread's own ring: one sleep for the write and the flush of the device's cache.
@@ -128,28 +129,29 @@ impl Strategy {
     }
 }
 
-/// Extent of what is read when a log is opened.
+/// Part of a log that is read when the log is opened.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Scan {
-    /// All of it: every record is verified, and damage anywhere is found.
+    /// All of the log: every record is verified, and any damage is found.
     #[default]
     All,
-    /// The headers of its segments, and the blocks at its end that no later watermark covers. It
-    /// takes as long for a large log as for a small one.
+    /// The segment headers, and the blocks at the end that no later watermark covers. The time does
+    /// not depend on the size of the log.
     ///
-    /// Not verified are records that a watermark covers: those were durable. Bytes of theirs that
-    /// have changed since are found by the reader that comes upon them, by
-    /// [`inspect`](super::inspect), and by a full scan. Missing segments, and segment headers that
-    /// are not whole, are found as by a full scan: where anything is not as a crash leaves it, all
-    /// of the log is read. [`Recovery::scan`](super::Recovery::scan) tells what was.
+    /// Records covered by a watermark were durable, and are not verified. Their damage is found by
+    /// a reader, by [`inspect`](super::inspect), and by a full scan. Missing segments and damaged
+    /// segment headers are found as by a full scan. If anything cannot result from a crash alone,
+    /// all of the log is read. [`Recovery::scan`](super::Recovery::scan) returns which part was
+    /// read.
     ///
-    /// The end of the newest segment is searched for. Records behind 1 MiB or more in which the
-    /// header of every block was destroyed are not found, and the log goes on before them.
+    /// The scan searches for the end of the newest segment. If the headers of all blocks in 1 MiB
+    /// or more are destroyed, the records behind them are not found, and the log continues before
+    /// them.
     Tail,
 }
 
-/// Options to open a log with.
+/// Options for opening a log.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(super) instance: Option<Nowait>,
@@ -183,7 +185,8 @@ const DEPTH_MAX: u32 = 64;
 const RESERVE_BYTES_MAX: u64 = 1 << 60;
 
 impl Options {
-    /// Opens an existing log; segments of up to 64 MiB where [`create`](Options::create) makes one.
+    /// Returns the defaults: opens an existing log; a log that [`create`](Options::create) makes
+    /// has segments of up to 64 MiB.
     pub fn new() -> Options {
         Options {
             instance: None,
@@ -211,19 +214,19 @@ impl Options {
         self
     }
 
-    /// Makes a log where there is none: in a directory that does not exist yet or is empty.
-    /// `lost+found`, and what the making of a log left that was cut off, do not count.
-    /// [`Recovery::created`](super::Recovery::created) tells whether one was made. Default: no. The
-    /// mount point of a volume that is not mounted is an empty directory.
+    /// Creates a log if none exists, in a directory that is missing or empty. The directory may
+    /// contain `lost+found`, and the remains of an interrupted creation.
+    /// [`Recovery::created`](super::Recovery::created) returns whether a log was created. Default:
+    /// false, since the mount point of an unmounted volume is an empty directory, too.
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
     }
 
-    /// Sets the permission bits of a new log, whatever the umask is. A directory that is created
-    /// for the log gets these bits. Files get them without the execute bits: 0o750 makes files of
-    /// 0o640. Default: the umask determines the mode of the directory, and the directory that of
-    /// its files.
+    /// Sets the permission bits of a new log, regardless of the umask. A directory created for the
+    /// log gets these bits. Files get them without the execute bits: 0o750 results in files of
+    /// 0o640. Default: the umask determines the mode of the directory, and the directory's mode
+    /// that of its files.
     ///
     /// Existing modes are kept: a new segment gets the mode of the newest segment, and a new
     /// control file the mode of the old one. To change them use chmod(1), also while the log is
@@ -233,121 +236,128 @@ impl Options {
         self
     }
 
-    /// Sets the size of the largest segments in a log that is made; an existing log keeps its own.
-    /// A multiple of 4096, at least 16 KiB. At least two segments are on disk. A segment holds one
-    /// record of its size less 8265 bytes, and a batch must fit into one segment. Default: 64 MiB.
+    /// Sets the maximum segment size of a new log, in bytes; an existing log keeps its own. It must
+    /// be a multiple of 4096, and at least 16 KiB. The largest record is 8265 bytes smaller than a
+    /// segment, and a batch must fit into one segment. At least two segments are on disk. Default:
+    /// 64 MiB.
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
         self.segment_bytes = bytes;
         self
     }
 
-    /// Sets the size of the first segment of each opening. The next has twice the size, and so on
-    /// up to [`segment_bytes`](Options::segment_bytes): a log that is little used stays small. A
-    /// larger one is prepared at once for a record that needs it. A multiple of 4096, at least
-    /// 16 KiB. Default: 1 MiB.
+    /// Sets the size of the first segment after each opening, in bytes. Each further segment is
+    /// twice as large, up to [`segment_bytes`](Options::segment_bytes), so a rarely used log stays
+    /// small. A record that needs a larger segment gets one. The size must be a multiple of 4096,
+    /// and at least 16 KiB. Default: 1 MiB.
     pub fn first_segment_bytes(mut self, bytes: u64) -> Self {
         self.first_segment_bytes = bytes;
         self
     }
 
-    /// Keeps up to `bytes` of segments that are no longer needed, to use them again: a segment that
-    /// is used again is not filled with zeros anew. On a full disk they are used again first.
-    /// Default: two of the largest segments.
+    /// Keeps up to `bytes` of segments that are no longer needed, for reuse: a reused segment need
+    /// not be filled with zeros. On a full disk they are reused first. Default: two of the largest
+    /// segments.
     pub fn recycle_bytes(mut self, bytes: u64) -> Self {
         self.recycle_bytes = Some(bytes);
         self
     }
 
-    /// Limits the bytes that are appended and not durable yet: beyond,
+    /// Limits the bytes that are appended and not yet durable; above the limit,
     /// [`Log::append`](super::Log::append) waits. Default: 16 MiB.
     pub fn pending_bytes_max(mut self, bytes: u64) -> Self {
         self.pending_bytes_max = bytes;
         self
     }
 
-    /// Keeps up to `bytes` of the last durable blocks in memory while there is a reader of the open
-    /// log ([`Log::reader`](super::Log::reader)). One that follows the end of the log is served from
-    /// them, and reads nothing from the device. What is older, such as for a reader that falls
-    /// behind, is read from the segments. Default: 4 MiB.
+    /// Keeps up to `bytes` of the last durable blocks in memory while the open log has a reader
+    /// ([`Log::reader`](super::Log::reader)). A reader at the end of the log is served from memory,
+    /// without device reads. A reader that falls behind reads older blocks from the segments.
+    /// Default: 4 MiB.
     pub fn tail_bytes(mut self, bytes: u64) -> Self {
         self.tail_bytes = bytes;
         self
     }
 
-    /// Keeps prepared room for [`Log::append_from_reserve`](super::Log::append_from_reserve), so
-    /// that a checkpoint can be logged when the disk is full. Default: none.
+    /// Reserves `bytes` of prepared space for
+    /// [`Log::append_from_reserve`](super::Log::append_from_reserve), so that a checkpoint can be
+    /// logged on a full disk. Default: 0.
     pub fn reserve_bytes(mut self, bytes: u64) -> Self {
         self.reserve_bytes = bytes;
         self
     }
 
-    /// Sets which records the log gives up by itself. Default: none.
+    /// Sets which old records the log removes automatically. Default: none.
     pub fn retain(mut self, retention: Retention) -> Self {
         self.retention = retention;
         self
     }
 
-    /// Has events told, such as a segment that was prepared or an append that waited. `observe` is
-    /// called as callbacks of tickets are: one call after the other, on a thread of the log's own
-    /// (`nowait-log-calls`), so that it delays no commit. It may use the log; a panic ends with the
-    /// call. For what happens with each block see [`Log::stats`](super::Log::stats).
+    /// Calls `observe` for each event, such as a prepared segment or an append that waited. Calls
+    /// are made one after the other, on the log's thread `nowait-log-calls`, so they delay no
+    /// commit. `observe` may use the log. A panic ends only that call.
+    /// [`Log::stats`](super::Log::stats) counts blocks, which are not events.
     pub fn on_event(mut self, observe: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.observer = Some(Observer(Arc::new(observe)));
         self
     }
 
-    /// Hands over blocks before they are durable, such as to send them to replicas while the disk
-    /// works. `hook` is called for each block that holds records, in their order, one call after the
-    /// other, on a thread of the log's own (`nowait-log-blocks`). No commit waits for it: blocks
-    /// that it has not had yet stay in memory, so a hook that may be slower than the disk should
-    /// drop what it cannot keep, and read it later ([`Log::reader`](super::Log::reader)). A panic
-    /// ends with the call. Some calls may come after [`Log::close`](super::Log::close) has returned.
+    /// Calls `hook` for each block with records before it is durable, for example to send it to
+    /// replicas during the write. Calls are made in order, one after the other, on the log's thread
+    /// `nowait-log-blocks`. A panic ends only that call. Calls may still be made after
+    /// [`Log::close`](super::Log::close) has returned.
     ///
-    /// A block that was handed over need not become durable: after a crash, or when a write failed,
-    /// the log may end before it. What it was then given up for has a later
-    /// [`epoch`](SealedBlock::epoch).
+    /// No commit waits for the hook; blocks queue in memory until it has taken them. A hook that
+    /// may be slower than the disk should skip blocks, and read their records later
+    /// ([`Log::reader`](super::Log::reader)).
+    ///
+    /// Such a block may never become durable: after a crash or a failed write, the log may end
+    /// before it. Blocks that replace it have a later [`epoch`](SealedBlock::epoch).
     pub fn on_sealed(mut self, hook: impl Fn(&SealedBlock) + Send + Sync + 'static) -> Self {
         self.hooks.sealed = Some(BlockHook(Arc::new(hook)));
         self
     }
 
-    /// Hands over blocks when they are durable, with all before them; else as
+    /// Calls `hook` for each block once it and all earlier blocks are durable; otherwise as
     /// [`Options::on_sealed`]. Both may be set; their calls share a thread.
     pub fn on_durable(mut self, hook: impl Fn(&SealedBlock) + Send + Sync + 'static) -> Self {
         self.hooks.durable = Some(BlockHook(Arc::new(hook)));
         self
     }
 
-    /// Sets how blocks get to stable storage: [`SyncPolicy::Fixed`] in any log;
-    /// [`SyncPolicy::Auto`] in one that is made, and in one whose strategy was measured. A log that
-    /// was made with a fixed strategy keeps that. Default: measured.
+    /// Sets the strategy by which blocks are made durable. [`SyncPolicy::Fixed`] applies to any
+    /// log. [`SyncPolicy::Auto`] applies to new logs, and to logs created with it; a log created
+    /// with a fixed strategy keeps that. Default: `Auto`.
     pub fn sync(mut self, sync: SyncPolicy) -> Self {
         self.sync = sync;
         self
     }
 
-    /// Opens a damaged log, too: it goes on after the last record before the damage. Files that
-    /// hold later records are put aside, under names that end in `.damaged`;
-    /// [`Recovery::damage`](super::Recovery::damage) describes the damage. Default: a damaged log
-    /// is refused.
+    /// Opens a damaged log, too, which then continues after the last record before the damage.
+    /// Files with later records are renamed, to names that end in `.damaged`.
+    /// [`Recovery::damage`](super::Recovery::damage) describes the damage. Default: false, a
+    /// damaged log is refused.
     pub fn salvage(mut self, salvage: bool) -> Self {
         self.salvage = salvage;
         self
     }
 
-    /// Sets what is read when the log is opened. Default: [`Scan::All`]. A salvage reads all.
+    /// Sets which part of the log is read at opening. Default: [`Scan::All`]. A salvage always
+    /// reads all of it.
     pub fn scan(mut self, scan: Scan) -> Self {
         self.scan = scan;
         self
     }
 
-    /// Runs a maintenance thread (`nowait-log`): it prepares segments, writes records for which
-    /// nothing waits, and writes the watermark block of an idle log. Default: yes.
+    /// Runs a maintenance thread (`nowait-log`). It prepares segments, writes records for which no
+    /// caller waits, and writes the watermark block of an idle log. Default: true.
     ///
-    /// Without it an append that needs a new segment prepares it,
-    /// [`Log::maintain`](super::Log::maintain) does the rest, and a log that is dropped rather than
-    /// closed leaves what is in flight to the engine. Threads that wait look after one that is held up
-    /// while it writes for them; where only tasks wait, or callbacks, nobody does.
+    /// Without the thread:
+    ///
+    /// * an append that needs a new segment prepares it;
+    /// * [`Log::maintain`](super::Log::maintain) does the other tasks;
+    /// * dropping an unclosed log leaves writes in flight to the engine;
+    /// * a stalled writing thread is replaced only by other waiting threads, not for futures or
+    ///   callbacks.
     pub fn maintenance(mut self, maintenance: bool) -> Self {
         self.maintenance = maintenance;
         self

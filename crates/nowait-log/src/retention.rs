@@ -5,12 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Rule by which a log gives up its oldest records without
+/// Rule by which a log removes its oldest records without
 /// [`Log::truncate_prefix`](super::Log::truncate_prefix).
 ///
-/// Records go by whole segments, the oldest first. A record stays until it is durable, while a
-/// reader has pinned it ([`Reader::pin`](super::Reader::pin)), and as long as the log has no later
-/// segment that stands. The rule is applied when a segment ends; by age, while the log is idle, too.
+/// Records are removed by whole segments, the oldest first. The log keeps a segment that is not
+/// durable, or pinned by a reader ([`Reader::pin`](super::Reader::pin)), and its newest segment.
+/// The rule is applied when a segment ends. A rule by age is also applied while the log is idle.
 #[derive(Clone, Default)]
 pub struct Retention(pub(crate) Rule);
 
@@ -24,31 +24,32 @@ pub(crate) enum Rule {
 }
 
 impl Retention {
-    /// Gives up nothing: only `truncate_prefix` does.
+    /// Keeps everything; only `truncate_prefix` removes records.
     pub fn all() -> Retention {
         Retention(Rule::All)
     }
 
-    /// Keeps the newest `bytes` of blocks, and gives up segments before them. So the log holds that
-    /// much, and less than one segment more.
+    /// Keeps the newest `bytes` of blocks, and removes segments before them. So the log contains at
+    /// least `bytes`, and at most one segment more.
     pub fn bytes(bytes: u64) -> Retention {
         Retention(Rule::Bytes(bytes))
     }
 
-    /// Gives up segments whose last record was written longer ago than `age`, but never the last
-    /// one that holds records. While the log is open, ages advance with the time that passes,
-    /// whatever the wall clock does. The ages of segments that an earlier opening wrote come from
-    /// the times in their blocks. Setting the clock makes no record older. A step back between
-    /// successive times, or to the time of the opening, counts as zero, as does a step of more than
-    /// a year ahead ([`Event::ClockDoubted`](super::Event::ClockDoubted)).
+    /// Removes segments whose last record is older than `age`, but never the last one that contains
+    /// records. While the log is open, ages follow the monotonic clock. Ages of segments from an
+    /// earlier opening are computed from the times in their blocks.
+    ///
+    /// Setting the wall clock makes no record older. A step back between successive times, or to
+    /// the time of the opening, counts as zero. So does a step of more than a year ahead
+    /// ([`Event::ClockDoubted`](super::Event::ClockDoubted)).
     pub fn age(age: Duration) -> Retention {
         Retention(Rule::Age(age))
     }
 
-    /// Gives up segments that hold only records before the LSN that `first` returns: the first
-    /// record that is still needed. It is called with nothing locked, by the thread that maintains
-    /// the log, when a segment ends, and once a second at most while the log is written. A panic
-    /// gives up nothing.
+    /// Removes segments that contain only records before the LSN that `first` returns, which is
+    /// that of the first record still needed. The maintenance thread calls `first`, with no lock
+    /// held, when a segment ends, and at most once a second while the log is written. If `first`
+    /// panics, nothing is removed.
     pub fn before(first: impl Fn() -> u64 + Send + Sync + 'static) -> Retention {
         Retention(Rule::Before(Arc::new(first)))
     }

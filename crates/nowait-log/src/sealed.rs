@@ -8,10 +8,10 @@ use nowait::Buf;
 
 use super::format::{BLOCK_HEADER_BYTES, Entry, kind_at, record_at};
 
-/// Records that become durable together, as they are written; see
+/// Block of records that become durable together; see
 /// [`Options::on_sealed`](super::Options::on_sealed) and
-/// [`Options::on_durable`](super::Options::on_durable). Clones share the bytes: keep one for as long
-/// as it is needed.
+/// [`Options::on_durable`](super::Options::on_durable). Clones share the bytes, which stay valid as
+/// long as a clone exists.
 #[derive(Clone)]
 pub struct SealedBlock {
     pub(crate) bytes: Arc<Buf>,
@@ -24,29 +24,29 @@ pub struct SealedBlock {
 }
 
 impl SealedBlock {
-    /// Numbers of its records.
+    /// Returns the LSNs of its records.
     pub fn lsns(&self) -> Range<u64> {
         self.first_lsn..self.first_lsn + u64::from(self.records)
     }
 
-    /// Epoch of the log: it grows with each opening and with each cut of the log's end. A block of a
-    /// later epoch replaces all records from its first number on.
+    /// Returns the epoch of the log, which increases with each opening and each truncation of the
+    /// log's end. A block of a later epoch replaces all records from its first LSN on.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// True if it was durable, with all before it, when it was handed over.
+    /// Returns true if this and all earlier blocks were durable when the hook was called.
     pub fn is_durable(&self) -> bool {
         self.is_durable
     }
 
-    /// The block as it is on disk: header, records, padding. `docs/log-format.md` has the layout;
-    /// checksums are seeded with the log, the segment and the epoch.
+    /// Returns the block as on disk: header, records, padding. `docs/log-format.md` describes the
+    /// layout. Checksums are seeded with the log, the segment and the epoch.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(self.base..).unwrap_or_default()
     }
 
-    /// Its records, each with its number.
+    /// Iterates over the block's records, each with its LSN.
     pub fn records(&self) -> impl Iterator<Item = (u64, Entry<'_>)> {
         let block = self.as_bytes();
         let mut at = BLOCK_HEADER_BYTES;

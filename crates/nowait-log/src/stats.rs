@@ -13,42 +13,42 @@ use crate::options::Calibration;
 pub struct LogStats {
     /// Records in completed blocks.
     pub records: u64,
-    /// Blocks written; each is one commit of the disk.
+    /// Blocks written; each is one group commit.
     pub blocks: u64,
-    /// Bytes of the records, and of their frames: 9 for each.
+    /// Bytes of the records and of their frames, 9 bytes per record.
     pub payload_bytes: u64,
-    /// Bytes written in blocks, headers and padding included.
+    /// Bytes written in blocks, including headers and padding.
     pub written_bytes: u64,
-    /// Bytes of blocks that hold no records: headers and padding.
+    /// Bytes of headers and padding in blocks.
     pub padding_bytes: u64,
-    /// Bytes of zeros written into segments before they are used.
+    /// Zero bytes written to segments before use.
     pub zeroed_bytes: u64,
-    /// Bytes of records that were appended and are not durable yet.
+    /// Bytes of records appended and not yet durable.
     pub pending_bytes: u64,
-    /// Records that were appended and are not durable yet.
+    /// Records appended and not yet durable.
     pub pending_records: u64,
-    /// Blocks that were written a second time, since the thread that wrote them, or the device, took
-    /// too long: the second write came first.
+    /// Blocks that were written twice because their first write took too long, and whose second
+    /// write completed first.
     pub rescues: u64,
-    /// Blocks whose write is on its way now.
+    /// Blocks whose write is now in flight.
     pub blocks_in_flight: usize,
     /// Appends that waited for room, whether a thread blocked or a future was pending.
     pub stalls: u64,
-    /// Time that these waited until they were made, all together.
+    /// Total time that these appends waited.
     pub stalled: Duration,
-    /// Changes to the next segment.
+    /// Switches to the next segment.
     pub rotations: u64,
     /// Appends that waited or were refused because the next segment was not ready, or too small.
     pub spares_missed: u64,
-    /// Segments that are prepared.
+    /// Prepared segments.
     pub spares: usize,
-    /// Segments that hold the log.
+    /// Segments that contain the log.
     pub segments: usize,
-    /// Segments that are no longer needed and kept to be used again.
+    /// Segments that are no longer needed and are kept for reuse.
     pub segments_kept: usize,
-    /// Segments prepared from nothing since the log was opened.
+    /// New segments prepared.
     pub segments_prepared: u64,
-    /// Segments prepared from ones that were no longer needed.
+    /// Segments prepared by reuse of old ones.
     pub segments_recycled: u64,
     /// Segments removed.
     pub segments_removed: u64,
@@ -57,22 +57,22 @@ pub struct LogStats {
     pub clock_doubts: u64,
     /// Watermark blocks written because the log had become idle.
     pub watermark_blocks: u64,
-    /// Measurement by which the strategy was chosen; none where it was given.
+    /// Measurement by which the strategy was chosen; `None` for a fixed strategy.
     pub calibration: Option<Calibration>,
     /// Nanoseconds from the first append of a block to its submission.
     pub queued: Percentiles,
     /// Nanoseconds from the submission of a block to its completion.
     pub written: Percentiles,
-    /// Blocks by the nanoseconds from submission to completion: upper bounds, each with the blocks
-    /// that took no longer, and longer than the bound before. For exporters of histograms; the
-    /// first bound is 1 µs, and each is twice the one before.
+    /// Histogram of the times in `written`: pairs of an upper bound in nanoseconds, and the number
+    /// of blocks in that bucket. The first bound is 1 µs; each further one is twice its
+    /// predecessor.
     pub written_buckets: Vec<(u64, u64)>,
-    /// Nanoseconds from the end of a group to the wake-up of a thread that waited. By powers of
-    /// two: each figure is less than twice the true one.
+    /// Nanoseconds from the end of a group commit to the wake-up of a waiting thread. Buckets are
+    /// powers of two, so a figure is less than twice the true one.
     pub woken: Percentiles,
     /// Records per block.
     pub batch: Percentiles,
-    /// Blocks in flight at each submission, the new one included.
+    /// Blocks in flight at each submission, including the new one.
     pub in_flight: Percentiles,
 }
 
@@ -98,7 +98,7 @@ impl Stalls {
     }
 }
 
-/// Percentiles of a distribution: of times in nanoseconds, or of counts.
+/// Percentiles of a distribution of times in nanoseconds, or of counts.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Percentiles {

@@ -13,11 +13,11 @@ use super::open::Open;
 use super::os::polled_too_often;
 use nowait::{Error, Result, block_on, turn};
 
-/// An append that has not been made: await it, or [`wait`](Append::wait) for it. It is ready as
-/// soon as the records are in the log's memory; the [`Ticket`] tells when they are durable.
+/// Append that has not begun: await it, or [`wait`](Append::wait) for it. It is ready when the
+/// records are in the log's memory. Its result, a [`Ticket`], is ready when they are durable.
 ///
-/// Dropped before it is ready, it has appended nothing. Those that wait for room are not served in
-/// order: a large record may wait for long beside many small ones.
+/// If dropped before it is ready, it appends nothing. Appends that wait for room are not served in
+/// order: a large record may wait long behind many small ones.
 #[must_use = "nothing is appended until it is awaited or waited for"]
 pub struct Append<'a> {
     pub(super) log: &'a Arc<Shared>,
@@ -62,12 +62,12 @@ impl Records<'_> {
 }
 
 impl Append<'_> {
-    /// Appends now; blocks while there is no room. Writes what is in the way, if no other thread
-    /// does.
+    /// Appends the records; blocks until the log has room. Writes pending records meanwhile, if no
+    /// other thread does.
     ///
     /// # Errors
     /// Those of the append; [`ErrorKind::WouldBlock`](nowait::ErrorKind::WouldBlock) in a callback
-    /// of the log, when it would have to wait: see [`Ticket::on_durable`].
+    /// of the log, if it would have to wait: see [`Ticket::on_durable`].
     #[inline]
     pub fn wait(mut self) -> Result<Ticket> {
         let appended = self.records.with(|records| self.log.append(records, true, self.from_reserve))?;
@@ -109,8 +109,9 @@ impl std::fmt::Debug for Append<'_> {
     }
 }
 
-/// A record that was appended: await it, [`wait`](Ticket::wait) for it, or have a callback called,
-/// when it is durable. Dropping it changes nothing: the record is written all the same.
+/// Appended record. Await it, [`wait`](Ticket::wait) for it, or set a
+/// [callback](Ticket::on_durable), to learn when it is durable. Dropping a ticket has no effect:
+/// the record is still written.
 #[must_use = "nothing is known to be durable until the ticket is ready"]
 pub struct Ticket {
     pub(super) shared: Arc<Shared>,
@@ -125,20 +126,20 @@ impl Ticket {
         Ticket { shared: log.clone(), group, lsn, place: None }
     }
 
-    /// Number of the record; of the last of a batch.
+    /// Returns the LSN of the record, or of the last record of a batch.
     pub fn lsn(&self) -> u64 {
         self.lsn
     }
 
-    /// True if the record is durable. Takes no lock, and starts no write.
+    /// Returns true if the record is durable. Takes no lock, and starts no write.
     pub fn is_durable(&self) -> bool {
         // The second is known first. The first stays where the record is cut off later.
         self.group.fate() == Some(Fate::Durable) || self.shared.durable() >= self.lsn
     }
 
-    /// Returns what [`Ticket::wait`] would return, if that is known by now. For a thread that looks
-    /// at many tickets between other work. Starts no write: where nothing waits for a ticket, the
-    /// maintenance thread writes the record some milliseconds later.
+    /// Returns the result of [`Ticket::wait`] if it is known, without blocking. A thread can poll
+    /// many tickets with it. Starts no write: if no caller waits for a ticket, the maintenance
+    /// thread writes the record some milliseconds later.
     pub fn try_result(&self) -> Option<Result<u64>> {
         if self.is_durable() {
             return Some(Ok(self.lsn));
@@ -149,12 +150,12 @@ impl Ticket {
         self.shared.answer(self.lsn, &self.group)
     }
 
-    /// Blocks until the record is durable; returns its number. Writes what is pending, if no other
+    /// Blocks until the record is durable; returns its LSN. Writes pending records, if no other
     /// thread does.
     ///
     /// # Errors
-    /// [`ErrorKind::Indeterminate`](nowait::ErrorKind::Indeterminate) when the log failed while the
-    /// record was in flight, [`ErrorKind::Poisoned`](nowait::ErrorKind::Poisoned) when it failed
+    /// [`ErrorKind::Indeterminate`](nowait::ErrorKind::Indeterminate) if the log failed while the
+    /// record was in flight; [`ErrorKind::Poisoned`](nowait::ErrorKind::Poisoned) if it failed
     /// before.
     pub fn wait(self) -> Result<u64> {
         self.shared.wait(self.lsn, &self.group)
@@ -169,16 +170,15 @@ impl Ticket {
 
     /// Calls `callback` when the record is durable or the log has failed.
     ///
-    /// Callbacks of a log are called one after the other, in no promised order, on a thread of the
-    /// log's own (`nowait-log-calls`). A callback that blocks holds up those behind it and nothing
-    /// else; a panic ends with the callback. Some may be called after
-    /// [`Log::close`](super::Log::close) has returned. In a forked child, which has no such thread,
-    /// the callback gets an error at once.
+    /// Callbacks of a log are called one after the other, in unspecified order, on the log's thread
+    /// `nowait-log-calls`. A blocking callback delays only later callbacks. A panic ends only that
+    /// callback. Callbacks may be called after [`Log::close`](super::Log::close) has returned. In a
+    /// forked child, which lacks that thread, the callback receives an error at once.
     ///
-    /// A callback may use the log. An append that finds no room there is refused
-    /// ([`ErrorKind::WouldBlock`](nowait::ErrorKind::WouldBlock)) rather than waits, see
+    /// A callback may use the log. An append in a callback never waits for room: it fails with
+    /// [`ErrorKind::WouldBlock`](nowait::ErrorKind::WouldBlock), see
     /// [`Log::room`](super::Log::room). [`Ticket::wait`], [`Log::close`](super::Log::close) and
-    /// other blocking calls block there, and end.
+    /// other blocking calls may be made in a callback.
     pub fn on_durable(self, callback: impl FnOnce(Result<u64>) + Send + 'static) {
         self.shared.call_back(self.lsn, &self.group, Box::new(callback));
     }
@@ -228,10 +228,10 @@ impl Durable {
         Durable { shared: shared.clone(), lsn }
     }
 
-    /// Blocks until the record is durable; returns the last record that is durable then.
+    /// Blocks until the record is durable; returns the LSN of the last durable record.
     ///
     /// # Errors
-    /// As [`Ticket::wait`]; [`ErrorKind::Closed`](nowait::ErrorKind::Closed) when the log is closed
+    /// As [`Ticket::wait`]; [`ErrorKind::Closed`](nowait::ErrorKind::Closed) if the log is closed
     /// before.
     pub fn wait(self) -> Result<u64> {
         if self.shared.is_forked() {
@@ -277,7 +277,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// Blocks until there is room.
+    /// Blocks until the log has room.
     ///
     /// # Errors
     /// As [`Log::room`](super::Log::room).

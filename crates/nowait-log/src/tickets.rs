@@ -8,12 +8,12 @@ use std::task::{Context, Poll};
 use super::ticket::Ticket;
 use nowait::Result;
 
-/// Records that were appended, to be waited for together: await them, or [`wait`](Tickets::wait)
-/// for them. One wait, and one wake-up, however many there are.
+/// Set of appended records. Await it, or [`wait`](Tickets::wait) for it: one wait and one wake-up
+/// for any number of records.
 ///
-/// A record is durable only with every record before it. So of each log only the ticket that will
-/// be ready last is kept, and adding a ticket takes no memory. Tickets of several logs may be
-/// mixed: their writes are in flight together.
+/// A record is durable only with every record before it. So the set keeps only the last ticket of
+/// each log, and adding a ticket takes no memory. The set may contain tickets of several logs,
+/// whose writes are then in flight together.
 ///
 /// ```
 /// # use nowait_log::{Log, Options, Tickets};
@@ -30,7 +30,7 @@ use nowait::Result;
 /// # }
 /// ```
 ///
-/// Dropping it changes nothing: the records are written all the same.
+/// Dropping the set has no effect: the records are still written.
 #[derive(Debug, Default)]
 #[must_use = "nothing is known to be durable until they are ready"]
 pub struct Tickets {
@@ -39,12 +39,12 @@ pub struct Tickets {
 }
 
 impl Tickets {
-    /// None: they are ready at once.
+    /// Makes an empty set, which is ready at once.
     pub fn new() -> Tickets {
         Tickets::default()
     }
 
-    /// Adds a record to those that are waited for.
+    /// Adds a record to the set.
     pub fn add(&mut self, ticket: Ticket) {
         let Some(last) = self.last.iter_mut().find(|last| Arc::ptr_eq(&last.shared, &ticket.shared)) else {
             self.last.push(ticket);
@@ -57,12 +57,12 @@ impl Tickets {
         }
     }
 
-    /// True if all are durable. Takes no lock, and starts no write.
+    /// Returns true if all records are durable. Takes no lock, and starts no write.
     pub fn is_durable(&self) -> bool {
         self.last.iter().all(Ticket::is_durable)
     }
 
-    /// Returns what [`Tickets::wait`] would return, if that is known by now; see
+    /// Returns the result of [`Tickets::wait`] if it is known, without blocking; see
     /// [`Ticket::try_result`].
     pub fn try_result(&self) -> Option<Result<()>> {
         let mut is_pending = false;
@@ -76,11 +76,11 @@ impl Tickets {
         (!is_pending).then_some(Ok(()))
     }
 
-    /// Blocks until all are durable. Writes what is pending, if no other thread does.
+    /// Blocks until all records are durable. Writes pending records, if no other thread does.
     ///
     /// # Errors
-    /// Those of [`Ticket::wait`], for the last record of a log that failed. Those up to
-    /// [`Log::durable_lsn`](super::Log::durable_lsn) are durable all the same.
+    /// Those of [`Ticket::wait`], for the last record of a log that failed. Its records up to
+    /// [`Log::durable_lsn`](super::Log::durable_lsn) are durable nevertheless.
     pub fn wait(mut self) -> Result<()> {
         let Some(first) = self.last.pop() else { return Ok(()) };
         // In flight beside the log that this thread writes.

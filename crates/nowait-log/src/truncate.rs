@@ -13,19 +13,19 @@ use super::recover::{Recovery, recover};
 use nowait::{ErrorKind, ErrorOp, Nowait, Result};
 
 /// Removes records before `lsn` from a log that is not open. For an open log use
-/// [`Log::truncate_prefix`](super::Log::truncate_prefix). Removes segments that hold only such
-/// records, but never the last segment that holds records. Needs no free space, so that a log that
-/// has filled its disk can be opened again. Returns the remaining contents. The removal is durable
-/// when this is ready.
+/// [`Log::truncate_prefix`](super::Log::truncate_prefix). The call removes segments that contain
+/// only such records, but never the last segment with records. It needs no free space, so a log
+/// that has filled its disk can be opened again. Returns the remaining contents. The removal is
+/// durable on completion.
 ///
 /// # Errors
-/// [`ErrorKind::Locked`] when the log is open for writing; [`ErrorKind::Damaged`] when durable
-/// records cannot be read; [`ErrorKind::NotFound`] when there is no log; errors of files.
+/// [`ErrorKind::Locked`] if the log is open for writing; [`ErrorKind::Damaged`] if durable records
+/// cannot be read; [`ErrorKind::NotFound`] if `dir` contains no log; errors of files.
 pub fn truncate_prefix(dir: impl AsRef<Path>, lsn: u64) -> Blocking<Recovery> {
     truncate_prefix_in(Nowait::shared(), dir, lsn)
 }
 
-/// As [`truncate_prefix`], on the given instance.
+/// Removes records as [`truncate_prefix`] does, on the given instance.
 ///
 /// # Errors
 /// As [`truncate_prefix`].

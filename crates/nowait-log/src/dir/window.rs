@@ -21,7 +21,7 @@ pub(crate) const PIECE_BYTES: usize = 1 << 20;
 /// the log.
 const STEP_BYTES: usize = 64 << 10;
 
-/// Part of a file that the device cannot read.
+/// Part of a log's file that the device cannot read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
     /// The file.

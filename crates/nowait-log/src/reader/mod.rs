@@ -27,19 +27,19 @@ use block::{Block, Search};
 use piece::{Hole, Open, Passed};
 use source::{Piece, Source, Still};
 
-/// A record of a log.
+/// Record of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Number of the record.
+    /// LSN of the record: its number in the log, from 1.
     pub lsn: u64,
-    /// Its kind, as it was appended: see [`Log::append_kind`](super::Log::append_kind).
+    /// Kind of the record, as appended; see [`Log::append_kind`](super::Log::append_kind).
     pub kind: u8,
-    /// Its bytes, as they were appended.
+    /// Bytes of the record, as appended.
     pub bytes: &'a [u8],
 }
 
-/// Reads the durable records of a log in order; see [`Log::reader`](super::Log::reader). Bypasses
-/// the page cache where the writer does.
+/// Reader of the durable records of a log, in order; see [`Log::reader`](super::Log::reader). It
+/// bypasses the page cache if the writer does.
 pub struct Reader {
     source: Source,
     next_lsn: u64,
@@ -149,18 +149,18 @@ impl Reader {
         }
     }
 
-    /// LSN of the next record.
+    /// Returns the LSN of the next record.
     pub fn next_lsn(&self) -> u64 {
         self.next_lsn
     }
 
-    /// Keeps the next record, and all after it, from being given up until this reader has read
-    /// them or is dropped. So neither [`Log::truncate_prefix`](super::Log::truncate_prefix) nor
-    /// [`Options::retain`](super::Options::retain) removes what it has not read, however long that
-    /// takes: the log grows meanwhile. Does nothing for a reader of a log that is not open.
+    /// Pins the next record and all later ones, until this reader has read them or is dropped.
+    /// Neither [`Log::truncate_prefix`](super::Log::truncate_prefix) nor
+    /// [`Options::retain`](super::Options::retain) removes pinned records, so the log may grow
+    /// without bound meanwhile. Has no effect for a reader of a log that is not open.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSuchRecord`] when the next record was given up already.
+    /// [`ErrorKind::NoSuchRecord`] if the next record was already removed.
     pub fn pin(&mut self) -> Result<()> {
         if let Source::Live(shared) = &self.source {
             self.pin = Some(ReaderPin::new(shared, self.next_lsn)?);
@@ -182,15 +182,15 @@ impl Reader {
         self.damage.as_ref()
     }
 
-    /// Gives the next durable record; None if there is none yet: a later call may find one.
+    /// Returns the next durable record, or `None` if no further record is durable yet.
     ///
-    /// Skips records that a salvage left out: see [`Recovery::gaps`](super::Recovery::gaps), and
-    /// [`Record::lsn`].
+    /// Skips records that a salvage left out (see [`Recovery::gaps`](super::Recovery::gaps));
+    /// [`Record::lsn`] then jumps.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSuchRecord`] when the record has been cut off the log's beginning, or its
-    /// end. [`ErrorKind::Damaged`] when it was durable and cannot be read: see [`Reader::damage`],
-    /// and [`Reader::skip_damage`] to continue behind it. Errors of reads. A reader of
+    /// [`ErrorKind::NoSuchRecord`] if the record was truncated from the log's start or end.
+    /// [`ErrorKind::Damaged`] if it was durable and cannot be read: see [`Reader::damage`], and
+    /// [`Reader::skip_damage`] to continue behind it. Errors of reads. A reader of
     /// [`read`](super::read) reports each damage once: the next call returns the first whole record
     /// behind it.
     #[allow(clippy::should_implement_trait)]
@@ -243,11 +243,11 @@ impl Reader {
         }
     }
 
-    /// Gives the next record, and waits until it is durable.
+    /// Waits until the next record is durable, and returns it.
     ///
     /// # Errors
-    /// As [`Reader::next`]; [`ErrorKind::Closed`] when the log is closed before, or was not opened
-    /// for appending, and [`ErrorKind::Poisoned`] when it has failed.
+    /// As [`Reader::next`]. [`ErrorKind::Closed`] if the log is closed before, or was not opened
+    /// for appending. [`ErrorKind::Poisoned`] if the log has failed.
     pub fn tail(&mut self) -> Tail<'_> {
         Tail { reader: Some(self), durable: None }
     }

@@ -10,8 +10,8 @@ use crate::os::polled_too_often;
 use crate::ticket::Durable;
 use nowait::Result;
 
-/// The next record of a [`Reader`]: await it on any executor, or [`wait`](Next::wait) for it.
-/// Dropped before it is ready, it leaves the reader where it was.
+/// Future of [`Reader::next`]. Await it on any executor, or [`wait`](Next::wait) for it. If dropped
+/// before it is ready, the reader does not advance.
 #[must_use = "nothing is read until it is awaited or waited for"]
 pub struct Next<'r> {
     pub(super) reader: Option<&'r mut Reader>,
@@ -24,7 +24,7 @@ impl fmt::Debug for Next<'_> {
 }
 
 impl<'r> Next<'r> {
-    /// Reads on this thread.
+    /// Reads the record on this thread.
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -52,8 +52,8 @@ impl<'r> Future for Next<'r> {
     }
 }
 
-/// The next record of a [`Reader`], once it is durable: await it on any executor, or
-/// [`wait`](Tail::wait) for it. Dropped before it is ready, it leaves the reader where it was.
+/// Future of [`Reader::tail`]. Await it on any executor, or [`wait`](Tail::wait) for it. If dropped
+/// before it is ready, the reader does not advance.
 #[must_use = "nothing is read until it is awaited or waited for"]
 pub struct Tail<'r> {
     pub(super) reader: Option<&'r mut Reader>,
@@ -67,7 +67,7 @@ impl fmt::Debug for Tail<'_> {
 }
 
 impl<'r> Tail<'r> {
-    /// Waits, and reads, on this thread.
+    /// Blocks this thread until the record is durable, and reads it.
     ///
     /// # Errors
     /// As [`Reader::tail`].

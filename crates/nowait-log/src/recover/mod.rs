@@ -25,58 +25,58 @@ use nowait::{Error, ErrorKind, ErrorOp, OpenOptions, Result};
 use runs::{count, in_order, stand_in};
 use scan::Survey;
 
-/// Findings of a recovery: what is in a log's directory.
+/// Result of a recovery: the contents of a log's directory.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recovery {
-    /// LSN of the oldest record; one more than `last_lsn` when there is none.
+    /// LSN of the oldest record; `last_lsn` + 1 if the log has no records.
     pub first_lsn: u64,
-    /// LSN of the last record before any damage; 0 in a log that never had one. Where a salvage
-    /// left a gap at the end of the log, the last record that was lost.
+    /// LSN of the last record before any damage; 0 if the log never had a record. If a salvage left
+    /// a gap at the end of the log, the LSN of the last lost record.
     pub last_lsn: u64,
-    /// LSN of the next record to be appended. More than one after `last_lsn` only where records
-    /// were lost: their numbers are not used again.
+    /// LSN of the next record to be appended. It is greater than `last_lsn` + 1 only if records
+    /// were lost: their LSNs are not reused.
     pub next_lsn: u64,
-    /// Records that were lost to damage and left out by a salvage. Readers skip them.
+    /// LSNs of records that were lost to damage and left out by a salvage. Readers skip them.
     pub gaps: Vec<Range<u64>>,
     /// Epoch of the log; opening it for writing begins the next.
     pub epoch: u64,
     /// Number of segments that hold records.
     pub segments: usize,
-    /// The log was closed, and nothing was written since.
+    /// True if the log was closed, and not written to since.
     pub closed: bool,
-    /// Place of a write that was cut off before it was acknowledged.
+    /// Place of a torn write, which was never acknowledged.
     pub torn: Option<Place>,
-    /// Records that were durable and cannot be read. With
-    /// [`Options::salvage`](super::Options::salvage) the log goes on without them.
+    /// Durable records that cannot be read. With [`Options::salvage`](super::Options::salvage) the
+    /// log continues without them.
     pub damage: Vec<Damage>,
-    /// Records beside the damage that are whole, and not among `first_lsn` to `last_lsn`.
-    /// [`read`](super::read) gives them; a salvage puts the files that hold them aside.
+    /// LSNs of whole records beyond damage, outside of `first_lsn` to `last_lsn`.
+    /// [`read`](super::read) returns these records; a salvage renames the files that contain them.
     pub behind: Vec<Range<u64>>,
-    /// Pages that the device cannot read, whether they were in use or not.
+    /// Pages that the device cannot read, in use or not.
     pub unreadable: Vec<Unreadable>,
-    /// Pages that are not whole and were read from their copies.
+    /// Damaged pages whose copies were read instead.
     pub from_copy: Vec<Place>,
-    /// The control file is gone, or both of its copies are bad. Its contents were taken from the
-    /// segments.
+    /// True if the control file is missing, or both copies in it are damaged. Its contents were
+    /// rebuilt from the segments.
     pub control_lost: bool,
-    /// Files that hold records which a salvage does not keep.
-    /// [`Options::salvage`](super::Options::salvage) puts them aside; of the segment that the log
-    /// continues from, a copy.
+    /// Files with records that a salvage does not keep.
+    /// [`Options::salvage`](super::Options::salvage) renames them, but copies the segment from
+    /// which the log continues.
     pub lost: Vec<PathBuf>,
     /// Files that salvages put aside; they are no longer part of the log.
     pub aside: Vec<PathBuf>,
-    /// There was no log, and this call made one.
+    /// True if this call created the log.
     pub created: bool,
-    /// What was read: [`Scan::Tail`] only where that was asked for and was enough.
+    /// Part of the log that was read: [`Scan::Tail`] only if it was requested and sufficient.
     pub scan: Scan,
-    /// Strategy that the log is written with.
+    /// Strategy by which the log is written.
     pub strategy: Strategy,
-    /// Measurement by which the strategy was chosen; none where it was given.
+    /// Measurement by which the strategy was chosen; `None` for a fixed strategy.
     pub calibration: Option<Calibration>,
-    /// The log is written past the page cache.
+    /// True if the log is written by direct I/O.
     pub direct: bool,
-    /// Size of the largest segment in bytes; the first ones of each opening are smaller.
+    /// Maximum segment size in bytes; the first segments after each opening are smaller.
     pub segment_bytes: u64,
     /// Bytes read by this recovery.
     pub bytes_read: u64,
@@ -84,7 +84,7 @@ pub struct Recovery {
     pub elapsed: Duration,
 }
 
-/// A place in a segment.
+/// Place in a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The segment's file.
@@ -99,11 +99,11 @@ pub struct Place {
 pub struct Damage {
     /// The segment's file.
     pub path: PathBuf,
-    /// Byte range in which the damage lies.
+    /// Byte range that contains the damage.
     pub bytes: Range<u64>,
-    /// Records that are known to be lost; there may have been more.
+    /// LSNs of records known to be lost; further records may be lost, too.
     pub lsns: Range<u64>,
-    /// Description: the fault, and the evidence for it.
+    /// Description of the fault, and of the evidence for it.
     pub what: String,
 }
 
