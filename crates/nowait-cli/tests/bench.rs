@@ -23,6 +23,16 @@ fn a_small_run_prints_figures_and_names_the_commit() {
 }
 
 #[test]
+fn without_a_table_it_is_one_screen() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let output = nowait(&["bench", "--time", "3", "--size", "4M", "--dir", dir.path().to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    let screen = String::from_utf8(output.stdout).unwrap();
+    assert!(screen.contains("operations per second") && screen.lines().count() <= 24, "{screen}");
+    assert!(String::from_utf8(output.stderr).unwrap().starts_with("nowait bench: about "));
+}
+
+#[test]
 fn errors_have_the_exit_codes_of_the_command() {
     assert_eq!(nowait(&["bench", "--file", "/nonexistent"]).status.code(), Some(5));
     assert_eq!(nowait(&["bench", "no-such-table"]).status.code(), Some(2));
