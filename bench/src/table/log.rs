@@ -158,7 +158,8 @@ impl Shape {
             kind != Logged::Threads && self.in_flight == 1 && stem.is_some_and(has)
         };
         let fits = |way: &Part<dyn LogWay>| !is_twin(way) && (self.slots == 1 || !way.alone());
-        let left_out: Vec<&str> = ways.iter().filter(|way| self.slots > 1 && way.alone()).map(Part::name).collect();
+        let misses = |way: &&Part<dyn LogWay>| self.slots > 1 && way.alone() && options.chooses(way.name());
+        let left_out: Vec<&str> = ways.iter().filter(misses).map(Part::name).collect();
         let ways: Vec<Part<dyn LogWay>> = ways.iter().copied().filter(fits).collect();
         let open = move |ways, run: &mut Run<'_>| {
             for way in left_out {
