@@ -354,7 +354,7 @@ fn a_file_that_may_not_be_written_is_an_error_and_not_a_hang() {
 }
 
 /// Writes, and stalls of writers, without a test file.
-const WRITING: [&'static Table; 2] = [&WRITES, &STALL];
+const WRITING: [&Table; 2] = [&WRITES, &STALL];
 
 fn tiny_writes() -> Options {
     Options { rounds: Some(2), size: Some(2 << 20), stall_size: Some(2 << 20), ..tiny() }

@@ -141,8 +141,7 @@ pub fn sentences(report: &Report) -> Vec<String> {
         return paced(report);
     }
     let context = Context::of(report);
-    let mut said = Vec::from_iter(controlled(report));
-    said.extend(table::TABLES.iter().filter_map(|table| (table.advice)(report)));
+    let mut said: Vec<String> = table::TABLES.iter().filter_map(|table| (table.advice)(report)).collect();
     for name in report.tables() {
         if table::ranks(name) {
             said.extend(ways_of_ours(report).into_iter().filter_map(|way| rank(&context, report, name, way)));
@@ -150,6 +149,7 @@ pub fn sentences(report: &Report) -> Vec<String> {
         said.extend(punted(report, name));
         said.extend(table::by_name(name).map_or_else(Vec::new, |table| (table.findings)(report)));
     }
+    said.extend(controlled(report));
     said
 }
 

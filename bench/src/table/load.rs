@@ -236,7 +236,7 @@ impl Bench for Arrivals {
         if records > 0 {
             // None of these pages twice.
             let pages = place.file()?.size() / BLOCK as u64;
-            count = count.clamp(1, (pages as usize / records).max(1));
+            count = count.clamp(1, (pages as usize / records.max(1)).max(1));
             let order = Random::new(seed).permutation(pages).into_iter();
             offsets = order.take(count * records).map(|page| page * BLOCK as u64).collect();
         }

@@ -152,9 +152,13 @@ impl Bench for Reading {
         sample.tell("seconds", Figure::median(sample.seconds));
         sample.tell("asked_bytes", Figure::median(sample.bytes as f64));
         // Mapped pages of the file are in it.
-        peak_memory_bytes.map(|bytes| sample.tell("peak_memory_bytes", Figure::median(bytes as f64)));
+        if let Some(bytes) = peak_memory_bytes {
+            sample.tell("peak_memory_bytes", Figure::median(bytes as f64));
+        }
         // What the process had read from storage, whoever in it asked.
-        storage_bytes.map(|bytes| sample.tell("storage_bytes", Figure::median(bytes as f64)));
+        if let Some(bytes) = storage_bytes {
+            sample.tell("storage_bytes", Figure::median(bytes as f64));
+        }
         Ok(sample)
     }
 }
