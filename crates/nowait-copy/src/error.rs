@@ -18,37 +18,37 @@ pub type Result<T> = std::result::Result<T, Failure>;
 pub enum FailureKind {
     /// A system call failed.
     System(ErrorKind),
-    /// The arguments contradict each other, or one of them is not what it has to be.
+    /// The arguments contradict each other, or one is not valid.
     Usage,
     /// Source and target are the same file.
     SameFile,
     /// The target lies inside the source.
     IntoItself,
-    /// Two names of the source are one name in the target, which ignores case.
+    /// Two names of the source differ only in case, and the target ignores case.
     NameCollision,
-    /// The source changed while it was copied: the copy may mix old data and new.
+    /// The source changed while it was copied: the copy may mix old and new data.
     SourceChanged,
-    /// The copy, read back, is not what was written.
+    /// The copy, read back, differs from the data written.
     VerificationFailed,
-    /// The file was copied, and the target cannot keep some of its metadata.
+    /// The file was copied, but the target cannot store some of its metadata.
     MetadataLost,
     /// The copy was cancelled.
     Cancelled,
 }
 
-/// Operations that a failure names.
+/// Operation that failed; see [`Failure::operation`].
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Copying, as a whole.
+    /// The copy as a whole.
     Copy,
-    /// Opening a source, or a directory.
+    /// Opening a source or a directory.
     Open,
     /// Listing a directory.
     List,
-    /// Asking for type, size, times, owner or mode.
+    /// Reading type, size, times, owner or mode.
     Stat,
-    /// Making the temporary file.
+    /// Creating the temporary file.
     Stage,
     /// Reserving space.
     Allocate,
@@ -66,17 +66,17 @@ pub enum Operation {
     Verify,
     /// Reading or writing the journal of a resumable copy.
     Journal,
-    /// Giving the finished file its name.
+    /// Renaming the finished file to its final name.
     Rename,
     /// Removing a name.
     Remove,
-    /// Making a hard link.
+    /// Creating a hard link.
     Link,
-    /// Reading or making a symbolic link.
+    /// Reading or creating a symbolic link.
     Symlink,
-    /// Making a directory.
+    /// Creating a directory.
     CreateDir,
-    /// Making a FIFO, a socket or a device.
+    /// Creating a FIFO, a socket or a device.
     MakeNode,
     /// Setting the owner.
     SetOwner,
@@ -84,7 +84,7 @@ pub enum Operation {
     SetMode,
     /// Setting times.
     SetTimes,
-    /// Reading or setting extended attributes, ACLs among them.
+    /// Reading or setting extended attributes, including ACLs.
     Xattr,
 }
 
@@ -118,7 +118,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// A file that could not be copied, or a warning about one that was.
+/// Error for a file that could not be copied, or warning about a file that was.
 #[derive(Clone, Debug)]
 pub struct Failure(Box<Inner>);
 
@@ -198,32 +198,32 @@ impl Failure {
         self
     }
 
-    /// Kind of the failure.
+    /// Returns the kind of the failure.
     pub fn kind(&self) -> FailureKind {
         self.0.kind
     }
 
-    /// Operation that failed.
+    /// Returns the operation that failed.
     pub fn operation(&self) -> Operation {
         self.0.operation
     }
 
-    /// Path of the source or the target, whichever the operation was about.
+    /// Returns the path of the source or the target, depending on the operation.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// Offset in the file, for operations that have one.
+    /// Returns the offset in the file in bytes, for operations that have one.
     pub fn offset(&self) -> Option<u64> {
         self.0.offset
     }
 
-    /// The errno, if the kernel gave one.
+    /// Returns the errno, if the kernel reported one.
     pub fn raw_os_error(&self) -> Option<i32> {
         self.0.errno.map(Errno::raw_os_error)
     }
 
-    /// Returns what to do next, if that is known.
+    /// Returns advice on the next step, if known.
     pub fn advice(&self) -> Option<&str> {
         self.0.advice.as_deref().or_else(|| of_name(self)).or_else(|| advice(self.0.kind, self.0.operation))
     }
@@ -324,8 +324,8 @@ pub(crate) fn words(errno: Errno) -> String {
     }
 }
 
-/// A path as text on one line of a terminal: control characters, and bytes that are not UTF-8, are
-/// escaped.
+/// Formats a path as one line of text for a terminal; escapes control characters and bytes that are
+/// not UTF-8.
 pub fn shown(path: &Path) -> impl fmt::Display + '_ {
     Shown(path)
 }

@@ -1,4 +1,4 @@
-//! Copies files and trees: as fast as the machine can, and never half a file.
+//! Copies files and directory trees, fast; each file appears in the target complete or not at all.
 //!
 //! ```
 //! use nowait_copy::{Options, Sync, copy};
@@ -16,40 +16,41 @@
 //! # Ok::<(), nowait_copy::Failure>(())
 //! ```
 //!
-//! # What is kept
+//! # Metadata
 //!
-//! What `cp -a` keeps: owner, mode (set after the owner, so that setuid stays), times (of
-//! directories last), extended attributes and ACLs, hard links, symbolic links, FIFOs, sockets,
-//! devices, and holes. Access times of the source stay as they are, where the caller may leave them.
+//! A copy keeps what `cp -a` keeps: owner, mode, times, extended attributes and ACLs, hard links,
+//! symbolic links, FIFOs, sockets, devices, and holes. The mode is set after the owner, so that
+//! setuid bits stay. Access times of the source do not change, where the caller has the right to
+//! read without updating them (`O_NOATIME`).
 //!
-//! # What happens to the target
+//! # Target files
 //!
-//! A file is written under a temporary name in the target's directory, or without a name, and gets
-//! its own in one step. Until then the name has what it had, also after a full disk, an error of the
-//! device or the end of the process; and after a power loss, if [`Options::sync`] asks for it.
+//! A file is written under a temporary name in the target's directory, or without a name. It then
+//! gets its final name in one step. Until then the old file stays in place, even if the disk fills
+//! up, the device fails or the process is killed. With [`Options::sync`], this also holds for a
+//! power loss.
 //!
-//! Until a copy is complete, only the user who makes it can read it.
+//! Until a copy is complete, only the copying user can read it.
 //!
-//! While temporary names (`.nowait-copy-*`) are in a directory, the copy holds a shared lock on the
-//! directory (`flock(2)`). A killed process may leave such names. The next copy of the same user
-//! that creates a temporary name there removes them, unless another copy is running in the
-//! directory. Nothing is removed on file systems that are not local, since the lock proves nothing
-//! there. Entries of the source with such names are left out.
+//! A killed process may leave temporary names (`.nowait-copy-*`). On a local file system, the same
+//! user's next copy that creates such a name in the directory removes them, unless another copy is
+//! running there. A copy detects others by a shared lock on the directory (`flock(2)`), which is
+//! not reliable on network file systems. Entries of the source with such names are not copied.
 //!
-//! A file that cannot be copied is one of the [`failures`](Report::failures), and the others are
-//! copied. One that was copied and changed meanwhile, or lost some of its metadata, is one of the
-//! [`warnings`](Report::warnings).
+//! If a file cannot be copied, the report lists it in [`failures`](Report::failures), and the copy
+//! continues. If a file changed while it was copied, or lost some of its metadata, the report lists
+//! it in [`warnings`](Report::warnings).
 //!
-//! # How data move
+//! # Methods of copying
 //!
-//! The way is chosen for each file, from what the two file systems can, the file's size and holes,
-//! and the memory: shared blocks, `copy_file_range`, several direct requests in flight, uncached
-//! writes, or reads and writes. [`Event::Copied`] has the way, and why.
+//! The method is chosen for each file: shared blocks, `copy_file_range`, several direct requests in
+//! flight, uncached writes, or reads and writes. The choice depends on the two file systems, on the
+//! file's size and holes, and on free memory. [`Event::Copied`] contains the method and the reason.
 //!
-//! A directory is reached by a descriptor, not by its path: paths may be longer than `PATH_MAX`, and a
-//! directory that is replaced by a symbolic link meanwhile leads nowhere else. The directories from
-//! the source down to those at work are open: trees deeper than a third of the limit of open files
-//! (`ulimit -n`) need a higher one.
+//! Directories are accessed by descriptor, not by path. So paths may be longer than `PATH_MAX`, and
+//! a directory that is replaced by a symbolic link does not redirect the copy. All directories from
+//! the source down to those in progress are open: a tree deeper than a third of the limit of open
+//! files (`ulimit -n`) needs a higher limit.
 
 #![forbid(unsafe_code)]
 

@@ -7,18 +7,18 @@ use nowait::Nowait;
 
 use crate::report::Event;
 
-/// Durability of a copy when it returns.
+/// Durability of a copy on completion.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Sync {
-    /// Nothing: after a power loss a file may be the old one, the new one, or an empty one.
+    /// Nothing is durable: after a power loss a file may be the old one, the new one, or empty.
     #[default]
     None,
-    /// Each file, before it gets its name: the name then holds the old file or the new one, whole,
-    /// also after a power loss.
+    /// Each file is synced before it gets its name: even after a power loss, the name leads to the
+    /// complete old or new file.
     File,
-    /// Everything, in one go at the end, which is fast for a tree. A file that replaces another is
-    /// synced before it gets the name, as by [`File`](Sync::File).
+    /// Everything is synced at once at the end, which is fast for a tree. A file that replaces
+    /// another is synced before it gets its name, as by [`File`](Sync::File).
     All,
 }
 
@@ -26,12 +26,12 @@ pub enum Sync {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Sparse {
-    /// Holes of the source stay holes. A file with holes has its blocks of zeros left out, too.
+    /// Holes of the source stay holes. In a file with holes, blocks of zeros become holes, too.
     #[default]
     Auto,
     /// Every block of zeros becomes a hole.
     Always,
-    /// No holes: every block is written.
+    /// Every block is written; the copy has no holes.
     Never,
 }
 
@@ -39,12 +39,12 @@ pub enum Sparse {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Reflink {
-    /// Where the file system can.
+    /// Shares blocks if the file system supports it.
     #[default]
     Auto,
-    /// Or the copy fails.
+    /// Shares blocks, or fails.
     Always,
-    /// Never: the data are written again.
+    /// Never shares blocks: all data is written.
     Never,
 }
 
@@ -61,16 +61,17 @@ pub enum Update {
     None,
 }
 
-/// Which symbolic links of the source are followed: copied as what they lead to.
+/// Choice of the symbolic links in the source that are followed. For a followed link its target is
+/// copied.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Follow {
     /// None: links are copied as links.
     #[default]
     Never,
-    /// Those that are named as a source.
+    /// Links that are given as a source.
     Arguments,
-    /// All. One that leads to a directory above it is a failure.
+    /// All links. A link to a directory above it is a failure.
     Always,
 }
 
@@ -78,8 +79,8 @@ pub enum Follow {
 #[derive(Clone)]
 pub(crate) struct Observer(pub(crate) Arc<dyn Fn(&Event<'_>) + Send + std::marker::Sync>);
 
-/// How files and trees are copied. The default is what `nowait copy` does without options: like
-/// `cp -a`, but for how an existing file is replaced.
+/// Options of a copy. The defaults are those of `nowait copy`: like `cp -a`, except that an
+/// existing file is replaced atomically.
 #[derive(Clone, Default)]
 pub struct Options {
     pub(crate) sync: Sync,
@@ -106,7 +107,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults.
+    /// Returns the defaults.
     pub fn new() -> Self {
         Self::default()
     }
@@ -117,7 +118,7 @@ impl Options {
         self
     }
 
-    /// Sets what becomes of holes.
+    /// Sets the treatment of holes.
     pub fn sparse(mut self, sparse: Sparse) -> Self {
         self.sparse = sparse;
         self
@@ -129,7 +130,7 @@ impl Options {
         self
     }
 
-    /// Sets what becomes of files that exist in the target.
+    /// Sets the treatment of files that exist in the target.
     pub fn update(mut self, update: Update) -> Self {
         self.update = update;
         self
@@ -148,21 +149,22 @@ impl Options {
         self
     }
 
-    /// Leaves no page of either file in the page cache that was not there before.
+    /// Leaves no additional pages of source or target in the page cache.
     pub fn cache_neutral(mut self, on: bool) -> Self {
         self.cache_neutral = on;
         self
     }
 
-    /// Computes a checksum while copying, reads the copy back around the page cache, and compares.
+    /// Computes a checksum while copying, reads the copy back past the page cache, and compares the
+    /// two.
     pub fn verify(mut self, on: bool) -> Self {
         self.verify = on;
         self
     }
 
-    /// Keeps the copied part of a file, and a journal, when a copy ends early. The next copy
-    /// resumes there, after checking that source, part and journal still match. If the target is
-    /// already a complete copy, only metadata that differ are set.
+    /// Keeps the copied part of a file, and a journal, if a copy ends early. The next copy resumes
+    /// there, after checking that source, part and journal still match. If the target is already a
+    /// complete copy, only differing metadata is set.
     pub fn resume(mut self, on: bool) -> Self {
         self.resume = on;
         self
@@ -174,27 +176,27 @@ impl Options {
         self
     }
 
-    /// Has another thread count what there is to copy, so that [`Progress`](crate::Progress) knows
-    /// the total, and the time left.
+    /// Counts the files and bytes to copy on another thread, so that [`Progress`](crate::Progress)
+    /// reports the total and the time left.
     pub fn count_first(mut self, on: bool) -> Self {
         self.count_first = on;
         self
     }
 
-    /// Takes the target as the name of the copy, also if it is a directory: one source only.
+    /// Uses the target as the name of the copy, even if it is a directory. Allows only one source.
     pub fn no_target_directory(mut self, on: bool) -> Self {
         self.no_target_directory = on;
         self
     }
 
-    /// Bytes to copy in a second, at most. `None`: as many as possible.
+    /// Limits the rate, in bytes per second. Default: `None`, no limit.
     pub fn bytes_per_second_max(mut self, bytes: Option<u64>) -> Self {
         self.bytes_per_second_max = bytes;
         self
     }
 
-    /// Bytes that this copy may have in the page cache and not yet on the device, at most. `None`:
-    /// as many as the system allows.
+    /// Limits the bytes of this copy that are in the page cache and not yet on the device. Default:
+    /// `None`, no limit but the system's.
     pub fn dirty_bytes_max(mut self, bytes: Option<u64>) -> Self {
         self.dirty_bytes_max = bytes;
         self
@@ -209,40 +211,42 @@ impl Options {
         self
     }
 
-    /// Leaves out files, and directories with their contents, that match a pattern. Takes
-    /// precedence over [`include`](Options::include). A pattern that ends in a slash matches
-    /// directories only.
+    /// Skips files, and directories with their contents, that match a pattern. Takes precedence
+    /// over [`include`](Options::include). A pattern that ends in a slash matches only directories.
     pub fn exclude(mut self, pattern: impl Into<String>) -> Self {
         self.exclude.push(pattern.into());
         self
     }
 
-    /// Direct requests in flight per file, from 1 to 64. Default: chosen from the block size.
+    /// Sets the number of direct requests in flight per file, from 1 to 64. Default: chosen from
+    /// the block size.
     pub fn depth(mut self, depth: u32) -> Self {
         self.depth = Some(depth.clamp(1, 64));
         self
     }
 
-    /// Bytes of a request, from 4 KiB to 64 MiB, rounded down to whole 4 KiB. Default: chosen.
+    /// Sets the size of a request in bytes, from 4 KiB to 64 MiB, rounded down to a multiple of 4
+    /// KiB. Default: chosen for each file.
     pub fn block_bytes(mut self, bytes: u32) -> Self {
         self.block_bytes = Some((bytes / 4096 * 4096).clamp(4096, 64 << 20));
         self
     }
 
-    /// Files copied at a time, from 1 to 256. Default: chosen from the number of processors.
+    /// Sets the number of files copied at a time, from 1 to 256. Default: chosen from the number of
+    /// processors.
     pub fn jobs(mut self, jobs: u32) -> Self {
         self.jobs = Some(jobs.clamp(1, 256));
         self
     }
 
-    /// Copies files by the operations of this instance alone, for tests on a simulated disk
-    /// ([`nowait::sim`]): data and name of regular files, without metadata; no trees.
+    /// Copies only by operations of this instance, for tests on a simulated disk ([`nowait::sim`]).
+    /// Such a copy covers data and names of regular files, but no metadata and no trees.
     pub fn instance(mut self, instance: &Nowait) -> Self {
         self.instance = Some(instance.clone());
         self
     }
 
-    /// Calls `observer` at each [`Event`], from any thread of the copy.
+    /// Calls `observer` for each [`Event`], from any thread of the copy.
     pub fn on_event(mut self, observer: impl Fn(&Event<'_>) + Send + std::marker::Sync + 'static) -> Self {
         self.observer = Some(Observer(Arc::new(observer)));
         self

@@ -5,32 +5,32 @@ use std::time::Duration;
 
 use crate::error::Failure;
 
-/// How a file's data came to the target.
+/// Method by which a file's data was copied.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// The blocks are shared with the source (`FICLONE`).
+    /// Sharing of blocks with the source (`FICLONE`).
     Clone,
-    /// The kernel, or the server, copied them (`copy_file_range`).
+    /// Copy in the kernel or on the server (`copy_file_range`).
     KernelCopy,
-    /// Direct requests, several in flight, past the page cache.
+    /// Direct reads and writes, several in flight.
     Direct,
     /// Direct reads, several in flight, and writes through the page cache.
     DirectRead,
-    /// Through the page cache, and out of it at once (`RWF_DONTCACHE`).
+    /// Writes that leave no pages in the page cache (`RWF_DONTCACHE`).
     Uncached,
     /// Reads and writes through the page cache.
     Plain,
-    /// There were no data.
+    /// No data to copy.
     Empty,
-    /// A hard link to a file that this copy had made.
+    /// Hard link to a file that this copy made.
     HardLink,
-    /// No regular file: a symbolic link, a FIFO, a socket, a device.
+    /// Creation of a symbolic link, a FIFO, a socket or a device.
     Node,
 }
 
 impl Way {
-    /// A word for it.
+    /// Returns the name of the method, one word.
     pub fn name(self) -> &'static str {
         match self {
             Way::Clone => "clone",
@@ -52,69 +52,69 @@ impl Way {
 pub struct Report {
     /// Regular files copied.
     pub files: u64,
-    /// Directories made, or found in the target.
+    /// Directories created, or found in the target.
     pub directories: u64,
-    /// Symbolic links, FIFOs, sockets and devices made.
+    /// Symbolic links, FIFOs, sockets and devices created.
     pub nodes: u64,
-    /// Hard links made.
+    /// Hard links created.
     pub hard_links: u64,
-    /// Bytes of data in the files copied, holes left out.
+    /// Bytes of data in the copied files, without holes.
     pub bytes: u64,
-    /// Bytes that an earlier, interrupted run had copied, and that were not copied again:
+    /// Bytes copied by an earlier, interrupted run, and not copied again; see
     /// [`Options::resume`](crate::Options::resume).
     pub resumed_bytes: u64,
-    /// Files left out: by a pattern, or since they exist in the target.
+    /// Files skipped because of a pattern, or because they exist in the target.
     pub skipped: u64,
-    /// Files whose copy was read back and found right.
+    /// Files whose copy was read back and matched.
     pub verified: u64,
     /// Entries that could not be copied.
     pub failures: Vec<Failure>,
     /// Entries that were copied, but changed meanwhile, or lost some of their metadata.
     pub warnings: Vec<Failure>,
-    /// The copy was cancelled before its end.
+    /// True if the copy was cancelled.
     pub is_cancelled: bool,
-    /// Time that it took.
+    /// Duration of the copy.
     pub elapsed: Duration,
 }
 
 impl Report {
-    /// Entries of the target that this copy made.
+    /// Returns the number of entries that this copy created in the target.
     pub fn entries(&self) -> u64 {
         self.files + self.directories + self.nodes + self.hard_links
     }
 
-    /// True if everything was copied as asked.
+    /// Returns true if everything was copied as requested.
     pub fn is_complete(&self) -> bool {
         self.failures.is_empty() && self.warnings.is_empty() && !self.is_cancelled
     }
 }
 
-/// An event of a copy; see [`Options::on_event`](crate::Options::on_event).
+/// Event of a copy; see [`Options::on_event`](crate::Options::on_event).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// A file has its name in the target.
+    /// A file was copied, and has its final name.
     #[non_exhaustive]
     Copied {
         /// Path of the source.
         source: &'a Path,
         /// Path of the target.
         target: &'a Path,
-        /// How its data came there.
+        /// Method by which the data was copied.
         way: Way,
-        /// Why that way.
+        /// Reason for that method.
         why: &'a str,
-        /// Bytes of data.
+        /// Bytes of data copied.
         bytes: u64,
     },
-    /// A directory of the target is there.
+    /// A directory of the target was created or found.
     #[non_exhaustive]
     Directory {
         /// Path of the source.
         source: &'a Path,
         /// Path of the target.
         target: &'a Path,
-        /// False if it existed.
+        /// True if this copy created the directory; false if it existed.
         is_new: bool,
     },
     /// A file would be copied: [`Options::dry_run`](crate::Options::dry_run).
@@ -124,15 +124,15 @@ pub enum Event<'a> {
         source: &'a Path,
         /// Path of the target.
         target: &'a Path,
-        /// Size of the source.
+        /// Size of the source, in bytes.
         bytes: u64,
     },
-    /// A file is left out.
+    /// A file was skipped.
     #[non_exhaustive]
     Skipped {
         /// Path of the source.
         source: &'a Path,
-        /// Why.
+        /// Reason.
         why: &'a str,
     },
     /// A file could not be copied.
@@ -141,7 +141,7 @@ pub enum Event<'a> {
     Warning(&'a Failure),
 }
 
-/// How far a copy is.
+/// Progress of a copy.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -149,24 +149,24 @@ pub struct Progress {
     pub bytes: u64,
     /// Files finished so far.
     pub files: u64,
-    /// Bytes found so far in files to copy.
+    /// Bytes of the files to copy, found so far.
     pub bytes_found: u64,
-    /// Files found so far.
+    /// Files to copy, found so far.
     pub files_found: u64,
-    /// All sources are walked: the numbers found are the totals.
+    /// True if all sources are walked, so that the numbers found are the totals.
     pub is_walked: bool,
     /// Time since the start.
     pub elapsed: Duration,
 }
 
 impl Progress {
-    /// Bytes per second since the start.
+    /// Returns the average rate since the start, in bytes per second.
     pub fn bytes_per_second(&self) -> f64 {
         let seconds = self.elapsed.as_secs_f64();
         if seconds > 0.0 { self.bytes as f64 / seconds } else { 0.0 }
     }
 
-    /// Time until the end at the rate so far; `None` until the total is known.
+    /// Returns the estimated time left at that rate; `None` until the total is known.
     pub fn time_left(&self) -> Option<Duration> {
         let rate = self.bytes_per_second();
         let left = self.bytes_found.saturating_sub(self.bytes) as f64;

@@ -21,11 +21,11 @@ use crate::tree::{Filter, Top, Tree, stat_argument};
 /// Threads for each processor: some wait for a disk while others copy.
 const THREADS_PER_PROCESSOR: usize = 2;
 
-/// Copies a file or a tree, and blocks until it is done. A target that is a directory gets the
-/// copy under the source's name, as with `cp`.
+/// Copies a file or a tree, and blocks until it is done. If the target is a directory, the copy is
+/// created in it under the source's name, as by `cp`.
 ///
-/// An error means that nothing was begun: the arguments make no sense together. A file that cannot
-/// be copied does not end the copy; it is one of the [`failures`](Report::failures) of the report.
+/// Returns an error only if the arguments are invalid, before any change. If a file cannot be
+/// copied, the copy continues, and the report lists it in [`failures`](Report::failures).
 pub fn copy(source: impl AsRef<Path>, target: impl AsRef<Path>, options: &Options) -> Result<Report> {
     copy_all(&[source], target, options)
 }
@@ -35,7 +35,7 @@ pub fn copy_all<P: AsRef<Path>>(sources: &[P], target: impl AsRef<Path>, options
     Plan::new(sources, target.as_ref(), options)?.run()
 }
 
-/// Starts copying on a thread of its own: see [`copy_all`].
+/// Starts copying on a new thread: see [`copy_all`].
 pub fn start<P: AsRef<Path>>(sources: &[P], target: impl AsRef<Path>, options: &Options) -> Result<Started> {
     let plan = Plan::new(sources, target.as_ref(), options)?;
     let shared = plan.shared.clone();
@@ -49,7 +49,7 @@ pub fn start<P: AsRef<Path>>(sources: &[P], target: impl AsRef<Path>, options: &
     Ok(Started { shared, thread, end })
 }
 
-/// A copy that runs. Dropping it lets it run on.
+/// Copy in progress. Dropping it does not stop the copy.
 pub struct Started {
     shared: Arc<Shared>,
     thread: JoinHandle<Result<Report>>,
@@ -57,42 +57,43 @@ pub struct Started {
 }
 
 impl Started {
-    /// How far it is; costs no system call.
+    /// Returns the progress; makes no system call.
     pub fn progress(&self) -> Progress {
         self.shared.meter.progress()
     }
 
-    /// Ends it: each file within a block, which leaves its old target, and with
-    /// [`Options::resume`] what was copied so far. Returns at once; [`wait`](Started::wait) returns
-    /// when it is over.
+    /// Cancels the copy. Each file in progress stops after at most one block, and its old target
+    /// stays. With [`Options::resume`] the copied part is kept. Returns at once;
+    /// [`wait`](Started::wait) waits for the end.
     pub fn cancel(&self) {
         self.shared.meter.cancel();
     }
 
-    /// A function that [cancels](Started::cancel) it, for a signal handler's thread.
+    /// Returns a function that [cancels](Started::cancel) the copy, for a thread that handles
+    /// signals.
     pub fn canceller(&self) -> impl Fn() + Send + std::marker::Sync + 'static {
         let shared = self.shared.clone();
         move || shared.meter.cancel()
     }
 
-    /// A function that returns how far it is, for a thread that shows it.
+    /// Returns a function that returns the progress, for a thread that displays it.
     pub fn watcher(&self) -> impl Fn() -> Progress + Send + std::marker::Sync + 'static {
         let shared = self.shared.clone();
         move || shared.meter.progress()
     }
 
-    /// True if [`wait`](Started::wait) need not wait.
+    /// Returns true if [`wait`](Started::wait) would not block.
     pub fn is_finished(&self) -> bool {
         self.end.lock().is_over
     }
 
-    /// A future that is ready when [`wait`](Started::wait) need not wait, for event loops and
-    /// executors. There may be several; dropped, the copy runs on.
+    /// Returns a future that is ready when the copy has ended, for event loops and executors. There
+    /// may be several such futures; dropping one does not stop the copy.
     pub fn ended(&self) -> Ended {
         self.end.new_future()
     }
 
-    /// Waits for the end.
+    /// Blocks until the copy has ended; returns its report.
     pub fn wait(self) -> Result<Report> {
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
@@ -141,7 +142,7 @@ impl Drop for Tells {
     }
 }
 
-/// Future of the end of a copy: [`Started::ended`].
+/// Future of [`Started::ended`].
 #[must_use = "a future does nothing until it is awaited"]
 pub struct Ended {
     end: Arc<End>,

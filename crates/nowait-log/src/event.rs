@@ -15,17 +15,17 @@ pub enum Event {
     SegmentPrepared {
         /// Number of the segment.
         number: u64,
-        /// Its size.
+        /// Size of the segment, in bytes.
         bytes: u64,
-        /// It was made from one that was no longer needed.
+        /// True if an old segment was reused.
         is_recycled: bool,
-        /// Time that this took.
+        /// Duration of the preparation.
         elapsed: Duration,
     },
     /// The next segment cannot be prepared, for example on a full disk. The log tries again.
     #[non_exhaustive]
     SegmentFailed {
-        /// Why.
+        /// Error of the preparation.
         error: Error,
     },
     /// A segment that was no longer needed was removed.
@@ -33,13 +33,13 @@ pub enum Event {
     SegmentRemoved {
         /// Number of the segment.
         number: u64,
-        /// Its size.
+        /// Size of the segment, in bytes.
         bytes: u64,
     },
     /// An append had to wait for room: its thread was blocked, or its future pending.
     #[non_exhaustive]
     Stalled {
-        /// Time that it waited.
+        /// Duration of the wait.
         elapsed: Duration,
     },
     /// At opening, retention by age ([`Retention::age`](super::Retention::age)) found that the wall

@@ -44,11 +44,11 @@ pub enum Followed<'a> {
     /// A durable record.
     #[non_exhaustive]
     Record {
-        /// Its number.
+        /// LSN of the record.
         lsn: u64,
-        /// Its kind, as it was appended.
+        /// Kind of the record, as appended.
         kind: u8,
-        /// Its bytes, as they were appended.
+        /// Bytes of the record, as appended.
         bytes: &'a [u8],
     },
     /// These records were removed before they were read, or were lost to damage and left out by a

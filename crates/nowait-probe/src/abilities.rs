@@ -11,22 +11,22 @@ use crate::kernel::PAGE;
 use crate::place::AtomicWrites;
 use crate::twin;
 
-/// Abilities of a file, found out by trying. `None`: not tried, or without an answer.
+/// Abilities of a file, determined by trial. `None` means not tried, or undetermined.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Abilities {
-    /// Reads that do not wait (`RWF_NOWAIT`), through the page cache.
+    /// Non-blocking reads (`RWF_NOWAIT`) through the page cache.
     pub nowait_reads: Option<bool>,
-    /// Writes that do not wait, through the page cache.
+    /// Non-blocking writes through the page cache.
     pub nowait_writes: Option<bool>,
-    /// Reads that do not wait, past the page cache. A device that works on requests in their
-    /// submission has none.
+    /// Non-blocking direct reads. A device that processes requests during their submission has
+    /// none.
     pub nowait_direct_reads: Option<bool>,
     /// Writes that leave nothing in the page cache (`RWF_DONTCACHE`).
     pub uncached_writes: Option<bool>,
-    /// Direct I/O, and the alignment that this library keeps to.
+    /// Direct I/O, with the alignment that this library uses.
     pub direct: Option<DirectIo>,
-    /// Writes that are not torn, if the file says that it has any.
+    /// Atomic writes (`RWF_ATOMIC`), if `statx(2)` reports them.
     pub atomic_writes: Option<AtomicWrites>,
     /// Overwriting takes a new place on the device (btrfs, without the attribute `C`).
     pub(crate) copies_on_write: bool,

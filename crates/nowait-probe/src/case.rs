@@ -4,38 +4,38 @@ use crate::kernel::PAGE;
 use crate::ring::Ask;
 use crate::twin::PART;
 
-/// A kind of request, and the state of its pages.
+/// Kind of request, and state of its pages.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Case {
-    /// A page that is cached is read.
+    /// Read of a cached page.
     CachedRead,
-    /// A page that is not cached is read.
+    /// Read of a page that is not cached.
     ColdRead,
-    /// A page that is cached, and has its place on the device, is overwritten.
+    /// Overwrite of a cached page whose blocks are allocated.
     CachedOverwrite,
-    /// A part of a page that is not cached is overwritten.
+    /// Overwrite of a part of a page that is not cached.
     ColdPartialWrite,
-    /// A page is written at the end.
+    /// Write of a page at the end of the file.
     Append,
-    /// A page is written at the end, where space has been allocated.
+    /// Write of a page at the end of the file, into allocated space.
     AppendAllocated,
-    /// A page is read past the page cache.
+    /// Direct read of a page.
     DirectRead,
-    /// A page is overwritten past the page cache.
+    /// Direct overwrite of a page.
     DirectOverwrite,
-    /// A page is written at the end past the page cache.
+    /// Direct write of a page at the end of the file.
     DirectAppend,
-    /// A page is written past the page cache, into space that is allocated and was never written.
+    /// Direct write of a page into space that is allocated and was never written.
     DirectUnwritten,
-    /// Writes are put on stable storage.
+    /// Sync of written data (`fdatasync(2)`).
     Sync,
-    /// A control: a cached page is read, by a kernel worker because it is forced to.
+    /// Control: read of a cached page, forced onto a kernel worker (`IOSQE_ASYNC`).
     ForcedRead,
 }
 
 impl Case {
-    /// All of them, in the order of a report.
+    /// All cases, in the order of a report.
     pub const ALL: [Case; 12] = [
         Case::CachedRead,
         Case::ColdRead,
@@ -51,7 +51,7 @@ impl Case {
         Case::ForcedRead,
     ];
 
-    /// For people and programs, such as `cold-read`.
+    /// Returns the name, such as `cold-read`.
     pub fn name(self) -> &'static str {
         match self {
             Case::CachedRead => "cached-read",

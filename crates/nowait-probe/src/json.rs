@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{Evidence, Outcome, Report, Row, Traced};
 
 impl Report {
-    /// Returns the report as JSON, as `nowait probe --json` prints it (feature `json`).
+    /// Returns the report as JSON, in the form that `nowait probe --json` prints (feature `json`).
     pub fn to_json(&self) -> Value {
         report_as_json(self)
     }

@@ -1,16 +1,16 @@
-//! How a file is served: asked of the kernel, request by request, and of this library.
+//! Probes how the kernel serves each kind of file request at a path, and by which route `nowait`
+//! sends it.
 //!
-//! A file system that claims support may lack it, so nothing here is looked up. A scratch file
-//! beside the one that is asked about, with the same attributes, is brought into a state. Single
-//! requests then go through a ring that shows what became of each: complete when its submission
-//! returned, completed later, or given to a kernel worker. The same is done with requests that are
-//! submitted together, and with longer ones ([`Row::steps`]): a device's queue is full at some
-//! depth, and its submissions sleep from there on.
+//! A file system may claim support that it lacks, so the probe tries each request. It creates a
+//! scratch file beside the examined one, with the same attributes, and brings it into the required
+//! state. It then submits single requests to a ring. Each of them was complete when its submission
+//! returned, completed later, or was given to a kernel worker. The probe repeats this with batches
+//! and with larger requests ([`Row::steps`]): above some depth a device's queue is full, and
+//! submissions sleep.
 //!
-//! Single requests are then made through a [`File`] of `nowait` on another such file, and its
-//! counters say which way it took. That is the code that chooses for every file, with what it
-//! learned there. There is no second table of rules, and the library does not ask here before it
-//! chooses: it learns the same from each file's own operations.
+//! Finally the probe makes single requests through a [`File`] of `nowait` on another scratch file,
+//! and reads the route from its counters. This runs the library's own selector, not a second set of
+//! rules. The library does not use the probe: it learns the same from each file's operations.
 //!
 //! ```
 //! # fn main() -> nowait::Result<()> {
@@ -28,25 +28,27 @@
 //! # }
 //! ```
 //!
-//! # What it leaves alone
+//! # Side effects
 //!
-//! Scratch files have no name and are gone when they are closed. Of the file itself some pages are
-//! read, which puts them into the page cache; nothing is written to it, nothing dropped from the
-//! cache unless [`Options::evict`] says so, and its access time stays where the kernel lets it
-//! (`O_NOATIME`). A direct read has the kernel write back what is dirty of those pages first.
+//! Scratch files have no name, and disappear when closed. The probe reads some pages of the
+//! examined file, which puts them into the page cache. A direct read first makes the kernel write
+//! back those pages if they are dirty. The probe never writes to the file, and drops no pages from
+//! the cache unless [`Options::evict`] is set. The access time does not change if the kernel
+//! permits (`O_NOATIME`).
 //!
-//! # What it cannot see
+//! # Limits
 //!
-//! * A new file's metadata is cached. Where it is not, a ring's submission sleeps for it.
-//! * A file's history: on btrfs one that ever had space allocated ahead is written inline, its twin
-//!   is not.
+//! * The metadata of a scratch file is cached. On a file with uncached metadata, a submission may
+//!   sleep to read it.
+//! * A scratch file lacks the examined file's history. On btrfs, a file that ever had preallocated
+//!   space is written inline, but its scratch file is not.
 //!
-//! # Whether to believe it
+//! # Reliability
 //!
-//! Controls are requests whose way is known: some are forced on a worker, some need none. Where
-//! they are not seen to go that way, the verdict is that it cannot be told. Beside that, each request is
-//! compared with the kernel's tracepoints ([`Traced`]), where they can be counted;
-//! [`Report::unconfirmed`] says why not, and what to do.
+//! Controls are requests whose handling is known: some are forced onto a worker, others need none.
+//! If the probe does not observe that, its verdict is "cannot tell". It also compares each request
+//! with the kernel's tracepoints ([`Traced`]), if they can be counted. Otherwise
+//! [`Report::unconfirmed`] returns the reason and the next step.
 
 mod abilities;
 mod case;
@@ -94,7 +96,7 @@ use workers::Workers;
 const REQUESTS: u32 = 32;
 const REQUESTS_MAX: u32 = 4096;
 
-/// Finds out how files are served at `path`: a file, a directory, or a block device. See
+/// Probes how files are served at `path`: a file, a directory, or a block device. See
 /// [`Options::run`].
 ///
 /// # Errors
@@ -103,7 +105,7 @@ pub fn probe(path: impl AsRef<Path>) -> Result<Report> {
     Options::new().run(path)
 }
 
-/// How to probe.
+/// Options of a probe.
 #[derive(Clone, Debug)]
 pub struct Options {
     requests: u32,
@@ -120,43 +122,44 @@ impl Default for Options {
 }
 
 impl Options {
-    /// 32 requests of each kind one at a time, then submissions of more and longer ones; nothing is
-    /// dropped from the page cache.
+    /// Returns the defaults: 32 single requests of each kind, then batches and larger requests; no
+    /// page is dropped from the page cache.
     pub fn new() -> Self {
         Options { requests: REQUESTS, evict: false, shallow: false, defer: true }
     }
 
-    /// How many requests of each kind one at a time, up to 4096. A scratch file has 16 KiB for
-    /// each.
+    /// Sets the number of single requests of each kind, up to 4096. A scratch file has 16 KiB for
+    /// each. Default: 32.
     pub fn requests(mut self, requests: u32) -> Self {
         self.requests = requests.clamp(1, REQUESTS_MAX);
         self
     }
 
-    /// The file's pages may be dropped from the page cache, so that cold reads of it can be made
-    /// for certain. Default: no.
+    /// Allows the probe to drop the file's pages from the page cache, which ensures cold reads.
+    /// Default: false.
     pub fn evict(mut self, evict: bool) -> Self {
         self.evict = evict;
         self
     }
 
-    /// Requests are made one at a time only, of a page or less. Default: no. Else they are also
-    /// submitted 32, 256 and 1024 together, and at 1 and 32 of 128 KiB and 1 MiB
-    /// ([`Row::steps`]). That takes 33 MiB of the disk and of memory, and writes some 300 MiB.
+    /// Makes only single requests of at most one page. Default: false, which adds batches of 32,
+    /// 256 and 1024 requests, and requests of 128 KiB and 1 MiB at depths 1 and 32
+    /// ([`Row::steps`]). Those need 33 MiB of disk and of memory, and write about 300 MiB.
     pub fn shallow(mut self, shallow: bool) -> Self {
         self.shallow = shallow;
         self
     }
 
-    /// Probes. Of a directory, scratch files in it; of a file, scratch files beside it, and reads
-    /// of it; of a block device, reads of it. Takes a few seconds, or about one if it is
-    /// [`shallow`](Options::shallow), on a thread of its own, whose kernel workers are nobody
-    /// else's.
+    /// Runs the probe, which takes a few seconds, or about one if [`shallow`](Options::shallow). It
+    /// runs on a new thread with separate kernel workers. The path determines what is examined:
+    ///
+    /// * a directory: scratch files in it;
+    /// * a file: scratch files beside it, and reads of the file;
+    /// * a block device: reads of the device.
     ///
     /// # Errors
     /// Those of `stat(2)`; [`ErrorKind::NotSeekable`] for a FIFO, a socket or a terminal; those of
-    /// `open(2)` for a block device that may not be read. What else cannot be done is in the
-    /// report.
+    /// `open(2)` for a block device that may not be read. The report contains all other errors.
     pub fn run(&self, path: impl AsRef<Path>) -> Result<Report> {
         let path: Arc<Path> = Arc::from(path.as_ref());
         let failed =

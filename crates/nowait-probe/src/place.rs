@@ -7,53 +7,53 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, StatxFlags};
 
-/// Properties of a file's file system and device, as they state them.
+/// Properties of a file's file system and device, as reported by the kernel.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Place {
-    /// Its type, such as `ext4`.
+    /// Type of the file system, such as `ext4`.
     pub file_system: Option<String>,
     /// Options of the mount, then those of the file system.
     pub mount_options: Option<String>,
-    /// The device on which it is, if that is one.
+    /// Block device of the file system, if it has one.
     pub device: Option<Device>,
-    /// Attributes of the file, or directory, that decide how it is written.
+    /// Attributes of the file or directory that affect writes.
     pub attributes: Vec<&'static str>,
 }
 
-/// Sizes of writes that are whole after a power cut, or not there at all (`RWF_ATOMIC`;
+/// Sizes of writes that a power failure leaves complete or not made at all (`RWF_ATOMIC`;
 /// `statx(2)`).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicWrites {
-    /// The shortest.
+    /// Minimum size in bytes.
     pub bytes_min: u32,
-    /// The longest.
+    /// Maximum size in bytes.
     pub bytes_max: u32,
-    /// The most parts of memory that one may come from.
+    /// Maximum number of memory segments of one write.
     pub segments_max: u32,
 }
 
-/// A block device and its queue.
+/// Block device and its queue.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Device {
-    /// Such as `nvme0n1p2`.
+    /// Name of the device, such as `nvme0n1p2`.
     pub name: String,
-    /// The scheduler of its queue.
+    /// I/O scheduler of its queue.
     pub scheduler: Option<String>,
-    /// How many requests its queue takes; who brings more sleeps.
+    /// Number of requests that its queue holds; further submissions sleep.
     pub requests_max: Option<u64>,
-    /// How far it reads ahead.
+    /// Size of the kernel's read-ahead, in bytes.
     pub read_ahead_bytes: Option<u64>,
-    /// `write back`: what was written is lost with power before a flush; `write through`: it is
-    /// not.
+    /// Write cache: with `write back`, a power failure before a flush loses written data; with
+    /// `write through` it does not.
     pub write_cache: Option<String>,
-    /// Completions can be polled for (`IORING_SETUP_IOPOLL`).
+    /// True if completions can be polled (`IORING_SETUP_IOPOLL`).
     pub polls: Option<bool>,
-    /// The smallest request.
+    /// Minimum size of a request, in bytes.
     pub logical_block_bytes: Option<u64>,
-    /// The largest write that the device itself does not tear.
+    /// Maximum size of a write that the device itself never tears, in bytes.
     pub atomic_write_bytes_max: Option<u64>,
 }
 
@@ -62,9 +62,9 @@ const MOUNT_NUMBER: u32 = 0x1000;
 const WRITE_ATOMIC: u32 = 0x1_0000;
 
 impl Place {
-    /// Of a file, directory or device that is open, also with `O_PATH`. It changes nothing, and
-    /// needs no privilege; what the system does not tell is left out.
-    /// [`attributes`](Place::attributes) are found by [`probe`](super::probe()) alone.
+    /// Returns the properties of an open file, directory or device; `O_PATH` suffices. Changes
+    /// nothing, and needs no privilege. Properties that the system does not report are omitted.
+    /// Only [`probe`](super::probe()) sets [`attributes`](Place::attributes).
     pub fn of(file: impl AsFd) -> Place {
         let asked = StatxFlags::BASIC_STATS | StatxFlags::from_bits_retain(MOUNT_NUMBER);
         let Ok(stat) = rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH, asked) else { return Place::default() };

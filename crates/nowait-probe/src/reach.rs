@@ -11,24 +11,25 @@ use nowait::{Nowait, Refusal};
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
-    /// Why there is no ring; `None` where there is one.
+    /// Reason why io_uring is not available; `None` if it is.
     pub refusal: Option<Refusal>,
-    /// Advice where there is no ring.
+    /// Advice if io_uring is not available.
     pub remedy: Option<String>,
-    /// The sysctl `kernel.io_uring_disabled` (6.6): 1 keeps those out that are not in the group, 2
-    /// everybody.
+    /// Sysctl `kernel.io_uring_disabled` (Linux 6.6): 1 restricts io_uring to a group, 2 disables
+    /// it.
     pub disabled: Option<u32>,
-    /// The sysctl `kernel.io_uring_group`; -1 is none.
+    /// Sysctl `kernel.io_uring_group`; -1 means no group.
     pub group: Option<i64>,
-    /// Seccomp filters that this process is under.
+    /// Number of seccomp filters on this process.
     pub seccomp_filters: Option<u32>,
-    /// `RLIMIT_MEMLOCK`, which a ring's memory counts against where there is no CAP_IPC_LOCK;
-    /// `None`: no limit.
+    /// `RLIMIT_MEMLOCK` in bytes, which limits a ring's memory without CAP_IPC_LOCK; `None` means
+    /// no limit.
     pub locked_memory_bytes_max: Option<u64>,
-    /// Completions can be kept back until they are asked for (`IORING_SETUP_DEFER_TASKRUN`, 6.1).
-    /// Where not, a request that the device completed before its submission returned looks inline.
+    /// True if the ring can defer completions until they are requested
+    /// (`IORING_SETUP_DEFER_TASKRUN`, Linux 6.1). Otherwise a request that the device completes
+    /// before its submission returns looks inline.
     pub defers: bool,
-    /// Operations that files are served by, and whether this kernel knows them.
+    /// io_uring operations on files, each with whether this kernel supports it.
     pub operations: Vec<(&'static str, bool)>,
 }
 

@@ -7,25 +7,25 @@ use crate::case::Case;
 use crate::place::Place;
 use crate::report::Rates;
 
-/// Why io_uring gives requests to a worker, or sleeps in their submission.
+/// Reason why io_uring gives requests to a worker, or sleeps in their submission.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// io_uring gives every one of these to a worker.
     Always,
-    /// It was asked to.
+    /// The request asked for a worker (`IOSQE_ASYNC`).
     Forced,
     /// The file refuses non-blocking requests (`RWF_NOWAIT`).
     NoNowait,
-    /// It refuses non-blocking buffered writes.
+    /// The file refuses non-blocking buffered writes.
     NoNowaitWrites,
     /// The device refuses non-blocking requests.
     Device,
-    /// Overwritten data gets a new place.
+    /// Overwritten data moves to new blocks.
     CopyOnWrite,
     /// The write allocates blocks, or marks them as written.
     Grows,
-    /// The rest of its pages or blocks is read first.
+    /// A partial write first reads the rest of its pages or blocks.
     ReadsFirst,
     /// The first write after a clock tick updates the file's timestamps.
     Times,
@@ -59,7 +59,7 @@ impl Reason {
         })
     }
 
-    /// In a few words.
+    /// Returns the reason in a few words.
     pub fn name(self) -> &'static str {
         match self {
             Reason::Always => "always by a worker",
@@ -74,7 +74,7 @@ impl Reason {
         }
     }
 
-    /// In full.
+    /// Returns the reason as a full explanation.
     pub fn explanation(self) -> &'static str {
         match self {
             Reason::Always => {

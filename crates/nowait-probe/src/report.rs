@@ -14,44 +14,44 @@ use crate::reach::Reach;
 use crate::reason::Reason;
 use crate::twin::errno_of;
 
-/// Findings about a path.
+/// Result of a probe.
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Path that was asked about.
+    /// Examined path.
     pub path: PathBuf,
     /// Kind of that path.
     pub subject: Subject,
-    /// Whether io_uring can be had.
+    /// Availability of io_uring.
     pub reach: Reach,
-    /// Where the file is.
+    /// File system and device of the file.
     pub place: Place,
-    /// Abilities, found by trying.
+    /// Abilities, determined by trial.
     pub abilities: Abilities,
-    /// Source that told whether a kernel worker ran; `None` where nothing could be watched.
+    /// Source of the observations; `None` if nothing could be observed.
     pub evidence: Option<Evidence>,
-    /// Outcome of the controls; `None` where nothing could be watched.
+    /// Outcome of the controls; `None` if nothing could be observed.
     pub controls: Option<Controls>,
-    /// How scratch files in the same directory are served.
+    /// Results for scratch files in the same directory.
     pub scratch: Vec<Row>,
-    /// Why there could be no scratch files, or not all.
+    /// Error that prevented some or all scratch files.
     pub scratch_error: Option<Error>,
-    /// How reads of the file, or device, itself are served.
+    /// Results for reads of the file or device itself.
     pub file: Vec<Row>,
-    /// Why it could not be read.
+    /// Error of these reads.
     pub file_error: Option<Error>,
-    /// Why other depths and sizes ([`Row::steps`]) are missing, or some of them.
+    /// Reason why some or all other depths and sizes ([`Row::steps`]) are missing.
     pub steps_missing: Option<String>,
 }
 
 impl Report {
-    /// The row of a case: of scratch files, or, where there is none, of the file itself.
+    /// Returns the row of a case, for scratch files, or, if that is missing, for the file itself.
     pub fn row(&self, case: Case) -> Option<&Row> {
         self.scratch.iter().chain(&self.file).find(|row| row.case == case)
     }
 
-    /// Sum of the comparisons with the kernel's tracepoints, over all requests; `None` where they
-    /// were not counted.
+    /// Returns the sum of the comparisons with the kernel's tracepoints, over all requests; `None`
+    /// if they were not counted.
     pub fn traced(&self) -> Option<Traced> {
         let rows = self.scratch.iter().chain(&self.file);
         let outcomes = rows.flat_map(|row| [&row.ring].into_iter().chain(row.steps.iter().map(|step| &step.ring)));
@@ -62,8 +62,8 @@ impl Report {
         all.reduce(Traced::and)
     }
 
-    /// Why the verdicts are not confirmed, and the next step to take; `None` where the kernel's
-    /// tracepoints say the same of every request.
+    /// Returns why the verdicts are not confirmed, and the next step. Returns `None` if the
+    /// kernel's tracepoints agree on every request.
     pub fn unconfirmed(&self) -> Option<String> {
         match (&self.evidence, self.traced()) {
             (None, _) => Some("nothing could be observed".to_owned()),
@@ -107,48 +107,49 @@ impl Report {
     }
 }
 
-/// Source that tells which way a request took.
+/// Source of the observations of how a request was handled.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evidence {
-    /// The completion queue, the workers' threads and the thread's count of sleeps; and beside
-    /// them the kernel's tracepoints: see [`Report::traced`].
+    /// The completion queue, the workers' threads, the thread's count of sleeps, and the kernel's
+    /// tracepoints: see [`Report::traced`].
     ThreadsAndTracepoint,
-    /// The same without the tracepoints: verdicts are not confirmed.
+    /// The same without the tracepoints, so that verdicts are not confirmed.
     Threads {
-        /// Why the tracepoints could not be counted, and the next step: tracefs is not mounted,
-        /// say.
+        /// Reason why the tracepoints could not be counted, and the next step. For example, tracefs
+        /// is not mounted.
         untraced: String,
     },
-    /// Of workers, the tracepoint alone. Before Linux 5.12 they are no threads of the process.
+    /// For workers, only the tracepoint: before Linux 5.12 workers are not threads of the process.
     Tracepoint,
 }
 
-/// Kind of file that a path leads to.
+/// Type of the examined path.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// A directory: only scratch files in it are looked at.
+    /// A directory; only scratch files in it are examined.
     Directory,
-    /// A file, and scratch files beside it.
+    /// A file; scratch files beside it are examined, too.
     File,
     /// A block device; nothing is written to it.
     Device,
 }
 
-/// How one kind of request is served.
+/// Result for one kind of request.
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The kind.
+    /// Kind of request.
     pub case: Case,
-    /// By io_uring.
+    /// Result through io_uring.
     pub ring: Outcome,
-    /// By this library; `None` where it could not be asked, and for the control.
+    /// Result through this library; `None` for the control, or if it could not be measured.
     pub nowait: Option<Served>,
-    /// Why io_uring does as it does, where that is known and not as one would wish.
+    /// Reason why io_uring does not serve it inline, if known.
     pub reason: Option<Reason>,
-    /// By io_uring, at other depths and sizes, in order of size and depth: see [`Row::verdicts`].
+    /// Results through io_uring at other depths and sizes, sorted by size and depth: see
+    /// [`Row::verdicts`].
     pub steps: Vec<Step>,
 }
 
@@ -159,15 +160,15 @@ impl Row {
     }
 }
 
-/// How requests of one size are served, of which some are submitted together.
+/// Result for batches of requests, at one depth and size.
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Requests of one submission.
+    /// Number of requests per submission.
     pub depth: u32,
-    /// Bytes of a request.
+    /// Size of a request, in bytes.
     pub bytes: u32,
-    /// By io_uring.
+    /// Result through io_uring.
     pub ring: Outcome,
 }
 
@@ -175,45 +176,45 @@ pub struct Step {
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// This was seen.
+    /// The requests were observed.
     Seen(Rates),
-    /// The kernel answers with this errno: the file cannot do it.
+    /// The kernel refused the request with this errno.
     Refused(i32),
-    /// The state that is asked about cannot be had: pages stay in memory, or all of them were
-    /// cached already.
+    /// The required state could not be reached: pages stayed in memory, or all were cached before.
     NotInState,
-    /// It cannot be told, for this reason.
+    /// The result is unknown, for this reason.
     CannotTell(String),
 }
 
-/// How many requests took which way through io_uring. Each is counted once as inline, asynchronous,
-/// worker or unclear.
+/// Counts of requests by their handling in io_uring. Each request is counted once, as inline,
+/// asynchronous, worker or unclear.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
     /// Requests made.
     pub requests: u32,
-    /// Submissions that they were made in: as many, where they came one at a time.
+    /// Submissions of these requests: as many as requests, if they were submitted one at a time.
     pub submissions: u32,
-    /// Complete when the submission returned. Where the kernel does not keep completions back
-    /// ([`Reach::defers`]), also what the device completed before.
+    /// Requests that were complete when the submission returned. If the ring cannot defer
+    /// completions ([`Reach::defers`]), this includes requests that the device completed before
+    /// that.
     pub inline: u32,
-    /// Completed later, without a worker.
+    /// Requests that completed later, without a worker.
     pub asynchronous: u32,
-    /// Given to a kernel worker.
+    /// Requests that were given to a kernel worker.
     pub worker: u32,
-    /// A worker ran that need not have been for this one; or some ran for requests that were
-    /// submitted together, and the tracepoint was not there to say for how many.
+    /// Requests for which the use of a worker is unknown: a worker ran, perhaps for other work, or
+    /// workers ran for a batch and the tracepoint could not be counted.
     pub unclear: u32,
-    /// Submissions that slept.
+    /// Submissions in which the thread slept.
     pub slept: u32,
-    /// Ended in an error. Also counted as one of the above.
+    /// Requests that failed; also counted above.
     pub failed: u32,
-    /// How long submissions took, each with all of its requests.
+    /// Duration of a submission with all of its requests, in nanoseconds.
     pub submit_ns: Spread,
-    /// How long they took, from submission to the last completion. Submissions come one at a time,
-    /// with a look at the workers between them, during which caches go cold: a figure to compare
-    /// with those of other cases, and with none of [`Served`].
+    /// Time from a submission to its last completion, in nanoseconds. Between submissions the probe
+    /// examines the workers, which cools the processor's caches. So compare this time with other
+    /// cases, but not with [`Served`].
     pub total_ns: Spread,
     /// Comparison with the kernel's tracepoints.
     pub traced: Option<Traced>,
@@ -241,16 +242,16 @@ impl Rates {
         }
     }
 
-    /// Whether more than half of them were given to a kernel worker, or had their submission sleep.
-    /// (A few are on some file systems, once a clock tick: the slower they come, the larger their
-    /// share.)
+    /// Returns true if more than half of the requests were given to a kernel worker, or slept in
+    /// their submission. Some file systems do that to the first write after each clock tick, so the
+    /// share grows if requests are slow.
     pub fn is_waited_for(&self) -> bool {
         let [requests, submissions, worker, slept] =
             [self.requests, self.submissions, self.worker, self.slept].map(u64::from);
         (worker * submissions + slept * requests) * 2 > requests * submissions
     }
 
-    /// Whether the kernel's tracepoints say the same of every request; `None` where they were not
+    /// Returns whether the kernel's tracepoints agree on every request; `None` if they were not
     /// counted, or nothing could be compared.
     pub fn is_confirmed(&self) -> Option<bool> {
         let traced = self.traced.filter(|traced| traced.requests > 0)?;
@@ -258,26 +259,26 @@ impl Rates {
     }
 }
 
-/// Requests whose way was compared with the kernel's tracepoints. What is seen without privilege is
-/// one side: whether a completion was there when the submission returned, whether a worker's thread
-/// ran, whether the thread slept in the submission (`ru_nvcsw`). The other is how often the thread
-/// passed `io_uring_complete` in the submission, `io_uring_queue_async_work`, and `sched_switch`
-/// other than runnable. Where completions are not kept back ([`Reach::defers`]), inline is not
-/// compared; where workers are no threads of the process ([`Evidence::Tracepoint`]), workers are
-/// not.
+/// Comparison of observed requests with the kernel's tracepoints. It covers three properties:
+///
+/// * inline: the completion was posted when the submission returned, against `io_uring_complete` in
+///   the submission; not compared if the ring cannot defer completions ([`Reach::defers`]);
+/// * worker: a worker's thread ran, against `io_uring_queue_async_work`; not compared if workers
+///   are not threads of the process ([`Evidence::Tracepoint`]);
+/// * sleep: the thread slept in the submission (`ru_nvcsw`), against `sched_switch` in any state
+///   but runnable.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traced {
     /// Requests compared.
     pub requests: u32,
-    /// Those of which both sides say the same. Requests that are submitted together are compared
-    /// together.
+    /// Requests on which both sides agree. A batch is compared as a whole.
     pub agreed: u32,
-    /// Those of which they do not say the same about workers,
+    /// Requests on which they disagree about workers.
     pub worker_differs: u32,
-    /// about being inline,
+    /// Requests on which they disagree about inline completion.
     pub inline_differs: u32,
-    /// about sleep in the submission.
+    /// Requests on which they disagree about sleep in the submission.
     pub slept_differs: u32,
 }
 
@@ -293,13 +294,13 @@ impl Traced {
     }
 }
 
-/// A median and the most.
+/// Median and maximum of times.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spread {
-    /// Half of them are no more than this.
+    /// Median.
     pub median: u64,
-    /// The most.
+    /// Maximum.
     pub max: u64,
 }
 
@@ -310,40 +311,40 @@ impl Spread {
     }
 }
 
-/// Where this library's own counters say that requests went, one at a time, as futures under
-/// [`block_on`](nowait::block_on).
+/// Routes by which this library served single requests, as futures under
+/// [`block_on`](nowait::block_on), by its own counters.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Served {
     /// Requests made.
     pub requests: u32,
-    /// On the caller's thread.
+    /// Requests served on the caller's thread.
     pub inline: u32,
-    /// By a ring.
+    /// Requests served by a ring.
     pub ring: u32,
-    /// By libaio.
+    /// Requests served by libaio.
     pub aio: u32,
-    /// By a thread of the library.
+    /// Requests served by a pool thread of the library.
     pub pool: u32,
-    /// Given by a ring to a kernel worker. Also counted as one of the above.
+    /// Requests that a ring gave to a kernel worker; also counted above.
     pub worker: u32,
-    /// Ended in an error.
+    /// Requests that failed.
     pub failed: u32,
-    /// How long they took.
+    /// Duration of a request, in nanoseconds.
     pub total_ns: Spread,
 }
 
-/// Requests whose way is known beforehand.
+/// Requests whose handling is known beforehand.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Controls {
-    /// Forced on a kernel worker,
+    /// Requests forced onto a kernel worker.
     pub forced: u32,
-    /// and seen there.
+    /// Of `forced`, those observed on a worker.
     pub forced_seen: u32,
-    /// In no need of one,
+    /// Requests that need no worker.
     pub plain: u32,
-    /// and seen to be complete at once.
+    /// Of `plain`, those observed as complete at once.
     pub plain_seen: u32,
 }
 
@@ -357,7 +358,8 @@ impl Controls {
         Ok(())
     }
 
-    /// Whether all were seen as they are; one in eight may be unclear on a busy machine.
+    /// Returns true if the controls were observed as expected; one in eight may be unclear, for a
+    /// busy machine.
     pub fn hold(&self) -> bool {
         (self.forced_seen * 8 >= self.forced * 7) && (self.plain_seen * 8 >= self.plain * 7)
     }

@@ -2,17 +2,17 @@
 
 use crate::report::{Outcome, Rates, Row};
 
-/// The way that most requests of a kind take through io_uring, at one depth and size.
+/// Verdict on how io_uring handles a kind of request, at one depth and size.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Verdict {
-    /// The way.
+    /// Handling of most requests.
     pub way: Way,
-    /// More than half of the submissions slept.
+    /// True if more than half of the submissions slept.
     pub sleeps: bool,
 }
 
-/// The way that most requests of a kind take through io_uring.
+/// Handling of most requests of a kind by io_uring.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
@@ -20,16 +20,16 @@ pub enum Way {
     Inline,
     /// Completed later, without a worker.
     Async,
-    /// More than a quarter, up to half, by kernel workers.
+    /// Kernel workers served more than a quarter, up to half.
     PartlyWorker,
-    /// More than half by kernel workers.
+    /// Kernel workers served more than half.
     Worker,
-    /// More than a quarter by workers or not: it cannot be told without the tracepoint.
+    /// Unknown without the tracepoint: for more than a quarter, the use of a worker is unclear.
     Unclear,
 }
 
 impl Way {
-    /// For people and programs, such as `async`.
+    /// Returns the name, such as `async`.
     pub fn name(self) -> &'static str {
         match self {
             Way::Inline => "inline",
@@ -42,7 +42,7 @@ impl Way {
 }
 
 impl Rates {
-    /// One word for these counts.
+    /// Returns the verdict for these counts.
     pub fn verdict(&self) -> Verdict {
         let more_than = |count: u32, share: f64| f64::from(count) > f64::from(self.requests) * share;
         let way = if more_than(self.worker, 0.5) {
@@ -94,7 +94,7 @@ impl Verdict {
 }
 
 impl Row {
-    /// The verdict for each depth and size that was asked for: depth, bytes of a request, verdict.
+    /// Returns the verdict for each examined depth and size: depth, bytes of a request, verdict.
     pub fn verdicts(&self) -> Vec<(u32, u32, Verdict)> {
         let first = self.case.bytes().map(|bytes| (1, bytes, &self.ring));
         let steps = self.steps.iter().map(|step| (step.depth, step.bytes, &step.ring));
@@ -105,9 +105,9 @@ impl Row {
         verdicts.collect()
     }
 
-    /// Where the verdict changes, such as "async up to 128 in flight; sleeps in submission from
-    /// 256": a sentence each for the depth, for the size, and for the size at depth 32 if that
-    /// differs. Empty where nothing changes.
+    /// Returns descriptions of where the verdict changes, such as "async up to 128 in flight;
+    /// sleeps in submission from 256". There is one for the depth, one for the size, and one for
+    /// the size at depth 32 if that differs. Empty if the verdict does not change.
     pub fn changes(&self) -> Vec<String> {
         let verdicts = self.verdicts();
         let Some(least) = self.case.bytes() else { return Vec::new() };

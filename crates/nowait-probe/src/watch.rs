@@ -13,43 +13,44 @@ use super::twin::errno_of;
 use super::workers::{self, Thread};
 use nowait::{Error, ErrorOp};
 
-/// Kernel threads of io_uring in a process, over some time.
+/// Activity of io_uring's kernel threads in a process, over a period.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
-    /// For how long they were watched.
+    /// Duration of the observation.
     pub elapsed: Duration,
-    /// Threads that were there at the end.
+    /// Threads that existed at the end.
     pub threads: Vec<KernelThread>,
-    /// How many requests were given to workers, by the kernel's tracepoint, by threads that were
-    /// there at the beginning; `None` where it could not be asked.
+    /// Number of requests given to workers by threads that existed at the start, by the kernel's
+    /// tracepoint; `None` if it could not be counted.
     pub punts: Option<u64>,
-    /// Why it could not: tracefs is not mounted, say.
+    /// Reason why it could not be counted, for example that tracefs is not mounted.
     pub untraced: Option<String>,
 }
 
-/// Activity of one thread meanwhile.
+/// Activity of one thread during the observation.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelThread {
-    /// Its number.
+    /// Thread ID.
     pub number: i32,
-    /// Its name: `iou-wrk-N` works for thread N, `iou-sqp-N` polls the submission queue of one. N
-    /// is counted in the first pid namespace.
+    /// Name: `iou-wrk-N` is a worker of thread N, `iou-sqp-N` polls a submission queue of thread N.
+    /// N is a thread ID in the first pid namespace.
     pub name: String,
-    /// How often it ran: of a worker, about one run for each request, and one more each time it
-    /// waited.
+    /// Number of times it ran. A worker runs about once per request, and once more for each wait.
     pub runs: u64,
-    /// How long it ran.
+    /// Processor time.
     pub on_processor: Duration,
-    /// Bytes that it read from devices and had written to them; `None` where that may not be known.
+    /// Bytes that it read from devices, and wrote to them; `None` if this process may not read
+    /// them.
     pub read_and_written: Option<(u64, u64)>,
 }
 
-/// Watches the kernel workers, and the threads that poll submission queues, of a process.
+/// Observes the kernel workers of a process, and the threads that poll its submission queues, for
+/// `time`. Blocks meanwhile.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`](nowait::ErrorKind::NotFound) where there is no such process; those of
+/// [`ErrorKind::NotFound`](nowait::ErrorKind::NotFound) if the process does not exist; those of
 /// `proc(5)`.
 pub fn watch(process: u32, time: Duration) -> nowait::Result<Watched> {
     let folder = PathBuf::from(format!("/proc/{process}"));

@@ -47,9 +47,9 @@ pub enum DirectIo {
     /// Granted. Requests whose memory address, and whose offset and length, are multiples of these
     /// go to the device unchanged.
     Granted {
-        /// In bytes.
+        /// Required alignment of the memory, in bytes.
         memory_alignment: usize,
-        /// In bytes.
+        /// Required alignment of offset and length, in bytes.
         offset_alignment: usize,
     },
 }

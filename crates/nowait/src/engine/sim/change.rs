@@ -15,32 +15,32 @@ pub enum Unsynced {
     Write {
         /// The file.
         path: PathBuf,
-        /// In bytes.
+        /// Offset in bytes.
         offset: u64,
-        /// In bytes.
+        /// Length in bytes.
         length: usize,
-        /// False while it is under way.
+        /// False while the write is in flight.
         complete: bool,
     },
     /// A file extended with zeros, or truncated.
     Length {
         /// The file.
         path: PathBuf,
-        /// Before, in bytes.
+        /// Old length, in bytes.
         from: u64,
-        /// After, in bytes.
+        /// New length, in bytes.
         to: u64,
-        /// False while the write that extends it is under way.
+        /// False while the extending write is in flight.
         complete: bool,
     },
     /// A new file or directory.
     Created {
-        /// Its name.
+        /// Name of the file or directory.
         path: PathBuf,
     },
     /// A removed name of a file.
     Removed {
-        /// Its name.
+        /// Name of the file or directory.
         path: PathBuf,
     },
     /// A renamed file, which replaces any file of the new name.
