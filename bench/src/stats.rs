@@ -2,7 +2,7 @@
 //!
 //! All of it is Student's t on logs of speeds, where half and double are the same distance from 1.
 //! Rounds of a run are paired: in round `i` both ways met the same mood of a shared disk, so that
-//! their ratio says more than either speed. Rounds of two runs are not ([`Ratio::over`], Welch).
+//! their ratio says more than either speed. Rounds of two runs are not ([`Ratio::of_runs`], Welch).
 //!
 //! The verdict's two ends are not alike. A way that is slower is called level in one case of 40 at
 //! most. Of runs whose ways are all level, with all their cases, one in 1000 calls any of them slower.

@@ -39,8 +39,8 @@ pub(super) struct Pair {
     shown: [String; 2],
 }
 
-/// Compares the rows that both runs have. Of two runs that are alike, one in 20 has any row that is
-/// called better or worse.
+/// Compares the rows that both runs have. Of comparisons of runs that are alike, one in 20 calls any row
+/// better or worse, if rounds do not depend on those before.
 pub(super) fn pairs(from: &Report, against: &Report) -> Vec<Pair> {
     let mut both = Vec::new();
     for row in from.rows.iter().filter(|row| table::ranks(&row.table)) {
