@@ -70,6 +70,8 @@ pub struct Length {
 /// The fewest rounds of a case, and the most, where their number is not given.
 pub const ROUNDS_MIN: usize = 3;
 pub const ROUNDS_MAX: usize = 15;
+/// The number for which a round's length is chosen.
+const ROUNDS_USUAL: usize = 5;
 /// The shortest round.
 const ROUND_MIN: Duration = Duration::from_millis(10);
 
@@ -79,12 +81,21 @@ impl Length {
         Self { budget: self.budget / cases.max(1) as u32, ..self }
     }
 
-    /// The length of a round in a case of so many ways: such that the fewest rounds fit. More that are asked
-    /// for take longer, each as long.
+    /// The length of a way's round in a case of so many, at a guess: such that five rounds fit. More that
+    /// are asked for take longer, each as long.
     pub fn round_time(&self, ways: usize) -> Duration {
-        let turns = ways * (self.before + ROUNDS_MIN) + ROUNDS_MIN;
-        let turn = self.budget / turns.max(1) as u32;
-        turn.saturating_sub(self.beside).clamp(ROUND_MIN.min(self.round), self.round)
+        let turns = ways * (self.before + ROUNDS_USUAL) + ROUNDS_USUAL;
+        self.within(self.budget.as_secs_f64() / turns as f64 - self.beside.as_secs_f64())
+    }
+
+    /// The same, when so much time is spent, and a turn has taken so much beside its round.
+    pub fn fitted(&self, ways: usize, spent_s: f64, beside_s: f64) -> Duration {
+        let turns = (ways + 1) * ROUNDS_USUAL;
+        self.within((self.budget.as_secs_f64() - spent_s) / turns as f64 - beside_s)
+    }
+
+    fn within(&self, seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds.max(0.0)).clamp(ROUND_MIN.min(self.round), self.round)
     }
 
     /// The number of rounds, when so much time is spent and a round of all ways takes so much.
@@ -224,6 +235,16 @@ mod tests {
         let plan = Planned::of("reads", &of(&[4, 0, 5], Length { rounds: Some(7), ..LENGTH }));
         assert_eq!((plan.cases, plan.turns), (2, 4 * 9 + 7 + 5 * 9 + 7));
         assert!((plan.seconds - plan.turns as f64 * 0.36).abs() < 1e-9);
+    }
+
+    #[test]
+    fn rounds_are_shorter_where_turns_take_more_than_was_thought() {
+        let (guess, ways) = (LENGTH.round_time(20), 20);
+        // 20 s for 20 times 7 turns and the control's 5.
+        assert!((guess.as_secs_f64() - (20.0 / 145.0 - 0.06)).abs() < 1e-6, "{guess:?}");
+        assert_eq!(LENGTH.fitted(ways, 2.0, 0.01), Duration::from_secs_f64(18.0 / 105.0 - 0.01));
+        assert_eq!(LENGTH.fitted(ways, 19.0, 0.06), Duration::from_millis(10));
+        assert_eq!(LENGTH.fitted(1, 1.0, 0.06), LENGTH.round);
     }
 
     #[test]

@@ -390,10 +390,8 @@ impl<'a> Run<'a> {
         let turns = |rounds: usize| (ways.len() * (length.before + rounds) + rounds) as u64;
         self.course.case(table.name, case, turns(rounds));
         let (mut timed, mut again) = (vec![Vec::new(); ways.len()], Vec::new());
-        let mut operations = VERIFIED;
-        if let Work::Exactly(all, _) = work {
-            operations = all.min(VERIFIED);
-        }
+        let mut operations = if let Work::Exactly(all, _) = work { all.min(VERIFIED) } else { VERIFIED };
+        let mut on_clock_s = 0.0;
         let before = [Stage::Verify, Stage::WarmUp].into_iter().take(length.before);
         for stage in before.chain((0..).map(Stage::Timed)) {
             if stage == Stage::Timed(rounds) {
@@ -413,12 +411,17 @@ impl<'a> Run<'a> {
                 self.course.step(1);
             }
             let samples: Vec<Sample> = samples.into_iter().flatten().collect();
+            on_clock_s += samples.iter().map(|sample| sample.seconds).sum::<f64>();
             operations = match (work, stage) {
                 (Work::Exactly(all, _), _) => all,
                 (Work::For(_), Stage::Timed(_)) => operations,
-                (Work::For(_), stage) => {
-                    let share = if stage == Stage::Verify { WARM_UP } else { 1.0 };
-                    operations_in(length.round_time(ways.len()).mul_f64(share), &samples).max(VERIFIED / 4)
+                (Work::For(_), Stage::Verify) => {
+                    operations_in(length.round_time(ways.len()).mul_f64(WARM_UP), &samples).max(VERIFIED / 4)
+                }
+                (Work::For(_), Stage::WarmUp) => {
+                    let spent_s = began.elapsed().as_secs_f64();
+                    let beside_s = (spent_s - on_clock_s) / (length.before * ways.len()) as f64;
+                    operations_in(length.fitted(ways.len(), spent_s, beside_s), &samples).max(VERIFIED / 4)
                 }
             };
             if is_timed {
