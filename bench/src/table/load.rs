@@ -228,12 +228,12 @@ impl Bench for Arrivals {
         let mut count = operations;
         let mut offsets = Vec::new();
         let records = match self.does {
-            Doing::Reads(_) => 1,
-            Doing::Gathers(_) => RECORDS,
-            Doing::Appends(_) => 0,
+            Doing::Reads(_) => Some(1),
+            Doing::Gathers(_) => Some(RECORDS),
+            Doing::Appends(_) => None,
         };
         let seed = random.number();
-        if records > 0 {
+        if let Some(records) = records {
             // None of these pages twice.
             let pages = place.file()?.size() / BLOCK as u64;
             count = count.clamp(1, (pages as usize / records.max(1)).max(1));
