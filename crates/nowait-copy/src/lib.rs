@@ -49,8 +49,8 @@
 //!
 //! Directories are accessed by descriptor, not by path. So paths may be longer than `PATH_MAX`, and
 //! a directory that is replaced by a symbolic link does not redirect the copy. All directories from
-//! the source down to those in progress are open: a tree deeper than a third of the limit of open
-//! files (`ulimit -n`) needs a higher limit.
+//! the source down to those in progress are open. So a tree deeper than a third of the limit of
+//! open files (`ulimit -n`) needs a higher limit.
 
 #![forbid(unsafe_code)]
 

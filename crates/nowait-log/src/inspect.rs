@@ -17,10 +17,13 @@ use nowait::{ErrorKind, ErrorOp, Nowait, Result};
 /// that, the call syncs the segment.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] if `dir` contains no log; [`ErrorKind::Damaged`] if neither its control
-/// file nor a segment's header identifies it; [`ErrorKind::WouldBlock`] if it changes too fast for
-/// a consistent view; those of files. Damaged segments and unreadable pages are not errors here:
-/// see [`Recovery::damage`] and [`Recovery::unreadable`].
+/// * [`ErrorKind::NotFound`] if `dir` contains no log;
+/// * [`ErrorKind::Damaged`] if neither the control file nor a segment's header identifies the log;
+/// * [`ErrorKind::WouldBlock`] if the log changes too fast for a consistent view;
+/// * those of files.
+///
+/// Damaged segments and unreadable pages are not errors here: see [`Recovery::damage`] and
+/// [`Recovery::unreadable`].
 pub fn inspect(dir: impl AsRef<Path>) -> Blocking<Recovery> {
     inspect_in(Nowait::shared(), dir)
 }

@@ -82,9 +82,9 @@
 //! working directory.
 //!
 //! [`Log::open`] creates a log only if [`Options::create`] is set, and only in a new or empty
-//! directory. Set it only when the application is installed. An application that expects its log
-//! then gets [`NotFound`](nowait::ErrorKind::NotFound), not an empty log, if the log's volume is
-//! not mounted.
+//! directory. Set `create` only when the application is installed. An application that expects its
+//! log then gets [`NotFound`](nowait::ErrorKind::NotFound), not an empty log, if the log's volume
+//! is not mounted.
 
 mod append;
 mod backup;
@@ -211,9 +211,9 @@ impl Log {
         self.appending(Records::One([record.into()]), true)
     }
 
-    /// Appends a record of `bytes` bytes, which `fill` writes. This call invokes `fill` once, with
-    /// a zeroed buffer of its own. `fill` may take long, use the log, or panic, and delays no other
-    /// append. If it panics, nothing is appended.
+    /// Appends a record of `bytes` bytes, which `fill` writes. This call invokes `fill` once, on
+    /// this thread, with a separate zeroed buffer. `fill` may take long, use the log, or panic, and
+    /// delays no other append. If it panics, nothing is appended.
     ///
     /// For large records it is cheaper than [`Log::append`]: other appends do not wait for a copy
     /// of the record. The thread that writes the block copies it, and frees the buffer.

@@ -40,7 +40,7 @@
 //!
 //! * The metadata of a scratch file is cached. On a file with uncached metadata, a submission may
 //!   sleep to read it.
-//! * A scratch file lacks the examined file's history. On btrfs, a file that ever had preallocated
+//! * A scratch file lacks the examined file's history. On btrfs, a file that once had preallocated
 //!   space is written inline, but its scratch file is not.
 //!
 //! # Reliability

@@ -203,8 +203,8 @@ pub struct Rates {
     pub asynchronous: u32,
     /// Requests that were given to a kernel worker.
     pub worker: u32,
-    /// Requests for which the use of a worker is unknown: a worker ran, perhaps for other work, or
-    /// workers ran for a batch and the tracepoint could not be counted.
+    /// Requests for which the use of a worker is unknown. Either a worker ran, perhaps for other
+    /// work; or workers ran for a batch, and the tracepoint could not be counted.
     pub unclear: u32,
     /// Submissions in which the thread slept.
     pub slept: u32,

@@ -20,9 +20,9 @@ pub enum Way {
     Inline,
     /// Completed later, without a worker.
     Async,
-    /// Kernel workers served more than a quarter, up to half.
+    /// Kernel workers served more than a quarter, and at most half, of the requests.
     PartlyWorker,
-    /// Kernel workers served more than half.
+    /// Kernel workers served more than half of the requests.
     Worker,
     /// Unknown without the tracepoint: for more than a quarter, the use of a worker is unclear.
     Unclear,

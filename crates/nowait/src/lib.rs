@@ -1,9 +1,9 @@
 //! Asynchronous file I/O for Linux: cached data inline, the rest through io_uring or a thread pool.
 //!
-//! An operation is first tried on the caller's thread, without waiting for the device. If that
-//! fails, it goes to io_uring. If io_uring is refused or of no use, it goes to a pool thread. The
-//! best route depends on the file system and on the page cache. The library chooses it for each
-//! operation, from the results of the file's earlier operations. It counts every choice.
+//! An operation is first tried on the caller's thread, without waiting for the device. Otherwise it
+//! goes to io_uring, or to a pool thread if io_uring is refused or would not help. The best route
+//! depends on the file system and on the page cache. The library chooses it for each operation,
+//! from the results of the file's earlier operations. It counts every choice.
 //!
 //! The library offers:
 //!

@@ -24,8 +24,8 @@ pub struct Stats {
     pub blocking: u64,
     /// Operations completed by io_uring.
     pub ring: u64,
-    /// Buffered reads, counted in `ring` too, that were announced to the kernel
-    /// (`POSIX_FADV_WILLNEED`) while the ring had another read of the file.
+    /// Reads, also counted in `ring`, that were announced by `POSIX_FADV_WILLNEED` while the ring
+    /// served another read of the file.
     pub announced: u64,
     /// Operations completed by libaio.
     pub aio: u64,

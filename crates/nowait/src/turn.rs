@@ -3,7 +3,7 @@
 //! An operation that is served inline is ready at its first poll. A task with many such operations
 //! never yields, so its executor runs no other task and polls neither timers nor reactor. Therefore
 //! inline service is charged by the time it takes. At the end of a turn the operation that was just
-//! served makes its task yield, on any executor: its future keeps the result, wakes itself and is
+//! served makes its task yield, on any executor. Its future keeps the result, wakes itself and is
 //! pending once. So operations of one task begin in the order of their polls.
 //!
 //! During a turn, completions of other tasks may arrive. At the end of each turn the thread submits
@@ -104,8 +104,8 @@ impl Round {
 /// task may yield because of time that others used. Returns false for a waker without effect
 /// (`Waker::noop`, `now_or_never`), whose future is polled only once.
 ///
-/// Call it after the work, with the result kept for the next poll, and not before: other tasks run
-/// in between, and must not change the order of the work.
+/// Call it after the work, with the result kept for the next poll. If it is called before, other
+/// tasks run first, which may change the order of the work.
 #[inline]
 pub fn ends(context: &mut Context<'_>) -> bool {
     CHARGED.get() >= TURN.get() && end(context)

@@ -25,8 +25,8 @@ pub(super) mod sealed {
 ///   the read returns 0 at any offset.
 ///
 /// So 0 means the end of the file, unless the buffer had no capacity. A cleared buffer keeps its
-/// capacity and reads up to it. To read an exact number of bytes, give the buffer that length; if
-/// the number may be zero, skip the read then.
+/// capacity and reads up to it. To read an exact number of bytes, set the length of the buffer to
+/// it. If the number is zero, skip the read.
 ///
 /// Uninitialised memory is zeroed before the kernel writes to it. `File::read_range` avoids that
 /// cost.

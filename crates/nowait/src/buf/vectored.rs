@@ -3,8 +3,8 @@
 use super::callers::{Erased, ReadBuffer, WriteBuffer, sealed::Sealed};
 use super::memory::Memory;
 
-/// Buffers that a vectored read fills in order and returns with its result: a `Vec` or an array of
-/// [`ReadBuffer`]s, or a tuple of two to six of different types.
+/// Buffers that a vectored read fills in order and returns with its result. Implemented for a `Vec`
+/// or an array of [`ReadBuffer`]s, and for tuples of two to six of them.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` are no buffers that a vectored read can own",
     note = "give a `Vec` or an array of buffers, or a tuple of two to six: `(header, body)`"
@@ -17,8 +17,8 @@ pub trait ReadBuffers: Sealed + Send + Sized + 'static {
     fn from_room(memory: Erased, n: usize) -> Self;
 }
 
-/// Buffers that a vectored write takes in order and returns with its result: a `Vec` or an array of
-/// [`WriteBuffer`]s, or a tuple of two to six of different types.
+/// Buffers that a vectored write takes in order and returns with its result. Implemented for a
+/// `Vec` or an array of [`WriteBuffer`]s, and for tuples of two to six of them.
 ///
 /// ```
 /// # fn main() -> nowait::Result<()> {

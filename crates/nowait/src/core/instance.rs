@@ -214,9 +214,9 @@ impl Nowait {
         self.0.sim().map_or_else(system, Sim::wall_clock)
     }
 
-    /// Hands all in-flight completions to the reaper thread. Call it before blocking this thread,
-    /// on a channel for example, until an operation of another thread or task completes: this
-    /// thread may drive the tokio runtime that would reap it.
+    /// Hands all in-flight completions to the reaper thread. Call it before this thread blocks, on
+    /// a channel for example, until an operation of another thread or task completes. This thread
+    /// may drive the tokio runtime that would reap that operation.
     /// [`Operation::wait`](crate::Operation::wait) calls it.
     pub fn notice_by_thread(&self) {
         self.0.engines().ring.lend_all();

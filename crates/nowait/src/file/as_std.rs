@@ -77,8 +77,8 @@ impl File {
     /// releases it, and so does the drop of the last clone.
     ///
     /// Does not wait for the lock. The call itself, `flock(2)`, blocks this thread; on a network
-    /// file system it contacts the server. No form of this call waits: after its future was
-    /// dropped, a late grant would look like another clone's lock. Retry at intervals.
+    /// file system it contacts the server. The library has no call that waits for the lock: a grant
+    /// after the future was dropped would look like the lock of another clone. Retry at intervals.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`,

@@ -297,10 +297,9 @@ impl File {
     /// Closes the file for all clones: later operations fail with [`ErrorKind::Closed`]; earlier
     /// ones finish.
     ///
-    /// Blocks for `close(2)` and reports its error, if this is the last use: no other clone, map,
-    /// stream or log uses the file, and every operation has returned its result. Otherwise returns
-    /// [`Closed::Later`]. Abandoned operations may still be in flight: [`Nowait::drain`] waits for
-    /// them. Closing makes nothing durable: sync first.
+    /// If no clone, map, stream, log or operation uses the file any more, blocks for `close(2)` and
+    /// reports its error. Otherwise returns [`Closed::Later`]. Abandoned operations may still be in
+    /// flight: [`Nowait::drain`] waits for them. Closing makes nothing durable: sync first.
     ///
     /// After I/O by io_uring the kernel may hold the file slightly longer: it posts a completion
     /// before it releases the request (seen on 6.18). Until then the space of an unlinked file
@@ -325,7 +324,7 @@ pub enum Closed {
     /// The descriptor is closed, and `close(2)` reported no error.
     Now,
     /// The file is still in use, by a clone or by an operation in flight, abandoned ones included.
-    /// The last use closes the descriptor, on a thread of the library if it is an operation; an
+    /// The last user closes the descriptor; if that is an operation, on a thread of the library. An
     /// error of `close(2)` is lost then.
     Later,
 }

@@ -125,9 +125,9 @@ impl OpenOptions {
 
     /// Opens `path` on an instance.
     ///
-    /// When polled, an open for reading runs on the polling thread if it should not block: the
-    /// kernel has the name cached, and the mount, known from an earlier open, is local (Linux 6.8;
-    /// not FUSE or overlayfs). Otherwise a pool thread opens the file.
+    /// When polled, an open for reading runs on the polling thread if it should not block. That
+    /// requires a name in the kernel's cache, and a mount known to be local from an earlier open
+    /// (Linux 6.8; not FUSE or overlayfs). Otherwise a pool thread opens the file.
     ///
     /// # Errors
     /// Those of `open(2)`; [`ErrorKind::IsADirectory`] for a directory; [`ErrorKind::NotSeekable`]

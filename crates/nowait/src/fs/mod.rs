@@ -198,7 +198,7 @@ pub fn remove_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> 
     Nowait::shared().remove_dir_all(path)
 }
 
-/// Gives a file another name on the same file system (`link(2)`).
+/// Creates a hard link to a file, on the same file system (`link(2)`).
 ///
 /// # Errors
 /// Those of [`std::fs::hard_link`]. [`ErrorKind::Unsupported`] on a

@@ -102,9 +102,9 @@ impl Map {
     /// An empty range, such as all of an empty file, makes an empty map.
     ///
     /// # Safety
-    /// While a slice of the map exists, its bytes must not change: by a write to the file, from any
-    /// process, or by a write to another map of it. Truncating the file is memory-safe, but may end
-    /// the process; see [the module's text](self).
+    /// While a slice of the map exists, its bytes must not change. No process may write to the
+    /// range of the file, directly or through another map. Truncating the file is memory-safe, but
+    /// may end the process; see [the module's text](self).
     ///
     /// # Errors
     /// * [`ErrorKind::UnexpectedEof`] for a range past the end of the file;

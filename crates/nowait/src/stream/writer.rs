@@ -141,10 +141,10 @@ impl Writer {
     }
 
     /// Writes a buffer of any type that [`File::write_at`] takes, such as a [`Buf`], a `Vec<u8>` or
-    /// `bytes::Bytes`. The buffer is not copied if the bytes before it end at a multiple of 4096,
-    /// or if it has at least 64 KiB and goes through the page cache. The future is ready when the
-    /// buffer is accepted, not when it is written. If it is dropped half-way, a first part of the
-    /// buffer may have been accepted.
+    /// `bytes::Bytes`. The buffer is not copied if its offset is a multiple of 4096, or if it has
+    /// at least 64 KiB and uses the page cache. The future is ready when the buffer is accepted,
+    /// not when it is written. If the future is dropped early, a first part of the buffer may have
+    /// been accepted.
     ///
     /// # Errors
     /// Those of an earlier write.

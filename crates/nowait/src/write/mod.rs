@@ -46,9 +46,9 @@ impl File {
     /// short write the file system is full, or a limit was reached; the next write returns that
     /// error.
     ///
-    /// When polled, a write runs on the polling thread if it should not block: by `RWF_NOWAIT`
-    /// where the file accepts it; else by a plain call if it covers whole or cached pages and the
-    /// kernel is not about to throttle writers. Anything else goes to a pool thread.
+    /// When polled, a write runs on the polling thread if it should not block. It uses `RWF_NOWAIT`
+    /// where the file accepts it. Otherwise it uses a plain call, if it covers whole or cached
+    /// pages and the kernel is not about to throttle writers. All other writes go to a pool thread.
     ///
     /// Overlapping writes of one file, through any clone, are made in the order in which they
     /// began. The second waits for the first, even if the future of the first was dropped. Appends
@@ -91,9 +91,9 @@ impl File {
     }
 
     /// Appends all of `buffer` to the file, at its end at the time of the write (`RWF_APPEND`,
-    /// Linux 4.16). Each append is one system call, and no other process's append interleaves with
-    /// it. If the file system accepts it in two parts (a full disk, more than 2 GiB), other appends
-    /// may be between them.
+    /// Linux 4.16). Each append is one system call, and no other append, from any process,
+    /// interleaves with it. If the file system accepts it in two parts (a full disk, more than 2
+    /// GiB), other appends may be between them.
     ///
     /// overlayfs of older kernels ignores `RWF_APPEND` and would overwrite the file. On file
     /// systems not known to honour it, appends use a second descriptor with `O_APPEND`, which the

@@ -242,8 +242,9 @@ impl Sim {
     /// Returns the disk after a crash at this moment, with the same limits, without faults. This
     /// disk is not affected.
     ///
-    /// `keep` returns what is kept, in the order of [`Sim::unsynced`]. It is called once for each
-    /// sector of a write, with the sector's number from 0, and once for any other change.
+    /// `keep` returns whether a change is kept; it is called in the order of [`Sim::unsynced`]. It
+    /// is called once for each sector of a write, with the sector's number from 0, and once for any
+    /// other change.
     pub fn crash(&self, keep: impl FnMut(&Unsynced, usize) -> bool) -> Sim {
         let seed = lock(&self.0.world).random.0;
         self.crash_to(seed, keep)
@@ -280,7 +281,7 @@ impl Sim {
     }
 
     /// Calls `look` on the caller's thread before each blocking call that changes the disk. A
-    /// blocking call is never submitted, so this is the moment for a crash within it; `look` sees a
+    /// blocking call is never submitted, so only `look` can crash the disk during it. `look` sees a
     /// write as in flight.
     pub fn watch(&self, look: impl Fn(&Sim) + Send + Sync + 'static) {
         lock(&self.0.world).watcher = Some(Arc::new(look));
