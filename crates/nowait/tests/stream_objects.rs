@@ -155,6 +155,34 @@ fn a_sync_of_a_cursor_covers_what_was_written_after_one_that_was_dropped() {
 }
 
 #[test]
+fn debug_shows_the_path_and_the_place() {
+    let folder = temp_dir();
+    let path = folder.path().join("file");
+    let file = open(Nowait::shared(), &path, false);
+    let shows = |text: String, parts: &[&str]| {
+        for part in [path.to_str().unwrap()].iter().chain(parts) {
+            assert!(text.contains(part), "{part:?} is missing in {text:?}");
+        }
+    };
+    shows(
+        format!("{:?}", file.read_range(4096, 512)),
+        &["Operation", "offset: 4096", "length: 512", "has_begun: false"],
+    );
+    shows(format!("{:?}", file.write_all_at(vec![7; 10], 20)), &["Write", "offset: 20", "length: 10"]);
+    let write = file.write_all_at(vec![7; 10], 20).start();
+    shows(format!("{write:?}"), &["Started"]);
+    write.wait().unwrap();
+    let mut writer = Writer::new(&file, 30);
+    shows(format!("{:?}", writer.put_slice(b"four")), &["PutSlice", "position: 30", "bytes_left: 4"]);
+    writer.write_all(b"four").unwrap();
+    shows(format!("{writer:?}"), &["Writer", "position: 34"]);
+    shows(format!("{:?}", writer.finish()), &["Step", "Writer", "position: 34"]);
+    writer.finish().wait().unwrap();
+    shows(format!("{:?}", Reader::new(&file, 5)), &["Reader", "position: 5"]);
+    shows(format!("{:?}", Cursor::new(&file, 6)), &["Cursor", "position: 6"]);
+}
+
+#[test]
 fn a_writer_has_one_error_type() {
     each("put_slice", |nowait, path, direct| {
         let bytes = contents(LEN, 2);
