@@ -29,8 +29,8 @@ impl Retention {
         Retention(Rule::All)
     }
 
-    /// Keeps the newest `bytes` of blocks, and removes segments before them. So the log contains at
-    /// least `bytes`, and at most one segment more.
+    /// Keeps the newest `bytes` of blocks, and removes segments before them. So a log larger than
+    /// `bytes` keeps that much, and less than one segment more.
     pub fn bytes(bytes: u64) -> Retention {
         Retention(Rule::Bytes(bytes))
     }

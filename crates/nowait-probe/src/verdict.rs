@@ -24,7 +24,8 @@ pub enum Way {
     PartlyWorker,
     /// Kernel workers served more than half of the requests.
     Worker,
-    /// Unknown without the tracepoint: for more than a quarter, the use of a worker is unclear.
+    /// Unknown without the tracepoint: for more than a quarter of the requests, the use of a worker
+    /// is unclear.
     Unclear,
 }
 

@@ -8,9 +8,9 @@ use std::ptr::NonNull;
 
 /// Buffer in memory of any owner, for reads and writes; compare `bytes::Bytes::from_owner`.
 ///
-/// The owner keeps the bytes at their address until it is dropped. It is dropped with this buffer,
-/// or, if an abandoned operation holds the buffer, when the kernel is done. The drop may run on any
-/// thread. No lock is held then.
+/// The owner keeps the bytes at their address until it is dropped. The owner is dropped with this
+/// buffer. If an abandoned operation holds the buffer, the owner is dropped when the kernel is
+/// done. The drop may run on any thread, with no lock held.
 ///
 /// ```
 /// # fn main() -> nowait::Result<()> {

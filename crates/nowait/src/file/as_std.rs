@@ -132,12 +132,13 @@ impl File {
     /// that does.
     ///
     /// # Errors
-    /// [`ErrorKind::PermissionDenied`](crate::ErrorKind::PermissionDenied) if the file is not open
-    /// for reading (shared) or writing (exclusive),
-    /// [`ErrorKind::InvalidRange`](crate::ErrorKind::InvalidRange) beyond `i64::MAX`,
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`,
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator, and those of
-    /// `fcntl(2)`: `ENOLCK` if the system has no lock left, or the file system has no locks.
+    /// * [`ErrorKind::PermissionDenied`](crate::ErrorKind::PermissionDenied) if the file is not
+    ///   open for reading (shared lock) or writing (exclusive lock);
+    /// * [`ErrorKind::InvalidRange`](crate::ErrorKind::InvalidRange) beyond `i64::MAX`;
+    /// * [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`;
+    /// * [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator;
+    /// * those of `fcntl(2)`: `ENOLCK` if the system has no lock left, or the file system has no
+    ///   locks.
     pub fn try_lock_range(&self, kind: RangeLock, offset: u64, length: u64) -> Result<bool> {
         match self.of_range(offset, length, |fd| sys::lock_range(fd, kind.raw(), offset, length)) {
             Ok(()) => Ok(true),
@@ -194,8 +195,9 @@ impl File {
     /// abandoned operation uses it, too ([`Nowait::drain`] waits for those).
     ///
     /// # Errors
-    /// Returns the file if it is in use or simulated. Also if a sync of it failed and was not
-    /// [acknowledged](File::acknowledge_sync_failure), since std's file would not report that.
+    /// Returns the file if it is in use or simulated. Returns it, too, if a failed sync was not
+    /// [acknowledged](File::acknowledge_sync_failure), since std's file would not report that
+    /// failure.
     pub fn into_std(self) -> std::result::Result<fs::File, File> {
         if self.descriptor().is_none() || self.0.open.has_failed() {
             return Err(self);

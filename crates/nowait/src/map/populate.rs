@@ -45,8 +45,8 @@ const CHUNKS_PER_SECOND: u64 = 20;
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mechanism {
-    /// One call fills page cache and page table (`MADV_POPULATE_READ`, Linux 5.14). If the kernel
-    /// does not support it, [`Mechanism::Read`].
+    /// One call fills page cache and page table (`MADV_POPULATE_READ`, Linux 5.14). Falls back to
+    /// [`Mechanism::Read`] if the kernel does not support the call.
     #[default]
     Auto,
     /// Reads fill the page cache, then `process_vm_writev(2)` fills the page table. If that call is

@@ -70,7 +70,7 @@ impl AtomicWriter {
         &self.file
     }
 
-    /// Syncs the new contents, renames them to the file's name, and syncs the directory. Omits both
+    /// Syncs the temporary file, renames it to the final name, and syncs the directory. Omits both
     /// syncs if [`AtomicOptions::durable`] was set to false.
     ///
     /// # Errors

@@ -16,9 +16,9 @@ use crate::file::File;
 /// before the next read or seek. Otherwise it behaves as those two. On a file opened for appending,
 /// the position counts the bytes written, not the offset in the file.
 ///
-/// The error of a write behind is returned by the next call. Reads and seeks then work again. Every
-/// later write, flush and sync fails with the same error, since accepted bytes are lost. Write them
-/// again with a new cursor.
+/// If a background write fails, the next call returns its error. Reads and seeks then work again.
+/// Every later write, flush and sync fails with the same error, since accepted bytes are lost.
+/// Write them again with a new cursor.
 pub struct Cursor {
     file: File,
     side: Side,

@@ -1,10 +1,10 @@
 //! Sequential I/O: [`Reader`] reads ahead and [`Writer`] writes behind. Depth and request size suit
 //! the device and do not depend on the sizes of the caller's calls.
 //!
-//! Both implement the traits for threads (`std::io::{Read, BufRead, Seek, Write}`) and for tasks
-//! (`AsyncRead`, `AsyncBufRead`, `AsyncSeek`, `AsyncWrite` of tokio and `futures-io`, by the
-//! features of these names). [`Reader::chunk`] and [`Writer::put`] avoid a copy: they return a
-//! buffer as it was read, and take one to be written. [`Cursor`] reads and writes at one position.
+//! Both implement the traits of `std::io` for threads: `Read`, `BufRead`, `Seek` and `Write`. The
+//! features `tokio` and `futures-io` add those for tasks: `AsyncRead`, `AsyncBufRead`, `AsyncSeek`
+//! and `AsyncWrite`. [`Reader::chunk`] and [`Writer::put`] avoid a copy: they return a buffer as it
+//! was read, and take one to be written. [`Cursor`] reads and writes at one position.
 //! [`AtomicWriter`] replaces a whole file.
 //!
 //! Through the page cache the kernel reads ahead, and a stream only makes larger calls. With direct

@@ -65,8 +65,11 @@ impl File {
     ///
     /// # Errors
     /// The error contains the buffer; [`Error::bytes_written`] returns how much is in the file.
-    /// [`ErrorKind::NoSpace`], [`ErrorKind::FileTooLarge`], [`ErrorKind::InvalidRange`] beyond
-    /// `i64::MAX`, [`ErrorKind::Closed`] after `close`, and those of `pwritev2(2)`.
+    ///
+    /// * [`ErrorKind::NoSpace`] and [`ErrorKind::FileTooLarge`];
+    /// * [`ErrorKind::InvalidRange`] beyond `i64::MAX`;
+    /// * [`ErrorKind::Closed`] after `close`;
+    /// * those of `pwritev2(2)`.
     pub fn write_at<B: WriteBuffer>(&self, buffer: B, offset: u64) -> Write<'_, Moved<B>> {
         let transfer = Transfer::new(buffer.into_memory().0, offset);
         self.write(transfer, WriteFlags::NONE, |answer| wrote(answer, Short::Allowed, B::from_memory))
@@ -90,10 +93,10 @@ impl File {
         self.write(transfer, WriteFlags::NONE, |answer| wrote(answer, Short::Allowed, B::from_memory))
     }
 
-    /// Appends all of `buffer` to the file, at its end at the time of the write (`RWF_APPEND`,
-    /// Linux 4.16). Each append is one system call, and no other append, from any process,
-    /// interleaves with it. If the file system accepts it in two parts (a full disk, more than 2
-    /// GiB), other appends may be between them.
+    /// Appends all of `buffer` at the file's end at the time of the write (`RWF_APPEND`, Linux
+    /// 4.16). Each append is one system call, and no other append, from any process, interleaves
+    /// with it. If the file system accepts it in two parts (a full disk, more than 2 GiB), other
+    /// appends may be between them.
     ///
     /// overlayfs of older kernels ignores `RWF_APPEND` and would overwrite the file. On file
     /// systems not known to honour it, appends use a second descriptor with `O_APPEND`, which the

@@ -1,10 +1,10 @@
 //! Simulator: a disk in memory with seeded faults and crashes, for tests of this crate and of
 //! crates that use it.
 //!
-//! The simulator refuses attempts or serves them in part, completes requests in a seeded order,
-//! shortens transfers and fails them, each with a set probability. The same seed and the same
-//! sequence of operations produce the same faults. A thread of the simulator completes requests;
-//! with [`Sim::manual`], [`Sim::step`] completes them.
+//! The simulator completes requests in a seeded order. With set probabilities it refuses
+//! non-blocking attempts, shortens transfers, and fails calls. The same seed and the same sequence
+//! of operations produce the same faults. A thread of the simulator completes requests; with
+//! [`Sim::manual`], [`Sim::step`] completes them.
 //!
 //! [`Sim::crash`] returns the disk after a power failure. It may lose anything that a real file
 //! system may lose, and more:
