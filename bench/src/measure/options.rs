@@ -37,7 +37,7 @@ pub struct Options {
 
     /// Size of the test file, such as 512M or 4G [default: 1G, for `ranges` 4G; with
     /// --quick 64M and 256M], and of the large file of `copy` [default: 2G, with --quick 64M]. In `writes`, the limit of a round's writes [default: 64M, with --quick
-    /// 8M]; a slow way's round ends after about a second
+    /// 8M]; a round takes about a second at most
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
 
