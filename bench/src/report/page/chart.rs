@@ -172,33 +172,23 @@ fn symbol(look: Look, (x, y): (f64, f64), title: &str) -> Markup {
     html! { path class={ "symbol " (look.class()) } d={ "M" (at(x)) " " (at(y)) (path) } { title { (title) } } }
 }
 
-/// The figure of a row that a chart of lines shows.
-pub(super) struct Measure {
-    pub(super) name: String,
-    pub(super) value: fn(&Row) -> Option<f64>,
-    /// Whatever the values.
-    pub(super) logarithmic: bool,
-}
-
 /// Those that the table draws of its own, else speed and processor time.
-pub(super) fn measures(table: &str) -> Vec<Measure> {
-    let of =
-        |curve: &Curve| Measure { name: curve.name.to_owned(), value: curve.value, logarithmic: curve.logarithmic };
+pub(super) fn measures(table: &str) -> Vec<Curve> {
     match table::by_name(table).map_or(&[][..], |known| known.curves) {
         [] => vec![
-            Measure { name: unit(table).to_owned(), value: |row| Some(compared(row)), logarithmic: false },
-            Measure {
-                name: "CPU µs each, whole process".to_owned(),
+            Curve { name: unit(table), value: |row| Some(compared(row)), logarithmic: false },
+            Curve {
+                name: "CPU µs each, whole process",
                 value: |row| Some(row.cpu_us_per_op.total),
                 logarithmic: false,
             },
         ],
-        own => own.iter().map(of).collect(),
+        own => own.to_vec(),
     }
 }
 
 /// A line per way along the axis of a panel.
-pub(super) fn lines<'a>(panel: &Panel<'_>, axis: &str, measure: &Measure, looks: &[(&'a str, Look)]) -> Markup {
+pub(super) fn lines<'a>(panel: &Panel<'_>, axis: &str, measure: &Curve, looks: &[(&'a str, Look)]) -> Markup {
     let values = panel.points.iter().flat_map(|point| &point.rows).filter_map(|row| (measure.value)(row));
     let scale = Scale::of(values.collect::<Vec<_>>().into_iter(), measure.logarithmic);
     let base = TOP + PLOT;
