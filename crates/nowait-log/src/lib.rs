@@ -12,7 +12,7 @@
 //! println!("{} records found", recovery.last_lsn);
 //! let first = log.append(b"one record").wait()?;
 //! let batch = log.append_batch([b"two of them, ".as_slice(), b"both or none"]).wait()?;
-//! // Durable: neither the process nor the machine can lose it any more.
+//! // Waits until the batch is durable: no crash of process or machine loses it.
 //! batch.wait()?;
 //! assert!(log.durable_lsn() >= first.lsn());
 //! log.close().wait()?;
@@ -36,8 +36,8 @@
 //! # let dir = dir.path().join("log");
 //! # nowait::block_on(async {
 //! let (log, _) = Log::open(&dir, &Options::new().create(true).segment_bytes(1 << 20)).await?;
-//! let ticket = log.append(b"one record").await?; // there is room: it is copied, and has a number
-//! ticket.await?; // it is durable
+//! let ticket = log.append(b"one record").await?; // copied into the log's memory, and numbered
+//! ticket.await?; // durable
 //! log.close().await
 //! # }).unwrap();
 //! ```
@@ -351,7 +351,8 @@ impl Log {
     /// damage for a torn tail.
     ///
     /// # Errors
-    /// Those of writes; [`ErrorKind::Poisoned`] if the log has failed before.
+    /// Those of writes; [`ErrorKind::Poisoned`] if the log has failed before;
+    /// [`ErrorKind::Closed`] if another handle has closed it.
     pub fn close(self) -> Blocking<()> {
         let path = self.0.shared.dir.path.clone();
         Blocking::new(ErrorOp::Append, &path, move || self.close_here())

@@ -21,8 +21,8 @@ pub struct Watched {
     pub elapsed: Duration,
     /// Threads that existed at the end.
     pub threads: Vec<KernelThread>,
-    /// Number of requests given to workers by threads that existed at the start, by the kernel's
-    /// tracepoint; `None` if it could not be counted.
+    /// Requests that the threads present at the start gave to workers, counted by the kernel's
+    /// tracepoint. `None` if it could not be counted.
     pub punts: Option<u64>,
     /// Reason why it could not be counted, for example that tracefs is not mounted.
     pub untraced: Option<String>,

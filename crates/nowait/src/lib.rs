@@ -136,7 +136,7 @@
 //! # let dir = tempfile::tempdir().unwrap();
 //! # let path = dir.path().join("table.dat");
 //! # std::fs::write(&path, vec![7; 4096]).unwrap();
-//! // Without io_uring, and with nothing inline but what the kernel promises not to block.
+//! // Without io_uring; inline only non-blocking attempts.
 //! let nowait = Nowait::builder().engine(Engine::Pool).strict(true).build()?;
 //! let file = OpenOptions::new().read(true).open_in(&nowait, &path).wait()?;
 //! assert!(!nowait.has_ring());

@@ -494,12 +494,12 @@ impl OwnOn {
 /// # let path = dir.path().join("table.dat");
 /// # std::fs::write(&path, vec![7; 1 << 20]).unwrap();
 /// # let file = nowait::File::open(&path).wait()?;
-/// // Eight reads, under way at the same time.
+/// // Eight reads in flight at the same time.
 /// let reads: Vec<_> = (0..8).map(|page| file.read_range(page * 4096, 4096).start()).collect();
 /// for read in reads {
 ///     assert_eq!(read.wait()?.len(), 4096);
 /// }
-/// // A callback, on the thread that notices the completion.
+/// // The thread that reaps the completion calls the callback.
 /// let (send, receive) = std::sync::mpsc::channel();
 /// file.read_range(0, 4096).on_complete(move |page| send.send(page).unwrap());
 /// assert_eq!(receive.recv().unwrap()?.len(), 4096);

@@ -23,8 +23,8 @@ use crate::sys::PerProcess;
 ///
 /// Operations started within [`submit`](LoopRing::submit) go to this ring together. The loop
 /// watches the ring's descriptor, which is readable while completions are pending. It then calls
-/// [`notice`](LoopRing::notice), which wakes their wakers. So a completion costs no switch to
-/// another thread.
+/// [`notice`](LoopRing::notice), which calls the wakers of completed operations. So a completion
+/// costs no switch to another thread.
 ///
 /// A waker must also wake the loop, by an eventfd or the loop's own means: buffered writes and
 /// syncs complete on another thread.
@@ -129,7 +129,7 @@ impl LoopRing {
         local::undriven(start)
     }
 
-    /// Reaps pending completions, and wakes the wakers of completed operations on this thread.
+    /// Reaps pending completions, and calls the wakers of completed operations, on this thread.
     /// Makes a system call only to resubmit the rest of a short transfer.
     pub fn notice(&self) {
         if !self.shard.is_ours() {

@@ -102,13 +102,13 @@ impl File {
         OpenOptions::new()
     }
 
-    /// Takes over an open file or block device. Errors will contain `path`.
+    /// Takes over an open file or block device. Errors will contain `path`. Clears `O_NONBLOCK`,
+    /// which has no meaning for files and would keep io_uring from waiting.
     ///
     /// # Errors
     /// [`ErrorKind::IsADirectory`] for a directory; [`ErrorKind::NotSeekable`] for a pipe, socket,
     /// terminal, eventfd or timer; [`ErrorKind::InvalidInput`] for a descriptor opened with
-    /// `O_PATH`. Those of `fcntl(2)`, by which this call clears `O_NONBLOCK`: the flag has no
-    /// meaning for files, and io_uring would not wait.
+    /// `O_PATH`. Those of `fcntl(2)`.
     pub fn from_std(nowait: &Nowait, file: fs::File, path: impl AsRef<Path>) -> Result<File> {
         let path: Arc<Path> = Arc::from(path.as_ref());
         let fd = OwnedFd::from(file);

@@ -12,9 +12,9 @@
 //! use nowait::map::Map;
 //!
 //! let file = nowait::File::open(&path).wait()?;
-//! // SAFETY: nobody changes or shortens the model while it is in use.
+//! // SAFETY: no process writes to the model or truncates it while it is mapped.
 //! let map = unsafe { Map::new(&file, ..)? };
-//! // The header first. From here on it goes on by itself.
+//! // Populates the header first, then the rest in the background.
 //! let mut populating = map.populate(..).first([0..4096]).start()?;
 //! while let Some(range) = nowait::block_on(populating.next_chunk())? {
 //!     println!("bytes {range:?} are in, {} of {}", populating.progress().bytes, populating.progress().of);

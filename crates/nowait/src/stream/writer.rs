@@ -59,10 +59,10 @@ const PLAIN_BYTES_MIN: usize = 64 << 10;
 /// Nothing is durable before `sync_data`.
 ///
 /// End a writer with [`finish`](Writer::finish), `sync_data` or a flush; `std::io::copy` does not
-/// flush. A drop without these loses errors. If a thread used the writer last (`std::io::Write` or
-/// `.wait()`), the drop blocks until everything is written, like std's `BufWriter`. If a task used
-/// it last, the drop does not block: the accepted bytes are written in the background, and are lost
-/// if the process ends before.
+/// flush. A drop without one of these calls loses errors. If a thread used the writer last
+/// (`std::io::Write` or `.wait()`), the drop blocks until everything is written, like std's
+/// `BufWriter`. If a task used it last, the drop does not block: the accepted bytes are written in
+/// the background, and are lost if the process ends before.
 pub struct Writer {
     file: File,
     /// Its first `filled` bytes were written by the caller and not submitted yet.
