@@ -10,7 +10,7 @@ WITHOUT_BENCH := --no-default-features \
 BENCH := cd bench && CARGO_TARGET_DIR=../target
 
 .PHONY: help test bench-test soak c-tools loom locks python-test python-test-all stores-test integrations docs lint bench \
-	bench-check fio-check fio-engine fio-compare peers-test kernels kernels-smoke oldest-rust advisories semver install uninstall
+	bench-check fio-engine fio-compare peers-test kernels kernels-smoke oldest-rust advisories semver install uninstall
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
@@ -31,7 +31,6 @@ help:
 	@echo "make fio-compare  nowait beside fio's own engines within fio, in about 20 minutes; needs python3; FIO_COMPARE are its options"
 	@echo "make soak    minutes of random operations, kills and faults; not part of make test (soak/README.md)"
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
-	@echo "make fio-check  whether fio measures the same, where it is installed"
 	@echo "make peers-test  other runtimes and logs as ways of \`nowait bench\` (bench/peers.md); not part of make test"
 	@echo "make bench-check   instructions (by valgrind) and speed against bench-bars.json; ARGS=--record records them"
 	@echo "make kernels  the tests on Linux 5.10, 6.1 and 6.12, in QEMU (docs/kernels.md); kernels-smoke: appends and the contract on 5.10"
@@ -143,9 +142,6 @@ fio-compare: fio-engine
 
 bench:
 	$(CARGO) run $(LOCKED) --release -- bench reads cached gather
-
-fio-check:
-	$(BENCH) $(CARGO) test $(LOCKED) --release --test command_fio -- --ignored --nocapture
 
 bench-check:
 	$(BENCH) $(CARGO) build $(LOCKED) --release --bins --example instructions --example bench_check
