@@ -13,7 +13,7 @@ use super::os::{self, lock, polled_too_often};
 use nowait::{Error, ErrorKind, ErrorOp, Result, block_on};
 
 /// Call of a log that may take long, and has not begun. [`wait`](Blocking::wait) makes it on this
-/// thread. If awaited, it runs on a new thread, on any executor.
+/// thread. If awaited, it runs on a new thread, regardless of the executor.
 ///
 /// The thread does not belong to the instance's pool: the call waits for operations of that
 /// instance, and pool threads that wait for each other would deadlock.

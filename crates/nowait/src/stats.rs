@@ -51,7 +51,7 @@ pub struct Stats {
     pub throttled: u64,
     /// Bytes that direct reads transferred beyond the requested range, to read whole blocks.
     pub widened_bytes: u64,
-    /// Requests that a ring or libaio handed to the pool: the kernel does not support them, would
+    /// Requests that a ring or libaio handed to the pool. The kernel does not support them, would
     /// not wait, or cancelled them when the submitting thread ended.
     pub handed_on: u64,
 }

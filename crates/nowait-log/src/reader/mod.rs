@@ -169,9 +169,9 @@ impl Reader {
     }
 
     /// Sets whether the reader of an open log continues behind damage. If true, it reports each
-    /// damage once, by an error, and the next call returns the first whole record behind it; the
-    /// reader's pin releases the lost records. If false (the default), it stays at the damage, and
-    /// returns the error again. (A reader of [`read`](super::read) always continues.)
+    /// damage once, by an error, and the next call returns the first whole record behind it. The
+    /// reader's pin then releases the lost records. If false (the default), it stays at the damage,
+    /// and returns the error again. (A reader of [`read`](super::read) always continues.)
     pub fn skip_damage(&mut self, skips: bool) {
         self.skips_damage = skips;
     }

@@ -55,8 +55,8 @@ impl Builder {
         self
     }
 
-    /// Allows only non-blocking attempts (`RWF_NOWAIT`) on the polling thread: on tmpfs, overlayfs
-    /// or FUSE no plain call runs inline, even if it is expected to be fast. Default: off.
+    /// Allows only non-blocking attempts (`RWF_NOWAIT`) on the polling thread. On tmpfs, overlayfs
+    /// or FUSE, even a plain call that should be fast then goes to the pool. Default: off.
     pub fn strict(mut self, strict: bool) -> Self {
         self.policy.strict = strict;
         self

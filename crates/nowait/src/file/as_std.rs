@@ -116,8 +116,9 @@ impl File {
     }
 
     /// Tries to lock `length` bytes from `offset`; returns whether it did. A length of zero means
-    /// everything from `offset` on, however far the file grows. The bytes need not exist. A part
-    /// that this open has locked already changes its kind, without being unlocked in between.
+    /// everything from `offset` on, however far the file grows. The bytes need not exist. If this
+    /// open already holds a lock on a part of the range, the lock on that part changes its kind,
+    /// without an unlock in between.
     ///
     /// The lock belongs to an *open file description* (`F_OFD_SETLK`, Linux 3.15):
     ///

@@ -278,9 +278,10 @@ pub fn write(path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'static, R
 /// replaced by the file. [`AtomicOptions`] can keep mode and owner, or omit the syncs.
 ///
 /// # Errors
-/// Those of the steps. Unless the last sync failed, the old contents are untouched and the
-/// temporary file is removed, as after a drop of the future. A crash, or a drop while the file is
-/// created, may leave the temporary file. Its name begins with a dot and ends in `.tmp`.
+/// Those of the steps. If a step before the final sync of the directory fails, the old contents are
+/// untouched, and the temporary file is removed. The same holds if the future is dropped early. A
+/// crash, or a drop while the file is created, may leave the temporary file. Its name begins with a
+/// dot and ends in `.tmp`.
 pub fn write_atomic(path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'static, Result<()>> {
     Nowait::shared().write_atomic(path, data)
 }

@@ -450,8 +450,8 @@ impl<B: AsRef<[u8]>> Gathered<B> {
 #[cfg(feature = "bytes")]
 impl Gathered<Buf> {
     /// Returns the ranges as `Bytes`, in the caller's order, without a copy. They share the buffer,
-    /// which returns to its pool when the last one is dropped. A range that the file's end cuts
-    /// short is shorter.
+    /// which returns to its pool when the last one is dropped. If the file ends inside a range, its
+    /// `Bytes` are shorter.
     ///
     /// # Errors
     /// The error of the first failed range.

@@ -74,8 +74,8 @@ impl AtomicWriter {
     /// syncs if [`AtomicOptions::durable`] was set to false.
     ///
     /// # Errors
-    /// Those of the writes and of the steps. Unless the last sync failed, the old contents are
-    /// untouched and the temporary file is removed.
+    /// Those of the writes and of the steps. If a step before the final sync of the directory
+    /// fails, the old contents are untouched, and the temporary file is removed.
     pub fn commit(self) -> Steps<'static, Result<()>> {
         let AtomicWriter { mut writer, file, temporary, path } = self;
         Steps::new(async move {

@@ -37,7 +37,7 @@ pub enum Allocate {
     ReserveKeepSize,
     /// Frees the space; the range then reads as zeros.
     PunchHole,
-    /// Zeroes the range, without freeing its space if the file system can.
+    /// Zeroes the range, and keeps its space allocated if the file system can.
     Zero,
 }
 
