@@ -11,7 +11,7 @@ use crate::report::verdict::sentences;
 use crate::report::words::{COLLAPSED, compared, meaning, title};
 use crate::report::{Report, Row, best};
 use crate::table;
-use crate::table::columns::{Column, Grid as Columns};
+use crate::table::columns::Column;
 use comfy_table::{Attribute, Cell, CellAlignment, Color, Table as Grid};
 
 /// Permission to write escape sequences.
@@ -56,8 +56,9 @@ pub(crate) fn report(report: &Report, details: bool, colour: Colour) -> String {
     for table in report.tables() {
         text += &format!("{}\n", title(table));
         text += &speeds(report, table, colour);
-        for Columns { name, columns } in table::by_name(table).map_or(&[][..], |known| known.grids) {
-            text += &figures(report, table, name, columns.iter(), colour);
+        let own = table::by_name(table).map_or(&[][..], |known| known.grids);
+        for grid in own.iter().filter(|grid| details || !grid.is_detail) {
+            text += &figures(report, table, grid.name, grid.columns.iter(), colour);
         }
         if details {
             let printed = COLUMNS.iter().filter(|column| PRINTED.contains(&column.name));
@@ -187,7 +188,8 @@ fn figures<'a>(
     let shown = |gap: usize| {
         let header = std::iter::once(name).chain(columns.iter().map(|column| column.name));
         let mut grid = grid(header.map(heading).collect(), gap as u16, colour);
-        for (case, rows) in report.cases(table) {
+        let told = |row: &&Row| columns.iter().any(|column| (column.cell)(row).is_some());
+        for (case, rows) in report.cases(table).into_iter().filter(|(_, rows)| rows.iter().any(told)) {
             grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
             for row in rows {
                 let figures = columns.iter().map(|column| (column.cell)(row).unwrap_or_else(|| "?".to_owned()));

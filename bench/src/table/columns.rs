@@ -14,6 +14,8 @@ pub struct Column {
 /// Figures below the speeds: under each case, a line per way.
 pub struct Grid {
     pub name: &'static str,
+    /// It is printed among the details only.
+    pub is_detail: bool,
     pub columns: &'static [Column],
 }
 

@@ -61,6 +61,7 @@ pub static COPY: Table = Table {
     },
     grids: &[Grid {
         name: "a copy",
+        is_detail: false,
         columns: &[
             Column { name: "ms", cell: |row| own(row, "copy_ms", 1) },
             Column { name: "command ms", cell: |row| own(row, "returned_ms", 1) },

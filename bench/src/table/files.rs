@@ -38,7 +38,7 @@ pub static FILES: Table = Table {
         Some((small + open, "at most, in small files made for this run, written and synced"))
     },
     cases,
-    grids: &[Grid { name: "a file, or a block", columns: &[P50, P99, P999, CPU, SWITCHES] }],
+    grids: &[Grid { name: "a file, or a block", is_detail: false, columns: &[P50, P99, P999, CPU, SWITCHES] }],
     ..Table::USUAL
 };
 

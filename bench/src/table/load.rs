@@ -50,6 +50,7 @@ pub static LOAD: Table = Table {
     cases: |options| asked(options).into_iter().flat_map(|arriving| cases(arriving, options)).collect(),
     grids: &[Grid {
         name: "from arrival",
+        is_detail: false,
         columns: &[
             Column { name: "offered/s", cell: |row| own_short(row, "offered_per_s") },
             Column { name: "achieved/s", cell: |row| Some(short(row.ops_per_s)) },

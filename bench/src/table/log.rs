@@ -43,6 +43,7 @@ const USUAL: Table = Table {
     writes_into: |_| Some((FILE_MAX, "at most; a new one for each round, filled with zeros, without a name")),
     grids: &[Grid {
         name: "a commit",
+        is_detail: false,
         columns: &[
             P50,
             P99,

@@ -46,6 +46,7 @@ pub static MIXED: Table = Table {
     grids: &[
         Grid {
             name: "latencies",
+            is_detail: false,
             columns: &[
                 Column { name: "hot p50 µs", cell: |row| hot(row, |all| all.p50) },
                 Column { name: "p99", cell: |row| hot(row, |all| all.p99) },
@@ -59,6 +60,7 @@ pub static MIXED: Table = Table {
         },
         Grid {
             name: "heartbeat",
+            is_detail: false,
             columns: &[
                 Column { name: "late p50 ms", cell: |row| late(row, |all| all.p50) },
                 Column { name: "p99", cell: |row| late(row, |all| all.p99) },

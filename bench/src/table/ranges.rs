@@ -43,6 +43,7 @@ pub static RANGES: Table = Table {
     },
     grids: &[Grid {
         name: "all ranges",
+        is_detail: false,
         columns: &[
             Column { name: "s", cell: |row| own(row, "seconds", 2) },
             Column { name: "peak MiB", cell: |row| own_mib(row, "peak_memory_bytes") },

@@ -29,6 +29,7 @@ use crate::ways::{self, FirstRead, OURS, PLAIN, Part, ReadWay, first_read};
 
 const DEVICE: &[Grid] = &[Grid {
     name: "by the device",
+    is_detail: true,
     columns: &[
         Column { name: "reads/op", cell: |row| own(row, "device_reads_per_op", 2) },
         Column { name: "bytes/byte", cell: |row| own(row, "device_bytes_per_byte", 2) },

@@ -55,6 +55,7 @@ pub static READWRITE: Table = Table {
     },
     grids: &[Grid {
         name: "each",
+        is_detail: false,
         columns: &[
             Column { name: "reads/s", cell: |row| own_short(row, "reads_per_s") },
             Column { name: "read p50 µs", cell: |row| Some(micro(row.own_latency("read_latency_ns")?.p50)) },

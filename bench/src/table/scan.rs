@@ -34,6 +34,7 @@ pub static SCAN: Table = Table {
     cases: |options| shapes(options).into_iter().map(|shape| shape.case(options)).collect(),
     grids: &[Grid {
         name: "a block",
+        is_detail: false,
         columns: &[
             P50,
             P99,

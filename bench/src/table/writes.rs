@@ -70,6 +70,7 @@ pub static STALL: Table = Table {
     },
     grids: &[Grid {
         name: "gaps",
+        is_detail: false,
         columns: &[
             MIB,
             P50,
