@@ -42,7 +42,7 @@ pub struct KernelThread {
     /// Processor time.
     pub on_processor: Duration,
     /// Bytes that it read from devices, and wrote to them; `None` if this process may not read
-    /// them.
+    /// these counters.
     pub read_and_written: Option<(u64, u64)>,
 }
 
