@@ -6,17 +6,21 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Packages that promise no Rust version, and were built with ours in this version.
-const BUILT: [(&str, &str); 10] = [
+const BUILT: [(&str, &str); 14] = [
     ("approx", "0.5.1"),
     ("cfg_aliases", "0.2.2"),
     ("crc32c", "0.6.9"),
     ("globset", "0.4.19"),
     ("hdrhistogram", "7.5.4"),
+    ("maud", "0.27.0"),
+    ("maud_macros", "0.27.0"),
+    ("proc-macro2-diagnostics", "0.10.1"),
     ("scopeguard", "1.2.0"),
     ("seccompiler", "0.5.0"),
     ("signal-hook", "0.3.18"),
     ("smallvec", "1.16.5"),
     ("utf8parse", "0.2.2"),
+    ("version_check", "0.9.5"),
 ];
 
 /// `1.85` and `1.85.0` are the same.
