@@ -43,7 +43,7 @@ use nowait_bench::report::Report;
 use nowait_bench::stats::Ratio;
 use serde::{Deserialize, Serialize};
 
-/// What could not be measured, and what to do.
+/// Reason why nothing could be measured, and what to do.
 type Result<T> = std::result::Result<T, String>;
 
 const TOLERANCE: f64 = 1.03;
@@ -79,7 +79,7 @@ const MISSED: f64 = 0.1;
 /// more often too small than too large, which makes about twice as much of it: 3 % for all cases
 /// together, and 5 % are promised (simulated).
 const ALARM: f64 = 0.015 / SPEEDS.len() as f64;
-/// Of the error that is allowed, as a variance, a bar takes up this share.
+/// Share of the allowed error, as a variance, that a bar takes up.
 const BARS_SHARE: f64 = 1.0 / 3.0;
 
 /// Compares the library with bench-bars.json
@@ -309,7 +309,7 @@ fn verdict_of_speeds(speeds: &BTreeMap<String, Speed>, bars: &Bars) -> Vec<Verdi
     speeds.iter().map(verdict).collect()
 }
 
-/// What bars depend on.
+/// Machine and compiler on which bars depend.
 fn environment(report: &Report) -> Result<String> {
     let found = &report.environment;
     let known = [Some(&found.kernel), found.filesystem.as_ref(), found.device.as_ref(), found.cpu_model.as_ref()];

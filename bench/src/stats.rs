@@ -137,7 +137,7 @@ impl Ratio {
         self.log - self.reach(alarm) > 0.0
     }
 
-    /// What the rounds tell, beside the verdict: the interval, as "3.9–4.4 × pread", "within 10 % of
+    /// Returns the interval in words: "3.9–4.4 × pread", "within 10 % of
     /// pread", "12–18 % slower than pread".
     pub fn words(&self, other: &str) -> String {
         let (low, high) = (self.low(), self.high());

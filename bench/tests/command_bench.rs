@@ -29,7 +29,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// What was said besides how long the run would take.
+/// Output besides the estimate of the run's time.
 fn complaints(stderr: &[u8]) -> String {
     let said = text(stderr);
     said.split_inclusive('\n').filter(|line| !line.starts_with("nowait bench: about ")).collect()

@@ -179,7 +179,7 @@ impl Current {
         Ok(said)
     }
 
-    /// Of each record, what is longer; what is not is a dash.
+    /// A row for each record, with its longer latencies; a dash where a latency is not longer.
     pub(crate) fn late(&self) -> Vec<String> {
         let mut said = Vec::new();
         for late in self.latencies().chunk_by(|one, next| one.file == next.file) {

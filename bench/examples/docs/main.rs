@@ -47,7 +47,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("bench/ is in the repository").to_owned()
 }
 
-/// What lies in a folder, in order.
+/// Entries of a folder, in order.
 pub(crate) fn listed(folder: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> =
         fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();

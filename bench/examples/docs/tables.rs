@@ -8,7 +8,7 @@ use crate::losses::Current;
 use crate::record::{Record, Row, cases, digits, each_once, fits, grid, lines};
 use crate::{Result, listed};
 
-/// What a mark asks for.
+/// Options of a mark.
 #[derive(Default)]
 struct Options {
     files: Vec<PathBuf>,

@@ -12,7 +12,7 @@ use crate::report::{Report, Row};
 use crate::stats::{OUTSIDE, Ratio, median};
 use crate::table;
 
-/// What two runs say of a row that both have.
+/// Comparison of a row that both runs have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Change {

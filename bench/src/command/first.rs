@@ -128,7 +128,7 @@ impl Budget {
 /// Why the lines of a table have no figures.
 pub(super) type LeftOut = (&'static str, String);
 
-/// What an error says of a table alone, where the others can be measured.
+/// Line for a table that cannot be measured, where the others can.
 pub(super) fn left_out(error: &Error, report: &mut Report) -> Option<String> {
     match error.kind() {
         ErrorKind::NotCold => {

@@ -134,7 +134,7 @@ struct Part {
     is_first: bool,
 }
 
-/// What is to be measured.
+/// Tables to measure.
 fn parts(options: &Bench) -> Result<Vec<Part>> {
     let asked = settled(&options.asked);
     if first::is_asked(options) {
@@ -206,7 +206,7 @@ fn tour(options: &Bench) -> Option<Bench> {
     named.then(|| Bench { tables: toured.chain(options.tables.clone()).collect(), asked, ..options.clone() })
 }
 
-/// What is asked for, as tables take it.
+/// Options of the command, as tables take them.
 fn settled(asked: &Options) -> Options {
     // Checks of the whole machine need root.
     let thorough = rustix::process::geteuid().is_root() && !asked.quick;

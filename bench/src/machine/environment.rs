@@ -195,7 +195,7 @@ fn cpu_quota() -> Option<f64> {
     quotas.min_by(f64::total_cmp)
 }
 
-/// Of a `cpu.max`: microseconds in each period, or `max`.
+/// Limit in a `cpu.max`: microseconds in each period, or `max`.
 fn quota(text: &str) -> Option<f64> {
     let (quota, period) = text.split_once(' ')?;
     Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?)
@@ -216,7 +216,7 @@ fn chosen(text: &str) -> Option<String> {
     Some(rest.split_once(']')?.0.to_owned())
 }
 
-/// Of an ext4.
+/// Returns whether an ext4 has a journal.
 fn has_journal(device: &str) -> bool {
     let prefix = format!("{device}-");
     let journals = fs::read_dir("/proc/fs/jbd2").into_iter().flatten().flatten();

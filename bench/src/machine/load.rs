@@ -132,7 +132,7 @@ pub struct Transfers {
 }
 
 impl Transfers {
-    /// Of the device with this name in `/sys/class/block`, or `None` if it does not count.
+    /// Counts of the device with this name in `/sys/class/block`, or `None` if it does not count.
     pub fn of(device: &str) -> Option<Transfers> {
         let folder = Path::new("/sys/class/block").join(device);
         // A partition has no queue of its own.
@@ -143,7 +143,7 @@ impl Transfers {
         Transfers::parse(&fs::read_to_string(folder.join("stat")).ok()?)
     }
 
-    /// Of the device that holds this file, or `None` if the file system is on none, on several, or
+    /// Counts of the device that holds this file, or `None` if the file system is on none, on several, or
     /// on one that has not counted a write yet.
     pub fn under(file: &File) -> Option<Transfers> {
         let device = file.metadata().ok()?.dev();

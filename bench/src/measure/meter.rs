@@ -395,7 +395,7 @@ pub struct Sample {
     /// told.
     pub stalled_fraction: f64,
     pub inline_fraction: Option<f64>,
-    /// What only the round's table tells, by name.
+    /// Figures that only the round's table reports, by name.
     pub figures: Vec<(&'static str, Figure)>,
 }
 

@@ -39,7 +39,7 @@ impl Layout {
     const STRIPE: u64 = 64;
     const HOT: u64 = 16;
 
-    /// Of a file's whole pages.
+    /// Uses the whole pages of a file of this size.
     pub fn of(size: u64) -> Self {
         Self { pages: (size / PAGE).min(PAGES_MAX) }
     }

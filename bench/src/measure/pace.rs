@@ -113,7 +113,7 @@ struct Inner {
     schedule: OnceLock<Schedule>,
     count: usize,
     next: AtomicUsize,
-    /// Of the thread that wakes; `None` without a pace.
+    /// Channel to the thread that wakes; `None` without a pace.
     alarm: Option<Mutex<Sender<(Instant, Waker)>>>,
 }
 

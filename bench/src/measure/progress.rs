@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// What a run is to do, and how long that takes at a guess.
+/// Plan of a run: its turns, and an estimate of their time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
     /// Making the file that is read.
@@ -76,7 +76,7 @@ const ROUNDS_USUAL: usize = 5;
 const ROUND_MIN: Duration = Duration::from_millis(10);
 
 impl Length {
-    /// That of one of so many cases.
+    /// Length of one of this many cases.
     pub fn share(self, cases: usize) -> Self {
         Self { budget: self.budget / cases.max(1) as u32, ..self }
     }
@@ -146,7 +146,7 @@ pub struct Course {
     stepped: u64,
 }
 
-/// What is done counts for the pace of the rest as if so much more, as planned, had been.
+/// Share of the plan that counts as measured at the planned pace, when the rest is estimated.
 const TRUSTED_SHARE: f64 = 0.1;
 
 impl Course {

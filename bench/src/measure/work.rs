@@ -83,7 +83,7 @@ pub struct Gathers<'a> {
     /// Records of a gather.
     pub records: usize,
     pub depth: usize,
-    /// Of all records. Each is whole.
+    /// Offsets of all records. Each is whole.
     pub offsets: &'a [u64],
     pub pace: &'a Pace,
     pub cancel: &'a AtomicBool,

@@ -20,7 +20,7 @@ macro_rules! codes {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
         pub enum Code {
             $(#[serde(rename = $name)] $variant,)*
-            /// Of an earlier version, which had other codes.
+            /// Note of an earlier version, which had other codes.
             #[serde(other, rename = "earlier")]
             Earlier,
         }

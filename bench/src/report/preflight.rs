@@ -1,6 +1,6 @@
 //! Checks, before and after a run, for what makes figures worth less than they look.
 //!
-//! That a file is not really cold is found before each round (`testfile.rs`), and refused.
+//! `testfile.rs` refuses a file that is not really cold, before each round.
 
 use std::collections::HashSet;
 use std::os::unix::fs::FileExt;

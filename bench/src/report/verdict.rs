@@ -35,7 +35,7 @@ pub struct Stand<'a> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Against<'a> {
     pub other: &'a Row,
-    /// Of its ratio to the other's speed: the truth lies between them in 95 of 100 comparisons.
+    /// Interval of its ratio to the other's speed: the truth lies between them in 95 of 100 comparisons.
     pub low: f64,
     pub high: f64,
     /// Which of the two is quicker is certain, in 95 of 100 runs for all their comparisons together.
@@ -104,7 +104,7 @@ fn quickest<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<&'a Row> {
 #[derive(Clone, Copy)]
 struct Context<'a> {
     report: &'a Report,
-    /// Of all tables.
+    /// Number of cases of all tables.
     cases: usize,
 }
 

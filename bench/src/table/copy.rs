@@ -90,7 +90,7 @@ fn files(options: &Options) -> u64 {
     options.files.unwrap_or(if options.quick { 500 } else { 5000 })
 }
 
-/// Of one source, at most.
+/// Most bytes of one source.
 fn source_bytes(kind: Copied, options: &Options) -> u64 {
     match kind {
         Copied::Tree => files(options) * LENGTHS.end(),

@@ -127,7 +127,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// What most tables have.
+    /// Values of most tables.
     pub const USUAL: Self = Self {
         name: "",
         part_of: None,
@@ -181,7 +181,7 @@ fn wanted(table: &Table, options: &Options) -> Vec<Case> {
     cases
 }
 
-/// What a run of these tables does, and how long it takes at a guess. `file`: the bytes of a test file
+/// Plan of a run of these tables, with an estimate of its time. `file`: the bytes of a test file
 /// that is to be made.
 pub fn plan(tables: &[&'static Table], options: &Options, file: Option<u64>) -> Plan {
     let tables = tables.iter().map(|table| table.planned(options)).collect();

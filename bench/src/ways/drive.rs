@@ -53,7 +53,7 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    /// Of the first file.
+    /// A read of the first file.
     pub(super) fn read(offset: u64, len: usize) -> Self {
         Self { kind: Kind::Read, file: 0, offset, len, place: offset }
     }
@@ -62,7 +62,7 @@ impl Operation {
         Self { kind: Kind::Write, ..Self::read(offset, len) }
     }
 
-    /// Of the first path.
+    /// A read of the whole file with the first path.
     pub(super) fn whole(place: u64) -> Self {
         Self { kind: Kind::Whole, ..Self { place, ..Self::read(0, 0) } }
     }
@@ -72,7 +72,7 @@ impl Operation {
     }
 }
 
-/// What there is to do in a round. Tasks share it.
+/// Operations of a round. Tasks share them.
 pub(super) struct Plan {
     list: List,
     /// Open as all ways have them.
@@ -537,7 +537,7 @@ pub(super) fn in_block_on(handle: &impl Handle, job: &Job<'_>, round: &mut Round
     result.map(|()| apart)
 }
 
-/// What one task saw. There may be thousands of tasks: a histogram for each would take more of the
+/// Observations of one task. There may be thousands of tasks: a histogram for each would take more of the
 /// processor's caches than what is measured. So all is noted, and told when the clock has stopped.
 struct Noted {
     seen: Vec<(Operation, usize, Instant, Instant)>,

@@ -47,7 +47,7 @@ pub(in crate::ways) trait Queue {
     fn next(&mut self) -> Option<(u32, io::Result<usize>)>;
 }
 
-/// What a queue is asked for.
+/// A request to a queue.
 #[derive(Clone, Copy)]
 pub(in crate::ways) struct Request<'p> {
     pub kind: Kind,

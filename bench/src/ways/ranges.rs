@@ -83,7 +83,7 @@ pub(crate) static NOWAIT_DIRECT: Way = Way::new(
     &[Does::Ranges(&Ranged { by: By::Library, direct: true })],
 );
 
-/// What is read for a range: the range, or the whole blocks around it.
+/// Bytes that are read for a range: the range, or the whole blocks around it.
 #[derive(Clone, Copy)]
 struct Window {
     offset: u64,

@@ -150,9 +150,9 @@ pub(super) fn desk(file: &impl AsRawFd, capacity: usize, linked: bool) -> io::Re
 
 pub(super) struct Uring {
     ring: IoUring,
-    /// Of each tag.
+    /// The requests of each tag.
     chains: Vec<Chain>,
-    /// Of the untuned ring, which has none registered.
+    /// For the untuned ring, which registers no file.
     file: types::Fd,
     tuned: bool,
     linked: bool,

@@ -63,7 +63,7 @@ fn look_of(looks: &[(&str, Look)], way: &str) -> Look {
     looks.iter().find(|(name, _)| *name == way).map_or(Look { hue: 1, symbol: 0, dash: 0 }, |(_, look)| *look)
 }
 
-/// Of a chart of lines: its width without names, and its heights.
+/// Measures of a chart of lines: its width without names, and its heights.
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 428.0;
 const TOP: f64 = 12.0;

@@ -151,7 +151,7 @@ impl LogWay for Durable {
 mod tests {
     use super::*;
 
-    /// What a round logs fits into the segment that was prepared before.
+    /// The records of a round fit into the segment that was prepared before.
     #[test]
     fn a_grown_log_changes_no_segment_in_a_round() {
         const RECORDS: u64 = 400;

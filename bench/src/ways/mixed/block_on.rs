@@ -22,7 +22,7 @@ use crate::measure::mixed::{Heart, Mixed, Mixture, Seen};
 use crate::ways::drive::Handle;
 use crate::ways::threads::{Meetings, joined};
 
-/// What one thread saw: the reads of its tasks by their numbers, the heartbeat, and the neighbour's
+/// Observations of one thread: the reads of its tasks by their numbers, the heartbeat, and the neighbour's
 /// writes.
 struct Share {
     seen: Vec<(usize, Seen)>,

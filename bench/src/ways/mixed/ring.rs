@@ -68,7 +68,7 @@ impl Handle for Queued {
     }
 }
 
-/// What the kernel uses while it works, and so belongs to a slot then.
+/// Memory that the kernel uses while it works. The slot owns it then.
 struct Operation {
     file: Arc<File>,
     reads: bool,
