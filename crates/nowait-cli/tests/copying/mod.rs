@@ -214,7 +214,10 @@ impl Nobody {
         mounts::or_skip("another user", made)?;
         let dir = tempfile::Builder::new().prefix("nowait-nobody-").tempdir_in("/var/tmp").unwrap();
         open_to_all(dir.path());
-        fs::copy(env!("CARGO_BIN_EXE_nowait"), dir.path().join("nowait")).unwrap();
+        // By a process of its own: a child that another test forks while this one has the copy open for
+        // writing would keep it open, and nothing could execute it (ETXTBSY).
+        let copied = Command::new("cp").args([env!("CARGO_BIN_EXE_nowait").as_ref(), dir.path()]).status().unwrap();
+        assert!(copied.success(), "{copied}");
         Some(Self { dir })
     }
 
