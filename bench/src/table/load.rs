@@ -20,7 +20,7 @@ use super::reads::file_size_of_reads;
 use super::{Bench, Case, Run, Table, Work, listed};
 use crate::error::Result;
 use crate::machine::testfile;
-use crate::measure::meter::{Figure, Sample};
+use crate::measure::meter::{Figure, Sample, Sampled};
 use crate::measure::options::{Arriving, Options, RATE_MAX};
 use crate::measure::pace::{ExactTimers, Pace};
 use crate::measure::turn::{Place, Stage, Turn, alone};
@@ -202,8 +202,12 @@ impl Arrivals {
         });
         let (sample, found) = turn.sample(outcome, failed)?;
         turn.require("records", &sample, (count as u64, (count * RECORD) as u64))?;
-        if let Some(number) = sample.wrong {
+        let differs = |found: &&Sampled| found.len != size || found.crc != records.checksum(size, found.offset);
+        if let Some(number) = sample.wrong.or_else(|| Some(sample.sampled.iter().find(differs)?.offset)) {
             return Err(turn.failed(format!("record {number} is not where it should be")));
+        }
+        if !turn.verifies() && room > 0 && sample.sampled.is_empty() {
+            return Err(turn.failed("it found none of its records in a timed round".to_owned()));
         }
         if turn.verifies() && found != count {
             return Err(turn.failed(format!("it found {found} of its {count} records")));

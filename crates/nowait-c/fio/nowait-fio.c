@@ -137,7 +137,10 @@ static int64_t make(struct thread_data *td, struct io_u *io_u) {
 static enum fio_q_status queue(struct thread_data *td, struct io_u *io_u) {
     struct job *job = td->io_ops_data;
     fio_ro_check(td, io_u);
-    if (job->queue != 0 && job->staged_count == job->depth) {
+    /* A sync covers what was queued before it, so that has to be submitted first: fio calls `commit` and
+     * comes again. */
+    bool overtakes = !ddir_rw(io_u->ddir) && job->staged_count > 0;
+    if (job->queue != 0 && (job->staged_count == job->depth || overtakes)) {
         return FIO_Q_BUSY;
     }
     if (fio_fill_issue_time(td)) {
@@ -254,7 +257,8 @@ static int getevents(struct thread_data *td, unsigned int min, unsigned int max,
         }
         int reaped = reap(job, wait_ms);
         if (reaped <= 0) {
-            return reaped < 0 ? reaped : (int)count;
+            /* Those that are out of the ring would be lost with an error. The next call reports it. */
+            return reaped < 0 && count == 0 ? reaped : (int)count;
         }
     }
 }

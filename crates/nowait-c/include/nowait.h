@@ -595,9 +595,9 @@ int64_t nowait_write_at(nowait_file file,
 
 // Reads as nowait_read_at, if that should not wait: without a queue, for data that is likely cached.
 //
-// Returns the number of bytes; -EAGAIN, without a message, if it may wait, for direct I/O, or if the
-// file ends within the range; or a negative errno, as nowait_read_at. After -EAGAIN the bytes at
-// `buffer` are undefined: submit the read. Threads: any.
+// Returns the number of bytes, fewer if the file ends within the range; -EAGAIN, without a message,
+// if it may wait, for direct I/O, and perhaps at the end of the file; or a negative errno, as
+// nowait_read_at. After -EAGAIN the bytes at `buffer` are undefined: submit the read. Threads: any.
 // As nowait_read_at.
 int64_t nowait_try_read_at(nowait_file file,
                            void *buffer,

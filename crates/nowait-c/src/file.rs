@@ -245,9 +245,9 @@ pub unsafe extern "C" fn nowait_write_at(
 
 /// Reads as nowait_read_at, if that should not wait: without a queue, for data that is likely cached.
 ///
-/// Returns the number of bytes; -EAGAIN, without a message, if it may wait, for direct I/O, or if the
-/// file ends within the range; or a negative errno, as nowait_read_at. After -EAGAIN the bytes at
-/// `buffer` are undefined: submit the read. Threads: any.
+/// Returns the number of bytes, fewer if the file ends within the range; -EAGAIN, without a message,
+/// if it may wait, for direct I/O, and perhaps at the end of the file; or a negative errno, as
+/// nowait_read_at. After -EAGAIN the bytes at `buffer` are undefined: submit the read. Threads: any.
 ///
 /// # Safety
 /// As nowait_read_at.

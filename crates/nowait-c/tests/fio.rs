@@ -174,6 +174,29 @@ fn trims_are_refused() {
     assert!(!output.status.success() && texts(&output).contains("the engine has no trim"), "{}", texts(&output));
 }
 
+/// Symptom: the sync was submitted before the writes of its own batch.
+#[test]
+fn a_sync_comes_after_the_writes_of_its_batch() {
+    let Some(engine) = engine() else { return };
+    let dir = folder();
+    if !has("strace", "strace") || !has_direct_io(dir.path()) {
+        return;
+    }
+    let job = fio(engine, dir.path());
+    let mut traced = Command::new("strace");
+    traced.current_dir(dir.path()).args(["-f", "-o", "calls", "-e", "trace=fsync,io_uring_enter"]);
+    traced.arg("fio").args(job.get_args()).args(["--direct=1", "--rw=write", "--fsync=4"]);
+    run(traced.args(["--iodepth=8", "--iodepth_batch=8", "--thread=1"]));
+    let calls = fs::read_to_string(dir.path().join("calls")).unwrap();
+    if !calls.contains("io_uring_enter(") {
+        return println!("skipped: there is no io_uring");
+    }
+    let before = calls.lines().take_while(|line| !line.contains("fsync("));
+    let submitted =
+        before.filter_map(|line| line.split_once("io_uring_enter(")?.1.split(", ").nth(1)?.parse::<u32>().ok());
+    assert!(submitted.sum::<u32>() >= 4, "{calls}");
+}
+
 #[test]
 fn headers_of_another_fio_are_refused() {
     if engine().is_none() {
@@ -184,8 +207,12 @@ fn headers_of_another_fio_are_refused() {
     fs::write(&other, "#!/bin/sh\necho fio-0.1\n").unwrap();
     fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
-    let mut cache = fs::read_dir(crate_dir().join("../../target/fio")).unwrap().map(|entry| entry.unwrap().path());
-    let source = cache.find(|path| path.join("ioengines.h").exists()).unwrap();
+    let source = std::env::var_os("FIO_SOURCE").map(PathBuf::from).unwrap_or_else(|| {
+        let cache = std::env::var_os("FIO_CACHE").map(PathBuf::from);
+        let cache = fs::read_dir(cache.unwrap_or_else(|| crate_dir().join("../../target/fio"))).unwrap();
+        let mut kept = cache.map(|entry| entry.unwrap().path());
+        kept.find(|path| path.join("ioengines.h").exists()).unwrap()
+    });
     let built = build().arg(dir.path().join("engine.so")).env("PATH", path).env("FIO_SOURCE", source).output().unwrap();
     assert_eq!(built.status.code(), Some(3), "{built:?}");
     assert!(texts(&built).contains("and fio-0.1 is installed"), "{built:?}");

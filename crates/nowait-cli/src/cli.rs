@@ -20,6 +20,7 @@ Exit codes (`copy` has its own: see `nowait copy --help`):
   9    an operation is not served as `probe --require` asks, or could not be observed
   10   io_uring is refused (`probe`)
   11   what io_uring does cannot be observed (`probe`)
+  12   a row is worse than in the other run (`bench --against`)
   130  interrupted";
 
 /// Last message of the command, and its exit code.

@@ -575,6 +575,10 @@ fn a_bare_rate_is_in_kib() {
         assert!(shown.lines().any(|line| line.contains("/s of 500 KiB/s")), "{rate}: {shown}");
     }
     assert!(!limit("0").contains(" of 0 B/s"));
+    for rate in ["2_000", "2000.0", "2e3", "1.5", "1.5M", ""] {
+        let mut command = nowait_copy();
+        expect(USAGE, command.args([&format!("--bwlimit={rate}"), "source", "copy"]).current_dir(dir.path()));
+    }
     let help = nowait_copy().arg("--help").output().unwrap();
     let help = String::from_utf8_lossy(&help.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(help.contains("a bare number is in KiB, as with rsync"), "{help}");

@@ -258,6 +258,11 @@ pub(crate) enum Progress {
 
 /// `4096`, `512K`, `64M`, `4G`, `1T`; powers of two.
 fn parse_bytes(text: &str) -> Result<u64, String> {
+    // Fractions, exponents and separators are no sizes here: of a rate, a number alone is in KiB.
+    let number = text.trim().trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    if !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err("not a size such as 512M or 4G".to_owned());
+    }
     let binary = parse_size::Config::new().with_binary();
     binary.parse_size(text).map_err(|error| format!("not a size such as 512M or 4G: {error}"))
 }

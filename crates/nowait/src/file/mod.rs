@@ -245,8 +245,8 @@ impl File {
     }
 
     /// Fills `buffer` from `offset` on this thread, if that should not wait, for data that is
-    /// likely cached. Returns the number of bytes. Returns `None` if it may wait, for direct I/O,
-    /// or if the file ends within the range. The contents of `buffer` are then unspecified; use
+    /// likely cached. Returns the number of bytes, fewer if the file ends within the range. Returns
+    /// `None` if it may wait, for direct I/O, and perhaps at the end of the file. The contents of `buffer` are then unspecified; use
     /// [`File::read_at`].
     ///
     /// # Errors

@@ -164,7 +164,7 @@ promises! {
     read_range_gives_all_or_says_how_much_there_is
     vectored_reads_fill_buffer_after_buffer
     blocking_reads_fill_borrowed_memory
-    a_tried_read_is_whole_or_left_to_others
+    a_tried_read_is_right_or_left_to_others
     size_and_advice
     closed_for_every_clone
     closing_leaves_operations_under_way_alone
@@ -374,7 +374,7 @@ fn blocking_reads_fill_borrowed_memory(ctx: &Ctx) {
     }
 }
 
-fn a_tried_read_is_whole_or_left_to_others(ctx: &Ctx) {
+fn a_tried_read_is_right_or_left_to_others(ctx: &Ctx) {
     let bytes = contents(LEN, 6);
     let file = ctx.file(&bytes);
     for (offset, len) in [(0, 0), (0, LEN), (5, 100), (LEN as u64 - 10, 10), (LEN as u64 - 10, 11), (1 << 40, 1)] {
@@ -385,6 +385,7 @@ fn a_tried_read_is_whole_or_left_to_others(ctx: &Ctx) {
             assert!(memory[..right.len()] == *right);
         }
     }
+    assert_eq!(file.try_read_into(&mut [], 5).unwrap().unwrap(), 0);
     let error = file.try_read_into(&mut [0; 10], u64::MAX).unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidRange);
 }
