@@ -3,7 +3,10 @@
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU32,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
 use std::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
@@ -95,22 +98,26 @@ impl Direct {
     /// Returns whether requests go through the page cache because the file was found to have no
     /// direct I/O.
     pub(crate) fn is_refused(&self) -> bool {
-        self.refused.load(Relaxed)
+        self.refused.load(Acquire)
     }
 
     /// Sends all requests of this file and its clones through the page cache. Called after a
     /// request that suits every device failed with EINVAL. overlayfs over a file system without
     /// direct I/O accepts the flag by fcntl(2), and then fails every request with EINVAL
     /// (`ovl_change_flags`, fs/overlayfs/file.c).
-    pub(crate) fn refuse(&self, fd: BorrowedFd<'_>) {
-        self.refused.store(true, Relaxed);
+    ///
+    /// Returns false if another request did so first.
+    ///
+    /// In this order: a request that finds the refusal also finds the page cache, and not EINVAL.
+    pub(crate) fn refuse(&self, fd: BorrowedFd<'_>) -> bool {
         set_direct(fd, false);
+        !self.refused.swap(true, AcqRel)
     }
 
     /// Undoes [`Direct::refuse`]: the request failed through the page cache, too.
     pub(crate) fn trust(&self, fd: BorrowedFd<'_>) {
+        self.refused.store(false, Release);
         set_direct(fd, true);
-        self.refused.store(false, Relaxed);
     }
 
     /// Excludes writes through the page cache while held.

@@ -25,6 +25,8 @@ pub(crate) fn run(
 ) -> Outcome {
     let mut gave_up = false;
     loop {
+        // Before the alignment, which follows from it: what another request finds meanwhile is met again.
+        let was_refused = direct.is_refused();
         let believed = direct.alignment();
         let learns = match request {
             Request::Read(transfer) => {
@@ -87,9 +89,8 @@ pub(crate) fn run(
             if !suits || direct.alignment() != believed {
                 continue;
             }
-            if !gave_up && !direct.is_refused() {
-                direct.refuse(file.handle.descriptor()?);
-                gave_up = true;
+            if !was_refused {
+                gave_up = direct.refuse(file.handle.descriptor()?);
                 continue;
             }
         }
@@ -119,6 +120,7 @@ fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags:
     let asked = transfer.left();
     let (mut edges, mut gave_up) = (Vec::new(), false);
     let mut outcome = loop {
+        let was_refused = direct.is_refused();
         let alignment = direct.alignment();
         let block = u64::from(alignment.offset);
         let (position, left) = (transfer.position(), transfer.left());
@@ -153,12 +155,12 @@ fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags:
             }
         }
         if result == Err(Errno::INVAL) && !is_edge {
-            if direct.learn() {
+            // Another request may have learned, or have given up, meanwhile.
+            if direct.learn() || direct.alignment() != alignment {
                 continue;
             }
-            if !gave_up && !direct.is_refused() {
-                direct.refuse(fd);
-                gave_up = true;
+            if !was_refused {
+                gave_up = direct.refuse(fd);
                 continue;
             }
         }

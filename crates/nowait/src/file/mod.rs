@@ -567,6 +567,39 @@ mod tests {
         file.close().unwrap();
     }
 
+    /// Symptom: while one request found that the file has no direct I/O, another failed with EINVAL.
+    #[test]
+    fn requests_that_find_at_a_time_that_there_is_no_direct_io_are_all_served() {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, bytes()).unwrap();
+        let nowait = Nowait::builder().build().unwrap();
+        for _ in 0..300 {
+            let Some(file) = believed(&nowait, &path) else { return };
+            let open = &file.0.open;
+            let (direct, fd) = (open.direct.as_ref().unwrap(), file.descriptor().unwrap());
+            let start = std::sync::Barrier::new(4);
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        let page = Memory::Buf(Buf::uncleared(PAGE).unwrap());
+                        let mut request = Request::Read(Transfer::new(page, 0));
+                        start.wait();
+                        let outcome =
+                            direct::run(open, direct, &mut request, |request| {
+                                match rustix::fs::fcntl_getfl(fd).unwrap().contains(OFlags::DIRECT) {
+                                    true => Err(Errno::INVAL),
+                                    false => crate::engine::run(Some(&open.handle), request),
+                                }
+                            });
+                        outcome.unwrap();
+                    });
+                }
+            });
+            assert_eq!(file.direct(), DirectIo::Refused);
+        }
+    }
+
     fn assert_learned(file: &File) {
         assert_eq!(file.direct(), DirectIo::Granted { memory_alignment: PAGE, offset_alignment: PAGE });
     }
