@@ -40,8 +40,8 @@ def bench(
     """Measures this machine's files, as `nowait bench` does, and returns its rows, for pandas or a plot.
 
     `tables` are those of the command ("reads", "cached", "gather", ...), `arguments` more of its
-    options. Without any it is the command's first run: six cases in less than a minute. `command` is the program; otherwise `nowait` is looked for in `PATH`. It is installed by
-    `cargo install --locked --path crates/nowait-cli`.
+    options. Without any it is the command's first run: six cases in less than a minute. `command` is the
+    program, else `nowait` in `PATH`, which `cargo install --locked --path crates/nowait-cli` installs.
     """
     program = command or shutil.which("nowait")
     if program is None:
