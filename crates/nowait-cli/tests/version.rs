@@ -1,4 +1,4 @@
-//! What `nowait --version` prints.
+//! Output of `nowait --version`.
 
 use std::process::Command;
 
