@@ -1,9 +1,8 @@
 //! The system's own view of what a round did: pages in the cache, CPU time, context switches,
 //! kernel workers. A file's mapping. And a process that does nothing but disturb.
 //!
-//! `unsafe` is used for mappings (`mmap`, `madvise`, `mincore`, and reading what is mapped),
-//! `getrusage`, `malloc_trim`, the ioctl FIEMAP, signals and `fork` only, for which there is no safe
-//! interface.
+//! `unsafe` is used for mappings (`mincore`, and reading what is mapped), `getrusage`, `malloc_trim`
+//! and `fork` only, for which there is no safe interface.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,7 +14,9 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use rustix::fs::{Advice, fadvise};
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use rustix::fs::{Advice as Expected, SeekFrom, fadvise, seek};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::random::Random;
@@ -35,7 +36,7 @@ pub fn residency(file: &File, len: u64) -> io::Result<Vec<bool>> {
     let mut pages = vec![0u8; len.div_ceil(PAGE) as usize];
     // SAFETY: mincore wants a page-aligned mapped range, which `map` is for `len` bytes, and one
     // byte of room for each page of it, which `pages` has.
-    let status = unsafe { libc::mincore(map.address.cast(), map.len, pages.as_mut_ptr()) };
+    let status = unsafe { libc::mincore(map.0.as_mut_ptr().cast(), map.0.len(), pages.as_mut_ptr()) };
     if status != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -48,37 +49,18 @@ pub fn residency(file: &File, len: u64) -> io::Result<Vec<bool>> {
 /// Its bytes are only copied out, never referred to: another process may write to the file. One
 /// that cuts it short ends this process, with SIGBUS at the next touch of what is gone.
 #[derive(Debug)]
-pub struct Mapping {
-    address: *mut u8,
-    len: usize,
-}
-
-// SAFETY: the memory belongs to no thread, and through this type it is only read.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
+pub struct Mapping(MmapRaw);
 
 impl Mapping {
     pub fn new(file: &File, len: u64) -> io::Result<Self> {
         let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        let (read, flags, descriptor) = (libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd());
-        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
-        let address = unsafe { libc::mmap(ptr::null_mut(), len, read, flags, descriptor, 0) };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Self { address: address.cast(), len })
+        MmapOptions::new().len(len).map_raw_read_only(file).map(Self)
     }
 
     /// Waits until all pages of `range` are there and can be read without a fault (Linux 5.14).
     pub fn populate(&self, range: Range<u64>) -> io::Result<()> {
         self.require(&range);
-        let start = range.start / PAGE * PAGE;
-        let (at, len) = (self.address.wrapping_add(start as usize), (range.end - start) as usize);
-        // SAFETY: the range is within the mapping, page-aligned at its start, and this advice does
-        // not change what memory holds.
-        let status = unsafe { libc::madvise(at.cast(), len, libc::MADV_POPULATE_READ) };
-        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        self.0.advise_range(Advice::PopulateRead, range.start as usize, (range.end - range.start) as usize)
     }
 
     pub fn copy(&self, offset: u64, to: &mut [u8]) {
@@ -86,124 +68,50 @@ impl Mapping {
         // SAFETY: the source lies within the mapping, and `to` is memory of this process's own.
         // Bytes that another process writes meanwhile come as they may: every value is one, and the
         // run compares them.
-        unsafe { ptr::copy_nonoverlapping(self.address.add(offset as usize), to.as_mut_ptr(), to.len()) };
+        unsafe { ptr::copy_nonoverlapping(self.0.as_ptr().add(offset as usize), to.as_mut_ptr(), to.len()) };
     }
 
     fn require(&self, range: &Range<u64>) {
-        assert!(range.start <= range.end && range.end <= self.len as u64, "{range:?} is not mapped");
+        assert!(range.start <= range.end && range.end <= self.0.len() as u64, "{range:?} is not mapped");
     }
 }
 
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the range is exactly the one that mmap returned, and nothing refers to it any
-        // more.
-        unsafe { libc::munmap(self.address.cast(), self.len) };
-    }
-}
-
-/// State of a file's bytes on the disk.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Extents {
-    /// In extents that have been allocated and not written. They read as zeros, without the disk.
-    pub unwritten: u64,
-    /// In no extent at all. The same.
-    pub holes: u64,
-    /// In extents that are compressed, or otherwise not on the disk as they are read.
-    pub encoded: u64,
-}
-
-/// Number of extents in one request.
-const EXTENTS: usize = 128;
-
-/// `struct fiemap` of linux/fiemap.h, with room for some extents.
-#[repr(C)]
-struct Fiemap {
-    start: u64,
-    length: u64,
-    flags: u32,
-    mapped_extents: u32,
-    extent_count: u32,
-    reserved: u32,
-    extents: [FiemapExtent; EXTENTS],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct FiemapExtent {
-    logical: u64,
-    physical: u64,
-    length: u64,
-    reserved64: [u64; 2],
-    flags: u32,
-    reserved: [u32; 3],
-}
-
-/// `_IOWR('f', 11, struct fiemap)` of linux/fs.h; the size is that of the head alone.
-const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
-/// Dirty pages are written first, and so have their place.
-const FIEMAP_FLAG_SYNC: u32 = 1;
-const FIEMAP_EXTENT_LAST: u32 = 1;
-const FIEMAP_EXTENT_ENCODED: u32 = 8;
-const FIEMAP_EXTENT_UNWRITTEN: u32 = 0x800;
-
-/// Examines the file's first `len` bytes. An error if the file system does not tell.
-pub fn extents(file: &File, len: u64) -> io::Result<Extents> {
-    let mut found = Extents::default();
-    let mut at = 0;
+/// Bytes of the file's first `len` that were never written: holes, and extents that are only allocated.
+/// They read as zeros, without the disk. Drops the file's pages from the cache, since clean ones count as
+/// data there.
+pub fn unwritten(file: &File, len: u64) -> io::Result<u64> {
+    drop_cache(file)?;
+    let (mut at, mut unwritten) = (0, 0);
     while at < len {
-        let mut map = Fiemap {
-            start: at,
-            length: len - at,
-            flags: FIEMAP_FLAG_SYNC,
-            mapped_extents: 0,
-            extent_count: EXTENTS as u32,
-            reserved: 0,
-            extents: [FiemapExtent::default(); EXTENTS],
+        let data = match seek(file, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => len,
+            data => data?.min(len),
         };
-        // SAFETY: the kernel reads and writes one `struct fiemap` and no more than `extent_count`
-        // extents behind it, all of which `map` has and this call alone borrows.
-        if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut map) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let extents = &map.extents[..EXTENTS.min(map.mapped_extents as usize)];
-        for extent in extents {
-            let (begin, end) = (extent.logical.clamp(at, len), (extent.logical + extent.length).clamp(at, len));
-            found.holes += begin - at;
-            if extent.flags & FIEMAP_EXTENT_UNWRITTEN != 0 {
-                found.unwritten += end - begin;
-            } else if extent.flags & FIEMAP_EXTENT_ENCODED != 0 {
-                found.encoded += end - begin;
-            }
-            at = end;
-        }
-        if extents.last().is_none_or(|last| last.flags & FIEMAP_EXTENT_LAST != 0) {
-            break;
-        }
+        unwritten += data - at;
+        at = if data < len { seek(file, SeekFrom::Hole(data))? } else { len };
     }
-    found.holes += len - at;
-    Ok(found)
+    Ok(unwritten)
 }
 
 /// Asks for the file's pages to be dropped from the cache. A request: the caller verifies with
 /// [`residency`].
 pub fn drop_cache(file: &File) -> io::Result<()> {
-    Ok(fadvise(file, 0, None, Advice::DontNeed)?)
+    Ok(fadvise(file, 0, None, Expected::DontNeed)?)
 }
 
 /// The same for a range of whole pages.
 pub fn drop_cache_of(file: &File, offset: u64, len: u64) -> io::Result<()> {
-    Ok(fadvise(file, offset, NonZeroU64::new(len), Advice::DontNeed)?)
+    Ok(fadvise(file, offset, NonZeroU64::new(len), Expected::DontNeed)?)
 }
 
 /// Turns readahead off on this open file, so that a read of 4 KiB is a read of 4 KiB.
 pub fn expect_random(file: &File) -> io::Result<()> {
-    Ok(fadvise(file, 0, None, Advice::Random)?)
+    Ok(fadvise(file, 0, None, Expected::Random)?)
 }
 
 /// Starts reading a range into the cache without waiting for it.
 pub fn will_need(file: &File, offset: u64, len: usize) -> io::Result<()> {
-    Ok(fadvise(file, offset, NonZeroU64::new(len as u64), Advice::WillNeed)?)
+    Ok(fadvise(file, offset, NonZeroU64::new(len as u64), Expected::WillNeed)?)
 }
 
 /// Work of a process that disturbs others.
@@ -250,7 +158,7 @@ impl Drop for Child {
     fn drop(&mut self) {
         // One that has ended is waited for, too, so that its number is nobody else's before.
         let _ = kill_process(self.0, Signal::KILL);
-        while let Err(rustix::io::Errno::INTR) = waitpid(Some(self.0), WaitOptions::empty()) {}
+        while let Err(Errno::INTR) = waitpid(Some(self.0), WaitOptions::empty()) {}
     }
 }
 
@@ -297,22 +205,21 @@ pub fn forget_peak_memory() -> io::Result<()> {
 }
 
 /// The largest resident set that this process had: its memory, and pages of files that it has mapped
-/// and touched. proc_pid_status(5), `VmHWM`.
+/// and touched. proc_pid_status(5).
 pub fn peak_memory() -> Option<u64> {
-    let text = fs::read_to_string("/proc/self/status").ok()?;
-    let kib = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.trim().strip_suffix("kB")?;
-    kib.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
+    number_of("/proc/self/status", "VmHWM:")?.checked_mul(1 << 10)
 }
 
 /// Bytes that a process (its number, or `self`) has had read from storage so far, kernel workers for
 /// its rings included; `None` where the kernel does not count them.
 pub fn read_bytes(process: impl fmt::Display) -> Option<u64> {
-    counted(process, "read_bytes: ")
+    number_of(format!("/proc/{process}/io"), "read_bytes:")
 }
 
-fn counted(process: impl fmt::Display, field: &str) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{process}/io")).ok()?;
-    text.lines().find_map(|line| line.strip_prefix(field))?.trim().parse().ok()
+/// The number behind a name that begins a line of a file in `/proc`.
+pub fn number_of(path: impl AsRef<Path>, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
 
 /// CPU time and context switches so far.
@@ -435,29 +342,6 @@ impl Runs {
     }
 }
 
-/// Busy time of the machine's processors, in microseconds: programs, the kernel's own threads and
-/// interrupts. The kernel counts it by the tick, some milliseconds. `None` where it does not tell.
-/// proc_stat(5), "cpu".
-pub fn busy_us_of_machine() -> Option<f64> {
-    busy_ticks(&fs::read_to_string("/proc/stat").ok()?).map(|ticks| ticks as f64 * 1e6 / clock_ticks_per_second())
-}
-
-/// user, nice, system, (idle, iowait,) irq, softirq. What a hypervisor took (steal) is nobody's
-/// work; guests' is within user.
-fn busy_ticks(stat: &str) -> Option<u64> {
-    let mut fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().map(str::parse::<u64>);
-    let mut ticks = 0;
-    for counts in [true, true, true, false, false, true, true] {
-        let field = fields.next()?.ok()?;
-        ticks += if counts { field } else { 0 };
-    }
-    Some(ticks)
-}
-
-fn clock_ticks_per_second() -> f64 {
-    rustix::param::clock_ticks_per_second() as f64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -469,20 +353,6 @@ mod tests {
         let before = RingWorkers(Some([("1".into(), runs(5, 100)), ("2".into(), runs(9, 900))].into()));
         let after = RingWorkers(Some([("1".into(), runs(7, 130)), ("3".into(), runs(4, 50))].into()));
         assert_eq!(after.since(&before), Some(runs(6, 80)));
-    }
-
-    #[test]
-    fn a_busy_machine_is_not_an_idle_one() {
-        let stat = "cpu  10 2 30 4000 500 6 7 80 9 1\ncpu0 1 1 1 1\n";
-        assert_eq!(busy_ticks(stat), Some(10 + 2 + 30 + 6 + 7));
-        assert_eq!(busy_ticks("cpu0 1 1 1 1 1 1 1\n"), None);
-        assert_eq!(busy_ticks("cpu  1 2 3\n"), None);
-        let before = busy_us_of_machine().unwrap();
-        let own = Usage::of_process();
-        while Usage::of_process().since(&own).cpu_us() < 100_000.0 {}
-        let busy_us = busy_us_of_machine().unwrap() - before;
-        // Time that the hypervisor takes is in the one and not in the other.
-        assert!(busy_us >= 10_000.0, "{busy_us}");
     }
 
     #[test]
@@ -548,7 +418,6 @@ mod tests {
         assert_eq!(found, expected[7..]);
         assert!(std::panic::catch_unwind(|| map.copy(len - 1, &mut [0; 2])).is_err());
         assert!(std::panic::catch_unwind(|| map.populate(0..len + 1)).is_err());
-        assert!(Mapping::new(&file, 0).is_err());
     }
 
     #[test]

@@ -12,14 +12,12 @@ use std::path::PathBuf;
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::sys::PAGE;
+use crate::sys::{PAGE, number_of};
 
 /// Dirty bytes from which on writers are made to wait (`nr_dirty_threshold` of `/proc/vmstat`);
 /// `None` where that cannot be read.
 pub fn bytes() -> Option<u64> {
-    let text = fs::read_to_string("/proc/vmstat").ok()?;
-    let pages = text.lines().find_map(|line| line.strip_prefix("nr_dirty_threshold "))?;
-    Some(pages.trim().parse::<u64>().ok()? * PAGE)
+    Some(number_of("/proc/vmstat", "nr_dirty_threshold ")? * PAGE)
 }
 
 /// The limits as they were; put back when dropped.

@@ -13,6 +13,7 @@ use nowait_probe::Place;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::load::Load;
+use crate::sys::number_of;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -82,7 +83,7 @@ impl Environment {
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             cpu_model: cpu_model(),
             governor: line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-            memory_bytes: memory("MemTotal"),
+            memory_bytes: memory("MemTotal:"),
             cgroup_memory_max: cgroup_memory_max(),
             cpu_quota: cpu_quota(),
             huge_pages: line("/sys/kernel/mm/transparent_hugepage/enabled").and_then(|text| chosen(&text)),
@@ -150,7 +151,7 @@ fn command(arguments: impl Iterator<Item = OsString>) -> String {
 
 /// Bytes of memory that new page-cache pages may still take, the cgroup's limit included.
 pub fn memory_for_cache() -> u64 {
-    memory("MemAvailable").min(cgroup_memory_max().unwrap_or(u64::MAX))
+    memory("MemAvailable:").min(cgroup_memory_max().unwrap_or(u64::MAX))
 }
 
 fn joined<const N: usize>(parts: [Option<String>; N], separator: &str) -> String {
@@ -174,13 +175,9 @@ fn cpu_model() -> Option<String> {
     Some(model.split_once(':')?.1.trim().to_owned())
 }
 
+/// Bytes, by the name in `/proc/meminfo`.
 fn memory(field: &str) -> u64 {
-    let kib = || {
-        let info = fs::read_to_string("/proc/meminfo").ok()?;
-        let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
-        value.split_whitespace().next()?.parse::<u64>().ok()
-    };
-    kib().unwrap_or(0) << 10
+    number_of("/proc/meminfo", field).unwrap_or(0) << 10
 }
 
 /// The tightest `memory.max` from this process's cgroup (version 2) up to the root.

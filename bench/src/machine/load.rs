@@ -120,6 +120,12 @@ impl Ticks {
     }
 }
 
+/// Busy time of the machine's processors, in microseconds: programs, the kernel's own threads and
+/// interrupts. The kernel counts it by the tick, some milliseconds. `None` where it does not tell.
+pub fn busy_us() -> Option<f64> {
+    Ticks::now().map(|ticks| ticks.busy as f64 * 1e6 / rustix::param::clock_ticks_per_second() as f64)
+}
+
 /// Transfers of a block device since it was there (Documentation/block/stat.rst).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Transfers {
@@ -184,6 +190,7 @@ fn load_average() -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::Usage;
 
     #[test]
     fn ticks_and_transfers_are_read_as_documented() {
@@ -196,6 +203,15 @@ mod tests {
         let expected = Transfers { reads: 100, read_bytes: 1 << 20, written_bytes: 8192, read_time };
         assert_eq!(Transfers::parse(text), Some(expected));
         assert_eq!(Transfers::parse("1 2 x"), None);
+    }
+
+    #[test]
+    fn a_busy_machine_is_not_an_idle_one() {
+        let (before, own) = (busy_us().unwrap(), Usage::of_process());
+        while Usage::of_process().since(&own).cpu_us() < 100_000.0 {}
+        let busy_us = busy_us().unwrap() - before;
+        // Time that the hypervisor takes is in the one and not in the other.
+        assert!(busy_us >= 10_000.0, "{busy_us}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! The file that we make holds incompressible data (storage that compresses would flatter itself),
 //! is really written and synced (unwritten extents are answered without the disk), and has no name:
-//! it is unlinked as soon as it is open and later opened through `/proc/self/fd`, so that nothing
+//! it is opened again through `/proc/self/fd`, so that nothing
 //! stays behind however this process ends.
 
 use std::fs::{self, File, OpenOptions};
@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -41,17 +41,11 @@ pub struct TestFile {
     direct: Option<File>,
     path: PathBuf,
     size: u64,
-    content: Content,
+    /// Seed of the bytes; `None` for a user's file, which is compared with what `pread` says.
+    seed: Option<u64>,
     origin: String,
     /// Keeps the unlinked file alive.
     _keeper: Option<File>,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Content {
-    Seeded(u64),
-    /// The user's: compared with what `pread` says.
-    Foreign,
 }
 
 /// The first bytes of every page, so that a timed round can tell a page from all others for some
@@ -77,7 +71,7 @@ impl TestFile {
         Self::over(
             PathBuf::from(format!("/proc/self/fd/{}", keeper.as_raw_fd())),
             size,
-            Content::Seeded(seed),
+            Some(seed),
             "made for this run, random data, written and synced".to_owned(),
             Some(keeper),
         )
@@ -108,13 +102,13 @@ impl TestFile {
             return Err(unusable(ErrorKind::BadFile, &format!("it has only {} bytes", about.len())));
         }
         File::open(path).map_err(failed)?;
-        Self::over(path.to_owned(), about.len(), Content::Foreign, format!("{}, read-only", path.display()), None)
+        Self::over(path.to_owned(), about.len(), None, format!("{}, read-only", path.display()), None)
     }
 
-    fn over(path: PathBuf, size: u64, content: Content, origin: String, keeper: Option<File>) -> Result<Self> {
+    fn over(path: PathBuf, size: u64, seed: Option<u64>, origin: String, keeper: Option<File>) -> Result<Self> {
         let random = File::open(&path).map_err(|error| Error::io("open", &path, &error))?;
         sys::expect_random(&random).map_err(|error| Error::io("fadvise RANDOM on", &path, &error))?;
-        Ok(Self { random, direct: None, path, size, content, origin, _keeper: keeper })
+        Ok(Self { random, direct: None, path, size, seed, origin, _keeper: keeper })
     }
 
     /// Has all ways read past the page cache. What is left of the last page is not read: its length
@@ -173,9 +167,9 @@ impl TestFile {
 
     fn bytes(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len];
-        match self.content {
-            Content::Seeded(seed) => fill(seed, offset, &mut bytes),
-            Content::Foreign => {
+        match self.seed {
+            Some(seed) => fill(seed, offset, &mut bytes),
+            None => {
                 let read = self.random.read_exact_at(&mut bytes, offset);
                 read.map_err(|error| Error::io("read", &self.path, &error))?;
             }
@@ -184,10 +178,7 @@ impl TestFile {
     }
 
     pub fn marks(&self) -> Marks {
-        match self.content {
-            Content::Seeded(seed) => Marks(Some(seed)),
-            Content::Foreign => Marks(None),
-        }
+        Marks(self.seed)
     }
 
     /// Drops every page of the file from the cache and verifies that (all but one in a thousand)
@@ -205,9 +196,9 @@ impl TestFile {
                 return Ok(());
             }
         }
-        let advice = match self.content {
-            Content::Seeded(_) => "choose a --dir on a disk: tmpfs keeps its files in memory",
-            Content::Foreign => {
+        let advice = match self.seed {
+            Some(_) => "choose a --dir on a disk: tmpfs keeps its files in memory",
+            None => {
                 "end the programs that map it, be its owner (mincore tells others that all is cached), \
                  or give no --file"
             }
@@ -222,18 +213,7 @@ impl TestFile {
 
     /// Reads the whole file into the cache and verifies that it stayed there.
     pub fn make_warm(&self) -> Result<()> {
-        let mut missing = self.missing()?;
-        for attempt in 0..ATTEMPTS {
-            if missing == 0 {
-                return Ok(());
-            }
-            if attempt > 0 {
-                pause(attempt);
-            }
-            self.read_all()?;
-            missing = self.missing()?;
-        }
-        if missing == 0 { Ok(()) } else { Err(self.not_cached(missing, self.pages())) }
+        self.make_mixed(std::iter::once((0..self.pages(), true)))
     }
 
     /// Memory that lies free a virtual machine may give back to its host (virtio's free page
@@ -303,33 +283,20 @@ impl TestFile {
 
     /// Has a run of pages cached, or not.
     fn put(&self, run: &Range<u64>, cached: bool) -> Result<()> {
-        let (offset, len) = (run.start * PAGE, (run.end - run.start) * PAGE);
+        let (start, end) = (run.start * PAGE, self.size.min(run.end * PAGE));
         if cached {
-            let read = self.random.read_exact_at(&mut vec![0; len as usize], offset);
-            return read.map_err(|error| Error::io("read", &self.path, &error));
+            let mut buffer = vec![0; CHUNK.min((end - start) as usize)];
+            return (start..end).step_by(CHUNK).try_for_each(|offset| {
+                let read = self.random.read_exact_at(&mut buffer[..CHUNK.min((end - offset) as usize)], offset);
+                read.map_err(|error| Error::io("read", &self.path, &error))
+            });
         }
-        let dropped = sys::drop_cache_of(&self.random, offset, len);
+        let dropped = sys::drop_cache_of(&self.random, start, (run.end - run.start) * PAGE);
         dropped.map_err(|error| Error::io("fadvise DONTNEED on", &self.path, &error))
-    }
-
-    /// With the readahead that a handle has by default.
-    fn read_all(&self) -> Result<()> {
-        let failed = |error| Error::io("read", &self.path, &error);
-        let file = File::open(&self.path).map_err(failed)?;
-        let mut buffer = vec![0; CHUNK];
-        for offset in (0..self.size).step_by(CHUNK) {
-            let len = CHUNK.min((self.size - offset) as usize);
-            file.read_exact_at(&mut buffer[..len], offset).map_err(failed)?;
-        }
-        Ok(())
     }
 
     pub fn pages(&self) -> u64 {
         self.size.div_ceil(PAGE)
-    }
-
-    fn missing(&self) -> Result<u64> {
-        Ok(self.residency()?.into_iter().filter(|&page| !page).count() as u64)
     }
 
     fn residency(&self) -> Result<Vec<bool>> {
@@ -353,26 +320,13 @@ impl TestFile {
 
     /// As a user knows it.
     pub fn name(&self) -> String {
-        match self.content {
-            Content::Seeded(_) => "the test file".to_owned(),
-            Content::Foreign => self.path.display().to_string(),
-        }
+        if self.seed.is_some() { "the test file".to_owned() } else { self.path.display().to_string() }
     }
 }
 
-/// A new file in `dir` that has lost its name already.
+/// A new file in `dir` without a name.
 pub(crate) fn create_nameless(dir: &Path) -> Result<File> {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let number = COUNT.fetch_add(1, Ordering::Relaxed);
-    let path = dir.join(format!(".nowait-bench-{}-{number}", std::process::id()));
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(&path)
-        .map_err(|error| cannot_write("create the test file", dir, &error))?;
-    fs::remove_file(&path).map_err(|error| Error::io("unlink", &path, &error))?;
-    Ok(file)
+    tempfile::tempfile_in(dir).map_err(|error| cannot_write("create the test file", dir, &error))
 }
 
 fn write_seeded(
@@ -444,6 +398,7 @@ pub fn allows_direct(path: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn content_depends_on_the_offset_alone() {
@@ -458,11 +413,8 @@ mod tests {
 
     #[test]
     fn the_file_has_no_name_and_its_content_is_known() {
-        let dir = std::env::temp_dir();
-        let file = TestFile::make(&dir, SMALLEST + 5, 1, &AtomicBool::new(false), |_| {}).unwrap();
-        let own = format!(".nowait-bench-{}-", std::process::id());
-        let left = fs::read_dir(dir).unwrap().flatten();
-        assert_eq!(left.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own)).count(), 0);
+        let file = TestFile::make(&std::env::temp_dir(), SMALLEST + 5, 1, &AtomicBool::new(false), |_| {}).unwrap();
+        assert_eq!(file.open().metadata().unwrap().nlink(), 0);
         let mut tail = vec![0; 10];
         assert_eq!(File::open(file.path()).unwrap().read_at(&mut tail, SMALLEST).unwrap(), 5);
         assert!(file.matches(SMALLEST, &tail[..5]));

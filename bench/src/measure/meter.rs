@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde_json::Value;
 
+use crate::machine::load::busy_us;
 use crate::measure::work::{Access, Batch};
 use crate::report::{Control, Cpu, Latency, Row};
 use crate::stats::median;
-use crate::sys::{RingWorkers, Runs, Usage, busy_us_of_machine};
+use crate::sys::{RingWorkers, Runs, Usage};
 
 /// Two digits and 32-bit counters: the whole histogram stays in the CPU's nearest caches.
 pub type Latencies = Histogram<u32>;
@@ -341,7 +342,7 @@ impl<'a> Round<'a> {
         self.prepared = self.began.elapsed();
         let workers = RingWorkers::now();
         self.meet();
-        let machine_us = busy_us_of_machine();
+        let machine_us = busy_us();
         let (process, thread) = (Usage::of_process(), Usage::of_this_thread());
         self.started = Some(Reading { at: Instant::now(), process, thread, workers, machine_us });
     }
@@ -350,7 +351,7 @@ impl<'a> Round<'a> {
     pub fn stop(&mut self) {
         let (at, thread) = (Instant::now(), Usage::of_this_thread());
         self.meet();
-        let (process, machine_us) = (Usage::of_process(), busy_us_of_machine());
+        let (process, machine_us) = (Usage::of_process(), busy_us());
         self.stopped = Some(Reading { at, process, thread, workers: RingWorkers::now(), machine_us });
     }
 

@@ -69,12 +69,8 @@ codes! {
     Unwritten "unwritten"
         "A part of the file has been allocated, or skipped, and never written. The kernel answers such reads with zeros and does not ask \
          the disk, which looks several times as fast as it is. Write the file in full, or give no --file and let one be made."
-    ExtentsUnknown "extents-unknown"
-        "The file system does not report extents (FIEMAP), so unwritten parts of the file would go unnoticed. Trust the cold rows if you \
-         know that all of it was written."
     Compressible "compressible"
-        "What is read, or written, can be compressed: zeros, text, repeated blocks, or extents that the file system \
-         holds compressed. Storage that compresses or shares blocks does less work for it than for data of another kind. Give no --file: \
+        "What is read, or written, can be compressed: zeros, text or repeated blocks. Storage that compresses or shares blocks does less work for it than for data of another kind. Give no --file: \
          the file that is made is of random bytes. On a file system that compresses, measure the writes on another."
     ReadAhead "read-ahead"
         "The device reads far ahead (read_ahead_kb). A sequential reader through the page cache, such as cat, gets the disk's full \

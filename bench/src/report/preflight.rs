@@ -30,21 +30,13 @@ const TOGETHER: f64 = 1.25;
 /// Checks the file that is read.
 pub fn look_at_file(file: &TestFile, report: &mut Report) -> Result<()> {
     let size = file.size();
-    match sys::extents(file.open(), size) {
-        Err(error) => report.note(Code::ExtentsUnknown, format!("FIEMAP of {}: {error}", file.name())),
-        Ok(extents) => {
-            let absent = extents.unwritten + extents.holes;
-            if absent > size / NEGLIGIBLE {
-                let (percent, name) = (percent(absent, size), file.name());
-                let text =
-                    format!("{percent} of {name} has never been written: the kernel answers there without the disk");
-                report.note(Code::Unwritten, text);
-            }
-            if extents.encoded > size / NEGLIGIBLE {
-                let (percent, name) = (percent(extents.encoded, size), file.name());
-                report.note(Code::Compressible, format!("{percent} of {name} is compressed by the file system"));
-            }
-        }
+    let unwritten = sys::unwritten(file.through_the_cache(), size);
+    let unwritten = unwritten.map_err(|error| Error::io("lseek SEEK_DATA in", file.path(), &error))?;
+    if unwritten > size / NEGLIGIBLE {
+        let (percent, name) = (unwritten as f64 / size as f64 * 100.0, file.name());
+        let text =
+            format!("{percent:.1} % of {name} has never been written: the kernel answers there without the disk");
+        report.note(Code::Unwritten, text);
     }
     look_at_bytes(file, report)
 }
@@ -75,10 +67,6 @@ fn bits_per_byte(bytes: &[u8]) -> f64 {
     bytes.iter().for_each(|&byte| counts[usize::from(byte)] += 1);
     let share = |count: u32| f64::from(count) / bytes.len() as f64;
     counts.into_iter().filter(|&count| count > 0).map(|count| -share(count) * share(count).log2()).sum()
-}
-
-fn percent(part: u64, of: u64) -> String {
-    format!("{:.1} %", part as f64 / of.max(1) as f64 * 100.0)
 }
 
 /// Checks the system, for a run that `writes`, or reads files `in_order` through the page cache.
