@@ -76,9 +76,8 @@ fn ready<T>(started: &mut Started<T>, wakes: &Arc<Wakes>) -> Option<T> {
     }
 }
 
-#[test]
-fn the_thread_that_looks_notices() {
-    let Some(fixture) = Fixture::or_skip("the thread that looks") else { return };
+/// Reads 64 pages, and counts wake-ups: all, and those on the thread that looks.
+fn wake_ups(fixture: &Fixture) -> (u32, u32) {
     let wakes: Arc<Wakes> = Arc::default();
     let mut reads = fixture.ring.submit(|| (0..64).map(|page| (page, fixture.read(page))).collect::<Vec<_>>());
     reads.retain_mut(|(_, read)| ready(read, &wakes).is_none());
@@ -92,11 +91,21 @@ fn the_thread_that_looks_notices() {
             None => true,
         });
     }
-    assert!(fixture.nowait.stats().ring > 32, "{:?}", fixture.nowait.stats());
-    // A loop that is run is helped only where this machine is so busy that nothing ends for long.
-    let (all, here) = (wakes.all.load(SeqCst), wakes.here.load(SeqCst));
-    assert!(all > 0 && here * 2 > all, "{here} of {all} wake-ups by the thread that looks");
     assert_settled(&fixture.nowait);
+    (wakes.all.load(SeqCst), wakes.here.load(SeqCst))
+}
+
+/// A machine may be so busy that a thread of the library helps this loop in one round; it is not
+/// in every round.
+#[test]
+fn the_thread_that_looks_notices() {
+    let Some(fixture) = Fixture::or_skip("the thread that looks") else { return };
+    let noticed = eventually(|| {
+        let (all, here) = wake_ups(&fixture);
+        all > 0 && here * 2 > all
+    });
+    assert!(noticed, "in no round did the thread that looks make most wake-ups");
+    assert!(fixture.nowait.stats().ring > 32, "{:?}", fixture.nowait.stats());
 }
 
 #[test]
