@@ -11,10 +11,12 @@ without the sentences around it. Code blocks and tables are left out.
 import argparse
 import random
 import re
+import textwrap
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
 CRATES = ["nowait", "nowait-log", "nowait-copy", "nowait-probe", "nowait-object-store"]
+COMMAND = ["crates/nowait-cli/src/**/*.rs", "bench/src/command/*.rs", "bench/src/table/*/args.rs"]
 PUBLIC = re.compile(r"\s*pub (?!use\b|mod\b)")
 MESSAGE = re.compile(r'\.with_(?:advice|detail)\(\s*(?:format!\(\s*)?"((?:[^"\\]|\\.)*)"')
 
@@ -50,6 +52,43 @@ def errors():
             yield path, re.sub(r"\\\n\s*", "", found[1])
 
 
+def cells():
+    """Cells of the first column: a fact each."""
+    for path, text in pages("docs/kernel.md"):
+        yield path, text
+        for row in re.findall(r"^\| *([^|]*?) *\|", text, flags=re.M):
+            yield path, row
+
+
+def decisions():
+    for path, text in pages("docs/decisions.md"):
+        yield path, re.sub(r"\*\*(Question|Decision|Reason|What would change it)\.\*\* ", "", text)
+
+
+def header():
+    for path, text in pages("crates/nowait-c/include/nowait.h"):
+        for block in re.findall(r"(?:^ *//.*\n)+", text, flags=re.M):
+            yield path, re.sub(r"^ *// ?", "", block, flags=re.M)
+
+
+def docstrings():
+    for path, text in pages("crates/nowait-python/python/nowait/*.py*"):
+        for found in re.finditer(r'"""(.*?)"""', text, flags=re.S):
+            yield path, textwrap.dedent("    " + found[1])
+    for path, text in pages("crates/nowait-python/src/*.rs"):
+        for block in re.findall(r"(?:^ *///.*\n)+", text, flags=re.M):
+            yield path, re.sub(r"^ */// ?", "", block, flags=re.M)
+
+
+def helps():
+    """Help texts and messages of the command."""
+    for path, text in pages(*COMMAND):
+        for block in re.findall(r"(?:^ *///.*\n)+", text, flags=re.M):
+            yield path, re.sub(r"^ */// ?", "", block, flags=re.M)
+        for found in re.finditer(r'(?:format|println|eprintln|write|writeln)!\([^"]{0,40}"((?:[^"\\]|\\.)*)"', text, flags=re.S):
+            yield path, re.sub(r"\\\n\s*", "", found[1])
+
+
 KINDS = {
     "guides": lambda: pages("docs/guide/*.md"),
     "readme": lambda: pages("README.md", "crates/*/README.md"),
@@ -57,6 +96,12 @@ KINDS = {
     "changelog": lambda: pages("CHANGELOG.md"),
     "docs": doc_comments,
     "errors": errors,
+    "decisions": decisions,
+    "kernel": cells,
+    "header": header,
+    "python": docstrings,
+    "help": helps,
+    "measurements": lambda: pages("docs/measurements/*/README.md", "docs/measurements/*.md"),
 }
 
 
