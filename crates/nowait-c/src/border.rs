@@ -45,7 +45,7 @@ fn panicked(panic: Box<dyn std::any::Any + Send>) -> Failure {
         _ => "without a text",
     };
     let failure =
-        Failure::new(libc::ENOTRECOVERABLE, format!("a defect of the library, please report it: panic: {text}"));
+        Failure::new(libc::ENOTRECOVERABLE, format!("defect in the library, please report it: panic: {text}"));
     // Its destructor could panic again.
     std::mem::forget(panic);
     failure
@@ -74,7 +74,7 @@ fn check_many<T>(pointer: *const T, count: usize, name: &str) -> Result<()> {
     if count > isize::MAX as usize / size_of::<T>() {
         return Err(Failure::new(
             libc::EINVAL,
-            format!("the length of {name} is {count}, which is more than memory has"),
+            format!("the length of {name} is {count}, which exceeds the address space"),
         ));
     }
     check(pointer, name)

@@ -148,7 +148,7 @@ impl Copying {
 
     /// Waits for the end.
     fn report(&self) -> Result<&Report> {
-        let defect = || Failure::new(libc::ENOTRECOVERABLE, "the copy ended by a defect of the library");
+        let defect = || Failure::new(libc::ENOTRECOVERABLE, "a defect in the library ended the copy");
         let report = self.report.get_or_init(|| {
             let started = self.started().take().ok_or_else(defect)?;
             // It raises the panic of its thread.
@@ -268,7 +268,7 @@ fn copy_options(asked: &CopyOptions) -> Result<Options> {
         options = options.sparse(Sparse::Never);
     }
     if left != 0 {
-        return Err(Failure::new(libc::EINVAL, format!("options.flags has {left:#x}, which is not known")));
+        return Err(Failure::new(libc::EINVAL, format!("options.flags contains unknown bits {left:#x}")));
     }
     let limit = |bytes: u64| (bytes > 0).then_some(bytes);
     Ok(options.bytes_per_second_max(limit(asked.bytes_per_second_max)).dirty_bytes_max(limit(asked.dirty_bytes_max)))

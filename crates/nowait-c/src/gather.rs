@@ -149,7 +149,7 @@ fn first_exception(file: &File, ranges: &[Range], exceptions: &Exceptions, resul
                 let Range { offset, length } = ranges[*index];
                 let path = file.path().display();
                 let text = format!(
-                    "gather range {index} {path} (offset {offset}, length {length}): the file ends first: {bytes} bytes are there"
+                    "gather range {index} {path} (offset {offset}, length {length}): the file ends first: only {bytes} bytes are available"
                 );
                 Err(Failure::new(libc::ENODATA, text).of_range(*index))
             }

@@ -112,7 +112,7 @@ impl<T: Send + Sync> Table<T> {
     fn make_place(&self) -> Result<u32> {
         let more = |made: u32| (made >> PLACE_BITS == 0).then_some(made + 1);
         self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map_err(|_| {
-            let text = format!("{} handles are open, and no more can be; close some", 1 << PLACE_BITS);
+            let text = format!("{} handles are open, which is the maximum; close some", 1 << PLACE_BITS);
             Failure::new(libc::EMFILE, text)
         })
     }
@@ -129,7 +129,7 @@ impl<T: Send + Sync> Table<T> {
         let used = self.get(handle)?;
         if used.is_parents() {
             let text = format!(
-                "the {} was opened before a fork, and is the parent's; open one in the child",
+                "the {} was opened before a fork and belongs to the parent; open one in the child",
                 self.kind.name()
             );
             return Err(Failure::new(libc::EINVAL, text));
@@ -204,9 +204,9 @@ impl<T: Send + Sync> Table<T> {
         let text = match Kind::of(handle) {
             _ if handle == 0 => format!("the {name} handle is 0: nothing was opened"),
             Some(kind) if kind != self.kind => {
-                format!("the handle {handle:#x} is one of a {}, not of a {name}", kind.name())
+                format!("the handle {handle:#x} belongs to a {}, not to a {name}", kind.name())
             }
-            Some(_) => format!("the {name} handle {handle:#x} is not open: it was closed before"),
+            Some(_) => format!("the {name} handle {handle:#x} was already closed"),
             None => format!("{handle:#x} is not a handle"),
         };
         Failure::new(libc::EBADF, text)

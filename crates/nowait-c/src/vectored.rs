@@ -116,7 +116,7 @@ impl Segments {
         let sum = segments.iter().try_fold(0_usize, |sum, (_, length)| sum.checked_add(*length));
         match sum {
             Some(sum) if sum <= isize::MAX as usize => Ok(Segments(segments)),
-            _ => Err(Failure::new(libc::EINVAL, "the lengths of the buffers sum up to more than memory has")),
+            _ => Err(Failure::new(libc::EINVAL, "the sum of the buffers' lengths exceeds the address space")),
         }
     }
 

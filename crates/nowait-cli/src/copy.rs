@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Copy) -> Result<(), cli::Failure> {
     let limit = args.bytes_per_second_max();
     let report = if shows { wait_and_show(started, limit) } else { started.wait() }.map_err(refused)?;
     tell.end(&report);
-    let unprinted = tell.unprinted().map(|error| (SOME, format!("cannot print all of what was done: {error}")));
+    let unprinted = tell.unprinted().map(|error| (SOME, format!("cannot print all results: {error}")));
     match (outcome(&report), unprinted) {
         (None, None) => Ok(()),
         (None, Some((code, message))) | (Some((code, message)), None) => Err(cli::Failure { code, message }),
@@ -87,10 +87,10 @@ fn outcome(report: &Report) -> Option<(u8, String)> {
     let lost = report.failures.len();
     let files = if lost == 1 { "1 entry was" } else { &format!("{lost} entries were") };
     if report.failures.iter().any(|failure| failure.kind() == FailureKind::VerificationFailed) {
-        return Some((DIFFERS, format!("{files} not copied; a copy that was read back differed")));
+        return Some((DIFFERS, format!("{files} not copied; a verified copy differs from what was written")));
     }
     if report.is_cancelled {
-        return Some((INTERRUPTED, "interrupted: no file is left half copied".to_owned()));
+        return Some((INTERRUPTED, "interrupted: no partial file is left under its final name".to_owned()));
     }
     if lost > 0 && report.entries() == 0 {
         return Some((NOTHING, "nothing was copied".to_owned()));
@@ -194,10 +194,10 @@ impl Teller {
             complain(format_args!("{operation} {} more files: the same", count - WARNINGS_SHOWN));
         }
         if report.resumed_bytes > 0 {
-            complain(format_args!("resumed: {} bytes were there from an earlier run", report.resumed_bytes));
+            complain(format_args!("resumed: {} bytes came from an earlier run", report.resumed_bytes));
         }
         if self.filters && report.entries() == 0 && report.skipped > 0 {
-            complain("nothing was copied: patterns leave out all of it; --explain names each file left out");
+            complain("nothing was copied: the patterns exclude all files; --explain lists them");
         }
         if self.is_json {
             self.say(format_args!(

@@ -65,11 +65,11 @@ fn look(dir: &Path) -> Result<Recovery> {
 fn of_log<T>(dir: &Path, opened: nowait::Result<T>) -> Result<T> {
     opened.map_err(|error| match error.kind() {
         _ if fs::metadata(dir).is_ok_and(|about| !about.is_dir()) => {
-            Failure { code: 5, message: format!("{} is no directory; name the directory of a log", dir.display()) }
+            Failure { code: 5, message: format!("{} is not a directory; name the directory of a log", dir.display()) }
         }
         ErrorKind::NotFound => Failure {
             code: 5,
-            message: format!("{} holds no log; check the path, and whether its volume is mounted", dir.display()),
+            message: format!("{} contains no log; check the path, and that its volume is mounted", dir.display()),
         },
         _ => error.into(),
     })
@@ -114,7 +114,7 @@ fn print_end(recovery: &Recovery) {
     if recovery.closed {
         say!("  closed");
     } else if recovery.damage.is_empty() {
-        say!("  not closed: a process has it open, or ended without closing it, or it is a backup of an open log");
+        say!("  not closed: a process has it open or ended without closing it, or it is a backup of an open log");
     }
     if let Some(torn) = &recovery.torn {
         say!("  torn at {}, byte {}: a write was cut off before it was acknowledged", torn.path.display(), torn.offset);
@@ -126,19 +126,19 @@ fn print_end(recovery: &Recovery) {
         say!("  unreadable: {}, bytes {} to {}: {}", part.path.display(), part.bytes.start, part.bytes.end, part.what);
     }
     for place in &recovery.from_copy {
-        say!("  not whole, and read from its copy: {}, the page at byte {}", place.path.display(), place.offset);
+        say!("  damaged, but read from its second copy: {}, the page at byte {}", place.path.display(), place.offset);
     }
     if recovery.control_lost {
-        say!("  the control file is lost, and is made again when the log is opened");
+        say!("  the control file is lost; opening the log creates it again");
     }
     for lsns in &recovery.behind {
-        say!("  whole beside the damage: {}; `nowait log dump` prints them", records(lsns));
+        say!("  intact beside the damage: {}; `nowait log dump` prints them", records(lsns));
     }
     for lsns in &recovery.gaps {
         say!("  left out by a repair: {}", records(lsns));
     }
     if let Some(paths) = some(&recovery.aside) {
-        say!("  put aside: {paths}; `nowait log dump --aside` prints what is whole there");
+        say!("  put aside: {paths}; `nowait log dump --aside` prints their intact records");
     }
 }
 
@@ -361,7 +361,7 @@ fn truncate(options: &cli::Truncate) -> Result<()> {
     say!("{}: {}", options.dir.display(), range(&left));
     match left.first_lsn > first_lsn {
         true => say!("  given up: {}", records(&(first_lsn..left.first_lsn))),
-        false => say!("  nothing given up: the oldest segment also holds records that stay"),
+        false => say!("  no record removed: the oldest segment also contains records that stay"),
     }
     Ok(())
 }
@@ -393,7 +393,7 @@ fn torture(options: &cli::Torture) -> Result<()> {
     let dir = options.dir.join(format!("nowait-torture-{}", std::process::id()));
     fs::create_dir(&dir).map_err(|error| Failure {
         code: if error.kind() == io::ErrorKind::NotFound { 5 } else { 4 },
-        message: format!("cannot make {}: {error}; name a directory that can be written to", dir.display()),
+        message: format!("cannot create {}: {error}; name a writable directory", dir.display()),
     })?;
     let mut tortured = Tortured { dir, acknowledged: 0, seen: Default::default() };
     let bar = bar(options.kills.into());
@@ -410,7 +410,10 @@ fn torture(options: &cli::Torture) -> Result<()> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    say!("{} records were acknowledged, and all that were not given up are there", tortured.acknowledged);
+    say!(
+        "{} records were acknowledged; all of them are present, except those that the log dropped",
+        tortured.acknowledged
+    );
     Ok(fs::remove_dir_all(&tortured.dir)?)
 }
 
@@ -449,7 +452,7 @@ impl Tortured {
         }
         let status = writer.wait()?;
         if !killed {
-            let message = format!("the writer ended by itself, with {status}");
+            let message = format!("the writer ended before it was killed, with {status}");
             return Err(Failure { code: 1, message });
         }
         Ok(())
@@ -463,7 +466,7 @@ impl Tortured {
         }
         if recovery.last_lsn < self.acknowledged {
             return wrong(format!(
-                "record {} was acknowledged, and {} is the last",
+                "record {} was acknowledged, but the last record is {}",
                 self.acknowledged, recovery.last_lsn
             ));
         }
@@ -477,10 +480,10 @@ impl Tortured {
                 return wrong(format!("record {} is too short", found.lsn));
             };
             if found.bytes != record(writer, count) {
-                return wrong(format!("record {} is not what was appended", found.lsn));
+                return wrong(format!("record {} differs from what was appended", found.lsn));
             }
             if *self.seen.entry(found.lsn).or_insert(writer << 40 ^ count) != writer << 40 ^ count {
-                return wrong(format!("record {} is another one than it was", found.lsn));
+                return wrong(format!("record {} differs from what was read before", found.lsn));
             }
         }
         Ok(())

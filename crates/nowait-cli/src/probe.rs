@@ -62,7 +62,7 @@ fn judge(report: &Report, required: &[String]) -> Result<()> {
         return failure(REFUSED, format!("{path}: {refusal}; {remedy}"));
     }
     if let Some(why) = blindness(report) {
-        return failure(CANNOT_TELL, format!("{path}: it cannot be told what io_uring does: {why}"));
+        return failure(CANNOT_TELL, format!("{path}: the effect of io_uring requests cannot be observed: {why}"));
     }
     for name in required {
         let row = Case::ALL.into_iter().find(|case| case.name() == name).and_then(|case| report.row(case));
@@ -181,10 +181,10 @@ fn confirmation(report: &Report) -> String {
         }
     };
     if report.evidence == Some(Evidence::Tracepoint) {
-        text += "\n  workers are no threads of this process: the tracepoint alone told of them";
+        text += "\n  workers are not threads of this process: only the tracepoint showed them";
     }
     if !report.reach.defers {
-        text += "\n  inline is unconfirmed: before Linux 6.1 it is also what the device completed before the submission returned";
+        text += "\n  inline is unconfirmed: before Linux 6.1 it includes requests that the device completed before the submission returned";
     }
     text
 }
@@ -255,7 +255,7 @@ fn of_abilities(report: &Report) -> String {
         Some(DirectIo::Granted { memory_alignment, offset_alignment }) => {
             format!("by {offset_alignment}, memory by {memory_alignment}")
         }
-        Some(DirectIo::Refused) if is_taken => "no, though O_DIRECT is taken".to_owned(),
+        Some(DirectIo::Refused) if is_taken => "no, although open accepts O_DIRECT".to_owned(),
         Some(DirectIo::Refused) => "no".to_owned(),
         _ => "?".to_owned(),
     };
@@ -405,7 +405,7 @@ fn watch_process(options: &cli::Probe, process: u32) -> Result<()> {
     say!("process {process} ({}), watched for {seconds:.1} s", name.trim_end());
     match watched.punts {
         Some(punts) => {
-            say!("  {:.0} requests a second given to workers, by the kernel's tracepoint", punts as f64 / seconds)
+            say!("  {:.0} requests a second went to workers, by the kernel's tracepoint", punts as f64 / seconds)
         }
         None => say!(
             "  the kernel's tracepoint cannot be counted: {}",
@@ -413,7 +413,7 @@ fn watch_process(options: &cli::Probe, process: u32) -> Result<()> {
         ),
     }
     if watched.threads.is_empty() {
-        say!("  no kernel workers: its requests are inline or asynchronous, or there are none");
+        say!("  no kernel workers: its requests are inline or asynchronous, or it makes none");
         return Ok(());
     }
     let names = ["kernel thread", "runs/s", "CPU ms/s", "read MiB/s", "written MiB/s"];

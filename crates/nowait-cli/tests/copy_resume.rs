@@ -257,7 +257,7 @@ fn a_finished_file_gets_the_metadata_that_changed() {
     for (program, arguments) in changes {
         run(program, arguments, &source);
         let told = copy();
-        assert!(told.contains("it is complete, but for its metadata"), "{program} {arguments:?}: {told}");
+        assert!(told.contains("it is complete except for its metadata"), "{program} {arguments:?}: {told}");
         assert_same(&path("source"), &path("target"));
         assert_eq!(inode(), first, "{program} {arguments:?}: it was copied anew");
         let told = copy();

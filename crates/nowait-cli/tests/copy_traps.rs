@@ -72,7 +72,7 @@ fn a_target_that_is_a_directory_takes_the_file() {
     expect(COPIED, copy().args(["one", "two", "folder"]).current_dir(dir.path()));
     assert_eq!(names(&dir.path().join("folder")), ["one", "three", "two"]);
     for target in ["folder", "folder/", "folder/.", "."] {
-        told(NOTHING, dir.path(), &["-T", "one", target], &["a directory has its name"]);
+        told(NOTHING, dir.path(), &["-T", "one", target], &["the target is a directory"]);
     }
     told(NOTHING, dir.path(), &["-T", "folder", "one"], &["one"]);
     assert_eq!(text(dir.path().join("one")), "one");
@@ -257,7 +257,7 @@ fn a_file_that_is_mounted_over_is_told() {
     assert_eq!(names(mount.path()), ["one", "target"]);
 }
 
-/// Symptom: "the target's file system does not keep this", of a directory of another user's.
+/// Symptom: "the target's file system does not store this", of a directory of another user's.
 #[test]
 fn metadata_that_may_not_be_set_are_told_with_the_reason() {
     let Some(nobody) = Nobody::or_skip() else { return };
@@ -267,8 +267,8 @@ fn metadata_that_may_not_be_set_are_told_with_the_reason() {
     copying::open_to_all(&dir.join("target/sub"));
     let mut copy = nobody.copy();
     copy.args(["-T", "tree/sub", "target/sub"]).current_dir(&dir);
-    let said = complains(SOME_NOT, &mut copy, &["set mode of target/sub", "it belongs to another user"]);
-    assert!(said.contains("its entries were copied") && !said.contains("file system"), "{said}");
+    let said = complains(SOME_NOT, &mut copy, &["set mode of target/sub", "another user owns it"]);
+    assert!(said.contains("the entries were copied") && !said.contains("file system"), "{said}");
     // Neither has an ACL: none is missed.
     assert!(!said.contains("extended attributes"), "{said}");
 

@@ -44,7 +44,7 @@ fn what_is_no_log() {
     let file = dir.path().join("file");
     fs::write(&file, b"no log").unwrap();
     let missing = dir.path().join("missing");
-    for (path, why) in [(dir.path(), "holds no log"), (&missing, "holds no log"), (&file, "is no directory")] {
+    for (path, why) in [(dir.path(), "contains no log"), (&missing, "contains no log"), (&file, "is not a directory")] {
         for command in ["verify", "stat", "repair", "dump", "tail", "truncate --before 1"] {
             let mut nowait = Command::new(env!("CARGO_BIN_EXE_nowait"));
             let output = nowait.arg("log").args(command.split(' ')).arg(path).output().unwrap();
@@ -110,7 +110,7 @@ fn the_oldest_records_are_given_up() {
     };
     assert_eq!(truncate("50").status.code(), Some(8), "it is open");
     log.close().wait().unwrap();
-    for (before, text) in [("1", "nothing given up"), ("50", "given up: records 1 to "), ("50", "nothing given up")] {
+    for (before, text) in [("1", "no record removed"), ("50", "given up: records 1 to "), ("50", "no record removed")] {
         let output = truncate(before);
         let told = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && told.contains(text) && told.contains(" to 100 in "), "{output:?}");

@@ -67,7 +67,7 @@ fn the_last_records_are_printed() {
     }
     let output = run(&[], dir.path());
     assert_eq!(output.status.code(), Some(5), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("holds no log"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("contains no log"), "{output:?}");
 }
 
 #[test]

@@ -235,11 +235,11 @@ fn of_name(failure: &Failure) -> Option<&'static str> {
     let makes_name = matches!(operation, Operation::Rename | Operation::CreateDir | Operation::Stage | Operation::Link);
     match (kind, errno) {
         (FailureKind::System(_), Some(Errno::PERM)) if makes_name => {
-            Some("it, or its directory, may be immutable or append-only (`lsattr -d`), or belong to another user")
+            Some("the file or its directory may be immutable or append-only (`lsattr -d`), or owned by another user")
         }
-        (FailureKind::System(_), Some(Errno::BUSY)) if makes_name => Some(
-            "something is mounted on it (`findmnt`), or it is in use as swap: unmount it, or write into it with `cp`",
-        ),
+        (FailureKind::System(_), Some(Errno::BUSY)) if makes_name => {
+            Some("it is a mount point (`findmnt`) or in use as swap: unmount it, or write into it with `cp`")
+        }
         (FailureKind::System(_), Some(Errno::INVAL)) if makes_name => {
             Some("the target's file system may not allow such a name: rename it")
         }
@@ -253,16 +253,16 @@ fn advice(kind: FailureKind, operation: Operation) -> Option<&'static str> {
         FailureKind::System(kind) => kind,
         FailureKind::Usage => return Some("see `nowait copy --help`"),
         FailureKind::SameFile => return Some("name another target"),
-        FailureKind::IntoItself => return Some("name a target outside of the source"),
+        FailureKind::IntoItself => return Some("choose a target outside the source"),
         FailureKind::NameCollision => return Some("rename one of the two, or copy to a case-sensitive file system"),
-        FailureKind::SourceChanged => return Some("copy it again when nobody writes to it"),
+        FailureKind::SourceChanged => return Some("copy it again while no process writes to it"),
         FailureKind::VerificationFailed => return Some("check the device and the memory, and copy it again"),
-        FailureKind::MetadataLost => return Some("its data were copied"),
+        FailureKind::MetadataLost => return Some("the data were copied"),
         FailureKind::Cancelled => return None,
     };
     Some(match kind {
         ErrorKind::NotFound if operation == Operation::Rename => "the target directory was removed: copy again",
-        ErrorKind::NotFound => "check the path; it may have been removed meanwhile",
+        ErrorKind::NotFound => "check the path; the file may have been removed meanwhile",
         ErrorKind::PermissionDenied => match operation {
             Operation::Open | Operation::List | Operation::Read => {
                 "check its permissions, or copy as its owner or root"
@@ -276,13 +276,13 @@ fn advice(kind: FailureKind, operation: Operation) -> Option<&'static str> {
         ErrorKind::NotADirectory => "check the path: one of its parts is not a directory",
         ErrorKind::AlreadyExists => "remove it, or name another target",
         ErrorKind::FilesystemLoop => "too many symbolic links: check where they lead",
-        ErrorKind::InvalidFilename => "the target's file system allows shorter names only: rename it",
-        ErrorKind::FileTooLarge => "the target's file system or `ulimit -f` allows smaller files only",
+        ErrorKind::InvalidFilename => "the target's file system does not allow names of this length: rename it",
+        ErrorKind::FileTooLarge => "the target's file system or `ulimit -f` does not allow files of this size",
         ErrorKind::TooManyFiles => "raise the limit of open files (`ulimit -n`), or use fewer threads",
-        ErrorKind::Io => "check the device (`dmesg` has the kernel's words)",
+        ErrorKind::Io => "check the device and the kernel log (`dmesg`)",
         ErrorKind::SyncFailed => "the device lost data: check it (`dmesg`), and copy again",
         ErrorKind::StaleNetworkFileHandle => "the server replaced it: copy it again",
-        ErrorKind::TooManyLinks => "the file system allows fewer hard links",
+        ErrorKind::TooManyLinks => "the file system does not allow this many hard links",
         ErrorKind::Unsupported => "the file system cannot do this",
         _ => return None,
     })

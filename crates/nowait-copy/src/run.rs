@@ -202,10 +202,10 @@ impl Plan {
         let wrong =
             |detail: &'static str| Err(Failure::new(Operation::Copy, target, FailureKind::Usage).with_detail(detail));
         if sources.is_empty() {
-            return wrong("no source is named");
+            return wrong("no source is given");
         }
         if options.no_target_directory && sources.len() > 1 {
-            return wrong("several sources cannot get one name");
+            return wrong("several sources cannot have the same name");
         }
         let is_directory = match rustix::fs::stat(target) {
             // On a simulated disk a target is a name.
@@ -218,8 +218,8 @@ impl Plan {
         let into_directory = is_directory && !options.no_target_directory;
         if !into_directory && sources.len() > 1 {
             return Err(Failure::new(Operation::Copy, target, FailureKind::Usage)
-                .with_detail("several sources need a target that is a directory")
-                .with_advice("make it first"));
+                .with_detail("with several sources, the target must be a directory")
+                .with_advice("create it first"));
         }
         let top = |source: &P| match into_directory {
             true => Top::into_directory(source.as_ref(), target),
@@ -282,8 +282,8 @@ fn followed(source: &Path, target: &Path, follow: Follow) -> Result<PathBuf> {
     }
     std::fs::canonicalize(target).map_err(|error| {
         Failure::from_io(Operation::Open, target, &error)
-            .with_detail("it is a symbolic link that leads nowhere")
-            .with_advice("remove the link, or name what it is to lead to")
+            .with_detail("it is a broken symbolic link")
+            .with_advice("remove the link, or create the file that it refers to")
     })
 }
 

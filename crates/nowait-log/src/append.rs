@@ -132,11 +132,11 @@ impl Shared {
         }
         let why = match no_room {
             NoRoom::NoSpare => "the segment is full, and the next one is being prepared".to_owned(),
-            _ => format!("{} bytes may be pending at most, and are", self.rules.pending_bytes_max),
+            _ => format!("pending_bytes_max ({} bytes) is reached", self.rules.pending_bytes_max),
         };
         let advice = match in_callback {
-            true => "no append waits in a callback of the log: await `room` elsewhere and try again",
-            false => "await `room` and try again",
+            true => "an append inside a callback of the log never waits: await `room` outside of it, then try again",
+            false => "await `room`, then try again",
         };
         Err(self.error(ErrorOp::Append, ErrorKind::WouldBlock, format!("{why}; {advice}")))
     }

@@ -70,7 +70,7 @@ pub(super) fn copy_log(from: &LogDir, dest: &Path) -> Result<Recovery> {
         if let Err(error) = instance.rename(&partial, dest).wait() {
             let _ = instance.remove_dir(&partial).wait();
             let refusal = os::error(ErrorOp::Copy, ErrorKind::InvalidInput, dest);
-            let text = format!("a copy cannot take its place ({error}); name a directory in it that does not exist");
+            let text = format!("a copy cannot replace it ({error}); name a new directory below it");
             return Err(refusal.with_advice(text));
         }
         instance.create_dir(&partial).wait()?;
@@ -148,8 +148,8 @@ fn copy_whole(from: &LogDir, to: &LogDir) -> Result<Recovery> {
 
 fn too_fast(from: &LogDir) -> Error {
     os::error(ErrorOp::Copy, ErrorKind::WouldBlock, &from.path).with_advice(
-        "the log gives up its records faster than they are copied; keep more, or copy it from its own process, \
-         by Log::backup",
+        "the log drops records faster than they are copied; retain more of them, or copy the log from its own \
+         process with Log::backup",
     )
 }
 

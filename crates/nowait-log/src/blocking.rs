@@ -20,7 +20,7 @@ use nowait::{Error, ErrorKind, ErrorOp, Result, block_on};
 ///
 /// If dropped before its first poll, it only releases its handle of the log. If dropped later, the
 /// call runs to completion, and its result is dropped.
-#[must_use = "a call does nothing until it is awaited or waited for"]
+#[must_use = "a call does nothing until it is awaited, or `wait` is called"]
 pub struct Blocking<T> {
     state: State<T>,
     operation: ErrorOp,
@@ -81,8 +81,9 @@ impl<T: Send + 'static> Blocking<T> {
     }
 
     fn forked(&self) -> Error {
-        os::error(self.operation, ErrorKind::InvalidInput, &self.path)
-            .with_advice("the call was begun before the fork, and belongs to the parent; make another one in the child")
+        os::error(self.operation, ErrorKind::InvalidInput, &self.path).with_advice(
+            "the call was started before the fork and belongs to the parent; start another one in the child",
+        )
     }
 }
 

@@ -373,7 +373,7 @@ impl Follower {
         let mut found = Vec::new();
         current.blocks.forget();
         if let Some((header, block, parts)) = current.blocks.next_in_part()? {
-            let what = "bytes of durable records are not what was written";
+            let what = "bytes of durable records differ from what was written";
             let (mut at, mut next) = (BLOCK_HEADER_BYTES, lsn);
             let limit = current.limit.map_or(u64::MAX, |limit| limit.last_there());
             let end = header.lsns().end.min(limit.saturating_add(1));
@@ -398,7 +398,7 @@ impl Follower {
             let (at, next) = header.map_or((end, end_lsn), |header| (header.offset, header.first_lsn));
             current.blocks.go_to(at, next);
             if lsn < next {
-                let what = "no whole block is here, and its records were durable";
+                let what = "no intact block is here, but its records were durable";
                 found.push(Pending::of_damage(damage(from..at, lsn..next, what)));
             }
         }
@@ -571,7 +571,7 @@ impl Follower {
     fn damaged(&self) -> Error {
         let (number, offset) =
             self.current.as_ref().map_or((0, 0), |current| (current.header.number, current.blocks.offset));
-        let what = format!("record {} was durable and cannot be read: no whole block is here", self.next_lsn);
+        let what = format!("record {} was durable and cannot be read: no intact block is here", self.next_lsn);
         self.dir.damage(number, offset, 0, what).with_advice("see `nowait log verify`")
     }
 }

@@ -364,7 +364,7 @@ impl Log {
             return Ok(());
         }
         let Some(last) = shared.begin_closing(true) else {
-            return Err(shared.error(ErrorOp::Append, ErrorKind::Closed, "the log was closed already"));
+            return Err(shared.error(ErrorOp::Append, ErrorKind::Closed, "the log is already closed"));
         };
         let result = last.and_then(|group| shared.wait(0, &group).map(drop));
         let result = result.and_then(|()| shared.record_end());

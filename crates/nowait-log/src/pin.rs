@@ -21,7 +21,8 @@ impl ReaderPin {
         match pinned {
             Ok(next_lsn) => Ok(ReaderPin { shared: shared.clone(), next_lsn }),
             Err(first) => {
-                let text = format!("record {lsn} cannot be pinned: it was cut off the log, whose first one is {first}");
+                let text =
+                    format!("record {lsn} cannot be pinned: it was cut off the log; the first record is {first}");
                 Err(shared.error(ErrorOp::Read, ErrorKind::NoSuchRecord, text))
             }
         }

@@ -18,7 +18,7 @@ use nowait::{Error, Result, block_on, turn};
 ///
 /// If dropped before it is ready, it appends nothing. Appends that wait for room are not served in
 /// order: a large record may wait long behind many small ones.
-#[must_use = "nothing is appended until it is awaited or waited for"]
+#[must_use = "nothing is appended until the future is awaited, or `wait` is called"]
 pub struct Append<'a> {
     pub(super) log: &'a Arc<Shared>,
     pub(super) records: Records<'a>,
@@ -112,7 +112,7 @@ impl std::fmt::Debug for Append<'_> {
 /// Appended record. Await it, [`wait`](Ticket::wait) for it, or set a
 /// [callback](Ticket::on_durable), to learn when it is durable. Dropping a ticket has no effect:
 /// the record is still written.
-#[must_use = "nothing is known to be durable until the ticket is ready"]
+#[must_use = "the record is not known to be durable until the ticket is ready"]
 pub struct Ticket {
     pub(super) shared: Arc<Shared>,
     group: Arc<Group>,
@@ -217,7 +217,7 @@ impl std::fmt::Debug for Ticket {
 }
 
 /// Future of [`Log::wait_durable`](super::Log::wait_durable).
-#[must_use = "nothing waits until it is awaited or waited for"]
+#[must_use = "a wait does nothing until it is awaited, or `wait` is called"]
 pub struct Durable {
     shared: Arc<Shared>,
     lsn: u64,
@@ -269,7 +269,7 @@ impl Future for Durable {
 }
 
 /// Future of [`Log::room`](super::Log::room).
-#[must_use = "nothing waits until it is awaited or waited for"]
+#[must_use = "a wait does nothing until it is awaited, or `wait` is called"]
 pub struct Room {
     pub(super) log: Arc<Open>,
     /// Bytes, frames included.

@@ -32,7 +32,7 @@ use nowait::Result;
 ///
 /// Dropping the set has no effect: the records are still written.
 #[derive(Debug, Default)]
-#[must_use = "nothing is known to be durable until they are ready"]
+#[must_use = "no record is known to be durable until `Tickets` reports it"]
 pub struct Tickets {
     /// The ticket that is ready last, of each log.
     last: Vec<Ticket>,

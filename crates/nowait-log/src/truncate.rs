@@ -84,7 +84,7 @@ impl Shared {
                 let last = state.next_lsn - 1;
                 let text = match last < first {
                     true => format!("the log is empty: it cannot be cut after record {lsn}"),
-                    false => format!("it cannot be cut after record {lsn}: the log has records {first} to {last}"),
+                    false => format!("the log cannot be cut after record {lsn}: it has records {first} to {last}"),
                 };
                 return Err(self.error(ErrorOp::SetLen, ErrorKind::NoSuchRecord, text));
             }
@@ -157,7 +157,7 @@ impl Shared {
         };
         if lsn > segment.last_lsn {
             let last = segment.last_lsn;
-            let text = format!("record {lsn} was lost, and left out by a salvage; cut after record {last}");
+            let text = format!("record {lsn} was lost, and a salvage left it out; cut after record {last}");
             return Err(self.error(ErrorOp::SetLen, ErrorKind::NoSuchRecord, text));
         }
         let number = segment.header.number;

@@ -567,7 +567,7 @@ fn room_is_waited_for_while_too_much_is_pending() {
     drop(log.try_append(&[1; 3000]).unwrap());
     let error = log.try_append(&[1; 3000]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
-    assert!(error.to_string().contains("4000 bytes may be pending at most"), "{error}");
+    assert!(error.to_string().contains("pending_bytes_max (4000 bytes) is reached"), "{error}");
     let mut room = Box::pin(log.room(3000));
     assert!(poll(room.as_mut()).is_pending());
     assert!(poll(Box::pin(log.room(10)).as_mut()).is_ready(), "a smaller one has room");

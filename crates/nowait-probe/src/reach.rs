@@ -109,7 +109,7 @@ fn remedy(errno: i32, reach: &Reach, modules: Option<&str>) -> String {
         (libc::ENOSYS, _) => "take a kernel that is built with CONFIG_IO_URING".to_owned(),
         _ => match modules {
             Some(modules) => format!("look into the rules of the security modules ({modules}), and the kernel log"),
-            None => "look into the kernel log".to_owned(),
+            None => "check the kernel log".to_owned(),
         },
     }
 }

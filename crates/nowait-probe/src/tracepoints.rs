@@ -65,7 +65,7 @@ fn passes(name: &str, thread: i32, filter: Option<&str>) -> Result<Passes, Strin
         Errno::ACCESS | Errno::PERM => {
             format!("perf_event_open is refused ({errno}): run as root, or with CAP_PERFMON and a readable tracefs")
         }
-        errno => format!("perf_event_open cannot count {name} ({errno}): look into the kernel log"),
+        errno => format!("perf_event_open cannot count {name} ({errno}): check the kernel log"),
     })
 }
 

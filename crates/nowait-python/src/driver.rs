@@ -49,7 +49,7 @@ pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> PyResu
     };
     let sent = sender.unbounded_send(task);
     *driver = Some((here, sender));
-    sent.map_err(|_| PyRuntimeError::new_err("the thread of nowait has ended"))?;
+    sent.map_err(|_| PyRuntimeError::new_err("nowait's driver thread has ended"))?;
     Ok(Running(abort))
 }
 

@@ -64,7 +64,7 @@ pub(crate) fn options(mode: &str, direct: bool) -> PyResult<OpenOptions> {
         "a" => options.append(true).create(true),
         "a+" => options.read(true).append(true).create(true),
         _ => {
-            let text = format!("there is no mode {mode:?}; give r, r+, w, w+, x, x+, a or a+");
+            let text = format!("unknown mode {mode:?}; give r, r+, w, w+, x, x+, a or a+");
             return Err(PyValueError::new_err(text));
         }
     };
@@ -248,7 +248,7 @@ impl File {
             "noreuse" => Advice::NoReuse,
             other => {
                 let known = "normal, random, sequential, willneed, dontneed or noreuse";
-                return Err(PyValueError::new_err(format!("there is no advice {other:?}; give {known}")));
+                return Err(PyValueError::new_err(format!("unknown advice {other:?}; give {known}")));
             }
         };
         let file = self.get(py, ErrorOp::Advise)?;

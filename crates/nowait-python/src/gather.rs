@@ -132,7 +132,7 @@ pub(crate) fn short(
 /// The error of a range of which the file has only `n` bytes.
 pub(crate) fn too_short(path: &Path, index: usize, (offset, length): Extent, n: usize) -> Error {
     let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at(&Arc::from(path)).with_index(index);
-    let advice = format!("{n} bytes are there; partial=True takes what is there");
+    let advice = format!("only {n} bytes are available; partial=True accepts a short range");
     error.with_range(offset, length as u64).with_advice(advice)
 }
 

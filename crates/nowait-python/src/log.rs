@@ -104,7 +104,7 @@ impl Log {
         let scan = match scan {
             "all" => Scan::All,
             "tail" => Scan::Tail,
-            other => return Err(PyValueError::new_err(format!("there is no scan {other:?}; give all or tail"))),
+            other => return Err(PyValueError::new_err(format!("unknown scan {other:?}; give all or tail"))),
         };
         let mut options = Options::new().create(create).salvage(salvage).scan(scan);
         if let Some(bytes) = segment_bytes {

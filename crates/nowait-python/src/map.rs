@@ -134,7 +134,7 @@ pub(crate) fn map_gather(mapping: &Bound<'_, Mapping>, ranges: Vec<(usize, usize
     let end = |range: &(usize, usize)| range.0.checked_add(range.1).is_none_or(|end| end > mapping.len());
     if let Some(index) = ranges.iter().position(end) {
         let (start, length) = ranges[index];
-        let text = format!("bytes {start} and {length} on are not in a map of {}", mapping.len());
+        let text = format!("{length} bytes from {start} are outside a map of {} bytes", mapping.len());
         return Err(bad_range(py, Some(mapping.map.file().path()), index, &text));
     }
     let ranges: Vec<Range<usize>> = ranges.into_iter().map(|(start, length)| start..start + length).collect();

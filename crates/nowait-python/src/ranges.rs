@@ -43,7 +43,7 @@ impl Ranges {
                 if lengths.len() != offsets.len() {
                     let (offsets, lengths) = (offsets.len(), lengths.len());
                     return Err(PyValueError::new_err(format!(
-                        "{offsets} offsets and {lengths} lengths; give as many, or one length for all"
+                        "{offsets} offsets and {lengths} lengths; give one length for each offset, or one for all"
                     )));
                 }
                 (offsets.into_iter().zip(lengths.into_iter().map(|length| length as usize)).collect::<Vec<_>>(), None)
@@ -58,7 +58,7 @@ impl Ranges {
             }
             total = match total.checked_add(*length).filter(|total| *total <= isize::MAX as usize) {
                 Some(total) => total,
-                None => return Err(bad(index, "the lengths add up to more than memory can hold".to_owned())),
+                None => return Err(bad(index, "the sum of the lengths exceeds what memory can hold".to_owned())),
             };
         }
         Ok(Ranges { extents, uniform, total })

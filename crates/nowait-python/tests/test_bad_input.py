@@ -199,7 +199,7 @@ def test_bad_descriptors(way: Way, tmp_path: Path) -> None:
             way(closed, [0], 1)
         assert bad.value.errno == 9
     reader, writer = os.pipe()
-    with pytest.raises(nowait.Error, match="positions"):
+    with pytest.raises(nowait.Error, match="offsets"):
         way(reader, [0], 1)
     os.close(reader), os.close(writer)
 
@@ -213,7 +213,7 @@ def test_past_the_end(way: Way, path: Path, contents: bytes) -> None:
         error = caught.value
         assert (error.index, error.offset, error.length, error.kind) == (1, offset, 20, "UnexpectedEof")
         assert error.filename == str(path) and isinstance(error, OSError | EOFError) and error.errno
-        assert f"{there} bytes are there" in str(error)
+        assert f"only {there} bytes are available" in str(error)
     out = bytearray(b"\xff" * 60)
     assert way(path, [0, size - 10, size + 5], 20, out=out, partial=True) == [
         contents[:20],

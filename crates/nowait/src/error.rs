@@ -407,42 +407,46 @@ impl ErrorKind {
                 ("the file system is read-only", Some("write elsewhere, or mount it for writing"))
             }
             ErrorKind::IsADirectory => ("it is a directory", Some("name a file")),
-            ErrorKind::NotADirectory => ("a part of the path is no directory", Some("check the path")),
-            ErrorKind::DirectoryNotEmpty => ("the directory is not empty", Some("remove what is in it first")),
-            ErrorKind::FilesystemLoop => ("too many symbolic links", Some("check where the links of the path lead to")),
+            ErrorKind::NotADirectory => ("a component of the path is not a directory", Some("check the path")),
+            ErrorKind::DirectoryNotEmpty => ("the directory is not empty", Some("remove its contents first")),
+            ErrorKind::FilesystemLoop => {
+                ("too many symbolic links", Some("check the targets of the links in the path"))
+            }
             ErrorKind::InvalidFilename => ("a name is too long", Some("choose a shorter one")),
             ErrorKind::CrossesDevices => ("it is on another file system", Some("copy it and remove the original")),
             ErrorKind::TooManyLinks => ("it has too many links", Some("copy it")),
-            ErrorKind::ResourceBusy => ("it is in use", Some("find out by whom (fuser, lsblk), and close it there")),
-            ErrorKind::ExecutableFileBusy => {
-                ("it is being run", Some("end the program, or write a new file and rename it"))
+            ErrorKind::ResourceBusy => {
+                ("it is in use", Some("find the process or mount that uses it (fuser, lsblk), and close it there"))
             }
-            ErrorKind::Deadlock => ("it would wait for itself", None),
+            ErrorKind::ExecutableFileBusy => {
+                ("it is a running program", Some("end the program, or write a new file and rename it"))
+            }
+            ErrorKind::Deadlock => ("the call would deadlock", None),
             ErrorKind::StaleNetworkFileHandle => ("the server has replaced or removed the file", Some("open it again")),
-            ErrorKind::TimedOut => ("the device or server did not answer in time", Some("look into the kernel log")),
-            ErrorKind::Interrupted => ("a signal came first", Some("try again")),
-            ErrorKind::NotSeekable => ("it has no positions to read at", Some("name a regular file or a block device")),
+            ErrorKind::TimedOut => ("the device or server did not answer in time", Some("check the kernel log")),
+            ErrorKind::Interrupted => ("interrupted by a signal", Some("try again")),
+            ErrorKind::NotSeekable => ("it does not support offsets", Some("name a regular file or a block device")),
             ErrorKind::InvalidRange => {
                 ("the range ends beyond the largest file offset, 2^63 - 1", Some("check offset and length"))
             }
             ErrorKind::BufferTooSmall => {
-                ("the output buffer is too small", Some("give one that holds the sum of all lengths"))
+                ("the output buffer is too small", Some("pass a buffer that holds the sum of all lengths"))
             }
             ErrorKind::UnexpectedEof => {
                 ("the file ends first", Some("check offset and length, or use `read_at`, which may be short"))
             }
             ErrorKind::Closed => ("the file is closed", Some("open it again")),
-            ErrorKind::Io => ("the device reported an error", Some("look into the kernel log")),
-            ErrorKind::OutOfMemory => ("out of memory", Some("ask for less at a time")),
+            ErrorKind::Io => ("the device reported an error", Some("check the kernel log")),
+            ErrorKind::OutOfMemory => ("out of memory", Some("request less at a time")),
             ErrorKind::TooManyFiles => ("too many open files", Some("close some, or raise the limit (ulimit -n)")),
             ErrorKind::Unsupported => ("not supported for this file", None),
             ErrorKind::InvalidInput => ("a parameter is not valid", None),
-            ErrorKind::InvalidData => ("the contents are not text in UTF-8", Some("read them as bytes")),
-            ErrorKind::EngineUnavailable => ("that engine cannot be used here", Some("choose Engine::Auto")),
-            ErrorKind::AlreadyExists => {
-                ("it exists already", Some("choose another name, or open the one that is there"))
+            ErrorKind::InvalidData => ("the contents are not UTF-8 text", Some("read them as bytes")),
+            ErrorKind::EngineUnavailable => ("this engine is not available here", Some("choose Engine::Auto")),
+            ErrorKind::AlreadyExists => ("it already exists", Some("choose another name, or open the existing file")),
+            ErrorKind::NoSpace => {
+                ("no space is left", Some("free space or raise the quota, then write the rest again"))
             }
-            ErrorKind::NoSpace => ("no space is left", Some("free some, or raise the quota, and write the rest again")),
             ErrorKind::FileTooLarge => (
                 "the file would be too large",
                 Some("raise the limit (ulimit -f), or use a file system with larger files"),
@@ -451,17 +455,21 @@ impl ErrorKind {
                 "a write-back failed, and its data may be lost",
                 Some("write it again, then call acknowledge_sync_failure"),
             ),
-            ErrorKind::NoSuchRecord => ("the log has no such record", Some("begin with one that it has")),
+            ErrorKind::NoSuchRecord => ("the log has no such record", Some("choose a record that the log contains")),
             ErrorKind::Locked => ("it is locked", Some("close it there first")),
             ErrorKind::Damaged => (
-                "what was durable once cannot be read",
-                Some("restore it from a copy, or give up that record and all behind it: open the log with salvage"),
+                "durable data cannot be read",
+                Some(
+                    "restore the log from a copy, or open it with salvage, which drops the damaged record and all later ones",
+                ),
             ),
-            ErrorKind::Indeterminate => ("it may have been written, or not", Some("open the log anew and look")),
-            ErrorKind::Poisoned => ("a write failed before", Some("open the log anew")),
-            ErrorKind::WouldBlock => ("it would have to wait", Some("await it, or try later")),
+            ErrorKind::Indeterminate => {
+                ("the record may or may not have been written", Some("open the log again and check"))
+            }
+            ErrorKind::Poisoned => ("an earlier write failed", Some("open the log again")),
+            ErrorKind::WouldBlock => ("the call would block", Some("await it, or try again later")),
             ErrorKind::WriteZero => {
-                ("the file system took no more bytes and gave no reason", Some("try the rest again"))
+                ("the file system accepted no more bytes and returned no error", Some("write the rest again"))
             }
             ErrorKind::Other => ("it failed", None),
         }
@@ -491,10 +499,10 @@ impl fmt::Display for Error {
             write!(f, ": {detail}")?;
         }
         match inner.written {
-            Some(Written::First(0)) if inner.index.is_some() => f.write_str("; nothing of this one was written")?,
+            Some(Written::First(0)) if inner.index.is_some() => f.write_str("; nothing of this range was written")?,
             Some(Written::First(0)) => f.write_str("; nothing was written")?,
             Some(Written::First(n)) => write!(f, "; the first {n} bytes were written")?,
-            Some(Written::AtLeast(n)) => write!(f, "; {n} bytes were written, and perhaps more")?,
+            Some(Written::AtLeast(n)) => write!(f, "; at least {n} bytes were written")?,
             None => {}
         }
         match next.filter(|_| !inner.explained) {

@@ -92,7 +92,7 @@ pub(crate) fn called<T: 'static>(Answer { outcome, request, .. }: Answer<'_>) ->
 /// A polled operation first tries to complete on the polling thread without waiting for the device.
 /// Otherwise it goes to io_uring or to a pool thread. Dropping or leaking it is safe at any time:
 /// the operation owns its buffer until the kernel is done, and then frees it.
-#[must_use = "an operation does nothing until it is awaited, waited for or started"]
+#[must_use = "an operation does nothing until it is awaited or started, or `wait` is called"]
 pub struct Operation<'f, T> {
     on: On<'f>,
     state: State,
@@ -514,7 +514,7 @@ impl OwnOn {
 /// If dropped, it is abandoned: it may take effect or not, and its buffer is freed when the kernel
 /// is done. After [`detach`](Started::detach) or [`finish_on_drop`](Started::finish_on_drop) it
 /// runs to completion.
-#[must_use = "dropped, the operation is abandoned; detach it if its result does not matter"]
+#[must_use = "dropping it abandons the operation; call `detach` if the result does not matter"]
 pub struct Started<T> {
     /// Until the result is taken.
     on: Option<OwnOn>,
@@ -594,7 +594,7 @@ impl<T> Future for Started<T> {
 }
 
 /// Write that has not begun: an [`Operation`] with options for durability and caching.
-#[must_use = "a write does nothing until it is awaited, waited for or started"]
+#[must_use = "a write does nothing until it is awaited or started, or `wait` is called"]
 pub struct Write<'f, T>(Operation<'f, T>);
 
 impl<'f, T> Write<'f, T> {
@@ -686,7 +686,7 @@ impl<T> Future for Write<'_, T> {
 ///
 /// The first poll begins the sequence. If dropped early, the sequence stops after the operation in
 /// flight.
-#[must_use = "nothing happens until it is awaited or waited for"]
+#[must_use = "nothing happens until it is awaited, or `wait` is called"]
 pub struct Steps<'f, T>(Pin<Box<dyn Future<Output = T> + Send + 'f>>);
 
 impl<'f, T> Steps<'f, T> {

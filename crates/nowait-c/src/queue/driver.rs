@@ -39,8 +39,7 @@ impl Future for Driven {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<u64>> {
         self.result.poll_unpin(context).map(|sent| {
-            let panicked =
-                |_| Failure::new(libc::ENOTRECOVERABLE, "a defect of the library: an operation has panicked");
+            let panicked = |_| Failure::new(libc::ENOTRECOVERABLE, "defect in the library: an operation panicked");
             sent.map_err(panicked)?
         })
     }

@@ -147,7 +147,7 @@ impl List {
             }
             left => {
                 let text = format!(
-                    "the queue has {left} operations whose completions were not reaped; reap them first, or cancel and reap them"
+                    "{left} operations of the queue were not reaped; reap them first, or cancel and then reap them"
                 );
                 Err(Failure::new(libc::EBUSY, text))
             }

@@ -149,7 +149,7 @@ pub unsafe extern "C" fn nowait_reap(
         // SAFETY: the caller's promise.
         let completions = unsafe { many_mut(completions, room, "completions") }?;
         if completions.is_empty() {
-            return Err(Failure::new(libc::EINVAL, "completions_count is 0; give room for one at least"));
+            return Err(Failure::new(libc::EINVAL, "completions_count is 0; give room for at least one"));
         }
         let queue = QUEUES.get_own(queue)?;
         let deadline = u64::try_from(timeout_ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms));

@@ -119,7 +119,7 @@ impl Operation {
             State::Ended(result) => Some(result),
             State::Cancelled if self.is_returned.load(SeqCst) => {
                 let text =
-                    "the operation was cancelled; a write, a sync or another change may have taken effect, or not";
+                    "the operation was cancelled; a write, sync or other change may or may not have taken effect";
                 Some(Err(Failure::new(libc::ECANCELED, text)))
             }
             other => {

@@ -36,7 +36,7 @@ static void handles(char **argv) {
     is_no_file(file + 1);
     EQUAL(nowait_file_close(file), 0);
     EQUAL(nowait_file_close(file), -EBADF);
-    SAYS("closed before");
+    SAYS("already closed");
     is_no_file(file);
 
     /* Its place is in use again, under another handle. */

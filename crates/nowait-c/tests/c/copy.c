@@ -120,7 +120,7 @@ static void forks(char **argv) {
         nowait_queue queue = 0;
         EQUAL(nowait_queue_open(&queue), 0);
         EQUAL(nowait_submit_copy_wait(queue, copy, NULL, NULL), -EINVAL);
-        SAYS("the parent's");
+        SAYS("belongs to the parent");
         EQUAL(nowait_copy_wait(copy, NULL), -EINVAL);
         EQUAL(nowait_copy_cancel(copy), -EINVAL);
         EQUAL(nowait_copy_has_ended(copy), -EINVAL);

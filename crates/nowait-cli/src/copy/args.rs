@@ -209,8 +209,8 @@ impl Elsewhere {
             (self.symbolic_link, "--symbolic-link", "use `cp -as`"),
             (self.backup.is_some(), "--backup", "use `cp -ab`, or keep the old tree by hard links (`cp -al`) first"),
             (self.parents, "--parents", "use `cp -a --parents`, or copy the topmost directory with --include"),
-            (self.no_preserve.is_some(), "--no-preserve", "use `cp -a --no-preserve`: all metadata are kept here"),
-            (self.delete, "--delete", "use `rsync -a --delete`: nothing is removed from the target here"),
+            (self.no_preserve.is_some(), "--no-preserve", "use `cp -a --no-preserve`: this command keeps all metadata"),
+            (self.delete, "--delete", "use `rsync -a --delete`: this command removes nothing from the target"),
         ];
         options.into_iter().find(|(is_given, ..)| *is_given).map(|(_, option, instead)| (option, instead))
     }
@@ -269,7 +269,7 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
 
 fn at_least_one(text: &str) -> Result<u64, String> {
     match parse_bytes(text)? {
-        0 => Err("nothing would ever be copied".to_owned()),
+        0 => Err("a limit of 0 would block the copy".to_owned()),
         bytes => Ok(bytes),
     }
 }
@@ -278,7 +278,7 @@ fn at_least_one(text: &str) -> Result<u64, String> {
 fn preserved(text: &str) -> Result<String, String> {
     const WORDS: [&str; 7] = ["mode", "ownership", "timestamps", "links", "context", "xattr", "all"];
     match text.split(',').find(|word| !WORDS.contains(word)) {
-        Some(word) => Err(format!("{word} is none of {}", WORDS.join(", "))),
+        Some(word) => Err(format!("{word} is not one of {}", WORDS.join(", "))),
         None => Ok(text.to_owned()),
     }
 }
@@ -305,12 +305,12 @@ impl Copy {
         }
         match (&self.target_directory, self.paths.split_last()) {
             (Some(dir), _) if !dir.is_dir() => wrong(format!(
-                "-t {}: there is no such directory; make it first, or name the copy as DST",
+                "-t {}: no such directory; create it first, or name the copy as DST",
                 nowait_copy::shown(dir)
             )),
             (Some(dir), _) => Ok((&self.paths, dir)),
             (None, Some((target, sources))) if !sources.is_empty() => Ok((sources, target)),
-            _ => wrong("there is no DST: nowait copy [OPTIONS] <SRC>... <DST>".to_owned()),
+            _ => wrong("DST is missing: nowait copy [OPTIONS] <SRC>... <DST>".to_owned()),
         }
     }
 

@@ -136,7 +136,7 @@ impl Tail<'_> {
             }
             Ok(Some(Followed::Missing(lsns))) => {
                 let (first, last) = (lsns.start, lsns.end.saturating_sub(1));
-                format!("records {first} to {last} are not in the log any more: they were given up, or lost to damage")
+                format!("records {first} to {last} are no longer in the log: they were dropped, or lost to damage")
             }
             Ok(Some(Followed::Cut(lsn))) => {
                 format!("the log was cut off after record {lsn}; the records that follow reuse the numbers after it")

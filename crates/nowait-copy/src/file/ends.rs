@@ -137,7 +137,7 @@ impl<'a> End<'a> {
                 Err(error) => Failure::from_nowait(allocated, self.path, &error),
             },
         };
-        Err(failed.at(range.start).with_detail(format!("{length} bytes do not fit")))
+        Err(failed.at(range.start).with_detail(format!("no room for {length} bytes")))
     }
 
     /// Makes a range a hole; false where the file system cannot.
@@ -184,7 +184,7 @@ impl<'a> End<'a> {
         let failed = |errno| match errno {
             Errno::NOENT => self
                 .failure(Operation::Verify, errno)
-                .with_detail("it cannot be opened again: there is no /proc")
+                .with_detail("it cannot be opened again, because /proc is not mounted")
                 .with_advice("mount /proc, or copy without verification"),
             errno => self.failure(Operation::Verify, errno),
         };

@@ -155,7 +155,7 @@ pub(crate) fn fill<'a>(
     }
     let why = match resumed_bytes {
         0 => why,
-        bytes => format!("{why}; {bytes} bytes were there from an earlier run").into(),
+        bytes => format!("{why}; {bytes} bytes came from an earlier run").into(),
     };
     Ok(Filled { way, why, bytes: pass.copied_bytes, resumed_bytes, is_verified: options.verify })
 }

@@ -31,7 +31,7 @@ pub(crate) fn copy(pass: &mut Pass<'_>, extents: &Extents) -> Result<Done> {
                     return Ok(Done::Refused(format!("copy_file_range is refused ({})", words(errno)).into()));
                 }
                 // It may be of either file: reading and writing tells which.
-                Err(Errno::IO) => return Ok(Done::Refused("copy_file_range met an I/O error".into())),
+                Err(Errno::IO) => return Ok(Done::Refused("copy_file_range returned an I/O error".into())),
                 Err(errno) => return Err(ends.target.failure(Operation::Write, errno).at(offset)),
             };
             pass.count(n);

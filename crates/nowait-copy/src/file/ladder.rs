@@ -63,11 +63,11 @@ pub(crate) fn choose(shared: &Shared, ends: &Ends<'_>, facts: &Facts, refused: &
         if may(Way::Uncached) && ends.target.fd().is_some() && !shared.learned.is_refused(Ability::Uncached, devices) {
             return (Way::Uncached, because("to leave the page cache alone, in a short file"));
         }
-        return (Way::Plain, because("nothing leaves the page cache alone here"));
+        return (Way::Plain, because("no way here leaves the page cache alone"));
     }
     let is_whole = shared.options.sparse != Sparse::Never || !facts.looks_sparse;
     if may(Way::KernelCopy) && !facts.is_seen && is_whole && kernel_copies(shared, ends, devices) {
-        return (Way::KernelCopy, because("the file system, or its server, has a way of its own"));
+        return (Way::KernelCopy, because("the file system, or its server, copies the data itself"));
     }
     if facts.size < COLD_BYTES_MIN || !may_skip_pieces {
         return (Way::Plain, because("short, or searched for zeros"));

@@ -231,8 +231,8 @@ fn ends<'e>(job: &'e FileJob<'_>, shared: &'e Shared, stage: &'e Stage<'_>) -> E
 fn not_cloned(job: &FileJob<'_>) -> Failure {
     let kind = FailureKind::System(ErrorKind::Unsupported);
     Failure::new(Operation::Clone, job.target_path, kind)
-        .with_detail("it cannot share blocks with its source")
-        .with_advice("copy within one file system that has reflinks, or allow other ways (reflink: auto)")
+        .with_detail("the copy cannot share blocks with the source")
+        .with_advice("copy within one file system that supports reflinks, or allow other methods (reflink: auto)")
 }
 
 /// A warning if the source is not what it was when it was opened.

@@ -153,7 +153,7 @@ fn failed_to_name(path: &Path, is_new: bool, errno: Errno) -> Failure {
     if !is_new || errno != Errno::EXIST {
         return failure;
     }
-    failure
-        .of_kind(FailureKind::NameCollision)
-        .with_detail("another name of the source is the same name here, or another process made it")
+    failure.of_kind(FailureKind::NameCollision).with_detail(
+        "two names of the source are one name in the target's file system, or another process made this one",
+    )
 }

@@ -191,16 +191,16 @@ impl Lost<'_> {
         let warning = Failure::from_errno(operation, self.path, errno).of_kind(FailureKind::MetadataLost);
         let stat = rustix::fs::statx(self.target, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).ok();
         let is_directory = stat.is_some_and(|stat| FileType::from_raw_mode(stat.stx_mode.into()).is_dir());
-        let copied = if is_directory { "its entries were copied" } else { "its data were copied" };
+        let copied = if is_directory { "the entries were copied" } else { "the data were copied" };
         let reason = match stat.filter(|_| errno == Errno::PERM) {
             Some(stat) if stat.stx_attributes.intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND) => {
                 "; it is immutable or append-only (`lsattr -d`)"
             }
             Some(stat) if !self.process.may_change(stat.stx_uid) => {
-                "; it belongs to another user: copy as its owner or as root to keep this"
+                "; another user owns it: copy as the owner or as root to keep this"
             }
             _ if errno == Errno::PERM || process::is_unsupported(errno) => {
-                "; the target's file system does not keep this"
+                "; the target's file system does not store this"
             }
             _ => "",
         };

@@ -228,11 +228,11 @@ fn lost(path: &Path, errno: Errno, what: &str) -> Failure {
     let failure = Failure::from_errno(Operation::Xattr, path, errno).of_kind(FailureKind::MetadataLost);
     match errno {
         Errno::OPNOTSUPP => failure
-            .with_detail(format!("its file system does not keep {what}"))
-            .with_advice("its data were copied; copy to a file system with extended attributes to keep them"),
+            .with_detail(format!("the target's file system does not store {what}"))
+            .with_advice("the data were copied; to keep the attributes, copy to a file system that stores them"),
         Errno::NOSPC | Errno::DQUOT | Errno::RANGE | Errno::TOOBIG => failure
             .with_detail(format!("no room for {what}"))
-            .with_advice("its data were copied; the target's file system keeps fewer bytes of attributes"),
+            .with_advice("the data were copied; the target's file system stores fewer bytes of attributes"),
         _ => failure.with_detail(what.to_string()),
     }
 }

@@ -72,7 +72,7 @@ impl Tree<'_> {
         if self.follows(parent) && parent.chain().any(|above| above.identity == identity(&stat)) {
             return Err(Failure::from_errno(Operation::Open, &paths.source, Errno::LOOP)
                 .with_detail("a symbolic link leads to a directory above it")
-                .with_advice("its other entries were copied; to leave it out, exclude its name"));
+                .with_advice("the other entries were copied; exclude its name to skip it"));
         }
         let same = || {
             Failure::new(Operation::Copy, &paths.target, FailureKind::SameFile)
@@ -83,8 +83,8 @@ impl Tree<'_> {
                 return Err(same());
             }
             return Err(Failure::new(Operation::Copy, &paths.source, FailureKind::IntoItself)
-                .with_detail("it is where its own copy goes")
-                .with_advice("its other entries were copied; to leave it out, exclude its name"));
+                .with_detail("it is the directory that the copy is written to")
+                .with_advice("the other entries were copied; exclude its name to skip it"));
         }
         let Made { target, stat: mut target_stat, place, is_new } =
             self.make_directory(parent, target_name, &paths.target)?;
@@ -130,7 +130,7 @@ impl Tree<'_> {
             Err(Errno::EXIST) if !parent.is_new => false,
             Err(Errno::EXIST) => {
                 return Err(Failure::new(Operation::CreateDir, path, FailureKind::NameCollision)
-                    .with_detail("another name of the source is the same name here"));
+                    .with_detail("two names of the source are one name in the target's file system"));
             }
             Err(errno) => return Err(failed(Operation::CreateDir, errno)),
         };
@@ -161,7 +161,7 @@ impl Tree<'_> {
         };
         if !is_new && parent.is_other_case(name) {
             return Err(Failure::new(Operation::CreateDir, path, FailureKind::NameCollision)
-                .with_detail("it exists in another case"));
+                .with_detail("the target has a name that differs only in case"));
         }
         let stat = rustix::fs::fstat(&target).map_err(|errno| failed(Operation::Stat, errno))?;
         let mut place = match is_new {
@@ -236,7 +236,7 @@ impl Tree<'_> {
     fn is_excluded(&self, dir: &Dir, name: &CStr, is_directory: bool) -> bool {
         let text = OsStr::from_bytes(name.to_bytes());
         let why = if !is_directory && temporary::is_temporary(name) {
-            "a temporary file of a copy that is at work, or was killed"
+            "a temporary file of a copy that is running or was killed"
         } else if !self.filter.is_empty() && self.filter.excludes(Some(&dir.relative.join(text)), text, is_directory) {
             "a pattern leaves it out"
         } else {

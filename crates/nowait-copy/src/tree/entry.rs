@@ -253,7 +253,7 @@ impl Tree<'_> {
         };
         if FileType::from_raw_mode(old.st_mode).is_dir() {
             let kind = FailureKind::System(nowait::ErrorKind::IsADirectory);
-            return Err(Failure::new(Operation::Copy, &paths.target, kind).with_detail("a directory has its name"));
+            return Err(Failure::new(Operation::Copy, &paths.target, kind).with_detail("the target is a directory"));
         }
         let (is_file, old_type) = (entry.file.is_some(), FileType::from_raw_mode(old.st_mode));
         if is_file && !old_type.is_file() && !old_type.is_symlink() {
@@ -269,7 +269,7 @@ impl Tree<'_> {
         }
         if dir.is_other_case(target_name) {
             return Err(Failure::new(Operation::Copy, &paths.target, FailureKind::NameCollision)
-                .with_detail("it exists in another case"));
+                .with_detail("the target has a name that differs only in case"));
         }
         let options = &self.shared.options;
         let is_regular = is_file && old_type.is_file();
@@ -292,8 +292,8 @@ impl Tree<'_> {
         };
         if matches!(found, Existing::Old(_)) && self.is_made(&old) {
             return Err(Failure::new(Operation::Copy, &paths.source, FailureKind::NameCollision)
-                .with_detail(format!("this copy has made {} from another source", shown(&paths.target)))
-                .with_advice("copy them to different directories, or one after the other"));
+                .with_detail(format!("this copy already wrote {} from another source", shown(&paths.target)))
+                .with_advice("copy the sources to different directories, or by separate commands"));
         }
         Ok(found)
     }

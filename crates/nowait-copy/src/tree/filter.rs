@@ -33,8 +33,10 @@ impl Filter {
             let name = pattern.trim_end_matches('/');
             let below = if name.contains('/') { format!("{name}/**") } else { format!("**/{name}/**") };
             return Err(Failure::new(Operation::Copy, Path::new(pattern), FailureKind::Usage)
-                .with_detail("the slash at the end matches directories only, and all directories are copied")
-                .with_advice(format!("for the files in them, include {below}")));
+                .with_detail(
+                    "a pattern that ends with a slash matches directories only, and all directories are copied",
+                )
+                .with_advice(format!("to copy the files in them, include {below}")));
         }
         Ok(Filter { include: Patterns::new(&options.include)?, exclude: Patterns::new(&options.exclude)? })
     }
@@ -76,7 +78,7 @@ impl Globs {
         for pattern in patterns {
             let wrong = |error: globset::Error| {
                 Failure::new(Operation::Copy, Path::new(pattern), FailureKind::Usage)
-                    .with_detail(format!("a pattern that cannot be read: {}", error.kind()))
+                    .with_detail(format!("invalid pattern: {}", error.kind()))
                     .with_advice("see https://docs.rs/globset for the syntax")
             };
             let text = pattern.trim_end_matches('/');
@@ -90,7 +92,7 @@ impl Globs {
         let built = |set: &GlobSetBuilder| {
             set.build().map_err(|error| {
                 Failure::new(Operation::Copy, Path::new(""), FailureKind::Usage)
-                    .with_detail(format!("patterns that are too large together: {}", error.kind()))
+                    .with_detail(format!("the patterns together are too large: {}", error.kind()))
             })
         };
         Ok(Globs { names: built(&names)?, paths: built(&paths)? })

@@ -38,7 +38,7 @@ impl Tree<'_> {
         if !self.shared.options.dry_run {
             self.warn(metadata::renew(source, target, &subject, &self.process));
         }
-        Some("it is complete, but for its metadata")
+        Some("it is complete except for its metadata")
     }
 
     /// Opens `old` if it has the entry's size, modification time and bytes. Size and time alone

@@ -67,14 +67,14 @@ impl Tree<'_> {
             Err(errno @ (Errno::MLINK | Errno::PERM | Errno::OPNOTSUPP | Errno::XDEV | Errno::NOENT)) => {
                 let lost = Failure::from_errno(Operation::Link, &paths.target, errno)
                     .of_kind(FailureKind::MetadataLost)
-                    .with_advice("it was copied as a file of its own");
+                    .with_advice("it was copied as a separate file");
                 if self.alone(&dir, &source_name, &target_name) {
                     self.warn(vec![lost]);
                 }
             }
             Err(Errno::EXIST) if dir.is_new => self.fail(
                 Failure::new(Operation::Link, &paths.target, FailureKind::NameCollision)
-                    .with_detail("another name of the source is the same name here"),
+                    .with_detail("two names of the source are one name in the target's file system"),
             ),
             Err(errno) => self.fail(Failure::from_errno(Operation::Link, &paths.target, errno)),
         }

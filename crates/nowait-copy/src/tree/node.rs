@@ -68,16 +68,16 @@ fn make(entry: &Entry<'_>, target_dir: BorrowedFd<'_>, name: &CStr) -> Result<&'
             let kind = FailureKind::System(nowait::ErrorKind::Unsupported);
             return Err(Failure::new(Operation::Copy, &paths.source, kind)
                 .with_detail("its type is unknown")
-                .with_advice("to leave it out, exclude its name"));
+                .with_advice("exclude its name to skip it"));
         }
     };
     match made {
         Ok(()) => Ok(what),
         Err(Errno::EXIST) if dir.is_new => Err(Failure::new(operation, &paths.target, FailureKind::NameCollision)
-            .with_detail("another name of the source is the same name here")),
+            .with_detail("two names of the source are one name in the target's file system")),
         Err(errno @ (Errno::PERM | Errno::OPNOTSUPP)) => {
             let failure = Failure::from_errno(operation, &paths.target, errno).with_detail(format!("it is a {what}"));
-            Err(failure.with_advice("copy as root, and to a file system that has such files"))
+            Err(failure.with_advice("copy as root, to a file system that supports such files"))
         }
         Err(errno) => Err(Failure::from_errno(operation, &paths.target, errno)),
     }
@@ -98,6 +98,6 @@ fn open_made(entry: &Entry<'_>, target_dir: BorrowedFd<'_>, name: &CStr) -> Resu
     }
     let kind = FailureKind::System(nowait::ErrorKind::AlreadyExists);
     Err(Failure::new(Operation::Open, &entry.paths.target, kind)
-        .with_detail("another process replaced it while it was made")
-        .with_advice("copy it again when nobody else writes to the directory"))
+        .with_detail("another process replaced it while it was being created")
+        .with_advice("copy it again while no other process changes the directory"))
 }

@@ -99,7 +99,9 @@ impl Top {
     fn new(source: &Path, target_dir: PathBuf, target_name: CString) -> Result<Self> {
         let bytes = source.as_os_str().as_bytes();
         if bytes.is_empty() || bytes.contains(&0) {
-            return Err(Failure::new(Operation::Copy, source, FailureKind::Usage).with_detail("a source has no name"));
+            return Err(
+                Failure::new(Operation::Copy, source, FailureKind::Usage).with_detail("the source is an empty path")
+            );
         }
         // With a slash at its end a symbolic link is what it leads to.
         let name = name_of(source);
@@ -162,14 +164,14 @@ impl Tree<'_> {
             return Ok(None);
         }
         if !lock(&self.named).insert((identity(&stat), top.target())) {
-            self.skipped(&top.source(), "it is named more than once");
+            self.skipped(&top.source(), "it is given more than once");
             return Ok(None);
         }
         if top.needs_directory && !is_directory && !top.target().is_dir() {
             let kind = FailureKind::System(nowait::ErrorKind::NotFound);
             return Err(Failure::new(Operation::Open, &top.target(), kind)
                 .with_detail("there is no such directory")
-                .with_advice("make it first, or leave out the slash"));
+                .with_advice("create it first, or remove the slash at the end"));
         }
         let target = open_target_dir(&top.target_dir)?;
         let target_stat =
@@ -202,8 +204,10 @@ fn open_target_dir(path: &Path) -> Result<OwnedFd> {
     opened.map_err(|errno| {
         let failure = Failure::from_errno(Operation::Open, path, errno);
         match errno {
-            Errno::NOENT => failure.with_detail("the target's directory is missing").with_advice("make it first"),
-            Errno::NOTDIR => failure.with_detail("the target's directory is not a directory"),
+            Errno::NOENT => {
+                failure.with_detail("the parent directory of the target does not exist").with_advice("create it first")
+            }
+            Errno::NOTDIR => failure.with_detail("the parent of the target is not a directory"),
             _ => failure,
         }
     })

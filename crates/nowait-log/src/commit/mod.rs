@@ -166,7 +166,7 @@ impl Shared {
     }
 
     pub(crate) fn forked(&self) -> Error {
-        let text = "the log was opened before the fork, and belongs to the parent; open another one in the child";
+        let text = "the log was opened before the fork and belongs to the parent; open another one in the child";
         self.error(ErrorOp::Append, ErrorKind::InvalidInput, text)
     }
 
@@ -174,11 +174,12 @@ impl Shared {
     fn failure(&self, poison: &Poison, lsn: u64) -> Error {
         let (kind, text) = if lsn <= poison.submitted {
             let text = format!(
-                "record {lsn} was on its way when a write of the log failed: it may be there, or not; open the log anew"
+                "record {lsn} was being written when a write of the log failed, and may or may not exist; open the log again"
             );
             (ErrorKind::Indeterminate, text)
         } else {
-            let text = format!("record {lsn} was not written, since a write of the log had failed; open the log anew");
+            let text =
+                format!("record {lsn} was not written, because an earlier write of the log failed; open the log again");
             (ErrorKind::Poisoned, text)
         };
         self.error(ErrorOp::Append, kind, format!("{text} ({})", poison.error))
@@ -199,15 +200,17 @@ impl Shared {
     fn refusal(&self, refusal: Refusal) -> Error {
         match refusal {
             Refusal::Poisoned(cause) => {
-                let text = format!("a write of the log failed: nothing more is taken; open the log anew ({cause})");
+                let text = format!(
+                    "an earlier write of the log failed, so it accepts no more records; open the log again ({cause})"
+                );
                 self.error(ErrorOp::Append, ErrorKind::Poisoned, text)
             }
-            Refusal::Closed => self.error(ErrorOp::Append, ErrorKind::Closed, "the log was closed; open it anew"),
+            Refusal::Closed => self.error(ErrorOp::Append, ErrorKind::Closed, "the log was closed; open it again"),
             Refusal::NoSpace { left, is_reserved, cause } => {
                 let why = if is_reserved { ", some of them reserved for others" } else { ", too few" };
                 let text = format!(
                     "no segment can be prepared, and the prepared ones have {left} bytes left{why}; \
-                     make space, such as by truncate_prefix ({cause})"
+                     free space, for example with truncate_prefix ({cause})"
                 );
                 self.error(ErrorOp::Append, ErrorKind::NoSpace, text)
             }

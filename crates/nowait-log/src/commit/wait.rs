@@ -96,7 +96,7 @@ impl Shared {
             return Err(self.failure(&poison, lsn));
         }
         if state.is_closing && lsn >= state.next_lsn {
-            let text = format!("the log was closed before record {lsn}");
+            let text = format!("the log was closed before record {lsn} was appended");
             return Err(self.error(ErrorOp::Append, ErrorKind::Closed, text));
         }
         // What is not appended yet needs no write.

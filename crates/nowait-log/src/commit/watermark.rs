@@ -15,7 +15,7 @@ impl Shared {
         state.check_open().map_err(|refusal| {
             NoRoom::Refused(match refusal {
                 Refusal::Closed => {
-                    let text = "the log was closed, and its last watermark block is on its way";
+                    let text = "the log was closed, and its last watermark block is being written";
                     self.error(ErrorOp::Append, ErrorKind::Closed, text)
                 }
                 refusal => self.refusal(refusal),

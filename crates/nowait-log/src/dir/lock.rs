@@ -72,7 +72,7 @@ fn flock(fd: BorrowedFd<'_>, dir: &LogDir) -> Result<std::result::Result<(), Err
         }
     }
     let error = os::error(ErrorOp::Open, ErrorKind::Locked, &dir.path);
-    Err(error.with_advice("the log is open for writing, here or in another process; close it there first"))
+    Err(error.with_advice("the log is open for writing, in this or another process; close it there first"))
 }
 
 /// A share of the lock, for a thread that outlives the log. A forked child leaves it as it is: only

@@ -144,7 +144,7 @@ pub(super) fn open_dir(instance: &Nowait, path: &Path) -> Result<LogDir> {
 
 pub(super) fn no_log(path: &Path) -> Error {
     os::error(ErrorOp::Open, ErrorKind::NotFound, path).with_advice(
-        "there is no log here; see whether the volume that should hold it is mounted, or create one: option `create`",
+        "the directory contains no log; check that its volume is mounted, or create a log with the option `create`",
     )
 }
 
@@ -155,13 +155,13 @@ fn may_make(dir: &LogDir, options: &Options, contents: Contents) -> Result<()> {
     };
     if !options.create {
         let text = format!(
-            "there is no log here, but something else, such as {}; check the path",
+            "the directory contains other files, such as {}, but no log; check the path",
             Path::new(&other).display()
         );
         return Err(os::error(ErrorOp::Open, ErrorKind::NotFound, &dir.path).with_advice(text));
     }
     let text = format!(
-        "there is no log in this directory, and something else, such as {}; name one that is empty or does not exist",
+        "the directory contains other files, such as {}, but no log; name a directory that is empty or does not exist",
         Path::new(&other).display()
     );
     Err(os::error(ErrorOp::Open, ErrorKind::InvalidInput, &dir.path).with_advice(text))
@@ -231,7 +231,7 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
     for (what, last) in [("segment", number_max), ("epoch", recovery.epoch), ("record", recovery.next_lsn)] {
         // Enough are left that none is counted past the last.
         if last > NUMBER_MAX / 2 {
-            let text = format!("the {what} number {last} was not given by a log: move what bears it away");
+            let text = format!("{what} number {last} is out of range; move the file out of the log's directory");
             return Err(os::error(ErrorOp::Recover, ErrorKind::Damaged, &dir.path).with_advice(text));
         }
     }

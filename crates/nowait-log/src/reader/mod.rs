@@ -276,8 +276,9 @@ impl Reader {
         let since = state.cuts.iter().filter(|(epoch, _)| *epoch > self.epoch);
         let left = since.map(|(_, lsn)| *lsn).min().unwrap_or(u64::MAX);
         if left.saturating_add(1) < self.next_lsn {
-            let text =
-                format!("the log was cut off after record {left}, and others may have come since; read on from there");
+            let text = format!(
+                "the log was cut off after record {left}, and others may have been appended since; continue from there"
+            );
             return Err(shared.error(ErrorOp::Read, ErrorKind::NoSuchRecord, text));
         }
         (self.epoch, self.segment, self.behind) = (state.epoch, None, None);
@@ -316,7 +317,7 @@ impl Reader {
                     Passed::Lacks(place) => return Ok(Step::Read(place)),
                     Passed::Hole(Hole { bytes, end_lsn, error }) => {
                         let number = self.piece().as_ref().map_or(0, Piece::number);
-                        let what = "no whole block is here, and its records were durable";
+                        let what = "no intact block is here, but its records were durable";
                         self.lose(number, bytes, end_lsn, what, error)?;
                     }
                 }
@@ -409,7 +410,7 @@ impl Reader {
         if let Some(next) = self.block.whole_behind(lsn) {
             let place = self.block.place();
             let error = self.segment.as_mut().and_then(|open| open.blocks.read_error());
-            let what = "bytes of a durable record are not what was written";
+            let what = "bytes of a durable record differ from what was written";
             return self.lose(header.number, place..place, next.min(end_lsn), what, error);
         }
         match &mut self.segment {
@@ -417,7 +418,7 @@ impl Reader {
                 open.begin_search(end, end_lsn);
                 Ok(())
             }
-            None if gone => self.lose(header.number, 0..0, end_lsn, "the segment was durable, and is missing", None),
+            None if gone => self.lose(header.number, 0..0, end_lsn, "the segment was durable and is missing", None),
             _ => Err(self.unreadable()),
         }
     }
@@ -527,15 +528,15 @@ impl Reader {
         let dir = self.source.dir();
         let gone = |text: String| os::error(ErrorOp::Read, ErrorKind::NoSuchRecord, &dir.path).with_advice(text);
         if lsn < first {
-            return gone(format!("record {lsn} was cut off the log, whose first one is {first}"));
+            return gone(format!("record {lsn} was cut off the log; the first record is {first}"));
         }
         let number = self.piece().as_ref().map_or(0, Piece::number);
         if self.is_gone {
-            return gone(format!("record {lsn} was cut off the log while it was read; look at the log again"));
+            return gone(format!("record {lsn} was cut off the log while it was being read; read the log again"));
         }
         let (offset, what) = match &self.segment {
-            Some(_) if self.block.is_broken() => (self.block.place(), "its bytes are not what was written"),
-            open => (open.as_ref().map_or(0, |open| open.blocks.offset), "no whole block is here"),
+            Some(_) if self.block.is_broken() => (self.block.place(), "its bytes differ from what was written"),
+            open => (open.as_ref().map_or(0, |open| open.blocks.offset), "no intact block is here"),
         };
         dir.damage(number, offset, 0, format!("record {lsn} was durable and cannot be read: {what}"))
     }

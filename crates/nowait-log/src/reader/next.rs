@@ -12,7 +12,7 @@ use nowait::Result;
 
 /// Future of [`Reader::next`]. Await it on any executor, or [`wait`](Next::wait) for it. If dropped
 /// before it is ready, the reader does not advance.
-#[must_use = "nothing is read until it is awaited or waited for"]
+#[must_use = "nothing is read until the future is awaited, or `wait` is called"]
 pub struct Next<'r> {
     pub(super) reader: Option<&'r mut Reader>,
 }
@@ -54,7 +54,7 @@ impl<'r> Future for Next<'r> {
 
 /// Future of [`Reader::tail`]. Await it on any executor, or [`wait`](Tail::wait) for it. If dropped
 /// before it is ready, the reader does not advance.
-#[must_use = "nothing is read until it is awaited or waited for"]
+#[must_use = "nothing is read until the future is awaited, or `wait` is called"]
 pub struct Tail<'r> {
     pub(super) reader: Option<&'r mut Reader>,
     pub(super) durable: Option<Durable>,

@@ -36,7 +36,7 @@ pub(crate) fn read_control(dir: &LogDir) -> Result<ControlFile> {
                 false => "read it with the library that wrote it, and append its records to a new log",
             };
             let text =
-                format!("the log is of version {version} of the format, and this library knows {VERSION}: {advice}");
+                format!("the log has version {version} of the format, and this library supports {VERSION}: {advice}");
             let error = os::error(ErrorOp::Recover, ErrorKind::Unsupported, &path);
             Err(error.with_range(0, CONTROL_BYTES as u64).with_advice(text))
         }
@@ -91,12 +91,12 @@ pub(crate) fn rebuild_control(dir: &LogDir, numbers: &[u64]) -> Result<Control> 
             epochs: Epochs::default(),
         };
         if rebuilt.as_ref().is_some_and(|known| known.log_id != control.log_id) {
-            return Err(no_control(dir, "its segments are of several logs"));
+            return Err(no_control(dir, "the segments belong to several logs"));
         }
         let largest = rebuilt.as_ref().map_or(0, |known| known.segment_bytes).max(control.segment_bytes);
         rebuilt = Some(Control { segment_bytes: largest, ..rebuilt.unwrap_or(control) });
     }
-    rebuilt.filter(is_plausible).ok_or_else(|| no_control(dir, "no segment's header is whole"))
+    rebuilt.filter(is_plausible).ok_or_else(|| no_control(dir, "no segment has an intact header"))
 }
 
 /// Returns the newest segment behind `head`, the newest of the chain, that is missing: the control
@@ -111,6 +111,6 @@ pub(crate) fn missing_behind(control: &Control, numbers: &[u64], head: u64) -> O
 
 fn no_control(dir: &LogDir, why: &str) -> Error {
     let path = dir.join(CONTROL);
-    let text = format!("the control file is lost, and {why}; it is the same as when the log was made: restore it");
+    let text = format!("the control file is lost, and {why}; restore the control file from a copy");
     os::error(ErrorOp::Recover, ErrorKind::Damaged, &path).with_range(0, CONTROL_BYTES as u64).with_advice(text)
 }

@@ -199,7 +199,7 @@ pub(crate) fn recover(dir: &LogDir, writer: bool, scan: Scan) -> Result<Option<F
         None => survey(tail.bytes_read).run(numbers)?,
     };
     if numbers.is_empty() && found.recovery.damage.is_empty() {
-        let what = "the log has no segment; one is there from the moment when a log is made";
+        let what = "the log has no segment, although a new log already has one";
         found.recovery.damage.push(Damage { path: dir.path.to_path_buf(), bytes: 0..0, lsns: 0..0, what: what.into() });
     }
     // As it is on disk: the scan notes where the log is not direct any more.

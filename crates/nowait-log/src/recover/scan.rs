@@ -222,35 +222,36 @@ impl Survey<'_> {
             }
         }
         let missing = match broken.is_some() {
-            true => format!("record {} is not whole", end.lsn + 1),
-            false => "no whole block is here".to_owned(),
+            true => format!("record {} is damaged", end.lsn + 1),
+            false => "no intact block is here".to_owned(),
         };
         // The first that applies explains where the log stops.
         let reason = if is_severed {
             None
         } else if let Some(number) = headless.proven {
-            let what = "the segment's header is not whole, but was: later blocks are written only after it is durable";
+            let what = "the segment's header is damaged: it was durable before the blocks that follow it were written";
             Some((number, what.to_owned()))
         } else if let Some(number) = lost_head {
             let what = match numbers.contains(&number) {
-                true => "the segment's header is not whole",
+                true => "the segment's header is damaged",
                 false => "the segment is missing",
             };
-            Some((number, format!("{what}, and the control file says that the log's newest records were there")))
+            Some((number, format!("{what}, and the control file says that it contained the newest records")))
         } else if is_short {
-            let what = "the file has been cut, and may have held the log's last records";
+            let what = "the file was shortened, and may have contained the last records";
             Some((stopped, what.to_owned()))
         } else if let (true, Some((number, offset))) = (is_proven, block) {
-            let what = format!("{missing}, and the block at {offset} of segment {number} says that it was durable");
+            let what =
+                format!("{missing}, although the block at {offset} of segment {number} says that it was durable");
             Some((stopped, what))
         } else if is_proven {
             let what = match watermark > recorded {
                 true => "a segment that was written later says that it was durable",
                 false => "the control file says that it was durable",
             };
-            Some((stopped, format!("{missing}, and {what}")))
+            Some((stopped, format!("{missing}, although {what}")))
         } else if is_unreadable {
-            Some((stopped, "this cannot be read, and may have been the log's last records".to_owned()))
+            Some((stopped, "these bytes cannot be read, and may have been the last records".to_owned()))
         } else {
             None
         };
@@ -296,7 +297,7 @@ impl Survey<'_> {
                 self.damage[links.severed_by].lsns = lsns;
             }
             if let Some(number) = lost_head.filter(|_| is_severed) {
-                let what = "the log's newest records are missing; the control file says that they were here";
+                let what = "the newest records are missing; the control file says that they were here";
                 self.damage.push(Damage { path: path(number), bytes: 0..0, lsns: 0..0, what: what.into() });
             }
             let between = self.holes(&files, behind().cloned().collect(), watermark);
@@ -468,12 +469,12 @@ impl Survey<'_> {
                         // Without a control file: the log's beginning may have been removed.
                         break;
                     }
-                    let what = if is_bad { "the segment's header is not whole" } else { "the segment is missing" };
+                    let what = if is_bad { "the segment's header is damaged" } else { "the segment is missing" };
                     self.damage.push(Damage {
                         path: self.dir.segment_path(before),
                         bytes: 0..if is_bad { self.bytes_of(files, before) } else { 0 },
                         lsns: header.first_lsn()..header.first_lsn(),
-                        what: format!("{what}; segment {} goes on from it", header.number),
+                        what: format!("{what}; segment {} continues it", header.number),
                     });
                     if is_bad {
                         chain.bad.push((before, header.previous));
@@ -526,7 +527,7 @@ impl Survey<'_> {
             header.number > *number || (header.epoch == epoch && header.number >= oldest)
         };
         let damage = |(number, header): &(u64, SegmentHeader)| {
-            let what = format!("the file holds segment {}; if it was renamed, rename it back", header.number);
+            let what = format!("the file contains segment {}; if it was renamed, rename it back", header.number);
             let path = self.dir.segment_path(*number);
             (*number, Damage { path, bytes: 0..PAGE as u64, lsns: 0..0, what })
         };
@@ -537,7 +538,7 @@ impl Survey<'_> {
     fn look_for_newest(&mut self, numbers: &[u64], head: u64) {
         if let Some(number) = missing_behind(&self.control, numbers, head) {
             let newest = self.control.newest;
-            let what = format!("the segment is missing; there was one, since the control file names {newest}");
+            let what = format!("the segment is missing; the control file names {newest} as the newest one");
             self.damage.push(Damage { path: self.dir.segment_path(number), bytes: 0..0, lsns: 0..0, what });
         }
     }
@@ -730,8 +731,8 @@ impl Survey<'_> {
                 bytes: run.bytes.end..next.map_or(self.bytes_of(files, run.segment), |next| next.bytes.start),
                 lsns,
                 what: match run.is_part {
-                    true => format!("record {} is not whole, behind one that is", run.lsns.end),
-                    false => "no whole block is here, behind one that is".into(),
+                    true => format!("record {} is damaged, and an intact one precedes it", run.lsns.end),
+                    false => "no intact block is here, and one precedes it".into(),
                 },
             });
         }

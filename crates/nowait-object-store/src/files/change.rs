@@ -190,7 +190,7 @@ fn open(path: &Path) -> Result<(fs::File, fs::Metadata)> {
     }
     if !metadata.is_file() {
         let error = Error::new(ErrorOp::Copy, ErrorKind::InvalidInput).at(&Arc::from(path));
-        return Err(error.with_detail("it is a special file, and no object"));
+        return Err(error.with_detail("it is a special file, not an object"));
     }
     Ok((file, metadata))
 }

@@ -80,7 +80,7 @@ async fn gather(file: &File, ranges: &[Range<u64>], gap_bytes: u64) -> Result<Ve
     if let Some(&(index, there)) = gathered.exceptions().short().first() {
         let (offset, length) = extents[index];
         let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at(&path).with_index(index);
-        return Err(error.with_range(offset, length as u64).with_detail(format!("the object has {there} bytes of it")));
+        return Err(error.with_range(offset, length as u64).with_detail(format!("the object contains only {there} bytes of it")));
     }
     gathered.into_bytes()
 }
@@ -106,7 +106,7 @@ impl Stream for Pieces {
         if piece.is_none() && position < self.range.end {
             let error = Error::new(ErrorOp::Read, ErrorKind::UnexpectedEof).at(&self.path);
             let error = error.with_range(position, self.range.end - position);
-            return Poll::Ready(Some(Err(error.with_detail("the object has become shorter since it was opened"))));
+            return Poll::Ready(Some(Err(error.with_detail("the object became shorter after it was opened"))));
         }
         Poll::Ready(piece)
     }

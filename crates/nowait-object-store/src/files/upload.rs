@@ -67,7 +67,7 @@ impl Upload {
             let error = Error::new(ErrorOp::Write, ErrorKind::InvalidInput).at(&Arc::from(&*self.path));
             self.abort().await?;
             return Err(error.with_advice(format!(
-                "{written} of {} bytes are written: await every part, and upload anew if one has failed",
+                "only {written} of {} bytes are written; await every part, and start again if one failed",
                 self.length
             )));
         }
@@ -115,6 +115,6 @@ impl Upload {
 
     fn is_over(&self) -> Error {
         let error = Error::new(ErrorOp::Write, ErrorKind::Closed).at(&Arc::from(&*self.path));
-        error.with_advice("the upload is completed or aborted: begin another")
+        error.with_advice("the upload was completed or aborted; begin another")
     }
 }

@@ -504,7 +504,7 @@ class OpeningCursor(Generic[_F]):
         letters = set(mode)
         kinds = letters - set("+bt")
         if len(letters) != len(mode) or len(kinds) != 1 or kinds - set("rwax") or {"b", "t"} <= letters:
-            raise ValueError(f"there is no mode {mode!r}; give r, w, x or a, with + and b as needed")
+            raise ValueError(f"unknown mode {mode!r}; give r, w, x or a, with + and b as needed")
         if "b" in letters and (encoding is not None or errors is not None or newline is not None):
             raise ValueError("a binary file has no encoding, errors or newline")
         if newline not in (None, "", "\n", "\r", "\r\n"):

@@ -61,7 +61,7 @@ class DirectoryError(Error, IsADirectoryError):
 
 
 class NoDirectoryError(Error, NotADirectoryError):
-    """A part of the path is no directory."""
+    """A component of the path is not a directory."""
 
 
 class BlockingError(Error, BlockingIOError):

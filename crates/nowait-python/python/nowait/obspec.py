@@ -476,7 +476,7 @@ def _put_mode(mode: PutMode | None, attributes: dict[str, str] | None, tags: dic
             "files cannot be replaced conditionally by version; give mode='create' or 'overwrite'"
         )
     if mode not in (None, "overwrite", "create"):
-        raise ValueError(f"there is no mode {mode!r}; give 'create' or 'overwrite'")
+        raise ValueError(f"unknown mode {mode!r}; give 'create' or 'overwrite'")
     return mode == "create"
 
 

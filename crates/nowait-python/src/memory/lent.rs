@@ -254,7 +254,7 @@ impl Loan {
 }
 
 fn size_of_bytes(len: usize) -> PyResult<ffi::Py_ssize_t> {
-    let too_many = |_| PyMemoryError::new_err(format!("{len} bytes are more than memory can hold"));
+    let too_many = |_| PyMemoryError::new_err(format!("{len} bytes exceed what memory can hold"));
     ffi::Py_ssize_t::try_from(len).map_err(too_many)
 }
 

@@ -31,8 +31,8 @@ pub(super) mod sealed {
 /// Uninitialised memory is zeroed before the kernel writes to it. `File::read_range` avoids that
 /// cost.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no buffer that a read can own",
-    note = "give a `Vec<u8>`, a `Box<[u8]>` or a `nowait::Buf`; for a borrowed slice there is `read_into`"
+    message = "`{Self}` is not a buffer that a read can own",
+    note = "pass a `Vec<u8>`, a `Box<[u8]>` or a `nowait::Buf`; for a borrowed slice, call `read_into`"
 )]
 pub trait ReadBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
     #[doc(hidden)]
@@ -57,8 +57,8 @@ pub trait ReadBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
 /// `&'static [u8]`, `&'static [u8; N]`, `&'static str`, `Arc<[u8]>`, `Arc<Vec<u8>>`, `Arc<Buf>` and
 /// `String`, and, with the `bytes` feature, for `bytes::Bytes`.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no buffer that a write can own",
-    note = "give a `Vec<u8>`, a `Box<[u8]>`, a `&'static [u8]`, an `Arc<[u8]>` or a `nowait::Buf`; for a borrowed slice there is `write_from`"
+    message = "`{Self}` is not a buffer that a write can own",
+    note = "pass a `Vec<u8>`, a `Box<[u8]>`, a `&'static [u8]`, an `Arc<[u8]>` or a `nowait::Buf`; for a borrowed slice, call `write_from`"
 )]
 pub trait WriteBuffer: sealed::Sealed + Send + Sized + 'static {
     #[doc(hidden)]

@@ -6,8 +6,8 @@ use super::memory::Memory;
 /// Buffers that a vectored read fills in order and returns with its result. Implemented for a `Vec`
 /// or an array of [`ReadBuffer`]s, and for tuples of two to six of them.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` are no buffers that a vectored read can own",
-    note = "give a `Vec` or an array of buffers, or a tuple of two to six: `(header, body)`"
+    message = "`{Self}` is not a list of buffers that a vectored read can own",
+    note = "pass a `Vec` or an array of buffers, or a tuple of two to six, such as `(header, body)`"
 )]
 pub trait ReadBuffers: Sealed + Send + Sized + 'static {
     #[doc(hidden)]
@@ -31,8 +31,8 @@ pub trait ReadBuffers: Sealed + Send + Sized + 'static {
 /// # }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` are no buffers that a vectored write can own",
-    note = "give a `Vec` or an array of buffers, or a tuple of two to six: `(header, body)`"
+    message = "`{Self}` is not a list of buffers that a vectored write can own",
+    note = "pass a `Vec` or an array of buffers, or a tuple of two to six, such as `(header, body)`"
 )]
 pub trait WriteBuffers: Sealed + Send + Sized + 'static {
     #[doc(hidden)]

@@ -68,7 +68,7 @@ impl Opened {
                     _ => return error,
                 };
                 let error = Error::new(operation, ErrorKind::PermissionDenied).at(&self.path);
-                error.with_advice(format!("the file was not opened for {needed}; open it for {needed}, too"))
+                error.with_advice(format!("the file was not opened for {needed}; open it for {needed} as well"))
             }
             _ => error,
         }

@@ -115,7 +115,7 @@ impl File {
         sys::check(&fd).map_err(|errno| {
             let error = Error::from_errno(ErrorOp::Open, errno).at(&path);
             match errno {
-                Errno::SPIPE => error.with_advice("give a regular file or a block device; for others wait until they are ready (tokio's AsyncFd, smol's Async)"),
+                Errno::SPIPE => error.with_advice("give a regular file or a block device; for pipes and sockets use readiness (tokio's AsyncFd, smol's Async)"),
                 Errno::BADF => error.of_kind(ErrorKind::InvalidInput).with_advice(options::OPENED_AS_PATH),
                 _ => error,
             }
@@ -339,7 +339,7 @@ fn ended(file: &Opened, offset: u64, length: usize, n: usize) -> Error {
     Error::new(ErrorOp::Read, ErrorKind::UnexpectedEof)
         .at(&file.path)
         .with_range(offset, length as u64)
-        .with_detail(format!("{n} bytes are there"))
+        .with_detail(format!("only {n} bytes are available"))
 }
 
 /// The transfer that was asked for, and how it ended: the bytes it moved, or the error with its
@@ -412,9 +412,8 @@ fn advised(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
             Request::Advise { offset, length, .. } => {
                 let error = error.with_range(*offset, *length);
                 match errno {
-                    Errno::OPNOTSUPP => {
-                        error.with_advice("posix_fadvise(2) is refused here; go on without, it only hints")
-                    }
+                    Errno::OPNOTSUPP => error
+                        .with_advice("posix_fadvise(2) is refused here; continue without it, since it is only a hint"),
                     _ => error,
                 }
             }

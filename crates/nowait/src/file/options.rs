@@ -177,10 +177,8 @@ fn open_error(errno: Errno, path: &Arc<Path>) -> Error {
     use std::os::unix::ffi::OsStrExt;
     let error = Error::from_errno(ErrorOp::Open, errno).at(path);
     match errno {
-        Errno::INVAL if path.as_os_str().as_bytes().contains(&0) => error.with_detail("the path has a zero byte in it"),
-        Errno::INVAL => {
-            error.with_detail("say read, write or append, and what goes with them, as for std::fs::OpenOptions")
-        }
+        Errno::INVAL if path.as_os_str().as_bytes().contains(&0) => error.with_detail("the path contains a zero byte"),
+        Errno::INVAL => error.with_detail("set read, write or append; the rules of std::fs::OpenOptions apply"),
         // The open succeeded, but the descriptor neither reads nor writes (`sys::check`).
         Errno::BADF => error.of_kind(ErrorKind::InvalidInput).with_advice(OPENED_AS_PATH),
         _ => error,

@@ -469,7 +469,7 @@ impl Nowait {
             String::from_utf8(self.read(&path).await?).map_err(|text| {
                 let valid = text.utf8_error().valid_up_to();
                 let error = Error::new(ErrorOp::Read, ErrorKind::InvalidData).at(&Arc::from(&*path));
-                error.with_detail(format!("the first {valid} bytes are"))
+                error.with_detail(format!("only the first {valid} bytes are UTF-8"))
             })
         })
     }

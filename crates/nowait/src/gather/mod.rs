@@ -68,7 +68,7 @@ impl Default for Options {
 /// [`wait`](Gather::wait) for it.
 ///
 /// It may be dropped at any time; reads in flight then complete in the background.
-#[must_use = "a gather does nothing until it is awaited or waited for"]
+#[must_use = "a gather does nothing until it is awaited, or `wait` is called"]
 pub struct Gather<'f, B: ReadBuffer = Buf> {
     file: &'f Arc<Opened>,
     ranges: Cow<'f, [Extent]>,
@@ -120,7 +120,7 @@ impl File {
                         let (offset, length) = ranges[index];
                         let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at(&self.0.path);
                         let error = error.with_range(offset, length as u64).with_index(index);
-                        Err(error.with_detail(format!("{n} bytes are there")))
+                        Err(error.with_detail(format!("only {n} bytes are available")))
                     }
                     None => Ok(gathered),
                 },
@@ -313,7 +313,7 @@ impl<B: ReadBuffer> Future for Gather<'_, B> {
 }
 
 /// Gather that calls a function for each range as it completes; see [`Gather::each`].
-#[must_use = "a gather does nothing until it is awaited or waited for"]
+#[must_use = "a gather does nothing until it is awaited, or `wait` is called"]
 pub struct GatherEach<'f, F, B: ReadBuffer = Buf> {
     gather: Gather<'f, B>,
     take: F,
@@ -474,13 +474,13 @@ fn total(file: &Opened, ranges: &[Extent], room: usize) -> Result<usize> {
             _ => {
                 let error =
                     file.error(ErrorOp::Gather, Errno::OVERFLOW).with_index(index).with_range(*offset, *length as u64);
-                return Err(error.with_detail("the lengths add up to more than memory can hold"));
+                return Err(error.with_detail("the sum of the lengths exceeds what memory can hold"));
             }
         };
     }
     if total > room {
         let error = Error::new(ErrorOp::Gather, ErrorKind::BufferTooSmall).at(&file.path);
-        return Err(error.with_detail(format!("{room} bytes for {total}")));
+        return Err(error.with_detail(format!("it has {room} bytes, and the ranges need {total}")));
     }
     Ok(total)
 }

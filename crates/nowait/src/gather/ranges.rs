@@ -13,8 +13,8 @@ mod sealed {
 /// The elements are pairs of offset and length in bytes, `(u64, usize)`, or of type `Range<u64>`. A
 /// pair is used as it is; a `Range<u64>` is converted. A range that ends before it starts is empty.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` are no ranges of a file",
-    note = "give a slice, array or `Vec` of `(u64, usize)`, offset and length, or of `Range<u64>`"
+    message = "`{Self}` is not a list of file ranges",
+    note = "pass a slice, array or `Vec` of `(offset: u64, length: usize)` or of `Range<u64>`"
 )]
 pub trait Ranges<'f>: sealed::Sealed {
     #[doc(hidden)]

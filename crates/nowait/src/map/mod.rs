@@ -329,11 +329,11 @@ fn map(file: &File, range: impl RangeBounds<u64>, access: Access) -> Result<Map>
     // read.
     if size == 0 && end != Some(start) && file.read_into(&mut [0; 4096], 0).is_ok_and(|n| n > 0) {
         let error = Error::new(ErrorOp::Map, ErrorKind::Unsupported).at(&file.0.path);
-        return Err(error.with_advice("it has contents, but reports a size of zero; read it instead"));
+        return Err(error.with_advice("the file reports a size of zero, but has contents; read it instead"));
     }
     let end = end.unwrap_or(size.max(start));
     let Some(length) = end.checked_sub(start) else {
-        return Err(error(Errno::INVAL).with_detail(format!("the range begins at {start} and ends before, at {end}")));
+        return Err(error(Errno::INVAL).with_detail(format!("the range ends at {end}, before its start at {start}")));
     };
     if end > size {
         let error = Error::new(ErrorOp::Map, ErrorKind::UnexpectedEof).at(&file.0.path).with_range(start, length);
@@ -344,11 +344,13 @@ fn map(file: &File, range: impl RangeBounds<u64>, access: Access) -> Result<Map>
     let failed = |errno: Errno| {
         let error = error(errno).with_range(start, length);
         match errno {
-            Errno::NODEV => error.of_kind(ErrorKind::Unsupported).with_detail("its file system has no memory maps; read it instead"),
+            Errno::NODEV => error
+                .of_kind(ErrorKind::Unsupported)
+                .with_detail("the file system does not support memory maps; read the file instead"),
             Errno::NOMEM | Errno::OVERFLOW => error.of_kind(ErrorKind::OutOfMemory).with_advice(
-                "the address space does not suffice: map a smaller range, or raise the limit (ulimit -v, vm.max_map_count)",
+                "not enough address space: map a smaller range, or raise the limit (ulimit -v, vm.max_map_count)",
             ),
-            Errno::ACCESS => error.with_advice("open the file for reading, and for a shared map for writing as well"),
+            Errno::ACCESS => error.with_advice("open the file for reading; a shared map also needs writing"),
             _ => error,
         }
     };
@@ -423,9 +425,9 @@ fn not_populated(place: Place, file: &Arc<Opened>, errno: Errno, range: &Range<u
     match (errno, File(file.clone()).size().wait()) {
         (Errno::FAULT, Ok(size)) if size < end => error
             .of_kind(ErrorKind::UnexpectedEof)
-            .with_advice(format!("the file has been shortened to {size} bytes; map it anew")),
+            .with_advice(format!("the file was shortened to {size} bytes; map it again")),
         (Errno::FAULT | Errno::HWPOISON, _) => {
-            error.of_kind(ErrorKind::Io).with_detail("a touch of these bytes would raise SIGBUS")
+            error.of_kind(ErrorKind::Io).with_detail("access to these bytes would raise SIGBUS")
         }
         _ => error,
     }

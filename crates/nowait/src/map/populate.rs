@@ -58,7 +58,7 @@ pub enum Mechanism {
 /// begins.
 ///
 /// Default: the whole range in order, in chunks of 2 MiB, up to 80 % of the available memory.
-#[must_use = "nothing is populated until it is started, awaited or waited for"]
+#[must_use = "no page is populated until it is started or awaited, or `wait` is called"]
 pub struct Populate<'m> {
     map: &'m Arc<Inner>,
     range: Range<usize>,

@@ -34,7 +34,7 @@ use crate::operation::Steps;
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "nothing is replaced before `commit`"]
+#[must_use = "the file is not replaced until `commit`"]
 pub struct AtomicWriter {
     writer: Writer,
     file: File,

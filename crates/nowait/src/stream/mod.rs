@@ -40,7 +40,7 @@ use crate::file::File;
 
 /// Step of a stream: await it, or [`wait`](Step::wait) for it. If dropped before it is ready, it
 /// has done nothing or all of its work.
-#[must_use = "a stream does nothing until it is awaited or waited for"]
+#[must_use = "a step does nothing until it is awaited, or `wait` is called"]
 pub struct Step<'s, S, T> {
     stream: &'s mut S,
     poll: fn(&mut S, &mut Context<'_>, Caller) -> Poll<T>,

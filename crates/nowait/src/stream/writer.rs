@@ -450,7 +450,7 @@ impl Writer {
 }
 
 /// Future of [`Writer::put`]: await it, or [`wait`](Put::wait) for it.
-#[must_use = "nothing is written until it is awaited or waited for"]
+#[must_use = "nothing is written until the future is awaited, or `wait` is called"]
 pub struct Put<'w> {
     writer: &'w mut Writer,
     /// Bytes of the buffer that are not accepted yet.
@@ -483,7 +483,7 @@ impl Future for Put<'_> {
 }
 
 /// Future of [`Writer::put_slice`]: await it, or [`wait`](PutSlice::wait) for it.
-#[must_use = "nothing is written until it is awaited or waited for"]
+#[must_use = "nothing is written until the future is awaited, or `wait` is called"]
 pub struct PutSlice<'w> {
     writer: &'w mut Writer,
     bytes: &'w [u8],

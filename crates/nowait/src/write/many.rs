@@ -34,7 +34,7 @@ struct Run {
 /// Batch of writes; see [`File::write_many`](crate::File::write_many). Await it, or
 /// [`wait`](WriteMany::wait) for it. If dropped early, writes in flight complete in the background,
 /// and the others are not made.
-#[must_use = "nothing is written until it is awaited or waited for"]
+#[must_use = "nothing is written until the future is awaited, or `wait` is called"]
 pub struct WriteMany<'f, B> {
     file: &'f Opened,
     /// Taken, one after the other, when they are begun.

@@ -428,7 +428,7 @@ fn changed(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
 }
 
 /// Future of [`File::settled`].
-#[must_use = "it waits for nothing until it is awaited or waited for"]
+#[must_use = "it does nothing until it is awaited, or `wait` is called"]
 pub struct Settled<'f> {
     file: &'f Opened,
     settling: Settling,
