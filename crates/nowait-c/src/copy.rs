@@ -17,38 +17,40 @@ use crate::border::{self, Growing, answer, fill, many, size, status};
 use crate::failure::{Failure, Result};
 use crate::handle::{Kind, Table, Used};
 
-/// A copy that runs, or has ended; nowait_submit_copy_wait brings its end into a queue. 0 is none.
+/// Handle of a copy, running or ended; 0 means none. nowait_submit_copy_wait reports the end of the
+/// copy to a queue.
 pub type CopyHandle = u64;
 
 /// Nothing is durable when a copy ends.
 pub const NOWAIT_COPY_SYNC_NONE: u32 = 0;
-/// Each file is durable before it gets its name.
+/// Each file is durable before it is renamed to its final name.
 pub const NOWAIT_COPY_SYNC_FILE: u32 = 1;
-/// Everything is durable when the copy ends, in one go.
+/// Everything is durable when the copy ends; one sync covers all files.
 pub const NOWAIT_COPY_SYNC_ALL: u32 = 2;
 
-/// Leaves no page in the page cache that was not there before.
+/// Drops the pages that the copy added to the page cache.
 pub const NOWAIT_COPY_CACHE_NEUTRAL: u32 = 1;
-/// Reads each copy back around the page cache, and compares checksums.
+/// Reads each copy back past the page cache and compares checksums.
 pub const NOWAIT_COPY_VERIFY: u32 = 2;
-/// Keeps what was copied of a file when the copy ends early, and goes on from there the next time.
+/// Keeps the copied part of a file if the copy ends early; the next copy continues there.
 pub const NOWAIT_COPY_RESUME: u32 = 4;
-/// Counts what there is to copy on a thread of its own, so that the totals are known.
+/// Counts the files to copy on a separate thread, so that the totals are known early.
 pub const NOWAIT_COPY_COUNT_FIRST: u32 = 8;
-/// Takes the target as the name of the copy, also if it is a directory.
+/// Uses the target as the name of the copy, even if it is a directory.
 pub const NOWAIT_COPY_NO_TARGET_DIRECTORY: u32 = 16;
 /// Keeps files that exist in the target.
 pub const NOWAIT_COPY_KEEP: u32 = 32;
-/// Replaces a file in the target only if that is older.
+/// Replaces a file in the target only if it is older than the source.
 pub const NOWAIT_COPY_KEEP_NEWER: u32 = 64;
 /// Shares no blocks with the source.
 pub const NOWAIT_COPY_NO_REFLINK: u32 = 128;
 /// Makes a hole of every block of zeros.
 pub const NOWAIT_COPY_SPARSE: u32 = 256;
-/// Writes every block, holes of the source too.
+/// Writes every block, including holes of the source.
 pub const NOWAIT_COPY_NO_HOLES: u32 = 512;
 
-/// How files are copied. Set all to zero, then `size`, then what is to differ from the default.
+/// Options of a copy. Zero the struct, set `size`, then set the members that differ from the
+/// default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CopyOptions {
@@ -56,11 +58,12 @@ pub struct CopyOptions {
     pub size: usize,
     /// One of NOWAIT_COPY_SYNC_...
     pub sync: u32,
-    /// The other NOWAIT_COPY_..., or'ed.
+    /// Bitwise OR of the other NOWAIT_COPY_... flags.
     pub flags: u32,
-    /// Most bytes in a second. 0: as many as possible.
+    /// Maximum number of bytes copied per second. 0: no limit.
     pub bytes_per_second_max: u64,
-    /// Most bytes of this copy in the page cache that are not on the device. 0: as the system has it.
+    /// Maximum number of bytes of this copy that are dirty in the page cache. 0: the limit of the
+    /// system.
     pub dirty_bytes_max: u64,
 }
 
@@ -69,7 +72,7 @@ unsafe impl Growing for CopyOptions {
     const FIRST_BYTES: usize = size_of::<CopyOptions>();
 }
 
-/// How far a copy is.
+/// Progress of a copy.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CopyProgress {
@@ -79,11 +82,11 @@ pub struct CopyProgress {
     pub bytes: u64,
     /// Files finished so far.
     pub files: u64,
-    /// Bytes found so far in files to copy.
+    /// Total bytes of the files found so far.
     pub bytes_found: u64,
     /// Files found so far.
     pub files_found: u64,
-    /// 1: all sources are walked, and what was found is the total.
+    /// 1: all sources are walked, and the numbers found are the totals.
     pub is_walked: u64,
     /// Time since the start.
     pub elapsed_ns: u64,
@@ -102,25 +105,25 @@ pub struct CopyReport {
     pub size: usize,
     /// Regular files copied.
     pub files: u64,
-    /// Directories made, or found in the target.
+    /// Directories created, or found in the target.
     pub directories: u64,
-    /// Symbolic links, FIFOs, sockets and devices made.
+    /// Symbolic links, FIFOs, sockets and devices created.
     pub nodes: u64,
-    /// Hard links made.
+    /// Hard links created.
     pub hard_links: u64,
-    /// Bytes of data in the files copied, holes left out.
+    /// Bytes of data in the files copied, without holes.
     pub bytes: u64,
-    /// Files left out, since they exist in the target.
+    /// Files skipped because they exist in the target.
     pub skipped: u64,
-    /// Files whose copy was read back and found right.
+    /// Files whose copy was read back and verified.
     pub verified: u64,
     /// Files and directories that could not be copied.
     pub failures: u64,
-    /// Those that were copied, but changed meanwhile, or lost some of their metadata.
+    /// Entries that were copied, but changed during the copy or lost metadata.
     pub warnings: u64,
-    /// 1: it was cancelled before its end.
+    /// 1: the copy was cancelled before its end.
     pub is_cancelled: u64,
-    /// Time that it took.
+    /// Duration of the copy.
     pub elapsed_ns: u64,
 }
 
@@ -190,12 +193,13 @@ impl Future for CopyEnd {
     }
 }
 
-/// Starts to copy files and trees, on threads of their own, with all that `cp -a` keeps. A target that
-/// is a directory gets the copies under the sources' names. A name in the target has the old file or
-/// the whole new one. `options` may be NULL.
+/// Starts to copy files and trees on separate threads, with all metadata that `cp -a` keeps. If the
+/// target is a directory, the copies are created in it under the sources' names. A name in the
+/// target refers to the old file or the complete new one. `options` may be NULL.
 ///
-/// Returns 0; or a negative errno, and nothing was begun: the arguments make no sense together.
-/// The copy goes on where an entry cannot be copied: see nowait_copy_wait. Threads: any.
+/// Returns 0; or a negative errno, without starting a copy, if the arguments contradict each other.
+/// If an entry cannot be copied, the copy continues with the others: see nowait_copy_wait. Threads:
+/// any.
 ///
 /// # Safety
 /// `sources` points to `sources_count` strings; `target` is a string; `options` is NULL or points to
@@ -274,7 +278,8 @@ fn copy_options(asked: &CopyOptions) -> Result<Options> {
     Ok(options.bytes_per_second_max(limit(asked.bytes_per_second_max)).dirty_bytes_max(limit(asked.dirty_bytes_max)))
 }
 
-/// Tells how far a copy is; makes no system call. Returns 0 or a negative errno. Threads: any.
+/// Stores the progress of a copy in `progress`, without a system call. Returns 0 or a negative
+/// errno. Threads: any.
 ///
 /// # Safety
 /// `progress` points to as many bytes as its size says.
@@ -291,7 +296,8 @@ pub unsafe extern "C" fn nowait_copy_progress(copy: CopyHandle, progress: *mut C
     })
 }
 
-/// Whether a copy has ended, so that nowait_copy_wait need not wait: 1 or 0, or -EBADF. Threads: any.
+/// Returns 1 if a copy has ended, so that nowait_copy_wait would not block; 0 if not; or -EBADF.
+/// Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_copy_has_ended(copy: CopyHandle) -> c_int {
     border::count(|| {
@@ -302,8 +308,8 @@ pub extern "C" fn nowait_copy_has_ended(copy: CopyHandle) -> c_int {
     }) as c_int
 }
 
-/// Ends a copy early: each file within a block, which leaves its target as it was. Returns 0 at once,
-/// or -EBADF; nowait_copy_wait returns when it is over. Threads: any.
+/// Cancels a copy. Each file in progress stops within a block, and its target stays unchanged.
+/// Returns 0 at once, or -EBADF; nowait_copy_wait returns when the copy has ended. Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_copy_cancel(copy: CopyHandle) -> c_int {
     status(|| {
@@ -312,10 +318,12 @@ pub extern "C" fn nowait_copy_cancel(copy: CopyHandle) -> c_int {
     })
 }
 
-/// Waits for the end of a copy. `report`, if it is not NULL, tells what it did. May be called again.
+/// Waits for the end of a copy, and stores its result in `report` unless that is NULL. May be
+/// called again.
 ///
-/// Returns 0 if everything was copied. Else the negative errno of the first failure, or warning, whose
-/// text nowait_error_message has, or -ECANCELED; the rest was copied. Threads: any, several too.
+/// Returns 0 if everything was copied. Otherwise returns -ECANCELED, or the negative errno of the
+/// first failure or warning, whose text nowait_error_message returns. The remaining entries were
+/// copied. Threads: any, also several at a time.
 ///
 /// # Safety
 /// `report` is NULL or points to as many bytes as its size says.
@@ -336,7 +344,7 @@ pub unsafe extern "C" fn nowait_copy_wait(copy: CopyHandle, report: *mut CopyRep
     })
 }
 
-/// Gives up the handle of a copy, which runs on if it has not ended. Returns 0 or -EBADF. Threads:
+/// Closes the handle of a copy; a copy that has not ended continues. Returns 0 or -EBADF. Threads:
 /// any.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_copy_close(copy: CopyHandle) -> c_int {

@@ -18,33 +18,33 @@ use crate::failure::{Failure, Result};
 use crate::handle::{Kind, Table};
 use crate::instance::{InstanceHandle, with_instance};
 
-/// An open file. 0 is none.
+/// Handle of an open file; 0 means none.
 pub type FileHandle = u64;
 
 /// The write is on stable storage when it ends, with the metadata needed to read it back
 /// (RWF_DSYNC).
 pub const NOWAIT_WRITE_DURABLE: u32 = 1;
 /// The kernel drops the pages once they are on the device (RWF_DONTCACHE, Linux 6.14); -EOPNOTSUPP
-/// where it cannot.
+/// if unsupported.
 pub const NOWAIT_WRITE_UNCACHED: u32 = 2;
-/// All or nothing, also across a power failure (RWF_ATOMIC, Linux 6.11); -EOPNOTSUPP where that
-/// cannot be.
+/// The write is atomic, also across a power failure (RWF_ATOMIC, Linux 6.11); -EOPNOTSUPP if
+/// unsupported.
 pub const NOWAIT_WRITE_ATOMIC: u32 = 4;
 
-/// Attributes, such as times, are made durable, too: fsync(2), not fdatasync(2).
+/// The sync also covers attributes such as times: fsync(2) instead of fdatasync(2).
 pub const NOWAIT_SYNC_ALL: u32 = 1;
 
 pub(crate) static FILES: Table<File> = Table::new(Kind::File);
 
-/// Opens a file, as open(2) does: `flags` are O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT and the
-/// like; `mode` has the permissions of a new file. `instance` may be 0.
+/// Opens a file, as open(2) does. `flags` are O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT and the
+/// like; `mode` contains the permissions of a new file. `instance` may be 0.
 ///
-/// O_CLOEXEC is always set, O_NONBLOCK never. With O_DIRECT reads and writes go past the page cache
-/// where the file system can, and any offset, length and memory will do; where it cannot they go
-/// through the page cache.
+/// O_CLOEXEC is always set; O_NONBLOCK is never set. With O_DIRECT, reads and writes bypass the
+/// page cache if the file system supports it, and use it otherwise. Any offset, length and memory
+/// address is allowed.
 ///
-/// Returns 0, or a negative errno: those of open(2); -EISDIR for a directory; -ESPIPE for what has no
-/// offsets, such as a pipe. Threads: any.
+/// Returns 0, or a negative errno: those of open(2); -EISDIR for a directory; -ESPIPE for a file
+/// without offsets, such as a pipe. Threads: any.
 ///
 /// # Safety
 /// `path` is a string, `file` points to a handle.
@@ -75,13 +75,14 @@ fn open_options(flags: c_int, mode: c_uint) -> OpenOptions {
     options
 }
 
-/// Makes a file of a descriptor. The library uses a duplicate of it: `descriptor` stays the
-/// caller's, to be closed by the caller. `name` is for messages; if it is NULL they have the path
-/// that /proc knows. `instance` may be 0.
+/// Makes a file from a descriptor. The library uses a duplicate: the caller still owns `descriptor`
+/// and closes it. Messages contain `name`, or the path from /proc if it is NULL. `instance` may be
+/// 0.
 ///
-/// O_NONBLOCK, which has no meaning for files, is taken off the open file.
+/// The call clears O_NONBLOCK, which has no meaning for files.
 ///
-/// Returns 0, or a negative errno: -EBADF; -EISDIR; -ESPIPE for what has no offsets. Threads: any.
+/// Returns 0, or a negative errno: -EBADF; -EISDIR for a directory; -ESPIPE for a file without
+/// offsets. Threads: any.
 ///
 /// # Safety
 /// `name` is NULL or a string, `file` points to a handle.
@@ -119,8 +120,8 @@ pub unsafe extern "C" fn nowait_file_from_descriptor(
     })
 }
 
-/// Closes a file. Operations in flight, and calls of other threads, end as if it were open; the last
-/// of them closes the descriptor. Nothing becomes durable: see nowait_sync.
+/// Closes a file. Operations in flight and calls of other threads continue normally; the last of
+/// them closes the descriptor. The call makes nothing durable: see nowait_sync.
 ///
 /// Returns 0, or a negative errno: -EBADF if the handle is not open; those of close(2), after which
 /// the handle is closed, too. Threads: any.
@@ -132,8 +133,8 @@ pub extern "C" fn nowait_file_close(file: FileHandle) -> c_int {
     })
 }
 
-/// Returns the descriptor of a file, for fstat(2) and the like; it is closed with the file. Or
-/// -EBADF. Threads: any.
+/// Returns the descriptor of a file, for fstat(2) and the like, or -EBADF. The descriptor is closed
+/// with the file. Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_file_descriptor(file: FileHandle) -> c_int {
     count(|| {
@@ -149,11 +150,12 @@ pub extern "C" fn nowait_file_descriptor(file: FileHandle) -> c_int {
 /// or its file system has no direct I/O; or -EBADF. Requests may have any offset, length and
 /// memory. Requests whose offset and length are multiples of `offset_alignment`, and whose memory
 /// address is a multiple of `memory_alignment`, go to the device unchanged. Other requests are
-/// copied, or read more than was asked for. Both alignments are in bytes, and 1 if the result is 0.
-/// They may grow at the first request, if the device reported less than it needs. Threads: any.
+/// copied, or read more than the requested range. Both alignments are in bytes, and 1 if the result
+/// is 0. They may grow at the first request, if the device reported less than it needs. Threads:
+/// any.
 ///
 /// # Safety
-/// Each pointer is NULL or points to a number.
+/// Each pointer is NULL or points to a size_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_file_direct(
     file: FileHandle,
@@ -174,11 +176,11 @@ pub unsafe extern "C" fn nowait_file_direct(
     }) as c_int
 }
 
-/// Puts the size in bytes, of a file or a block device, into `size`. Returns 0, or a negative errno.
+/// Stores the size in bytes of a file or block device in `size`. Returns 0, or a negative errno.
 /// Threads: any.
 ///
 /// # Safety
-/// `size` points to a number.
+/// `size` points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_file_size(file: FileHandle, size: *mut u64) -> c_int {
     status(|| {
@@ -189,8 +191,8 @@ pub unsafe extern "C" fn nowait_file_size(file: FileHandle, size: *mut u64) -> c
     })
 }
 
-/// Reads up to `length` bytes at `offset` into `buffer`, and waits for them. It is short only at the
-/// end of the file: short reads and signals are handled here.
+/// Reads up to `length` bytes at `offset` into `buffer`, and waits for them. The result is short
+/// only at the end of the file: the call handles short reads and signals.
 ///
 /// Returns the number of bytes, 0 at the end of the file, or a negative errno: -EBADF if the handle
 /// is not open; -EACCES if the file was not opened for reading; -EOVERFLOW beyond INT64_MAX; those of
@@ -207,14 +209,14 @@ pub unsafe extern "C" fn nowait_read_at(file: FileHandle, buffer: *mut c_void, l
     })
 }
 
-/// Writes `length` bytes from `buffer` at `offset`, and waits for that; at the end of the file if it
-/// was opened with O_APPEND. `flags` are NOWAIT_WRITE_... or 0. Without NOWAIT_WRITE_DURABLE the
-/// bytes are in the page cache when it returns, and durable after a later nowait_sync.
+/// Writes `length` bytes from `buffer` at `offset`, or at the end of a file opened with O_APPEND,
+/// and waits for the write. `flags` are NOWAIT_WRITE_... or 0. Without NOWAIT_WRITE_DURABLE, the
+/// bytes are in the page cache when the call returns, and durable after a later nowait_sync.
 ///
-/// Returns the number of bytes, fewer only if the file system took no more: the next write says why.
-/// Or a negative errno; the message says how much was written: -ENOSPC, -EFBIG, -EOVERFLOW, -EBADF,
-/// -EACCES if the file was not opened for writing, those of pwrite(2). Threads: any; the order of
-/// writes that overlap at a time is not defined.
+/// Returns the number of bytes, which is less than `length` only if the file system accepted no
+/// more; the next write returns the reason. Or a negative errno; the message says how much was
+/// written: -ENOSPC, -EFBIG, -EOVERFLOW, -EBADF, -EACCES if the file was not opened for writing,
+/// those of pwrite(2). Threads: any; concurrent writes that overlap have no defined order.
 ///
 /// # Safety
 /// `length` bytes at `buffer` are valid for reads, and nothing changes them during the call.
@@ -243,11 +245,13 @@ pub unsafe extern "C" fn nowait_write_at(
     })
 }
 
-/// Reads as nowait_read_at, if that should not wait: without a queue, for data that is likely cached.
+/// Reads like nowait_read_at, if that should not block. Use it for data that is likely cached; it
+/// needs no queue.
 ///
-/// Returns the number of bytes, fewer if the file ends within the range; -EAGAIN, without a message,
-/// if it may wait, for direct I/O, and perhaps at the end of the file; or a negative errno, as
-/// nowait_read_at. After -EAGAIN the bytes at `buffer` are undefined: submit the read. Threads: any.
+/// Returns the number of bytes, fewer if the file ends within the range; or a negative errno, as
+/// nowait_read_at. Returns -EAGAIN, without a message, if the read may block, for direct I/O, and
+/// perhaps at the end of the file. After -EAGAIN the bytes at `buffer` are undefined; submit the
+/// read instead. Threads: any.
 ///
 /// # Safety
 /// As nowait_read_at.
@@ -260,11 +264,12 @@ pub unsafe extern "C" fn nowait_try_read_at(file: FileHandle, buffer: *mut c_voi
     })
 }
 
-/// Writes as nowait_write_at without flags, if that should not wait: without a queue.
+/// Writes like nowait_write_at without flags, if that should not block. It needs no queue.
 ///
-/// Returns the number of bytes; -EAGAIN, without a message, if it may wait, or for direct I/O; or a
-/// negative errno, as nowait_write_at. After -EAGAIN some of the bytes may have been written: submit
-/// the write of all. It overtakes no write that was submitted and overlaps. Threads: any.
+/// Returns the number of bytes; or a negative errno, as nowait_write_at. Returns -EAGAIN, without a
+/// message, if the write may block, or for direct I/O. After -EAGAIN some of the bytes may have
+/// been written; submit the whole write instead. The call does not overtake submitted writes that
+/// overlap. Threads: any.
 ///
 /// # Safety
 /// As nowait_write_at.
@@ -283,19 +288,19 @@ pub unsafe extern "C" fn nowait_try_write_at(
 }
 
 /// Writes `length` bytes from `buffer` at the current end of the file, and waits until they are
-/// written (RWF_APPEND). `flags` are NOWAIT_WRITE_... or 0; durability is that of nowait_write_at.
+/// written (RWF_APPEND). `flags` are NOWAIT_WRITE_... or 0; durability is as for nowait_write_at.
 /// Each append is one write: no other append, in any process, mixes with its bytes or overwrites
-/// them. The exception is a write that the file system takes in two parts (a full disk, more than 2
+/// them. The exception is a write that the file system makes in two parts (a full disk, more than 2
 /// GiB).
 ///
 /// The kernel does not report the offset. If the program needs it, use nowait_write_at with an
 /// offset that the program keeps.
 ///
 /// Returns `length`; or a negative errno, as nowait_write_at: the message says how much was
-/// written. An append that is written only in part is an error, too (-ENOSPC). -EOPNOTSUPP, and
-/// nothing is written, for a block device, and if the file system may ignore RWF_APPEND and /proc
-/// is not mounted: then open the file with O_APPEND. Threads: any; appends of one thread are in
-/// order.
+/// written. A partial append is also an error (-ENOSPC). The call returns -EOPNOTSUPP and writes
+/// nothing for a block device, and if the file system may ignore RWF_APPEND and /proc is not
+/// mounted. In the second case open the file with O_APPEND. Threads: any; appends of one thread are
+/// in order.
 ///
 /// # Safety
 /// As nowait_write_at.
@@ -362,13 +367,14 @@ impl WriteFlags {
     }
 }
 
-/// Makes every write that was complete at the call durable, and waits for that. `flags` is 0
-/// (fdatasync(2): data, the size, and what is needed to read it back) or NOWAIT_SYNC_ALL. The name of
-/// a new file is not covered: sync its directory.
+/// Makes all writes durable that were complete before the call, and waits for that. `flags` is 0
+/// (fdatasync(2): data, size, and the metadata needed to read it back) or NOWAIT_SYNC_ALL. The sync
+/// does not cover the name of a new file: sync its directory.
 ///
-/// Returns 0, or a negative errno. -EIO when a write-back failed: written data may be lost, although
-/// reads still show it. From then on every sync of this file fails, until
-/// nowait_file_acknowledge_sync_failure. Threads: any; syncs of one file share.
+/// Returns 0, or a negative errno. -EIO if a write-back failed: written data may be lost, although
+/// reads still return it. Every later sync of this file fails until
+/// nowait_file_acknowledge_sync_failure is called. Threads: any; concurrent syncs of a file share
+/// system calls.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_sync(file: FileHandle, flags: u32) -> c_int {
     status(|| {
@@ -386,9 +392,9 @@ pub(crate) fn syncs_all(flags: u32) -> Result<bool> {
     }
 }
 
-/// Acknowledges a failed write-back, so that syncs may succeed again: when everything since the last
-/// sync that succeeded has been written anew, or given up. Returns 1 if there was a failure, 0 if
-/// there was none, or -EBADF. Threads: any.
+/// Acknowledges a failed write-back, so that syncs may succeed again. First write again, or give
+/// up, all data since the last successful sync. Returns 1 if there was a failure, 0 if there was
+/// none, or -EBADF. Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_file_acknowledge_sync_failure(file: FileHandle) -> c_int {
     count(|| Ok(FILES.get(file)?.acknowledge_sync_failure().is_some().into())) as c_int

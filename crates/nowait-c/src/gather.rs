@@ -11,32 +11,33 @@ use crate::border::{many, many_mut, status};
 use crate::failure::{Failure, Result};
 use crate::file::{FILES, FileHandle};
 
-/// A range of a file, in bytes. Its layout is fixed.
+/// A range of a file, in bytes. The layout is fixed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
-    /// Where it begins in the file.
+    /// Offset of the range in the file.
     pub offset: u64,
-    /// How long it is.
+    /// Length of the range.
     pub length: u64,
 }
 
-/// Reads `ranges_count` ranges into `output`, one after the other in the order in which they are
-/// listed, and waits for all: range i begins at the sum of the lengths before it. Ranges may be
-/// unsorted, overlap, or be empty. Cached ones are copied; of the others many are in flight at a
-/// time, neighbours read as one.
+/// Reads `ranges_count` ranges into `output`, one after the other in the given order, and waits for
+/// all of them. Range i begins at the sum of the preceding lengths. Ranges may be unsorted,
+/// overlap, or be empty. Cached ranges are copied at once. Many other ranges are in flight at a
+/// time, and neighbours are read as one.
 ///
-/// `results` may be NULL. Else it gets for each range the number of bytes read, fewer than asked for
-/// if the file ends in it, or a negative errno. Bytes of `output` that were not read are zero.
+/// If `results` is not NULL, it receives for each range the number of bytes read, or a negative
+/// errno. The number is less than the length if the file ends within the range. Bytes of `output`
+/// that were not read are zero.
 ///
-/// Returns 0 if every range is complete. Else the negative errno of the first that is not, -ENODATA
-/// if the file ends in it: the others were read all the same. -ENOBUFS if `output_bytes` is less
-/// than the sum of the lengths, -EBADF, -EFAULT, -EINVAL: then nothing was read, and `results` is
-/// as it was. Threads: any.
+/// Returns 0 if every range is complete. Otherwise returns the negative errno of the first
+/// incomplete range, -ENODATA if the file ends within it; the other ranges were still read. Nothing
+/// was read, and `results` is unchanged, after -EBADF, -EFAULT, -EINVAL, or -ENOBUFS:
+/// `output_bytes` is less than the sum of the lengths. Threads: any.
 ///
 /// # Safety
 /// `ranges` points to `ranges_count` ranges, `output` to `output_bytes` bytes, `results` is NULL or
-/// points to `ranges_count` numbers; nothing else uses the last two during the call.
+/// points to `ranges_count` elements; nothing else uses `output` and `results` during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_gather(
     file: FileHandle,

@@ -27,13 +27,14 @@ pub const NOWAIT_ENGINE_AIO: u32 = 2;
 /// Threads of the library only.
 pub const NOWAIT_ENGINE_POOL: u32 = 3;
 
-/// An instance: engines, policy and counters, which its files share. 0 is the instance that the
-/// process shares; it is made when it is first used, and needs no close.
+/// Handle of an instance: engines, policy and counters, which its files share. 0 is the shared
+/// instance of the process; its first use creates it, and it needs no close.
 pub type InstanceHandle = u64;
 
 pub(crate) static INSTANCES: Table<Nowait> = Table::new(Kind::Instance);
 
-/// How an instance is set up. Set all to zero, then `size`, then what is to differ from the default.
+/// Options of an instance. Zero the struct, set `size`, then set the members that differ from the
+/// default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InstanceOptions {
@@ -41,19 +42,18 @@ pub struct InstanceOptions {
     pub size: usize,
     /// One of NOWAIT_ENGINE_...
     pub engine: u32,
-    /// 1: only attempts that the kernel promises not to block (RWF_NOWAIT) are made on the thread
-    /// that submits.
+    /// 1: the submitting thread makes only non-blocking attempts (RWF_NOWAIT).
     pub strict: u32,
-    /// Longest plain call on the thread that submits, where a file has no form that does not block:
-    /// this, and a nanosecond a byte. 0: 100 us.
+    /// Maximum duration of a plain call on the submitting thread, for files that refuse RWF_NOWAIT:
+    /// this, plus a nanosecond for each byte. 0: 100 us.
     pub stall_budget_ns: u64,
-    /// Most bytes that a submission copies from the page cache itself. 0: 1 MiB.
+    /// Maximum number of bytes that a submission copies from the page cache inline. 0: 1 MiB.
     pub inline_bytes_max: u64,
-    /// Most threads of the pool. 0: 64.
+    /// Maximum number of pool threads. 0: 64.
     pub pool_threads_max: u64,
-    /// Most bytes of submitted writes that have not finished, of one file. 0: 16 MiB.
+    /// Maximum number of bytes of unfinished writes to one file. 0: 16 MiB.
     pub file_write_bytes_max: u64,
-    /// The same, of all files. 0: 64 MiB.
+    /// Maximum number of bytes of unfinished writes to all files. 0: 64 MiB.
     pub write_bytes_max: u64,
 }
 
@@ -62,40 +62,40 @@ unsafe impl Growing for InstanceOptions {
     const FIRST_BYTES: usize = size_of::<InstanceOptions>();
 }
 
-/// Counters of an instance since it was made. Each operation that has started ends in exactly one of
+/// Counters of an instance since it was created. Each started operation ends in exactly one of
 /// served_inline, blocking, ring, aio, pool, cancelled, failed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InstanceStats {
     /// sizeof(struct nowait_instance_counters).
     pub size: usize,
-    /// Operations that were started. A gather counts each request that it makes.
+    /// Operations started. A gather counts each of its requests.
     pub started: u64,
-    /// Served on the thread that submitted, without waiting.
+    /// Operations served on the submitting thread, without waiting.
     pub served_inline: u64,
-    /// Served by a plain system call of a caller that waits: nowait_read_at, for instance.
+    /// Operations served by a plain system call of a blocking function, such as nowait_read_at.
     pub blocking: u64,
-    /// Completed by io_uring.
+    /// Operations completed by io_uring.
     pub ring: u64,
-    /// Completed by libaio.
+    /// Operations completed by libaio.
     pub aio: u64,
-    /// Completed by a thread of the pool.
+    /// Operations completed by a pool thread.
     pub pool: u64,
-    /// Cancelled before the engine was through.
+    /// Operations cancelled before the engine completed them.
     pub cancelled: u64,
-    /// Ended in an error.
+    /// Operations that ended in an error.
     pub failed: u64,
     /// Non-blocking attempts (RWF_NOWAIT).
     pub attempts: u64,
     /// Attempts that found nothing cached.
     pub misses: u64,
-    /// Plain calls on the thread that submitted that took longer than the stall budget.
+    /// Plain calls on a submitting thread that took longer than the stall budget.
     pub stalls: u64,
     /// Operations that waited for a place in a full queue.
     pub queued: u64,
-    /// Writes that waited because too many bytes were on their way.
+    /// Writes that waited because too many bytes were in flight.
     pub throttled: u64,
-    /// Bytes that direct reads moved beyond what was asked for.
+    /// Bytes that direct reads transferred beyond the requested range.
     pub widened_bytes: u64,
 }
 
@@ -104,23 +104,23 @@ unsafe impl Growing for InstanceStats {
     const FIRST_BYTES: usize = size_of::<InstanceStats>();
 }
 
-/// Says why the last call of this thread that failed did: operation, path, offset, length, cause,
-/// and what to do next; "" if none has failed. It is valid until another call of this thread fails,
-/// or the thread ends. Call it after the call that failed, not as an argument beside it: C does not
-/// say which argument comes first.
+/// Returns the message of the last failed call of this thread: operation, path, offset, length,
+/// cause, and what to do next; "" if no call has failed. The message is valid until another call of
+/// this thread fails, or the thread ends. Do not pass the failing call and this call as arguments
+/// of one function: C does not define their order.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_error_message() -> *const c_char {
     last_text()
 }
 
-/// Returns the version of the library that runs, "0.1.0" for instance. It may be newer than the
-/// header that the program was built with. Threads: any.
+/// Returns the version of the loaded library, such as "0.1.0". It may be newer than the header that
+/// the program was built with. Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_version() -> *const c_char {
     const { concat!(env!("CARGO_PKG_VERSION"), "\0") }.as_ptr().cast()
 }
 
-/// Makes an instance with engines, policy and counters of its own. `options` may be NULL. Threads:
+/// Creates an instance with separate engines, policy and counters. `options` may be NULL. Threads:
 /// any.
 ///
 /// Returns 0, or a negative errno: -ENOSYS if the engine is not available here.
@@ -161,8 +161,8 @@ fn builder(options: &InstanceOptions) -> Result<Builder> {
     Ok(builder.write_bytes_max(or(options.file_write_bytes_max, 16 << 20), or(options.write_bytes_max, 64 << 20)))
 }
 
-/// Gives an instance up. Files that were opened in it, and operations in flight, are not affected.
-/// Threads: any.
+/// Closes the handle of an instance. Files that were opened in the instance, and operations in
+/// flight, are not affected. Threads: any.
 ///
 /// Returns 0, or -EBADF if the handle is not open.
 #[unsafe(no_mangle)]
@@ -170,8 +170,8 @@ pub extern "C" fn nowait_instance_close(instance: InstanceHandle) -> c_int {
     status(|| INSTANCES.close(instance).map(drop))
 }
 
-/// Fills in the counters of an instance. They are no consistent cut while operations are under way.
-/// Threads: any.
+/// Stores the counters of an instance in `stats`. They are not a consistent snapshot while
+/// operations are in flight. Threads: any.
 ///
 /// Returns 0, or a negative errno.
 ///
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn nowait_instance_stats(instance: InstanceHandle, stats: 
     })
 }
 
-/// Whether slow operations can go to io_uring: 1 or 0, or -EBADF. Threads: any.
+/// Returns 1 if the instance can use io_uring, 0 if not, or -EBADF. Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_instance_has_ring(instance: InstanceHandle) -> c_int {
     count(|| with_instance(instance, |nowait| Ok(nowait.has_ring().into()))) as c_int

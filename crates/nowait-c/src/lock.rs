@@ -8,9 +8,10 @@ use crate::border::{count, status};
 use crate::failure::{Failure, Result};
 use crate::file::{FILES, FileHandle};
 
-/// Several opens may hold the lock at a time. For a range, the file has to be open for reading.
+/// Shared lock: several opens may hold it at a time. For a range, the file must be open for
+/// reading.
 pub const NOWAIT_LOCK_SHARED: u32 = 1;
-/// Only one open may hold the lock. For a range, the file has to be open for writing.
+/// Exclusive lock: only one open may hold it. For a range, the file must be open for writing.
 pub const NOWAIT_LOCK_EXCLUSIVE: u32 = 2;
 
 /// Tries to lock the whole file (flock(2)). `kind` is one of NOWAIT_LOCK_... If this open has a
@@ -23,7 +24,7 @@ pub const NOWAIT_LOCK_EXCLUSIVE: u32 = 2;
 /// them is closed. So a child that outlives its parent keeps it.
 ///
 /// Returns 1 if the file is locked now; 0 if another open holds a conflicting lock: try again
-/// later; or a negative errno: -EINVAL if `kind` is not known; -EBADF; -ENOLCK. Threads: any. The
+/// later; or a negative errno: -EINVAL for an unknown `kind`; -EBADF; -ENOLCK. Threads: any. The
 /// call does not wait for the lock; on a network file system it asks the server.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_file_try_lock(file: FileHandle, kind: u32) -> c_int {
@@ -46,20 +47,20 @@ pub extern "C" fn nowait_file_unlock(file: FileHandle) -> c_int {
 }
 
 /// Tries to lock `length` bytes from `offset` on; a length of 0 means everything from there on,
-/// however far the file grows. The bytes need not exist. `kind` is one of NOWAIT_LOCK_... Bytes
-/// that this open has locked already change their kind, without being unlocked in between. If
-/// another open holds a conflicting lock, existing locks stay unchanged.
+/// however far the file grows. The bytes need not exist. `kind` is one of NOWAIT_LOCK_... If this
+/// open has already locked some of the bytes, the call converts their lock without unlocking them.
+/// If another open holds a conflicting lock, existing locks stay unchanged.
 ///
 /// The lock belongs to this open of the file (F_OFD_SETLK, fcntl(2)). It excludes locks through
 /// other opens, in this process or another, and record locks by F_SETLK, including those of this
 /// process. It does not exclude reads, writes and nowait_file_try_lock. Threads that use this
-/// handle share it, as do duplicates of the descriptor and forked children: each may unlock it, and
+/// handle, duplicates of the descriptor and forked children share the lock. Each may unlock it, and
 /// it ends when the last of them is closed. Closing another open of the file does not release it.
 /// (Record locks end when any descriptor of the file is closed. Do not set any through
 /// nowait_file_descriptor, since the library may close a second descriptor.)
 ///
 /// Returns 1 if the range is locked now; 0 if another open holds a conflicting lock: try again
-/// later; or a negative errno: -EINVAL if `kind` is not known; -EACCES if the file is not open for
+/// later; or a negative errno: -EINVAL for an unknown `kind`; -EACCES if the file is not open for
 /// reading (shared) or writing (exclusive); -EOVERFLOW beyond INT64_MAX; -ENOLCK; -EBADF. Threads:
 /// any. The call does not wait for the lock; on a network file system it asks the server.
 #[unsafe(no_mangle)]
@@ -80,8 +81,8 @@ pub extern "C" fn nowait_file_unlock_range(file: FileHandle, offset: u64, length
 }
 
 /// Returns 1 if a lock of another open would make nowait_file_try_lock_range fail, 0 if not; or a
-/// negative errno, as that call, except -EACCES. It takes no lock, and ignores locks of this open.
-/// Threads: any.
+/// negative errno of that call, except -EACCES. The call takes no lock, and ignores locks of this
+/// open. Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_file_is_range_locked(file: FileHandle, kind: u32, offset: u64, length: u64) -> c_int {
     count(|| {

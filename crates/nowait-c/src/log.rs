@@ -13,33 +13,34 @@ use crate::failure::{Failure, Result};
 use crate::handle::{Kind, Table};
 use crate::instance::{InstanceHandle, with_instance};
 
-/// A log that is open for appending. 0 is none.
+/// Handle of a log that is open for appending; 0 means none.
 pub type LogHandle = u64;
 
 pub(crate) static LOGS: Table<Log> = Table::new(Kind::Log);
 
-/// How a log is opened. Set all to zero, then `size`, then what is to differ from the default.
+/// Options of a log. Zero the struct, set `size`, then set the members that differ from the
+/// default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogOptions {
     /// sizeof(struct nowait_log_options).
     pub size: usize,
-    /// 1: makes a log where there is none, in a directory that is new or empty.
+    /// 1: creates a log if none exists, in a directory that is missing or empty.
     pub create: u32,
-    /// 1: opens a damaged log, too, which then goes on after the last record before the damage.
+    /// 1: also opens a damaged log, which then continues after the last record before the damage.
     pub salvage: u32,
-    /// 1: reads the end of the log only when it is opened, not all of it.
+    /// 1: the open reads only the end of the log, not all of it.
     pub scan_tail: u32,
-    /// Has to be 0 (-E2BIG).
+    /// Must be 0 (-E2BIG).
     pub reserved: u32,
-    /// Size of the largest segments of a log that is made: a multiple of 4096, at least 16 KiB. A
-    /// record has to fit into one. 0: 64 MiB.
+    /// Size of the largest segments of a new log: a multiple of 4096, at least 16 KiB. Each record
+    /// must fit into one segment. 0: 64 MiB.
     pub segment_bytes: u64,
     /// Size of the first segment of each opening. 0: 1 MiB.
     pub first_segment_bytes: u64,
-    /// Bytes that are appended and not durable from which on appends wait. 0: 16 MiB.
+    /// Maximum number of bytes that are appended but not durable; further appends wait. 0: 16 MiB.
     pub pending_bytes_max: u64,
-    /// Bytes of the last blocks that are kept in memory for readers. 0: 4 MiB.
+    /// Maximum size of the last blocks that the log keeps in memory for readers. 0: 4 MiB.
     pub tail_bytes: u64,
 }
 
@@ -48,7 +49,7 @@ unsafe impl Growing for LogOptions {
     const FIRST_BYTES: usize = size_of::<LogOptions>();
 }
 
-/// Findings when a log was opened.
+/// Result of the recovery when a log is opened.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogRecovery {
@@ -60,15 +61,16 @@ pub struct LogRecovery {
     pub last_record: u64,
     /// Number that the next record will get.
     pub next_record: u64,
-    /// Places where records that were durable cannot be read. Not 0 after a salvage only.
+    /// Number of places where durable records cannot be read. It is 0 unless the log was opened
+    /// with `salvage`.
     pub damaged_places: u64,
-    /// 1: there was no log, and this call made one.
+    /// 1: the call created the log.
     pub was_created: u32,
-    /// 1: it had been closed.
+    /// 1: the log had been closed properly.
     pub was_closed: u32,
-    /// 1: a write had been cut off before it was acknowledged.
+    /// 1: the last write was torn before it was acknowledged.
     pub was_torn: u32,
-    /// 1: its blocks go past the page cache.
+    /// 1: the log writes its blocks with direct I/O.
     pub is_direct: u32,
 }
 
@@ -77,7 +79,7 @@ unsafe impl Growing for LogRecovery {
     const FIRST_BYTES: usize = size_of::<LogRecovery>();
 }
 
-/// Bytes of one record of a batch. Its layout is fixed, and that of struct iovec.
+/// Bytes of one record of a batch. The layout is fixed and equals that of struct iovec.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes {
@@ -93,23 +95,23 @@ pub struct Bytes {
 pub struct LogStats {
     /// sizeof(struct nowait_log_counters).
     pub size: usize,
-    /// Records that were written.
+    /// Number of records written.
     pub records: u64,
-    /// Blocks that were written; each is one commit of the disk.
+    /// Number of blocks written; each is one durable write.
     pub blocks: u64,
-    /// Bytes of the records, and 9 for each.
+    /// Bytes of the records, plus 9 for each record.
     pub payload_bytes: u64,
     /// Bytes written in blocks, headers and padding included.
     pub written_bytes: u64,
-    /// Records that were appended and are not durable yet.
+    /// Records that are appended but not yet durable.
     pub pending_records: u64,
     /// Appends that waited for room.
     pub stalls: u64,
-    /// Segments that hold the log.
+    /// Segments that the log consists of.
     pub segments: u64,
-    /// Nanoseconds from the submission of a block to its completion: median.
+    /// Median time from the submission of a block to its completion.
     pub written_median_ns: u64,
-    /// The same: of a hundred blocks 99 took no longer.
+    /// 99th percentile of that time.
     pub written_p99_ns: u64,
 }
 
@@ -118,12 +120,12 @@ unsafe impl Growing for LogStats {
     const FIRST_BYTES: usize = size_of::<LogStats>();
 }
 
-/// Opens the log in a directory for appending; with `options->create` makes one. `instance` may be
-/// 0, `options` NULL, and `recovery`, which tells what was found, too. To read what the log has: a
-/// reader from `recovery->first_record` on.
+/// Opens the log in a directory for appending; with `options->create`, creates it if none exists.
+/// `instance` may be 0; `options` and `recovery` may be NULL. `recovery` receives the result of the
+/// recovery. To read the existing records, open a reader at `recovery->first_record`.
 ///
-/// Returns 0, or a negative errno: -ENOENT if there is no log; -EBUSY if it is open, here or
-/// elsewhere; -EUCLEAN if something that was durable cannot be read; -ENOSPC (see
+/// Returns 0, or a negative errno: -ENOENT if there is no log; -EBUSY if it is open in this or
+/// another process; -EUCLEAN if durable data cannot be read; -ENOSPC (see
 /// nowait_log_truncate_closed); -EINVAL; -E2BIG; those of files. Threads: any.
 ///
 /// # Safety
@@ -181,17 +183,17 @@ fn log_options(asked: &LogOptions) -> Options {
     options
 }
 
-/// Appends a record: copies it into the log, and puts its number into `record`, which may be NULL. It
-/// is durable when nowait_log_wait for that number has returned 0: until then a crash may keep it or
-/// not. It is written when something waits for it, or after some milliseconds. Records are numbered
-/// from 1 on, one after the other.
+/// Appends a record: copies it into the log, and stores its number in `record`, which may be NULL.
+/// The record is durable when nowait_log_wait for its number returns 0; until then a crash may or
+/// may not lose it. The log writes it when a thread or queue waits for it, or after some
+/// milliseconds. Records are numbered consecutively from 1.
 ///
-/// Waits only while too many bytes are not durable, or the next segment is not ready. Returns 0; or a
-/// negative errno, and the record is not in the log: -ENOSPC; -ENOTRECOVERABLE after a write failed;
-/// -EINVAL if it does not fit into a segment; -EBADF. Threads: any.
+/// The call waits only while too many bytes are not durable, or the next segment is not ready.
+/// Returns 0; or a negative errno if the record is not in the log: -ENOSPC; -ENOTRECOVERABLE after
+/// a write failed; -EINVAL if it does not fit into a segment; -EBADF. Threads: any.
 ///
 /// # Safety
-/// `length` bytes at `bytes` are valid for reads; `record` is NULL or points to a number.
+/// `length` bytes at `bytes` are valid for reads; `record` is NULL or points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_log_append(
     log: LogHandle,
@@ -210,12 +212,13 @@ pub unsafe extern "C" fn nowait_log_append(
     })
 }
 
-/// Appends records as a batch, which a crash keeps as a whole or not at all. `record` gets the number
-/// of the last. Else as nowait_log_append; -EINVAL for an empty batch.
+/// Appends records as a batch, which a crash keeps as a whole or not at all. `record` receives the
+/// number of the last record. Otherwise the call behaves like nowait_log_append; -EINVAL for an
+/// empty batch.
 ///
 /// # Safety
-/// `records` points to `records_count` elements, each of which to as many bytes as it says; `record`
-/// is NULL or points to a number.
+/// `records` points to `records_count` elements, and each points to as many bytes as its length;
+/// `record` is NULL or points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_log_append_batch(
     log: LogHandle,
@@ -240,13 +243,13 @@ pub unsafe extern "C" fn nowait_log_append_batch(
     })
 }
 
-/// Waits until a record, and so every record before it, is durable: neither the process nor the
-/// machine can lose it any more. It may be appended later, by another thread. The thread that waits
-/// writes what all have appended, in one write. See nowait_submit_log_wait for event loops.
+/// Waits until a record, and every record before it, is durable: a crash of the process or machine
+/// cannot lose it. The record may be appended later, by another thread. The waiting thread writes
+/// all appended records in one write. In event loops use nowait_submit_log_wait.
 ///
-/// Returns 0, or a negative errno: -EIO if the log failed while the record was in flight, which may
-/// be on disk or not; -ENOTRECOVERABLE if it had failed before; -EBADF if it is closed before.
-/// Threads: any.
+/// Returns 0, or a negative errno: -EIO if the log failed while the record was in flight (it may or
+/// may not be on disk); -ENOTRECOVERABLE if the log had failed before; -EBADF if the log is closed
+/// first. Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_log_wait(log: LogHandle, record: u64) -> c_int {
     status(|| {
@@ -255,12 +258,12 @@ pub extern "C" fn nowait_log_wait(log: LogHandle, record: u64) -> c_int {
     })
 }
 
-/// Puts the number of the last record that is durable into `durable`, and of the last that was
-/// appended into `appended`; either may be NULL. 0 stands for none. Returns 0 or a negative errno.
+/// Stores the number of the last durable record in `durable`, and that of the last appended record
+/// in `appended`. Either may be NULL. A number of 0 means no record. Returns 0 or a negative errno.
 /// Threads: any.
 ///
 /// # Safety
-/// Both are NULL or point to numbers.
+/// Each pointer is NULL or points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_log_last(log: LogHandle, durable: *mut u64, appended: *mut u64) -> c_int {
     status(|| {
@@ -275,8 +278,8 @@ pub unsafe extern "C" fn nowait_log_last(log: LogHandle, durable: *mut u64, appe
     })
 }
 
-/// Gives up the records before `record`: segments that hold no others are reused or removed, in the
-/// background. Returns 0 or a negative errno. Threads: any.
+/// Drops the records before `record`: segments that contain only such records are reused or removed
+/// in the background. Returns 0 or a negative errno. Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_log_truncate_before(log: LogHandle, record: u64) -> c_int {
     status(|| {
@@ -287,15 +290,14 @@ pub extern "C" fn nowait_log_truncate_before(log: LogHandle, record: u64) -> c_i
 
 /// Removes records before `record` from a log that is not open. It removes whole segments with only
 /// such records, but never the last segment that holds records. It needs no free space, so that a
-/// log that has filled its disk can be opened again. `instance` may be 0. `first` gets the number
-/// of the oldest remaining record, unless it is NULL.
+/// log that has filled its disk can be opened again. `instance` may be 0. `first` receives the
+/// number of the oldest remaining record, unless it is NULL.
 ///
-/// Returns 0, or a negative errno: -ENOENT if there is no log; -EBUSY if it is open, here or
-/// elsewhere; -EUCLEAN if something that was durable cannot be read; -EINVAL; those of files. Threads:
-/// any.
+/// Returns 0, or a negative errno: -ENOENT if there is no log; -EBUSY if it is open in this or
+/// another process; -EUCLEAN if durable data cannot be read; -EINVAL; those of files. Threads: any.
 ///
 /// # Safety
-/// `directory` is a string; `first` is NULL or points to a number.
+/// `directory` is a string; `first` is NULL or points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_log_truncate_closed(
     instance: InstanceHandle,
@@ -313,9 +315,9 @@ pub unsafe extern "C" fn nowait_log_truncate_closed(
     })
 }
 
-/// Gives up all records after `record`, durably: the next to be appended is `record + 1`. Waits until
-/// that is so. Returns 0, or a negative errno: -ENODATA if the log has no such record; -ENOSPC; those
-/// of writes. Threads: any; appends wait meanwhile.
+/// Cuts off all records after `record`, so that the next append gets number `record + 1`. The cut
+/// is durable when the call returns. Returns 0, or a negative errno: -ENODATA if the log has no
+/// such record; -ENOSPC; those of writes. Threads: any; appends wait meanwhile.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_log_truncate_after(log: LogHandle, record: u64) -> c_int {
     status(|| {
@@ -324,7 +326,7 @@ pub extern "C" fn nowait_log_truncate_after(log: LogHandle, record: u64) -> c_in
     })
 }
 
-/// Fills in the counters of a log. Returns 0 or a negative errno. Threads: any.
+/// Stores the counters of a log in `stats`. Returns 0 or a negative errno. Threads: any.
 ///
 /// # Safety
 /// `stats` points to as many bytes as its size says.
@@ -349,11 +351,12 @@ pub unsafe extern "C" fn nowait_log_stats(log: LogHandle, stats: *mut LogStats) 
     })
 }
 
-/// Writes what was appended, and closes the log: it can be opened again then. Readers of it end.
+/// Writes all appended records, and closes the log, which can then be opened again. Its readers
+/// end.
 ///
-/// Returns 0, or a negative errno, after which the handle is closed, too: -EBADF if it was; those of
-/// writes, and of a log that has failed before. Threads: any; calls of others in this moment end,
-/// appends of theirs with -EBADF.
+/// Returns 0, or a negative errno, after which the handle is closed, too: -EBADF if it was already
+/// closed; those of writes, and of a log that failed before. Threads: any; concurrent calls of
+/// other threads end, and their appends return -EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_log_close(log: LogHandle) -> c_int {
     status(|| {

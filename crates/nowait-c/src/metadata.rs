@@ -12,7 +12,7 @@ use crate::failure::{Failure, Result};
 use crate::file::{FILES, FileHandle};
 use crate::instance::{InstanceHandle, with_instance};
 
-/// Metadata of a symbolic link itself, not of its target.
+/// Returns the metadata of a symbolic link itself, not of its target.
 pub const NOWAIT_METADATA_OF_LINK: u32 = 1;
 
 /// Metadata of a file (statx(2)). Times are in nanoseconds since 1970, negative before.
@@ -23,15 +23,16 @@ pub struct Metadata {
     pub size: usize,
     /// Length of the file in bytes; 0 for a block device (use nowait_file_size).
     pub length: u64,
-    /// Bytes of allocated storage: fewer than `length` with holes, more with reservations.
+    /// Allocated storage in bytes: less than `length` if the file has holes, more if space is
+    /// reserved.
     pub allocated_bytes: u64,
     /// Device number of the file system (makedev(3)).
     pub device: u64,
     /// Inode number. Two names with the same `device` and `inode` are one file.
     pub inode: u64,
-    /// Number of names (hard links). 0: the file was removed, and exists while it is open.
+    /// Number of names (hard links). 0: the file was removed, but is still open.
     pub links: u64,
-    /// Type and permissions, as st_mode: S_ISREG(mode), mode & 07777.
+    /// Type and permissions, in the format of st_mode: S_ISREG(mode), mode & 07777.
     pub mode: u32,
     /// User id of the owner.
     pub owner: u32,
@@ -45,7 +46,7 @@ pub struct Metadata {
     pub modified_ns: i64,
     /// Time of the last change of the contents or the metadata.
     pub changed_ns: i64,
-    /// Time of creation; INT64_MIN if the file system does not keep it.
+    /// Time of creation; INT64_MIN if the file system does not store it.
     pub created_ns: i64,
 }
 
@@ -54,8 +55,8 @@ unsafe impl Growing for Metadata {
     const FIRST_BYTES: usize = size_of::<Metadata>();
 }
 
-/// Fills in the metadata of an open file. Returns 0, or a negative errno: -EBADF, those of
-/// statx(2). Threads: any.
+/// Stores the metadata of an open file in `metadata`. Returns 0, or a negative errno: -EBADF, those
+/// of statx(2). Threads: any.
 ///
 /// # Safety
 /// `metadata` points to as many bytes as its size says.
@@ -70,11 +71,11 @@ pub unsafe extern "C" fn nowait_file_metadata(file: FileHandle, metadata: *mut M
     })
 }
 
-/// Fills in the metadata of a path: a file, a directory or anything else. `flags` is 0 or
-/// NOWAIT_METADATA_OF_LINK; `instance` may be 0. It needs no permission on the file itself.
+/// Stores the metadata of a path of any type in `metadata`. `flags` is 0 or
+/// NOWAIT_METADATA_OF_LINK; `instance` may be 0. The call needs no permission on the file itself.
 ///
-/// Returns 0, or a negative errno: -ENOENT if there is no such name; -EINVAL if the flags are not
-/// known; those of statx(2). Threads: any.
+/// Returns 0, or a negative errno: -ENOENT if the path does not exist; -EINVAL for unknown flags;
+/// those of statx(2). Threads: any.
 ///
 /// # Safety
 /// `path` is a string, `metadata` points to as many bytes as its size says.

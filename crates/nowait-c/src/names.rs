@@ -13,7 +13,7 @@ use crate::failure::{Failure, Result};
 use crate::file::Loan;
 use crate::instance::{InstanceHandle, with_instance};
 
-/// The change of names is durable when the call ends: the directories are synced.
+/// The new names are durable when the call returns: it syncs the directories.
 pub const NOWAIT_NAME_DURABLE: u32 = 1;
 /// nowait_rename replaces nothing: -EEXIST if the new name exists.
 pub const NOWAIT_RENAME_NEW: u32 = 2;
@@ -22,16 +22,15 @@ pub const NOWAIT_RENAME_NEW: u32 = 2;
 pub const NOWAIT_SYNC_PARENT: u32 = 2;
 
 /// Renames a file or directory to `to`. Replaces a file, or an empty directory, of that name
-/// (rename(2)). At any time `to` leads to the old entry or to the new one. `flags` are
-/// NOWAIT_NAME_DURABLE and NOWAIT_RENAME_NEW, or'ed, or 0; `instance` may be 0.
+/// (rename(2)). At any time `to` refers to the old entry or the new one. `flags` is a bitwise OR of
+/// NOWAIT_NAME_DURABLE and NOWAIT_RENAME_NEW, or 0; `instance` may be 0.
 ///
 /// The new name is durable after a nowait_sync_dir of both directories, or with NOWAIT_NAME_DURABLE
 /// when the call ends. This does not make the contents durable: call nowait_sync before.
 ///
-/// Returns 0, or a negative errno: those of rename(2): -ENOENT, -EXDEV between file systems,
-/// -EEXIST, -EACCES and so on; -EINVAL if the flags are not known. If the error message names a
-/// sync, the name was changed, and a crash may undo the change. Threads: any, also in a forked
-/// child.
+/// Returns 0, or a negative errno: those of rename(2), such as -ENOENT, -EEXIST, -EACCES, and
+/// -EXDEV between file systems; -EINVAL for unknown flags. If the error message names a sync, the
+/// rename took place, but a crash may undo it. Threads: any, also in a forked child.
 ///
 /// # Safety
 /// `from` and `to` are strings.
@@ -46,10 +45,11 @@ pub unsafe extern "C" fn nowait_rename(
     status(|| unsafe { Change::rename(instance, from, to, flags) }?.wait())
 }
 
-/// Removes the name of a file, or of anything but a directory (unlink(2)). The file exists while it
-/// is open, or has other names. `flags` is 0 or NOWAIT_NAME_DURABLE; `instance` may be 0.
+/// Removes the name of a file, or of anything but a directory (unlink(2)). The file continues to
+/// exist while it is open or has other names. `flags` is 0 or NOWAIT_NAME_DURABLE; `instance` may
+/// be 0.
 ///
-/// Returns 0, or a negative errno: those of unlink(2): -ENOENT, -EISDIR and so on; otherwise as
+/// Returns 0, or a negative errno: those of unlink(2), such as -ENOENT and -EISDIR, and those of
 /// nowait_rename. The call may take long for a large file. Threads: any.
 ///
 /// # Safety
@@ -63,8 +63,8 @@ pub unsafe extern "C" fn nowait_remove_file(instance: InstanceHandle, path: *con
 /// Creates a directory, with the permissions 0777 less the umask (mkdir(2)). `flags` is 0 or
 /// NOWAIT_NAME_DURABLE; `instance` may be 0.
 ///
-/// Returns 0, or a negative errno: those of mkdir(2): -EEXIST, -ENOENT if the parent is missing and
-/// so on; otherwise as nowait_rename. Threads: any.
+/// Returns 0, or a negative errno: those of mkdir(2), such as -EEXIST, or -ENOENT if the parent is
+/// missing, and those of nowait_rename. Threads: any.
 ///
 /// # Safety
 /// `path` is a string.
@@ -76,8 +76,8 @@ pub unsafe extern "C" fn nowait_create_dir(instance: InstanceHandle, path: *cons
 
 /// Removes an empty directory (rmdir(2)). `flags` is 0 or NOWAIT_NAME_DURABLE; `instance` may be 0.
 ///
-/// Returns 0, or a negative errno: those of rmdir(2): -ENOTEMPTY, -ENOENT, -ENOTDIR and so on;
-/// otherwise as nowait_rename. Threads: any.
+/// Returns 0, or a negative errno: those of rmdir(2), such as -ENOTEMPTY, -ENOENT and -ENOTDIR, and
+/// those of nowait_rename. Threads: any.
 ///
 /// # Safety
 /// `path` is a string.
@@ -87,14 +87,14 @@ pub unsafe extern "C" fn nowait_remove_dir(instance: InstanceHandle, path: *cons
     status(|| unsafe { Change::one(Kind::RemoveDir, instance, path, flags) }?.wait())
 }
 
-/// Makes the names in the directory `path` durable: those of files that were created, renamed or
-/// removed there. If `flags` is NOWAIT_SYNC_PARENT, the directory is the parent of `path`: use it
-/// with "data/table", for instance, after nowait_file_open created that file. Otherwise `flags` is
+/// Makes creations, renames and removals in the directory `path` durable. If `flags` is
+/// NOWAIT_SYNC_PARENT, the directory is the parent of `path`: use it with "data/table", for
+/// instance, after nowait_file_open created that file. Otherwise `flags` is
 /// 0. The call covers neither the files' contents nor names in directories below. `instance` may be
 /// 0.
 ///
-/// Returns 0, or a negative errno: those of open(2) and fsync(2); -ENOTDIR; -EINVAL if the flags are
-/// not known. Threads: any, also in a forked child.
+/// Returns 0, or a negative errno: those of open(2) and fsync(2); -ENOTDIR; -EINVAL for unknown
+/// flags. Threads: any, also in a forked child.
 ///
 /// # Safety
 /// `path` is a string.
@@ -105,8 +105,9 @@ pub unsafe extern "C" fn nowait_sync_dir(instance: InstanceHandle, path: *const 
 }
 
 /// Replaces the contents of a file by `length` bytes, or creates the file. Readers see all of the
-/// old contents or all of the new, even after a crash. Durable when it returns. `flags` is 0;
-/// `instance` may be 0. (NOWAIT_WRITE_ATOMIC concerns one write within a file.)
+/// old contents or all of the new, even after a crash. The new contents are durable when the call
+/// returns. `flags` is 0; `instance` may be 0. (NOWAIT_WRITE_ATOMIC concerns one write within a
+/// file.)
 ///
 /// The bytes go to a file with a temporary name in the same directory. The file is synced and
 /// renamed; then the directory is synced. The result is a new file with the permissions 0666 less
@@ -114,9 +115,9 @@ pub unsafe extern "C" fn nowait_sync_dir(instance: InstanceHandle, path: *const 
 ///
 /// Returns 0, or the negative errno of the step that failed; the message names the step. If a step
 /// before the sync of the directory fails, the old file is unchanged, and the temporary file is
-/// removed. (A crash leaves it: a name that begins with a dot and ends in ".tmp".) -EINVAL if
-/// `flags` is not 0, or the path names no file. Threads: any, also in a forked child. If several
-/// calls replace one file, the last rename determines the contents.
+/// removed. (A crash leaves the temporary file, whose name begins with a dot and ends in ".tmp".)
+/// -EINVAL if `flags` is not 0, or the path names no file. Threads: any, also in a forked child. If
+/// several calls replace one file, the last rename determines the contents.
 ///
 /// # Safety
 /// `path` is a string; `length` bytes at `buffer` are valid for reads, and nothing changes them during

@@ -9,17 +9,18 @@ use nowait_probe::Options;
 use crate::border::{self, answer, status};
 use crate::failure::{Failure, Result};
 
-/// Requests are made one at a time only, of a page or less: a second instead of some.
+/// Makes requests only one at a time, of at most a page. Takes about a second instead of several.
 pub const NOWAIT_PROBE_SHALLOW: u32 = 1;
-/// The pages of the file may be dropped from the page cache, so that cold reads can be made.
+/// Allows dropping the file's pages from the page cache, so that cold reads can be made.
 pub const NOWAIT_PROBE_EVICT: u32 = 2;
 
-/// Finds out how files are served at `path`, a file, a directory or a block device: by io_uring,
-/// request by request, and by this library. `json` gets a text, as `nowait probe --json` prints it
-/// for one path; give it back to nowait_text_free. `flags` are NOWAIT_PROBE_... or 0.
+/// Reports how io_uring and this library serve requests at `path`, which is a file, directory or
+/// block device. `json` receives the text that `nowait probe --json` prints for one path; free it
+/// with nowait_text_free. `flags` are NOWAIT_PROBE_... or 0.
 ///
-/// Takes some seconds, makes scratch files beside `path`, and reads some pages of it. Returns 0, or a
-/// negative errno: those of stat(2) and open(2); -ESPIPE for what has no offsets. Threads: any.
+/// The call takes some seconds, creates scratch files beside `path`, and reads some pages of it.
+/// Returns 0, or a negative errno: those of stat(2) and open(2); -ESPIPE for a file without
+/// offsets. Threads: any.
 ///
 /// # Safety
 /// `path` is a string, `json` points to a pointer.
@@ -44,10 +45,10 @@ fn options(flags: u32) -> Result<Options> {
     Ok(Options::new().shallow(flags & NOWAIT_PROBE_SHALLOW != 0).evict(flags & NOWAIT_PROBE_EVICT != 0))
 }
 
-/// Frees a text of the library. NULL is nothing to free. Threads: any.
+/// Frees a text of the library; NULL has no effect. Threads: any.
 ///
 /// # Safety
-/// `text` is NULL, or comes from a call of this library that says so, and was not freed.
+/// `text` is NULL, or a text that nowait_probe returned and that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_text_free(text: *mut c_char) {
     if !text.is_null() {

@@ -12,26 +12,27 @@ use crate::border::{answer, count, status};
 use crate::handle::{Kind, Table};
 use crate::log::{LOGS, LogHandle};
 
-/// A reader of a log. 0 is none.
+/// Handle of a reader of a log; 0 means none.
 pub type ReaderHandle = u64;
 
 static READERS: Table<Mutex<Reader>> = Table::new(Kind::Reader);
 
-/// A record. Its layout is fixed.
+/// A record of a log. The layout is fixed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct LogRecord {
-    /// Its number.
+    /// Number of the record.
     pub number: u64,
-    /// Its bytes; valid until the next call with this reader.
+    /// Bytes of the record; valid until the next call with this reader.
     pub bytes: *const c_void,
     /// How many.
     pub length: usize,
 }
 
-/// Opens a reader of the durable records from number `record` on, while the log is written. 0 is as 1.
-/// A number that the log no longer has, or does not have yet, is no error here: see
-/// nowait_log_reader_next. Returns 0 or a negative errno. Threads: any.
+/// Opens a reader of the durable records from number `record` on, also while the log is being
+/// written. 0 has the same effect as 1. A number that the log no longer contains, or does not
+/// contain yet, is not an error here: see nowait_log_reader_next. Returns 0 or a negative errno.
+/// Threads: any.
 ///
 /// # Safety
 /// `reader` points to a handle.
@@ -46,15 +47,15 @@ pub unsafe extern "C" fn nowait_log_reader_open(log: LogHandle, record: u64, rea
     })
 }
 
-/// Puts the next durable record into `record`. Waits for the device, and not for records to come: see
-/// nowait_log_reader_tail.
+/// Stores the next durable record in `record`. The call waits for the device, but not for later
+/// records: see nowait_log_reader_tail.
 ///
 /// Returns 1; 0 if there is no further record yet; or a negative errno: -ENODATA if the record was
-/// given up; -EUCLEAN if it was durable and cannot be read; those of reads. Threads: any, one after
-/// the other: the bytes of a record are valid until the next call with this reader.
+/// dropped or cut off; -EUCLEAN if a durable record cannot be read; those of reads. Threads: any,
+/// one at a time: the bytes of a record are valid until the next call with this reader.
 ///
 /// # Safety
-/// `record` points to a record, and no other thread uses the bytes of the one before.
+/// `record` points to a record, and no other thread uses the bytes of the previous record.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_log_reader_next(reader: ReaderHandle, record: *mut LogRecord) -> c_int {
     count(|| {
@@ -75,8 +76,8 @@ pub unsafe extern "C" fn nowait_log_reader_next(reader: ReaderHandle, record: *m
     }) as c_int
 }
 
-/// Puts the next record into `record`, and waits until it is durable. Returns 0, or a negative errno:
-/// as nowait_log_reader_next; -EBADF when the log is closed before. Threads: as
+/// Stores the next record in `record`, and waits until it is durable. Returns 0, or a negative
+/// errno, as nowait_log_reader_next; -EBADF if the log is closed first. Threads: as
 /// nowait_log_reader_next.
 ///
 /// # Safety
@@ -93,10 +94,10 @@ pub unsafe extern "C" fn nowait_log_reader_tail(reader: ReaderHandle, record: *m
     })
 }
 
-/// Sets whether a reader continues behind damage. If `skips` is not 0, the reader reports each
-/// damage once, by -EUCLEAN and a message that names the lost records. The next call returns the
-/// first whole record behind it. If 0 (the default), the reader stays at the damage. Returns 0 or
-/// -EBADF. Threads: as nowait_log_reader_next.
+/// Sets whether a reader continues after damage. If `skips` is not 0, the reader reports each
+/// damage once, with -EUCLEAN and a message that names the lost records. The next call returns the
+/// first intact record after the damage. If `skips` is 0 (the default), the reader stays at the
+/// damage. Returns 0 or -EBADF. Threads: as nowait_log_reader_next.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_log_reader_skip_damage(reader: ReaderHandle, skips: c_int) -> c_int {
     status(|| {
@@ -106,7 +107,8 @@ pub extern "C" fn nowait_log_reader_skip_damage(reader: ReaderHandle, skips: c_i
     })
 }
 
-/// Closes a reader. Returns 0 or -EBADF. Threads: any; the bytes of its last record are gone.
+/// Closes a reader, and invalidates the bytes of its last record. Returns 0 or -EBADF. Threads:
+/// any.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_log_reader_close(reader: ReaderHandle) -> c_int {
     status(|| READERS.close(reader).map(drop))

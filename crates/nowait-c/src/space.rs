@@ -20,9 +20,9 @@ pub const NOWAIT_ALLOCATE_ZERO: u32 = 3;
 
 /// No special treatment.
 pub const NOWAIT_ADVICE_NORMAL: u32 = 0;
-/// Random reads: no read-ahead. Applies to the whole file, whatever the range.
+/// Reads will be random: disables read-ahead for the whole file, whatever the range.
 pub const NOWAIT_ADVICE_RANDOM: u32 = 1;
-/// Sequential reads: more read-ahead. Applies to the whole file, whatever the range.
+/// Reads will be sequential: increases read-ahead for the whole file, whatever the range.
 pub const NOWAIT_ADVICE_SEQUENTIAL: u32 = 2;
 /// The range will be needed soon: the kernel starts to read it.
 pub const NOWAIT_ADVICE_WILL_NEED: u32 = 3;
@@ -32,7 +32,7 @@ pub const NOWAIT_ADVICE_DONT_NEED: u32 = 4;
 pub const NOWAIT_ADVICE_NO_REUSE: u32 = 5;
 
 /// Cuts the file to `length` bytes, or extends it with a hole, which reads as zeros (ftruncate(2)).
-/// Durable after a later nowait_sync.
+/// The change is durable after a later nowait_sync.
 ///
 /// Returns 0, or a negative errno: -EBADF if the handle is not open; -EACCES if the file was not
 /// opened for writing; -EOVERFLOW beyond INT64_MAX; -EFBIG, -EIO, and others of ftruncate(2).
@@ -43,12 +43,12 @@ pub extern "C" fn nowait_file_set_length(file: FileHandle, length: u64) -> c_int
     status(|| Ok(FILES.get(file)?.set_len(length).wait()?))
 }
 
-/// Reserves, punches or zeroes `length` bytes from `offset` on, without writing them (fallocate(2)).
-/// `how` is one of NOWAIT_ALLOCATE_... After a reservation, writes of the range do not fail for want of
-/// space. Durable after a later nowait_sync.
+/// Reserves, punches or zeroes `length` bytes from `offset` on, without writing them
+/// (fallocate(2)). `how` is one of NOWAIT_ALLOCATE_... After a reservation, writes to the range do
+/// not fail with -ENOSPC. The change is durable after a later nowait_sync.
 ///
-/// Returns 0, or a negative errno: -EOPNOTSUPP where the file system cannot do it, and nothing is
-/// changed; -EINVAL for a length of 0, or if `how` is not known; -ENOSPC; -EBADF; -EACCES if the file
+/// Returns 0, or a negative errno: -EOPNOTSUPP if the file system does not support it, and nothing
+/// is changed; -EINVAL for a length of 0 or an unknown `how`; -ENOSPC; -EBADF; -EACCES if the file
 /// was not opened for writing; -EOVERFLOW beyond INT64_MAX; and others of fallocate(2). Threads: as
 /// nowait_file_set_length.
 #[unsafe(no_mangle)]
@@ -69,10 +69,10 @@ pub(crate) fn allocation(how: u32) -> Result<Allocate> {
     }
 }
 
-/// Advises the page cache about `length` bytes from `offset` on; a length of 0 means to the end of the
-/// file (posix_fadvise(2)). `advice` is one of NOWAIT_ADVICE_... It changes only the speed.
+/// Advises the page cache about `length` bytes from `offset` on; a length of 0 means to the end of
+/// the file (posix_fadvise(2)). `advice` is one of NOWAIT_ADVICE_... Advice affects only speed.
 ///
-/// Returns 0, or a negative errno: -EINVAL if `advice` is not known; -EBADF; -EOVERFLOW beyond
+/// Returns 0, or a negative errno: -EINVAL for unknown `advice`; -EBADF; -EOVERFLOW beyond
 /// INT64_MAX. Threads: any. NOWAIT_ADVICE_WILL_NEED does not wait for the data. It may wait for
 /// metadata that map the file's blocks.
 #[unsafe(no_mangle)]

@@ -11,13 +11,14 @@ use crate::border::{count, many, many_mut};
 use crate::failure::{Failure, Result};
 use crate::file::{FILES, FileHandle, Loan, WriteFlags};
 
-/// Reads from `offset` on into `buffers`, one after the other. Otherwise as nowait_read_at of their
-/// total length. Any number of buffers is allowed, also empty ones. More than 1,024 buffers, or 2
-/// GiB, take several system calls (readv(2)): a write of the same range may come between them.
+/// Reads from `offset` on into `buffers`, one after the other. Otherwise it behaves like
+/// nowait_read_at with their total length. Any number of buffers is allowed, including empty ones.
+/// More than 1,024 buffers, or 2 GiB, take several system calls (readv(2)): a write of the same
+/// range may come between them.
 ///
 /// # Safety
-/// `buffers` points to `buffers_count` elements, and each points to as many bytes as it says. The
-/// buffers do not overlap, and nothing else uses them during the call.
+/// `buffers` points to `buffers_count` elements, and each points to as many bytes as its length.
+/// The buffers do not overlap, and nothing else uses them during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_read_vectored_at(
     file: FileHandle,
@@ -37,12 +38,12 @@ pub unsafe extern "C" fn nowait_read_vectored_at(
     })
 }
 
-/// Writes `buffers`, one after the other, at `offset`. Otherwise as nowait_write_at of their total
-/// length. Any number of buffers is allowed. A reader may see the first buffers and not yet the
-/// last.
+/// Writes `buffers`, one after the other, at `offset`. Otherwise it behaves like nowait_write_at
+/// with their total length. Any number of buffers is allowed. A reader may see the first buffers
+/// before the last.
 ///
 /// # Safety
-/// `buffers` points to `buffers_count` elements, and each points to as many bytes as it says.
+/// `buffers` points to `buffers_count` elements, and each points to as many bytes as its length.
 /// Nothing changes these bytes during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_write_vectored_at(

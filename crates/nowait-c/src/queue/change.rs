@@ -20,7 +20,7 @@ use crate::names::{Change, Kind, Whole};
 use crate::space::{advised, allocation};
 use crate::vectored::Segments;
 
-/// A write of nowait_submit_writes. Its layout is fixed.
+/// A write for nowait_submit_writes. The layout is fixed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct WriteRequest {
@@ -32,11 +32,11 @@ pub struct WriteRequest {
     pub length: usize,
     /// Offset in the file.
     pub offset: u64,
-    /// NOWAIT_WRITE_..., or'ed, or 0.
+    /// Bitwise OR of NOWAIT_WRITE_... flags, or 0.
     pub flags: u64,
     /// Returned with the completion.
     pub user: *mut c_void,
-    /// Gets the operation's number, for nowait_cancel.
+    /// Receives the operation's number, for nowait_cancel.
     pub operation: u64,
 }
 
@@ -53,12 +53,12 @@ fn write(
     Work::Transfer(flags.on(file.write_at(memory, offset)).start())
 }
 
-/// Starts a write, as nowait_write_at. Otherwise as nowait_submit_read. Writes of one file that
-/// overlap are made in the order in which they were submitted. -EINVAL if the flags are not known.
+/// Starts a write, as nowait_write_at. See nowait_submit_read for the rest. Overlapping writes of
+/// one file are made in the order of their submission. -EINVAL for unknown flags.
 ///
 /// # Safety
-/// Until the completion is reaped, `length` bytes at `buffer` are valid for reads and nothing changes
-/// them. `operation` is NULL or points to a number.
+/// Until the completion is reaped, `length` bytes at `buffer` are valid for reads and nothing
+/// changes them. `operation` is NULL or points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_write(
     queue: QueueHandle,
@@ -82,15 +82,14 @@ pub unsafe extern "C" fn nowait_submit_write(
     })
 }
 
-/// Starts writes, each as nowait_submit_write, in the order in which they are listed; those for a
-/// device (O_DIRECT) in one system call. Each has its own completion.
+/// Starts writes in the given order, each as nowait_submit_write. One system call submits all
+/// direct writes (O_DIRECT). Each write has its own completion.
 ///
-/// Returns 0; or a negative errno, and none of them was started: -EBADF, -EFAULT, -EINVAL. Threads:
-/// any.
+/// Returns 0; or a negative errno if none was started: -EBADF, -EFAULT, -EINVAL. Threads: any.
 ///
 /// # Safety
-/// As nowait_submit_write, for each; `writes` points to `writes_count` of them, and nothing else uses
-/// these during the call.
+/// As nowait_submit_write, for each; `writes` points to `writes_count` elements, and nothing else
+/// uses them during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_writes(
     queue: QueueHandle,
@@ -122,13 +121,13 @@ pub unsafe extern "C" fn nowait_submit_writes(
     })
 }
 
-/// Starts a write of several buffers, as nowait_write_vectored_at. Otherwise as
-/// nowait_submit_write.
+/// Starts a write of several buffers, as nowait_write_vectored_at. See nowait_submit_write for the
+/// rest.
 ///
 /// # Safety
-/// During the call `buffers` points to `buffers_count` elements. Until the completion is reaped each of
-/// these points to as many bytes as it says, and nothing changes them. `operation` is NULL or points to
-/// a number.
+/// During the call `buffers` points to `buffers_count` elements. Until the completion is reaped,
+/// each element points to as many bytes as its length, and nothing changes these bytes. `operation`
+/// is NULL or points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_write_vectored(
     queue: QueueHandle,
@@ -153,9 +152,9 @@ pub unsafe extern "C" fn nowait_submit_write_vectored(
     })
 }
 
-/// Starts an append, as nowait_append. Otherwise as nowait_submit_write. Appends to one file are
-/// made in the order in which they were submitted. Appends and writes at offsets have no order:
-/// reap one before submitting the other.
+/// Starts an append, as nowait_append. See nowait_submit_write for the rest. Appends to one file
+/// are made in the order of their submission. Appends and writes at offsets have no order: reap one
+/// before submitting the other.
 ///
 /// # Safety
 /// As nowait_submit_write.
@@ -183,11 +182,11 @@ pub unsafe extern "C" fn nowait_submit_append(
     })
 }
 
-/// Starts a sync, as nowait_sync. It covers the writes whose completions could be reaped before
-/// this call. Otherwise as nowait_submit_read. -EINVAL if the flags are not known.
+/// Starts a sync, as nowait_sync. The sync covers the writes whose completions could be reaped
+/// before this call. See nowait_submit_read for the rest. -EINVAL for unknown flags.
 ///
 /// # Safety
-/// `operation` is NULL or points to a number.
+/// `operation` is NULL or points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_sync(
     queue: QueueHandle,
@@ -204,11 +203,12 @@ pub unsafe extern "C" fn nowait_submit_sync(
     })
 }
 
-/// Starts to cut or extend a file, as nowait_file_set_length. Otherwise as nowait_submit_read. It
-/// keeps the order of submission relative to appends, and to writes that reach beyond `length`.
+/// Starts to cut or extend a file, as nowait_file_set_length. See nowait_submit_read for the rest.
+/// The change keeps the order of submission relative to appends, and to writes that reach beyond
+/// `length`.
 ///
 /// # Safety
-/// `operation` is NULL or points to a number.
+/// `operation` is NULL or points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_set_length(
     queue: QueueHandle,
@@ -223,11 +223,11 @@ pub unsafe extern "C" fn nowait_submit_set_length(
     })
 }
 
-/// Starts to reserve, punch or zero a range, as nowait_file_allocate. Otherwise as
-/// nowait_submit_set_length. -EINVAL if `how` is not known.
+/// Starts to reserve, punch or zero a range, as nowait_file_allocate. See nowait_submit_set_length
+/// for the rest. -EINVAL if `how` is not known.
 ///
 /// # Safety
-/// `operation` is NULL or points to a number.
+/// `operation` is NULL or points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_allocate(
     queue: QueueHandle,
@@ -245,11 +245,11 @@ pub unsafe extern "C" fn nowait_submit_allocate(
     })
 }
 
-/// Starts advice about a range, as nowait_file_advise. Otherwise as nowait_submit_read. -EINVAL if
-/// `advice` is not known.
+/// Starts advice about a range, as nowait_file_advise. See nowait_submit_read for the rest. -EINVAL
+/// if `advice` is not known.
 ///
 /// # Safety
-/// `operation` is NULL or points to a number.
+/// `operation` is NULL or points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_advise(
     queue: QueueHandle,
@@ -268,12 +268,12 @@ pub unsafe extern "C" fn nowait_submit_advise(
     })
 }
 
-/// Starts a rename, as nowait_rename. Otherwise as nowait_submit_read. Changes of names have no
-/// order: if one depends on another, submit it after the other's completion was reaped. The strings
-/// are copied.
+/// Starts a rename, as nowait_rename. See nowait_submit_read for the rest. Changes of names have no
+/// order: if one depends on another, submit it after reaping the other's completion. The call
+/// copies the strings.
 ///
 /// # Safety
-/// `from` and `to` are strings; `operation` is NULL or points to a number.
+/// `from` and `to` are strings; `operation` is NULL or points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_rename(
     queue: QueueHandle,
@@ -288,10 +288,10 @@ pub unsafe extern "C" fn nowait_submit_rename(
     status(|| submit_change(queue, unsafe { Change::rename(instance, from, to, flags) }, user, operation))
 }
 
-/// Starts to remove a file, as nowait_remove_file. Otherwise as nowait_submit_rename.
+/// Starts to remove a file, as nowait_remove_file. See nowait_submit_rename for the rest.
 ///
 /// # Safety
-/// `path` is a string; `operation` is NULL or points to a number.
+/// `path` is a string; `operation` is NULL or points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_remove_file(
     queue: QueueHandle,
@@ -305,7 +305,7 @@ pub unsafe extern "C" fn nowait_submit_remove_file(
     status(|| submit_change(queue, unsafe { Change::one(Kind::RemoveFile, instance, path, flags) }, user, operation))
 }
 
-/// Starts to create a directory, as nowait_create_dir. Otherwise as nowait_submit_rename.
+/// Starts to create a directory, as nowait_create_dir. See nowait_submit_rename for the rest.
 ///
 /// # Safety
 /// As nowait_submit_remove_file.
@@ -322,7 +322,8 @@ pub unsafe extern "C" fn nowait_submit_create_dir(
     status(|| submit_change(queue, unsafe { Change::one(Kind::CreateDir, instance, path, flags) }, user, operation))
 }
 
-/// Starts to remove an empty directory, as nowait_remove_dir. Otherwise as nowait_submit_rename.
+/// Starts to remove an empty directory, as nowait_remove_dir. See nowait_submit_rename for the
+/// rest.
 ///
 /// # Safety
 /// As nowait_submit_remove_file.
@@ -339,8 +340,8 @@ pub unsafe extern "C" fn nowait_submit_remove_dir(
     status(|| submit_change(queue, unsafe { Change::one(Kind::RemoveDir, instance, path, flags) }, user, operation))
 }
 
-/// Starts to make the names in a directory durable, as nowait_sync_dir. It covers the changes whose
-/// completions could be reaped before this call. Otherwise as nowait_submit_rename.
+/// Starts to make the names in a directory durable, as nowait_sync_dir. The sync covers the changes
+/// whose completions could be reaped before this call. See nowait_submit_rename for the rest.
 ///
 /// # Safety
 /// As nowait_submit_remove_file.
@@ -357,13 +358,13 @@ pub unsafe extern "C" fn nowait_submit_sync_dir(
     status(|| submit_change(queue, unsafe { Change::sync_dir(instance, path, flags) }, user, operation))
 }
 
-/// Starts to replace a file atomically, as nowait_write_atomic. Otherwise as nowait_submit_rename.
-/// If cancelled before its rename, it keeps the old file, and removes the temporary one. A thread
-/// of the library drives it.
+/// Starts to replace a file atomically, as nowait_write_atomic. See nowait_submit_rename for the
+/// rest. If cancelled before its rename, the operation keeps the old file and removes the temporary
+/// one. A thread of the library drives the operation.
 ///
 /// # Safety
-/// `path` is a string. Until the completion is reaped, `length` bytes at `buffer` are valid for reads
-/// and nothing changes them. `operation` is NULL or points to a number.
+/// `path` is a string. Until the completion is reaped, `length` bytes at `buffer` are valid for
+/// reads and nothing changes them. `operation` is NULL or points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_write_atomic(
     queue: QueueHandle,

@@ -25,25 +25,25 @@ use crate::border::{answer, count, many_mut, status};
 use crate::failure::{Failure, Result};
 use crate::handle::{Kind, Table};
 
-/// A queue of operations and their completions. 0 is none.
+/// Handle of a queue of operations and their completions; 0 means none.
 pub type QueueHandle = u64;
 
-/// A completion. Its layout is fixed.
+/// A completion. The layout is fixed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
-    /// As it was submitted.
+    /// Value passed to the submission.
     pub user: *mut c_void,
-    /// The number that its submission gave.
+    /// Number of the operation, as its submission returned it.
     pub operation: u64,
-    /// For a read, write or append, the number of bytes. For a wait on a log, the last durable
-    /// record. Otherwise 0. Or a negative errno, as the blocking call returns it. -ECANCELED after
-    /// nowait_cancel.
+    /// A read, write or append returns the number of bytes; a wait on a log returns the last
+    /// durable record; other operations return 0. If an operation fails, this is the negative errno
+    /// of the blocking call, or -ECANCELED after nowait_cancel.
     pub result: i64,
-    /// Index of the first range of a gather that is not complete, if the result is negative; else 0.
+    /// Index of the first incomplete range of a gather, if the result is negative; otherwise 0.
     pub range_index: u64,
-    /// NULL if the result is not negative. Else the text for people, as nowait_error_message; valid
-    /// until this thread calls nowait_reap again, or ends.
+    /// NULL if the result is not negative. Otherwise the error message, as of nowait_error_message;
+    /// valid until this thread calls nowait_reap again or ends.
     pub message: *const c_char,
 }
 
@@ -58,8 +58,8 @@ struct Queue {
     list: Arc<List>,
 }
 
-/// Makes a queue, with a descriptor. A thread usually has one, or a program one for all its threads.
-/// Threads: any.
+/// Creates a queue with a descriptor. Use one queue for each thread, or one for all threads of a
+/// program. Threads: any.
 ///
 /// Returns 0, or a negative errno: -EMFILE, -ENFILE, -ENOMEM.
 ///
@@ -75,8 +75,8 @@ pub unsafe extern "C" fn nowait_queue_open(queue: *mut QueueHandle) -> c_int {
     })
 }
 
-/// Closes a queue whose completions were all reaped. Threads: any; those that wait in nowait_reap
-/// return with -EBADF.
+/// Closes a queue after all its completions were reaped. Threads: any; a thread that waits in
+/// nowait_reap returns -EBADF.
 ///
 /// Returns 0, -EBUSY if operations are left, or -EBADF.
 #[unsafe(no_mangle)]
@@ -91,13 +91,13 @@ pub extern "C" fn nowait_queue_close(queue: QueueHandle) -> c_int {
     })
 }
 
-/// Returns the queue's descriptor, for poll(2), epoll(7) and event loops: it is readable (POLLIN)
-/// when there may be completions to reap. Do nothing else with it; it is closed with the queue. Or
-/// -EBADF. Threads: any.
+/// Returns the queue's descriptor, or -EBADF. The descriptor is for poll(2), epoll(7) and event
+/// loops: it is readable (POLLIN) when there may be completions to reap. Do not use it otherwise;
+/// it is closed with the queue. Threads: any.
 ///
 /// In a thread that submits, epoll_wait(2) may fail with EINTR although no signal came: the kernel
-/// completes a read of io_uring in the thread that submitted it. Call it again; poll(2) does so by
-/// itself.
+/// completes a read of io_uring in the thread that submitted it. Call epoll_wait again; poll(2) is
+/// restarted by the kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_queue_descriptor(queue: QueueHandle) -> c_int {
     count(|| Ok(QUEUES.get(queue)?.list.descriptor().as_raw_fd() as usize)) as c_int
@@ -109,11 +109,13 @@ pub extern "C" fn nowait_queue_operations(queue: QueueHandle) -> i64 {
     count(|| Ok(QUEUES.get_own(queue)?.list.len()))
 }
 
-/// Gives an operation up. Its completion comes all the same, with -ECANCELED or, if it had ended,
-/// its result, and the memory is the library's until then: the kernel does not give back what a
-/// device works on. What has not begun is left out. A cancelled write may have taken effect or not.
+/// Cancels an operation. It still has a completion: with -ECANCELED, or with its result if it had
+/// already ended. Until then the library may use its memory, because the kernel cannot take a
+/// request back from a device. Parts of the operation that have not begun are skipped. A cancelled
+/// write may or may not have taken effect.
 ///
-/// Returns 0; -ENOENT if the completion was reaped, or there was none; -EBADF. Threads: any.
+/// Returns 0; -ENOENT if the completion was already reaped, or the queue has no such operation;
+/// -EBADF. Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_cancel(queue: QueueHandle, operation: u64) -> c_int {
     status(|| {
@@ -127,16 +129,18 @@ pub extern "C" fn nowait_cancel(queue: QueueHandle, operation: u64) -> c_int {
     })
 }
 
-/// Reaps up to `completions_count` completions. Waits for the first up to `timeout_ms` milliseconds:
-/// 0 does not wait, -1 without limit. With an event loop: 0, when the descriptor is readable; if all
-/// of `completions_count` came there may be more, and the descriptor is still readable.
+/// Reaps up to `completions_count` completions. Waits for the first completion for up to
+/// `timeout_ms` milliseconds: 0 does not wait, and -1 waits without limit. In an event loop, pass 0
+/// when the descriptor is readable. If the call returns `completions_count` completions, there may
+/// be more, and the descriptor stays readable.
 ///
-/// Returns their number, 0 if none came in time; or a negative errno: -EINTR if a signal came first,
-/// -EBADF, also when the queue is closed meanwhile; -EFAULT; -EINVAL if there is no room for one.
-/// Threads: any; each completion goes to one of the threads that reap.
+/// Returns the number of completions, 0 after the timeout; or a negative errno: -EINTR if
+/// interrupted by a signal; -EBADF, also if the queue is closed meanwhile; -EFAULT; -EINVAL if
+/// `completions_count` is 0. Threads: any; each completion goes to one of the threads that reap.
 ///
 /// # Safety
-/// `completions` points to as many completions, and nothing else uses them during the call.
+/// `completions` points to `completions_count` elements, and nothing else uses them during the
+/// call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_reap(
     queue: QueueHandle,

@@ -20,21 +20,21 @@ use crate::gather::{Job, Range};
 use crate::log::{LOGS, LogHandle};
 use crate::vectored::Segments;
 
-/// A read of nowait_submit_reads. Its layout is fixed.
+/// A read for nowait_submit_reads. The layout is fixed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
     /// The file to read.
     pub file: FileHandle,
-    /// Where the bytes go.
+    /// Destination of the bytes.
     pub buffer: *mut c_void,
     /// How many.
     pub length: usize,
-    /// Where they begin in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// Comes back with the completion.
+    /// Returned with the completion.
     pub user: *mut c_void,
-    /// Gets the operation's number, for nowait_cancel.
+    /// Receives the operation's number, for nowait_cancel.
     pub operation: u64,
 }
 
@@ -74,16 +74,16 @@ fn read<'f>(
     file.read_at(memory, offset)
 }
 
-/// Starts a read, as nowait_read_at. What is cached is copied at once; else the device has it when
-/// this returns. `user` comes back with the completion; `operation`, if it is not NULL, gets the
-/// operation's number, for nowait_cancel. The file may be closed meanwhile.
+/// Starts a read, as nowait_read_at. The call copies cached data at once; otherwise it submits the
+/// read. The completion returns `user`. `operation`, unless NULL, receives the operation's number,
+/// for nowait_cancel. The file may be closed meanwhile.
 ///
-/// Returns 0, and one completion will come; or a negative errno, and none will: -EBADF, -EFAULT.
-/// Other errors are in the completion. Threads: any.
+/// Returns 0 if a completion will follow; or a negative errno if none will: -EBADF, -EFAULT. The
+/// completion reports other errors. Threads: any.
 ///
 /// # Safety
-/// Until the completion is reaped, `length` bytes at `buffer` are valid for writes and nobody else
-/// uses them. `operation` is NULL or points to a number.
+/// Until the completion is reaped, `length` bytes at `buffer` are valid for writes and nothing else
+/// uses them. `operation` is NULL or points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_read(
     queue: QueueHandle,
@@ -105,15 +105,14 @@ pub unsafe extern "C" fn nowait_submit_read(
     })
 }
 
-/// Starts reads, each as nowait_submit_read; those for the device in one system call. Each has its own
-/// completion.
+/// Starts reads, each as nowait_submit_read. One system call submits all reads that go to the
+/// device. Each read has its own completion.
 ///
-/// Returns 0; or a negative errno, and none of them was started: -EBADF, -EFAULT, -EINVAL. Threads:
-/// any.
+/// Returns 0; or a negative errno if none was started: -EBADF, -EFAULT, -EINVAL. Threads: any.
 ///
 /// # Safety
-/// As nowait_submit_read, for each; `reads` points to `reads_count` of them, and nothing else uses
-/// these during the call.
+/// As nowait_submit_read, for each; `reads` points to `reads_count` elements, and nothing else uses
+/// them during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_reads(queue: QueueHandle, reads: *mut Read, reads_count: usize) -> c_int {
     status(|| {
@@ -142,12 +141,13 @@ pub unsafe extern "C" fn nowait_submit_reads(queue: QueueHandle, reads: *mut Rea
     })
 }
 
-/// Starts a read into several buffers, as nowait_read_vectored_at. Otherwise as nowait_submit_read.
+/// Starts a read into several buffers, as nowait_read_vectored_at. See nowait_submit_read for the
+/// rest.
 ///
 /// # Safety
-/// During the call `buffers` points to `buffers_count` elements. Until the completion is reaped each of
-/// these points to as many bytes as it says, they do not overlap, and nothing else uses them.
-/// `operation` is NULL or points to a number.
+/// During the call `buffers` points to `buffers_count` elements. Until the completion is reaped,
+/// each element points to as many bytes as its length; these bytes do not overlap, and nothing else
+/// uses them. `operation` is NULL or points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_read_vectored(
     queue: QueueHandle,
@@ -170,14 +170,14 @@ pub unsafe extern "C" fn nowait_submit_read_vectored(
     })
 }
 
-/// Starts a gather, as nowait_gather. Otherwise as nowait_submit_read. All ranges share one
+/// Starts a gather, as nowait_gather. See nowait_submit_read for the rest. All ranges share one
 /// completion. Its result is 0 if each range is complete. Otherwise it is the errno of the first
 /// incomplete range, whose index is `range_index`. A thread of the library drives the gather.
 ///
 /// # Safety
 /// Until the completion is reaped, `output` points to `output_bytes` bytes, `results` is NULL or
-/// points to `ranges_count` numbers, and nothing else uses these. During the call `ranges` points to
-/// `ranges_count` ranges. `operation` is NULL or points to a number.
+/// points to `ranges_count` elements, and nothing else uses them. During the call `ranges` points
+/// to `ranges_count` ranges. `operation` is NULL or points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_gather(
     queue: QueueHandle,
@@ -198,11 +198,11 @@ pub unsafe extern "C" fn nowait_submit_gather(
     })
 }
 
-/// Starts to wait until a log's record is durable, as nowait_log_wait. Otherwise as
-/// nowait_submit_read.
+/// Starts to wait until a log's record is durable, as nowait_log_wait. See nowait_submit_read for
+/// the rest.
 ///
 /// # Safety
-/// `operation` is NULL or points to a number.
+/// `operation` is NULL or points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_log_wait(
     queue: QueueHandle,
@@ -217,11 +217,12 @@ pub unsafe extern "C" fn nowait_submit_log_wait(
     })
 }
 
-/// Starts to wait until a copy has ended, as nowait_copy_wait, which has the report then; else as
-/// nowait_submit_read. nowait_cancel gives up the wait, nowait_copy_cancel the copy.
+/// Starts to wait until a copy has ended; nowait_copy_wait then returns the report without
+/// blocking. See nowait_submit_read for the rest. nowait_cancel ends the wait, and
+/// nowait_copy_cancel ends the copy.
 ///
 /// # Safety
-/// `operation` is NULL or points to a number.
+/// `operation` is NULL or points to a uint64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_submit_copy_wait(
     queue: QueueHandle,
