@@ -171,7 +171,7 @@ impl File {
         py.detach(|| file.size().wait()).or_raise(py)
     }
 
-    /// Reads up to `length` bytes from `offset`; fewer at the end of the file only.
+    /// Reads up to `length` bytes from `offset`, fewer only at the end of the file.
     fn read_at<'py>(&self, py: Python<'py>, offset: u64, length: usize) -> PyResult<Bound<'py, PyBytes>> {
         let file = self.get(py, ErrorOp::Read)?;
         let mut loan = Loan::bytes(py, length)?;
@@ -188,7 +188,8 @@ impl File {
         read
     }
 
-    /// Writes all of `data` at `offset`; on stable storage when it returns, if `durable`.
+    /// Writes all of `data` at `offset`. If `durable`, the data is on stable storage when the call
+    /// returns.
     #[pyo3(signature = (offset, data, *, durable = false))]
     fn write_at(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>, durable: bool) -> PyResult<usize> {
         let file = self.get(py, ErrorOp::Write)?;
@@ -223,7 +224,7 @@ impl File {
         result
     }
 
-    /// Makes what was written durable, and with `metadata` all attributes, such as times.
+    /// Makes all earlier writes durable; with `metadata`, also attributes such as times.
     #[pyo3(signature = (*, metadata = false))]
     fn sync(&self, py: Python<'_>, metadata: bool) -> PyResult<()> {
         let file = self.get(py, ErrorOp::Sync)?;
@@ -268,7 +269,7 @@ impl File {
         gather::blocking(&file, offsets, lengths, out, partial)
     }
 
-    /// Closes it. Operations that are under way finish first, in the background.
+    /// Closes the file. Operations in flight finish first, in the background.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         match self.take() {
             Some(file) => py.detach(|| file.close().map(drop)).or_raise(py),

@@ -44,7 +44,7 @@ pub(crate) fn blocking(
     Plan::of(&ranges).finish(&memory, short)
 }
 
-/// As `gather`, into a list of `bytes`: each is copied while others are read.
+/// Reads like `gather`, into a list of `bytes` objects. It copies each range while others are read.
 #[pyfunction]
 #[pyo3(signature = (file, offsets, lengths, *, partial = false))]
 pub(crate) fn gather_list(
@@ -277,12 +277,13 @@ fn long(
 
 /// Reads `lengths[i]` bytes at `offsets[i]` of a file, for all i, one range after the other.
 ///
-/// `file` is a path, a descriptor, an object with `fileno()`, or a `File`, which learns from each call
-/// and is opened once. `lengths` is one length for all, or one for each offset. `out` is a writable,
-/// C-contiguous buffer of at least the sum; without it there is new memory.
+/// `file` is a path, a descriptor, an object with `fileno()`, or a `File`. A `File` is opened once,
+/// and remembers how its reads were served. `lengths` is one length for all ranges, or one for each
+/// offset. `out` is a writable, C-contiguous buffer of at least the sum of the lengths; the default
+/// is new memory.
 ///
-/// A range past the end of the file is an `EndOfFileError`; with `partial` it is shorter. The
-/// interpreter is free for other threads meanwhile.
+/// A range past the end of the file raises `EndOfFileError`; with `partial`, it is shorter instead.
+/// The call releases the GIL.
 #[pyfunction]
 #[pyo3(signature = (file, offsets, lengths, out = None, *, partial = false))]
 pub(crate) fn gather(

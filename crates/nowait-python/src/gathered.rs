@@ -7,10 +7,11 @@ use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PySlice};
 use crate::memory::{Loan, View};
 use crate::ranges::Ranges;
 
-/// Ranges that were read, in the caller's order, one after the other in one memory.
+/// Result of a gather: the ranges in the caller's order, consecutive in one memory.
 ///
-/// A sequence of memoryviews, one for each range, and itself a buffer: `numpy.asarray(gathered)`
-/// has all bytes, one row for each range if the length was one for all, without a copy.
+/// It is a sequence of memoryviews, one for each range, and also a buffer.
+/// `numpy.asarray(gathered)` returns all bytes without a copy, as one row for each range if all
+/// have the same length.
 #[pyclass(frozen, extends = View, sequence, module = "nowait")]
 pub(crate) struct Gathered {
     /// All bytes, in one dimension.
@@ -114,13 +115,13 @@ impl Gathered {
         part(self.bytes.bind(py), start, length)
     }
 
-    /// All bytes, one range after the other; zeros where the end of the file cut one short.
+    /// All bytes, one range after the other. Missing bytes of short ranges are zero.
     #[getter]
     fn data(&self, py: Python<'_>) -> Py<PyAny> {
         self.bytes.clone_ref(py)
     }
 
-    /// Copies each range into `bytes` of its own.
+    /// Copies each range into a separate `bytes` object.
     fn to_list<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let lengths = self.lengths();
         let loan = Loan::readable(self.bytes.bind(py))?;
@@ -134,7 +135,7 @@ impl Gathered {
         Ok(list)
     }
 
-    /// Bytes read of each range.
+    /// Number of bytes read of each range.
     #[getter]
     fn lengths(&self) -> Vec<usize> {
         let mut lengths: Vec<usize> =
@@ -145,7 +146,7 @@ impl Gathered {
         lengths
     }
 
-    /// Ranges that the end of the file cut short: index, and bytes read.
+    /// Ranges that the end of the file cut short: index and number of bytes read.
     #[getter]
     fn short(&self) -> Vec<(usize, usize)> {
         self.short.clone()

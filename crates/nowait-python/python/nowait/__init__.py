@@ -1,12 +1,13 @@
-"""Many reads of files in one call, on Linux: cached data at once, the rest at the depth of the disk.
+"""Many file reads in one call, on Linux. Cached data is copied at once; the rest is read with many requests
+in flight.
 
     import nowait
 
     rows = nowait.gather("table.dat", offsets, 4096)     # offsets: any integers
     array = numpy.asarray(rows)                          # one row for each offset, no copy
 
-`nowait.aio` has the same to be awaited, `nowait.fsspec`, `nowait.torch` and `nowait.obspec` have it
-in the forms that others ask for. The guide is docs/guide/python.md in the repository.
+`nowait.aio` contains the asynchronous versions. `nowait.fsspec`, `nowait.torch` and `nowait.obspec`
+implement the interfaces of those packages. The guide is docs/guide/python.md in the repository.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What this machine's files are like: how they are served, and how fast."""
+"""Reports and measures how this machine serves file requests."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def probe(path: Path, *, shallow: bool = True, evict: bool = False, requests: int = 32) -> dict[str, Any]:
-    """Finds out how files are served at a path: by io_uring, request by request, and by this library.
+    """Reports how io_uring and this library serve requests at a path.
 
-    Returns what `nowait probe --json` prints. Of a directory, by scratch files in it. Takes about a
-    second, or some if it is not `shallow`.
+    Returns the output of `nowait probe --json`. In a directory it probes scratch files. Takes about a
+    second if `shallow`, otherwise several.
     """
     found: dict[str, Any] = json.loads(_nowait.probe_json(path, shallow, evict, requests))
     return found
@@ -37,11 +37,12 @@ def bench(
     arguments: Sequence[str] = (),
     command: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Measures this machine's files, as `nowait bench` does, and returns its rows, for pandas or a plot.
+    """Runs `nowait bench` and returns its rows, for pandas or a plot.
 
-    `tables` are those of the command ("reads", "cached", "gather", ...), `arguments` more of its
-    options. Without any it is the command's first run: six cases in less than a minute. `command` is the
-    program, else `nowait` in `PATH`, which `cargo install --locked --path crates/nowait-cli` installs.
+    `tables` names tables of the command ("reads", "cached", "gather", ...); `arguments` contains further
+    options. Without tables and arguments it measures six cases in less than a minute. `command` is the
+    program; the default is `nowait` in `PATH`. Install it with `cargo install --locked --path
+    crates/nowait-cli`.
     """
     program = command or shutil.which("nowait")
     if program is None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CopyProgress(TypedDict):
-    """How far a copy is."""
+    """Progress of a copy."""
 
     bytes: int
     files: int
@@ -30,7 +30,9 @@ class CopyProgress(TypedDict):
 
 @dataclass(frozen=True)
 class CopyReport:
-    """What a copy did. `failures` could not be copied; `warnings` were, but not with everything."""
+    """Result of a copy. `failures` were not copied; `warnings` were copied without some metadata, or
+    changed.
+    """
 
     files: int
     directories: int
@@ -46,11 +48,11 @@ class CopyReport:
 
 
 class CopyError(Error):
-    """Several files could not be copied: `report.failures` has them. The others were."""
+    """Several files could not be copied, and the others were. `report.failures` contains the errors."""
 
 
 class CopyOptions(TypedDict, total=False):
-    """How to copy."""
+    """Options of a copy."""
 
     sync: Literal["none", "file", "all"]
     reflink: Literal["auto", "always", "never"]
@@ -71,25 +73,29 @@ def copy(
     progress: Callable[[CopyProgress], object] | None = None,
     **options: Unpack[CopyOptions],
 ) -> CopyReport:
-    """Copies a file or a tree, or several, with what `cp -a` keeps, by the fastest way for each file.
+    """Copies files or trees with all metadata that `cp -a` keeps, by the fastest way for each file.
 
-    A target that is a directory gets the copy under the source's name. Each name in the target has
-    the old file or the whole new one. `progress` is called some twenty times a second; an exception
-    in it, or `KeyboardInterrupt`, ends the copy.
+    If the target is a directory, the copy is created in it under the source's name. Each name in the target
+    refers to the old file or the complete new one. `progress` is called about twenty times a second. An
+    exception in it, or `KeyboardInterrupt`, ends the copy.
 
-    Options and their defaults: `sync="none"`, or `"file"`, `"all"`: what is durable at the end;
-    `reflink="auto"`, or `"always"`, `"never"`; `update="all"`, or `"older"`, `"none"`: which files of
-    the target are replaced; `verify`, `resume`, `cache_neutral`, `dry_run` and `no_target_directory`,
-    all `False`; `bytes_per_second_max=None`; `include` and `exclude`, patterns of names.
+    Options, with the default first:
 
-    A file that cannot be copied does not end the copy of the others. At the end its error is raised,
-    or `CopyError` if there are several; `error.report` has what was copied.
+    * `sync`: `"none"`, `"file"` or `"all"`, what is durable at the end;
+    * `reflink`: `"auto"`, `"always"` or `"never"`;
+    * `update`: `"all"`, `"older"` or `"none"`, which files of the target are replaced;
+    * `verify`, `resume`, `cache_neutral`, `dry_run` and `no_target_directory`: `False`;
+    * `bytes_per_second_max`: `None`;
+    * `include` and `exclude`: patterns of names.
+
+    If a file cannot be copied, the others still are. At the end its error is raised, or `CopyError` if
+    several files failed; `error.report` contains the result.
     """
     return finished(_nowait.copy(listed(source), target, progress, how(**options)))
 
 
 def listed(source: Path | Sequence[Path]) -> list[Path]:
-    """One source, or several, as a list."""
+    """Returns one source, or several, as a list."""
     return [source] if isinstance(source, str | bytes | os.PathLike) else list(source)
 
 
@@ -107,7 +113,7 @@ def how(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> dict[str, object]:
-    """Options, with the defaults of those that were not given."""
+    """Returns the options, completed by their defaults."""
     return {
         "sync": sync,
         "reflink": reflink,
@@ -124,7 +130,7 @@ def how(
 
 
 def finished(told: dict[str, Any]) -> CopyReport:
-    """Makes the report of a copy that has ended, and raises what it failed with."""
+    """Returns the report of a copy that has ended; raises if it failed."""
     report = CopyReport(**told)
     if not report.failures:
         return report

@@ -1,8 +1,8 @@
 """Asynchronous files with a cursor, with the interface of aiofiles.
 
-The calls of all tasks on one file run one after the other, in the order in which they began. So each
-call moves the cursor in one step. A failed call and a cancelled read leave the cursor unchanged. A
-cancelled write continues in the background, and moves the cursor.
+Calls of all tasks on one file run one after the other, in the order of their start. So each call moves the
+cursor in one step. A failed call and a cancelled read leave the cursor unchanged. A cancelled write
+continues in the background, and moves the cursor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FIRST_CHUNK = 8 << 10
 
 
 class _Cursor(Generic[AnyStr]):
-    """Base of files of text and of bytes."""
+    """Base class of text and binary files."""
 
     def __init__(self, file: _nowait.File, mode: str) -> None:
         self._file = file
@@ -221,7 +221,7 @@ class AsyncBinaryFile(_Cursor[bytes]):
             return offset
 
     async def read(self, size: int | None = -1) -> bytes:
-        """Reads `size` bytes, fewer at the end of the file only, or all."""
+        """Reads `size` bytes, fewer only at the end of the file; by default all."""
         async with self._turn:
             await self._ready()
             self._check_reads()
@@ -252,7 +252,7 @@ class AsyncBinaryFile(_Cursor[bytes]):
             return self._ahead
 
     async def readinto(self, buffer: WriteableBuffer) -> int:
-        """Fills `buffer`; returns the number of bytes, fewer at the end of the file only."""
+        """Fills `buffer`; returns the number of bytes, which is less only at the end of the file."""
         async with self._turn:
             await self._ready()
             self._check_reads()
@@ -261,7 +261,7 @@ class AsyncBinaryFile(_Cursor[bytes]):
             return n
 
     async def readline(self, size: int = -1) -> bytes:
-        """Reads up to and with the next newline, `size` bytes at most."""
+        """Reads up to and including the next newline, at most `size` bytes."""
         if size < 0 and not (self._turn.is_held or self._is_unsettled or self._file.closed):
             end = self._ahead.find(b"\n") + 1
             if end > 0:
@@ -271,7 +271,7 @@ class AsyncBinaryFile(_Cursor[bytes]):
             return await self._line(size)
 
     async def write(self, data: ReadableBuffer) -> int:
-        """Writes all of it; returns the number of bytes."""
+        """Writes all of `data`; returns the number of bytes."""
         async with self._turn:
             return await self._write(data)
 
@@ -365,7 +365,7 @@ class AsyncTextFile(_Cursor[str]):
 
     @property
     def newlines(self) -> str | tuple[str, ...] | None:
-        """Line ends that were read so far; `None` if there are none, or only those of `newline` count."""
+        """Line ends read so far; `None` if there are none, or if `newline` selects one kind."""
         return self._in.newlines
 
     async def readable(self) -> bool:
@@ -398,7 +398,7 @@ class AsyncTextFile(_Cursor[str]):
             return place.cookie()
 
     async def read(self, size: int | None = -1) -> str:
-        """Reads `size` characters, fewer at the end of the file only, or all."""
+        """Reads `size` characters, fewer only at the end of the file; by default all."""
         async with self._turn:
             await self._ready()
             self._check_reads()
@@ -412,7 +412,7 @@ class AsyncTextFile(_Cursor[str]):
             return self._in.take(size)
 
     async def readline(self, size: int = -1) -> str:
-        """Reads up to and with the next line end, `size` characters at most."""
+        """Reads up to and including the next line end, at most `size` characters."""
         if size < 0 and not (self._turn.is_held or self._is_unsettled or self._file.closed):
             end = self._in.line_end(0)
             if end > 0:
@@ -422,7 +422,7 @@ class AsyncTextFile(_Cursor[str]):
             return await self._line(size)
 
     async def write(self, data: str) -> int:
-        """Writes all of it; returns the number of characters."""
+        """Writes all of `text`; returns the number of characters."""
         async with self._turn:
             return await self._write(data)
 
@@ -446,7 +446,7 @@ class AsyncTextFile(_Cursor[str]):
         self._chunk = _FIRST_CHUNK
 
     async def _fill(self, least: int) -> bool:
-        """Reads some bytes ahead, `least` or more if the file has them; false at its end."""
+        """Reads ahead at least `least` bytes, if the file has them; false at the end of the file."""
         data = await self._read_at(self._in.position, max(least, self._chunk))
         self._in.feed(data)
         self._chunk = min(self._chunk * 2, _AHEAD)
@@ -490,7 +490,7 @@ _F = TypeVar("_F", AsyncBinaryFile, AsyncTextFile)
 
 
 class OpeningCursor(Generic[_F]):
-    """A file that is being opened: await it, or enter it by `async with`."""
+    """A file that is being opened: await it, or use it with `async with`."""
 
     def __init__(
         self,

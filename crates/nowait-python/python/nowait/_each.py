@@ -1,4 +1,4 @@
-"""Ranges as they complete, and ranges of many files."""
+"""Gathers that yield ranges as they complete, and gathers of many files."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def gather_each(
     *,
     partial: bool = False,
 ) -> Iterator[tuple[int, memoryview]]:
-    """Reads ranges as `nowait.gather` does, and yields each as it completes: its index, and its bytes.
+    """Reads ranges like `nowait.gather`, and yields index and bytes of each range as it completes.
 
-    The order is that of completion. All ranges are under way from the first `next()` on, at a bounded
-    depth; who leaves the loop gives the rest up.
+    Ranges are yielded in the order of completion. The first `next()` starts the reads, at a bounded depth.
+    Leaving the loop cancels the rest.
     """
     arrivals, rows = _nowait.start_each(file, offsets, lengths, out, partial)
     try:
@@ -45,11 +45,11 @@ def gather_files(
     *,
     partial: bool = False,
 ) -> list[Gathered]:
-    """Reads ranges of several files by one call: each request is a file, offsets and lengths.
+    """Reads ranges of several files by one call. Each request consists of a file, offsets and lengths.
 
-    Returns a `Gathered` for each request. All lie in one memory, one after the other. The index in an
-    error is that within its file's ranges. There may be more paths than the process may have files
-    open: a bounded number of them is open at a time.
+    Returns a `Gathered` for each request; all share one memory. The index in an error counts within the
+    ranges of its file. The list may name more paths than the process may open at a time: the call keeps a
+    bounded number of them open.
     """
     listed = list(requests)
     if len(listed) == 1:

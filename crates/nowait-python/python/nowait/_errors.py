@@ -1,4 +1,4 @@
-"""Exceptions. Each is an `OSError`; those that Python has a class for are that, too."""
+"""Exceptions. Each is an `OSError`, and also derives from Python's more specific class if one exists."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 class Error(OSError):
-    """An operation failed: `errno`, `filename`, and the text as of any `OSError`.
+    """An operation failed. `errno`, `filename` and the text are those of any `OSError`.
 
-    `kind` names the failure (`"NotFound"`, `"UnexpectedEof"`, ...). `index` is the place in the list
-    of ranges, `offset` and `length` the range in bytes; each is `None` where there is none.
+    `kind` names the failure (`"NotFound"`, `"UnexpectedEof"`, ...). `index` is the position in the list of
+    ranges; `offset` and `length` are the range in bytes. Each is `None` if it does not apply.
     """
 
     kind: str = "Other"
@@ -25,35 +25,35 @@ class Error(OSError):
 
 
 class EndOfFileError(Error, EOFError):
-    """The file ends before the range does."""
+    """The file ends before the range."""
 
 
 class RangeError(Error, ValueError):
-    """A range that no file can have: negative, or beyond the largest file offset."""
+    """The range is invalid: negative, or beyond the largest file offset."""
 
 
 class ClosedError(Error, ValueError):
-    """The file was closed before."""
+    """The file is already closed."""
 
 
 class UnsupportedError(Error, NotImplementedError):
-    """The file, its file system or the kernel cannot do this."""
+    """The file, its file system or the kernel does not support the operation."""
 
 
 class SyncFailedError(Error):
-    """A write-back failed: data that was written may be lost although reads still show it."""
+    """A write-back failed: written data may be lost although reads still return it."""
 
 
 class NotFoundError(Error, FileNotFoundError):
-    """There is no such file."""
+    """The file does not exist."""
 
 
 class ExistsError(Error, FileExistsError):
-    """The file exists already."""
+    """The file already exists."""
 
 
 class PermissionDeniedError(Error, PermissionError):
-    """Permissions, or a read-only file system, forbid it."""
+    """Permissions, or a read-only file system, forbid the operation."""
 
 
 class DirectoryError(Error, IsADirectoryError):
@@ -65,11 +65,11 @@ class NoDirectoryError(Error, NotADirectoryError):
 
 
 class BlockingError(Error, BlockingIOError):
-    """It would have to wait, or another process has the lock."""
+    """The call would block, or another process holds the lock."""
 
 
 class DamagedError(Error):
-    """Data that was durable is missing, or differs from what was written."""
+    """Durable data is missing, or differs from what was written."""
 
 
 _CLASSES: dict[str, type[Error]] = {
@@ -123,7 +123,7 @@ def make(
     offset: int | None,
     length: int | None,
 ) -> Error:
-    """Makes the exception of a failure."""
+    """Returns the exception for a failure."""
     number = _ERRNOS.get(kind, _errno.EIO) if errno is None else errno
     error = _CLASSES.get(kind, Error)(number, text, filename)
     error.kind = kind

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class File(_nowait.File):
-    """A file that is read and written at positions. Any thread may use it; there is no cursor.
+    """A file without a cursor: reads and writes take an offset. Any thread may use it.
 
-    `mode` is one of `open`'s: r, r+, w, w+, x, x+, a, a+. `direct` goes past the page cache, where
-    the file can.
+    `mode` is r, r+, w, w+, x, x+, a or a+, as for `open`. `direct` bypasses the page cache, if the file
+    system supports that.
     """
 
     __slots__ = ()
@@ -33,16 +33,16 @@ class File(_nowait.File):
         offset: int = 0,
         out: WriteableBuffer | None = None,
     ) -> NDArray[Any]:
-        """Reads rows of an array of `shape` and `dtype` that begins at byte `offset`, in C order.
+        """Reads rows of an array of `shape` and `dtype`, in C order, that begins at byte `offset`.
 
-        `nowait.Rows` keeps these for more than one call, and knows them of a `.npy` file.
+        `nowait.Rows` stores these arguments for many calls, and reads them from a `.npy` file.
         """
         from nowait._rows import Rows
 
         return Rows(self, dtype, shape, offset).gather(rows, out)
 
     def raw(self) -> RawFile:
-        """Returns a file-like object with a cursor of its own over this file, which stays open."""
+        """Returns a file-like object with a separate cursor; closing it does not close this file."""
         return RawFile(self)
 
 
@@ -52,7 +52,7 @@ def open(path: Path, mode: str = "r", *, direct: bool = False, permissions: int 
 
 
 class RawFile(io.RawIOBase):
-    """A cursor over a `File`: what `io.BufferedReader` and others take. For one thread at a time."""
+    """A cursor over a `File`, for `io.BufferedReader` and the like. Not safe for concurrent threads."""
 
     def __init__(self, file: File, *, owns: bool = False) -> None:
         super().__init__()

@@ -22,23 +22,26 @@ class Record(NamedTuple):
 
 
 class Log(_nowait.Log):
-    """A durable log: many small records, each on stable storage when it is said to be.
+    """A durable log of small records.
 
-    `create` makes one if there is none; `retain_bytes` gives up the oldest segments beyond so many;
-    `scan="tail"` reads only the end when it is opened. `recovery` has what was found. Any thread may
-    use it, and threads that append share writes. One process at a time has it open: in another this is
-    a `BlockingError`, and `nowait log tail -f` prints records as they come.
+    `create` creates the log if none exists. `retain_bytes` drops the oldest segments beyond that size. With
+    `scan="tail"`, opening reads only the end of the log. `recovery` contains the result of the recovery.
+    Any thread may use the log, and threads that append share writes.
+
+    Only one process at a time can open the log; another gets a `BlockingError`. `nowait log tail -f` prints
+    new records in another process.
     """
 
     def append(self, record: ReadableBuffer, *, durable: bool = False) -> int:
         """Appends a record; returns its number. With `durable`, waits until it is on stable storage.
 
-        Without, it is written when somebody waits (`wait_durable`), or after some milliseconds.
+        Otherwise the record is written when a thread or task calls `wait_durable`, or after some
+        milliseconds.
         """
         return self.append_batch([record], durable)
 
     def append_all(self, records: Iterable[ReadableBuffer], *, durable: bool = False) -> int:
-        """Appends records that a crash keeps all or not at all; returns the number of the last."""
+        """Appends a batch, which a crash keeps as a whole or not at all; returns the last number."""
         return self.append_batch(list(records), durable)
 
     def read(self, lsn: int = 1) -> Iterator[Record]:
@@ -48,7 +51,7 @@ class Log(_nowait.Log):
             yield from map(Record._make, records)
 
     def tail(self, lsn: int = 1) -> Iterator[Record]:
-        """Iterates over durable records from `lsn` on, and waits for those to come; never ends."""
+        """Iterates over durable records from `lsn` on, and waits for new ones; never ends."""
         reader = self.reader(lsn)
         while True:
             yield from map(Record._make, reader.read(True))
@@ -121,7 +124,7 @@ class _Group:
 
 
 class AsyncLog:
-    """A log whose operations are awaited. Opened and closed as a `Log`.
+    """A log with awaitable operations, over an open `Log`.
 
     Records that tasks append in the same iteration of the loop become durable by one write.
     """
@@ -131,7 +134,7 @@ class AsyncLog:
         self._open_groups: dict[_loops.Loop, _Group] = {}
 
     async def append(self, record: ReadableBuffer, *, durable: bool = False) -> int:
-        """Appends a record: see `Log.append`. If cancelled while it waits, the record is still appended."""
+        """Appends a record: see `Log.append`. A call that is cancelled while it waits still appends."""
         size = len(record) if type(record) is bytes else memoryview(record).nbytes
         if size > _LARGE:
             return await self._append([record], durable)
@@ -164,7 +167,7 @@ class AsyncLog:
         return lsn
 
     async def wait_durable(self, lsn: int) -> None:
-        """Waits until record `lsn` is durable, with all before it, and for it to be appended if need be."""
+        """Waits until record `lsn`, which may be appended later, and all earlier ones are durable."""
         await _loops.run(self.log.start_wait_durable, lsn)
 
     async def read(self, lsn: int = 1) -> AsyncIterator[Record]:
@@ -175,7 +178,7 @@ class AsyncLog:
                 yield Record._make(record)
 
     async def tail(self, lsn: int = 1) -> AsyncIterator[Record]:
-        """Iterates over durable records from `lsn` on, and waits for those to come; never ends."""
+        """Iterates over durable records from `lsn` on, and waits for new ones; never ends."""
         reader = self.log.reader(lsn)
         while True:
             for record in await _loops.run(reader.start_read, True):

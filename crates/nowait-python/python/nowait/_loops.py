@@ -1,11 +1,11 @@
-"""Event loops: how each hears that an operation has ended.
+"""Event loops: how each loop is notified of completions.
 
-A loop watches one eventfd for all of its operations (`Completions`). No thread is used for a call.
-asyncio and uvloop are told by `add_reader`, trio by a task of its own that waits until it is readable;
-both are what anyio runs on.
+A loop watches one eventfd for all of its operations (`Completions`), without a thread for each call.
+asyncio and uvloop watch it by `add_reader`, trio by a task that waits until it is readable. anyio runs on
+either.
 
-Nothing here keeps a loop's thread for more than some hundred microseconds: results are taken 16 at a
-time, and operations that end at once let others have their turn after some 50 µs.
+Nothing here occupies a loop's thread for more than some hundred microseconds. A loop takes 16 results at a
+time, and operations that end at once yield to other tasks after about 50 µs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Future(Waiter, Protocol):
 
 
 class Loop:
-    """Operations of one loop that have not ended, by number."""
+    """Pending operations of one loop, by number."""
 
     # Whatever is awaited there is a checkpoint.
     always_rests = False
@@ -211,7 +211,7 @@ def current() -> Loop:
 
 
 def _is_guest() -> bool:
-    """Whether what runs in a loop of asyncio is a task of trio: that loop may be its host."""
+    """Returns whether the current task belongs to trio, with an asyncio loop as its host."""
     import sniffio
 
     return sniffio.thread_local.name == "trio"
@@ -253,9 +253,9 @@ class Turn:
 
 
 async def call(start: Callable[..., tuple[T, bool] | None], *arguments: Any) -> T:
-    """Starts an operation, and waits for it if it has not ended at once.
+    """Starts an operation, and waits unless it has already ended.
 
-    Cancelled, it goes on in the background, and keeps its buffer until it has ended.
+    A cancelled operation continues in the background, and keeps its buffer until it ends.
     """
     loop = current()
     number = loop.next()
@@ -270,14 +270,14 @@ async def call(start: Callable[..., tuple[T, bool] | None], *arguments: Any) -> 
 
 
 async def run(start: Callable[..., Running], *arguments: Any) -> Any:
-    """Starts a task of the driver, and waits for it. Cancelled, the task is given up."""
+    """Starts a task of the driver, and waits for it. Cancelling the call cancels the task."""
     loop = current()
     number = loop.next()
     return await loop.wait(number, start(loop.completions, number, *arguments))
 
 
 async def poll(take: Callable[[Completions, int], T | None]) -> T:
-    """Takes what there is, or waits until there is something. Others have their turn in any case."""
+    """Takes a result, or waits until one is available. Always yields to other tasks."""
     loop = current()
     number = loop.next()
     taken = take(loop.completions, number)

@@ -1,4 +1,4 @@
-"""Files in memory, whose pages are brought in before they are touched."""
+"""Memory-mapped files whose pages are loaded before they are accessed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Populated:
-    """How populating ended: bytes that are in, those that were read, and why it stopped early."""
+    """Result of populating: bytes resident, bytes read, and the reason for an early stop."""
 
     bytes: int
     read: int
@@ -24,11 +24,12 @@ class Populated:
 
 
 class Map(_nowait.View):
-    """A range of a file as read-only memory: a buffer, `numpy.frombuffer(map, dtype)` for instance.
+    """A read-only memory map of a file range. It is a buffer, for example for `numpy.frombuffer(map,
+    dtype)`.
 
-    The first touch of a page waits for the disk; `populate` brings pages in before, in the background
-    of other threads, `gather` a list of ranges. A file that is shortened meanwhile ends the process
-    at the next touch past its end, as with `mmap`.
+    The first access to a page waits for the disk. `populate` loads the pages of a range before, and
+    `gather` those of a list of ranges. If another process shortens the file, an access past its end kills
+    this process, as with `mmap`.
     """
 
     _mapping: _nowait.Mapping
@@ -63,10 +64,11 @@ class Map(_nowait.View):
         memory_share: float = 0.8,
         chunk_bytes: int = 2 << 20,
     ) -> Populated:
-        """Brings in the pages of a range, and blocks until they are.
+        """Loads the pages of a range, and blocks until they are resident.
 
-        `first` are ranges, start and stop, that come first. `progress` is called with the bytes that
-        are in, and all. It stops before it takes more than `memory_share` of the available memory.
+        `first` lists ranges (start, stop) to load first. `progress` is called with the resident and the
+        total number of bytes. Loading stops before it uses more than `memory_share` of the available
+        memory.
         """
         how = self._how(start, stop, first, bytes_per_second, memory_share, chunk_bytes)
         return Populated(**_nowait.populate(self._mapping, how, progress))
@@ -81,7 +83,7 @@ class Map(_nowait.View):
         memory_share: float = 0.8,
         chunk_bytes: int = 2 << 20,
     ) -> Populated:
-        """Brings in the pages of a range: see `populate`. Cancelled, it stops after a chunk."""
+        """Loads the pages of a range: see `populate`. If cancelled, it stops after the current chunk."""
         how = self._how(start, stop, first, bytes_per_second, memory_share, chunk_bytes)
         return Populated(**await _loops.run(_nowait.start_populate, self._mapping, how))
 
@@ -105,11 +107,11 @@ class Map(_nowait.View):
         }
 
     def gather(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Brings in the pages of ranges, offset and length, at the depth of the disk."""
+        """Loads the pages of ranges (offset, length), with many requests in flight."""
         _nowait.map_gather(self._mapping, list(ranges))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Does nothing: the memory goes with its last view."""
+        """Does nothing: the memory is unmapped with its last view."""

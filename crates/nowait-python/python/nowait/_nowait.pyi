@@ -11,10 +11,10 @@ __version__: str
 
 @final
 class Buffer:
-    """Memory of the library: page-aligned, in huge pages from 64 KiB on, used again when it is free.
+    """Page-aligned memory of the library, in huge pages from 64 KiB on, and reused after it is freed.
 
-    Its bytes are whatever an earlier use left there. Give it as `out` where reads repeat: memory that
-    was used before needs no page faults.
+    Its initial bytes are undefined. Pass it as `out` to repeated reads: reused memory causes no page
+    faults.
     """
 
     def __new__(cls, size: int) -> Self: ...
@@ -28,10 +28,10 @@ class View:
 
 @final
 class Gathered(View):
-    """Ranges that were read, in the caller's order, one after the other in one memory.
+    """Result of a gather: the ranges in the caller's order, consecutive in one memory.
 
-    A sequence of memoryviews, one for each range, and itself a buffer: `numpy.asarray(gathered)` has
-    all bytes, one row for each range if the length was one for all, without a copy.
+    It is a sequence of memoryviews, one for each range, and also a buffer. `numpy.asarray(gathered)`
+    returns all bytes without a copy, as one row for each range if all have the same length.
     """
 
     def __len__(self) -> int: ...
@@ -39,15 +39,15 @@ class Gathered(View):
     def __iter__(self) -> Iterator[memoryview]: ...
     @property
     def data(self) -> memoryview:
-        """All bytes, one range after the other; zeros where the end of the file cut one short."""
+        """All bytes, one range after the other. Missing bytes of short ranges are zero."""
     def to_list(self) -> list[bytes]:
-        """Copies each range into `bytes` of its own."""
+        """Copies each range into a separate `bytes` object."""
     @property
     def lengths(self) -> list[int]:
-        """Bytes read of each range."""
+        """Number of bytes read of each range."""
     @property
     def short(self) -> list[tuple[int, int]]:
-        """Ranges that the end of the file cut short: index, and bytes read."""
+        """Ranges that the end of the file cut short: index and number of bytes read."""
 
 @disjoint_base
 class File:
@@ -93,37 +93,39 @@ def gather(
 ) -> Gathered:
     """Reads `lengths[i]` bytes at `offsets[i]` of a file, for all i, one range after the other.
 
-    `file` is a path, a descriptor, an object with `fileno()`, or a `File`, which learns from each call
-    and is opened once. `lengths` is one length for all, or one for each offset. `out` is a writable,
-    C-contiguous buffer of at least the sum; without it there is new memory.
+    `file` is a path, a descriptor, an object with `fileno()`, or a `File`. A `File` is opened once, and
+    remembers how its reads were served. `lengths` is one length for all ranges, or one for each offset.
+    `out` is a writable, C-contiguous buffer of at least the sum of the lengths; the default is new memory.
 
-    A range past the end of the file is an `EndOfFileError`; with `partial` it is shorter. The
-    interpreter is free for other threads meanwhile.
+    A range past the end of the file raises `EndOfFileError`; with `partial`, it is shorter instead. The
+    call releases the GIL.
     """
 
 def gather_list(
     file: File | Path | int | HasFileno, offsets: Integers, lengths: Lengths, *, partial: bool = False
 ) -> list[bytes]:
-    """As `gather`, into a list of `bytes`: each is copied while others are read."""
+    """Reads like `gather`, into a list of `bytes` objects. It copies each range while others are read."""
 
 @final
 class Completions:
-    """Operations of one event loop that have ended, behind an eventfd."""
+    """Queue of completed operations of one event loop, with an eventfd."""
 
     def __new__(cls) -> Self: ...
     def fileno(self) -> int: ...
     def drain(self) -> list[tuple[int, bool, Any]]:
-        """Takes some of what has ended: number, whether it succeeded, and the result or exception."""
+        """Takes some completed operations: the number, whether it succeeded, and the result or exception of
+        each.
+        """
 
 @final
 class Running:
-    """A task of the driver's thread."""
+    """A task on the driver thread."""
 
     def cancel(self) -> None: ...
 
 @final
 class Arrivals:
-    """A gather whose ranges are handed on as they complete."""
+    """A gather that delivers ranges as they complete."""
 
     def wait(self) -> list[tuple[int, int]]: ...
     def finish(self) -> None: ...
@@ -183,7 +185,7 @@ class Log:
 
 @disjoint_base
 class Mapping:
-    """A file in memory, read-only."""
+    """A read-only memory map of a file."""
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...

@@ -1,4 +1,4 @@
-"""Rows of packed arrays: what indexing a memory map reads one page fault after the other."""
+"""Rows of packed arrays, read by gathers instead of the page faults of a memory map."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _SOME_BYTES = 1 << 20
 
 
 class Rows:
-    """An array in a file, of which rows are read as they are asked for.
+    """An array in a file, whose rows are read on demand.
 
         rows = nowait.Rows.open("table.npy")
         some = rows[[5, 1_000_000, 7]]     # one gather
 
-    `shape` is that of the array, `offset` its first byte. The array is in C order.
+    `shape` is the shape of the array, in C order; `offset` is the position of its first byte.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Rows:
         return self.shape[0]
 
     def offsets(self, rows: ArrayLike) -> NDArray[numpy.int64]:
-        """Returns where rows begin in the file; a negative number counts from the end."""
+        """Returns the file offsets of rows; a negative index counts from the end."""
         indices = numpy.asarray(rows)
         if indices.size == 0 and indices.dtype.kind == "f":
             # What an empty list becomes.
@@ -112,9 +112,9 @@ class Rows:
         return numpy.where(indices < 0, indices + count, indices) * self.row_bytes + self.offset
 
     def gather(self, rows: ArrayLike, out: WriteableBuffer | None = None) -> NDArray[Any]:
-        """Reads rows by one gather: an array of their number and the shape of one.
+        """Reads rows by one gather. The result has one entry for each row, of the shape of a row.
 
-        `out` is memory for it, of which the array is a view.
+        If `out` is given, the array is a view of that memory.
         """
         offsets = self.offsets(rows)
         gathered = self.file.gather(offsets, self.row_bytes, out)
@@ -127,10 +127,11 @@ class Rows:
         return numpy.frombuffer(gathered.data, self.dtype).reshape(shape)
 
     def __getitem__(self, key: Any) -> Any:
-        """Indexes as numpy does: reads the rows that the first index names, and applies the key to them.
+        """Indexes like numpy: reads the rows that the first index selects, and applies the other indices to
+        them.
 
-        Returns new memory, never a view. `None` and single booleans, with which numpy adds dimensions, are
-        refused.
+        Returns new memory, never a view. It refuses `None` and single booleans, which add dimensions in
+        numpy.
         """
         first, *others = self._indices(key)
         # The first index, relative to the rows that were read.
@@ -185,7 +186,7 @@ class Rows:
         return [array]
 
     def _slice(self, rows: slice) -> NDArray[Any]:
-        """Reads a slice of the rows; neighbours as one range."""
+        """Reads a slice of the rows. Adjacent rows are one range."""
         start, stop, step = rows.indices(self.shape[0])
         if step != 1:
             return self.gather(numpy.arange(start, stop, step))
@@ -201,7 +202,7 @@ class Rows:
         return found if dtype is None else found.astype(dtype, copy=False)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields the rows, read some at a time."""
+        """Yields the rows. They are read in batches."""
         some = max(_SOME_BYTES // max(self.row_bytes, 1), 1)
         for start in range(0, len(self), some):
             yield from self[start : start + some]
@@ -218,7 +219,7 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements, in the file."""
+        """Size of all elements in bytes."""
         return self.row_bytes * self.shape[0]
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -227,7 +228,7 @@ class Rows:
         return type(self), (self.file.name, self.dtype, self.shape, self.offset)
 
     def close(self) -> None:
-        """Closes the file, if this opened it."""
+        """Closes the file if this object opened it."""
         if self._owns:
             self.file.close()
 

@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """Bytes that were decoded at once, from a decoder's state in which it holds no bytes."""
+    """Bytes decoded in one step, starting from a decoder state without pending bytes."""
 
     position: int
     state: int
@@ -46,7 +46,7 @@ class _Chunk(NamedTuple):
 
 
 def text_codec(encoding: str | None, errors: str | None) -> tuple[str, str]:
-    """Returns the encoding and the error handler that `open` takes for these; raises `LookupError`."""
+    """Returns the encoding and error handler that `open` uses for these arguments; raises `LookupError`."""
     name = encoding or io.text_encoding(None)
     name = locale.getencoding() if name == "locale" else name
     if not getattr(codecs.lookup(name), "_is_text_encoding", True):
@@ -56,10 +56,9 @@ def text_codec(encoding: str | None, errors: str | None) -> tuple[str, str]:
 
 
 class Decoded:
-    """Decoded text ahead of a cursor. It does not read; the caller adds the bytes that it read.
+    """Decoded text ahead of a cursor. This class does not read: the caller reads bytes and adds them.
 
-    Text stays until it is taken. So a call that fails or is cancelled half-way leaves the cursor
-    unchanged.
+    Text stays here until the caller takes it. So a failed or cancelled call leaves the cursor unchanged.
     """
 
     def __init__(self, encoding: str, errors: str, newline: str | None) -> None:
@@ -73,7 +72,7 @@ class Decoded:
 
     @property
     def newlines(self) -> str | tuple[str, ...] | None:
-        """Line ends that were read so far, if those of all kinds end a line."""
+        """Line ends read so far, if all kinds of line end are recognised."""
         found: str | tuple[str, ...] | None = self._lines.newlines if self._lines else None
         return found
 
@@ -84,11 +83,11 @@ class Decoded:
 
     @property
     def available(self) -> int:
-        """Characters that can be taken."""
+        """Number of available characters."""
         return max(len(self._text) - self._used, 0)
 
     def restart(self, position: int) -> None:
-        """Drops all text, and begins at a position with a new decoder."""
+        """Drops all text, and restarts at a position with a new decoder."""
         self.go(Place(position, 0, 0))
 
     def go(self, place: Place) -> None:
@@ -110,7 +109,9 @@ class Decoded:
         self._before = 0
 
     def feed(self, data: bytes) -> None:
-        """Adds the bytes at `position`; none at the end of the file. If they cannot be decoded, adds none."""
+        """Adds the bytes at `position`, or no bytes at the end of the file. Adds nothing if decoding
+        fails.
+        """
         held, state = before = self._decoder.getstate()
         try:
             text = self._decoder.decode(data, not data)
@@ -128,7 +129,7 @@ class Decoded:
             self._before -= self._chunks.popleft().characters
 
     def take(self, characters: int) -> str:
-        """Takes a number of characters, or as many as are available."""
+        """Takes a number of characters, or fewer if fewer are available."""
         taken = self._text[self._used : self._used + characters]
         self._used += len(taken)
         if taken and self._used == len(self._text):
@@ -136,9 +137,9 @@ class Decoded:
         return taken
 
     def line_end(self, searched: int) -> int:
-        """Returns the length of the line that can be taken; zero if its end is not among the text.
+        """Returns the length of the next line; zero if the text does not contain its end.
 
-        So many characters are known to have no end.
+        Number of characters that are known to contain no line end.
         """
         start = self._used + searched
         if self._newline == "":
@@ -164,7 +165,7 @@ class Decoded:
         return Place(self._position - len(held), state, characters)
 
     def _place_in(self, chunk: _Chunk, characters: int) -> Place:
-        """Decodes parts of a chunk again to find the byte behind a number of characters."""
+        """Decodes parts of a chunk again to find the byte position after a number of characters."""
         if characters == 0:
             return Place(chunk.position, chunk.state, 0)
         now = self._decoder.getstate()
@@ -213,14 +214,14 @@ class Encoded:
         self.restart(position)
 
     def restart(self, position: int) -> None:
-        """Begins at a position: with a byte order mark at the start of the file only."""
+        """Restarts at a position. Writes a byte order mark only at the start of the file."""
         if position:
             self._encoder.setstate(0)
         else:
             self._encoder.reset()
 
     def state(self) -> int | str:
-        """Returns the argument for `go_back`."""
+        """Returns the encoder's state, for `go_back`."""
         return self._encoder.getstate()
 
     def go_back(self, state: int | str) -> None:

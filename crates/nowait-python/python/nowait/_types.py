@@ -1,4 +1,4 @@
-"""Types of arguments, for checkers only."""
+"""Types of arguments, only for type checkers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Path: TypeAlias = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 
 
 class HasFileno(Protocol):
-    """An open file, of whatever kind."""
+    """An object with a file descriptor."""
 
     def fileno(self) -> int: ...
 
 
 class HasArray(Protocol):
-    """An array of numpy, a series of pandas, a tensor of torch."""
+    """An array-like object: a numpy array, a pandas series, a torch tensor."""
 
     def __array__(self, *arguments: Any, **keywords: Any) -> Any: ...
 

@@ -1,4 +1,4 @@
-"""Files to be awaited, on asyncio, uvloop and trio, without a thread for each call.
+"""Asynchronous files for asyncio, uvloop and trio, without a thread for each call.
 
     import nowait.aio
 
@@ -6,8 +6,8 @@
         page = await file.read_at(0, 4096)
         rows = await file.gather(offsets, 4096)
 
-A gather is one future for all its ranges, and is submitted off the loop's thread. `nowait.aio.open`
-is for programs that use aiofiles.
+A gather is one future for all its ranges, and is submitted on another thread. `nowait.aio.open` is for
+programs that use aiofiles.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ __all__ = [
 
 
 class AsyncFile:
-    """A file that is read and written at positions, awaited. Any task may use it.
+    """An asynchronous file without a cursor: reads and writes take an offset. Any task may use it.
 
-    A call whose task is cancelled goes on in the background. Its buffer can be neither resized nor
-    freed until it has ended.
+    If a task is cancelled, its call continues in the background. Its buffer cannot be resized or freed
+    until the call has ended.
     """
 
     __slots__ = ("_file",)
@@ -75,7 +75,7 @@ class AsyncFile:
         return await _loops.call(_nowait.start_size, self._file)
 
     async def read_at(self, offset: int, length: int) -> bytes:
-        """Reads up to `length` bytes from `offset`; fewer at the end of the file only."""
+        """Reads up to `length` bytes from `offset`, fewer only at the end of the file."""
         return await _loops.call(_nowait.start_read, self._file, offset, length)
 
     async def readinto_at(self, offset: int, buffer: WriteableBuffer) -> int:
@@ -83,15 +83,17 @@ class AsyncFile:
         return await _loops.call(_nowait.start_readinto, self._file, offset, buffer)
 
     async def write_at(self, offset: int, data: ReadableBuffer, *, durable: bool = False) -> int:
-        """Writes all of `data` at `offset`; on stable storage when it returns, if `durable`."""
+        """Writes all of `data` at `offset`. If `durable`, the data is on stable storage when the call
+        returns.
+        """
         return await _loops.call(_nowait.start_write, self._file, offset, data, durable)
 
     async def append(self, data: ReadableBuffer, *, durable: bool = False) -> int:
-        """Writes all of `data` at the end of the file, wherever that is by then."""
+        """Writes all of `data` at the current end of the file."""
         return await _loops.call(_nowait.start_write, self._file, None, data, durable)
 
     async def sync(self, *, metadata: bool = False) -> None:
-        """Makes what was written durable, and with `metadata` all attributes, such as times."""
+        """Makes all earlier writes durable; with `metadata`, also attributes such as times."""
         await _loops.call(_nowait.start_sync, self._file, metadata)
 
     async def truncate(self, length: int) -> None:
@@ -110,7 +112,7 @@ class AsyncFile:
         return await gather(self._file, offsets, lengths, out, partial=partial)
 
     async def close(self) -> None:
-        """Closes it. Operations that are under way finish first, in the background."""
+        """Closes the file. Operations in flight finish first, in the background."""
         await _loops.call(_nowait.start_close, self._file)
 
     async def __aenter__(self) -> Self:
@@ -196,9 +198,9 @@ async def copy(
 ) -> CopyReport:
     """Copies files and trees on threads of the library: see `nowait.copy`.
 
-    `progress` is called on the loop's thread; an exception in it ends the copy. A cancelled task ends
-    it, too, in the background: within some tenths of a second nothing more is copied. Each name in the
-    target has the old file or the whole new one in any case.
+    `progress` is called on the loop's thread; an exception in it ends the copy. Cancelling the task also
+    ends the copy, within some tenths of a second, in the background. Each name in the target always refers
+    to the old file or the complete new one.
     """
     copying = _nowait.start_copy(listed(source), target, progress is not None, how(**options))
     report: dict[str, Any] | None = None
@@ -253,7 +255,7 @@ def open(
 ) -> OpeningCursor[Any]:
     """Opens a file with a cursor, as `aiofiles.open` does: `async with nowait.aio.open(...) as file`.
 
-    It takes the modes and keywords of Python's `open`, except `buffering`, `closefd` and `opener`. Any
-    number of tasks may share the file: their calls run in the order in which they began.
+    The modes and keywords are those of Python's `open`, except `buffering`, `closefd` and `opener`. Any
+    number of tasks may share the file. Their calls run in the order of their start.
     """
     return OpeningCursor(path, mode, encoding=encoding, errors=errors, newline=newline)

@@ -1,4 +1,4 @@
-"""The local file system for fsspec, with ranges read in one call: `nowait://`, or the class.
+"""The local file system for fsspec (`nowait://`), which reads many ranges in one call.
 
     import fsspec, nowait.fsspec
 
@@ -6,8 +6,8 @@
     ranges = fs.cat_ranges(paths, starts, ends)
     frame = pandas.read_parquet("nowait:///data/table.parquet")
 
-It is fsspec's own for whatever is not said here. A range past the end of its file is shorter, as with
-every file system of fsspec.
+All other methods are those of fsspec's local file system. A range past the end of its file is shorter, as
+in other file systems of fsspec.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FILES_MAX = 128
 
 
 def _unsized(file: File) -> bytes:
-    """Contents of a file that reports a size of zero: nothing, or those of a file in /proc."""
+    """Reads a file that reports a size of zero: an empty file, or one in /proc."""
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         # A device has no end.
         raise OSError(errno.EINVAL, "a range of a special file; open it and read", file.name)
@@ -48,18 +48,18 @@ def _unsized(file: File) -> bytes:
 # The name is what arrow looks at: files of a `LocalFileSystem` it reads by itself, in parallel. Those of
 # any other it reads through Python, one piece after the other.
 class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
-    """Files of this machine, as fsspec's own class of that name, with native reads of ranges.
+    """Local files, like fsspec's class of the same name, with native reads of ranges.
 
-    `cat_ranges` opens each file once and reads all ranges of all files together, at the depth of the
-    disk; `cat_file` is one read; `get_file` and `cp_file` copy by the fastest way (reflink,
-    `copy_file_range`, direct requests), with metadata, and never leave half a file.
+    `cat_ranges` opens each file once, and reads all ranges of all files together, with many requests in
+    flight. `cat_file` is one read. `get_file` and `cp_file` copy by the fastest way (reflink,
+    `copy_file_range`, direct requests), with metadata, and never leave a partial file.
     """
 
     # Paths of fsspec's own local file system work here, too.
     protocol = ("nowait", "file", "local")
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
-        """Reads a file, or bytes from `start` up to `end`; negative ones count from its end."""
+        """Reads a file, or its bytes from `start` up to `end`; negative positions count from the end."""
         with File(self._strip_protocol(path)) as file:
             size = file.size()
             if start is None and end is None:
@@ -78,9 +78,10 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
         on_error: str = "return",
         **_: Any,
     ) -> list[Any]:
-        """Reads ranges of one or more files: bytes for each, or with `on_error="return"` its exception.
+        """Reads ranges of files. Returns the bytes of each range, or with `on_error="return"` its
+        exception.
 
-        Neighbours are read together in any case: `max_gap` has no effect on the result.
+        Adjacent ranges are always read together; `max_gap` has no effect on the result.
         """
         if not isinstance(paths, list):
             raise TypeError(f"paths is a {type(paths).__name__}; give a list")
@@ -111,7 +112,7 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
         results: list[Any],
         on_error: str,
     ) -> None:
-        """Opens the first files of those that wait, as many as may be open, reads them, and closes them."""
+        """Opens as many of the waiting files as the limit allows, reads them, and closes them."""
         files: list[File] = []
         requests: list[tuple[File, list[int], list[int]]] = []
         places: list[Sequence[int]] = []
@@ -181,7 +182,7 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
         super().pipe_file(path, value, mode=mode, **keywords)
 
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:
-        """Copies a file, or makes a directory."""
+        """Copies a file, or creates a directory."""
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         if self.auto_mkdir:
             self.makedirs(self._parent(target), exist_ok=True)
@@ -192,7 +193,7 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
         copy(os.path.realpath(source), target, no_target_directory=True)
 
     def get_file(self, path1: str, path2: Any, callback: Any = None, **_: Any) -> None:
-        """Copies a file out, to a path or into an open file."""
+        """Copies a file to a path or into an open file."""
         if not isfilelike(path2):
             return self.cp_file(path1, path2)
         with File(self._strip_protocol(path1)) as file:
@@ -204,7 +205,7 @@ NowaitFileSystem = LocalFileSystem
 
 
 def _each(bound: int | Sequence[int | None] | None, count: int) -> list[int | None]:
-    """One bound for each range; numbers and arrays of numpy are taken as Python's."""
+    """Returns one bound for each range; accepts numbers and arrays of numpy."""
     if bound is None or (hasattr(bound, "__index__") and not hasattr(bound, "__len__")):
         return [None if bound is None else bound.__index__()] * count
     return bound.tolist() if hasattr(bound, "tolist") else list(bound)  # type: ignore[arg-type]
@@ -215,7 +216,7 @@ def _are_offsets(bounds: list[int | None]) -> TypeGuard[list[int]]:
 
 
 def _ranges(size: int, starts: list[int | None], ends: list[int | None]) -> tuple[list[int], list[int]]:
-    """Returns offsets and lengths of ranges in Python's terms, none of them past `size`."""
+    """Returns offsets and lengths of ranges, clipped to `size`, with Python's slice rules."""
     if _are_offsets(starts) and _are_offsets(ends) and max(ends, default=0) <= size:
         lengths = list(map(sub, ends, starts))
         if min(lengths, default=0) >= 0:
@@ -225,7 +226,7 @@ def _ranges(size: int, starts: list[int | None], ends: list[int | None]) -> tupl
 
 
 def _clip(start: int | None, end: int | None, size: int) -> tuple[int, int]:
-    """Returns offset and length of what the file has of a range."""
+    """Returns offset and length of the part of a range that the file contains."""
     first = 0 if start is None else start
     last = size if end is None else end
     first = max(0, first + size) if first < 0 else min(first, size)

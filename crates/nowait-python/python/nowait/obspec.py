@@ -1,13 +1,13 @@
-"""Files below a directory as an object store, in the methods that obspec names.
+"""Files below a directory as an object store, with the interface of obspec.
 
     store = nowait.obspec.NowaitStore("/data")
     parts = store.get_ranges("table.parquet", starts=[0, 4096], lengths=[100, 100])
 
-Paths are relative to the directory, with slashes, and name nothing outside of it; symbolic links are
-followed. Each method has an asynchronous twin with the suffix `_async`. It reads and writes data as
-`nowait.aio` does. It looks up, lists and changes names on a worker thread of the loop.
+Paths are relative to the directory, with slashes, and cannot leave it; symbolic links are followed. Each
+method has an asynchronous version with the suffix `_async`, which reads and writes data like `nowait.aio`.
+A worker thread of the loop looks up, lists and changes names.
 
-Exceptions have the names that `obspec.exceptions` maps, and derive from those of Python.
+Exceptions have the names that `obspec.exceptions` maps, and derive from Python's exceptions.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _CHUNK = 1 << 20
 
 
 class AlreadyExistsError(ExistsError):
-    """An object of that name exists, and must not be overwritten."""
+    """An object of this name exists, and the call must not overwrite it."""
 
 
 class PreconditionError(Error):
@@ -65,7 +65,7 @@ class NotModifiedError(Error):
 
 
 class ObjectMeta(TypedDict):
-    """What is known of an object without reading it."""
+    """Metadata of an object."""
 
     path: str
     last_modified: datetime
@@ -124,7 +124,7 @@ PutSource: TypeAlias = "IO[bytes] | os.PathLike[str] | ReadableBuffer | Iterable
 
 
 class GetResult:
-    """An object that was read, or a part of it. Iterated over, or by `async for`, it yields its bytes."""
+    """Result of reading an object or a range of it. `for` and `async for` yield its bytes."""
 
     def __init__(self, meta: ObjectMeta, data: bytes, start: int) -> None:
         self.meta = meta
@@ -150,9 +150,9 @@ class GetResult:
 
 
 class NowaitStore:
-    """Files below a directory: `get`, ranges of them, `put`, `list` and the rest of obspec's verbs.
+    """Object store over the files below a directory, with all methods of obspec.
 
-    `put` and `copy` leave the old object or the whole new one.
+    After a failed `put` or `copy`, a name refers to the old object or the complete new one.
     """
 
     def __init__(self, root: Path, *, mkdir: bool = False) -> None:
@@ -181,7 +181,7 @@ class NowaitStore:
         return f"<nowait.obspec.NowaitStore {str(self.root)!r}>"
 
     def head(self, path: str) -> ObjectMeta:
-        """Returns what is known of an object."""
+        """Returns the metadata of an object."""
         found = self._path(path)
         with _named():
             if found.is_dir():
@@ -192,10 +192,10 @@ class NowaitStore:
         return await _loops.in_thread(self.head, path)
 
     def get(self, path: str, *, options: GetOptions | None = None) -> GetResult:
-        """Reads an object, or with `options["range"]` a part of it: `(start, end)`, or an offset.
+        """Reads an object, or the part that `options["range"]` names: `(start, end)`, or an offset.
 
-        A range may end beyond the object; an empty range is refused. `if_match` and the other conditions
-        are checked first. Objects have no versions: the option `version` is refused.
+        A range may end beyond the object; an empty range is refused. The conditions, such as `if_match`,
+        are checked first. The option `version` is refused, since objects have no versions.
         """
         asked = _options(options)
         with File(self._path(path)) as file:
@@ -217,9 +217,9 @@ class NowaitStore:
         return meta, *_part(options.get("range"), meta["size"], file.name)
 
     def get_range(self, path: str, *, start: int, end: int | None = None, length: int | None = None) -> bytes:
-        """Reads bytes of an object: `length`, or those up to `end`; fewer at the end of the object.
+        """Reads `length` bytes of an object, or the bytes up to `end`; fewer at the end of the object.
 
-        It raises `EndOfFileError` if the object ends before `start`.
+        Raises `EndOfFileError` if the object ends before `start`.
         """
         return self.get_ranges(path, starts=[start], ends=_one(end), lengths=_one(length))[0]
 
@@ -237,7 +237,7 @@ class NowaitStore:
         ends: Sequence[int] | None = None,
         lengths: Sequence[int] | None = None,
     ) -> list[bytes]:
-        """Reads ranges of an object by one gather; each as `get_range` does."""
+        """Reads ranges of an object by one gather; each behaves like `get_range`."""
         with File(self._path(path)) as file:
             asked = _lengths(starts, ends, lengths)
             return _parts(file.gather(starts, asked, partial=True), starts, asked, file.name)
@@ -267,10 +267,10 @@ class NowaitStore:
     ) -> PutResult:
         """Writes an object under a temporary name, and then renames it.
 
-        `file` is a buffer, a `Path`, an open file, or an iterable of buffers. With `mode="create"` an
-        object of that name is an `AlreadyExistsError`. To replace one version only, attributes and tags
-        are refused. A file is read `chunk_size` bytes at a time; `use_multipart` and `max_concurrency`
-        have no effect.
+        `file` is a buffer, a `Path`, an open file, or an iterable of buffers. With `mode="create"`, an
+        existing object raises `AlreadyExistsError`. Attributes, tags and the replacement of one version are
+        refused. A file is read `chunk_size` bytes at a time; `use_multipart` and `max_concurrency` have no
+        effect.
         """
         creates = _put_mode(mode, attributes, tags)
         target = self._path(path)
@@ -300,9 +300,10 @@ class NowaitStore:
         chunk_size: int = _CHUNK,
         max_concurrency: int = 1,
     ) -> PutResult:
-        """As `put`; `file` may also be an asynchronous iterable of buffers, or have an asynchronous `read`.
+        """Writes like `put`; `file` may also be an asynchronous iterable of buffers, or have an
+        asynchronous `read`.
 
-        Other sources are iterated over, or read, on the loop's thread.
+        Other sources are iterated or read on the loop's thread.
         """
         creates = _put_mode(mode, attributes, tags)
         target = self._path(path)
@@ -324,7 +325,9 @@ class NowaitStore:
     def list(
         self, prefix: str | None = None, *, offset: str | None = None, chunk_size: int = 1000
     ) -> Iterator[Sequence[ObjectMeta]]:
-        """Lists objects below a prefix of whole parts, sorted by path, in chunks."""
+        """Lists the objects below a prefix, sorted by path, in chunks. The prefix consists of whole path
+        components.
+        """
         if chunk_size < 1:
             raise ValueError(f"chunk_size is {chunk_size}; give 1 or more")
         found = self._list(prefix, offset)
@@ -344,7 +347,7 @@ class NowaitStore:
         return [meta for meta in found if offset is None or meta["path"] > offset]
 
     def list_with_delimiter(self, prefix: str | None = None) -> ListResult:
-        """Lists objects of one directory, and the directories in it."""
+        """Lists the objects and directories in one directory."""
         for directory, prefixes, names in os.walk(self._below(prefix), onerror=_unless_deleted):
             below = [_Path(directory, name).relative_to(self.root).as_posix() for name in prefixes]
             objects = sorted(self._objects(directory, names), key=lambda meta: meta["path"])
@@ -421,7 +424,7 @@ class NowaitStore:
 
 @contextlib.contextmanager
 def _named() -> Iterator[None]:
-    """Converts exceptions of the system to those of obspec."""
+    """Converts exceptions of Python to those of obspec."""
     try:
         yield
     except Error:
@@ -447,13 +450,13 @@ def _unless_deleted(error: OSError) -> None:
 
 
 def _stage(target: _Path) -> _Path:
-    """Returns the name of an object until it is whole; makes its directory."""
+    """Returns the temporary name of an incomplete object; creates its directory."""
     target.parent.mkdir(parents=True, exist_ok=True)
     return target.with_name(f"{_STAGED}put-{secrets.token_hex(8)}")
 
 
 def _finish(staged: _Path, target: _Path, creates: bool) -> None:
-    """Renames a complete object to its name; if `creates`, only if the name is free."""
+    """Renames a complete object to its final name; if `creates`, only if the name is free."""
     if not creates:
         staged.replace(target)
         return

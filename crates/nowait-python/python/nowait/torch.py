@@ -1,12 +1,12 @@
-"""Datasets for PyTorch: one gather for each batch, and the next ones read ahead.
+"""Datasets for PyTorch: each batch is one gather, and the next batches are read ahead.
 
     import torch.utils.data, nowait.torch
 
     rows = nowait.torch.RowDataset("table.npy")
     loader = torch.utils.data.DataLoader(rows, 256, shuffle=True, collate_fn=nowait.torch.collate)
 
-A loader asks such a dataset for a whole batch (`__getitems__`), which is one gather at the depth of the
-disk. Without worker processes `prefetch` has the next batches read while this one is worked on.
+A loader requests a whole batch (`__getitems__`), which is one gather with many requests in flight. Without
+worker processes, `prefetch` reads the next batches while the program processes this one.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ class Batch(list[Any]):
 
 
 class RowDataset(Dataset):  # type: ignore[misc]
-    """Rows of an array in a file, as tensors: a `.npy` file, or with `dtype` and `shape` a packed one.
+    """Rows of an array in a file, as tensors. The file is a `.npy` file, or a packed array of `dtype` and
+    `shape`.
 
     `transform` is applied to each row. To transform a whole batch at once, do it in the collate function.
-    Workers of a loader may be forked or spawned: each opens the file by itself.
+    Workers of a loader may be forked or spawned: each opens the file separately.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class RowDataset(Dataset):  # type: ignore[misc]
 
 
 def collate(batch: Any) -> Any:
-    """Returns the tensor that a batch lies in, without a copy; collates other batches as torch does."""
+    """Returns the tensor that contains a batch, without a copy; collates other batches like torch."""
     return batch.tensor if isinstance(batch, Batch) else default_collate(batch)
 
 

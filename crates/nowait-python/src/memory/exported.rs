@@ -13,8 +13,8 @@ use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// Memory of the library: page-aligned, in huge pages from 64 KiB on, and used again. Its bytes are
-/// whatever an earlier use left there.
+/// Page-aligned memory of the library, in huge pages from 64 KiB on, and reused after it is freed.
+/// Its bytes are whatever an earlier use left there.
 ///
 /// Give it as `out` where reads repeat: memory that was used before needs no page faults.
 #[pyclass(frozen, module = "nowait")]
