@@ -16,7 +16,8 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
 CRATES = ["nowait", "nowait-log", "nowait-copy", "nowait-probe", "nowait-object-store"]
-COMMAND = ["crates/nowait-cli/src/**/*.rs", "bench/src/command/*.rs", "bench/src/table/*/args.rs"]
+COMMAND = ["crates/nowait-cli/src/**/*.rs", "bench/src/command/*.rs", "bench/src/measure/options.rs"]
+HELP = ["cli.rs", "args.rs", "options.rs"]
 PUBLIC = re.compile(r"\s*pub (?!use\b|mod\b)")
 MESSAGE = re.compile(r'\.with_(?:advice|detail)\(\s*(?:format!\(\s*)?"((?:[^"\\]|\\.)*)"')
 
@@ -83,7 +84,7 @@ def docstrings():
 def helps():
     """Help texts and messages of the command."""
     for path, text in pages(*COMMAND):
-        for block in re.findall(r"(?:^ *///.*\n)+", text, flags=re.M):
+        for block in re.findall(r"(?:^ *///.*\n)+", text, flags=re.M) if path.name in HELP else []:
             yield path, re.sub(r"^ */// ?", "", block, flags=re.M)
         for found in re.finditer(r'(?:format|println|eprintln|write|writeln)!\([^"]{0,40}"((?:[^"\\]|\\.)*)"', text, flags=re.S):
             yield path, re.sub(r"\\\n\s*", "", found[1])

@@ -1,7 +1,7 @@
-//! `--from A.json --against B.json`: two runs, row by row.
+//! `--from A.json --against B.json` compares two runs row by row.
 //!
-//! Rounds of two runs have nothing to do with each other, so that no pairing is assumed. What changed
-//! on the machine between the runs is in no interval.
+//! Rounds of two runs are independent, so they are not paired. The intervals do not cover changes
+//! of the machine between the runs.
 
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ use crate::report::{Report, Row};
 use crate::stats::{OUTSIDE, Ratio, median};
 use crate::table;
 
-/// Comparison of a row that both runs have.
+/// Comparison of a row that occurs in both runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Change {
@@ -29,8 +29,8 @@ pub(super) struct Pair {
     /// Medians, in operations per second.
     from: f64,
     against: f64,
-    /// The first over the second, by geometric means, and the interval in which it lies in 19 of 20 rows;
-    /// none for fewer than three rounds.
+    /// Ratio of the first to the second, by geometric means, and its interval, which contains the
+    /// true value in 19 of 20 rows. `None` for fewer than three rounds.
     ratio: Option<f64>,
     low: Option<f64>,
     high: Option<f64>,
@@ -39,8 +39,8 @@ pub(super) struct Pair {
     shown: [String; 2],
 }
 
-/// Compares the rows that both runs have. Of comparisons of runs that are alike, one in 20 calls any row
-/// better or worse, if rounds do not depend on those before.
+/// Compares the rows that occur in both runs. If two runs are alike and their rounds independent,
+/// one comparison in 20 calls any row better or worse.
 pub(super) fn pairs(from: &Report, against: &Report) -> Vec<Pair> {
     let mut both = Vec::new();
     for row in from.rows.iter().filter(|row| table::ranks(&row.table)) {
@@ -70,7 +70,7 @@ pub(super) fn pairs(from: &Report, against: &Report) -> Vec<Pair> {
     both.iter().map(pair).collect()
 }
 
-/// The pairs as a table, what differs in the machines, and what it comes to.
+/// Returns the pairs as a table, the differences of the machines, and a summary.
 pub(super) fn shown(pairs: &[Pair], from: &Report, against: &Report, colour: Colour) -> String {
     let mut text = String::new();
     let other: Vec<_> = against.environment.lines();
@@ -98,7 +98,7 @@ pub(super) fn shown(pairs: &[Pair], from: &Report, against: &Report, colour: Col
     let middle = median(&pairs.iter().filter_map(|pair| pair.ratio).collect::<Vec<_>>());
     text += &format!("the middle of all ratios is {middle:.2}: what all ways share is the machine's, not a way's\n");
     text + &format!(
-        "{} better, {} worse, {} cannot tell; not compared, for one run alone has them or speed does not rank them: {}\n",
+        "{} better, {} worse, {} cannot tell; not compared (in one run only, or not ranked by speed): {}\n",
         count(Change::Better),
         count(Change::Worse),
         count(Change::CannotTell),

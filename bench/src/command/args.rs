@@ -24,58 +24,61 @@ Exit codes:
 /// Compare the ways of reading and writing files on this disk, file system and kernel.
 ///
 /// All ways read the same file at the same random offsets, in interleaved rounds; the figures are
-/// medians. Cold means verified cold. A test file is made for the run and leaves nothing behind.
+/// medians. Before a cold round, the command verifies that no page is cached. The run creates a
+/// test file and leaves nothing behind.
 ///
 /// The tables `writes` and `stall` append 4 KiB at a time, through the page cache, to a new file
-/// for each round. As root, if it is named and --quick is not, `stall` lowers vm.dirty_bytes to
-/// 128 MiB while it runs, for all programs. That is undone at the end, also after Ctrl-C, but not
-/// after SIGKILL.
+/// for each round. If you name `stall` as root, without --quick, it lowers vm.dirty_bytes to 128
+/// MiB for the whole system while it runs. It restores the value at the end, also after Ctrl-C, but
+/// not after SIGKILL.
 ///
 /// In the table `log`, up to 64 threads append small records and wait until each is on stable
-/// storage. Each round writes to a new file of up to 1 GiB, filled with zeros before. --logs chooses
-/// other work with a log: a few threads with up to 32 records in flight each; 64 and 256 tasks of
-/// tokio. `--logs threads` takes five minutes, all of it about twenty; with --quick it is `threads`
-/// alone, unless --logs says more.
+/// storage. Each round writes to a new file of up to 1 GiB, which was filled with zeros. --logs
+/// selects other workloads: a few threads with up to 32 records in flight each, or 64 and 256 tasks
+/// on tokio. `--logs threads` takes five minutes, all workloads about twenty. With --quick, only
+/// `threads` runs, unless --logs names others.
 ///
-/// The table `scan` reads the test file, cold, in order or every fourth block, with the kernel's
-/// readahead.
+/// The table `scan` reads the cold test file in order, or every fourth block, with the kernel's
+/// read-ahead.
 ///
-/// The table `files` opens, reads and closes 100000 files of 4 to 16 KiB in a folder of its own in
-/// DIR (3000 with --quick), removed at the end; then 4000 tasks read 256 open files of 2 MiB at
-/// random. As root, and without --quick, it drops the machine's caches of inodes and pages before
-/// each cold round. `threads` has 128 threads at most there.
+/// The table `files` opens, reads and closes 100000 files of 4 to 16 KiB (3000 with --quick). Then
+/// 4000 tasks read 256 open files of 2 MiB at random. The files are in a temporary directory in
+/// DIR. As root, and without --quick, the table drops the machine's inode and page caches before
+/// each cold round. `threads` uses at most 128 threads there.
 ///
-/// The table `ranges` takes the test file, of 4 GiB (256 MiB with --quick), for row groups of 16
-/// column chunks, and reads four columns of each: 20000 ranges (4096) of 13 to 350 KiB, nothing of it
-/// aligned, each into memory of its own, from 32 tasks on tokio (--tasks). Told are seconds, the
-/// largest resident set of the process, which has mapped pages of the file in it but not the page
-/// cache, and what was read from storage. With --size 16G ranges are four times as long.
+/// The table `ranges` treats the test file of 4 GiB (256 MiB with --quick) as row groups of 16
+/// column chunks, and reads four columns of each group. These are 20000 ranges (4096 with --quick)
+/// of 13 to 350 KiB, unaligned, each into separate memory, from 32 tasks on tokio (--tasks). The
+/// table shows seconds, the maximum resident set, and the bytes read from storage. The resident set
+/// includes mapped pages of the file, but not the page cache. With --size 16G, ranges are four
+/// times as long.
 ///
-/// The table `copy` has commands copy a file of 2 GiB (64 MiB with --quick) and a tree of 5000 files of
-/// up to 16 KiB (500), by name: nowait copy, cp, dd, rsync, and xcp, fcp and cpz where they are in
-/// PATH. Sources are cold; the clock stops when the copy is on stable storage, and when the command
-/// ended is told besides. As root, and without --quick, it drops the machine's caches of inodes and
-/// pages before each round of the tree.
+/// The table `copy` copies a file of 2 GiB (64 MiB with --quick) and a tree of 5000 files of up to
+/// 16 KiB (500 with --quick). The commands are nowait copy, cp, dd, rsync, and, if they are in
+/// PATH, xcp, fcp and cpz. Sources are cold. The time runs until the copy is on stable storage; the
+/// table also shows the time until the command ended. As root, and without --quick, the table drops
+/// the machine's inode and page caches before each round of the tree.
 ///
-/// The table `readwrite` makes a file of 512 MiB (32 MiB with --quick), reads it at random and
-/// writes to it durably, 70 to 30, past the page cache and through it.
+/// The table `readwrite` creates a file of 512 MiB (32 MiB with --quick). 70 % of its requests are
+/// random reads and 30 % are durable writes, with direct I/O and through the page cache.
 ///
-/// In the table `mixed`, tasks on one runtime read 4 KiB at a time, most of it cached, beside a
-/// heartbeat of 1 ms on the same runtime: tokio, smol, or threads in `nowait::block_on`. How late
-/// the heartbeat comes depends on the runtime's timer, too: compare ways of the same runtime. The
-/// whole table takes about ten minutes.
+/// In the table `mixed`, tasks on one runtime read 4 KiB at a time, mostly cached, beside a
+/// heartbeat of 1 ms on the same runtime. Runtimes are tokio, smol, and threads in
+/// `nowait::block_on`. The delay of the heartbeat also depends on the runtime's timer, so compare
+/// ways of the same runtime. The whole table takes about ten minutes.
 ///
-/// In the table `load`, cold reads of 4 KiB, gathers of 64 of them, and durable appends of 100 bytes
-/// arrive by chance (Poisson), at a rate that doubles until no way keeps up; with --quick, reads
-/// alone, at rates four times apart. Latency counts from the arrival. At most 64 are at work at a
-/// time; others wait. A way that does less than 0.95 of what is offered has no rows at higher rates.
-/// The whole table takes about ten minutes.
+/// In the table `load`, requests arrive at random times (Poisson). They are cold reads of 4 KiB,
+/// gathers of 64 such reads, and durable appends of 100 bytes. The rate doubles until no way keeps
+/// up. With --quick, only reads arrive, and the rate quadruples. Latency counts from the arrival.
+/// At most 64 requests are in flight; others wait. A way that completes less than 0.95 of the
+/// offered rate has no rows at higher rates. The whole table takes about ten minutes.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct Bench {
-    /// Tables to measure, or `tour`: most of them, shortened to minutes. Default: six cases of reads,
-    /// writes and durable appends on one screen, in less than a minute; with --quick, --file, --direct,
-    /// --rate or --ways: reads, cached and gather, as far as the option allows
+    /// Tables to measure; `tour` measures most tables, shortened to minutes. The default is six
+    /// cases of reads, writes and durable appends on one screen, in less than a minute. With
+    /// --quick, --file, --direct, --rate or --ways, the default is those of the tables reads,
+    /// cached and gather that support the option
     #[arg(value_parser = table_names())]
     pub(crate) tables: Vec<String>,
 
@@ -86,32 +89,32 @@ pub struct Bench {
     #[arg(long, value_name = "SECONDS", conflicts_with_all = ["tables", "rounds"], value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) time: Option<u32>,
 
-    /// Write all figures to FILE, or to stdout if it is - (the tables then go to stderr). After an
-    /// interrupt or an error it holds the complete figures, and `partial` says that there were to
-    /// be more
+    /// Write all figures to FILE, or to stdout if FILE is - (the tables then go to stderr). After
+    /// an interrupt or error, FILE contains the completed measurements, and `partial` gives the
+    /// reason
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
     /// Write a self-contained HTML page with charts, tables, environment and notes to FILE, or to
-    /// stdout if it is -
+    /// stdout if FILE is -
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
 
-    /// Measure nothing; show an earlier run's --json
+    /// Show the --json file of an earlier run; measure nothing
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tables", "quick", "file", "dir", "size", "ways", "depths", "records", "rounds", "seed", "direct"])]
     pub(crate) from: Option<PathBuf>,
 
-    /// Compare the run of --from with this earlier run, row by row: which are better, which worse, and
-    /// which are uncertain. --json writes these. Exit code 12 if a row is worse
+    /// Compare the run of --from with this earlier run. Each row is better, worse or uncertain;
+    /// --json writes the comparison. The exit code is 12 if a row is worse
     #[arg(long, value_name = "FILE", requires = "from", conflicts_with_all = ["report", "explain", "verbose"])]
     pub(crate) against: Option<PathBuf>,
 
-    /// Explain a note's CODE and what to do; without a CODE, explain all notes after the run
+    /// Explain the note CODE and what to do about it; without CODE, explain all notes after the run
     #[arg(long, value_name = "CODE", num_args = 0..=1, value_parser = PossibleValuesParser::new(Code::ALL.iter().map(|code| code.name())))]
     pub(crate) explain: Option<Option<String>>,
 
-    /// Also print latency, CPU, context switches and punts of every way in every case; without a table, all
-    /// figures and not one screen of them
+    /// Also print latency, CPU time, context switches and punts of every way in every case. Without
+    /// a table, print all figures instead of one screen
     #[arg(long, short, visible_alias = "details")]
     pub(crate) verbose: bool,
 }
@@ -119,7 +122,7 @@ pub struct Bench {
 /// Names most tables.
 pub(crate) const TOUR: &str = "tour";
 
-/// The tables with their lines of help.
+/// Returns the tables with their lines of help.
 fn table_names() -> PossibleValuesParser {
     let tables = table::to_ask_for().map(|table| PossibleValue::new(table.name).help(table.about));
     PossibleValuesParser::new(tables.chain([PossibleValue::new(TOUR).help("Most of these tables, shortened")]))

@@ -1,5 +1,6 @@
-//! The first run, `nowait bench` without a table: what a reader's own disk gives, on one screen, in
-//! less than a minute. It has a time, not a number of rounds: each line gets its share of what is left.
+//! The first run, `nowait bench` without a table, measures the user's disk on one screen in less
+//! than a minute. It has a time limit, not a number of rounds: each line gets its share of the time
+//! left.
 
 use std::time::{Duration, Instant};
 
@@ -15,14 +16,14 @@ use crate::table::{self, listed};
 use crate::ways::{ON_TOKIO, OURS, PLAIN};
 use crate::{Error, ErrorKind};
 
-/// For all cases, the file and what the last one takes beyond its share not included.
+/// Time for all cases, without the creation of the file and the overrun of the last case.
 const TIME: Duration = Duration::from_secs(42);
-/// A round at a middling way's speed. The slowest ways take many times as long.
+/// Duration of a round of a way of average speed. The slowest ways take many times as long.
 const READS: Duration = Duration::from_millis(30);
 const COMMITS: Duration = Duration::from_millis(60);
 const READERS: &[&str] = &["pread", "threads", "willneed", "ring", "tokio", OURS, ON_TOKIO];
 
-/// A table of the run: the part of the time that it gets, its ways, and its cases.
+/// A table of the run: its share of the time, its ways, and its cases.
 struct Share {
     table: &'static str,
     parts: u32,
@@ -60,7 +61,7 @@ static SHARES: [Share; 5] = [
     },
 ];
 
-/// A line of the screen: its name, its table, and how its case's name ends.
+/// A line of the screen: its name, its table, and the end of its case's name.
 type Line = (&'static str, &'static str, &'static str);
 
 static LINES: [Line; 6] = [
@@ -72,7 +73,7 @@ static LINES: [Line; 6] = [
     ("durable appends, 8 writers", "log", "writers=8 size=128"),
 ];
 
-/// Returns whether nothing is asked for but where, how often, and what to do with the figures.
+/// Returns whether the options set only place, duration and output of the run.
 pub(super) fn is_asked(options: &Bench) -> bool {
     let asked = &options.asked;
     let cases = table::given(asked).iter().any(|(_, given)| *given);
@@ -102,7 +103,7 @@ fn time(options: &Bench) -> Duration {
     options.time.map_or(TIME, |seconds| Duration::from_secs(u64::from(seconds)))
 }
 
-/// The time that is left, and for how many parts.
+/// Remaining time, and the number of parts that share it.
 pub(super) struct Budget {
     /// `None` where rounds are counted.
     ends: Option<Instant>,
@@ -115,7 +116,7 @@ impl Budget {
         Self { ends: Some(ends).filter(|_| options.asked.rounds.is_none()), parts: PARTS }
     }
 
-    /// The time for the next table; `None` if it is to be left out.
+    /// Returns the time for the next table; `None` to skip it.
     pub(super) fn next(&mut self, table: &str) -> Option<Duration> {
         let parts = SHARES.iter().find(|share| share.table == table)?.parts;
         let all = self.parts.max(1);
@@ -128,7 +129,7 @@ impl Budget {
 /// Why the lines of a table have no figures.
 pub(super) type LeftOut = (&'static str, String);
 
-/// Line for a table that cannot be measured, where the others can.
+/// Returns the line for a table that cannot be measured although others can.
 pub(super) fn left_out(error: &Error, report: &mut Report) -> Option<String> {
     match error.kind() {
         ErrorKind::NotCold => {
@@ -204,7 +205,7 @@ fn line_of(name: &str, rows: &[&Row]) -> String {
     figures(name, [of(&PLAIN), of(&["threads"]), of(&["tokio"]), best, of(&[OURS]), of(&[ON_TOKIO])])
 }
 
-/// The library beside what a program does today, then beside the best of all.
+/// Compares the library with the way that a program uses today, then with the best of all.
 fn comparison(report: &Report, rows: &[&Row]) -> String {
     let comparisons = LINES.len() * 4;
     let find = |ways: &[&str]| rows.iter().copied().find(|row| ways.contains(&row.way.as_str()));
@@ -290,7 +291,7 @@ mod tests {
         assert!(super::screen(&noisy, &[], &asked_by(&[])).contains("  too few rounds for a comparison\n"));
     }
 
-    /// A difference that is none is called one in no more than one run of 20, all its lines together.
+    /// A false difference is reported in at most one run of 20, over all its lines.
     #[test]
     fn level_ways_are_told_apart_in_few_runs() {
         let mut random = crate::random::Random::new(3);

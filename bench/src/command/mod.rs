@@ -29,7 +29,8 @@ mod args;
 mod first;
 mod show;
 
-/// Runs it until `cancel` is set. `commit` names the sources that the program was built from.
+/// Runs the command until `cancel` is set. `commit` names the sources that the program was built
+/// from.
 pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result<()> {
     let tour = tour(options);
     let options = tour.as_ref().unwrap_or(options);
@@ -126,11 +127,11 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
     ran.and(shown)
 }
 
-/// Tables that are measured with the same options.
+/// Tables to measure with the same options.
 struct Part {
     asked: Options,
     tables: Vec<&'static Table>,
-    /// One table of the first run, which has a time for all.
+    /// One table of the first run, which has one time limit for all tables.
     is_first: bool,
 }
 
@@ -145,13 +146,13 @@ fn parts(options: &Bench) -> Result<Vec<Part>> {
     Ok(vec![Part { asked, tables, is_first: false }])
 }
 
-/// `file`: the bytes of a test file that is to be made.
+/// `file` is the size in bytes of the test file to create.
 fn plan(parts: &[Part], file: Option<u64>) -> Plan {
     let tables = parts.iter().flat_map(|part| table::plan(&part.tables, &part.asked, None).tables).collect();
     Plan { file_s: file.map_or(0.0, Plan::writing_s), tables }
 }
 
-/// Says how long the run is going to take.
+/// Prints how long the run will take.
 fn announce(plan: &Plan, asked: &Options, file: Option<u64>) -> Result<()> {
     let cases: usize = plan.tables.iter().map(|table| table.cases).sum();
     let file = file.map_or_else(String::new, |bytes| {
@@ -161,7 +162,7 @@ fn announce(plan: &Plan, asked: &Options, file: Option<u64>) -> Result<()> {
     print_to(io::stderr().lock(), &format!("nowait bench: {time}: {cases} cases, {turns} turns of their ways{file}\n"))
 }
 
-/// `about 45 s`, `about 4 min`
+/// Formats a duration: `about 45 s`, `about 4 min`.
 fn duration(seconds: f64) -> String {
     match seconds {
         short if short < 99.5 => format!("about {:.0} s", short.max(1.0)),
@@ -187,7 +188,7 @@ fn compare(report: &Report, other: &Path, results: Results, output: &Output) -> 
     }
 }
 
-/// Reads what an earlier run wrote with --json.
+/// Reads the --json file of an earlier run.
 fn earlier(path: &Path) -> Result<Report> {
     let unusable = |why: String| {
         let text = format!("cannot use {}: {why}; give --from what `nowait bench --json` wrote", path.display());
@@ -198,7 +199,7 @@ fn earlier(path: &Path) -> Result<Report> {
     if report.rows.is_empty() { Err(unusable("it has no rows".to_owned())) } else { Ok(report) }
 }
 
-/// The tables behind `tour`, so shortened that they take minutes.
+/// Returns the tables of `tour`, shortened to minutes.
 fn tour(options: &Bench) -> Option<Bench> {
     let named = options.tables.iter().any(|table| table == args::TOUR);
     let toured = table::to_ask_for().filter(|table| table.toured).map(|table| table.name.to_owned());
@@ -293,7 +294,7 @@ impl Results {
         [&self.json, &self.page].into_iter().flatten().any(Destination::is_stdout)
     }
 
-    /// Prints the tables, and writes what is wanted as a file if there are figures.
+    /// Prints the tables, and writes the requested files if there are figures.
     fn show(self, report: &Report, screen: Option<String>, options: &Bench, output: &Output) -> Result<()> {
         let all = || show::report(report, options.verbose || options.asked.rate.is_some(), output.colour());
         output.print(&screen.unwrap_or_else(all))?;
@@ -312,9 +313,9 @@ impl Results {
     }
 }
 
-/// Destination of a result. Opened before the measuring, so that minutes are not lost to a wrong
-/// path; an existing file keeps its content until there is something new, and a new one is removed
-/// if there is nothing.
+/// Destination of a result. It is opened before the measurement, so that a wrong path costs no
+/// time. An existing file keeps its content until the new result is complete; without a result, a
+/// new file is removed.
 struct Destination {
     option: &'static str,
     /// `None` for stdout.
@@ -337,7 +338,7 @@ impl Destination {
         self.file.is_none()
     }
 
-    /// Two names of one file, or one name.
+    /// True if two paths name the same file.
     fn is_same(&self, other: &Self) -> bool {
         let about = |destination: &Self| {
             let about = destination.file.as_ref()?.0.metadata().ok()?;
@@ -346,7 +347,7 @@ impl Destination {
         about(self).is_some_and(|mine| Some(mine) == about(other))
     }
 
-    /// The path of a file that was there before.
+    /// Path of a file that existed before the run.
     fn kept(&self) -> Option<&Path> {
         self.file.as_ref().filter(|_| !self.remove).map(|(_, path)| path.as_path())
     }
@@ -375,7 +376,7 @@ fn cannot_write(path: &Path, option: &str, error: &io::Error) -> Error {
     Error::new(ErrorKind::Other, text)
 }
 
-/// A progress bar on stderr; indicatif draws nothing where that is no terminal.
+/// Progress bar on stderr; indicatif draws nothing if stderr is not a terminal.
 struct Bar(ProgressBar);
 
 impl Bar {

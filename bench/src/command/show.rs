@@ -1,8 +1,8 @@
 //! The tables as text, at most 100 columns wide.
 //!
-//! A table of speeds has a line per case and a column per way. Each cell holds the speed, its ratio
-//! to the best of the line, and that ratio again as a bar: a way collapses where its column's bars
-//! do.
+//! A table of speeds has a line per case and a column per way. Each cell contains the speed, its
+//! ratio to the best of the line, and that ratio as a bar. Short bars in a column show where a way
+//! collapses.
 
 use crate::machine::environment::Environment;
 use crate::report::figures::{COLUMNS, share, short};
@@ -22,11 +22,11 @@ pub(crate) enum Colour {
 }
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// The most columns of ways in a block; fewer where names are long.
+/// Maximum number of ways in a block; fewer if names are long.
 const WAYS_ABREAST: usize = 6;
 pub(crate) const WIDTH: usize = 100;
 const GAP: usize = 2;
-/// The columns of a cell with a speed.
+/// Parts of a cell with a speed.
 const CELL: usize = 11;
 /// Legend of the columns of [`PRINTED`].
 const DETAILS: &str = "In the details: min-max, the slowest and the fastest round as shares of the median; p50, p99 and max, the \
@@ -39,8 +39,8 @@ pub(crate) fn environment(environment: &Environment) -> String {
     lines.collect::<String>() + &under_load(environment) + "\n"
 }
 
-/// A warning where others used the machine. The notes after the figures say it again, and what became
-/// known during the run.
+/// Returns a warning if other programs used the machine. The notes after the figures repeat it,
+/// with the findings of the run.
 pub(crate) fn under_load(environment: &Environment) -> String {
     match environment.load.disturbances().join("; ") {
         told if told.is_empty() => told,
@@ -81,12 +81,12 @@ pub(crate) fn report(report: &Report, details: bool, colour: Colour) -> String {
     text + &legend(report, details)
 }
 
-/// Explains a note, and says what to do.
+/// Explains a note and what to do about it.
 pub(crate) fn explanation(code: Code) -> String {
     format!("{}\n{}\n", code.name(), wrapped(code.meaning(), "  "))
 }
 
-/// Explains each kind of note that the report has.
+/// Explains each kind of note in the report.
 pub(crate) fn explanations(report: &Report) -> String {
     let here = Code::ALL.iter().filter(|code| report.notes.iter().any(|note| note.code == **code));
     here.map(|code| explanation(*code)).collect()
@@ -127,7 +127,7 @@ fn legend(report: &Report, details: bool) -> String {
     text
 }
 
-/// A line per case, a column per way; in several blocks where there are many ways.
+/// Returns a line per case and a column per way, in several blocks if there are many ways.
 fn speeds(report: &Report, table: &str, colour: Colour) -> String {
     let cases = report.cases(table);
     let ways: Vec<&str> = report.ways_of(table);
@@ -174,8 +174,8 @@ fn bar(ratio: f64) -> char {
     BARS[((ratio * 8.0).ceil() as usize).clamp(1, 8) - 1]
 }
 
-/// Under each case a line per way, with those of the columns that any row knows; a figure that is unknown
-/// is a `?`. Nothing where none knows any.
+/// Returns a line per way under each case, with the columns that any row has. An unknown figure is
+/// a `?`. Empty if no row has any.
 fn figures<'a>(
     report: &Report,
     table: &str,
@@ -205,11 +205,11 @@ fn figures<'a>(
     }
 }
 
-/// Those of [`COLUMNS`] that fit into a line.
+/// The [`COLUMNS`] that fit into a line.
 const PRINTED: [&str; 12] =
     ["per s", "min–max", "p50 µs", "p99 µs", "max µs", "CPU µs", "ring", "pool", "system", "csw", "punts", "inline"];
 
-/// Nothing of tables that rank none.
+/// Empty for tables that rank no ways.
 fn summary(report: &Report, colour: Colour) -> Option<String> {
     let worst = report.worst(table::ranks);
     if worst.is_empty() {
@@ -229,7 +229,7 @@ pub(crate) fn heading(name: &str) -> Cell {
     Cell::new(name).set_alignment(CellAlignment::Right).add_attribute(Attribute::Bold)
 }
 
-/// Figures to the right, names to the left.
+/// Aligns figures to the right and names to the left.
 pub(crate) fn cells(texts: impl IntoIterator<Item = String>) -> Vec<Cell> {
     let align = |text: &String| {
         let name = text.trim_start().starts_with(char::is_alphabetic);

@@ -1,4 +1,4 @@
-//! The command line: what can be asked, and what the exit code means.
+//! The command line: subcommands, options and exit codes.
 
 use std::path::PathBuf;
 
@@ -58,7 +58,7 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// Non-blocking file I/O: measure it, look into it, copy files by it.
+/// Measure and inspect file I/O, copy files, and maintain durable logs.
 #[derive(Debug, Parser)]
 #[command(name = "nowait", version = env!("NOWAIT_VERSION"), after_help = EXIT_CODES)]
 pub(crate) struct Cli {
@@ -78,23 +78,23 @@ pub(crate) enum Command {
     Log(Log),
 }
 
-/// Show how files are served here: which requests io_uring completes at submission, which later,
-/// and which it punts to a kernel worker.
+/// Show how io_uring serves file requests: which complete at submission, which complete later, and
+/// which go to a kernel worker.
 ///
-/// For a directory it probes scratch files in it; for a file, scratch files beside it with its
-/// attributes, and reads of the file; for a block device, reads of it. Scratch files have no name
-/// and leave nothing behind. The file is never written to, and its pages stay in the page cache
-/// without --evict.
+/// In a directory, the command probes scratch files. For a file, it probes scratch files beside it
+/// with the same attributes, and reads of the file. For a block device, it probes reads. Scratch
+/// files have no name and disappear at the end. The command never writes to the file, and keeps its
+/// pages in the page cache unless --evict is given.
 ///
-/// The same requests are then made through this library; the column `nowait` shows where its
-/// counters say they went.
+/// The command then makes the same requests through this library. The column `nowait` shows the
+/// engine that served them, according to its counters.
 ///
-/// The table has requests of 4 KiB, one at a time. They are also submitted 32, 256 and 1024
-/// together, and at 1 and 32 of 128 KiB and 1 MiB; the report says where that changes the verdict.
-/// This takes 33 MiB of the disk and of memory; --shallow leaves it out.
+/// The table shows requests of 4 KiB, one at a time. The command also submits 32, 256 and 1024 of
+/// them together, and 1 and 32 requests of 128 KiB and 1 MiB. The report says where these change
+/// the verdict. They need 33 MiB of disk and memory; --shallow skips them.
 ///
-/// As root, with tracefs mounted, each request is compared with the kernel's tracepoints; otherwise
-/// verdicts are called unconfirmed.
+/// As root, with tracefs mounted, the command compares each request with the kernel's tracepoints.
+/// Otherwise the report marks its verdicts as unconfirmed.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Probe {
@@ -106,16 +106,16 @@ pub(crate) struct Probe {
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub requests: u32,
 
-    /// Exit with 9 if most requests of these kinds are punted to a kernel worker or sleep in
+    /// Exit with code 9 if most requests of these kinds go to a kernel worker or sleep in their
     /// submission
     #[arg(long, value_delimiter = ',', value_name = "KIND", value_parser = PossibleValuesParser::new(case_names()))]
     pub require: Vec<String>,
 
-    /// Drop the file's pages from the page cache, so that it is read cold
+    /// Drop the file's pages from the page cache, so that reads are cold
     #[arg(long)]
     pub evict: bool,
 
-    /// Make requests one at a time only, of 4 KiB
+    /// Make only requests of 4 KiB, one at a time
     #[arg(long)]
     pub shallow: bool,
 
@@ -123,7 +123,7 @@ pub(crate) struct Probe {
     #[arg(long)]
     pub explain: bool,
 
-    /// Write the findings as JSON: a list with an object for each PATH
+    /// Write the result as JSON: a list with an object for each PATH
     #[arg(long)]
     pub json: bool,
 
@@ -136,7 +136,7 @@ pub(crate) struct Probe {
     pub seconds: u32,
 }
 
-/// Names of requirable cases: all but the control.
+/// Returns the names of the cases for --require: all except the control.
 fn case_names() -> Vec<&'static str> {
     Case::ALL.into_iter().filter(|case| *case != Case::ForcedRead).map(Case::name).collect()
 }
@@ -146,23 +146,22 @@ fn case_names() -> Vec<&'static str> {
 pub(crate) enum Log {
     /// Check that a log is complete; changes nothing
     Verify(LogDir),
-    /// Show how a log is written and what it holds; changes nothing
+    /// Show the contents of a log and how it is written; changes nothing
     Stat(LogDir),
-    /// Print the records of a log, those behind damage included; changes nothing
+    /// Print the records of a log, including those after damage; changes nothing
     Dump(Dump),
     /// Print the last records of a log, and new ones with --follow; changes nothing
     Tail(Tail),
-    /// Make a damaged log continue after the last record before the damage. Everything after it,
-    /// whole records included, is put aside in files that end in .damaged
+    /// Cut a damaged log off at the damage. Everything after it, including intact records, is moved
+    /// to files that end in .damaged
     Repair(Repair),
     /// Copy a log while a process writes it
     Backup(Backup),
-    /// Remove the oldest records of a log that no process has open; works on a full disk
+    /// Remove the oldest records of a closed log; works on a full disk
     Truncate(Truncate),
-    /// Kill a process that writes a log, again and again, and check that every acknowledged record
-    /// is there
+    /// Repeatedly kill a process that writes a log, and check that every acknowledged record exists
     Torture(Torture),
-    /// The process that `torture` kills: appends, and prints what is durable
+    /// Process that `torture` kills: appends records, and prints which are durable
     #[command(hide = true)]
     TortureWriter(TortureWriter),
 }
@@ -173,7 +172,7 @@ pub(crate) struct LogDir {
     /// The log's directory
     pub dir: PathBuf,
 
-    /// Write the findings as JSON
+    /// Write the result as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -192,7 +191,7 @@ pub(crate) struct Dump {
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
 
-    /// Print the whole records in files that a repair has put aside, instead of the log
+    /// Print the intact records in files that a repair put aside, instead of the log
     #[arg(long, conflicts_with = "from")]
     pub aside: bool,
 
@@ -205,27 +204,28 @@ pub(crate) struct Dump {
     pub json: bool,
 }
 
-/// Print the last records of a log, oldest first, a line for each: its number, its length and the
-/// beginning of its bytes.
+/// Print the last records of a log, oldest first. Each line contains the number, the length and the
+/// first bytes of a record.
 ///
-/// With --follow it goes on with the records that a process appends, in this one's or any other, until
-/// it is interrupted (exit code 130). It looks at the end of the newest segment again, after 1 ms at
-/// first and up to 100 ms while nothing comes, and reads what is new.
+/// With --follow, the command also prints new records as a process appends them, until it is
+/// interrupted (exit code 130). It polls the end of the newest segment, at first after 1 ms, and
+/// while the log is idle after up to 100 ms.
 ///
-/// A record is printed when it is known to be durable: a later block of the log says so, or nothing
-/// has for 100 ms and the segment was synced from here. When records were given up before they were
-/// read, or the end of the log was cut off, stderr says so, and the records that follow are printed.
+/// The command prints only records that it knows to be durable. Either a later block of the log
+/// says so, or, after 100 ms without such a block, the command syncs the segment. If the log drops
+/// records before they are read, or its end is cut off, stderr says so, and the command continues
+/// with the records that follow.
 ///
 /// If durable records cannot be read, stderr names them, and the exit code is 7. The command then
-/// ends at once, or with --skip-damage after the last record. With --follow it ends with exit code
-/// 5 when the directory is removed, renamed or replaced by another log.
+/// ends at once, or with --skip-damage after the last record. With --follow, the command ends with
+/// exit code 5 if the directory is removed, renamed or replaced by another log.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Tail {
     /// The log's directory
     pub dir: PathBuf,
 
-    /// Go on with the records to come
+    /// Wait for new records, and print them
     #[arg(short, long)]
     pub follow: bool,
 
@@ -233,7 +233,7 @@ pub(crate) struct Tail {
     #[arg(short = 'n', long = "lines", value_name = "N", default_value_t = 10)]
     pub count: u64,
 
-    /// Also print the intact records behind damage
+    /// Also print the intact records after damage
     #[arg(long)]
     pub skip_damage: bool,
 
@@ -255,17 +255,18 @@ pub(crate) struct Repair {
 
 /// Copy a log, even while a process writes it.
 ///
-/// The copy is a complete log. It contains every record that was durable at the start and was not
-/// given up meanwhile. It is read and verified before it gets its name. An interrupted backup
-/// leaves a directory beside DEST whose name ends in .partial. Where the file system can, the copy
-/// shares blocks with the log. A damaged log is not copied (exit code 7).
+/// The copy is a complete log. It contains every record that was durable at the start, except those
+/// that the log drops meanwhile. The command reads and verifies the copy before renaming it to
+/// DEST. An interrupted backup leaves a directory beside DEST whose name ends in .partial. If the
+/// file system supports it, the copy shares blocks with the log. A damaged log is not copied (exit
+/// code 7).
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Backup {
     /// The log's directory
     pub dir: PathBuf,
 
-    /// The copy: a directory that does not exist, or is empty
+    /// Directory for the copy: missing or empty
     pub dest: PathBuf,
 
     /// Print the contents of the copy as JSON
@@ -273,11 +274,11 @@ pub(crate) struct Backup {
     pub json: bool,
 }
 
-/// Remove the oldest records of a log that no process has open.
+/// Remove the oldest records of a closed log.
 ///
-/// This removes whole segments: some records before LSN may stay, and the last segment with records
-/// always stays. It needs no free space, so that a log that has filled its disk can be opened
-/// again.
+/// The command removes only whole segments: some records before LSN may stay, and the last segment
+/// with records always stays. It needs no free space: use it to reopen a log that has filled its
+/// disk.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Truncate {
@@ -292,7 +293,7 @@ pub(crate) struct Truncate {
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Torture {
-    /// Directory for the log; removed at the end if nothing is wrong
+    /// Directory in which the log is created; the log is removed if no check fails
     #[arg(default_value = ".")]
     pub dir: PathBuf,
 
@@ -300,11 +301,11 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub kills: u32,
 
-    /// Threads that append
+    /// Number of threads that append
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub writers: u32,
 
-    /// Seed of an earlier run, to repeat its kills
+    /// Seed of an earlier run whose kills are repeated
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }

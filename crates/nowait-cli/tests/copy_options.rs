@@ -581,7 +581,7 @@ fn a_bare_rate_is_in_kib() {
     }
     let help = nowait_copy().arg("--help").output().unwrap();
     let help = String::from_utf8_lossy(&help.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(help.contains("a bare number is in KiB, as with rsync"), "{help}");
+    assert!(help.contains("A bare number is in KiB, as with rsync"), "{help}");
 }
 
 /// Options that hands know from `cp`: they do what they do there, or say what does.

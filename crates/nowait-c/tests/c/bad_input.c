@@ -50,7 +50,7 @@ static void handles(char **argv) {
     nowait_queue queue = 0;
     EQUAL(nowait_queue_open(&queue), 0);
     EQUAL(nowait_read_at(queue, &byte, 1, 0), -EBADF);
-    SAYS("of a queue, not of a file");
+    SAYS("to a queue, not to a file");
     struct nowait_completion completion;
     EQUAL(nowait_reap(again, &completion, 1, 0), -EBADF);
     EQUAL(nowait_queue_close(again), -EBADF);

@@ -155,7 +155,7 @@ static void vectored(char **argv, int flags) {
     EQUAL(nowait_read_vectored_at(file, bad, 2, 0), -EINVAL);
     bad[0].iov_len = bad[1].iov_len = SSIZE_MAX;
     EQUAL(nowait_write_vectored_at(file, bad, 2, 0, 0), -EINVAL);
-    SAYS("sum up");
+    SAYS("sum of the buffers");
     EQUAL(nowait_read_vectored_at(file, NULL, 1, 0), -EFAULT);
     EQUAL(nowait_read_vectored_at(file, bad, SIZE_MAX, 0), -EINVAL);
     EQUAL(nowait_read_vectored_at(0, NULL, 0, 0), -EBADF);

@@ -65,7 +65,7 @@ static void refused(nowait_file file) {
     unsigned char output[20];
     int64_t results[2] = {77, 77};
     EQUAL(nowait_gather(file, ranges, 2, output, 19, results), -ENOBUFS);
-    SAYS("19 bytes for 20");
+    SAYS("19 bytes, and the ranges need 20");
     EQUAL(results[0], 77);
     EQUAL(nowait_gather(file, ranges, 2, NULL, 20, results), -EFAULT);
     SAYS("output is NULL");

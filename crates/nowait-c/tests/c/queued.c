@@ -164,7 +164,7 @@ static void gathers(char **argv) {
     EQUAL(nowait_submit_gather(queue, file, odd, 2, output, 19, results, NULL, NULL), 0);
     reap_one(queue, &completion);
     EQUAL(completion.result, -ENOBUFS);
-    CHECK(strstr(completion.message, "19 bytes for 20") != NULL);
+    CHECK(strstr(completion.message, "19 bytes, and the ranges need 20") != NULL);
     EQUAL(results[0], 77);
     EQUAL(nowait_submit_gather(queue, file, NULL, 2, output, 20, NULL, NULL, NULL), -EFAULT);
     EQUAL(nowait_submit_gather(queue, file, odd, 2, NULL, 20, NULL, NULL, NULL), -EFAULT);

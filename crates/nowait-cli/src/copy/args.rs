@@ -17,23 +17,23 @@ Exit codes:
   5    a copy that was read back differs
   130  interrupted";
 
-/// Copy files and trees: as fast as the machine can, and never half a file.
+/// Copy files and trees, by the fastest way for each file, without partial files.
 ///
-/// Copies what `cp -a` copies: owner, mode, times, extended attributes and ACLs, hard links, symbolic
-/// links, FIFOs, sockets, devices and holes. A file is written under a temporary name in the target's
-/// directory, or under none, and gets its own when it is complete: whatever happens, the name has the
-/// old file or the new one, whole. A failure is named on stderr, and the other files are copied.
+/// The command preserves what `cp -a` preserves: owner, mode, times, extended attributes and ACLs,
+/// hard links, symbolic links, FIFOs, sockets, devices and holes. A new file has a temporary name,
+/// or no name, until it is complete. So its name always refers to the old file or the complete new
+/// one. The command reports each failure on stderr and copies the other files.
 ///
-/// An existing file is replaced, not written over: other hard links to it keep the old one. If DST
-/// itself is a symbolic link to a file, the file it leads to is replaced; a symbolic link within a
-/// tree is replaced itself.
+/// The command replaces existing files and does not overwrite them: other hard links keep the old
+/// file. If DST is a symbolic link to a file, the target of the link is replaced. Within a tree,
+/// the symbolic link itself is replaced.
 ///
-/// How the data of each file get there is chosen from its size, its holes, the two file systems and
-/// the memory: by sharing blocks (reflink), copy_file_range, several direct requests in flight,
-/// uncached writes, or plain reads and writes. --explain shows which, and why.
+/// The way to copy a file depends on its size, its holes, the two file systems and the free memory.
+/// It is a reflink (shared blocks), copy_file_range, several direct requests in flight, uncached
+/// writes, or plain reads and writes. --explain shows the way and the reason.
 ///
-/// Ctrl-C ends it within a block. A file that was being copied keeps its old contents; with --resume
-/// the same command goes on where it was.
+/// Ctrl-C ends the command within a block. A file in progress keeps its old contents; with
+/// --resume, the same command continues the copy later.
 #[derive(Debug, Args)]
 #[command(
     after_help = EXIT_CODES,
@@ -41,35 +41,36 @@ Exit codes:
     override_usage = "nowait copy [OPTIONS] <SRC>... <DST>"
 )]
 pub(crate) struct Copy {
-    /// Files and directories; and last the name of the copy, or an existing directory: in it the copy
-    /// gets the name of SRC. Several SRC need a directory. `SRC/.` stands for what is in SRC, `SRC/` for
-    /// SRC itself
+    /// Sources and target. DST is the name of the copy, or an existing directory in which the copy
+    /// gets the name of SRC. With several SRC, DST must be a directory. `SRC/.` means the contents
+    /// of SRC, `SRC/` means SRC itself
     // One argument: two would take a name that begins with a dash for an option, behind `--`, too.
     #[arg(value_name = "SRC... DST", required = true, num_args = 1..)]
     paths: Vec<PathBuf>,
 
-    /// Make durable before the end: nothing; each file before it gets its name; or all, in one go at the
-    /// end, which is faster for a tree
+    /// Make durable: nothing; each file before it gets its name; or everything at the end, which is
+    /// faster for a tree
     #[arg(long, value_name = "WHAT", default_value = "none")]
     pub sync: SyncArg,
 
-    /// Which blocks of zeros become holes: those of files with holes; all; or none
+    /// Turn blocks of zeros into holes: in files with holes; in all files; or never
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub sparse: SparseArg,
 
-    /// Share blocks with the source: where that is possible; or fail; or not at all
+    /// Share blocks with the source: if possible; always, or fail; or never
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub reflink: ReflinkArg,
 
-    /// Replace existing files: those older than SRC; none; or all. Without it: all; without WHICH: older
+    /// Replace existing files: those older than SRC; none; or all. The default is all; without
+    /// WHICH, it is older
     #[arg(short, long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "older")]
     pub update: Option<UpdateArg>,
 
-    /// Copy what symbolic links lead to, not the links: all of them
+    /// Follow all symbolic links, and copy their targets
     #[arg(short = 'L', long, overrides_with_all = ["dereference_args", "no_dereference"])]
     pub dereference: bool,
 
-    /// Copy what symbolic links lead to, not the links: those named as SRC
+    /// Follow symbolic links given as SRC, and copy their targets
     #[arg(short = 'H', long, overrides_with_all = ["dereference", "no_dereference"])]
     pub dereference_args: bool,
 
@@ -77,11 +78,11 @@ pub(crate) struct Copy {
     #[arg(short = 'P', short_alias = 'd', long, overrides_with_all = ["dereference", "dereference_args"])]
     pub no_dereference: bool,
 
-    /// Leave out what is in directories on which another file system is mounted
+    /// Stay on one file system: skip the contents of mount points
     #[arg(short = 'x', long)]
     pub one_file_system: bool,
 
-    /// Leave no pages of either file in the page cache that were not there before
+    /// Leave the page cache as it was: drop the pages that the copy added
     #[arg(long)]
     pub cache_neutral: bool,
 
@@ -89,8 +90,8 @@ pub(crate) struct Copy {
     #[arg(long)]
     pub verify: bool,
 
-    /// Keep a journal of large files, and go on where an interrupted copy was; compare files that are
-    /// there already with the same size and time, and leave out those that are the same
+    /// Keep a journal of large files, and continue an interrupted copy. Compare existing files of
+    /// the same size and time, and skip those with the same contents
     #[arg(long)]
     pub resume: bool,
 
@@ -98,7 +99,7 @@ pub(crate) struct Copy {
     #[arg(short = 'n', long)]
     pub dry_run: bool,
 
-    /// Show for each file how its data got there, and why
+    /// Show for each file how it was copied, and why
     #[arg(short = 'v', long, visible_alias = "verbose")]
     pub explain: bool,
 
@@ -106,26 +107,26 @@ pub(crate) struct Copy {
     #[arg(long, conflicts_with = "explain")]
     pub json: bool,
 
-    /// Limit the bytes copied per second: 20M, 1G, 500B; a bare number is in KiB, as with rsync; 0
-    /// is no limit
+    /// Limit the bytes copied per second: 20M, 1G, 500B. A bare number is in KiB, as with rsync; 0
+    /// means no limit
     #[arg(long, value_name = "RATE", value_parser = bytes_per_second)]
     pub bwlimit: Option<u64>,
 
-    /// Have at most so many bytes in the page cache that are not on the device yet (256M)
+    /// Limit the dirty bytes of the copy in the page cache, for example 256M
     #[arg(long, value_name = "SIZE", value_parser = at_least_one)]
     pub max_dirty: Option<u64>,
 
-    /// Copy only files that match, and all directories; may be repeated. A pattern with a slash is
-    /// matched against the path below SRC, any other against the name, including that of SRC itself
+    /// Copy only files that match, and all directories; may be repeated. A pattern with a slash
+    /// matches the path below SRC; other patterns match the name, also that of SRC
     #[arg(long, value_name = "GLOB")]
     pub include: Vec<String>,
 
-    /// Leave out files and directories that match; may be repeated. A pattern with a slash at its
-    /// end matches directories only
+    /// Skip files and directories that match; may be repeated. A pattern that ends with a slash
+    /// matches only directories
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
 
-    /// Direct requests in flight for a file
+    /// Number of direct requests in flight for a file
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub depth: Option<u32>,
 
@@ -133,19 +134,19 @@ pub(crate) struct Copy {
     #[arg(long, value_name = "SIZE", value_parser = block_bytes)]
     pub block: Option<u32>,
 
-    /// Files copied at a time [default: twice the number of processors]
+    /// Number of files copied at a time [default: twice the number of processors]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub jobs: Option<u32>,
 
-    /// Show how far it is on stderr: if that is a terminal; always; or never
+    /// Show progress on stderr: if it is a terminal; always; or never
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub progress: Progress,
 
-    /// Take DST as the name of the copy, also if it is a directory
+    /// Use DST as the name of the copy, even if it is a directory
     #[arg(short = 'T', long)]
     pub no_target_directory: bool,
 
-    /// Copy all SRC into this existing directory; takes the place of DST
+    /// Copy all SRC into this existing directory; replaces DST
     #[arg(short = 't', long, value_name = "DIR", conflicts_with = "no_target_directory")]
     pub target_directory: Option<PathBuf>,
 
@@ -162,14 +163,14 @@ pub(crate) struct Copy {
     #[arg(value_parser = preserved)]
     preserve: Option<String>,
 
-    /// No effect: a file that cannot be opened for writing is replaced, too
+    /// No effect: files that cannot be opened for writing are always replaced
     #[arg(short, long, visible_alias = "remove-destination")]
     force: bool,
 
     #[command(flatten)]
     elsewhere: Elsewhere,
 
-    /// No effect: directories are always copied with what is in them
+    /// No effect: directories are always copied with their contents
     #[arg(short, long, short_alias = 'R')]
     pub recursive: bool,
 }
@@ -274,7 +275,7 @@ fn at_least_one(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The words that `cp --preserve` takes.
+/// Accepts the words of `cp --preserve`.
 fn preserved(text: &str) -> Result<String, String> {
     const WORDS: [&str; 7] = ["mode", "ownership", "timestamps", "links", "context", "xattr", "all"];
     match text.split(',').find(|word| !WORDS.contains(word)) {
