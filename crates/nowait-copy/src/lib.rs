@@ -1,4 +1,4 @@
-//! Copies files and directory trees, fast; each file appears in the target complete or not at all.
+//! Copies files and directory trees; each file appears in the target complete or not at all.
 //!
 //! ```
 //! use nowait_copy::{Options, Sync, copy};
@@ -20,15 +20,15 @@
 //!
 //! A copy keeps what `cp -a` keeps: owner, mode, times, extended attributes and ACLs, hard links,
 //! symbolic links, FIFOs, sockets, devices, and holes. The mode is set after the owner, so that
-//! setuid bits stay. Access times of the source do not change, where the caller has the right to
-//! read without updating them (`O_NOATIME`).
+//! setuid bits stay. Access times of the source do not change if the caller has the right to use
+//! `O_NOATIME`.
 //!
 //! # Target files
 //!
-//! A file is written under a temporary name in the target's directory, or without a name. It then
-//! gets its final name in one step. Until then the old file stays in place, even if the disk fills
-//! up, the device fails or the process is killed. With [`Options::sync`], this also holds for a
-//! power loss.
+//! A file is written under a temporary name in the target's directory, or without a name. An atomic
+//! rename or link then gives it its final name. Until then the old file stays in place, even if the
+//! disk fills up, the device fails or the process is killed. With [`Options::sync`], this also
+//! holds for a power loss.
 //!
 //! Until a copy is complete, only the copying user can read it.
 //!
@@ -48,9 +48,9 @@
 //! file's size and holes, and on free memory. [`Event::Copied`] contains the method and the reason.
 //!
 //! Directories are accessed by descriptor, not by path. So paths may be longer than `PATH_MAX`, and
-//! a directory that is replaced by a symbolic link does not redirect the copy. All directories from
-//! the source down to those in progress are open. So a tree deeper than a third of the limit of
-//! open files (`ulimit -n`) needs a higher limit.
+//! a directory that is replaced by a symbolic link does not redirect the copy. The copy keeps all
+//! directories from the source down to those in progress open. So a tree deeper than a third of the
+//! limit of open files (`ulimit -n`) needs a higher limit.
 
 #![forbid(unsafe_code)]
 

@@ -61,8 +61,8 @@ pub enum Update {
     None,
 }
 
-/// Choice of the symbolic links in the source that are followed. For a followed link its target is
-/// copied.
+/// Selection of the symbolic links in the source that are followed. The copy of a followed link is
+/// a copy of its target.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Follow {
@@ -183,7 +183,8 @@ impl Options {
         self
     }
 
-    /// Uses the target as the name of the copy, even if it is a directory. Allows only one source.
+    /// Uses the target as the name of the copy, even if it is a directory. Only one source is then
+    /// allowed.
     pub fn no_target_directory(mut self, on: bool) -> Self {
         self.no_target_directory = on;
         self
@@ -196,7 +197,7 @@ impl Options {
     }
 
     /// Limits the bytes of this copy that are in the page cache and not yet on the device. Default:
-    /// `None`, no limit but the system's.
+    /// `None`, only the system's limit.
     pub fn dirty_bytes_max(mut self, bytes: Option<u64>) -> Self {
         self.dirty_bytes_max = bytes;
         self

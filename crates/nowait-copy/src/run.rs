@@ -24,8 +24,8 @@ const THREADS_PER_PROCESSOR: usize = 2;
 /// Copies a file or a tree, and blocks until it is done. If the target is a directory, the copy is
 /// created in it under the source's name, as by `cp`.
 ///
-/// Returns an error only if the arguments are invalid, before any change. If a file cannot be
-/// copied, the copy continues, and the report lists it in [`failures`](Report::failures).
+/// Returns an error only for invalid arguments, before any change. If a file cannot be copied, the
+/// copy continues, and the report lists it in [`failures`](Report::failures).
 pub fn copy(source: impl AsRef<Path>, target: impl AsRef<Path>, options: &Options) -> Result<Report> {
     copy_all(&[source], target, options)
 }

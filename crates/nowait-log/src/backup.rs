@@ -38,13 +38,13 @@ const TRIES: u32 = 20;
 /// whose name ends in `.partial`.
 ///
 /// Files that a salvage put aside are not copied. If the log removes its oldest records before they
-/// are copied, the copy lacks them; [`Log::backup`](super::Log::backup) pins them.
+/// are copied, the copy lacks these. [`Log::backup`](super::Log::backup) pins them.
 ///
 /// # Errors
 /// As [`inspect`](super::inspect()). [`ErrorKind::Damaged`] if the log is damaged; nothing is
 /// copied then. [`ErrorKind::InvalidInput`] if `dest` exists and is not an empty directory, or is a
-/// mount point or a symbolic link, which the copy cannot replace. [`ErrorKind::WouldBlock`] if the
-/// log removes records faster than they are copied. Errors of files.
+/// mount point or a symbolic link, since the copy cannot replace these. [`ErrorKind::WouldBlock`]
+/// if the log removes records faster than they are copied. Errors of files.
 pub fn backup(dir: impl AsRef<Path>, dest: impl AsRef<Path>) -> Blocking<Recovery> {
     backup_in(Nowait::shared(), dir, dest)
 }

@@ -12,7 +12,7 @@ use std::thread;
 use super::os::{self, lock, polled_too_often};
 use nowait::{Error, ErrorKind, ErrorOp, Result, block_on};
 
-/// Call of a log that may take long, and has not begun. [`wait`](Blocking::wait) makes it on this
+/// Long-running call of a log, which has not begun. [`wait`](Blocking::wait) makes it on this
 /// thread. If awaited, it runs on a new thread, regardless of the executor.
 ///
 /// The thread does not belong to the instance's pool: the call waits for operations of that

@@ -59,7 +59,7 @@ pub enum Followed<'a> {
     Cut(u64),
 }
 
-/// Reader of a log that another process may write, for records as they become durable. See
+/// Reader of a log that another process may write. It returns records as they become durable. See
 /// [`follow`].
 pub struct Follower {
     dir: LogDir,
@@ -127,7 +127,8 @@ impl Pending {
 ///
 /// The follower returns a record only if it is known to be durable. Either a later watermark of the
 /// writer covers it, or the follower has synced the segment, as [`inspect`](super::inspect()) does.
-/// It syncs for whole blocks that no watermark has covered for 100 ms, and in [`Follower::settle`].
+/// It syncs if a complete block is not covered by a watermark for 100 ms, and in
+/// [`Follower::settle`].
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] if `dir` contains no log; [`ErrorKind::Damaged`] if its control file
@@ -181,8 +182,8 @@ impl Follower {
         self.bytes_read + self.current.as_ref().map_or(0, |current| current.blocks.bytes_read())
     }
 
-    /// Sets whether the follower continues behind damage. If true, it reports each damage once, by
-    /// an error, and the next call returns the first whole record behind it. If false (the
+    /// Sets whether the follower continues after damage. If true, it reports each damage once, by
+    /// an error, and the next call returns the first intact record after it. If false (the
     /// default), it stays at the damage, and returns the error again.
     pub fn skip_damage(&mut self, skips: bool) {
         self.skips_damage = skips;
@@ -195,9 +196,9 @@ impl Follower {
     }
 
     /// Returns true if the followed log is still at its path. Returns false after the directory was
-    /// removed, renamed or replaced, or another log was created in it. Blocks this thread to
-    /// examine the path and the control file. A follower continues in a directory that was renamed;
-    /// it finds no more records in a directory that was removed.
+    /// removed, renamed or replaced, or another log was created in it. The call blocks this thread
+    /// to examine the path and the control file. A follower continues in a directory that was
+    /// renamed; it finds no more records in a directory that was removed.
     ///
     /// # Errors
     /// Errors of files.
@@ -228,7 +229,7 @@ impl Follower {
     ///
     /// # Errors
     /// [`ErrorKind::Damaged`] if a durable record cannot be read: see [`Follower::damage`], and
-    /// [`Follower::skip_damage`] to continue behind it. Errors of files.
+    /// [`Follower::skip_damage`] to continue after it. Errors of files.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Followed<'_>>> {
         loop {
@@ -269,10 +270,10 @@ impl Follower {
         }
     }
 
-    /// Syncs the current segment, so that [`Follower::next`] returns all its whole blocks without
-    /// waiting for the writer's watermark. Before the first `next` the current segment is the one
-    /// with the first record to be returned. Call it again after `next` returned `None`: the
-    /// follower may have moved to a later segment.
+    /// Syncs the current segment, so that [`Follower::next`] returns all of its complete blocks
+    /// without waiting for the writer's watermark. Before the first `next`, the current segment is
+    /// the one that contains the first record to return. Call it again after `next` returned
+    /// `None`: the follower may have moved to a later segment.
     ///
     /// # Errors
     /// As [`Follower::next`].

@@ -50,8 +50,8 @@ pub fn inspect_end_in(instance: &Nowait, dir: impl AsRef<Path>) -> Blocking<Reco
 /// Reads the log in `dir` without opening it for appending. Returns its contents, and a reader of
 /// its records from `from_lsn` on. Changes nothing.
 ///
-/// The reader of a damaged log returns an error at each gap, and then the whole records behind it.
-/// [`Recovery::behind`] lists whole records before `first_lsn`, from which a reader may begin.
+/// The reader of a damaged log returns an error at each gap, and then the intact records after it.
+/// [`Recovery::behind`] lists intact records before `first_lsn`, at which a reader may also begin.
 ///
 /// # Errors
 /// As [`inspect`].
@@ -72,9 +72,9 @@ pub fn read_in(instance: &Nowait, dir: impl AsRef<Path>, from_lsn: u64) -> Block
     })
 }
 
-/// Reads whole records from the files that salvages put aside in `dir` ([`Recovery::aside`]), which
-/// are no longer part of the log. It skips missing records. If two records have the same LSN, it
-/// returns the one written last.
+/// Reads intact records from the files that salvages put aside in `dir` ([`Recovery::aside`]).
+/// These are no longer part of the log. It skips missing records. If two records have the same LSN,
+/// it returns the one written last.
 ///
 /// # Errors
 /// As [`inspect`].
@@ -82,7 +82,7 @@ pub fn read_aside(dir: impl AsRef<Path>) -> Blocking<Reader> {
     read_aside_in(Nowait::shared(), dir)
 }
 
-/// Reads such files as [`read_aside`] does, on the given instance.
+/// Like [`read_aside`], on the given instance.
 ///
 /// # Errors
 /// As [`inspect`].

@@ -71,8 +71,8 @@
 //! * **`nowait-log`**: one thread per log, which prepares segments, and sleeps while the log is
 //!   idle.
 //! * **Stalled writers**: if the writing thread is stopped or lacks processor time, another waiting
-//!   thread or `nowait-log` writes the same block again. It does so after 20 ms, or after four
-//!   times the slowest recent write.
+//!   thread or `nowait-log` writes the same block again. The second write begins after 20 ms, or
+//!   after four times the slowest recent write.
 //! * **`nowait-log-calls`**: one thread per log, which runs callbacks while the log has any.
 //!
 //! # Directory of a log
@@ -202,8 +202,8 @@ impl Log {
         self.appending(Records::Batch(records.into_iter().map(Into::into).collect()), false)
     }
 
-    /// Appends a record as [`Log::append`], and uses the reserve ([`Options::reserve_bytes`]) if no
-    /// other space is free.
+    /// Appends a record like [`Log::append`], but may use the reserve ([`Options::reserve_bytes`])
+    /// if no other space is free.
     ///
     /// # Errors
     /// As [`Log::append`].
@@ -211,9 +211,9 @@ impl Log {
         self.appending(Records::One([record.into()]), true)
     }
 
-    /// Appends a record of `bytes` bytes, which `fill` writes. This call invokes `fill` once, on
-    /// this thread, with a separate zeroed buffer. `fill` may take long, use the log, or panic, and
-    /// delays no other append. If it panics, nothing is appended.
+    /// Appends a record of `bytes` bytes, whose contents `fill` writes. This call invokes `fill`
+    /// once, on this thread, with a separate zeroed buffer. `fill` may take long, use the log, or
+    /// panic. It delays no other append. If it panics, nothing is appended.
     ///
     /// For large records it is cheaper than [`Log::append`]: other appends do not wait for a copy
     /// of the record. The thread that writes the block copies it, and frees the buffer.
@@ -274,7 +274,7 @@ impl Log {
     /// [`wait`](Room::wait) for it, after [`Log::try_append`] was refused. For a batch, `bytes` is
     /// the sum of the lengths, plus 9 for each record but the first.
     ///
-    /// It reserves nothing: other appends may take the room, and `try_append` is then refused
+    /// The wait reserves nothing: other appends may use the room, and `try_append` is then refused
     /// again. Meanwhile pending records are written, and the next segment is prepared. Dropping it
     /// has no effect. It keeps the log open, like a clone.
     ///
@@ -311,9 +311,9 @@ impl Log {
     }
 
     /// Removes records before `lsn`, by whole segments: a segment that contains only such records
-    /// is reused or removed. So some of them may remain, also after the log is reopened. Pinned
-    /// records ([`Reader::pin`]) are removed after the reader has read them. [`Options::retain`]
-    /// sets an automatic rule.
+    /// is reused or removed. So some records before `lsn` may remain, also after the log is
+    /// reopened. Pinned records ([`Reader::pin`]) are removed after the reader has read them.
+    /// [`Options::retain`] sets an automatic rule.
     pub fn truncate_prefix(&self, lsn: u64) {
         self.0.shared.truncate_prefix(lsn);
     }

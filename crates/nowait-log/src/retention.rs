@@ -30,7 +30,7 @@ impl Retention {
     }
 
     /// Keeps the newest `bytes` of blocks, and removes segments before them. So a log larger than
-    /// `bytes` keeps that much, and less than one segment more.
+    /// `bytes` keeps at least `bytes`, and less than one segment more.
     pub fn bytes(bytes: u64) -> Retention {
         Retention(Rule::Bytes(bytes))
     }
@@ -39,8 +39,8 @@ impl Retention {
     /// records. While the log is open, ages follow the monotonic clock. Ages of segments from an
     /// earlier opening are computed from the times in their blocks.
     ///
-    /// Setting the wall clock makes no record older. A step back between successive times, or to
-    /// the time of the opening, counts as zero. So does a step of more than a year ahead
+    /// Setting the wall clock makes no record older. If one time is earlier than the previous one,
+    /// their difference counts as zero. A difference of more than a year also counts as zero
     /// ([`Event::ClockDoubted`](super::Event::ClockDoubted)).
     pub fn age(age: Duration) -> Retention {
         Retention(Rule::Age(age))

@@ -67,8 +67,8 @@ pub struct LogStats {
     /// of blocks in that bucket. The first bound is 1 µs; each further one is twice its
     /// predecessor.
     pub written_buckets: Vec<(u64, u64)>,
-    /// Nanoseconds from the end of a group commit to the wake-up of a waiting thread. Buckets are
-    /// powers of two, so a figure is less than twice the true one.
+    /// Nanoseconds from the end of a group commit to the wake-up of a waiting thread. The buckets
+    /// are powers of two, so a figure is less than twice the true value.
     pub woken: Percentiles,
     /// Records per block.
     pub batch: Percentiles,

@@ -17,7 +17,7 @@ use nowait::{Error, Result, block_on, turn};
 /// records are in the log's memory. Its result, a [`Ticket`], is ready when they are durable.
 ///
 /// If dropped before it is ready, it appends nothing. Appends that wait for room are not served in
-/// order: a large record may wait long behind many small ones.
+/// order: small records may delay a large one for long.
 #[must_use = "nothing is appended until the future is awaited, or `wait` is called"]
 pub struct Append<'a> {
     pub(super) log: &'a Arc<Shared>,

@@ -79,8 +79,8 @@ impl Tickets {
     /// Blocks until all records are durable. Writes pending records, if no other thread does.
     ///
     /// # Errors
-    /// Those of [`Ticket::wait`], for the last record of a log that failed. Its records up to
-    /// [`Log::durable_lsn`](super::Log::durable_lsn) are durable nevertheless.
+    /// Those of [`Ticket::wait`], for the last record of a log that failed. The records of such a
+    /// log up to [`Log::durable_lsn`](super::Log::durable_lsn) are still durable.
     pub fn wait(mut self) -> Result<()> {
         let Some(first) = self.last.pop() else { return Ok(()) };
         // In flight beside the log that this thread writes.

@@ -1,10 +1,10 @@
 //! An `ObjectStore` of local files, read through [`nowait`].
 //!
-//! Columnar engines read through the trait `ObjectStore` of the crate `object_store`. Its own store
-//! of local files gives each request to a blocking thread, which reads range after range. This one
-//! reads all ranges of a request as one gather: cached ones are copied on the spot, and for the rest
-//! a bounded number of reads is in flight, by io_uring or what serves in its place. The answers are
-//! slices of one allocation.
+//! Columnar engines read through the trait `ObjectStore` of the crate `object_store`. The store of
+//! local files in that crate gives each request to a blocking thread, which reads one range after
+//! the other. This store reads all ranges of a request as one gather. It copies cached ranges at
+//! once, and keeps a bounded number of reads in flight for the others, by io_uring or its
+//! replacement. The results are slices of one allocation.
 //!
 //! ```
 //! # #[cfg(feature = "object-store-0-14")] {
@@ -29,48 +29,51 @@
 //!
 //! # Which release of `object_store`
 //!
-//! Two are in use, and their types do not fit each other. Each has a feature and a module here, with
-//! the same store: `object-store-0-13` and `v0_13`, for DataFusion 55, Ballista 55, Polars 0.55 and
-//! Vortex 0.90; `object-store-0-14` (on by default) and `v0_14`, for parquet 60, Lance and obstore.
-//! Both may be on. Each module names its release as `object_store`.
+//! Two releases of `object_store` are in use, and their types are incompatible. This crate has a
+//! feature and a module for each, with the same store. Both features may be on. Each module
+//! re-exports its release as `object_store`.
+//!
+//! * `object-store-0-13` and `v0_13`: for DataFusion 55, Ballista 55, Polars 0.55 and Vortex 0.90.
+//!
+//! * `object-store-0-14` (on by default) and `v0_14`: for parquet 60, Lance and obstore.
 //!
 //! # Engines
 //!
-//! `NowaitFileSystem::register` gives a store of all files to an engine for `file:///` and
-//! `nowait:///`: see there. It needs no runtime, and does not block the threads of one.
+//! `NowaitFileSystem::register` registers a store of all files with an engine, for `file:///` and
+//! `nowait:///`. The store needs no runtime, and does not block a runtime's threads.
 //!
 //! # What is as with `LocalFileSystem`
 //!
-//! Locations and paths, symbolic links, ETags and times, kinds of errors, hidden names of uploads
-//! (`name#123`): stores of both kinds may work in one directory. Attributes and `PutMode::Update`
-//! are refused. What differs:
+//! Paths, symbolic links, ETags, times, kinds of errors and hidden names of uploads (`name#123`)
+//! are the same. So stores of both kinds may use one directory. Both refuse attributes and
+//! `PutMode::Update`. The differences are:
 //!
-//! * A get is a stream or one piece, never a `std::fs::File`. Many ranges of `get_ranges` share one
-//!   allocation, which lives as long as any of them.
-//! * An object that becomes shorter while it is read is an error, in a stream, too. One that another
-//!   program overwrites in place is not noticed; stores of both kinds only replace objects.
-//! * A list goes on after an error, with the rest of the objects.
-//! * A copy shares blocks where the file system can (`FICLONE`). Else it is a hard link, as with
-//!   `LocalFileSystem`; and where there are none, or to another file system, a copy of the bytes. A
-//!   copy of a symbolic link is one of the file that it leads to.
-//! * A directory is no object: it cannot be copied or renamed. A special file cannot be copied.
-//! * An upload is completed only if all of its parts are written.
+//! * A get returns a stream or one piece, never a `std::fs::File`. The ranges of `get_ranges` share
+//!   one allocation, which lives as long as any of them.
+//! * A get or stream fails if the object becomes shorter meanwhile. It does not detect that another
+//!   program overwrites the object in place; stores of both kinds only replace objects.
+//! * A list continues after an error, with the remaining objects.
+//! * A copy shares blocks if the file system supports it (`FICLONE`). Otherwise it is a hard link,
+//!   as with `LocalFileSystem`. If hard links are not possible, for example between file systems,
+//!   it copies the bytes. Copying a symbolic link copies its target.
+//! * Directories are not objects, and cannot be copied or renamed. Special files cannot be copied.
+//! * An upload can be completed only after all of its parts are written.
 //!
 //! # Durability
 //!
-//! Puts, copies, renames and completed uploads are all or nothing for whoever looks. They are
-//! durable when ready with [`Options::durable`] only. Deletes are not.
+//! Puts, copies, renames and completed uploads are atomic for readers. They are durable on
+//! completion only with [`Options::durable`]. Deletes are not made durable.
 //!
 //! # Cancellation
 //!
-//! A read that is dropped leaves nothing. Any other operation that is dropped while under way is done
-//! as a whole or not at all. A crash may leave files with the hidden names of uploads: see
+//! A dropped read has no effect. Any other operation that is dropped in progress takes effect
+//! completely or not at all. A crash may leave files with hidden names of uploads: see
 //! `NowaitFileSystem::remove_leftovers`.
 //!
 //! # Threads
 //!
-//! Reads need none but what [`nowait`] tells. Calls on names (puts, lists, deletes, and one call for
-//! the metadata of each get) are made by its pool, of at most
+//! Reads need only the threads that [`nowait`] describes. Its pool makes calls on names: puts,
+//! lists, deletes, and one call for the metadata of each get. The pool has at most
 //! [`Builder::pool_threads_max`](nowait::Builder::pool_threads_max) threads.
 
 #![forbid(unsafe_code)]

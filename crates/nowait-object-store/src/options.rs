@@ -2,10 +2,10 @@
 
 use nowait::Nowait;
 
-/// Largest get that is read as one piece, unless [`Options::piece_bytes_max`] says otherwise.
+/// Default of [`Options::piece_bytes_max`].
 const PIECE_BYTES_MAX: u64 = 16 << 20;
 
-/// How a store reads and writes. The default does what `LocalFileSystem` does without options.
+/// Options of a store. The defaults match `LocalFileSystem` without options.
 #[derive(Clone)]
 pub struct Options {
     pub(crate) nowait: Nowait,
@@ -23,7 +23,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The defaults, on the instance that the process shares.
+    /// Returns the defaults, on the shared instance of the process.
     pub fn new() -> Self {
         Options {
             nowait: Nowait::shared().clone(),
@@ -35,38 +35,39 @@ impl Options {
         }
     }
 
-    /// Works on this instance.
+    /// Uses this instance.
     pub fn instance(mut self, nowait: &Nowait) -> Self {
         self.nowait = nowait.clone();
         self
     }
 
-    /// Reads ranges of `get_ranges` together that are at most this many bytes apart, unless that
-    /// would read twice what was asked for. Default: 0, only ranges that touch or overlap. On a
-    /// local device more rarely pays.
+    /// Merges ranges of `get_ranges` that are at most this many bytes apart, unless the merged read
+    /// would be twice as large as the ranges. Default: 0, which merges only ranges that touch or
+    /// overlap. On a local device, a larger value rarely pays.
     pub fn gap_bytes(mut self, bytes: u64) -> Self {
         self.gap_bytes = bytes;
         self
     }
 
-    /// Reads objects, and writes multipart uploads and puts, past the page cache where the file
-    /// system can (`O_DIRECT`). For data that are larger than memory, or that something else
+    /// Bypasses the page cache (`O_DIRECT`) for reads, multipart uploads and puts, if the file
+    /// system supports it. Use it for data that is larger than memory, or that another layer
     /// caches.
     pub fn direct(mut self, direct: bool) -> Self {
         self.direct = direct;
         self
     }
 
-    /// Memory of one get: up to this many bytes are read at once, as one piece that `bytes()`
-    /// returns without a copy. More is read ahead of its consumer as a stream of pieces, of at most
-    /// 1 MiB. Default: 16 MiB. The memory of `get_ranges` is what its ranges add up to.
+    /// Limits the memory of one get. A get of up to `bytes` is read as one piece, which `bytes()`
+    /// returns without a copy. A larger get is a stream of pieces of at most 1 MiB, which are read
+    /// ahead of the consumer. Default: 16 MiB. A `get_ranges` needs memory for the sum of its
+    /// ranges.
     pub fn piece_bytes_max(mut self, bytes: u64) -> Self {
         self.piece_bytes_max = bytes;
         self
     }
 
-    /// Makes objects, and their names, durable before a put, a completed upload, a copy or a rename
-    /// is ready. Default: false, as with `LocalFileSystem`: after a power loss an object may be
+    /// Makes objects and their names durable before a put, completed upload, copy or rename
+    /// returns. Default: false, as with `LocalFileSystem`: after a power loss an object may be
     /// missing or empty.
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;

@@ -3,14 +3,14 @@
 //!
 //! A file system may claim support that it lacks, so the probe tries each request. It creates a
 //! scratch file beside the examined one, with the same attributes, and brings it into the required
-//! state. It then submits single requests to a ring. Each of them was complete when its submission
-//! returned, completed later, or was given to a kernel worker. The probe repeats this with batches
-//! and with larger requests ([`Row::steps`]): above some depth a device's queue is full, and
+//! state. It then submits single requests to a ring. Each request was complete when its submission
+//! returned, completed later, or went to a kernel worker. The probe repeats this with batches and
+//! with larger requests ([`Row::steps`]): above some depth a device's queue is full, and
 //! submissions sleep.
 //!
 //! Finally the probe makes single requests through a [`File`] of `nowait` on another scratch file,
 //! and reads the route from its counters. This runs the library's own selector, not a second set of
-//! rules. The library does not use the probe: it learns the same from each file's operations.
+//! rules. The library does not use the probe: it learns from the operations of each file.
 //!
 //! ```
 //! # fn main() -> nowait::Result<()> {
@@ -46,8 +46,8 @@
 //! # Reliability
 //!
 //! Controls are requests whose handling is known: some are forced onto a worker, others need none.
-//! If the probe does not observe that, its verdict is "cannot tell". It also compares each request
-//! with the kernel's tracepoints ([`Traced`]), if they can be counted. Otherwise
+//! If the probe does not observe this handling, its verdict is "cannot tell". It also compares each
+//! request with the kernel's tracepoints ([`Traced`]), if they can be counted. Otherwise
 //! [`Report::unconfirmed`] returns the reason and the next step.
 
 mod abilities;
@@ -128,8 +128,8 @@ impl Options {
         Options { requests: REQUESTS, evict: false, shallow: false, defer: true }
     }
 
-    /// Sets the number of single requests of each kind, up to 4096. A scratch file has 16 KiB for
-    /// each. Default: 32.
+    /// Sets the number of single requests of each kind, up to 4096. A scratch file contains 16 KiB
+    /// for each request. Default: 32.
     pub fn requests(mut self, requests: u32) -> Self {
         self.requests = requests.clamp(1, REQUESTS_MAX);
         self
@@ -144,7 +144,8 @@ impl Options {
 
     /// Makes only single requests of at most one page. Default: false, which adds batches of 32,
     /// 256 and 1024 requests, and requests of 128 KiB and 1 MiB at depths 1 and 32
-    /// ([`Row::steps`]). Those need 33 MiB of disk and of memory, and write about 300 MiB.
+    /// ([`Row::steps`]). The batches and larger requests need 33 MiB of disk and of memory, and
+    /// write about 300 MiB.
     pub fn shallow(mut self, shallow: bool) -> Self {
         self.shallow = shallow;
         self

@@ -20,7 +20,7 @@ use crate::twin::errno_of;
 pub struct Report {
     /// Examined path.
     pub path: PathBuf,
-    /// Kind of that path.
+    /// Type of the path: file, directory or block device.
     pub subject: Subject,
     /// Availability of io_uring.
     pub reach: Reach,
@@ -38,7 +38,7 @@ pub struct Report {
     pub scratch_error: Option<Error>,
     /// Results for reads of the file or device itself.
     pub file: Vec<Row>,
-    /// Error of these reads.
+    /// Error of the reads of the file or device itself.
     pub file_error: Option<Error>,
     /// Reason why some or all other depths and sizes ([`Row::steps`]) are missing.
     pub steps_missing: Option<String>,
@@ -193,7 +193,8 @@ pub enum Outcome {
 pub struct Rates {
     /// Requests made.
     pub requests: u32,
-    /// Submissions of these requests: as many as requests, if they were submitted one at a time.
+    /// Number of submissions of these requests; equals the number of requests if they were
+    /// submitted one at a time.
     pub submissions: u32,
     /// Requests that were complete when the submission returned. If the ring cannot defer
     /// completions ([`Reach::defers`]), this includes requests that the device completed before
@@ -243,7 +244,7 @@ impl Rates {
     }
 
     /// Returns true if more than half of the requests were given to a kernel worker, or slept in
-    /// their submission. Some file systems do that to the first write after each clock tick, so the
+    /// their submission. Some file systems do so for the first write after each clock tick, so the
     /// share grows if requests are slow.
     pub fn is_waited_for(&self) -> bool {
         let [requests, submissions, worker, slept] =
@@ -340,11 +341,11 @@ pub struct Served {
 pub struct Controls {
     /// Requests forced onto a kernel worker.
     pub forced: u32,
-    /// Of `forced`, those observed on a worker.
+    /// Number of `forced` requests observed on a worker.
     pub forced_seen: u32,
     /// Requests that need no worker.
     pub plain: u32,
-    /// Of `plain`, those observed as complete at once.
+    /// Number of `plain` requests observed as complete at once.
     pub plain_seen: u32,
 }
 

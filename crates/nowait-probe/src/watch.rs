@@ -24,7 +24,7 @@ pub struct Watched {
     /// Requests that the threads present at the start gave to workers, counted by the kernel's
     /// tracepoint. `None` if it could not be counted.
     pub punts: Option<u64>,
-    /// Reason why it could not be counted, for example that tracefs is not mounted.
+    /// Reason why the requests could not be counted, for example that tracefs is not mounted.
     pub untraced: Option<String>,
 }
 
@@ -37,11 +37,12 @@ pub struct KernelThread {
     /// Name: `iou-wrk-N` is a worker of thread N, `iou-sqp-N` polls a submission queue of thread N.
     /// N is a thread ID in the first pid namespace.
     pub name: String,
-    /// Number of times it ran. A worker runs about once per request, and once more for each wait.
+    /// Number of times the thread ran. A worker runs about once per request, and once more for each
+    /// wait.
     pub runs: u64,
     /// Processor time.
     pub on_processor: Duration,
-    /// Bytes that it read from devices, and wrote to them; `None` if this process may not read
+    /// Bytes that the thread read from and wrote to devices; `None` if this process may not read
     /// these counters.
     pub read_and_written: Option<(u64, u64)>,
 }

@@ -13,8 +13,8 @@ use rustix::io::Errno;
 /// `Result` with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Kind of a failure, for programs to match on. An errno maps to the kind that std uses, or to a
-/// more exact one. For example, ENXIO is [`NotSeekable`](ErrorKind::NotSeekable), EBADF is
+/// Kind of a failure, for programs to match on. An errno maps to std's kind, or to a more specific
+/// one. For example, ENXIO is [`NotSeekable`](ErrorKind::NotSeekable), EBADF is
 /// [`Closed`](ErrorKind::Closed), EDQUOT is [`NoSpace`](ErrorKind::NoSpace), and EOVERFLOW is
 /// [`InvalidRange`](ErrorKind::InvalidRange).
 #[non_exhaustive]
@@ -325,7 +325,7 @@ impl Error {
         self.0.range.map(|(_, length)| length)
     }
 
-    /// Returns how much of a failed write is in the file; `None` for any other operation.
+    /// Returns the part of a failed write that is in the file; `None` for other operations.
     pub fn bytes_written(&self) -> Option<Written> {
         self.0.written
     }
@@ -336,7 +336,7 @@ impl Error {
         error.get_ref()?.downcast_ref()
     }
 
-    /// Returns the index in the caller's list, for a range of a gather or one of many writes.
+    /// Returns the index of a gather's range, or of a write in a batch, in the caller's list.
     pub fn range_index(&self) -> Option<usize> {
         self.0.index
     }

@@ -3,7 +3,7 @@
 //! An operation is first tried on the caller's thread, without waiting for the device. Otherwise it
 //! goes to io_uring, or to a pool thread if io_uring is refused or would not help. The best route
 //! depends on the file system and on the page cache. The library chooses it for each operation,
-//! from the results of the file's earlier operations. It counts every choice.
+//! from the results of the file's earlier operations. Counters record every choice.
 //!
 //! The library offers:
 //!
@@ -149,8 +149,8 @@
 //!
 //! * [`Nowait::stats`] returns the number of operations by route.
 //! * [`Nowait::ring_refusal`] returns the reason if io_uring is not used.
-//! * [`Nowait::aio_refusal`] returns the reason if libaio does not replace it for direct I/O.
-//! * [`File::nowait_reads`] returns whether the file takes non-blocking reads.
+//! * [`Nowait::aio_refusal`] returns the reason if libaio does not replace io_uring for direct I/O.
+//! * [`File::nowait_reads`] returns whether the file accepts non-blocking reads.
 //!
 //! ```
 //! # fn main() -> nowait::Result<()> {
@@ -188,7 +188,7 @@
 //!
 //! An operation does nothing until it is polled or waited for. Dropping or leaking it is safe at
 //! any time: the operation owns buffer and descriptor until the kernel is done with them. A request
-//! that the kernel has begun is not cancelled. It completes, is counted as `cancelled`, and is
+//! that the kernel has begun is not cancelled. The request completes, counts as `cancelled`, and is
 //! freed together with its buffer.
 //!
 //! ```
@@ -214,13 +214,13 @@
 //! threads only when it needs them:
 //!
 //! * `nowait-pool`: up to [`Builder::pool_threads_max`] threads, each of which ends after 5 s
-//!   without work. They serve requests for which io_uring would use a kernel worker: an open,
-//!   advice, a slow read on tmpfs, overlayfs or FUSE. They also serve reads of more than
-//!   [`Builder::inline_bytes_max`], and every slow operation where io_uring is refused.
+//!   without work. Pool threads serve requests for which io_uring would use a kernel worker, such
+//!   as opens, advice, and slow reads on tmpfs, overlayfs or FUSE. They also serve reads of more
+//!   than [`Builder::inline_bytes_max`], and all slow operations if io_uring is refused.
 //! * `nowait-reaper`: one thread for each instance, started when a future submits to a shared ring.
 //!   It reaps completions and calls wakers. [`block_on`], `wait` and an event loop with a
-//!   [`LoopRing`] need no reaper. Nor do tasks on an attached tokio runtime
-//!   (`Nowait::attach_tokio`, feature `tokio`).
+//!   [`LoopRing`] need no reaper. Tasks on an attached tokio runtime (`Nowait::attach_tokio`,
+//!   feature `tokio`) need none either.
 //! * `nowait-helper`: serves a thread's own queue while that thread is busy elsewhere and others
 //!   wait for operations in the queue.
 //!
@@ -242,8 +242,8 @@
 //!
 //! # Where it runs
 //!
-//! The crate supports Linux only. It compares no kernel versions: it tries a call, and uses another
-//! route if a kernel, a seccomp filter or a limit refuses it.
+//! The crate supports Linux only. It does not compare kernel versions. It tries a call, and uses
+//! another route if the kernel, a seccomp filter or a limit refuses the call.
 
 mod buf;
 mod core;
@@ -284,8 +284,8 @@ pub use write::{Allocate, Settled, WriteMany};
 ///
 /// Reads that the future submits are staged in this thread's ring. When no future is left to poll,
 /// one system call submits the staged reads and waits for the first completion. So one thread keeps
-/// many operations in flight, at the cost of a hand-written io_uring loop. If many reads are
-/// staged, the first ones are submitted earlier, to keep the device busy.
+/// many operations in flight, as cheaply as a hand-written io_uring loop. If many reads are staged,
+/// the first ones are submitted earlier, to keep the device busy.
 ///
 /// ```
 /// use futures::stream::{FuturesUnordered, StreamExt};
@@ -317,8 +317,8 @@ pub use write::{Allocate, Settled, WriteMany};
 ///
 /// Operations that were dropped, or moved to another thread, complete without this thread: after
 /// `block_on` returns, and while the future computes or blocks. A helper thread then submits and
-/// reaps in its place. It starts at once if another operation waits for one of these, otherwise
-/// within 0.1 s.
+/// reaps in place of this thread. The helper starts at once if another operation waits for one of
+/// these, otherwise within 0.1 s.
 ///
 /// The future may call `wait`, `read_into`, `gather_into` and `block_on` itself. These calls do not
 /// disturb the operations in flight.

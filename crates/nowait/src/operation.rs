@@ -153,8 +153,8 @@ impl<'f, T> Operation<'f, T> {
         }
     }
 
-    /// Blocks until the operation has completed; needs no executor. It makes a plain system call
-    /// where possible, the cheapest way for a blocking caller, cached or not. Inside
+    /// Blocks until the operation has completed; needs no executor. The call makes a plain system
+    /// call where possible, which is the cheapest way for a blocking caller. Inside
     /// [`block_on`](crate::block_on), it first submits the staged operations of other futures.
     pub fn wait(mut self) -> T {
         self.settle();
@@ -243,10 +243,11 @@ impl<'f, T> Operation<'f, T> {
     /// Begins as [`Operation::submit`], and calls `callback` once with the result. The operation
     /// makes progress even if this thread or its runtime blocks.
     ///
-    /// The thread that reaps the completion calls it, and serves other operations too: the callback
-    /// must not block, and may start operations. A panic in it affects no other operation. This
-    /// thread calls it, before this returns, if the operation is refused at once (a bad range, a
-    /// closed file) or no thread can be started. After a `fork` only the parent calls it.
+    /// The thread that reaps the completion calls `callback`, and also serves other operations. So
+    /// the callback must not block; it may start operations. A panic in the callback affects no
+    /// other operation. If the operation is refused at once (a bad range, a closed file) or no
+    /// thread can be started, this thread calls `callback` before `on_complete` returns. After a
+    /// `fork`, only the parent calls the callback.
     pub fn on_complete(mut self, callback: impl FnOnce(T) + Send + 'static)
     where
         T: 'static,
@@ -511,9 +512,9 @@ impl OwnOn {
 /// [wait](Started::wait) for it. It makes progress without being polled. Until its result is taken
 /// it keeps the file open, like a clone of the [`File`](crate::File).
 ///
-/// If dropped, it is abandoned: it may take effect or not, and its buffer is freed when the kernel
-/// is done. After [`detach`](Started::detach) or [`finish_on_drop`](Started::finish_on_drop) it
-/// runs to completion.
+/// If dropped, it is abandoned: it may or may not take effect, and its buffer is freed when the
+/// kernel is done. After [`detach`](Started::detach) or [`finish_on_drop`](Started::finish_on_drop)
+/// it runs to completion.
 #[must_use = "dropping it abandons the operation; call `detach` if the result does not matter"]
 pub struct Started<T> {
     /// Until the result is taken.
@@ -552,8 +553,8 @@ impl<T> Started<T> {
         drop(self.finish_on_drop());
     }
 
-    /// Calls `callback` once with the result. The thread that reaps the completion calls it (see
-    /// [`Operation::on_complete`]), or this thread if the operation has completed.
+    /// Calls `callback` once with the result. The thread that reaps the completion calls `callback`
+    /// (see [`Operation::on_complete`]), or this thread if the operation has already completed.
     pub fn on_complete(mut self, callback: impl FnOnce(T) + Send + 'static)
     where
         T: 'static,
@@ -573,7 +574,7 @@ impl<T> Started<T> {
         }
     }
 
-    /// Makes the operation run to completion even if dropped.
+    /// Lets the operation run to completion even if this `Started` is dropped.
     pub fn finish_on_drop(mut self) -> Self {
         if let Begun::UnderWay(under_way) = &mut self.begun {
             under_way.when_dropped = WhenDropped::Finish;
@@ -606,7 +607,7 @@ impl<'f, T> Write<'f, T> {
     /// are on stable storage (`RWF_DSYNC`, Linux 4.7). Compare
     /// [`File::sync_data`](crate::File::sync_data), which covers the whole file.
     ///
-    /// Its error may be that of an earlier write to this file: the kernel reports a failed
+    /// The error may come from an earlier write to this file: the kernel reports a failed
     /// write-back once, to the next sync or durable write. After a failure, earlier writes that
     /// were not synced may be lost. Every later sync of this file then fails with
     /// [`ErrorKind::SyncFailed`](crate::ErrorKind::SyncFailed), until

@@ -11,7 +11,8 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Snapshot of an instance's counters. They count operations unless the name has another unit.
+/// Snapshot of an instance's counters. A counter counts operations unless its name contains another
+/// unit.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -24,8 +25,8 @@ pub struct Stats {
     pub blocking: u64,
     /// Operations completed by io_uring.
     pub ring: u64,
-    /// Reads, also counted in `ring`, that were announced by `POSIX_FADV_WILLNEED` while the ring
-    /// served another read of the file.
+    /// Reads that were announced by `POSIX_FADV_WILLNEED` while a ring served another read of the
+    /// file. They also count in `ring`.
     pub announced: u64,
     /// Operations completed by libaio.
     pub aio: u64,
@@ -51,8 +52,8 @@ pub struct Stats {
     pub throttled: u64,
     /// Bytes that direct reads transferred beyond the requested range, to read whole blocks.
     pub widened_bytes: u64,
-    /// Requests that a ring or libaio handed to the pool. The kernel does not support them, would
-    /// not wait, or cancelled them when the submitting thread ended.
+    /// Requests that a ring or libaio handed to the pool. The kernel did not support such a
+    /// request, would have blocked, or cancelled it when the submitting thread ended.
     pub handed_on: u64,
 }
 

@@ -593,8 +593,8 @@ pub(crate) fn close(fd: OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Value that belongs to one process. After a fork the child makes a new one. It neither uses nor
-/// drops the parent's value, whose locks may be held by threads that the child lacks.
+/// Value that belongs to one process. After a fork the child makes a new one. The child neither
+/// uses nor drops the parent's value: threads that the child lacks may hold its locks.
 ///
 /// ```
 /// static NAMES: nowait::PerProcess<std::sync::Mutex<Vec<String>>> = nowait::PerProcess::new();
@@ -614,7 +614,7 @@ impl<T> PerProcess<T> {
         PerProcess { value: OnceLock::new(), next: OnceLock::new() }
     }
 
-    /// Returns the value of this process; the first call in each process makes it.
+    /// Returns the value of this process. The first call in each process creates the value.
     pub fn get(&self, make: impl FnOnce() -> T) -> &T {
         let here = fork_generation();
         let mut node = self;

@@ -104,8 +104,8 @@ impl Round {
 /// task may yield because of time that others used. Returns false for a waker without effect
 /// (`Waker::noop`, `now_or_never`), whose future is polled only once.
 ///
-/// Call it after the work, with the result kept for the next poll. If it is called before, other
-/// tasks run first, which may change the order of the work.
+/// Call it after the work, with the result kept for the next poll. If you call it before the work,
+/// other tasks run first, which may reorder the work.
 #[inline]
 pub fn ends(context: &mut Context<'_>) -> bool {
     CHARGED.get() >= TURN.get() && end(context)

@@ -49,7 +49,7 @@ pub(crate) type Metadata<'a> = &'a dyn Fn(BorrowedFd<'_>, BorrowedFd<'_>) -> Res
 pub(crate) struct FileJob<'a> {
     /// The source, open for reading (`O_NOFOLLOW`, blocking).
     pub source: BorrowedFd<'a>,
-    /// The source as it was when opened.
+    /// Metadata of the source when it was opened.
     pub stat: &'a Stat,
     /// Path of the source, for messages.
     pub source_path: &'a Path,
@@ -61,12 +61,13 @@ pub(crate) struct FileJob<'a> {
     pub target_name: &'a CStr,
     /// Path of the target, for messages.
     pub target_path: &'a Path,
-    /// No other machine writes to the target's file system, and it says nothing new at `close(2)`.
+    /// True if no other machine writes to the target's file system, and `close(2)` reports no new
+    /// error there.
     pub target_is_local: bool,
     /// Returns a name in the target's directory that no other copy uses.
     pub temporary_name: &'a dyn Fn() -> CString,
-    /// The name is free for certain: this copy made the directory. A name that exists all the same
-    /// is a collision (`NameCollision`): `RENAME_NOREPLACE`.
+    /// True if the name is certainly free, since this copy created the directory. If the name
+    /// exists nevertheless (`RENAME_NOREPLACE`), two source names collide (`NameCollision`).
     pub is_new: bool,
     /// Copies metadata.
     pub metadata: Metadata<'a>,
@@ -75,17 +76,17 @@ pub(crate) struct FileJob<'a> {
 /// Result of copying a regular file. The old target or the whole new one has the name, whatever
 /// happens.
 pub(crate) struct FileOutcome {
-    /// How the data came to the target.
+    /// Method by which the data was copied.
     pub way: Way,
-    /// Why that way, for `--explain`.
+    /// Reason for that method, for `--explain`.
     pub why: Cow<'static, str>,
-    /// Bytes of data copied, holes left out.
+    /// Bytes of data copied, without holes.
     pub bytes: u64,
     /// Bytes that an earlier run had copied.
     pub resumed_bytes: u64,
-    /// The copy was read back and found right.
+    /// True if the copy was read back and matches.
     pub is_verified: bool,
-    /// The source changed meanwhile, or metadata was lost.
+    /// Warnings: the source changed meanwhile, or metadata was lost.
     pub warnings: Vec<Failure>,
 }
 

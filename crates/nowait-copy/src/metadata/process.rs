@@ -14,7 +14,7 @@ pub(crate) struct Process {
     group: u32,
     /// `None` where /proc does not tell.
     umask: Option<u32>,
-    /// It may give files away: a refusal to is the file system's.
+    /// True if the process may change owners, so that a refusal comes from the file system.
     pub may_chown: bool,
     /// True if it may change mode and times of other users' files.
     may_change_all: bool,

@@ -91,14 +91,14 @@ pub(super) const OWNER_RIGHTS: u32 = !0o077;
 
 /// Outcome for the attributes of a file.
 pub(super) struct Copied {
-    /// The source has an access ACL, and the target too now.
+    /// True if the source has an access ACL, and the target now has it, too.
     pub has_acl: bool,
-    /// The same for the default ACL of a directory.
+    /// True if the same holds for the default ACL of a directory.
     pub has_default_acl: bool,
     /// Mask of mode bits that grant no user more rights than the source's ACL. All bits, unless the
     /// ACL was lost.
     pub rights: u32,
-    /// The first attribute that could not be kept.
+    /// First attribute that could not be copied.
     pub lost: Option<Failure>,
 }
 

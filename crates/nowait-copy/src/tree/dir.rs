@@ -30,25 +30,25 @@ const PATH_BYTES_MAX: usize = 4095;
 pub(super) struct Dir {
     pub parent: Option<Arc<Dir>>,
     pub source: OwnedFd,
-    /// `None` in a dry run where it does not exist.
+    /// Target directory; `None` in a dry run if it does not exist.
     pub target: Option<OwnedFd>,
     pub source_path: PathBuf,
     pub target_path: PathBuf,
-    /// Path below the source that was asked for.
+    /// Path below the source argument.
     pub relative: PathBuf,
     /// Identity of the source.
     pub identity: Identity,
     pub place: Place,
-    /// This copy made the target: nothing else is in it.
+    /// True if this copy created the target, so that it contains nothing else.
     pub is_new: bool,
-    /// Source and target when opened; `None` for the directory that holds an argument, whose
-    /// metadata are not copied.
+    /// Metadata of source and target when opened. `None` for the directory that contains an
+    /// argument, whose metadata is not copied.
     pub stats: Option<Stats>,
     /// Tasks in it that are not done, its listing among them.
     pending: AtomicUsize,
     /// Names in the target before this copy, where case may be ignored.
     found_names: OnceLock<HashSet<CString>>,
-    /// Files of another user are in the source: access times may not be left as they are.
+    /// True if the source contains files of another user, for which `O_NOATIME` is refused.
     pub no_atime_refused: AtomicBool,
     /// Whether temporary names in the target are guarded, once there are any.
     is_guarded: OnceLock<bool>,
@@ -57,9 +57,9 @@ pub(super) struct Dir {
 /// Metadata of a pair of directories when opened.
 pub(super) struct Stats {
     pub source: Stat,
-    /// Its mode is the one while the directory is filled.
+    /// Metadata of the target, with the mode that it has while it is filled.
     pub target: Stat,
-    /// It may have an ACL of its own, or have inherited one.
+    /// True if the target may have an ACL, inherited or from before.
     pub may_have_acl: bool,
 }
 

@@ -45,7 +45,7 @@ pub(super) struct Entry<'a> {
     pub target_name: &'a CStr,
     pub paths: Paths,
     pub stat: Stat,
-    /// Open, if it is a regular file.
+    /// The open source, if it is a regular file.
     pub file: Option<OwnedFd>,
 }
 

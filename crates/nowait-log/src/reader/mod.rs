@@ -168,8 +168,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Sets whether the reader of an open log continues behind damage. If true, it reports each
-    /// damage once, by an error, and the next call returns the first whole record behind it. The
+    /// Sets whether the reader of an open log continues after damage. If true, it reports each
+    /// damage once, by an error, and the next call returns the first intact record after it. The
     /// reader's pin then releases the lost records. If false (the default), it stays at the damage,
     /// and returns the error again. (A reader of [`read`](super::read) always continues.)
     pub fn skip_damage(&mut self, skips: bool) {
@@ -190,9 +190,9 @@ impl Reader {
     /// # Errors
     /// [`ErrorKind::NoSuchRecord`] if the record was truncated from the log's start or end.
     /// [`ErrorKind::Damaged`] if it was durable and cannot be read: see [`Reader::damage`], and
-    /// [`Reader::skip_damage`] to continue behind it. Errors of reads. A reader of
-    /// [`read`](super::read) reports each damage once: the next call returns the first whole record
-    /// behind it.
+    /// [`Reader::skip_damage`] to continue after it. Errors of reads. A reader of
+    /// [`read`](super::read) reports each damage once: the next call returns the first intact
+    /// record after it.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Next<'_> {
         Next { reader: Some(self) }

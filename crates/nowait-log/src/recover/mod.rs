@@ -32,7 +32,7 @@ pub struct Recovery {
     /// LSN of the oldest record; `last_lsn` + 1 if the log has no records.
     pub first_lsn: u64,
     /// LSN of the last record before any damage; 0 if the log never had a record. If a salvage left
-    /// a gap at the end of the log, the LSN of the last lost record.
+    /// a gap at the end of the log, this is the LSN of the last lost record.
     pub last_lsn: u64,
     /// LSN of the next record to be appended. It is greater than `last_lsn` + 1 only if records
     /// were lost: their LSNs are not reused.
@@ -50,12 +50,12 @@ pub struct Recovery {
     /// Durable records that cannot be read. With [`Options::salvage`](super::Options::salvage) the
     /// log continues without them.
     pub damage: Vec<Damage>,
-    /// LSNs of whole records beyond damage, outside of `first_lsn` to `last_lsn`.
+    /// LSNs of intact records beyond damage, outside of `first_lsn` to `last_lsn`.
     /// [`read`](super::read) returns these records; a salvage renames the files that contain them.
     pub behind: Vec<Range<u64>>,
     /// Pages that the device cannot read, in use or not.
     pub unreadable: Vec<Unreadable>,
-    /// Damaged pages whose copies were read instead.
+    /// Damaged pages of which the second copy was read instead.
     pub from_copy: Vec<Place>,
     /// True if the control file is missing, or both copies in it are damaged. Its contents were
     /// rebuilt from the segments.

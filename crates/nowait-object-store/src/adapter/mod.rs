@@ -27,19 +27,19 @@ use super::{e_tag, get_result, list_result, put_result};
 use crate::files::{Files, Upload, list};
 use crate::options::Options;
 
-/// Local files as objects; see the [crate's text](crate). Cheap to clone.
+/// Store of local files; see the [crate's text](crate). Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct NowaitFileSystem {
     files: Arc<Files>,
 }
 
 impl NowaitFileSystem {
-    /// All files: a location is the path from the root of the file system.
+    /// Makes a store of all files; a location is the path from the root of the file system.
     pub fn new(options: Options) -> NowaitFileSystem {
         NowaitFileSystem { files: Arc::new(Files::new("/".into(), options)) }
     }
 
-    /// The files in a directory, which must exist. Blocks to resolve its path.
+    /// Makes a store of the files in a directory, which must exist. Blocks to resolve the path.
     ///
     /// # Errors
     /// Those of `realpath(3)`.
@@ -48,7 +48,7 @@ impl NowaitFileSystem {
         Ok(NowaitFileSystem { files: Arc::new(Files::new(root, options)) })
     }
 
-    /// Gives a store of [all files](NowaitFileSystem::new) to `register`, once for `file:///` and
+    /// Calls `register` with a store of [all files](NowaitFileSystem::new), once for `file:///` and
     /// once for `nowait:///`:
     ///
     /// ```ignore
@@ -66,17 +66,17 @@ impl NowaitFileSystem {
     /// Returns the path of an object's file.
     ///
     /// # Errors
-    /// For a location that names no object: the root, or the name of an upload under way (it ends
-    /// in `#` and digits).
+    /// For a location that is not an object name: the root, or the hidden name of an upload, which
+    /// ends in `#` and digits.
     pub fn path_to_filesystem(&self, location: &Path) -> Result<std::path::PathBuf> {
         file_path(&self.files, location)
     }
 
-    /// Removes files that the puts and uploads of killed processes left below a prefix. These have
-    /// the hidden names of uploads (`name#123`), any owner, and a last change (ctime) before
-    /// `unchanged_since`. Returns the number of removed files.
+    /// Removes files that puts and uploads of killed processes left below a prefix. It removes
+    /// every file with a hidden name of uploads (`name#123`) and a last change (ctime) before
+    /// `unchanged_since`, whoever owns it. Returns the number of removed files.
     ///
-    /// Choose a time further back than any pause of an upload in progress: an upload whose file is
+    /// Choose a time that is older than any pause of an upload in progress: an upload whose file is
     /// removed cannot be completed. Dropping the future does not stop the removal.
     ///
     /// # Errors

@@ -67,7 +67,7 @@ pub trait WriteBuffer: sealed::Sealed + Send + Sized + 'static {
     fn from_memory(memory: Erased) -> Self;
 }
 
-/// A buffer whose type is put aside while an operation owns it.
+/// Buffer with its type erased while an operation owns it.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Erased(pub(crate) Memory);

@@ -38,7 +38,7 @@ unsafe impl Send for Lent {}
 unsafe impl Sync for Lent {}
 
 impl Lent {
-    /// Takes an owner and all of its bytes. Calls `as_mut` once.
+    /// Makes a buffer of all bytes of an owner. Calls `as_mut` once.
     pub fn new<T: AsMut<[u8]> + Send + 'static>(owner: T) -> Lent {
         let owner: *mut T = Box::into_raw(Box::new(owner));
         // Freed also if `as_mut` panics.
@@ -60,7 +60,7 @@ impl Lent {
         Lent { start, len, owner }
     }
 
-    /// Takes the `len` bytes at `start`, and an owner that is dropped when the bytes are no longer
+    /// Makes a buffer of the `len` bytes at `start`, and drops `owner` when they are no longer
     /// used.
     ///
     /// # Safety
@@ -70,7 +70,7 @@ impl Lent {
     ///   read;
     /// * no other code changes them, nor reads them if the buffer is changed or passed to a read.
     ///
-    /// The bytes count as initialised, as memory from outside of Rust does.
+    /// The bytes are treated as initialised, like memory from outside of Rust.
     pub unsafe fn from_raw<T: Send + 'static>(start: NonNull<u8>, len: usize, owner: T) -> Lent {
         // SAFETY: `Box::into_raw` never gives null.
         let owner = unsafe { NonNull::new_unchecked(Box::into_raw(Box::new(owner)) as *mut dyn Send) };

@@ -73,13 +73,13 @@ pub(crate) mod count {
         CONTENDED.fetch_add(1, Relaxed);
     }
 
-    /// Locks that another thread had when they were to be taken; those that are taken by a call of
-    /// `locking` are not looked at.
+    /// Returns the number of locks that another thread held when this library tried to take them.
+    /// Locks taken through `locking` are not counted.
     pub fn contended_locks() -> u64 {
         CONTENDED.load(Relaxed)
     }
 
-    /// Locks taken by this thread, and by all threads.
+    /// Returns the number of locks taken by this thread, and by all threads.
     pub fn locks() -> (u64, u64) {
         (OWN.get(), ALL.load(Relaxed))
     }

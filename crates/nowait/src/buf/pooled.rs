@@ -14,8 +14,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use super::lock;
 use crate::sys::PerProcess;
 
-/// Alignment of every [`Buf`], in bytes: a page, which suffices for direct I/O on all devices
-/// tested.
+/// Alignment of every [`Buf`] in bytes: a page, which suffices for direct I/O on all tested
+/// devices.
 pub const BUF_ALIGNMENT: usize = 4096;
 
 /// The smallest and the largest capacity that the pool keeps; between them, powers of two. The largest
@@ -43,7 +43,8 @@ const HUGE_CLASS_MIN: usize = 64 << 10;
 /// A huge page, on most machines. Where it is not, or there are none, this is memory as any other.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// Owned, page-aligned buffer. It is taken from a small pool, and returns there when dropped.
+/// Owned, page-aligned buffer. Its memory comes from a small pool, and returns there when the
+/// buffer is dropped.
 ///
 /// The capacity of a pooled buffer is a power of two, up to 16 MiB. For each capacity the pool
 /// keeps up to 4 MiB below 64 KiB, and up to 16 MiB from 64 KiB on, until the process ends. Larger

@@ -56,7 +56,7 @@ impl Builder {
     }
 
     /// Allows only non-blocking attempts (`RWF_NOWAIT`) on the polling thread. On tmpfs, overlayfs
-    /// or FUSE, even a plain call that should be fast then goes to the pool. Default: off.
+    /// or FUSE, plain calls that would otherwise run inline then go to the pool. Default: off.
     pub fn strict(mut self, strict: bool) -> Self {
         self.policy.strict = strict;
         self
@@ -141,8 +141,8 @@ impl Builder {
 /// or of an instance, may make the child hang: use both once before the fork.
 ///
 /// With the feature `tokio`, an attached current-thread runtime reaps the completions of futures
-/// that its tasks began. If such a future is moved elsewhere, it completes only while that runtime
-/// runs, after the runtime has ended, or in [`Started::wait`](crate::Started::wait).
+/// that its tasks began. A future that moved to another executor completes only while that runtime
+/// runs, after it has ended, or in [`Started::wait`](crate::Started::wait).
 #[derive(Clone)]
 pub struct Nowait(pub(crate) Arc<Instance>);
 
@@ -168,15 +168,15 @@ impl Nowait {
     /// as by `#[tokio::main]` and `#[tokio::test]`. Call it inside a task, under `block_on`, or
     /// while the runtime is entered. Without io_uring it has no effect.
     ///
-    /// It changes speed only: completions then need no switch to another thread. The library cannot
-    /// attach automatically, since tokio reports a missing reactor only by a panic.
+    /// The call affects only speed: completions then need no switch to another thread. The library
+    /// cannot attach automatically, since tokio reports a missing reactor only by a panic.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] outside of a tokio runtime, or in one that has ended.
     ///
     /// # Panics
-    /// In a runtime without `enable_io` or `enable_all`, as tokio's own I/O types do. Such a
-    /// runtime works without this call.
+    /// In a runtime without `enable_io` or `enable_all`, like tokio's own I/O types. The library
+    /// works in such a runtime without this call.
     #[cfg(feature = "tokio")]
     pub fn attach_tokio(&self) -> Result<()> {
         self.0.engines().ring.attach_tokio().map_err(|error| {
@@ -197,7 +197,7 @@ impl Nowait {
     }
 
     /// Returns why libaio is not available for direct I/O; `None` if it is, or if it is not needed.
-    /// The call sets libaio up.
+    /// The call initialises libaio.
     pub fn aio_refusal(&self) -> Option<&Refusal> {
         self.0.engines().aio().err()
     }
@@ -296,7 +296,7 @@ impl fmt::Display for Refusal {
 }
 
 impl LoopRing {
-    /// Makes a ring, which has a file descriptor.
+    /// Creates a ring, which uses one file descriptor.
     ///
     /// # Errors
     /// [`ErrorKind::EngineUnavailable`] if io_uring is not available, or descriptors or locked memory

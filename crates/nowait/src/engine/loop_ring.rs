@@ -73,8 +73,8 @@ use crate::sys::PerProcess;
 /// thread starts at once if another operation waits for one of these, otherwise within 0.1 s.
 ///
 /// A ring belongs to no instance, and any thread may use it. Its drop does not block: operations in
-/// flight complete in the background. In a forked child it does nothing, and operations take the
-/// usual route.
+/// flight complete in the background. In a forked child the ring has no effect, and operations take
+/// the usual route.
 pub struct LoopRing {
     shard: Arc<Shard>,
     _loan: Arc<Loan>,

@@ -45,7 +45,7 @@ impl File {
     /// Sets the permissions (`fchmod(2)`).
     ///
     /// # Errors
-    /// As [`File::metadata`], but those of `fchmod(2)`.
+    /// Like [`File::metadata`], but those of `fchmod(2)`.
     pub fn set_permissions(&self, permissions: fs::Permissions) -> Operation<'_, Result<()>> {
         self.call(ErrorOp::SetPermissions, move |fd| to_std(fd).set_permissions(permissions.clone()))
     }
@@ -53,7 +53,7 @@ impl File {
     /// Sets the times of the last access and modification (`futimens(2)`).
     ///
     /// # Errors
-    /// As [`File::metadata`], but those of `futimens(2)`.
+    /// Like [`File::metadata`], but those of `futimens(2)`.
     pub fn set_times(&self, times: fs::FileTimes) -> Operation<'_, Result<()>> {
         self.call(ErrorOp::SetTimes, move |fd| to_std(fd).set_times(times))
     }
@@ -77,8 +77,9 @@ impl File {
     /// releases it, and so does the drop of the last clone.
     ///
     /// Does not wait for the lock. The call itself, `flock(2)`, blocks this thread; on a network
-    /// file system it contacts the server. The library has no call that waits for the lock: a grant
-    /// after the future was dropped would look like the lock of another clone. Retry at intervals.
+    /// file system it contacts the server. The library has no call that waits for the lock. If its
+    /// future were dropped, a later grant could not be told apart from a clone's lock. Retry at
+    /// intervals.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`,
@@ -117,20 +118,21 @@ impl File {
 
     /// Tries to lock `length` bytes from `offset`; returns whether it did. A length of zero means
     /// everything from `offset` on, however far the file grows. The bytes need not exist. If this
-    /// open already holds a lock on a part of the range, the lock on that part changes its kind,
-    /// without an unlock in between.
+    /// open already has a lock on part of the range, the call converts that lock without unlocking
+    /// it.
     ///
     /// The lock belongs to an *open file description* (`F_OFD_SETLK`, Linux 3.15):
     ///
     /// * It excludes locks through other opens of the file, in this process or another, and record
     ///   locks by `fcntl(2)`, including those of this process. It does not exclude reads and
     ///   writes, nor [`try_lock`](File::try_lock).
-    /// * Clones of this file, duplicates of its descriptor and forked children share it: each may
-    ///   unlock it. It ends with [`unlock_range`](File::unlock_range), or when the last of them is
-    ///   closed. Unlike a record lock, it survives the close of another open of the file.
+    /// * Clones of this file, duplicates of its descriptor and forked children share the lock: each
+    ///   may unlock it. The lock ends with [`unlock_range`](File::unlock_range), or when the last
+    ///   of these is closed. Unlike a record lock, it survives the close of another open of the
+    ///   file.
     ///
-    /// The call never waits for the lock. As with [`try_lock`](File::try_lock), there is no form
-    /// that does.
+    /// The call never waits for the lock, and like [`try_lock`](File::try_lock) has no variant that
+    /// waits.
     ///
     /// # Errors
     /// * [`ErrorKind::PermissionDenied`](crate::ErrorKind::PermissionDenied) if the file is not
@@ -192,12 +194,12 @@ impl File {
         self.simple(Request::Call(Box::new(Call::new(operation, self.path(), call))), called)
     }
 
-    /// Converts into std's file, if nothing else uses it: no clone, map, stream or operation. An
-    /// abandoned operation uses it, too ([`Nowait::drain`] waits for those).
+    /// Converts into std's file, if nothing else uses it: no clone, map, stream or operation.
+    /// Abandoned operations count, too ([`Nowait::drain`] waits for them).
     ///
     /// # Errors
-    /// Returns the file if it is in use or simulated. Returns it, too, if a failed sync was not
-    /// [acknowledged](File::acknowledge_sync_failure), since std's file would not report that
+    /// Returns the file if it is in use or simulated. Also returns the file if a failed sync was
+    /// not [acknowledged](File::acknowledge_sync_failure), since std's file would not report that
     /// failure.
     pub fn into_std(self) -> std::result::Result<fs::File, File> {
         if self.descriptor().is_none() || self.0.open.has_failed() {

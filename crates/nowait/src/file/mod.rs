@@ -102,8 +102,8 @@ impl File {
         OpenOptions::new()
     }
 
-    /// Takes over an open file or block device. Errors will contain `path`. Clears `O_NONBLOCK`,
-    /// which has no meaning for files and would keep io_uring from waiting.
+    /// Takes over an open file or block device. Errors contain `path`. Clears `O_NONBLOCK`, which
+    /// has no meaning for files and would keep io_uring from waiting.
     ///
     /// # Errors
     /// [`ErrorKind::IsADirectory`] for a directory; [`ErrorKind::NotSeekable`] for a pipe, socket,
@@ -151,9 +151,9 @@ impl File {
         }
     }
 
-    /// Returns true if io_uring should serve a batch of reads of `length` bytes at least as fast as
-    /// attempts on the caller's thread. Cached reads are then copied in the call that submits the
-    /// batch. If true, prefer [`Operation::submit`] over [`Operation::start`].
+    /// Returns true if io_uring is expected to serve a batch of reads of `length` bytes at least as
+    /// fast as attempts on the caller's thread. Cached reads are then copied in the call that
+    /// submits the batch. If true, prefer [`Operation::submit`] over [`Operation::start`].
     pub fn reads_by_ring(&self, length: usize) -> bool {
         let (file, reads) = (&*self.0, &self.0.open.reads);
         let is_asked = file.open.direct.is_none() && reads.nowait_accepted() == Some(true);
@@ -244,10 +244,10 @@ impl File {
         }
     }
 
-    /// Fills `buffer` from `offset` on this thread, if that should not wait, for data that is
-    /// likely cached. Returns the number of bytes, fewer if the file ends within the range. Returns
-    /// `None` if it may wait, for direct I/O, and perhaps at the end of the file. The contents of `buffer` are then unspecified; use
-    /// [`File::read_at`].
+    /// Fills `buffer` from `offset` on this thread, if that should not block. Use it for data that
+    /// is likely cached. Returns the number of bytes, fewer if the file ends within the range.
+    /// Returns `None` if the read may block, for direct I/O, and perhaps at the end of the file.
+    /// The contents of `buffer` are then unspecified; use [`File::read_at`].
     ///
     /// # Errors
     /// As [`File::read_at`].
@@ -297,13 +297,14 @@ impl File {
     /// Closes the file for all clones: later operations fail with [`ErrorKind::Closed`]; earlier
     /// ones finish.
     ///
-    /// If no clone, map, stream, log or operation uses the file any more, blocks for `close(2)` and
-    /// reports its error. Otherwise returns [`Closed::Later`]. Abandoned operations may still be in
-    /// flight: [`Nowait::drain`] waits for them. Closing makes nothing durable: sync first.
+    /// If no clone, map, stream, log or operation uses the file any more, the call blocks for
+    /// `close(2)` and reports its error. Otherwise returns [`Closed::Later`]. Abandoned operations
+    /// may still be in flight: [`Nowait::drain`] waits for them. Closing makes nothing durable:
+    /// sync first.
     ///
     /// After I/O by io_uring the kernel may hold the file slightly longer: it posts a completion
-    /// before it releases the request (seen on 6.18). Until then the space of an unlinked file
-    /// stays allocated, and its mount stays busy.
+    /// before it releases the request (seen on 6.18). Until that release, the space of an unlinked
+    /// file stays allocated, and its mount stays busy.
     ///
     /// # Errors
     /// Those of `close(2)`. The descriptor is closed in any case.

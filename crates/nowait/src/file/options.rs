@@ -97,8 +97,8 @@ impl OpenOptions {
         self
     }
 
-    /// Bypasses the page cache (`O_DIRECT`) if the file and its device can. Otherwise reads and
-    /// writes use the page cache, and [`File::direct`] reports it.
+    /// Bypasses the page cache (`O_DIRECT`) if the file and its device support it. Otherwise reads
+    /// and writes use the page cache, and [`File::direct`] reports it.
     ///
     /// Offset, length and memory may be unaligned. Requests that are aligned for the device cost
     /// nothing extra; a [`Buf`](crate::Buf) at a multiple of 4096 usually is. Other reads are
@@ -106,10 +106,10 @@ impl OpenOptions {
     /// last block through the page cache. At the end of the file a read may overwrite the rest of
     /// the buffer.
     ///
-    /// A write with a partial block is never made at the same time as another direct write of this
+    /// A write with a partial block never runs at the same time as another direct write of this
     /// `File` or its clones. The library cannot see writes through other opens of the file. Writing
-    /// back a partial page may overwrite theirs (`open(2)`, NOTES). Open such a file only once, or
-    /// write multiples of [`DirectIo::Granted`](crate::DirectIo::Granted).
+    /// back a partial page may overwrite the data of such a write (`open(2)`, NOTES). Open such a
+    /// file only once, or write multiples of [`DirectIo::Granted`](crate::DirectIo::Granted).
     ///
     /// A direct write is not durable: the device may have a volatile cache. See
     /// [`Write::durable`](crate::Write::durable) and [`File::sync_data`].

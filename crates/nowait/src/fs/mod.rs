@@ -89,7 +89,7 @@ pub fn rename_new(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'st
     Nowait::shared().rename_new(from, to)
 }
 
-/// Removes a name of a file (`unlink(2)`). The file is deleted when it has no name and no open
+/// Removes a name of a file (`unlink(2)`). The file is deleted once it has no name and no open
 /// descriptor.
 ///
 /// # Errors
@@ -107,8 +107,8 @@ pub fn create_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().create_dir(path)
 }
 
-/// Returns the names of all entries in a directory, sorted, without `.` and `..`. A name that is
-/// created, renamed or removed meanwhile may be missing or present (`readdir(3)`).
+/// Returns the names of all entries in a directory, sorted, without `.` and `..`. Names that are
+/// created, renamed or removed meanwhile may or may not be included (`readdir(3)`).
 ///
 /// # Errors
 /// Those of `opendir(3)` and `readdir(3)`.
@@ -238,9 +238,9 @@ pub fn canonicalize(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf
 /// truncated first. Nothing is durable yet.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidInput`] if both names are of the same file, which is then unchanged, or if
-/// `from` is a device, FIFO or socket. [`ErrorKind::IsADirectory`] for a directory. Those of
-/// `open(2)` and `copy_file_range(2)`. [`ErrorKind::Unsupported`] on a simulator.
+/// [`ErrorKind::InvalidInput`] if both names refer to one file, which stays unchanged, or if `from`
+/// is a device, FIFO or socket. [`ErrorKind::IsADirectory`] for a directory. Those of `open(2)` and
+/// `copy_file_range(2)`. [`ErrorKind::Unsupported`] on a simulator.
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<u64>> {
     Nowait::shared().copy(from, to)
 }
@@ -498,12 +498,12 @@ impl Nowait {
 
 impl Nowait {
     /// Calls `function`, which may block: on a pool thread if awaited, on this thread in `wait`.
-    /// Use it for several calls of std, which would otherwise each need a thread.
+    /// Use it to make several calls of std on one thread.
     ///
     /// An error contains `operation` and `path` if the call cannot be made. If the future is
-    /// dropped early, the call may be made or not. Pool threads are limited
-    /// ([`Builder::pool_threads_max`](crate::Builder::pool_threads_max)): `function` must not wait
-    /// for work that needs one.
+    /// dropped early, the call may or may not be made. `function` must not wait for work that needs
+    /// a pool thread, since their number is limited
+    /// ([`Builder::pool_threads_max`](crate::Builder::pool_threads_max)).
     ///
     /// ```
     /// use nowait::{ErrorKind, ErrorOp, Nowait};

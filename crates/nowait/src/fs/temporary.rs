@@ -48,7 +48,7 @@ impl AtomicOptions {
     }
 
     /// Keeps mode, owner and group of the replaced regular file, or of a symbolic link's target.
-    /// Only this process's user can open the new file before they are set. ACLs, extended
+    /// Until mode and owner are set, only this process's user can open the new file. ACLs, extended
     /// attributes and further links are not kept. Default: false, mode 0o666 less the umask.
     pub fn keep_mode_and_owner(&mut self, keep: bool) -> &mut Self {
         self.keep_mode_and_owner = keep;

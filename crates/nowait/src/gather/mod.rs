@@ -101,8 +101,8 @@ impl File {
         }
     }
 
-    /// Reads all of `ranges` as [`File::gather`] does, but all or nothing. An error in any range,
-    /// or the end of the file inside one, fails the whole call.
+    /// Reads all of `ranges` like [`File::gather`], but fails as a whole. An error in any range, or
+    /// the end of the file inside one, fails the whole call.
     ///
     /// # Errors
     /// The error of the first failed range in the list, with its
@@ -167,7 +167,7 @@ impl File {
 }
 
 impl<'f, B: ReadBuffer> Gather<'f, B> {
-    /// Merges ranges that are at most `bytes` apart; the bytes between them are read and discarded.
+    /// Merges ranges that are at most `bytes` apart. The bytes between them are read and discarded.
     /// Default: 0, which merges only ranges that touch or overlap. On fast devices a larger gap
     /// rarely pays.
     pub fn gap(mut self, bytes: u64) -> Self {

@@ -127,9 +127,9 @@ impl Map {
         self.0.place.offset()
     }
 
-    /// Reads the current contents of the file at offset `at` of the map, by a plain read. It raises
-    /// no SIGBUS, and blocks for the device if necessary. Returns the number of bytes, fewer where
-    /// the file or the map ends.
+    /// Reads the current contents of the file at offset `at` of the map, by a plain read. The read
+    /// raises no SIGBUS, and blocks for the device if necessary. Returns the number of bytes, fewer
+    /// where the file or the map ends.
     ///
     /// # Errors
     /// As [`File::read_into`].
@@ -158,8 +158,8 @@ impl Map {
         Populate::new(&self.0, self.0.clip(range))
     }
 
-    /// Populates only these ranges, for rows that will be accessed next. The kernel reads more than
-    /// 100 ranges ahead of the one that is waited for. Ranges may be in any order, and may overlap.
+    /// Populates only these ranges, for example rows that will be accessed next. The kernel reads
+    /// more than 100 ranges ahead of the current one. Ranges may be in any order, and may overlap.
     /// A cached range costs almost nothing.
     ///
     /// # Errors
@@ -192,8 +192,8 @@ impl Map {
         Operation::checked(On::File(&map.file.0), checked, request, gathered)
     }
 
-    /// Advises the kernel of the access pattern, which determines how much a page fault reads
-    /// around the page.
+    /// Advises the kernel of the access pattern. It determines how much a page fault reads around
+    /// the page.
     ///
     /// # Errors
     /// Those of `madvise(2)`, such as [`ErrorKind::InvalidInput`] for advice that this kernel does
@@ -252,7 +252,7 @@ impl MapMut {
     /// fails, the first write to a page raises SIGBUS: allocate the file's space before.
     ///
     /// # Safety
-    /// As [`Map::new`]. In addition, no other code reads the bytes while they are written to.
+    /// As [`Map::new`]. In addition, no other code reads the bytes while this map writes to them.
     ///
     /// # Errors
     /// As [`Map::new`]; [`ErrorKind::PermissionDenied`] also for a file that was not opened for

@@ -82,7 +82,7 @@ impl fmt::Debug for Populate<'_> {
 
 type OnChunk = Box<dyn FnMut(Range<usize>) + Send>;
 
-/// Reason why not everything was populated.
+/// Reason why populating stopped early.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
@@ -100,7 +100,7 @@ pub enum Stopped {
 pub struct Populated {
     /// Bytes of the map that were populated, including those that were cached.
     pub bytes: u64,
-    /// Bytes of these that were not in the page cache, sampled some tens of MiB ahead. Equals
+    /// Populated bytes that were not in the page cache, sampled some tens of MiB ahead. Equals
     /// `bytes` for a file that this process neither owns nor may write to: the kernel does not
     /// report its cached pages.
     pub read: u64,
@@ -132,7 +132,7 @@ impl<'m> Populate<'m> {
         }
     }
 
-    /// Populates these ranges first, in this order; clamped to the range.
+    /// Populates these ranges first, in this order. They are clamped to the populated range.
     pub fn first(mut self, ranges: impl IntoIterator<Item = Range<usize>>) -> Self {
         self.first.extend(ranges);
         self
@@ -156,8 +156,8 @@ impl<'m> Populate<'m> {
     }
 
     /// Stops with [`Stopped::Memory`] before it has read more than this fraction of the memory
-    /// available at the start. That is memory available without swapping, in the system
-    /// (`MemAvailable`, `proc_meminfo(5)`) and in the process's memory cgroups (version 2). Page
+    /// available at the start. The available memory is that of the system (`MemAvailable`,
+    /// `proc_meminfo(5)`) and of the process's memory cgroups (version 2), without swapping. Page
     /// cache of other files counts as available, so populating may evict it. Cached bytes of the
     /// map do not count as read. Default: 0.8.
     pub fn memory_share(mut self, share: f64) -> Self {
@@ -171,16 +171,17 @@ impl<'m> Populate<'m> {
         self
     }
 
-    /// Calls `callback` with each populated chunk, as a range of the map's bytes. It runs on a pool
-    /// thread, before the next chunk begins. It must not wait for operations of its instance, since
-    /// no other thread may be free. If no thread can be started, [`start`](Populate::start) calls
-    /// it. A panic in it is reported, and does not stop populating.
+    /// Calls `callback` with each populated chunk, as a range of the map's bytes. The callback runs
+    /// on a pool thread, before the next chunk begins. The callback must not wait for operations of
+    /// its instance, since all other pool threads may be busy. If no thread can be started,
+    /// [`start`](Populate::start) calls the callback. A panic in the callback is reported, and does
+    /// not stop populating.
     pub fn on_chunk(mut self, callback: impl FnMut(Range<usize>) + Send + 'static) -> Self {
         self.on_chunk = Some(Box::new(callback));
         self
     }
 
-    /// Begins populating, which continues in the background, waited for or not.
+    /// Begins populating, which continues in the background even if nothing waits for it.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `File::close`.
@@ -283,8 +284,8 @@ fn plan(
 /// # Errors
 /// The future fails with [`UnexpectedEof`](crate::ErrorKind::UnexpectedEof) if the file was
 /// truncated, [`Io`](crate::ErrorKind::Io) if the device failed, and
-/// [`OutOfMemory`](crate::ErrorKind::OutOfMemory) if no memory is available. Chunks reported before
-/// are populated.
+/// [`OutOfMemory`](crate::ErrorKind::OutOfMemory) if no memory is available. Chunks that were
+/// already reported stay populated.
 pub struct Populating {
     work: Arc<Work>,
     detached: bool,

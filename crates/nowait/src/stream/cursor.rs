@@ -13,8 +13,8 @@ use crate::file::File;
 /// [`Writer`] if one direction is enough.
 ///
 /// A cursor reads ahead while it reads, and writes behind while it writes. All writes complete
-/// before the next read or seek. Otherwise it behaves as those two. On a file opened for appending,
-/// the position counts the bytes written, not the offset in the file.
+/// before the next read or seek. Otherwise it behaves like a `Reader` and a `Writer`. On a file
+/// opened for appending, the position counts the bytes written, not the offset in the file.
 ///
 /// If a background write fails, the next call returns its error. Reads and seeks then work again.
 /// Every later write, flush and sync fails with the same error, since accepted bytes are lost.

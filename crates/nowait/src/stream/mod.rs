@@ -38,8 +38,8 @@ pub use writer::Writer;
 use crate::engine::local;
 use crate::file::File;
 
-/// Step of a stream: await it, or [`wait`](Step::wait) for it. If dropped before it is ready, it
-/// has done nothing or all of its work.
+/// Step of a stream: await it, or [`wait`](Step::wait) for it. If dropped before it is ready, the
+/// step has no effect or its full effect.
 #[must_use = "a step does nothing until it is awaited, or `wait` is called"]
 pub struct Step<'s, S, T> {
     stream: &'s mut S,

@@ -122,8 +122,7 @@ impl Reader {
         self.position - self.unused() as u64
     }
 
-    /// Returns the next bytes without a copy, as one request has read them, or `None` at the end of
-    /// the file.
+    /// Returns the bytes of the next request without a copy, or `None` at the end of the file.
     ///
     /// # Errors
     /// Those of a read. The next call retries at the same offset.

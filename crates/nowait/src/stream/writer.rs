@@ -48,12 +48,12 @@ const PLAIN_BYTES_MIN: usize = 64 << 10;
 
 /// Sequential writer with write-behind; see the [module's text](super).
 ///
-/// With direct I/O the writer extends a growing file ahead, since the kernel serialises extending
-/// writes. So other readers, and a reader after a crash, may see zeros behind the written bytes.
-/// [`finish`](Writer::finish), [`sync_data`](Writer::sync_data) and a flush restore the true
-/// length. After a drop, it is restored when the writes have ended ([`File::settled`]). The true
-/// length covers all writes through this [`File`] and its clones. Nothing else, such as another
-/// process, may extend the file meanwhile.
+/// With direct I/O, the writer extends a growing file ahead of its writes, since the kernel
+/// serialises extending writes. So other readers, and readers after a crash, may see zeros after
+/// the written bytes. [`finish`](Writer::finish), [`sync_data`](Writer::sync_data) and a flush
+/// restore the true length. After a drop, it is restored when the writes have ended
+/// ([`File::settled`]). The true length is the end of all writes through this [`File`] and its
+/// clones. Nothing else, such as another process, may extend the file meanwhile.
 ///
 /// A later call returns the error of a write in the background; every call after that fails, too.
 /// Nothing is durable before `sync_data`.

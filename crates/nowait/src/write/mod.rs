@@ -42,17 +42,17 @@ pub enum Allocate {
 }
 
 impl File {
-    /// Writes `buffer` at `offset`; returns the number of bytes written and the buffer. After a
-    /// short write the file system is full, or a limit was reached; the next write returns that
+    /// Writes `buffer` at `offset`; returns the number of bytes written and the buffer. A short
+    /// write means that the file system is full or a limit is reached; the next write returns that
     /// error.
     ///
     /// When polled, a write runs on the polling thread if it should not block. It uses `RWF_NOWAIT`
-    /// where the file accepts it. Otherwise it uses a plain call, if it covers whole or cached
+    /// if the file accepts it. Otherwise it uses a plain call if the write covers whole or cached
     /// pages and the kernel is not about to throttle writers. All other writes go to a pool thread.
     ///
-    /// Overlapping writes of one file, through any clone, are made in the order in which they
-    /// began. The second waits for the first, even if the future of the first was dropped. Appends
-    /// are made in order, too. A future begins with its first poll, a blocking write with its call.
+    /// Overlapping writes of one file, through any clone, are made in the order of their start. The
+    /// second write waits for the first, even if the future of the first was dropped. Appends are
+    /// made in order, too. A future begins with its first poll, a blocking write with its call.
     /// Under [`block_on`](crate::block_on) a small write begins after the other futures were
     /// polled.
     ///
@@ -78,7 +78,7 @@ impl File {
     /// Writes all of `buffer` at `offset` and returns it; otherwise as [`File::write_at`].
     ///
     /// # Errors
-    /// As [`File::write_at`]; a short write is an error, too.
+    /// As [`File::write_at`]; a short write is also an error.
     pub fn write_all_at<B: WriteBuffer>(&self, buffer: B, offset: u64) -> Write<'_, BufferResult<B>> {
         self.write(Transfer::new(buffer.into_memory().0, offset), WriteFlags::NONE, wrote_all::<B>)
     }
@@ -95,13 +95,13 @@ impl File {
 
     /// Appends all of `buffer` at the file's end at the time of the write (`RWF_APPEND`, Linux
     /// 4.16). Each append is one system call, and no other append, from any process, interleaves
-    /// with it. If the file system accepts it in two parts (a full disk, more than 2 GiB), other
-    /// appends may be between them.
+    /// with it. If the file system writes an append in two parts (a full disk, more than 2 GiB),
+    /// other appends may come between the parts.
     ///
     /// overlayfs of older kernels ignores `RWF_APPEND` and would overwrite the file. On file
-    /// systems not known to honour it, appends use a second descriptor with `O_APPEND`, which the
-    /// first append opens through `/proc`. Files opened with
-    /// [`OpenOptions::append`](crate::OpenOptions::append) do not need it.
+    /// systems that are not known to honour `RWF_APPEND`, appends use a second descriptor with
+    /// `O_APPEND`. The first append opens it through `/proc`. Files opened with
+    /// [`OpenOptions::append`](crate::OpenOptions::append) need no second descriptor.
     ///
     /// # Errors
     /// As [`File::write_all_at`]. [`ErrorKind::Unsupported`] for a block device, or if the second
@@ -117,9 +117,9 @@ impl File {
         Write::new(Operation::checked(On::File(&self.0), checked, request, conclude))
     }
 
-    /// Begins to write all of `buffer`, if it need not queue: inline, or by a pool thread while the
-    /// bytes in flight are below their bounds. Returns a write in flight or complete. If dropped,
-    /// it completes in the background.
+    /// Begins to write all of `buffer`, unless the write would have to queue. It runs inline, or on
+    /// a pool thread if the bytes in flight are below their bounds. Returns a write that is in
+    /// flight or complete. If dropped, the write completes in the background.
     ///
     /// # Errors
     /// [`ErrorKind::WouldBlock`], with the buffer, if the write would have to queue.
@@ -161,7 +161,7 @@ impl File {
     }
 
     /// Blocks until `data` is written at `offset`; returns the number of bytes, fewer if the file
-    /// system took no more.
+    /// system accepted no more.
     ///
     /// # Errors
     /// As [`File::write_at`].
@@ -177,9 +177,9 @@ impl File {
         self.write_blocking(data, offset, Short::Error).map(drop)
     }
 
-    /// Writes `data` at `offset` on this thread, if that should not wait. Returns the number of
-    /// bytes. Returns `None` if it may wait, and for direct I/O; use [`File::write_at`] then. Even
-    /// if it returns `None`, some of the bytes may have been written.
+    /// Writes `data` at `offset` on this thread, if that should not block. Returns the number of
+    /// bytes. Returns `None` if the write may block, and for direct I/O; use [`File::write_at`]
+    /// then. Even if it returns `None`, some of the bytes may have been written.
     ///
     /// # Errors
     /// As [`File::write_at`].
@@ -263,9 +263,9 @@ impl File {
     }
 
     /// Writes back the dirty pages of a range, and waits for their completion
-    /// (`sync_file_range(2)`). A length of zero means to the end of the file. It bounds dirty
-    /// memory, but makes nothing durable: neither the device's cache nor the metadata of new blocks
-    /// is flushed.
+    /// (`sync_file_range(2)`). A length of zero means to the end of the file. The call bounds dirty
+    /// memory, but makes nothing durable: it flushes neither the device's cache nor the metadata of
+    /// new blocks.
     ///
     /// # Errors
     /// Those of `sync_file_range(2)`.
@@ -274,9 +274,9 @@ impl File {
     }
 
     /// Waits until every write, truncation and reservation of this file that is now in flight has
-    /// ended. It covers all clones and threads, and operations whose future was dropped. Await it,
-    /// or [`wait`](Settled::wait) for it. It begins nothing, reports no error, and makes nothing
-    /// durable. Dropping it has no effect.
+    /// ended. The wait covers all clones and threads, and operations whose future was dropped.
+    /// Await it, or [`wait`](Settled::wait) for it. The wait begins no operation, reports no error,
+    /// and makes nothing durable. Dropping it has no effect.
     ///
     /// It does not wait for a small write that another thread's [`block_on`](crate::block_on) has
     /// collected but not begun. If the future of such a write is dropped before it begins, the

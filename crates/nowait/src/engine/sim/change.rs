@@ -53,8 +53,8 @@ pub enum Unsynced {
 }
 
 impl Unsynced {
-    /// Returns how many sectors [`Sim::crash`](super::Sim::crash) asks about: those that a write
-    /// touches, or one for any other change.
+    /// Returns the number of sectors that [`Sim::crash`](super::Sim::crash) decides on: those that
+    /// a write touches, or one for any other change.
     pub fn sectors(&self) -> usize {
         match self {
             Unsynced::Write { offset, length, .. } => sectors(*offset as usize, *length),

@@ -59,19 +59,19 @@ pub struct Faults {
     pub empty_now: f64,
     /// An attempt is served in part.
     pub short_now: f64,
-    /// A call that may wait is served in part.
+    /// A blocking call is served in part.
     pub short: f64,
-    /// A call that may wait is interrupted.
+    /// A blocking call is interrupted.
     pub interrupted: f64,
-    /// A call that may wait fails with EIO, and transfers nothing.
+    /// A blocking call fails with EIO, and transfers nothing.
     pub io_error: f64,
-    /// A read that may wait fails with EIO.
+    /// A blocking read fails with EIO.
     pub read_error: f64,
-    /// A write that may wait fails with EIO, and has written some of its sectors.
+    /// A blocking write fails with EIO after writing some of its sectors.
     pub write_error: f64,
     /// A write that extends its file, an allocation or the creation of a file fails with ENOSPC.
     pub no_space: f64,
-    /// A sync fails with EIO: of a file, or of a directory.
+    /// A sync of a file or directory fails with EIO.
     pub sync_error: f64,
     /// After a write to the page cache the disk fails to write back some of the file's data. Reads
     /// still return it. Only the next sync, `sync_range` or durable write of the file fails with
@@ -136,7 +136,7 @@ impl Sim {
     }
 
     /// Advances the clock, so that timed work becomes due, such as the watermark block of an idle
-    /// log. On a disk of [`Sim::manual`] time does not pass otherwise.
+    /// log. On a disk of [`Sim::manual`], time advances only by this call.
     pub fn advance(&self, time: Duration) {
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.0.advanced_ns.fetch_add(time_ns, Ordering::Relaxed);
@@ -190,8 +190,8 @@ impl Sim {
         self.0.work.notify_all();
     }
 
-    /// Limits the total length of all files that have a name, in bytes. A write beyond the limit is
-    /// made in part, or fails with ENOSPC. Default: no limit.
+    /// Limits the total length in bytes of all files with a name. A write beyond the limit is made
+    /// in part, or fails with ENOSPC. Default: no limit.
     pub fn set_capacity(&self, bytes: u64) {
         lock(&self.0.world).store.capacity = bytes;
     }
@@ -202,8 +202,9 @@ impl Sim {
         lock(&self.0.world).store.create(&plain(path.as_ref()), &contents.into(), true);
     }
 
-    /// Damages the sectors of a file that `bytes` touch: reads of them fail with EIO, also after a
-    /// crash, until they are written. Returns false if the file does not exist.
+    /// Damages all sectors of a file that the range `bytes` touches. Until these sectors are
+    /// written again, reads of them fail with EIO, also after a crash. Returns false if the file
+    /// does not exist.
     pub fn spoil(&self, path: impl AsRef<FsPath>, bytes: std::ops::Range<u64>) -> bool {
         let mut world = lock(&self.0.world);
         let Some(Node::File(file)) = world.store.node(&plain(path.as_ref())) else { return false };
