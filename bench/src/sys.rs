@@ -1,20 +1,19 @@
 //! The system's own view of what a round did: pages in the cache, CPU time, context switches,
 //! kernel workers. A file's mapping. And a process that does nothing but disturb.
 //!
-//! `unsafe` is used for mappings (`mincore`, and reading what is mapped), `getrusage`, `malloc_trim`
-//! and `fork` only, for which there is no safe interface.
+//! `unsafe` is used for mappings (`mincore`, and reading what is mapped), `getrusage` and `fork`
+//! only, for which there is no safe interface.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::num::NonZeroU64;
-use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use memmap2::{Advice, MmapOptions, MmapRaw};
+use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{Advice as Expected, SeekFrom, fadvise, seek};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -57,22 +56,13 @@ impl Mapping {
         MmapOptions::new().len(len).map_raw_read_only(file).map(Self)
     }
 
-    /// Waits until all pages of `range` are there and can be read without a fault (Linux 5.14).
-    pub fn populate(&self, range: Range<u64>) -> io::Result<()> {
-        self.require(&range);
-        self.0.advise_range(Advice::PopulateRead, range.start as usize, (range.end - range.start) as usize)
-    }
-
     pub fn copy(&self, offset: u64, to: &mut [u8]) {
-        self.require(&(offset..offset + to.len() as u64));
+        let end = offset + to.len() as u64;
+        assert!(end <= self.0.len() as u64, "{offset}..{end} is not mapped");
         // SAFETY: the source lies within the mapping, and `to` is memory of this process's own.
         // Bytes that another process writes meanwhile come as they may: every value is one, and the
         // run compares them.
         unsafe { ptr::copy_nonoverlapping(self.0.as_ptr().add(offset as usize), to.as_mut_ptr(), to.len()) };
-    }
-
-    fn require(&self, range: &Range<u64>) {
-        assert!(range.start <= range.end && range.end <= self.0.len() as u64, "{range:?} is not mapped");
     }
 }
 
@@ -190,24 +180,6 @@ fn disturb(parent: Pid, errand: Errand<'_>, buffer: &mut [u8]) -> ! {
 /// A path by which this process can open a file again that has no name.
 pub fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
-}
-
-/// Has [`peak_memory`] count from here on. Memory that the allocator keeps is given back first, where
-/// it can be told to. An error where the kernel does not count (CONFIG_PROC_PAGE_MONITOR).
-pub fn forget_peak_memory() -> io::Result<()> {
-    // SAFETY: it gives back memory that is allocated to nobody.
-    #[cfg(target_env = "gnu")]
-    unsafe {
-        libc::malloc_trim(0);
-    }
-    // proc_pid_clear_refs(5): resets the peak resident set size.
-    fs::write("/proc/self/clear_refs", "5")
-}
-
-/// The largest resident set that this process had: its memory, and pages of files that it has mapped
-/// and touched. proc_pid_status(5).
-pub fn peak_memory() -> Option<u64> {
-    number_of("/proc/self/status", "VmHWM:")?.checked_mul(1 << 10)
 }
 
 /// Bytes that a process (its number, or `self`) has had read from storage so far, kernel workers for
@@ -369,34 +341,6 @@ mod tests {
     }
 
     #[test]
-    fn peak_memory_has_mapped_pages_and_is_forgotten() {
-        const LEN: u64 = 64 << 20;
-        if let Err(error) = forget_peak_memory() {
-            eprintln!("skipped: /proc/self/clear_refs: {error}");
-            return;
-        }
-        let file = testfile_of(LEN);
-        let before = peak_memory().unwrap();
-        let map = Mapping::new(&file, LEN).unwrap();
-        (0..LEN).step_by(PAGE as usize).for_each(|offset| map.copy(offset, &mut [0]));
-        drop(map);
-        let peak = peak_memory().unwrap();
-        assert!(peak >= before + LEN / 4 * 3, "{before} {peak}");
-        forget_peak_memory().unwrap();
-        // Other tests of this process need little.
-        assert!(peak_memory().unwrap() < peak - LEN / 2);
-    }
-
-    /// Without a name, and never written: its pages are there when they are touched.
-    fn testfile_of(len: u64) -> File {
-        let path = std::env::temp_dir().join(format!("nowait-bench-peak-{}", std::process::id()));
-        let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
-        fs::remove_file(path).unwrap();
-        file.set_len(len).unwrap();
-        file
-    }
-
-    #[test]
     fn usage_grows() {
         let before = Usage::of_process();
         while Usage::of_process().since(&before).cpu_us() < 1000.0 {}
@@ -410,14 +354,10 @@ mod tests {
         file.read_exact_at(&mut expected, 0).unwrap();
         let len = expected.len() as u64;
         let map = Mapping::new(&file, len).unwrap();
-        if let Err(error) = map.populate(PAGE + 1..len) {
-            eprintln!("skipped: madvise(MADV_POPULATE_READ): {error}");
-        }
         let mut found = vec![0; expected.len() - 7];
         map.copy(7, &mut found);
         assert_eq!(found, expected[7..]);
         assert!(std::panic::catch_unwind(|| map.copy(len - 1, &mut [0; 2])).is_err());
-        assert!(std::panic::catch_unwind(|| map.populate(0..len + 1)).is_err());
     }
 
     #[test]

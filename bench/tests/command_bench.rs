@@ -312,15 +312,13 @@ fn ways_that_do_not_do_it_and_files_that_are_only_read_are_2() {
     assert_fails(&run(&["scan", "--ways", "libaio"]), 2, &["table scan", "nowait-stream"]);
     assert_fails(&run(&["files", "--file", "/etc/passwd"]), 2, &["--file", "files"]);
     assert_fails(&run(&["files", "--ways", "libaio"]), 2, &["table files", "ring"]);
-    assert_fails(&run(&["readwrite", "--file", "/etc/passwd"]), 2, &["--file", "readwrite"]);
-    assert_fails(&run(&["readwrite", "--ways", "pread"]), 2, &["table readwrite", "threads-dsync"]);
     assert_fails(&run(&["log", "--ways", "pwrite"]), 2, &["table log", "thread-batch"]);
     assert_fails(&run(&["log", "--ways", "direct-dsync", "--writers", "8"]), 2, &["table log", "--writers"]);
     assert_fails(&run(&["log", "--file", "/etc/passwd"]), 2, &["--file"]);
     assert_fails(&run(&["writes", "--writers", "8"]), 2, &["--writers", "log"]);
     assert_fails(&run(&["reads", "--hot", "90"]), 2, &["--hot", "mixed"]);
     assert_fails(&run(&["log", "--beside", "log"]), 2, &["--beside", "mixed"]);
-    assert_fails(&run(&["mixed", "--ways", "dd"]), 2, &["table mixed", "nowait-smol"]);
+    assert_fails(&run(&["mixed", "--ways", "libaio"]), 2, &["table mixed", "nowait-smol"]);
     assert_fails(&run(&["load", "--ways", "pread"]), 2, &["table load", "thread-batch"]);
     assert_fails(&run(&["load", "--quick", "--ways", "thread-batch"]), 2, &["table load", "nowait-tokio"]);
     assert_fails(&run(&["load", "--loads", "log", "--file", "/etc/passwd"]), 2, &["--file", "load"]);
@@ -354,23 +352,13 @@ fn a_way_that_cannot_be_paced_is_named() {
 fn small_runs_of_everyday_work_print_tables_and_write_json() {
     let dir = directory();
     let json = dir.path().join("result.json");
-    let tables = ["scan", "files", "ranges", "readwrite", "--quick", "--rounds", "1", "--size", "2M", "--depths", "2"];
-    let ways = ["--blocks", "16K", "--tasks", "4", "--ways", "threads,nowait", "--dir", dir.path().to_str().unwrap()];
+    let tables = ["scan", "files", "--quick", "--rounds", "1", "--size", "2M", "--depths", "2"];
+    let ways = ["--blocks", "16K", "--ways", "threads,nowait", "--dir", dir.path().to_str().unwrap()];
     let output = run(&[&tables[..], &ways, &["--json", json.to_str().unwrap()]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let tables = text(&output.stdout);
     let words = ["scan: ", "block=16K depth=2", "stride=4 block=16K", "read/asked", "files: ", "data-cold depth=2"];
-    let more = [
-        "open=128 hot depth=1000",
-        "(inodes-warm)",
-        "ranges: ",
-        "tasks=4",
-        "peak MiB",
-        "readwrite: ",
-        "buffered depth=2",
-        "write p99 µs",
-    ];
-    for words in words.into_iter().chain(more) {
+    for words in words.into_iter().chain(["(inodes-warm)"]) {
         assert!(tables.contains(words), "{words}: {tables}");
     }
     let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
@@ -378,8 +366,6 @@ fn small_runs_of_everyday_work_print_tables_and_write_json() {
         assert!(row["ops_per_s"].as_f64().unwrap() > 0.0, "{row}");
         let of = |table: &str| row["table"] == table;
         assert_eq!(row["pages_read_per_page"].is_f64(), of("scan"), "{row}");
-        assert_eq!(row["peak_memory_bytes"].is_f64() && row["storage_bytes"].is_f64(), of("ranges"), "{row}");
-        assert_eq!(row["durable_writes_per_s"].is_f64() && row["write_latency_ns"]["p99"].is_u64(), of("readwrite"));
     }
     fs::remove_file(json).unwrap();
     assert_empty(dir.path());

@@ -10,7 +10,19 @@ use nowait_bench::table;
 use serde_json::Value;
 
 /// Tables of earlier versions: their rows are shown by their names.
-const DROPPED: [&str; 8] = ["whole", "zipf", "dd", "prefault", "log-tail", "log-retention", "log-rate", "log-recovery"];
+const DROPPED: [&str; 11] = [
+    "whole",
+    "zipf",
+    "dd",
+    "prefault",
+    "log-tail",
+    "log-retention",
+    "log-rate",
+    "log-recovery",
+    "copy",
+    "ranges",
+    "readwrite",
+];
 /// Tables of examples and of `bench/integrations/`: the command has them not.
 const OF_EXAMPLES: [&str; 4] = ["scaling", "stores", "datafusion", "ballista"];
 /// Tables of `crates/nowait-c/bench` and of fio. Their rows have figures of their own, which only the page's tables read.

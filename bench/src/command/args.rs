@@ -41,26 +41,9 @@ Exit codes:
 /// The table `scan` reads the cold test file in order, or every fourth block, with the kernel's
 /// read-ahead.
 ///
-/// The table `files` opens, reads and closes 100000 files of 4 to 16 KiB (3000 with --quick). Then
-/// 4000 tasks read 256 open files of 2 MiB at random. The files are in a temporary directory in
-/// DIR. As root, and without --quick, the table drops the machine's inode and page caches before
-/// each cold round. `threads` uses at most 128 threads there.
-///
-/// The table `ranges` treats the test file of 4 GiB (256 MiB with --quick) as row groups of 16
-/// column chunks, and reads four columns of each group. These are 20000 ranges (4096 with --quick)
-/// of 13 to 350 KiB, unaligned, each into separate memory, from 32 tasks on tokio (--tasks). The
-/// table shows seconds, the maximum resident set, and the bytes read from storage. The resident set
-/// includes mapped pages of the file, but not the page cache. With --size 16G, ranges are four
-/// times as long.
-///
-/// The table `copy` copies a file of 2 GiB (64 MiB with --quick) and a tree of 5000 files of up to
-/// 16 KiB (500 with --quick). The commands are nowait copy, cp, dd, rsync, and, if they are in
-/// PATH, xcp, fcp and cpz. Sources are cold. The time runs until the copy is on stable storage; the
-/// table also shows the time until the command ended. As root, and without --quick, the table drops
-/// the machine's inode and page caches before each round of the tree.
-///
-/// The table `readwrite` creates a file of 512 MiB (32 MiB with --quick). 70 % of its requests are
-/// random reads and 30 % are durable writes, with direct I/O and through the page cache.
+/// The table `files` opens, reads and closes 100000 files of 4 to 16 KiB (3000 with --quick), in a
+/// temporary directory in DIR. As root, and without --quick, the table drops the machine's inode and
+/// page caches before each cold round.
 ///
 /// In the table `mixed`, tasks on one runtime read 4 KiB at a time, mostly cached, beside a
 /// heartbeat of 1 ms on the same runtime. Runtimes are tokio, smol, and threads in

@@ -149,11 +149,6 @@ fn command(arguments: impl Iterator<Item = OsString>) -> String {
     arguments.map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// Bytes of memory that new page-cache pages may still take, the cgroup's limit included.
-pub fn memory_for_cache() -> u64 {
-    memory("MemAvailable:").min(cgroup_memory_max().unwrap_or(u64::MAX))
-}
-
 fn joined<const N: usize>(parts: [Option<String>; N], separator: &str) -> String {
     let known: Vec<String> = parts.into_iter().flatten().collect();
     if known.is_empty() { "unknown".to_owned() } else { known.join(separator) }

@@ -5,7 +5,6 @@ pub mod dirty_limit;
 pub mod environment;
 pub mod load;
 pub mod neighbour;
-pub mod original;
 pub mod space;
 pub mod testfile;
 pub mod tree;

@@ -17,7 +17,6 @@ use std::thread;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::machine::environment::memory_for_cache;
 use crate::machine::space::{no_room, require_room};
 use crate::random::Random;
 use crate::sys::{self, PAGE};
@@ -214,20 +213,6 @@ impl TestFile {
     /// Reads the whole file into the cache and verifies that it stayed there.
     pub fn make_warm(&self) -> Result<()> {
         self.make_mixed(std::iter::once((0..self.pages(), true)))
-    }
-
-    /// Memory that lies free a virtual machine may give back to its host (virtio's free page
-    /// reporting), and then gets again one fault after the other. Whoever filled the page cache
-    /// after some direct rounds paid for that: `pread-buffered` with five times the processor time,
-    /// where `cat` after it had its pages. So before a round that fills the page cache, it is
-    /// filled and emptied again: this fills it, [`Self::make_cold`] comes next. Not with a file
-    /// that would take much of the memory there is.
-    pub fn have_memory_at_hand(&self) -> Result<()> {
-        if self.takes_much_memory() { Ok(()) } else { self.make_warm() }
-    }
-
-    pub(crate) fn takes_much_memory(&self) -> bool {
-        self.size > memory_for_cache() / 4
     }
 
     /// Leaves of each block at `offsets` exactly the first half in the cache, and verifies it.

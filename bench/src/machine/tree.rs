@@ -5,7 +5,7 @@
 //! next one in the same directory removes.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -21,7 +21,6 @@ const PREFIX: &str = ".nowait-bench-files-";
 /// Files of one folder.
 const ABREAST: u64 = 1000;
 const ATTEMPTS: u32 = 4;
-const CHUNK: u64 = 1 << 20;
 
 #[derive(Debug)]
 pub struct Tree {
@@ -33,7 +32,7 @@ pub struct Tree {
 
 impl Tree {
     /// Makes `files` files in `dir`, of lengths drawn by seed, and syncs them. `progress` is told the
-    /// bytes of each step.
+    /// bytes of each.
     pub fn make(
         dir: &Path,
         files: u64,
@@ -43,26 +42,20 @@ impl Tree {
         mut progress: impl FnMut(u64),
     ) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        sweep(dir, PREFIX, |left| fs::remove_dir_all(left));
+        sweep(dir);
         let folder = dir.join(format!("{PREFIX}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
         fs::create_dir(&folder).map_err(|error| cannot_write(dir, &error))?;
         // Removed from here on, whatever happens.
         let tree = Self { folder, files, lengths, seed };
-        let mut chunk = vec![0; CHUNK as usize];
         for number in 0..files {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(Error::interrupted());
+            }
             let path = tree.path(number);
             let made = if number % ABREAST == 0 { path.parent().map_or(Ok(()), fs::create_dir) } else { Ok(()) };
-            let mut file = made.and_then(|()| File::create(&path)).map_err(|error| cannot_write(dir, &error))?;
-            let len = tree.len_of(number);
-            for offset in (0..len).step_by(CHUNK as usize) {
-                if cancel.load(Ordering::Relaxed) {
-                    return Err(Error::interrupted());
-                }
-                let chunk = &mut chunk[..CHUNK.min(len - offset) as usize];
-                tree.fill(number, offset, chunk);
-                file.write_all(chunk).map_err(|error| cannot_write(dir, &error))?;
-                progress(chunk.len() as u64);
-            }
+            let bytes = tree.bytes(Self::place(number), tree.len_of(number) as usize);
+            made.and_then(|()| fs::write(&path, &bytes)).map_err(|error| cannot_write(dir, &error))?;
+            progress(bytes.len() as u64);
         }
         let synced = File::open(&tree.folder).and_then(|folder| Ok(rustix::fs::syncfs(folder)?));
         synced.map_err(|error| cannot_write(dir, &error))?;
@@ -73,17 +66,8 @@ impl Tree {
         self.files
     }
 
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     pub fn path(&self, number: u64) -> PathBuf {
-        self.folder.join(Self::below(number))
-    }
-
-    /// Path of a file below the folder.
-    pub fn below(number: u64) -> PathBuf {
-        [(number / ABREAST).to_string(), (number % ABREAST).to_string()].iter().collect()
+        self.folder.join((number / ABREAST).to_string()).join((number % ABREAST).to_string())
     }
 
     pub fn len_of(&self, number: u64) -> u64 {
@@ -91,39 +75,30 @@ impl Tree {
         self.lengths.start() + Random::at(self.seed, number).below(spread)
     }
 
-    pub fn len_max(&self) -> u64 {
-        *self.lengths.end()
+    /// Names the start of a file in one number. Its bytes have the numbers that follow.
+    pub fn place(number: u64) -> u64 {
+        number << 32
     }
 
-    /// Names a place of a file in one number.
-    pub fn place(number: u64, offset: u64) -> u64 {
-        number << 32 | offset
+    fn bytes(&self, place: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        testfile::fill(self.seed, place, &mut bytes);
+        bytes
     }
 
-    pub fn fill(&self, number: u64, offset: u64, bytes: &mut [u8]) {
-        testfile::fill(self.seed, Self::place(number, offset), bytes);
-    }
-
-    /// Compares `bytes` with those at a place; at the start of a file, up to its end if `whole`.
-    pub fn matches(&self, place: u64, bytes: &[u8], whole: bool) -> bool {
-        let (number, offset) = (place >> 32, place & u64::from(u32::MAX));
-        let left = self.len_of(number).saturating_sub(offset);
-        if number >= self.files || bytes.len() as u64 > left || (whole && bytes.len() as u64 != left) {
-            return false;
-        }
-        let mut expected = vec![0; bytes.len()];
-        self.fill(number, offset, &mut expected);
-        expected == bytes
+    /// Returns whether these are all bytes of the file that starts at `place`.
+    pub fn matches(&self, place: u64, bytes: &[u8]) -> bool {
+        let number = place >> 32;
+        let whole = number < self.files && bytes.len() as u64 == self.len_of(number);
+        whole && bytes == self.bytes(place, bytes.len())
     }
 
     /// CRC-32C of bytes at a place.
     pub fn checksum(&self, place: u64, len: usize) -> u32 {
-        let mut bytes = vec![0; len];
-        testfile::fill(self.seed, place, &mut bytes);
-        crc32c::crc32c(&bytes)
+        crc32c::crc32c(&self.bytes(place, len))
     }
 
-    pub fn open(&self, number: u64) -> Result<File> {
+    fn open(&self, number: u64) -> Result<File> {
         let path = self.path(number);
         File::open(&path).map_err(|error| Error::io("open", &path, &error))
     }
@@ -197,18 +172,12 @@ impl Tree {
 
     /// Reads these files, so that all of each is in memory.
     pub fn make_hot(&self, numbers: impl Iterator<Item = u64>) -> Result<()> {
-        let mut chunk = vec![0; CHUNK as usize];
         for number in numbers {
-            let mut left = self.len_of(number);
-            let file = self.open(number)?;
-            while left > 0 {
-                let read = (&file).read(&mut chunk).map_err(|error| Error::io("read", &self.path(number), &error))?;
-                if read == 0 || read as u64 > left {
-                    let text =
-                        format!("{} has another length; another program wrote to it", self.path(number).display());
-                    return Err(Error::new(ErrorKind::Other, text));
-                }
-                left -= read as u64;
+            let path = self.path(number);
+            let bytes = fs::read(&path).map_err(|error| Error::io("read", &path, &error))?;
+            if bytes.len() as u64 != self.len_of(number) {
+                let text = format!("{} has another length; another program wrote to it", path.display());
+                return Err(Error::new(ErrorKind::Other, text));
             }
         }
         Ok(())
@@ -223,14 +192,13 @@ impl Drop for Tree {
     }
 }
 
-/// Removes folders `{prefix}{process}` or `{prefix}{process}-{number}` of processes that no longer
-/// exist.
-pub(super) fn sweep(dir: &Path, prefix: &str, remove: impl Fn(&Path) -> io::Result<()>) {
+/// Removes folders of processes that no longer exist.
+fn sweep(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let of = name.to_str().and_then(|name| name.strip_prefix(prefix)?.split('-').next()?.parse::<u32>().ok());
+        let of = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next()?.parse::<u32>().ok());
         if of.is_some_and(|maker| !Path::new(&format!("/proc/{maker}")).exists()) {
-            let _ = remove(&entry.path());
+            let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
@@ -266,14 +234,14 @@ mod tests {
         let mut lengths = std::collections::HashSet::new();
         for number in [0, 1, 999, 1000, 1001] {
             let bytes = fs::read(tree.path(number)).unwrap();
-            let (place, short) = (Tree::place(number, 0), &bytes[..bytes.len() - 1]);
-            assert!(tree.matches(place, &bytes, true) && !tree.matches(place, short, true));
-            assert!(tree.matches(place, short, false) && tree.matches(place + 3, &bytes[3..], true));
-            assert!(!tree.matches(Tree::place(number ^ 1, 0), &bytes, false));
+            let place = Tree::place(number);
+            assert!(tree.matches(place, &bytes) && !tree.matches(place, &bytes[..bytes.len() - 1]));
+            assert!(!tree.matches(Tree::place(number ^ 1), &bytes));
+            assert_eq!(tree.checksum(place + 3, bytes.len() - 3), crc32c::crc32c(&bytes[3..]));
             lengths.insert(bytes.len());
         }
         assert!(lengths.len() > 1, "{lengths:?}");
-        assert!(!tree.matches(Tree::place(1002, 0), &[], false));
+        assert!(!tree.matches(Tree::place(1002), &[]));
         let folder = tree.folder.clone();
         drop(tree);
         assert!(!folder.exists());

@@ -14,7 +14,7 @@ use hdrhistogram::Histogram;
 use serde_json::Value;
 
 use crate::machine::load::busy_us;
-use crate::measure::work::{Access, Batch};
+use crate::measure::work::Batch;
 use crate::report::{Control, Cpu, Latency, Row};
 use crate::stats::median;
 use crate::sys::{RingWorkers, Runs, Usage};
@@ -249,50 +249,6 @@ impl<'a> Tally<'a> {
         self.latencies += &other.latencies;
         self.sampled.extend_from_slice(&other.sampled);
         self.stalled += other.stalled;
-    }
-}
-
-/// Latencies of reads and of durable writes, where a round has both.
-#[derive(Debug, Clone)]
-pub struct Apart {
-    pub reads: Latencies,
-    pub writes: Latencies,
-}
-
-impl Default for Apart {
-    fn default() -> Self {
-        Self { reads: latencies(), writes: latencies() }
-    }
-}
-
-impl Apart {
-    #[inline]
-    pub fn add(&mut self, access: Access, (started, now): (Instant, Instant)) {
-        let kind = if access.writes { &mut self.writes } else { &mut self.reads };
-        kind.saturating_record((now - started).as_nanos() as u64);
-    }
-
-    /// The same, and tells the tally, which checks what was read.
-    #[inline]
-    pub fn tell(&mut self, access: Access, bytes: &[u8], (started, now): (Instant, Instant), tally: &mut Tally<'_>) {
-        self.add(access, (started, now));
-        if access.writes {
-            tally.committed(bytes.len(), started, now);
-        } else {
-            tally.block(access.offset, bytes, started, now);
-        }
-    }
-
-    pub fn merge(&mut self, other: &Self) {
-        self.reads += &other.reads;
-        self.writes += &other.writes;
-    }
-
-    pub fn sum(all: impl IntoIterator<Item = Self>) -> Self {
-        all.into_iter().fold(Self::default(), |mut sum, one| {
-            sum.merge(&one);
-            sum
-        })
     }
 }
 

@@ -35,9 +35,8 @@ pub struct Options {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 
-    /// Size of the test file, such as 512M or 4G [default: 1G, for `ranges` 4G; with
-    /// --quick 64M and 256M], and of the large file of `copy` [default: 2G, with --quick 64M]. In `writes`, the limit of a round's writes [default: 64M, with --quick
-    /// 8M]; a round takes about a second at most
+    /// Size of the test file, such as 512M or 4G [default: 1G, with --quick 64M]. In `writes`, the limit
+    /// of a round's writes [default: 64M, with --quick 8M]; a round takes about a second at most
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
 
@@ -66,8 +65,7 @@ pub struct Options {
     #[arg(value_parser = PossibleValuesParser::new(ways::names()))]
     pub ways: Vec<String>,
 
-    /// Measure only these depths, in the tables of cold reads and of writes, in `scan`, `files` and
-    /// `readwrite`
+    /// Measure only these depths, in the tables of cold reads and of writes, in `scan` and `files`
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(1, 1024))]
     pub depths: Vec<usize>,
 
@@ -78,14 +76,6 @@ pub struct Options {
     /// Measure only these block sizes in `scan`, such as 16K or 1M
     #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_block)]
     pub blocks: Vec<usize>,
-
-    /// Measure only this in `copy`
-    #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
-    pub copies: Vec<Copied>,
-
-    /// Directory that `copy` copies to, on another file system perhaps [default: that of --dir]
-    #[arg(long, value_name = "DIR")]
-    pub to: Option<PathBuf>,
 
     /// Measure only this in `log` [default: all; with --quick threads]
     #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
@@ -107,7 +97,7 @@ pub struct Options {
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(0, 100))]
     pub hot: Vec<usize>,
 
-    /// Measure only these numbers of tasks in `mixed`, in `ranges`, and in `log --logs tokio`
+    /// Measure only these numbers of tasks in `mixed` and in `log --logs tokio`
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(1, TASKS_MAX))]
     pub tasks: Vec<usize>,
 
@@ -150,7 +140,7 @@ pub struct Options {
     /// Only cases of these names; empty for all.
     #[arg(skip)]
     pub cases: Vec<String>,
-    /// Small files of the tables `files` and `copy`.
+    /// Small files of the table `files`.
     #[arg(skip)]
     pub files: Option<u64>,
     /// Drop the machine's caches of inodes, names and pages before cold rounds of `files`, and lower the
@@ -198,19 +188,6 @@ pub enum Logged {
     Tokio,
 }
 
-/// Kind of copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum Copied {
-    /// A large file, its bytes moved
-    Big,
-    /// The same, past the page cache where a command can
-    BigNeutral,
-    /// Small files, with their metadata where a command keeps it
-    Tree,
-    /// A large file, its blocks shared
-    Reflink,
-}
-
 const FULL_ROUND: Duration = Duration::from_millis(300);
 const FULL_COMMITS: Duration = Duration::from_millis(700);
 const QUICK_COMMITS: Duration = Duration::from_millis(150);
@@ -244,7 +221,6 @@ impl Options {
         sort(&mut self.beside);
         sort(&mut self.loads);
         sort(&mut self.logs);
-        sort(&mut self.copies);
         self
     }
 
@@ -349,19 +325,6 @@ impl Logged {
             Self::Threads => "log",
             Self::Pipelined => "log-pipelined",
             Self::Tokio => "log-tokio",
-        }
-    }
-}
-
-impl Copied {
-    pub const ALL: [Self; 4] = [Self::Big, Self::BigNeutral, Self::Tree, Self::Reflink];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Big => "big",
-            Self::BigNeutral => "big-neutral",
-            Self::Tree => "tree",
-            Self::Reflink => "reflink",
         }
     }
 }

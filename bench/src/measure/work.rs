@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use memmap2::{Advice, MmapMut};
 
 use crate::machine::testfile::{self, TestFile};
-use crate::measure::options::Copied;
 use crate::measure::pace::{Pace, Schedule};
 use crate::random::Random;
 
@@ -107,34 +106,6 @@ impl<'a> Gathers<'a> {
     }
 }
 
-/// Ranges of one file, each into memory of its own, by `tasks` tasks, which have one in flight each.
-#[derive(Clone, Copy)]
-pub struct Ranges<'a> {
-    pub target: Target<'a>,
-    /// Shared, since tasks cannot borrow them.
-    pub ranges: &'a Arc<[Range]>,
-    pub tasks: usize,
-}
-
-impl Ranges<'_> {
-    /// Operations and bytes.
-    pub fn totals(&self) -> (u64, u64) {
-        (self.ranges.len() as u64, self.ranges.iter().map(|range| u64::from(range.len)).sum())
-    }
-}
-
-/// A copy of a file, or of a folder with all that is in it, by another process.
-#[derive(Clone, Copy)]
-pub struct CopyJob<'a> {
-    pub kind: Copied,
-    pub from: &'a Path,
-    /// Not there before.
-    pub to: &'a Path,
-    pub files: u64,
-    pub bytes: u64,
-    pub cancel: &'a AtomicBool,
-}
-
 /// Small files, each opened, read to its end and closed, `depth` of them at a time.
 #[derive(Clone, Copy)]
 pub struct SmallFiles<'a> {
@@ -152,79 +123,6 @@ impl<'a> SmallFiles<'a> {
     pub fn file(&self, index: usize) -> Option<(u64, &'a Path)> {
         let (number, path) = self.files.get(index).filter(|_| !self.cancel.load(Ordering::Relaxed))?;
         Some((*number, path))
-    }
-}
-
-/// Reads of one block each from many open files, `depth` of them in flight at any time.
-#[derive(Clone, Copy)]
-pub struct Spread<'a> {
-    /// Without readahead.
-    pub files: &'a [Arc<File>],
-    /// Indices of files, and offsets in them. Shared, for tasks that outlive a borrow.
-    pub places: &'a Arc<[(u32, u64)]>,
-    pub block: usize,
-    pub depth: usize,
-    pub cancel: &'a AtomicBool,
-}
-
-impl Spread<'_> {
-    /// The place of this index; `None` after the last, and when the user wants to stop.
-    #[inline]
-    pub fn place(&self, index: usize) -> Option<(u32, u64)> {
-        self.places.get(index).filter(|_| !self.cancel.load(Ordering::Relaxed)).copied()
-    }
-}
-
-/// Random reads of one file and durable writes to it, `depth` of both together in flight at any
-/// time, begun in this order.
-#[derive(Clone, Copy)]
-pub struct ReadsAndWrites<'a> {
-    /// Open for both, without readahead. Shared, for tasks that outlive a borrow.
-    pub file: &'a Arc<File>,
-    /// For ways that open the file themselves.
-    pub path: &'a Path,
-    /// Past the page cache.
-    pub direct: bool,
-    pub block: usize,
-    pub depth: usize,
-    pub accesses: &'a Arc<[Access]>,
-    pub contents: Contents,
-    pub cancel: &'a AtomicBool,
-}
-
-/// One read, or one write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Access {
-    pub offset: u64,
-    pub writes: bool,
-}
-
-impl ReadsAndWrites<'_> {
-    /// The access of this index; `None` after the last, and when the user wants to stop.
-    #[inline]
-    pub fn access(&self, index: usize) -> Option<Access> {
-        self.accesses.get(index).filter(|_| !self.cancel.load(Ordering::Relaxed)).copied()
-    }
-
-    pub fn template(&self) -> Template {
-        let mut block = vec![0; self.block];
-        self.contents.prepare(&mut block, self.block);
-        Template { block: block.into(), contents: self.contents }
-    }
-}
-
-/// Makes blocks to be written where there were others: a copy, and its marks.
-#[derive(Debug, Clone)]
-pub struct Template {
-    block: Arc<[u8]>,
-    contents: Contents,
-}
-
-impl Template {
-    #[inline]
-    pub fn make(&self, block: &mut [u8], offset: u64) {
-        block.copy_from_slice(&self.block);
-        self.contents.place(block, offset);
     }
 }
 

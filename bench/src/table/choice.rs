@@ -41,7 +41,7 @@ fn has_ways(table: &Table, options: &Options) -> bool {
 const EXCLUSIVE: [&str; 2] = ["--direct", "--rate"];
 
 /// Every option that some table takes ([`Table::takes`]), and whether it was given.
-pub fn given(options: &Options) -> [(&'static str, bool); 18] {
+pub fn given(options: &Options) -> [(&'static str, bool); 16] {
     [
         ("--direct", options.direct),
         ("--rate", options.rate.is_some()),
@@ -59,8 +59,6 @@ pub fn given(options: &Options) -> [(&'static str, bool); 18] {
         ("--rates", !options.rates.is_empty()),
         ("--logs", !options.logs.is_empty()),
         ("--in-flight", !options.in_flight.is_empty()),
-        ("--copies", !options.copies.is_empty()),
-        ("--to", options.to.is_some()),
     ]
 }
 

@@ -47,11 +47,6 @@ pub(super) fn own_short(row: &Row, name: &str) -> Option<String> {
     row.figure(name).map(short)
 }
 
-/// Bytes, in MiB.
-pub(super) fn own_mib(row: &Row, name: &str) -> Option<String> {
-    Some(format!("{:.0}", mib(row.figure(name)?)))
-}
-
 /// The ways of a case by their p99, the lowest first: `a 12 µs and b 15 µs`
 pub(crate) fn by_p99(rows: &[&Row]) -> String {
     let mut ways: Vec<(u64, &str)> =

@@ -36,14 +36,11 @@
 
 mod choice;
 pub mod columns;
-pub mod copy;
 pub mod files;
 pub mod load;
 pub mod log;
 pub mod mixed;
-pub mod ranges;
 pub mod reads;
-pub mod readwrite;
 pub mod scan;
 pub mod writes;
 
@@ -51,6 +48,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use crate::Error;
 use crate::error::{ErrorKind, Result};
 use crate::machine::testfile::{TestFile, allows_direct};
 use crate::measure::meter::Sample;
@@ -62,7 +60,6 @@ use crate::report::notes::Code;
 use crate::report::{Control, Report, Row};
 use crate::stats::median;
 use crate::ways::{OURS, Part, Way};
-use crate::{Error, sys};
 pub use choice::{asked, by_name, check, given, listed, ranks, to_ask_for};
 pub(crate) use columns::by_p99;
 use columns::{Curve, Grid};
@@ -76,9 +73,6 @@ pub static TABLES: &[&Table] = &[
     &load::LOAD,
     &scan::SCAN,
     &files::FILES,
-    &ranges::RANGES,
-    &copy::COPY,
-    &readwrite::READWRITE,
     &writes::WRITES,
     &writes::STALL,
     &log::LOG,
@@ -458,13 +452,6 @@ fn operations_in(time: Duration, samples: &[Sample]) -> usize {
     let speeds: Vec<f64> = samples.iter().map(Sample::per_second).collect();
     let slowest = speeds.iter().copied().fold(f64::INFINITY, f64::min);
     (median(&speeds).min(slowest * SLOWEST) * time.as_secs_f64()) as usize
-}
-
-/// Opens a file as a user's program does that expects random reads: without readahead.
-fn open_for_random(options: &mut std::fs::OpenOptions, path: &Path) -> Result<std::fs::File> {
-    let file = options.open(path).map_err(|error| Error::io("open", path, &error))?;
-    sys::expect_random(&file).map_err(|error| Error::io("fadvise RANDOM on", path, &error))?;
-    Ok(file)
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
-//! Operations that a way keeps in flight, whatever they are: reads, writes, durable writes beside
-//! reads, blocks of many open files, small files that are opened, read and closed. A way that drives
-//! them ([`Drive`]) does the work of all these tables; the loops of threads, tasks and futures are
-//! here, once.
+//! Operations that a way keeps in flight, whatever they are: reads, writes, small files that are
+//! opened, read and closed. A way that drives them ([`Drive`]) does the work of all these tables; the
+//! loops of threads, tasks and futures are here, once.
 
 use std::cell::RefCell;
 use std::ffi::CString;
@@ -18,13 +17,11 @@ use std::time::Instant;
 use nowait::Buf;
 
 use super::runtime::{finish, runtime};
-use super::{FileWay, GatherWay, ReadWay, ReadWriteWay, WriteWay};
+use super::{FileWay, GatherWay, ReadWay, WriteWay};
 use crate::machine::tree::Tree;
-use crate::measure::meter::{Apart, Round, SAMPLED_EVERY, Sampled, Tally};
+use crate::measure::meter::{Round, SAMPLED_EVERY, Sampled, Tally};
 use crate::measure::pace::{Arrivals, Pace, Schedule};
-use crate::measure::work::{
-    Access, Contents, Gather, Gathers, Reads, ReadsAndWrites, SmallFiles, Spread, Template, Writes,
-};
+use crate::measure::work::{Contents, Gather, Gathers, Reads, SmallFiles, Writes};
 use crate::random::Random;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,11 +91,6 @@ enum List {
         blocks: usize,
         contents: Contents,
     },
-    ReadsAndWrites {
-        accesses: Arc<[Access]>,
-        template: Template,
-    },
-    Spread(Arc<[(u32, u64)]>),
     Whole {
         files: Arc<[(u64, PathBuf)]>,
         len_max: usize,
@@ -132,8 +124,6 @@ impl Plan {
         match &self.list {
             List::Reads { offsets, .. } => offsets.len(),
             List::Writes { blocks, .. } => *blocks,
-            List::ReadsAndWrites { accesses, .. } => accesses.len(),
-            List::Spread(places) => places.len(),
             List::Whole { files, .. } => files.len(),
             List::Gathers { extents, records } => extents.len() / records,
         }
@@ -151,17 +141,8 @@ impl Plan {
             List::Writes { blocks, .. } => {
                 (index < *blocks).then(|| of_block(Kind::Write, (index * self.block) as u64))
             }
-            List::ReadsAndWrites { accesses, .. } => {
-                let access = accesses.get(index)?;
-                Some(of_block(if access.writes { Kind::DurableWrite } else { Kind::Read }, access.offset))
-            }
-            List::Spread(places) => {
-                let &(file, offset) = places.get(index)?;
-                let place = Tree::place(u64::from(file), offset);
-                Some(Operation { file: file as usize, place, ..of_block(Kind::Read, offset) })
-            }
             List::Whole { files, .. } => {
-                let place = Tree::place(files.get(index)?.0, 0);
+                let place = Tree::place(files.get(index)?.0);
                 Some(Operation { file: index, ..Operation::whole(place) })
             }
             List::Gathers { .. } => {
@@ -186,11 +167,6 @@ impl Plan {
         }
     }
 
-    /// Has durable writes among its operations.
-    pub(super) fn is_durable(&self) -> bool {
-        matches!(self.list, List::ReadsAndWrites { .. })
-    }
-
     pub(super) fn gathers(&self) -> bool {
         matches!(self.list, List::Gathers { .. })
     }
@@ -212,9 +188,8 @@ impl Plan {
             List::Reads { .. } | List::Gathers { .. } if self.direct => {
                 Open::ByName { path, reads: true, writes: false }
             }
-            List::Reads { .. } | List::Spread(_) | List::Gathers { .. } => Open::AsGiven,
+            List::Reads { .. } | List::Gathers { .. } => Open::AsGiven,
             List::Writes { .. } => Open::ByName { path, reads: false, writes: true },
-            List::ReadsAndWrites { .. } => Open::ByName { path, reads: true, writes: true },
             List::Whole { .. } => Open::Nothing,
         }
     }
@@ -235,12 +210,8 @@ impl Plan {
     /// Makes the bytes of a write.
     #[inline]
     pub(super) fn make(&self, operation: Operation, block: &mut [u8]) {
-        match &self.list {
-            List::Writes { contents, .. } => contents.place(block, operation.offset),
-            List::ReadsAndWrites { template, .. } if operation.kind == Kind::DurableWrite => {
-                template.make(block, operation.offset);
-            }
-            _ => {}
+        if let List::Writes { contents, .. } = &self.list {
+            contents.place(block, operation.offset);
         }
     }
 
@@ -251,15 +222,8 @@ impl Plan {
 
     /// Tells that an operation is complete.
     #[inline]
-    pub(super) fn tell(
-        &self,
-        operation: Operation,
-        bytes: &[u8],
-        moments: (Instant, Instant),
-        (tally, apart): (&mut Tally<'_>, &mut Apart),
-    ) {
+    pub(super) fn tell(&self, operation: Operation, bytes: &[u8], moments: (Instant, Instant), tally: &mut Tally<'_>) {
         match self.list {
-            List::ReadsAndWrites { .. } => apart.tell(access(operation), bytes, moments, tally),
             List::Gathers { .. } => {
                 let extents = self.extents(operation);
                 let offsets: Vec<u64> = extents.iter().map(|(offset, _)| *offset).collect();
@@ -268,10 +232,6 @@ impl Plan {
             _ => tally.block(operation.place, bytes, moments.0, moments.1),
         }
     }
-}
-
-fn access(operation: Operation) -> Access {
-    Access { offset: operation.offset, writes: operation.kind == Kind::DurableWrite }
 }
 
 /// A plan, until the user wants to stop.
@@ -309,7 +269,7 @@ impl Deref for Job<'_> {
 pub(super) trait Drive: Sync {
     /// Completes all of `job`, `job.depth` of its operations in flight at a time. `buffer` has a
     /// block for each of those, prepared if it is to be written. Empty for whole files.
-    fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart>;
+    fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 
     /// See [`ReadWay::gather`].
     fn gather(&self, _: &Gather<'_>, _: &mut [u8], _: &mut Round<'_>) -> io::Result<()> {
@@ -326,7 +286,7 @@ pub(super) trait Drive: Sync {
             pace: Some(job.pace.clone()),
             ..Plan::new(list, vec![Arc::new(job.target.file.try_clone()?)], job.output_len(), job.depth)
         };
-        self.drive(&Job { plan: Arc::new(plan), cancel: job.cancel }, buffer, round).map(drop)
+        self.drive(&Job { plan: Arc::new(plan), cancel: job.cancel }, buffer, round)
     }
 
     /// See [`ReadWay::paced`].
@@ -362,7 +322,7 @@ impl<D: Drive> ReadWay for D {
             pace: job.pace.cloned(),
             ..Plan::new(list, vec![Arc::new(job.target.file.try_clone()?)], job.block, job.depth)
         };
-        self.drive(&Job { plan: Arc::new(plan), cancel: job.cancel }, buffer, round).map(drop)
+        self.drive(&Job { plan: Arc::new(plan), cancel: job.cancel }, buffer, round)
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
@@ -381,15 +341,6 @@ impl<D: Drive> WriteWay for D {
         let list = List::Writes { blocks: job.blocks as usize, contents: job.contents };
         let plan = Plan::new(list, vec![job.file.clone()], job.block, job.depth);
         let plan = Plan { path: job.path.into(), ..plan };
-        self.drive(&Job { plan: Arc::new(plan), cancel: job.cancel }, buffer, round).map(drop)
-    }
-}
-
-impl<D: Drive> ReadWriteWay for D {
-    fn read_write(&self, job: &ReadsAndWrites<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
-        let list = List::ReadsAndWrites { accesses: job.accesses.clone(), template: job.template() };
-        let plan = Plan::new(list, vec![job.file.clone()], job.block, job.depth);
-        let plan = Plan { path: job.path.into(), direct: job.direct, ..plan };
         self.drive(&Job { plan: Arc::new(plan), cancel: job.cancel }, buffer, round)
     }
 }
@@ -402,13 +353,7 @@ impl<D: Drive> FileWay for D {
     fn whole(&self, job: &SmallFiles<'_>, round: &mut Round<'_>) -> io::Result<()> {
         let list = List::Whole { files: job.files.clone(), len_max: job.len_max };
         let plan = Arc::new(Plan::new(list, Vec::new(), 0, job.depth));
-        self.drive(&Job { plan, cancel: job.cancel }, &mut [], round).map(drop)
-    }
-
-    fn spread(&self, job: &Spread<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let list = List::Spread(job.places.clone());
-        let plan = Arc::new(Plan::new(list, job.files.to_vec(), job.block, job.depth));
-        self.drive(&Job { plan, cancel: job.cancel }, buffer, round).map(drop)
+        self.drive(&Job { plan, cancel: job.cancel }, &mut [], round)
     }
 }
 
@@ -421,17 +366,16 @@ pub(super) fn work<B: AsRef<[u8]>>(
     buffer: &mut [u8],
     tally: &mut Tally<'_>,
     mut call: impl FnMut(Operation, &mut [u8]) -> io::Result<Option<B>>,
-) -> io::Result<Apart> {
-    let mut apart = Apart::default();
+) -> io::Result<()> {
     loop {
         let index = take();
-        let Some(operation) = job.get(index) else { return Ok(apart) };
+        let Some(operation) = job.get(index) else { return Ok(()) };
         let block = &mut buffer[..operation.len];
         job.make(operation, block);
         let started = schedule.wait(index);
         let whole = call(operation, block)?;
         let bytes = whole.as_ref().map_or(&*block, AsRef::as_ref);
-        job.tell(operation, bytes, (started, Instant::now()), (tally, &mut apart));
+        job.tell(operation, bytes, (started, Instant::now()), tally);
     }
 }
 
@@ -441,12 +385,12 @@ pub(super) fn in_turn<B: AsRef<[u8]>>(
     buffer: &mut [u8],
     round: &mut Round<'_>,
     call: impl FnMut(Operation, &mut [u8]) -> io::Result<Option<B>>,
-) -> io::Result<Apart> {
+) -> io::Result<()> {
     round.start();
     let mut next = 0..;
-    let apart = work(job, &job.schedule(), || next.next().unwrap_or(usize::MAX), buffer, &mut round.tally, call)?;
+    work(job, &job.schedule(), || next.next().unwrap_or(usize::MAX), buffer, &mut round.tally, call)?;
     round.stop();
-    Ok(apart)
+    Ok(())
 }
 
 /// Open files, as a way's futures read and write them.
@@ -484,7 +428,7 @@ pub(super) trait Handle: Clone + Send + Sync + 'static {
 
 /// Its bytes are made first, and then the clock is read.
 fn is_made(operation: Operation) -> bool {
-    matches!(operation.kind, Kind::Write | Kind::DurableWrite)
+    operation.kind == Kind::Write
 }
 
 /// One operation; the buffer, and the bytes of a whole file.
@@ -502,12 +446,11 @@ async fn one(
 }
 
 /// All of a job as loops in one future of this thread, under `nowait::block_on`.
-pub(super) fn in_block_on(handle: &impl Handle, job: &Job<'_>, round: &mut Round<'_>) -> io::Result<Apart> {
+pub(super) fn in_block_on(handle: &impl Handle, job: &Job<'_>, round: &mut Round<'_>) -> io::Result<()> {
     let arrivals = Arrivals::new(job.pace.as_ref(), job.count());
     let buffers: Vec<Buf> = (0..job.depth).map(|_| job.buffer()).collect();
-    let mut apart = Apart::default();
     round.start();
-    let told = RefCell::new((&mut round.tally, &mut apart));
+    let told = RefCell::new(&mut round.tally);
     let mut loops = buffers.into_iter().map(|mut buffer| {
         let (arrivals, told) = (&arrivals, &told);
         async move {
@@ -520,8 +463,7 @@ pub(super) fn in_block_on(handle: &impl Handle, job: &Job<'_>, round: &mut Round
                 let whole;
                 (buffer, whole) = one(handle, &job.plan, operation, buffer).await?;
                 let bytes = whole.as_deref().unwrap_or(&buffer[..operation.len]);
-                let (tally, apart) = &mut *told.borrow_mut();
-                job.tell(operation, bytes, (started, Instant::now()), (tally, apart));
+                job.tell(operation, bytes, (started, Instant::now()), &mut told.borrow_mut());
             }
             io::Result::Ok(())
         }
@@ -534,13 +476,13 @@ pub(super) fn in_block_on(handle: &impl Handle, job: &Job<'_>, round: &mut Round
         }
     };
     round.stop();
-    result.map(|()| apart)
+    result
 }
 
 /// Observations of one task. There may be thousands of tasks: a histogram for each would take more of the
 /// processor's caches than what is measured. So all is noted, and told when the clock has stopped.
 struct Noted {
-    seen: Vec<(Operation, usize, Instant, Instant)>,
+    seen: Vec<(usize, Instant, Instant)>,
     /// A task may have too few operations for a sample among its own. So the places decide, as drawn
     /// from them.
     sampled_one_in: u64,
@@ -558,10 +500,7 @@ impl Noted {
 
     #[inline]
     fn add(&mut self, plan: &Plan, operation: Operation, bytes: &[u8], started: Instant) {
-        self.seen.push((operation, bytes.len(), started, Instant::now()));
-        if operation.kind == Kind::DurableWrite {
-            return;
-        }
+        self.seen.push((bytes.len(), started, Instant::now()));
         if operation.kind == Kind::Gather {
             return self.add_gather(plan.extents(operation), bytes);
         }
@@ -584,22 +523,19 @@ impl Noted {
         }
     }
 
-    fn tell(self, plan: &Plan, tally: &mut Tally<'_>, apart: &mut Apart) {
+    fn tell(self, tally: &mut Tally<'_>) {
         for (place, bytes) in self.bytes.into_iter().flatten() {
             tally.verify(place, &bytes);
         }
         let mut sampled = self.sampled.into_iter();
-        for (operation, len, started, now) in self.seen {
-            if let List::ReadsAndWrites { .. } = plan.list {
-                apart.add(access(operation), (started, now));
-            }
+        for (len, started, now) in self.seen {
             tally.seen(len, sampled.next(), started, now);
         }
     }
 }
 
 /// All of a job as tasks of tokio's multi-thread runtime, one for each operation in flight.
-pub(super) fn on_tokio(handle: &impl Handle, job: &Job<'_>, round: &mut Round<'_>) -> io::Result<Apart> {
+pub(super) fn on_tokio(handle: &impl Handle, job: &Job<'_>, round: &mut Round<'_>) -> io::Result<()> {
     let arrivals = Arrivals::new(job.pace.as_ref(), job.count());
     let tasks = (0..job.depth).map(|_| {
         let (handle, plan, arrivals) = (handle.clone(), job.plan.clone(), arrivals.clone());
@@ -622,7 +558,6 @@ pub(super) fn on_tokio(handle: &impl Handle, job: &Job<'_>, round: &mut Round<'_
     round.start();
     let noted = finish(tasks.into_iter().map(|task| runtime().spawn(task)).collect());
     round.stop();
-    let mut apart = Apart::default();
-    noted?.into_iter().for_each(|noted| noted.tell(&job.plan, &mut round.tally, &mut apart));
-    Ok(apart)
+    noted?.into_iter().for_each(|noted| noted.tell(&mut round.tally));
+    Ok(())
 }

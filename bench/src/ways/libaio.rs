@@ -10,7 +10,7 @@ use std::ptr;
 use super::drive::{Drive, Job, Kind};
 use super::queue::{Desk, Queue, Request};
 use super::{Does, Way};
-use crate::measure::meter::{Apart, Round};
+use crate::measure::meter::Round;
 use crate::measure::work::Gather;
 
 pub(crate) struct Libaio;
@@ -27,7 +27,7 @@ pub(crate) static LIBAIO: Way = Way::new(
 .refused(|| Context::new(1).err().map(|error| format!("io_setup: {error}")));
 
 impl Drive for Libaio {
-    fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+    fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         Desk::new(Aio::new(&job.files[0], job.depth)?).drive(job, &[], buffer, round)
     }
 

@@ -3,7 +3,6 @@
 //! A way names the kinds of work that it does ([`Does`]), each with the code that does it. Tables
 //! select by kind, and show their ways in the order of the list.
 
-mod copy;
 mod drive;
 mod libaio;
 mod log;
@@ -14,7 +13,6 @@ mod peers;
 mod plain;
 mod pwritev;
 mod queue;
-mod ranges;
 mod ring;
 pub mod runtime;
 mod scan;
@@ -26,16 +24,11 @@ mod willneed;
 use std::fmt;
 use std::io;
 use std::ops::Deref;
-use std::process::Command;
 
-use crate::measure::meter::{Apart, Round};
+use crate::measure::meter::Round;
 use crate::measure::mixed::{Mixed, Mixture};
-use crate::measure::options::Copied;
-use crate::measure::work::{
-    Commits, CopyJob, Gather, Gathers, Ranges, Reads, ReadsAndWrites, SmallFiles, Spread, Writes,
-};
+use crate::measure::work::{Commits, Gather, Gathers, Reads, SmallFiles, Writes};
 
-pub(crate) use self::copy::command::copy;
 pub use self::log::commit::{Folder, Places, by_writers};
 pub(crate) use self::log::durable::await_spare;
 pub(crate) use self::nowait::{FirstRead, first_read};
@@ -171,14 +164,8 @@ kinds! {
     Writes writers WriteWay in "writes"
     /// The same beside other work of the thread.
     Stalls stallers WriteWay in "stall"
-    /// Reads beside durable writes.
-    ReadsAndWrites readwriters ReadWriteWay in "readwrite"
-    /// Small files, and blocks of many open ones.
+    /// Small files.
     Files filers FileWay in "files"
-    /// Ranges, each into memory of its own.
-    Ranges rangers RangeWay in "ranges"
-    /// Copies by name.
-    Copies copiers CopyWay in "copy"
     /// Tasks that share a runtime.
     Mixed mixers MixedWay in "mixed"
     /// Durable records, each awaited by its writer.
@@ -197,18 +184,14 @@ pub static WAYS: Roster = &[
     &mixed::handles::PLAIN,
     &scan::bufreader::BUFREADER,
     &threads::THREADS,
-    &threads::THREADS_DSYNC,
     &willneed::WILLNEED,
     &scan::touch::TOUCH,
-    &ranges::MMAP,
-    &ranges::MMAP_POPULATE,
     &libaio::LIBAIO,
     &ring::RING_PLAIN,
-    &ring::RING_FDATASYNC,
     &ring::RING,
     &tokio::TOKIO,
-    &ranges::TOKIO_DIRECT,
-    &ranges::TOKIO_FS,
+    #[cfg(feature = "peers")]
+    &peers::tokio_fs::TOKIO_FS,
     #[cfg(feature = "peers")]
     &peers::tokio_uring::TOKIO_URING,
     #[cfg(feature = "peers")]
@@ -241,18 +224,11 @@ pub static WAYS: Roster = &[
     &peers::fsys::FSYS_DIRECT,
     #[cfg(feature = "rocksdb")]
     &peers::rocksdb::ROCKSDB,
-    &copy::command::CP,
-    &copy::command::DD,
-    &copy::command::RSYNC,
-    &copy::command::XCP,
-    &copy::command::FCP,
-    &copy::command::CPZ,
     &nowait::NOWAIT,
     &stall::NOWAIT_STRICT,
     &scan::stream::NOWAIT_STREAM,
     &nowait::NOWAIT_AWAIT,
     &nowait::NOWAIT_AIO,
-    &ranges::NOWAIT_DIRECT,
     &log::durable::NOWAIT_THREADS,
     &log::durable::NOWAIT_REFUSED,
     &nowait::NOWAIT_TOKIO,
@@ -371,47 +347,6 @@ pub trait FileWay: Sync {
     /// Has all bytes of each file of `job` in memory. Places of the tally are
     /// [those](crate::machine::tree::Tree::place) of a tree.
     fn whole(&self, job: &SmallFiles<'_>, round: &mut Round<'_>) -> io::Result<()>;
-
-    /// Completes all reads of `job`, `job.depth` of them in flight at a time. `buffer` has a block
-    /// for each of those.
-    fn spread(&self, job: &Spread<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
-}
-
-/// One way of reading ranges of a file, each into memory of its own.
-pub trait RangeWay: Sync {
-    /// Goes past the page cache, and so needs a file system that allows `O_DIRECT`.
-    fn direct(&self) -> bool {
-        false
-    }
-
-    /// Reads all ranges of `job` from tasks of tokio. The memory of a range is new, and given up
-    /// when the tally has seen its bytes.
-    fn ranges(&self, job: &Ranges<'_>, round: &mut Round<'_>) -> io::Result<()>;
-}
-
-/// One way of copying a file, or a tree, by name.
-pub trait CopyWay: Sync {
-    /// Why this system refuses this part of the way, if it allows others.
-    fn refused(&self) -> Option<String> {
-        None
-    }
-
-    /// Takes part in copies of this kind. `shares`: source and target can share blocks.
-    fn suits(&self, _: Copied, _shares: bool) -> bool {
-        true
-    }
-
-    /// The command that does it.
-    fn command(&self, job: &CopyJob<'_>) -> Command;
-}
-
-/// One way of reading a file and writing to it durably at the same time.
-pub trait ReadWriteWay: Sync {
-    /// Completes all of `job`, `job.depth` of its accesses in flight at a time. A write is complete
-    /// when its bytes are on stable storage. `buffer` has a block for each of those in flight; a
-    /// block to be written is [made](crate::measure::work::Template) just before the clock is read
-    /// for its submission.
-    fn read_write(&self, job: &ReadsAndWrites<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart>;
 }
 
 /// One way of reading from tasks that share a runtime.

@@ -24,8 +24,8 @@ use nowait::{Buf, Engine, File, Nowait, OpenOptions, Stats};
 use super::drive::{Drive, Handle, Job, Kind, Open, Operation, Plan, in_block_on, in_turn, on_tokio};
 use super::log::{durable, tasks};
 use super::runtime::{Seen, run_on_the_clock};
-use super::{Does, ON_TOKIO, OURS, Way, copy, mixed, ranges, stall};
-use crate::measure::meter::{Apart, Round};
+use super::{Does, ON_TOKIO, OURS, Way, mixed, stall};
+use crate::measure::meter::Round;
 use crate::measure::work::{Batch, Gather, Range, Target};
 
 pub(crate) struct Blocking;
@@ -42,8 +42,7 @@ pub(crate) struct TokioAwait;
 
 pub(crate) static NOWAIT: Way = Way::new(
     OURS,
-    "this library: its log, grown to what a round needs; in copy, nowait copy; in ranges, tasks on tokio; else \
-     blocking at depth 1, block_on with more in flight",
+    "this library: its log, grown to what a round needs; else blocking at depth 1, block_on with more in flight",
     &[
         Does::Reads(&Blocking),
         Does::Gathers(&Blocking),
@@ -54,10 +53,7 @@ pub(crate) static NOWAIT: Way = Way::new(
         Does::Writes(&Blocking),
         Does::LoadAppends(&durable::USUAL),
         Does::Stalls(&stall::Futures { strict: false }),
-        Does::ReadsAndWrites(&Blocking),
         Does::Files(&Blocking),
-        Does::Ranges(&ranges::LIBRARY),
-        Does::Copies(&copy::command::NOWAIT),
         Does::Mixed(&mixed::handles::BlockOn),
         Does::Commits(&durable::USUAL),
         Does::Pipelines(&durable::USUAL),
@@ -76,7 +72,6 @@ pub(crate) static NOWAIT_TOKIO: Way = Way::new(
         Does::LoadGathers(&Tokio),
         Does::Writes(&Tokio),
         Does::LoadAppends(&tasks::Tickets),
-        Does::ReadsAndWrites(&Tokio),
         Does::Files(&Tokio),
         Does::Mixed(&mixed::handles::OnTokio),
         Does::TaskCommits(&tasks::Tickets),
@@ -114,9 +109,8 @@ impl Handle for Library {
                 let (length, buffer) = file.read_at(buffer, offset).await?;
                 if length == operation.len { Ok(buffer) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
             }
-            Kind::DurableWrite => Ok(file.write_all_at(buffer, offset).durable().await?),
             Kind::Write => Ok(file.write_all_at(buffer, offset).await?),
-            Kind::Whole | Kind::Gather => Err(io::ErrorKind::Unsupported.into()),
+            Kind::DurableWrite | Kind::Whole | Kind::Gather => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -131,18 +125,18 @@ impl Handle for Library {
     }
 }
 
-fn by_futures(instance: &Nowait, job: &Job<'_>, round: &mut Round<'_>) -> io::Result<Apart> {
+fn by_futures(instance: &Nowait, job: &Job<'_>, round: &mut Round<'_>) -> io::Result<()> {
     let session = Session::plan(instance, &job.plan)?;
-    let apart = in_block_on(&session.file, job, round)?;
+    in_block_on(&session.file, job, round)?;
     session.report(round);
-    Ok(apart)
+    Ok(())
 }
 
-fn by_tasks(job: &Job<'_>, round: &mut Round<'_>) -> io::Result<Apart> {
+fn by_tasks(job: &Job<'_>, round: &mut Round<'_>) -> io::Result<()> {
     let session = Session::plan(Nowait::shared(), &job.plan)?;
-    let apart = on_tokio(&session.file, job, round)?;
+    on_tokio(&session.file, job, round)?;
     session.report(round);
-    Ok(apart)
+    Ok(())
 }
 
 impl Drive for Blocking {
@@ -150,25 +144,24 @@ impl Drive for Blocking {
         true
     }
 
-    fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
-        // A durable write by a thread that blocks is a future that it waits for. So is one of the
-        // gathers that arrive.
-        if job.depth > 1 || job.is_durable() || job.gathers() {
+    fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        // A gather that arrives is a future that the thread waits for.
+        if job.depth > 1 || job.gathers() {
             return by_futures(Nowait::shared(), job, round);
         }
         let session = Session::plan(Nowait::shared(), &job.plan)?;
         let files = &session.file.0;
-        let apart = in_turn(job, buffer, round, |operation, block| {
+        in_turn(job, buffer, round, |operation, block| {
             match operation.kind {
                 Kind::Read => files[operation.file].read_exact_into(block, operation.offset)?,
-                Kind::Write | Kind::DurableWrite => files[operation.file].write_all_from(block, operation.offset)?,
+                Kind::Write => files[operation.file].write_all_from(block, operation.offset)?,
                 Kind::Whole => return Ok(Some(nowait::fs::read(job.path(operation)).wait()?)),
-                Kind::Gather => return Err(io::ErrorKind::Unsupported.into()),
+                Kind::DurableWrite | Kind::Gather => return Err(io::ErrorKind::Unsupported.into()),
             }
             Ok(None)
         })?;
         session.report(round);
-        Ok(apart)
+        Ok(())
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
@@ -194,7 +187,7 @@ impl Drive for Await {
         true
     }
 
-    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         by_futures(Nowait::shared(), &job.alone(), round)
     }
 }
@@ -208,7 +201,7 @@ impl Aio {
 }
 
 impl Drive for Aio {
-    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         by_futures(Aio::instance()?, job, round)
     }
 }
@@ -255,7 +248,7 @@ impl Drive for TokioAwait {
         true
     }
 
-    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         by_tasks(&job.alone(), round)
     }
 }
@@ -265,7 +258,7 @@ impl Drive for Tokio {
         true
     }
 
-    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         by_tasks(job, round)
     }
 

@@ -7,9 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use super::drive::{Drive, Job, Kind, Operation, Plan, in_turn};
-use super::log::commit::write_durable;
 use super::{Does, Way, stall};
-use crate::measure::meter::{Apart, Round};
+use crate::measure::meter::Round;
 use crate::measure::work::Gather;
 
 pub(crate) struct Plain;
@@ -28,15 +27,13 @@ pub(crate) static PWRITE: Way = Way::new(
 )
 .hue(0);
 
-/// One operation by plain calls; a durable write by one with `RWF_DSYNC`, or by two.
-pub(super) fn one(file: &File, dsync: bool, operation: Operation, block: &mut [u8]) -> io::Result<()> {
+/// One operation by plain calls.
+pub(super) fn one(file: &File, operation: Operation, block: &mut [u8]) -> io::Result<()> {
     let offset = operation.offset;
     match operation.kind {
         Kind::Read => file.read_exact_at(block, offset),
-        Kind::DurableWrite if dsync => write_durable(file, block, offset),
-        Kind::DurableWrite => file.write_all_at(block, offset).and_then(|()| file.sync_data()),
         Kind::Write => file.write_all_at(block, offset),
-        Kind::Whole | Kind::Gather => Err(io::ErrorKind::Unsupported.into()),
+        Kind::DurableWrite | Kind::Whole | Kind::Gather => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 
@@ -51,11 +48,11 @@ pub(super) fn all(file: &File, extents: &[(u64, usize)], block: &mut [u8]) -> io
 }
 
 /// The same of a plan's files; the bytes of a whole one.
-pub(super) fn call(plan: &Plan, dsync: bool, operation: Operation, block: &mut [u8]) -> io::Result<Option<Vec<u8>>> {
+pub(super) fn call(plan: &Plan, operation: Operation, block: &mut [u8]) -> io::Result<Option<Vec<u8>>> {
     match operation.kind {
         Kind::Whole => fs::read(plan.path(operation)).map(Some),
         Kind::Gather => all(&plan.files[0], plan.extents(operation), block).map(|()| None),
-        _ => one(&plan.files[operation.file], dsync, operation, block).map(|()| None),
+        _ => one(&plan.files[operation.file], operation, block).map(|()| None),
     }
 }
 
@@ -64,8 +61,8 @@ impl Drive for Plain {
         true
     }
 
-    fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
-        in_turn(job, buffer, round, |operation, block| call(&job.plan, false, operation, block))
+    fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        in_turn(job, buffer, round, |operation, block| call(&job.plan, operation, block))
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {

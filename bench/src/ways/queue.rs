@@ -13,7 +13,7 @@ use std::slice;
 use std::time::Instant;
 
 use super::drive::{Job, Kind, Operation};
-use crate::measure::meter::{Apart, Round, Tally};
+use crate::measure::meter::{Round, Tally};
 use crate::measure::pace::{Schedule, sleep_until};
 use crate::measure::work::{Batch, Gather, Gathers, Writes};
 
@@ -97,10 +97,10 @@ impl<Q: Queue> Desk<Q> {
         paths: &[CString],
         buffer: &mut [u8],
         round: &mut Round<'_>,
-    ) -> io::Result<Apart> {
+    ) -> io::Result<()> {
         let block = buffer.len() / job.depth;
         let mut idle: Vec<&mut [u8]> = buffer.chunks_mut(block).take(job.depth).collect();
-        let (mut flight, mut apart, mut index) = (self.flight(paths), Apart::default(), 0);
+        let (mut flight, mut index) = (self.flight(paths), 0);
         round.start();
         let schedule = job.schedule();
         loop {
@@ -123,12 +123,12 @@ impl<Q: Queue> Desk<Q> {
             let now = Instant::now();
             while let Some(done) = flight.next()? {
                 let bytes = &done.buffer[..done.len];
-                job.tell(done.operation, bytes, (done.started, now), (&mut round.tally, &mut apart));
+                job.tell(done.operation, bytes, (done.started, now), &mut round.tally);
                 idle.push(done.buffer);
             }
         }
         round.stop();
-        Ok(apart)
+        Ok(())
     }
 
     /// One operation, submitted and waited for.

@@ -33,7 +33,7 @@ use io_uring::{IoUring, opcode, types};
 use super::drive::{Drive, Job, Kind, Open, Operation};
 use super::queue::{Desk, Queue, Request};
 use super::{Does, Way, mixed, stall};
-use crate::measure::meter::{Apart, Round};
+use crate::measure::meter::Round;
 use crate::measure::work::{Buffer, Gather, Gathers};
 
 pub(crate) struct Ring {
@@ -54,14 +54,6 @@ pub(crate) static RING_PLAIN: Way = Way::new(
 .hue(4)
 .refused(refused);
 
-pub(crate) static RING_FDATASYNC: Way = Way::new(
-    "ring-fdatasync",
-    "ring with an fdatasync linked to each write, not RWF_DSYNC",
-    &[Does::ReadsAndWrites(&LINKED)],
-)
-.hue(4)
-.refused(refused);
-
 pub(crate) static RING: Way = Way::new(
     "ring",
     "io_uring tuned by hand, from one thread, direct with registered buffers; in mixed, a ring for each of tokio's workers",
@@ -74,7 +66,6 @@ pub(crate) static RING: Way = Way::new(
         Does::LoadGathers(&TUNED),
         Does::Writes(&TUNED),
         Does::Stalls(&stall::Ring),
-        Does::ReadsAndWrites(&TUNED),
         Does::Files(&TUNED),
         Does::Mixed(&mixed::ring::Ring),
     ],
@@ -117,7 +108,7 @@ impl Drive for Ring {
         read.err().map(|error| format!("io_uring: open, read and close in one chain: {error}"))
     }
 
-    fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+    fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let paths = job.paths()?;
         if !paths.is_empty() {
             let ring = Uring::new(&vec![-1; job.depth], job.depth, self)?;

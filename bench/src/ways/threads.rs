@@ -1,6 +1,4 @@
-//! Native threads in plain calls: `depth` of them taking operations off one counter. `threads`: a
-//! durable write is a `pwrite` and an `fdatasync`, which waits for what others wrote, too.
-//! `threads-dsync`: `pwritev2(RWF_DSYNC)`, for these bytes alone.
+//! Native threads in plain calls: `depth` of them taking operations off one counter.
 //!
 //! For a gather, the calling thread and a standing pool (rayon's), a share of the batch for each: no
 //! record costs a lock, a task or memory of its own. A batch of one record is a plain read.
@@ -18,63 +16,46 @@ use rayon::ThreadPool;
 use super::drive::{Drive, Job, work};
 use super::plain::call;
 use super::{Does, Way};
-use crate::measure::meter::{Apart, Round, Tally};
+use crate::measure::meter::{Round, Tally};
 use crate::measure::work::{Batch, Gather};
 
 /// Threads of a gather: as many as the depth at which the common comparison of 2020 was made.
 pub(super) const GATHER_THREADS: usize = 32;
-/// A pool for thousands of tasks: more threads only wait for each other.
-const THREADS_MAX: usize = 128;
-
-pub(crate) struct Threads {
-    dsync: bool,
-}
-
-const FDATASYNC: Threads = Threads { dsync: false };
+pub(crate) struct Threads;
 
 pub(crate) static THREADS: Way = Way::new(
     "threads",
     "as many native threads as the depth, each in plain calls; a gather by 32, a share for each, in load by one",
     &[
-        Does::Reads(&FDATASYNC),
-        Does::Gathers(&FDATASYNC),
-        Does::DirectReads(&FDATASYNC),
-        Does::Scans(&FDATASYNC),
-        Does::LoadReads(&FDATASYNC),
-        Does::LoadGathers(&FDATASYNC),
-        Does::Writes(&FDATASYNC),
-        Does::Files(&FDATASYNC),
-        Does::ReadsAndWrites(&FDATASYNC),
+        Does::Reads(&Threads),
+        Does::Gathers(&Threads),
+        Does::DirectReads(&Threads),
+        Does::Scans(&Threads),
+        Does::LoadReads(&Threads),
+        Does::LoadGathers(&Threads),
+        Does::Writes(&Threads),
+        Does::Files(&Threads),
     ],
 )
 .hue(1);
-
-pub(crate) static THREADS_DSYNC: Way = Way::new(
-    "threads-dsync",
-    "threads whose durable writes are pwritev2(RWF_DSYNC), not a pwrite and an fdatasync",
-    &[Does::ReadsAndWrites(&Threads { dsync: true })],
-)
-.hue(0);
 
 impl Drive for Threads {
     fn paced(&self) -> bool {
         true
     }
 
-    fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+    fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let (next, schedule) = (AtomicUsize::new(0), OnceLock::new());
         let take = || next.fetch_add(1, Ordering::Relaxed);
-        let threads = if job.files.len() > 1 { job.depth.min(THREADS_MAX) } else { job.depth };
         let run = |block: &mut [u8], tally: &mut Tally<'_>| {
             let schedule = schedule.get_or_init(|| job.schedule());
-            work(job, schedule, take, block, tally, |operation, block| call(&job.plan, self.dsync, operation, block))
+            work(job, schedule, take, block, tally, |operation, block| call(&job.plan, operation, block))
         };
-        let apart = match job.block {
+        match job.block {
             // Whole files have memory of their own.
-            0 => at_once(threads, 1, &mut vec![0; threads], round, |_, tally| run(&mut [], tally))?,
-            block => at_once(threads, block, buffer, round, run)?,
-        };
-        Ok(Apart::sum(apart))
+            0 => at_once(job.depth, 1, &mut vec![0; job.depth], round, |_, tally| run(&mut [], tally)),
+            block => at_once(job.depth, block, buffer, round, run),
+        }
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
@@ -92,14 +73,14 @@ impl Drive for Threads {
 }
 
 /// Runs `work` on `depth` threads, each with a block of its own. They are there before the clock
-/// runs. Gives what each has given.
-pub(super) fn at_once<T: Send>(
+/// runs.
+pub(super) fn at_once(
     depth: usize,
     block: usize,
     buffer: &mut [u8],
     round: &mut Round<'_>,
-    work: impl Fn(&mut [u8], &mut Tally<'_>) -> io::Result<T> + Sync,
-) -> io::Result<Vec<T>> {
+    work: impl Fn(&mut [u8], &mut Tally<'_>) -> io::Result<()> + Sync,
+) -> io::Result<()> {
     let gate = Barrier::new(depth + 1);
     thread::scope(|scope| {
         let workers: Vec<_> = buffer
@@ -114,7 +95,7 @@ pub(super) fn at_once<T: Send>(
                     meetings.attend();
                     let result = work(block, &mut tally);
                     meetings.attend();
-                    result.map(|given| (tally, given))
+                    result.map(|()| tally)
                 })
             })
             .collect();
@@ -122,13 +103,7 @@ pub(super) fn at_once<T: Send>(
         gate.wait();
         gate.wait();
         round.stop();
-        let mut all = Vec::with_capacity(depth);
-        for outcome in joined(workers) {
-            let (tally, given) = outcome?;
-            round.tally.merge(&tally);
-            all.push(given);
-        }
-        Ok(all)
+        joined(workers).into_iter().try_for_each(|tally| tally.map(|tally| round.tally.merge(&tally)))
     })
 }
 

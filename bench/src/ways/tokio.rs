@@ -1,6 +1,5 @@
 //! Plain calls on tokio's blocking threads, a closure for each: what `tokio::fs` does, without its
-//! own copy of the data. `depth` tasks, each with one operation at a time. A durable write is
-//! `pwritev2(RWF_DSYNC)`.
+//! own copy of the data. `depth` tasks, each with one operation at a time.
 //!
 //! A gather is one task, and a closure for each share of a batch: as many shares as the native
 //! threads have. Each reads into its part of one memory, which is cut and put together again
@@ -21,8 +20,8 @@ use super::drive::{Drive, Handle, Job, Operation, on_tokio};
 use super::plain::{all, one};
 use super::runtime::{Seen, blocking, run_on_the_clock};
 use super::threads::GATHER_THREADS;
-use super::{Does, Way, mixed, ranges, stall};
-use crate::measure::meter::{Apart, Round};
+use super::{Does, Way, mixed, stall};
+use crate::measure::meter::Round;
 use crate::measure::work::{Batch, Gather, Range};
 
 pub(crate) struct SpawnBlocking;
@@ -38,9 +37,7 @@ pub(crate) static TOKIO: Way = Way::new(
         Does::LoadGathers(&SpawnBlocking),
         Does::Writes(&SpawnBlocking),
         Does::Stalls(&stall::Tokio),
-        Does::ReadsAndWrites(&SpawnBlocking),
         Does::Files(&SpawnBlocking),
-        Does::Ranges(&ranges::CALLS),
         Does::Mixed(&mixed::handles::SpawnBlocking),
     ],
 )
@@ -53,7 +50,7 @@ pub(super) struct Closures(pub(super) Arc<[Arc<File>]>);
 impl Handle for Closures {
     async fn one(&self, operation: Operation, mut buffer: Buf) -> io::Result<Buf> {
         let file = self.0[operation.file].clone();
-        blocking(move || one(&file, true, operation, &mut buffer[..operation.len]).map(|()| buffer)).await
+        blocking(move || one(&file, operation, &mut buffer[..operation.len]).map(|()| buffer)).await
     }
 
     async fn gather(&self, extents: &[(u64, usize)], mut buffer: Buf) -> io::Result<Buf> {
@@ -72,7 +69,7 @@ impl Drive for SpawnBlocking {
         true
     }
 
-    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         on_tokio(&Closures(job.files.as_slice().into()), job, round)
     }
 

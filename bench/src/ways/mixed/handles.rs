@@ -43,7 +43,7 @@ struct Calls(Arc<File>);
 
 impl Handle for Calls {
     async fn one(&self, operation: Operation, mut buffer: Buf) -> io::Result<Buf> {
-        one(&self.0, false, operation, &mut buffer[..operation.len])?;
+        one(&self.0, operation, &mut buffer[..operation.len])?;
         Ok(buffer)
     }
 

@@ -12,13 +12,20 @@ use std::time::Instant;
 use crate::measure::meter::Round;
 use crate::measure::work::{Contents, Gather, Reads, Writes};
 use crate::ways::runtime::{Seen, finish, run_on_the_clock, runtime};
-use crate::ways::{ReadWay, WriteWay};
+use crate::ways::{Does, ReadWay, Way, WriteWay};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
 use super::one_thread::expect_random;
 
 pub(crate) struct TokioFs;
+
+pub(crate) static TOKIO_FS: Way = Way::new(
+    "tokio-fs",
+    "tokio::fs::File, which has a position: a file, a seek and a read_exact for each task",
+    &[Does::Reads(&TokioFs), Does::Gathers(&TokioFs), Does::Writes(&TokioFs)],
+)
+.hue(7);
 
 /// The most files that a gather has open; each reads its share of the records, one after the other.
 const FILES_MAX: usize = 128;

@@ -1,4 +1,0 @@
-//! Ways that copy files and trees: commands, given names.
-
-pub(super) mod command;
-mod process;
