@@ -202,7 +202,6 @@ fn wrong_usage_is_2() {
         &["mixed", "--direct"],
         &["load", "--rates", "0"],
         &["load", "--loads", "writes"],
-        &["load", "--rate", "100"],
     ] {
         assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
     }
@@ -324,8 +323,6 @@ fn ways_that_do_not_do_it_and_files_that_are_only_read_are_2() {
     assert_fails(&run(&["load", "--loads", "log", "--file", "/etc/passwd"]), 2, &["--file", "load"]);
     assert_fails(&run(&["reads", "--rates", "100"]), 2, &["--rates", "load"]);
     assert_fails(&run(&["stall", "--quick", "--ways", "pread"]), 2, &["table stall", "tokio", "pwrite"]);
-    assert_fails(&run(&["gather", "--rate", "9"]), 2, &["--rate", "cached"]);
-    assert_fails(&run(&["reads", "--rate", "9", "--ways", "libaio"]), 2, &["--rate", "ring"]);
     assert_fails(&run(&["reads", "--records", "8"]), 2, &["--records", "gather"]);
     assert_fails(&run(&["cached", "--depths", "8"]), 2, &["--depths", "reads"]);
     assert_fails(&run(&["writes", "--stall-size", "8M"]), 2, &["--stall-size", "stall"]);
@@ -334,18 +331,6 @@ fn ways_that_do_not_do_it_and_files_that_are_only_read_are_2() {
     let twice = twice.to_str().unwrap();
     assert_fails(&run(&["cached", "--json", twice, "--report", twice]), 2, &["--report", "same file"]);
     assert_empty(dir.path());
-}
-
-#[test]
-fn a_way_that_cannot_be_paced_is_named() {
-    let dir = directory();
-    let arguments = ["cached", "--quick", "--rounds", "1", "--size", "2M", "--rate", "1000", "--ways", "pread,libaio"];
-    let output = nowait(&arguments).arg("--dir").arg(dir.path()).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let tables = text(&output.stdout);
-    for words in ["libaio is left out", "--rate", "(way-left-out)", "In the details: "] {
-        assert!(tables.contains(words), "{tables}");
-    }
 }
 
 #[test]

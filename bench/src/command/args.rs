@@ -60,7 +60,7 @@ Exit codes:
 pub struct Bench {
     /// Tables to measure; `tour` measures most tables, shortened to minutes. The default is six
     /// cases of reads, writes and durable appends on one screen, in less than a minute. With
-    /// --quick, --file, --direct, --rate or --ways, the default is those of the tables reads,
+    /// --quick, --file, --direct or --ways, the default is those of the tables reads,
     /// cached and gather that support the option
     #[arg(value_parser = table_names())]
     pub(crate) tables: Vec<String>,

@@ -161,7 +161,7 @@ pub(super) fn screen(report: &Report, left_out: &[LeftOut], options: &Bench) -> 
         text += &format!("  {}\n", comparison(report, &rows));
     }
     text += "\na–b: the 95 % interval of the ratio of two speeds. ?: it is not certain which is faster.\n";
-    let told = |code: &&Code| **code != Code::FirstOperation && report.notes.iter().any(|note| note.code == **code);
+    let told = |code: &&Code| report.notes.iter().any(|note| note.code == **code);
     let codes: Vec<&str> = Code::ALL.iter().filter(told).map(|code| code.name()).collect();
     if !codes.is_empty() {
         text += &cut(&format!("Notes ({}): nowait bench --explain CODE says what they mean.", listed(&codes)));

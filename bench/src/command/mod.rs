@@ -296,7 +296,7 @@ impl Results {
 
     /// Prints the tables, and writes the requested files if there are figures.
     fn show(self, report: &Report, screen: Option<String>, options: &Bench, output: &Output) -> Result<()> {
-        let all = || show::report(report, options.verbose || options.asked.rate.is_some(), output.colour());
+        let all = || show::report(report, options.verbose, output.colour());
         output.print(&screen.unwrap_or_else(all))?;
         if options.explain.is_some() {
             output.print(&show::explanations(report))?;

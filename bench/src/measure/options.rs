@@ -50,11 +50,6 @@ pub struct Options {
     #[arg(long)]
     pub direct: bool,
 
-    /// Start this many reads a second, on a fixed schedule; latency counts from the scheduled
-    /// start. For the tables reads and cached, and ways that can be paced
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
-    pub rate: Option<u32>,
-
     /// Timed rounds of each way in each case [default: 3 to 15, as fit in two minutes a table,
     /// with --quick in 20 s]
     #[arg(long, value_name = "N", value_parser = from(1, 1000))]

@@ -95,16 +95,6 @@ codes! {
         "The kernel does not tell how often its threads ran (/proc/self/schedstat; CONFIG_SCHED_INFO), so requests that io_uring hands to \
          workers cannot be counted. The column punts is empty, and so is that of the workers' processor time, which is in the pool's; the \
          other figures are not concerned."
-    FirstOperation "first-operation"
-        "What the library costs once: a new instance, an open file, and its first cold read, in a thread that did no other, beside the \
-         read after that. The rounds of a run share one instance, as a program's reads do, and show none of it. What any way makes ready \
-         before the clock runs in each round is its own figure, prepared."
-    Rate "rate"
-        "Reads started on a fixed schedule (--rate), and their latency counts from the scheduled start: one queued behind a slow one is slow, \
-         too. Speeds are those asked for; compare latencies and processor time. Each way waits for the next moment as its \
-         kind does: a thread sleeps, a ring's wait has a time-out, a future is woken by another thread. What that takes is in the figures."
-    RateMissed "rate-missed"
-        "A way could not keep the rate (--rate) and fell behind more and more; its latencies mostly tell the length of the round. Ask for less, or for more --depths."
     LoadMissed "load-missed"
         "In the table load a way did less than 0.95 of what was offered, and fell behind more and more. At that rate its latencies mostly tell \
          the length of the round; at higher rates it was not measured. The rate before is the highest that it keeps, or choose finer --rates."

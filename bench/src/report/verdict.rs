@@ -1,10 +1,9 @@
 //! The verdict of a report, in sentences. Each is made from the rows, and left out where they do
 //! not support it.
 
-use crate::report::notes::Code;
 use crate::report::{Control, Report, Row};
 use crate::stats::{Finding, LEVEL, OUTSIDE, Ratio, median, range};
-use crate::table::{self, by_p99, listed};
+use crate::table::{self, listed};
 use crate::ways::{ON_TOKIO, OURS, PLAIN};
 
 /// A request in two, or more, was handed to a kernel worker.
@@ -137,9 +136,6 @@ impl<'a> Context<'a> {
 }
 
 pub fn sentences(report: &Report) -> Vec<String> {
-    if report.notes.iter().any(|note| note.code == Code::Rate) {
-        return paced(report);
-    }
     let context = Context::of(report);
     let mut said: Vec<String> = table::TABLES.iter().filter_map(|table| (table.advice)(report)).collect();
     for name in report.tables() {
@@ -176,15 +172,6 @@ fn controlled(report: &Report) -> Option<String> {
         wrong => text += &format!(", and in {} by more than its rounds scatter", counted(wrong)),
     }
     Some(text + ". Smaller differences are not told.")
-}
-
-/// At a fixed rate, only latencies tell ways apart.
-fn paced(report: &Report) -> Vec<String> {
-    let sentence = |(table, (case, rows)): (&str, (&str, Vec<&Row>))| {
-        format!("{table} {case}: p99 latency from scheduled start: {}.", by_p99(&rows))
-    };
-    let of_table = |table| report.cases(table).into_iter().map(move |case| (table, case));
-    report.tables().into_iter().flat_map(of_table).map(sentence).collect()
 }
 
 /// The library's ways that programs choose between: by themselves, and on tokio.

@@ -38,13 +38,12 @@ fn has_ways(table: &Table, options: &Options) -> bool {
 
 /// Options that are refused beside a table that does not take them. The others are, where no table
 /// takes them.
-const EXCLUSIVE: [&str; 2] = ["--direct", "--rate"];
+const EXCLUSIVE: [&str; 1] = ["--direct"];
 
 /// Every option that some table takes ([`Table::takes`]), and whether it was given.
-pub fn given(options: &Options) -> [(&'static str, bool); 16] {
+pub fn given(options: &Options) -> [(&'static str, bool); 15] {
     [
         ("--direct", options.direct),
-        ("--rate", options.rate.is_some()),
         ("--records", !options.records.is_empty()),
         ("--depths", !options.depths.is_empty()),
         ("--stall-size", options.stall_size.is_some()),

@@ -48,7 +48,7 @@ pub(super) fn own_short(row: &Row, name: &str) -> Option<String> {
 }
 
 /// The ways of a case by their p99, the lowest first: `a 12 µs and b 15 µs`
-pub(crate) fn by_p99(rows: &[&Row]) -> String {
+pub(super) fn by_p99(rows: &[&Row]) -> String {
     let mut ways: Vec<(u64, &str)> =
         rows.iter().filter_map(|row| Some((row.latency_ns?.p99, row.way.as_str()))).collect();
     ways.sort_unstable();

@@ -61,7 +61,6 @@ use crate::report::{Control, Report, Row};
 use crate::stats::median;
 use crate::ways::{OURS, Part, Way};
 pub use choice::{asked, by_name, check, given, listed, ranks, to_ask_for};
-pub(crate) use columns::by_p99;
 use columns::{Curve, Grid};
 
 /// Every table, in the order in which they are measured.

@@ -7,16 +7,14 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::sync::Barrier;
 use std::thread;
-use std::time::Duration;
 
 use super::columns::{Column, Grid, own};
 use super::{Bench, Case, Run, Table, Work, listed};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::machine::load::Transfers;
 use crate::machine::testfile::TestFile;
 use crate::measure::meter::{Check, Figure, Round, Sample};
 use crate::measure::options::Options;
-use crate::measure::pace::{ExactTimers, Pace};
 use crate::measure::turn::{Outcome, Place, Stage, Turn, alone};
 use crate::measure::work::{Buffer, Gather, Range, Reads, Target};
 use crate::random::Random;
@@ -25,7 +23,7 @@ use crate::report::figures::{micro, short};
 use crate::report::notes::Code;
 use crate::report::{Report, Row, best};
 use crate::sys::PAGE;
-use crate::ways::{self, FirstRead, OURS, PLAIN, Part, ReadWay, first_read};
+use crate::ways::{self, PLAIN, Part, ReadWay};
 
 const DEVICE: &[Grid] = &[Grid {
     name: "by the device",
@@ -41,7 +39,7 @@ pub static READS: Table = Table {
     name: "reads",
     about: "Cold random reads of 4 KiB, by depth",
     title: "reads: cold random reads of 4 KiB, operations/s by depth",
-    takes: &["--depths", "--direct", "--rate"],
+    takes: &["--depths", "--direct"],
     usual: true,
     toured: true,
     file_size: file_size_of_reads,
@@ -59,21 +57,17 @@ pub static CACHED: Table = Table {
     name: "cached",
     about: "Random reads of a file that is cached, all or half of it",
     title: "cached: random reads of 4 KiB that are cached, and of 64 KiB of which half is; operations/s",
-    takes: &["--rate"],
     usual: true,
     toured: true,
     file_size: file_size_of_reads,
     cases: |options| {
-        let mut cases = vec![reading("threads=1".to_owned(), State::Cached, PAGES, options)];
-        // Only one caller reads at a rate, and of a state that is not made for each block.
-        if options.rate.is_none() {
-            let two = Shape { callers: 2, ..PAGES };
-            let half = Shape { block: HALF_BLOCK, ..PAGES };
-            cases.push(reading("threads=2".to_owned(), State::Cached, two, options));
+        let (two, half) = (Shape { callers: 2, ..PAGES }, Shape { block: HALF_BLOCK, ..PAGES });
+        vec![
+            reading("threads=1".to_owned(), State::Cached, PAGES, options),
+            reading("threads=2".to_owned(), State::Cached, two, options),
             // Only the halves of blocks cannot be dropped: in memory, or where extents are read as a whole.
-            cases.push(reading("64K,half".to_owned(), State::HalfCached, half, options).if_cold());
-        }
-        cases
+            reading("64K,half".to_owned(), State::HalfCached, half, options).if_cold(),
+        ]
     },
     advice: cost_of_a_cached_read,
     ..Table::USUAL
@@ -135,19 +129,11 @@ const CELL: u64 = 8 << 10;
 const RECORD_LENGTHS: RangeInclusive<u64> = 1 << 10..=4 << 10;
 /// Batches in a round of a gather, at least, where the file is large enough.
 const FEWEST_BATCHES: usize = 4;
-/// A round at a rate takes as long at least.
-const PACED_ROUND: Duration = Duration::from_secs(1);
-/// A way that started fewer than this share of its reads has not kept the rate.
-const RATE_KEPT: f64 = 0.95;
 /// Less than this share of the bytes from the device, and a row is not the device's.
 const FROM_DEVICE: f64 = 0.95;
 
 pub(super) fn file_size_of_reads(options: &Options) -> Option<u64> {
     Some(if options.quick { QUICK_SIZE } else { FULL_SIZE })
-}
-
-fn paced(name: String, options: &Options) -> String {
-    options.rate.map_or(name.clone(), |rate| format!("{name} rate={rate}"))
 }
 
 fn reading(name: String, state: State, shape: Shape, options: &Options) -> Case {
@@ -157,17 +143,11 @@ fn reading(name: String, state: State, shape: Shape, options: &Options) -> Case 
         (false, false) => ways::readers(options.roster),
     };
     ways.retain(|way| (shape.depth == 1 && shape.records == 0) || !way.one_at_a_time());
-    let work = options.rate.map_or(Work::For(options.round_time), |rate| {
-        let time = options.round_time.max(PACED_ROUND);
-        Work::Exactly((f64::from(rate) * time.as_secs_f64()) as usize, time)
-    });
-    let unpaced = |way: &Part<dyn ReadWay>| {
-        let refused = options.rate.is_some() && !way.paced();
-        refused.then(|| "its reads cannot begin at fixed moments (--rate)".to_owned())
+    let open = move |ways, run: &mut Run<'_>| {
+        let device = run.report.environment.device.clone().filter(|_| state == State::Cold);
+        Ok(Some(Reading { ways, state, shape, inputs: Inputs::default(), cached_after: 0, device }))
     };
-    let refused: Vec<Option<String>> = ways.iter().map(unpaced).collect();
-    let open = move |ways, run: &mut Run<'_>| Reading::open(ways, state, shape, run).map(Some);
-    Case::new(paced(name, options), ways, work, open).refusing(refused)
+    Case::new(name, ways, Work::For(options.round_time), open)
 }
 
 /// One case, ready to be measured.
@@ -180,7 +160,6 @@ struct Reading {
     cached_after: u64,
     /// Name of the device that cold reads reach, where it is known.
     device: Option<String>,
-    _exact: Option<ExactTimers>,
 }
 
 /// The inputs of one round, the same for every way.
@@ -191,19 +170,6 @@ struct Inputs {
 }
 
 impl Reading {
-    fn open(ways: Vec<Part<dyn ReadWay>>, state: State, shape: Shape, run: &mut Run<'_>) -> Result<Self> {
-        if let Some(rate) = run.options.rate {
-            let text = format!("{rate} reads a second were to begin, whatever became of those before");
-            run.report.note_once(Code::Rate, text);
-        }
-        if state == State::Cold && shape.records == 0 {
-            note_first_read(&ways, run)?;
-        }
-        let device = run.report.environment.device.clone().filter(|_| state == State::Cold);
-        let exact = run.options.rate.map(|_| ExactTimers::set()).transpose()?;
-        Ok(Self { ways, state, shape, inputs: Inputs::default(), cached_after: 0, device, _exact: exact })
-    }
-
     /// `count` of the file's `places`, in random order; each once, or round and round where the
     /// file is cached.
     fn places(&self, random: &mut Random, places: u64, size: u64, count: usize) -> Vec<u64> {
@@ -267,9 +233,7 @@ impl Reading {
             let wanted = (ranges.len() as u64, ranges.iter().map(|range| u64::from(range.len)).sum());
             return (alone(check, |round| way.gather(&job, output.bytes(), round)), wanted);
         }
-        let rate = turn.options.rate.filter(|_| check.is_none());
-        let pace = rate.map(|rate| Pace::Every(Duration::from_secs(1) / rate));
-        let job = Reads { target, block, depth, offsets, pace: pace.as_ref(), cancel };
+        let job = Reads { target, block, depth, offsets, pace: None, cancel };
         (by_callers(way, job, callers, check), job.totals())
     }
 }
@@ -310,18 +274,11 @@ impl Bench for Reading {
 
     fn finish(&mut self, name: &str, rows: &[Row], run: &mut Run<'_>) {
         let Some(table) = rows.first().map(|row| row.table.clone()) else { return };
-        let ways = |of: &dyn Fn(&Row) -> bool| {
-            rows.iter().filter(|row| of(row)).map(|row| row.way.as_str()).collect::<Vec<_>>()
-        };
-        let elsewhere = ways(&|row| row.figure("device_bytes_per_byte").is_some_and(|bytes| bytes < FROM_DEVICE));
+        let is_elsewhere = |row: &&Row| row.figure("device_bytes_per_byte").is_some_and(|bytes| bytes < FROM_DEVICE);
+        let elsewhere: Vec<&str> = rows.iter().filter(is_elsewhere).map(|row| row.way.as_str()).collect();
         if !elsewhere.is_empty() {
             let text = format!("{table} {name}: the device gave less than was read, with {}", listed(&elsewhere));
             run.report.note(Code::NotFromDevice, text);
-        }
-        let rate = run.options.rate.map_or(0.0, f64::from);
-        let missed = ways(&|row| row.ops_per_s < RATE_KEPT * rate);
-        if !missed.is_empty() {
-            run.report.note(Code::RateMissed, format!("{table} {name}: not kept by {}", missed.join(", ")));
         }
         if run.file.is_some_and(|file| self.cached_after > file.size() / PAGE / 1000) {
             let pages = self.cached_after;
@@ -352,25 +309,6 @@ fn by_callers(way: Part<dyn ReadWay>, job: Reads<'_>, callers: usize, check: Opt
         threads.into_iter().map(|thread| thread.join().expect("a way does not panic")).collect()
     });
     Ok((Sample::of(&rounds?), ()))
-}
-
-/// The library's one-time costs, which its warm rounds do not show; once.
-fn note_first_read(ways: &[Part<dyn ReadWay>], run: &mut Run<'_>) -> Result<()> {
-    let ours = |way: &Part<dyn ReadWay>| way.name().starts_with(OURS) && run.options.chooses(way.name());
-    if !ways.iter().any(ours) || run.report.notes.iter().any(|note| note.code == Code::FirstOperation) {
-        return Ok(());
-    }
-    let file = run.place().file()?;
-    file.make_cold()?;
-    let FirstRead { instance, open, first, second } =
-        first_read(Target::of(file), BLOCK).map_err(|error| Error::io("read", file.path(), &error))?;
-    let [instance, open, first, second] = [instance, open, first, second].map(|time| micro(time.as_nanos() as u64));
-    let text = format!(
-        "reads: a new instance of {OURS} took {instance} µs, to open the file {open}, its first cold read {first}, \
-         the next one {second}"
-    );
-    run.report.note(Code::FirstOperation, text);
-    Ok(())
 }
 
 /// More in flight for less than this share of the best is not worth it.

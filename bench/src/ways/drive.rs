@@ -289,11 +289,6 @@ pub(super) trait Drive: Sync {
         self.drive(&Job { plan: Arc::new(plan), cancel: job.cancel }, buffer, round)
     }
 
-    /// See [`ReadWay::paced`].
-    fn paced(&self) -> bool {
-        false
-    }
-
     /// See [`ReadWay::one_at_a_time`].
     fn one_at_a_time(&self) -> bool {
         false
@@ -306,10 +301,6 @@ pub(super) trait Drive: Sync {
 }
 
 impl<D: Drive> ReadWay for D {
-    fn paced(&self) -> bool {
-        Drive::paced(self)
-    }
-
     fn one_at_a_time(&self) -> bool {
         Drive::one_at_a_time(self)
     }

@@ -31,7 +31,6 @@ use crate::measure::work::{Commits, Gather, Gathers, Reads, SmallFiles, Writes};
 
 pub use self::log::commit::{Folder, Places, by_writers};
 pub(crate) use self::log::durable::await_spare;
-pub(crate) use self::nowait::{FirstRead, first_read};
 pub use self::ring::io_uring_state;
 
 /// The library's own way, whose standing is told.
@@ -258,11 +257,6 @@ pub fn names() -> Vec<&'static str> {
 
 /// One way of reading at random.
 pub trait ReadWay: Sync {
-    /// Starts each read when the job's schedule says so, and counts latency from there.
-    fn paced(&self) -> bool {
-        false
-    }
-
     /// Has one read in flight whatever the depth, and gathers nothing: takes part in cases of single
     /// reads at depth 1.
     fn one_at_a_time(&self) -> bool {
@@ -276,7 +270,8 @@ pub trait ReadWay: Sync {
     }
 
     /// Completes all reads of `job`, `job.depth` of them in flight at a time. `buffer` has a block
-    /// for each of those.
+    /// for each of those. A way that has [load reads](Does::LoadReads) starts each when the job's
+    /// schedule says so, and counts latency from there.
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 
     /// Completes all batches of `job`, one after the other, each into the start of `output`, its

@@ -16,8 +16,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nowait::{Buf, Engine, File, Nowait, OpenOptions, Stats};
 
@@ -140,10 +139,6 @@ fn by_tasks(job: &Job<'_>, round: &mut Round<'_>) -> io::Result<()> {
 }
 
 impl Drive for Blocking {
-    fn paced(&self) -> bool {
-        true
-    }
-
     fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         // A gather that arrives is a future that the thread waits for.
         if job.depth > 1 || job.gathers() {
@@ -206,43 +201,6 @@ impl Drive for Aio {
     }
 }
 
-/// Times of a first read, of which the warm engine of a round shows nothing.
-pub(crate) struct FirstRead {
-    pub instance: Duration,
-    pub open: Duration,
-    pub first: Duration,
-    pub second: Duration,
-}
-
-/// Page-aligned, and touched.
-fn buffer(length: usize) -> Buf {
-    let mut buffer = Buf::zeroed(length);
-    buffer.fill(0xa5);
-    buffer
-}
-
-/// Two awaited reads, at both ends of the file, by a thread, an instance and an open file that did
-/// no other.
-pub(crate) fn first_read(target: Target<'_>, block: usize) -> io::Result<FirstRead> {
-    let read = || {
-        let began = Instant::now();
-        let instance = Nowait::builder().build()?;
-        let built = Instant::now();
-        let session = Session::reading(&instance, target)?;
-        let opened = Instant::now();
-        let last = (target.size - 1) / block as u64 * block as u64;
-        let (first, second) = nowait::block_on(async {
-            let (_, buffer) = session.file.read_at(buffer(block), 0).await?;
-            let first = Instant::now();
-            session.file.read_at(buffer, last).await?;
-            io::Result::Ok((first, Instant::now()))
-        })?;
-        let (instance, open) = (built - began, opened - built);
-        Ok(FirstRead { instance, open, first: first - opened, second: second - first })
-    };
-    thread::scope(|scope| scope.spawn(read).join()).unwrap_or_else(|_| Err(io::Error::other("the read panicked")))
-}
-
 impl Drive for TokioAwait {
     fn one_at_a_time(&self) -> bool {
         true
@@ -254,10 +212,6 @@ impl Drive for TokioAwait {
 }
 
 impl Drive for Tokio {
-    fn paced(&self) -> bool {
-        true
-    }
-
     fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         by_tasks(job, round)
     }

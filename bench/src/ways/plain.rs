@@ -57,10 +57,6 @@ pub(super) fn call(plan: &Plan, operation: Operation, block: &mut [u8]) -> io::R
 }
 
 impl Drive for Plain {
-    fn paced(&self) -> bool {
-        true
-    }
-
     fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         in_turn(job, buffer, round, |operation, block| call(&job.plan, operation, block))
     }

@@ -95,10 +95,6 @@ pub fn io_uring_state() -> String {
 }
 
 impl Drive for Ring {
-    fn paced(&self) -> bool {
-        true
-    }
-
     /// Files opened into a ring are of Linux 5.15, and used in the same chain of 5.19.
     fn refuses_files(&self) -> Option<String> {
         // A file of any length, read in part, will do.

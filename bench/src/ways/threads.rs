@@ -40,10 +40,6 @@ pub(crate) static THREADS: Way = Way::new(
 .hue(1);
 
 impl Drive for Threads {
-    fn paced(&self) -> bool {
-        true
-    }
-
     fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let (next, schedule) = (AtomicUsize::new(0), OnceLock::new());
         let take = || next.fetch_add(1, Ordering::Relaxed);

@@ -65,10 +65,6 @@ impl Handle for Closures {
 }
 
 impl Drive for SpawnBlocking {
-    fn paced(&self) -> bool {
-        true
-    }
-
     fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         on_tokio(&Closures(job.files.as_slice().into()), job, round)
     }
