@@ -364,19 +364,39 @@ fn example_in_java() {
     assert_eq!(output.stdout, b"789");
 }
 
-/// The guide's programs compile, without a warning.
+/// The programs of the guide compile, without a warning.
 #[test]
 fn the_guide_compiles() {
     if !has_gcc() {
         return;
     }
     let out = folder();
-    let guide = fs::read_to_string(crate_dir().join("../../docs/guide/c.md")).unwrap();
+    let page = |name: &str| fs::read_to_string(crate_dir().join("../../docs/guide").join(name)).unwrap();
+    let guide = ["c.md", "from-liburing.md"].map(page).concat();
     let blocks: Vec<&str> = guide.split("```c\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    assert!(blocks.len() >= 4);
+    assert!(blocks.len() >= 5);
     for (number, block) in blocks.iter().enumerate() {
         let source = out.path().join(format!("{number}.c"));
         fs::write(&source, block).unwrap();
         run(COMPILERS[0].command().arg("-fsyntax-only").arg(&source));
     }
+}
+
+/// The example for users of liburing, with a `main`.
+#[test]
+fn the_page_from_liburing_sums_pages() {
+    if !has_gcc() {
+        return;
+    }
+    let (prefix, out) = (Prefix::shared(), folder());
+    let page = fs::read_to_string(crate_dir().join("../../docs/guide/from-liburing.md")).unwrap();
+    let block = page.split("```c\n").nth(1).unwrap().split("```").next().unwrap();
+    let main = "#include <stdio.h>\n\
+                int main(int count, char **words) { printf(\"%d\", (int)sum_of_pages(words[count - 1])); }\n";
+    let (source, file) = (out.path().join("sum.c"), out.path().join("file"));
+    fs::write(&source, [block, main].concat()).unwrap();
+    fs::write(&file, vec![3; 32 * 4096]).unwrap();
+    let program = prefix.example(&COMPILERS[0], source.to_str().unwrap(), out.path());
+    assert_eq!(prefix.run(&program, &[file.to_str().unwrap()], ""), "96");
+    assert_eq!(prefix.run(&program, &["/none"], ""), "-2");
 }

@@ -44,6 +44,22 @@ fn state(root: &Path) -> String {
     lines.join("\n")
 }
 
+/// The shell examples of pages whose commands are copies run as they are written.
+#[test]
+fn shell_examples_of_pages_run() {
+    let command = Path::new(env!("CARGO_BIN_EXE_nowait")).parent().unwrap().to_str().unwrap();
+    let path = format!("{command}:{}", std::env::var("PATH").unwrap());
+    for page in ["README.md", "../../docs/guide/from-commands.md"] {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap();
+        let examples: Vec<_> = text.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+        assert_eq!(examples.len(), 1, "{page}");
+        let dir = directory();
+        let output =
+            Command::new("sh").args(["-euc", examples[0]]).current_dir(dir.path()).env("PATH", &path).output().unwrap();
+        assert!(output.status.success(), "{page}: {}", said(&output));
+    }
+}
+
 fn set_age(path: &Path, hours: u64) {
     let time = SystemTime::now() - Duration::from_secs(hours * 3600);
     File::options().write(true).open(path).unwrap().set_modified(time).unwrap();

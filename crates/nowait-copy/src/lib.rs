@@ -75,6 +75,10 @@ pub use run::{Ended, Started, copy, copy_all, start};
 #[doc = include_str!("../../../docs/guide/copy.md")]
 struct Guide;
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(test)]
 mod tests {
     use std::path::{Path, PathBuf};

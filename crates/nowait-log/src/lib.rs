@@ -420,6 +420,14 @@ impl std::fmt::Debug for Log {
 #[doc = include_str!("../../../docs/guide/log.md")]
 struct Guide;
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+#[cfg(all(doctest, feature = "tokio"))]
+#[doc = include_str!("../../../docs/guide/service.md")]
+struct Service;
+
 #[cfg(all(test, not(nowait_log_loom)))]
 mod tests {
     use std::path::{Path, PathBuf};

@@ -93,3 +93,7 @@ pub use self::options::Options;
 #[cfg(all(doctest, feature = "object-store-0-14"))]
 #[doc = include_str!("../../../docs/guide/stores.md")]
 struct Guide;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -591,3 +591,7 @@ mod tests {
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/probe.md")]
 struct Guide;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

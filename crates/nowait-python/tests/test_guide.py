@@ -11,9 +11,20 @@ import pytest
 GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "python.md"
 
 
+def examples_of(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_coming_from_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("fsspec")
+    (example,) = examples_of(GUIDE.with_name("from-python.md"))
+    exec(compile(example, "from-python.md", "exec"), {"__name__": "page"})
+
+
 def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    examples = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    examples = examples_of(GUIDE)
     assert len(examples) >= 10
     names: dict[str, object] = {"__name__": "guide"}
     # A reader runs them again, in the same folder.

@@ -346,8 +346,13 @@ mod guide {
     #[doc = include_str!("../../../README.md")]
     struct Readme;
 
+    #[doc = include_str!("../README.md")]
+    struct CrateReadme;
+
     pages! { Read "read.md" Gather "gather.md" Write "write.md" Direct "direct.md" Stream "stream.md" Fs "fs.md" Map "map.md" }
 
+    pages! { FromRuntimes "from-runtimes.md" WhenNot "when-not.md" }
+
     #[cfg(feature = "tokio")]
-    pages! { Tokio "tokio.md" }
+    pages! { Tokio "tokio.md" FromTokioFs "from-tokio-fs.md" }
 }
