@@ -9,7 +9,7 @@ WITHOUT_BENCH := --no-default-features \
 	--features nowait/tokio-test-util,nowait/stream,nowait/futures-io,nowait-log/tokio,nowait-probe/json
 BENCH := cd bench && CARGO_TARGET_DIR=../target
 
-.PHONY: help test bench-test soak c-tools loom locks python-test python-test-all stores-test integrations docs lint bench \
+.PHONY: help test bench-test soak c-tools loom locks python-test python-test-all stores-test integrations docs book lint bench \
 	bench-check fio-engine fio-compare peers-test kernels kernels-smoke oldest-rust advisories semver install uninstall
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make stores-test  part of make test: the ObjectStore of crates/nowait-object-store, a workspace of its own"
 	@echo "make integrations  not part of make test: DataFusion and a Ballista cluster through that store, small (bench/integrations/README.md)"
 	@echo "make docs    tables in docs and README.md, from the JSON that they name; docs/measurements: losses.md, README.md"
+	@echo "make book    docs/ as a searchable book, in target/book; needs mdbook and python3"
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; licences, where there is cargo-deny"
 	@echo "make oldest-rust  the workspace type-checked by Rust 1.85, for this processor and aarch64 (docs/toolchains.md)"
 	@echo "make advisories   known vulnerabilities of dependencies, and withdrawn versions; needs cargo-deny and the network"
@@ -85,6 +86,9 @@ integrations:
 
 docs:
 	$(BENCH) $(CARGO) run $(LOCKED) --example docs
+
+book:
+	tools/book
 
 lint:
 	$(CARGO) fmt --all --check

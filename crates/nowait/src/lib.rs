@@ -258,6 +258,8 @@ mod layout;
 pub mod map;
 mod op;
 mod operation;
+#[cfg(test)]
+mod pages;
 mod stats;
 pub mod stream;
 mod sys;
