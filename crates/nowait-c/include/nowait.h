@@ -281,8 +281,9 @@ struct nowait_log_options {
     uint32_t salvage;
     // 1: the open reads only the end of the log, not all of it.
     uint32_t scan_tail;
-    // Must be 0 (-E2BIG).
-    uint32_t reserved;
+    // Permission bits of a new log, whatever the umask is, for example 0750: files get them without
+    // the bits to execute. 0: the umask and the directory determine them.
+    uint32_t mode;
     // Size of the largest segments of a new log: a multiple of 4096, at least 16 KiB. Each record
     // must fit into one segment. 0: 64 MiB.
     uint64_t segment_bytes;
@@ -888,8 +889,7 @@ int nowait_log_open(nowait_instance instance,
 int nowait_log_append(nowait_log log, const void *bytes, size_t length, uint64_t *record);
 
 // Appends records as a batch, which a crash keeps as a whole or not at all. `record` receives the
-// number of the last record. Otherwise the call behaves like nowait_log_append; -EINVAL for an
-// empty batch.
+// number of the last record. Otherwise as nowait_log_append; -EINVAL for an empty batch.
 // `records` points to `records_count` elements, and each points to as many bytes as its length;
 // `record` is NULL or points to a uint64_t.
 int nowait_log_append_batch(nowait_log log,
@@ -928,6 +928,29 @@ int nowait_log_truncate_closed(nowait_instance instance,
                                const char *directory,
                                uint64_t record,
                                uint64_t *first);
+
+// Copies an open log to the directory `destination`, which must not exist, or be empty. Records are
+// appended meanwhile; none is removed before it is copied. The copy is a complete log: it contains
+// every record that was durable at the call, and is durable and verified when this returns. An
+// interrupted call leaves a directory beside `destination` whose name ends in ".partial".
+//
+// Returns 0, or a negative errno: -EUCLEAN if the log is damaged, and nothing is copied; -EINVAL if
+// `destination` exists and is not an empty directory, or is a mount point or a symbolic link; -EBADF;
+// those of files. Threads: any; this one waits until the copy is made.
+// `destination` is a string.
+int nowait_log_backup(nowait_log log,
+                      const char *destination);
+
+// Copies the log in a directory as nowait_log_backup does, also while another process appends to it.
+// That process may remove its oldest records before they are copied; the copy then lacks them.
+// `instance` may be 0.
+//
+// Returns as nowait_log_backup; -ENOENT if there is no log; -EAGAIN if the other process removes
+// records faster than they are copied. Threads: any; this one waits until the copy is made.
+// `directory` and `destination` are strings.
+int nowait_log_backup_directory(nowait_instance instance,
+                                const char *directory,
+                                const char *destination);
 
 // Cuts off all records after `record`, so that the next append gets number `record + 1`. The cut
 // is durable when the call returns. Returns 0, or a negative errno: -ENODATA if the log has no

@@ -6,7 +6,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use nowait_log::{Entry, Log, Options, Recovery, Scan, truncate_prefix_in};
+use nowait_log::{Entry, Log, Options, Recovery, Scan, backup_in, truncate_prefix_in};
 
 use crate::border::{self, Growing, answer, fill, many, size, status, wanted};
 use crate::failure::{Failure, Result};
@@ -31,8 +31,9 @@ pub struct LogOptions {
     pub salvage: u32,
     /// 1: the open reads only the end of the log, not all of it.
     pub scan_tail: u32,
-    /// Must be 0 (-E2BIG).
-    pub reserved: u32,
+    /// Permission bits of a new log, whatever the umask is, for example 0750: files get them without
+    /// the bits to execute. 0: the umask and the directory determine them.
+    pub mode: u32,
     /// Size of the largest segments of a new log: a multiple of 4096, at least 16 KiB. Each record
     /// must fit into one segment. 0: 64 MiB.
     pub segment_bytes: u64,
@@ -148,9 +149,9 @@ pub unsafe extern "C" fn nowait_log_open(
             // SAFETY: the caller's promise.
             unsafe { size(recovery, "recovery") }?;
         }
-        if asked.reserved != 0 {
-            let text = format!("options.reserved is {}; set it to 0", asked.reserved);
-            return Err(Failure::new(libc::E2BIG, text));
+        if asked.mode > 0o7777 {
+            let text = format!("options.mode is {:#o}; give permission bits, at most 07777", asked.mode);
+            return Err(Failure::new(libc::EINVAL, text));
         }
         let options = with_instance(instance, |nowait| Ok(log_options(&asked).instance(nowait)))?;
         let (opened, found) = Log::open(directory, &options).wait()?;
@@ -179,6 +180,9 @@ fn log_options(asked: &LogOptions) -> Options {
     }
     if asked.tail_bytes > 0 {
         options = options.tail_bytes(asked.tail_bytes);
+    }
+    if asked.mode > 0 {
+        options = options.mode(asked.mode);
     }
     options
 }
@@ -213,8 +217,7 @@ pub unsafe extern "C" fn nowait_log_append(
 }
 
 /// Appends records as a batch, which a crash keeps as a whole or not at all. `record` receives the
-/// number of the last record. Otherwise the call behaves like nowait_log_append; -EINVAL for an
-/// empty batch.
+/// number of the last record. Otherwise as nowait_log_append; -EINVAL for an empty batch.
 ///
 /// # Safety
 /// `records` points to `records_count` elements, and each points to as many bytes as its length;
@@ -312,6 +315,51 @@ pub unsafe extern "C" fn nowait_log_truncate_closed(
         let left = truncating.wait()?;
         first.map(|first| first.write(left.first_lsn));
         Ok(())
+    })
+}
+
+/// Copies an open log to the directory `destination`, which must not exist, or be empty. Records are
+/// appended meanwhile; none is removed before it is copied. The copy is a complete log: it contains
+/// every record that was durable at the call, and is durable and verified when this returns. An
+/// interrupted call leaves a directory beside `destination` whose name ends in ".partial".
+///
+/// Returns 0, or a negative errno: -EUCLEAN if the log is damaged, and nothing is copied; -EINVAL if
+/// `destination` exists and is not an empty directory, or is a mount point or a symbolic link; -EBADF;
+/// those of files. Threads: any; this one waits until the copy is made.
+///
+/// # Safety
+/// `destination` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_log_backup(log: LogHandle, destination: *const c_char) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let destination = unsafe { border::path(destination, "destination") }?;
+        let copying = LOGS.get(log)?.backup(destination);
+        Ok(copying.wait().map(drop)?)
+    })
+}
+
+/// Copies the log in a directory as nowait_log_backup does, also while another process appends to it.
+/// That process may remove its oldest records before they are copied; the copy then lacks them.
+/// `instance` may be 0.
+///
+/// Returns as nowait_log_backup; -ENOENT if there is no log; -EAGAIN if the other process removes
+/// records faster than they are copied. Threads: any; this one waits until the copy is made.
+///
+/// # Safety
+/// `directory` and `destination` are strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_log_backup_directory(
+    instance: InstanceHandle,
+    directory: *const c_char,
+    destination: *const c_char,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let (directory, destination) =
+            unsafe { (border::path(directory, "directory")?, border::path(destination, "destination")?) };
+        let copying = with_instance(instance, |nowait| Ok(backup_in(nowait, directory, destination)))?;
+        Ok(copying.wait().map(drop)?)
     })
 }
 

@@ -91,7 +91,8 @@ fn lent(records: &[Bound<'_, PyAny>]) -> PyResult<Vec<bytes::Bytes>> {
 #[pymethods]
 impl Log {
     #[new]
-    #[pyo3(signature = (path, *, create = false, segment_bytes = None, retain_bytes = None, salvage = false, scan = "all"))]
+    #[pyo3(signature = (path, *, create = false, segment_bytes = None, retain_bytes = None, salvage = false,
+        scan = "all", mode = None))]
     fn new(
         path: &Bound<'_, PyAny>,
         create: bool,
@@ -99,6 +100,7 @@ impl Log {
         retain_bytes: Option<u64>,
         salvage: bool,
         scan: &str,
+        mode: Option<u32>,
     ) -> PyResult<Log> {
         let (py, path) = (path.py(), file::path(path)?);
         let scan = match scan {
@@ -112,6 +114,12 @@ impl Log {
         }
         if let Some(bytes) = retain_bytes {
             options = options.retain(Retention::bytes(bytes));
+        }
+        if let Some(mode) = mode {
+            if mode > 0o7777 {
+                return Err(PyValueError::new_err(format!("mode is {mode:#o}; give permission bits, at most 0o7777")));
+            }
+            options = options.mode(mode);
         }
         let (log, recovery) = py.detach(|| nowait_log::Log::open(&path, &options).wait()).or_raise(py)?;
         Ok(Log { log: Mutex::new(Some(log)), recovery, path })
@@ -273,29 +281,19 @@ impl Log {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// What was found when it was opened: `first_lsn`, `last_lsn`, `closed` (the last process closed
-    /// it), `torn` (a write was cut off), `damaged` (places that cannot be read), `created`,
+    /// Findings of the opening: `first_lsn`, `last_lsn`, `closed` (the last process closed it),
+    /// `torn` (a write was cut off), `damaged` (number of unreadable places), `created`,
     /// `segments`, `bytes_read` and `elapsed_s`.
     #[getter]
     fn recovery<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (found, recovery) = (PyDict::new(py), &self.recovery);
-        found.set_item("first_lsn", recovery.first_lsn)?;
-        found.set_item("last_lsn", recovery.last_lsn)?;
-        found.set_item("closed", recovery.closed)?;
-        found.set_item("torn", recovery.torn.is_some())?;
-        found.set_item("damaged", recovery.damage.len())?;
-        found.set_item("created", recovery.created)?;
-        found.set_item("segments", recovery.segments)?;
-        found.set_item("bytes_read", recovery.bytes_read)?;
-        found.set_item("elapsed_s", recovery.elapsed.as_secs_f64())?;
-        Ok(found)
+        found(py, &self.recovery)
     }
 
     /// Reads durable records from `lsn` on.
-    fn reader(&self, py: Python<'_>, lsn: u64) -> PyResult<LogReader> {
+    fn reader(&self, py: Python<'_>, lsn: u64, skip_damage: bool) -> PyResult<LogReader> {
         let log = self.get(py)?;
-        let reader = Some(log.reader(lsn));
-        Ok(LogReader { state: Arc::new(Mutex::new(Reading { log, reader, next_lsn: lsn })) })
+        let reading = Reading { log, reader: None, next_lsn: lsn, skips_damage: skip_damage, failed: None };
+        Ok(LogReader { state: Arc::new(Mutex::new(reading)) })
     }
 
     /// Gives up records before `lsn`.
@@ -311,11 +309,47 @@ impl Log {
         py.detach(|| log.truncate_suffix(lsn).wait()).or_raise(py)
     }
 
+    /// Copies the log; returns the contents of the copy as `recovery` does.
+    fn backup<'py>(&self, py: Python<'py>, destination: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+        let (log, destination) = (self.get(py)?, file::path(destination)?);
+        let copied = wait(py, async move { log.backup(destination).await })?;
+        found(py, &copied.or_raise(py)?)
+    }
+
+    /// As `backup`, for a loop.
+    fn start_backup(
+        &self,
+        completions: &Bound<'_, Completions>,
+        number: u64,
+        destination: &Bound<'_, PyAny>,
+    ) -> PyResult<Running> {
+        let (log, destination) = (self.get(completions.py())?, file::path(destination)?);
+        let to = completions.get().receiver(number);
+        spawn(async move {
+            let copied = log.backup(destination).await;
+            to.put(move |py| found(py, &copied.or_raise(py)?)?.into_py_any(py));
+        })
+    }
+
     /// Writes what was appended, and closes it.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner).take();
         log.map_or(Ok(()), |log| py.detach(|| log.close().wait()).or_raise(py))
     }
+}
+
+fn found<'py>(py: Python<'py>, recovery: &Recovery) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    found.set_item("first_lsn", recovery.first_lsn)?;
+    found.set_item("last_lsn", recovery.last_lsn)?;
+    found.set_item("closed", recovery.closed)?;
+    found.set_item("torn", recovery.torn.is_some())?;
+    found.set_item("damaged", recovery.damage.len())?;
+    found.set_item("created", recovery.created)?;
+    found.set_item("segments", recovery.segments)?;
+    found.set_item("bytes_read", recovery.bytes_read)?;
+    found.set_item("elapsed_s", recovery.elapsed.as_secs_f64())?;
+    Ok(found)
 }
 
 /// A reader, which a task of the driver takes along while it waits.
@@ -324,6 +358,19 @@ struct Reading {
     reader: Option<Reader>,
     /// To begin anew with, if the task was given up.
     next_lsn: u64,
+    skips_damage: bool,
+    /// Error that followed the records of the last batch.
+    failed: Option<Error>,
+}
+
+impl Reading {
+    fn reader(&mut self) -> Reader {
+        self.reader.take().unwrap_or_else(|| {
+            let mut reader = self.log.reader(self.next_lsn);
+            reader.skip_damage(self.skips_damage);
+            reader
+        })
+    }
 }
 
 type Records = Vec<(u64, u8, Vec<u8>)>;
@@ -335,16 +382,39 @@ pub(crate) struct LogReader {
 }
 
 impl LogReader {
-    fn take(&self) -> Reader {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (log, lsn) = (state.log.clone(), state.next_lsn);
-        state.reader.take().unwrap_or_else(|| log.reader(lsn))
+    /// Reads some records, with the reader that it takes now. Drops it if the task is given up.
+    fn batch(&self, tail: bool) -> impl Future<Output = nowait::Result<Records>> + Send + 'static {
+        let mut reading = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (reader, failed) = (reading.reader(), reading.failed.take());
+        drop(reading);
+        batch(self.state.clone(), reader, failed, tail)
     }
 }
 
-/// Reads what is durable; where that is nothing and `tail`, what becomes so next.
-async fn batch(state: Arc<Mutex<Reading>>, mut reader: Reader, tail: bool) -> nowait::Result<Records> {
+async fn batch(
+    state: Arc<Mutex<Reading>>,
+    mut reader: Reader,
+    failed: Option<Error>,
+    tail: bool,
+) -> nowait::Result<Records> {
     let mut records = Records::new();
+    let read = match failed {
+        Some(error) => Err(error),
+        None => fill(&mut records, &mut reader, tail).await,
+    };
+    let mut reading = state.lock().unwrap_or_else(PoisonError::into_inner);
+    reading.next_lsn = reader.next_lsn();
+    reading.reader = Some(reader);
+    match read {
+        // The records before an error are returned first.
+        Err(error) if !records.is_empty() => reading.failed = Some(error),
+        read => read?,
+    }
+    Ok(records)
+}
+
+/// Reads what is durable; where that is nothing and `tail`, what becomes so next.
+async fn fill(records: &mut Records, reader: &mut Reader, tail: bool) -> nowait::Result<()> {
     if tail {
         let record = reader.tail().await?;
         records.push((record.lsn, record.kind, record.bytes.to_vec()));
@@ -354,7 +424,7 @@ async fn batch(state: Arc<Mutex<Reading>>, mut reader: Reader, tail: bool) -> no
         let record = if records.is_empty() {
             reader.next().await?
         } else {
-            // What would wait for the device is of the next batch.
+            // A record that would wait for the device belongs to the next batch.
             let mut next = std::pin::pin!(reader.next());
             match next.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(record) => record?,
@@ -365,10 +435,7 @@ async fn batch(state: Arc<Mutex<Reading>>, mut reader: Reader, tail: bool) -> no
         bytes += record.bytes.len();
         records.push((record.lsn, record.kind, record.bytes.to_vec()));
     }
-    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-    state.next_lsn = reader.next_lsn();
-    state.reader = Some(reader);
-    Ok(records)
+    Ok(())
 }
 
 fn objects(py: Python<'_>, records: Records) -> PyResult<Py<PyAny>> {
@@ -381,14 +448,14 @@ impl LogReader {
     /// Reads some records: number, kind, and bytes of each. None: there are no more, or, with
     /// `tail`, never.
     fn read(&self, py: Python<'_>, tail: bool) -> PyResult<Py<PyAny>> {
-        let task = batch(self.state.clone(), self.take(), tail);
+        let task = self.batch(tail);
         let records = if tail { wait(py, task)? } else { py.detach(|| nowait::block_on(task)) };
         objects(py, records.or_raise(py)?)
     }
 
     /// As `read`, for a loop.
     fn start_read(&self, completions: &Bound<'_, Completions>, number: u64, tail: bool) -> PyResult<Running> {
-        let (task, to) = (batch(self.state.clone(), self.take(), tail), completions.get().receiver(number));
+        let (task, to) = (self.batch(tail), completions.get().receiver(number));
         spawn(async move {
             let records = task.await;
             to.put(move |py| objects(py, records.or_raise(py)?));

@@ -242,3 +242,84 @@ def test_bad_input(tmp_path: Path) -> None:
         record = bytearray(b"1")
         log.append(record)
         record.append(1)
+
+
+def damaged(path: Path, text: bytes) -> None:
+    """Flips a bit of a record's bytes."""
+    for file in path.iterdir():
+        if (at := file.read_bytes().find(text)) >= 0:
+            with file.open("r+b") as opened:
+                opened.seek(at)
+                opened.write(bytes([text[0] ^ 1]))
+            return
+    raise AssertionError(f"no file contains {text!r}")
+
+
+def test_a_reader_continues_behind_damage(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with make(path) as log:
+        for number in range(1, 5):
+            log.append(b"record %d" % number, durable=True)
+    # Records of this opening are read from memory.
+    with make(path) as log:
+        log.append(b"record 5", durable=True)
+        damaged(path, b"record 3")
+        seen = []
+        with pytest.raises(nowait.DamagedError):
+            seen.extend(log.read())
+        for record in log.read(2):
+            assert record.lsn == 2
+            break
+        errors: list[nowait.DamagedError] = []
+        records = list(log.read(on_damage=errors.append))
+        assert [record.data for record in records] == [b"record %d" % number for number in (1, 2, 4, 5)]
+        assert len(errors) == 1 and "3" in str(errors[0])
+
+        async def work() -> None:
+            opened = nowait.aio.AsyncLog(log)
+            errors.clear()
+            lsns = [record.lsn async for record in opened.read(on_damage=errors.append)]
+            assert lsns == [1, 2, 4, 5] and len(errors) == 1
+            tail, seen = opened.tail(on_damage=errors.append), []
+            async for record in tail:
+                seen.append(record.lsn)
+                if len(seen) == 4:
+                    break
+            assert seen == [1, 2, 4, 5] and len(errors) == 2
+            with pytest.raises(nowait.DamagedError):
+                await opened.backup(tmp_path / "copy")
+
+        asyncio.run(work())
+        assert not (tmp_path / "copy").exists()
+
+
+def test_a_reader_returns_the_records_before_damage(tmp_path: Path) -> None:
+    with make(tmp_path / "log") as log:
+        log.append(b"whole", durable=True)
+        log.append(b"spoilt", durable=True)
+    with make(tmp_path / "log") as log:
+        damaged(tmp_path / "log", b"spoilt")
+        records = log.read()
+        assert next(records).data == b"whole"
+        with pytest.raises(nowait.DamagedError):
+            next(records)
+
+
+def test_backup_and_mode(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with pytest.raises(ValueError, match="0o40700"):
+        nowait.Log(path, create=True, mode=0o40700)
+    assert not path.exists()
+    with nowait.Log(path, create=True, mode=0o750) as log:
+        assert path.stat().st_mode & 0o7777 == 0o750
+        assert {file.stat().st_mode & 0o7777 for file in path.iterdir() if file.is_file()} == {0o640}
+        log.append(b"one", durable=True)
+        assert log.backup(tmp_path / "first")["last_lsn"] == 1
+        with pytest.raises(nowait.RangeError):
+            log.backup(tmp_path / "first")
+        log.append(b"two", durable=True)
+        recovery = asyncio.run(nowait.aio.AsyncLog(log).backup(tmp_path / "second"))
+        assert recovery["last_lsn"] == 2
+    for name, count in (("first", 1), ("second", 2)):
+        with nowait.Log(tmp_path / name) as copied:
+            assert [record.data for record in copied.read()] == [b"one", b"two"][:count]

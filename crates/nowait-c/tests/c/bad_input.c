@@ -73,6 +73,10 @@ static void handles(char **argv) {
     EQUAL(nowait_log_truncate_before(file, 1), -EBADF);
     EQUAL(nowait_log_truncate_after(file, 1), -EBADF);
     EQUAL(nowait_log_truncate_closed(0, NULL, 1, &number), -EFAULT);
+    EQUAL(nowait_log_backup(file, "x"), -EBADF);
+    EQUAL(nowait_log_backup(file, NULL), -EFAULT);
+    EQUAL(nowait_log_backup_directory(0, NULL, "x"), -EFAULT);
+    EQUAL(nowait_log_backup_directory(file, "x", "y"), -EBADF);
     EQUAL(nowait_log_close(file), -EBADF);
     EQUAL(nowait_log_reader_open(file, 1, &number), -EBADF);
     EQUAL(nowait_log_reader_next(file, &record), -EBADF);

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <poll.h>
+#include <sys/stat.h>
 
 #include "test.h"
 
@@ -57,12 +58,15 @@ int main(int argc, char **argv) {
     EQUAL(nowait_log_open(0, directory, &options, &log, &recovery), -EINVAL);
     CHECK(access(directory, F_OK) != 0);
     recovery.size = sizeof recovery;
-    options.reserved = 1;
-    EQUAL(nowait_log_open(0, directory, &options, &log, NULL), -E2BIG);
-    SAYS("reserved is 1");
+    options.mode = S_IFDIR | 0750;
+    EQUAL(nowait_log_open(0, directory, &options, &log, NULL), -EINVAL);
+    SAYS("mode is 040750");
     CHECK(access(directory, F_OK) != 0);
-    options.reserved = 0;
+    options.mode = 0750;
     EQUAL(nowait_log_open(0, directory, &options, &log, &recovery), 0);
+    struct stat about;
+    EQUAL(stat(directory, &about), 0);
+    EQUAL(about.st_mode & 07777, 0750);
     EQUAL(recovery.was_created, 1);
     EQUAL(recovery.last_record, 0);
     EQUAL(recovery.next_record, 1);
@@ -178,6 +182,24 @@ int main(int argc, char **argv) {
     EQUAL(nowait_log_open(0, directory, &options, &log, &recovery), 0);
     EQUAL(recovery.last_record, 5);
 
+    /* A copy of an open log has what is durable, whoever makes it. */
+    static char copied[8192], other[8192], third[8192];
+    snprintf(copied, sizeof copied, "%s/copied", argv[1]);
+    snprintf(other, sizeof other, "%s/other", argv[1]);
+    snprintf(third, sizeof third, "%s/third", argv[1]);
+    EQUAL(nowait_log_backup(log, copied), 0);
+    EQUAL(nowait_log_backup(log, copied), -EINVAL);
+    SAYS("/copied");
+    EQUAL(nowait_log_backup_directory(0, directory, other), 0);
+    EQUAL(nowait_log_backup_directory(0, third, third), -ENOENT);
+    CHECK(access(third, F_OK) != 0);
+    for (int which = 0; which < 2; which++) {
+        nowait_log copy = 0;
+        EQUAL(nowait_log_open(0, which == 0 ? copied : other, NULL, &copy, &recovery), 0);
+        EQUAL(recovery.last_record, 5);
+        EQUAL(nowait_log_close(copy), 0);
+    }
+
     /* A reader of an open log goes on behind damage where it is asked to. */
     EQUAL(nowait_log_append(log, "behind", 6, &number), 0);
     EQUAL(nowait_log_wait(log, number), 0);
@@ -192,6 +214,8 @@ int main(int argc, char **argv) {
     EQUAL(record.number, 6);
     CHECK(record.length == 6 && memcmp(record.bytes, "behind", 6) == 0);
     EQUAL(nowait_log_reader_close(reader), 0);
+    EQUAL(nowait_log_backup(log, third), -EUCLEAN);
+    CHECK(access(third, F_OK) != 0);
     EQUAL(nowait_log_close(log), 0);
     return 0;
 }

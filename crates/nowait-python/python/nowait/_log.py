@@ -6,11 +6,17 @@ import copy
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from nowait import _loops, _nowait
+from nowait._errors import DamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from typing import Any
 
     from _typeshed import ReadableBuffer
+
+    from nowait._types import Path
+
+    OnDamage = Callable[[DamagedError], object]
 
 
 class Record(NamedTuple):
@@ -24,7 +30,8 @@ class Record(NamedTuple):
 class Log(_nowait.Log):
     """A durable log of small records.
 
-    `create` creates the log if none exists. `retain_bytes` drops the oldest segments beyond that size. With
+    `create` creates the log if none exists, with the permission bits `mode` regardless of the umask.
+    `retain_bytes` drops the oldest segments beyond that size. With
     `scan="tail"`, opening reads only the end of the log. `recovery` contains the result of the recovery.
     Any thread may use the log, and threads that append share writes.
 
@@ -44,17 +51,31 @@ class Log(_nowait.Log):
         """Appends a batch, which a crash keeps as a whole or not at all; returns the last number."""
         return self.append_batch(list(records), durable)
 
-    def read(self, lsn: int = 1) -> Iterator[Record]:
-        """Iterates over durable records from `lsn` on, up to the last."""
-        reader = self.reader(lsn)
-        while records := reader.read(False):
-            yield from map(Record._make, records)
+    def read(self, lsn: int = 1, *, on_damage: OnDamage | None = None) -> Iterator[Record]:
+        """Iterates over durable records from `lsn` on, up to the last.
 
-    def tail(self, lsn: int = 1) -> Iterator[Record]:
-        """Iterates over durable records from `lsn` on, and waits for new ones; never ends."""
-        reader = self.reader(lsn)
+        Damage raises `DamagedError`. With `on_damage`, that is called with the error instead, once for
+        each damage, and the iteration continues behind it.
+        """
+        return self._records(lsn, False, on_damage)
+
+    def tail(self, lsn: int = 1, *, on_damage: OnDamage | None = None) -> Iterator[Record]:
+        """Iterates over durable records from `lsn` on as `read`, and waits for later ones; never ends."""
+        return self._records(lsn, True, on_damage)
+
+    def _records(self, lsn: int, tail: bool, on_damage: OnDamage | None) -> Iterator[Record]:
+        reader = self.reader(lsn, on_damage is not None)
         while True:
-            yield from map(Record._make, reader.read(True))
+            try:
+                records = reader.read(tail)
+            except DamagedError as error:
+                if on_damage is None:
+                    raise
+                on_damage(error)
+                continue
+            if not records:
+                return
+            yield from map(Record._make, records)
 
     def __enter__(self) -> Log:
         return self
@@ -170,16 +191,30 @@ class AsyncLog:
         """Waits until record `lsn`, which may be appended later, and all earlier ones are durable."""
         await _loops.run(self.log.start_wait_durable, lsn)
 
-    async def read(self, lsn: int = 1) -> AsyncIterator[Record]:
-        """Iterates over durable records from `lsn` on, up to the last."""
-        reader = self.log.reader(lsn)
-        while records := await _loops.run(reader.start_read, False):
-            for record in records:
-                yield Record._make(record)
+    async def backup(self, destination: Path) -> dict[str, Any]:
+        """Copies the log to a new directory: see `Log.backup`. If cancelled, the copy still ends."""
+        recovery: dict[str, Any] = await _loops.run(self.log.start_backup, destination)
+        return recovery
 
-    async def tail(self, lsn: int = 1) -> AsyncIterator[Record]:
-        """Iterates over durable records from `lsn` on, and waits for new ones; never ends."""
-        reader = self.log.reader(lsn)
+    def read(self, lsn: int = 1, *, on_damage: OnDamage | None = None) -> AsyncIterator[Record]:
+        """Iterates over durable records from `lsn` on, up to the last: see `Log.read`."""
+        return self._records(lsn, False, on_damage)
+
+    def tail(self, lsn: int = 1, *, on_damage: OnDamage | None = None) -> AsyncIterator[Record]:
+        """Iterates over durable records from `lsn` on as `read`, and waits for later ones; never ends."""
+        return self._records(lsn, True, on_damage)
+
+    async def _records(self, lsn: int, tail: bool, on_damage: OnDamage | None) -> AsyncIterator[Record]:
+        reader = self.log.reader(lsn, on_damage is not None)
         while True:
-            for record in await _loops.run(reader.start_read, True):
+            try:
+                records = await _loops.run(reader.start_read, tail)
+            except DamagedError as error:
+                if on_damage is None:
+                    raise
+                on_damage(error)
+                continue
+            if not records:
+                return
+            for record in records:
                 yield Record._make(record)
