@@ -150,7 +150,7 @@ pub unsafe extern "C" fn nowait_log_open(
             unsafe { size(recovery, "recovery") }?;
         }
         if asked.mode > 0o7777 {
-            let text = format!("options.mode is {:#o}; give permission bits, at most 07777", asked.mode);
+            let text = format!("options.mode is 0{:o}; give permission bits, at most 07777", asked.mode);
             return Err(Failure::new(libc::EINVAL, text));
         }
         let options = with_instance(instance, |nowait| Ok(log_options(&asked).instance(nowait)))?;

@@ -107,8 +107,9 @@ fn every_function_says_which_threads_may_call_it() {
     for name in declared() {
         let at = header.find(&format!("{name}(")).unwrap();
         let text: Vec<&str> = header[..at].lines().rev().skip(1).take_while(|line| line.starts_with("//")).collect();
-        let text = text.into_iter().rev().collect::<Vec<_>>().join("\n");
-        let refers = text.contains("as nowait_") || text.contains("As nowait_");
+        let text: Vec<&str> = text.into_iter().rev().map(|line| line.trim_start_matches('/').trim()).collect();
+        let text = text.join(" ");
+        let refers = ["as nowait_", "As nowait_", "like nowait_"].iter().any(|words| text.contains(words));
         assert!(text.contains("Threads:") || text.contains("this thread") || refers, "{name}:\n{text}");
     }
 }
