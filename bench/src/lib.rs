@@ -1,6 +1,6 @@
 //! Workloads, ways and tables: what `nowait bench` measures, as a library.
 //!
-//! Read downwards; a file uses those above it, never those below.
+//! Read downwards; a file uses those above it, but that the loop of all cases uses a table.
 //!
 //! * [`error`]: what can go wrong, sorted by what the user can do about it.
 //! * [`random`]: seeded numbers and permutations, so that a run can be repeated exactly.
@@ -12,7 +12,8 @@
 //!   [`neighbour`](machine::neighbour) (other programs that disturb).
 //! * [`measure`]: [`options`](measure::options) (what was asked for), [`pace`](measure::pace) (when
 //!   operations start, at a rate or by chance), [`work`](measure::work) (what a way is asked to do, as plain data),
-//!   [`meter`](measure::meter) (one round on the clock, and the row of all rounds),
+//!   [`meter`](measure::meter) (the loop of all cases, one round on the clock, and the row of all rounds),
+//!   [`figure`](measure::figure) (figures that only one table has),
 //!   [`mixed`](measure::mixed) (tasks that share a runtime: their plan, and what they saw),
 //!   [`turn`](measure::turn) (one way's turn, and how its failure is told),
 //!   [`progress`](measure::progress) (how long a run takes, and how far it is).
@@ -20,8 +21,7 @@
 //! * [`report`], its data: rows and notes, [`figures`](report::figures) as text,
 //!   and [`axes`](report::axes) of cases.
 //! * [`stats`]: the ratio of two ways, its interval, and what is concluded from it.
-//! * [`table`]: a file for each table or a few, and the loop that measures all of them. Start at
-//!   [`table::Table`].
+//! * [`table`]: a file for each table or a few. Start at [`table::Table`].
 //! * [`report`], for its readers: [`words`](report::words), [`preflight`](report::preflight) (what
 //!   makes figures worth less than they look), [`verdict`](report::verdict) (sentences),
 //!   [`page`](report::page) (HTML with charts).

@@ -70,7 +70,7 @@ fn measure(table: &'static Table, options: &Options, file: Option<&TestFile>) ->
 
 fn outcome(table: &'static Table, options: &Options, file: Option<&TestFile>, stop: bool) -> (Result<()>, Report) {
     let (mut report, cancel) = (Report::default(), AtomicBool::new(stop));
-    let mut course = Course::new(plan(&[table], options, None), ());
+    let mut course = Course::new(plan(&[table], options, None), indicatif::ProgressBar::hidden());
     let mut run = Run { options, file, cancel: &cancel, course: &mut course, report: &mut report };
     let result = run.measure(&[table], &Phase::ALL);
     (result, report)

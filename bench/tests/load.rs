@@ -145,7 +145,7 @@ fn tiny() -> Options {
 /// Measures the table, in the build's directory; `None` where that is in memory.
 fn measure(options: &Options, stop: bool) -> Option<(Result<()>, Report)> {
     let (file, mut report, cancel) = (file(), Report::default(), AtomicBool::new(stop));
-    let mut course = Course::new(plan(&[&LOAD], options, None), ());
+    let mut course = Course::new(plan(&[&LOAD], options, None), indicatif::ProgressBar::hidden());
     let (file, course) = (Some(&file), &mut course);
     let mut run = Run { options, file, cancel: &cancel, course, report: &mut report };
     let result = run.measure(&[&LOAD], &Phase::ALL);

@@ -148,8 +148,11 @@ fn measured(way: &'static Way, rounds: usize, file: &TestFile) -> Report {
     let (round_time, roster) = (Duration::from_millis(100), vec![way].leak());
     let (direct, rounds) = (file.is_direct(), Some(rounds));
     let options = Options { direct, depths: vec![1], rounds, round_time, roster, ..Options::new(false, 1) };
-    let (mut report, cancel, course) =
-        (Report::default(), AtomicBool::new(false), &mut Course::new(Plan::default(), ()));
+    let (mut report, cancel, course) = (
+        Report::default(),
+        AtomicBool::new(false),
+        &mut Course::new(Plan::default(), indicatif::ProgressBar::hidden()),
+    );
     let mut run = Run { options: &options, file: Some(file), cancel: &cancel, course, report: &mut report };
     run.measure(&[&READS], &Phase::ALL).unwrap();
     report

@@ -1,21 +1,21 @@
 //! Every way returns the right bytes, in every case of every table, on a small file whose last
 //! block is short; and every way that writes or logs writes these bytes and no others.
 
-use std::cell::Cell;
 use std::env;
 use std::fs;
 use std::os::fd::AsRawFd;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use clap::ValueEnum;
+use indicatif::ProgressBar;
 use nowait_bench::machine::testfile::{SMALLEST, TestFile};
 use nowait_bench::measure::meter::{Round, Sample};
 use nowait_bench::measure::mixed::{self, BEAT, Layout, Mixture, Neighbour, Plan};
 use nowait_bench::measure::options::{Beside, Logged, Options};
 use nowait_bench::measure::pace::Pace;
-use nowait_bench::measure::progress::{At, Course, Progress};
+use nowait_bench::measure::progress::Course;
 
 use nowait_bench::measure::work::{Buffer, Commits, Contents, Gather, Range, Reads, Records, Target, Writes};
 use nowait_bench::random::Random;
@@ -206,16 +206,6 @@ fn tiny() -> Options {
     }
 }
 
-/// The share of a run that is done.
-#[derive(Clone, Default)]
-struct Done(Rc<Cell<f64>>);
-
-impl Progress for Done {
-    fn show(&mut self, at: &At<'_>) {
-        self.0.set(at.share);
-    }
-}
-
 /// Measures these tables, in the build's directory. Returns the share that was done, too.
 fn measure(
     tables: &[&'static Table],
@@ -223,11 +213,11 @@ fn measure(
     file: Option<&TestFile>,
     cancel: &AtomicBool,
 ) -> (Result<()>, Report, f64) {
-    let (mut report, done) = (Report::default(), Done::default());
-    let mut course = Course::new(plan(tables, options, None), done.clone());
+    let (mut report, bar) = (Report::default(), ProgressBar::hidden());
+    let mut course = Course::new(plan(tables, options, None), bar.clone());
     let mut run = Run { options, file, cancel, course: &mut course, report: &mut report };
     let result = run.measure(tables, &Phase::ALL);
-    (result, report, done.0.get())
+    (result, report, bar.position() as f64 / 1000.0)
 }
 
 /// The error of a run.
@@ -509,8 +499,15 @@ fn a_run_of_logs_fills_a_row_for_each_case_and_way() {
 #[test]
 fn every_kind_of_work_with_a_log_fills_a_row_for_each_case_and_way() {
     let (writers, in_flight, sizes) = (vec![2], vec![8], vec![4096]);
-    let options =
-        Options { quick: true, rounds: Some(2), writers, in_flight, sizes, logs: Logged::ALL.into(), ..tiny() };
+    let options = Options {
+        quick: true,
+        rounds: Some(2),
+        writers,
+        in_flight,
+        sizes,
+        logs: Logged::value_variants().into(),
+        ..tiny()
+    };
     for table in [&PIPELINED, &TASKS] {
         let (result, report, _) = measure(&[table], &options, None, &AtomicBool::new(false));
         result.unwrap();

@@ -10,7 +10,7 @@ use crate::machine::environment::Environment;
 use crate::machine::load::Watch;
 use crate::machine::testfile::{self, TestFile};
 use crate::measure::options::Options;
-use crate::measure::progress::{At, Course, Plan, Progress};
+use crate::measure::progress::{Course, Plan};
 use crate::report::figures::whole_size_of;
 use crate::report::notes::Code;
 use crate::report::page::page;
@@ -63,7 +63,7 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
 
     let place = Environment::of(asked.file.as_deref().unwrap_or(&asked.dir));
     let watch = Watch::begin(place.device.as_deref());
-    let mut course = Course::new(plan, Bar::new());
+    let mut course = Course::new(plan, bar());
     let file = size.map(|size| test_file(&asked, size, cancel, &mut course)).transpose()?;
     let commit = commit.map(str::to_owned);
     let environment = Environment { commit, load: watch.load(), ..environment(place, file.as_ref(), &tables, &asked) };
@@ -376,31 +376,9 @@ fn cannot_write(path: &Path, option: &str, error: &io::Error) -> Error {
     Error::new(ErrorKind::Other, text)
 }
 
-/// Progress bar on stderr; indicatif draws nothing if stderr is not a terminal.
-struct Bar(ProgressBar);
-
-impl Bar {
-    const STEPS: u64 = 1000;
-
-    fn new() -> Self {
-        Self(ProgressBar::hidden())
-    }
-}
-
-impl Progress for Bar {
-    fn show(&mut self, at: &At<'_>) {
-        if self.0.is_finished() || self.0.is_hidden() {
-            let style = ProgressStyle::with_template("{bar:30} {percent:>3} %, {prefix}  {msg}");
-            self.0 = ProgressBar::with_draw_target(Some(Self::STEPS), ProgressDrawTarget::stderr())
-                .with_style(style.expect("the template is a constant"));
-        }
-        let table = if at.table == 0 { String::new() } else { format!("table {} of {}, ", at.table, at.tables) };
-        self.0.set_prefix(format!("{table}{:.0} s left", at.seconds_left));
-        self.0.set_message(at.what.to_owned());
-        self.0.set_position((at.share * Self::STEPS as f64) as u64);
-    }
-
-    fn hide(&mut self) {
-        self.0.finish_and_clear();
-    }
+/// Returns a progress bar on stderr; indicatif draws nothing if stderr is not a terminal.
+fn bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {percent:>3} %, {prefix}  {msg}");
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    bar.with_style(style.expect("the template is a constant"))
 }

@@ -1,23 +1,33 @@
-//! One round on the clock.
+//! A case on the clock: its rounds, a way's work in one of them, and the rows that all of them give.
 //!
-//! A way first prepares what is not to be timed (threads, rings), then calls [`Round::start`], does
+//! [`Run`] has the ways of a case take turns. In a turn a way first prepares what is not to be timed (threads, rings), then calls [`Round::start`], does
 //! its work while telling a [`Tally`] of every completion, and calls [`Round::stop`]. A check of
 //! the bytes, when one is wanted, goes through the same calls: so what is verified is what is
 //! timed. Without one, a checksum of a block in each [`SAMPLED_EVERY`] bytes is taken on the clock, at
 //! the same price for every way, to be compared after the clock has stopped.
 
-use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use serde_json::Value;
 
+use super::figure::Figure;
+use super::options::Options;
+use super::progress::{Course, Length, ROUNDS_MIN};
+use super::turn::{Place, Stage, Turn};
+use super::work::Batch;
+use crate::error::{Error, ErrorKind, Result};
 use crate::machine::load::busy_us;
-use crate::measure::work::Batch;
-use crate::report::{Control, Cpu, Latency, Row};
+use crate::machine::testfile::{TestFile, allows_direct};
+use crate::random::Random;
+use crate::report::notes::Code;
+use crate::report::{Control, Cpu, Latency, Report, Row};
 use crate::stats::median;
 use crate::sys::{RingWorkers, Runs, Usage};
+use crate::table::{Bench, Case, Entrant, Phase, Table, Work, wanted};
+use crate::ways::OURS;
 
 /// Two digits and 32-bit counters: the whole histogram stays in the CPU's nearest caches.
 pub type Latencies = Histogram<u32>;
@@ -356,56 +366,6 @@ pub struct Sample {
     pub figures: Vec<(&'static str, Figure)>,
 }
 
-/// A figure that only its table has, of a round or of several: how rounds are summed up is its kind.
-#[derive(Debug, Clone)]
-pub enum Figure {
-    /// The median of these.
-    Median(Vec<f64>),
-    /// The sum of one, divided by the sum of the other.
-    Ratio(f64, f64),
-    Count(u64),
-    Always(bool),
-    Latency(Latencies),
-}
-
-impl Figure {
-    pub fn median(value: f64) -> Self {
-        Self::Median(vec![value])
-    }
-
-    fn add(&mut self, round: &Self) {
-        match (self, round) {
-            (Self::Median(all), Self::Median(more)) => all.extend(more),
-            (Self::Ratio(sum, by), Self::Ratio(more, other)) => (*sum, *by) = (*sum + more, *by + other),
-            (Self::Count(sum), Self::Count(more)) => *sum += more,
-            (Self::Always(all), Self::Always(this)) => *all &= this,
-            (Self::Latency(all), Self::Latency(more)) => *all += more,
-            _ => unreachable!("a figure is of one kind in all rounds"),
-        }
-    }
-
-    /// `None` where there is nothing to be told.
-    fn value(self) -> Option<Value> {
-        match self {
-            Self::Median(all) => Some(median(&all).into()),
-            Self::Ratio(sum, by) => (by > 0.0).then(|| (sum / by).into()),
-            Self::Count(count) => (count > 0).then(|| count.into()),
-            Self::Always(all) => Some(all.into()),
-            Self::Latency(all) if all.is_empty() => None,
-            Self::Latency(all) => serde_json::to_value(Latency::of(&all)).ok(),
-        }
-    }
-
-    /// Those of all rounds, by name.
-    fn sum(samples: &[Sample]) -> BTreeMap<String, Value> {
-        let mut all: BTreeMap<&str, Self> = BTreeMap::new();
-        for (name, figure) in samples.iter().flat_map(|sample| &sample.figures) {
-            all.entry(name).and_modify(|sum| sum.add(figure)).or_insert_with(|| figure.clone());
-        }
-        all.into_iter().filter_map(|(name, sum)| Some((name.to_owned(), sum.value()?))).collect()
-    }
-}
-
 impl Sample {
     /// Adds a figure of its table's own. In all rounds of a row a name is of one kind.
     pub fn tell(&mut self, name: &'static str, figure: Figure) {
@@ -509,6 +469,162 @@ impl Row {
             own: Figure::sum(samples),
         }
     }
+}
+
+/// Operations that are verified, and that tell a way's speed.
+const VERIFIED: usize = 256;
+/// The warm-up takes this share of a round.
+const WARM_UP: f64 = 0.2;
+/// The slowest way's round may take this many times as long as it should.
+const SLOWEST: f64 = 4.0;
+
+/// A run: what was asked for, where, and what came of it.
+pub struct Run<'a> {
+    pub options: &'a Options,
+    pub file: Option<&'a TestFile>,
+    pub cancel: &'a AtomicBool,
+    pub course: &'a mut Course,
+    pub report: &'a mut Report,
+}
+
+impl<'a> Run<'a> {
+    /// Measures these tables, in their order, in these phases. What is complete is in the report, even
+    /// after an error.
+    pub fn measure(&mut self, tables: &[&'static Table], phases: &[Phase]) -> Result<()> {
+        for &phase in phases {
+            for table in tables {
+                let cases = wanted(table, self.options);
+                let count = cases.len();
+                let here = cases.into_iter().filter(|case| case.phase == phase);
+                here.into_iter().try_for_each(|case| self.case(table, case, count))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures one of `count` cases.
+    fn case(&mut self, table: &'static Table, case: Case, count: usize) -> Result<()> {
+        let mut ways: Vec<(usize, &'static str)> = Vec::new();
+        for (index, Entrant { way, refused }) in case.entrants(self.options) {
+            let noted = if refused.is_some() { format!("{}: {}", table.name, way.name) } else { way.name.to_owned() };
+            if self.report.takes(&noted, refused.clone().or_else(way.refused)) {
+                ways.push((index, way.name));
+            }
+        }
+        if ways.is_empty() {
+            return Ok(());
+        }
+        let length = case.length(self.options).share(count);
+        let Some(mut bench) = (case.open)(self)? else { return Ok(()) };
+        ways.retain(|(index, _)| bench.takes(*index));
+        if ways.is_empty() {
+            return Ok(());
+        }
+        let name = bench.named(&case.name);
+        let timed = match self.rounds(table, &name, &ways, case.work, &length, &mut *bench) {
+            Err(error) if case.optional && error.kind() == ErrorKind::NotCold => {
+                self.report.note(Code::CaseLeftOut, format!("{} {name}: {error}", table.name));
+                return Ok(());
+            }
+            timed => timed?,
+        };
+        let row = |((_, way), samples): (&(usize, &str), &Vec<Sample>)| Row::of(table.name, &name, way, samples);
+        let rows: Vec<Row> = ways.iter().zip(&timed).map(row).collect();
+        bench.finish(&name, &rows, self);
+        self.report.rows.extend(rows);
+        Ok(())
+    }
+
+    /// Verifies, warms up, then has the ways take turns, as many rounds as the length allows.
+    ///
+    /// Each round has the ways in another order, drawn by seed, because a shared disk drifts, and
+    /// because a way leaves caches and queues to the one after it. The library's way, or else the first,
+    /// has two turns in each: by how much it differs from itself tells which differences mean nothing.
+    fn rounds(
+        &mut self,
+        table: &'static Table,
+        case: &str,
+        ways: &[(usize, &'static str)],
+        work: Work,
+        length: &Length,
+        bench: &mut dyn Bench,
+    ) -> Result<Vec<Vec<Sample>>> {
+        let (began, options, place) = (Instant::now(), self.options, self.place());
+        // Another sequence of orders for each case.
+        let mut orders = Random::new(options.seed.wrapping_add((self.report.rows.len() as u64) << 32));
+        let control = ways.iter().position(|(_, way)| *way == OURS).unwrap_or(0);
+        let mut rounds = length.rounds.unwrap_or(ROUNDS_MIN);
+        let turns = |rounds: usize| (ways.len() * (length.before + rounds) + rounds) as u64;
+        self.course.case(table.name, case, turns(rounds));
+        let (mut timed, mut again) = (vec![Vec::new(); ways.len()], Vec::new());
+        let mut operations = if let Work::Exactly(all, _) = work { all.min(VERIFIED) } else { VERIFIED };
+        let mut on_clock_s = 0.0;
+        let before = [Stage::Verify, Stage::WarmUp].into_iter().take(length.before);
+        for stage in before.chain((0..).map(Stage::Timed)) {
+            if stage == Stage::Timed(rounds) {
+                break;
+            }
+            bench.prepare(&place, stage, operations)?;
+            let (is_timed, spent_s) = (matches!(stage, Stage::Timed(_)), began.elapsed().as_secs_f64());
+            let mut samples: Vec<Option<Sample>> = vec![None; ways.len()];
+            for number in orders.permutation((ways.len() + usize::from(is_timed)) as u64) {
+                let number = number as usize;
+                let (index, way) = ways[if number < ways.len() { number } else { control }];
+                let sample = bench.turn(&Turn { place, index, way, table: table.name, case, stage })?;
+                match samples.get_mut(number) {
+                    Some(of_way) => *of_way = Some(sample),
+                    None => again.push(sample),
+                }
+                self.course.step(1);
+            }
+            let samples: Vec<Sample> = samples.into_iter().flatten().collect();
+            on_clock_s += samples.iter().map(|sample| sample.seconds).sum::<f64>();
+            operations = match (work, stage) {
+                (Work::Exactly(all, _), _) => all,
+                (Work::For(_), Stage::Timed(_)) => operations,
+                (Work::For(_), Stage::Verify) => {
+                    operations_in(length.round_time(ways.len()).mul_f64(WARM_UP), &samples).max(VERIFIED / 4)
+                }
+                (Work::For(_), Stage::WarmUp) => {
+                    let spent_s = began.elapsed().as_secs_f64();
+                    let beside_s = (spent_s - on_clock_s) / (length.before * ways.len()) as f64;
+                    operations_in(length.fitted(ways.len(), spent_s, beside_s), &samples).max(VERIFIED / 4)
+                }
+            };
+            if is_timed {
+                timed.iter_mut().zip(samples).for_each(|(of_way, sample): (&mut Vec<Sample>, _)| of_way.push(sample));
+            }
+            if stage == Stage::Timed(0) {
+                rounds = length.rounds(spent_s, began.elapsed().as_secs_f64() - spent_s);
+                self.course.expect(turns(rounds));
+            }
+        }
+        let control = Control::of(table.name, case, ways[control].1, &timed[control], &again);
+        self.report.controls.push(control);
+        Ok(timed)
+    }
+
+    pub fn place(&self) -> Place<'a> {
+        Place { options: self.options, file: self.file, cancel: self.cancel }
+    }
+
+    /// Returns whether files of this file system can be read and written past the page cache. Notes, once,
+    /// that they cannot; `what`: what is left out then.
+    pub(crate) fn takes_direct(&mut self, path: &Path, what: &str) -> Result<bool> {
+        let direct = allows_direct(path).map_err(|error| Error::io("open with O_DIRECT", path, &error))?;
+        if !direct {
+            self.report.note_once(Code::DirectRefused, format!("{what} left out: this file system refuses O_DIRECT"));
+        }
+        Ok(direct)
+    }
+}
+
+/// Operations that a middling way does in this time, at the speeds of these samples; fewer where a way is
+/// far slower.
+fn operations_in(time: Duration, samples: &[Sample]) -> usize {
+    let speeds: Vec<f64> = samples.iter().map(Sample::per_second).collect();
+    let slowest = speeds.iter().copied().fold(f64::INFINITY, f64::min);
+    (median(&speeds).min(slowest * SLOWEST) * time.as_secs_f64()) as usize
 }
 
 #[cfg(test)]

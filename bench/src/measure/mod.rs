@@ -1,6 +1,7 @@
 //! Measuring: what was asked for, what a way is asked to do, one round of it on the clock, and the
 //! loop over ways and rounds.
 
+pub mod figure;
 pub mod meter;
 pub mod mixed;
 pub mod options;

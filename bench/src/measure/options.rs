@@ -16,9 +16,11 @@ use crate::ways::{self, Roster, WAYS};
 const TASKS_MAX: u64 = 1024;
 const WORKERS_MAX: u64 = 256;
 pub const RATE_MAX: usize = 1 << 20;
-const RECORD_MAX: usize = 1 << 20;
-const BLOCK_MAX: usize = 64 << 20;
-const SECTOR: usize = 512;
+const RECORD_MIN: u64 = Records::SMALLEST as u64;
+const RECORD_MAX: u64 = 1 << 20;
+/// Direct I/O takes blocks of whole sectors.
+const SECTOR: u64 = 512;
+const BLOCK_MAX: u64 = 64 << 20;
 
 #[derive(Debug, Clone, Default, Args)]
 pub struct Options {
@@ -35,14 +37,15 @@ pub struct Options {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 
-    /// Size of the test file, such as 512M or 4G [default: 1G, with --quick 64M]. In `writes`, the limit
-    /// of a round's writes [default: 64M, with --quick 8M]; a round takes about a second at most
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    /// Size of the test file in bytes, or with K, M, G or T (powers of 1024), such as 512M or 4G [default: 1G,
+    /// with --quick 64M]. In `writes`, the limit of a round's writes [default: 64M, with --quick 8M]; a round
+    /// takes about a second at most
+    #[arg(long, value_name = "SIZE", value_parser = bytes::<u64>(1, SMALLEST, i64::MAX as u64))]
     pub size: Option<u64>,
 
     /// Bytes that a round of `stall` writes [default: four times the limit of dirty data, at most
     /// 2G and a third of the free space; with --quick 64M]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = bytes::<u64>(1, SMALLEST, i64::MAX as u64))]
     pub stall_size: Option<u64>,
 
     /// Bypass the page cache (O_DIRECT), in the table `reads` only, without `willneed`. Adds the
@@ -69,7 +72,7 @@ pub struct Options {
     pub records: Vec<usize>,
 
     /// Measure only these block sizes in `scan`, such as 16K or 1M
-    #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_block)]
+    #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = bytes::<usize>(SECTOR, SECTOR, BLOCK_MAX))]
     pub blocks: Vec<usize>,
 
     /// Measure only this in `log` [default: all; with --quick threads]
@@ -85,7 +88,7 @@ pub struct Options {
     pub writers: Vec<usize>,
 
     /// Measure only these record sizes in `log`, such as 128 or 4K
-    #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_record)]
+    #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = bytes::<usize>(1, RECORD_MIN, RECORD_MAX))]
     pub sizes: Vec<usize>,
 
     /// Measure only these shares of cached reads, in percent, in `mixed`
@@ -244,76 +247,24 @@ fn from(least: u64, most: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(least..=most)
 }
 
-/// `4096`, `512K`, `64M`, `4G`, `1T`; powers of two.
-fn parse_bytes(text: &str) -> Result<u64, String> {
-    let upper = text.trim().to_ascii_uppercase();
-    let number = upper.trim_end_matches("IB").trim_end_matches('B');
-    let (digits, shift) = match number.char_indices().last() {
-        Some((at, 'K')) => (&number[..at], 10),
-        Some((at, 'M')) => (&number[..at], 20),
-        Some((at, 'G')) => (&number[..at], 30),
-        Some((at, 'T')) => (&number[..at], 40),
-        _ => (number, 0),
-    };
-    let count: u64 = digits.parse().map_err(|_| "not a size such as 512M or 4G".to_owned())?;
-    count.checked_mul(1 << shift).ok_or_else(|| "too large for a file".to_owned())
-}
-
-/// Parses the size of a test file.
-fn parse_size(text: &str) -> Result<u64, String> {
-    let smallest = SMALLEST;
-    match parse_bytes(text)? {
-        size if size > i64::MAX as u64 => Err("too large for a file".to_owned()),
-        size if size < smallest => Err(format!("too small: at least {} MiB are needed", smallest >> 20)),
-        size => Ok(size),
+/// Parses bytes, which may have a unit, from `least` to `most`: multiples of `unit`.
+fn bytes<T: TryFrom<u64>>(unit: u64, least: u64, most: u64) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let size = parse_size::Config::new().with_binary().parse_size(text);
+        let size = size.map_err(|error| format!("not a size such as 4K, 512M or 1G: {error}"))?;
+        let fits = (least..=most).contains(&size) && size % unit == 0;
+        let multiple = if unit > 1 { format!(", and a multiple of {unit}") } else { String::new() };
+        let refused = || format!("not {least} to {most} bytes{multiple}");
+        T::try_from(size).ok().filter(|_| fits).ok_or_else(refused)
     }
 }
 
-/// Parses a block size that direct I/O can take.
-fn parse_block(text: &str) -> Result<usize, String> {
-    let (sector, most) = (SECTOR, BLOCK_MAX);
-    match usize::try_from(parse_bytes(text)?) {
-        Ok(block) if block > 0 && block % sector == 0 && block <= most => Ok(block),
-        _ => Err(format!("not a multiple of {sector} bytes, or more than {} MiB", most >> 20)),
-    }
-}
-
-/// Parses the size of a record, which carries its number and lies in memory once for each writer.
-fn parse_record(text: &str) -> Result<usize, String> {
-    let (least, most) = (Records::SMALLEST, RECORD_MAX);
-    match usize::try_from(parse_bytes(text)?) {
-        Ok(size) if (least..=most).contains(&size) => Ok(size),
-        _ => Err(format!("less than {least} bytes, or more than {} MiB", most >> 20)),
-    }
-}
-
-impl Beside {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Nobody => "nobody",
-            Self::Writes => "writes",
-            Self::Log => "log",
-            Self::Cpu => "cpu",
-            Self::Tenant => "tenant",
-        }
-    }
-}
-
-impl Arriving {
-    pub const ALL: [Self; 3] = [Self::Reads, Self::Gather, Self::Log];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Reads => "reads",
-            Self::Gather => "gather",
-            Self::Log => "log",
-        }
-    }
+/// Returns the name of a value, as the command takes it.
+pub fn name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 impl Logged {
-    pub const ALL: [Self; 3] = [Self::Threads, Self::Pipelined, Self::Tokio];
-
     /// Name of its table.
     pub fn table(self) -> &'static str {
         match self {
@@ -329,20 +280,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes() {
-        assert_eq!(parse_size("2M"), Ok(2 << 20));
-        assert_eq!(parse_size("1gib"), Ok(1 << 30));
-        assert_eq!(parse_size("1048576"), Ok(1 << 20));
-        for wrong in ["", "M", "12X", "-1M", "1.5G", "64K", "99999999T"] {
-            assert!(parse_size(wrong).is_err(), "{wrong}");
-        }
-        assert_eq!((parse_block("16K"), parse_block("512"), parse_block("64M")), (Ok(16 << 10), Ok(512), Ok(64 << 20)));
-        for wrong in ["", "0", "1000", "-512", "65M", "16T"] {
-            assert!(parse_block(wrong).is_err(), "{wrong}");
-        }
-        assert_eq!((parse_record("16"), parse_record("4K"), parse_record("1M")), (Ok(16), Ok(4096), Ok(1 << 20)));
-        for wrong in ["", "0", "15", "2M", "16T"] {
-            assert!(parse_record(wrong).is_err(), "{wrong}");
-        }
+    fn sizes_have_units_and_limits() {
+        let size = |text| bytes::<u64>(1, SMALLEST, i64::MAX as u64)(text).ok();
+        assert_eq!(["2M", "1gib", "1048576", "1.5G"].map(size), [2 << 20, 1 << 30, 1 << 20, 3 << 29].map(Some));
+        assert_eq!(["", "M", "12X", "-1M", "64K", "99999999T"].map(size), [None; 6]);
+        let block = |text| bytes::<usize>(SECTOR, SECTOR, BLOCK_MAX)(text).ok();
+        assert_eq!(["16K", "512", "64M"].map(block), [16 << 10, 512, 64 << 20].map(Some));
+        assert_eq!(["", "0", "1000", "-512", "65M", "16T"].map(block), [None; 6]);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use indicatif::ProgressBar;
+
 /// Plan of a run: its turns, and an estimate of their time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
@@ -105,35 +107,9 @@ impl Length {
     }
 }
 
-/// The position of a run.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct At<'a> {
-    /// `making the test file`, or the table and the case that are measured.
-    pub what: &'a str,
-    /// Number of the table, from 1; 0 before the first.
-    pub table: usize,
-    pub tables: usize,
-    /// Share of the whole run that is done.
-    pub share: f64,
-    pub seconds_left: f64,
-}
-
-/// Shown the position of a run.
-pub trait Progress {
-    fn show(&mut self, at: &At<'_>);
-
-    /// Something is about to be printed, or all is done.
-    fn hide(&mut self) {}
-}
-
-/// Ignores it.
-impl Progress for () {
-    fn show(&mut self, _: &At<'_>) {}
-}
-
 /// A run on its way: what is done, and from that what is left.
 pub struct Course {
-    progress: Box<dyn Progress>,
+    bar: ProgressBar,
     plan: Plan,
     began: Instant,
     tables: Vec<&'static str>,
@@ -149,21 +125,15 @@ pub struct Course {
 /// Share of the plan that counts as measured at the planned pace, when the rest is estimated.
 const TRUSTED_SHARE: f64 = 0.1;
 
+/// Length of the bar.
+const STEPS: u64 = 1000;
+
 impl Course {
-    pub fn new(plan: Plan, progress: impl Progress + 'static) -> Self {
-        let (progress, began, what) = (Box::new(progress), Instant::now(), String::new());
-        Self { progress, plan, began, tables: Vec::new(), what, done_s: 0.0, part_s: 0.0, steps: 1, stepped: 0 }
-    }
-
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    /// Parts of this table follow.
-    pub fn table(&mut self, name: &'static str) {
-        if !self.tables.contains(&name) {
-            self.tables.push(name);
-        }
+    /// Shows it on this bar, which draws nothing where it is hidden.
+    pub fn new(plan: Plan, bar: ProgressBar) -> Self {
+        bar.set_length(STEPS);
+        let (began, what) = (Instant::now(), String::new());
+        Self { bar, plan, began, tables: Vec::new(), what, done_s: 0.0, part_s: 0.0, steps: 1, stepped: 0 }
     }
 
     /// A part begins, for which this time is planned; it has so many steps. The one before is done.
@@ -176,7 +146,9 @@ impl Course {
 
     /// A case of a table begins.
     pub fn case(&mut self, table: &'static str, case: &str, turns: u64) {
-        self.table(table);
+        if !self.tables.contains(&table) {
+            self.tables.push(table);
+        }
         let planned = self.plan.tables.iter().find(|planned| planned.table == table);
         let planned_s = planned.map_or(0.0, |planned| planned.seconds / planned.cases.max(1) as f64);
         self.begin(&format!("{table} {case}"), planned_s, turns);
@@ -192,8 +164,9 @@ impl Course {
         self.show();
     }
 
+    /// Something is about to be printed.
     pub fn hide(&mut self) {
-        self.progress.hide();
+        self.bar.finish_and_clear();
     }
 
     fn show(&mut self) {
@@ -201,17 +174,22 @@ impl Course {
         let done = (self.done_s + self.part_s * self.stepped as f64 / self.steps as f64).min(planned);
         let trusted = planned * TRUSTED_SHARE;
         let pace = (self.began.elapsed().as_secs_f64() + trusted) / (done + trusted);
-        let (table, tables) = (self.tables.len(), self.plan.tables.len());
-        let seconds_left = (planned - done) * pace;
-        self.progress.show(&At { what: &self.what, table, tables, share: done / planned, seconds_left });
+        let table = match self.tables.len() {
+            0 => String::new(),
+            table => format!("table {table} of {}, ", self.plan.tables.len()),
+        };
+        if self.bar.is_finished() {
+            self.bar.reset();
+        }
+        self.bar.set_prefix(format!("{table}{:.0} s left", (planned - done) * pace));
+        self.bar.set_message(self.what.clone());
+        self.bar.set_position((done / planned * STEPS as f64) as u64);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::RefCell;
-    use std::rc::Rc;
 
     const LENGTH: Length = Length {
         round: Duration::from_millis(300),
@@ -255,33 +233,28 @@ mod tests {
 
     #[test]
     fn the_time_left_falls_to_nothing_and_tables_are_counted() {
-        struct Seen(Rc<RefCell<Vec<(usize, f64, f64)>>>);
-        impl Progress for Seen {
-            fn show(&mut self, at: &At<'_>) {
-                assert_eq!(at.tables, 2);
-                self.0.borrow_mut().push((at.table, at.share, at.seconds_left));
-            }
-        }
         let planned = |table| Planned { table, cases: 2, turns: 20, seconds: 10.0 };
         let plan = Plan { file_s: 5.0, tables: vec![planned("reads"), planned("gather")] };
-        let seen = Rc::new(RefCell::new(Vec::new()));
-        let mut course = Course::new(plan, Seen(seen.clone()));
+        let bar = ProgressBar::hidden();
+        let mut course = Course::new(plan, bar.clone());
         course.begin("making the test file", 5.0, 1000);
+        assert_eq!((bar.position(), &*bar.prefix()), (0, "25 s left"));
         course.step(1000);
-        for table in ["reads", "gather"] {
+        assert_eq!(bar.position(), 200);
+        let mut last = 200;
+        for (number, table) in ["reads", "gather"].into_iter().enumerate() {
             for case in ["depth=1", "depth=2"] {
                 course.case(table, case, 20);
+                assert!(bar.prefix().starts_with(&format!("table {} of 2, ", number + 1)), "{}", bar.prefix());
                 course.step(3);
                 course.expect(10);
                 (0..7).for_each(|_| course.step(1));
+                assert_eq!((bar.position(), bar.message()), (last + 200, format!("{table} {case}")));
+                last += 200;
+                course.hide();
             }
         }
-        let seen = seen.borrow();
-        assert!(seen.windows(2).all(|two| two[0].1 <= two[1].1 && two[0].0 <= two[1].0), "{seen:?}");
-        assert_eq!((seen[0].0, seen.last().unwrap().0), (0, 2));
-        let (_, share, left) = *seen.last().unwrap();
-        assert!((share - 1.0).abs() < 1e-9 && left < 1e-3, "{seen:?}");
-        // Far faster than planned, so that little is left long before the end.
-        assert!(seen.iter().all(|(_, share, left)| *left <= 25.0 * (1.0 - share) + 0.1), "{seen:?}");
+        // Far faster than planned.
+        assert_eq!((bar.position(), &*bar.prefix()), (1000, "table 2 of 2, 0 s left"));
     }
 }

@@ -14,14 +14,17 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use clap::ValueEnum;
+
 use super::columns::{CPU, Column, Curve, Grid, LONGEST, P50, P99, P999, by_p99, own_short};
 use super::log::{discard, zeros};
 use super::reads::file_size_of_reads;
 use super::{Bench, Case, Run, Table, Work, listed};
 use crate::error::Result;
 use crate::machine::testfile;
-use crate::measure::meter::{Figure, Sample, Sampled};
-use crate::measure::options::{Arriving, Options, RATE_MAX};
+use crate::measure::figure::Figure;
+use crate::measure::meter::{Sample, Sampled};
+use crate::measure::options::{Arriving, Options, RATE_MAX, name};
 use crate::measure::pace::{ExactTimers, Pace};
 use crate::measure::turn::{Place, Stage, Turn, alone};
 use crate::measure::work::{Buffer, Commits, Gathers, Reads, Records, Target};
@@ -80,7 +83,7 @@ pub static LOAD: Table = Table {
         if report.partial.is_some() {
             return Vec::new();
         }
-        Arriving::ALL.into_iter().filter_map(|arriving| finding(report, arriving)).collect()
+        Arriving::value_variants().iter().filter_map(|arriving| finding(report, *arriving)).collect()
     },
     ..Table::USUAL
 };
@@ -102,7 +105,7 @@ fn asked(options: &Options) -> Vec<Arriving> {
         ([], true) => vec![Arriving::Reads],
         // A file of the user's is only read.
         ([], false) if options.file.is_some() => vec![Arriving::Reads, Arriving::Gather],
-        ([], false) => Arriving::ALL.into(),
+        ([], false) => Arriving::value_variants().into(),
         (asked, _) => asked.into(),
     }
 }
@@ -128,7 +131,7 @@ fn cases(arriving: Arriving, options: &Options) -> Vec<Case> {
     let rates: Vec<usize> = if options.rates.is_empty() { doubling.collect() } else { options.rates.clone() };
     let behind: Rc<RefCell<Vec<String>>> = Rc::default();
     let case = |rate: usize| {
-        let name = format!("{} rate={rate}", arriving.name());
+        let name = format!("{} rate={rate}", name(arriving));
         let count = ((rate as f64 * options.load_time.as_secs_f64()) as usize).max(1);
         let work = Work::Exactly(count, options.load_time);
         let behind = behind.clone();
@@ -298,10 +301,10 @@ impl Bench for Arrivals {
 /// each keeps.
 fn finding(report: &Report, arriving: Arriving) -> Option<String> {
     let cases = report.cases("load");
-    let begins = format!("{} rate=", arriving.name());
+    let begins = format!("{} rate=", name(arriving));
     let cases: Vec<&Vec<&Row>> =
         cases.iter().filter(|(case, _)| case.starts_with(&begins)).map(|(_, rows)| rows).collect();
-    let (first, name) = (cases.first()?, arriving.name());
+    let (first, name) = (cases.first()?, name(arriving));
     let rate = |row: &Row| row.figure("offered_per_s").unwrap_or(0.0);
     let all = cases.iter().rev().find(|rows| rows.len() == first.len() && rows.iter().all(|row| keeps(row)));
     let mut text = format!("load {name}: ");

@@ -18,9 +18,10 @@ use super::{Bench, Case, Run, Table, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::neighbour::Programs;
 use crate::machine::testfile::{self, TestFile};
-use crate::measure::meter::{Figure, Sample};
+use crate::measure::figure::Figure;
+use crate::measure::meter::Sample;
 use crate::measure::mixed::{Layout, Mixed as Job, Neighbour, Plan};
-use crate::measure::options::{Beside, Options};
+use crate::measure::options::{Beside, Options, name};
 use crate::measure::turn::{Place, Stage, Turn, alone};
 use crate::measure::work::Target;
 use crate::report::figures::{micro, short};
@@ -117,7 +118,7 @@ struct Shape {
 impl Shape {
     fn name(&self) -> String {
         let Self { hot, tasks, workers, beside } = self;
-        let beside = if *beside == Beside::Nobody { String::new() } else { format!(" beside={}", beside.name()) };
+        let beside = if *beside == Beside::Nobody { String::new() } else { format!(" beside={}", name(*beside)) };
         format!("hot={hot} tasks={tasks} workers={workers}{beside}")
     }
 }

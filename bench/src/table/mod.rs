@@ -1,9 +1,9 @@
-//! The tables, and the loop that measures all of them.
+//! The tables, and what each declares.
 //!
 //! A table is one [`Table`], declared in one file, and its line in [`TABLES`]. It has [`Case`]s, each a
 //! name, the ways that take part, the length of a round, and how the state of the case is made: a
 //! [`Bench`], which makes the inputs of a round, and has one way do its work once. All else exists once,
-//! in [`Run`]: the choice of ways and their refusals, verification, warm-up, rounds, the order of turns,
+//! in [`Run`] (`measure/meter.rs`): the choice of ways and their refusals, verification, warm-up, rounds, the order of turns,
 //! the control, notes, rows and progress. What only one table tells of a round it adds to the round's
 //! sample ([`Sample::tell`]); a [`Column`] shows it.
 //!
@@ -44,22 +44,16 @@ pub mod reads;
 pub mod scan;
 pub mod writes;
 
-use std::path::Path;
-use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::Error;
-use crate::error::{ErrorKind, Result};
-use crate::machine::testfile::{TestFile, allows_direct};
+use crate::error::Result;
+pub use crate::measure::meter::Run;
 use crate::measure::meter::Sample;
 use crate::measure::options::Options;
-use crate::measure::progress::{Course, Length, Plan, Planned, ROUNDS_MIN};
+use crate::measure::progress::{Length, Plan, Planned};
 use crate::measure::turn::{Place, Stage, Turn};
-use crate::random::Random;
-use crate::report::notes::Code;
-use crate::report::{Control, Report, Row};
-use crate::stats::median;
-use crate::ways::{OURS, Part, Way};
+use crate::report::{Report, Row};
+use crate::ways::{Part, Way};
 pub use choice::{asked, by_name, check, given, listed, ranks, to_ask_for};
 use columns::{Curve, Grid};
 
@@ -168,7 +162,7 @@ impl Table {
 }
 
 /// Cases of a table, but for those that are not asked for by name.
-fn wanted(table: &Table, options: &Options) -> Vec<Case> {
+pub(crate) fn wanted(table: &Table, options: &Options) -> Vec<Case> {
     let mut cases = (table.cases)(options);
     cases.retain(|case| options.cases.is_empty() || options.cases.contains(&case.name));
     cases
@@ -192,17 +186,17 @@ pub enum Work {
 }
 
 /// Opens a case: the state that its rounds share. `None` if it is left out, and a note says why.
-type Open = Box<dyn FnOnce(&mut Run<'_>) -> Result<Option<Box<dyn Bench>>>>;
+pub(crate) type Open = Box<dyn FnOnce(&mut Run<'_>) -> Result<Option<Box<dyn Bench>>>>;
 
 /// A case of a table: every way does the same work from the same state.
 pub struct Case {
     pub name: String,
     pub ways: Vec<Entrant>,
-    work: Work,
-    phase: Phase,
-    optional: bool,
+    pub(crate) work: Work,
+    pub(crate) phase: Phase,
+    pub(crate) optional: bool,
     beside: Duration,
-    open: Open,
+    pub(crate) open: Open,
 }
 
 /// A way of a case, and why it cannot take part, if it cannot.
@@ -247,11 +241,11 @@ impl Case {
     }
 
     /// Those that are asked for, with their places in the case.
-    fn entrants(&self, options: &Options) -> impl Iterator<Item = (usize, &Entrant)> {
+    pub(crate) fn entrants(&self, options: &Options) -> impl Iterator<Item = (usize, &Entrant)> {
         self.ways.iter().enumerate().filter(|(_, entrant)| options.chooses(entrant.way.name))
     }
 
-    fn length(&self, options: &Options) -> Length {
+    pub(crate) fn length(&self, options: &Options) -> Length {
         let (round, before) = match self.work {
             Work::For(time) => (time, 2),
             Work::Exactly(_, guess) => (guess, 1),
@@ -297,170 +291,18 @@ impl Phase {
 
 /// Time of a turn beside its round, in most tables: the file is made cold, and bytes are compared.
 const BESIDE: Duration = Duration::from_millis(60);
-/// Operations that are verified, and that tell a way's speed.
-const VERIFIED: usize = 256;
-/// The warm-up takes this share of a round.
-const WARM_UP: f64 = 0.2;
-/// The slowest way's round may take this many times as long as it should.
-const SLOWEST: f64 = 4.0;
-
-/// A run: what was asked for, where, and what came of it.
-pub struct Run<'a> {
-    pub options: &'a Options,
-    pub file: Option<&'a TestFile>,
-    pub cancel: &'a AtomicBool,
-    pub course: &'a mut Course,
-    pub report: &'a mut Report,
-}
-
-impl<'a> Run<'a> {
-    /// Measures these tables, in their order, in these phases. What is complete is in the report, even
-    /// after an error.
-    pub fn measure(&mut self, tables: &[&'static Table], phases: &[Phase]) -> Result<()> {
-        for &phase in phases {
-            for table in tables {
-                let cases = wanted(table, self.options);
-                let count = cases.len();
-                let here = cases.into_iter().filter(|case| case.phase == phase);
-                here.into_iter().try_for_each(|case| self.case(table, case, count))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Measures one of `count` cases.
-    fn case(&mut self, table: &'static Table, case: Case, count: usize) -> Result<()> {
-        let mut ways: Vec<(usize, &'static str)> = Vec::new();
-        for (index, Entrant { way, refused }) in case.entrants(self.options) {
-            let noted = if refused.is_some() { format!("{}: {}", table.name, way.name) } else { way.name.to_owned() };
-            if self.report.takes(&noted, refused.clone().or_else(way.refused)) {
-                ways.push((index, way.name));
-            }
-        }
-        if ways.is_empty() {
-            return Ok(());
-        }
-        let length = case.length(self.options).share(count);
-        let Some(mut bench) = (case.open)(self)? else { return Ok(()) };
-        ways.retain(|(index, _)| bench.takes(*index));
-        if ways.is_empty() {
-            return Ok(());
-        }
-        let name = bench.named(&case.name);
-        let timed = match self.rounds(table, &name, &ways, case.work, &length, &mut *bench) {
-            Err(error) if case.optional && error.kind() == ErrorKind::NotCold => {
-                self.report.note(Code::CaseLeftOut, format!("{} {name}: {error}", table.name));
-                return Ok(());
-            }
-            timed => timed?,
-        };
-        let row = |((_, way), samples): (&(usize, &str), &Vec<Sample>)| Row::of(table.name, &name, way, samples);
-        let rows: Vec<Row> = ways.iter().zip(&timed).map(row).collect();
-        bench.finish(&name, &rows, self);
-        self.report.rows.extend(rows);
-        Ok(())
-    }
-
-    /// Verifies, warms up, then has the ways take turns, as many rounds as the length allows.
-    ///
-    /// Each round has the ways in another order, drawn by seed, because a shared disk drifts, and
-    /// because a way leaves caches and queues to the one after it. The library's way, or else the first,
-    /// has two turns in each: by how much it differs from itself tells which differences mean nothing.
-    fn rounds(
-        &mut self,
-        table: &'static Table,
-        case: &str,
-        ways: &[(usize, &'static str)],
-        work: Work,
-        length: &Length,
-        bench: &mut dyn Bench,
-    ) -> Result<Vec<Vec<Sample>>> {
-        let (began, options, place) = (Instant::now(), self.options, self.place());
-        // Another sequence of orders for each case.
-        let mut orders = Random::new(options.seed.wrapping_add((self.report.rows.len() as u64) << 32));
-        let control = ways.iter().position(|(_, way)| *way == OURS).unwrap_or(0);
-        let mut rounds = length.rounds.unwrap_or(ROUNDS_MIN);
-        let turns = |rounds: usize| (ways.len() * (length.before + rounds) + rounds) as u64;
-        self.course.case(table.name, case, turns(rounds));
-        let (mut timed, mut again) = (vec![Vec::new(); ways.len()], Vec::new());
-        let mut operations = if let Work::Exactly(all, _) = work { all.min(VERIFIED) } else { VERIFIED };
-        let mut on_clock_s = 0.0;
-        let before = [Stage::Verify, Stage::WarmUp].into_iter().take(length.before);
-        for stage in before.chain((0..).map(Stage::Timed)) {
-            if stage == Stage::Timed(rounds) {
-                break;
-            }
-            bench.prepare(&place, stage, operations)?;
-            let (is_timed, spent_s) = (matches!(stage, Stage::Timed(_)), began.elapsed().as_secs_f64());
-            let mut samples: Vec<Option<Sample>> = vec![None; ways.len()];
-            for number in orders.permutation((ways.len() + usize::from(is_timed)) as u64) {
-                let number = number as usize;
-                let (index, way) = ways[if number < ways.len() { number } else { control }];
-                let sample = bench.turn(&Turn { place, index, way, table: table.name, case, stage })?;
-                match samples.get_mut(number) {
-                    Some(of_way) => *of_way = Some(sample),
-                    None => again.push(sample),
-                }
-                self.course.step(1);
-            }
-            let samples: Vec<Sample> = samples.into_iter().flatten().collect();
-            on_clock_s += samples.iter().map(|sample| sample.seconds).sum::<f64>();
-            operations = match (work, stage) {
-                (Work::Exactly(all, _), _) => all,
-                (Work::For(_), Stage::Timed(_)) => operations,
-                (Work::For(_), Stage::Verify) => {
-                    operations_in(length.round_time(ways.len()).mul_f64(WARM_UP), &samples).max(VERIFIED / 4)
-                }
-                (Work::For(_), Stage::WarmUp) => {
-                    let spent_s = began.elapsed().as_secs_f64();
-                    let beside_s = (spent_s - on_clock_s) / (length.before * ways.len()) as f64;
-                    operations_in(length.fitted(ways.len(), spent_s, beside_s), &samples).max(VERIFIED / 4)
-                }
-            };
-            if is_timed {
-                timed.iter_mut().zip(samples).for_each(|(of_way, sample): (&mut Vec<Sample>, _)| of_way.push(sample));
-            }
-            if stage == Stage::Timed(0) {
-                rounds = length.rounds(spent_s, began.elapsed().as_secs_f64() - spent_s);
-                self.course.expect(turns(rounds));
-            }
-        }
-        let control = Control::of(table.name, case, ways[control].1, &timed[control], &again);
-        self.report.controls.push(control);
-        Ok(timed)
-    }
-
-    pub fn place(&self) -> Place<'a> {
-        Place { options: self.options, file: self.file, cancel: self.cancel }
-    }
-
-    /// Returns whether files of this file system can be read and written past the page cache. Notes, once,
-    /// that they cannot; `what`: what is left out then.
-    fn takes_direct(&mut self, path: &Path, what: &str) -> Result<bool> {
-        let direct = allows_direct(path).map_err(|error| Error::io("open with O_DIRECT", path, &error))?;
-        if !direct {
-            self.report.note_once(Code::DirectRefused, format!("{what} left out: this file system refuses O_DIRECT"));
-        }
-        Ok(direct)
-    }
-}
-
-/// Operations that a middling way does in this time, at the speeds of these samples; fewer where a way is
-/// far slower.
-fn operations_in(time: Duration, samples: &[Sample]) -> usize {
-    let speeds: Vec<f64> = samples.iter().map(Sample::per_second).collect();
-    let slowest = speeds.iter().copied().fold(f64::INFINITY, f64::min);
-    (median(&speeds).min(slowest * SLOWEST) * time.as_secs_f64()) as usize
-}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::meter::Figure;
+    use crate::measure::figure::Figure;
+    use crate::measure::progress::Course;
     use crate::measure::turn::alone;
+    use crate::ways::OURS;
     use crate::ways::{Does, LogWay, Roster};
     use std::cell::RefCell;
     use std::collections::BTreeSet;
+    use std::sync::atomic::AtomicBool;
 
     /// All that another table takes, with a bench that notes its turns.
     static NOTED: Table = Table {
@@ -541,7 +383,7 @@ mod tests {
     fn measured(options: &Options) -> (Report, Vec<(usize, Stage, usize)>) {
         TURNS.with_borrow_mut(Vec::clear);
         let (mut report, cancel) = (Report::default(), AtomicBool::new(false));
-        let mut course = Course::new(plan(&[&NOTED], options, None), ());
+        let mut course = Course::new(plan(&[&NOTED], options, None), indicatif::ProgressBar::hidden());
         let mut run = Run { options, file: None, cancel: &cancel, course: &mut course, report: &mut report };
         run.measure(&[&NOTED], &Phase::ALL).unwrap();
         (report, TURNS.take())
