@@ -5,7 +5,7 @@
 //! collapses.
 
 use crate::machine::environment::Environment;
-use crate::report::figures::{COLUMNS, share, short};
+use crate::report::figures::{COLUMNS, MEANINGS, known, share, short};
 use crate::report::notes::Code;
 use crate::report::verdict::sentences;
 use crate::report::words::{COLLAPSED, compared, meaning, title};
@@ -28,24 +28,13 @@ pub(crate) const WIDTH: usize = 100;
 const GAP: usize = 2;
 /// Parts of a cell with a speed.
 const CELL: usize = 11;
-/// Legend of the columns of [`PRINTED`].
-const DETAILS: &str = "In the details: min-max, the slowest and the fastest round as shares of the median; p50, p99 and max, the \
-    latency; CPU, processor time of the whole process for an operation, of which ring (the kernel's workers for its rings) and pool (its \
-    own threads beside those that ask); system, the rest of the machine; csw, context switches, and punts, requests given to a \
-    kernel worker, per operation; inline, the share served without waiting. A ? marks a figure that the kernel does not report.";
-
 pub(crate) fn environment(environment: &Environment) -> String {
     let lines = environment.lines().into_iter().map(|(name, value)| format!("{name:<8} {value}\n"));
     lines.collect::<String>() + &under_load(environment) + "\n"
 }
 
-/// Returns a warning if other programs used the machine. The notes after the figures repeat it,
-/// with the findings of the run.
 pub(crate) fn under_load(environment: &Environment) -> String {
-    match environment.load.disturbances().join("; ") {
-        told if told.is_empty() => told,
-        told => wrapped(&format!("UNDER LOAD: {told}. The figures are worth less."), "") + "\n",
-    }
+    environment.load.warning().map_or_else(String::new, |warning| wrapped(&warning, "") + "\n")
 }
 
 pub(crate) fn report(report: &Report, details: bool, colour: Colour) -> String {
@@ -121,7 +110,7 @@ fn legend(report: &Report, details: bool) -> String {
         text += &format!("  {way:<longest$}  {}\n", meaning.trim_start());
     }
     if details {
-        text += &format!("\n{}\n", wrapped(DETAILS, ""));
+        text += &format!("\n{}\n", wrapped(MEANINGS, ""));
     }
     text.push('\n');
     text
@@ -183,8 +172,7 @@ fn figures<'a>(
     columns: impl Iterator<Item = &'a Column>,
     colour: Colour,
 ) -> String {
-    let known = |column: &&Column| report.rows.iter().any(|row| row.table == table && (column.cell)(row).is_some());
-    let columns: Vec<&Column> = columns.filter(known).collect();
+    let columns = known(report, table, columns);
     let shown = |gap: usize| {
         let header = std::iter::once(name).chain(columns.iter().map(|column| column.name));
         let mut grid = grid(header.map(heading).collect(), gap as u16, colour);

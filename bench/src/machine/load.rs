@@ -68,6 +68,13 @@ impl Watch {
 }
 
 impl Load {
+    /// A warning above the figures, where others used the machine. The notes after them say it again, and
+    /// what became known during the run.
+    pub fn warning(&self) -> Option<String> {
+        let told = self.disturbances();
+        (!told.is_empty()).then(|| format!("UNDER LOAD: {}. The figures are worth less.", told.join("; ")))
+    }
+
     /// Sentences on what makes the figures worth less; none on an idle machine.
     pub fn disturbances(&self) -> Vec<String> {
         let mut told = Vec::new();

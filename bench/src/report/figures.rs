@@ -1,6 +1,6 @@
 //! Figures as text, and text as figures.
 
-use crate::report::Row;
+use crate::report::{Report, Row};
 use crate::table::columns::Column;
 
 /// All figures that the rows of every table have.
@@ -24,6 +24,20 @@ pub static COLUMNS: [Column; 18] = [
     Column { name: "inline", cell: |row| Some(decimals(row.inline_fraction?, 2)) },
     Column { name: "prepared ms", cell: |row| Some(decimals(row.prepared_ms?, 1)) },
 ];
+
+/// What [`COLUMNS`] say.
+pub const MEANINGS: &str = "min–max: the slowest and the fastest round as shares of the median. p50 to max: the latency. \
+    CPU: processor time of the whole process for an operation, of which caller is that of the threads that ask, ring that \
+    of the kernel's workers for its rings, and pool that of its other threads; system: what the machine's processors did \
+    besides (other kernel threads, interrupts, other programs). csw: context switches, and punts: requests given to a \
+    kernel worker, per operation. inline: the share served on the caller's thread without waiting. prepared: what the way \
+    made ready before the clock ran. Empty, or a ?: unknown.";
+
+/// Those of the columns that any row of the table knows.
+pub fn known<'a>(report: &Report, table: &str, columns: impl Iterator<Item = &'a Column>) -> Vec<&'a Column> {
+    let rows = || report.rows.iter().filter(|row| row.table == table);
+    columns.filter(|column| rows().any(|row| (column.cell)(row).is_some())).collect()
+}
 
 /// The slowest round and the fastest, as shares of the median.
 fn spread(row: &Row) -> Option<String> {

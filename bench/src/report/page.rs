@@ -6,24 +6,19 @@ mod chart;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::report::axes::panels;
-use crate::report::figures::{COLUMNS, decimals, share, short};
+use crate::report::figures::{COLUMNS, MEANINGS, decimals, known, share, short};
 use crate::report::verdict::{Stand, Standing, sentences, standings};
 use crate::report::words::{COLLAPSED, compared, meaning, title, unit};
 use crate::report::{Report, Row, best};
 use crate::stats::Finding;
 use crate::table;
 use crate::table::columns::Column;
-use chart::Look;
-
-/// Number of cases along an axis whose latencies are drawn.
-const SPREADS: usize = 3;
 
 pub fn page(report: &Report) -> String {
     let environment = &report.environment;
     let place = environment.filesystem.as_deref().unwrap_or("a file system");
     let device = environment.device.as_deref().map_or_else(String::new, |device| format!(" on {device}"));
     let cpu = environment.cpu_model.as_deref().unwrap_or("unknown processor");
-    let load = environment.load.disturbances().join("; ");
     let tables = report.tables();
     let page = html! {
         (DOCTYPE)
@@ -40,9 +35,7 @@ pub fn page(report: &Report) -> String {
                 header {
                     h1 { "Ways of file I/O on " (place) (device) }
                     p.quiet { (environment.date) ", Linux " (environment.kernel) ", " (environment.cpus) " × " (cpu) }
-                    @if !load.is_empty() {
-                        p.warning { "UNDER LOAD: " (load) ". The figures are worth less." }
-                    }
+                    @if let Some(warning) = environment.load.warning() { p.warning { (warning) } }
                     @if let Some(why) = &report.partial {
                         p.warning { "Partial: " (why) ". What is here is complete in itself." }
                     }
@@ -185,21 +178,19 @@ fn section(report: &Report, table: &str) -> Markup {
         p.quiet { (about) }
         (speeds(report, table))
         @if let Some((axis, panels)) = panels(report, table) {
+            (chart::legend(&looks))
             @for panel in &panels {
                 h3 { (table) " by " (axis) @if !panel.name.is_empty() { ": " (panel.name) } }
                 div.pair {
-                    @for measure in chart::measures(table) {
-                        figure { figcaption { (measure.name) } (chart::lines(panel, axis, &measure, &looks)) }
-                    }
+                    @for measure in chart::measures(table) { (chart::lines(panel, axis, &measure, &looks)) }
                 }
             }
         }
         @for own in table::by_name(table).map_or(&[][..], |known| known.grids) {
             (figures(report, table, &format!("{table} {}", own.name), own.name, own.columns.iter()))
         }
-        (spreads(report, table, &looks))
         h3 { (table) ": all figures" }
-        (figures(report, table, &format!("{table} figures"), ALL_FIGURES, COLUMNS.iter()))
+        (figures(report, table, &format!("{table} figures"), MEANINGS, COLUMNS.iter()))
     }
 }
 
@@ -231,43 +222,6 @@ fn speeds(report: &Report, table: &str) -> Markup {
     grid(&format!("{table} speeds"), &caption, &header, &bodies)
 }
 
-/// Latencies of the first case, the last, and what lies between them evenly.
-fn spreads(report: &Report, table: &str, looks: &[(&str, Look)]) -> Markup {
-    let all: Vec<&Row> = report.rows.iter().filter(|row| row.table == table).collect();
-    let Some(scale) = chart::Scale::of_latencies(&all) else { return html! {} };
-    let cases = report.cases(table);
-    let drawn: Vec<&str> = match panels(report, table) {
-        None => cases.iter().map(|(case, _)| *case).collect(),
-        Some((_, panels)) => {
-            panels.iter().flat_map(|panel| spread_out(&panel.points)).map(|point| point.case).collect()
-        }
-    };
-    let what = table::by_name(table).map_or("Latency", |known| known.latency);
-    html! {
-        h3 { (table) ": " (what.to_lowercase()) }
-        p.quiet {
-            (what) " over all rounds, logarithmic: the filled symbol is the median, the strokes are p99, p99.9 and \
-            p99.99, the ring is the longest."
-            @if drawn.len() < cases.len() { " The other cases are in the table below." }
-        }
-        @for (case, rows) in cases.iter().filter(|(case, _)| drawn.contains(case)) {
-            figure { figcaption { (case) } (chart::spread(&scale, case, rows, looks)) }
-        }
-    }
-}
-
-fn spread_out<T>(points: &[T]) -> impl Iterator<Item = &T> {
-    let count = points.len();
-    let chosen = move |index: usize| count <= SPREADS || (0..SPREADS).any(|i| index == i * (count - 1) / (SPREADS - 1));
-    points.iter().enumerate().filter(move |(index, _)| chosen(*index)).map(|(_, point)| point)
-}
-
-const ALL_FIGURES: &str = "Rounds as shares of their median; processor time, context switches (csw) and requests handed \
-    to kernel workers (punts) per operation. Of the process: the caller, the kernel's workers for its rings, and the pool, \
-    which is all its other threads. Beside it: system, what the machine's processors did besides (other kernel \
-    threads, interrupts, other programs). inline: the share served on the caller's thread without waiting. prepared: \
-    what the way made ready before the clock ran. Empty: unknown.";
-
 /// Under each case a line per way, with those of the columns that any row knows.
 fn figures<'a>(
     report: &Report,
@@ -276,8 +230,7 @@ fn figures<'a>(
     caption: &str,
     columns: impl Iterator<Item = &'a Column>,
 ) -> Markup {
-    let known = |column: &&Column| report.rows.iter().any(|row| row.table == table && (column.cell)(row).is_some());
-    let columns: Vec<&Column> = columns.filter(known).collect();
+    let columns = known(report, table, columns);
     let header: Vec<&str> = std::iter::once("way").chain(columns.iter().map(|column| column.name)).collect();
     let bodies = html! {
         @for (case, rows) in report.cases(table) {
@@ -371,12 +324,5 @@ mod tests {
         for word in ["src=", "http:", "https:", "url(", "@import", "<link", "<script"] {
             assert!(!page.contains(word), "{word}");
         }
-    }
-
-    #[test]
-    fn the_first_and_the_last_of_many_are_drawn() {
-        let points: Vec<usize> = (0..7).collect();
-        assert_eq!(spread_out(&points).copied().collect::<Vec<_>>(), [0, 3, 6]);
-        assert_eq!(spread_out(&points[..2]).count(), 2);
     }
 }

@@ -77,7 +77,6 @@ pub static LOAD: Table = Table {
             logarithmic: true,
         },
     ],
-    latency: "Latency from arrival",
     findings: |report| {
         // Of a part of the rates nobody knows whether the highest is the highest that is kept.
         if report.partial.is_some() {

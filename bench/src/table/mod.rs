@@ -105,7 +105,7 @@ pub struct Table {
     pub grids: &'static [Grid],
     /// Figures that the page draws along its axis instead of speed and processor time.
     pub curves: &'static [Curve],
-    /// Name of its latencies.
+    /// Name of the p99 of its latencies.
     pub latency: &'static str,
     /// A sentence with which the verdict begins.
     pub advice: fn(&Report) -> Option<String>,
@@ -132,7 +132,7 @@ impl Table {
         cases: |_| Vec::new(),
         grids: &[],
         curves: &[],
-        latency: "Latency",
+        latency: "p99 latency, µs",
         advice: |_| None,
         findings: |_| Vec::new(),
     };

@@ -94,7 +94,7 @@ pub static GATHER: Table = Table {
         [(State::Cold, "cold"), (State::Cached, "cached")].into_iter().flat_map(of).collect()
     },
     grids: DEVICE,
-    latency: "Latency of a batch",
+    latency: "p99 latency of a batch, µs",
     ..Table::USUAL
 };
 

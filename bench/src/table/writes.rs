@@ -85,7 +85,7 @@ pub static STALL: Table = Table {
             CPU,
         ],
     }],
-    latency: "The gaps",
+    latency: "p99 gap, µs",
     findings: longest_gaps,
     ..Table::USUAL
 };
