@@ -109,7 +109,8 @@ fn every_function_says_which_threads_may_call_it() {
         let text: Vec<&str> = header[..at].lines().rev().skip(1).take_while(|line| line.starts_with("//")).collect();
         let text: Vec<&str> = text.into_iter().rev().map(|line| line.trim_start_matches('/').trim()).collect();
         let text = text.join(" ");
-        let refers = ["as nowait_", "As nowait_", "like nowait_"].iter().any(|words| text.contains(words));
+        let refers =
+            ["as nowait_", "As nowait_", "like nowait_", "See nowait_"].iter().any(|words| text.contains(words));
         assert!(text.contains("Threads:") || text.contains("this thread") || refers, "{name}:\n{text}");
     }
 }
