@@ -23,8 +23,8 @@
 //!                 NAME=FIELD.FIELD/DIVISOR of the row's JSON
 //! --records       of all files in the page's folder: when they were measured, and at which commit
 //! --shares        FILE lists rows of runs; speed as a share of the best way's in the same rounds
-//! --bars          FILE lists what is to be reached: the ratio to the best of the ways named, and a
-//!                 finding: "met" if its interval lies above the bar, "short" if below, else "cannot tell"
+//! --ratios        FILE lists cases and ways: the ratio to the best of the ways named, and a finding:
+//!                 "faster" or "slower" if its whole interval lies on one side of 1, else "cannot tell"
 //! --losses        numbers of rows of the current records in which the library loses, and of latencies
 //! --lost, --late, --current    these rows, these latencies, the current records
 //! --pages         all pages of measurements, those with a current record first

@@ -45,7 +45,7 @@ pub(crate) fn made(options: &str, folder: &Path) -> Result<Vec<String>> {
     match (asked.kind.as_deref(), &asked.files[..]) {
         (None | Some("--transpose"), [_, ..]) => table(&asked),
         (Some("--shares"), [file]) => shares(file),
-        (Some("--bars"), [file]) => bars(file),
+        (Some("--ratios"), [file]) => ratios(file),
         (Some("--records"), []) => records(folder),
         (Some("--losses"), []) => Ok(current()?.counted()),
         (Some("--lost"), []) => current()?.lost(),
@@ -187,12 +187,11 @@ fn shares(list: &Path) -> Result<Vec<String>> {
     Ok(grid(&[""].into_iter().chain(columns.iter().map(|(name, _)| *name)).collect::<Vec<_>>(), &body))
 }
 
-/// Rows of a file of lines "point, ways, bar, JSON, table, case, way"; "*" are all ways but the library's.
-fn bars(list: &Path) -> Result<Vec<String>> {
+/// Rows of a file of lines "point, ways, JSON, table, case, way"; "*" means all ways but the library's.
+fn ratios(list: &Path) -> Result<Vec<String>> {
     let mut body = Vec::new();
-    for line in lines(list, 7)? {
-        let [point, against, bar, name, table, pattern, way] = &line[..] else { unreachable!("each has seven") };
-        let to_reach: f64 = bar.parse().map_err(|_| format!("{point}: {bar} is no number"))?;
+    for line in lines(list, 6)? {
+        let [point, against, name, table, pattern, way] = &line[..] else { unreachable!("each has six") };
         let mut rows = beside(list, name)?.rows;
         rows.retain(|row| row.table == *table && fits(pattern, &row.case));
         if rows.is_empty() {
@@ -210,17 +209,17 @@ fn bars(list: &Path) -> Result<Vec<String>> {
             let ratio = Ratio::of_rounds(&ours.rounds, &best.rounds).ok_or(format!("{point}: too few rounds"))?;
             let (low, high) = (ratio.low(), ratio.high());
             let finding = match () {
-                () if low >= to_reach => "met",
-                () if high < to_reach => "**short**",
+                () if low > 1.0 => "faster",
+                () if high < 1.0 => "**slower**",
                 () => "cannot tell",
             };
             let said = format!("{:.2} ({low:.2}–{high:.2})", ratio.middle());
             let dearer = dearer(ours, best).map_or("–".to_owned(), |ratio| format!("{ratio:.2}"));
             let case = name_of(ours);
-            body.push([point, &case, way, &best.way, bar, &said, finding, &dearer].map(str::to_owned).to_vec());
+            body.push([point, &case, way, &best.way, &said, finding, &dearer].map(str::to_owned).to_vec());
         }
     }
-    Ok(grid(&["point", "case", "way", "best other", "to reach", "ratio", "finding", "CPU of it"], &body))
+    Ok(grid(&["point", "case", "way", "best other", "ratio", "finding", "CPU of it"], &body))
 }
 
 /// Ratio of processor times, where both are known.
@@ -273,17 +272,17 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_is_met_or_short_by_the_whole_interval() {
-        let bar = |bar: &str, run| {
-            made("list.tsv --bars", run, &format!("cold\t*\t{bar}\trun.json\treads\tdepth=1\tnowait\n"))
-        };
-        for (to_reach, finding) in [("0.4", "met"), ("0.6", "**short**")] {
-            let line = format!("| cold | depth=1 | nowait | ring | {to_reach} | 0.50 (0.50–0.50) | {finding} | 1.00 |");
-            assert_eq!(bar(to_reach, RUN).unwrap(), [line]);
+    fn a_way_is_faster_or_slower_by_the_whole_interval() {
+        let ratio = |run: &str| made("list.tsv --ratios", run, "cold\t*\trun.json\treads\tdepth=1\tnowait\n");
+        for (rounds, found) in
+            [("5e3, 10e3, 20e3", "0.50 (0.50–0.50) | **slower**"), ("20e3, 40e3, 80e3", "2.00 (2.00–2.00) | faster")]
+        {
+            let line = ratio(&RUN.replace("5e3, 10e3, 20e3", rounds)).unwrap();
+            assert_eq!(line, [format!("| cold | depth=1 | nowait | ring | {found} | 1.00 |")]);
         }
         let scattered = RUN.replace("[5e3, 10e3, 20e3]", "[20e3, 20e3, 20e3]");
-        assert!(bar("1", &scattered).unwrap()[0].contains("| cannot tell |"));
-        assert!(bar("1", &RUN.replace("\"nowait\"", "\"other\"")).is_err());
+        assert!(ratio(&scattered).unwrap()[0].contains("| cannot tell |"));
+        assert!(ratio(&RUN.replace("\"nowait\"", "\"other\"")).is_err());
     }
 
     #[test]
