@@ -916,8 +916,8 @@ int nowait_log_last(nowait_log log, uint64_t *durable, uint64_t *appended);
 // in the background. Returns 0 or a negative errno. Threads: any.
 int nowait_log_truncate_before(nowait_log log, uint64_t record);
 
-// Removes records before `record` from a log that is not open. It removes whole segments with only
-// such records, but never the last segment that holds records. It needs no free space, so that a
+// Removes records before `record` from a log that is not open. It removes segments that contain
+// only such records, but never the last segment with records. It needs no free space, so that a
 // log that has filled its disk can be opened again. `instance` may be 0. `first` receives the
 // number of the oldest remaining record, unless it is NULL.
 //

@@ -1,12 +1,12 @@
-//! What an event loop hears of: operations that have ended, behind an eventfd that the loop watches.
+//! Completion queue of an event loop, with an eventfd that the loop watches.
 //!
-//! One queue serves all operations of a loop. Threads that notice completions put the results there,
-//! and make the eventfd readable if the queue was empty. They need no Python: results become objects
-//! when the loop takes them.
+//! One queue serves all operations of a loop. Threads that notice completions add the results, and
+//! make the eventfd readable if the queue was empty. They need no Python thread state: the loop
+//! converts results to objects when it takes them.
 //!
-//! What is done on the loop's thread at a time is bounded, by count: results that are taken
-//! ([`RESULTS_MAX`]), and operations that end as they are started ([`Completions::charge`]). Timers and
-//! other descriptors of the loop have their turn in between.
+//! Counts bound the work on the loop's thread at a time: results taken ([`RESULTS_MAX`]), and
+//! operations that end when they are started ([`Completions::charge`]). Timers and other
+//! descriptors of the loop are served in between.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -23,31 +23,34 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::memory::release_pending;
 
-/// Most results that a loop takes at a time. Each wakes a task, which may submit its next read: some
-/// 20 µs. (With 64 the heartbeat of a loop with 64 tasks that read cold data was late by 2 to 6 ms.)
+/// Maximum number of results that a loop takes at a time. Each wakes a task, which may submit its
+/// next read, in about 20 µs. (With 64, a heartbeat beside 64 tasks that read cold data was 2 to 6
+/// ms late.)
 pub(crate) const RESULTS_MAX: usize = 16;
-/// Operations that end at once, before others have their turn, and bytes that count as one: some 50 µs.
+/// Number of operations that may end at once before the task yields, and bytes that count as one
+/// operation: about 50 µs.
 const TURN: u32 = 32;
 const BYTES_OF_ONE: usize = 8 << 10;
 
 /// Makes the result of an operation, on a thread that has Python.
 type Finish = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
-/// Operations that have ended. A loop watches `fileno()`, and calls `drain()` when it is readable.
+/// Queue of completed operations. A loop watches `fileno()`, and calls `drain()` when it is
+/// readable.
 #[pyclass(frozen, module = "nowait")]
 pub(crate) struct Completions {
     queue: Arc<Queue>,
-    /// Operations that have ended at once since others had their turn.
+    /// Operations that ended at once since the last yield.
     charged: AtomicU32,
 }
 
 struct Queue {
     readable: OwnedFd,
-    /// The number that the caller gave each, and its result.
+    /// Number of each operation, chosen by the caller, and its result.
     ended: Mutex<VecDeque<(u64, Finish)>>,
 }
 
-/// Where an operation puts its result. Keeps the queue, not the loop.
+/// Destination of an operation's result. Keeps the queue alive, but not the loop.
 #[derive(Clone)]
 pub(crate) struct Receiver {
     queue: Arc<Queue>,
@@ -55,7 +58,7 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    /// Puts a result into the queue. Called by any thread; waits for nothing.
+    /// Adds a result to the queue. Any thread may call it; it never blocks.
     pub(crate) fn put(self, finish: impl FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send + 'static) {
         let mut ended = self.queue.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let was_empty = ended.is_empty();
@@ -74,12 +77,12 @@ impl Queue {
     }
 }
 
-/// How an operation goes on: its result, and whether others are to have their turn now; `None` if the
-/// result will be in the queue.
+/// State of a started operation: its result, and whether the task must yield now; `None` if the
+/// result will arrive in the queue.
 pub(crate) type Begun = PyResult<Option<(Py<PyAny>, bool)>>;
 
-/// Passes an operation's result on: at once if it has ended, else through the queue. It has copied
-/// `bytes`, if it has ended.
+/// Delivers an operation's result: at once if it has ended, otherwise through the queue. If it has
+/// ended, it has copied `bytes` bytes.
 pub(crate) fn deliver<T: Send + 'static>(
     (completions, number): (&Bound<'_, Completions>, u64),
     (mut started, bytes): (Started<T>, usize),
@@ -105,7 +108,7 @@ impl Completions {
         Receiver { queue: self.queue.clone(), number }
     }
 
-    /// Counts an operation that has ended at once; true if others are to have their turn.
+    /// Counts an operation that ended at once; returns true if the task must yield.
     pub(crate) fn charge(&self, bytes: usize) -> bool {
         // Used by the loop's thread alone.
         let ones = u32::try_from(bytes / BYTES_OF_ONE).unwrap_or(TURN).saturating_add(1);
@@ -130,8 +133,8 @@ impl Completions {
         self.queue.readable.as_raw_fd()
     }
 
-    /// Takes what has ended: number, whether it succeeded, and the result or the exception. If that
-    /// is much, the descriptor stays readable for the rest.
+    /// Takes completed operations: number, success, and result or exception. If more remain, the
+    /// descriptor stays readable.
     fn drain(&self, py: Python<'_>) -> Vec<(u64, bool, Py<PyAny>)> {
         // First: what is put into an empty queue from here on makes it readable again.
         let _ = rustix::io::read(&self.queue.readable, &mut [0u8; 8]);

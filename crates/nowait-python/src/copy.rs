@@ -13,10 +13,10 @@ use crate::completions::{Completions, Receiver};
 use crate::error::make;
 use crate::file;
 
-/// The longest sleep between two looks at a copy.
+/// Maximum sleep between two checks of a copy.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How to copy: the keywords of `nowait.copy`.
+/// Options of a copy: the keywords of `nowait.copy`.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct How {
@@ -96,7 +96,7 @@ pub(crate) fn copy<'py>(
     object(py, &report)
 }
 
-/// What to copy, and how.
+/// Sources, target and options of a copy.
 struct Plan {
     sources: Vec<PathBuf>,
     target: PathBuf,
@@ -115,7 +115,7 @@ impl Plan {
     }
 }
 
-/// Looks at a copy until it is over, or a look fails: soon at first, and then twenty times a second.
+/// Checks a copy until it ends or a check fails: soon at first, then twenty times a second.
 fn watch<E>(
     copying: &nowait_copy::Started,
     sleep: impl Fn(Duration),
@@ -130,12 +130,12 @@ fn watch<E>(
     Ok(())
 }
 
-/// What the thread that watches a copy has for the task that awaits it.
+/// News from the thread that watches a copy, for the task that awaits it.
 #[derive(Default)]
 struct News {
     progress: Option<Progress>,
     report: Option<nowait_copy::Result<Report>>,
-    /// No more will come.
+    /// True after the last result.
     has_ended: bool,
     is_cancelled: bool,
     /// The loop whose task waits.
@@ -162,7 +162,7 @@ impl Shared {
     }
 }
 
-/// Says that no more will come, however the thread ends.
+/// Records the end, however the thread ends.
 struct End(Shared);
 
 impl Drop for End {
@@ -177,8 +177,8 @@ pub(crate) struct Copying(Shared);
 
 #[pymethods]
 impl Copying {
-    /// Takes what is new: how far it is, and at the end the report. `None` if the task is to wait
-    /// until completion `number`.
+    /// Takes the news: progress, and at the end the report. `None` if the task must wait for
+    /// completion `number`.
     ///
     /// # Errors
     /// Nothing could be copied.
@@ -199,7 +199,7 @@ impl Copying {
         Ok(Some((progress.map(|progress| distance(py, &progress)).transpose()?, report)))
     }
 
-    /// Ends it: each file within a block, which leaves its old target.
+    /// Cancels the copy: each file in progress stops within a block, and keeps its old target.
     fn cancel(&self) {
         self.0.lock().is_cancelled = true;
     }
@@ -207,7 +207,7 @@ impl Copying {
 
 type Told<'py> = (Option<Bound<'py, PyDict>>, Option<Bound<'py, PyDict>>);
 
-/// As `copy`, for a loop: a thread of its own starts the copy, and watches it.
+/// Like `copy`, for a loop: a separate thread starts and watches the copy.
 #[pyfunction]
 pub(crate) fn start_copy(
     sources: Vec<Bound<'_, PyAny>>,
@@ -279,7 +279,7 @@ fn object<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>>
     Ok(object)
 }
 
-/// The exception of a failure.
+/// Returns the exception for a failure.
 fn raised(py: Python<'_>, failure: &Failure) -> PyErr {
     let kind = match failure.kind() {
         FailureKind::System(kind) => format!("{kind:?}"),

@@ -1,7 +1,7 @@
-//! One thread that drives what is more than one operation: gathers, copies, logs.
+//! A thread that drives gathers, copies and logs, which consist of several operations.
 //!
-//! Each is a future, and none of them waits on this thread: a gather that waits for a device does
-//! not hold up another one. The thread comes with the first, in each process anew, and stays.
+//! Each is a future, and none blocks this thread: a gather that waits for a device does not delay
+//! another one. The first future in each process starts the thread, which then stays.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -17,27 +17,28 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-/// Who waits for a task looks at signals this often.
+/// Interval at which a waiting caller checks for signals.
 const LOOK: Duration = Duration::from_millis(100);
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The process that the driver is of, and the way to it.
+/// The driver's process, and the channel to the driver.
 static DRIVER: Mutex<Option<(u64, UnboundedSender<Task>)>> = Mutex::new(None);
 
-/// A task of the driver. It goes on when this is dropped.
+/// A task of the driver. It continues after this handle is dropped.
 #[pyclass(frozen, module = "nowait")]
 pub(crate) struct Running(AbortHandle);
 
 #[pymethods]
 impl Running {
-    /// Gives it up. What the kernel has begun goes on, and keeps its memory until then.
+    /// Cancels the task. Requests that the kernel has begun continue, and keep their memory until
+    /// they end.
     pub(crate) fn cancel(&self) {
         self.0.abort();
     }
 }
 
-/// Has the driver run a future to its end.
+/// Runs a future to completion on the driver.
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> PyResult<Running> {
     let (abort, registration) = AbortHandle::new_pair();
     let task: Task = Box::pin(Abortable::new(future, registration).map(drop));
@@ -53,12 +54,12 @@ pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> PyResu
     Ok(Running(abort))
 }
 
-/// Has the driver run a future, and waits for its result; a signal's handler that raises gives the
-/// future up.
+/// Runs a future on the driver, and waits for its result. If a signal handler raises, the future is
+/// cancelled.
 pub(crate) fn wait<T: Send + 'static>(py: Python<'_>, future: impl Future<Output = T> + Send + 'static) -> PyResult<T> {
     let (sender, receiver) = mpsc::channel();
     let running = spawn(async move {
-        // Refused only if nobody waits.
+        // Refused only if no caller waits.
         let _ = sender.send(future.await);
     })?;
     let receiver = Mutex::new(receiver);
@@ -87,7 +88,7 @@ fn start() -> PyResult<UnboundedSender<Task>> {
     }
 }
 
-/// Polls all tasks, and takes new ones in between, until no more can come.
+/// Polls all tasks, and accepts new ones in between, until the channel closes.
 async fn drive(mut new: UnboundedReceiver<Task>) {
     let mut tasks = FuturesUnordered::new();
     let mut is_open = true;

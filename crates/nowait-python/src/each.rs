@@ -1,8 +1,8 @@
-//! Gathers that hand on each range as it completes, in any order.
+//! Gathers that deliver each range as it completes, in any order.
 //!
-//! The driver fills one memory, and puts the number of each complete range into a list. The consumer
-//! takes what is there: it blocks for the next, or is woken through its loop's completions. Bytes are
-//! not copied: the consumer looks at a complete range while others are still being read.
+//! The driver fills one memory, and adds the number of each complete range to a list. The consumer
+//! takes the list: it blocks for the next range, or its loop's completion queue wakes it. Bytes are
+//! not copied: the consumer accesses a complete range while others are still being read.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,16 +21,16 @@ use crate::gathered::{Gathered, Plan};
 use crate::memory::release_pending;
 use crate::ranges::Ranges;
 
-/// A consumer that blocks looks at signals this often.
+/// Interval at which a blocking consumer checks for signals.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Ranges that are complete, on the way from the driver to the consumer.
+/// Complete ranges that the consumer has not taken yet.
 #[derive(Default)]
 struct State {
-    /// Index, and bytes read.
+    /// Index of each range, and number of bytes read.
     arrived: VecDeque<(usize, usize)>,
     failed: Option<Error>,
-    /// No more will come.
+    /// True after the last result.
     has_ended: bool,
     /// The loop whose consumer waits.
     waiting: Option<Receiver>,
@@ -60,7 +60,7 @@ impl Shared {
     }
 }
 
-/// Says that no more will come, however the task ends.
+/// Records the end, however the task ends.
 struct End(Arc<Shared>);
 
 impl Drop for End {
@@ -69,7 +69,7 @@ impl Drop for End {
     }
 }
 
-/// A gather that is under way: see `nowait.gather_each`.
+/// A gather in progress: see `nowait.gather_each`.
 #[pyclass(frozen, module = "nowait")]
 pub(crate) struct Arrivals {
     shared: Arc<Shared>,
@@ -78,7 +78,7 @@ pub(crate) struct Arrivals {
 
 #[pymethods]
 impl Arrivals {
-    /// Waits for more ranges: index and bytes read of each; none when all have come.
+    /// Waits for more ranges: index and bytes read of each; empty after the last range.
     fn wait(&self, py: Python<'_>) -> PyResult<Vec<(usize, usize)>> {
         loop {
             let has_more = py.detach(|| {
@@ -94,14 +94,14 @@ impl Arrivals {
         }
     }
 
-    /// Waits until all ranges have come.
+    /// Waits until all ranges are complete.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         while !self.wait(py)?.is_empty() {}
         Ok(())
     }
 
-    /// Takes what has come, up to as many as a loop takes at a time; `None` if the consumer is to wait
-    /// until completion `number`.
+    /// Takes complete ranges, up to the number that a loop takes at a time; `None` if the consumer
+    /// must wait for completion `number`.
     fn poll(
         &self,
         py: Python<'_>,
@@ -117,7 +117,7 @@ impl Arrivals {
         self.take(py, RESULTS_MAX).map(Some)
     }
 
-    /// Gives up what has not come.
+    /// Cancels the remaining ranges.
     fn cancel(&self) {
         self.running.cancel();
     }
@@ -128,7 +128,7 @@ impl Arrivals {
         let mut state = self.shared.lock();
         let count = state.arrived.len().min(most);
         let arrived: Vec<(usize, usize)> = state.arrived.drain(..count).collect();
-        // What came before the failure comes first.
+        // Deliver ranges that completed before the failure first.
         let failed = if arrived.is_empty() { state.failed.clone() } else { None };
         drop(state);
         release_pending(py);
@@ -136,8 +136,8 @@ impl Arrivals {
     }
 }
 
-/// Begins to read ranges of a file. Returns all ranges, too, of which those that have arrived may be
-/// looked at.
+/// Begins to read ranges of a file. Also returns all ranges; the caller may access those that are
+/// complete.
 #[pyfunction]
 #[pyo3(signature = (file, offsets, lengths, out, partial))]
 pub(crate) fn start_each(

@@ -22,7 +22,7 @@ pub(crate) fn make(
     path: Option<&std::ffi::OsStr>,
     (index, offset, length): (Option<usize>, Option<u64>, Option<u64>),
 ) -> PyErr {
-    // Not kept: each interpreter has classes of its own.
+    // Not cached: each interpreter has separate classes.
     let made = py
         .import(pyo3::intern!(py, "nowait._errors"))
         .and_then(|errors| errors.getattr(pyo3::intern!(py, "make")))
@@ -33,7 +33,7 @@ pub(crate) fn make(
     }
 }
 
-/// A range that no file can have, or that is no range.
+/// Error for a range that no file can contain, or for an argument that is not a range.
 pub(crate) fn bad_range(py: Python<'_>, path: Option<&Path>, index: usize, text: &str) -> PyErr {
     let mut error = Error::new(ErrorOp::Gather, ErrorKind::InvalidInput).with_index(index).with_advice(text);
     if let Some(path) = path {

@@ -15,14 +15,14 @@ use crate::error::{OrRaise, exception};
 use crate::gather;
 use crate::memory::{self, Loan};
 
-/// Most bytes that are moved between two looks at signals: some 50 ms of copying, or a second of a
-/// slow disk.
+/// Maximum number of bytes transferred between two checks for signals: about 50 ms of copying, or a
+/// second of a slow disk.
 pub(crate) const PIECE_BYTES: usize = 64 << 20;
 
-/// A file that is read and written at positions. There is no cursor.
+/// A file without a cursor: reads and writes take an offset.
 #[pyclass(frozen, subclass, module = "nowait")]
 pub(crate) struct File {
-    /// `None` when it is closed.
+    /// `None` after it is closed.
     file: Mutex<Option<nowait::File>>,
     path: PathBuf,
     mode: String,
@@ -44,7 +44,7 @@ impl File {
         }
     }
 
-    /// Takes the file out: from here on it is closed.
+    /// Takes the file out; this object is closed afterwards.
     pub(crate) fn take(&self) -> Option<nowait::File> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -71,14 +71,14 @@ pub(crate) fn options(mode: &str, direct: bool) -> PyResult<OpenOptions> {
     Ok(options)
 }
 
-/// A path: text, bytes, or an object with `__fspath__`.
+/// Converts a path: text, bytes, or an object with `__fspath__`.
 pub(crate) fn path(object: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     let py = object.py();
     let os = py.import(pyo3::intern!(py, "os"))?;
     os.call_method1(pyo3::intern!(py, "fsdecode"), (object,))?.extract()
 }
 
-/// The file of an argument: open, or a path.
+/// An argument that names a file: an open file or a path.
 pub(crate) enum Source {
     Open(nowait::File),
     Path(PathBuf),
@@ -103,7 +103,7 @@ pub(crate) fn to_open(object: &Bound<'_, PyAny>) -> PyResult<Source> {
     path(object).map(Source::Path)
 }
 
-/// As [`to_open`], but also opens a path.
+/// Like [`to_open`], but also opens a path.
 pub(crate) fn source(object: &Bound<'_, PyAny>) -> PyResult<nowait::File> {
     let py = object.py();
     match to_open(object)? {
@@ -136,36 +136,36 @@ impl File {
         Ok(File::new(file, mode))
     }
 
-    /// Path that it was opened by.
+    /// Path by which the file was opened.
     #[getter]
     fn name(&self) -> &OsStr {
         self.path.as_os_str()
     }
 
-    /// Mode that it was opened with.
+    /// Mode in which the file was opened.
     #[getter]
     fn mode(&self) -> &str {
         &self.mode
     }
 
-    /// Whether it was closed.
+    /// True if it was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Whether reads and writes go past the page cache.
+    /// True if reads and writes bypass the page cache.
     #[getter]
     fn direct(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(matches!(self.get(py, ErrorOp::Metadata)?.direct(), DirectIo::Granted { .. }))
     }
 
-    /// Descriptor, which stays this file's.
+    /// Descriptor, which this file still owns.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         Ok(self.get(py, ErrorOp::Metadata)?.as_fd().as_raw_fd())
     }
 
-    /// Size in bytes, of a file or a block device.
+    /// Size in bytes of a file or block device.
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
         let file = self.get(py, ErrorOp::Size)?;
         py.detach(|| file.size().wait()).or_raise(py)
@@ -179,7 +179,8 @@ impl File {
         Ok(loan.into_bytes(py, n).into_bound(py))
     }
 
-    /// Fills `buffer` from `offset`; returns the number of bytes, fewer at the end of the file only.
+    /// Fills `buffer` from `offset`; returns the number of bytes, which is less only at the end of
+    /// the file.
     fn readinto_at(&self, py: Python<'_>, offset: u64, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         let file = self.get(py, ErrorOp::Read)?;
         let mut loan = Loan::writable(buffer)?;
@@ -292,7 +293,7 @@ impl File {
     }
 }
 
-/// Reads until `buffer` is full or the file ends, and looks at signals in between.
+/// Reads until `buffer` is full or the file ends, and checks for signals in between.
 fn read(py: Python<'_>, file: &nowait::File, buffer: &mut [u8], offset: u64) -> PyResult<usize> {
     let mut done = 0;
     for piece in buffer.chunks_mut(PIECE_BYTES) {
@@ -309,7 +310,7 @@ fn read(py: Python<'_>, file: &nowait::File, buffer: &mut [u8], offset: u64) -> 
     Ok(done)
 }
 
-/// Writes all of `data`, and looks at signals in between.
+/// Writes all of `data`, and checks for signals in between.
 fn write(py: Python<'_>, file: &nowait::File, data: &bytes::Bytes, offset: u64, durable: bool) -> PyResult<usize> {
     for start in (0..data.len()).step_by(PIECE_BYTES) {
         if start > 0 {

@@ -20,8 +20,8 @@ use crate::gathered::{self, Plan};
 use crate::memory::{Loan, release_pending};
 use crate::ranges::{Extent, Ranges};
 
-/// Most files that a call reads at a time, and most paths that it has open. The limit of most
-/// processes is 1024 open files.
+/// Maximum number of files that a call reads at a time, and of paths that it keeps open. Most
+/// processes are limited to 1024 open files.
 const FILES_MAX: usize = 128;
 
 /// Ranges to read from one file.

@@ -1,4 +1,4 @@
-//! Gathers that block: many ranges of one file, by one call, into one memory or a list.
+//! Blocking gathers: many ranges of one file, by one call, into one memory or a list.
 
 use std::ops::Range;
 use std::path::Path;
@@ -15,14 +15,14 @@ use crate::gathered::{Gathered, Plan};
 use crate::memory::{Buffer, Loan, NewBytes, has_buffer};
 use crate::ranges::{Extent, Ranges};
 
-/// A call looks at signals about this often.
+/// Approximate interval at which a call checks for signals.
 const LOOK: Duration = Duration::from_millis(100);
-/// Ranges, and their bytes, that are read before the first look. After it the time that they took
-/// is known.
+/// Number of ranges and of bytes that are read before the first check for signals, which measures
+/// their duration.
 const FIRST_RANGES: usize = 1024;
 const FIRST_BYTES: usize = 64 << 20;
 
-/// Reads ranges of `file` into `out`, or into new memory. The interpreter is free meanwhile.
+/// Reads ranges of `file` into `out`, or into new memory. Releases the GIL meanwhile.
 pub(crate) fn blocking(
     file: &File,
     offsets: &Bound<'_, PyAny>,
@@ -60,7 +60,7 @@ pub(crate) fn gather_list(
     Ok(objects)
 }
 
-/// Memory for `total` bytes: the caller's, if there is one; lent.
+/// Returns lent memory of `total` bytes: the caller's, if given.
 pub(crate) fn memory<'py>(
     py: Python<'py>,
     out: Option<&Bound<'py, PyAny>>,
@@ -83,7 +83,8 @@ fn lent(memory: Bound<'_, PyAny>, total: usize) -> PyResult<(Bound<'_, PyAny>, L
     Ok((memory, loan))
 }
 
-/// The object whose buffer an argument has: itself, or numpy's array of a tensor that has none.
+/// Returns the object whose buffer to use: the argument itself, or numpy's array of a tensor
+/// without a buffer.
 fn exporter<'py>(out: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = out.py();
     if has_buffer(out) || !out.hasattr(pyo3::intern!(py, "__dlpack__"))? {
@@ -92,7 +93,7 @@ fn exporter<'py>(out: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     py.import(pyo3::intern!(py, "numpy"))?.call_method1(pyo3::intern!(py, "from_dlpack"), (out,))
 }
 
-/// Ranges that are not complete: index and bytes read of those that the file's end cut short, and
+/// Incomplete ranges: index and bytes read of ranges that the end of the file cut short, and
 /// errors.
 #[derive(Default)]
 pub(crate) struct Incomplete {
@@ -101,7 +102,7 @@ pub(crate) struct Incomplete {
 }
 
 impl Incomplete {
-    /// Takes what is said of a part of the list that begins with range `first`.
+    /// Adds the results of a part of the list that begins with range `first`.
     pub(crate) fn add(&mut self, exceptions: &Exceptions, first: usize) {
         self.short.extend(exceptions.short().iter().map(|(index, n)| (first + index, *n)));
         let numbered = |error: &Error| error.clone().with_index(first + error.range_index().unwrap_or(0));
@@ -112,7 +113,7 @@ impl Incomplete {
 /// Returns the ranges that are short, if they may be.
 ///
 /// # Errors
-/// Of the first range that failed, or is short and may not be.
+/// The error of the first range that failed, or is short although `partial` is false.
 pub(crate) fn short(
     py: Python<'_>,
     path: &Path,
@@ -129,25 +130,25 @@ pub(crate) fn short(
     Err(exception(py, &too_short(path, index, extents[index], n)))
 }
 
-/// The error of a range of which the file has only `n` bytes.
+/// Returns the error for a range of which the file contains only `n` bytes.
 pub(crate) fn too_short(path: &Path, index: usize, (offset, length): Extent, n: usize) -> Error {
     let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at(&Arc::from(path)).with_index(index);
     let advice = format!("only {n} bytes are available; partial=True accepts a short range");
     error.with_range(offset, length as u64).with_advice(advice)
 }
 
-/// Parts of a list of ranges, between which a call looks at signals.
+/// Parts of a list of ranges; the call checks for signals between them.
 struct Parts {
     next: usize,
     ranges_max: usize,
     bytes_max: usize,
 }
 
-/// Ranges by their place in the list, and their bytes together.
+/// Positions of ranges in the list, and their total number of bytes.
 struct Part {
     places: Range<usize>,
     bytes: usize,
-    /// It is one range, and takes longer than a part should.
+    /// A single range that takes longer than a part should.
     is_long: bool,
 }
 
@@ -156,7 +157,7 @@ impl Parts {
         Parts { next: 0, ranges_max: FIRST_RANGES, bytes_max: FIRST_BYTES }
     }
 
-    /// The next part. Looks at signals before, but for the first.
+    /// Returns the next part. Checks for signals first, except before the first part.
     fn next(&mut self, py: Python<'_>, extents: &[Extent]) -> PyResult<Option<Part>> {
         let start = self.next;
         if start == extents.len() {
@@ -177,8 +178,8 @@ impl Parts {
         Ok(Some(Part { places: start..end, bytes, is_long: end - start == 1 && bytes > self.bytes_max }))
     }
 
-    /// Takes note of how long a part took: so many more as make up the time between two looks. Never
-    /// none, or the call would not end.
+    /// Records the duration of a part, and sets the next part to the number of ranges that fill the
+    /// interval. The number is at least one, so that the call ends.
     fn took(&mut self, elapsed: Duration) {
         let times = (LOOK.as_secs_f64() / elapsed.as_secs_f64().max(1e-6)).clamp(0.5, 64.0);
         self.ranges_max = ((self.ranges_max as f64 * times) as usize).max(1);
@@ -209,7 +210,7 @@ fn read(py: Python<'_>, file: &File, extents: &[Extent], mut output: &mut [u8], 
     Ok(incomplete)
 }
 
-/// Reads ranges, each into an object of its own, and looks at signals in between.
+/// Reads ranges, each into a separate object, and checks for signals in between.
 fn read_each(py: Python<'_>, file: &File, extents: &[Extent]) -> PyResult<(Vec<Py<PyBytes>>, Incomplete)> {
     let mut incomplete = Incomplete::default();
     let mut objects = Vec::with_capacity(extents.len());
@@ -243,7 +244,7 @@ fn read_each(py: Python<'_>, file: &File, extents: &[Extent]) -> PyResult<(Vec<P
     Ok((objects, incomplete))
 }
 
-/// Reads one long range piece by piece; returns the number of its bytes that the file has.
+/// Reads one long range piece by piece; returns the number of bytes that the file contains.
 fn long(
     py: Python<'_>,
     file: &File,

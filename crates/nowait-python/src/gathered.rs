@@ -17,11 +17,11 @@ pub(crate) struct Gathered {
     /// All bytes, in one dimension.
     bytes: Py<PyAny>,
     places: Places,
-    /// Ranges that the end of the file cut short, by index: bytes read.
+    /// Ranges that the end of the file cut short: bytes read, by index.
     short: Vec<(usize, usize)>,
 }
 
-/// Where each range lies in the memory.
+/// Position of each range in the memory.
 enum Places {
     Uniform { count: usize, length: usize },
     Ends(Vec<usize>),
@@ -35,7 +35,7 @@ impl Places {
         }
     }
 
-    /// First byte and length of range `index`.
+    /// Returns first byte and length of range `index`.
     fn of(&self, index: usize) -> Option<(usize, usize)> {
         match self {
             Places::Uniform { count, length } => (index < *count).then_some((index * length, *length)),
@@ -48,7 +48,7 @@ impl Places {
     }
 }
 
-/// What is left to do under Python when the bytes are there.
+/// Remaining step after the read, which needs a Python thread state.
 pub(crate) struct Plan {
     places: Places,
     total: usize,
@@ -70,7 +70,7 @@ impl Plan {
         Plan { places, total: ranges.total }
     }
 
-    /// Makes the result over `memory`, whose first bytes were filled.
+    /// Makes the result from `memory`, whose first bytes are filled.
     pub(crate) fn finish(self, memory: &Bound<'_, PyAny>, short: Vec<(usize, usize)>) -> PyResult<Py<Gathered>> {
         let (py, Plan { places, total }) = (memory.py(), self);
         let bytes = flat(memory, total)?;

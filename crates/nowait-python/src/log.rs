@@ -17,14 +17,14 @@ use crate::error::{OrRaise, exception};
 use crate::file;
 use crate::memory::{Loan, release_pending};
 
-/// Records, and their bytes, that a reader hands on at a time.
+/// Maximum number of records, and of their bytes, that a reader delivers at a time.
 const BATCH_RECORDS: usize = 512;
 const BATCH_BYTES: usize = 1 << 20;
 
 /// A durable log: see `nowait.Log`.
 #[pyclass(frozen, subclass, module = "nowait")]
 pub(crate) struct Log {
-    /// `None` when it is closed.
+    /// `None` after it is closed.
     log: Mutex<Option<nowait_log::Log>>,
     recovery: Recovery,
     path: std::path::PathBuf,
@@ -39,7 +39,7 @@ impl Log {
     }
 }
 
-/// Appends records as one batch; gives the number of the last.
+/// Appends records as one batch; delivers the number of the last.
 async fn append(log: nowait_log::Log, records: Vec<bytes::Bytes>, durable: bool) -> nowait::Result<u64> {
     let ticket = match &records[..] {
         [one] => log.append(one).await,
@@ -171,8 +171,8 @@ impl Log {
         }
     }
 
-    /// Appends records, not as a batch, and makes them durable together. Completion `number`
-    /// delivers a list with the number of each record, or an exception.
+    /// Appends separate records, and makes them durable together. Completion `number` delivers a
+    /// list with the number of each record, or an exception.
     fn start_group(
         &self,
         completions: &Bound<'_, Completions>,
@@ -217,7 +217,7 @@ impl Log {
         .map(drop)
     }
 
-    /// As `append_batch`, for a loop.
+    /// Like `append_batch`, for an event loop.
     fn start_append(
         &self,
         completions: &Bound<'_, Completions>,
@@ -233,8 +233,8 @@ impl Log {
         })
     }
 
-    /// Waits until record `lsn` is durable, with all before it; one that is not appended yet is waited
-    /// for, too, until another thread appends it or the log is closed.
+    /// Waits until record `lsn` and all earlier records are durable. If the record is not appended
+    /// yet, the call waits until another thread appends it or the log is closed.
     fn wait_durable(&self, py: Python<'_>, lsn: u64) -> PyResult<()> {
         let log = self.get(py)?;
         if log.durable_lsn() >= lsn {
@@ -248,7 +248,7 @@ impl Log {
         Ok(())
     }
 
-    /// As `wait_durable`, for a loop.
+    /// Like `wait_durable`, for an event loop.
     fn start_wait_durable(&self, completions: &Bound<'_, Completions>, number: u64, lsn: u64) -> PyResult<Running> {
         let (log, to) = (self.get(completions.py())?, completions.get().receiver(number));
         spawn(async move {
@@ -257,25 +257,25 @@ impl Log {
         })
     }
 
-    /// Last record that is on stable storage, with all before it; zero if there is none.
+    /// Last durable record; all earlier records are durable, too. Zero if there is none.
     #[getter]
     fn durable_lsn(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.get(py)?.durable_lsn())
     }
 
-    /// Last record that was appended; zero if there is none.
+    /// Last appended record; zero if there is none.
     #[getter]
     fn last_lsn(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.get(py)?.last_lsn())
     }
 
-    /// Directory that it was opened by.
+    /// Directory of the log.
     #[getter]
     fn name(&self) -> &OsStr {
         self.path.as_os_str()
     }
 
-    /// Whether it was closed.
+    /// True if it was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).is_none()
@@ -296,14 +296,14 @@ impl Log {
         Ok(LogReader { state: Arc::new(Mutex::new(reading)) })
     }
 
-    /// Gives up records before `lsn`.
+    /// Removes records before `lsn`, by whole segments.
     fn truncate_prefix(&self, py: Python<'_>, lsn: u64) -> PyResult<()> {
         let log = self.get(py)?;
         py.detach(|| log.truncate_prefix(lsn));
         Ok(())
     }
 
-    /// Gives up records after `lsn`, durably.
+    /// Removes records after `lsn`; durable when the call returns.
     fn truncate_suffix(&self, py: Python<'_>, lsn: u64) -> PyResult<()> {
         let log = self.get(py)?;
         py.detach(|| log.truncate_suffix(lsn).wait()).or_raise(py)
@@ -316,7 +316,7 @@ impl Log {
         found(py, &copied.or_raise(py)?)
     }
 
-    /// As `backup`, for a loop.
+    /// Like `backup`, for an event loop.
     fn start_backup(
         &self,
         completions: &Bound<'_, Completions>,
@@ -331,7 +331,7 @@ impl Log {
         })
     }
 
-    /// Writes what was appended, and closes it.
+    /// Writes all appended records, and closes the log.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner).take();
         log.map_or(Ok(()), |log| py.detach(|| log.close().wait()).or_raise(py))
@@ -352,11 +352,11 @@ fn found<'py>(py: Python<'py>, recovery: &Recovery) -> PyResult<Bound<'py, PyDic
     Ok(found)
 }
 
-/// A reader, which a task of the driver takes along while it waits.
+/// A reader, which a task of the driver owns while it waits.
 struct Reading {
     log: nowait_log::Log,
     reader: Option<Reader>,
-    /// To begin anew with, if the task was given up.
+    /// LSN from which to restart if the task was cancelled.
     next_lsn: u64,
     skips_damage: bool,
     /// Error that followed the records of the last batch.
@@ -445,15 +445,15 @@ fn objects(py: Python<'_>, records: Records) -> PyResult<Py<PyAny>> {
 
 #[pymethods]
 impl LogReader {
-    /// Reads some records: number, kind, and bytes of each. None: there are no more, or, with
-    /// `tail`, never.
+    /// Reads some records: number, kind, and bytes of each. Returns none at the end; with `tail`,
+    /// it waits instead.
     fn read(&self, py: Python<'_>, tail: bool) -> PyResult<Py<PyAny>> {
         let task = self.batch(tail);
         let records = if tail { wait(py, task)? } else { py.detach(|| nowait::block_on(task)) };
         objects(py, records.or_raise(py)?)
     }
 
-    /// As `read`, for a loop.
+    /// Like `read`, for an event loop.
     fn start_read(&self, completions: &Bound<'_, Completions>, number: u64, tail: bool) -> PyResult<Running> {
         let (task, to) = (self.batch(tail), completions.get().receiver(number));
         spawn(async move {

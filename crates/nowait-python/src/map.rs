@@ -1,4 +1,4 @@
-//! Files in memory, whose pages are brought in before they are touched.
+//! Memory-mapped files whose pages are loaded before they are accessed.
 
 use std::future::Future;
 use std::ops::Range;
@@ -18,10 +18,10 @@ use crate::error::{OrRaise, bad_range};
 use crate::file::{self, File};
 use crate::memory::Mapping;
 
-/// The longest sleep between two looks at what is being populated.
+/// Maximum sleep between two checks of populating.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Maps a range of a file; to its end, without `length`.
+/// Maps a range of a file; without `length`, to the end of the file.
 #[pyfunction]
 #[pyo3(signature = (file, offset = 0, length = None))]
 pub(crate) fn map_file(file: &Bound<'_, PyAny>, offset: u64, length: Option<u64>) -> PyResult<Mapping> {
@@ -40,7 +40,7 @@ pub(crate) fn map_file(file: &Bound<'_, PyAny>, offset: u64, length: Option<u64>
     mapped.or_raise(py)
 }
 
-/// What to populate, and how.
+/// Ranges and options of populating.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct How {
@@ -78,7 +78,8 @@ fn object(py: Python<'_>, populated: &Populated) -> PyResult<Py<PyAny>> {
     object.into_py_any(py)
 }
 
-/// Brings pages in, and blocks until they are; calls `progress` with the bytes that are in, and all.
+/// Loads pages, and blocks until they are resident; calls `progress` with the resident and the
+/// total number of bytes.
 #[pyfunction]
 #[pyo3(signature = (mapping, how, progress = None))]
 pub(crate) fn populate(
@@ -109,7 +110,7 @@ pub(crate) fn populate(
     }
 }
 
-/// As `populate`, for a loop.
+/// Like `populate`, for an event loop.
 #[pyfunction]
 pub(crate) fn start_populate(
     completions: &Bound<'_, Completions>,
@@ -126,8 +127,8 @@ pub(crate) fn start_populate(
     })
 }
 
-/// Brings in the pages of some ranges, at the depth of the disk, and blocks until they are, or a
-/// signal's handler raises.
+/// Loads the pages of some ranges with many requests in flight, and blocks until they are resident
+/// or a signal handler raises.
 #[pyfunction]
 pub(crate) fn map_gather(mapping: &Bound<'_, Mapping>, ranges: Vec<(usize, usize)>) -> PyResult<()> {
     let (py, mapping) = (mapping.py(), mapping.get());

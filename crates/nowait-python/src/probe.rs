@@ -1,4 +1,4 @@
-//! How files are served at a path.
+//! Reports how files are served at a path.
 
 use nowait_probe::Options;
 use pyo3::prelude::*;
@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use crate::error::OrRaise;
 use crate::file;
 
-/// Finds out how files are served at a path; returns the report as JSON, as the command does.
+/// Probes how files are served at a path; returns the report as JSON, like the command.
 #[pyfunction]
 #[pyo3(signature = (path, shallow, evict, requests))]
 pub(crate) fn probe_json(path: &Bound<'_, PyAny>, shallow: bool, evict: bool, requests: u32) -> PyResult<String> {

@@ -1,4 +1,4 @@
-//! Offsets and lengths, from whatever Python has them in.
+//! Offsets and lengths, from Python objects of many types.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ pub(crate) type Extent = (u64, usize);
 /// The ranges of a gather.
 pub(crate) struct Ranges {
     pub(crate) extents: Vec<Extent>,
-    /// The length of each, if they were given as one.
+    /// Common length of all ranges, if given as one number.
     pub(crate) uniform: Option<usize>,
     /// Sum of the lengths.
     pub(crate) total: usize,
@@ -25,8 +25,8 @@ impl Ranges {
     /// Reads offsets, and lengths or one length for all. `path` is named in errors.
     ///
     /// # Errors
-    /// `TypeError` for what is no integer; `ValueError` for a mismatch; the package's `RangeError`,
-    /// with the index, for a range that no file can have.
+    /// `TypeError` for an argument that is not an integer; `ValueError` for a mismatch; the
+    /// package's `RangeError`, with the index, for a range that no file can have.
     pub(crate) fn new(offsets: &Bound<'_, PyAny>, lengths: &Bound<'_, PyAny>, path: &Path) -> PyResult<Ranges> {
         let py = offsets.py();
         let bad = |index: usize, text: String| bad_range(py, Some(path), index, &text);
@@ -65,13 +65,13 @@ impl Ranges {
     }
 }
 
-/// A number that is no offset and no length: its place in the list, and its value.
+/// An invalid offset or length: its position in the list, and its value.
 struct Bad {
     index: usize,
     value: String,
 }
 
-/// Reads one length for all ranges; `None` if there is a list of them.
+/// Reads one length for all ranges; `None` if the argument is a list.
 fn one_length(object: &Bound<'_, PyAny>) -> PyResult<Option<Result<usize, String>>> {
     // Arrays and tensors have `__index__`, too, whatever their length.
     let is_one = object.is_instance_of::<PyInt>() || (object.hasattr("__index__")? && object.len().is_err());
@@ -138,7 +138,7 @@ fn integer(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Result<u64, String
     }
 }
 
-/// Reads integers as they lie in memory.
+/// Reads integers directly from memory.
 fn fixed(kind: Integer, memory: &[u8]) -> Result<Vec<u64>, Bad> {
     fn read<const N: usize>(memory: &[u8], swapped: bool, value: impl Fn([u8; N]) -> i128) -> Result<Vec<u64>, Bad> {
         let mut numbers = Vec::with_capacity(memory.len() / N);

@@ -1,6 +1,6 @@
 //! Operations that an event loop awaits. Each is tried on the loop's thread first, which takes no
-//! longer than a copy out of the page cache; what has to wait for the device is noticed by a thread
-//! of the library. Gathers go to the driver: of many ranges even those that are cached take long.
+//! longer than a copy from the page cache. A thread of the library notices operations that wait for
+//! the device. Gathers go to the driver: many ranges take long even if they are cached.
 
 use nowait::{Error, ErrorOp, Lent, Nowait, Started};
 use pyo3::IntoPyObjectExt;
@@ -15,7 +15,7 @@ use crate::gathered::Plan;
 use crate::memory::Loan;
 use crate::ranges::Ranges;
 
-/// Opens a file; the result is what `made` makes of a `File`.
+/// Opens a file; `made` converts the `File` to the result.
 #[pyfunction]
 #[pyo3(signature = (completions, number, path, mode, direct, permissions))]
 pub(crate) fn start_open(
@@ -35,7 +35,8 @@ pub(crate) fn start_open(
     })
 }
 
-/// Starts an operation of an open file, which copies so many bytes if it ends at once.
+/// Starts an operation of an open file. `start` returns it, and the number of bytes that it copies if
+/// it ends at once.
 fn begin<T: Send + 'static>(
     to: (&Bound<'_, Completions>, u64),
     file: &Bound<'_, File>,
@@ -95,7 +96,7 @@ pub(crate) fn start_readinto(
     })
 }
 
-/// Writes all of `data`: at `offset`, or without one at the end.
+/// Writes all of `data` at `offset`, or without `offset` at the end of the file.
 #[pyfunction]
 pub(crate) fn start_write(
     completions: &Bound<'_, Completions>,
@@ -165,7 +166,7 @@ pub(crate) fn start_settle(
     })
 }
 
-/// Closes a file: what `close(2)` has to wait for, a pool thread waits for.
+/// Closes a file; a pool thread makes the `close(2)` if it may block.
 #[pyfunction]
 pub(crate) fn start_close(completions: &Bound<'_, Completions>, number: u64, file: &Bound<'_, File>) -> Begun {
     let py = file.py();

@@ -15,19 +15,19 @@ use super::lent::{Export, Loan, has_buffer};
 pub(crate) struct Integer {
     pub(crate) is_signed: bool,
     pub(crate) bytes: usize,
-    /// In the other order than this processor's.
+    /// True if the byte order is not this processor's.
     pub(crate) is_swapped: bool,
 }
 
 /// Elements of an object that has a buffer.
 pub(crate) enum Elements {
-    /// Integers in one dimension, as they lie in memory, which is lent for the call.
+    /// Integers in one dimension, in memory that is lent for the call.
     Integers(Integer, Loan),
     /// Others: `struct`'s format of one, and the number of dimensions.
     Others(String, usize),
 }
 
-/// Looks at the elements of an object; `None` if it has no buffer.
+/// Returns the elements of an object; `None` if it has no buffer.
 pub(crate) fn elements(object: &Bound<'_, PyAny>) -> PyResult<Option<Elements>> {
     if !has_buffer(object) {
         return Ok(None);

@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 /// Give it as `out` where reads repeat: memory that was used before needs no page faults.
 #[pyclass(frozen, module = "nowait")]
 pub(crate) struct Buffer {
-    /// Only kept: its bytes are Python's, through exports.
+    /// Kept alive here; Python accesses its bytes through exports.
     _buf: Buf,
     start: NonNull<u8>,
     len: usize,
@@ -31,7 +31,7 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Creates a buffer of zeros. A large one takes no memory before it is written to.
+    /// Creates a buffer of zeros. A large buffer uses no memory until it is written to.
     pub(crate) fn zeroed(size: usize) -> PyResult<Buffer> {
         Buffer::of(Buf::try_zeroed(size), size)
     }
@@ -98,7 +98,7 @@ impl View {
     }
 }
 
-/// A file in memory, read-only: the memory of `nowait.Map`.
+/// A read-only memory map of a file: the memory of `nowait.Map`.
 #[pyclass(frozen, subclass, module = "nowait")]
 pub(crate) struct Mapping {
     pub(crate) map: Arc<Map>,

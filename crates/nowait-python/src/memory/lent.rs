@@ -125,10 +125,10 @@ impl Export {
     }
 }
 
-/// What keeps lent memory where it is.
+/// Owner that keeps lent memory at its address.
 enum Owner {
     Export(Export),
-    /// A `bytes` object that nobody else knows yet.
+    /// A new `bytes` object, not visible to other code yet.
     Bytes(Py<PyBytes>),
     /// A loan of which this is a part.
     Whole {
@@ -264,7 +264,7 @@ fn start_of(object: &Bound<'_, PyBytes>) -> PyResult<NonNull<u8>> {
     NonNull::new(start).ok_or_else(|| PyErr::fetch(object.py()))
 }
 
-/// A `bytes` object that nobody else knows yet, to be filled by any thread.
+/// A new `bytes` object, not visible to other code yet, which any thread may fill.
 pub(crate) struct NewBytes {
     object: Py<PyBytes>,
     start: NonNull<u8>,
