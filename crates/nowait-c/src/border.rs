@@ -98,7 +98,7 @@ pub(crate) unsafe fn many<'a, T>(pointer: *const T, count: usize, name: &str) ->
 /// As [`many`], to be written to.
 ///
 /// # Safety
-/// As [`many`]; valid for writes, too, and used by nobody else. What C has not written counts as
+/// As [`many`]; also valid for writes, and nothing else uses it. What C has not written counts as
 /// initialised here, since it comes from outside of Rust; it is not read.
 #[inline]
 pub(crate) unsafe fn many_mut<'a, T>(pointer: *mut T, count: usize, name: &str) -> Result<&'a mut [T]> {

@@ -46,8 +46,7 @@ impl Failure {
     pub(crate) fn report(self) -> c_int {
         let errno = self.errno;
         let text = self.into_text();
-        // At the end of a thread there is nobody to read it. The old text is dropped after the
-        // borrow.
+        // An ending thread reads no more messages. The old text is dropped after the borrow.
         let old = LAST.try_with(|last| last.replace(Some(text)));
         drop(old);
         -errno

@@ -1,8 +1,8 @@
 //! Handles: numbers that C has in the place of pointers.
 //!
-//! A pointer that was closed cannot be told from one that is open. A handle can: it names a place
-//! in a table, and how often that place has been given out. So a second close, a use after the
-//! close, and a handle of another kind are errors, not accidents.
+//! A closed pointer cannot be distinguished from an open one. A handle can: it names a place in a
+//! table, and how often that place has been given out. So a second close, a use after the close,
+//! and a handle of another kind are errors, not accidents.
 //!
 //! ```text
 //! bits 63..56  kind
@@ -180,7 +180,8 @@ impl<T: Send + Sync> Table<T> {
 
     #[cold]
     fn vacate(&self, number: u32, place: &Place<T>, state: u64) -> Option<T> {
-        // SAFETY: the handle is closed, so that nobody enters any more, and the last user has left.
+        // SAFETY: the handle is closed, so that no call enters any more, and the last user has
+        // left.
         let value = unsafe { (*place.value.get()).take() }.map(|(value, _)| value);
         let generation = ((state >> 32) as u32).wrapping_add(1);
         place.state.store(u64::from(generation) << 32, Ordering::Release);

@@ -291,8 +291,8 @@ pub extern "C" fn nowait_log_truncate_before(log: LogHandle, record: u64) -> c_i
     })
 }
 
-/// Removes records before `record` from a log that is not open. It removes whole segments with only
-/// such records, but never the last segment that holds records. It needs no free space, so that a
+/// Removes records before `record` from a log that is not open. It removes segments that contain
+/// only such records, but never the last segment with records. It needs no free space, so that a
 /// log that has filled its disk can be opened again. `instance` may be 0. `first` receives the
 /// number of the oldest remaining record, unless it is NULL.
 ///

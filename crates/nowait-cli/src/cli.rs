@@ -68,7 +68,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    // Without words of its own here: they would take the place of the longer ones below.
+    // No doc comment here: it would replace the longer ones below.
     #[cfg(feature = "bench")]
     Bench(Box<nowait_bench::command::Bench>),
     Probe(Probe),

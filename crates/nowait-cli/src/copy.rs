@@ -1,4 +1,4 @@
-//! `nowait copy`: runs a copy, tells of it, and says how it ended.
+//! `nowait copy`: runs a copy, and reports its progress and result.
 
 mod args;
 mod progress;
@@ -82,7 +82,8 @@ fn refused(failure: Failure) -> cli::Failure {
     cli::Failure { code, message: failure.to_string() }
 }
 
-/// The exit code and the last line, unless all went well. Each failure has been told.
+/// Returns the exit code and the last line, unless everything was copied. Each failure was already
+/// reported.
 fn outcome(report: &Report) -> Option<(u8, String)> {
     let lost = report.failures.len();
     let files = if lost == 1 { "1 entry was" } else { &format!("{lost} entries were") };
@@ -119,7 +120,7 @@ fn wait_and_show(started: Started, bytes_per_second_max: Option<u64>) -> Result<
     let shown = std::thread::spawn(move || progress::show(progress, bytes_per_second_max, &ended));
     let report = started.wait();
     drop(end);
-    // It only draws; a panic there has been told.
+    // The thread only draws; a panic in it was already reported.
     _ = shown.join();
     report
 }
@@ -163,8 +164,8 @@ impl Teller {
         }
     }
 
-    /// Prints a line. The copy goes on where that fails; whoever reads it may go away, and a full
-    /// disk is told at the end.
+    /// Prints a line. If that fails, the copy continues: the reader may be gone, and a full disk is
+    /// reported at the end.
     fn say(&self, line: fmt::Arguments<'_>) {
         let mut stdout = io::stdout().lock();
         match writeln!(stdout, "{line}").and_then(|()| stdout.flush()) {
@@ -177,7 +178,8 @@ impl Teller {
         lock(&self.unprinted).take()
     }
 
-    /// Counts a warning; false if there were enough like it. A source that changed is always told.
+    /// Counts a warning; returns false if enough similar ones were printed. A changed source is
+    /// always reported.
     fn is_shown(&self, warning: &Failure) -> bool {
         if warning.kind() != FailureKind::MetadataLost {
             return true;

@@ -16,7 +16,7 @@ pub(crate) fn survive_file_size_limit() -> io::Result<()> {
     flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
 }
 
-/// Calls `handler`, on a thread of its own, for each of the signals that interrupt.
+/// Calls `handler` on a separate thread for each interrupting signal.
 pub(crate) fn handle(mut handler: impl FnMut() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new(interrupting())?;
     let serve = move || signals.forever().for_each(|_| handler());

@@ -291,7 +291,7 @@ fn print(out: &mut impl Write, as_json: bool, lsn: u64, kind: u8, bytes: &[u8]) 
     writeln!(out, "{lsn:>12} {:>8}  {kind}{}", bytes.len(), text(bytes))
 }
 
-/// False when whoever reads the output has gone.
+/// Returns false if the reader of the output is gone.
 fn is_open(written: io::Result<()>) -> Result<bool> {
     match written {
         Ok(()) => Ok(true),
@@ -366,8 +366,7 @@ fn truncate(options: &cli::Truncate) -> Result<()> {
     Ok(())
 }
 
-/// A record that says by itself whether it is whole: its writer, the writer's count, and bytes that
-/// follow from both.
+/// Makes a self-checking record: its writer, the writer's count, and bytes derived from both.
 fn record(writer: u64, count: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(writer << 40 ^ count);
     let length = random.usize(..500);

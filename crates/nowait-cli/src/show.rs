@@ -19,7 +19,7 @@ pub(crate) fn say(text: fmt::Arguments<'_>) {
     }
 }
 
-/// Says on stderr what is wrong. Where nobody reads it, the exit code still tells.
+/// Prints an error on stderr. If stderr is closed, the exit code still reports it.
 pub(crate) fn complain(text: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "nowait: {text}");
 }

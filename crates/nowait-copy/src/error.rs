@@ -146,7 +146,7 @@ impl Failure {
         }))
     }
 
-    /// Of a system call.
+    /// Makes the failure of a system call.
     pub(crate) fn from_errno(operation: Operation, path: &Path, errno: Errno) -> Self {
         // The library's table from errno to kind.
         let known = nowait::Error::from_raw_os_error(nowait::ErrorOp::Copy, errno.raw_os_error());
@@ -155,7 +155,7 @@ impl Failure {
         failure
     }
 
-    /// Of an operation of `nowait`.
+    /// Makes the failure of an operation of `nowait`.
     pub(crate) fn from_nowait(operation: Operation, path: &Path, error: &nowait::Error) -> Self {
         let mut failure = Self::new(operation, path, FailureKind::System(error.kind()));
         failure.0.errno = error.raw_os_error().map(Errno::from_raw_os_error);
@@ -166,7 +166,7 @@ impl Failure {
         failure
     }
 
-    /// Of a call of std.
+    /// Makes the failure of a call of std.
     pub(crate) fn from_io(operation: Operation, path: &Path, error: &io::Error) -> Self {
         match Errno::from_io_error(error) {
             Some(errno) => Self::from_errno(operation, path, errno),

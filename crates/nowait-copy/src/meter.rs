@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::options::Options;
 use crate::report::Progress;
 
-/// How long a wait for the rate limit goes on before it looks whether the copy was cancelled.
+/// Interval at which a wait for the rate limit checks for cancellation.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Counters, the cancel flag and the limits. Reading it costs no system call.

@@ -112,7 +112,7 @@ struct End(Mutex<Waiters>);
 #[derive(Default)]
 struct Waiters {
     is_over: bool,
-    /// Of the futures that wait, each with the future's number.
+    /// Wakers of waiting futures, each with the future's number.
     wakers: Vec<(u64, Waker)>,
     numbered: u64,
 }

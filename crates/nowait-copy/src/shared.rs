@@ -96,7 +96,7 @@ pub(crate) type Devices = (u64, u64);
 #[derive(Debug, Default)]
 pub(crate) struct Learned {
     refused: Mutex<HashSet<(Ability, Devices)>>,
-    /// Whether a device's file system has a way of its own to copy.
+    /// Whether a device's file system copies data itself.
     copies: Mutex<HashMap<u64, bool>>,
     /// Resolution of each device's times, in nanoseconds.
     time_steps_ns: Mutex<HashMap<u64, i128>>,

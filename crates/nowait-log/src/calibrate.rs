@@ -74,7 +74,7 @@ pub(crate) fn is_old(measured: &Measured) -> bool {
     measured.at != 0 && age.is_some_and(|age| age >= OLD)
 }
 
-/// Measures strategies; None when it does not go on.
+/// Measures strategies; `None` if interrupted.
 fn measure(
     file: &File,
     control: &Control,
@@ -340,7 +340,7 @@ mod tests {
         }
     }
 
-    /// What is in use stays until another way is clearly faster.
+    /// The strategy in use stays until another one is clearly faster.
     #[test]
     fn a_measurement_that_is_repeated_keeps_what_is_in_use() {
         let even = [80.0, 78.0, 80.0, 150.0, 150.0];

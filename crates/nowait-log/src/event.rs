@@ -1,4 +1,4 @@
-//! Events of a log, for whoever exports them.
+//! Events of a log, for export.
 
 use std::fmt;
 use std::sync::Arc;

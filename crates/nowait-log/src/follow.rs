@@ -508,7 +508,7 @@ impl Follower {
     fn enter(&mut self, header: &SegmentHeader, chain: &[SegmentHeader]) -> Result<Step> {
         let limit = chain.iter().find(|next| next.previous.segment == header.number).map(|next| next.previous);
         let opened = self.open(header, limit)?;
-        // Of segments of the chain only: others may speak of records that were cut off.
+        // Only segments of the chain count: others may cover records that were cut off.
         self.durable = chain.iter().map(|header| header.watermark).fold(self.durable, u64::max);
         self.bytes_read += self.current.take().map_or(0, |current| current.blocks.bytes_read());
         self.current = opened;
@@ -516,7 +516,7 @@ impl Follower {
         Ok(if self.current.is_some() { Step::Again } else { Step::End })
     }
 
-    /// Nothing more is in the current segment: finds out whether the log goes on elsewhere.
+    /// Checks whether the log continues elsewhere, after the end of the current segment.
     fn go_on(&mut self) -> Result<Step> {
         self.look()?;
         let chain = self.chain();
@@ -544,7 +544,7 @@ impl Follower {
             self.pass_damage(previous.offset, previous.last_there() + 1)?;
             return Ok(Step::Again);
         }
-        // What is behind the place where the log goes on does not count.
+        // Blocks after the place where the log continues elsewhere do not count.
         let last = if here.is_some() { previous.last_there() } else { next.first_lsn() - 1 };
         for pending in &mut self.pending {
             pending.last_lsn = pending.last_lsn.min(last);
@@ -577,7 +577,7 @@ impl Follower {
     }
 }
 
-/// Result of a look for the place where the log goes on.
+/// Result of the search for the place where the log continues.
 enum Step {
     Event(Followed<'static>),
     Again,
@@ -592,7 +592,7 @@ impl Current {
         }
         for is_second_look in [false, true] {
             if is_second_look {
-                // What is in memory may have been read before it was written.
+                // The bytes in memory may have been read before they were written.
                 if self.is_idle()? {
                     return Ok(None);
                 }

@@ -182,7 +182,7 @@ fn measure(shared: &Arc<Shared>, mut control: Control) {
         let state = shared.state();
         !state.is_closing && is_idle(&state, shared.dir.instance.now())
     };
-    // What fails is tried again.
+    // A failed attempt is repeated.
     if calibrate::choose(&shared.dir, &mut control, goes_on).is_ok_and(|is_measured| is_measured) {
         shared.state().upkeep.settings = control;
     }

@@ -1,4 +1,4 @@
-//! Rules by which a log gives up its oldest records by itself.
+//! Rules by which a log automatically drops its oldest records.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,4 @@
-//! Sealed blocks, for whoever replicates a log.
+//! Sealed blocks, for replication of a log.
 
 use std::fmt;
 use std::ops::Range;

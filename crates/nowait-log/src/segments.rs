@@ -35,7 +35,7 @@ impl Shared {
         state.appends_wait -= 1;
     }
 
-    /// Has another thread prepare the next segment; those that wait for room are told.
+    /// Lets another thread prepare the next segment, and then notifies those that wait for room.
     pub(super) fn begin_spare(self: &Arc<Self>) -> Result<()> {
         if self.rules.has_maintenance {
             let mut state = self.state();
@@ -49,11 +49,11 @@ impl Shared {
             shared.apply_retention();
             if let Some(names) = shared.names.lock() {
                 shared.make_spare_alone();
-                // What fails is tried again with the next segment.
+                // A failed attempt is repeated with the next segment.
                 let _ = shared.record();
                 drop(names);
             }
-            // Before waiters are told: they may need another segment.
+            // Before waiters are notified: they may need another segment.
             shared.preparer.is_done();
             shared.serve_calls();
             shared.tell_of_room();

@@ -93,7 +93,7 @@ impl Future for Append<'_> {
             })
         });
         self.is_ready = !matches!(appended, Ok(None));
-        // What the log took over is copied by another.
+        // Another thread copies memory that the log took over.
         turn::copied(if matches!(appended, Ok(Some(_))) { self.records.bytes() } else { 0 });
         match appended {
             Ok(Some(appended)) => Poll::Ready(Ok(Ticket::new(self.log, appended))),

@@ -62,7 +62,7 @@ pub(super) fn of_file(file: &File, size: u64, eye: &mut Eye, rows: &mut [Row]) -
     let row = rows.iter_mut().find(|row| row.case == Case::DirectRead)?;
     steps(eye, std::slice::from_mut(row), &|case, bytes, submissions, depth| {
         let one = u64::from(depth) * u64::from(bytes + PAGE as u32);
-        // Of a short file, fewer.
+        // A short file allows fewer.
         let submissions = u64::from(submissions).min(size / one) as u32;
         (submissions > 0).then(|| twin::within(file, case, bytes, submissions * depth)).transpose()
     })
@@ -134,7 +134,7 @@ fn between(mut by_depth: Vec<(u32, Verdict)>) -> Option<u32> {
 fn no_room(dir: &Path) -> Option<String> {
     let mib = |bytes: u64| bytes >> 20;
     let free = rustix::fs::statvfs(dir).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
-    // A file system without blocks (FUSE) tells of none.
+    // A file system without blocks (FUSE) reports none.
     if (1..ROOM_BYTES).contains(&free) {
         return Some(format!("{} MiB are free there, {} MiB are asked for", mib(free), mib(ROOM_BYTES)));
     }

@@ -373,7 +373,7 @@ struct Tested {
     file: StdFile,
     direct: Option<StdFile>,
     offsets: Vec<u64>,
-    /// Of a request: less than a page where there is less in all.
+    /// Length of a request: less than a page if the file is shorter.
     length: usize,
 }
 
@@ -458,7 +458,7 @@ impl Eye {
         for offsets in tested.offsets.chunks(depth.max(1) as usize) {
             let ready = offsets.iter().filter(|offset| tested.is_ready(case, **offset));
             let asks: Vec<_> = ready.map(|offset| case.ask(*offset, tested.length)).collect();
-            // Of much fewer requests it would be another depth.
+            // With far fewer requests, the depth would differ.
             if asks.len() * 8 < offsets.len() * 7 || asks.is_empty() {
                 continue;
             }

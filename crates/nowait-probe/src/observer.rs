@@ -27,7 +27,7 @@ use super::workers::{Runs, Workers};
 
 /// Requests of each kind whose way is known beforehand.
 const CONTROLS: u32 = 8;
-/// A worker that has been idle for longer is woken before it wakes by itself.
+/// A worker that was idle for longer is woken before its own timeout wakes it.
 const IDLE_MAX: Duration = Duration::from_secs(3);
 /// A little less than the time after which an idle worker wakes (`WORKER_IDLE_TIMEOUT`, 5 s,
 /// io_uring/io-wq.c).
@@ -42,7 +42,7 @@ pub(super) enum Took {
     Async,
     /// A worker ran.
     Worker,
-    /// Workers did not come to rest, or one ran that need not have been for this.
+    /// Workers did not become idle, or one ran that may have served another request.
     Unclear,
 }
 
@@ -57,17 +57,17 @@ pub(super) struct Seen {
     pub(super) slept: bool,
     pub(super) submit_ns: u64,
     pub(super) total_ns: u64,
-    /// What the kernel's tracepoints say of the same; `None` where they are not counted.
+    /// Comparison with the kernel's tracepoints; `None` if they are not counted.
     pub(super) compared: Option<Compared>,
     pub(super) failed: u32,
-    /// Of the first that failed.
+    /// Errno of the first failed request.
     pub(super) errno: Option<Errno>,
 }
 
 /// Whether the kernel's tracepoints say the same as was seen without them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Compared {
-    /// True also where workers are not seen: then the tracepoint alone tells.
+    /// Also true if workers are not visible: then only the tracepoint shows them.
     pub(super) worker: bool,
     /// True also where the ring does not keep completions back: then it is not compared.
     pub(super) inline: bool,
@@ -194,7 +194,7 @@ impl Observer {
         let mut seen = facts.ways();
         seen.slept = ran.sleeps > 0;
         (seen.submit_ns, seen.total_ns) = (ran.submit_ns, ran.total_ns);
-        // What is unclear cannot be compared.
+        // Unclear requests cannot be compared.
         let is_told = match &self.workers {
             Some(_) => worker_ran.is_some() && (requests > 1 || seen.unclear == 0),
             None => true,
@@ -224,7 +224,7 @@ impl Observer {
         Some(runs)
     }
 
-    /// Source that told whether a worker ran, and why no better one did.
+    /// Source that showed whether a worker ran, and why a better one was not available.
     pub(super) fn evidence(&self) -> Evidence {
         match (&self.workers, &self.tracepoints) {
             (None, _) => Evidence::Tracepoint,
@@ -234,7 +234,7 @@ impl Observer {
     }
 }
 
-/// What was seen of a submission that tells which way its requests went.
+/// Observations of a submission, from which the way of its requests follows.
 struct Facts {
     requests: u32,
     /// Completions that were there when it returned.
@@ -264,7 +264,7 @@ impl Facts {
         seen
     }
 
-    /// Of one request: by the workers' threads, so that the tracepoint is another witness.
+    /// Judges one request by the workers' threads, so that the tracepoint is independent evidence.
     fn alone(&self) -> Took {
         let inline = self.present > 0;
         let worker_ran = if self.workers_are_seen { self.worker_ran } else { self.punts.map(|punts| punts > 0) };
@@ -282,8 +282,8 @@ impl Facts {
         }
     }
 
-    /// Of several requests: by the tracepoint if it is counted, since a worker's runs are fewer
-    /// than its requests.
+    /// Judges several requests by the tracepoint if it is counted, since a worker runs less often
+    /// than once per request.
     fn together(&self) -> Seen {
         let mut seen = Seen::default();
         if let Some(punts) = self.punts {

@@ -185,7 +185,7 @@ mod tests {
     fn a_file_is_somewhere() {
         let place = Place::of(fs::File::open(".").unwrap());
         assert!(place.file_system.is_some() && place.mount_options.is_some(), "{place:?}");
-        // A path under no file system of its own has none.
+        // A path that is not on a separate file system has none.
         assert_eq!(Place::of(fs::File::open("/proc/self/status").unwrap()).device, None);
     }
 }

@@ -33,7 +33,7 @@ pub struct Reach {
     pub operations: Vec<(&'static str, bool)>,
 }
 
-/// Of linux/io_uring.h.
+/// Opcodes of linux/io_uring.h.
 const OPERATIONS: [(&str, u8); 12] = [
     ("READV", 1),
     ("WRITEV", 2),

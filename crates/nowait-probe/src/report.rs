@@ -82,7 +82,7 @@ impl Report {
         }
     }
 
-    /// Takes back what cannot be told, and says why things are as they are.
+    /// Withdraws uncertain verdicts, and adds the reasons.
     pub(crate) fn judge(&mut self) {
         let Report { controls, scratch, file, place, abilities, .. } = self;
         let failed = match controls {

@@ -1,4 +1,4 @@
-//! The ring: submits requests by one enter, and tells what was complete when that returned.
+//! The ring: submits requests by one enter, and returns those that were complete at its return.
 //!
 //! `unsafe` here: pushing entries whose memory the ring keeps until their completion, and the
 //! enter.
@@ -133,7 +133,7 @@ impl Ring {
         self.run(&[if forced { entry.flags(squeue::Flags::ASYNC) } else { entry }], tracepoints)
     }
 
-    /// Submits requests by one enter and waits for all of them. Each has memory of its own: btrfs
+    /// Submits requests by one enter and waits for all of them. Each uses separate memory: btrfs
     /// takes it for damage where several reads go to the same. An error: the ring cannot be used
     /// any more.
     pub(super) fn ask(

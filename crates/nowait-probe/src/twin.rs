@@ -17,7 +17,7 @@ use super::{Case, Tested};
 
 /// Requests are so far apart that a page which one of them reads is none of another's.
 pub(super) const STRIDE: u64 = 4 * PAGE as u64;
-/// Of a partial write.
+/// Length of a partial write.
 pub(super) const PART: usize = 100;
 const PART_OFFSET: u64 = 1000;
 /// A prime, so that its multiples go through all numbers below one that is no multiple of it.
@@ -79,7 +79,7 @@ fn empty(dir: &Path, attributes: IFlags) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes the scratch file of a case, for so many requests.
+/// Makes the scratch file of a case, for a number of requests.
 pub(super) fn make(dir: &Path, attributes: IFlags, case: Case, requests: u32) -> io::Result<Tested> {
     let file = empty(dir, attributes)?;
     let length = u64::from(requests) * STRIDE;
@@ -129,13 +129,13 @@ pub(super) fn cool(file: &File, case: Case, length: u64) -> io::Result<()> {
     if !case.is_cold() {
         return Ok(());
     }
-    // What is dirty is not dropped. Past the page cache, too, what is there makes a request wait
+    // Dirty pages are not dropped. Past the page cache, too, what is there makes a request wait
     // (`kiocb_write_and_wait`, `kiocb_invalidate_pages`, mm/filemap.c).
     file.sync_data()?;
     drop_pages(file, length)
 }
 
-/// Makes the scratch file of a case that has it grow, for so many requests of so many bytes.
+/// Makes the scratch file of a case in which it grows, for a number of requests of the given size.
 pub(super) fn make_growing(dir: &Path, attributes: IFlags, case: Case, bytes: u32, count: u32) -> io::Result<Tested> {
     let file = empty(dir, attributes)?;
     let (bytes, count, page) = (u64::from(bytes), u64::from(count), PAGE as u64);

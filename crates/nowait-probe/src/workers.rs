@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const NAME: &str = "iou-wrk-";
-/// Two looks so far apart see the same: nobody is on his way to sleep.
+/// If two checks this far apart see the same, no worker is about to sleep.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 const QUIET_WITHIN: Duration = Duration::from_secs(1);
 
@@ -42,7 +42,7 @@ pub(super) fn threads(process: &Path, prefixes: &[&str]) -> std::io::Result<Vec<
             }
             let number = folder.file_name()?.to_str()?.parse().ok()?;
             let stat = read("stat")?;
-            // After the name, which may have brackets of its own.
+            // After the name, which may contain brackets.
             let asleep = stat.rsplit_once(") ")?.1.starts_with('S');
             let schedstat = read("schedstat")?;
             let mut figures = schedstat.split_whitespace().map(|figure| figure.parse().ok());
@@ -62,7 +62,8 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Has requests forced on workers and looks who runs. None: nobody does, or others do as often.
+    /// Forces requests on workers, and finds the threads that run. `None` if no thread runs, or
+    /// other threads run as often.
     pub(super) fn find<E>(requests: u32, mut force: impl FnMut() -> Result<(), E>) -> Result<Option<Workers>, E> {
         let mut names = BTreeMap::new();
         for _ in 0..requests {

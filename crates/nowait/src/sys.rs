@@ -410,7 +410,7 @@ pub(crate) fn open_cached(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Res
 fn file_and_mount(fd: BorrowedFd<'_>) -> Result<(bool, u64), Errno> {
     // linux/stat.h; not in rustix.
     const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
-    // What the inode says; a server would be asked without this.
+    // Uses the cached inode; without this flag the kernel would ask a server.
     let asks = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(fd, "", asks, StatxFlags::TYPE | MNT_ID_UNIQUE).map_err(|_| Errno::OPNOTSUPP)?;
     if stat.stx_mask & MNT_ID_UNIQUE.bits() == 0 {
@@ -438,8 +438,9 @@ fn opens_at_once(mount: u64) -> bool {
 /// Remembers whether the file system that `fd` is open in opens files without waiting for others.
 /// Asks once: a server may be asked in turn.
 ///
-/// Not FUSE, NFS, CIFS, 9p, Ceph: they tell a server of each open. Nor overlayfs, a layer of which
-/// may be one of those. Those are listed whose open and close of a file for reading were looked at.
+/// Not FUSE, NFS, CIFS, 9p, Ceph: they report each open to a server. Nor overlayfs, a layer of
+/// which may be one of those. Those are listed whose open and close of a file for reading were
+/// looked at.
 fn learn_of(fd: BorrowedFd<'_>) {
     /// ext2 to ext4, xfs, btrfs, tmpfs, ramfs (linux/magic.h).
     const AT_ONCE: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x8584_58f6];
@@ -471,7 +472,7 @@ pub(crate) fn is_block_device(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice)
 }
 
-/// Whether the file system is known to write at the end when told so by `RWF_APPEND`.
+/// Returns whether the file system is known to honour `RWF_APPEND`.
 ///
 /// Both `RWF_APPEND` and `O_APPEND` become `IOCB_APPEND`, but a file system that stacks on another
 /// hands only the latter down with the open file. overlayfs drops the flag (`ovl_iocb_to_rwf`,

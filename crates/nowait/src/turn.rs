@@ -36,9 +36,8 @@ const ROUND_NS: u64 = 160_000;
 const PER_RESULT_MAX: u8 = 16;
 /// How often tasks give way to the woken, of which one may run on another thread, or never.
 const PER_WAKE_MAX: u32 = 128;
-/// Costs of a system call and of a poll beside copying, and bytes copied in a nanosecond, where
-/// nobody looked at the clock. (Reads of 4 KiB from the page cache took 0.5 to
-/// 1 µs on the machines measured.)
+/// Costs of a system call and of a poll beside copying, and bytes copied in a nanosecond, where no
+/// clock was read. (Reads of 4 KiB from the page cache took 0.5 to 1 µs on the machines measured.)
 const CALL_NS: u64 = 400;
 const POLL_NS: u64 = 50;
 const BYTES_PER_NS: u64 = 8;
@@ -61,7 +60,7 @@ thread_local! {
     static ROUND: Cell<Round> = const { Cell::new(Round::NEW) };
     /// The queue that this thread submitted to last, and the process whose it is.
     static QUEUE: RefCell<Option<(u64, Weak<dyn Notice>)>> = const { RefCell::new(None) };
-    /// Of a thread that drives a future.
+    /// Set by a thread that drives a future.
     static OWN: Cell<Option<NoticeOwn>> = const { Cell::new(None) };
     /// Operations whose tasks were woken here and have not run yet, and how many tasks may still
     /// give way to them.
@@ -77,7 +76,7 @@ struct Round {
 }
 
 impl Round {
-    /// Begins a new count after so many turns: the marked task may have ended.
+    /// Starts a new count after this many turns: the marked task may have ended.
     const OTHERS_MAX: u64 = ROUND_NS / TURN_MIN_NS;
     const NEW: Round = Round { marked: 0, others: 0 };
 
@@ -125,7 +124,7 @@ fn end(context: &mut Context<'_>) -> bool {
         notice();
     }
     let waker = context.waker();
-    // One that wakes nobody has no data.
+    // A waker without effect has no data.
     let task = waker.data().addr();
     if task == 0 {
         return false;
@@ -153,7 +152,7 @@ fn give_way(context: &mut Context<'_>, before: &mut u8) -> bool {
         WOKEN.set((0, 0));
         return false;
     }
-    // One that wakes nobody has no data: it may be the last poll.
+    // A waker without effect has no data: this may be the last poll.
     if *before == PER_RESULT_MAX || context.waker().data().is_null() {
         return false;
     }

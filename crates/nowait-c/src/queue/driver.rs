@@ -49,7 +49,7 @@ impl Future for Driven {
 pub(super) fn drive(future: impl Future<Output = Result<u64>> + Send + 'static) -> Result<Driven> {
     let (sender, result) = oneshot::channel();
     let (task, abort) = abortable(async move {
-        // Refused only if nobody waits.
+        // Refused only if no caller waits.
         _ = sender.send(future.await);
     });
     // Sent with nothing locked: that wakes the driver.
@@ -87,7 +87,7 @@ async fn run_all(mut new: UnboundedReceiver<Task>) {
         loop {
             while is_open {
                 match new.poll_next_unpin(context) {
-                    // Its panic is its own: who waits for it is told.
+                    // A panic affects only this task: its waiter gets an error.
                     Poll::Ready(Some(task)) => tasks.push(AssertUnwindSafe(task).catch_unwind().map(drop)),
                     Poll::Ready(None) => is_open = false,
                     Poll::Pending => break,

@@ -1,7 +1,7 @@
 //! The operations of a queue, those of them that may have ended, and the descriptor that says so.
 //!
-//! What a ring completes, the thread that reaps notices itself: the ring's descriptor is part of the
-//! queue's. Other threads list what they have ended, and set an event.
+//! The reaping thread itself notices completions of the ring, whose descriptor is part of the
+//! queue's. Other threads list the operations that they complete, and set an event.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,7 +28,7 @@ pub(super) struct List {
 struct Inner {
     /// Operations that may have ended.
     listed: VecDeque<Arc<Operation>>,
-    /// All operations, each in a place of its own.
+    /// All operations, each in a separate place.
     places: Vec<Place>,
     vacant: Vec<u32>,
     is_closed: bool,
@@ -242,7 +242,8 @@ impl Drop for Opened {
     }
 }
 
-/// A thread that reaps. What it has left is told when it leaves, also after a panic.
+/// A thread that reaps. When it leaves, also by a panic, it announces the entries that it leaves
+/// behind.
 struct Reaping<'l>(&'l List);
 
 impl Reaping<'_> {

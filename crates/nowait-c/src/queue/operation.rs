@@ -141,7 +141,7 @@ impl Operation {
     /// Gives it up, if it has not ended. Either way its completion comes.
     pub(super) fn cancel(self: &Arc<Self>) {
         let mut state = self.state();
-        // What has ended keeps its result.
+        // A completed operation keeps its result.
         if self.advance(&mut state) || !matches!(*state, State::UnderWay(_)) {
             drop(state);
             return List::add(self.clone());

@@ -20,7 +20,7 @@ pub(super) fn show(progress: impl Fn() -> Progress, bytes_per_second_max: Option
     while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(wait) {
         wait = if is_terminal { TERMINAL } else { ELSEWHERE };
         let text = line(&progress(), bytes_per_second_max);
-        // Where nobody reads it, it is not needed.
+        // If stderr is closed, progress is not needed.
         _ = match is_terminal {
             true => write!(io::stderr(), "\r\x1b[K{text}"),
             false => writeln!(io::stderr(), "{text}"),

@@ -160,10 +160,10 @@ impl Tail<'_> {
     }
 }
 
-/// False when whoever reads the output has gone: an idle log has nothing to print that would fail.
+/// Returns false if the reader of the output is gone: an idle log prints nothing that would fail.
 fn is_read(out: &impl AsFd) -> bool {
     let mut output = [PollFd::new(out, PollFlags::empty())];
-    // Where it cannot be told, the next record tells.
+    // If this is unknown, the next record shows it.
     poll(&mut output, Some(&Timespec::default())).is_err() || !output[0].revents().contains(PollFlags::ERR)
 }
 

@@ -100,8 +100,8 @@ impl Flow<'_, '_> {
                 self.write(piece.start..piece.start + n, buffer).await?;
             }
             if self.pass.shared.meter.limits_rate() {
-                // What is in this thread's ring moves on while it waits here, and not while it
-                // sleeps to keep to the rate.
+                // Operations in this thread's ring progress while it waits here, but not while it
+                // sleeps for the rate limit.
                 self.finish().await?;
             } else {
                 self.reap().await?;

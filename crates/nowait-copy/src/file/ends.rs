@@ -24,7 +24,7 @@ pub(crate) struct End<'a> {
 }
 
 impl<'a> End<'a> {
-    /// By a descriptor; the instance serves what has no system call of its own.
+    /// Uses a descriptor; the instance makes the calls that a simulated file needs.
     pub(crate) fn of_descriptor(path: &'a Path, device: u64, fd: BorrowedFd<'a>, instance: &'a Nowait) -> Self {
         End { path, device, fd: Some(fd), instance, file: OnceCell::new() }
     }
@@ -54,7 +54,7 @@ impl<'a> End<'a> {
     /// The file past the page cache; none where that is refused.
     pub(crate) fn direct(&self, writes: bool) -> Option<File> {
         let Some(fd) = self.fd else {
-            // Of a simulated file there is one kind.
+            // A simulated file has only one kind of descriptor.
             return self.file.get().cloned();
         };
         let mut options = OpenOptions::new();

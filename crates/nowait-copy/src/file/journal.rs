@@ -117,7 +117,8 @@ fn lock(directory: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, Errno
                 name::remove(directory, name)?;
                 continue;
             }
-            // Of another user, or the directory's fault, which is told when the file is made.
+            // The file belongs to another user, or the directory refuses access; creating the file
+            // reports the latter.
             Err(Errno::ACCESS) => return Ok(None),
             opened => opened?,
         };
@@ -134,7 +135,7 @@ fn lock(directory: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, Errno
         if is_own(&stat) {
             return Ok(Some(file));
         }
-        // Not from here: whoever made it may write to it.
+        // Another program created it, and may write to it.
         name::remove(directory, name)?;
     }
     Ok(None)

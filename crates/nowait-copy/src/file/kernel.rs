@@ -21,7 +21,8 @@ pub(crate) fn copy(pass: &mut Pass<'_>, extents: &Extents) -> Result<Done> {
         pass.admit(piece.end - piece.start)?;
         while offset < piece.end {
             let n = match data::copy_range(source, target, offset, piece.end - offset) {
-                // Some file systems copy nothing, or no more, and report no error: a read tells the end.
+                // Some file systems copy nothing, or stop early, without an error: only a read
+                // shows the end.
                 Ok(0) => return Ok(Done::Refused("copy_file_range stopped early".into())),
                 Ok(n) => n as u64,
                 Err(errno) if data::is_refused(errno) => {
@@ -30,7 +31,7 @@ pub(crate) fn copy(pass: &mut Pass<'_>, extents: &Extents) -> Result<Done> {
                     }
                     return Ok(Done::Refused(format!("copy_file_range is refused ({})", words(errno)).into()));
                 }
-                // It may be of either file: reading and writing tells which.
+                // The error may concern either file; reading and writing shows which.
                 Err(Errno::IO) => return Ok(Done::Refused("copy_file_range returned an I/O error".into())),
                 Err(errno) => return Err(ends.target.failure(Operation::Write, errno).at(offset)),
             };

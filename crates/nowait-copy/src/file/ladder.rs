@@ -2,8 +2,8 @@
 //! is to be left alone; have the server copy; past the page cache, if the file is large against free
 //! memory; read past it, if the file is long and not cached; read and write.
 //!
-//! What a file system can do is found out by trying: a way that is refused sends the file to the
-//! next, and the refusal is remembered for the pair of devices.
+//! Each way is tried: after a refusal the next way copies the file, and the refusal is remembered
+//! for the pair of devices.
 
 use std::borrow::Cow;
 

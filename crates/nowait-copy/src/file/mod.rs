@@ -135,7 +135,7 @@ pub(crate) fn copy_file(job: &FileJob<'_>, shared: &Shared) -> Result<FileOutcom
 
 /// Removes what an interrupted run kept of a target that has all of the source now.
 pub(crate) fn discard_resumable(target_dir: BorrowedFd<'_>, target_name: &CStr, source: &Stat) {
-    // Of a shorter one nothing was kept.
+    // Shorter files leave nothing to resume.
     if source.st_size as u64 >= RESUME_BYTES_MIN {
         journal::discard(target_dir, target_name);
     }
@@ -179,7 +179,7 @@ fn stage<'a>(job: &FileJob<'_>, shared: &'a Shared, place: Place<'a>) -> Result<
     Ok((stage, filled, None))
 }
 
-/// Goes on with what an earlier run left, or begins what a later run can go on with.
+/// Continues the copy of an earlier run, or begins one that a later run can continue.
 fn resume<'a>(
     job: &FileJob<'_>,
     shared: &'a Shared,

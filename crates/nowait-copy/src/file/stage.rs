@@ -41,7 +41,7 @@ pub(crate) struct Stage<'a> {
     file: OwnedFd,
     /// None if it has no name.
     temporary: Option<CString>,
-    /// The name stays when the copy fails: a later run goes on from there.
+    /// The name stays if the copy fails, so that a later run continues there.
     is_kept: bool,
 }
 

@@ -19,7 +19,7 @@ const SET_ID: u32 = 0o6000;
 
 /// An entry whose metadata are to be copied.
 pub(crate) struct Subject<'a> {
-    /// The source as it was when opened.
+    /// Metadata of the source when it was opened.
     pub stat: &'a Stat,
     /// Path of the target, for messages.
     pub path: &'a Path,

@@ -12,7 +12,7 @@ use crate::os::kind;
 pub(crate) struct Process {
     user: u32,
     group: u32,
-    /// `None` where /proc does not tell.
+    /// `None` if /proc does not show it.
     umask: Option<u32>,
     /// True if the process may change owners, so that a refusal comes from the file system.
     pub may_chown: bool,

@@ -49,7 +49,7 @@ pub(crate) fn read(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64, uncached:
     retry_on_intr(|| rustix::io::pread(fd, &mut *buffer, offset))
 }
 
-/// Writes all of `bytes`. An error tells how many were written before.
+/// Writes all of `bytes`. An error contains the number of bytes written before.
 pub(crate) fn write(fd: BorrowedFd<'_>, bytes: &[u8], offset: u64, uncached: bool) -> Result<(), (Errno, usize)> {
     let mut done = 0;
     while done < bytes.len() {
@@ -60,7 +60,7 @@ pub(crate) fn write(fd: BorrowedFd<'_>, bytes: &[u8], offset: u64, uncached: boo
             retry_on_intr(|| rustix::io::pwrite(fd, rest, at))
         };
         match written {
-            // No file system does this; if one did, it would do it for ever.
+            // No file system does this; retrying might never end.
             Ok(0) => return Err((Errno::NOSPC, done)),
             Ok(n) => done += n,
             Err(errno) => return Err((errno, done)),
@@ -123,7 +123,7 @@ pub(crate) fn drop_pages_from(fd: BorrowedFd<'_>, offset: u64) {
     let _ = rustix::fs::fadvise(fd, offset, None, Advice::DontNeed);
 }
 
-/// Opens a file again that has no name, or had another: with flags of its own.
+/// Opens a file again, with other flags, although it has no name or a new one.
 pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     retry_on_intr(|| rustix::fs::open(descriptor_path(fd), flags | OFlags::CLOEXEC, Mode::empty()))
 }

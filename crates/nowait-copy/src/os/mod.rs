@@ -1,4 +1,5 @@
-//! System calls that neither std nor `nowait` has, each with its refusals told from its failures.
+//! System calls that neither std nor `nowait` contains. Each distinguishes a refusal from a
+//! failure.
 
 pub(crate) mod data;
 pub(crate) mod kind;

@@ -81,7 +81,7 @@ pub(crate) fn guard(directory: BorrowedFd<'_>) -> bool {
 /// Removes guarded names; the caller holds the exclusive lock.
 fn sweep(directory: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // With a position of its own.
+    // With a separate position.
     let listed = retry_on_intr(|| rustix::fs::openat(directory, c".", flags, Mode::empty()))?;
     let mut buffer = vec![MaybeUninit::uninit(); BUFFER_BYTES];
     let mut entries = RawDir::new(&listed, &mut buffer);

@@ -31,7 +31,7 @@ pub(super) enum Existing {
     Kept(Kept),
 }
 
-/// What is kept of the target.
+/// Existing target that the copy keeps.
 pub(super) struct Kept {
     why: &'static str,
     /// Some if it seems to be a copy of the entry, to which other names of the file are linked.
@@ -129,7 +129,7 @@ impl Tree<'_> {
         self.copy_first(thread, entry, old);
     }
 
-    /// Copies an entry as one. True if it has its name.
+    /// Copies an entry. Returns true if the copy has its final name.
     pub(super) fn copy(&self, entry: &Entry<'_>, old: Option<Stat>) -> bool {
         let copied = match &entry.file {
             Some(source) => self.regular(entry, source),
@@ -148,7 +148,7 @@ impl Tree<'_> {
         }
     }
 
-    /// Copies one of several names as a file of its own. True if it has its name.
+    /// Copies one of several names as a separate file. Returns true if the copy has its final name.
     pub(super) fn alone(&self, dir: &Arc<Dir>, source_name: &CStr, target_name: &CStr) -> bool {
         let paths = dir.paths(source_name, target_name);
         let found = self.find(dir, source_name, &paths, FileType::Unknown);
@@ -177,7 +177,7 @@ impl Tree<'_> {
             },
         }
         let opened = match self.open_source(dir, name, SOURCE) {
-            // It has a lease, and whoever holds it is asked to give it up.
+            // The file has a lease, and the kernel asks its holder to give it up.
             Err(Errno::AGAIN) => self.open_source(dir, name, SOURCE.difference(OFlags::NONBLOCK)),
             opened => opened,
         };

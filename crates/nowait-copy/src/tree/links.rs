@@ -43,7 +43,7 @@ pub(super) enum Turn {
     Copy,
     /// Link it to this copy.
     Link(Copy, Waiter),
-    /// Nothing: whoever copies the file links it.
+    /// Nothing to do: the thread that copies the file links this name.
     Wait,
 }
 

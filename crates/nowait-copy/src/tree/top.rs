@@ -37,7 +37,7 @@ pub(crate) struct Top {
 }
 
 impl Top {
-    /// Of a source that goes into a directory under its own name.
+    /// Describes a source that is copied into a directory under its own name.
     pub(crate) fn into_directory(source: &Path, directory: &Path) -> Result<Self> {
         let name = match name_of(source) {
             Some(name) => name.to_owned(),
@@ -47,7 +47,7 @@ impl Top {
         Self::new(source, directory.to_path_buf(), name)
     }
 
-    /// Of a source that gets the name of the target.
+    /// Describes a source whose copy gets the name of the target.
     pub(crate) fn as_target(source: &Path, target: &Path) -> Result<Self> {
         let top = match name_of(target) {
             Some(name) => Self::new(source, parent_of(target).to_path_buf(), name),
@@ -56,7 +56,7 @@ impl Top {
         Ok(Top { needs_directory: target.as_os_str().as_bytes().ends_with(b"/"), ..top? })
     }
 
-    /// True if the source is a directory, as far as that can be told.
+    /// True if the source is known to be a directory.
     pub(crate) fn is_directory(&self, follow: Follow) -> bool {
         stat_argument(&self.source(), follow).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_dir())
     }

@@ -25,9 +25,9 @@ pub(crate) enum Fate {
 /// Those that wait for one block to become durable.
 pub(crate) struct Group {
     word: Word,
-    /// Threads that sleep and have not been told to lead. Changes with the state locked.
+    /// Sleeping threads that are not appointed to lead. Changes with the state locked.
     sleepers: AtomicU32,
-    /// Threads in a sleep, or about to begin one: while there is none, nobody has to be woken.
+    /// Threads that sleep or are about to: if there are none, no wake-up is needed.
     asleep: AtomicU32,
     /// Futures and callbacks: waiters that cannot write the block themselves. Changes with
     /// `waiting` locked; the change is seen by whoever locks the state after the waiter has locked
@@ -39,7 +39,7 @@ pub(crate) struct Group {
     sealed: std::sync::Mutex<Option<Arc<Buf>>>,
 }
 
-/// Futures and callbacks, to be told once the group has ended.
+/// Futures and callbacks to notify once the group has ended.
 #[derive(Default)]
 struct Waiting {
     wakers: Vec<Option<Waker>>,

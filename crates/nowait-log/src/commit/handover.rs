@@ -44,7 +44,7 @@ pub(crate) struct ThreadWaits {
     has_gathered: bool,
     /// It was counted as one that sleeps.
     has_slept: bool,
-    /// It looks after threads that are held up, and goes on with that when it goes to sleep again.
+    /// The thread watches for stalled threads, and continues to do so when it sleeps again.
     pub(super) looks_out: bool,
 }
 

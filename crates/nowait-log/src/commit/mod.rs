@@ -1,4 +1,4 @@
-//! Group commit without a thread of its own: a thread that waits writes what is pending, for all.
+//! Group commit without a writer thread: a waiting thread writes all pending records.
 //!
 //! An append copies its records into the open block ([`state`]). A thread that waits writes a
 //! block, or sleeps until another thread has ([`handover`], `wait.rs`). Futures and callbacks have

@@ -99,7 +99,7 @@ impl Shared {
             let text = format!("the log was closed before record {lsn} was appended");
             return Err(self.error(ErrorOp::Append, ErrorKind::Closed, text));
         }
-        // What is not appended yet needs no write.
+        // A record that is not appended yet needs no write.
         let is_pending = lsn < state.next_lsn;
         let known = state.watch(lsn, waker);
         drop(state);

@@ -200,8 +200,8 @@ impl Shared {
         let Some(_held) = LentLock::of(&self.dir_lock) else { return };
         let Rewrite { id, live, offset, bytes } = rewrite;
         let began = self.dir.instance.now();
-        // By a file of its own: that of the log makes writes that overlap one after the other. Where
-        // none can be opened the thread that is held up has to end its write.
+        // Through another open file: the log's own file serialises overlapping writes. Where none
+        // can be opened the thread that is held up has to end its write.
         let Ok(file) = self.dir.open(live.number, true, self.control.direct) else { return };
         let sealed = Sealed { live: Live::new(live.number, live.bytes, file), bytes, offset };
         let result = self.synced(self.write(&sealed).wait(), &sealed.live.file);

@@ -292,7 +292,7 @@ impl Blocks {
         self
     }
 
-    /// Reads so many bytes at a time.
+    /// Sets the number of bytes to read at a time.
     pub(crate) fn read_by(&mut self, bytes: usize) {
         self.window.piece = bytes.min(self.bytes as usize).max(PAGE);
     }

@@ -49,7 +49,7 @@ impl Open {
             may_make(&dir, options, contents)?;
         }
         let dir_lock = Arc::new(DirLock::take(&dir)?);
-        // What lies behind damage is found by a full scan only.
+        // Only a full scan finds records after damage.
         let scan = if options.salvage { Scan::All } else { options.scan };
         let found = match recover(&dir, true, scan)? {
             Some(found) => found,
@@ -77,7 +77,7 @@ impl Open {
 
     /// Ends the threads of a log that is closed, and releases its directory.
     pub(super) fn end(&self) {
-        // A statement of its own: not joined under the lock.
+        // A separate statement, so that the thread is not joined under the lock.
         let maintenance = lock(&self.maintenance).take();
         if let Some(thread) = maintenance {
             if thread.thread().id() != std::thread::current().id() {

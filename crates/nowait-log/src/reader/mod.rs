@@ -263,7 +263,7 @@ impl Reader {
         }
     }
 
-    /// Notices that the end of the log was cut: it goes on with other records of the same numbers.
+    /// Detects that the end of the log was cut, after which other records reuse the numbers.
     fn follow(&mut self) -> Result<()> {
         let Source::Live(shared) = &self.source else { return Ok(()) };
         if shared.is_forked() {

@@ -169,7 +169,7 @@ struct Headless {
     runs: Vec<Run>,
 }
 
-/// What was found, of a log that is damaged or not.
+/// Result of a scan, of a damaged or intact log.
 #[derive(Default)]
 pub(super) struct Outcome {
     pub(super) chain: Vec<Segment>,
@@ -457,7 +457,7 @@ impl Survey<'_> {
             chain.kept.push(Link { header, limit, last_lsn });
             limit = Some(header.previous);
             link = match files.get(before) {
-                // What is older was given up, whether its file is there or not.
+                // Older segments were dropped, whether or not their files exist.
                 _ if before == 0 || before < self.control.oldest => None,
                 Some(previous) => Some(*previous),
                 None => {
@@ -711,7 +711,7 @@ impl Survey<'_> {
         }
     }
 
-    /// Size of a segment; where no header tells it, the largest of the log.
+    /// Size of a segment; without a header, the largest size of the log.
     fn bytes_of(&self, files: &Files, number: u64) -> u64 {
         files.get(number).map_or(self.control.segment_bytes, |header| header.bytes)
     }

@@ -17,8 +17,10 @@ pub(super) fn file_path(files: &Files, location: &Path) -> Result<PathBuf> {
     match location.filename() {
         Some(name) if !is_staged(name.as_bytes()) => Ok(files.root.join(location.as_ref())),
         _ => Err(generic(
-            format!("`{location}` is not an object name: it is empty, or ends in `#` and digits, which marks an upload")
-                .into(),
+            format!(
+                "`{location}` is not an object name: it is empty, or ends in `#` and digits, which marks an upload"
+            )
+            .into(),
         )),
     }
 }

@@ -20,13 +20,13 @@ const MODE: u32 = 0o666;
 const COPY_MODE: u32 = 0o600;
 
 impl Files {
-    /// Writes an object under a staged name, and gives it its own in one step. Dropped half-way, it
-    /// is done or not.
+    /// Writes an object under a staged name, and renames it in one step. If dropped early, it takes
+    /// effect completely or not at all.
     pub(crate) async fn put(self: &Arc<Self>, path: &Path, parts: Vec<Bytes>, replace: bool) -> Result<Stat> {
         if self.options.direct {
             let mut upload = Upload::begin(self, path).await?;
             if let Err(error) = upload.part(parts).await {
-                // What failed first is told.
+                // Returns the first error.
                 let _ = upload.abort().await;
                 return Err(error);
             }
@@ -46,8 +46,8 @@ impl Files {
         self.blocking(ErrorOp::Write, path, put).await
     }
 
-    /// Copies an object: shares its blocks where the file system can, else its file, as
-    /// `LocalFileSystem` does, else its bytes.
+    /// Copies an object: by sharing its blocks if possible, otherwise by a hard link, as
+    /// `LocalFileSystem` does, otherwise by copying its bytes.
     pub(crate) async fn copy(self: &Arc<Self>, from: &Path, to: PathBuf, replace: bool) -> Result<()> {
         let files = self.clone();
         let copy = move |from: &Path| {
@@ -61,7 +61,7 @@ impl Files {
         self.blocking(ErrorOp::Copy, from, copy).await
     }
 
-    /// Makes a new file that is to become the object at `path`, with this mode less the umask. Blocks.
+    /// Creates the file that becomes the object at `path`, with this mode less the umask. Blocks.
     fn create_staged(&self, path: &Path, mode: u32) -> Result<(fs::File, Staged)> {
         let mut options = fs::File::options();
         options.write(true).create_new(true).mode(mode);
@@ -78,8 +78,8 @@ impl Files {
         Ok(stat)
     }
 
-    /// Makes a file durable if asked, and closes it: some file systems write only then, and tell
-    /// what failed.
+    /// Makes a file durable if requested, and closes it: some file systems write, and report
+    /// failures, only then.
     fn finish(&self, file: fs::File, path: &Path) -> Result<()> {
         if self.options.durable {
             file.sync_all().map_err(failed(ErrorOp::Sync, path))?;
@@ -134,7 +134,7 @@ impl Files {
             if metadata.is_dir() {
                 return Err(is_a_directory(from));
             }
-            // Who wrote it may not have made it durable.
+            // Its writer may not have made it durable.
             if durable && metadata.is_file() {
                 fs::File::open(from).and_then(|file| file.sync_all()).map_err(super::failed(ErrorOp::Sync, from))?;
             }
@@ -164,7 +164,7 @@ impl Files {
         self.blocking(ErrorOp::Rename, from, rename).await
     }
 
-    /// Deletes an object. Of a symbolic link only the link.
+    /// Deletes an object; of a symbolic link, deletes only the link.
     pub(crate) async fn remove(&self, path: &Path) -> Result<()> {
         let root = self.options.automatic_cleanup.then(|| self.root.clone());
         let remove = move |path: &Path| {
@@ -179,7 +179,7 @@ impl Files {
     }
 }
 
-/// Opens an object to copy it. The open of a FIFO, which is none, does not wait.
+/// Opens an object to copy it. The open does not wait for a FIFO, which is not an object.
 fn open(path: &Path) -> Result<(fs::File, fs::Metadata)> {
     let failed = failed(ErrorOp::Copy, path);
     let flags = OFlags::NONBLOCK.bits() as i32;

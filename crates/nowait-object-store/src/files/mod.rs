@@ -1,7 +1,7 @@
 //! Objects as files: everything that does not depend on a release of `object_store`.
 //!
-//! What may block is done by futures of `nowait`: opens, reads and writes by those of files, and
-//! names in one call of [`Nowait::blocking`] for each request.
+//! Futures of `nowait` make all calls that may block. Opens, reads and writes are futures of files;
+//! changes of names are one call of [`Nowait::blocking`] for each request.
 
 mod change;
 mod read;
@@ -41,7 +41,7 @@ impl Files {
         &self.options.nowait
     }
 
-    /// Makes a call that may block. It is completed even if this is dropped, or not begun.
+    /// Makes a call that may block. If the future is dropped, the call is completed or never begun.
     async fn blocking<T: Send + 'static>(
         &self,
         operation: ErrorOp,
@@ -95,7 +95,7 @@ impl Stat {
     }
 }
 
-/// Error of a call of std's.
+/// Returns the error of a call of std.
 fn failed(operation: ErrorOp, path: &Path) -> impl Fn(io::Error) -> Error {
     move |error| {
         let path = Arc::from(path);
@@ -106,7 +106,7 @@ fn failed(operation: ErrorOp, path: &Path) -> impl Fn(io::Error) -> Error {
     }
 }
 
-/// Error of a directory where an object was asked for.
+/// Returns the error for a directory in place of an object.
 fn is_a_directory(path: &Path) -> Error {
     Error::new(ErrorOp::Open, ErrorKind::IsADirectory).at(&Arc::from(path))
 }

@@ -21,7 +21,7 @@ impl Files {
         OpenOptions::new().read(true).direct(direct).open_in(self.nowait(), path).await
     }
 
-    /// Opens an object to read it, or, for its `head`, only to look at it.
+    /// Opens an object to read it, or only its metadata for a `head`.
     pub(crate) async fn open_object(&self, path: &Path, head: bool) -> Result<(File, Stat)> {
         let file = self.open(path, self.options.direct && !head).await?;
         let mut stat = Stat::of(&file.metadata().await?);
@@ -37,7 +37,7 @@ impl Files {
         gather(&file, ranges, self.options.gap_bytes).await
     }
 
-    /// Returns the bytes of a range, which is within the object as it was when opened.
+    /// Returns the bytes of a range, which lies within the size at the open.
     pub(crate) fn contents(&self, file: File, range: Range<u64>) -> BoxStream<'static, Result<Bytes>> {
         let length = range.end - range.start;
         if length == 0 {
@@ -80,12 +80,14 @@ async fn gather(file: &File, ranges: &[Range<u64>], gap_bytes: u64) -> Result<Ve
     if let Some(&(index, there)) = gathered.exceptions().short().first() {
         let (offset, length) = extents[index];
         let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at(&path).with_index(index);
-        return Err(error.with_range(offset, length as u64).with_detail(format!("the object contains only {there} bytes of it")));
+        return Err(error
+            .with_range(offset, length as u64)
+            .with_detail(format!("the object contains only {there} bytes of it")));
     }
     gathered.into_bytes()
 }
 
-/// A range, read ahead. An object that has become shorter is an error, after which it ends.
+/// Stream of a range, read ahead. It ends with an error if the object became shorter.
 struct Pieces {
     reader: Reader,
     path: Arc<Path>,

@@ -67,7 +67,7 @@ impl Staged {
         self.path.clone().unwrap_or_default()
     }
 
-    /// Gives the file the object's name, in one step. After an error the file is gone.
+    /// Renames the file to the object's name, in one step. After an error the file is removed.
     pub(super) fn publish(mut self, path: &Path, replace: bool, durable: bool) -> Result<()> {
         let Some(staged) = self.path.take() else { return Ok(()) };
         if let Err(error) = rename(&staged, path, replace) {

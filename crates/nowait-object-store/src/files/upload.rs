@@ -11,15 +11,15 @@ use super::stage::Staged;
 use super::{Files, Stat};
 use crate::options::Options;
 
-/// An upload under way. Dropped, or if its process forgets it, nothing of it is seen; its staged
-/// file is removed in the background.
+/// An upload in progress. If it is dropped, no object appears, and its staged file is removed in
+/// the background.
 #[derive(Debug)]
 pub(crate) struct Upload {
     files: Arc<Files>,
     path: PathBuf,
     /// None after it was completed or aborted.
     staged: Option<(File, Staged)>,
-    /// Where the next part begins.
+    /// Offset of the next part.
     length: u64,
     /// Bytes of the parts that are written.
     written: Arc<AtomicU64>,
@@ -40,7 +40,7 @@ impl Upload {
         Ok(Upload { files, path, staged: Some(staged), length: 0, written: Arc::default() })
     }
 
-    /// Takes the next part. It is written when the future is polled.
+    /// Accepts the next part, which is written when the future is polled.
     pub(crate) fn part(&mut self, parts: Vec<Bytes>) -> impl Future<Output = Result<()>> + Send + use<> {
         let begin = self.length;
         let writes = parts.into_iter().map(|part| {
@@ -59,8 +59,8 @@ impl Upload {
         }
     }
 
-    /// Gives the object its name, if all of its parts are written. If some are not, or after an error,
-    /// what was uploaded is removed.
+    /// Renames the upload to the object's name if all parts are written. Otherwise, and after an
+    /// error, removes the uploaded data.
     pub(crate) async fn complete(&mut self, replace: bool) -> Result<Stat> {
         let written = self.written.load(Ordering::Acquire);
         if self.staged.is_some() && written != self.length {
@@ -83,13 +83,13 @@ impl Upload {
             Ok(stat) => stat,
             Err(error) => {
                 self.staged = Some((file, staged));
-                // What failed first is told.
+                // Returns the first error.
                 let _ = self.abort().await;
                 return Err(error);
             }
         };
         let publish = move |path: &Path| {
-            // Closed before: some file systems commit then, and tell what failed.
+            // Close first: some file systems commit then, and report failures.
             match file.close() {
                 Ok(_) => staged.publish(path, replace, durable),
                 Err(error) => {
@@ -102,11 +102,11 @@ impl Upload {
         Ok(stat)
     }
 
-    /// Removes what was uploaded. Its space is free then, unless a part is still being written.
+    /// Removes the uploaded data, and frees its space unless a part is still being written.
     pub(crate) async fn abort(&mut self) -> Result<()> {
         let (file, staged) = self.staged.take().ok_or_else(|| self.is_over())?;
         let remove = move |_: &Path| {
-            // Nothing is kept, so its error tells nothing.
+            // No data is kept, so the error is irrelevant.
             let _ = file.close();
             staged.remove()
         };

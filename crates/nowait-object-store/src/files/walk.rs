@@ -26,8 +26,8 @@ pub(crate) struct Entry {
     pub(crate) stat: Option<Stat>,
 }
 
-/// Walks the objects below `dir`; those alone whose paths from the root are beyond `after`, if that
-/// is given. Symbolic links are followed. A directory that does not exist has no objects.
+/// Walks the objects below `dir`; if `after` is given, only those whose paths follow it. Symbolic
+/// links are followed. A directory that does not exist has no objects.
 pub(crate) fn list(files: Arc<Files>, dir: PathBuf, after: Option<String>) -> BoxStream<'static, Result<Entry>> {
     let walk = Walk {
         root: files.root.clone(),
@@ -130,7 +130,8 @@ impl Walk {
     }
 }
 
-/// None for what is no object: a broken link, a special file, one that is staged, one that is gone.
+/// `None` for entries that are not objects: broken links, special files, staged files, removed
+/// files.
 fn convert(entry: walkdir::Result<walkdir::DirEntry>, dir: &Path) -> Result<Option<Entry>> {
     let Some(entry) = found(entry, dir)? else { return Ok(None) };
     let kind = entry.file_type();
@@ -144,7 +145,7 @@ fn convert(entry: walkdir::Result<walkdir::DirEntry>, dir: &Path) -> Result<Opti
     Ok(metadata.map(|metadata| Entry { path: entry.into_path(), stat: Some(Stat::of(&metadata)) }))
 }
 
-/// None for what is gone.
+/// `None` if the entry was removed.
 fn found<T>(answer: walkdir::Result<T>, dir: &Path) -> Result<Option<T>> {
     let error = match answer {
         Ok(answer) => return Ok(Some(answer)),

@@ -62,7 +62,7 @@ pub(crate) struct Fault {
     pub(crate) ranges: Vec<Range<usize>>,
     pub(crate) place: Place,
     pub(crate) how: How,
-    /// The ranges are apart: the device is told of some of them before each is waited for.
+    /// The ranges are scattered: some are announced to the device before each is waited for.
     pub(crate) scattered: bool,
     /// Not before.
     pub(crate) begin: Option<Instant>,
@@ -75,23 +75,23 @@ pub(crate) struct Fault {
 /// Where a map lies.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Place {
-    /// Of the mapping's first byte in the file.
+    /// Offset of the mapping's first byte in the file.
     pub(crate) file_offset: u64,
-    /// Of the map's first byte in the mapping, which begins at a page.
+    /// Offset of the map's first byte in the mapping, which begins at a page.
     pub(crate) lead: usize,
     /// Bytes of the map.
     pub(crate) length: usize,
 }
 
 impl Place {
-    /// Of the map's first byte in the file.
+    /// Returns the offset of the map's first byte in the file.
     pub(crate) fn offset(self) -> u64 {
         self.file_offset + self.lead as u64
     }
 }
 
-/// Of scattered ranges: as much as a device has in flight. Of all of them at once the thread would
-/// wait for places in its queue.
+/// Number of scattered ranges to announce ahead: as many as a device has in flight. If all were
+/// announced at once, the thread would wait for places in its queue.
 const ANNOUNCED_AHEAD: usize = 128;
 
 impl Mapping {
@@ -116,14 +116,14 @@ impl Mapping {
     }
 
     /// # Safety
-    /// While the slice lives nobody changes the bytes.
+    /// While the slice exists, nothing changes the bytes.
     pub(crate) unsafe fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping is there as long as `self`; the caller vouches for the bytes.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
     /// # Safety
-    /// While the slice lives nobody else looks at the bytes, and they may be written to.
+    /// While the slice exists, nothing else accesses the bytes, and they are writable.
     #[allow(clippy::mut_from_ref)] // The caller vouches for exclusive access.
     pub(crate) unsafe fn bytes_mut(&self) -> &mut [u8] {
         // SAFETY: as above.

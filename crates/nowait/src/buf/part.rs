@@ -1,4 +1,4 @@
-//! Parts of one memory, each filled by an operation of its own.
+//! Parts of one memory, each filled by a separate operation.
 //!
 //! `unsafe` here: slices of memory that several parts share.
 

@@ -159,7 +159,8 @@ fn class_of(capacity: usize) -> Option<usize> {
         .then(|| (capacity / CLASS_MIN).ilog2() as usize)
 }
 
-/// Whether a buffer is a mapping of its own, in huge pages if possible, and not the allocator's.
+/// Returns whether a buffer is a separate mapping, in huge pages if possible, instead of allocator
+/// memory.
 fn is_mapped(capacity: usize) -> bool {
     capacity >= HUGE_CLASS_MIN
 }

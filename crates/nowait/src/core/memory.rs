@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Bytes that may be used without anything being swapped out or killed: `MemAvailable` (Linux 3.14,
-/// `proc_meminfo(5)`), or what a cgroup has left, cache that can be dropped included. None: nobody
-/// tells.
+/// `proc_meminfo(5)`), or what a cgroup has left, cache that can be dropped included. `None` if
+/// unknown.
 pub(crate) fn available_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

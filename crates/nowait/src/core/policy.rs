@@ -322,14 +322,14 @@ impl ReadSelector {
 
 /// The selector of copying with helper threads: one for each instance, since the processors are
 /// common to all files. It knows what copies take with helpers and without, by powers of two of
-/// their bytes, and goes on trying both: other programs have the processors now and then.
+/// their bytes, and continues to try both, since other programs use the processors at times.
 #[derive(Debug, Default)]
 pub(crate) struct HelperSelector([Copies; 8]);
 
 #[derive(Debug, Default)]
 struct Copies {
     count: AtomicU32,
-    /// What a byte took, in ps, as a moving average; 0 until there was one.
+    /// Time per byte in ps, as a moving average; 0 before the first copy.
     alone_ps: AtomicU32,
     helped_ps: AtomicU32,
 }

@@ -159,7 +159,7 @@ impl Throttle {
         self.totals.waiting.load(SeqCst) > 0
     }
 
-    /// Lets a change go on at once if nothing is in line, and it need not wait.
+    /// Admits a change at once if nothing is in line and it need not wait.
     fn begin_now(&self, file: &OpenFile, change: &Change) -> Option<u64> {
         // Under the file's lock: whoever joined the line with an earlier number is seen.
         let fits = |now| !self.is_awaited() && self.fits_file(now, change) && self.take(now, change);

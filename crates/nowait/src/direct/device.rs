@@ -251,8 +251,8 @@ fn looked_up(fd: BorrowedFd<'_>) -> Option<Alignment> {
     let power = |n: u32| n.is_power_of_two().then_some(n);
     // tmpfs and ramfs take the flag (mm/shmem.c, 6.6) and go on as before.
     const IN_MEMORY: [rustix::fs::FsWord; 2] = [0x0102_1994, 0x8584_58f6];
-    // Of a device the answer is that of the file system that its name is in: devtmpfs, which calls
-    // itself tmpfs.
+    // For a device, the call describes the file system of its name: devtmpfs, which reports itself
+    // as tmpfs.
     let in_memory = || rustix::fs::fstatfs(fd).is_ok_and(|system| IN_MEMORY.contains(&system.f_type));
     if !sys::is_block_device(fd) && in_memory() {
         return None;

@@ -115,7 +115,7 @@ impl File {
         sys::check(&fd).map_err(|errno| {
             let error = Error::from_errno(ErrorOp::Open, errno).at(&path);
             match errno {
-                Errno::SPIPE => error.with_advice("give a regular file or a block device; for pipes and sockets use readiness (tokio's AsyncFd, smol's Async)"),
+                Errno::SPIPE => error.with_advice("give a regular file or a block device; for pipes and sockets wait for readiness (tokio's AsyncFd, smol's Async)"),
                 Errno::BADF => error.of_kind(ErrorKind::InvalidInput).with_advice(options::OPENED_AS_PATH),
                 _ => error,
             }
@@ -310,7 +310,7 @@ impl File {
     /// Those of `close(2)`. The descriptor is closed in any case.
     pub fn close(self) -> Result<Closed> {
         self.0.close();
-        // Of several that close at a time one has the last share.
+        // If several threads close at a time, one of them has the last reference.
         let Some(Opened { open, path, instance, .. }) = Arc::into_inner(self.0) else { return Ok(Closed::Later) };
         let Some(OpenFile { handle, .. }) = Arc::into_inner(open) else { return Ok(Closed::Later) };
         local::flush();

@@ -1,4 +1,4 @@
-//! The second pass of a caller that blocks: advice tells the kernel of a bounded number of reads
+//! The second pass of a blocking caller: advice announces to the kernel a bounded number of reads
 //! ahead of the plain reads that collect them.
 //!
 //! `POSIX_FADV_WILLNEED` starts a read and does not wait for it (`posix_fadvise(2)`). The device
@@ -91,7 +91,7 @@ struct Ahead<'a> {
     options: Options,
     /// By place in the file.
     pieces: &'a [Piece],
-    /// The first that was not told of.
+    /// First range that was not announced.
     next: usize,
     /// For each advice that is not used up, the last piece of it.
     under_way: VecDeque<usize>,

@@ -20,7 +20,7 @@ use crate::sys::{self, Wait};
 use crate::turn;
 
 /// Ranges that must be found cached before others help with the rest. Few: another thread takes
-/// long to wake, and the caller goes on meanwhile.
+/// long to wake, and the caller continues meanwhile.
 const PARALLEL_EVIDENCE: usize = 2;
 const PARALLEL_RANGES_MIN: usize = 32;
 /// Bytes of a share: a thread that is held up leaves the others to the rest, and the last one is

@@ -215,7 +215,7 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
             let total = self.ranges.iter().map(|range| range.1).sum();
             cached::serve_blocking(self.file, &self.ranges, &mut work.output[..total], &mut work.found);
             work.next = self.ranges.len();
-            // What the thread has waited for is no turn.
+            // A blocking wait does not count as inline service.
             turn::begin();
             if self.file.reads_ahead() {
                 let found = std::mem::take(&mut work.found);

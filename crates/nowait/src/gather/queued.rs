@@ -42,7 +42,7 @@ struct Piece {
     waiting: usize,
     /// Place in its range.
     at: usize,
-    /// To be read by itself: it was in a merged read that failed.
+    /// To be read alone: it was part of a merged read that failed.
     alone: bool,
 }
 
@@ -319,7 +319,7 @@ impl Slow {
             _ => None,
         };
         if outcome.is_err() {
-            // Reading each piece by itself shows which one failed.
+            // Reading each piece alone shows which one failed.
             let read = read.into_iter().zip(memory).filter_map(|(segment, memory)| {
                 let ((waiting, at), part) = (segment.owner?, parts(memory)?);
                 Some(Piece { offset: segment.offset, part, waiting, at, alone: true })

@@ -29,7 +29,7 @@ use crate::op::{Done, Outcome, Owned, Request, contained};
 use crate::operation::run_in_pool;
 
 const CHUNK_BYTES: usize = 2 << 20;
-/// Of the memory that is available at the start.
+/// Share of the memory that is available at the start.
 const MEMORY_SHARE: f64 = 0.8;
 /// The survey of what is cached goes so far ahead of the chunks, and so far back: farther than a
 /// device reads ahead of a fault, or around it, unless its `read_ahead_kb` is above 32768. So pages
@@ -321,7 +321,7 @@ struct State {
     /// Ranges that have come in and were not taken yet; neighbours merged.
     announced: VecDeque<Range<usize>>,
     end: Option<std::result::Result<Populated, Error>>,
-    /// Of who waits for the next chunk, or else for the end only.
+    /// Waker of the task that waits for the next chunk, or for the end.
     waker: Option<Waker>,
     awaits_chunk: bool,
     /// A task ended while this very thread was submitting it, which goes on with it.

@@ -314,7 +314,8 @@ impl OpenFile {
     pub(crate) fn queue(&self, request: &Request) -> Option<QueueKind> {
         match request {
             Request::Write(..) if self.direct.is_some() => None,
-            // Of two such requests at a time, one could take the report that the other should give.
+            // Of two such requests at a time, one could consume the report that the other should
+            // return.
             _ if self.learns_of_failures(request) => Some(QueueKind::Syncs),
             Request::Write(..) => Some(QueueKind::Writes),
             _ => None,
@@ -372,7 +373,7 @@ impl OpenFile {
         }
     }
 
-    /// Remembers an errno that tells of lost data, for all clones and for all time.
+    /// Records an errno that reports lost data, permanently and for all clones.
     pub(crate) fn note_failure(&self, errno: Errno) {
         if !tells_nothing(errno) {
             let _ = self.sync_failure.compare_exchange(0, errno.raw_os_error(), SeqCst, SeqCst);

@@ -34,7 +34,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use crate::buf::lock;
 use crate::sys::PerProcess;
 
-/// How long a queue's thread has to come back by itself.
+/// Time that a queue's thread has to return before help starts.
 const GRACE: Duration = Duration::from_micros(500);
 /// How soon a queue without a descriptor is looked at again.
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };

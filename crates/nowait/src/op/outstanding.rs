@@ -63,7 +63,7 @@ impl Span {
 
 /// A line of slots that waits for its turn, as opposed to a thread.
 pub(crate) trait Resume: Send + Sync {
-    /// Looks again which slots may go on, since something has ended. Called with nothing locked.
+    /// Checks again which slots may proceed, after a change has ended. Called with no lock held.
     fn resume(self: Arc<Self>);
 }
 
@@ -97,7 +97,7 @@ struct Changes {
     giving: bool,
     /// Threads that wait for `ended`.
     threads: usize,
-    /// Futures, each under an identity of its own, that wait for all numbers below theirs.
+    /// Futures that wait for all numbers below theirs, each with a unique identity.
     wakers: Vec<(u64, u64, Waker)>,
     next_waker: u64,
     /// Direct durable writes that have begun.
@@ -325,7 +325,7 @@ impl Outstanding {
         if threads {
             self.ended.notify_all();
         }
-        // A waker that panics harms nobody else.
+        // A waker that panics affects no other operation.
         wakers.into_iter().for_each(|waker| contained(|| waker.wake()));
         if let Some(line) = line {
             line.resume();

@@ -37,7 +37,7 @@ impl Handle {
         }
     }
 
-    /// The flags that it was opened with, as far as the kernel tells.
+    /// Open flags, as far as the kernel reports them.
     pub(super) fn flags(&self) -> OFlags {
         match self {
             Handle::Descriptor(fd) => rustix::fs::fcntl_getfl(fd).unwrap_or(OFlags::empty()),
@@ -184,7 +184,7 @@ impl From<&Path> for PathAt {
     }
 }
 
-/// An engine's answer. The request's transfer tells how much was moved.
+/// An engine's answer. The request's transfer contains the number of bytes moved.
 #[derive(Debug)]
 pub(crate) enum Done {
     Nothing,

@@ -102,7 +102,7 @@ impl Inner {
     }
 }
 
-/// What decides when a slot's entry leaves for the kernel.
+/// Properties that decide when a slot's entry is submitted.
 #[derive(Default)]
 pub(crate) struct Profile {
     /// It moves so much that it leaves at once, with what is staged: the system call is little

@@ -14,11 +14,11 @@ use crate::direct::{Alignment, Edges};
 pub(crate) struct Transfer {
     pub(super) memory: Memory,
     cursor: Cursor,
-    /// The kernel was told that these bytes will be needed, and has begun to read them.
+    /// The bytes were announced to the kernel, which has begun to read them.
     pub(crate) announced: bool,
     /// A ring is to answer EAGAIN where it would have a kernel worker wait for these bytes.
     pub(crate) attempt: bool,
-    /// Made ready for direct I/O in blocks of so many bytes; else zero.
+    /// Block size in bytes of a transfer prepared for direct I/O; otherwise zero.
     block: u32,
     /// It moves whole blocks, some of them in memory of ours: the cursor is theirs until it ends.
     edges: Option<Box<Edges>>,

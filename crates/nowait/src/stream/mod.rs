@@ -53,7 +53,7 @@ pub trait Stream {
     fn file(&self) -> &File;
 }
 
-/// Who submits.
+/// Kind of the caller.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Caller {
     /// A task, which will poll again.

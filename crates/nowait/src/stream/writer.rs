@@ -21,9 +21,9 @@ use crate::turn;
 /// Sizes of a writer's requests.
 #[derive(Clone, Copy)]
 struct Sizes {
-    /// Of one request.
+    /// Size of one request.
     request_bytes: usize,
-    /// Of all requests in flight.
+    /// Maximum size of all requests in flight.
     behind_bytes_max: usize,
 }
 

@@ -22,7 +22,7 @@ use crate::turn;
 const RUN_BYTES_MAX: usize = 1 << 20;
 const RUN_SEGMENTS_MAX: usize = 64;
 
-/// Writes that go on where the one before ends, as one.
+/// Adjacent writes, made as one.
 struct Run {
     /// Place of the first in the caller's list.
     first: usize,
@@ -153,7 +153,7 @@ impl<'f, B: WriteBuffer> WriteMany<'f, B> {
         if let Memory::Many(memories) = transfer.take_memory() {
             self.backs[number] = Some(memories);
         }
-        // Of a run that failed, the first that is not in the file is to blame.
+        // If a run failed, the error belongs to the first write that is not in the file.
         let errno = outcome.as_ref().err().copied();
         if written(self.file, offset, length, done, *flags, outcome, Short::Error).is_err() {
             let mut left = done;

@@ -242,8 +242,8 @@ impl File {
     /// it back, including the size (`fdatasync(2)`). It does not cover the name of a new file: see
     /// [`fs::sync_dir`](crate::fs::sync_dir).
     ///
-    /// A future never syncs on its executor's thread. Syncs of one file that are requested while
-    /// one is in flight share the next one.
+    /// A future never syncs on its executor's thread. While a sync of the file is in flight, all
+    /// further syncs share the next system call.
     ///
     /// # Errors
     /// [`ErrorKind::SyncFailed`] if a write-back failed: written data may be lost although reads
@@ -324,7 +324,7 @@ fn written(
         file.open.wrote_to(offset + n as u64);
     }
     let errno = outcome.err();
-    // An error after all bytes have moved tells that they did not get to the device.
+    // An error after all bytes were transferred means that they did not reach the device.
     let is_short = n > 0 && n < length;
     if (errno.is_none() && n == length) || (short == Short::Allowed && (errno.is_none() || is_short)) {
         return Ok(n);

@@ -121,7 +121,7 @@ impl Ending {
         lock(&self.wakers).pop()
     }
 
-    /// Records that everybody was told.
+    /// Records that all waiters were notified.
     pub(crate) fn set_over(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
@@ -144,7 +144,7 @@ pub(crate) struct Completed<F> {
 
 /// A step for a thread that looks after one that is held up.
 pub(crate) enum Rescue<F> {
-    /// Not all were told of the end of a write.
+    /// Not all waiters were notified of the end of a write.
     End(Arc<Ending>),
     /// The end of a write is overdue.
     Rewrite(Rewrite<F>),

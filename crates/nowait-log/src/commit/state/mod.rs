@@ -311,7 +311,8 @@ impl<F: Clone> State<F> {
             && self.in_flight.len() < depth
             && !self.in_flight.iter().any(|block| block.is_first)
             && (self.in_flight.is_empty() || !self.ready.front().is_some_and(|block| block.is_last))
-            // What is acknowledged behind a cut must not be taken for what was cut off.
+            // Recovery must not mistake records acknowledged after a cut for records that were cut
+            // off.
             && (!self.upkeep.is_unnamed || self.ready.front().is_some_and(|block| block.header.is_some()))
     }
 

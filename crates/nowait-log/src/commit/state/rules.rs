@@ -11,7 +11,7 @@ pub(crate) struct Rules {
     pub(crate) segment_bytes: u64,
     /// Most bytes that are appended and not durable.
     pub(crate) pending_bytes_max: u64,
-    /// Room kept for appends from the reserve when no more can be had.
+    /// Room reserved for appends from the reserve if no more space is available.
     pub(crate) reserve_bytes: u64,
     /// Most bytes of durable blocks that are kept for readers.
     pub(crate) tail_bytes: u64,

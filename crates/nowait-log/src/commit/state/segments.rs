@@ -33,7 +33,7 @@ pub(crate) struct Retired {
     pub(crate) bytes: u64,
 }
 
-/// Bookkeeping of whoever maintains the segments.
+/// State of the maintenance of segments.
 pub(crate) struct Upkeep {
     /// Highest number that a segment has durably.
     pub(crate) newest: u64,
@@ -51,7 +51,7 @@ pub(crate) struct Upkeep {
     pub(crate) record_failed: Option<Instant>,
     /// Least size of the next segment, for an append that found none that holds it.
     wanted_bytes: u64,
-    /// A segment began, and maintenance was not told.
+    /// A segment began, and maintenance was not notified.
     pub(super) has_news: bool,
     /// Segments that the log has left while blocks of them may be out.
     out: Vec<(u64, Weak<()>)>,
