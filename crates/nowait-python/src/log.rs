@@ -391,6 +391,7 @@ impl LogReader {
     }
 }
 
+/// Reads durable records. If there are none and `tail` is true, waits for the next ones.
 async fn batch(
     state: Arc<Mutex<Reading>>,
     mut reader: Reader,
