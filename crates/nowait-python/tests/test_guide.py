@@ -15,6 +15,14 @@ def examples_of(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
+def test_the_page_of_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (example,) = examples_of(Path(__file__).parents[1] / "README.md")
+    names: dict[str, object] = {"__name__": "page"}
+    exec(compile(example, "README.md", "exec"), names)
+    assert names["array"].shape == (4000, 4096)
+
+
 def test_coming_from_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pytest.importorskip("fsspec")
