@@ -3,25 +3,31 @@
 use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use nowait_probe::Case;
 
-const EXIT_CODES: &str = "\
-Exit codes (`copy` has its own: see `nowait copy --help`):
-  0    done
-  1    another error
-  2    wrong usage
-  3    no room on the disk
-  4    permission denied, for the directory or the file
-  5    the file cannot be measured (missing, a directory, too small); no such directory, or no log
-  6    the file cannot be made cold; nothing cold was measured
-  7    a log is damaged
-  8    a log is open for writing in another process
-  9    an operation is not served as `probe --require` asks, or could not be observed
-  10   io_uring is refused (`probe`)
-  11   what io_uring does cannot be observed (`probe`)
-  12   a row is worse than in the other run (`bench --against`)
-  130  interrupted";
+/// Exit codes of all subcommands but `copy` and `bench`, which declare theirs.
+const EXIT_CODES: [(u8, &str); 12] = [
+    (0, "done"),
+    (1, "another error"),
+    (2, "wrong usage"),
+    (3, "no room on the disk"),
+    (4, "permission denied, for the directory or the file"),
+    (5, "no such file, directory or log"),
+    (7, "the log is damaged"),
+    (8, "the log is open for writing in another process"),
+    (9, "an operation is not served as --require asks, or could not be observed"),
+    (10, "io_uring is refused"),
+    (11, "what io_uring does cannot be observed"),
+    (130, "interrupted"),
+];
+
+/// Lists the exit codes of a subcommand: 0, 1, 2, 4 and 5, which all have, and its own.
+fn exit_codes(own: &[u8]) -> String {
+    let is_listed = |(code, _): &&(u8, &str)| [0, 1, 2, 4, 5].contains(code) || own.contains(code);
+    let line = |(code, meaning): &(u8, &str)| format!("\n  {code:<4} {meaning}");
+    EXIT_CODES.iter().filter(is_listed).map(line).fold("Exit codes:".to_owned(), |text, line| text + &line)
+}
 
 /// Last message of the command, and its exit code.
 #[derive(Debug)]
@@ -60,7 +66,7 @@ impl From<std::io::Error> for Failure {
 
 /// Measure and inspect file I/O, copy files, and maintain durable logs.
 #[derive(Debug, Parser)]
-#[command(name = "nowait", version = env!("NOWAIT_VERSION"), after_help = EXIT_CODES)]
+#[command(name = "nowait", version = env!("NOWAIT_VERSION"), after_help = "`nowait COMMAND --help` lists the exit codes.")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -76,6 +82,64 @@ pub(crate) enum Command {
     /// Inspect, repair or torture a durable log
     #[command(subcommand)]
     Log(Log),
+    /// Print completions for a shell
+    #[command(after_help = "For bash: nowait completions bash > ~/.local/share/bash-completion/completions/nowait")]
+    Completions {
+        /// Shell that reads the completions
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages of all subcommands into a directory
+    Man {
+        /// Directory for the pages, for example ~/.local/share/man/man1
+        dir: PathBuf,
+    },
+}
+
+/// Returns the command line with the usage and options of each subcommand before its long text.
+pub(crate) fn command() -> clap::Command {
+    fn usage_first(mut command: clap::Command) -> clap::Command {
+        let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
+        for name in names {
+            command = command.mut_subcommand(name, usage_first);
+        }
+        let Some(long) = command.get_long_about().map(ToString::to_string) else { return command };
+        let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let rest = long.split_once("\n\n").map_or("", |(_, rest)| rest).trim_end();
+        command.long_about(None::<&str>).after_long_help(format!("{rest}\n\n{after}").trim().to_owned())
+    }
+    usage_first(Cli::command())
+}
+
+/// Parses the arguments of this process; ends it if they are wrong, or ask for help.
+pub(crate) fn parse() -> Command {
+    let matches = command().get_matches();
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command
+}
+
+/// Ends this process: a subcommand lacks an argument that its declaration cannot require.
+pub(crate) fn end_without(subcommand: &str, argument: &str) -> ! {
+    let mut command = command();
+    command.build();
+    let text = format!("the following required arguments were not provided:\n  {argument}");
+    let subcommand = command.find_subcommand_mut(subcommand).unwrap_or_else(|| unreachable!("{subcommand}"));
+    subcommand.error(clap::error::ErrorKind::MissingRequiredArgument, text).exit()
+}
+
+/// Writes the manual pages, one for each subcommand: `nowait-copy.1` and so on.
+pub(crate) fn write_manual(dir: &std::path::Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(dir)
+        .and_then(|()| clap_mangen::generate_to(command().disable_help_subcommand(true), dir))
+        .map_err(|error| manual_failure(&error, dir))
+}
+
+fn manual_failure(error: &std::io::Error, path: &std::path::Path) -> Failure {
+    let code = match error.kind() {
+        std::io::ErrorKind::StorageFull => 3,
+        std::io::ErrorKind::PermissionDenied => 4,
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => 5,
+        _ => 1,
+    };
+    Failure { code, message: format!("write the manual pages into {}: {error}", path.display()) }
 }
 
 /// Show how io_uring serves file requests: which complete at submission, which complete later, and
@@ -96,7 +160,7 @@ pub(crate) enum Command {
 /// As root, with tracefs mounted, the command compares each request with the kernel's tracepoints.
 /// Otherwise the report marks its verdicts as unconfirmed.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = exit_codes(&[9, 10, 11]))]
 pub(crate) struct Probe {
     /// Files, directories and block devices
     #[arg(value_name = "PATH", required_unless_present = "pid")]
@@ -141,8 +205,8 @@ fn case_names() -> Vec<&'static str> {
     Case::ALL.into_iter().filter(|case| *case != Case::ForcedRead).map(Case::name).collect()
 }
 
+// Without words of its own, a variant shows those of its arguments.
 #[derive(Debug, Subcommand)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) enum Log {
     /// Check that a log is complete; changes nothing
     Verify(LogDir),
@@ -150,14 +214,9 @@ pub(crate) enum Log {
     Stat(LogDir),
     /// Print the records of a log, including those after damage; changes nothing
     Dump(Dump),
-    /// Print the last records of a log, and new ones with --follow; changes nothing
     Tail(Tail),
-    /// Cut a damaged log off at the damage. Everything after it, including intact records, is moved
-    /// to files that end in .damaged
     Repair(Repair),
-    /// Copy a log while a process writes it
     Backup(Backup),
-    /// Remove the oldest records of a closed log; works on a full disk
     Truncate(Truncate),
     /// Repeatedly kill a process that writes a log, and check that every acknowledged record exists
     Torture(Torture),
@@ -167,7 +226,7 @@ pub(crate) enum Log {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = exit_codes(&[7]))]
 pub(crate) struct LogDir {
     /// The log's directory
     pub dir: PathBuf,
@@ -178,7 +237,7 @@ pub(crate) struct LogDir {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = exit_codes(&[7]))]
 pub(crate) struct Dump {
     /// The log's directory
     pub dir: PathBuf,
@@ -204,8 +263,10 @@ pub(crate) struct Dump {
     pub json: bool,
 }
 
-/// Print the last records of a log, oldest first. Each line contains the number, the length and the
-/// first bytes of a record.
+/// Print the last records of a log, and new ones with --follow; changes nothing.
+///
+/// Each line contains the number, the length and the first bytes of a record, the oldest record
+/// first.
 ///
 /// With --follow, the command also prints new records as a process appends them, until it is
 /// interrupted (exit code 130). It polls the end of the newest segment, at first after 1 ms, and
@@ -220,7 +281,7 @@ pub(crate) struct Dump {
 /// ends at once, or with --skip-damage after the last record. With --follow, the command ends with
 /// exit code 5 if the directory is removed, renamed or replaced by another log.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = exit_codes(&[7, 130]))]
 pub(crate) struct Tail {
     /// The log's directory
     pub dir: PathBuf,
@@ -242,8 +303,11 @@ pub(crate) struct Tail {
     pub json: bool,
 }
 
+/// Cut a damaged log off at the damage.
+///
+/// Everything after the damage, including intact records, is moved to files that end in .damaged.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = exit_codes(&[3, 8]))]
 pub(crate) struct Repair {
     /// The log's directory
     pub dir: PathBuf,
@@ -261,7 +325,7 @@ pub(crate) struct Repair {
 /// file system supports it, the copy shares blocks with the log. A damaged log is not copied (exit
 /// code 7).
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = exit_codes(&[3, 7]))]
 pub(crate) struct Backup {
     /// The log's directory
     pub dir: PathBuf,
@@ -274,13 +338,13 @@ pub(crate) struct Backup {
     pub json: bool,
 }
 
-/// Remove the oldest records of a closed log.
+/// Remove the oldest records of a closed log; works on a full disk.
 ///
 /// The command removes only whole segments: some records before LSN may stay, and the last segment
 /// with records always stays. It needs no free space: use it to reopen a log that has filled its
 /// disk.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = exit_codes(&[7, 8]))]
 pub(crate) struct Truncate {
     /// The log's directory
     pub dir: PathBuf,
@@ -291,7 +355,7 @@ pub(crate) struct Truncate {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = exit_codes(&[3, 7, 130]))]
 pub(crate) struct Torture {
     /// Directory in which the log is created; the log is removed if no check fails
     #[arg(default_value = ".")]
@@ -319,10 +383,34 @@ pub(crate) struct TortureWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command().debug_assert();
+    }
+
+    /// Checks each subcommand, and their subcommands.
+    #[test]
+    fn help_begins_with_the_usage_and_ends_with_exit_codes() {
+        fn check(command: &mut clap::Command) {
+            if command.has_subcommands() {
+                command
+                    .get_subcommands_mut()
+                    .filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
+                    .for_each(check);
+                return;
+            }
+            let help = command.render_long_help().to_string();
+            let lines: Vec<&str> = help.lines().collect();
+            let usage = lines.iter().position(|line| line.starts_with("Usage:")).unwrap();
+            assert!(usage <= 4, "{help}");
+            if !["completions", "man", "help"].contains(&command.get_name()) {
+                let codes = lines.iter().position(|line| line.starts_with("Exit codes:")).unwrap();
+                assert!(lines[codes + 1..].iter().all(|line| line.starts_with("  ")), "{help}");
+            }
+        }
+        let mut command = command();
+        command.build();
+        check(&mut command);
     }
 }

@@ -16,16 +16,21 @@ mod show;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    let command = cli::Cli::parse().command;
+    let command = cli::parse();
     let result = interrupt::survive_file_size_limit().map_err(cli::Failure::from).and_then(|()| match command {
         #[cfg(feature = "bench")]
         cli::Command::Bench(options) => bench(&options),
         cli::Command::Copy(args) => copy::run(&args),
         cli::Command::Log(command) => log::run(command),
         cli::Command::Probe(options) => probe::run(&options),
+        cli::Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut cli::command(), "nowait", &mut script);
+            say!("{}", String::from_utf8_lossy(&script).trim_end());
+            Ok(())
+        }
+        cli::Command::Man { dir } => cli::write_manual(&dir),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -311,7 +311,7 @@ impl Copy {
             )),
             (Some(dir), _) => Ok((&self.paths, dir)),
             (None, Some((target, sources))) if !sources.is_empty() => Ok((sources, target)),
-            _ => wrong("DST is missing: nowait copy [OPTIONS] <SRC>... <DST>".to_owned()),
+            _ => cli::end_without("copy", "<DST>"),
         }
     }
 
