@@ -45,7 +45,7 @@ pub(crate) fn report(report: &Report, details: bool, colour: Colour) -> String {
     for table in report.tables() {
         text += &format!("{}\n", title(table));
         text += &speeds(report, table, colour);
-        let own = table::by_name(table).map_or(&[][..], |known| known.grids);
+        let own = table::known(table).grids;
         for grid in own.iter().filter(|grid| details || !grid.is_detail) {
             text += &figures(report, table, grid.name, grid.columns.iter(), colour);
         }
@@ -204,11 +204,11 @@ fn summary(report: &Report, colour: Colour) -> Option<String> {
         return None;
     }
     let mut grid = grid(["way", "worst ratio to the best", "where"].into_iter().map(heading).collect(), 2, colour);
-    for worst in worst {
-        let ratio = Cell::new(format!("{}{}{}", share(worst.ratio), mark(worst.ratio), bar(worst.ratio)))
-            .set_alignment(CellAlignment::Right);
-        let ratio = if worst.ratio < COLLAPSED { ratio.fg(Color::Red) } else { ratio };
-        grid.add_row([Cell::new(&worst.way), ratio, Cell::new(format!("{} {}", worst.table, worst.case))]);
+    for (ratio, row) in worst {
+        let cell = Cell::new(format!("{}{}{}", share(ratio), mark(ratio), bar(ratio)));
+        let cell = cell.set_alignment(CellAlignment::Right);
+        let cell = if ratio < COLLAPSED { cell.fg(Color::Red) } else { cell };
+        grid.add_row([Cell::new(&row.way), cell, Cell::new(format!("{} {}", row.table, row.case))]);
     }
     Some(format!("Where each way is worst (▼ below {COLLAPSED} of the best: it has collapsed)\n{}", lines(&grid)))
 }

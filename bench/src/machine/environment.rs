@@ -95,44 +95,35 @@ impl Environment {
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
         let commit = self.commit.as_ref().map(|commit| format!("commit {commit}"));
-        let mut lines = vec![
+        let journal = self.journal.map(|journal| if journal { "journal" } else { "NO journal" }.to_owned());
+        let cpu = joined([Some(format!("{} ×", self.cpus)), self.cpu_model.clone()], " ");
+        let cpu = [
+            Some(cpu),
+            self.governor.as_ref().map(|governor| format!("governor {governor}")),
+            self.cpu_quota.map(|quota| format!("cgroup allows {quota:.2}")),
+            self.load.average.map(|average| format!("load average {average:.2}")),
+        ];
+        let memory = [
+            Some(mib(self.memory_bytes)),
+            self.cgroup_memory_max.map(|max| format!("cgroup allows {}", mib(max))),
+            self.huge_pages.as_ref().map(|huge_pages| format!("huge pages {huge_pages}")),
+        ];
+        let device = [
+            self.device.clone(),
+            self.scheduler.as_ref().map(|value| format!("scheduler {value}")),
+            self.nr_requests.map(|value| format!("nr_requests {value}")),
+            self.read_ahead_kb.map(|value| format!("read_ahead_kb {value}")),
+        ];
+        vec![
             ("nowait", joined([Some(self.version.clone()), commit, Some(self.date.clone())], ", ")),
             ("kernel", format!("{}, io_uring: {}", self.kernel, self.io_uring)),
-            ("cpu", joined([Some(format!("{} ×", self.cpus)), self.cpu_model.clone()], " ")),
-            ("memory", mib(self.memory_bytes)),
+            ("cpu", joined(cpu, ", ")),
+            ("memory", joined(memory, ", ")),
             ("file", format!("{} in {}: {}", mib(self.file_bytes), self.path, self.file_origin)),
-        ];
-        if let Some(governor) = &self.governor {
-            lines[2].1.push_str(&format!(", governor {governor}"));
-        }
-        if let Some(quota) = self.cpu_quota {
-            lines[2].1.push_str(&format!(", cgroup allows {quota:.2}"));
-        }
-        if let Some(average) = self.load.average {
-            lines[2].1.push_str(&format!(", load average {average:.2}"));
-        }
-        if let Some(max) = self.cgroup_memory_max {
-            lines[3].1.push_str(&format!(", cgroup allows {}", mib(max)));
-        }
-        if let Some(huge_pages) = &self.huge_pages {
-            lines[3].1.push_str(&format!(", huge pages {huge_pages}"));
-        }
-        let journal = self.journal.map(|journal| if journal { "journal" } else { "NO journal" }.to_owned());
-        lines.push(("mount", joined([self.filesystem.clone(), self.mount_options.clone(), journal], ", ")));
-        lines.push((
-            "device",
-            joined(
-                [
-                    self.device.clone(),
-                    self.scheduler.as_ref().map(|value| format!("scheduler {value}")),
-                    self.nr_requests.map(|value| format!("nr_requests {value}")),
-                    self.read_ahead_kb.map(|value| format!("read_ahead_kb {value}")),
-                ],
-                ", ",
-            ),
-        ));
-        lines.push(("seed", self.seed.to_string()));
-        lines
+            ("mount", joined([self.filesystem.clone(), self.mount_options.clone(), journal], ", ")),
+            ("device", joined(device, ", ")),
+            ("seed", self.seed.to_string()),
+        ]
     }
 }
 

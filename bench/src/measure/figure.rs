@@ -16,7 +16,6 @@ pub enum Figure {
     /// The sum of one, divided by the sum of the other.
     Ratio(f64, f64),
     Count(u64),
-    Always(bool),
     Latency(Latencies),
 }
 
@@ -30,7 +29,6 @@ impl Figure {
             (Self::Median(all), Self::Median(more)) => all.extend(more),
             (Self::Ratio(sum, by), Self::Ratio(more, other)) => (*sum, *by) = (*sum + more, *by + other),
             (Self::Count(sum), Self::Count(more)) => *sum += more,
-            (Self::Always(all), Self::Always(this)) => *all &= this,
             (Self::Latency(all), Self::Latency(more)) => *all += more,
             _ => unreachable!("a figure is of one kind in all rounds"),
         }
@@ -42,7 +40,6 @@ impl Figure {
             Self::Median(all) => Some(median(&all).into()),
             Self::Ratio(sum, by) => (by > 0.0).then(|| (sum / by).into()),
             Self::Count(count) => (count > 0).then(|| count.into()),
-            Self::Always(all) => Some(all.into()),
             Self::Latency(all) if all.is_empty() => None,
             Self::Latency(all) => serde_json::to_value(Latency::of(&all)).ok(),
         }

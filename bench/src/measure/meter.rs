@@ -108,12 +108,6 @@ impl<'a> Tally<'a> {
         self.sampled.extend(sampled.filter(|_| self.sampled.len() < SAMPLES_MAX));
     }
 
-    /// The first part of a block, which is complete with another.
-    pub fn part(&mut self, offset: u64, bytes: &[u8]) {
-        self.bytes += bytes.len() as u64;
-        self.verify(offset, bytes);
-    }
-
     /// A batch is complete: all its records, in order, in `output`. The latency is that of the
     /// batch.
     #[inline]
@@ -174,12 +168,6 @@ impl<'a> Tally<'a> {
     pub fn wrote(&mut self, bytes: usize) {
         self.operations += 1;
         self.bytes += bytes as u64;
-    }
-
-    /// Blocks that another process, or the kernel, has moved: how long each took, nobody saw.
-    pub fn moved_elsewhere(&mut self, blocks: u64, bytes: u64) {
-        self.operations += blocks;
-        self.bytes += bytes;
     }
 
     /// Blocks of this size that tasks have read and timed by themselves.

@@ -24,8 +24,6 @@ pub const WRITES_A_BEAT: usize = 8;
 pub const WRITTEN_BLOCKS: u64 = (64 << 20) / PAGE;
 /// Bytes of a record that is logged beside the reads.
 pub const RECORD: usize = 256;
-/// A page's number must fit beside the mark of a hot one.
-const PAGES_MAX: u64 = HOT as u64;
 
 /// Places of hot and cold pages: of each stripe the first pages are hot. So both kinds lie all over
 /// the file, and a page's place does not tell which it is.
@@ -41,7 +39,7 @@ impl Layout {
 
     /// Uses the whole pages of a file of this size.
     pub fn of(size: u64) -> Self {
-        Self { pages: (size / PAGE).min(PAGES_MAX) }
+        Self { pages: (size / PAGE).min(u64::from(u32::MAX)) }
     }
 
     pub fn hot_pages(&self) -> u64 {
@@ -73,29 +71,18 @@ impl Layout {
     }
 }
 
-/// A page to read, and whether it was cached when the round began. Four bytes, so that a plan takes
+/// A page to read, and whether it was cached when the round began. Eight bytes, so that a plan takes
 /// little of the processor's caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Planned(u32);
-
-const HOT: u32 = 1 << 31;
+pub struct Planned {
+    page: u32,
+    is_hot: bool,
+}
 
 impl Planned {
-    fn hot(page: u64) -> Self {
-        Self(page as u32 | HOT)
-    }
-
-    fn cold(page: u64) -> Self {
-        Self(page as u32)
-    }
-
-    pub fn is_hot(self) -> bool {
-        self.0 & HOT != 0
-    }
-
     #[inline]
     pub fn offset(self) -> u64 {
-        u64::from(self.0 & !HOT) * PAGE
+        u64::from(self.page) * PAGE
     }
 }
 
@@ -119,11 +106,12 @@ impl Plan {
         let mut richer = vec![false; tasks];
         let rest = (cold % tasks as u64) as usize;
         random.permutation(tasks as u64).into_iter().take(rest).for_each(|task| richer[task as usize] = true);
+        let page = |page: u64, is_hot| Planned { page: page as u32, is_hot };
         let mut list = |richer: bool| {
             let own = (cold / tasks as u64) as usize + usize::from(richer);
             let mut reads: Vec<Planned> =
-                cold_pages.by_ref().take(own).map(Layout::cold_page).map(Planned::cold).collect();
-            let hot = |_| Planned::hot(Layout::hot_page(random.below(layout.hot_pages().max(1))));
+                cold_pages.by_ref().take(own).map(|number| page(Layout::cold_page(number), false)).collect();
+            let hot = |_| page(Layout::hot_page(random.below(layout.hot_pages().max(1))), true);
             reads.extend((own as u64..of_task).map(hot));
             for i in (1..reads.len()).rev() {
                 reads.swap(i, random.below(i as u64 + 1) as usize);
@@ -180,7 +168,7 @@ impl Mixture {
         let mut told = Self { hot: latencies(), cold: latencies(), late, beside };
         for (reads, seen) in job.plan.tasks.iter().zip(seen) {
             for (read, &latency) in reads.iter().zip(&seen.latencies[..seen.reads]) {
-                let of_kind = if read.is_hot() { &mut told.hot } else { &mut told.cold };
+                let of_kind = if read.is_hot { &mut told.hot } else { &mut told.cold };
                 of_kind.saturating_record(u64::from(latency));
             }
             for (offset, bytes) in seen.kept.into_iter().flatten() {
@@ -294,17 +282,17 @@ mod tests {
             let plan = Plan::new(layout, tasks, reads, hot, &mut Random::new(1));
             let of_task = reads / tasks;
             assert!(plan.tasks.len() == tasks && plan.tasks.iter().all(|reads| reads.len() == of_task));
-            let cold = |reads: &[Planned]| reads.iter().filter(|read| !read.is_hot()).count();
+            let cold = |reads: &[Planned]| reads.iter().filter(|read| !read.is_hot).count();
             let expected = (of_task * tasks * (100 - hot)).div_ceil(100);
             assert_eq!(plan.cold as usize, expected, "{tasks} {hot}");
             assert_eq!(plan.tasks.iter().map(|reads| cold(reads)).sum::<usize>(), expected);
             let (low, high) = (expected / tasks, expected.div_ceil(tasks));
             assert!(plan.tasks.iter().all(|reads| (low..=high).contains(&cold(reads))), "{tasks} {hot}");
             let all = || plan.tasks.iter().flat_map(|reads| reads.iter());
-            let pages: BTreeSet<u64> = all().filter(|read| !read.is_hot()).map(|read| read.offset()).collect();
+            let pages: BTreeSet<u64> = all().filter(|read| !read.is_hot).map(|read| read.offset()).collect();
             assert_eq!(pages.len(), expected);
             let is_hot = |offset: u64| offset / PAGE % Layout::STRIPE < Layout::HOT;
-            assert!(all().all(|read| is_hot(read.offset()) == read.is_hot() && read.offset() + PAGE <= SIZE));
+            assert!(all().all(|read| is_hot(read.offset()) == read.is_hot && read.offset() + PAGE <= SIZE));
         }
     }
 
@@ -316,7 +304,7 @@ mod tests {
         let plan = plan(3);
         for reads in &plan.tasks {
             let (head, tail) = reads.split_at(reads.len() / 2);
-            assert!([head, tail].iter().all(|half| half.iter().any(|read| !read.is_hot())));
+            assert!([head, tail].iter().all(|half| half.iter().any(|read| !read.is_hot)));
         }
     }
 

@@ -156,16 +156,6 @@ impl Row {
     }
 }
 
-/// A way's worst point: where it collapses most.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Worst {
-    pub way: String,
-    /// Its speed there, as a share of the best way's.
-    pub ratio: f64,
-    pub table: String,
-    pub case: String,
-}
-
 impl Report {
     /// Returns the report as JSON, a line per row.
     pub fn to_json(&self) -> String {
@@ -222,26 +212,27 @@ impl Report {
         names.into_iter().map(|name| (name, of_case(name))).collect()
     }
 
-    /// Each way's worst ratio to the best way of the case, the best way first, in tables that
-    /// `counts` takes.
-    pub fn worst(&self, counts: impl Fn(&str) -> bool) -> Vec<Worst> {
-        let mut worst = BTreeMap::new();
-        for table in self.tables().into_iter().filter(|table| counts(table)) {
-            for (case, rows) in self.cases(table) {
-                let best = best(&rows);
-                for row in rows {
-                    let ratio = row.ops_per_s / best;
-                    let here = Worst { way: row.way.clone(), ratio, table: table.to_owned(), case: case.to_owned() };
-                    let known = worst.entry(row.way.clone()).or_insert_with(|| here.clone());
-                    if ratio < known.ratio {
-                        *known = here;
-                    }
+    /// Returns the worst row of each way beside the best of its case, with that ratio, in tables that
+    /// `counts` takes; the best way first.
+    pub fn worst(&self, counts: impl Fn(&str) -> bool) -> Vec<(f64, &Row)> {
+        let mut worst: BTreeMap<&str, (f64, &Row)> = BTreeMap::new();
+        for (_, rows) in self.tables().into_iter().filter(|table| counts(table)).flat_map(|table| self.cases(table)) {
+            for row in &rows {
+                let here = (row.ops_per_s / best(&rows), *row);
+                let known = worst.entry(&row.way).or_insert(here);
+                if here.0 < known.0 {
+                    *known = here;
                 }
             }
         }
-        let mut worst: Vec<Worst> = worst.into_values().collect();
-        worst.sort_by(|a, b| b.ratio.total_cmp(&a.ratio));
+        let mut worst: Vec<_> = worst.into_values().collect();
+        worst.sort_by(|(a, _), (b, _)| b.total_cmp(a));
         worst
+    }
+
+    /// Returns the number of cases of all tables.
+    pub fn case_count(&self) -> usize {
+        self.tables().into_iter().map(|table| self.cases(table).len()).sum()
     }
 }
 
@@ -331,8 +322,7 @@ pub(crate) mod tests {
         ];
         let report = Report { rows, ..Report::default() };
         let worst = report.worst(|_| true);
-        assert_eq!((worst[0].way.as_str(), worst[0].ratio, worst[0].case.as_str()), ("a", 0.75, "threads=1"));
-        assert_eq!((worst[1].way.as_str(), worst[1].ratio, worst[1].table.as_str()), ("b", 0.5, "reads"));
+        assert_eq!(worst, [(0.75, &report.rows[2]), (0.5, &report.rows[1])]);
         assert_eq!(report.tables(), ["reads", "cached"]);
         assert_eq!(report.ways(), ["a", "b"]);
     }

@@ -7,12 +7,13 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::report::axes::panels;
 use crate::report::figures::{COLUMNS, MEANINGS, decimals, known, share, short};
-use crate::report::verdict::{Stand, Standing, sentences, standings};
+use crate::report::verdict::{Stand, quickest, sentences, stand};
 use crate::report::words::{COLLAPSED, compared, meaning, title, unit};
 use crate::report::{Report, Row, best};
 use crate::stats::Finding;
 use crate::table;
 use crate::table::columns::Column;
+use crate::ways::OURS;
 
 pub fn page(report: &Report) -> String {
     let environment = &report.environment;
@@ -82,18 +83,16 @@ fn grid(name: &str, caption: &str, header: &[&str], bodies: &Markup) -> Markup {
 
 /// Which way wins each case, and how far the library is off.
 fn map(report: &Report) -> Markup {
-    let mut standings = standings(report);
-    standings.retain(|standing| table::ranks(standing.table));
+    let ranked: Vec<&str> = report.tables().into_iter().filter(|table| table::ranks(table)).collect();
     let caption = "nowait's speed as a share of the best way's. ≈: level with it, within 5 %. ?: uncertain. \
                    ▼: below half.";
     let header = ["case", "best way", "speed", "", "CPU µs each", "nowait", "of the best", "CPU µs each"];
-    let of_table = |table| standings.iter().filter(move |standing| standing.table == table);
     let bodies = html! {
-        @for table in report.tables() { tbody { @for standing in of_table(table) { (stands(standing)) } } }
+        @for table in &ranked { tbody { @for (_, rows) in report.cases(table) { (stands(report, &rows)) } } }
     };
     html! {
         h2 #map { "The best way of each case" }
-        @if !standings.is_empty() {
+        @if !ranked.is_empty() {
             (chart::overview(report))
             (grid("map", caption, &header, &bodies))
         } @else if report.rows.is_empty() {
@@ -104,17 +103,17 @@ fn map(report: &Report) -> Markup {
     }
 }
 
-fn stands(standing: &Standing<'_>) -> Markup {
-    let best = standing.best;
+fn stands(report: &Report, rows: &[&Row]) -> Markup {
+    let Some(best) = quickest(rows.iter().copied()) else { return html! {} };
     let cpu = |row: &Row| decimals(row.cpu_us_per_op.total, 1);
     html! {
         tr {
-            th scope="row" { (standing.table) " " (standing.case) }
+            th scope="row" { (best.table) " " (best.case) }
             td.left { (best.way) }
             td { (short(compared(best))) }
-            td.left.quiet { (unit(standing.table)) }
+            td.left.quiet { (unit(&best.table)) }
             td { (cpu(best)) }
-            @match standing.ours {
+            @match stand(report, rows, OURS) {
                 None => { td { "–" } td; td; }
                 Some(Stand { row, .. }) if row.way == best.way => {
                     td { (short(compared(row))) } td.first { "best" } td { (cpu(row)) }
@@ -186,7 +185,7 @@ fn section(report: &Report, table: &str) -> Markup {
                 }
             }
         }
-        @for own in table::by_name(table).map_or(&[][..], |known| known.grids) {
+        @for own in table::known(table).grids {
             (figures(report, table, &format!("{table} {}", own.name), own.name, own.columns.iter()))
         }
         h3 { (table) ": all figures" }

@@ -94,9 +94,9 @@ pub fn look_at_load(report: &mut Report) {
 pub fn look_at_rows(report: &mut Report) {
     let split: Vec<_> = report.rows.iter().filter_map(|row| Some((row, two_speeds(&row.rounds)?))).collect();
     // A round apart is an accident where no other row of the run has one.
-    let alone = split.len() == 1 && split[0].1.smaller == 1;
-    let Some((row, speeds)) = split.first().filter(|_| !alone) else { return };
-    let (low, high) = (short(speeds.low), short(speeds.high));
+    let alone = split.len() == 1 && split[0].1.2 == 1;
+    let Some((row, (low, high, _))) = split.first().filter(|_| !alone) else { return };
+    let (low, high) = (short(*low), short(*high));
     let text = format!(
         "{} of {} rows ran at two speeds; {} {} {}: about {low}/s and {high}/s",
         split.len(),
@@ -108,19 +108,9 @@ pub fn look_at_rows(report: &mut Report) {
     report.note(Code::TwoSpeeds, text);
 }
 
-/// Two groups of rounds.
-#[derive(Debug, PartialEq)]
-struct Speeds {
-    /// The middle of each.
-    low: f64,
-    high: f64,
-    /// Number of rounds in the smaller one.
-    smaller: usize,
-}
-
-/// The two groups into which the rounds fall, each of at least two rounds; of three rounds, one may
-/// be alone.
-fn two_speeds(rounds: &[f64]) -> Option<Speeds> {
+/// Returns the middles of the two groups into which the rounds fall, and the number of rounds in the smaller
+/// one: at least two; of three rounds, one may be alone.
+fn two_speeds(rounds: &[f64]) -> Option<(f64, f64, usize)> {
     let mut sorted = rounds.to_vec();
     sorted.sort_by(f64::total_cmp);
     let narrow = |group: &[f64]| group[group.len() - 1] <= TOGETHER * group[0];
@@ -135,7 +125,7 @@ fn two_speeds(rounds: &[f64]) -> Option<Speeds> {
     })?;
     let (low, high) = sorted.split_at(split);
     let middle = |group: &[f64]| group[group.len() / 2];
-    Some(Speeds { low: middle(low), high: middle(high), smaller: low.len().min(high.len()) })
+    Some((middle(low), middle(high), low.len().min(high.len())))
 }
 
 #[cfg(test)]
@@ -145,7 +135,7 @@ mod tests {
 
     #[test]
     fn rounds_in_two_groups_are_told_from_noise() {
-        let speeds = |low, high, smaller| Some(Speeds { low, high, smaller });
+        let speeds = |low: f64, high: f64, smaller: usize| Some((low, high, smaller));
         assert_eq!(two_speeds(&[10.0, 41.0, 11.0, 40.0, 40.5]), speeds(11.0, 40.5, 2));
         assert_eq!(two_speeds(&[10.0, 40.0, 41.0]), speeds(10.0, 41.0, 1));
         for noise in [&[10.0, 11.0, 12.0, 13.0, 15.0][..], &[10.0, 20.0, 40.0, 80.0], &[10.0, 20.0, 40.0], &[10.0], &[]]

@@ -9,19 +9,12 @@ use crate::ways::{ON_TOKIO, OURS, PLAIN};
 /// A request in two, or more, was handed to a kernel worker.
 const PUNTED: f64 = 0.5;
 
-/// The quickest way of each case, and how far the library is off it.
-#[derive(Debug, PartialEq)]
-pub struct Standing<'a> {
-    pub table: &'a str,
-    pub case: &'a str,
-    pub best: &'a Row,
-    pub ours: Option<Stand<'a>>,
-}
-
 /// How a way does beside the best of the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stand<'a> {
     pub row: &'a Row,
+    /// The quickest way.
+    pub best: &'a Row,
     /// Its speed as a share of the best way's, by their medians.
     pub share: f64,
     /// The quickest of the other ways that decide the finding, and the ratio to it.
@@ -85,62 +78,38 @@ pub fn by_hand<'a>(rows: &[&'a Row]) -> impl Iterator<Item = &'a Row> {
     rows.iter().copied().filter(|row| !row.way.starts_with(OURS) && !row.way.starts_with("tokio"))
 }
 
-pub fn standings(report: &Report) -> Vec<Standing<'_>> {
-    let context = Context::of(report);
-    let standing = |table, case, rows: Vec<_>| {
-        let best = quickest(rows.iter().copied())?;
-        Some(Standing { table, case, best, ours: context.stand(table, case, &rows, OURS) })
-    };
-    let of_table = |table| report.cases(table).into_iter().filter_map(move |(case, rows)| standing(table, case, rows));
-    report.tables().into_iter().flat_map(of_table).collect()
-}
-
-fn quickest<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<&'a Row> {
+pub fn quickest<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<&'a Row> {
     rows.max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s))
 }
 
-/// The run in which a way stands.
-#[derive(Clone, Copy)]
-struct Context<'a> {
-    report: &'a Report,
-    /// Number of cases of all tables.
-    cases: usize,
-}
-
-impl<'a> Context<'a> {
-    fn of(report: &'a Report) -> Self {
-        Self { report, cases: report.tables().into_iter().map(|table| report.cases(table).len()).sum() }
-    }
-
-    /// Compares a way with the others; the library's own ways are not compared with each other.
-    fn stand(&self, table: &str, case: &str, rows: &[&'a Row], way: &str) -> Option<Stand<'a>> {
-        let row = rows.iter().copied().find(|row| row.way == way)?;
-        let is_ours = |way: &str| way.starts_with(OURS);
-        let others: Vec<&Row> =
-            rows.iter().copied().filter(|other| other.way != way && !(is_ours(way) && is_ours(&other.way))).collect();
-        // How far a way of the case was from itself; 1 in reports that are older than the question.
-        let control = self.report.control(table, case).and_then(Control::distance).unwrap_or(1.0);
-        let found = others.iter().map(|other| {
-            let ratio = Ratio::of_rounds(&row.rounds, &other.rounds);
-            let finding = ratio.map(|ratio| ratio.finding(others.len() * self.cases, control));
-            (finding.unwrap_or(Finding::CannotTell), *other, ratio)
-        });
-        // One way that is ahead decides, whatever the others are; then one that may be.
-        let decides =
-            found.max_by(|(a, one, _), (b, other, _)| a.cmp(b).then_with(|| one.ops_per_s.total_cmp(&other.ops_per_s)));
-        let finding = decides.map_or(Finding::Level, |(finding, ..)| finding);
-        let rival = decides.map(|(_, other, ratio)| (other, ratio));
-        let best = quickest(rows.iter().copied())?;
-        Some(Stand { row, share: row.ops_per_s / best.ops_per_s, rival, finding })
-    }
+/// Compares a way with the others; the library's own ways are not compared with each other.
+pub fn stand<'a>(report: &Report, rows: &[&'a Row], way: &str) -> Option<Stand<'a>> {
+    let row = rows.iter().copied().find(|row| row.way == way)?;
+    let is_ours = |way: &str| way.starts_with(OURS);
+    let others: Vec<&Row> =
+        rows.iter().copied().filter(|other| other.way != way && !(is_ours(way) && is_ours(&other.way))).collect();
+    // How far a way of the case was from itself; 1 in reports that are older than the question.
+    let control = report.control(&row.table, &row.case).and_then(Control::distance).unwrap_or(1.0);
+    let comparisons = others.len() * report.case_count();
+    let found = others.iter().map(|other| {
+        let ratio = Ratio::of_rounds(&row.rounds, &other.rounds);
+        let finding = ratio.map(|ratio| ratio.finding(comparisons, control));
+        (finding.unwrap_or(Finding::CannotTell), *other, ratio)
+    });
+    // One way that is ahead decides, whatever the others are; then one that may be.
+    let decides =
+        found.max_by(|(a, one, _), (b, other, _)| a.cmp(b).then_with(|| one.ops_per_s.total_cmp(&other.ops_per_s)));
+    let finding = decides.map_or(Finding::Level, |(finding, ..)| finding);
+    let rival = decides.map(|(_, other, ratio)| (other, ratio));
+    let best = quickest(rows.iter().copied())?;
+    Some(Stand { row, best, share: row.ops_per_s / best.ops_per_s, rival, finding })
 }
 
 pub fn sentences(report: &Report) -> Vec<String> {
-    let context = Context::of(report);
     let mut said: Vec<String> = table::TABLES.iter().filter_map(|table| (table.advice)(report)).collect();
     for name in report.tables() {
         if table::ranks(name) {
-            said.extend(ways_of_ours(report).into_iter().filter_map(|way| rank(&context, report, name, way)));
+            said.extend(ways_of_ours(report).into_iter().filter_map(|way| rank(report, name, way)));
         }
         said.extend(punted(report, name));
         said.extend(table::by_name(name).map_or_else(Vec::new, |table| (table.findings)(report)));
@@ -181,17 +150,17 @@ fn ways_of_ours(report: &Report) -> Vec<&str> {
 
 /// Standing of a way of the library's in a table: beside what programs do today, then beside the quickest
 /// of all others.
-fn rank(context: &Context<'_>, report: &Report, table: &str, way: &str) -> Option<String> {
+fn rank(report: &Report, table: &str, way: &str) -> Option<String> {
     let stands: Vec<(&str, Stand<'_>)> = report
         .cases(table)
         .into_iter()
-        .filter_map(|(case, rows)| Some((case, context.stand(table, case, &rows, way)?)))
+        .filter_map(|(case, rows)| Some((case, stand(report, &rows, way)?)))
         .filter(|(_, stand)| stand.rival.is_some())
         .collect();
     if stands.is_empty() {
         return None;
     }
-    let pairs = beside(context, report, table, way);
+    let pairs = beside(report, table, way);
     let pairs = if pairs.is_empty() { String::new() } else { format!("{}; ", listed(&pairs)) };
     let of = |finding| stands.iter().filter(move |(_, stand)| stand.finding == finding);
     let (level, all) = (of(Finding::Level).count(), counted(stands.len()));
@@ -214,13 +183,13 @@ fn rank(context: &Context<'_>, report: &Report, table: &str, way: &str) -> Optio
 
 /// A way of the library's beside those that programs use today, from the case in which it does worst to
 /// that in which it does best.
-fn beside(context: &Context<'_>, report: &Report, table: &str, way: &str) -> Vec<String> {
+fn beside(report: &Report, table: &str, way: &str) -> Vec<String> {
     let rivals: &[&[&str]] = if way == ON_TOKIO { &[&["tokio"]] } else { &[&PLAIN, &["threads"]] };
     let cases = report.cases(table);
     let of = |rival: &&[&str]| {
         let pair = |(case, rows): &(&'_ str, Vec<&'_ Row>)| {
             let find = |ways: &[&str]| rows.iter().copied().find(|row| ways.contains(&row.way.as_str()));
-            let against = Against::of(report, find(&[way])?, find(rival)?, context.cases * 3)?;
+            let against = Against::of(report, find(&[way])?, find(rival)?, report.case_count() * 3)?;
             Some((against.low, format!("{} ({case})", against.told())))
         };
         let mut pairs: Vec<(f64, String)> = cases.iter().filter_map(pair).collect();

@@ -18,12 +18,12 @@ pub fn meaning<'a>(report: &'a Report, way: &str) -> &'a str {
 
 /// Unit of [`compared`].
 pub fn unit(table: &str) -> &'static str {
-    table::by_name(table).map_or("ops/s", |known| known.unit)
+    table::known(table).unit
 }
 
 /// The figure that the cells of a row's table compare.
 pub fn compared(row: &Row) -> f64 {
-    table::by_name(&row.table).map_or(row.ops_per_s, |known| (known.compared)(row))
+    (table::known(&row.table).compared)(row)
 }
 
 #[cfg(test)]

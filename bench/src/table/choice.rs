@@ -8,9 +8,14 @@ pub fn by_name(name: &str) -> Option<&'static Table> {
     TABLES.iter().copied().find(|table| table.name == name)
 }
 
+/// Returns the table of this name; the usual values for one of an earlier version.
+pub fn known(name: &str) -> &'static Table {
+    by_name(name).unwrap_or(&Table::USUAL)
+}
+
 /// Whether the speeds of this table say which way is the quickest.
 pub fn ranks(name: &str) -> bool {
-    by_name(name).is_none_or(|table| table.ranked)
+    known(name).ranked
 }
 
 /// Tables that can be asked for by a name of their own.

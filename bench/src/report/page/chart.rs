@@ -7,8 +7,8 @@ use crate::report::axes::{Panel, Point};
 use crate::report::figures::{share, short};
 use crate::report::words::compared;
 use crate::report::{Report, Row, best};
+use crate::table;
 use crate::table::columns::Curve;
-use crate::table::{self, Table};
 use crate::ways::{self, ON_TOKIO, OURS, PLAIN};
 
 /// Appearance of a way: the hue that the style sheet has under this number, the symbol, the dash of
@@ -159,7 +159,7 @@ fn symbol(look: Look, (x, y): (f64, f64), title: &str) -> Markup {
 
 /// Those that the table draws of its own, else speed, processor time and latency.
 pub(super) fn measures(table: &str) -> Vec<Curve> {
-    let known = table::by_name(table).unwrap_or(&Table::USUAL);
+    let known = table::known(table);
     if !known.curves.is_empty() {
         return known.curves.to_vec();
     }
