@@ -245,8 +245,8 @@ pub unsafe extern "C" fn nowait_write_at(
     })
 }
 
-/// Reads like nowait_read_at, if that should not block. Use it for data that is likely cached; it
-/// needs no queue.
+/// Reads like nowait_read_at, if that should not block, without a queue. Use it for data that is
+/// likely cached.
 ///
 /// Returns the number of bytes, fewer if the file ends within the range; or a negative errno, as
 /// nowait_read_at. Returns -EAGAIN, without a message, if the read may block, for direct I/O, and
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn nowait_try_read_at(file: FileHandle, buffer: *mut c_voi
     })
 }
 
-/// Writes like nowait_write_at without flags, if that should not block. It needs no queue.
+/// Writes like nowait_write_at without flags and without a queue, if that should not block.
 ///
 /// Returns the number of bytes; or a negative errno, as nowait_write_at. Returns -EAGAIN, without a
 /// message, if the write may block, or for direct I/O. After -EAGAIN some of the bytes may have

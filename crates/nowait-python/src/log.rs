@@ -147,8 +147,8 @@ impl Log {
         result.or_raise(py)
     }
 
-    /// Appends a record without waiting. Returns its number, and whether the task must yield to
-    /// other tasks of the loop. Returns `None` if the log has no room now.
+    /// Appends a record without waiting. Returns the record's number, and whether the task must
+    /// yield to other tasks of the loop. Returns `None` if the log has no room now.
     fn try_append(
         &self,
         completions: &Bound<'_, Completions>,

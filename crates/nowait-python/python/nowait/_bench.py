@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def probe(path: Path, *, shallow: bool = True, evict: bool = False, requests: int = 32) -> dict[str, Any]:
     """Reports how io_uring and this library serve requests at a path.
 
-    Returns the output of `nowait probe --json`. In a directory it probes scratch files. Takes about a
+    Returns the output of `nowait probe --json`. In a directory the call probes scratch files. Takes about a
     second if `shallow`, otherwise several.
     """
     found: dict[str, Any] = json.loads(_nowait.probe_json(path, shallow, evict, requests))
