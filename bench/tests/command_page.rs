@@ -55,7 +55,7 @@ fn made() -> serde_json::Value {
             "command": "nowait bench '<script>alert(1)</script>'", "cpus": 2, "seed": 7,
         },
         "partial": "interrupted",
-        "notes": [{"code": "one-writer", "text": "log: <i>direct-dsync</i> is only measured with one writer"}],
+        "notes": [{"code": "direct-refused", "text": "log: <i>direct-dsync</i> is not measured"}],
         "rows": rows,
     })
 }

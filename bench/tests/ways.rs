@@ -415,9 +415,6 @@ fn every_record_of_every_writer_is_where_the_way_says() {
         for (writers, size, in_flight) in
             [(1, 16, 1), (1, 5000, 7), (3, 128, 1), (2, 128, 32), (8, 4096, 1), (64, 100, 1)]
         {
-            if way.alone() && writers > 1 {
-                continue;
-            }
             let in_flight = if way.pipelines() { in_flight } else { 1 };
             let (file, path) = empty_file("log");
             let all = writers as u64 * COMMITS;
@@ -456,8 +453,7 @@ fn a_log_that_may_not_be_written_is_an_error_and_not_a_hang() {
     let file = &fs::File::open(on_disk()).unwrap();
     let (path, folder, cancel) = (on_disk().as_ref(), "/proc/self".as_ref(), &AtomicBool::new(false));
     for way in usable_loggers() {
-        let writers = if way.alone() { 1 } else { 8 };
-        let (in_flight, size, commits, records) = (1, 128, 10, Records::new(SEED));
+        let (writers, in_flight, size, commits, records) = (8, 1, 128, 10, Records::new(SEED));
         let job = Commits { file, path, folder, writers, in_flight, size, commits, pace: None, records, cancel };
         let gate = std::sync::Barrier::new(1);
         assert!(way.commits(&job, &mut Round::new(&gate, None)).is_err(), "{}", way.name());
@@ -475,8 +471,7 @@ fn a_run_of_logs_fills_a_row_for_each_case_and_way() {
     assert!(done > 0.999, "{done}");
     let direct_is_refused = report.notes.iter().any(|note| note.text.contains("O_DIRECT"));
     let usable: Vec<_> = usable_loggers().filter(|way| !(way.direct() && direct_is_refused)).collect();
-    let shared = usable.iter().filter(|way| !way.alone()).count();
-    assert_eq!(report.rows.len(), 2 * usable.len() + 2 * shared);
+    assert_eq!(report.rows.len(), 4 * usable.len());
     for row in &report.rows {
         assert!(row.ops_per_s > 0.0 && row.rounds.len() == 2 && row.table == LOG.name, "{row:?}");
         let size = if row.case.ends_with("size=4K") { 4096.0 } else { 128.0 };

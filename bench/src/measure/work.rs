@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use memmap2::{Advice, MmapMut};
 
 use crate::machine::testfile::{self, TestFile};
-use crate::measure::pace::{Pace, Schedule};
+use crate::measure::pace::Pace;
 use crate::random::Random;
 
 const PAGE: usize = 4096;
@@ -61,11 +61,6 @@ impl Reads<'_> {
         (self.offsets.len() as u64, self.offsets.iter().map(|&offset| self.len_at(offset) as u64).sum())
     }
 
-    /// Begins now.
-    pub fn schedule(&self) -> Schedule {
-        Schedule::new(self.pace)
-    }
-
     /// Length of a read at `offset`: a block, or less at the end of the file.
     #[inline]
     pub fn len_at(&self, offset: u64) -> usize {
@@ -88,21 +83,10 @@ pub struct Gathers<'a> {
     pub cancel: &'a AtomicBool,
 }
 
-impl<'a> Gathers<'a> {
-    pub fn count(&self) -> usize {
-        self.offsets.len() / self.records
-    }
-
+impl Gathers<'_> {
     /// Bytes of a gather.
     pub fn output_len(&self) -> usize {
         self.records * self.block
-    }
-
-    /// The records of gather number `index`; `None` after the last, and when the user wants to stop.
-    #[inline]
-    pub fn gather(&self, index: usize) -> Option<&'a [u64]> {
-        let start = index.checked_mul(self.records)?;
-        self.offsets.get(start..start + self.records).filter(|_| !self.cancel.load(Ordering::Relaxed))
     }
 }
 
@@ -115,15 +99,6 @@ pub struct SmallFiles<'a> {
     pub len_max: usize,
     pub depth: usize,
     pub cancel: &'a AtomicBool,
-}
-
-impl<'a> SmallFiles<'a> {
-    /// The file of this index; `None` after the last, and when the user wants to stop.
-    #[inline]
-    pub fn file(&self, index: usize) -> Option<(u64, &'a Path)> {
-        let (number, path) = self.files.get(index).filter(|_| !self.cancel.load(Ordering::Relaxed))?;
-        Some((*number, path))
-    }
 }
 
 /// Writes of one block each, `depth` of them in flight at any time, until there are `blocks`: from

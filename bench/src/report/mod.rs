@@ -343,11 +343,11 @@ pub(crate) mod tests {
     #[test]
     fn the_json_has_its_documented_shape() {
         let rows = vec![Row::of("reads", "depth=1", "pread", &[sample(1.0, 10)])];
-        let report = Report { rows, notes: vec![Note::new(Code::OneWriter, "it is alone")], ..Report::default() };
+        let report = Report { rows, notes: vec![Note::new(Code::DirectRefused, "it is alone")], ..Report::default() };
         let json = serde_json::to_value(&report).unwrap();
         let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         assert_eq!(keys(&json), ["environment", "notes", "rows"]);
-        assert_eq!(json["notes"][0]["code"], "one-writer");
+        assert_eq!(json["notes"][0]["code"], "direct-refused");
         assert_eq!(serde_json::from_value::<Report>(json.clone()).unwrap(), report);
         let text = report.to_json();
         assert_eq!((serde_json::from_str::<Report>(&text).unwrap(), text.lines().count()), (report, 3));

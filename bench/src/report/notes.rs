@@ -50,8 +50,6 @@ codes! {
     DirectRefused "direct-refused"
         "The file system refuses O_DIRECT, so the ways that go past the page cache have no rows. Choose a --dir on a file system \
          that allows it; ext4, xfs and btrfs do."
-    OneWriter "one-writer"
-        "The way supports one writer only. It is measured with one, and has no rows with more."
     StallSize "stall-size"
         "How much each round of the table wrote, and from how much dirty data on the kernel puts writers to sleep \
          (vm.dirty_bytes, or vm.dirty_ratio). A round that writes less than that limit shows no stalls; use a larger --stall-size."

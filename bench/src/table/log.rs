@@ -34,7 +34,6 @@ use crate::measure::options::{Logged, Options};
 use crate::measure::turn::{Place, Stage, Turn, alone};
 use crate::measure::work::{Commits, Records};
 use crate::report::figures::size_of;
-use crate::report::notes::Code;
 use crate::sys;
 use crate::ways::{self, LogWay, Part};
 
@@ -88,7 +87,7 @@ pub static PIPELINED: Table = Table {
     cases: |options| {
         let mut cases = Vec::new();
         for threads in options.or_usual(&options.writers, &[2], &[1, 2, 8]) {
-            for in_flight in options.or_usual(&options.in_flight, &[32], &[1, 8, 32]) {
+            for in_flight in options.or_usual(&options.in_flight, &[32], &[8, 32]) {
                 for size in options.or_usual(&options.sizes, &[128], &[128]) {
                     let name = format!("threads={threads} in-flight={in_flight} size={}", size_of(size));
                     let limits = "--writers, --in-flight or --sizes";
@@ -153,22 +152,7 @@ impl Shape {
         if !wanted {
             return None;
         }
-        // With one in flight, they are the same as those without.
-        let is_twin = |way: &Part<dyn LogWay>| {
-            let stem = ["-pipelined", "-threads"].iter().find_map(|end| way.name().strip_suffix(end));
-            let has = |stem| options.chooses(stem) && ways.iter().any(|other| other.name() == stem);
-            kind != Logged::Threads && self.in_flight == 1 && stem.is_some_and(has)
-        };
-        let fits = |way: &Part<dyn LogWay>| !is_twin(way) && (self.slots == 1 || !way.alone());
-        let misses = |way: &&Part<dyn LogWay>| self.slots > 1 && way.alone() && options.chooses(way.name());
-        let left_out: Vec<&str> = ways.iter().filter(misses).map(Part::name).collect();
-        let ways: Vec<Part<dyn LogWay>> = ways.iter().copied().filter(fits).collect();
-        let open = move |ways, run: &mut Run<'_>| {
-            for way in left_out {
-                run.report.note_once(Code::OneWriter, format!("log: {way} is only measured with one writer"));
-            }
-            Durable::open(ways, self, run).map(Some)
-        };
+        let open = move |ways, run: &mut Run<'_>| Durable::open(ways, self, run).map(Some);
         Some(Case::new(name, ways, Work::For(options.commit_time), open).in_directory().beside(BESIDE))
     }
 }

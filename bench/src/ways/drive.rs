@@ -167,8 +167,9 @@ impl Plan {
         }
     }
 
-    pub(super) fn gathers(&self) -> bool {
-        matches!(self.list, List::Gathers { .. })
+    /// Records of a gather; 0 for other operations.
+    pub(super) fn records(&self) -> usize {
+        if let List::Gathers { records, .. } = self.list { records } else { 0 }
     }
 
     /// The names of whole files, for calls of the kernel.

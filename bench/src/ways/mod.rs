@@ -4,7 +4,6 @@
 //! select by kind, and show their ways in the order of the list.
 
 mod drive;
-mod libaio;
 mod log;
 mod mixed;
 mod nowait;
@@ -148,8 +147,7 @@ kinds! {
     Reads readers ReadWay in "reads, cached"
     /// Records that are wanted together.
     Gathers gatherers ReadWay in "gather"
-    /// Reads past the page cache (`--direct`). There advice means nothing, and libaio is
-    /// asynchronous.
+    /// Reads past the page cache (`--direct`), where advice means nothing.
     DirectReads direct_readers ReadWay in "reads"
     /// Blocks in ascending order.
     Scans scanners ReadWay in "scan"
@@ -185,8 +183,6 @@ pub static WAYS: Roster = &[
     &threads::THREADS,
     &willneed::WILLNEED,
     &scan::touch::TOUCH,
-    &libaio::LIBAIO,
-    &ring::RING_PLAIN,
     &ring::RING,
     &tokio::TOKIO,
     #[cfg(feature = "peers")]
@@ -203,14 +199,13 @@ pub static WAYS: Roster = &[
     &peers::glommio::GLOMMIO_DMA,
     &log::commit::APPEND_FDATASYNC,
     &log::commit::DIRECT_DSYNC,
+    &log::commit::RING_DSYNC,
     &log::batch::THREAD_BATCH,
     &log::batch::THREAD_BATCH_DIRECT,
     &log::batch::THREAD_BATCH_PIPELINED,
     &log::batch::THREAD_BATCH_DIRECT_PIPELINED,
-    &log::tasks::THREAD_BATCH_TOKIO,
-    &log::tasks::THREAD_BATCH_DIRECT_TOKIO,
-    &log::own_ring::RING_LINKED,
-    &log::own_ring::RING_DSYNC,
+    &log::batch::THREAD_BATCH_TOKIO,
+    &log::batch::THREAD_BATCH_DIRECT_TOKIO,
     #[cfg(feature = "peers")]
     &peers::okaywal::OKAYWAL,
     #[cfg(feature = "peers")]
@@ -228,8 +223,6 @@ pub static WAYS: Roster = &[
     &scan::stream::NOWAIT_STREAM,
     &nowait::NOWAIT_AWAIT,
     &nowait::NOWAIT_AIO,
-    &log::durable::NOWAIT_THREADS,
-    &log::durable::NOWAIT_REFUSED,
     &nowait::NOWAIT_TOKIO,
     &nowait::NOWAIT_TOKIO_AWAIT,
     &mixed::handles::NOWAIT_SMOL,
@@ -299,11 +292,6 @@ pub trait WriteWay: Sync {
 pub trait LogWay: Sync {
     /// Goes past the page cache, and so needs a file system that allows `O_DIRECT`.
     fn direct(&self) -> bool;
-
-    /// Supports one writer only.
-    fn alone(&self) -> bool {
-        false
-    }
 
     /// Has several records of a writer under way ([`Commits::in_flight`]). A way that has not gets a
     /// writer for each of them.

@@ -21,7 +21,7 @@ use std::time::Instant;
 use nowait::{Buf, Engine, File, Nowait, OpenOptions, Stats};
 
 use super::drive::{Drive, Handle, Job, Kind, Open, Operation, Plan, in_block_on, in_turn, on_tokio};
-use super::log::{durable, tasks};
+use super::log::durable::Durable;
 use super::runtime::{Seen, run_on_the_clock};
 use super::{Does, ON_TOKIO, OURS, Way, mixed, stall};
 use crate::measure::meter::Round;
@@ -50,12 +50,12 @@ pub(crate) static NOWAIT: Way = Way::new(
         Does::LoadReads(&Blocking),
         Does::LoadGathers(&Blocking),
         Does::Writes(&Blocking),
-        Does::LoadAppends(&durable::USUAL),
+        Does::LoadAppends(&Durable::Threads),
         Does::Stalls(&stall::Futures { strict: false }),
         Does::Files(&Blocking),
         Does::Mixed(&mixed::handles::BlockOn),
-        Does::Commits(&durable::USUAL),
-        Does::Pipelines(&durable::USUAL),
+        Does::Commits(&Durable::Threads),
+        Does::Pipelines(&Durable::Threads),
     ],
 );
 
@@ -70,10 +70,10 @@ pub(crate) static NOWAIT_TOKIO: Way = Way::new(
         Does::LoadReads(&Tokio),
         Does::LoadGathers(&Tokio),
         Does::Writes(&Tokio),
-        Does::LoadAppends(&tasks::Tickets),
+        Does::LoadAppends(&Durable::Tokio),
         Does::Files(&Tokio),
         Does::Mixed(&mixed::handles::OnTokio),
-        Does::TaskCommits(&tasks::Tickets),
+        Does::TaskCommits(&Durable::Tokio),
     ],
 );
 
@@ -141,7 +141,7 @@ fn by_tasks(job: &Job<'_>, round: &mut Round<'_>) -> io::Result<()> {
 impl Drive for Blocking {
     fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         // A gather that arrives is a future that the thread waits for.
-        if job.depth > 1 || job.gathers() {
+        if job.depth > 1 || job.records() > 0 {
             return by_futures(Nowait::shared(), job, round);
         }
         let session = Session::plan(Nowait::shared(), &job.plan)?;

@@ -1,66 +1,25 @@
-//! Shared by all queues to the kernel (a ring, libaio): who owns a buffer while the kernel uses it,
-//! and the loops that keep a queue busy.
+//! Who owns a buffer while a ring uses it, and the loops that keep a ring busy.
 //!
 //! A [`Flight`] takes a buffer by value when an operation is submitted and gives it back when it is
 //! complete, so nobody can touch it in between; and a flight does not end before all its operations
 //! have.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::io;
 use std::marker::PhantomData;
 use std::process;
 use std::slice;
 use std::time::Instant;
 
-use super::drive::{Job, Kind, Operation};
+use super::drive::{Job, Kind, Operation, Plan};
+use super::ring::{Request, Uring};
 use crate::measure::meter::{Round, Tally};
-use crate::measure::pace::{Schedule, sleep_until};
-use crate::measure::work::{Batch, Gather, Gathers, Writes};
+use crate::measure::pace::sleep_until;
+use crate::measure::work::{Batch, Gather, Writes};
 
-/// A queue to the kernel. Its files are fixed when it is made.
-pub(in crate::ways) trait Queue {
-    /// The most operations in flight.
-    fn capacity(&self) -> usize;
-
-    /// Queues an operation, `done` bytes of which have been moved; it may be submitted at once or
-    /// with the next [`Queue::turn`]. There is room: at most [`Queue::capacity`] are in flight. An
-    /// error means that the kernel does not know of it and never will. `path` is that of a whole
-    /// file, and lives as long as the queue.
-    ///
-    /// # Safety
-    ///
-    /// The `len` bytes at `at` can be read and written, and nobody else touches them, until
-    /// [`Queue::next`] has returned `tag`. So can those of `path`.
-    unsafe fn push(&mut self, tag: u32, request: Request<'_>) -> io::Result<()>;
-
-    /// Submits what is queued and waits for at least `wait` completions. A signal may end the
-    /// waiting early.
-    fn turn(&mut self, wait: usize) -> io::Result<()>;
-
-    /// Submits what is queued and waits for a completion, until then at most. A signal may end the
-    /// waiting early. A queue that cannot waits for the completion.
-    fn turn_until(&mut self, _: Instant) -> io::Result<()> {
-        self.turn(1)
-    }
-
-    /// The next completion that is already there: its tag and the number of bytes.
-    fn next(&mut self) -> Option<(u32, io::Result<usize>)>;
-}
-
-/// A request to a queue.
-#[derive(Clone, Copy)]
-pub(in crate::ways) struct Request<'p> {
-    pub kind: Kind,
-    pub file: usize,
-    pub at: *mut u8,
-    pub len: usize,
-    pub offset: u64,
-    pub path: Option<&'p CStr>,
-}
-
-/// A queue and its list of operations, kept from one flight to the next.
-pub(in crate::ways) struct Desk<Q> {
-    queue: Q,
+/// A ring and its list of operations, kept from one flight to the next.
+pub(in crate::ways) struct Desk {
+    ring: Uring,
     transfers: Vec<Transfer>,
     free: Vec<u32>,
 }
@@ -77,17 +36,17 @@ struct Transfer {
     started: Instant,
 }
 
-impl<Q: Queue> Desk<Q> {
-    pub(in crate::ways) fn new(queue: Q) -> Self {
-        let free = (0..queue.capacity() as u32).rev().collect();
+impl Desk {
+    pub(in crate::ways) fn new(ring: Uring) -> Self {
+        let free = (0..ring.capacity() as u32).rev().collect();
         let (operation, started) = (Operation::read(0, 0), Instant::now());
         let nothing = Transfer { operation, at: [].as_mut_ptr(), len: 0, have: 0, started };
-        Self { transfers: vec![nothing; queue.capacity()], queue, free }
+        Self { transfers: vec![nothing; ring.capacity()], ring, free }
     }
 
-    /// `paths`: of whole files, by their numbers.
-    fn flight<'b>(&mut self, paths: &'b [CString]) -> Flight<'_, 'b, Q> {
-        Flight { desk: self, in_flight: 0, paths, buffers: PhantomData }
+    /// `plan`: of gathers. `paths`: of whole files, by their numbers.
+    fn flight<'b>(&mut self, plan: Option<&'b Plan>, paths: &'b [CString]) -> Flight<'_, 'b> {
+        Flight { desk: self, in_flight: 0, plan, paths, buffers: PhantomData }
     }
 
     /// Keeps all blocks of the buffer in flight, each as soon as it is due.
@@ -100,7 +59,7 @@ impl<Q: Queue> Desk<Q> {
     ) -> io::Result<()> {
         let block = buffer.len() / job.depth;
         let mut idle: Vec<&mut [u8]> = buffer.chunks_mut(block).take(job.depth).collect();
-        let (mut flight, mut index) = (self.flight(paths), 0);
+        let (mut flight, mut index) = (self.flight(Some(&job.plan), paths), 0);
         round.start();
         let schedule = job.schedule();
         loop {
@@ -133,7 +92,7 @@ impl<Q: Queue> Desk<Q> {
 
     /// One operation, submitted and waited for.
     pub(in crate::ways) fn one(&mut self, operation: Operation, paths: &[CString], block: &mut [u8]) -> io::Result<()> {
-        let mut flight = self.flight(paths);
+        let mut flight = self.flight(None, paths);
         flight.start(operation, block, Instant::now())?;
         loop {
             flight.turn(1)?;
@@ -154,7 +113,7 @@ impl<Q: Queue> Desk<Q> {
     ) -> io::Result<()> {
         let mut idle: Vec<&mut [u8]> = buffer.chunks_mut(job.block).take(job.depth).collect();
         let mut offsets = job.each_offset();
-        let mut flight = self.flight(&[]);
+        let mut flight = self.flight(None, &[]);
         round.start();
         let mut more = others(&mut round.tally);
         loop {
@@ -197,7 +156,7 @@ impl<Q: Queue> Desk<Q> {
     fn gather_one(&mut self, batch: Batch<'_>, output: &mut [u8], started: Instant) -> io::Result<()> {
         let mut left = batch.ranges.len();
         let mut pieces = batch.pieces(output);
-        let mut flight = self.flight(&[]);
+        let mut flight = self.flight(None, &[]);
         loop {
             while left > 0 && flight.has_room() {
                 let Some((offset, piece)) = pieces.next() else { break };
@@ -213,65 +172,13 @@ impl<Q: Queue> Desk<Q> {
             while flight.next()?.is_some() {}
         }
     }
-
-    /// Begins each gather when it arrives, all its records together, or as soon after that as one of
-    /// `job.depth` is through.
-    pub(in crate::ways) fn paced_gathers(
-        &mut self,
-        job: &Gathers<'_>,
-        buffer: &mut [u8],
-        round: &mut Round<'_>,
-    ) -> io::Result<()> {
-        let (start, records) = (buffer.as_ptr() as usize, job.records);
-        // A slot has a piece for each record of a gather. A piece that is away is in flight.
-        let pieces = buffer.chunks_mut(job.block).take(job.depth * records);
-        let mut pieces: Vec<Option<&mut [u8]>> = pieces.map(Some).collect();
-        let mut idle: Vec<usize> = (0..job.depth).collect();
-        // Of each slot: its gather, when that arrived, and its records in flight.
-        let mut slots: Vec<(&[u64], Instant, usize)> = vec![(&[], Instant::now(), 0); job.depth];
-        let mut flight = self.flight(&[]);
-        round.start();
-        let schedule = Schedule::new(Some(job.pace));
-        let mut index = 0;
-        loop {
-            let waiting = loop {
-                let next = job.gather(index).filter(|_| !idle.is_empty()).zip(schedule.due(index));
-                let Some((offsets, due)) = next.filter(|(_, due)| Instant::now() >= *due) else { break next };
-                let Some(slot) = idle.pop() else { break None };
-                slots[slot] = (offsets, due, offsets.len());
-                for (piece, &offset) in pieces[slot * records..].iter_mut().zip(offsets) {
-                    let piece =
-                        piece.take().ok_or_else(|| io::Error::other("a record of an idle slot is in flight"))?;
-                    flight.start(Operation::read(offset, job.block), piece, due)?;
-                }
-                index += 1;
-            };
-            if !flight.wait(waiting.map(|(_, due)| due))? {
-                break;
-            }
-            let now = Instant::now();
-            while let Some(done) = flight.next()? {
-                let place = (done.buffer.as_ptr() as usize - start) / job.block;
-                pieces[place] = Some(done.buffer);
-                let slot = place / records;
-                let (offsets, due, left) = &mut slots[slot];
-                *left -= 1;
-                if *left == 0 {
-                    let all = pieces[slot * records..].iter().take(records).flatten().map(|piece| &**piece);
-                    round.tally.gathered(offsets, all, job.output_len(), (*due, now));
-                    idle.push(slot);
-                }
-            }
-        }
-        round.stop();
-        Ok(())
-    }
 }
 
 /// Operations in flight, each with its buffer, which it owns for `'b`.
-struct Flight<'q, 'b, Q: Queue> {
-    desk: &'q mut Desk<Q>,
+struct Flight<'q, 'b> {
+    desk: &'q mut Desk,
     in_flight: usize,
+    plan: Option<&'b Plan>,
     paths: &'b [CString],
     buffers: PhantomData<&'b mut [u8]>,
 }
@@ -285,7 +192,7 @@ struct Complete<'b> {
     started: Instant,
 }
 
-impl<'b, Q: Queue> Flight<'_, 'b, Q> {
+impl<'b> Flight<'_, 'b> {
     fn has_room(&self) -> bool {
         !self.desk.free.is_empty()
     }
@@ -305,12 +212,16 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
         let Transfer { operation, at, len, have, .. } = self.desk.transfers[tag as usize];
         let Operation { kind, file, offset, .. } = operation;
         let path = if kind == Kind::Whole { Some(&*self.paths[file]) } else { None };
+        let extents = self.plan.map_or(&[][..], |plan| plan.extents(operation));
         let (len, offset) = (len - have, offset + have as u64);
+        // SAFETY: a part of that buffer, as below.
+        let at = unsafe { at.add(have) };
+        let request = Request { kind, file, at, len, offset, path, extents };
         // SAFETY: `at` points to the bytes of a buffer that `start` took by value for `'b` and that
-        // `next` gives back only after the queue returned the tag; paths are borrowed for `'b`. This
+        // `next` gives back only after the ring returned the tag; paths are borrowed for `'b`. This
         // flight lives no longer than `'b`, and its `drop` waits for all tags. Flights are not
         // leaked: they are locals of this file.
-        let pushed = unsafe { self.desk.queue.push(tag, Request { kind, file, at: at.add(have), len, offset, path }) };
+        let pushed = unsafe { self.desk.ring.push(tag, request) };
         if pushed.is_err() {
             self.land(tag);
         }
@@ -323,7 +234,7 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
     }
 
     fn turn(&mut self, wait: usize) -> io::Result<()> {
-        self.desk.queue.turn(wait)
+        self.desk.ring.turn(wait)
     }
 
     /// Waits for a completion or for this moment, whichever is first. False if there is nothing to
@@ -333,35 +244,35 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
             (0, None) => return Ok(false),
             (0, Some(due)) => sleep_until(due),
             (_, None) => self.turn(1)?,
-            (_, Some(due)) => self.desk.queue.turn_until(due)?,
+            (_, Some(due)) => self.desk.ring.turn_until(due)?,
         }
         Ok(true)
     }
 
     /// The next complete operation. One that stopped half-way (half of it was cached, or a signal
-    /// came) is sent on, unless it is durable.
+    /// came) is sent on, unless it is durable, or a gather.
     fn next(&mut self) -> io::Result<Option<Complete<'b>>> {
-        while let Some((tag, result)) = self.desk.queue.next() {
+        while let Some((tag, result)) = self.desk.ring.next() {
             let transfer = &mut self.desk.transfers[tag as usize];
             let (kind, want) = (transfer.operation.kind, transfer.operation.len);
+            let reads = matches!(kind, Kind::Read | Kind::Gather);
+            let nothing = if reads { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::WriteZero };
             match result {
                 Ok(count) if count > 0 || want == 0 => transfer.have += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 failed => {
                     self.land(tag);
-                    let nothing =
-                        if kind == Kind::Read { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::WriteZero };
                     return Err(failed.err().unwrap_or(nothing.into()));
                 }
             }
             let Transfer { operation, at, len, have, started } = *transfer;
-            if have < want && (kind != Kind::DurableWrite || have == 0) {
+            if have < want && (matches!(kind, Kind::Read | Kind::Write) || have == 0) {
                 self.push(tag)?;
                 continue;
             }
             self.land(tag);
             if have < want {
-                return Err(io::ErrorKind::WriteZero.into());
+                return Err(nothing.into());
             }
             if kind == Kind::Whole && have == len {
                 return Err(io::Error::other("the file is longer than it was to be"));
@@ -376,18 +287,18 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
     }
 }
 
-impl<Q: Queue> Drop for Flight<'_, '_, Q> {
+impl Drop for Flight<'_, '_> {
     /// After an error: waits for the rest, whatever becomes of it, because the kernel still uses
     /// the buffers.
     fn drop(&mut self) {
         loop {
-            while let Some((tag, _)) = self.desk.queue.next() {
+            while let Some((tag, _)) = self.desk.ring.next() {
                 self.land(tag);
             }
             if self.in_flight == 0 {
                 return;
             }
-            if self.desk.queue.turn(1).is_err() {
+            if self.desk.ring.turn(1).is_err() {
                 // The buffers are the caller's: they cannot be leaked, and to return would be
                 // unsound.
                 process::abort();

@@ -61,7 +61,7 @@ impl WriteWay for Blocking {
 
 impl WriteWay for Ring {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let mut desk = desk(job.file, job.depth, false)?;
+        let mut desk = desk(job.file, job.depth)?;
         let mut heart = None;
         desk.writes_beside(job, buffer, round, |tally| heart.get_or_insert_with(Heart::new).beat(tally))
     }

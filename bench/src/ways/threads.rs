@@ -43,15 +43,23 @@ impl Drive for Threads {
     fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let (next, schedule) = (AtomicUsize::new(0), OnceLock::new());
         let take = || next.fetch_add(1, Ordering::Relaxed);
-        let run = |block: &mut [u8], tally: &mut Tally<'_>| {
+        let run = |(): &mut (), block: &mut [u8], tally: &mut Tally<'_>| {
             let schedule = schedule.get_or_init(|| job.schedule());
             work(job, schedule, take, block, tally, |operation, block| call(&job.plan, operation, block))
         };
-        match job.block {
+        let done = match job.block {
             // Whole files have memory of their own.
-            0 => at_once(job.depth, 1, &mut vec![0; job.depth], round, |_, tally| run(&mut [], tally)),
-            block => at_once(job.depth, block, buffer, round, run),
-        }
+            0 => at_once(
+                job.depth,
+                1,
+                &mut vec![0; job.depth],
+                round,
+                || Ok(()),
+                |own, _, tally| run(own, &mut [], tally),
+            ),
+            block => at_once(job.depth, block, buffer, round, || Ok(()), run),
+        };
+        done.map(drop)
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
@@ -68,15 +76,16 @@ impl Drive for Threads {
     }
 }
 
-/// Runs `work` on `depth` threads, each with a block of its own. They are there before the clock
-/// runs.
-pub(super) fn at_once(
+/// Runs `work` on `depth` threads, each with a block of its own and with what `prepare` has made for
+/// it there. All are prepared before the clock runs. Gives what each has given.
+pub(super) fn at_once<P, T: Send>(
     depth: usize,
     block: usize,
     buffer: &mut [u8],
     round: &mut Round<'_>,
-    work: impl Fn(&mut [u8], &mut Tally<'_>) -> io::Result<()> + Sync,
-) -> io::Result<()> {
+    prepare: impl Fn() -> io::Result<P> + Sync,
+    work: impl Fn(&mut P, &mut [u8], &mut Tally<'_>) -> io::Result<T> + Sync,
+) -> io::Result<Vec<T>> {
     let gate = Barrier::new(depth + 1);
     thread::scope(|scope| {
         let workers: Vec<_> = buffer
@@ -84,22 +93,30 @@ pub(super) fn at_once(
             .take(depth)
             .map(|block| {
                 let mut tally = round.new_tally();
-                let (work, gate) = (&work, &gate);
+                let (prepare, work, gate) = (&prepare, &work, &gate);
                 scope.spawn(move || {
-                    // They begin; they are done.
-                    let mut meetings = Meetings::new(gate, 2);
+                    // All are prepared; they begin; they are done.
+                    let mut meetings = Meetings::new(gate, 3);
+                    let prepared = prepare();
                     meetings.attend();
-                    let result = work(block, &mut tally);
                     meetings.attend();
-                    result.map(|()| tally)
+                    let given = prepared.and_then(|mut own| work(&mut own, block, &mut tally));
+                    meetings.attend();
+                    given.map(|given| (tally, given))
                 })
             })
             .collect();
+        gate.wait();
         round.start();
         gate.wait();
         gate.wait();
         round.stop();
-        joined(workers).into_iter().try_for_each(|tally| tally.map(|tally| round.tally.merge(&tally)))
+        let tell = |outcome: io::Result<(Tally<'_>, T)>| {
+            let (tally, given) = outcome?;
+            round.tally.merge(&tally);
+            Ok(given)
+        };
+        joined(workers).into_iter().map(tell).collect()
     })
 }
 
@@ -167,10 +184,17 @@ mod tests {
     fn a_worker_that_panics_is_an_error_and_holds_nobody_up() {
         let begun = AtomicUsize::new(0);
         let outcome = alone(None, |round| {
-            at_once(3, 1, &mut [0; 3], round, |_, _| {
-                assert!(begun.fetch_add(1, Ordering::Relaxed) > 0, "the first panics");
-                Ok(())
-            })
+            at_once(
+                3,
+                1,
+                &mut [0; 3],
+                round,
+                || Ok(()),
+                |(), _, _| {
+                    assert!(begun.fetch_add(1, Ordering::Relaxed) > 0, "the first panics");
+                    Ok(())
+                },
+            )
         });
         assert_eq!(outcome.err().map(|error| error.to_string()).as_deref(), Some("a thread of it panicked"));
         assert_eq!(begun.into_inner(), 3);

@@ -7,7 +7,7 @@
 //!
 //! `-pipelined`: a writer has several records under way. It puts each into the open batch, and
 //! waits for the batch of its oldest; one that is on stable storage already costs it no system
-//! call.
+//! call. `-tokio`: writers are tasks, each of which the thread tells by a oneshot channel.
 //!
 //! Writers sleep on a futex that all of their batch share. With 64 of them that is 1.1 context
 //! switches a commit; it was 1.3 where the thread unparked each (`Thread::unpark`), and 1.5 with a
@@ -18,27 +18,34 @@ use std::io;
 use std::mem;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use rustix::io::Errno;
 use rustix::thread::futex;
 use tokio::sync::oneshot;
 
-use super::commit::{BLOCK, by_pipelines, find, open_direct, write_durable};
+use super::commit::{by_pipelines, find, open_direct, room, write_durable};
+use super::tasks::by_tasks;
 use crate::measure::meter::Round;
 use crate::measure::work::{Buffer, Commits};
+use crate::ways::runtime::two_workers;
 use crate::ways::{Does, LogWay, Way};
 
 pub(crate) struct ThreadBatch {
     direct: bool,
-    pipelines: bool,
+    writers: Writers,
 }
 
-const BUFFERED: ThreadBatch = ThreadBatch { direct: false, pipelines: false };
-const DIRECT: ThreadBatch = ThreadBatch { direct: true, pipelines: false };
-const PIPELINED: ThreadBatch = ThreadBatch { direct: false, pipelines: true };
-const DIRECT_PIPELINED: ThreadBatch = ThreadBatch { direct: true, pipelines: true };
+#[derive(PartialEq)]
+enum Writers {
+    Threads,
+    Pipelined,
+    Tasks,
+}
+
+const BUFFERED: ThreadBatch = ThreadBatch { direct: false, writers: Writers::Threads };
+const DIRECT: ThreadBatch = ThreadBatch { direct: true, writers: Writers::Threads };
 
 pub(crate) static THREAD_BATCH: Way = Way::new(
     "thread-batch",
@@ -57,14 +64,28 @@ pub(crate) static THREAD_BATCH_DIRECT: Way = Way::new(
 pub(crate) static THREAD_BATCH_PIPELINED: Way = Way::new(
     "thread-batch-pipelined",
     "thread-batch, its writers with several records in flight, by batch number",
-    &[Does::Pipelines(&PIPELINED)],
+    &[Does::Pipelines(&ThreadBatch { direct: false, writers: Writers::Pipelined })],
 )
 .hue(1);
 
 pub(crate) static THREAD_BATCH_DIRECT_PIPELINED: Way = Way::new(
     "thread-batch-direct-pipelined",
     "thread-batch-pipelined, with pwritev2(RWF_DSYNC) of whole blocks past the page cache",
-    &[Does::Pipelines(&DIRECT_PIPELINED)],
+    &[Does::Pipelines(&ThreadBatch { direct: true, writers: Writers::Pipelined })],
+)
+.hue(2);
+
+pub(crate) static THREAD_BATCH_TOKIO: Way = Way::new(
+    "thread-batch-tokio",
+    "thread-batch, its writers tasks of tokio that it tells by oneshot channels",
+    &[Does::TaskCommits(&ThreadBatch { direct: false, writers: Writers::Tasks })],
+)
+.hue(1);
+
+pub(crate) static THREAD_BATCH_DIRECT_TOKIO: Way = Way::new(
+    "thread-batch-direct-tokio",
+    "thread-batch-tokio, with pwritev2(RWF_DSYNC) of whole blocks past the page cache",
+    &[Does::TaskCommits(&ThreadBatch { direct: true, writers: Writers::Tasks })],
 )
 .hue(2);
 
@@ -74,36 +95,32 @@ impl LogWay for ThreadBatch {
     }
 
     fn pipelines(&self) -> bool {
-        self.pipelines
+        self.writers == Writers::Pipelined
     }
 
     fn room(&self, size: usize) -> usize {
-        if self.direct { size.next_multiple_of(BLOCK) } else { size }
+        room(self.direct, size)
     }
 
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
-        let log = Log::new(job.writers * job.in_flight * job.size, self.direct);
-        let append = |(): &mut (), block: &mut [u8]| log.append(&block[..job.size]);
-        let (places, end) = written(job, &log, || {
-            by_pipelines(job, round, || Ok(()), append, |(number, place)| log.wait(number).map(|()| place))
+        let log = Arc::new(Log::new(job.writers * job.in_flight * job.size, self.direct));
+        let direct = self.direct.then(|| open_direct(job.path)).transpose()?;
+        let file = direct.as_ref().unwrap_or(job.file);
+        let (places, end) = thread::scope(|scope| {
+            let thread = scope.spawn(|| log.write(file));
+            let append = |(): &mut (), block: &mut [u8]| log.put(&block[..job.size], None);
+            let places = match self.writers {
+                Writers::Tasks => by_tasks(job, round, &log, Some(two_workers())),
+                _ => by_pipelines(job, round, || Ok(()), append, |(number, place)| log.wait(number).map(|()| place)),
+            };
+            log.close();
+            let end = thread.join().expect("the thread of the log does not panic");
+            // Its error tells more than those of the writers who learned of it.
+            end.and_then(|end| Ok((places?, end)))
         })?;
         find(job, round, &places)?;
         Ok(Some(end))
     }
-}
-
-/// Does the work of the writers beside the thread, and closes the log. Gives where it ends, too.
-pub(super) fn written<T>(job: &Commits<'_>, log: &Log, write: impl FnOnce() -> io::Result<T>) -> io::Result<(T, u64)> {
-    let direct = log.direct.then(|| open_direct(job.path)).transpose()?;
-    let file = direct.as_ref().unwrap_or(job.file);
-    thread::scope(|scope| {
-        let thread = scope.spawn(|| log.write(file));
-        let given = write();
-        log.close();
-        let end = thread.join().expect("the thread of the log does not panic");
-        // Its error tells more than those of the writers who learned of it.
-        end.and_then(|end| Ok((given?, end)))
-    })
 }
 
 pub(super) struct Log {
@@ -132,8 +149,8 @@ struct Batch {
 
 impl Log {
     /// `capacity`: all records that may be under way, since a batch may have all of them.
-    pub(super) fn new(capacity: usize, direct: bool) -> Self {
-        let buffer = Buffer::new(capacity.next_multiple_of(BLOCK));
+    fn new(capacity: usize, direct: bool) -> Self {
+        let buffer = Buffer::new(room(true, capacity));
         let open = Batch { number: 1, buffer, len: 0, place: 0, told: Vec::new(), sleeps: false, closed: false };
         let durable = [AtomicU32::new(0), AtomicU32::new(0)];
         Self { open: Mutex::new(open), bell: Condvar::new(), durable, failed: AtomicBool::new(false), direct }
@@ -143,12 +160,7 @@ impl Log {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a record into the open batch. Gives the batch's number, and the record's place.
-    pub(super) fn append(&self, record: &[u8]) -> io::Result<(u32, u64)> {
-        self.put(record, None)
-    }
-
-    /// As [`Log::commit`], for a task: the thread tells it by a channel.
+    /// For a task: the thread tells it by a channel.
     pub(super) async fn commit_by_channel(&self, record: &[u8]) -> io::Result<u64> {
         let (told, durable) = oneshot::channel();
         let (_, place) = self.put(record, Some(told))?;
@@ -156,6 +168,7 @@ impl Log {
         durable.await.map(|()| place).map_err(|_| Self::gone())
     }
 
+    /// Puts a record into the open batch. Gives the batch's number, and the record's place.
     fn put(&self, record: &[u8], told: Option<oneshot::Sender<()>>) -> io::Result<(u32, u64)> {
         let mut open = self.open();
         if open.closed {
@@ -174,7 +187,7 @@ impl Log {
         Ok((number, place))
     }
 
-    pub(super) fn wait(&self, number: u32) -> io::Result<()> {
+    fn wait(&self, number: u32) -> io::Result<()> {
         let word = &self.durable[number as usize % 2];
         loop {
             let last = word.load(Ordering::Acquire);
@@ -193,7 +206,7 @@ impl Log {
     }
 
     /// The thread. Gives the end of the log when it is closed.
-    pub(super) fn write(&self, file: &File) -> io::Result<u64> {
+    fn write(&self, file: &File) -> io::Result<u64> {
         let mut spare = Buffer::new(self.open().buffer.bytes().len());
         let mut told = Vec::new();
         loop {
@@ -208,7 +221,7 @@ impl Log {
             mem::swap(&mut open.buffer, &mut spare);
             mem::swap(&mut open.told, &mut told);
             let (number, len, place) = (open.number, mem::take(&mut open.len), open.place);
-            let whole = if self.direct { len.next_multiple_of(BLOCK) } else { len };
+            let whole = room(self.direct, len);
             open.number += 1;
             open.place += whole as u64;
             drop(open);
@@ -253,7 +266,7 @@ impl Log {
         self.durable(last.wrapping_sub(1));
     }
 
-    pub(super) fn close(&self) {
+    fn close(&self) {
         self.open().closed = true;
         self.bell.notify_one();
     }

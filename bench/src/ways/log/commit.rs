@@ -3,17 +3,18 @@
 //! those that make files of their own.
 //!
 //! `append-fdatasync`: a write and an `fdatasync(2)` through the page cache, one writer after the
-//! other. `direct-dsync`: the floor, for one writer. Its record alone in whole blocks, in one call
-//! past the page cache.
+//! other. `direct-dsync`: the record alone in whole blocks, in one call past the page cache, beside
+//! those of the other writers. `ring-dsync`: the same by a ring for each writer, one call of which
+//! submits the write and waits for it. The flush after it is asked for by a thread of the kernel's
+//! own (fs/iomap/direct-io.c, `s_dio_done_wq`), whose time is in nobody's figures.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Barrier, Mutex, OnceLock, PoisonError};
-use std::thread;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
@@ -21,85 +22,81 @@ use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use crate::measure::meter::{Round, Tally};
 use crate::measure::pace::Schedule;
 use crate::measure::work::{Buffer, Commits};
-use crate::ways::threads::{Meetings, joined};
+use crate::ways::drive::Operation;
+use crate::ways::ring::{desk, refused};
+use crate::ways::threads::at_once;
 use crate::ways::{Does, LogWay, Way};
 
 /// Direct writes are a multiple of it, here as in most logs: it suits nearly all devices.
-pub(super) const BLOCK: usize = 4096;
+const BLOCK: usize = 4096;
 
-pub(crate) struct AppendFdatasync;
+/// How a writer has its record on stable storage.
+#[derive(PartialEq)]
+pub(crate) enum EachWriter {
+    Fdatasync,
+    Dsync,
+    Ring,
+}
 
-pub(crate) static APPEND_FDATASYNC: Way =
-    Way::new("append-fdatasync", "each writer: a lock, a write, an fdatasync", &[Does::Commits(&AppendFdatasync)])
-        .hue(0);
+pub(crate) static APPEND_FDATASYNC: Way = Way::new(
+    "append-fdatasync",
+    "each writer: a lock, a write, an fdatasync",
+    &[Does::Commits(&EachWriter::Fdatasync)],
+)
+.hue(0);
 
-impl LogWay for AppendFdatasync {
+pub(crate) static DIRECT_DSYNC: Way = Way::new(
+    "direct-dsync",
+    "each writer: pwritev2(RWF_DSYNC) of whole blocks past the page cache",
+    &[Does::Commits(&EachWriter::Dsync)],
+)
+.hue(2);
+
+pub(crate) static RING_DSYNC: Way = Way::new(
+    "ring-dsync",
+    "each writer: a ring of its own, whole blocks with RWF_DSYNC past the page cache",
+    &[Does::Commits(&EachWriter::Ring)],
+)
+.hue(5)
+.refused(refused);
+
+impl LogWay for EachWriter {
     fn direct(&self) -> bool {
-        false
+        *self != Self::Fdatasync
     }
 
     fn room(&self, size: usize) -> usize {
-        size
+        room(self.direct(), size)
     }
 
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
-        let end = Mutex::new(0);
-        let places = by_writers(
-            job,
-            round,
-            || Ok(()),
-            |(), block| {
-                let mut end = end.lock().unwrap_or_else(PoisonError::into_inner);
-                let place = *end;
-                job.file.write_all_at(&block[..job.size], place)?;
-                job.file.sync_data()?;
-                *end = place + job.size as u64;
-                Ok(place)
-            },
-        )?;
+        let direct = self.direct().then(|| open_direct(job.path)).transpose()?;
+        let (file, room, end) = (direct.as_ref().unwrap_or(job.file), self.room(job.size), Mutex::new(0));
+        let ring = || (*self == Self::Ring).then(|| desk(file, 1)).transpose();
+        let places = by_writers(job, round, ring, |ring, block| {
+            let mut end = end.lock().unwrap_or_else(PoisonError::into_inner);
+            let place = *end;
+            *end += room as u64;
+            if !self.direct() {
+                file.write_all_at(&block[..room], place)?;
+                file.sync_data()?;
+                return Ok(place);
+            }
+            drop(end);
+            match ring {
+                Some(ring) => ring.one(Operation::durable(place, room), &[], block)?,
+                None => write_durable(file, block, place)?,
+            }
+            Ok(place)
+        })?;
         find(job, round, &places)?;
         Ok(Some(end.into_inner().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
-pub(crate) struct DirectDsync;
-
-pub(crate) static DIRECT_DSYNC: Way = Way::new(
-    "direct-dsync",
-    "one writer: pwritev2(RWF_DSYNC) of whole blocks past the page cache",
-    &[Does::Commits(&DirectDsync)],
-)
-.hue(2);
-
-impl LogWay for DirectDsync {
-    fn direct(&self) -> bool {
-        true
-    }
-
-    fn alone(&self) -> bool {
-        true
-    }
-
-    fn room(&self, size: usize) -> usize {
-        size.next_multiple_of(BLOCK)
-    }
-
-    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
-        let file = open_direct(job.path)?;
-        let places = by_writers(
-            job,
-            round,
-            || Ok(0),
-            |end, block| {
-                let place = *end;
-                write_durable(&file, block, place)?;
-                *end = place + block.len() as u64;
-                Ok(place)
-            },
-        )?;
-        find(job, round, &places)?;
-        Ok(Some(job.commits * self.room(job.size) as u64))
-    }
+/// Bytes of the file that a record takes.
+pub(super) fn room(direct: bool, size: usize) -> usize {
+    if direct { size.next_multiple_of(BLOCK) } else { size }
 }
 
 pub(super) fn open_direct(path: &Path) -> io::Result<File> {
@@ -157,7 +154,9 @@ pub(super) fn by_pipelines<T, K>(
             Some((number, Some(schedule.get_or_init(|| Schedule::new(Some(pace))).wait(index as usize))))
         }
     };
-    let write = |writer: usize, own: &mut T, block: &mut [u8], tally: &mut Tally<'_>| {
+    let writers = AtomicUsize::new(0);
+    let write = |own: &mut T, block: &mut [u8], tally: &mut Tally<'_>| {
+        let writer = writers.fetch_add(1, Ordering::Relaxed);
         let (mut under_way, mut sequence) = (VecDeque::with_capacity(job.in_flight), 0);
         let mut places = Vec::with_capacity(job.commits as usize);
         loop {
@@ -173,38 +172,10 @@ pub(super) fn by_pipelines<T, K>(
             tally.committed(job.size, started, Instant::now());
         }
     };
-    let gate = Barrier::new(job.writers + 1);
-    thread::scope(|scope| {
-        let writers = (0..job.writers).map(|writer| {
-            let mut tally = round.new_tally();
-            let (gate, prepare, write) = (&gate, &prepare, &write);
-            scope.spawn(move || {
-                let mut block = Buffer::new(job.size.next_multiple_of(BLOCK));
-                block.bytes().fill(0);
-                // All are prepared; they begin; they are done.
-                let mut meetings = Meetings::new(gate, 3);
-                let prepared = prepare();
-                meetings.attend();
-                meetings.attend();
-                let places = prepared.and_then(|mut own| write(writer, &mut own, block.bytes(), &mut tally));
-                meetings.attend();
-                io::Result::Ok((tally, places?))
-            })
-        });
-        let writers: Vec<_> = writers.collect();
-        gate.wait();
-        round.start();
-        gate.wait();
-        gate.wait();
-        round.stop();
-        let mut all = Vec::new();
-        for outcome in joined(writers) {
-            let (tally, places) = outcome?;
-            round.tally.merge(&tally);
-            all.extend(places);
-        }
-        Ok(all)
-    })
+    let block = room(true, job.size);
+    let mut blocks = Buffer::new(job.writers * block);
+    blocks.bytes().fill(0);
+    Ok(at_once(job.writers, block, blocks.bytes(), round, prepare, write)?.concat())
 }
 
 /// Reads records at the places that were told: every one if this round verifies, else some.

@@ -3,5 +3,4 @@
 pub(super) mod batch;
 pub(super) mod commit;
 pub(super) mod durable;
-pub(super) mod own_ring;
-pub(super) mod tasks;
+mod tasks;

@@ -1,8 +1,5 @@
-//! Writers that are tasks of a tokio runtime with two workers: each appends its record, awaits it,
-//! and makes the next. No thread waits for a record.
-//!
-//! `nowait-tokio`: the log's own futures. `thread-batch-tokio`, `thread-batch-direct-tokio`: the
-//! thread that writes for all ([`super::batch`]) tells each task by a oneshot channel.
+//! Writers that are tasks of a tokio runtime, or futures of one thread: each appends its record,
+//! awaits it, and makes the next. No thread waits for a record.
 
 use std::future::Future;
 use std::io;
@@ -13,34 +10,12 @@ use futures_util::future::join_all;
 use nowait_log::Log;
 use tokio::runtime::Runtime;
 
-use super::batch::{self, written};
-use super::commit::{BLOCK, Places, find};
-use super::durable;
+use super::batch;
+use super::commit::Places;
 use crate::measure::meter::Round;
 use crate::measure::pace::Arrivals;
 use crate::measure::work::{Commits, Records};
-use crate::ways::runtime::{Seen, runtime, two_workers};
-use crate::ways::{Does, LogWay, Way};
-
-pub(crate) struct ThreadBatch {
-    direct: bool,
-}
-
-pub(crate) static THREAD_BATCH_TOKIO: Way = Way::new(
-    "thread-batch-tokio",
-    "thread-batch, its writers tasks of tokio that it tells by oneshot channels",
-    &[Does::TaskCommits(&ThreadBatch { direct: false })],
-)
-.hue(1);
-
-pub(crate) static THREAD_BATCH_DIRECT_TOKIO: Way = Way::new(
-    "thread-batch-direct-tokio",
-    "thread-batch-tokio, with pwritev2(RWF_DSYNC) of whole blocks past the page cache",
-    &[Does::TaskCommits(&ThreadBatch { direct: true })],
-)
-.hue(2);
-
-pub(crate) struct Tickets;
+use crate::ways::runtime::Seen;
 
 /// A log that a task commits to; says where the record is.
 pub(super) trait Commit: Clone + Send + 'static {
@@ -106,36 +81,4 @@ pub(super) fn by_tasks(
         all.extend(places);
     }
     Ok(all)
-}
-
-impl LogWay for ThreadBatch {
-    fn direct(&self) -> bool {
-        self.direct
-    }
-
-    fn room(&self, size: usize) -> usize {
-        if self.direct { size.next_multiple_of(BLOCK) } else { size }
-    }
-
-    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
-        let log = Arc::new(batch::Log::new(job.writers * job.size, self.direct));
-        let (places, end) = written(job, &log, || by_tasks(job, round, &log, Some(two_workers())))?;
-        find(job, round, &places)?;
-        Ok(Some(end))
-    }
-}
-
-impl LogWay for Tickets {
-    /// It finds out by itself.
-    fn direct(&self) -> bool {
-        false
-    }
-
-    /// It makes files of its own.
-    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
-        // Records that arrive are taken on the runtime that other tables have.
-        let runtime = if job.pace.is_some() { runtime() } else { two_workers() };
-        let options = durable::USUAL.options_for(job)?;
-        durable::logged(job, round, &options, |log, round| by_tasks(job, round, log, Some(runtime)))
-    }
 }
