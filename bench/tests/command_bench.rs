@@ -316,7 +316,7 @@ fn ways_that_do_not_do_it_and_files_that_are_only_read_are_2() {
     assert_fails(&run(&["writes", "--writers", "8"]), 2, &["--writers", "log"]);
     assert_fails(&run(&["reads", "--hot", "90"]), 2, &["--hot", "mixed"]);
     assert_fails(&run(&["log", "--beside", "log"]), 2, &["--beside", "mixed"]);
-    assert_fails(&run(&["mixed", "--ways", "libaio"]), 2, &["table mixed", "nowait-smol"]);
+    assert_fails(&run(&["mixed", "--ways", "pwrite"]), 2, &["table mixed", "nowait-tokio"]);
     assert_fails(&run(&["load", "--ways", "pread"]), 2, &["table load", "thread-batch"]);
     assert_fails(&run(&["load", "--quick", "--ways", "thread-batch"]), 2, &["table load", "nowait-tokio"]);
     assert_fails(&run(&["load", "--loads", "log", "--file", "/etc/passwd"]), 2, &["--file", "load"]);

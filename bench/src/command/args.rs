@@ -46,9 +46,9 @@ Exit codes:
 /// page caches before each cold round.
 ///
 /// In the table `mixed`, tasks on one runtime read 4 KiB at a time, mostly cached, beside a
-/// heartbeat of 1 ms on the same runtime. Runtimes are tokio, smol, and threads in
-/// `nowait::block_on`. The delay of the heartbeat also depends on the runtime's timer, so compare
-/// ways of the same runtime. The whole table takes about ten minutes.
+/// heartbeat of 1 ms on the same runtime. Runtimes are tokio, and threads in `nowait::block_on`. A
+/// thread wakes the heartbeat, as a request that arrives would. The whole table takes about ten
+/// minutes.
 ///
 /// In the table `load`, requests arrive at random times (Poisson). They are cold reads of 4 KiB,
 /// gathers of 64 such reads, and durable appends of 100 bytes. The rate doubles until no way keeps

@@ -100,7 +100,7 @@ pub struct Arrivals(Arc<Inner>);
 
 struct Inner {
     pace: Option<Pace>,
-    /// Begins with the first operation that is asked for, when the clock runs.
+    /// Begins with the first operation that is asked for, when the clock runs, or before.
     schedule: OnceLock<Schedule>,
     count: usize,
     next: AtomicUsize,
@@ -114,6 +114,7 @@ impl Arrivals {
         let alarm = pace.map(|_| {
             let (sender, receiver) = mpsc::channel::<(Instant, Waker)>();
             thread::spawn(move || {
+                let _exact = ExactTimers::set();
                 for (due, waker) in receiver {
                     sleep_until(due);
                     waker.wake();
@@ -123,6 +124,11 @@ impl Arrivals {
         });
         let (schedule, next) = (OnceLock::new(), AtomicUsize::new(0));
         Self(Arc::new(Inner { pace: pace.cloned(), schedule, count, next, alarm }))
+    }
+
+    /// Begins now, and not with the first operation that is asked for.
+    pub fn begin(&self) -> Instant {
+        self.0.schedule.get_or_init(|| Schedule::new(self.0.pace.as_ref())).began
     }
 
     /// Takes the next operation: its index, and the moment from which its latency counts. Ready from

@@ -178,7 +178,7 @@ pub static WAYS: Roster = &[
     &plain::PREAD,
     &plain::PWRITE,
     &pwritev::PWRITEV,
-    &mixed::handles::PLAIN,
+    &mixed::PLAIN,
     &scan::bufreader::BUFREADER,
     &threads::THREADS,
     &willneed::WILLNEED,
@@ -225,7 +225,6 @@ pub static WAYS: Roster = &[
     &nowait::NOWAIT_AIO,
     &nowait::NOWAIT_TOKIO,
     &nowait::NOWAIT_TOKIO_AWAIT,
-    &mixed::handles::NOWAIT_SMOL,
 ];
 
 pub fn named(name: &str) -> Option<&'static Way> {

@@ -53,7 +53,7 @@ pub(crate) static NOWAIT: Way = Way::new(
         Does::LoadAppends(&Durable::Threads),
         Does::Stalls(&stall::Futures { strict: false }),
         Does::Files(&Blocking),
-        Does::Mixed(&mixed::handles::BlockOn),
+        Does::Mixed(&mixed::Tasks::BlockOn),
         Does::Commits(&Durable::Threads),
         Does::Pipelines(&Durable::Threads),
     ],
@@ -72,7 +72,7 @@ pub(crate) static NOWAIT_TOKIO: Way = Way::new(
         Does::Writes(&Tokio),
         Does::LoadAppends(&Durable::Tokio),
         Does::Files(&Tokio),
-        Does::Mixed(&mixed::handles::OnTokio),
+        Does::Mixed(&mixed::Tasks::Tokio),
         Does::TaskCommits(&Durable::Tokio),
     ],
 );

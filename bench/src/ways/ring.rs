@@ -50,7 +50,7 @@ pub(crate) static RING: Way = Way::new(
         Does::Writes(&Ring),
         Does::Stalls(&stall::Ring),
         Does::Files(&Ring),
-        Does::Mixed(&mixed::ring::Ring),
+        Does::Mixed(&mixed::Tasks::Ring),
     ],
 )
 .hue(5)

@@ -1,8 +1,11 @@
 //! Shared by the ways that run on tokio: the runtime, and the figures of a task.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
-use std::sync::OnceLock;
+use std::num::NonZero;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
 use std::time::Instant;
 
 use tokio::runtime::{Builder, Runtime};
@@ -12,24 +15,23 @@ use crate::measure::work::{Batch, Range};
 
 /// With a worker per processor.
 pub fn runtime() -> &'static Runtime {
-    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    RUNTIME.get_or_init(|| attached(Builder::new_multi_thread().enable_io()))
+    static WORKERS: OnceLock<usize> = OnceLock::new();
+    with_workers(*WORKERS.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get)))
 }
 
-/// With two workers, as the table of appends from tasks says. Started with its first use.
-pub(in crate::ways) fn two_workers() -> &'static Runtime {
-    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    RUNTIME.get_or_init(|| attached(Builder::new_multi_thread().worker_threads(2).enable_io()))
-}
-
-/// A runtime whose reactor serves the library, too.
-pub(in crate::ways) fn attached(builder: &mut Builder) -> Runtime {
-    let runtime = builder.build().expect("a runtime starts where threads do");
-    let entered = runtime.enter();
-    // Where its reactor cannot serve, a thread of the library does.
-    let _ = nowait::Nowait::shared().attach_tokio();
-    drop(entered);
-    runtime
+/// The runtime with so many workers, the same for all ways and rounds: what is made on first use is
+/// there when the clock runs. One that nobody uses sleeps.
+pub(in crate::ways) fn with_workers(workers: usize) -> &'static Runtime {
+    static RUNTIMES: Mutex<BTreeMap<usize, &'static Runtime>> = Mutex::new(BTreeMap::new());
+    let start = || {
+        let runtime = Builder::new_multi_thread().worker_threads(workers).enable_io().build();
+        let runtime: &'static Runtime = Box::leak(Box::new(runtime.expect("a runtime starts where threads do")));
+        let _entered = runtime.enter();
+        // Where its reactor cannot serve the library, a thread of that does.
+        let _ = nowait::Nowait::shared().attach_tokio();
+        runtime
+    };
+    RUNTIMES.lock().unwrap_or_else(PoisonError::into_inner).entry(workers).or_insert_with(start)
 }
 
 pub fn finish<T>(tasks: Vec<tokio::task::JoinHandle<io::Result<T>>>) -> io::Result<Vec<T>> {

@@ -38,7 +38,7 @@ pub(crate) static TOKIO: Way = Way::new(
         Does::Writes(&SpawnBlocking),
         Does::Stalls(&stall::Tokio),
         Does::Files(&SpawnBlocking),
-        Does::Mixed(&mixed::handles::SpawnBlocking),
+        Does::Mixed(&mixed::Tasks::SpawnBlocking),
     ],
 )
 .hue(6);

@@ -26,10 +26,10 @@ use rustix::thread::futex;
 use tokio::sync::oneshot;
 
 use super::commit::{by_pipelines, find, open_direct, room, write_durable};
-use super::tasks::by_tasks;
+use super::tasks::{TOKIO_WORKERS, by_tasks};
 use crate::measure::meter::Round;
 use crate::measure::work::{Buffer, Commits};
-use crate::ways::runtime::two_workers;
+use crate::ways::runtime::with_workers;
 use crate::ways::{Does, LogWay, Way};
 
 pub(crate) struct ThreadBatch {
@@ -110,7 +110,7 @@ impl LogWay for ThreadBatch {
             let thread = scope.spawn(|| log.write(file));
             let append = |(): &mut (), block: &mut [u8]| log.put(&block[..job.size], None);
             let places = match self.writers {
-                Writers::Tasks => by_tasks(job, round, &log, Some(two_workers())),
+                Writers::Tasks => by_tasks(job, round, &log, Some(with_workers(TOKIO_WORKERS))),
                 _ => by_pipelines(job, round, || Ok(()), append, |(number, place)| log.wait(number).map(|()| place)),
             };
             log.close();

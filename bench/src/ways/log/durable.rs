@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use nowait_log::{Log, Options};
 
 use super::commit::{Folder, Places, by_pipelines, room};
-use super::tasks::by_tasks;
+use super::tasks::{TOKIO_WORKERS, by_tasks};
 use crate::measure::meter::Round;
 use crate::measure::work::Commits;
 use crate::ways::LogWay;
-use crate::ways::runtime::{runtime, two_workers};
+use crate::ways::runtime::{runtime, with_workers};
 
 /// Where a log's writers run.
 #[derive(PartialEq)]
@@ -104,7 +104,7 @@ impl LogWay for Durable {
         let append = |(): &mut (), block: &mut [u8]| Ok(log.append(&block[..job.size]).wait()?);
         let lsns = match (self, job.pace.is_some()) {
             (Self::Tokio, true) => by_tasks(job, round, &log, Some(runtime())),
-            (Self::Tokio, false) => by_tasks(job, round, &log, Some(two_workers())),
+            (Self::Tokio, false) => by_tasks(job, round, &log, Some(with_workers(TOKIO_WORKERS))),
             (Self::Threads, true) => by_tasks(job, round, &log, None),
             (Self::Threads, false) => by_pipelines(job, round, || Ok(()), append, |ticket| Ok(ticket.wait()?)),
         }?;

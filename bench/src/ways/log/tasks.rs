@@ -17,6 +17,9 @@ use crate::measure::pace::Arrivals;
 use crate::measure::work::{Commits, Records};
 use crate::ways::runtime::Seen;
 
+/// As the table of appends from tasks says.
+pub(super) const TOKIO_WORKERS: usize = 2;
+
 /// A log that a task commits to; says where the record is.
 pub(super) trait Commit: Clone + Send + 'static {
     fn commit(&self, record: &[u8]) -> impl Future<Output = io::Result<u64>> + Send;

@@ -1,87 +1,264 @@
-//! Tasks that share a runtime: what each way has of its own, and what all of them run.
+//! Tasks that share a runtime, under tokio or `nowait::block_on`: an open file ([`Handle`]) and the
+//! runtime are the way's own. The tasks, a heartbeat and the neighbour are the same for all. The
+//! heartbeat and the neighbour's writes are woken by a thread, as by a request that arrives.
 //!
-//! A way is an open file ([`Handle`]) and a runtime: tokio ([`tokio`]), smol ([`smol`]), or threads
-//! in `nowait::block_on` ([`block_on`]). The tasks, the heartbeat and the neighbour are the same
-//! for all ways of a runtime. The heartbeat and the neighbour's pace are timers of that runtime
-//! ([`Ticks`]).
+//! `plain`: `pread(2)` called inside the task, on the worker: what is cheapest for cached pages, and
+//! keeps the worker from all its tasks for as long as the device takes. The call awaits nothing, so
+//! the task gives way after each (`tokio::task::yield_now`), as tokio advises. `tokio`: a closure on
+//! its blocking threads for each read, as `tokio::fs` does. `ring`: a ring for each worker
+//! ([`ring`]). `nowait`, `nowait-tokio`: the library as its users call it, `file.read_at(…).await`
+//! in a loop. Under `block_on` there are as many threads as workers, each with its share of the
+//! tasks and a heartbeat; the neighbour is the first one's.
 
-mod block_on;
-pub(super) mod handles;
-pub(super) mod ring;
-mod smol;
-mod tokio;
+mod ring;
 
+use std::convert::Infallible;
 use std::fs::File;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::io;
+use std::iter;
+use std::mem;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use ::nowait::Buf;
+use ::nowait::{Buf, Nowait};
+use futures_util::future::{Either, join_all, select};
 use nowait_log::Log;
+use tokio::task::{JoinSet, yield_now};
 
-use crate::measure::meter::Round;
-use crate::measure::mixed::{BLOCK, Heart, Mixed, Neighbour, Planned, RECORD, Seen, WRITES_A_BEAT, WRITTEN_BLOCKS};
-use crate::ways::drive::Handle;
+use self::ring::Queued;
+use crate::measure::meter::{Latencies, Round, latencies};
+use crate::measure::mixed::{
+    BEAT, BLOCK, Heart, Mixed, Mixture, Neighbour, Planned, RECORD, Seen, WRITES_A_BEAT, WRITTEN_BLOCKS,
+};
+use crate::measure::pace::{Arrivals, Pace};
+use crate::ways::drive::{Handle, Operation};
+use crate::ways::nowait::{Library, Session};
+use crate::ways::plain::one;
+use crate::ways::runtime::with_workers;
+use crate::ways::threads::at_once;
+use crate::ways::tokio::Closures;
+use crate::ways::{Does, MixedWay, Way};
 
-/// A timer of a runtime, at fixed moments. A tick that is late does not delay those after it.
-trait Ticks: Send + 'static {
-    fn tick(&mut self) -> impl Future<Output = ()> + Send;
+/// How tasks read.
+pub(in crate::ways) enum Tasks {
+    Plain,
+    SpawnBlocking,
+    Ring,
+    BlockOn,
+    Tokio,
 }
 
-/// Told to the heartbeat and the neighbour when the tasks are through.
-type Stop = Arc<AtomicBool>;
+pub(in crate::ways) static PLAIN: Way = Way::new(
+    "plain",
+    "pread inside the task, on tokio's worker, which it keeps until the device is through",
+    &[Does::Mixed(&Tasks::Plain)],
+)
+.hue(0);
+
+impl MixedWay for Tasks {
+    fn mixed(&self, job: &Mixed<'_>, round: &mut Round<'_>) -> io::Result<Mixture> {
+        let file = Arc::new(job.target.file.try_clone()?);
+        match self {
+            Self::Plain => on_tokio(&Calls(file), |file, _| Ok(Calls(file)), job, round),
+            Self::Ring => on_tokio(&Queued(file), |file, _| Ok(Queued(file)), job, round),
+            Self::SpawnBlocking => {
+                let closures = |file| Closures([file].into());
+                on_tokio(&closures(file), |file, _| Ok(closures(file)), job, round)
+            }
+            Self::BlockOn | Self::Tokio => {
+                let library = |session: &Session| Library([session.file.clone()].into());
+                let session = Session::reading(Nowait::shared(), job.target)?;
+                let other = |_, path: &Path| Ok(library(&Session::writing(Nowait::shared(), path)?));
+                let told = match self {
+                    Self::Tokio => on_tokio(&library(&session), other, job, round)?,
+                    _ => in_block_on(&library(&session), other, job, round)?,
+                };
+                // Of all operations of the process's instance: those of the neighbour count, too.
+                session.report(round);
+                Ok(told)
+            }
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Calls(Arc<File>);
+
+impl Handle for Calls {
+    async fn one(&self, operation: Operation, mut buffer: Buf) -> io::Result<Buf> {
+        one(&self.0, operation, &mut buffer[..operation.len])?;
+        Ok(buffer)
+    }
+
+    async fn give_way(&self) {
+        yield_now().await;
+    }
+}
+
+/// All tasks of a round on tokio's multi-thread runtime, with as many workers as the job says. The
+/// thread that asks only waits.
+fn on_tokio<H: Handle>(
+    file: &H,
+    open: impl FnOnce(Arc<File>, &Path) -> io::Result<H>,
+    job: &Mixed<'_>,
+    round: &mut Round<'_>,
+) -> io::Result<Mixture> {
+    let runtime = with_workers(job.workers);
+    let (tasks, others) = (tasks(file, job, round), Others::new(Other::of(job, open)?));
+    let mut running = JoinSet::new();
+    round.start();
+    others.begin();
+    running.spawn_on(others.clone().heartbeat(), runtime.handle());
+    running.spawn_on(others.clone().work(), runtime.handle());
+    let tasks: Vec<_> = tasks.into_iter().map(|task| runtime.spawn(task)).collect();
+    let ended_beside = pin!(running.join_next());
+    let first = runtime.block_on(select(join_all(tasks), ended_beside));
+    let (late, beside) = others.end();
+    round.stop();
+    let seen: io::Result<_> = match first {
+        Either::Left((seen, _)) => seen.into_iter().map(|joined| joined.map_err(io::Error::other)?).collect(),
+        Either::Right((Some(Ok(Err(failed))), _)) => Err(failed),
+        Either::Right(_) => Err(io::Error::other("a task beside the reads panicked")),
+    };
+    Ok(Mixture::tell(job, seen?, late, beside, &mut round.tally))
+}
+
+/// The same on as many threads as the job has workers, each in `nowait::block_on`.
+fn in_block_on<H: Handle>(
+    file: &H,
+    open: impl FnOnce(Arc<File>, &Path) -> io::Result<H>,
+    job: &Mixed<'_>,
+    round: &mut Round<'_>,
+) -> io::Result<Mixture> {
+    let threads = job.workers.min(job.plan.tasks.len());
+    let mut other = Other::of(job, open)?;
+    let next = || (Vec::new(), Others::new(mem::replace(&mut other, Other::Nobody)));
+    let mut shares: Vec<(Vec<_>, Others<H>)> = iter::repeat_with(next).take(threads).collect();
+    for (number, task) in tasks(file, job, round).into_iter().enumerate() {
+        shares[number % threads].0.push(async move { io::Result::Ok((number, task.await?)) });
+    }
+    let shares = Mutex::new(shares);
+    let take = || locked(&shares).pop().ok_or_else(|| io::Error::other("there is a share for each thread"));
+    let told = at_once(
+        threads,
+        1,
+        &mut vec![0; threads],
+        round,
+        || Ok(Some(take()?)),
+        |share, _, _| {
+            let (tasks, others) = share.take().expect("a thread works once");
+            others.begin();
+            let (heartbeat, work) = (pin!(others.clone().heartbeat()), pin!(others.clone().work()));
+            match nowait::block_on(select(select(heartbeat, work), join_all(tasks))) {
+                Either::Right((seen, _)) => {
+                    let (late, beside) = others.end();
+                    let seen: io::Result<Vec<_>> = seen.into_iter().collect();
+                    Ok((seen?, late, beside))
+                }
+                Either::Left((Either::Left((failed, _)) | Either::Right((failed, _)), _)) => match failed? {},
+            }
+        },
+    )?;
+    let (mut seen, mut late, mut beside) = (Vec::new(), latencies(), 0);
+    for (of_thread, late_of_thread, count) in told {
+        seen.extend(of_thread);
+        late += late_of_thread;
+        beside += count;
+    }
+    seen.sort_by_key(|(number, _)| *number);
+    let seen = seen.into_iter().map(|(_, seen)| seen).collect();
+    Ok(Mixture::tell(job, seen, late, beside, &mut round.tally))
+}
 
 /// The neighbour, ready to run.
 #[derive(Clone)]
 enum Other<H> {
     Nobody,
-    Writer(H),
+    Writer(H, Arrivals),
     Log(Log),
 }
 
 impl<H: Handle> Other<H> {
-    fn of(job: &Mixed<'_>, open: impl FnOnce(&Arc<File>, &Path) -> io::Result<H>) -> io::Result<Self> {
+    fn of(job: &Mixed<'_>, open: impl FnOnce(Arc<File>, &Path) -> io::Result<H>) -> io::Result<Self> {
         Ok(match job.beside {
             Neighbour::Nobody => Self::Nobody,
-            Neighbour::Writer { file, path } => Self::Writer(open(file, path)?),
+            Neighbour::Writer { file, path } => Self::Writer(open(file.clone(), path)?, beats()),
             Neighbour::Log(log) => Self::Log(log.clone()),
         })
     }
+}
 
-    /// Works until it is stopped; counts its writes, or records. `ticks` are those of the
-    /// heartbeat: what could not be written in time is written later.
-    async fn work(self, mut ticks: impl Ticks, stop: Stop) -> io::Result<u64> {
-        let mut count = 0;
-        let goes_on = || !stop.load(Ordering::Relaxed);
-        match self {
-            Self::Nobody => {}
-            Self::Writer(to) => {
-                let mut buffer = touched();
-                while goes_on() {
-                    ticks.tick().await;
+/// Moments at the interval of the heartbeat. The first is now. What comes late does not delay those
+/// after it.
+fn beats() -> Arrivals {
+    Arrivals::new(Some(&Pace::Every(BEAT)), usize::MAX)
+}
+
+/// What runs beside tasks until it is dropped, and its figures.
+#[derive(Clone)]
+struct Others<H> {
+    beats: Arrivals,
+    heart: Arc<Mutex<Heart>>,
+    other: Other<H>,
+    count: Arc<AtomicU64>,
+}
+
+impl<H: Handle> Others<H> {
+    fn new(other: Other<H>) -> Self {
+        let heart = Arc::new(Mutex::new(Heart::new(Instant::now())));
+        Self { beats: beats(), heart, other, count: Arc::default() }
+    }
+
+    /// The first beat is due after an interval.
+    fn begin(&self) {
+        *locked(&self.heart) = Heart::new(self.beats.begin());
+    }
+
+    async fn heartbeat(self) -> io::Result<Infallible> {
+        self.beats.next().await;
+        loop {
+            self.beats.next().await;
+            locked(&self.heart).beat();
+        }
+    }
+
+    /// Counts writes, or records. What could not be written in time is written later.
+    async fn work(self) -> io::Result<Infallible> {
+        match self.other {
+            Other::Nobody => pending().await,
+            Other::Writer(to, beats) => {
+                let (mut buffer, mut count) = (touched(), 0);
+                loop {
+                    beats.next().await;
                     for _ in 0..WRITES_A_BEAT {
-                        if !goes_on() {
-                            break;
-                        }
                         buffer = to.write(buffer, count % WRITTEN_BLOCKS * BLOCK as u64).await?;
                         count += 1;
+                        self.count.store(count, Ordering::Relaxed);
                         to.give_way().await;
                     }
                 }
             }
-            Self::Log(log) => {
-                let record = [0xa5; RECORD];
-                while goes_on() {
-                    log.append(&record).await?.await?;
-                    count += 1;
-                }
-            }
+            Other::Log(log) => loop {
+                log.append(&[0xa5; RECORD]).await?.await?;
+                self.count.fetch_add(1, Ordering::Relaxed);
+            },
         }
-        Ok(count)
     }
+
+    /// Until now: how late the beats were, and the writes or records. What still runs is not told.
+    fn end(&self) -> (Latencies, u64) {
+        let ended = Instant::now();
+        let heart = mem::replace(&mut *locked(&self.heart), Heart::new(ended));
+        (heart.end(ended), self.count.load(Ordering::Relaxed))
+    }
+}
+
+fn locked<T>(one: &Mutex<T>) -> MutexGuard<'_, T> {
+    one.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn touched() -> Buf {
@@ -112,15 +289,4 @@ fn tasks<H: Handle>(
         task(file.clone(), touched(), reads.clone(), seen)
     };
     job.plan.tasks.iter().map(of).collect()
-}
-
-/// Beats until it is stopped.
-async fn heartbeat(mut heart: Heart, mut ticks: impl Ticks, stop: Stop) -> Heart {
-    loop {
-        ticks.tick().await;
-        if stop.load(Ordering::Relaxed) {
-            return heart;
-        }
-        heart.beat();
-    }
 }

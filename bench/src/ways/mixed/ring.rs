@@ -10,102 +10,58 @@
 
 use std::cell::OnceCell;
 use std::fs::File;
-use std::future::Future;
 use std::io;
-use std::mem;
 use std::os::fd::{AsRawFd, RawFd};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
 
 use ::nowait::Buf;
 use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
+use ::tokio::sync::oneshot::{Receiver, Sender, channel};
+use ::tokio::task::yield_now;
 use io_uring::{IoUring, opcode, types};
 
-use super::{Other, tokio};
-use crate::measure::meter::Round;
-use crate::measure::mixed::{Mixed, Mixture};
-use crate::ways::MixedWay;
-use crate::ways::drive::{self, Handle, Kind};
+use crate::ways::drive::{Handle, Kind, Operation};
 use crate::ways::ring;
 
 /// Twice as many completions find a place: more than there may be tasks.
 const ENTRIES: u32 = 1024;
 
-pub(in crate::ways) struct Ring;
-
-impl MixedWay for Ring {
-    fn mixed(&self, job: &Mixed<'_>, round: &mut Round<'_>) -> io::Result<Mixture> {
-        let file = Queued(Arc::new(job.target.file.try_clone()?));
-        tokio::run(&file, Other::of(job, |file, _| Ok(Queued(file.clone())))?, job, round)
-    }
-}
-
 #[derive(Clone)]
-struct Queued(Arc<File>);
+pub(super) struct Queued(pub(super) Arc<File>);
 
 impl Handle for Queued {
     /// The whole buffer.
-    async fn one(&self, operation: drive::Operation, mut buffer: Buf) -> io::Result<Buf> {
-        let (reads, offset) = (operation.kind == Kind::Read, operation.offset);
+    async fn one(&self, operation: Operation, mut buffer: Buf) -> io::Result<Buf> {
+        let reads = operation.kind == Kind::Read;
         loop {
-            let operation = Operation { file: self.0.clone(), reads, buffer, offset };
-            let (back, result) = Transfer { operation: Some(operation), submitted: None }.await?;
+            let ring = WorkerRing::of_this_worker()?;
+            let (back, result) = match ring.submit(self.0.clone(), reads, buffer, operation.offset)? {
+                Submitted::Complete(done) => done,
+                Submitted::InFlight(receiver) => receiver.await.map_err(io::Error::other)?,
+            };
             buffer = back;
-            match result {
+            match usize::try_from(result) {
                 Ok(count) if count == buffer.len() => return Ok(buffer),
                 Ok(_) if reads => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(_) if result == -libc::EINTR => {}
+                Err(_) => return Err(io::Error::from_raw_os_error(-result)),
             }
         }
     }
 
     async fn give_way(&self) {
-        ::tokio::task::yield_now().await;
+        yield_now().await;
     }
 }
 
-/// Memory that the kernel uses while it works. The slot owns it then.
-struct Operation {
-    file: Arc<File>,
-    reads: bool,
-    buffer: Buf,
-    offset: u64,
-}
+/// A buffer that the kernel has given back, and its result.
+type Done = (Buf, i32);
 
-/// One transfer. An error means that the ring did not take it.
-struct Transfer {
-    /// Until it is submitted.
-    operation: Option<Operation>,
-    /// From then on, until it is complete: where, and its tag.
-    submitted: Option<(Arc<WorkerRing>, usize)>,
-}
-
-impl Future for Transfer {
-    type Output = io::Result<(Buf, io::Result<usize>)>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(operation) = self.operation.take() {
-            let ring = WorkerRing::of_this_worker()?;
-            let tag = ring.submit(operation)?;
-            self.submitted = Some((ring, tag));
-        }
-        let (ring, tag) = self.submitted.as_ref().expect("it is not polled after it was ready");
-        let Some(done) = ring.queue().done(*tag, context.waker()) else { return Poll::Pending };
-        self.submitted = None;
-        Poll::Ready(Ok(done))
-    }
-}
-
-impl Drop for Transfer {
-    fn drop(&mut self) {
-        if let Some((ring, tag)) = &self.submitted {
-            ring.queue().abandon(*tag);
-        }
-    }
+enum Submitted {
+    Complete(Done),
+    InFlight(Receiver<Done>),
 }
 
 /// The ring of one worker, to which only that thread submits. Any thread may take completions.
@@ -153,23 +109,33 @@ impl WorkerRing {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Submits, and wakes those whose transfers are complete.
-    fn submit(&self, operation: Operation) -> io::Result<usize> {
+    /// Submits, and tells those whose transfers are complete.
+    fn submit(&self, file: Arc<File>, reads: bool, buffer: Buf, offset: u64) -> io::Result<Submitted> {
         let mut queue = self.queue();
-        let tag = queue.submit(operation)?;
-        let woken = queue.take_completions();
+        let tag = queue.submit(file, reads, buffer, offset)?;
+        let (own, others) = queue.take_completions(Some(tag));
+        let submitted = own.map(Submitted::Complete).unwrap_or_else(|| {
+            let (told, receiver) = channel();
+            queue.slots[tag].as_mut().expect("it is in flight").told = Some(told);
+            Submitted::InFlight(receiver)
+        });
         drop(queue);
-        woken.into_iter().for_each(Waker::wake);
-        Ok(tag)
+        tell(others);
+        Ok(submitted)
     }
+}
+
+/// Nobody waits for one that was dropped.
+fn tell(complete: Vec<(Sender<Done>, Done)>) {
+    complete.into_iter().for_each(|(told, done)| drop(told.send(done)));
 }
 
 /// Takes completions when the reactor sees any.
 async fn watch(ring: AsyncFd<Watched>) -> io::Result<()> {
     loop {
         let mut ready = ring.readable().await?;
-        let woken = ring.get_ref().0.queue().take_completions();
-        woken.into_iter().for_each(Waker::wake);
+        let (_, complete) = ring.get_ref().0.queue().take_completions(None);
+        tell(complete);
         // One that comes from here on makes it ready again.
         ready.clear_ready();
     }
@@ -177,103 +143,64 @@ async fn watch(ring: AsyncFd<Watched>) -> io::Result<()> {
 
 struct Queue {
     ring: IoUring,
-    slots: Vec<Slot>,
+    /// By tag.
+    slots: Vec<Option<InFlight>>,
     free: Vec<usize>,
 }
 
-enum Slot {
-    Free,
-    /// The kernel has it. Nobody waits for it if the waker is gone and it was abandoned.
-    InFlight {
-        operation: Operation,
-        waker: Option<Waker>,
-        abandoned: bool,
-    },
-    Done {
-        buffer: Buf,
-        result: i32,
-    },
+/// Memory that the kernel uses while it works.
+struct InFlight {
+    _file: Arc<File>,
+    buffer: Buf,
+    told: Option<Sender<Done>>,
 }
 
 impl Queue {
-    /// Hands the operation to the kernel; gives its tag.
-    fn submit(&mut self, mut operation: Operation) -> io::Result<usize> {
-        let file = types::Fd(operation.file.as_raw_fd());
-        let (at, len) = (operation.buffer.as_mut_ptr(), operation.buffer.len() as u32);
-        let offset = operation.offset;
-        let entry = match operation.reads {
-            true => opcode::Read::new(file, at, len).offset(offset).build(),
-            false => opcode::Write::new(file, at, len).offset(offset).build(),
+    /// Hands a transfer of the whole buffer to the kernel; gives its tag.
+    fn submit(&mut self, file: Arc<File>, reads: bool, mut buffer: Buf, offset: u64) -> io::Result<usize> {
+        let (of, at, len) = (types::Fd(file.as_raw_fd()), buffer.as_mut_ptr(), buffer.len() as u32);
+        let entry = match reads {
+            true => opcode::Read::new(of, at, len).offset(offset).build(),
+            false => opcode::Write::new(of, at, len).offset(offset).build(),
         };
         let tag = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::Free);
+            self.slots.push(None);
             self.slots.len() - 1
         });
-        let entry = entry.user_data(tag as u64);
-        // SAFETY: the buffer's memory and the descriptor belong to the operation, which goes into
-        // the slot below whether or not this succeeds, and leaves it only when the completion with
-        // its tag was taken. Moving the operation does not move the buffer's memory, and nobody
-        // refers to that meanwhile. The queue and its slots live as long as the process.
-        let pushed = unsafe { self.ring.submission().push(&entry) };
+        self.slots[tag] = Some(InFlight { _file: file, buffer, told: None });
+        // SAFETY: the buffer's memory and the descriptor belong to the slot, which is emptied only
+        // when the completion with its tag was taken. Moving the buffer does not move its memory,
+        // and nobody refers to that meanwhile. The queue and its slots live as long as the process.
+        let pushed = unsafe { self.ring.submission().push(&entry.user_data(tag as u64)) };
         if pushed.is_err() {
+            self.slots[tag] = None;
             self.free.push(tag);
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        self.slots[tag] = Slot::InFlight { operation, waker: None, abandoned: false };
         while let Err(error) = self.ring.submit() {
             if error.kind() != io::ErrorKind::Interrupted {
-                // The entry goes with a later call.
-                self.abandon(tag);
+                // The entry goes with a later call, and then nobody is told.
                 return Err(error);
             }
         }
         Ok(tag)
     }
 
-    /// Takes what is complete; gives the wakers of those who wait for it, to be called when the
-    /// queue is not locked.
-    fn take_completions(&mut self) -> Vec<Waker> {
-        let Self { ring, slots, free } = self;
-        let mut woken = Vec::new();
-        for entry in ring.completion() {
+    /// Takes what is complete: this transfer, and others with whom to tell, when the queue is not
+    /// locked.
+    fn take_completions(&mut self, own: Option<usize>) -> (Option<Done>, Vec<(Sender<Done>, Done)>) {
+        let (mut complete, mut others) = (None, Vec::new());
+        for entry in self.ring.completion() {
             let tag = entry.user_data() as usize;
-            let Some(slot) = slots.get_mut(tag) else { continue };
-            match mem::replace(slot, Slot::Free) {
-                Slot::InFlight { abandoned: true, .. } => free.push(tag),
-                Slot::InFlight { operation, waker, .. } => {
-                    *slot = Slot::Done { buffer: operation.buffer, result: entry.result() };
-                    woken.extend(waker);
-                }
-                other => *slot = other,
+            let Some(InFlight { buffer, told, .. }) = self.slots.get_mut(tag).and_then(Option::take) else { continue };
+            self.free.push(tag);
+            let done = (buffer, entry.result());
+            if own == Some(tag) {
+                complete = Some(done);
+            } else {
+                others.extend(told.map(|told| (told, done)));
             }
         }
-        woken
-    }
-
-    /// The buffer and the result, if it is complete; else remembers whom to wake.
-    fn done(&mut self, tag: usize, waiting: &Waker) -> Option<(Buf, io::Result<usize>)> {
-        match mem::replace(&mut self.slots[tag], Slot::Free) {
-            Slot::Done { buffer, result } => {
-                self.free.push(tag);
-                let failed = || io::Error::from_raw_os_error(-result);
-                Some((buffer, usize::try_from(result).map_err(|_| failed())))
-            }
-            Slot::InFlight { operation, abandoned, .. } => {
-                self.slots[tag] = Slot::InFlight { operation, waker: Some(waiting.clone()), abandoned };
-                None
-            }
-            Slot::Free => unreachable!("a tag is given back once"),
-        }
-    }
-
-    /// Nobody waits for it any more.
-    fn abandon(&mut self, tag: usize) {
-        match &mut self.slots[tag] {
-            Slot::InFlight { waker, abandoned, .. } => (*waker, *abandoned) = (None, true),
-            done => {
-                *done = Slot::Free;
-                self.free.push(tag);
-            }
-        }
+        (complete, others)
     }
 }
