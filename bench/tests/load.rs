@@ -45,7 +45,7 @@ fn on_the_clock<T>(check: &Check<'_>, work: impl FnOnce(&mut Round<'_>) -> io::R
 
 /// Latencies count from the arrival, and not from the round's start: most are far shorter than it.
 fn assert_open(sample: &Sample, pace: &Pace, name: &str) {
-    let Pace(moments) = pace;
+    let Pace::At(moments) = pace else { panic!("no moments") };
     let last = moments.last().unwrap().as_secs_f64();
     assert!(sample.seconds >= last, "{name}: {} < {last}", sample.seconds);
     let median = sample.latencies.value_at_quantile(0.5) as f64 / 1e9;
@@ -114,7 +114,7 @@ fn records_are_on_stable_storage_once_each_as_they_arrive() {
 #[test]
 fn a_file_that_was_cut_short_is_an_error_and_not_a_hang() {
     let cut = nameless(8 << 10);
-    let (cancel, pace) = (AtomicBool::new(false), Pace([Duration::ZERO; 4].into()));
+    let (cancel, pace) = (AtomicBool::new(false), Pace::At([Duration::ZERO; 4].into()));
     let offsets: Vec<u64> = (0..8).map(|page| page * 4096).collect();
     let target = Target { file: &cut, path: "/dev/null".as_ref(), size: 32 << 10, direct: false };
     let job = Gathers { target, block: 4096, records: 2, depth: 2, offsets: &offsets, pace: &pace, cancel: &cancel };

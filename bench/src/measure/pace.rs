@@ -17,7 +17,11 @@ use crate::random::Random;
 
 /// Moments at which the operations of a round are to begin: this long after its start, in ascending order.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Pace(pub Arc<[Duration]>);
+pub enum Pace {
+    At(Arc<[Duration]>),
+    /// The first at once.
+    Every(Duration),
+}
 
 impl Pace {
     /// Draws a Poisson process: `count` arrivals, with exponential gaps, scaled so that they and the
@@ -33,7 +37,7 @@ impl Pace {
         };
         let drawn: Vec<f64> = (0..count).map(|_| next()).collect();
         let scale = count as f64 / per_second / next();
-        Self(drawn.into_iter().map(|at| Duration::from_secs_f64(at * scale)).collect())
+        Self::At(drawn.into_iter().map(|at| Duration::from_secs_f64(at * scale)).collect())
     }
 }
 
@@ -54,7 +58,11 @@ impl Schedule {
     /// When operation `index` is to begin. `None` without a pace, and after the last arrival.
     #[inline]
     pub fn due(&self, index: usize) -> Option<Instant> {
-        Some(self.began + *self.pace.as_ref()?.0.get(index)?)
+        let after = match self.pace.as_ref()? {
+            Pace::At(moments) => *moments.get(index)?,
+            Pace::Every(interval) => interval.mul_f64(index as f64),
+        };
+        Some(self.began + after)
     }
 
     /// Sleeps until then, and gives the moment from which the latency counts.
@@ -165,7 +173,7 @@ mod tests {
 
     #[test]
     fn what_waits_behind_a_slow_operation_is_slow_too() {
-        let schedule = Schedule::new(Some(&Pace((0..60).map(Duration::from_millis).collect())));
+        let schedule = Schedule::new(Some(&Pace::Every(Duration::from_millis(1))));
         let mut late = 0;
         for index in 0..60 {
             let started = schedule.wait(index);
@@ -187,7 +195,7 @@ mod tests {
     #[test]
     fn arrivals_are_a_poisson_process_and_the_same_for_the_same_seed() {
         let draw = |seed| Pace::poisson(1000.0, 100_000, &mut Random::new(seed));
-        let Pace(moments) = draw(1);
+        let Pace::At(moments) = draw(1) else { panic!("no moments") };
         assert!(draw(1) == draw(1) && draw(1) != draw(2));
         assert!(moments.len() == 100_000 && moments.is_sorted());
         let last = moments[99_999].as_secs_f64();
@@ -203,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_schedule_ends_with_its_arrivals() {
-        let pace = Pace([1, 3].map(Duration::from_millis).into());
+        let pace = Pace::At([1, 3].map(Duration::from_millis).into());
         let schedule = Schedule::new(Some(&pace));
         let (first, second) = (schedule.due(0).unwrap(), schedule.due(1).unwrap());
         assert_eq!(second - first, Duration::from_millis(2));

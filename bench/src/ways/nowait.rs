@@ -27,32 +27,33 @@ use super::{Does, ON_TOKIO, OURS, Way, mixed, stall};
 use crate::measure::meter::Round;
 use crate::measure::work::{Batch, Gather, Range, Target};
 
-pub(crate) struct Blocking;
-
-/// One future at a time.
-pub(crate) struct Await;
-
-/// `block_on` at every depth, on an instance with libaio and without a ring.
-pub(crate) struct Aio;
-
-pub(crate) struct Tokio;
-
-pub(crate) struct TokioAwait;
+/// How the library is called.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Calls {
+    Blocking,
+    /// One future at a time.
+    Await,
+    /// `block_on` at every depth, on an instance with libaio and without a ring.
+    Aio,
+    Tokio,
+    /// One task, which awaits one read after the other.
+    TokioAwait,
+}
 
 pub(crate) static NOWAIT: Way = Way::new(
     OURS,
     "this library: its log, grown to what a round needs; else blocking at depth 1, block_on with more in flight",
     &[
-        Does::Reads(&Blocking),
-        Does::Gathers(&Blocking),
-        Does::DirectReads(&Blocking),
-        Does::Scans(&Blocking),
-        Does::LoadReads(&Blocking),
-        Does::LoadGathers(&Blocking),
-        Does::Writes(&Blocking),
+        Does::Reads(&Calls::Blocking),
+        Does::Gathers(&Calls::Blocking),
+        Does::DirectReads(&Calls::Blocking),
+        Does::Scans(&Calls::Blocking),
+        Does::LoadReads(&Calls::Blocking),
+        Does::LoadGathers(&Calls::Blocking),
+        Does::Writes(&Calls::Blocking),
         Does::LoadAppends(&Durable::Threads),
         Does::Stalls(&stall::Futures { strict: false }),
-        Does::Files(&Blocking),
+        Does::Files(&Calls::Blocking),
         Does::Mixed(&mixed::Tasks::BlockOn),
         Does::Commits(&Durable::Threads),
         Does::Pipelines(&Durable::Threads),
@@ -63,15 +64,15 @@ pub(crate) static NOWAIT_TOKIO: Way = Way::new(
     ON_TOKIO,
     "this library, on tokio's multi-thread runtime",
     &[
-        Does::Reads(&Tokio),
-        Does::Gathers(&Tokio),
-        Does::DirectReads(&Tokio),
-        Does::Scans(&Tokio),
-        Does::LoadReads(&Tokio),
-        Does::LoadGathers(&Tokio),
-        Does::Writes(&Tokio),
+        Does::Reads(&Calls::Tokio),
+        Does::Gathers(&Calls::Tokio),
+        Does::DirectReads(&Calls::Tokio),
+        Does::Scans(&Calls::Tokio),
+        Does::LoadReads(&Calls::Tokio),
+        Does::LoadGathers(&Calls::Tokio),
+        Does::Writes(&Calls::Tokio),
         Does::LoadAppends(&Durable::Tokio),
-        Does::Files(&Tokio),
+        Does::Files(&Calls::Tokio),
         Does::Mixed(&mixed::Tasks::Tokio),
         Does::TaskCommits(&Durable::Tokio),
     ],
@@ -80,20 +81,20 @@ pub(crate) static NOWAIT_TOKIO: Way = Way::new(
 pub(crate) static NOWAIT_AIO: Way = Way::new(
     "nowait-aio",
     "this library by libaio, as where io_uring is refused: block_on at every depth",
-    &[Does::DirectReads(&Aio)],
+    &[Does::DirectReads(&Calls::Aio)],
 )
-.refused(|| Aio::instance().err().map(|error| error.to_string()));
+.refused(|| aio().err().map(|error| error.to_string()));
 
 pub(crate) static NOWAIT_AWAIT: Way = Way::new(
     "nowait-await",
     "this library: one future under block_on, which awaits one read after the other",
-    &[Does::Reads(&Await), Does::DirectReads(&Await)],
+    &[Does::Reads(&Calls::Await), Does::DirectReads(&Calls::Await)],
 );
 
 pub(crate) static NOWAIT_TOKIO_AWAIT: Way = Way::new(
     "nowait-tokio-await",
     "this library: one task on tokio, which awaits one read after the other",
-    &[Does::Reads(&TokioAwait), Does::DirectReads(&TokioAwait)],
+    &[Does::Reads(&Calls::TokioAwait), Does::DirectReads(&Calls::TokioAwait)],
 );
 
 /// Open files of the library.
@@ -124,43 +125,44 @@ impl Handle for Library {
     }
 }
 
-fn by_futures(instance: &Nowait, job: &Job<'_>, round: &mut Round<'_>) -> io::Result<()> {
-    let session = Session::plan(instance, &job.plan)?;
-    in_block_on(&session.file, job, round)?;
-    session.report(round);
-    Ok(())
-}
+impl Drive for Calls {
+    fn one_at_a_time(&self) -> bool {
+        matches!(self, Self::Await | Self::TokioAwait)
+    }
 
-fn by_tasks(job: &Job<'_>, round: &mut Round<'_>) -> io::Result<()> {
-    let session = Session::plan(Nowait::shared(), &job.plan)?;
-    on_tokio(&session.file, job, round)?;
-    session.report(round);
-    Ok(())
-}
-
-impl Drive for Blocking {
     fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        // A gather that arrives is a future that the thread waits for.
-        if job.depth > 1 || job.records() > 0 {
-            return by_futures(Nowait::shared(), job, round);
-        }
-        let session = Session::plan(Nowait::shared(), &job.plan)?;
+        let alone = self.one_at_a_time().then(|| job.alone());
+        let job = alone.as_ref().unwrap_or(job);
+        let session = Session::plan(if *self == Self::Aio { aio()? } else { Nowait::shared() }, &job.plan)?;
         let files = &session.file.0;
-        in_turn(job, buffer, round, |operation, block| {
-            match operation.kind {
-                Kind::Read => files[operation.file].read_exact_into(block, operation.offset)?,
-                Kind::Write => files[operation.file].write_all_from(block, operation.offset)?,
-                Kind::Whole => return Ok(Some(nowait::fs::read(job.path(operation)).wait()?)),
-                Kind::DurableWrite | Kind::Gather => return Err(io::ErrorKind::Unsupported.into()),
+        match self {
+            Self::Tokio | Self::TokioAwait => on_tokio(&session.file, job, round)?,
+            // A gather that arrives is a future that the thread waits for.
+            Self::Blocking if job.depth == 1 && job.records() == 0 => {
+                in_turn(job, buffer, round, |operation, block| {
+                    match operation.kind {
+                        Kind::Read => files[operation.file].read_exact_into(block, operation.offset)?,
+                        Kind::Write => files[operation.file].write_all_from(block, operation.offset)?,
+                        Kind::Whole => return Ok(Some(nowait::fs::read(job.path(operation)).wait()?)),
+                        Kind::DurableWrite | Kind::Gather => return Err(io::ErrorKind::Unsupported.into()),
+                    }
+                    Ok(None)
+                })?;
             }
-            Ok(None)
-        })?;
+            _ => in_block_on(&session.file, job, round)?,
+        }
         session.report(round);
         Ok(())
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        gather_into(&Session::reading(Nowait::shared(), job.target)?, job, output, round)
+        let session = Session::reading(Nowait::shared(), job.target)?;
+        match self {
+            Self::Tokio => gather_in_a_task(&session, job, output.len(), round)?,
+            _ => gather_into(&session, job, output, round)?,
+        }
+        session.report(round);
+        Ok(())
     }
 }
 
@@ -173,68 +175,30 @@ fn gather_into(session: &Session, job: &Gather<'_>, output: &mut [u8], round: &m
         round.tally.batch(batch, output, started, Instant::now());
     }
     round.stop();
-    session.report(round);
     Ok(())
 }
 
-impl Drive for Await {
-    fn one_at_a_time(&self) -> bool {
-        true
-    }
-
-    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        by_futures(Nowait::shared(), &job.alone(), round)
-    }
+fn gather_in_a_task(session: &Session, job: &Gather<'_>, len: usize, round: &mut Round<'_>) -> io::Result<()> {
+    let batches: Vec<Box<[Range]>> = job.each_batch().map(|batch| batch.ranges.into()).collect();
+    let (file, mut buffer) = (session.file.clone(), vec![0xa5; len]);
+    let (extents, mut seen) = (extents(job), Seen::new(&round.tally));
+    let task = async move {
+        for (extents, ranges) in extents.iter().zip(&batches) {
+            let started = Instant::now();
+            let gathered = file.gather(extents).into_buffer(buffer).await?;
+            in_full(gathered.exceptions())?;
+            buffer = gathered.into_buffer();
+            seen.add_batch(ranges, &buffer, started);
+        }
+        io::Result::Ok(seen)
+    };
+    run_on_the_clock(vec![task], round)
 }
 
-impl Aio {
-    fn instance() -> io::Result<&'static Nowait> {
-        static INSTANCE: OnceLock<nowait::Result<Nowait>> = OnceLock::new();
-        let instance = INSTANCE.get_or_init(|| Nowait::builder().engine(Engine::Aio).build());
-        instance.as_ref().map_err(|error| error.clone().into())
-    }
-}
-
-impl Drive for Aio {
-    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        by_futures(Aio::instance()?, job, round)
-    }
-}
-
-impl Drive for TokioAwait {
-    fn one_at_a_time(&self) -> bool {
-        true
-    }
-
-    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        by_tasks(&job.alone(), round)
-    }
-}
-
-impl Drive for Tokio {
-    fn drive(&self, job: &Job<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        by_tasks(job, round)
-    }
-
-    fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let session = Session::reading(Nowait::shared(), job.target)?;
-        let batches: Vec<Box<[Range]>> = job.each_batch().map(|batch| batch.ranges.into()).collect();
-        let (file, mut buffer) = (session.file.clone(), vec![0xa5; output.len()]);
-        let (extents, mut seen) = (extents(job), Seen::new(&round.tally));
-        let task = async move {
-            for (extents, ranges) in extents.iter().zip(&batches) {
-                let started = Instant::now();
-                let gathered = file.gather(extents).into_buffer(buffer).await?;
-                in_full(gathered.exceptions())?;
-                buffer = gathered.into_buffer();
-                seen.add_batch(ranges, &buffer, started);
-            }
-            io::Result::Ok(seen)
-        };
-        run_on_the_clock(vec![task], round)?;
-        session.report(round);
-        Ok(())
-    }
+fn aio() -> io::Result<&'static Nowait> {
+    static INSTANCE: OnceLock<nowait::Result<Nowait>> = OnceLock::new();
+    let instance = INSTANCE.get_or_init(|| Nowait::builder().engine(Engine::Aio).build());
+    instance.as_ref().map_err(|error| error.clone().into())
 }
 
 /// No range failed, and the file did not end before one did.
