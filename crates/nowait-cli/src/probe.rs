@@ -24,6 +24,11 @@ pub(crate) fn run(options: &cli::Probe) -> Result<()> {
     if let Some(process) = options.pid {
         return watch_process(options, process);
     }
+    if !Path::new("/proc/self/fd").exists() {
+        show::complain(
+            "/proc is not mounted, so no file can be opened again and direct I/O cannot be tried: mount -t proc proc /proc",
+        );
+    }
     let mut reports = Vec::new();
     let mut outcome = Ok(());
     for path in &options.paths {

@@ -196,6 +196,22 @@ fn in_a_container() {
     }
 }
 
+/// In a mount namespace of its own.
+#[test]
+fn a_machine_without_proc_is_told_to_mount_it() {
+    let dir = directory();
+    let script = "mount --make-rprivate / && umount -l /proc && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_nowait"), "probe", "--shallow"]);
+    let output = command.arg(dir.path()).output().unwrap();
+    let told = text(&output.stderr);
+    if told.starts_with("unshare:") || told.starts_with("mount:") || told.starts_with("umount:") {
+        return eprintln!("skipped: {told}");
+    }
+    assert!(told.contains("/proc is not mounted") && told.contains("mount -t proc"), "{told}");
+    assert!(text(&output.stdout).contains("cached-read"), "{told}");
+}
+
 #[test]
 fn a_process_is_watched() {
     let own = std::process::id().to_string();
