@@ -33,7 +33,7 @@ help:
 	@echo "make soak    minutes of random operations, kills and faults; not part of make test (soak/README.md)"
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
 	@echo "make peers-test  other runtimes and logs as ways of \`nowait bench\` (bench/peers.md); not part of make test"
-	@echo "make bench-check   instructions (by valgrind) and speed against bench-bars.json; ARGS=--record records them"
+	@echo "make bench-check   instructions (by valgrind) and speed against bench/examples/bars.json; ARGS=--record records them"
 	@echo "make kernels  the tests on Linux 5.10, 6.1 and 6.12, in QEMU (docs/kernels.md); kernels-smoke: appends and the contract on 5.10"
 	@echo
 	@echo "Tests that mount file systems need root; elsewhere they say that they skip."

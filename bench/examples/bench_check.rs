@@ -82,10 +82,10 @@ const ALARM: f64 = 0.015 / SPEEDS.len() as f64;
 /// Share of the allowed error, as a variance, that a bar takes up.
 const BARS_SHARE: f64 = 1.0 / 3.0;
 
-/// Compares the library with bench-bars.json
+/// Compares the library with bench/examples/bars.json
 #[derive(Parser)]
 struct Options {
-    /// Make what is found the bars, in bench-bars.json
+    /// Make what is found the bars, in bench/examples/bars.json
     #[arg(long)]
     record: bool,
     /// Only these
@@ -323,7 +323,7 @@ fn checked(options: &Options) -> Result<u8> {
     let built = std::env::current_exe().map_err(|error| error.to_string())?;
     let built = built.ancestors().nth(2).ok_or("this program lies in no folder of builds")?;
     let dir = options.dir.as_deref().unwrap_or(built);
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench-bars.json");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/bars.json");
     let at = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let text = fs::read_to_string(&path).map_err(|error| at(&error))?;
     let bars: Bars = serde_json::from_str(&text).map_err(|error| at(&error))?;
@@ -351,7 +351,7 @@ fn checked(options: &Options) -> Result<u8> {
     if options.record {
         let text = serde_json::to_string_pretty(&found).map_err(|error| at(&error))?;
         fs::write(&path, text + "\n").map_err(|error| at(&error))?;
-        println!("recorded in bench-bars.json; too noisy to find a loss of 10 %: {loose:?}");
+        println!("recorded in bench/examples/bars.json; too noisy to find a loss of 10 %: {loose:?}");
         return Ok(if loose.is_empty() { 0 } else { 3 });
     }
     if verdicts.contains(&Verdict::Broken) {
@@ -511,7 +511,7 @@ totals: 175
 
     #[test]
     fn there_is_a_bar_for_all_that_is_measured() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench-bars.json");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/bars.json");
         let bars: Bars = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
         assert!(COUNTED.iter().all(|(name, ..)| bars.instructions.contains_key(*name)));
         assert!(SPEEDS.iter().all(|(name, floor, _)| bars.bar(name, floor).is_some()));
