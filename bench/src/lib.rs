@@ -22,7 +22,7 @@
 //!   and [`axes`](report::axes) of cases.
 //! * [`stats`]: the ratio of two ways, its interval, and what is concluded from it.
 //! * [`table`]: a file for each table or a few. Start at [`table::Table`].
-//! * [`report`], for its readers: [`words`](report::words), [`preflight`](report::preflight) (what
+//! * [`report`], for its readers: [`preflight`](report::preflight) (what
 //!   makes figures worth less than they look), [`verdict`](report::verdict) (sentences),
 //!   [`page`](report::page) (HTML with charts).
 //! * [`command`]: arguments to tables, a report to text, JSON and a page.

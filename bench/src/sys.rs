@@ -219,7 +219,11 @@ impl Usage {
     }
 
     fn of(who: libc::c_int) -> Self {
-        let usage = usage_of(who);
+        // SAFETY: `rusage` is made of integers only, for which all zeroes is a value.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: getrusage fills the one struct it is given; it lives on this stack. With the
+        // constants used here it cannot fail.
+        unsafe { libc::getrusage(who, &mut usage) };
         let microseconds = |t: libc::timeval| t.tv_sec as f64 * 1e6 + t.tv_usec as f64;
         Self {
             user_us: microseconds(usage.ru_utime),
@@ -239,15 +243,6 @@ impl Usage {
             switches: self.switches - earlier.switches,
         }
     }
-}
-
-fn usage_of(who: libc::c_int) -> libc::rusage {
-    // SAFETY: `rusage` is made of integers only, for which all zeroes is a value.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: getrusage fills the one struct it is given; it lives on this stack. With the
-    // constants used here it cannot fail.
-    unsafe { libc::getrusage(who, &mut usage) };
-    usage
 }
 
 /// Runs of each `iou-wrk` thread of this process, and their time. A request that io_uring hands to

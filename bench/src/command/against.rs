@@ -6,8 +6,7 @@
 use serde::Serialize;
 
 use super::show::{Colour, cells, grid, heading, lines};
-use crate::report::figures::short;
-use crate::report::words::compared;
+use crate::report::figures::{compared, short};
 use crate::report::{Report, Row};
 use crate::stats::{OUTSIDE, Ratio, median};
 use crate::table;

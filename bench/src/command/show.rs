@@ -5,10 +5,9 @@
 //! collapses.
 
 use crate::machine::environment::Environment;
-use crate::report::figures::{COLUMNS, MEANINGS, known, share, short};
+use crate::report::figures::{COLLAPSED, COLUMNS, MEANINGS, compared, known, meaning, share, short, title};
 use crate::report::notes::Code;
 use crate::report::verdict::sentences;
-use crate::report::words::{COLLAPSED, compared, meaning, title};
 use crate::report::{Report, Row, best};
 use crate::table;
 use crate::table::columns::Column;

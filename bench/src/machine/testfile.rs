@@ -78,30 +78,22 @@ impl TestFile {
 
     /// Uses a file of the user's, read-only.
     pub fn existing(path: &Path) -> Result<Self> {
-        let unusable = |kind: ErrorKind, why: &str| {
+        let size = fs::metadata(path).and_then(|about| match about.len() {
+            _ if about.is_dir() => Err(io::Error::other("it is a directory")),
+            _ if !about.is_file() => Err(io::Error::other("it is not a regular file")),
+            small if small < SMALLEST => Err(io::Error::other(format!("it has only {small} bytes"))),
+            size => File::open(path).map(|_| size),
+        });
+        let size = size.map_err(|why| {
+            let denied = why.kind() == io::ErrorKind::PermissionDenied;
+            let kind = if denied { ErrorKind::NotWritable } else { ErrorKind::BadFile };
+            let (path, least) = (path.display(), SMALLEST >> 20);
             let text = format!(
-                "cannot measure {}: {why}; give a regular file of at least {} MiB, or none and let one be made",
-                path.display(),
-                SMALLEST >> 20
+                "cannot measure {path}: {why}; give a regular file of at least {least} MiB, or none and let one be made"
             );
             Error::new(kind, text)
-        };
-        let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::PermissionDenied => unusable(ErrorKind::NotWritable, &error.to_string()),
-            _ => unusable(ErrorKind::BadFile, &error.to_string()),
-        };
-        let about = fs::metadata(path).map_err(failed)?;
-        if !about.is_file() {
-            return Err(unusable(
-                ErrorKind::BadFile,
-                if about.is_dir() { "it is a directory" } else { "it is not a regular file" },
-            ));
-        }
-        if about.len() < SMALLEST {
-            return Err(unusable(ErrorKind::BadFile, &format!("it has only {} bytes", about.len())));
-        }
-        File::open(path).map_err(failed)?;
-        Self::over(path.to_owned(), about.len(), None, format!("{}, read-only", path.display()), None)
+        })?;
+        Self::over(path.to_owned(), size, None, format!("{}, read-only", path.display()), None)
     }
 
     fn over(path: PathBuf, size: u64, seed: Option<u64>, origin: String, keeper: Option<File>) -> Result<Self> {

@@ -112,46 +112,46 @@ impl<'a> Tally<'a> {
     /// batch.
     #[inline]
     pub fn batch(&mut self, batch: Batch<'_>, output: &[u8], started: Instant, now: Instant) {
-        self.operations += batch.ranges.len() as u64;
-        self.record(batch.bytes, started, now);
-        if self.check.is_some() {
-            let mut rest = output;
-            for range in batch.ranges {
-                let (record, after) = rest.split_at(range.len as usize);
-                self.verify(range.offset, record);
-                rest = after;
-            }
-        } else if !batch.ranges.is_empty() && (self.operations == batch.ranges.len() as u64 || self.is_due(batch.bytes))
-        {
-            // The first batch, and those that are due: another place in each.
-            let index = (self.bytes / SAMPLED_EVERY) as usize % batch.ranges.len();
-            let start: usize = batch.ranges[..index].iter().map(|range| range.len as usize).sum();
-            let range = batch.ranges[index];
-            self.sample(range.offset, &output[start..start + range.len as usize]);
-        }
+        let mut rest = output;
+        let records = batch.ranges.iter().map(|range| {
+            let (record, after) = rest.split_at(range.len as usize);
+            rest = after;
+            (range.offset, record)
+        });
+        self.records(batch.ranges.len() as u64, records, batch.bytes, (started, now));
     }
 
-    /// A gather is complete, which counts as one operation: these records, in order. A checksum is
-    /// taken of as many of them as of single blocks.
+    /// A gather is complete, which counts as one operation: these records, in order.
     #[inline]
     pub fn gathered<'r>(
         &mut self,
         offsets: &[u64],
         records: impl Iterator<Item = &'r [u8]>,
         bytes: usize,
+        moments: (Instant, Instant),
+    ) {
+        self.records(1, offsets.iter().copied().zip(records), bytes, moments);
+    }
+
+    /// Records are complete, which were wanted together.
+    #[inline]
+    fn records<'r>(
+        &mut self,
+        operations: u64,
+        mut records: impl Iterator<Item = (u64, &'r [u8])>,
+        bytes: usize,
         (started, now): (Instant, Instant),
     ) {
-        self.operations += 1;
+        let is_first = self.operations == 0;
+        self.operations += operations;
         self.record(bytes, started, now);
-        let every = (SAMPLED_EVERY / offsets.len().max(1) as u64).max(1);
         if self.check.is_some() {
-            offsets.iter().zip(records).for_each(|(&offset, record)| self.verify(offset, record));
-        } else if self.operations % every == 1 % every {
-            // Another place in each gather.
-            let place = (self.operations / every) as usize % offsets.len();
-            if let Some((&offset, record)) = offsets.iter().zip(records).nth(place) {
-                self.sample(offset, record);
-            }
+            records.for_each(|(offset, record)| self.verify(offset, record));
+        } else if is_first || self.is_due(bytes) {
+            // Another place in each that is due.
+            let count = records.size_hint().0.max(1);
+            let sampled = records.nth((self.bytes / SAMPLED_EVERY) as usize % count);
+            sampled.into_iter().for_each(|(offset, record)| self.sample(offset, record));
         }
     }
 
@@ -494,9 +494,10 @@ impl<'a> Run<'a> {
     fn case(&mut self, table: &'static Table, case: Case, count: usize) -> Result<()> {
         let mut ways: Vec<(usize, &'static str)> = Vec::new();
         for (index, Entrant { way, refused }) in case.entrants(self.options) {
-            let noted = if refused.is_some() { format!("{}: {}", table.name, way.name) } else { way.name.to_owned() };
-            if self.report.takes(&noted, refused.clone().or_else(way.refused)) {
-                ways.push((index, way.name));
+            let by_case = refused.as_ref().map(|why| format!("{}: {} is left out: {why}", table.name, way.name));
+            match by_case.or_else(|| (way.refused)().map(|why| format!("{} is left out: {why}", way.name))) {
+                Some(text) => self.report.note_once(Code::WayLeftOut, text),
+                None => ways.push((index, way.name)),
             }
         }
         if ways.is_empty() {

@@ -186,18 +186,6 @@ pub enum Logged {
     Tokio,
 }
 
-const FULL_ROUND: Duration = Duration::from_millis(300);
-const FULL_COMMITS: Duration = Duration::from_millis(700);
-const QUICK_COMMITS: Duration = Duration::from_millis(150);
-/// A round has some hundred beats, of which one in a hundred is to be told.
-const FULL_MIXED: Duration = Duration::from_millis(500);
-const QUICK_MIXED: Duration = Duration::from_millis(100);
-/// At the lowest rate of gathers there are a hundred in a round.
-const FULL_LOAD: Duration = Duration::from_secs(1);
-const QUICK_LOAD: Duration = Duration::from_millis(200);
-const FULL_BUDGET: Duration = Duration::from_secs(120);
-const QUICK_BUDGET: Duration = Duration::from_secs(20);
-
 impl Options {
     /// Everything left open. Touches nothing but the directory.
     pub fn new(quick: bool, seed: u64) -> Self {
@@ -206,12 +194,14 @@ impl Options {
 
     /// Fills in what is not asked for, and sorts what is.
     pub fn settled(mut self) -> Self {
-        let quick = |quick, full| if self.quick { quick } else { full };
-        self.budget = quick(QUICK_BUDGET, FULL_BUDGET);
-        self.round_time = FULL_ROUND;
-        self.commit_time = quick(QUICK_COMMITS, FULL_COMMITS);
-        self.mixed_time = quick(QUICK_MIXED, FULL_MIXED);
-        self.load_time = quick(QUICK_LOAD, FULL_LOAD);
+        let quick = |quick, full| Duration::from_millis(if self.quick { quick } else { full });
+        self.budget = quick(20_000, 120_000);
+        self.round_time = Duration::from_millis(300);
+        self.commit_time = quick(150, 700);
+        // A round has some hundred beats, of which one in a hundred is to be told.
+        self.mixed_time = quick(100, 500);
+        // At the lowest rate of gathers there are a hundred in a round.
+        self.load_time = quick(200, 1000);
         self.roster = WAYS;
         let reads = [&mut self.depths, &mut self.records, &mut self.blocks, &mut self.hot, &mut self.tasks];
         let others = [&mut self.workers, &mut self.writers, &mut self.sizes, &mut self.rates, &mut self.in_flight];

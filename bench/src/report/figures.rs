@@ -1,7 +1,8 @@
-//! Figures as text, and text as figures.
+//! Figures as text, and the words for tables and ways, wherever they are shown.
 
 use crate::report::{Report, Row};
 use crate::table::columns::Column;
+use crate::{table, ways};
 
 /// All figures that the rows of every table have.
 pub static COLUMNS: [Column; 18] = [
@@ -99,6 +100,29 @@ pub fn whole_size_of(bytes: u64) -> String {
     }
 }
 
+/// Below this share of the best, a way has collapsed.
+pub const COLLAPSED: f64 = 0.5;
+
+pub fn title(table: &str) -> &str {
+    table::by_name(table).map_or(table, |known| known.title)
+}
+
+/// Describes a way of the report; empty for one that neither it nor this crate knows.
+pub fn meaning<'a>(report: &'a Report, way: &str) -> &'a str {
+    let own = || ways::named(way).map_or("", |way| way.words);
+    report.ways.get(way).map_or_else(own, String::as_str)
+}
+
+/// Unit of [`compared`].
+pub fn unit(table: &str) -> &'static str {
+    table::known(table).unit
+}
+
+/// The figure that the cells of a row's table compare.
+pub fn compared(row: &Row) -> f64 {
+    (table::known(&row.table).compared)(row)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,5 +141,15 @@ mod tests {
     fn numbers_stay_short() {
         let all = [0.4, 999.0, 999.9, 9_994.0, 12_345.0, 99_960.0, 999_499.0, 1_234_567.0].map(short);
         assert_eq!(all, ["0", "999", "1.00k", "9.99k", "12.3k", "100k", "999k", "1.23M"]);
+    }
+
+    #[test]
+    fn a_way_from_elsewhere_brings_its_meaning_which_the_json_keeps() {
+        let ways = [("other", "other 1.2.3: as it is")].map(|(way, meaning)| (way.to_owned(), meaning.to_owned()));
+        let json = serde_json::to_string(&Report { ways: ways.into(), ..Report::default() }).unwrap();
+        let report: Report = serde_json::from_str(&json).unwrap();
+        assert_eq!(meaning(&report, "other"), "other 1.2.3: as it is");
+        assert_eq!(meaning(&report, "pread"), ways::named("pread").unwrap().words);
+        assert_eq!(meaning(&report, "unheard-of"), "");
     }
 }

@@ -6,7 +6,6 @@ pub mod notes;
 pub mod page;
 pub mod preflight;
 pub mod verdict;
-pub mod words;
 
 use std::collections::BTreeMap;
 
@@ -182,13 +181,6 @@ impl Report {
     /// The way of a case that was compared with itself.
     pub fn control(&self, table: &str, case: &str) -> Option<&Control> {
         self.controls.iter().find(|control| control.is_of(table, case))
-    }
-
-    /// Returns whether the system allows a way. Notes a refusal once.
-    pub fn takes(&mut self, way: &str, refused: Option<String>) -> bool {
-        let Some(why) = refused else { return true };
-        self.note_once(Code::WayLeftOut, format!("{way} is left out: {why}"));
-        false
     }
 
     /// The tables that have rows, in order.

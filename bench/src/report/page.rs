@@ -6,9 +6,10 @@ mod chart;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::report::axes::panels;
-use crate::report::figures::{COLUMNS, MEANINGS, decimals, known, share, short};
+use crate::report::figures::{
+    COLLAPSED, COLUMNS, MEANINGS, compared, decimals, known, meaning, share, short, title, unit,
+};
 use crate::report::verdict::{Stand, quickest, sentences, stand};
-use crate::report::words::{COLLAPSED, compared, meaning, title, unit};
 use crate::report::{Report, Row, best};
 use crate::stats::Finding;
 use crate::table;

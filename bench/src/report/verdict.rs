@@ -1,7 +1,7 @@
 //! The verdict of a report, in sentences. Each is made from the rows, and left out where they do
 //! not support it.
 
-use crate::report::{Control, Report, Row};
+use crate::report::{Control, Report, Row, in_order};
 use crate::stats::{Finding, LEVEL, OUTSIDE, Ratio, median, range};
 use crate::table::{self, listed};
 use crate::ways::{ON_TOKIO, OURS, PLAIN};
@@ -210,12 +210,7 @@ fn punted(report: &Report, table: &str) -> Option<String> {
         .iter()
         .filter(|row| row.table == table && row.punts_per_op.is_some_and(|punts| punts >= PUNTED))
         .collect();
-    let mut ways: Vec<String> = Vec::new();
-    for row in &punted {
-        if !ways.contains(&row.way) {
-            ways.push(row.way.clone());
-        }
-    }
+    let ways = in_order(punted.iter().map(|row| row.way.as_str()));
     let case = &punted.first()?.case;
     let more = match report.cases(table).iter().filter(|(case, _)| punted.iter().any(|row| row.case == *case)).count() {
         1 => String::new(),

@@ -4,8 +4,7 @@
 use maud::{Markup, html};
 
 use crate::report::axes::{Panel, Point};
-use crate::report::figures::{share, short};
-use crate::report::words::compared;
+use crate::report::figures::{compared, share, short};
 use crate::report::{Report, Row, best};
 use crate::table;
 use crate::table::columns::Curve;
