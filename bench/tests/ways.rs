@@ -302,7 +302,7 @@ fn writes_leave_exactly_their_bytes_at_every_depth() {
             let seen = (sample.operations, sample.bytes);
             assert_eq!(seen, (BLOCKS, BLOCKS * block as u64), "{} depth {depth}", way.name());
             assert!(!sample.latencies.is_empty(), "{}", way.name());
-            let wrong = writes::first_wrong(&file, job.contents, BLOCKS).unwrap();
+            let wrong = writes::first_wrong(&file, job.contents, BLOCKS, 0..BLOCKS).unwrap();
             assert_eq!(wrong, None, "{} depth {depth}", way.name());
         }
     }
@@ -319,7 +319,7 @@ fn a_block_that_is_wrong_missing_or_too_many_is_noticed() {
     contents.prepare(buffer.bytes(), block);
     let gate = std::sync::Barrier::new(1);
     ways::writers(WAYS)[0].writes(&job, buffer.bytes(), &mut Round::new(&gate, None)).unwrap();
-    let wrong = |blocks| writes::first_wrong(&file, contents, blocks).unwrap();
+    let wrong = |blocks| writes::first_wrong(&file, contents, blocks, 0..blocks).unwrap();
     assert_eq!((wrong(8), wrong(7), wrong(9)), (None, Some(7 * 4096), Some(8 * 4096)));
     file.write_all_at(&[0], 5000).unwrap();
     assert_eq!(wrong(8), Some(4096));

@@ -76,7 +76,7 @@ static LINES: [Line; 6] = [
 /// Returns whether the options set only place, duration and output of the run.
 pub(super) fn is_asked(options: &Bench) -> bool {
     let asked = &options.asked;
-    let cases = table::given(asked).iter().any(|(_, given)| *given);
+    let cases = asked.given().iter().any(|(_, given)| *given);
     let named = !options.tables.is_empty() || !asked.ways.is_empty() || asked.quick || asked.file.is_some();
     !(cases || named || options.from.is_some())
 }

@@ -77,7 +77,6 @@ pub struct Tally<'a> {
     wrong: Option<u64>,
     latencies: Latencies,
     sampled: Vec<Sampled>,
-    found: usize,
     /// Time in gaps that were longer than [`STALL`].
     stalled: Duration,
 }
@@ -85,7 +84,7 @@ pub struct Tally<'a> {
 impl<'a> Tally<'a> {
     pub fn new(check: Option<&'a Check<'a>>) -> Self {
         let (latencies, sampled) = (latencies(), Vec::new());
-        Self { check, operations: 0, bytes: 0, wrong: None, latencies, sampled, found: 0, stalled: Duration::ZERO }
+        Self { check, operations: 0, bytes: 0, wrong: None, latencies, sampled, stalled: Duration::ZERO }
     }
 
     /// A block is read or written. `started`: the clock just before it was submitted, one reading
@@ -214,17 +213,11 @@ impl<'a> Tally<'a> {
     /// A record was found again, after the clock stopped: compares it, if this round does, or keeps
     /// its checksum. `number`: the record's, in an offset's place.
     pub fn found(&mut self, number: u64, record: &[u8]) {
-        self.found += 1;
         if self.check.is_some() {
             self.verify(number, record);
         } else if self.sampled.len() < SAMPLES_MAX {
             self.sampled.push(Sampled { offset: number, len: record.len(), crc: crc32c::crc32c(record) });
         }
-    }
-
-    /// Number of records that were found again.
-    pub fn found_records(&self) -> usize {
-        self.found
     }
 
     /// Returns whether the operation that moved the last `bytes` is to be sampled.

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
+use clap::builder::{EnumValueParser, PossibleValuesParser, RangedU64ValueParser};
 use clap::{Args, ValueEnum};
 
 use crate::machine::testfile::SMALLEST;
@@ -22,131 +22,148 @@ const RECORD_MAX: u64 = 1 << 20;
 const SECTOR: u64 = 512;
 const BLOCK_MAX: u64 = 64 << 20;
 
-#[derive(Debug, Clone, Default, Args)]
-pub struct Options {
-    /// Measure a smaller file, fewer cases, fewer and shorter rounds: less than a minute for the
-    /// tables of reads
-    #[arg(long)]
-    pub quick: bool,
+/// Declares the options: each list of values is one that some tables take, by its line here and its name in
+/// [`Table::takes`](crate::table::Table::takes).
+macro_rules! options {
+    (
+        { $($field:tt)* }
+        $($(#[$help:meta])* $list:ident: $type:ty as $value:literal by $parser:expr;)*
+    ) => {
+        #[derive(Debug, Clone, Default, Args)]
+        pub struct Options {
+            $($field)*
+            $($(#[$help])* #[arg(long, value_delimiter = ',', value_name = $value, value_parser = $parser)]
+            pub $list: Vec<$type>,)*
+        }
 
-    /// Read this file instead of making one; it is never modified
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["dir", "size"])]
-    pub file: Option<PathBuf>,
+        impl Options {
+            /// Every option that only some tables take, and whether it was given.
+            pub fn given(&self) -> Vec<(&'static str, bool)> {
+                let others = [("direct", self.direct), ("stall_size", self.stall_size.is_some())];
+                others.into_iter().chain([$((stringify!($list), !self.$list.is_empty())),*]).collect()
+            }
 
-    /// Directory for the test file, on the disk to be measured
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    pub dir: PathBuf,
+            /// Has each value of a list once, in order.
+            fn sort(&mut self) {
+                $(self.$list.sort_unstable(); self.$list.dedup();)*
+            }
+        }
+    };
+}
 
-    /// Size of the test file in bytes, or with K, M, G or T (powers of 1024), such as 512M or 4G [default: 1G,
-    /// with --quick 64M]. In `writes`, the limit of a round's writes [default: 64M, with --quick 8M]; a round
-    /// takes about a second at most
-    #[arg(long, value_name = "SIZE", value_parser = bytes::<u64>(1, SMALLEST, i64::MAX as u64))]
-    pub size: Option<u64>,
+options! {
+    {
+        /// Measure a smaller file, fewer cases, fewer and shorter rounds: less than a minute for the
+        /// tables of reads
+        #[arg(long)]
+        pub quick: bool,
 
-    /// Bytes that a round of `stall` writes [default: four times the limit of dirty data, at most
-    /// 2G and a third of the free space; with --quick 64M]
-    #[arg(long, value_name = "SIZE", value_parser = bytes::<u64>(1, SMALLEST, i64::MAX as u64))]
-    pub stall_size: Option<u64>,
+        /// Read this file instead of making one; it is never modified
+        #[arg(long, value_name = "PATH", conflicts_with_all = ["dir", "size"])]
+        pub file: Option<PathBuf>,
 
-    /// Bypass the page cache (O_DIRECT), in the table `reads` only, without `willneed`. Adds the
-    /// way nowait-aio: libaio for futures in `block_on`, as where io_uring is refused
-    #[arg(long)]
-    pub direct: bool,
+        /// Directory for the test file, on the disk to be measured
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        pub dir: PathBuf,
 
-    /// Timed rounds of each way in each case [default: 3 to 15, as fit in two minutes a table,
-    /// with --quick in 20 s]
-    #[arg(long, value_name = "N", value_parser = from(1, 1000))]
-    pub rounds: Option<usize>,
+        /// Size of the test file in bytes, or with K, M, G or T (powers of 1024), such as 512M or 4G [default: 1G,
+        /// with --quick 64M]. In `writes`, the limit of a round's writes [default: 64M, with --quick 8M]; a round
+        /// takes about a second at most
+        #[arg(long, value_name = "SIZE", value_parser = bytes::<u64>(1, SMALLEST, i64::MAX as u64))]
+        pub size: Option<u64>,
 
-    /// Measure only these ways; a name that is none lists all
-    #[arg(long, value_delimiter = ',', value_name = "WAY", hide_possible_values = true)]
-    #[arg(value_parser = PossibleValuesParser::new(ways::names()))]
-    pub ways: Vec<String>,
+        /// Bytes that a round of `stall` writes [default: four times the limit of dirty data, at most
+        /// 2G and a third of the free space; with --quick 64M]
+        #[arg(long, value_name = "SIZE", value_parser = bytes::<u64>(1, SMALLEST, i64::MAX as u64))]
+        pub stall_size: Option<u64>,
+
+        /// Bypass the page cache (O_DIRECT), in the table `reads` only, without `willneed`. Adds the
+        /// way nowait-aio: libaio for futures in `block_on`, as where io_uring is refused
+        #[arg(long)]
+        pub direct: bool,
+
+        /// Timed rounds of each way in each case [default: 3 to 15, as fit in two minutes a table,
+        /// with --quick in 20 s]
+        #[arg(long, value_name = "N", value_parser = from(1, 1000))]
+        pub rounds: Option<usize>,
+
+        /// Measure only these ways; a name that is none lists all
+        #[arg(long, value_delimiter = ',', value_name = "WAY", hide_possible_values = true)]
+        #[arg(value_parser = PossibleValuesParser::new(ways::names()))]
+        pub ways: Vec<String>,
+
+        /// Seed of an earlier run, to repeat its offsets
+        #[arg(long, value_name = "N", default_value_t = fresh_seed(), hide_default_value = true)]
+        pub seed: u64,
+
+        /// Time that a table's cases have together.
+        #[arg(skip)]
+        pub budget: Duration,
+        /// Duration of a round of reads at a middling way's speed, and so on.
+        #[arg(skip)]
+        pub round_time: Duration,
+        #[arg(skip)]
+        pub commit_time: Duration,
+        #[arg(skip)]
+        pub mixed_time: Duration,
+        /// Time in which the arrivals of a round come.
+        #[arg(skip)]
+        pub load_time: Duration,
+        /// The ways that there are.
+        #[arg(skip)]
+        pub roster: Roster,
+        /// Only cases of these names; empty for all.
+        #[arg(skip)]
+        pub cases: Vec<String>,
+        /// Small files of the table `files`.
+        #[arg(skip)]
+        pub files: Option<u64>,
+        /// Drop the machine's caches of inodes, names and pages before cold rounds of `files`, and lower the
+        /// system's limit of dirty data for `stall`, where that is allowed.
+        #[arg(skip)]
+        pub drop_caches: bool,
+        #[arg(skip)]
+        pub lower_dirty_limit: bool,
+    }
 
     /// Measure only these depths, in the tables of cold reads and of writes, in `scan` and `files`
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(1, 1024))]
-    pub depths: Vec<usize>,
+    depths: usize as "N" by from(1, 1024);
 
     /// Measure only these numbers of records a batch, in `gather`
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(1, 65536))]
-    pub records: Vec<usize>,
+    records: usize as "N" by from(1, 65536);
 
     /// Measure only these block sizes in `scan`, such as 16K or 1M
-    #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = bytes::<usize>(SECTOR, SECTOR, BLOCK_MAX))]
-    pub blocks: Vec<usize>,
+    blocks: usize as "SIZE" by bytes::<usize>(SECTOR, SECTOR, BLOCK_MAX);
 
     /// Measure only this in `log` [default: all; with --quick threads]
-    #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
-    pub logs: Vec<Logged>,
+    logs: Logged as "KIND" by EnumValueParser::<Logged>::new();
 
     /// Measure only these numbers of a thread's records in flight in `log --logs pipelined`
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(1, 256))]
-    pub in_flight: Vec<usize>,
+    in_flight: usize as "N" by from(1, 256);
 
     /// Measure only these numbers of writers in `log`
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(1, 1024))]
-    pub writers: Vec<usize>,
+    writers: usize as "N" by from(1, 1024);
 
     /// Measure only these record sizes in `log`, such as 128 or 4K
-    #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = bytes::<usize>(1, RECORD_MIN, RECORD_MAX))]
-    pub sizes: Vec<usize>,
+    sizes: usize as "SIZE" by bytes::<usize>(1, RECORD_MIN, RECORD_MAX);
 
     /// Measure only these shares of cached reads, in percent, in `mixed`
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(0, 100))]
-    pub hot: Vec<usize>,
+    hot: usize as "N" by from(0, 100);
 
     /// Measure only these numbers of tasks in `mixed` and in `log --logs tokio`
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(1, TASKS_MAX))]
-    pub tasks: Vec<usize>,
+    tasks: usize as "N" by from(1, TASKS_MAX);
 
     /// Measure only these numbers of a runtime's threads in `mixed`
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(1, WORKERS_MAX))]
-    pub workers: Vec<usize>,
+    workers: usize as "N" by from(1, WORKERS_MAX);
 
     /// Measure `mixed` only beside these: tasks of the same runtime, or other processes
-    #[arg(long, value_delimiter = ',', value_enum, value_name = "WORK")]
-    pub beside: Vec<Beside>,
+    beside: Beside as "WORK" by EnumValueParser::<Beside>::new();
 
     /// Measure only these in `load`
-    #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
-    pub loads: Vec<Arriving>,
+    loads: Arriving as "KIND" by EnumValueParser::<Arriving>::new();
 
     /// Measure only these rates in `load`, in arrivals a second
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = from(1, RATE_MAX as u64))]
-    pub rates: Vec<usize>,
-
-    /// Seed of an earlier run, to repeat its offsets
-    #[arg(long, value_name = "N", default_value_t = fresh_seed(), hide_default_value = true)]
-    pub seed: u64,
-
-    /// Time that a table's cases have together.
-    #[arg(skip)]
-    pub budget: Duration,
-    /// Duration of a round of reads at a middling way's speed, and so on.
-    #[arg(skip)]
-    pub round_time: Duration,
-    #[arg(skip)]
-    pub commit_time: Duration,
-    #[arg(skip)]
-    pub mixed_time: Duration,
-    /// Time in which the arrivals of a round come.
-    #[arg(skip)]
-    pub load_time: Duration,
-    /// The ways that there are.
-    #[arg(skip)]
-    pub roster: Roster,
-    /// Only cases of these names; empty for all.
-    #[arg(skip)]
-    pub cases: Vec<String>,
-    /// Small files of the table `files`.
-    #[arg(skip)]
-    pub files: Option<u64>,
-    /// Drop the machine's caches of inodes, names and pages before cold rounds of `files`, and lower the
-    /// system's limit of dirty data for `stall`, where that is allowed.
-    #[arg(skip)]
-    pub drop_caches: bool,
-    #[arg(skip)]
-    pub lower_dirty_limit: bool,
+    rates: usize as "N" by from(1, RATE_MAX as u64);
 }
 
 /// Other work beside a measured load: of the same runtime, or of other processes.
@@ -203,12 +220,7 @@ impl Options {
         // At the lowest rate of gathers there are a hundred in a round.
         self.load_time = quick(200, 1000);
         self.roster = WAYS;
-        let reads = [&mut self.depths, &mut self.records, &mut self.blocks, &mut self.hot, &mut self.tasks];
-        let others = [&mut self.workers, &mut self.writers, &mut self.sizes, &mut self.rates, &mut self.in_flight];
-        reads.into_iter().chain(others).for_each(sort);
-        sort(&mut self.beside);
-        sort(&mut self.loads);
-        sort(&mut self.logs);
+        self.sort();
         self
     }
 
@@ -225,12 +237,6 @@ impl Options {
     pub fn chooses(&self, way: &str) -> bool {
         self.ways.is_empty() || self.ways.iter().any(|name| name == way)
     }
-}
-
-/// Each once.
-fn sort<T: Ord>(values: &mut Vec<T>) {
-    values.sort_unstable();
-    values.dedup();
 }
 
 fn from(least: u64, most: u64) -> RangedU64ValueParser<usize> {
@@ -252,17 +258,6 @@ fn bytes<T: TryFrom<u64>>(unit: u64, least: u64, most: u64) -> impl Fn(&str) -> 
 /// Returns the name of a value, as the command takes it.
 pub fn name(value: impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-}
-
-impl Logged {
-    /// Name of its table.
-    pub fn table(self) -> &'static str {
-        match self {
-            Self::Threads => "log",
-            Self::Pipelined => "log-pipelined",
-            Self::Tokio => "log-tokio",
-        }
-    }
 }
 
 #[cfg(test)]

@@ -344,12 +344,19 @@ mod tests {
     fn stalls_and_punts_are_told() {
         let stall = |way: &str, max| Row {
             latency_ns: Some(Latency { max, ..Latency::default() }),
-            ..row("stall", "overwrite memory=16M", way, 1.0)
+            ..row("stall", "dir=ext4", way, 1.0)
         };
         let punting = Row { punts_per_op: Some(0.9), ..row("writes", "fs=ext4 depth=1", "ring", 5.0) };
-        let said = said(vec![stall("pwrite", 20_000_000), stall("ring", 300_000), stall("nowait", 400_000), punting]);
+        let rows = vec![stall("pwrite", 20_000_000), stall("ring", 300_000), stall("nowait", 400_000), punting];
+        let mut report = Report { rows, ..Report::default() };
+        assert!(!sentences(&report).join("\n").contains("waiting for"), "no more was written than may be dirty");
+        report.environment.stall_bytes = Some(2);
+        report.environment.dirty_limit_bytes = Some(1);
+        let said = sentences(&report).join("\n");
         assert!(
-            said.contains("by pwrite keeps its other work waiting for up to 20.0 ms, by ring 0.3 ms, by nowait 0.4 ms"),
+            said.contains(
+                "by pwrite keeps its other work waiting for up to 20.00 ms, by ring 0.30 ms, by nowait 0.40 ms"
+            ),
             "{said}"
         );
         assert!(

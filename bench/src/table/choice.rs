@@ -43,31 +43,15 @@ fn has_ways(table: &Table, options: &Options) -> bool {
 
 /// Options that are refused beside a table that does not take them. The others are, where no table
 /// takes them.
-const EXCLUSIVE: [&str; 1] = ["--direct"];
-
-/// Every option that some table takes ([`Table::takes`]), and whether it was given.
-pub fn given(options: &Options) -> [(&'static str, bool); 15] {
-    [
-        ("--direct", options.direct),
-        ("--records", !options.records.is_empty()),
-        ("--depths", !options.depths.is_empty()),
-        ("--stall-size", options.stall_size.is_some()),
-        ("--blocks", !options.blocks.is_empty()),
-        ("--writers", !options.writers.is_empty()),
-        ("--sizes", !options.sizes.is_empty()),
-        ("--hot", !options.hot.is_empty()),
-        ("--tasks", !options.tasks.is_empty()),
-        ("--workers", !options.workers.is_empty()),
-        ("--beside", !options.beside.is_empty()),
-        ("--loads", !options.loads.is_empty()),
-        ("--rates", !options.rates.is_empty()),
-        ("--logs", !options.logs.is_empty()),
-        ("--in-flight", !options.in_flight.is_empty()),
-    ]
-}
+const EXCLUSIVE: [&str; 1] = ["direct"];
 
 fn options_given(options: &Options) -> impl Iterator<Item = &'static str> {
-    given(options).into_iter().filter(|(_, given)| *given).map(|(option, _)| option)
+    options.given().into_iter().filter(|(_, given)| *given).map(|(option, _)| option)
+}
+
+/// An option as the command line has it.
+fn flag(option: &str) -> String {
+    format!("--{}", option.replace('_', "-"))
 }
 
 /// Rejects options of tables that are not asked for, and what leaves a table nothing to measure.
@@ -78,12 +62,12 @@ pub fn check(tables: &[&'static Table], options: &Options) -> Result<()> {
         let one = takers.len() == 1;
         let the_tables = if one { "the table" } else { "the tables" };
         if exclusive && !tables.iter().all(|table| takes(&table) || table.part_of.is_some()) {
-            let text = format!("{option} is for {the_tables} {} only; leave it out, or the others", listed(&takers));
-            return Err(usage(text));
+            let (option, takers) = (flag(option), listed(&takers));
+            return Err(usage(format!("{option} is for {the_tables} {takers} only; leave it out, or the others")));
         }
         if !exclusive && !tables.iter().any(|table| takes(&table)) {
             let name = if one { "it" } else { "one of them" };
-            return Err(usage(format!("{option} is of {the_tables} {}; name {name}", listed(&takers))));
+            return Err(usage(format!("{} is of {the_tables} {}; name {name}", flag(option), listed(&takers))));
         }
     }
     for table in tables {
@@ -94,7 +78,8 @@ pub fn check(tables: &[&'static Table], options: &Options) -> Result<()> {
         let mut group = tables.iter().filter(|other| other.asked_as() == name);
         if !group.clone().any(|table| has_ways(table, options)) {
             let all: Vec<&str> = group.by_ref().flat_map(|table| table.ways(options)).collect();
-            let mattering: Vec<&str> = options_given(options).filter(|option| table.takes.contains(option)).collect();
+            let mattering = options_given(options).filter(|option| table.takes.contains(option));
+            let mattering: Vec<String> = mattering.map(flag).collect();
             let with = if mattering.is_empty() { String::new() } else { format!(" with these {}", listed(&mattering)) };
             return Err(usage(format!("none of --ways is in the table {name}{with}; choose among {}", all.join(", "))));
         }
@@ -128,12 +113,12 @@ mod tests {
     /// One that a table takes and `check` does not know would be ignored where no table takes it.
     #[test]
     fn every_option_of_a_table_is_checked_and_every_one_that_is_checked_is_taken() {
-        let known = given(&Options::new(true, 1)).map(|(option, _)| option);
+        let known: Vec<&str> = Options::default().given().iter().map(|(option, _)| *option).collect();
         let taken: Vec<&str> = TABLES.iter().flat_map(|table| table.takes).copied().collect();
         assert!(taken.iter().all(|option| known.contains(option)), "{taken:?}");
         assert!(known.iter().all(|option| taken.contains(option)), "{known:?}");
         assert!(EXCLUSIVE.iter().all(|option| known.contains(option)));
-        assert!(given(&Options::new(true, 1)).iter().all(|(_, given)| !given));
+        assert!(Options::new(true, 1).given().iter().all(|(_, given)| !given));
     }
 
     #[test]

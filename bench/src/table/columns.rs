@@ -3,6 +3,7 @@
 use crate::report::Row;
 use crate::report::figures::{mib, micro, short};
 use crate::table::listed;
+use crate::ways::OURS;
 
 /// A figure of a row: its heading, and the text of its cell; `None` if it is unknown.
 #[derive(Clone, Copy)]
@@ -45,6 +46,23 @@ pub(super) fn own(row: &Row, name: &str, decimals: usize) -> Option<String> {
 /// In four characters or so.
 pub(super) fn own_short(row: &Row, name: &str) -> Option<String> {
     row.figure(name).map(short)
+}
+
+/// The way with the most of a figure of a case, in ms, that, and the least of it and this library's between:
+/// `by a 0.10 ms, by nowait 0.20 ms`
+pub(super) fn from_worst<'r>(
+    rows: &[&'r Row],
+    by: &str,
+    figure: impl Fn(&Row) -> Option<u64>,
+) -> Option<(&'r str, String, String)> {
+    let mut ways: Vec<(u64, &str)> = rows.iter().filter_map(|row| Some((figure(row)?, row.way.as_str()))).collect();
+    ways.sort_unstable();
+    let ms = |nanoseconds: u64| format!("{:.2} ms", nanoseconds as f64 / 1e6);
+    let ((most, worst), others) = ways.split_last()?;
+    let is_told = |(index, (_, way)): &(usize, &(u64, &str))| *index == 0 || way.starts_with(OURS);
+    let told = others.iter().enumerate().filter(is_told).map(|(_, (least, way))| format!("{by} {way} {}", ms(*least)));
+    let told: Vec<String> = told.collect();
+    (!told.is_empty()).then(|| (*worst, ms(*most), told.join(", ")))
 }
 
 /// The ways of a case by their p99, the lowest first: `a 12 µs and b 15 µs`

@@ -8,29 +8,17 @@
 
 use std::cell::OnceCell;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
-use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Duration;
 
-use super::columns::{CPU, Grid, P50, P99, P999, SWITCHES};
-use super::{Bench, Case, Run, Table, Work};
-use crate::error::Result;
-use crate::machine::space::require_room;
+use super::*;
 use crate::machine::tree::Tree;
-use crate::measure::meter::Sample;
-use crate::measure::options::Options;
-use crate::measure::progress::Plan;
-use crate::measure::turn::{Place, Stage, Turn, alone};
 use crate::measure::work::SmallFiles;
-use crate::report::notes::Code;
-use crate::ways::{self, FileWay, Part};
+use crate::ways::FileWay;
 
 pub static FILES: Table = Table {
     name: "files",
     about: "Small files opened, read and closed, cold and hot",
     title: "files: small files opened, read whole and closed; files/s",
-    takes: &["--depths"],
+    takes: &["depths"],
     writes_into: |options| Some((bytes(options), "at most, in small files made for this run, written and synced")),
     cases,
     grids: &[Grid { name: "a file", is_detail: false, columns: &[P50, P99, P999, CPU, SWITCHES] }],

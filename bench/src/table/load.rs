@@ -11,35 +11,21 @@
 //! in one. Their bytes are compared in the first round of each rate, at that rate, and checksums of
 //! some in the others. Records are found again after the first round.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use clap::ValueEnum;
 
-use super::columns::{CPU, Column, Curve, Grid, LONGEST, P50, P99, P999, by_p99, own_short};
-use super::log::{discard, zeros};
+use super::log::Appending;
 use super::reads::file_size_of_reads;
-use super::{Bench, Case, Run, Table, Work, listed};
-use crate::error::Result;
-use crate::machine::testfile;
-use crate::measure::figure::Figure;
-use crate::measure::meter::{Sample, Sampled};
-use crate::measure::options::{Arriving, Options, RATE_MAX, name};
-use crate::measure::pace::{ExactTimers, Pace};
-use crate::measure::turn::{Place, Stage, Turn, alone};
-use crate::measure::work::{Buffer, Commits, Gathers, Reads, Records, Target};
-use crate::random::Random;
-use crate::report::figures::{share, short};
-use crate::report::notes::Code;
-use crate::report::{Report, Row};
-use crate::sys;
-use crate::ways::{self, GatherWay, LogWay, Part, ReadWay};
+use super::*;
+use crate::measure::options::{Arriving, RATE_MAX, name};
+use crate::measure::work::Gathers;
+use crate::report::figures::share;
+use crate::ways::{GatherWay, LogWay};
 
 pub static LOAD: Table = Table {
     name: "load",
     about: "Latency of cold reads, gathers and durable appends that arrive by chance, by their rate",
     title: "load: reads, gathers and appends that arrive by chance (Poisson), by offered rate; achieved/s",
-    takes: &["--loads", "--rates"],
+    takes: &["loads", "rates"],
     ranked: false,
     file_size: |options| {
         let reads = asked(options).iter().any(|arriving| *arriving != Arriving::Log);
@@ -180,46 +166,6 @@ struct Inputs {
     seed: u64,
 }
 
-impl Arrivals {
-    /// Appends what arrives in one way, and checks its records.
-    fn append(&self, way: Part<dyn LogWay>, pace: &Pace, turn: &Turn<'_>) -> Result<Sample> {
-        let Inputs { count, seed, .. } = self.inputs;
-        let (folder, cancel) = (turn.dir(), turn.cancel);
-        let records = Records::new(turn.options.seed.wrapping_add(seed));
-        let mut file = testfile::create_nameless(folder)?;
-        let room = (way.room(RECORD) * count) as u64;
-        let failed = |error| turn.failed_or_full(&error, room, "--rates", folder);
-        zeros(&mut file, room, cancel).map_err(failed)?;
-        // Else the first direct write to a page would have to drop it.
-        if way.direct() {
-            sys::drop_cache(&file).map_err(failed)?;
-        }
-        let (path, commits, pace) = (&*sys::path_of(&file), count as u64, Some(pace));
-        let (writers, size) = (IN_FLIGHT, RECORD);
-        let job = Commits { file: &file, path, folder, writers, in_flight: 1, size, commits, pace, records, cancel };
-        let holds = |number: u64, record: &[u8]| records.holds(number, record);
-        let outcome = alone(turn.check(&holds), |clock| {
-            way.commits(&job, clock)?;
-            Ok(clock.tally.found_records())
-        });
-        let (sample, found) = turn.sample(outcome, failed)?;
-        turn.require("records", &sample, (count as u64, (count * RECORD) as u64))?;
-        let differs = |found: &&Sampled| found.len != size || found.crc != records.checksum(size, found.offset);
-        if let Some(number) = sample.wrong.or_else(|| Some(sample.sampled.iter().find(differs)?.offset)) {
-            return Err(turn.failed(format!("record {number} is not where it should be")));
-        }
-        if !turn.verifies() && room > 0 && sample.sampled.is_empty() {
-            return Err(turn.failed("it found none of its records in a timed round".to_owned()));
-        }
-        if turn.verifies() && found != count {
-            return Err(turn.failed(format!("it found {found} of its {count} records")));
-        }
-        // Now, and not on the clock of whoever comes next.
-        discard(&file).map_err(failed)?;
-        Ok(sample)
-    }
-}
-
 impl Bench for Arrivals {
     fn takes(&self, index: usize) -> bool {
         let name = match &self.does {
@@ -257,7 +203,11 @@ impl Bench for Arrivals {
         let (count, cancel, offsets) = (*count as u64, turn.cancel, &offsets[..]);
         let pace = pace.as_ref().ok_or_else(|| turn.failed("its round has no arrivals"))?;
         let mut sample = if let Doing::Appends(ways) = &self.does {
-            self.append(ways[turn.index], pace, turn)?
+            let (writers, seed, pace) = (IN_FLIGHT, self.inputs.seed, Some(pace));
+            let limits = "--rates";
+            Appending { writers, in_flight: 1, size: RECORD, commits: count, pace, seed, limits }
+                .by(ways[turn.index], turn)?
+                .0
         } else {
             let file = turn.file()?;
             file.make_cold()?;

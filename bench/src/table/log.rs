@@ -16,26 +16,14 @@
 //! have, where it counts.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::{self, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::Write;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
-use super::columns::{CPU, Column, Grid, LONGEST, P50, P99, P999, SWITCHES, own};
-use super::{Bench, Case, Run, Table, Work};
-use crate::error::{Error, Result};
-use crate::machine::load::Transfers;
-use crate::machine::space::{free_bytes, require_room};
-use crate::machine::testfile;
-use crate::measure::figure::Figure;
-use crate::measure::meter::{Sample, Sampled};
-use crate::measure::options::{Logged, Options};
-use crate::measure::turn::{Place, Stage, Turn, alone};
+use super::*;
+use crate::measure::meter::Sampled;
+use crate::measure::options::Logged;
 use crate::measure::work::{Commits, Records};
-use crate::report::figures::size_of;
-use crate::sys;
-use crate::ways::{self, LogWay, Part};
+use crate::ways::LogWay;
 
 const USUAL: Table = Table {
     part_of: Some("log"),
@@ -63,7 +51,7 @@ pub static LOG: Table = Table {
     part_of: None,
     about: "Durable appends: writers that wait until their record is on stable storage, by number and record size",
     title: "log: writers that append a record and wait until it is on stable storage, commits/s",
-    takes: &["--writers", "--sizes", "--logs"],
+    takes: &["writers", "sizes", "logs"],
     toured: true,
     cases: |options| {
         let mut cases = Vec::new();
@@ -83,7 +71,7 @@ pub static PIPELINED: Table = Table {
     name: "log-pipelined",
     about: "Durable appends: threads with several records in flight",
     title: "log-pipelined: threads with several records in flight, each waiting for its oldest, commits/s",
-    takes: &["--writers", "--in-flight", "--sizes", "--logs"],
+    takes: &["writers", "in_flight", "sizes", "logs"],
     cases: |options| {
         let mut cases = Vec::new();
         for threads in options.or_usual(&options.writers, &[2], &[1, 2, 8]) {
@@ -105,7 +93,7 @@ pub static TASKS: Table = Table {
     name: "log-tokio",
     about: "Durable appends: tasks of tokio on two workers",
     title: "log-tokio: tasks of tokio on two workers, each awaiting its record, beside as many threads, commits/s",
-    takes: &["--tasks", "--sizes", "--logs"],
+    takes: &["tasks", "sizes", "logs"],
     cases: |options| {
         let mut cases = Vec::new();
         for tasks in options.or_usual(&options.tasks, &[64], &[64, 256]) {
@@ -199,44 +187,60 @@ impl Bench for Durable {
     fn turn(&mut self, turn: &Turn<'_>) -> Result<Sample> {
         let (way, Shape { slots, in_flight, size, limits }) = (self.ways[turn.index], self.shape);
         // Other records for each way that is verified, so that none finds those of the one before.
-        let other = if turn.verifies() { turn.index as u64 + 1 } else { 0 };
-        let records = Records::new(turn.options.seed.wrapping_add(other));
-        let (in_flight, cancel, folder) = (if way.pipelines() { in_flight } else { 1 }, turn.cancel, turn.dir());
+        let seed = if turn.verifies() { turn.index as u64 + 1 } else { 0 };
+        let in_flight = if way.pipelines() { in_flight } else { 1 };
         let (writers, commits) = (slots / in_flight, self.commits * in_flight as u64);
-        let all = commits * writers as u64;
-        let room = way.room(size) as u64 * all;
+        let (mut sample, file_bytes) =
+            Appending { writers, in_flight, size, commits, pace: None, seed, limits }.by(way, turn)?;
+        // With what fills up blocks. Not every way knows it.
+        if let Some(bytes) = file_bytes {
+            sample.tell("file_bytes_per_byte", Figure::Ratio(bytes as f64, sample.bytes as f64));
+        }
+        Ok(sample)
+    }
+}
+
+/// Records that a round appends to a new file.
+pub(super) struct Appending<'a> {
+    pub writers: usize,
+    pub in_flight: usize,
+    pub size: usize,
+    pub commits: u64,
+    pub pace: Option<&'a Pace>,
+    /// Draws their bytes, with that of the run.
+    pub seed: u64,
+    /// Options that make it need less room, as an error names them.
+    pub limits: &'static str,
+}
+
+impl Appending<'_> {
+    /// Appends them, and finds them again. Returns the bytes of the file that they took, too.
+    pub(super) fn by(self, way: Part<dyn LogWay>, turn: &Turn<'_>) -> Result<(Sample, Option<u64>)> {
+        let Self { writers, in_flight, size, commits, pace, seed, limits } = self;
+        let records = Records::new(turn.options.seed.wrapping_add(seed));
+        let all = if pace.is_some() { commits } else { commits * writers as u64 };
+        let (room, folder, cancel) = (way.room(size) as u64 * all, turn.dir(), turn.cancel);
         let failed = |error| turn.failed_or_full(&error, room, limits, folder);
         let mut file = testfile::create_nameless(folder)?;
         zeros(&mut file, room, cancel).map_err(failed)?;
-        // Else the first direct write to a page would have to drop it.
-        if way.direct() && !turn.interrupted() {
-            sys::drop_cache(&file).map_err(failed)?;
-        }
         if turn.interrupted() {
             return Err(Error::interrupted());
         }
-        let path = sys::path_of(&file);
-        let job = Commits {
-            file: &file,
-            path: &path,
-            folder,
-            writers,
-            in_flight,
-            size,
-            commits,
-            pace: None,
-            records,
-            cancel,
-        };
+        // Else the first direct write to a page would have to drop it.
+        if way.direct() {
+            sys::drop_cache(&file).map_err(failed)?;
+        }
+        let (file, path) = (&file, &*sys::path_of(&file));
+        let job = Commits { file, path, folder, writers, in_flight, size, commits, pace, records, cancel };
         let found = Mutex::new(HashSet::new());
         let holds = |number: u64, record: &[u8]| {
             found.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
             records.holds(number, record)
         };
-        let before = Transfers::under(&file);
+        let before = Transfers::under(file);
         let outcome = alone(turn.check(&holds), |round| way.commits(&job, round));
-        let after = Transfers::under(&file);
-        let (mut sample, file_bytes) = turn.sample(outcome, failed)?;
+        let after = Transfers::under(file);
+        let (sample, file_bytes) = turn.sample(outcome, failed)?;
         turn.require("commits", &sample, (all, all * size as u64))?;
         let differs = |found: &&Sampled| found.len != size || found.crc != records.checksum(size, found.offset);
         if let Some(number) = sample.wrong.or_else(|| Some(sample.sampled.iter().find(differs)?.offset)) {
@@ -252,18 +256,14 @@ impl Bench for Durable {
         }
         turn.require_on_device(sample.bytes, before, after)?;
         // Now, and not on the clock of whoever comes next.
-        discard(&file).map_err(failed)?;
-        // With what fills up blocks. Not every way knows it.
-        if let Some(bytes) = file_bytes {
-            sample.tell("file_bytes_per_byte", Figure::Ratio(bytes as f64, sample.bytes as f64));
-        }
-        Ok(sample)
+        file.set_len(0).and_then(|()| file.sync_all()).map_err(failed)?;
+        Ok((sample, file_bytes))
     }
 }
 
 /// Writes `room` real zeros and syncs them: room that is only allocated is written to as slowly as
 /// a file that grows.
-pub(super) fn zeros(file: &mut File, room: u64, cancel: &AtomicBool) -> io::Result<()> {
+fn zeros(file: &mut File, room: u64, cancel: &AtomicBool) -> io::Result<()> {
     let zeros = vec![0; 1 << 20];
     for offset in (0..room).step_by(zeros.len()) {
         if cancel.load(Ordering::Relaxed) {
@@ -275,8 +275,4 @@ pub(super) fn zeros(file: &mut File, room: u64, cancel: &AtomicBool) -> io::Resu
         }
     }
     file.sync_all()
-}
-
-pub(super) fn discard(file: &File) -> io::Result<()> {
-    file.set_len(0).and_then(|()| file.sync_all())
 }

@@ -6,36 +6,19 @@
 //! read twice in a round. Every page that a round reads is compared by its first bytes, and those
 //! of the first round as a whole.
 
-use std::fs;
-use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-
-use super::columns::{CPU, Column, Grid};
 use super::reads::file_size_of_reads;
-use super::{Bench, Case, Run, Table, Work};
-use crate::error::{Error, ErrorKind, Result};
+use super::*;
 use crate::machine::neighbour::Programs;
-use crate::machine::testfile::{self, TestFile};
-use crate::measure::figure::Figure;
-use crate::measure::meter::Sample;
 use crate::measure::mixed::{Layout, Mixed as Job, Neighbour, Plan};
-use crate::measure::options::{Beside, Options, name};
-use crate::measure::turn::{Place, Stage, Turn, alone};
-use crate::measure::work::Target;
-use crate::report::figures::{micro, short};
-use crate::report::notes::Code;
-use crate::report::{Latency, Report, Row};
-use crate::sys::PAGE;
-use crate::ways::{self, MixedWay, OURS, Part, await_spare};
+use crate::measure::options::{Beside, name};
+use crate::ways::{Folder, MixedWay, await_spare};
 
 pub static MIXED: Table = Table {
     name: "mixed",
     about: "Cached and cold reads by tasks that share a runtime, beside its heartbeat",
     title: "mixed: tasks that share a runtime read 4 KiB, hot (cached) or cold, beside a heartbeat of 1 ms; reads/s",
     unit: "reads/s",
-    takes: &["--hot", "--tasks", "--workers", "--beside"],
+    takes: &["hot", "tasks", "workers", "beside"],
     file_size: file_size_of_reads,
     cases: |options| {
         let case = |shape: Shape| {
@@ -99,11 +82,7 @@ fn cold(row: &Row, of: fn(&Latency) -> u64) -> Option<String> {
 }
 
 fn late(row: &Row, of: fn(&Latency) -> u64) -> Option<String> {
-    row.own_latency("late_ns").map(|all| ms(of(&all)))
-}
-
-fn ms(nanoseconds: u64) -> String {
-    format!("{:.2}", nanoseconds as f64 / 1e6)
+    row.own_latency("late_ns").map(|all| format!("{:.2}", of(&all) as f64 / 1e6))
 }
 
 /// A case.
@@ -129,11 +108,9 @@ fn shapes(options: &Options) -> Vec<Shape> {
     let Options { hot, tasks, workers, beside, quick, .. } = options;
     let mut shapes = Vec::new();
     let mut add = |hot: &[usize], tasks: &[usize], workers: &[usize], beside: &[Beside]| {
-        for &beside in beside {
-            for &tasks in tasks {
-                for &hot in hot {
-                    shapes.extend(workers.iter().map(|&workers| Shape { hot, tasks, workers, beside }));
-                }
+        for (&beside, &tasks) in beside.iter().flat_map(|beside| tasks.iter().map(move |tasks| (beside, tasks))) {
+            for &hot in hot {
+                shapes.extend(workers.iter().map(|&workers| Shape { hot, tasks, workers, beside }));
             }
         }
     };
@@ -152,19 +129,9 @@ fn shapes(options: &Options) -> Vec<Shape> {
 
 /// The heartbeat, in the first case that has one.
 fn heartbeat(report: &Report) -> Vec<String> {
-    let p99 = |row: &Row| row.own_latency("late_ns").map(|late| late.p99);
     let sentence = |(case, rows): (&str, Vec<&Row>)| {
-        let mut late: Vec<(u64, &str)> = rows.iter().filter_map(|row| Some((p99(row)?, row.way.as_str()))).collect();
-        late.sort_unstable();
-        let ((least, best), (most, worst)) = (late.first()?, late.last()?);
-        let of_ours = late.iter().filter(|(_, way)| way.starts_with(OURS) && way != best && way != worst);
-        let ours: String = of_ours.map(|(late, way)| format!(", of {way} {}", ms(*late))).collect();
-        let (least, most) = (ms(*least), ms(*most));
-        (best != worst).then(|| {
-            format!(
-                "mixed: beside reads of {worst} a heartbeat comes {most} ms late at p99, of {best} {least}{ours} ({case})."
-            )
-        })
+        let (worst, most, others) = from_worst(&rows, "of", |row| Some(row.own_latency("late_ns")?.p99))?;
+        Some(format!("mixed: beside reads of {worst} a heartbeat comes {most} late at p99, {others} ({case})."))
     };
     report.cases("mixed").into_iter().find_map(sentence).into_iter().collect()
 }
@@ -217,7 +184,7 @@ impl Bench for Mixed {
         let matches = |offset: u64, bytes: &[u8]| file.matches(offset, bytes);
         let writes = beside == Beside::Writes;
         let written = writes.then(|| testfile::create_nameless(turn.dir()).map(Arc::new)).transpose()?;
-        let path = written.as_ref().map(|file| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())));
+        let path = written.as_ref().map(|file| sys::path_of(file));
         let neighbour = match (&written, &path, &self.log) {
             (Some(file), Some(path), _) => Neighbour::Writer { file, path },
             (_, _, Some(log)) => Neighbour::Log(&log.log),
@@ -255,37 +222,27 @@ impl Bench for Mixed {
     }
 }
 
-/// A log in a directory of its own, which is removed with it.
+/// A log in a directory of its own, which is removed after it.
 struct OwnLog {
     log: nowait_log::Log,
-    dir: PathBuf,
+    _dir: Folder,
 }
 
 impl OwnLog {
     fn new(folder: &Path) -> Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = folder.join(format!(".nowait-bench-mixed-{}-{number}", std::process::id()));
-        let failed = |error: &std::io::Error| Error::io("make a log in", &dir, error);
-        fs::create_dir(&dir).map_err(|error| failed(&error))?;
+        let failed = |error: io::Error| Error::io("make a log in", folder, &error);
+        let dir = Folder::new(folder).map_err(failed)?;
         let options = nowait_log::Options::new().create(true).segment_bytes(SEGMENT_BYTES);
-        let log = match nowait_log::Log::open(&dir, &options).wait() {
-            Ok((log, _)) => log,
-            Err(error) => {
-                let _ = fs::remove_dir_all(&dir);
-                return Err(failed(&error.into()));
-            }
-        };
+        let (log, _) = nowait_log::Log::open(dir.path(), &options).wait().map_err(|error| failed(error.into()))?;
         await_spare(&log);
-        Ok(Self { log, dir })
+        Ok(Self { log, _dir: dir })
     }
 }
 
 impl Drop for OwnLog {
     fn drop(&mut self) {
-        // Nothing is to be done about what cannot be closed or removed.
+        // Nothing is to be done about what cannot be closed.
         let _ = self.log.clone().close().wait();
-        let _ = fs::remove_dir_all(&self.dir);
     }
 }
 

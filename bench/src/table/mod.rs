@@ -44,18 +44,35 @@ pub mod reads;
 pub mod scan;
 pub mod writes;
 
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
+use crate::machine::load::Transfers;
+use crate::machine::space::{free_bytes, require_room};
+use crate::machine::testfile::{self, TestFile};
+use crate::measure::figure::Figure;
 pub use crate::measure::meter::Run;
 use crate::measure::meter::Sample;
 use crate::measure::options::Options;
+use crate::measure::pace::{ExactTimers, Pace};
 use crate::measure::progress::{Length, Plan, Planned};
-use crate::measure::turn::{Place, Stage, Turn};
-use crate::report::{Report, Row};
-use crate::ways::{Part, Way};
-pub use choice::{asked, by_name, check, given, known, listed, ranks, to_ask_for};
-use columns::{Curve, Grid};
+use crate::measure::turn::{Place, Stage, Turn, alone};
+use crate::measure::work::{Buffer, Reads, Target};
+use crate::random::Random;
+use crate::report::figures::{mib, micro, short, size_of};
+use crate::report::notes::Code;
+use crate::report::{Latency, Report, Row};
+use crate::sys::{self, PAGE};
+use crate::ways::{self, Part, ReadWay, Way};
+pub use choice::{asked, by_name, check, known, listed, ranks, to_ask_for};
+use columns::*;
 
 /// Every table, in the order in which they are measured.
 pub static TABLES: &[&Table] = &[

@@ -3,28 +3,17 @@
 //! The state of the page cache is made and verified before each round. Every way gets the same
 //! offsets, into the same kind of buffer.
 
-use std::io;
 use std::ops::RangeInclusive;
 use std::sync::Barrier;
 use std::thread;
 
-use super::columns::{Column, Grid, own};
-use super::{Bench, Case, Run, Table, Work, listed};
-use crate::error::Result;
-use crate::machine::load::Transfers;
-use crate::machine::testfile::TestFile;
-use crate::measure::figure::Figure;
-use crate::measure::meter::{Check, Round, Sample};
-use crate::measure::options::Options;
-use crate::measure::turn::{Outcome, Place, Stage, Turn, alone};
-use crate::measure::work::{Buffer, Gather, Range, Reads, Target};
-use crate::random::Random;
+use super::*;
+use crate::measure::meter::{Check, Round};
+use crate::measure::turn::Outcome;
+use crate::measure::work::{Gather, Range};
 use crate::report::axes::{Point, panels};
-use crate::report::figures::{micro, short};
-use crate::report::notes::Code;
-use crate::report::{Report, Row, best};
-use crate::sys::PAGE;
-use crate::ways::{self, PLAIN, Part, ReadWay};
+use crate::report::best;
+use crate::ways::PLAIN;
 
 const DEVICE: &[Grid] = &[Grid {
     name: "by the device",
@@ -40,7 +29,7 @@ pub static READS: Table = Table {
     name: "reads",
     about: "Cold random reads of 4 KiB, by depth",
     title: "reads: cold random reads of 4 KiB, operations/s by depth",
-    takes: &["--depths", "--direct"],
+    takes: &["depths", "direct"],
     usual: true,
     toured: true,
     file_size: file_size_of_reads,
@@ -79,7 +68,7 @@ pub static GATHER: Table = Table {
     about: "Batches of small records, cold and cached",
     title: "gather: batches of random records of 1 to 4 KiB, records/s by records in a batch",
     unit: "records/s",
-    takes: &["--records"],
+    takes: &["records"],
     usual: true,
     toured: true,
     file_size: file_size_of_reads,

@@ -8,20 +8,8 @@
 //! each way read is a figure of its row. A way that has a place in the file is in the cases of every
 //! block at depth 1.
 
-use std::fs::File;
-
-use super::columns::{CPU, Column, Grid, P50, P99, SWITCHES, own};
 use super::reads::file_size_of_reads;
-use super::{Bench, Case, Run, Table, Work};
-use crate::error::{Error, Result};
-use crate::measure::figure::Figure;
-use crate::measure::meter::Sample;
-use crate::measure::options::Options;
-use crate::measure::turn::{Place, Stage, Turn, alone};
-use crate::measure::work::{Buffer, Reads, Target};
-use crate::report::figures::{mib, size_of};
-use crate::sys::PAGE;
-use crate::ways::{self, Part, ReadWay};
+use super::*;
 
 pub static SCAN: Table = Table {
     name: "scan",
@@ -29,7 +17,7 @@ pub static SCAN: Table = Table {
     title: "scan: cold blocks in ascending order, or every fourth, through the page cache with readahead; MiB/s",
     unit: "MiB/s",
     compared: |row| mib(row.bytes_per_s),
-    takes: &["--depths", "--blocks"],
+    takes: &["depths", "blocks"],
     in_order: true,
     file_size: file_size_of_reads,
     cases: |options| shapes(options).into_iter().map(|shape| shape.case(options)).collect(),

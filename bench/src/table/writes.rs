@@ -6,37 +6,20 @@
 //! the last one's dirty data. A way's bytes are read back and compared once for each case, and some
 //! after each timed round.
 
-use std::fs::File;
-use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
 
-use super::columns::{CPU, Column, Grid, LONGEST, MIB, P50, P99, P999};
-use super::{Bench, Case, Run, Table, Work};
-use crate::error::{Error, Result};
+use super::*;
 use crate::machine::dirty_limit::{self, Lowered};
 use crate::machine::environment::Environment;
-use crate::machine::space::{free_bytes, require_room};
-use crate::machine::testfile;
-use crate::measure::figure::Figure;
-use crate::measure::meter::Sample;
-use crate::measure::options::Options;
-use crate::measure::turn::{Place, Stage, Turn, alone};
-use crate::measure::work::{Buffer, Contents, Writes};
-use crate::random::Random;
-use crate::report::notes::Code;
-use crate::report::{Report, Row};
-use crate::ways::{self, OURS, Part, WriteWay};
+use crate::measure::work::{Contents, Writes};
+use crate::ways::WriteWay;
 
 pub static WRITES: Table = Table {
     name: "writes",
     about: "A file grows by writes of 4 KiB, by depth",
     title: "writes: a new file grows by writes of 4 KiB through the page cache, writes/s",
     unit: "writes/s",
-    takes: &["--depths"],
+    takes: &["depths"],
     toured: true,
     writes_into: |options| Some((bytes(options), "a new one for each round, without a name")),
     cases: |options| {
@@ -61,7 +44,7 @@ pub static STALL: Table = Table {
     about: "Stalls of a thread's other work while it writes beyond the dirty limit",
     title: "stall: writes beyond the limit of dirty data, beside other work; per s",
     unit: "per s",
-    takes: &["--stall-size"],
+    takes: &["stall_size"],
     toured: true,
     writes_into: |options| Some((bytes(options), "a new one for each round, without a name")),
     cases: |options| {
@@ -168,24 +151,6 @@ impl Growing {
         let option = if self.stalls { "--stall-size" } else { "--size" };
         turn.failed_or_full(error, self.blocks * BLOCK as u64, option, turn.dir())
     }
-
-    /// Compares the file's size, and some of the blocks that this turn has written; the last one, too.
-    fn sampled_wrong(&self, file: &File, contents: Contents, blocks: u64, seed: u64) -> io::Result<Option<u64>> {
-        let (size, wanted) = (file.metadata()?.len(), blocks * BLOCK as u64);
-        if size != wanted {
-            return Ok(Some(size.min(wanted)));
-        }
-        let mut random = Random::of(seed, self.turns);
-        let mut block = vec![0; BLOCK];
-        for number in (0..SAMPLED).map(|_| random.below(blocks)).chain([blocks - 1]) {
-            let offset = number * BLOCK as u64;
-            file.read_exact_at(&mut block, offset)?;
-            if block != contents.block_at(BLOCK, offset) {
-                return Ok(Some(offset));
-            }
-        }
-        Ok(None)
-    }
 }
 
 impl Bench for Growing {
@@ -204,7 +169,7 @@ impl Bench for Growing {
         let file = Arc::new(testfile::create_nameless(turn.dir())?);
         // Also waits for what the round before has left to the journal.
         file.sync_all().map_err(failed)?;
-        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let path = sys::path_of(&file);
         let job = Writes { file: &file, path: &path, block: BLOCK, depth, blocks, contents, cancel: turn.cancel };
         let mut buffer = Buffer::new(BLOCK * depth);
         contents.prepare(buffer.bytes(), BLOCK);
@@ -216,9 +181,13 @@ impl Bench for Growing {
         if !(fewest..=blocks).contains(&written.0) || written.1 != written.0 * BLOCK as u64 {
             return Err(turn.failed(format!("(writes, bytes) are {written:?} instead of {blocks} blocks")));
         }
+        let mut random = Random::of(seed, self.turns);
         let wrong = match turn.verifies() {
-            true => first_wrong(&file, contents, written.0),
-            false => self.sampled_wrong(&file, contents, written.0, seed),
+            true => first_wrong(&file, contents, written.0, 0..written.0),
+            false => {
+                let sampled = (0..SAMPLED).map(|_| random.below(written.0)).chain([written.0 - 1]);
+                first_wrong(&file, contents, written.0, sampled)
+            }
         };
         if let Some(offset) = wrong.map_err(failed)? {
             return Err(turn.failed(format!("the file is wrong from byte {offset}")));
@@ -232,17 +201,19 @@ impl Bench for Growing {
     }
 }
 
-/// Compares with the plainest reader there is. `None` if the file has these blocks and no byte
-/// more.
-pub fn first_wrong(file: &File, contents: Contents, blocks: u64) -> io::Result<Option<u64>> {
-    let mut expected = vec![0; BLOCK];
-    contents.prepare(&mut expected, BLOCK);
-    let mut found = vec![0; BLOCK];
+/// Compares blocks of a file, which is to have so many, with the plainest reader there is. Returns where it
+/// is wrong.
+pub fn first_wrong(
+    file: &File,
+    contents: Contents,
+    blocks: u64,
+    compared: impl IntoIterator<Item = u64>,
+) -> io::Result<Option<u64>> {
     let (size, wanted) = (file.metadata()?.len(), blocks * BLOCK as u64);
-    for offset in (0..size.min(wanted)).step_by(BLOCK) {
-        contents.place(&mut expected, offset);
+    let mut found = vec![0; BLOCK];
+    for offset in compared.into_iter().map(|number| number * BLOCK as u64).filter(|offset| *offset < size) {
         let read = file.read_at(&mut found, offset)?;
-        if found[..read] != expected {
+        if found[..read] != contents.block_at(BLOCK, offset) {
             return Ok(Some(offset));
         }
     }
@@ -250,27 +221,16 @@ pub fn first_wrong(file: &File, contents: Contents, blocks: u64) -> io::Result<O
 }
 
 /// Covers runs in which the kernel had a reason to put the writer to sleep: more was written
-/// than may be dirty. (Records of earlier versions also have cases of overwriting in a cgroup.)
+/// than may be dirty.
 fn longest_gaps(report: &Report) -> Vec<String> {
     let environment = &report.environment;
-    let sizes = environment.stall_bytes.zip(environment.dirty_limit_bytes);
-    let beyond = sizes.is_some_and(|(bytes, limit)| bytes > limit);
-    let longest = |row: &&Row| row.latency_ns.map_or(0, |latency| latency.max);
+    if environment.stall_bytes.zip(environment.dirty_limit_bytes).is_none_or(|(bytes, limit)| bytes <= limit) {
+        return Vec::new();
+    }
     let sentence = |(case, rows): (&str, Vec<&Row>)| {
-        let worst = rows.iter().max_by_key(|row| longest(row))?;
-        let least = rows.iter().min_by_key(|row| longest(row))?;
-        let ms = |row: &&Row| format!("{:.1} ms", longest(row) as f64 / 1e6);
-        let ours = rows.iter().find(|row| row.way == OURS && row.way != least.way && row.way != worst.way);
-        let ours = ours.map_or_else(String::new, |row| format!(", by {OURS} {}", ms(row)));
-        (worst.way != least.way).then(|| {
-            let (worst_ms, least_ms) = (ms(worst), ms(least));
-            let (worst, least) = (&worst.way, &least.way);
-            format!(
-                "stall: a thread that writes by {worst} keeps its other work waiting for up to {worst_ms}, by {least} \
-                 {least_ms}{ours} ({case})."
-            )
-        })
+        let (worst, most, others) = from_worst(&rows, "by", |row| Some(row.latency_ns?.max))?;
+        let what = "keeps its other work waiting for up to";
+        Some(format!("stall: a thread that writes by {worst} {what} {most}, {others} ({case})."))
     };
-    let cases = report.cases("stall").into_iter();
-    cases.filter(|(case, _)| beyond || case.starts_with("overwrite ")).filter_map(sentence).collect()
+    report.cases("stall").into_iter().filter_map(sentence).collect()
 }
