@@ -1,5 +1,4 @@
-//! A file that could not be copied, or not whole: the operation, the path, the cause, and the next
-//! step.
+//! Failure to copy a file or a part of it: operation, path, cause, and next step.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -174,25 +173,25 @@ impl Failure {
         }
     }
 
-    /// Gives it another kind; the errno stays.
+    /// Changes the kind; the errno stays.
     pub(crate) fn of_kind(mut self, kind: FailureKind) -> Self {
         self.0.kind = kind;
         self
     }
 
-    /// Adds where in the file it happened.
+    /// Adds the offset in the file.
     pub(crate) fn at(mut self, offset: u64) -> Self {
         self.0.offset = Some(offset);
         self
     }
 
-    /// Says what is wrong, in place of the errno's words.
+    /// Adds a description, in place of the errno's text.
     pub(crate) fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.0.detail = Some(detail.into());
         self
     }
 
-    /// Says what to do next, in place of the kind's advice.
+    /// Adds the next step, in place of the kind's advice.
     pub(crate) fn with_advice(mut self, advice: impl Into<Cow<'static, str>>) -> Self {
         self.0.advice = Some(advice.into());
         self
@@ -229,7 +228,7 @@ impl Failure {
     }
 }
 
-/// Advice on an errno that says more where a name is made or replaced than elsewhere.
+/// Advice on an errno with a special meaning when a name is created or replaced.
 fn of_name(failure: &Failure) -> Option<&'static str> {
     let Inner { kind, operation, errno, .. } = &*failure.0;
     let makes_name = matches!(operation, Operation::Rename | Operation::CreateDir | Operation::Stage | Operation::Link);
@@ -315,7 +314,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// The kernel's words for an errno, without std's `(os error N)`.
+/// Returns the kernel's text for an errno, without std's `(os error N)`.
 pub(crate) fn words(errno: Errno) -> String {
     let text = io::Error::from(errno).to_string();
     match text.split_once(" (os error") {

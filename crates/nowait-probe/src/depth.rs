@@ -17,7 +17,7 @@ use crate::report::{Outcome, Row, Step};
 
 /// Requests submitted together, beside one alone.
 const DEPTHS: [u32; 3] = [TOGETHER, 256, DEPTH_MAX];
-/// The most requests of one submission.
+/// Maximum number of requests of one submission.
 pub(super) const DEPTH_MAX: u32 = 1024;
 /// Sizes of requests, beside a page.
 const SIZES: [u32; 2] = [128 << 10, 1 << 20];

@@ -15,9 +15,9 @@ use nowait::Buf;
 
 /// `IORING_ENTER_GETEVENTS` of linux/io_uring.h.
 const GETEVENTS: u32 = 1;
-/// Fewer are not worth a ring.
+/// A smaller ring is not useful.
 const ENTRIES_MIN: u32 = 8;
-/// Enters in a row that take no entry, before the ring is given up.
+/// Consecutive enters that take no entry, after which the ring is abandoned.
 const IDLE_ENTERS_MAX: u32 = 1000;
 
 /// Request to the kernel.
@@ -26,7 +26,7 @@ pub(super) enum Ask {
     Read {
         offset: u64,
         length: usize,
-        /// On a worker, whatever else would do (IOSQE_ASYNC).
+        /// True to force the request on a worker (IOSQE_ASYNC).
         forced: bool,
     },
     Write {
@@ -61,25 +61,25 @@ impl Ask {
 pub(super) struct Ring {
     ring: IoUring,
     buffer: Buf,
-    /// Nothing completes between this thread's enters, but for what a submission itself completes.
+    /// True if requests complete only in this thread's enters.
     pub(super) defers: bool,
 }
 
 /// One submission of some requests, until the last of them is complete.
 pub(super) struct Ran {
-    /// Completions that were there when the submission returned.
+    /// Completions that were available when the submission returned.
     pub(super) present: u32,
-    /// How often the thread slept inside the submission.
+    /// Number of times the thread slept inside the submission.
     pub(super) sleeps: u64,
     pub(super) submit_ns: u64,
     pub(super) total_ns: u64,
-    /// Counts of the kernel's tracepoints, where they are counted.
+    /// Counts of the kernel's tracepoints, if available.
     pub(super) traced: Option<TracedRun>,
     /// In the order of completion.
     pub(super) results: Vec<Result<usize, Errno>>,
 }
 
-/// How often tracepoints were passed by the submitting thread.
+/// Number of times the submitting thread passed each tracepoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TracedRun {
     /// Until the submission returned.
@@ -91,10 +91,10 @@ pub(super) struct TracedRun {
 }
 
 impl Ring {
-    /// Sets up a ring in which nothing completes between this thread's enters (SINGLE_ISSUER, 6.0;
-    /// DEFER_TASKRUN, 6.1). On an older kernel, or where `defer` is false, it is a plain ring, in
-    /// which a completion may come at any time. It has `entries`, or fewer where memory may not be
-    /// locked for so many (before 5.12).
+    /// Sets up a ring in which requests complete only in this thread's enters (SINGLE_ISSUER, 6.0;
+    /// DEFER_TASKRUN, 6.1). On an older kernel, or if `defer` is false, it is a plain ring, in
+    /// which a completion may be posted at any time. It has `entries`, or fewer if the limit on
+    /// locked memory requires it (before 5.12).
     pub(super) fn set_up(entries: u32, defer: bool) -> Result<Ring, Errno> {
         let mut plain = IoUring::builder();
         plain.dontfork().setup_clamp();
@@ -117,12 +117,12 @@ impl Ring {
                 built => break built?,
             }
         };
-        // A filter may let a ring be made and not be used.
+        // A filter may allow the set-up of a ring but not its use.
         ring.submitter().submit().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))?;
         Ok(Ring { ring, buffer: Buf::zeroed(0), defers })
     }
 
-    /// The most requests of one submission.
+    /// Maximum number of requests of one submission.
     pub(super) fn entries(&self) -> u32 {
         self.ring.params().sq_entries()
     }
@@ -134,8 +134,7 @@ impl Ring {
     }
 
     /// Submits requests by one enter and waits for all of them. Each uses separate memory: btrfs
-    /// takes it for damage where several reads go to the same. An error: the ring cannot be used
-    /// any more.
+    /// reports damage if several reads share memory. After an error the ring is unusable.
     pub(super) fn ask(
         &mut self,
         file: BorrowedFd<'_>,
@@ -157,7 +156,7 @@ impl Ring {
         let entries: Vec<_> = entries.collect();
         let ran = self.run(&entries, tracepoints);
         if ran.is_err() {
-            // The kernel may still have the requests: their memory stays for good.
+            // The kernel may still work on the requests, so their memory is leaked.
             std::mem::forget(std::mem::replace(&mut self.buffer, Buf::zeroed(0)));
         }
         ran
@@ -172,10 +171,10 @@ impl Ring {
         let at_first = so_far();
         let slept_before = sleeps();
         let begun = Instant::now();
-        // Without GETEVENTS, so that nothing completes but what the submission itself does.
+        // Without GETEVENTS, so that only the submission itself completes requests.
         self.submit()?;
         let submit_ns = begun.elapsed().as_nanos() as u64;
-        // Before any other system call: without `defers` each may bring completions.
+        // Before any other system call: without `defers`, each may post completions.
         let present = self.ring.completion().len();
         let sleeps = sleeps() - slept_before;
         let submitted = so_far();
@@ -197,7 +196,7 @@ impl Ring {
         Ok(Ran { present: present as u32, sleeps, submit_ns, total_ns, traced, results })
     }
 
-    /// Until all entries are the kernel's: that is one enter, unless it is short of memory.
+    /// Until the kernel has taken all entries, which is one enter unless memory is short.
     fn submit(&mut self) -> Result<(), Errno> {
         for _ in 0..IDLE_ENTERS_MAX {
             self.enter(0, 0)?;
@@ -215,7 +214,7 @@ impl Ring {
             // `run`'s promise.
             match unsafe { self.ring.submitter().enter::<()>(staged, want, flags, None) } {
                 Err(error) if is_lasting(&error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-                // Interrupted, or memory is short: again.
+                // Interrupted, or memory is short: try again.
                 Err(_) => {}
                 Ok(_) => return Ok(()),
             }
@@ -223,14 +222,14 @@ impl Ring {
     }
 }
 
-/// Whether the kernel will not be entered for this ring again, such as under a seccomp filter that
-/// came later. The rest passes: interruptions, timeouts, shortage of memory or of room for
+/// Returns whether enters of this ring are permanently refused, for example by a later seccomp
+/// filter. Other errors are temporary: interruptions, timeouts, shortage of memory or of room for
 /// completions.
 fn is_lasting(error: &std::io::Error) -> bool {
     !matches!(Errno::from_io_error(error), Some(Errno::INTR | Errno::TIME | Errno::AGAIN | Errno::BUSY | Errno::NOMEM))
 }
 
-/// An operation's result as the kernel puts it: a count, or an errno below zero.
+/// Converts the kernel's result of an operation: a count, or a negative errno.
 fn decode(entry: &cqueue::Entry) -> Result<usize, Errno> {
     match entry.result() {
         n if n >= 0 => Ok(n as usize),

@@ -1,5 +1,5 @@
-//! The kernel's tracepoints, counted for one thread: what io_uring gave to workers, what was
-//! complete within a submission, and how often the thread went to sleep.
+//! Counts of the kernel's tracepoints for one thread: requests given to workers, requests completed
+//! within a submission, and sleeps of the thread.
 
 use std::fs;
 use std::path::Path;
@@ -8,15 +8,14 @@ use rustix::io::Errno;
 
 use super::kernel::Passes;
 
-/// Where tracefs is mounted, or debugfs mounts it when asked (Documentation/trace/ftrace.rst).
+/// Mount points of tracefs, or its automatic mount in debugfs (Documentation/trace/ftrace.rst).
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 const PUNT: &str = "io_uring/io_uring_queue_async_work";
 const COMPLETION: &str = "io_uring/io_uring_complete";
 const SWITCH: &str = "sched/sched_switch";
-/// Of switches, those of a thread that does not want to run any more. One that is only taken off
-/// its processor has `TASK_REPORT_MAX`, 256 (`__trace_sched_switch_state`,
-/// include/trace/events/sched.h).
+/// Filter for switches of a thread that stops running. A thread that is only preempted has
+/// `TASK_REPORT_MAX`, 256 (`__trace_sched_switch_state`, include/trace/events/sched.h).
 const SLEEPS: &str = "prev_state & 255";
 
 /// Three tracepoints, counted for one thread.
@@ -27,7 +26,7 @@ pub(super) struct Tracepoints {
     sleeps: Passes,
 }
 
-/// How often each was passed.
+/// Number of times each was passed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counts {
     pub(super) punts: u64,
@@ -36,7 +35,7 @@ pub(super) struct Counts {
 }
 
 impl Tracepoints {
-    /// Begins to count them for a thread, zero for the calling one; or says what that takes.
+    /// Begins to count them for a thread, zero for the calling one; or returns what this requires.
     pub(super) fn count(thread: i32) -> Result<Tracepoints, String> {
         Ok(Tracepoints {
             punts: count_punts(thread)?,
@@ -54,7 +53,7 @@ impl Tracepoints {
     }
 }
 
-/// Counts what a thread gives to workers; or says what that takes.
+/// Counts the requests that a thread gives to workers; or returns what this requires.
 pub(super) fn count_punts(thread: i32) -> Result<Passes, String> {
     passes(PUNT, thread, None)
 }
@@ -69,7 +68,7 @@ fn passes(name: &str, thread: i32, filter: Option<&str>) -> Result<Passes, Strin
     })
 }
 
-/// The number of a tracepoint, from the first of these folders that has it.
+/// Returns the number of a tracepoint, from the first of these directories that contains it.
 fn tracepoint(roots: &[&Path], name: &str, file_systems: &Path) -> Result<u64, String> {
     let mut why = None;
     for root in roots {
@@ -81,7 +80,7 @@ fn tracepoint(roots: &[&Path], name: &str, file_systems: &Path) -> Result<u64, S
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 why = Some("tracefs is for root only: run as root".to_owned());
             }
-            // Without tracefs the folder is there, and empty.
+            // Without tracefs the directory exists, but is empty.
             Err(_) if root.join("events").exists() => {
                 let name = name.rsplit('/').next().unwrap_or(name);
                 why = Some(format!(

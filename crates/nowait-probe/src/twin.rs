@@ -1,5 +1,5 @@
-//! Scratch files: beside the file that is asked about, with its attributes, without a name, and in
-//! the state that a case asks for.
+//! Scratch files beside the probed file, with its attributes, without a name, and in the state that
+//! a case requires.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,28 +15,28 @@ use rustix::io::Errno;
 use super::kernel::{PAGE, page_is_cached};
 use super::{Case, Tested};
 
-/// Requests are so far apart that a page which one of them reads is none of another's.
+/// Distance of requests, so that no two of them read the same page.
 pub(super) const STRIDE: u64 = 4 * PAGE as u64;
 /// Length of a partial write.
 pub(super) const PART: usize = 100;
 const PART_OFFSET: u64 = 1000;
-/// A prime, so that its multiples go through all numbers below one that is no multiple of it.
+/// A prime, so that its multiples visit all residues of a modulus that is not a multiple of it.
 const SHUFFLE: u64 = 619;
-/// A page just read may sit in another processor's list, and stays then.
+/// A page that was just read may be in another processor's batch, and is then not dropped.
 const DROP_ATTEMPTS: u32 = 6;
 
-/// Attributes that decide how a file is written, and can be given to another while it is empty.
+/// Attributes that affect writes, and that can be set on an empty file.
 const ATTRIBUTES: IFlags = IFlags::NOCOW.union(IFlags::COMPRESSED).union(IFlags::JOURNALING).union(IFlags::SYNC);
 /// `FS_DAX_FL` of linux/fs.h.
 const DAX: IFlags = IFlags::from_bits_retain(0x0200_0000);
 
-/// Attributes of a file that its twin gets; none where the file system has none.
+/// Attributes of a file that its scratch file gets; none if the file system has none.
 pub(super) fn attributes(file: &File) -> IFlags {
     let kept = ATTRIBUTES.union(DAX);
     rustix::fs::ioctl_getflags(file).map_or(IFlags::empty(), |flags| flags & kept)
 }
 
-/// Their names, as `chattr(1)` has them.
+/// Names of the attributes, as in `chattr(1)`.
 pub(super) fn attribute_names(flags: IFlags) -> Vec<&'static str> {
     let names = [
         (IFlags::NOCOW, "no copy-on-write"),
@@ -48,7 +48,7 @@ pub(super) fn attribute_names(flags: IFlags) -> Vec<&'static str> {
     names.into_iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, name)| name).collect()
 }
 
-/// A new file in `dir` that has no name, or no longer.
+/// Creates a file in `dir` without a name, or removes its name.
 fn nameless(dir: &Path) -> io::Result<File> {
     let mode = Mode::RUSR | Mode::WUSR;
     if let Ok(file) = rustix::fs::open(dir, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode) {
@@ -62,16 +62,16 @@ fn nameless(dir: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The path by which this process can open a file again that has no name.
+/// Returns the path by which this process can reopen a file without a name.
 pub(super) fn path_of(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// A new file with these attributes, without read-ahead.
+/// Creates a file with these attributes, without read-ahead.
 fn empty(dir: &Path, attributes: IFlags) -> io::Result<File> {
     let file = nameless(dir)?;
     if !attributes.is_empty() {
-        // Attributes that cannot be given are left out, such as compression beside direct I/O.
+        // Attributes that cannot be set are skipped, such as compression together with direct I/O.
         let own = rustix::fs::ioctl_getflags(&file).unwrap_or(IFlags::empty());
         let _ = rustix::fs::ioctl_setflags(&file, own | attributes);
     }
@@ -106,7 +106,7 @@ pub(super) fn make(dir: &Path, attributes: IFlags, case: Case, requests: u32) ->
     Ok(Tested { direct: if case.is_direct() { Some(direct(&file)?) } else { None }, file, offsets, length })
 }
 
-/// Makes a scratch file that is written already, for cases that do not make it grow.
+/// Makes a scratch file with written contents, for cases in which it does not grow.
 pub(super) fn make_data(dir: &Path, attributes: IFlags, length: u64) -> io::Result<File> {
     let file = empty(dir, attributes)?;
     fill(&file, length)?;
@@ -114,8 +114,8 @@ pub(super) fn make_data(dir: &Path, attributes: IFlags, length: u64) -> io::Resu
     Ok(file)
 }
 
-/// Requests within a file that is written already, and is long enough: of so many bytes, a page
-/// apart, so that no two of them are one to the device.
+/// Requests of the given size within a written file of sufficient length. They are a page apart, so
+/// that the device cannot merge them.
 pub(super) fn within(file: &File, case: Case, bytes: u32, count: u32) -> io::Result<Tested> {
     let stride = (u64::from(bytes).next_multiple_of(PAGE as u64)) + PAGE as u64;
     let first = if case == Case::ColdPartialWrite { PART_OFFSET } else { 0 };
@@ -124,12 +124,12 @@ pub(super) fn within(file: &File, case: Case, bytes: u32, count: u32) -> io::Res
     Ok(Tested { file: file.try_clone()?, direct, offsets, length: bytes as usize })
 }
 
-/// Drops a scratch file's pages, for cases that are asked for cold: never those of the file itself.
+/// Drops a scratch file's pages, for cold cases; never those of the probed file.
 pub(super) fn cool(file: &File, case: Case, length: u64) -> io::Result<()> {
     if !case.is_cold() {
         return Ok(());
     }
-    // Dirty pages are not dropped. Past the page cache, too, what is there makes a request wait
+    // Dirty pages are not dropped. Cached pages also make a direct request wait
     // (`kiocb_write_and_wait`, `kiocb_invalidate_pages`, mm/filemap.c).
     file.sync_data()?;
     drop_pages(file, length)
@@ -150,8 +150,9 @@ pub(super) fn make_growing(dir: &Path, attributes: IFlags, case: Case, bytes: u3
     }
     file.sync_all()?;
     let offsets = (0..count).map(|number| match case {
-        // No two neighbours in turn, which would be one to the device; and all in the end, since a
-        // file in thousands of extents takes seconds to remove (ext4 with `discard`).
+        // Consecutive requests are not neighbours, which the device could merge. All are made in
+        // the end, since a file of thousands of extents takes seconds to remove (ext4 with
+        // `discard`).
         Case::DirectUnwritten => number * SHUFFLE % count * bytes,
         _ => page + number * bytes,
     });
@@ -160,7 +161,7 @@ pub(super) fn make_growing(dir: &Path, attributes: IFlags, case: Case, bytes: u3
     Ok(Tested { file, direct, offsets, length: bytes as usize })
 }
 
-/// The same file past the page cache.
+/// The same file with direct I/O.
 pub(super) fn direct(file: &File) -> io::Result<File> {
     let writes = rustix::fs::fcntl_getfl(file)? & OFlags::RWMODE != OFlags::RDONLY;
     OpenOptions::new().read(true).write(writes).custom_flags(libc::O_DIRECT).open(path_of(file))
@@ -170,7 +171,7 @@ fn allocate(file: &File, how: FallocateFlags, length: u64) -> io::Result<()> {
     Ok(rustix::fs::fallocate(file, how, 0, length + PAGE as u64)?)
 }
 
-/// Bytes that no file system makes less of.
+/// Bytes that no file system can compress.
 fn fill(file: &File, length: u64) -> io::Result<()> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut chunk = vec![0; 1 << 16];
@@ -190,8 +191,8 @@ fn fill(file: &File, length: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Drops a file's pages: all at once, since a part of a large folio is not dropped. Some may stay;
-/// each is looked at before it is asked for.
+/// Drops all of a file's pages at once, since part of a large folio is not dropped. Some may stay;
+/// each is checked before its request.
 pub(super) fn drop_pages(file: &File, length: u64) -> io::Result<()> {
     for attempt in 0..DROP_ATTEMPTS {
         rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?;

@@ -62,8 +62,8 @@ impl Rates {
 }
 
 impl Verdict {
-    /// Whether a caller is served alike: inline and asynchronous requests take no thread, and where
-    /// workers cannot be counted they may be as many as before.
+    /// Returns whether a caller is served alike: inline and asynchronous requests use no thread,
+    /// and if workers cannot be counted, there may be as many as before.
     pub(crate) fn is_like(self, other: Verdict) -> bool {
         let kind = |way: Way| match way {
             Way::Inline | Way::Async => 0,
@@ -128,7 +128,7 @@ impl Row {
         if by_size.len() > 1 {
             sentences.push(sentence(&by_size, size, ""));
         }
-        // Nothing new where each size is served as it is alone.
+        // Nothing to report if each size is served as when alone.
         let news = by_size_together.len() > 1
             && !verdicts.iter().filter(|(depth, ..)| *depth == TOGETHER).all(|(_, bytes, verdict)| {
                 verdicts.iter().any(|(depth, alone, other)| *depth == 1 && alone == bytes && verdict.is_like(*other))
@@ -140,18 +140,19 @@ impl Row {
     }
 }
 
-/// Depth at which sizes are asked for, beside one at a time.
+/// Depth at which sizes are examined, besides one at a time.
 pub(crate) const TOGETHER: u32 = 32;
 
-/// Neighbours that are alike: the first and last place of each run, and its verdict. One that is
-/// both inline and asynchronous has the verdict of its last.
+/// Runs of equal verdicts: first and last value of each run, and its verdict. A run that is both
+/// inline and asynchronous has the verdict of its last value.
 fn runs(found: &[(u32, Verdict)]) -> Vec<(u32, u32, Verdict)> {
     let mut runs: Vec<(u32, u32, Verdict)> = Vec::new();
     for (at, verdict) in found {
         match runs.last_mut() {
             Some((_, last, before)) if before.is_like(*verdict) => {
                 *last = *at;
-                // What cannot be told is what it was; what is seldom inline is asynchronous.
+                // An uncertain verdict keeps the previous one; one that is seldom inline is
+                // asynchronous.
                 if !matches!(verdict.way, Way::Unclear) && !matches!(before.way, Way::Async) {
                     *before = *verdict;
                 }
@@ -162,7 +163,7 @@ fn runs(found: &[(u32, Verdict)]) -> Vec<(u32, u32, Verdict)> {
     runs
 }
 
-/// Words for each run, from the least place on. `unit` is said once.
+/// Describes each run, from the smallest value on. `unit` occurs once.
 fn sentence(runs: &[(u32, u32, Verdict)], place: impl Fn(u32) -> String, unit: &str) -> String {
     let mut unit = Some(unit);
     let mut of = |at: u32| match (at, unit) {
@@ -181,7 +182,7 @@ fn sentence(runs: &[(u32, u32, Verdict)], place: impl Fn(u32) -> String, unit: &
     parts.collect::<Vec<_>>().join("; ")
 }
 
-/// Bytes in the unit in which they are whole.
+/// Formats bytes in the largest unit without a fraction.
 fn size(bytes: u32) -> String {
     match bytes {
         bytes if bytes >= 1 << 20 && bytes % (1 << 20) == 0 => format!("{} MiB", bytes >> 20),

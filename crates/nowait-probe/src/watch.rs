@@ -1,5 +1,5 @@
-//! A running program's kernel workers: who they work for, how often they run, what they read and
-//! write.
+//! Kernel workers of a running program: their submitters, their runs, and the bytes that they read
+//! and write.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -91,7 +91,7 @@ fn look(process: &Path) -> std::io::Result<Look> {
     Ok(threads.into_iter().map(|thread| (thread.number, (thread.clone(), moved(process, thread.number)))).collect())
 }
 
-/// Bytes that a thread has read from devices and had written to them: `io` in its folder
+/// Bytes that a thread has read from devices and written to them: `io` in its directory
 /// (`proc_pid_io(5)`).
 fn moved(process: &Path, thread: i32) -> Option<(u64, u64)> {
     let text = fs::read_to_string(process.join(format!("task/{thread}/io"))).ok()?;
@@ -99,8 +99,8 @@ fn moved(process: &Path, thread: i32) -> Option<(u64, u64)> {
     Some((field("read_bytes:")?, field("write_bytes:")?))
 }
 
-/// Counts what each thread gives to workers, those that end meanwhile left out; or says why it
-/// cannot be counted.
+/// Counts the requests that each thread gives to workers, without threads that end meanwhile; or
+/// returns why they cannot be counted.
 fn count_punts(process: &Path) -> std::io::Result<Result<Vec<Passes>, String>> {
     let numbers = fs::read_dir(process.join("task"))?.flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

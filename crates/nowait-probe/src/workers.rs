@@ -2,7 +2,7 @@
 //! they work for.
 //!
 //! The name ends in the number that this thread has in the first pid namespace, which a container
-//! does not know. So a thread finds out its workers' name by having them work.
+//! does not know. So a thread finds its workers' name by giving them work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ const NAME: &str = "iou-wrk-";
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 const QUIET_WITHIN: Duration = Duration::from_secs(1);
 
-/// How often each worker has run, by its thread number: the third figure in `schedstat`
+/// Number of runs of each worker, by its thread number: the third figure in `schedstat`
 /// (Documentation/scheduler/sched-stats.rst).
 pub(super) type Runs = BTreeMap<i32, u64>;
 
@@ -67,7 +67,7 @@ impl Workers {
     pub(super) fn find<E>(requests: u32, mut force: impl FnMut() -> Result<(), E>) -> Result<Option<Workers>, E> {
         let mut names = BTreeMap::new();
         for _ in 0..requests {
-            // Time for who was at work to go to sleep: only then does he run again.
+            // Time for a busy worker to go to sleep: only then does it run again.
             std::thread::sleep(20 * LOOK_AGAIN);
             let before = all();
             force()?;
@@ -78,8 +78,7 @@ impl Workers {
         }
         let most = names.values().copied().max().unwrap_or(0);
         names.retain(|_, times| *times == most && most > requests / 2);
-        // Where others are at work all the time: the number that this thread has in its own
-        // namespace.
+        // If other workers are always busy, uses the thread number in this process's own namespace.
         if names.len() > 1 {
             let own = format!("{NAME}{}", rustix::thread::gettid());
             names.retain(|name, _| *name == own);
@@ -87,15 +86,14 @@ impl Workers {
         Ok(names.pop_first().map(|(name, _)| Workers { name }))
     }
 
-    /// Waits until all of them sleep, and says how often they have run. None: they do not come to
-    /// rest.
+    /// Waits until all workers sleep, and returns their numbers of runs. `None` if they do not
+    /// become idle.
     pub(super) fn at_rest(&self) -> Option<Runs> {
         let until = Instant::now() + QUIET_WITHIN;
         let mut last = None;
         loop {
             let threads = self.threads();
-            // A worker that was taken off its processor on its way to sleep looks asleep; so look
-            // twice.
+            // A worker that was preempted before it sleeps looks asleep, so check twice.
             let runs = threads.iter().all(|thread| thread.asleep).then(|| runs(threads));
             if runs.is_some() && runs == last {
                 return runs;
@@ -108,7 +106,7 @@ impl Workers {
         }
     }
 
-    /// Those of them that have run since.
+    /// Returns the workers that have run since.
     pub(super) fn ran_since(&self, before: &Runs) -> Vec<i32> {
         let mut now = runs(self.threads());
         now.retain(|number, runs| before.get(number).is_none_or(|before| *runs > *before));

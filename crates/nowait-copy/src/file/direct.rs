@@ -14,11 +14,11 @@ use super::extents::{EXTENT_ALIGNMENT, Extents};
 use super::pass::{Pass, Taken};
 use crate::error::{Failure, Operation, Result};
 
-/// Bytes of a request. Half of it is slower on most devices, twice as much no faster.
+/// Bytes of a request. Half the size is slower on most devices; twice the size is not faster.
 pub(crate) const REQUEST_BYTES: u64 = 1 << 20;
 
-/// Bytes in flight in each direction, of all files that are copied so at a time, unless the caller
-/// gave a depth. A file has two requests at least.
+/// Bytes in flight in each direction, for all files copied by this way at a time, unless the caller
+/// sets a depth. A file has at least two requests.
 const IN_FLIGHT_BYTES: u64 = 16 << 20;
 
 const PAGE_BYTES: usize = 4096;
@@ -35,7 +35,7 @@ pub(crate) fn depth(asked: Option<u32>, block: u64) -> usize {
 pub(crate) struct Files {
     pub(crate) source: File,
     pub(crate) target: File,
-    /// The target's writes are direct, too: they are of whole blocks, also at its end.
+    /// True if the target's writes are direct, too: they consist of whole blocks, also at the end.
     pub(crate) writes_direct: bool,
 }
 
@@ -91,7 +91,7 @@ impl Flow<'_, '_> {
             if self.pass.source_end.is_some_and(|end| piece.start >= end) {
                 continue;
             }
-            // A source that grew may have given more.
+            // A source that grew may have returned more.
             let n = (n as u64).min(piece.end - piece.start);
             if n < piece.end - piece.start {
                 self.pass.ended_at(piece.start + n);
@@ -137,7 +137,8 @@ impl Flow<'_, '_> {
             return self.pass.wrote(&piece, taken, false);
         }
         if self.files.writes_direct {
-            // The last block is written whole, and the file cut to its length afterwards.
+            // The last block is written completely, and the file truncated to its length
+            // afterwards.
             let whole = n.next_multiple_of(EXTENT_ALIGNMENT as usize);
             buffer[n..whole].fill(0);
             buffer.truncate(whole);
@@ -160,8 +161,7 @@ impl Flow<'_, '_> {
         self.note(&piece, taken, written)
     }
 
-    /// Notes writes that are complete, without waiting for others: so that progress is shown, and the
-    /// journal kept, as they come.
+    /// Records completed writes without waiting for others, to update progress and journal early.
     async fn reap(&mut self) -> Result<()> {
         std::future::poll_fn(|context| {
             while let Some(first) = self.writes.front_mut() {
@@ -180,13 +180,13 @@ impl Flow<'_, '_> {
         self.pass.wrote(piece, taken, !self.files.writes_direct)
     }
 
-    /// Waits for what is in flight, after a failure: the target is removed next, or kept for a
+    /// Waits for requests in flight after a failure: the target is then removed, or kept for a
     /// later run.
     async fn drain(&mut self) {
         self.reads.clear();
         while let Some(Write { piece, taken, write }) = self.writes.pop_front() {
             if write.await.is_ok() {
-                // For the journal. The first failure is the one that is reported.
+                // For the journal. Only the first failure is reported.
                 let _ = self.pass.wrote(&piece, taken, false);
             }
         }

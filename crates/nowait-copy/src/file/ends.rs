@@ -1,5 +1,5 @@
-//! The two ends of a copy, by their descriptors; or, where the caller brings an instance, by its
-//! operations alone: a simulated file has no descriptor.
+//! The two ends of a copy, accessed by their descriptors. If the caller passes an instance, only
+//! its operations are used, since a simulated file has no descriptor.
 
 use std::cell::OnceCell;
 use std::fs;
@@ -13,13 +13,13 @@ use rustix::io::{Errno, retry_on_intr};
 use crate::error::{Failure, Operation, Result};
 use crate::os::data;
 
-/// One end: a source, or a target that is being made.
+/// One end: a source, or a target that is being written.
 pub(crate) struct End<'a> {
     pub(crate) path: &'a Path,
     pub(crate) device: u64,
     fd: Option<BorrowedFd<'a>>,
     instance: &'a Nowait,
-    /// The file as the instance knows it; made when it is first needed.
+    /// The instance's file, created on first use.
     file: OnceCell<File>,
 }
 
@@ -29,7 +29,7 @@ impl<'a> End<'a> {
         End { path, device, fd: Some(fd), instance, file: OnceCell::new() }
     }
 
-    /// By an instance's operations alone.
+    /// Uses only operations of an instance.
     pub(crate) fn of_file(path: &'a Path, file: &File, instance: &'a Nowait) -> Self {
         End { path, device: 0, fd: None, instance, file: OnceCell::from(file.clone()) }
     }
@@ -51,14 +51,14 @@ impl<'a> End<'a> {
         Ok(self.file.get_or_init(|| file))
     }
 
-    /// The file past the page cache; none where that is refused.
+    /// The file with direct I/O; `None` if that is refused.
     pub(crate) fn direct(&self, writes: bool) -> Option<File> {
         let Some(fd) = self.fd else {
             // A simulated file has only one kind of descriptor.
             return self.file.get().cloned();
         };
         let mut options = OpenOptions::new();
-        // A source whose access time is left alone is opened so again.
+        // If the source was opened with `O_NOATIME`, it is opened again with that flag.
         let flags = rustix::fs::fcntl_getfl(fd).unwrap_or(OFlags::empty()) & OFlags::NOATIME;
         options.read(true).write(writes).direct(true).custom_flags(flags.bits() as i32);
         let file = options.open_in(self.instance, data::descriptor_path(fd)).wait().ok()?;
@@ -122,7 +122,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Reserves a range; false where the file system cannot.
+    /// Reserves a range; returns false if the file system does not support it.
     pub(crate) fn allocate(&self, range: &std::ops::Range<u64>) -> Result<bool> {
         let (allocated, length) = (Operation::Allocate, range.end - range.start);
         let failed = match self.fd {
@@ -140,7 +140,7 @@ impl<'a> End<'a> {
         Err(failed.at(range.start).with_detail(format!("no room for {length} bytes")))
     }
 
-    /// Makes a range a hole; false where the file system cannot.
+    /// Punches a hole; returns false if the file system does not support it.
     pub(crate) fn punch(&self, range: &std::ops::Range<u64>) -> Result<bool> {
         let Some(fd) = self.fd else { return Ok(false) };
         match data::punch(fd, range) {
@@ -161,9 +161,10 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Has the file system say now what it would say at the last `close(2)`, when nobody hears it:
-    /// NFS and FUSE hand data over then, and meet a quota or a full disk. No other descriptor may
-    /// have been closed since data were written: that would have been told.
+    /// Makes the file system report errors now that it would otherwise report at the last
+    /// `close(2)`, whose result is ignored: NFS and FUSE send data then, and may exceed a quota or
+    /// fill the disk. No other descriptor may have been closed since the last write, since that
+    /// close would have received the report.
     pub(crate) fn hand_over(&self) -> Result<()> {
         let Some(fd) = self.fd else { return Ok(()) };
         let failed = |error: &nowait::Error| Failure::from_nowait(Operation::Close, self.path, error);

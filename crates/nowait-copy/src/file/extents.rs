@@ -7,11 +7,11 @@ use rustix::io::Errno;
 
 use crate::os::data;
 
-/// Extents begin and end at multiples of this, so that direct requests are of whole blocks: more
-/// than any device is known to need.
+/// Extents begin and end at multiples of this, so that direct requests consist of whole blocks. No
+/// known device needs larger ones.
 pub(crate) const EXTENT_ALIGNMENT: u64 = 4096;
 
-/// The ranges of a file that have data, in order and apart; the rest are holes.
+/// Ranges of a file that contain data, sorted and disjoint; the rest are holes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extents(Vec<Range<u64>>);
 
@@ -56,7 +56,7 @@ impl Extents {
         self.0.iter()
     }
 
-    /// Leaves out what is in `done`, whose ranges are in order and apart.
+    /// Removes the ranges in `done`, which are sorted and disjoint.
     pub(crate) fn without(&self, done: &[Range<u64>]) -> Extents {
         let mut left = Vec::new();
         let mut done = done.iter().peekable();

@@ -1,4 +1,4 @@
-//! Fills a staged file with a source's data, by the first way that serves, and verifies it.
+//! Fills a staged file with a source's data, by the first way that works, and verifies it.
 
 use std::borrow::Cow;
 
@@ -19,19 +19,19 @@ use crate::shared::{Ability, Shared};
 
 /// Blocks of zeros that become holes with `--sparse=always`: the smallest that file systems have.
 const ZEROS_BYTES: usize = 4096;
-/// From this size on a file is asked for its holes, also if it has blocks enough: some of them may
-/// be reserved and not written.
+/// From this size on, the copy looks for holes even if the file has enough blocks: some may be
+/// reserved and not written.
 const MAP_BYTES_MIN: u64 = 1 << 20;
 
-/// A source as it was when it was opened.
+/// Size of a source when it was opened.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
     pub(crate) bytes: u64,
-    /// Bytes of blocks that it has on its device; none if that is not known.
+    /// Bytes of its blocks on the device; `None` if unknown.
     pub(crate) stored_bytes: Option<u64>,
 }
 
-/// An earlier run's work that is to be gone on with.
+/// Work of an earlier run to continue.
 pub(crate) struct Earlier<'a> {
     pub(crate) journal: &'a mut Journal,
     pub(crate) claimed: Vec<Check>,
@@ -42,12 +42,12 @@ pub(crate) struct Filled {
     pub(crate) way: Way,
     pub(crate) why: Cow<'static, str>,
     pub(crate) bytes: u64,
-    /// Bytes that an earlier run had copied, and that were found right.
+    /// Bytes that an earlier run had copied, and that were verified.
     pub(crate) resumed_bytes: u64,
     pub(crate) is_verified: bool,
 }
 
-/// Shares the source's blocks; none where that is refused, and why.
+/// Shares the source's blocks; if that is refused, returns the reason.
 pub(crate) fn clone(shared: &Shared, ends: &Ends<'_>, size: Size) -> Result<std::result::Result<Filled, Choice>> {
     let (Some(source), Some(target)) = (ends.source.fd(), ends.target.fd()) else {
         return Ok(Err((Way::Clone, "an instance's operations do not include cloning".into())));
@@ -109,7 +109,7 @@ pub(crate) fn fill<'a>(
         None => Vec::new(),
     };
     if !looks_sparse && extents.bytes() < size.bytes {
-        // Its holes are reserved, and so are those of the copy.
+        // Holes of the source are reserved space, so those of the copy are, too.
         let reserved = ends.target.allocate(&(0..size.bytes))?;
         pass.target_end = if reserved { size.bytes } else { 0 };
     }
@@ -133,7 +133,7 @@ pub(crate) fn fill<'a>(
     };
     let mut end = pass.source_end.unwrap_or(size.bytes);
     if size.bytes > 0 && extents.end() < end {
-        // Nothing was read there: a source that was cut meanwhile has no hole at its end.
+        // The hole at the end was not read: if the source was truncated meanwhile, there is none.
         end = end.min(ends.source.size()?);
     }
     if end != pass.target_end || is_resumed {
@@ -148,8 +148,8 @@ pub(crate) fn fill<'a>(
         let depth = direct::depth(options.depth, block(shared, direct::REQUEST_BYTES));
         verify::target(shared, &ends.target, &checks, depth)?;
         if let (true, Some(target)) = (options.cache_neutral, ends.target.fd()) {
-            // A file system may serve a direct read through the page cache: btrfs does where the
-            // buffer's memory cannot be faulted in at once.
+            // A file system may serve a direct read through the page cache, as btrfs does if the
+            // buffer's pages cannot be faulted in at once.
             data::drop_pages_from(target, 0);
         }
     }
@@ -160,7 +160,7 @@ pub(crate) fn fill<'a>(
     Ok(Filled { way, why, bytes: pass.copied_bytes, resumed_bytes, is_verified: options.verify })
 }
 
-/// Goes one way.
+/// Copies the data by one way.
 fn go(pass: &mut Pass<'_>, way: Way, extents: &Extents) -> Result<Done> {
     let (shared, ends) = (pass.shared, pass.ends);
     match way {
@@ -201,12 +201,12 @@ fn go(pass: &mut Pass<'_>, way: Way, extents: &Extents) -> Result<Done> {
     }
 }
 
-/// Opens the ends for direct I/O; none where what was asked for is refused.
+/// Opens the ends for direct I/O; returns `None` if the requested mode is refused.
 fn open(ends: &Ends<'_>, writes_direct: bool) -> Result<Option<Files>> {
     let source = ends.source.direct(false);
     let target = if writes_direct { ends.target.direct(true) } else { None };
     let (reads, writes) = (source.is_some(), target.is_some());
-    // tmpfs and the like: of one end it is refused, and the other still need not be cached.
+    // For example tmpfs: one end refuses direct I/O, and the other can still bypass the page cache.
     if !reads && !writes {
         return Ok(None);
     }
@@ -221,9 +221,9 @@ fn open(ends: &Ends<'_>, writes_direct: bool) -> Result<Option<Files>> {
     Ok(Some(Files { source, target, writes_direct: writes }))
 }
 
-/// Takes the pages out of the page cache that direct requests left there: the last one of the
-/// target, which the file system cleared beyond the end when the file was cut to its length; that of
-/// the source on btrfs, which reads it so; and any page of the target that btrfs wrote so.
+/// Drops the pages that direct requests left in the page cache. These are the last page of the
+/// target, which the file system zeroed when the file was truncated, and on btrfs pages that it
+/// read or wrote through the page cache.
 fn leave_tails(ends: &Ends<'_>, end: u64) -> Result<()> {
     let (Some(source), Some(target)) = (ends.source.fd(), ends.target.fd()) else { return Ok(()) };
     let last = end / EXTENT_ALIGNMENT * EXTENT_ALIGNMENT;
@@ -235,7 +235,7 @@ fn leave_tails(ends: &Ends<'_>, end: u64) -> Result<()> {
     Ok(())
 }
 
-/// Takes a plain copy's pages out of the page cache.
+/// Drops a plain copy's pages from the page cache.
 fn leave(ends: &Ends<'_>, was_cached: bool) -> Result<()> {
     let (Some(source), Some(target)) = (ends.source.fd(), ends.target.fd()) else { return Ok(()) };
     retry_on_intr(|| rustix::fs::fdatasync(target)).map_err(|errno| ends.target.failure(Operation::Sync, errno))?;
@@ -250,8 +250,8 @@ fn is_cached(ends: &Ends<'_>, size: u64) -> bool {
     ends.source.fd().is_some_and(|fd| data::is_cached(fd, size))
 }
 
-/// Reads back what an earlier run claims to have finished; returns what is so. Nothing else is left
-/// in the file.
+/// Reads back the pieces that an earlier run recorded as finished, and returns those that match.
+/// Everything else is removed from the file.
 fn go_on<'a>(pass: &mut Pass<'a>, Earlier { journal, claimed }: Earlier<'a>) -> Result<Vec<Check>> {
     let (shared, target) = (pass.shared, &pass.ends.target);
     let file = match target.direct(false) {
@@ -267,7 +267,7 @@ fn go_on<'a>(pass: &mut Pass<'a>, Earlier { journal, claimed }: Earlier<'a>) -> 
         true
     })?;
     pass.journal = Some(journal);
-    // Holes and zeros of the source are not written: there must be nothing in their place.
+    // Holes and zeros of the source are not written, so the target must contain nothing there.
     let ranges: Vec<_> = done.iter().map(Check::range).collect();
     for gap in Extents::whole(target.size()?).without(&ranges).iter() {
         if !target.punch(gap)? {

@@ -1,4 +1,4 @@
-//! A file by an instance's operations alone: in a simulator, by paths, data and name only.
+//! A copy that uses only operations of an instance, for a simulator: by paths, without metadata.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,8 +13,8 @@ use crate::error::{Failure, Operation, Result};
 use crate::options::Sync;
 use crate::shared::Shared;
 
-/// Copies a file by its path. With `Sync::File` and `Sync::All` the copy is durable before it has
-/// its name, and its name when this returns.
+/// Copies a file by its path. With `Sync::File` and `Sync::All`, the copy is durable before it gets
+/// its name, and the name is durable when this returns.
 pub(crate) fn copy_by_instance(shared: &Shared, source_path: &Path, target_path: &Path) -> Result<FileOutcome> {
     let instance = &shared.instance;
     let failed = |operation, path: &Path, error: &nowait::Error| Failure::from_nowait(operation, path, error);
@@ -32,7 +32,7 @@ pub(crate) fn copy_by_instance(shared: &Shared, source_path: &Path, target_path:
     let Filled { way, why, bytes, resumed_bytes, is_verified } = match named {
         Ok(filled) => filled,
         Err(failure) => {
-            // It may have the name already. The failure that led here is the one that is reported.
+            // The file may already have its final name. Only the first failure is reported.
             let _ = instance.remove_file(&temporary).wait();
             return Err(failure);
         }

@@ -1,9 +1,9 @@
-//! Remains of a copy that ended early, for the next run: the file as far as it is, under a name that
-//! the next run finds, and a journal of its finished pieces with their checksums.
+//! Remains of an interrupted copy, for the next run: the partial file, under a name that the next
+//! run finds, and a journal of finished pieces with their checksums.
 //!
 //! The journal is believed after three checks. The source is the same (inode, size, times). Each
-//! record carries a checksum of its own. Each piece of the file, read back, has the checksum that
-//! its record says. So nothing of it need be synced: what a power loss took is copied once more.
+//! record has a checksum. Each piece of the file, read back, matches the checksum in its record. So
+//! no sync is needed: pieces lost in a power failure are copied again.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,17 +19,17 @@ const MAGIC: &[u8; 16] = b"nowait-copy-1\n\0\0";
 const RECORD_BYTES: usize = 20;
 /// Records that are written together: 8 MiB of requests.
 const RECORDS: usize = 8;
-/// Bytes of the target's name that these names begin with: a whole is 255 bytes at most.
+/// Maximum bytes of the target's name in these names, so that the full name has at most 255 bytes.
 const NAME_BYTES_MAX: usize = 200;
 
-/// A journal that is being written. No other process has it.
+/// A journal that is being written, locked against other processes.
 pub(crate) struct Journal {
     file: OwnedFd,
     end: u64,
     pending: Vec<u8>,
 }
 
-/// A resumable copy as it was found.
+/// A resumable copy that an earlier run left.
 pub(crate) struct Resumed {
     pub(crate) journal: Journal,
     /// The staged file.
@@ -38,12 +38,12 @@ pub(crate) struct Resumed {
     pub(crate) name: CString,
     /// The journal's name.
     pub(crate) journal_name: CString,
-    /// Pieces that are finished as the journal says; in order and apart.
+    /// Finished pieces according to the journal, sorted and disjoint.
     pub(crate) claimed: Vec<Check>,
 }
 
-/// Opens what an earlier run left of a target, or begins anew; none while another process has it, or
-/// a directory one of its names.
+/// Opens the remains of an earlier run, or starts new ones. Returns `None` if another process has
+/// them open, or a directory has one of the names.
 pub(crate) fn open(directory: BorrowedFd<'_>, target: &CStr, source: &Stat) -> Result<Option<Resumed>, Errno> {
     match open_or_begin(directory, target, source) {
         Err(Errno::ISDIR) => Ok(None),
@@ -73,20 +73,20 @@ fn open_or_begin(directory: BorrowedFd<'_>, target: &CStr, source: &Stat) -> Res
     Ok(Some(Resumed { journal, file: part, name: part_name, journal_name, claimed: Vec::new() }))
 }
 
-/// Removes what an interrupted run left of a target that is complete now, unless another process
-/// has it.
+/// Removes the remains of an interrupted run after the target is complete, unless another process
+/// has them open.
 pub(crate) fn discard(directory: BorrowedFd<'_>, target: &CStr) {
     let (part_name, journal_name) = (beside(target, "part"), beside(target, "journal"));
     let Ok(Some(file)) = open_own(directory, &journal_name) else { return };
     if retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)).is_ok() {
-        // Left there, they are of no use and do no harm: the next run with --resume checks them.
+        // If they stay, they are useless but harmless: the next run with --resume checks them.
         let _ = name::remove(directory, &part_name);
         let _ = name::remove(directory, &journal_name);
     }
 }
 
 impl Journal {
-    /// Records a piece that the file has.
+    /// Records a finished piece of the file.
     pub(crate) fn note(&mut self, check: Check) -> Result<(), Errno> {
         self.pending.extend_from_slice(&record(check));
         if self.pending.len() >= RECORDS * RECORD_BYTES { self.flush() } else { Ok(()) }
@@ -102,12 +102,13 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        // Pieces that are not recorded are copied once more.
+        // Pieces that are not recorded are copied again.
         let _ = self.flush();
     }
 }
 
-/// Opens and locks the journal, or makes it; none while another process has it, or may have it.
+/// Opens and locks the journal, or creates it. Returns `None` if another process has it open, or
+/// may have it open.
 fn lock(directory: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, Errno> {
     const TRIES: u32 = 8;
     for _ in 0..TRIES {
@@ -142,7 +143,8 @@ fn lock(directory: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, Errno
 }
 
 /// Opens the staged file of an earlier run, and sets the staged mode (owner only) again. A file
-/// that lacked only its name has its final mode, which may admit others, or exclude even its owner.
+/// that lacked only its final name has its final mode, which may admit others or exclude even its
+/// owner.
 fn open_part(directory: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, Errno> {
     let file = match open_own(directory, name) {
         Err(Errno::ACCESS) => {
@@ -162,7 +164,7 @@ fn open_part(directory: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, 
     Ok(file)
 }
 
-/// Opens a file of an earlier run, if there is one that only this user can have made.
+/// Opens a file of an earlier run, if it exists and only this user can have created it.
 fn open_own(directory: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, Errno> {
     let file = match name::open_existing(directory, name) {
         Ok(file) => file,
@@ -178,7 +180,7 @@ fn is_own(stat: &Stat) -> bool {
         && stat.st_nlink <= 1
 }
 
-/// A name beside the target that each run finds.
+/// Returns a name beside the target that each run can derive.
 fn beside(target: &CStr, what: &str) -> CString {
     let name = target.to_bytes();
     let mut beside = b".".to_vec();
@@ -188,7 +190,7 @@ fn beside(target: &CStr, what: &str) -> CString {
     CString::new(beside).unwrap_or_default()
 }
 
-/// Returns a journal's header, which has to be the same for it to be believed.
+/// Returns a journal's header, which must match before the journal is used.
 fn header(target: &CStr, source: &Stat) -> Vec<u8> {
     let mut header = MAGIC.to_vec();
     let fields = [
@@ -215,8 +217,8 @@ fn record(check: Check) -> [u8; RECORD_BYTES] {
     record
 }
 
-/// The pieces of the records up to the first that is not whole, in order and apart; and the bytes of
-/// those records.
+/// Returns the pieces of the records before the first damaged one, sorted and disjoint, and the
+/// bytes of these records.
 fn parse(records: &[u8]) -> (Vec<Check>, usize) {
     let mut checks = Vec::new();
     let mut valid_bytes = 0;
@@ -232,7 +234,8 @@ fn parse(records: &[u8]) -> (Vec<Check>, usize) {
         checks.push(Check { offset, length: word(8), crc: word(12) });
         valid_bytes += RECORD_BYTES;
     }
-    // The last record of a place counts: an earlier run may have recorded what was found wrong.
+    // The last record for an offset counts: an earlier run may have recorded a piece that did not
+    // match.
     checks.reverse();
     checks.sort_by_key(|check| check.offset);
     let mut apart: Vec<Check> = Vec::with_capacity(checks.len());

@@ -8,7 +8,7 @@ use crate::error::{Operation, Result, words};
 use crate::os::data;
 use crate::shared::Ability;
 
-/// Bytes of a call: as many as may go by before the copy can be cancelled.
+/// Bytes per call, which bound the delay of a cancellation.
 const CALL_BYTES: u64 = 16 << 20;
 
 pub(crate) fn copy(pass: &mut Pass<'_>, extents: &Extents) -> Result<Done> {

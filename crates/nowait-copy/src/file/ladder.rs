@@ -1,6 +1,7 @@
-//! Which way a file goes, and why. The ways in order: share the blocks; past the page cache, if it
-//! is to be left alone; have the server copy; past the page cache, if the file is large against free
-//! memory; read past it, if the file is long and not cached; read and write.
+//! Chooses the way to copy a file, and gives the reason. The ways in order: share the blocks; past
+//! the page cache, if it is to be left alone; have the server copy; past the page cache, if the
+//! file is large against free memory; read past it, if the file is long and not cached; read and
+//! write.
 //!
 //! Each way is tried: after a refusal the next way copies the file, and the refusal is remembered
 //! for the pair of devices.
@@ -16,25 +17,25 @@ use crate::shared::{Ability, Devices, Shared};
 
 /// From this size on a direct request is cheaper than the page cache's work.
 const DIRECT_BYTES_MIN: u64 = 64 << 10;
-/// From this size on it matters whether a file is cached.
+/// From this size on, the choice depends on whether the file is cached.
 const COLD_BYTES_MIN: u64 = 4 << 20;
-/// From this size on a file may be large against free memory.
+/// From this size on, a file may be large compared with free memory.
 const LARGE_BYTES_MIN: u64 = 64 << 20;
 
 /// Facts that the choice depends on.
 pub(crate) struct Facts {
     pub(crate) size: u64,
-    /// Fewer blocks than its size would take: holes, or compression.
+    /// True if it has fewer blocks than its size requires: holes, or compression.
     pub(crate) looks_sparse: bool,
-    /// The bytes have to be seen here: for a checksum, a journal, or zeros.
+    /// True if this process must see the bytes: for a checksum, a journal, or zeros.
     pub(crate) is_seen: bool,
     pub(crate) zeros: Zeros,
 }
 
-/// A way, and why it is gone.
+/// A way, and the reason for its choice.
 pub(crate) type Choice = (Way, Cow<'static, str>);
 
-/// Whether to try to share blocks.
+/// Returns whether to try to share blocks.
 pub(crate) fn wants_clone(shared: &Shared, size: u64, devices: Devices) -> bool {
     let options = &shared.options;
     let is_asked = match options.reflink {
@@ -45,8 +46,8 @@ pub(crate) fn wants_clone(shared: &Shared, size: u64, devices: Devices) -> bool 
     is_asked && size > 0 && options.sparse == Sparse::Auto
 }
 
-/// Chooses among the ways that move data. `refused` are those that were tried, and why they were
-/// not gone.
+/// Chooses among the ways that move data. `refused` contains the ways that were tried, with the
+/// reasons of their refusal.
 pub(crate) fn choose(shared: &Shared, ends: &Ends<'_>, facts: &Facts, refused: &[Choice]) -> Choice {
     let may = |way: Way| refused.iter().all(|(other, _)| *other != way);
     let because = |why: &'static str| match refused.last() {

@@ -1,5 +1,5 @@
-//! One regular file: staged, filled, verified, described, synced as asked, and given its name in one
-//! step. Whatever fails before that, the name keeps what it had.
+//! One regular file: staged, filled, verified, given its metadata, synced if requested, and renamed
+//! in one step. If an earlier step fails, the name keeps the old file.
 
 mod direct;
 mod ends;

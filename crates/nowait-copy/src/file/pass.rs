@@ -1,4 +1,4 @@
-//! One pass over a file's data: what is asked and noted of each piece, whichever way it goes.
+//! One pass over a file's data: checks and records that are common to all ways.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -10,15 +10,15 @@ use super::journal::Journal;
 use crate::error::{Failure, FailureKind, Operation, Result};
 use crate::shared::Shared;
 
-/// How far a way came.
+/// Result of a way.
 pub(crate) enum Done {
     /// To the end of the source.
     All,
-    /// Not at all, or in part: another way has to be gone, from the beginning.
+    /// The way was refused, perhaps after a part: another way must copy from the beginning.
     Refused(Cow<'static, str>),
 }
 
-/// A piece of the target, and the checksum (CRC-32C) of what was read for it.
+/// A piece of the target, and the checksum (CRC-32C) of the bytes read for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Check {
     pub(crate) offset: u64,
@@ -35,11 +35,11 @@ impl Check {
 /// Zeros that need not be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Zeros {
-    /// They are written as anything else.
+    /// Zeros are written like other data.
     Write,
-    /// Pieces without any other byte are left out.
+    /// Pieces that contain only zeros are skipped.
     SkipPieces,
-    /// So is every block, of this many bytes.
+    /// Blocks of this many bytes that contain only zeros are skipped.
     SkipBlocks(usize),
 }
 
@@ -47,12 +47,12 @@ pub(crate) enum Zeros {
 #[derive(Clone, Copy)]
 pub(crate) struct Taken {
     pub(crate) crc: Option<u32>,
-    /// Bytes up to the end of the last that has to be written: what lies behind are zeros.
+    /// Bytes up to the last one that must be written; zeros follow.
     pub(crate) data_bytes: u64,
 }
 
 impl Taken {
-    /// True if nothing of it has to be written.
+    /// True if no byte of it must be written.
     pub(crate) fn is_zero(&self) -> bool {
         self.data_bytes == 0
     }
@@ -63,13 +63,13 @@ pub(crate) struct Pass<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) ends: &'a Ends<'a>,
     pub(crate) zeros: Zeros,
-    /// Some if the pieces are to be compared.
+    /// `Some` if the pieces will be verified.
     pub(crate) checks: Option<Vec<Check>>,
-    /// Some if a later run is to find the pieces again.
+    /// `Some` if a later run may resume.
     pub(crate) journal: Option<&'a mut Journal>,
-    /// Bytes that are in the target, holes left out.
+    /// Bytes in the target, without holes.
     pub(crate) copied_bytes: u64,
-    /// Where the source ended, if that was before its size.
+    /// End of the source, if it was before its reported size.
     pub(crate) source_end: Option<u64>,
     /// End of the target so far.
     pub(crate) target_end: u64,
@@ -104,7 +104,7 @@ impl<'a> Pass<'a> {
         Failure::new(Operation::Copy, self.ends.source.path, FailureKind::Cancelled)
     }
 
-    /// Looks at a piece that was read.
+    /// Examines a piece that was read.
     pub(crate) fn take(&self, bytes: &[u8]) -> Taken {
         let data_bytes = match self.zeros {
             Zeros::SkipPieces if is_zero(bytes) => 0,
@@ -117,11 +117,11 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Notes a piece of which the target has all; `is_dirty` if it lies in the page cache.
+    /// Records a piece that the target contains completely; `is_dirty` if it is in the page cache.
     pub(crate) fn wrote(&mut self, piece: &Range<u64>, taken: Taken, is_dirty: bool) -> Result<()> {
         let bytes = piece.end - piece.start;
         if let Some(crc) = taken.crc {
-            // Pieces are at most as long as a block.
+            // Pieces are not longer than a block.
             let check = Check { offset: piece.start, length: u32::try_from(bytes).unwrap_or(u32::MAX), crc };
             if let Some(checks) = &mut self.checks {
                 checks.push(check);
@@ -144,7 +144,8 @@ impl<'a> Pass<'a> {
         self.shared.meter.copied(bytes);
     }
 
-    /// Begins, or begins anew in another way, with the pieces of an earlier run that are `done`.
+    /// Begins a pass, or restarts it for another way, with the finished pieces `done` of an earlier
+    /// run.
     pub(crate) fn begin(&mut self, done: &[Check]) {
         self.shared.meter.uncopied(self.copied_bytes);
         self.copied_bytes = 0;
@@ -156,12 +157,12 @@ impl<'a> Pass<'a> {
         self.count(done.iter().map(|check| u64::from(check.length)).sum());
     }
 
-    /// Notes that the source ends here.
+    /// Records the end of the source.
     pub(crate) fn ended_at(&mut self, offset: u64) {
         self.source_end = Some(self.source_end.map_or(offset, |end| end.min(offset)));
     }
 
-    /// Keeps to the limit on dirty pages.
+    /// Enforces the limit on dirty pages.
     pub(crate) fn dirtied(&mut self, piece: &Range<u64>) -> Result<()> {
         let meter = &self.shared.meter;
         if !meter.limits_dirty() {
@@ -178,7 +179,7 @@ impl<'a> Pass<'a> {
         let own_bytes = dirty.end - dirty.start;
         let target = &self.ends.target;
         match target.fd() {
-            // Most of it is of other files, finished by now: nothing but this writes those back.
+            // Most dirty pages belong to other, finished files, which only this call writes back.
             Some(fd) if meter.is_mostly_of_others(own_bytes) => {
                 retry_on_intr(|| rustix::fs::syncfs(fd)).map_err(|errno| target.failure(Operation::Sync, errno))?;
                 meter.all_cleaned();
@@ -192,13 +193,14 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// End of the last block that has any byte but zero.
+/// Returns the end of the last block that contains a byte other than zero.
 fn data_end(bytes: &[u8], block: usize) -> usize {
     let last = bytes.chunks(block).rposition(|part| !is_zero(part));
     last.map_or(0, |last| ((last + 1) * block).min(bytes.len()))
 }
 
-/// Whether there are only zeros. A page at a time, so that the compiler compares vectors.
+/// Returns whether all bytes are zero. Compares a page at a time, so that the compiler uses
+/// vectors.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(4096).all(|page| page.iter().fold(0, |all, byte| all | byte) == 0)
 }

@@ -1,5 +1,4 @@
-//! Reads and writes, one after the other: for short files, for what is cached already, and where
-//! nothing else serves.
+//! Reads and writes in turn: for short files, cached files, and files that no other way can copy.
 
 use std::ops::Range;
 
@@ -10,7 +9,7 @@ use super::extents::Extents;
 use super::pass::{Done, Pass, Zeros, is_zero};
 use crate::error::{Operation, Result};
 
-/// Bytes of a read and of a write. Longer ones gain nothing; shorter ones cost more calls, and
+/// Bytes per read and write. Longer ones gain nothing; shorter ones cost more calls, and create
 /// smaller folios in the page cache.
 pub(crate) const BLOCK_BYTES: u64 = 1 << 20;
 
@@ -38,7 +37,7 @@ pub(crate) fn copy(pass: &mut Pass<'_>, extents: &Extents, block: u64, uncached:
     Ok(Done::All)
 }
 
-/// Copies until the source ends, whatever its size is said to be: `/proc` says zero.
+/// Copies until the source ends, regardless of its reported size: files in `/proc` report zero.
 pub(crate) fn copy_to_end(pass: &mut Pass<'_>) -> Result<()> {
     const UNKNOWN_BYTES: u64 = 64 << 10;
     let mut buffer = buffer(pass, UNKNOWN_BYTES)?;
@@ -57,7 +56,7 @@ pub(crate) fn copy_to_end(pass: &mut Pass<'_>) -> Result<()> {
     }
 }
 
-/// Writes a piece; false if the target takes no uncached writes.
+/// Writes a piece; returns false if the target does not support uncached writes.
 fn put(pass: &mut Pass<'_>, bytes: &[u8], offset: u64, uncached: bool) -> Result<bool> {
     if bytes.is_empty() {
         return Ok(true);
@@ -79,8 +78,8 @@ fn put(pass: &mut Pass<'_>, bytes: &[u8], offset: u64, uncached: bool) -> Result
     Ok(true)
 }
 
-/// The parts of a piece that have to be written. (The length of a file that ends in zeros is set
-/// afterwards.)
+/// Returns the parts of a piece that must be written. (The length of a file that ends in zeros is
+/// set afterwards.)
 fn runs(bytes: &[u8], zeros: Zeros) -> Vec<Range<usize>> {
     let Zeros::SkipBlocks(block) = zeros else { return std::iter::once(0..bytes.len()).collect() };
     let mut runs: Vec<Range<usize>> = Vec::new();

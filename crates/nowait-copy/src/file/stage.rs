@@ -2,10 +2,10 @@
 //!
 //! A file without a name (`O_TMPFILE`) leaves nothing behind, whatever ends the process. Where the
 //! target's name is free, it is also the faster way: 5,000 short files took 0.7 to 0.9 of the time
-//! on ext4, xfs, btrfs and tmpfs. Where a file is to be replaced, it has to get a temporary name
-//! first, since only a rename replaces: a short file has one from the start then, as every file has
-//! where files without names are refused. That name is removed when the copy fails, and by a later
-//! copy to the directory if the process was killed ([`temporary`](crate::os::temporary)).
+//! on ext4, xfs, btrfs and tmpfs. To replace a file, the new file needs a temporary name, since
+//! only a rename replaces. Then a short file has one from the start, like every file if files
+//! without names are refused. The name is removed if the copy fails, and by a later copy to the
+//! directory if the process was killed ([`temporary`](crate::os::temporary)).
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +17,7 @@ use crate::error::{Failure, FailureKind, Operation, Result};
 use crate::os::name;
 use crate::shared::{Ability, Shared};
 
-/// From this size on a file has no name until it is complete, also where it replaces another.
+/// From this size on, a file has no name until it is complete, even if it replaces another.
 const UNNAMED_BYTES_MIN: u64 = 1 << 20;
 
 /// Where a staged file is to go.
@@ -142,7 +142,7 @@ impl<'a> Stage<'a> {
 impl Drop for Stage<'_> {
     fn drop(&mut self) {
         if let Some(temporary) = self.temporary.take().filter(|_| !self.is_kept) {
-            // The failure that led here is the one that is reported.
+            // Only the first failure is reported.
             let _ = name::remove(self.place.directory, &temporary);
         }
     }
