@@ -86,10 +86,10 @@ pub fn unwritten(file: &File, len: u64) -> io::Result<u64> {
 /// Asks for the file's pages to be dropped from the cache. A request: the caller verifies with
 /// [`residency`].
 pub fn drop_cache(file: &File) -> io::Result<()> {
-    Ok(fadvise(file, 0, None, Expected::DontNeed)?)
+    drop_cache_of(file, 0, 0)
 }
 
-/// The same for a range of whole pages.
+/// The same for a range of whole pages; the length 0 means all to the end.
 pub fn drop_cache_of(file: &File, offset: u64, len: u64) -> io::Result<()> {
     Ok(fadvise(file, offset, NonZeroU64::new(len), Expected::DontNeed)?)
 }

@@ -5,6 +5,5 @@ pub mod dirty_limit;
 pub mod environment;
 pub mod load;
 pub mod neighbour;
-pub mod space;
 pub mod testfile;
 pub mod tree;

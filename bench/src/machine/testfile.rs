@@ -1,5 +1,5 @@
 //! The file that is read, and its state in the page cache: cold, warm or half-cached, always
-//! verified.
+//! verified. And the room for files on a file system.
 //!
 //! The file that we make holds incompressible data (storage that compresses would flatter itself),
 //! is really written and synced (unwritten extents are answered without the disk), and has no name:
@@ -16,9 +16,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use rustix::fs::fstatvfs;
+
 use crate::error::{Error, ErrorKind, Result};
-use crate::machine::space::{no_room, require_room};
 use crate::random::Random;
+use crate::report::figures::whole_size_of;
 use crate::sys::{self, PAGE};
 
 /// The smallest file worth measuring: with less, depth 128 has nothing to be random about.
@@ -304,6 +306,26 @@ impl TestFile {
 /// A new file in `dir` without a name.
 pub(crate) fn create_nameless(dir: &Path) -> Result<File> {
     tempfile::tempfile_in(dir).map_err(|error| cannot_write("create the test file", dir, &error))
+}
+
+/// Returns the free bytes of the file system.
+pub fn free_bytes(dir: &Path) -> Result<u64> {
+    // One that cannot be written to says so.
+    let probe = create_nameless(dir)?;
+    let about = fstatvfs(probe).map_err(|error| Error::io("statvfs", dir, &error.into()))?;
+    Ok(about.f_bavail.saturating_mul(about.f_frsize))
+}
+
+/// Refuses what does not fit. `option` makes it need less.
+pub fn require_room(bytes: u64, option: &str, dir: &Path) -> Result<()> {
+    let free = free_bytes(dir)?;
+    if bytes <= free { Ok(()) } else { Err(no_room(bytes, option, dir, &format!("{} are free", whole_size_of(free)))) }
+}
+
+pub fn no_room(bytes: u64, option: &str, dir: &Path, why: &str) -> Error {
+    let (size, dir) = (whole_size_of(bytes), dir.display());
+    let text = format!("no room to write {size} in {dir}: {why}; use a smaller {option} or another --dir");
+    Error::new(ErrorKind::NoRoom, text)
 }
 
 fn write_seeded(

@@ -11,8 +11,7 @@ use super::meter::{Check, Round, Sample, Sampled};
 use super::options::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::load::Transfers;
-use crate::machine::space::no_room;
-use crate::machine::testfile::TestFile;
+use crate::machine::testfile::{TestFile, no_room};
 use crate::random::Random;
 
 /// Stage of a case's measurement.

@@ -55,8 +55,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::load::Transfers;
-use crate::machine::space::{free_bytes, require_room};
-use crate::machine::testfile::{self, TestFile};
+use crate::machine::testfile::{self, TestFile, free_bytes, require_room};
 use crate::measure::figure::Figure;
 pub use crate::measure::meter::Run;
 use crate::measure::meter::Sample;
