@@ -498,21 +498,21 @@ impl<'a> Run<'a> {
         }
         let length = case.length(self.options).share(count);
         let Some(mut bench) = (case.open)(self)? else { return Ok(()) };
-        ways.retain(|(index, _)| bench.takes(*index));
+        ways.retain(|(index, name)| bench.takes(*index, name));
         if ways.is_empty() {
             return Ok(());
         }
-        let name = bench.named(&case.name);
-        let timed = match self.rounds(table, &name, &ways, case.work, &length, &mut *bench) {
+        let name = &case.name;
+        let timed = match self.rounds(table, name, &ways, case.work, &length, &mut *bench) {
             Err(error) if case.optional && error.kind() == ErrorKind::NotCold => {
                 self.report.note(Code::CaseLeftOut, format!("{} {name}: {error}", table.name));
                 return Ok(());
             }
             timed => timed?,
         };
-        let row = |((_, way), samples): (&(usize, &str), &Vec<Sample>)| Row::of(table.name, &name, way, samples);
+        let row = |((_, way), samples): (&(usize, &str), &Vec<Sample>)| Row::of(table.name, name, way, samples);
         let rows: Vec<Row> = ways.iter().zip(&timed).map(row).collect();
-        bench.finish(&name, &rows, self);
+        bench.finish(name, &rows, self);
         self.report.rows.extend(rows);
         Ok(())
     }

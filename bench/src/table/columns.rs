@@ -1,7 +1,7 @@
 //! Columns in which a table shows its own figures, in the printed report and on the page.
 
 use crate::report::Row;
-use crate::report::figures::{mib, micro, short};
+use crate::report::figures::{mib, micro};
 use crate::table::listed;
 use crate::ways::OURS;
 
@@ -41,11 +41,6 @@ pub(super) const MIB: Column = Column { name: "MiB/s", cell: |row| Some(format!(
 /// A figure of the row's own, with so many decimals.
 pub(super) fn own(row: &Row, name: &str, decimals: usize) -> Option<String> {
     Some(format!("{:.decimals$}", row.figure(name)?))
-}
-
-/// In four characters or so.
-pub(super) fn own_short(row: &Row, name: &str) -> Option<String> {
-    row.figure(name).map(short)
 }
 
 /// The way with the most of a figure of a case, in ms, that, and the least of it and this library's between:

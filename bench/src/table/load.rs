@@ -41,7 +41,7 @@ pub static LOAD: Table = Table {
         name: "from arrival",
         is_detail: false,
         columns: &[
-            Column { name: "offered/s", cell: |row| own_short(row, "offered_per_s") },
+            Column { name: "offered/s", cell: |row| row.figure("offered_per_s").map(short) },
             Column { name: "achieved/s", cell: |row| Some(short(row.ops_per_s)) },
             Column { name: "kept", cell: |row| kept(row).map(share) },
             P50,
@@ -167,12 +167,7 @@ struct Inputs {
 }
 
 impl Bench for Arrivals {
-    fn takes(&self, index: usize) -> bool {
-        let name = match &self.does {
-            Doing::Reads(ways) => ways[index].name(),
-            Doing::Gathers(ways) => ways[index].name(),
-            Doing::Appends(ways) => ways[index].name(),
-        };
+    fn takes(&self, _: usize, name: &str) -> bool {
         !self.behind.borrow().iter().any(|behind| behind == name)
     }
 

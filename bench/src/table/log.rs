@@ -53,17 +53,7 @@ pub static LOG: Table = Table {
     title: "log: writers that append a record and wait until it is on stable storage, commits/s",
     takes: &["writers", "sizes", "logs"],
     toured: true,
-    cases: |options| {
-        let mut cases = Vec::new();
-        for writers in options.or_usual(&options.writers, &[1, 64], &[1, 8, 64]) {
-            for size in options.or_usual(&options.sizes, &[128, 4096], &[128, 256, 4096]) {
-                let name = format!("writers={writers} size={}", size_of(size));
-                let shape = Shape { slots: writers, in_flight: 1, size, limits: "--writers or --sizes" };
-                cases.extend(shape.case(name, Logged::Threads, ways::loggers(options.roster), options));
-            }
-        }
-        cases
-    },
+    cases: |options| cases(Logged::Threads, options),
     ..USUAL
 };
 
@@ -72,20 +62,7 @@ pub static PIPELINED: Table = Table {
     about: "Durable appends: threads with several records in flight",
     title: "log-pipelined: threads with several records in flight, each waiting for its oldest, commits/s",
     takes: &["writers", "in_flight", "sizes", "logs"],
-    cases: |options| {
-        let mut cases = Vec::new();
-        for threads in options.or_usual(&options.writers, &[2], &[1, 2, 8]) {
-            for in_flight in options.or_usual(&options.in_flight, &[32], &[8, 32]) {
-                for size in options.or_usual(&options.sizes, &[128], &[128]) {
-                    let name = format!("threads={threads} in-flight={in_flight} size={}", size_of(size));
-                    let limits = "--writers, --in-flight or --sizes";
-                    let shape = Shape { slots: threads * in_flight, in_flight, size, limits };
-                    cases.extend(shape.case(name, Logged::Pipelined, ways::pipeliners(options.roster), options));
-                }
-            }
-        }
-        cases
-    },
+    cases: |options| cases(Logged::Pipelined, options),
     ..USUAL
 };
 
@@ -94,17 +71,7 @@ pub static TASKS: Table = Table {
     about: "Durable appends: tasks of tokio on two workers",
     title: "log-tokio: tasks of tokio on two workers, each awaiting its record, beside as many threads, commits/s",
     takes: &["tasks", "sizes", "logs"],
-    cases: |options| {
-        let mut cases = Vec::new();
-        for tasks in options.or_usual(&options.tasks, &[64], &[64, 256]) {
-            for size in options.or_usual(&options.sizes, &[128], &[128]) {
-                let name = format!("tasks={tasks} size={}", size_of(size));
-                let shape = Shape { slots: tasks, in_flight: 1, size, limits: "--tasks or --sizes" };
-                cases.extend(shape.case(name, Logged::Tokio, ways::task_loggers(options.roster), options));
-            }
-        }
-        cases
-    },
+    cases: |options| cases(Logged::Tokio, options),
     ..USUAL
 };
 
@@ -129,20 +96,49 @@ struct Shape {
     limits: &'static str,
 }
 
-impl Shape {
-    /// `None` where this kind of work is not wanted.
-    fn case(self, name: String, kind: Logged, ways: Vec<Part<dyn LogWay>>, options: &Options) -> Option<Case> {
-        let wanted = match (&options.logs[..], options.quick) {
-            ([], true) => kind == Logged::Threads,
-            ([], false) => true,
-            (asked, _) => asked.contains(&kind),
-        };
-        if !wanted {
-            return None;
-        }
-        let open = move |ways, run: &mut Run<'_>| Durable::open(ways, self, run).map(Some);
-        Some(Case::new(name, ways, Work::For(options.commit_time), open).in_directory().beside(BESIDE))
+/// None where this kind of work is not wanted.
+fn cases(kind: Logged, options: &Options) -> Vec<Case> {
+    let wanted = match (&options.logs[..], options.quick) {
+        ([], true) => kind == Logged::Threads,
+        ([], false) => true,
+        (asked, _) => asked.contains(&kind),
+    };
+    if !wanted {
+        return Vec::new();
     }
+    let (roster, threads, in_flight) = (options.roster, &options.writers, &options.in_flight);
+    let sizes = |quick: &[usize], full: &[usize]| options.or_usual(&options.sizes, quick, full);
+    let (ways, writers, in_flight, sizes, limits) = match kind {
+        Logged::Threads => {
+            let (writers, sizes) =
+                (options.or_usual(threads, &[1, 64], &[1, 8, 64]), sizes(&[128, 4096], &[128, 256, 4096]));
+            (ways::loggers(roster), writers, vec![1], sizes, "--writers or --sizes")
+        }
+        Logged::Pipelined => {
+            let in_flight = options.or_usual(in_flight, &[32], &[8, 32]);
+            let (writers, sizes) = (options.or_usual(threads, &[2], &[1, 2, 8]), sizes(&[128], &[128]));
+            (ways::pipeliners(roster), writers, in_flight, sizes, "--writers, --in-flight or --sizes")
+        }
+        Logged::Tokio => {
+            let (tasks, sizes) = (options.or_usual(&options.tasks, &[64], &[64, 256]), sizes(&[128], &[128]));
+            (ways::task_loggers(roster), tasks, vec![1], sizes, "--tasks or --sizes")
+        }
+    };
+    let mut cases = Vec::new();
+    for (writers, &in_flight) in writers.into_iter().flat_map(|writers| in_flight.iter().map(move |n| (writers, n))) {
+        for &size in &sizes {
+            let name = match kind {
+                Logged::Threads => format!("writers={writers}"),
+                Logged::Pipelined => format!("threads={writers} in-flight={in_flight}"),
+                Logged::Tokio => format!("tasks={writers}"),
+            };
+            let shape = Shape { slots: writers * in_flight, in_flight, size, limits };
+            let open = move |ways, run: &mut Run<'_>| Durable::open(ways, shape, run).map(Some);
+            let (name, work) = (format!("{name} size={}", size_of(size)), Work::For(options.commit_time));
+            cases.push(Case::new(name, ways.clone(), work, open).in_directory().beside(BESIDE));
+        }
+    }
+    cases
 }
 
 /// One case, ready to be measured.
@@ -174,7 +170,7 @@ impl Durable {
 }
 
 impl Bench for Durable {
-    fn takes(&self, index: usize) -> bool {
+    fn takes(&self, index: usize, _: &str) -> bool {
         self.direct || !self.ways[index].direct()
     }
 

@@ -272,13 +272,8 @@ impl Case {
 
 /// A case, ready to be measured.
 pub trait Bench {
-    /// The case's name, where its state tells more than its plan did.
-    fn named(&self, name: &str) -> String {
-        name.to_owned()
-    }
-
-    /// Returns whether the way at this place of the case takes part here.
-    fn takes(&self, _index: usize) -> bool {
+    /// Returns whether the way of this name at this place of the case takes part here.
+    fn takes(&self, _index: usize, _name: &str) -> bool {
         true
     }
 
