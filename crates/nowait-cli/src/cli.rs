@@ -205,7 +205,7 @@ fn case_names() -> Vec<&'static str> {
     Case::ALL.into_iter().filter(|case| *case != Case::ForcedRead).map(Case::name).collect()
 }
 
-// Without words of its own, a variant shows those of its arguments.
+// A variant without a doc comment shows that of its arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Log {
     /// Check that a log is complete; changes nothing

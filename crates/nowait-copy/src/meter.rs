@@ -77,7 +77,7 @@ impl Meter {
     pub(crate) fn block(&self, block: u64) -> u64 {
         const EVEN: u64 = 20;
         match &self.rate {
-            // Whole pages, of which direct I/O is made.
+            // Whole pages, as direct I/O needs them.
             Some(rate) => (rate.bytes_per_second / EVEN).next_multiple_of(4096).clamp(4096, block.max(4096)),
             None => block,
         }
@@ -128,7 +128,7 @@ impl Meter {
 
     /// Counts bytes that were written back.
     pub(crate) fn cleaned(&self, bytes: u64) {
-        // Saturating: a sync of the file system has counted for others, too.
+        // Saturating: a sync of the file system may have counted these bytes already.
         let _ = self.dirty_bytes.fetch_update(Relaxed, Relaxed, |dirty| Some(dirty.saturating_sub(bytes)));
     }
 

@@ -158,7 +158,7 @@ impl Ended {
         let old = at.map(|at| waiters.wakers.swap_remove(at));
         waiters.wakers.extend(waker.filter(|_| !is_over).map(|waker| (self.number, waker)));
         drop(waiters);
-        // A waker's drop may run anything: not under the lock.
+        // The drop of a waker may run any code, so the lock is not held.
         drop(old);
         is_over
     }
@@ -208,11 +208,11 @@ impl Plan {
             return wrong("several sources cannot have the same name");
         }
         let is_directory = match rustix::fs::stat(target) {
-            // On a simulated disk a target is a name.
+            // On a simulated disk the target is a file's name.
             _ if options.instance.is_some() => false,
             Ok(stat) => FileType::from_raw_mode(stat.st_mode).is_dir(),
             Err(Errno::LOOP) => return Err(Failure::from_errno(Operation::Open, target, Errno::LOOP)),
-            // Whatever it is shows where the copy is made.
+            // The copy itself reports the cause.
             Err(_) => false,
         };
         let into_directory = is_directory && !options.no_target_directory;
@@ -244,7 +244,7 @@ impl Plan {
         let tree = Tree::new(&shared, filter, tops, threads, totals);
         std::thread::scope(|scope| {
             if totals {
-                // Without the totals there is no time left: nothing else is lost.
+                // Without the totals the remaining time is not known; nothing else is lost.
                 _ = std::thread::Builder::new().name("nowait-count".into()).spawn_scoped(scope, || tree.count_all());
             }
             for round in 0.. {
@@ -275,7 +275,7 @@ impl Plan {
 /// The target of a regular file: if it is a symbolic link, what it leads to.
 fn followed(source: &Path, target: &Path, follow: Follow) -> Result<PathBuf> {
     let is_link = |path: &Path| rustix::fs::lstat(path).map(|stat| FileType::from_raw_mode(stat.st_mode).is_symlink());
-    // A link, or a directory, takes the place of a link.
+    // A link or a directory replaces a link at the target.
     let is_file = stat_argument(source, follow).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
     if !is_file || is_link(target) != Ok(true) {
         return Ok(target.to_path_buf());

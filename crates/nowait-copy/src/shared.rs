@@ -39,8 +39,8 @@ impl Shared {
             learned: Learned::default(),
             instance,
             has_proc: std::path::Path::new("/proc/self/fd").exists(),
-            // Each hasher has random keys. Processes in containers may have the same id, and a
-            // directory in common.
+            // Each hasher has random keys. Processes in different containers may have the same id
+            // and share a directory.
             token: RandomState::new().hash_one(std::process::id()),
             staged: AtomicU64::new(0),
             direct_copies: AtomicUsize::new(0),

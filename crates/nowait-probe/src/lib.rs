@@ -304,7 +304,7 @@ impl Options {
         abilities: &mut Abilities,
     ) -> std::io::Result<(u64, Vec<Row>)> {
         let file = &opened.file;
-        // Of a block device, too.
+        // A seek also returns the size of a block device.
         let size = (&*file).seek(SeekFrom::End(0))?;
         if size == 0 {
             return Ok((size, Vec::new()));

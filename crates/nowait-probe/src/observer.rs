@@ -203,7 +203,7 @@ impl Observer {
             worker: match (&self.workers, requests) {
                 (None, _) => true,
                 (Some(_), 1) => (traced.punts > 0) == (seen.worker > 0),
-                // One may have woken by itself; none may have slept through a request.
+                // A worker may have woken without a request, but none may have slept through one.
                 (Some(_), _) => traced.punts == 0 || worker_ran == Some(true),
             },
             inline: !self.ring.defers || traced.completions == u64::from(ran.present),
@@ -272,8 +272,8 @@ impl Facts {
             None => Took::Unclear,
             // The tracepoint is passed for this request alone.
             Some(true) if !self.workers_are_seen => Took::Worker,
-            // One that woke by itself: what is complete when the submission returns is nobody's but
-            // its thread's. (Where completions are not kept back, a worker may have been quick.)
+            // The worker woke without a request: if the ring keeps completions back, only the
+            // submitting thread can have completed it by now. (Otherwise a worker may have been quick.)
             Some(true) if inline && self.defers => Took::Unclear,
             Some(true) if self.by_themselves => Took::Unclear,
             Some(true) => Took::Worker,
@@ -357,7 +357,7 @@ mod tests {
         ];
         for (present, ran, took) in cases {
             assert_eq!(facts(1, present, ran, None).alone(), took, "{present} {ran:?}");
-            // Of the tracepoint it takes no notice.
+            // The tracepoint makes no difference.
             assert_eq!(facts(1, present, ran, Some(1)).alone(), took, "{present} {ran:?}");
         }
         // Where completions are not kept back, a worker may be done before the submission returns.

@@ -122,7 +122,7 @@ mod tests {
         assert!(refusal(&[&empty, &missing], &with).contains("not mounted: mount -t tracefs"));
         let root = rustix::process::geteuid().is_root();
         assert_eq!(refusal(&[&empty], &with).contains("run as root"), !root);
-        // Where /proc tells nothing, the likelier is said.
+        // If /proc shows nothing, the message states the likelier cause.
         assert!(refusal(&[&empty], &missing).contains("not mounted"));
         assert!(refusal(&[&empty], &without).contains("no tracefs"));
         assert!(refusal(&[&empty, &other], &with).contains("no tracepoint io_uring_queue_async_work"));

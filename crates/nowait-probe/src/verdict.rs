@@ -283,7 +283,7 @@ mod tests {
                 &[(1, Async, false), (32, Unclear, false)],
                 Some("async one at a time; perhaps by workers from 32 in flight"),
             ),
-            // And back: each change is told.
+            // A change back: each change is reported.
             (
                 &[(1, Worker, false), (32, Async, false), (256, Worker, false)],
                 Some("by workers one at a time; async from 32 in flight; by workers from 256"),

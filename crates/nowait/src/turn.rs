@@ -258,7 +258,7 @@ mod tests {
         assert!(gives_way(&mut 0));
         runs(1);
         assert!(!gives_way(&mut 0));
-        // None waits for ever for those who never run, with one result and with many.
+        // A task does not wait forever for tasks that never run, with one result or with many.
         wakes(1);
         let mut before = 0;
         assert_eq!((0..100).filter(|_| gives_way(&mut before)).count(), usize::from(PER_RESULT_MAX));

@@ -80,7 +80,7 @@ pub(crate) fn next_data(fd: BorrowedFd<'_>, offset: u64, size: u64) -> Result<Op
     };
     let end = match rustix::fs::seek(fd, SeekFrom::Hole(start)) {
         Ok(end) => end.min(size),
-        // It was cut meanwhile.
+        // The file was truncated meanwhile.
         Err(Errno::NXIO) => size,
         Err(errno) => return Err(errno),
     };
@@ -103,7 +103,7 @@ pub(crate) fn punch(fd: BorrowedFd<'_>, range: &Range<u64>) -> Result<(), Errno>
 pub(crate) fn is_cached(fd: BorrowedFd<'_>, size: u64) -> bool {
     const SAMPLES_MAX: u64 = 8;
     const APART: u64 = 1 << 20;
-    // A miss starts read-ahead. Let it be of one page, which no other sample lies in.
+    // A miss starts read-ahead. With this advice it reads one page, which contains no other sample.
     let _ = rustix::fs::fadvise(fd, 0, None, Advice::Random);
     let samples = (size / APART).clamp(1, SAMPLES_MAX);
     let cached = |sample: &u64| {

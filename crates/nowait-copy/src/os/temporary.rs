@@ -38,7 +38,7 @@ pub(crate) fn name(token: u64, number: u64, is_guarded: bool) -> CString {
     if !is_guarded {
         name.push(UNGUARDED);
     }
-    // It has no zero byte.
+    // The name contains no zero byte.
     CString::new(name).unwrap_or_default()
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn guard(directory: BorrowedFd<'_>) -> bool {
 /// Removes guarded names; the caller holds the exclusive lock.
 fn sweep(directory: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // With a separate position.
+    // A new open has its own position.
     let listed = retry_on_intr(|| rustix::fs::openat(directory, c".", flags, Mode::empty()))?;
     let mut buffer = vec![MaybeUninit::uninit(); BUFFER_BYTES];
     let mut entries = RawDir::new(&listed, &mut buffer);
@@ -93,7 +93,7 @@ fn sweep(directory: BorrowedFd<'_>) -> Result<(), Errno> {
             left.push(entry.file_name().to_owned());
         }
     }
-    // A directory is no temporary file, and is not removed by this call.
+    // A directory is no temporary file; this call does not remove it.
     left.iter().filter(|name| is_own(directory, name)).for_each(|name| _ = name::remove(directory, name));
     Ok(())
 }
@@ -176,7 +176,7 @@ mod tests {
         expected.sort();
         assert_eq!(names(dir.path()), expected);
 
-        // While the first is at work, the second removes nothing.
+        // While the first copy runs, the second removes nothing.
         fs::write(path(&name(3, 0, true)), "of the first").unwrap();
         let second = open();
         assert!(guard(second.as_fd()));

@@ -126,7 +126,7 @@ impl Dir {
             return false;
         };
         let names = self.found_names.get_or_init(|| {
-            // Where it cannot be listed, no name is there: nothing is replaced.
+            // If the directory cannot be listed, it counts as empty: nothing is replaced.
             let listing = Listing::read(target).unwrap_or_default();
             (0..listing.len()).map(|index| listing.entry(index).0.to_owned()).collect()
         });

@@ -55,7 +55,7 @@ impl Tree<'_> {
 
     /// Returns true if a directory on `device` is a mount point whose contents must not be copied.
     fn is_crossed(&self, parent: &Dir, device: u64) -> bool {
-        // The source that was asked for may be a mount point itself.
+        // The source that the caller named may be a mount point itself.
         let above = parent.chain().next();
         self.shared.options.one_file_system && above.is_some_and(|above| above.identity.0 != device)
     }
@@ -120,7 +120,7 @@ impl Tree<'_> {
                 Ok(_) => {}
             }
         }
-        // For its maker alone until it is complete.
+        // Only the owner has access until the directory is complete.
         let made = match self.shared.options.dry_run {
             true => Err(Errno::EXIST),
             false => rustix::fs::mkdirat(parent_target, name, Mode::RWXU),
@@ -197,7 +197,7 @@ impl Tree<'_> {
             }
         };
         let mut tasks = Vec::new();
-        // Ranges of what is to be copied here; directories, and what is left out, end a range.
+        // Ranges of entries to copy here; a directory or an excluded entry ends a range.
         let mut start = 0;
         let mut others = Vec::new();
         for index in 0..listing.len() {

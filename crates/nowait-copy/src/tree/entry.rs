@@ -170,7 +170,7 @@ impl Tree<'_> {
         let stat = |()| self.stat_source(dir, name).map_err(|errno| failed(Operation::Stat, errno));
         match file_type {
             FileType::RegularFile => {}
-            // Opening a device may do something.
+            // Opening a device may have an effect, so it is not opened.
             _ => match stat(())? {
                 found if FileType::from_raw_mode(found.st_mode).is_file() => {}
                 other => return Ok((other, None)),
@@ -192,7 +192,7 @@ impl Tree<'_> {
             return Ok((found, None));
         }
         if found.st_size >= RING_BYTES {
-            // The other flags stay: `NOATIME` is one of them.
+            // The other flags stay, such as `NOATIME`.
             rustix::fs::fcntl_getfl(&file)
                 .and_then(|flags| rustix::fs::fcntl_setfl(&file, flags.difference(OFlags::NONBLOCK)))
                 .map_err(|errno| failed(Operation::Open, errno))?;
@@ -257,7 +257,7 @@ impl Tree<'_> {
         }
         let (is_file, old_type) = (entry.file.is_some(), FileType::from_raw_mode(old.st_mode));
         if is_file && !old_type.is_file() && !old_type.is_symlink() {
-            // Whoever names a device wants it written to, and not another file in its place.
+            // A caller who names a device wants to write to it, not to replace it.
             let kind = FailureKind::System(nowait::ErrorKind::AlreadyExists);
             return Err(Failure::new(Operation::Copy, &paths.target, kind)
                 .with_detail("it is a device, a FIFO or a socket")

@@ -32,7 +32,7 @@ impl Tree<'_> {
     /// Returns the entry's modification time at the target's resolution, in nanoseconds.
     fn kept_ns(&self, dir: &Dir, stat: &Stat, old: &Stat) -> i128 {
         let exact = modified_ns(stat);
-        // A larger difference is one at any resolution.
+        // A larger difference remains one at any resolution.
         if !(1..STEP_NS_MAX).contains(&(exact - modified_ns(old))) {
             return exact;
         }

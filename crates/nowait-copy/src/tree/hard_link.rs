@@ -40,7 +40,7 @@ impl Tree<'_> {
     pub(super) fn link_others(&self, entry: &Entry<'_>, made: &Stat) {
         let copy = Copy { identity: identity(made), path: entry.paths.target.clone() };
         let names = match self.shared.options.follow {
-            // Symbolic links to it are further ones.
+            // Symbolic links to the file count as further names.
             Follow::Always => u64::MAX,
             _ => u64::from(entry.stat.st_nlink as u32),
         };
@@ -63,7 +63,7 @@ impl Tree<'_> {
                 let (source, target, why) = (&paths.source, &paths.target, "its file has a copy");
                 self.shared.options.tell(&Event::Copied { source, target, way: Way::HardLink, why, bytes: 0 });
             }
-            // One more copy is better than none.
+            // A separate copy is better than no copy.
             Err(errno @ (Errno::MLINK | Errno::PERM | Errno::OPNOTSUPP | Errno::XDEV | Errno::NOENT)) => {
                 let lost = Failure::from_errno(Operation::Link, &paths.target, errno)
                     .of_kind(FailureKind::MetadataLost)
@@ -89,7 +89,7 @@ fn link(copy: &Copy, dir: &Dir, target_dir: BorrowedFd<'_>, name: &CStr, shared:
     let from_dir = opened.as_ref().map_or(target_dir, AsFd::as_fd);
     let from = copy.path.file_name().unwrap_or_default().as_bytes();
     let is_copy = |stat: Stat| identity(&stat) == copy.identity;
-    // Somebody may have moved something else there.
+    // Another process may have moved another file there.
     if !is_copy(rustix::fs::statat(from_dir, from, AtFlags::SYMLINK_NOFOLLOW)?) {
         return Err(Errno::NOENT);
     }

@@ -176,7 +176,7 @@ impl<'s> Tree<'s> {
         let mut dir = dir;
         while dir.end_task() {
             self.complete(&dir);
-            // Upwards in a loop: a tree may be deeper than a stack.
+            // A loop, not a recursion: a deep tree would overflow the stack.
             match &dir.parent {
                 Some(parent) => dir = parent.clone(),
                 None => break,
@@ -226,7 +226,7 @@ impl<'s> Tree<'s> {
         for (path, dir) in lock(&self.devices).values() {
             match rustix::fs::syncfs(dir) {
                 Ok(()) => {}
-                // Open as a place only: its device is not known to the call.
+                // The directory is open with `O_PATH`, which the call does not accept.
                 Err(Errno::BADF) => rustix::fs::sync(),
                 Err(errno) => self.fail(Failure::from_errno(Operation::Sync, path, errno)),
             }

@@ -41,7 +41,7 @@ impl Top {
     pub(crate) fn into_directory(source: &Path, directory: &Path) -> Result<Self> {
         let name = match name_of(source) {
             Some(name) => name.to_owned(),
-            // `.`, `..`, `dir/.`, `/`: what is in it goes into the directory.
+            // For `.`, `..`, `dir/.` and `/`, the contents go into the directory.
             None => c".".to_owned(),
         };
         Self::new(source, directory.to_path_buf(), name)
@@ -103,7 +103,7 @@ impl Top {
                 Failure::new(Operation::Copy, source, FailureKind::Usage).with_detail("the source is an empty path")
             );
         }
-        // With a slash at its end a symbolic link is what it leads to.
+        // A slash after a symbolic link stands for the link's target.
         let name = name_of(source);
         let (source_dir, source_name) = match &name {
             Some(name) if !bytes.ends_with(b"/") => (parent_of(source).to_path_buf(), name.clone()),
@@ -197,7 +197,7 @@ impl Tree<'_> {
 /// Opens the directory that a copy goes to.
 fn open_target_dir(path: &Path) -> Result<OwnedFd> {
     let opened = match open_path(path, DIRECTORY) {
-        // It may be written to all the same.
+        // The directory may be writable although it is not readable.
         Err(Errno::ACCESS) => open_path(path, PLACE),
         opened => opened,
     };

@@ -249,7 +249,7 @@ mod loom_tests {
 
     fn check(test: impl Fn() + Sync + Send + 'static) {
         let mut model = loom::model::Builder::new();
-        // Enough for each thread to be interrupted between any two steps of its own.
+        // Enough to interrupt each thread between any two of its steps.
         model.preemption_bound = Some(3);
         model.check(test);
     }

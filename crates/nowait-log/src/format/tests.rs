@@ -232,7 +232,7 @@ fn records_of_another_place_are_not_whole() {
     let mut exchanged = bytes.clone();
     exchanged[BLOCK_HEADER_BYTES..][..2 * length].rotate_left(length);
     assert!(header.whole_records(&exchanged, seed).is_empty());
-    // As they would be if they were written anew: the header tells.
+    // Sealed again in the new order: the header still differs.
     let anew = header.seal(&exchanged[BLOCK_HEADER_BYTES..][..3 * length], seed);
     Seal { header: exchanged[..BLOCK_HEADER_BYTES].try_into().unwrap(), ..anew }.put(&mut exchanged);
     assert!(!header.is_whole(&exchanged, seed) && header.whole_records(&exchanged, seed).is_empty());

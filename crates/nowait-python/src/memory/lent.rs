@@ -291,8 +291,8 @@ impl NewBytes {
     /// Copies its bytes, and no more than it has room for.
     pub(crate) fn fill(&mut self, bytes: &[u8]) {
         self.filled = bytes.len().min(self.len);
-        // SAFETY: so many bytes at `start` are ours alone, and no other memory overlaps them. An empty
-        // object may be one that all share, of which nothing is written.
+        // SAFETY: these bytes at `start` are ours alone, and no other memory overlaps them. An empty
+        // object may be shared by all, but then nothing is written.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr(), self.filled) };
     }
 
@@ -301,7 +301,7 @@ impl NewBytes {
         if self.filled == self.len {
             return self.object;
         }
-        // SAFETY: so many bytes at `start` were written by `fill`, and the object is still ours.
+        // SAFETY: `fill` wrote these bytes at `start`, and the object is still ours.
         let filled = unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.filled) };
         PyBytes::new(py, filled).unbind()
     }

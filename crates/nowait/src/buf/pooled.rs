@@ -172,8 +172,8 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
     let start = base.wrapping_add(before);
     for (start, length) in [(base, before), (start.wrapping_add(bytes), HUGE_BYTES - before)] {
         if length > 0 {
-            // SAFETY: a part of the mapping that nobody knows. One that stays costs addresses and
-            // no memory.
+            // SAFETY: nothing refers to this part of the mapping. If the call fails, the part costs
+            // addresses but no memory.
             let _ = unsafe { munmap(start.cast(), length) };
         }
     }

@@ -145,8 +145,8 @@ impl OfFile {
             calls += 1;
             if runs.peek().is_none() {
                 of.writes.collected(writes.len(), calls);
-                // Each slot has a share of its own, until it ends: whoever hears of the last one
-                // may close the file.
+                // Each slot holds the file until it ends. The owner of the last one may close the
+                // file when it learns of the end.
                 file = None;
             }
             end(&instance, run, made);

@@ -529,7 +529,7 @@ mod tests {
     #[test]
     fn helpers_take_part_where_copies_are_quicker_with_them() {
         const BYTES: usize = 1 << 20;
-        // What a copy takes with helpers, where it takes 100 µs alone.
+        // `micros` is the time of a copy with helpers; without helpers it takes 100 µs.
         let helped_of = |helpers: &HelperSelector, micros: &dyn Fn(u64) -> u64| {
             let copy = |number| {
                 let helped = helpers.helps(BYTES);
@@ -545,7 +545,7 @@ mod tests {
         assert!(helped_of(&helpers, &|_| 70) > 950);
         // Now and then a thread comes late.
         assert!(helped_of(&helpers, &|number| if number % 10 == 0 { 5000 } else { 70 }) > 900);
-        // Of copies of other sizes this says nothing.
+        // Copies of other sizes are not affected.
         assert!(helpers.helps(BYTES / 4) && helpers.helps(BYTES * 4));
     }
 

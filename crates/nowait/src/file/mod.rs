@@ -545,7 +545,7 @@ mod tests {
         let Request::Read(mut transfer) = early else { unreachable!("it is a read") };
         assert_eq!(transfer.done(), 5000);
         assert!(matches!(transfer.take_memory(), Memory::Vec(read) if read == bytes[3..5003]));
-        // Symptom: of two durable writes at a time, one could be told of the other's lost pages.
+        // Symptom: if two durable writes ran at a time, one could report the other's lost pages.
         for (flags, alone) in [(WriteFlags::NONE, false), (WriteFlags::DURABLE, true)] {
             let mut write = Request::Write(Transfer::new(Memory::Vec(bytes[..PAGE].to_vec()), 0), flags);
             let outcome = direct::run(open, direct, &mut write, |request| {

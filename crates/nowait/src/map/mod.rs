@@ -215,8 +215,7 @@ impl Deref for Map {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the caller of `new` vouched that nobody changes the bytes while they are looked
-        // at.
+        // SAFETY: the caller of `new` vouched that the bytes do not change during this borrow.
         let bytes = unsafe { self.0.mapping.bytes() };
         &bytes[self.0.place.lead..]
     }

@@ -314,7 +314,7 @@ impl OpenFile {
     pub(crate) fn queue(&self, request: &Request) -> Option<QueueKind> {
         match request {
             Request::Write(..) if self.direct.is_some() => None,
-            // Of two such requests at a time, one could consume the report that the other should
+            // If two such requests ran at a time, one could consume the report that the other should
             // return.
             _ if self.learns_of_failures(request) => Some(QueueKind::Syncs),
             Request::Write(..) => Some(QueueKind::Writes),

@@ -199,7 +199,7 @@ fn a_reserved_file_is_copied_as_a_reserved_file() {
     file.write_all_at(&bytes(MIB, 1), 5 * MIB as u64).unwrap();
     file.sync_all().unwrap();
     for (what, options) in [("default", Options::new()), ("neutral", Options::new().cache_neutral(true))] {
-        // What is reserved and was read once is no hole any more, while its pages are cached.
+        // Allocated space that was read is not reported as a hole while its pages are cached.
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
         let outcome = copy(&source, &target, &options.reflink(Reflink::Never)).unwrap();
         assert!(fs::read(&target).unwrap() == fs::read(&source).unwrap(), "{what}");
@@ -338,7 +338,7 @@ fn the_kernel_copies_where_it_can_and_else_says_that_it_cannot() {
         assert!(!is_refused || devices.0 != devices.1, "within a file system it is there");
         assert!(is_refused || fs::read(&path).unwrap() == contents);
     }
-    // A source that is shorter than it was said to be, or whose file system stops early: a read tells.
+    // If the source is shorter than its size says, or its file system stops early, a read shows it.
     let path = folders[0].path().join("short");
     let target = File::create_new(&path).unwrap();
     let shared = Shared::new(options);

@@ -43,7 +43,7 @@ fn a_copy_is_resumed_from_what_is_right() {
             let left = names(folder.path());
             assert!(left[0].starts_with(".target.") && left[0].ends_with(".nowait-journal"), "{left:?}");
             assert!(left[1].starts_with(".target.") && left[1].ends_with(".nowait-part"), "{left:?}");
-            // Of what is claimed one piece is wrong.
+            // One piece that the journal claims is wrong.
             let part = File::options().write(true).open(folder.path().join(&left[1])).unwrap();
             part.write_all_at(b"spoilt", 2 * MIB as u64 + 9).unwrap();
             let again = Shared::new(options.clone().resume(true).reflink(Reflink::Never));

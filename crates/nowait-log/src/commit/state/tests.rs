@@ -331,7 +331,7 @@ fn patience_follows_the_slowest_write() {
     let began = now();
     let at = |milliseconds| began + Duration::from_millis(milliseconds);
     let rewrite = |state: &mut State<()>, now| matches!(state.rescue(now), Some(Rescue::Rewrite(_)));
-    // The end of the first write, of which nobody says that it is over.
+    // The end of the first write, which is not marked as over.
     let Some(Rescue::End(ending)) = state.rescue(at(10_000)) else { panic!("it is overdue") };
     ending.set_over();
     for took in [100, 10] {
