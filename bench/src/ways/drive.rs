@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use futures_util::future::join_all;
 use nowait::Buf;
 
 use super::runtime::{finish, runtime};
@@ -443,7 +444,7 @@ pub(super) fn in_block_on(handle: &impl Handle, job: &Job<'_>, round: &mut Round
     let buffers: Vec<Buf> = (0..job.depth).map(|_| job.buffer()).collect();
     round.start();
     let told = RefCell::new(&mut round.tally);
-    let mut loops = buffers.into_iter().map(|mut buffer| {
+    let loops = buffers.into_iter().map(|mut buffer| {
         let (arrivals, told) = (&arrivals, &told);
         async move {
             while let Some((index, mut started)) = arrivals.next().await {
@@ -460,13 +461,7 @@ pub(super) fn in_block_on(handle: &impl Handle, job: &Job<'_>, round: &mut Round
             io::Result::Ok(())
         }
     });
-    // One is awaited without a list of futures, as a task does it.
-    let result: io::Result<()> = match (job.depth, loops.next()) {
-        (1, Some(alone)) => nowait::block_on(alone),
-        (_, first) => {
-            nowait::block_on(futures_util::future::join_all(first.into_iter().chain(loops))).into_iter().collect()
-        }
-    };
+    let result = nowait::block_on(join_all(loops)).into_iter().collect();
     round.stop();
     result
 }
