@@ -250,15 +250,6 @@ impl Job<'_> {
     }
 }
 
-impl<'a> Job<'a> {
-    /// The same operations, one in flight at a time.
-    pub(super) fn alone(&self) -> Job<'a> {
-        let List::Reads { offsets, size } = &self.plan.list else { unreachable!("only reads are awaited alone") };
-        let plan = Plan::new(List::Reads { offsets: offsets.clone(), size: *size }, self.files.clone(), self.block, 1);
-        Job { plan: Arc::new(Plan { path: self.path.clone(), direct: self.direct, ..plan }), cancel: self.cancel }
-    }
-}
-
 impl Deref for Job<'_> {
     type Target = Plan;
 

@@ -179,10 +179,10 @@ pub static WAYS: Roster = &[
     &plain::PWRITE,
     &pwritev::PWRITEV,
     &mixed::PLAIN,
-    &scan::bufreader::BUFREADER,
+    &scan::BUFREADER,
     &threads::THREADS,
     &willneed::WILLNEED,
-    &scan::touch::TOUCH,
+    &scan::TOUCH,
     &ring::RING,
     &tokio::TOKIO,
     #[cfg(feature = "peers")]
@@ -220,11 +220,10 @@ pub static WAYS: Roster = &[
     &peers::rocksdb::ROCKSDB,
     &nowait::NOWAIT,
     &stall::NOWAIT_STRICT,
-    &scan::stream::NOWAIT_STREAM,
+    &scan::NOWAIT_STREAM,
     &nowait::NOWAIT_AWAIT,
     &nowait::NOWAIT_AIO,
     &nowait::NOWAIT_TOKIO,
-    &nowait::NOWAIT_TOKIO_AWAIT,
 ];
 
 pub fn named(name: &str) -> Option<&'static Way> {

@@ -3,8 +3,8 @@
 //!
 //! `nowait`: depth 1 is the blocking call; more in flight is `block_on` over as many loops as the
 //! depth; a gather is `gather_into`. `nowait-tokio`: as many tasks as the depth on a multi-thread
-//! runtime with a worker per processor. `nowait-await`, `nowait-tokio-await`: as most tasks use it,
-//! one future, which awaits a read, then the next; these take part in single reads only.
+//! runtime with a worker per processor. `nowait-await`: as most tasks use it, one future, which awaits
+//! a read, then the next; it takes part in single reads only.
 //!
 //! Calls, sizes and the instance are those of the guide's pages: the shared instance with nothing
 //! set, tokio attached once, pages in a `Buf`, which is what the library hands out. Where there is a
@@ -36,8 +36,6 @@ pub(crate) enum Calls {
     /// `block_on` at every depth, on an instance with libaio and without a ring.
     Aio,
     Tokio,
-    /// One task, which awaits one read after the other.
-    TokioAwait,
 }
 
 pub(crate) static NOWAIT: Way = Way::new(
@@ -91,12 +89,6 @@ pub(crate) static NOWAIT_AWAIT: Way = Way::new(
     &[Does::Reads(&Calls::Await), Does::DirectReads(&Calls::Await)],
 );
 
-pub(crate) static NOWAIT_TOKIO_AWAIT: Way = Way::new(
-    "nowait-tokio-await",
-    "this library: one task on tokio, which awaits one read after the other",
-    &[Does::Reads(&Calls::TokioAwait), Does::DirectReads(&Calls::TokioAwait)],
-);
-
 /// Open files of the library.
 #[derive(Clone)]
 pub(super) struct Library(pub(super) Arc<[File]>);
@@ -127,16 +119,14 @@ impl Handle for Library {
 
 impl Drive for Calls {
     fn one_at_a_time(&self) -> bool {
-        matches!(self, Self::Await | Self::TokioAwait)
+        *self == Self::Await
     }
 
     fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let alone = self.one_at_a_time().then(|| job.alone());
-        let job = alone.as_ref().unwrap_or(job);
         let session = Session::plan(if *self == Self::Aio { aio()? } else { Nowait::shared() }, &job.plan)?;
         let files = &session.file.0;
         match self {
-            Self::Tokio | Self::TokioAwait => on_tokio(&session.file, job, round)?,
+            Self::Tokio => on_tokio(&session.file, job, round)?,
             Self::Await => one_by_one(&files[0], job, round)?,
             // A gather that arrives is a future that the thread waits for.
             Self::Blocking if job.depth == 1 && job.records() == 0 => {

@@ -1,0 +1,102 @@
+//! Ways that only scan: they read blocks in ascending order, one at a time.
+//!
+//! `bufreader`: a buffer of the program's own that one large read fills, and blocks copied out of it:
+//! std's `BufReader` with the buffer of `cat`. `touch`: a map without any advice; blocks are copied
+//! out of it, and the thread waits at each fault. `nowait-stream`: the library's sequential reader,
+//! which has a place in the file and reads ahead itself. It is asked as any reader of std's is
+//! (`read_exact`).
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::time::Instant;
+
+use nowait::Nowait;
+use nowait::stream::Reader;
+
+use super::nowait::Session;
+use super::{Does, ReadWay, Way};
+use crate::measure::meter::Round;
+use crate::measure::work::Reads;
+use crate::sys::Mapping;
+
+pub(crate) struct Buffered;
+
+pub(crate) static BUFREADER: Way = Way::new(
+    "bufreader",
+    "std's BufReader with 256 KiB, blocks copied out of it, one at a time",
+    &[Does::Scans(&Buffered)],
+)
+.hue(7);
+
+/// The buffer of GNU `cat` (coreutils 9.5, `io_blksize`).
+const WINDOW: usize = 256 << 10;
+
+impl ReadWay for Buffered {
+    fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let (mut reader, mut place) = (BufReader::with_capacity(WINDOW, job.target.file), 0);
+        reader.rewind()?;
+        round.start();
+        for offset in job.each_offset() {
+            let block = &mut buffer[..job.len_at(offset)];
+            let started = Instant::now();
+            reader.seek_relative(offset as i64 - place)?;
+            reader.read_exact(block)?;
+            place = offset as i64 + block.len() as i64;
+            round.tally.block(offset, block, started, Instant::now());
+        }
+        round.stop();
+        Ok(())
+    }
+}
+
+pub(crate) struct Touch;
+
+pub(crate) static TOUCH: Way =
+    Way::new("touch", "a map without any advice: each page is there when it is copied", &[Does::Scans(&Touch)]).hue(4);
+
+impl ReadWay for Touch {
+    fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        // With the readahead that is usual.
+        let map = Mapping::new(&File::open(job.target.path)?, job.target.size)?;
+        round.start();
+        for offset in job.each_offset() {
+            let (started, block) = (Instant::now(), &mut buffer[..job.len_at(offset)]);
+            map.copy(offset, block);
+            round.tally.block(offset, block, started, Instant::now());
+        }
+        round.stop();
+        Ok(())
+    }
+}
+
+pub(crate) struct Blocks;
+
+pub(crate) static NOWAIT_STREAM: Way = Way::new(
+    "nowait-stream",
+    "this library's sequential Reader, through the page cache, asked for a block at a time",
+    &[Does::Scans(&Blocks)],
+);
+
+impl ReadWay for Blocks {
+    fn keeps_a_place(&self) -> bool {
+        true
+    }
+
+    fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let session = Session::reading(Nowait::shared(), job.target)?;
+        let mut reader = Reader::new(&session.file, job.offset(0).unwrap_or(0));
+        round.start();
+        for offset in job.each_offset() {
+            let block = &mut buffer[..job.len_at(offset)];
+            let started = Instant::now();
+            if reader.position() != offset {
+                reader.seek(SeekFrom::Start(offset))?;
+            }
+            reader.read_exact(block)?;
+            round.tally.block(offset, block, started, Instant::now());
+        }
+        round.stop();
+        session.report(round);
+        Ok(())
+    }
+}
