@@ -20,7 +20,7 @@ use std::iter;
 use std::mem;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -117,8 +117,9 @@ fn on_tokio<H: Handle>(
     let tasks: Vec<_> = tasks.into_iter().map(|task| runtime.spawn(task)).collect();
     let ended_beside = pin!(running.join_next());
     let first = runtime.block_on(select(join_all(tasks), ended_beside));
-    let (late, beside) = others.end();
+    let ended = others.stop();
     round.stop();
+    let (late, beside) = others.end(ended);
     let seen: io::Result<_> = match first {
         Either::Left((seen, _)) => seen.into_iter().map(|joined| joined.map_err(io::Error::other)?).collect(),
         Either::Right((Some(Ok(Err(failed))), _)) => Err(failed),
@@ -155,7 +156,7 @@ fn in_block_on<H: Handle>(
             let (heartbeat, work) = (pin!(others.clone().heartbeat()), pin!(others.clone().work()));
             match nowait::block_on(select(select(heartbeat, work), join_all(tasks))) {
                 Either::Right((seen, _)) => {
-                    let (late, beside) = others.end();
+                    let (late, beside) = others.end(others.stop());
                     let seen: io::Result<Vec<_>> = seen.into_iter().collect();
                     Ok((seen?, late, beside))
                 }
@@ -205,12 +206,13 @@ struct Others<H> {
     heart: Arc<Mutex<Heart>>,
     other: Other<H>,
     count: Arc<AtomicU64>,
+    stopped: Arc<AtomicBool>,
 }
 
 impl<H: Handle> Others<H> {
     fn new(other: Other<H>) -> Self {
         let heart = Arc::new(Mutex::new(Heart::new(Instant::now())));
-        Self { beats: beats(), heart, other, count: Arc::default() }
+        Self { beats: beats(), heart, other, count: Arc::default(), stopped: Arc::default() }
     }
 
     /// The first beat is due after an interval.
@@ -222,6 +224,9 @@ impl<H: Handle> Others<H> {
         self.beats.next().await;
         loop {
             self.beats.next().await;
+            if self.stopped.load(Ordering::Relaxed) {
+                pending::<()>().await;
+            }
             locked(&self.heart).beat();
         }
     }
@@ -249,9 +254,14 @@ impl<H: Handle> Others<H> {
         }
     }
 
-    /// Until now: how late the beats were, and the writes or records. What still runs is not told.
-    fn end(&self) -> (Latencies, u64) {
-        let ended = Instant::now();
+    /// No beat is told of from now on.
+    fn stop(&self) -> Instant {
+        self.stopped.store(true, Ordering::Relaxed);
+        Instant::now()
+    }
+
+    /// How late the beats were until then, and the writes or records.
+    fn end(&self, ended: Instant) -> (Latencies, u64) {
         let heart = mem::replace(&mut *locked(&self.heart), Heart::new(ended));
         (heart.end(ended), self.count.load(Ordering::Relaxed))
     }
