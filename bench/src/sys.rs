@@ -204,14 +204,9 @@ pub struct Usage {
 
 impl Usage {
     /// Usage of all threads of the process, those that have ended and the kernel's `iou-wrk`
-    /// threads included, and of the processes that it has started and seen end.
+    /// threads included.
     pub fn of_process() -> Self {
-        let (own, children) = (Self::of(libc::RUSAGE_SELF), Self::of(libc::RUSAGE_CHILDREN));
-        Self {
-            user_us: own.user_us + children.user_us,
-            system_us: own.system_us + children.system_us,
-            switches: own.switches + children.switches,
-        }
+        Self::of(libc::RUSAGE_SELF)
     }
 
     pub fn of_this_thread() -> Self {

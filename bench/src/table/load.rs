@@ -16,6 +16,7 @@ use clap::ValueEnum;
 use super::log::Appending;
 use super::reads::file_size_of_reads;
 use super::*;
+use crate::measure::meter::Round;
 use crate::measure::options::{Arriving, RATE_MAX, name};
 use crate::measure::work::Gathers;
 use crate::report::figures::share;
@@ -197,34 +198,21 @@ impl Bench for Arrivals {
         let Inputs { pace, count, offsets, .. } = &self.inputs;
         let (count, cancel, offsets) = (*count as u64, turn.cancel, &offsets[..]);
         let pace = pace.as_ref().ok_or_else(|| turn.failed("its round has no arrivals"))?;
-        let mut sample = if let Doing::Appends(ways) = &self.does {
-            let (writers, seed, pace) = (IN_FLIGHT, self.inputs.seed, Some(pace));
-            let limits = "--rates";
-            Appending { writers, in_flight: 1, size: RECORD, commits: count, pace, seed, limits }
-                .by(ways[turn.index], turn)?
-                .0
-        } else {
-            let file = turn.file()?;
-            file.make_cold()?;
-            let matches = |offset: u64, bytes: &[u8]| file.matches(offset, bytes);
-            let (target, check) = (Target::of(file), turn.check(&matches));
-            let outcome = match &self.does {
-                Doing::Gathers(ways) => {
-                    let job =
-                        Gathers { target, block: BLOCK, records: RECORDS, depth: IN_FLIGHT, offsets, pace, cancel };
-                    let mut buffer = Buffer::new(job.output_len() * IN_FLIGHT);
-                    alone(check, |clock| ways[turn.index].gathers(&job, buffer.bytes(), clock))
-                }
-                Doing::Reads(ways) => {
-                    let job = Reads { target, block: BLOCK, depth: IN_FLIGHT, offsets, pace: Some(pace), cancel };
-                    let mut buffer = Buffer::new(BLOCK * IN_FLIGHT);
-                    alone(check, |clock| ways[turn.index].reads(&job, buffer.bytes(), clock))
-                }
-                Doing::Appends(_) => unreachable!("these are not of a file that is read"),
-            };
-            let (sample, ()) = turn.complete("operations", (count, (offsets.len() * BLOCK) as u64), outcome)?;
-            turn.require_sampled(&sample, file)?;
-            sample
+        let index = turn.index;
+        let mut sample = match &self.does {
+            Doing::Appends(ways) => {
+                let (writers, seed, pace, limits) = (IN_FLIGHT, self.inputs.seed, Some(pace), "--rates");
+                let appending = Appending { writers, in_flight: 1, size: RECORD, commits: count, pace, seed, limits };
+                appending.by(ways[index], turn)?.0
+            }
+            Doing::Gathers(ways) => read(turn, (count, offsets), RECORDS, |target, buffer, clock| {
+                let job = Gathers { target, block: BLOCK, records: RECORDS, depth: IN_FLIGHT, offsets, pace, cancel };
+                ways[index].gathers(&job, buffer, clock)
+            })?,
+            Doing::Reads(ways) => read(turn, (count, offsets), 1, |target, buffer, clock| {
+                let job = Reads { target, block: BLOCK, depth: IN_FLIGHT, offsets, pace: Some(pace), cancel };
+                ways[index].reads(&job, buffer, clock)
+            })?,
         };
         // The row's own speed is what came of them.
         sample.tell("offered_per_s", Figure::median(self.rate));
@@ -239,6 +227,23 @@ impl Bench for Arrivals {
         }
         self.behind.borrow_mut().extend(behind);
     }
+}
+
+/// Has a way read these pages of the cold file, so many for each operation.
+fn read(
+    turn: &Turn<'_>,
+    (count, offsets): (u64, &[u64]),
+    pages: usize,
+    work: impl FnOnce(Target<'_>, &mut [u8], &mut Round<'_>) -> io::Result<()>,
+) -> Result<Sample> {
+    let file = turn.file()?;
+    file.make_cold()?;
+    let matches = |offset: u64, bytes: &[u8]| file.matches(offset, bytes);
+    let mut buffer = Buffer::new(pages * BLOCK * IN_FLIGHT);
+    let outcome = alone(turn.check(&matches), |clock| work(Target::of(file), buffer.bytes(), clock));
+    let (sample, ()) = turn.complete("operations", (count, (offsets.len() * BLOCK) as u64), outcome)?;
+    turn.require_sampled(&sample, file)?;
+    Ok(sample)
 }
 
 /// The latencies of one kind of work at the highest rate that every way keeps, and the highest that
