@@ -39,7 +39,7 @@ pub(crate) fn under_load(environment: &Environment) -> String {
 pub(crate) fn report(report: &Report, details: bool, colour: Colour) -> String {
     let mut text = String::new();
     if let Some(why) = &report.partial {
-        text += &format!("PARTIAL: {why}. What is here is complete in itself; what is missing was not measured.\n\n");
+        text += &format!("PARTIAL: {why}. The rows below are complete; missing rows were not measured.\n\n");
     }
     for table in report.tables() {
         text += &format!("{}\n", title(table));

@@ -1305,7 +1305,7 @@ int nowait_submit_log_wait(nowait_queue queue,
                            void *user,
                            uint64_t *operation);
 
-// Starts to wait until a copy has ended; nowait_copy_wait then returns the report without
+// Starts a wait for the end of a copy; nowait_copy_wait then returns the report without
 // blocking. See nowait_submit_read for the rest. nowait_cancel ends the wait, and
 // nowait_copy_cancel ends the copy.
 // `operation` is NULL or points to a uint64_t.

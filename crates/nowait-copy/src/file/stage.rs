@@ -154,6 +154,6 @@ fn failed_to_name(path: &Path, is_new: bool, errno: Errno) -> Failure {
         return failure;
     }
     failure.of_kind(FailureKind::NameCollision).with_detail(
-        "two names of the source are one name in the target's file system, or another process made this one",
+        "two names of the source are one name in the target's file system, or another process created this name",
     )
 }

@@ -135,7 +135,7 @@ impl Buf {
         self.capacity
     }
 
-    /// Shortens the buffer to its first `len` bytes; has no effect if it is shorter.
+    /// Shortens the buffer to its first `len` bytes; has no effect if `len` is larger.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
