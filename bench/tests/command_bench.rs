@@ -649,3 +649,21 @@ fn a_reader_that_goes_away_is_no_error() {
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), complaints(&output.stderr)), (Some(0), String::new()));
 }
+
+#[test]
+fn text_is_ascii_where_the_locale_is_not_utf_8() {
+    let record = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/measurements/2026-11-25-reads/reads.json");
+    let shown = |locale: &str| text(&nowait(&["--from", record]).env("LC_ALL", locale).output().unwrap().stdout);
+    let (plain, full) = (shown("C"), shown("C.UTF-8"));
+    assert!(plain.is_ascii() && plain.contains(" x pread"), "{plain}");
+    assert!(full.contains(" × pread") && full.contains('▼'), "{full}");
+    assert_eq!(plain.lines().count(), full.lines().count());
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_told_by_its_code() {
+    let dir = directory();
+    let path = dir.path().join("none/result.json");
+    let output = run(&["--json", path.to_str().unwrap(), "--dir", dir.path().to_str().unwrap()]);
+    assert_fails(&output, 5, &["cannot write the result", "none/result.json", "--json"]);
+}

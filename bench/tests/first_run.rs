@@ -19,7 +19,8 @@ const CASES: [(&str, &str); 6] = [
 
 fn first_run(dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nowait-bench"));
-    command.args(["--size", "16M", "--time", "15"]).args(arguments).current_dir(dir).output().unwrap()
+    command.args(["--size", "16M", "--time", "15"]).args(arguments).current_dir(dir);
+    command.env("LC_ALL", "C.UTF-8").output().unwrap()
 }
 
 fn screen_of(output: &Output) -> String {

@@ -256,8 +256,13 @@ impl Output {
     }
 }
 
+/// Prints text for people.
+fn print_to(to: impl Write, text: &str) -> Result<()> {
+    if show::is_utf8_locale() { write_to(to, text) } else { write_to(to, &show::ascii(text)) }
+}
+
 /// A reader that went away (`| head`) is not an error.
-fn print_to(mut to: impl Write, text: &str) -> Result<()> {
+fn write_to(mut to: impl Write, text: &str) -> Result<()> {
     match to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Error::new(ErrorKind::Other, format!("cannot print the result: {error}")))
@@ -353,7 +358,7 @@ impl Destination {
     }
 
     fn write(mut self, text: &str) -> Result<()> {
-        let Some((file, path)) = &mut self.file else { return print_to(io::stdout().lock(), text) };
+        let Some((file, path)) = &mut self.file else { return write_to(io::stdout().lock(), text) };
         let regular = file.metadata().is_ok_and(|about| about.is_file());
         let emptied = if regular { file.set_len(0) } else { Ok(()) };
         let written = emptied.and_then(|()| file.write_all(text.as_bytes()));
@@ -373,7 +378,7 @@ impl Drop for Destination {
 
 fn cannot_write(path: &Path, option: &str, error: &io::Error) -> Error {
     let text = format!("cannot write the result to {}: {error}; give {option} another path, or -", path.display());
-    Error::new(ErrorKind::Other, text)
+    Error::new(ErrorKind::of_write(error), text)
 }
 
 /// Returns a progress bar on stderr; indicatif draws nothing if stderr is not a terminal.

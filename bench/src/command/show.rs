@@ -21,6 +21,25 @@ pub(crate) enum Colour {
 }
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Replacements of all other characters of the texts where the locale is not UTF-8.
+const ASCII: [(char, char); 7] = [('▼', 'v'), ('≈', '~'), ('×', 'x'), ('–', '-'), ('µ', 'u'), ('…', '~'), ('·', '.')];
+
+/// Returns whether the locale of this process uses UTF-8 (locale(7)).
+pub(crate) fn is_utf8_locale() -> bool {
+    let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(std::env::var_os).find(|value| !value.is_empty());
+    let name = set.unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    name.contains("utf-8") || name.contains("utf8")
+}
+
+/// Replaces the bars by digits from 1 to 8, and other characters of the texts by similar ones.
+pub(crate) fn ascii(text: &str) -> String {
+    let replacement = |character: char| {
+        let bar = BARS.iter().zip('1'..).find(|(bar, _)| **bar == character).map(|(_, digit)| digit);
+        bar.or_else(|| ASCII.iter().find(|(from, _)| *from == character).map(|(_, to)| *to)).unwrap_or(character)
+    };
+    text.chars().map(replacement).collect()
+}
+
 /// Maximum number of ways in a block; fewer if names are long.
 const WAYS_ABREAST: usize = 6;
 pub(crate) const WIDTH: usize = 100;
@@ -303,7 +322,9 @@ mod tests {
 
     #[test]
     fn a_collapsed_way_is_marked_with_and_without_colour() {
-        assert!(report(&sample(), false, Colour::Off).contains("12.3k .12▼▁"));
+        let shown = report(&sample(), false, Colour::Off);
+        assert!(shown.contains("12.3k .12▼▁"));
+        assert!(ascii(&shown).contains("12.3k .12v1") && ascii(&shown).is_ascii(), "{}", ascii(&shown));
         assert!(report(&sample(), false, Colour::On).contains("\x1b["));
     }
 }

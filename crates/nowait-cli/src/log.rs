@@ -215,7 +215,7 @@ fn stat(options: &cli::LogDir) -> Result<()> {
     if let Some(calibration) = &recovery.calibration {
         say!("  measured  {}; a page was durable after", age(calibration));
         for (strategy, time) in &calibration.candidates {
-            say!("{:>16} µs by {}", time.as_micros(), in_words(strategy));
+            say!("{:>16} us by {}", time.as_micros(), in_words(strategy));
         }
     }
     print_end(&recovery);
@@ -308,7 +308,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 fn text(bytes: &[u8]) -> String {
     const SHOWN: usize = 64;
     let shown = &bytes[..bytes.len().min(SHOWN)];
-    let dots = if bytes.len() > SHOWN { "…" } else { "" };
+    let dots = if bytes.len() > SHOWN { "..." } else { "" };
     format!("{}{dots}", shown.escape_ascii())
 }
 

@@ -277,7 +277,7 @@ fn of_abilities(report: &Report) -> String {
 }
 
 fn table(title: &str, rows: &[Row]) -> String {
-    let names = [title, "inline", "async", "worker", "slept", "submit µs", "total µs", "nowait"];
+    let names = [title, "inline", "async", "worker", "slept", "submit us", "total us", "nowait"];
     let mut grid = show::grid(names.into_iter().map(show::heading).chain([Cell::new("why")]));
     for row in rows {
         let served = row.nowait.as_ref().map_or(String::new(), way);
@@ -318,7 +318,7 @@ fn figures(rates: &Rates) -> [String; 6] {
 
 fn share(count: u32, of: u32) -> String {
     match count {
-        0 => "·".to_owned(),
+        0 => "-".to_owned(),
         // Not "0 %" for some, nor "100 %" for nearly all.
         count => {
             // Ties to even: of two halves of a percent one is rounded down.
@@ -454,7 +454,7 @@ mod tests {
     fn shares_are_not_rounded_to_none_or_all() {
         assert_eq!(
             [(0, 32), (1, 1000), (999, 1000), (32, 32), (16, 32)].map(|(n, of)| share(n, of)),
-            ["·", "1 %", "99 %", "100 %", "50 %"]
+            ["-", "1 %", "99 %", "100 %", "50 %"]
         );
     }
 
