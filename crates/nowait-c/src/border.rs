@@ -46,7 +46,7 @@ fn panicked(panic: Box<dyn std::any::Any + Send>) -> Failure {
     };
     let failure =
         Failure::new(libc::ENOTRECOVERABLE, format!("defect in the library, please report it: panic: {text}"));
-    // Its destructor could panic again.
+    // The payload's destructor could panic again.
     std::mem::forget(panic);
     failure
 }

@@ -154,7 +154,7 @@ impl Copying {
         let defect = || Failure::new(libc::ENOTRECOVERABLE, "a defect in the library ended the copy");
         let report = self.report.get_or_init(|| {
             let started = self.started().take().ok_or_else(defect)?;
-            // It raises the panic of its thread.
+            // `wait` resumes a panic of the copying thread.
             Ok(catch_unwind(AssertUnwindSafe(|| started.wait())).map_err(|_| defect())??)
         });
         report.as_ref().map_err(Failure::clone)

@@ -333,7 +333,7 @@ impl Loan {
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        // Normally it is released: the operation has ended.
+        // Normally the operation has ended and released the loan.
         while Arc::strong_count(&self.0) > 1 {
             std::thread::sleep(Duration::from_micros(50));
         }

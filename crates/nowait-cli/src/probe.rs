@@ -319,7 +319,7 @@ fn figures(rates: &Rates) -> [String; 6] {
 fn share(count: u32, of: u32) -> String {
     match count {
         0 => "-".to_owned(),
-        // Not "0 %" for some, nor "100 %" for nearly all.
+        // A few are not shown as "0 %", and nearly all not as "100 %".
         count => {
             // Ties to even: of two halves of a percent one is rounded down.
             let percent = (f64::from(count) * 100.0 / f64::from(of)).round_ties_even();

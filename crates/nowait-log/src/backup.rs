@@ -66,7 +66,8 @@ pub(super) fn copy_log(from: &LogDir, dest: &Path) -> Result<Recovery> {
     let is_there = check_dest(instance, dest)?;
     instance.create_dir(&partial).wait()?;
     if is_there {
-        // As the copy will, but before there is one: a symbolic link and a mount point refuse it.
+        // The copy ends with the same rename. This trial fails early if `dest` is a symbolic link or a
+        // mount point.
         if let Err(error) = instance.rename(&partial, dest).wait() {
             let _ = instance.remove_dir(&partial).wait();
             let refusal = os::error(ErrorOp::Copy, ErrorKind::InvalidInput, dest);

@@ -221,7 +221,7 @@ fn write(file: &File, strategy: Strategy, places: &[u64]) -> Result<()> {
         nowait::block_on(async {
             let begun: Vec<_> = places.iter().map(|&place| write(place).submit()).collect();
             for written in begun {
-                // As a commit waits (`Shared::write_here`).
+                // A commit waits in the same way (`Shared::write_here`).
                 written.wait()?;
             }
             Result::Ok(())

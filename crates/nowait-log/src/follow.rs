@@ -556,7 +556,8 @@ impl Follower {
         self.pending.retain(|pending| pending.damage.as_ref().map_or(pending.lsn <= pending.last_lsn, holds));
         self.durable = self.durable.max(next.watermark);
         if !self.pending.is_empty() {
-            // Its header says that they are durable; `next` returns them first.
+            // The next segment's header says that the pending records are durable; `next` returns
+            // them first.
             self.durable = self.durable.max(last);
             return Ok(Step::Again);
         }

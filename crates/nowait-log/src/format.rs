@@ -506,9 +506,9 @@ impl BlockHeader {
         walk.all(|record| record.is_whole) && walk.is_complete()
     }
 
-    /// Finds the whole records of a block that is not whole. Where its frames are, those are all
-    /// with a checksum that is right; else those before the first that has a wrong one, since the
-    /// places of those behind it are unknown.
+    /// Finds the intact records of a block that is damaged. If the places of its frames are known,
+    /// these are all records with a right checksum. Otherwise they are the records before the first
+    /// wrong checksum, since the places of later frames are unknown.
     pub(crate) fn whole_records(&self, block: &[u8], seed: u32) -> Vec<Part> {
         let mut walk = Walk::new(self, block, seed);
         let (mut parts, mut any_bad) = (Vec::<Part>::new(), false);

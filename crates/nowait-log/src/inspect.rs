@@ -126,7 +126,7 @@ pub(super) fn find(dir: &LogDir, scan: Scan) -> Result<Found> {
             Ok(None) => {
                 return Err(no_log(&dir.path));
             }
-            // Its file has become another segment, or was removed.
+            // The segment's file was recycled or removed.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };

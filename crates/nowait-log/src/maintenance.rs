@@ -97,7 +97,7 @@ pub(super) fn run_once(shared: &Arc<Shared>) -> Done {
         if shared.write_all_here() {
             return Done::Something;
         }
-        // As many writes are in flight as may be.
+        // The largest number of writes is in flight.
         state = shared.state();
     }
     drop(state);

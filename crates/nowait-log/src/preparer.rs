@@ -52,7 +52,7 @@ impl Preparer {
         drop(inner);
         drop(held);
         if let Some(thread) = thread.filter(|thread| waits && thread.thread().id() != std::thread::current().id()) {
-            // It does not panic; if it did, there is nothing left to do for it.
+            // The thread does not panic; if it did, nothing would be left to do.
             let _ = thread.join();
         }
     }

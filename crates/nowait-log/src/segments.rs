@@ -85,7 +85,7 @@ impl Shared {
         };
         if state.retire_before(lsn) {
             self.handover.publish(&state);
-            // There may be room now.
+            // The file system may have space now.
             state.spare_failure = None;
         }
     }
@@ -113,7 +113,7 @@ impl Shared {
         self.serve_calls();
         self.tell_of_room();
         if is_made {
-            // Those that wait for room do not wait for this. What fails is tried again later.
+            // Appends that wait for room do not wait for this. A failure is retried later.
             let _ = self.record();
         }
         is_made
@@ -140,7 +140,7 @@ impl Shared {
             },
         };
         if made.is_err() && is_new {
-            // It may have its name, if only that could not be made durable.
+            // The file may already have its name, if only the sync of the directory failed.
             let _ = self.dir.remove(number);
         }
         let is_made = made.is_ok();
@@ -167,7 +167,7 @@ impl Shared {
                 let elapsed = began.elapsed();
                 self.tell_event(|| Event::SegmentPrepared { number, bytes, is_recycled, elapsed });
             }
-            // It is not wanted any more.
+            // The segment is no longer needed.
             Err(error) if error.kind() == ErrorKind::Closed => {}
             Err(error) => self.tell_event(|| Event::SegmentFailed { error }),
         }
@@ -181,7 +181,7 @@ impl Shared {
         let is_named = retired.is_some_and(|old| state.is_named(old.number));
         drop(state);
         if let Some(old) = retired.filter(|_| !is_named || self.record().is_ok()) {
-            // One that cannot be reused stays in line to be removed, and a new one is made.
+            // A segment that cannot be reused is removed later, and a new one is made.
             if let Ok(reused) = self.reuse(old, number, bytes) {
                 let mut state = self.state();
                 state.retired.retain(|known| *known != old);
@@ -252,7 +252,7 @@ impl Shared {
             self.write_all_here();
         }
         if !hurry && self.rules.has_maintenance {
-            // There is room for long.
+            // The log has room for a long time.
             std::thread::sleep(PAUSE);
         }
         Ok(())
@@ -303,7 +303,7 @@ impl Shared {
         drop(state);
         let written = self.dir.write_control(&control);
         if written.is_ok() && !is_closing {
-            // Without it the next replacement may have no room on a full disk, and is tried again.
+            // Without a reserve, the next replacement may fail on a full disk, and is retried.
             let _ = self.dir.reserve_control();
         }
         let mut state = self.state();

@@ -79,7 +79,7 @@ impl Future for Append<'_> {
     type Output = Result<Ticket>;
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Ticket>> {
         if self.is_ready {
-            // It would append once more.
+            // A further poll would append again.
             polled_too_often();
         }
         if turn::ends(context) {

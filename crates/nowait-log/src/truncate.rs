@@ -58,7 +58,7 @@ impl Shared {
         let mut state = self.state();
         state.retire_before(lsn);
         self.handover.publish(&state);
-        // There may be room now.
+        // The file system may have space now.
         state.spare_failure = None;
         self.wake_maintenance(&mut state);
     }

@@ -96,7 +96,7 @@ async fn drive(mut new: UnboundedReceiver<Task>) {
         loop {
             while is_open {
                 match new.poll_next_unpin(context) {
-                    // Its panic is its own: the hook has reported it.
+                    // A panic of a task ends only that task; the hook has reported it.
                     Poll::Ready(Some(task)) => tasks.push(AssertUnwindSafe(task).catch_unwind().map(drop)),
                     Poll::Ready(None) => is_open = false,
                     Poll::Pending => break,

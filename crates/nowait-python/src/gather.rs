@@ -238,7 +238,7 @@ fn read_each(py: Python<'_>, file: &File, extents: &[Extent]) -> PyResult<(Vec<P
         objects.extend(made.into_iter().map(|object| object.finish(py)));
         parts.took(began.elapsed());
     }
-    // They came in the order of their reads.
+    // Both lists are in the order in which the reads ended.
     incomplete.short.sort_unstable();
     incomplete.errors.sort_by_key(Error::range_index);
     Ok((objects, incomplete))

@@ -242,7 +242,7 @@ impl Log {
         }
         py.detach(|| log.wait_durable(lsn.min(log.last_lsn())).wait()).or_raise(py)?;
         if log.durable_lsn() < lsn {
-            // Not appended yet: another thread may.
+            // The record is not appended yet; another thread may append it.
             wait(py, async move { log.wait_durable(lsn).await }).and_then(|waited| waited.or_raise(py)).map(drop)?;
         }
         Ok(())

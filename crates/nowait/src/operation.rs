@@ -269,7 +269,7 @@ impl<'f, T> Operation<'f, T> {
     fn poll_later(&mut self, context: &Context<'_>, submit: impl FnOnce(Request, Notify) -> Arc<Slot>) -> Poll<T> {
         let State::New(request) = std::mem::replace(&mut self.state, State::Spent) else { polled_too_often() };
         let slot = submit(request, Notify::Waker(context.waker().clone()));
-        // It may be complete already: return the answer instead of waiting for a wake-up.
+        // The operation may be complete already: return the answer without waiting for a wake-up.
         if let Some((outcome, mut request)) = slot.take() {
             return Poll::Ready((self.conclude)(Answer { on: self.on, outcome, request: &mut request }));
         }
@@ -323,7 +323,7 @@ impl<T> Future for Operation<'_, T> {
         let now = match state {
             State::New(request @ Request::Write(..)) => {
                 if coalesce::may_gain(&target, request) {
-                    // It may be coalesced with writes of other futures.
+                    // The write may be coalesced with writes of other futures.
                     return self.poll_later(context, |request, notify| coalesce::collect(&target, request, notify));
                 }
                 match target.try_write_now(request) {
@@ -464,7 +464,7 @@ impl OwnOn {
         Box::new(move |outcome, mut request| {
             let result = conclude(Answer { on: self.on(), outcome, request: &mut request });
             drop(request);
-            // Whoever hears of it may close the file.
+            // The callback may lead to a close of the file.
             self.give_up();
             callback(result);
         })

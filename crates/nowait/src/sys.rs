@@ -490,7 +490,7 @@ pub(crate) fn honours_append_flag(fd: BorrowedFd<'_>) -> bool {
 pub(crate) fn check(fd: &OwnedFd) -> Result<(), Errno> {
     let status = rustix::fs::fcntl_getfl(fd)?;
     if status.contains(OFlags::PATH) {
-        // It names a file, and can do nothing with it.
+        // Such a descriptor only names a file, and permits no I/O.
         return Err(Errno::BADF);
     }
     match FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) {

@@ -111,7 +111,7 @@ impl List {
             }
         };
         let at = &mut inner.places[place as usize];
-        // So that no number is 0.
+        // The generation is never 0, so no number is 0.
         at.generation = at.generation.checked_add(1).unwrap_or(1);
         let operation = Operation::new(self, u64::from(at.generation) << 32 | u64::from(place), user);
         at.operation = Some(operation.clone());
@@ -209,7 +209,7 @@ impl List {
 
     fn set(&self, inner: &mut Inner) {
         if !std::mem::replace(&mut inner.is_set, true) {
-            // It counts to 2^64 - 2, so that there is always room.
+            // An eventfd counts to 2^64 - 2, so this write never blocks.
             _ = rustix::io::retry_on_intr(|| rustix::io::write(&self.event, &1_u64.to_ne_bytes()));
         }
     }
@@ -250,7 +250,7 @@ impl Reaping<'_> {
     fn new(list: &List) -> Reaping<'_> {
         let inner = &mut *list.inner();
         inner.reaping += 1;
-        // That of a closed queue stays set, for all who wait.
+        // The event of a closed queue stays set, so that every waiter wakes.
         if !inner.is_closed && std::mem::take(&mut inner.is_set) {
             let answer = rustix::io::retry_on_intr(|| rustix::io::read(&list.event, &mut [0; 8]));
             debug_assert_eq!(answer, Ok(8));

@@ -190,7 +190,7 @@ mod tests {
         let mine = calls.clone();
         calls.add([Call::Durable(Box::new(move |_| told.send((mine.is_here(), other.is_here())).unwrap()), Ok(1))]);
         assert!(!calls.is_here());
-        // As where no thread can be started.
+        // The state after a thread could not be started.
         lock(&calls.0.state).is_served = true;
         calls.0.run(Duration::ZERO);
         assert_eq!(hear.recv().unwrap(), (true, false));

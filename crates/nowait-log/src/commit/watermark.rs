@@ -59,7 +59,7 @@ impl Shared {
         let last = match self.poisoned(&state) {
             Some(error) => Some(Err(error)),
             None if closed || state.lacks_watermark(last_lsn) => {
-                // There is always room for it.
+                // A watermark always has room.
                 Some(self.put_watermark(&mut state, true, closed).map_err(|no_room| self.no_room(no_room)))
             }
             None => None,

@@ -419,8 +419,8 @@ impl Blocks {
         Some(error.with_range(bytes.start, bytes.end - bytes.start).with_detail(what))
     }
 
-    /// True if a block of this segment was begun here, though it is not whole. Earlier contents of
-    /// a reused file have lower LSNs or another epoch.
+    /// True if a block of this segment begins here, even if it is incomplete. Earlier contents of a
+    /// reused file have lower LSNs or another epoch.
     pub(crate) fn is_begun(&mut self) -> Result<bool> {
         let (offset, epoch, lsn) = (self.offset, self.epoch, self.next_lsn);
         let header = BlockHeader::peek(self.window.at(offset, PAGE)?, offset);

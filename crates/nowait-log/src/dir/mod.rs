@@ -177,7 +177,7 @@ impl LogDir {
     }
 
     fn replace_control(&self, control: &Control) -> Result<()> {
-        // Not truncated: it has its room on the disk already, see `reserve_control`.
+        // The file is not truncated, since its space is already allocated (`reserve_control`).
         let file = self.make_control()?;
         file.write_all_from(&control.encode(), 0)?;
         file.sync_all().wait()?;

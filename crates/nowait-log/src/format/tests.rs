@@ -261,7 +261,7 @@ fn whatever_the_bytes_nothing_panics() {
         bytes.splice(..4.min(bytes.len()), BLOCK_MAGIC.iter().copied());
         if let Some(header) = BlockHeader::peek(&bytes, 4096) {
             let _ = header.padded_bytes();
-            // As if its checksum were right.
+            // The header is used as if its checksum were right.
             let _ = (header.is_whole(&bytes, 0), header.whole_records(&bytes, 0));
         }
         let _ = SegmentHeader::decode(&bytes, &ID, next() as u64);

@@ -81,7 +81,7 @@ impl Open {
         let maintenance = lock(&self.maintenance).take();
         if let Some(thread) = maintenance {
             if thread.thread().id() != std::thread::current().id() {
-                // It does not panic; if it did, there is nothing left to do for it.
+                // The thread does not panic; if it did, nothing would be left to do.
                 let _ = thread.join();
             }
         }
@@ -120,7 +120,7 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         if self.shared.is_forked() {
-            // Its thread and its lock are the parent's.
+            // The thread and the lock belong to the parent process.
             std::mem::forget((lock(&self.maintenance).take(), lock(&self.lock).take()));
             return;
         }
@@ -184,7 +184,7 @@ fn make(dir: &LogDir, options: &Options) -> Result<()> {
     for number in dir.contents()?.numbers {
         dir.remove(number)?;
     }
-    // It only shows that the directory takes one: the first opening begins the next.
+    // This segment only shows that the directory accepts one; the first opening begins the next.
     let file = dir.prepare(1, SEGMENT_BYTES_MIN, true, || Ok(()))?;
     let direct = is_direct(&file);
     drop(file);
@@ -247,7 +247,7 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
         SyncPolicy::Auto => {}
     }
     if recovery.control_lost {
-        // Its segments may have been small so far.
+        // The log's segments may have been smaller so far.
         control.segment_bytes = control.segment_bytes.max(options.segment_bytes);
         recorded = control.clone();
         dir.write_control(&recorded)?;

@@ -356,7 +356,7 @@ impl Reader {
         }
         self.behind =
             Some(Behind { segment: kept.segment, offset: kept.end, lsn: kept.first_lsn + u64::from(kept.records) });
-        // Its next block would be this one.
+        // The segment's next block would be this one.
         self.segment = None;
         self.opening = None;
         self.block.share(kept);

@@ -82,7 +82,7 @@ pub(crate) fn rebuild_control(dir: &LogDir, numbers: &[u64]) -> Result<Control> 
             caller: Submitter::Call.code(),
             depth: 1,
             direct,
-            // Not known: nothing is missed.
+            // The range is not known, so no segment counts as missing.
             oldest: 0,
             newest: 0,
             measured: Measured::default(),

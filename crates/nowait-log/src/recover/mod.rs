@@ -202,7 +202,7 @@ pub(crate) fn recover(dir: &LogDir, writer: bool, scan: Scan) -> Result<Option<F
         let what = "the log has no segment, although a new log already has one";
         found.recovery.damage.push(Damage { path: dir.path.to_path_buf(), bytes: 0..0, lsns: 0..0, what: what.into() });
     }
-    // As it is on disk: the scan notes where the log is not direct any more.
+    // As on disk: the scan may change `direct`.
     found.recorded = control;
     // Numbers of files that were put aside are not used again.
     found.number_max = aside.iter().filter_map(|name| aside_number(name)).fold(found.number_max, u64::max);

@@ -420,7 +420,7 @@ impl Survey<'_> {
     /// tries whether it takes direct reads. None where that cannot be, or a file is not as it should
     /// be.
     fn first_pages(&self, numbers: &[u64]) -> Vec<First> {
-        // Those of a simulator are read in order.
+        // The segments of a simulator are read in order.
         if !self.control.direct || self.dir.descriptor().is_none() || numbers.len() < 2 * FILES_MIN {
             return Vec::new();
         }

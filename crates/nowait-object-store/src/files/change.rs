@@ -134,7 +134,7 @@ impl Files {
             if metadata.is_dir() {
                 return Err(is_a_directory(from));
             }
-            // Its writer may not have made it durable.
+            // The writer of the file may not have synced it.
             if durable && metadata.is_file() {
                 fs::File::open(from).and_then(|file| file.sync_all()).map_err(super::failed(ErrorOp::Sync, from))?;
             }

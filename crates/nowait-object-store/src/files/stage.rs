@@ -95,7 +95,7 @@ impl Drop for Staged {
 /// Returns a name for a staged file beside `path`, which nothing else uses.
 fn name_beside(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().as_bytes();
-    // Not beyond a `#`: digits must follow the first one.
+    // The part of the name ends at its first `#`, since only digits may follow that.
     let end = name.iter().position(|byte| *byte == b'#').unwrap_or(name.len()).min(NAME_BYTES_MAX);
     let mut staged = OsString::from(OsStr::from_bytes(&name[..end]));
     // Each hasher has random keys.

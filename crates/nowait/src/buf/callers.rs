@@ -137,8 +137,8 @@ macro_rules! write_buffer {
 }
 
 read_and_write_buffer!(Vec<u8>, Vec, identity, identity, Room);
-// As a `Vec`: a `Box` may not be moved while a pointer into it is in use, a `Vec` may. Neither way
-// allocates.
+// Converted to a `Vec`: a `Box` may not be moved while a pointer into it is in use, a `Vec` may. Neither
+// conversion allocates.
 read_and_write_buffer!(Box<[u8]>, Vec, <[u8]>::into_vec, Vec::into_boxed_slice);
 read_and_write_buffer!(Buf, Buf, identity, identity);
 read_and_write_buffer!(Lent, Lent, identity, identity);

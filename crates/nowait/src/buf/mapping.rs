@@ -317,7 +317,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         if self.length > 0 {
             // SAFETY: made by `new`, and no address in it is left: slices borrow from the mapping.
-            // It fails for arguments that were never mapped only (munmap(2)).
+            // munmap(2) fails only for arguments that were never mapped.
             let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.length) };
         }
     }

@@ -55,8 +55,8 @@ impl Part {
         struct Loan(Arc<Whole>);
         impl Drop for Loan {
             fn drop(&mut self) {
-                // Normally none is left. Otherwise the kernel still has some, and this can only
-                // wait.
+                // Normally no other part is left. Otherwise the kernel still uses one, and this can
+                // only wait.
                 while Arc::strong_count(&self.0) > 1 {
                     std::thread::sleep(std::time::Duration::from_micros(50));
                 }

@@ -256,7 +256,7 @@ fn keep(class: usize, buf: Buf) -> Option<Buf> {
 impl Drop for Buf {
     fn drop(&mut self) {
         if let Some(class) = class_of(self.capacity) {
-            // It has the memory from here on. If there is no room for it, that is given back below.
+            // The new `Buf` owns the memory. If the pool has no room for it, the memory is freed below.
             match keep(class, Buf { start: self.start, capacity: self.capacity, len: 0 }) {
                 Some(buf) => std::mem::forget(buf),
                 None => return,

@@ -63,7 +63,7 @@ pub(crate) fn may_gain(target: &Target<'_>, request: &Request) -> bool {
                 && file.direct.is_none()
                 && file.handle.descriptor().is_ok()
                 && local::is_driving()
-                // Not on a thread that is being torn down.
+                // False on a thread that is ending.
                 && COLLECTED.try_with(|_| ()).is_ok()
                 && file.writes.collects(&target.instance.policy)
         }

@@ -293,8 +293,8 @@ impl<'f> Target<'f> {
         // None if the write would overtake an earlier change.
         let Some(turn) = order.try_enter(file.span(offset, length, flags)) else { return NOT_NOW };
         if choice == Choice::Attempt {
-            // Not timed: no device is waited for, and what else may take long cannot be learned
-            // from one write.
+            // The call is not timed: it does not wait for a device, and one write teaches nothing
+            // about other causes of delay.
             let answer = call(Wait::Never);
             turn::called(answer.unwrap_or(0));
             match answer {

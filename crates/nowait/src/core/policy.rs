@@ -543,7 +543,7 @@ mod tests {
         // The processors are free again.
         assert!(helped_of(&helpers, &|_| 70) > 700);
         assert!(helped_of(&helpers, &|_| 70) > 950);
-        // Now and then a thread comes late.
+        // In every tenth copy a helper comes late.
         assert!(helped_of(&helpers, &|number| if number % 10 == 0 { 5000 } else { 70 }) > 900);
         // Copies of other sizes are not affected.
         assert!(helpers.helps(BYTES / 4) && helpers.helps(BYTES * 4));

@@ -223,7 +223,7 @@ impl Throttle {
             if !self.is_awaited() {
                 return None;
             }
-            // Those in line may wait for what does not hold up this one.
+            // The changes in line may wait for a limit that does not affect this one.
             let line = lock(&self.line);
             let fits = |now| self.fits_file(now, &change) && self.take(now, &change);
             let may = !self.holds_up(&line, file);
@@ -291,7 +291,7 @@ impl Throttle {
         let mut asks = false;
         while let Some((queues, Entry { slot, engine, change, number })) = self.next(&mut line) {
             drop(line);
-            // Also to an abandoned one: it is discarded later, and the permit with it.
+            // An abandoned slot gets a permit, too; both are discarded later.
             slot.hold(self.permit(queues.clone(), change, number));
             if own.is_some_and(|own| Arc::ptr_eq(own, &slot)) {
                 engine.submit(slot);
@@ -429,7 +429,7 @@ mod loom_tests {
         model(move || {
             let (throttle, kept) = (Arc::new(Throttle::new(bounds.0, bounds.1)), Arc::new(Kept::default()));
             let all = [file(), file()];
-            // So that the bound of the instance is met: the first of a file always has room.
+            // This change reaches the instance's bound. It is admitted as the first of its file.
             let before = slot_of(&all[1], Notify::Nobody);
             let engine: Arc<dyn Engine> = kept.clone();
             throttle.submit(before, &all[1], &engine, change(100), None);
@@ -547,7 +547,7 @@ mod loom_tests {
                 throttle.submit(slot.clone(), &file, &engine, change, None);
                 slot
             };
-            // There is room for both when it ends.
+            // When this one ends, both others fit.
             let before = submit(Change { span: Span::new(100, 20), bytes: 20, ..change(0) });
             let other = {
                 let kept = kept.clone();

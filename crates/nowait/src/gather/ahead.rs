@@ -124,7 +124,7 @@ impl Ahead<'_> {
             wanted += new;
             self.next += 1;
         }
-        // Only advice: the read that follows says what is wrong.
+        // An error of advice is ignored: the read that follows returns its own.
         let advice = Request::Advise { offset: first.offset, length: end - first.offset, advice: Advice::WillNeed };
         let _ = self.file.target().run(advice);
         self.under_way.push_back(self.next - 1);

@@ -243,7 +243,7 @@ impl Slow {
         while let Some(mut piece) = next.take() {
             let overlap = end.saturating_sub(piece.offset).min(piece.part.len() as u64) as usize;
             if overlap > 0 {
-                // Its first bytes are read by others already.
+                // Other pieces already read the first bytes of this one.
                 let whole = overlap == piece.part.len();
                 let head = piece.part.split_to(overlap);
                 copied.push(Piece {

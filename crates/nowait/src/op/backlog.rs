@@ -235,7 +235,7 @@ mod tests {
         assert!(backlog.pop().is_none());
         shed.append(&mut backlog.take_shed());
         assert_eq!(shed.len(), 900);
-        // They end when whoever took them discards them, with nothing locked.
+        // A slot ends when its new owner discards it, with no lock held.
         assert!(slots.iter().all(|(_, counters)| counters.snapshot().ended() == 0));
         assert!(!backlog.is_quiet());
         shed.iter().for_each(|slot| drop(slot.discard()));

@@ -367,7 +367,7 @@ impl OpenFile {
     #[inline]
     pub(crate) fn wrote_to(&self, end: u64) {
         self.written_to.store(end, Relaxed);
-        // Not when it is unknown, which is the largest number.
+        // An unknown end is the largest number, and stays.
         if self.end.load(Relaxed) < end {
             self.end.fetch_max(end, Relaxed);
         }
@@ -469,7 +469,7 @@ enum Appender {
 impl Appender {
     fn find(own: BorrowedFd<'_>) -> Result<Appender, Errno> {
         if sys::is_block_device(own) {
-            // Its end does not move, and the offset counts, whatever the flags.
+            // A block device does not grow, and uses the offset with any flags.
             return Err(Errno::OPNOTSUPP);
         }
         let flags = rustix::fs::fcntl_getfl(own)?;
@@ -479,7 +479,7 @@ impl Appender {
             return Ok(Appender::Own);
         }
         Appender::reopen(own).map_err(|errno| match errno {
-            // These pass.
+            // These errors are temporary.
             Errno::MFILE | Errno::NFILE | Errno::NOMEM => errno,
             // No /proc, or permissions that would not let the file be opened once more.
             _ => Errno::OPNOTSUPP,

@@ -135,7 +135,7 @@ impl Slot {
             inner.held = Some(held);
             return;
         }
-        // It has ended meanwhile.
+        // The operation has ended meanwhile.
         drop(inner);
         drop(held);
     }
@@ -479,7 +479,7 @@ mod loom_tests {
             let (slot, counters) = slot(Notify::Waker(Waker::noop().clone()));
             let engine = slot.clone();
             let thread = loom::thread::spawn(move || {
-                // As a pool does: taken out, worked on without the lock, put back.
+                // A pool also takes the work out, serves it without the lock, and puts it back.
                 if let Some(work) = engine.take_work() {
                     engine.put_back(work);
                     drop(engine.finish(Ok(Done::Nothing), Count::Pool));

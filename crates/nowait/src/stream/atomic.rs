@@ -80,7 +80,7 @@ impl AtomicWriter {
         let AtomicWriter { mut writer, file, temporary, path } = self;
         Steps::new(async move {
             let written = writer.finish().await;
-            // It has a share of the file.
+            // The writer holds a reference to the file.
             drop(writer);
             temporary.replace(file, &path, written).await
         })

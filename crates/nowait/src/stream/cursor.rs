@@ -74,7 +74,7 @@ impl Cursor {
     /// # Errors
     /// The first error of any write, or those of `fdatasync(2)`.
     pub fn sync_data(&mut self) -> Step<'_, Cursor, Result<()>> {
-        // One that was dropped under way does not cover what was written since.
+        // A sync that was dropped before its end does not cover later writes.
         self.writer().forget_sync();
         Step { stream: self, poll: |cursor, context, caller| cursor.writer().poll_sync(context, caller) }
     }

@@ -239,8 +239,8 @@ impl Reader {
     /// learned.
     fn read_ahead(&mut self, caller: Caller) -> Result<()> {
         if self.next >= self.end && self.ahead.is_empty() {
-            // Only a hint: the read at the next position is made in any case, and returns the
-            // error.
+            // The size is only a hint: the read at the next position follows in any case, and returns
+            // the error.
             if let Ok(Done::Size(size)) = self.file.0.target().run(Request::Size) {
                 self.end = size;
             }

@@ -174,7 +174,7 @@ impl Writer {
     /// # Errors
     /// The first error of any write, or those of `fdatasync(2)`.
     pub fn sync_data(&mut self) -> Step<'_, Writer, Result<()>> {
-        // One that was dropped under way does not cover what was written since.
+        // A sync that was dropped before its end does not cover later writes.
         self.forget_sync();
         Step { stream: self, poll: Writer::poll_sync }
     }
@@ -362,7 +362,7 @@ impl Writer {
                         reserved_to = to;
                         self.reserved = Some(to);
                         if reserved.is_err() {
-                            // Not asked again: there is no room, or no way.
+                            // No further request: the file system has no space, or does not support it.
                             self.reserve_next = 0;
                         }
                     }
@@ -564,7 +564,7 @@ impl Write for Writer {
         self.caller = Caller::Thread;
         let is_plain = self.file.0.open.direct.is_none() && self.behind.is_empty() && self.failed.is_none();
         if is_plain && self.filled == 0 && bytes.len() >= PLAIN_BYTES_MIN {
-            // As it is, through the page cache.
+            // Written from the caller's memory, through the page cache.
             if let Err(error) = self.file.write_all_from(bytes, self.position) {
                 return Err(self.fail(error).into());
             }

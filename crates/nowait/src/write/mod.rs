@@ -337,7 +337,7 @@ fn written(
 /// nobody knows.
 fn how_much(file: &Opened, n: usize, flags: WriteFlags, errno: Option<Errno>) -> Written {
     let waits = file.open.reaches_the_device(flags);
-    // These are found before anything moves.
+    // These errors occur before any byte is written.
     let early = |errno| matches!(errno, Errno::INVAL | Errno::BADF | Errno::OVERFLOW | Errno::FBIG | Errno::OPNOTSUPP);
     let knows = errno.is_none_or(|errno| errno != Errno::IO && (!waits || early(errno)));
     if knows { Written::First(n as u64) } else { Written::AtLeast(n as u64) }
