@@ -63,17 +63,6 @@ fn a_file_system_that_compresses_is_noted() {
 }
 
 #[test]
-fn a_file_that_the_file_system_has_compressed_is_noted() {
-    let dir = directory();
-    // The text at its end is too little for a look at its bytes: only the extents give it away.
-    let file = r#"(head -c 4M /dev/urandom; yes | head -c 128K) > "$dir/mounted/data"; sync "$dir/mounted/data""#;
-    let bench = r#""$nowait" cached --quick --rounds 1 --ways pread --file "$dir/mounted/data" --json -"#;
-    let script = format!("{MOUNT} mounts compress-force=zstd || exit 77\n {file}\n {bench}");
-    let Some(notes) = noted(dir.path(), &script) else { return };
-    assert_eq!(notes.iter().filter(|note| *note == "compressible").count(), 1, "{notes:?}");
-}
-
-#[test]
 fn a_device_that_reads_far_ahead_is_noted_for_who_reads_in_order() {
     for (sectors, far) in [(8192, true), (256, false)] {
         let dir = directory();
