@@ -323,9 +323,9 @@ struct nowait_log_recovery {
 
 // Bytes of one record of a batch. The layout is fixed and equals that of struct iovec.
 struct nowait_bytes {
-    // Where they are.
+    // Address of the bytes.
     const void *bytes;
-    // How many.
+    // Number of bytes.
     size_t length;
 };
 

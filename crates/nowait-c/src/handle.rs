@@ -72,8 +72,8 @@ pub(crate) struct Table<T> {
     chunks: [OnceLock<Box<[Place<T>]>>; CHUNKS],
     /// How many places have been in use.
     made: AtomicU32,
-    /// Those that were, and are not. The one that has been vacant longest is used next: generations
-    /// grow slowly. A child does without its parent's: a thread that is not there may have the lock.
+    /// Places that are free again. The place that has been free longest is used next, so generations
+    /// grow slowly. A forked child has a new list: a thread that the child lacks may hold the lock.
     vacant: PerProcess<Mutex<VecDeque<u32>>>,
 }
 

@@ -84,9 +84,9 @@ unsafe impl Growing for LogRecovery {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes {
-    /// Where they are.
+    /// Address of the bytes.
     pub bytes: *const c_void,
-    /// How many.
+    /// Number of bytes.
     pub length: usize,
 }
 

@@ -121,7 +121,7 @@ impl Meter {
         self.dirty_bytes_max.is_some()
     }
 
-    /// Whether a file that has `own_bytes` dirty has the lesser part of all.
+    /// True if less than half of all dirty bytes belong to a file with `own_bytes` dirty.
     pub(crate) fn is_mostly_of_others(&self, own_bytes: u64) -> bool {
         own_bytes < self.dirty_bytes.load(Relaxed) / 2
     }

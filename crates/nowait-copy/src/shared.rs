@@ -120,8 +120,8 @@ impl Learned {
         lock(&self.time_steps_ns).insert(device, step_ns);
     }
 
-    /// Whether `copy_file_range(2)` may do more on a device than reads and writes; `fd` is a file
-    /// there.
+    /// True if `copy_file_range(2)` may do more on a device than reads and writes; `fd` is a file on
+    /// this device.
     pub(crate) fn copies_by_itself(&self, device: u64, fd: BorrowedFd<'_>) -> bool {
         if let Some(copies) = lock(&self.copies).get(&device) {
             return *copies;

@@ -49,8 +49,8 @@ pub(crate) struct End {
     pub(crate) offset: u64,
     /// LSN of the last record; the next has the number after it.
     pub(crate) lsn: u64,
-    /// Where a salvage left out damage, the first lost record: those from here to `lsn` were lost.
-    /// 0 elsewhere.
+    /// If a salvage left out damage, the first lost record: all records from it to `lsn` were lost.
+    /// Otherwise 0.
     pub(crate) lost_from: u64,
 }
 
@@ -530,11 +530,11 @@ impl BlockHeader {
 /// Bytes that sealing adds to a block.
 pub(crate) struct Seal {
     header: [u8; BLOCK_HEADER_BYTES],
-    /// Of the records, in order.
+    /// Checksums of the records, in order.
     checksums: Vec<u32>,
 }
 
-/// Whole records of a block that is not whole.
+/// Intact records of a damaged block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) lsns: Range<u64>,

@@ -94,13 +94,13 @@ impl Case {
         }
     }
 
-    /// Whether it is asked for at other depths. io_uring gives every sync to a worker, and a
-    /// control is one at any depth.
+    /// True if the case is also measured at other depths. Not for syncs, which io_uring always gives
+    /// to a worker, and not for the control.
     pub(crate) fn has_depths(self) -> bool {
         !matches!(self, Case::Sync | Case::ForcedRead)
     }
 
-    /// Whether it is asked for at other sizes. A part of a page is what it is.
+    /// True if the case is also measured at other sizes. A write to part of a page has one size.
     pub(crate) fn has_sizes(self) -> bool {
         self.has_depths() && self != Case::ColdPartialWrite
     }

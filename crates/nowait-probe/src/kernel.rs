@@ -12,8 +12,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 pub(super) const PAGE: usize = nowait::BUF_ALIGNMENT;
 
-/// Whether the page of a file at `offset`, a multiple of a page, is in the page cache. Who neither
-/// owns the file nor may write it is told that it is (`can_do_mincore`, mm/mincore.c, 5.2).
+/// True if the page of a file at `offset`, a multiple of a page, is in the page cache. Always true if
+/// the caller neither owns the file nor may write it (`can_do_mincore`, mm/mincore.c, 5.2).
 pub(super) fn page_is_cached(file: BorrowedFd<'_>, offset: u64) -> Result<bool, Errno> {
     let mut resident = 0u8;
     // SAFETY: a new mapping that nobody else knows, never accessed, and unmapped before the end of

@@ -542,7 +542,7 @@ fn serve(
     (served.requests > 0).then_some(served)
 }
 
-/// Whether it was done.
+/// Makes a request through the library; returns true if it succeeded.
 async fn request(file: &File, case: Case, offset: u64, length: usize) -> bool {
     match case {
         Case::Sync => file.sync_data().await.is_ok(),

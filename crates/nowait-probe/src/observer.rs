@@ -103,8 +103,8 @@ impl Idle {
         *looked = now;
     }
 
-    /// Whether a worker may have run because its time was up, which it is five seconds after its
-    /// last request.
+    /// True if a worker may have run because its idle time ended, five seconds after its last
+    /// request.
     fn may_have_woken(&self, number: i32, now: Instant) -> bool {
         self.since.get(&number).is_some_and(|(_, since)| now.duration_since(*since) > WAKES_AFTER)
     }
@@ -245,7 +245,7 @@ struct Facts {
     punts: Option<u64>,
     workers_are_seen: bool,
     defers: bool,
-    /// Those that ran may have woken by themselves.
+    /// True if the workers that ran may have woken without a request.
     by_themselves: bool,
 }
 

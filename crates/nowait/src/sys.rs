@@ -405,8 +405,8 @@ pub(crate) fn open_cached(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Res
     path.into_with_c_str(|path| Ok(open(path))).unwrap_or(Err(Errno::AGAIN))
 }
 
-/// Whether this is a regular file, and the number of the mount that it was found in, which no other
-/// mount has until the system restarts. EOPNOTSUPP where there are no such numbers.
+/// Returns whether this is a regular file, and the number of its mount, which is not reused until
+/// the system restarts. EOPNOTSUPP if the kernel has no such numbers.
 fn file_and_mount(fd: BorrowedFd<'_>) -> Result<(bool, u64), Errno> {
     // linux/stat.h; not in rustix.
     const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);

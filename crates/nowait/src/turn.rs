@@ -138,8 +138,8 @@ fn end(context: &mut Context<'_>) -> bool {
     true
 }
 
-/// Whether a task that has yielded, and is polled again, is to yield once more: to tasks whose
-/// operations have completed. `before` counts how often it did, for the result that is kept.
+/// True if a task that has yielded and is polled again must yield once more, to tasks whose
+/// operations have completed. `before` counts these further yields for the pending result.
 #[inline]
 pub(crate) fn gives_way(context: &mut Context<'_>, before: &mut u8) -> bool {
     WOKEN.get().0 > 0 && give_way(context, before)

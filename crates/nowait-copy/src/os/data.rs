@@ -9,13 +9,13 @@ use rustix::io::{Errno, IoSlice, IoSliceMut, ReadWriteFlags, retry_on_intr};
 /// `RWF_DONTCACHE` of Linux 6.14, which rustix does not name yet.
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
-/// Whether an errno says that two file systems, or the kernel, never do this.
+/// True if an errno shows that the two file systems, or the kernel, never support the call.
 pub(crate) fn is_refused_for_good(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::XDEV)
 }
 
-/// Whether an errno says that this cannot be done with these files, or not in this way; an I/O error
-/// and a full disk would be met in any way.
+/// True if an errno shows that the call does not work with these files. Other errors, such as EIO or
+/// a full disk, would stop any other method, too.
 pub(crate) fn is_refused(errno: Errno) -> bool {
     is_refused_for_good(errno)
         || matches!(errno, Errno::INVAL | Errno::PERM | Errno::BADF | Errno::TXTBSY | Errno::NOMEM | Errno::ACCESS)

@@ -101,8 +101,8 @@ impl First {
 #[derive(Clone, Copy)]
 pub(super) struct Link {
     pub(super) header: SegmentHeader,
-    /// Where the next segment continues from it; None if there is none, or the one between them is
-    /// missing.
+    /// End from which the next segment continues; None if there is no next segment, or if one in
+    /// between is missing.
     pub(super) limit: Option<End>,
     /// Last record that counts, bounded by newer epochs in the control file, also if the chain
     /// lacks their segments.

@@ -315,10 +315,9 @@ impl AsRef<[u8]> for Loan {
 }
 
 impl AsMut<[u8]> for Loan {
-    /// Of a loan that is [`writable`](Loan::writable), or of new [`bytes`](Loan::bytes).
+    /// Only for a loan that is [`writable`](Loan::writable), or for new [`bytes`](Loan::bytes).
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above. Of loans that are only readable nobody asks for this: `readable` goes to
-        // writes, which have `AsRef`.
+        // SAFETY: as above. A loan that is only readable goes to writes, which use `AsRef`.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }

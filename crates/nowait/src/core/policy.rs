@@ -414,7 +414,7 @@ impl WriteSelector {
         if plain { Choice::Budgeted } else { Choice::Slow }
     }
 
-    /// Whether to see if other writes of the same thread continue this one, before it is made.
+    /// True if a write should wait for other writes of the same thread that may continue it.
     #[inline]
     pub(crate) fn collects(&self, policy: &Policy) -> bool {
         policy.forced.is_none() && self.together.allows()

@@ -245,8 +245,8 @@ impl Throttle {
         self.totals.under_way.load(SeqCst) == 0 && !self.is_awaited()
     }
 
-    /// Whether a change in line holds up those of this file that come later: one of the file, or
-    /// one that the instance's bound holds up, which holds up all behind it.
+    /// True if a later change of this file must wait behind a change in line. This is a change of the
+    /// same file, or one that waits for the instance's bound, which delays all changes behind it.
     fn holds_up(&self, line: &Line, file: &OpenFile) -> bool {
         line.files.iter().any(|waiting| {
             ptr::eq(&*waiting.file, file)

@@ -222,8 +222,8 @@ impl Slow {
         })
     }
 
-    /// Whether a piece that begins at `next` is read together with one that ends at `end`. In the
-    /// same block, or the next, it costs the device nothing.
+    /// True if a piece that begins at `next` is read together with one that ends at `end`. If it is
+    /// in the same block or the next, it costs the device no extra read.
     fn fits(&self, end: u64, next: u64, wanted: usize, total: usize) -> bool {
         // A power of two.
         let in_block = self.block - 1;

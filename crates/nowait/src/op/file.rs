@@ -46,9 +46,9 @@ pub(crate) struct OpenFile {
     /// Decided by the first append; anew when `pwritev2(2)`, which tells a descriptor to append, has
     /// come to be refused.
     appenders: [OnceLock<Appender>; 2],
-    /// Where the file was last known to end.
+    /// Last known end of the file.
     pub(crate) end: AtomicU64,
-    /// Where the last write ended, whose page is cached.
+    /// End of the last write, whose page is cached.
     pub(crate) written_to: AtomicU64,
     /// The errno of a failed write-back, until it is acknowledged. The kernel reports it once to
     /// each descriptor, and takes the pages for clean from then on (`fsync(2)`, NOTES): a second
@@ -172,8 +172,8 @@ impl OpenFile {
         &self.appenders[usize::from(sys::are_write_flags_refused())]
     }
 
-    /// Whether an append was refused by the descriptor that was to make it, so that another is asked
-    /// for: `pwritev2(2)` has come to be refused.
+    /// True if the descriptor refused an append because `pwritev2(2)` is refused by now, so that the
+    /// append needs another one.
     pub(crate) fn needs_other_appender(answer: Errno, flags: WriteFlags) -> bool {
         answer == Errno::NOSYS && flags.contains(WriteFlags::APPEND) && sys::are_write_flags_refused()
     }
@@ -190,8 +190,8 @@ impl OpenFile {
         self.write_flags
     }
 
-    /// Whether an error leaves unknown how much of a write with these flags has moved: it went to
-    /// the device.
+    /// True if a write with these flags goes to the device, so that its error does not show how many
+    /// bytes were written.
     pub(crate) fn reaches_the_device(&self, flags: WriteFlags) -> bool {
         self.direct.is_some() || flags.contains(WriteFlags::DURABLE)
     }
@@ -223,8 +223,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Whether a write has to have the file to itself: part of it goes through the page cache past
-    /// which others go.
+    /// True if a write excludes all other writes of the file: a part of it goes through the page
+    /// cache, which the others bypass.
     pub(crate) fn writes_alone(&self, offset: u64, length: usize, flags: WriteFlags) -> bool {
         self.direct
             .as_ref()

@@ -63,8 +63,8 @@ pub(crate) trait Helped: Send + Sync {
     fn help(&self) -> State {
         State::Quiet
     }
-    /// Whether something is in flight, or in line. If its thread has been out since the last
-    /// glance, help is wanted from now on; if nothing ends, the line goes to the pool.
+    /// True if an operation is in flight or in line. If the queue's thread has been out since the last
+    /// glance, the queue wants help from now on. If nothing ends, its line goes to the pool.
     fn glance(&self) -> bool {
         false
     }
@@ -72,7 +72,7 @@ pub(crate) trait Helped: Send + Sync {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    /// Whether a runtime serves it, and not a thread.
+    /// True if a runtime serves the queue, and not a thread.
     fn is_of_a_runtime(&self) -> bool {
         false
     }
@@ -81,34 +81,34 @@ pub(crate) trait Helped: Send + Sync {
 /// The state that a queue was found in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nothing is in flight: help is not wanted any more.
+    /// Nothing is in flight: the queue wants no more help.
     Quiet,
-    /// Its thread is at work in it.
+    /// The queue's thread is at work in it.
     Inside,
-    /// Something was done, or has completed.
+    /// The helper served the queue, or an operation completed.
     Progress,
-    /// The kernel has it all.
+    /// All operations are in the kernel.
     Waits,
 }
 
 #[derive(Default)]
 struct Helper {
     members: Mutex<Members>,
-    /// Wakes the thread; made with the first one. None if descriptors are short: then it looks now
-    /// and then.
+    /// Wakes the thread; made with the first one. None if descriptors are short: the thread then
+    /// looks at intervals.
     bell: OnceLock<Option<OwnedFd>>,
     /// The bell rings, or the thread is about to look.
     looks: AtomicBool,
-    /// Something may be in flight in a queue, at which the thread glances now and then.
+    /// A queue may have operations in flight, so the thread glances at it at intervals.
     watches: AtomicBool,
-    /// Help was asked for last when no thread could be started.
+    /// At the last request for help, no thread could be started.
     is_missed: AtomicBool,
 }
 
 #[derive(Default)]
 struct Members {
     known: Vec<Weak<dyn Helped>>,
-    /// Those whose threads are gone, until nothing is in flight there.
+    /// Queues whose threads have ended, until nothing is in flight there.
     kept: Vec<Arc<dyn Helped>>,
     runs: bool,
 }

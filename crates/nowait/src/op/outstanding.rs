@@ -121,8 +121,8 @@ impl Live {
 }
 
 impl Changes {
-    /// Whether a change overlaps one with a lower number. Of those that have gone on all have: a
-    /// higher one that overlaps it would wait.
+    /// True if a change overlaps one with a lower number. A begun change that overlaps it always has
+    /// a lower number, since a later one would wait.
     #[inline]
     fn is_behind(&self, number: u64, span: Span) -> bool {
         let is_alone = self.begun.is_empty() && self.waiting.is_empty();

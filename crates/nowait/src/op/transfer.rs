@@ -79,7 +79,7 @@ impl Transfer {
         self.cursor.left
     }
 
-    /// Whether copying it is much beside a system call.
+    /// True if copying the rest takes long, compared to a system call.
     pub(crate) fn is_long(&self) -> bool {
         const LONG_BYTES: usize = 64 << 10;
         self.left() >= LONG_BYTES
@@ -142,7 +142,7 @@ impl Transfer {
         }
     }
 
-    /// Whether the result ended inside a block. That is the end of the file: nothing more may come.
+    /// True if the result ended inside a block. This shows the end of the file: no data follow.
     fn ends_in_a_block(&self) -> bool {
         self.block != 0 && self.position() % u64::from(self.block) != 0
     }

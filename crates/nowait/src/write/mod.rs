@@ -302,7 +302,7 @@ impl File {
     }
 }
 
-/// Whether a write of which a part was taken is a success.
+/// Whether a short write is a success.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Short {
     Allowed,

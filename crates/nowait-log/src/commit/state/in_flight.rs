@@ -97,8 +97,8 @@ pub(crate) enum Next {
     Carry,
 }
 
-/// What follows when a write has ended, with nothing locked: by the thread that noticed it, and, if
-/// that one is held up, by another. Each step may be taken twice.
+/// Steps after the end of a write, with no lock held. The thread that noticed the end takes them;
+/// if this thread is delayed, another takes them, too. So each step may be taken twice.
 pub(crate) struct Ending {
     pub(crate) groups: Vec<(Arc<Group>, Fate)>,
     wakers: Mutex<Vec<Waker>>,

@@ -260,7 +260,7 @@ fn segments_grow_as_far_as_they_may_and_for_what_is_large() {
     assert_eq!(state.room_left(), 5 * PAGE as u64, "of its own size");
 }
 
-/// Whoever holds up the write of a block keeps its segment from being used for another.
+/// A delayed write of a block prevents the reuse of its segment.
 #[test]
 fn a_segment_is_not_used_again_while_a_block_of_it_is_out() {
     let mut state = state(rules(1));
