@@ -223,7 +223,7 @@ impl Slow {
     }
 
     /// True if a piece that begins at `next` is read together with one that ends at `end`. If it is
-    /// in the same block or the next, it costs the device no extra read.
+    /// in the same block or the next, it costs the device nothing.
     fn fits(&self, end: u64, next: u64, wanted: usize, total: usize) -> bool {
         // A power of two.
         let in_block = self.block - 1;
