@@ -25,6 +25,7 @@ use futures_util::future::join_all;
 use nowait::sim::Sim;
 use nowait::{Buf, Engine, File, Nowait, OpenOptions, Route};
 use nowait_bench::machine::environment::Environment;
+use nowait_bench::report::verdict::to_json;
 use nowait_bench::report::{Report, Row};
 use nowait_bench::stats::median;
 use nowait_bench::sys::Usage;
@@ -149,7 +150,7 @@ fn measure(file: &Path, disk: &Path, json: Option<&Path>, kind: &str) -> Result<
         show(row);
     }
     if let Some(path) = json {
-        fs::write(path, report.to_json())?;
+        fs::write(path, to_json(&report))?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@
 //! most. Of runs whose ways are all level, with all their cases, one in 1000 calls any of them slower.
 //! `cargo test --release --lib stats -- --ignored --nocapture`, in bench/, simulates both.
 
+use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 /// A way is called level with another if the interval of its ratio lies above this. So a way that
@@ -37,7 +38,8 @@ pub struct Ratio {
 }
 
 /// Conclusion about a way from its ratio to another. In order: of several, the last decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Finding {
     /// At least level with the other.
     Level,

@@ -14,6 +14,7 @@ use crate::measure::progress::{Course, Plan};
 use crate::report::figures::whole_size_of;
 use crate::report::notes::Code;
 use crate::report::page::page;
+use crate::report::verdict::to_json;
 use crate::report::{Report, preflight};
 use crate::table::{self, Phase, Run, Table};
 use crate::ways;
@@ -312,7 +313,7 @@ impl Results {
             return kept.map(note).try_for_each(|note| print_to(io::stderr().lock(), &note));
         }
         if let Some(json) = self.json {
-            json.write(&report.to_json())?;
+            json.write(&to_json(report))?;
         }
         self.page.map_or(Ok(()), |destination| destination.write(&page(report)))
     }

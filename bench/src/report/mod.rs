@@ -1,4 +1,5 @@
-//! The result as plain data. Serialised, this is the JSON that `nowait bench --json` writes.
+//! The result as plain data. Serialised, with the [verdict](verdict::to_json), this is the JSON that
+//! `nowait bench --json` writes.
 
 pub mod axes;
 pub mod figures;
@@ -156,16 +157,6 @@ impl Row {
 }
 
 impl Report {
-    /// Returns the report as JSON, a line per row.
-    pub fn to_json(&self) -> String {
-        let head = Self { rows: Vec::new(), ..self.clone() };
-        let head = serde_json::to_string(&head).expect("a report is plain data");
-        let row = |row: &Row| serde_json::to_string(row).expect("a row is plain data");
-        let rows: Vec<String> = self.rows.iter().map(row).collect();
-        let empty = head.strip_suffix("[]}").expect("rows come last");
-        if rows.is_empty() { head + "\n" } else { format!("{empty}[\n{}\n]}}\n", rows.join(",\n")) }
-    }
-
     pub fn note(&mut self, code: Code, text: impl Into<String>) {
         self.notes.push(Note::new(code, text));
     }
@@ -341,9 +332,9 @@ pub(crate) mod tests {
         assert_eq!(keys(&json), ["environment", "notes", "rows"]);
         assert_eq!(json["notes"][0]["code"], "direct-refused");
         assert_eq!(serde_json::from_value::<Report>(json.clone()).unwrap(), report);
-        let text = report.to_json();
+        let text = verdict::to_json(&report);
         assert_eq!((serde_json::from_str::<Report>(&text).unwrap(), text.lines().count()), (report, 3));
-        assert_eq!(serde_json::from_str::<Report>(&Report::default().to_json()).unwrap(), Report::default());
+        assert_eq!(serde_json::from_str::<Report>(&verdict::to_json(&Report::default())).unwrap(), Report::default());
         let row = &json["rows"][0];
         let expected = "bytes_per_s case context_switches_per_op cpu_us_per_op inline_fraction latency_ns \
                         ops_per_s prepared_ms punts_per_op rounds table way";

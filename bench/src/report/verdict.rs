@@ -1,6 +1,8 @@
 //! The verdict of a report, in sentences. Each is made from the rows, and left out where they do
 //! not support it.
 
+use serde::Serialize;
+
 use crate::report::{Control, Report, Row, in_order};
 use crate::stats::{Finding, LEVEL, OUTSIDE, Ratio, median, range};
 use crate::table::{self, listed};
@@ -103,6 +105,60 @@ pub fn stand<'a>(report: &Report, rows: &[&'a Row], way: &str) -> Option<Stand<'
     let rival = decides.map(|(_, other, ratio)| (other, ratio));
     let best = quickest(rows.iter().copied())?;
     Some(Stand { row, best, share: row.ops_per_s / best.ops_per_s, rival, finding })
+}
+
+/// What the rounds tell of a way of the library's in one case, as the JSON contains it.
+#[derive(Debug, Serialize)]
+pub struct Standing {
+    table: String,
+    case: String,
+    way: String,
+    /// The quickest way, and this way's speed as a share of its speed.
+    best: String,
+    share: f64,
+    /// The quickest of the other ways that decide the finding, and the interval of the ratio to it.
+    rival: Option<String>,
+    low: Option<f64>,
+    high: Option<f64>,
+    finding: Finding,
+}
+
+/// Returns the report as JSON, a line for each row, and for each standing.
+pub fn to_json(report: &Report) -> String {
+    let head = Report { rows: Vec::new(), ..report.clone() };
+    let head = serde_json::to_string(&head).expect("a report is plain data");
+    let head = head.strip_suffix("[]}").expect("rows come last");
+    format!("{head}{},\"verdict\":{}}}\n", json_lines(&report.rows), json_lines(&standings(report)))
+}
+
+fn json_lines(all: &[impl Serialize]) -> String {
+    let line = |one| serde_json::to_string(one).expect("it is plain data");
+    let lines: Vec<String> = all.iter().map(line).collect();
+    if lines.is_empty() { "[]".to_owned() } else { format!("[\n{}\n]", lines.join(",\n")) }
+}
+
+/// The standing of each of the library's ways in each case of the tables that rank ways.
+pub fn standings(report: &Report) -> Vec<Standing> {
+    let mut standings = Vec::new();
+    for table in report.tables().into_iter().filter(|table| table::ranks(table)) {
+        for (case, rows) in report.cases(table) {
+            for found in ways_of_ours(report).into_iter().filter_map(|way| stand(report, &rows, way)) {
+                let ratio = found.rival.and_then(|(_, ratio)| ratio);
+                standings.push(Standing {
+                    table: table.to_owned(),
+                    case: case.to_owned(),
+                    way: found.row.way.clone(),
+                    best: found.best.way.clone(),
+                    share: found.share,
+                    rival: found.rival.map(|(rival, _)| rival.way.clone()),
+                    low: ratio.map(|ratio| ratio.low()),
+                    high: ratio.map(|ratio| ratio.high()),
+                    finding: found.finding,
+                });
+            }
+        }
+    }
+    standings
 }
 
 pub fn sentences(report: &Report) -> Vec<String> {
@@ -237,6 +293,27 @@ mod tests {
 
     fn said(rows: Vec<Row>) -> String {
         sentences(&Report { rows, ..Report::default() }).join("\n")
+    }
+
+    #[test]
+    fn the_json_contains_the_standing_of_each_way_of_ours() {
+        let rows = [("pread", 100.0), ("ring", 50.0), (OURS, 80.0), (ON_TOKIO, 98.0)];
+        let rows = rows.map(|(way, speed)| row("reads", "depth=8", way, speed)).into();
+        let json: serde_json::Value = serde_json::from_str(&to_json(&Report { rows, ..Report::default() })).unwrap();
+        let expected = |way: &str, share: f64, finding: &str| {
+            serde_json::json!({
+                "table": "reads", "case": "depth=8", "way": way, "best": "pread", "share": share, "rival": "pread",
+                "low": share, "high": share, "finding": finding,
+            })
+        };
+        let rounded = |mut standing: serde_json::Value| {
+            for end in ["low", "high"] {
+                standing[end] = ((standing[end].as_f64().unwrap() * 1e6).round() / 1e6).into();
+            }
+            standing
+        };
+        let found: Vec<_> = json["verdict"].as_array().unwrap().iter().cloned().map(rounded).collect();
+        assert_eq!(found, [expected(OURS, 0.8, "behind"), expected(ON_TOKIO, 0.98, "level")]);
     }
 
     #[test]
