@@ -102,7 +102,7 @@ fn notes_are_explained_by_their_code_and_after_a_run() {
     let arguments = ["cached", "--quick", "--rounds", "1", "--ways", "pread", "--explain", "--file"];
     let output = run(&[&arguments[..], &[file.to_str().unwrap()]].concat());
     let text = text(&output.stdout);
-    assert!(text.contains("(compressible)\n") && text.contains("compressible\n  What is read, or written"), "{text}");
+    assert!(text.contains("(compressible)\n") && text.contains("compressible\n  The data that is read"), "{text}");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn direct_reads_are_a_table_of_their_own() {
     };
     let output = run("pread,ring,nowait,nowait-aio");
     let message = text(&output.stderr);
-    if message.contains("leave out --direct") {
+    if message.contains("omit --direct") {
         return eprintln!("skipped: {message}");
     }
     assert_eq!(output.status.code(), Some(0), "{message}");
