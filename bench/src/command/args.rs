@@ -14,10 +14,10 @@ Exit codes:
   0    done
   1    another error
   2    wrong usage
-  3    no room on the disk
+  3    no space on the disk
   4    permission denied, for the directory or the file
   5    the file cannot be measured (missing, a directory, too small), or no such directory
-  6    the file cannot be made cold; nothing cold was measured
+  6    the file cannot be evicted from the page cache; cold cases were not measured
   12   with --against: a row is worse
   130  interrupted";
 
@@ -46,13 +46,13 @@ Exit codes:
 /// page caches before each cold round.
 ///
 /// In the table `mixed`, tasks on one runtime read 4 KiB at a time, mostly cached, beside a
-/// heartbeat of 1 ms on the same runtime. Runtimes are tokio, and threads in `nowait::block_on`. A
-/// thread wakes the heartbeat, as a request that arrives would. The whole table takes about ten
-/// minutes.
+/// heartbeat of 1 ms on the same runtime. The runtime is tokio, or threads that run
+/// `nowait::block_on`. Another thread wakes the heartbeat, as an arriving request would. The whole
+/// table takes about ten minutes.
 ///
 /// In the table `load`, requests arrive at random times (Poisson). They are cold reads of 4 KiB,
 /// gathers of 64 such reads, and durable appends of 100 bytes. The rate doubles until no way keeps
-/// up. With --quick, only reads arrive, and the rate quadruples. Latency counts from the arrival.
+/// up. With --quick, it quadruples, and only reads arrive. Latency counts from the arrival.
 /// At most 64 requests are in flight; others wait. A way that completes less than 0.95 of the
 /// offered rate has no rows at higher rates. The whole table takes about ten minutes.
 #[derive(Debug, Clone, Args)]
@@ -60,8 +60,8 @@ Exit codes:
 pub struct Bench {
     /// Tables to measure; `tour` measures most tables, shortened to minutes. The default is six
     /// cases of reads, writes and durable appends on one screen, in less than a minute. With
-    /// --quick, --file, --direct or --ways, the default is those of the tables reads,
-    /// cached and gather that support the option
+    /// --quick, --file, --direct or --ways, the default is the tables reads, cached and gather, if
+    /// they support the option
     #[arg(value_parser = table_names())]
     pub(crate) tables: Vec<String>,
 
@@ -73,8 +73,8 @@ pub struct Bench {
     pub(crate) time: Option<u32>,
 
     /// Write all figures to FILE, or to stdout if FILE is - (the tables then go to stderr). After
-    /// an interrupt or error, FILE contains the completed measurements, and `partial` gives the
-    /// reason
+    /// an interrupt or error, FILE contains the completed measurements, and the reason in its field
+    /// `partial`
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
@@ -96,16 +96,16 @@ pub struct Bench {
     #[arg(long, value_name = "CODE", num_args = 0..=1, value_parser = PossibleValuesParser::new(Code::ALL.iter().map(|code| code.name())))]
     pub(crate) explain: Option<Option<String>>,
 
-    /// Also print latency, CPU time, context switches and punts of every way in every case. Without
-    /// a table, print all figures instead of one screen
+    /// Also print latency, CPU time, context switches and requests handed to kernel workers (punts)
+    /// of every way in every case. Without a table, print all figures instead of one screen
     #[arg(long, short, visible_alias = "details")]
     pub(crate) verbose: bool,
 }
 
-/// Names most tables.
+/// Name that selects most tables.
 pub(crate) const TOUR: &str = "tour";
 
-/// Returns the tables with their lines of help.
+/// Returns the names of the tables with their help texts.
 fn table_names() -> PossibleValuesParser {
     let tables = table::to_ask_for().map(|table| PossibleValue::new(table.name).help(table.about));
     PossibleValuesParser::new(tables.chain([PossibleValue::new(TOUR).help("Most of these tables, shortened")]))

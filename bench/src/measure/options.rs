@@ -1,5 +1,5 @@
-//! Options of a run, as the command takes them. A table takes those that concern it, and has values of
-//! its own for those left open.
+//! Options of a run, as on the command line. A table has its own default values for options that
+//! are not given.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,17 +12,18 @@ use crate::measure::work::Records;
 use crate::random::fresh_seed;
 use crate::ways::{self, Roster, WAYS};
 
-/// The most tasks and threads of a runtime, arrivals a second, and bytes of a record and of a block.
+/// Limits of tasks and threads of a runtime, arrivals per second, and bytes of a record and of a
+/// block.
 const TASKS_MAX: u64 = 1024;
 const WORKERS_MAX: u64 = 256;
 pub const RATE_MAX: usize = 1 << 20;
 const RECORD_MIN: u64 = Records::SMALLEST as u64;
 const RECORD_MAX: u64 = 1 << 20;
-/// Direct I/O takes blocks of whole sectors.
+/// Direct I/O needs blocks of whole sectors.
 const SECTOR: u64 = 512;
 const BLOCK_MAX: u64 = 64 << 20;
 
-/// Declares the options: each list of values is one that some tables take, by its line here and its name in
+/// Declares the options. A list of values applies only to tables that name it in
 /// [`Table::takes`](crate::table::Table::takes).
 macro_rules! options {
     (
@@ -37,13 +38,13 @@ macro_rules! options {
         }
 
         impl Options {
-            /// Every option that only some tables take, and whether it was given.
+            /// Returns each option that only some tables take, and whether it was given.
             pub fn given(&self) -> Vec<(&'static str, bool)> {
                 let others = [("direct", self.direct), ("stall_size", self.stall_size.is_some())];
                 others.into_iter().chain([$((stringify!($list), !self.$list.is_empty())),*]).collect()
             }
 
-            /// Has each value of a list once, in order.
+            /// Sorts the lists, and removes duplicates.
             fn sort(&mut self) {
                 $(self.$list.sort_unstable(); self.$list.dedup();)*
             }
@@ -66,28 +67,29 @@ options! {
         #[arg(long, value_name = "DIR", default_value = ".")]
         pub dir: PathBuf,
 
-        /// Size of the test file in bytes, or with K, M, G or T (powers of 1024), such as 512M or 4G [default: 1G,
-        /// with --quick 64M]. In `writes`, the limit of a round's writes [default: 64M, with --quick 8M]; a round
-        /// takes about a second at most
+        /// Size of the test file in bytes, or with K, M, G or T (powers of 1024), such as 512M or
+        /// 4G [default: 1G, with --quick 64M]. In `writes`, the most that a round writes [default:
+        /// 64M, with --quick 8M]; a round takes at most about a second
         #[arg(long, value_name = "SIZE", value_parser = bytes::<u64>(1, SMALLEST, i64::MAX as u64))]
         pub size: Option<u64>,
 
-        /// Bytes that a round of `stall` writes [default: four times the limit of dirty data, at most
-        /// 2G and a third of the free space; with --quick 64M]
+        /// Bytes that a round of `stall` writes [default: four times the limit of dirty data, but
+        /// at most 2G and a third of the free space; with --quick 64M]
         #[arg(long, value_name = "SIZE", value_parser = bytes::<u64>(1, SMALLEST, i64::MAX as u64))]
         pub stall_size: Option<u64>,
 
-        /// Bypass the page cache (O_DIRECT), in the table `reads` only, without `willneed`. Adds the
-        /// way nowait-aio: libaio for futures in `block_on`, as where io_uring is refused
+        /// Bypass the page cache (O_DIRECT), in the table `reads` only. It then omits the way
+        /// `willneed` and adds `nowait-aio`: this library through libaio, its engine where io_uring
+        /// is refused
         #[arg(long)]
         pub direct: bool,
 
-        /// Timed rounds of each way in each case [default: 3 to 15, as fit in two minutes a table,
-        /// with --quick in 20 s]
+        /// Timed rounds of each way in each case [default: from 3 to 15, as many as fit in two
+        /// minutes per table, or with --quick in 20 s]
         #[arg(long, value_name = "N", value_parser = from(1, 1000))]
         pub rounds: Option<usize>,
 
-        /// Measure only these ways; a name that is none lists all
+        /// Measure only these ways; an unknown name lists all
         #[arg(long, value_delimiter = ',', value_name = "WAY", hide_possible_values = true)]
         #[arg(value_parser = PossibleValuesParser::new(ways::names()))]
         pub ways: Vec<String>,
@@ -96,49 +98,50 @@ options! {
         #[arg(long, value_name = "N", default_value_t = fresh_seed(), hide_default_value = true)]
         pub seed: u64,
 
-        /// Time that a table's cases have together.
+        /// Time for all cases of a table.
         #[arg(skip)]
         pub budget: Duration,
-        /// Duration of a round of reads at a middling way's speed, and so on.
+        /// Duration of a round of reads for a way of average speed; below, of commits and of
+        /// `mixed`.
         #[arg(skip)]
         pub round_time: Duration,
         #[arg(skip)]
         pub commit_time: Duration,
         #[arg(skip)]
         pub mixed_time: Duration,
-        /// Time in which the arrivals of a round come.
+        /// Time over which the arrivals of a round are spread.
         #[arg(skip)]
         pub load_time: Duration,
-        /// The ways that there are.
+        /// All ways.
         #[arg(skip)]
         pub roster: Roster,
-        /// Only cases of these names; empty for all.
+        /// Measures only cases of these names; empty: all.
         #[arg(skip)]
         pub cases: Vec<String>,
-        /// Small files of the table `files`.
+        /// Number of small files in the table `files`.
         #[arg(skip)]
         pub files: Option<u64>,
-        /// Drop the machine's caches of inodes, names and pages before cold rounds of `files`, and lower the
-        /// system's limit of dirty data for `stall`, where that is allowed.
+        /// If permitted: drops the machine's caches of inodes, names and pages before cold rounds
+        /// of `files`, and lowers the system's limit of dirty data for `stall`.
         #[arg(skip)]
         pub drop_caches: bool,
         #[arg(skip)]
         pub lower_dirty_limit: bool,
     }
 
-    /// Measure only these depths, in the tables of cold reads and of writes, in `scan` and `files`
+    /// Measure only these depths in `reads`, `writes`, `scan` and `files`
     depths: usize as "N" by from(1, 1024);
 
-    /// Measure only these numbers of records a batch, in `gather`
+    /// Measure only batches of these numbers of records in `gather`
     records: usize as "N" by from(1, 65536);
 
     /// Measure only these block sizes in `scan`, such as 16K or 1M
     blocks: usize as "SIZE" by bytes::<usize>(SECTOR, SECTOR, BLOCK_MAX);
 
-    /// Measure only this in `log` [default: all; with --quick threads]
+    /// Measure only these workloads in `log` [default: all; with --quick threads]
     logs: Logged as "KIND" by EnumValueParser::<Logged>::new();
 
-    /// Measure only these numbers of a thread's records in flight in `log --logs pipelined`
+    /// Measure only these numbers of records in flight per thread in `log --logs pipelined`
     in_flight: usize as "N" by from(1, 256);
 
     /// Measure only these numbers of writers in `log`
@@ -147,26 +150,26 @@ options! {
     /// Measure only these record sizes in `log`, such as 128 or 4K
     sizes: usize as "SIZE" by bytes::<usize>(1, RECORD_MIN, RECORD_MAX);
 
-    /// Measure only these shares of cached reads, in percent, in `mixed`
+    /// Measure only these percentages of cached reads in `mixed`
     hot: usize as "N" by from(0, 100);
 
     /// Measure only these numbers of tasks in `mixed` and in `log --logs tokio`
     tasks: usize as "N" by from(1, TASKS_MAX);
 
-    /// Measure only these numbers of a runtime's threads in `mixed`
+    /// Measure only these numbers of runtime threads in `mixed`
     workers: usize as "N" by from(1, WORKERS_MAX);
 
-    /// Measure `mixed` only beside these: tasks of the same runtime, or other processes
+    /// Measure `mixed` only beside this other work, on the same runtime or in other processes
     beside: Beside as "WORK" by EnumValueParser::<Beside>::new();
 
-    /// Measure only these in `load`
+    /// Measure only these operations in `load`
     loads: Arriving as "KIND" by EnumValueParser::<Arriving>::new();
 
-    /// Measure only these rates in `load`, in arrivals a second
+    /// Measure only these rates in `load`, in arrivals per second
     rates: usize as "N" by from(1, RATE_MAX as u64);
 }
 
-/// Other work beside a measured load: of the same runtime, or of other processes.
+/// Other work beside the measured reads, on the same runtime or in other processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Beside {
     /// Reads alone
@@ -177,11 +180,11 @@ pub enum Beside {
     Log,
     /// Other processes that keep all processors busy
     Cpu,
-    /// Another process that reads from the same disk, four times 128 KiB at once
+    /// Another process that reads from the same disk, with four reads of 128 KiB in flight
     Tenant,
 }
 
-/// Kind of operation that arrives by chance.
+/// Kind of operation that arrives at random times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Arriving {
     /// Cold reads of 4 KiB
@@ -195,36 +198,36 @@ pub enum Arriving {
 /// Kind of work with a durable log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Logged {
-    /// Threads, each of which waits for its record
+    /// Threads, each waiting for its record
     Threads,
     /// Threads with several records in flight, each waiting for its oldest
     Pipelined,
-    /// Tasks of tokio on two workers
+    /// Tasks on two tokio workers
     Tokio,
 }
 
 impl Options {
-    /// Everything left open. Touches nothing but the directory.
+    /// Returns the default options, for the current directory.
     pub fn new(quick: bool, seed: u64) -> Self {
         Self { quick, seed, dir: PathBuf::from("."), ..Self::default() }.settled()
     }
 
-    /// Fills in what is not asked for, and sorts what is.
+    /// Sets the options that the command line does not have, and sorts the lists.
     pub fn settled(mut self) -> Self {
         let quick = |quick, full| Duration::from_millis(if self.quick { quick } else { full });
         self.budget = quick(20_000, 120_000);
         self.round_time = Duration::from_millis(300);
         self.commit_time = quick(150, 700);
-        // A round has some hundred beats, of which one in a hundred is to be told.
+        // A round has a few hundred beats, enough for their p99.
         self.mixed_time = quick(100, 500);
-        // At the lowest rate of gathers there are a hundred in a round.
+        // A round has a hundred gathers at their lowest rate.
         self.load_time = quick(200, 1000);
         self.roster = WAYS;
         self.sort();
         self
     }
 
-    /// Returns what was asked for, else the table's own values.
+    /// Returns the given values, or the table's defaults.
     pub fn or_usual(&self, asked: &[usize], quick: &[usize], full: &[usize]) -> Vec<usize> {
         match (asked, self.quick) {
             ([], true) => quick.into(),
@@ -243,7 +246,7 @@ fn from(least: u64, most: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(least..=most)
 }
 
-/// Parses bytes, which may have a unit, from `least` to `most`: multiples of `unit`.
+/// Parses a number of bytes with an optional suffix: a multiple of `unit` from `least` to `most`.
 fn bytes<T: TryFrom<u64>>(unit: u64, least: u64, most: u64) -> impl Fn(&str) -> Result<T, String> + Clone {
     move |text| {
         let size = parse_size::Config::new().with_binary().parse_size(text);
@@ -255,7 +258,7 @@ fn bytes<T: TryFrom<u64>>(unit: u64, least: u64, most: u64) -> impl Fn(&str) -> 
     }
 }
 
-/// Returns the name of a value, as the command takes it.
+/// Returns the name of a value, as on the command line.
 pub fn name(value: impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
