@@ -56,7 +56,7 @@ fn the_first_run_is_one_screen_and_has_every_case() {
     for (table, case) in CASES {
         let of_case = |row: &&serde_json::Value| row["table"] == table && row["case"].as_str().unwrap().ends_with(case);
         let rows: Vec<_> = rows.iter().filter(of_case).collect();
-        assert!(rows.iter().any(|row| row["way"] == "nowait") || screen.contains("the time was up"), "{table} {case}");
+        assert!(rows.iter().any(|row| row["way"] == "nowait") || screen.contains("no time was left"), "{table} {case}");
         assert!(rows.iter().all(|row| row["rounds"].as_array().unwrap().len() >= 3), "{table} {case}");
     }
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

@@ -39,7 +39,7 @@ pub(super) struct Pair {
 }
 
 /// Compares the rows that occur in both runs. If two runs are alike and their rounds independent,
-/// one comparison in 20 calls any row better or worse.
+/// one comparison in 20 reports a row as better or worse.
 pub(super) fn pairs(from: &Report, against: &Report) -> Vec<Pair> {
     let mut both = Vec::new();
     for row in from.rows.iter().filter(|row| table::ranks(&row.table)) {
@@ -78,7 +78,7 @@ pub(super) fn shown(pairs: &[Pair], from: &Report, against: &Report, colour: Col
             text += &format!("{name}: {value}; against: {before}\n");
         }
     }
-    let names = ["row", "way", "from", "against", "ratio", "95 % of it", ""];
+    let names = ["row", "way", "from", "against", "ratio", "95 % interval", ""];
     let mut table = grid(names.map(heading).to_vec(), 2, colour);
     for pair in pairs {
         let figure = |value: Option<f64>| value.map_or("?".to_owned(), |value| format!("{value:.2}"));
@@ -95,7 +95,7 @@ pub(super) fn shown(pairs: &[Pair], from: &Report, against: &Report, colour: Col
     let count = |change| pairs.iter().filter(|pair| pair.change == change).count();
     text += &lines(&table);
     let middle = median(&pairs.iter().filter_map(|pair| pair.ratio).collect::<Vec<_>>());
-    text += &format!("the middle of all ratios is {middle:.2}: what all ways share is the machine's, not a way's\n");
+    text += &format!("the median of all ratios is {middle:.2}: a change of all ways is one of the machine\n");
     text + &format!(
         "{} better, {} worse, {} cannot tell; not compared (in one run only, or not ranked by speed): {}\n",
         count(Change::Better),

@@ -1,6 +1,6 @@
 //! The first run, `nowait bench` without a table, measures the user's disk on one screen in less
-//! than a minute. It has a time limit, not a number of rounds: each line gets its share of the time
-//! left.
+//! than a minute. It has a time limit instead of a number of rounds: each line gets its share of
+//! the remaining time.
 
 use std::time::{Duration, Instant};
 
@@ -126,7 +126,7 @@ impl Budget {
     }
 }
 
-/// Why the lines of a table have no figures.
+/// A table whose lines have no figures, and the reason.
 pub(super) type LeftOut = (&'static str, String);
 
 /// Returns the line for a table that cannot be measured although others can.
@@ -160,11 +160,11 @@ pub(super) fn screen(report: &Report, left_out: &[LeftOut], options: &Bench) -> 
         text += &format!("{}\n", line_of(name, &rows));
         text += &format!("  {}\n", comparison(report, &rows));
     }
-    text += "\na–b: the 95 % interval of the ratio of two speeds. ?: it is not certain which is faster.\n";
+    text += "\na–b: the 95 % interval of the ratio of two speeds. ?: either may be the faster.\n";
     let told = |code: &&Code| report.notes.iter().any(|note| note.code == **code);
     let codes: Vec<&str> = Code::ALL.iter().filter(told).map(|code| code.name()).collect();
     if !codes.is_empty() {
-        text += &cut(&format!("Notes ({}): nowait bench --explain CODE says what they mean.", listed(&codes)));
+        text += &cut(&format!("Notes ({}): nowait bench --explain CODE explains each.", listed(&codes)));
         text.push('\n');
     }
     text + &next(options)
@@ -205,7 +205,8 @@ fn line_of(name: &str, rows: &[&Row]) -> String {
     figures(name, [of(&PLAIN), of(&["threads"]), of(&["tokio"]), best, of(&[OURS]), of(&[ON_TOKIO])])
 }
 
-/// Compares the library with the way that a program uses today, then with the best of all.
+/// Compares the library with the ways that programs use today, then with the fastest hand-written
+/// one.
 fn comparison(report: &Report, rows: &[&Row]) -> String {
     let comparisons = LINES.len() * 4;
     let find = |ways: &[&str]| rows.iter().copied().find(|row| ways.contains(&row.way.as_str()));
@@ -232,7 +233,7 @@ fn next(options: &Bench) -> String {
     let rows = [
         (format!("nowait probe {dir}"), "which reads and writes would make a thread wait here".to_owned()),
         (format!("nowait bench{place} --report page.html"), "the same as a page with charts; -v prints all".to_owned()),
-        (format!("nowait bench{place} --rounds {rounds}"), format!("narrower ranges, {longer}; `tour`: all tables")),
+        (format!("nowait bench{place} --rounds {rounds}"), format!("narrower ranges, {longer}; `tour`: most tables")),
     ];
     let width = rows.iter().map(|(command, _)| command.chars().count()).max().unwrap_or(0);
     let line = |(command, what)| match format!("  {command:<width$}  {what}\n") {
@@ -272,12 +273,12 @@ mod tests {
     fn a_line_compares_with_what_a_program_does_today_and_then_with_the_best() {
         let speeds =
             [("pread", 14_100.0), ("ring", 66_000.0), ("tokio", 40_000.0), (OURS, 62_000.0), (ON_TOKIO, 60_000.0)];
-        let screen = screen(&report(&speeds), &[("cached", "the time was up".to_owned())], &asked_by(&[]));
+        let screen = screen(&report(&speeds), &[("cached", "no time was left".to_owned())], &asked_by(&[]));
         let line =
             "cold reads, 32 in flight          14.1k       –    40.0k  66.0k ring                  62.0k    60.0k\n";
         assert!(screen.contains(line), "{screen}");
         assert!(screen.contains("  nowait 4.4 × pread, within 7 % of best; on tokio 1.50 × tokio\n"), "{screen}");
-        assert!(screen.contains("cached reads: not measured: the time was up\n"), "{screen}");
+        assert!(screen.contains("cached reads: not measured: no time was left\n"), "{screen}");
         assert!(screen.contains("writes, 16 in flight: not measured: interrupted\n"), "{screen}");
     }
 

@@ -93,7 +93,7 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
                 match budget.next(tables[0].name) {
                     Some(time) => asked.budget = time,
                     None => {
-                        left_out.push((tables[0].name, "the time was up".to_owned()));
+                        left_out.push((tables[0].name, "no time was left".to_owned()));
                         continue;
                     }
                 }
@@ -160,7 +160,7 @@ fn announce(plan: &Plan, asked: &Options, file: Option<u64>) -> Result<()> {
         format!("; a test file of {} in {}", whole_size_of(bytes), asked.dir.display())
     });
     let (time, turns) = (duration(plan.seconds()), plan.turns());
-    print_to(io::stderr().lock(), &format!("nowait bench: {time}: {cases} cases, {turns} turns of their ways{file}\n"))
+    print_to(io::stderr().lock(), &format!("nowait bench: {time}: {cases} cases, {turns} single measurements{file}\n"))
 }
 
 /// Formats a duration: `about 45 s`, `about 4 min`.
@@ -176,7 +176,7 @@ fn compare(report: &Report, other: &Path, results: Results, output: &Output) -> 
     let against = earlier(other)?;
     let pairs = against::pairs(report, &against);
     if pairs.is_empty() {
-        let text = format!("no row is in both runs; give --against {} of the same tables", other.display());
+        let text = format!("no row is in both runs; give --against a run of the same tables, not {}", other.display());
         return Err(Error::new(ErrorKind::BadFile, text));
     }
     output.print(&against::shown(&pairs, report, &against, output.colour()))?;
@@ -192,7 +192,7 @@ fn compare(report: &Report, other: &Path, results: Results, output: &Output) -> 
 /// Reads the --json file of an earlier run.
 fn earlier(path: &Path) -> Result<Report> {
     let unusable = |why: String| {
-        let text = format!("cannot use {}: {why}; give --from what `nowait bench --json` wrote", path.display());
+        let text = format!("cannot use {}: {why}; give --from a file that `nowait bench --json` wrote", path.display());
         Error::new(ErrorKind::BadFile, text)
     };
     let text = fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
@@ -309,7 +309,7 @@ impl Results {
         }
         if report.rows.is_empty() && report.partial.is_some() {
             let kept = [&self.json, &self.page].into_iter().flatten().filter_map(Destination::kept);
-            let note = |path: &Path| format!("nothing was measured to its end: {} is left as it was\n", path.display());
+            let note = |path: &Path| format!("no case was completed: {} is left as it was\n", path.display());
             return kept.map(note).try_for_each(|note| print_to(io::stderr().lock(), &note));
         }
         if let Some(json) = self.json {

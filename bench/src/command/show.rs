@@ -21,7 +21,7 @@ pub(crate) enum Colour {
 }
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Replacements of all other characters of the texts where the locale is not UTF-8.
+/// Replacements of the other special characters if the locale is not UTF-8.
 const ASCII: [(char, char); 7] = [('▼', 'v'), ('≈', '~'), ('×', 'x'), ('–', '-'), ('µ', 'u'), ('…', '~'), ('·', '.')];
 
 /// Returns whether the locale of this process uses UTF-8 (locale(7)).
@@ -44,7 +44,7 @@ pub(crate) fn ascii(text: &str) -> String {
 const WAYS_ABREAST: usize = 6;
 pub(crate) const WIDTH: usize = 100;
 const GAP: usize = 2;
-/// Parts of a cell with a speed.
+/// Width of a cell with a speed.
 const CELL: usize = 11;
 pub(crate) fn environment(environment: &Environment) -> String {
     let lines = environment.lines().into_iter().map(|(name, value)| format!("{name:<8} {value}\n"));
@@ -76,10 +76,10 @@ pub(crate) fn report(report: &Report, details: bool, colour: Colour) -> String {
     text.extend(summary(report, colour));
     let sentences = sentences(report);
     if !sentences.is_empty() {
-        text += "\nWhat it comes to\n";
+        text += "\nVerdict\n";
     }
     for sentence in sentences {
-        // Its first line hangs out.
+        // The first line is not indented.
         text += &format!("  * {}\n", wrapped(&sentence, "    ").trim_start());
     }
     for note in &report.notes {
@@ -119,8 +119,9 @@ fn legend(report: &Report, details: bool) -> String {
     if report.rows.is_empty() {
         return String::new();
     }
-    let mut text =
-        String::from("\nA cell: the speed, its share of the line's best, that share as a bar; ▼ below half.\n");
+    let mut text = String::from(
+        "\nA cell: the speed, its ratio to the best of the line, and that ratio as a bar; ▼: below half.\n",
+    );
     let ways = report.ways();
     let longest = ways.iter().map(|way| way.len()).max().unwrap_or(0);
     for way in ways {
@@ -215,7 +216,7 @@ fn figures<'a>(
 const PRINTED: [&str; 12] =
     ["per s", "min–max", "p50 µs", "p99 µs", "max µs", "CPU µs", "ring", "pool", "system", "csw", "punts", "inline"];
 
-/// Empty for tables that rank no ways.
+/// The worst case of each way; `None` if no table ranks ways.
 fn summary(report: &Report, colour: Colour) -> Option<String> {
     let worst = report.worst(table::ranks);
     if worst.is_empty() {
@@ -228,7 +229,7 @@ fn summary(report: &Report, colour: Colour) -> Option<String> {
         let cell = if ratio < COLLAPSED { cell.fg(Color::Red) } else { cell };
         grid.add_row([Cell::new(&row.way), cell, Cell::new(format!("{} {}", row.table, row.case))]);
     }
-    Some(format!("Where each way is worst (▼ below {COLLAPSED} of the best: it has collapsed)\n{}", lines(&grid)))
+    Some(format!("Where each way is worst (▼: below {COLLAPSED} of the best)\n{}", lines(&grid)))
 }
 
 pub(crate) fn heading(name: &str) -> Cell {
@@ -289,7 +290,7 @@ mod tests {
         let (top, rest) = (environment(&run.environment), report(&run, false, Colour::Off));
         let said = |text: &str, what: &str| text.split_whitespace().collect::<Vec<_>>().join(" ").matches(what).count();
         assert_eq!([&top, &rest].map(|text| said(text, "UNDER LOAD")), [1, 0]);
-        assert_eq!([&top, &rest].map(|text| said(text, "had 98 % of the processors")), [1, 1], "{top}{rest}");
+        assert_eq!([&top, &rest].map(|text| said(text, "used 98 % of the processors")), [1, 1], "{top}{rest}");
         let calm = sample();
         assert!(!environment(&calm.environment).contains("UNDER LOAD"));
     }

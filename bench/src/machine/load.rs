@@ -1,5 +1,5 @@
-//! Other work of the machine: load, stolen time, and other users of the disk. A figure that was
-//! taken beside them is not worth what it says.
+//! Other work of the machine: load, stolen time, and other users of the disk. It distorts figures
+//! that are measured at the same time.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -68,25 +68,25 @@ impl Watch {
 }
 
 impl Load {
-    /// A warning above the figures, where others used the machine. The notes after them say it again, and
-    /// what became known during the run.
+    /// Returns the warning above the figures, if other programs used the machine. The notes repeat
+    /// it, and add what was observed during the run.
     pub fn warning(&self) -> Option<String> {
         let told = self.disturbances();
-        (!told.is_empty()).then(|| format!("UNDER LOAD: {}. The figures are worth less.", told.join("; ")))
+        (!told.is_empty()).then(|| format!("UNDER LOAD: {}. This distorts the figures.", told.join("; ")))
     }
 
-    /// Sentences on what makes the figures worth less; none on an idle machine.
+    /// Describes the other work; empty on an idle machine.
     pub fn disturbances(&self) -> Vec<String> {
         let mut told = Vec::new();
         if let Some(others) = self.others.filter(|share| *share >= NOTICEABLE) {
             let average = self.average.map_or_else(String::new, |average| format!(" (load average {average:.2})"));
-            told.push(format!("other programs had {:.0} % of the processors before the run{average}", others * 100.0));
+            told.push(format!("other programs used {:.0} % of the processors before the run{average}", others * 100.0));
         }
         if let Some(stolen) = self.stolen.filter(|share| *share >= NOTICEABLE) {
             told.push(format!("the hypervisor took {:.0} % of the processors' time", stolen * 100.0));
         }
         if let Some(bytes) = self.device_bytes_per_s.filter(|bytes| *bytes >= NOTICEABLE_BYTES) {
-            told.push(format!("others moved {:.0} MB a second at the device before the run", bytes / 1e6));
+            told.push(format!("other programs moved {:.0} MB/s at the device before the run", bytes / 1e6));
         }
         told
     }
@@ -229,8 +229,8 @@ mod tests {
         let told = busy.disturbances().join("; ");
         assert_eq!(
             told,
-            "other programs had 50 % of the processors before the run (load average 3.00); the hypervisor took 20 % of the \
-             processors' time; others moved 30 MB a second at the device before the run"
+            "other programs used 50 % of the processors before the run (load average 3.00); the hypervisor took 20 % of the \
+             processors' time; other programs moved 30 MB/s at the device before the run"
         );
     }
 

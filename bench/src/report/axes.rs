@@ -1,5 +1,5 @@
-//! Cases of a table along a number in their names: `read block=16K depth=4` is at 16K of the panel
-//! `read depth=4`.
+//! Arranges the cases of a table along a number in their names. `read block=16K depth=4` is the
+//! point 16K of the panel `read depth=4`.
 
 use crate::report::{Report, Row};
 

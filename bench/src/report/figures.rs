@@ -1,4 +1,4 @@
-//! Figures as text, and the words for tables and ways, wherever they are shown.
+//! Figures as text, and the descriptions of tables and ways, for all outputs.
 
 use crate::report::{Report, Row};
 use crate::table::columns::Column;
@@ -26,21 +26,21 @@ pub static COLUMNS: [Column; 18] = [
     Column { name: "prepared ms", cell: |row| Some(decimals(row.prepared_ms?, 1)) },
 ];
 
-/// What [`COLUMNS`] say.
-pub const MEANINGS: &str = "min–max: the slowest and the fastest round as shares of the median. p50 to max: the latency. \
-    CPU: processor time of the whole process for an operation, of which caller is that of the threads that ask, ring that \
-    of the kernel's workers for its rings, and pool that of its other threads; system: what the machine's processors did \
-    besides (other kernel threads, interrupts, other programs). csw: context switches, and punts: requests given to a \
-    kernel worker, per operation. inline: the share served on the caller's thread without waiting. prepared: what the way \
-    made ready before the clock ran. Empty, or a ?: unknown.";
+/// Explains [`COLUMNS`].
+pub const MEANINGS: &str = "min–max: the slowest and the fastest round, relative to the median. p50 to max: latency. CPU: \
+    processor time of the whole process per operation, the sum of caller, ring and pool. caller: that of the threads that \
+    make the requests. ring: that of the kernel workers of its rings. pool: that of its other threads. system: other time \
+    of the machine's processors per operation (other kernel threads, interrupts, other programs). csw: context switches \
+    per operation. punts: requests handed to kernel workers, per operation. inline: share of requests served on the \
+    caller's thread without waiting. prepared: time that the way needed before the clock started. Empty, or a ?: unknown.";
 
-/// Those of the columns that any row of the table knows.
+/// Returns the columns with a value in any row of the table.
 pub fn known<'a>(report: &Report, table: &str, columns: impl Iterator<Item = &'a Column>) -> Vec<&'a Column> {
     let rows = || report.rows.iter().filter(|row| row.table == table);
     columns.filter(|column| rows().any(|row| (column.cell)(row).is_some())).collect()
 }
 
-/// The slowest round and the fastest, as shares of the median.
+/// The slowest and the fastest round, relative to the median.
 fn spread(row: &Row) -> Option<String> {
     let (slowest, fastest) = row.spread();
     (!row.rounds.is_empty()).then(|| format!("{slowest:.2}–{fastest:.2}"))
@@ -91,7 +91,7 @@ pub fn size_of(bytes: usize) -> String {
     }
 }
 
-/// `512 bytes`, `16 KiB`, `3 MiB`: in the largest unit of which there is one.
+/// `512 bytes`, `16 KiB`, `3 MiB`: in the largest unit that is not zero.
 pub fn whole_size_of(bytes: u64) -> String {
     match bytes {
         bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
@@ -107,7 +107,7 @@ pub fn title(table: &str) -> &str {
     table::by_name(table).map_or(table, |known| known.title)
 }
 
-/// Describes a way of the report; empty for one that neither it nor this crate knows.
+/// Describes a way of the report; empty if neither the report nor this crate knows it.
 pub fn meaning<'a>(report: &'a Report, way: &str) -> &'a str {
     let own = || ways::named(way).map_or("", |way| way.words);
     report.ways.get(way).map_or_else(own, String::as_str)
@@ -118,7 +118,7 @@ pub fn unit(table: &str) -> &'static str {
     table::known(table).unit
 }
 
-/// The figure that the cells of a row's table compare.
+/// Returns the figure of a row that its table compares.
 pub fn compared(row: &Row) -> f64 {
     (table::known(&row.table).compared)(row)
 }

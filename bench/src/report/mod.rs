@@ -1,5 +1,5 @@
-//! The result as plain data. Serialised, with the [verdict](verdict::to_json), this is the JSON that
-//! `nowait bench --json` writes.
+//! The result as plain data. `nowait bench --json` writes it as JSON, with the
+//! [verdict](verdict::to_json).
 
 pub mod axes;
 pub mod figures;
@@ -21,14 +21,14 @@ use crate::stats::{self, Finding, Ratio};
 #[serde(default)]
 pub struct Report {
     pub environment: Environment,
-    /// Why there is more that was to be measured: an interrupt, or an error.
+    /// Why the run is incomplete: an interrupt, or an error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
     pub notes: Vec<Note>,
     /// Descriptions of ways from other crates.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ways: BTreeMap<String, String>,
-    /// A way of each case, beside itself.
+    /// One way of each case, measured twice.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub controls: Vec<Control>,
     pub rows: Vec<Row>,
@@ -109,7 +109,7 @@ pub struct Latency {
     pub max: u64,
 }
 
-/// Processor time of the process, apart by whose it is.
+/// Processor time of the process, by threads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cpu {

@@ -1,5 +1,5 @@
-//! The report as one page of HTML: the best way of each case, what it comes to, charts, every figure as a
-//! table, and where the figures come from. It asks for nothing else: no network, no script, no font.
+//! The report as one HTML page: the best way of each case, the verdict, charts, tables of all
+//! figures, and the environment. The page is self-contained: it needs no network, script or font.
 
 mod chart;
 
@@ -27,7 +27,7 @@ pub fn page(report: &Report) -> String {
         html lang="en" {
             head {
                 meta charset="utf-8";
-                // A browser holds the page to what the top of this file says.
+                // Enforces in the browser that the page is self-contained.
                 meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 title { "nowait bench: " (place) (device) ", " (environment.date) }
@@ -39,7 +39,7 @@ pub fn page(report: &Report) -> String {
                     p.quiet { (environment.date) ", Linux " (environment.kernel) ", " (environment.cpus) " × " (cpu) }
                     @if let Some(warning) = environment.load.warning() { p.warning { (warning) } }
                     @if let Some(why) = &report.partial {
-                        p.warning { "Partial: " (why) ". What is here is complete in itself." }
+                        p.warning { "Partial: " (why) ". The rows below are complete; missing rows were not measured." }
                     }
                 }
                 nav aria-label="Sections" {
@@ -50,14 +50,14 @@ pub fn page(report: &Report) -> String {
                 }
                 main {
                     (map(report))
-                    (comes_to(report))
+                    (verdict(report))
                     @for table in &tables { (section(report, table)) }
                     (ways(report))
                     (origin(report))
                 }
                 footer {
-                    p { "Every way did the same work on the same file in interleaved rounds; its bytes were verified first." }
-                    p { "Speeds are medians of the rounds. Compare within this page only: a disk drifts." }
+                    p { "All ways did the same work on the same file, in interleaved rounds. The bytes of each way were verified first." }
+                    p { "Speeds are medians of the rounds. Compare only within this page: the speed of a disk drifts." }
                 }
             }
         }
@@ -82,11 +82,11 @@ fn grid(name: &str, caption: &str, header: &[&str], bodies: &Markup) -> Markup {
     }
 }
 
-/// Which way wins each case, and how far the library is off.
+/// The best way of each case, and the library relative to it.
 fn map(report: &Report) -> Markup {
     let ranked: Vec<&str> = report.tables().into_iter().filter(|table| table::ranks(table)).collect();
-    let caption = "nowait's speed as a share of the best way's. ≈: level with it, within 5 %. ?: uncertain. \
-                   ▼: below half.";
+    let caption =
+        "The speed of nowait relative to the best way. ≈: equally fast, within 5 %. ?: uncertain. ▼: below half.";
     let header = ["case", "best way", "speed", "", "CPU µs each", "nowait", "of the best", "CPU µs each"];
     let bodies = html! {
         @for table in &ranked { tbody { @for (_, rows) in report.cases(table) { (stands(report, &rows)) } } }
@@ -99,7 +99,7 @@ fn map(report: &Report) -> Markup {
         } @else if report.rows.is_empty() {
             p { "No case is complete." }
         } @else {
-            p { "Where the rate is given, speeds rank no way." }
+            p { "Ways are not ranked by speed where the rate is given." }
         }
     }
 }
@@ -129,11 +129,11 @@ fn stands(report: &Report, rows: &[&Row]) -> Markup {
     }
 }
 
-fn comes_to(report: &Report) -> Markup {
+fn verdict(report: &Report) -> Markup {
     let sentences = sentences(report);
     html! {
         @if !sentences.is_empty() {
-            h2 { "What it comes to" }
+            h2 { "Verdict" }
             ul.verdict { @for sentence in &sentences { li { (sentence) } } }
         }
     }
@@ -150,7 +150,7 @@ fn ways(report: &Report) -> Markup {
     }
 }
 
-/// A share with a mark; collapses have theirs where the rounds do tell.
+/// A ratio with a mark. A ratio below half is marked only if the rounds are certain.
 fn marked(ratio: f64, finding: Finding) -> String {
     let mark = match finding {
         Finding::Level => " ≈",
@@ -218,11 +218,11 @@ fn speeds(report: &Report, table: &str) -> Markup {
             }
         }
     };
-    let caption = format!("{}, and the share of the line's best. ▼: below half.", unit(table));
+    let caption = format!("{}, and the ratio to the best of the line. ▼: below half.", unit(table));
     grid(&format!("{table} speeds"), &caption, &header, &bodies)
 }
 
-/// Under each case a line per way, with those of the columns that any row knows.
+/// A line per way under each case, with the columns that have a value in any row.
 fn figures<'a>(
     report: &Report,
     table: &str,

@@ -1,6 +1,6 @@
-//! Checks, before and after a run, for what makes figures worth less than they look.
+//! Checks, before and after a run, for conditions that distort its figures.
 //!
-//! `testfile.rs` refuses a file that is not really cold, before each round.
+//! `testfile.rs` verifies before each cold round that the file is not cached.
 
 use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
@@ -14,28 +14,27 @@ use crate::report::figures::short;
 use crate::report::notes::{Code, Note};
 use crate::sys::{self, RingWorkers};
 
-/// A share of a file that does not matter.
+/// Divisor: a smaller part of a file is ignored.
 const NEGLIGIBLE: u64 = 1000;
-/// Blocks of the file that are looked at, and how large they are.
+/// Number and size of the sampled blocks of the file.
 const SAMPLES: u64 = 64;
 const SAMPLE: usize = 4 << 10;
-/// Random bytes have 7.95 bits each in a block of that size, and text has 5.
+/// Entropy per byte: 7.95 bits in a block of random bytes of that size, 5 in text.
 const RANDOM_BITS: f64 = 7.5;
 /// The kernel's default, in KiB.
 const READ_AHEAD_KB: u64 = 128;
-/// Two groups of rounds are so far apart, and each is no wider.
+/// Minimum ratio between two groups of rounds, and maximum ratio within each.
 const APART: f64 = 1.5;
 const TOGETHER: f64 = 1.25;
 
-/// Checks the file that is read.
+/// Checks the test file.
 pub fn look_at_file(file: &TestFile, report: &mut Report) -> Result<()> {
     let size = file.size();
     let unwritten = sys::unwritten(file.through_the_cache(), size);
     let unwritten = unwritten.map_err(|error| Error::io("lseek SEEK_DATA in", file.path(), &error))?;
     if unwritten > size / NEGLIGIBLE {
         let (percent, name) = (unwritten as f64 / size as f64 * 100.0, file.name());
-        let text =
-            format!("{percent:.1} % of {name} has never been written: the kernel answers there without the disk");
+        let text = format!("{percent:.1} % of {name} has never been written: such reads do not reach the disk");
         report.note(Code::Unwritten, text);
     }
     look_at_bytes(file, report)
@@ -54,14 +53,16 @@ fn look_at_bytes(file: &TestFile, report: &mut Report) -> Result<()> {
     }
     let looked_at = blocks.min(SAMPLES);
     if poor + same > looked_at / 20 {
-        let text =
-            format!("of {looked_at} blocks of {} {poor} can be compressed, and {same} are like another", file.name());
+        let text = format!(
+            "{poor} of {looked_at} sampled blocks of {} can be compressed; {same} equal another one",
+            file.name()
+        );
         report.note(Code::Compressible, text);
     }
     Ok(())
 }
 
-/// The entropy of single bytes.
+/// Returns the entropy of the bytes.
 fn bits_per_byte(bytes: &[u8]) -> f64 {
     let mut counts = [0u32; 256];
     bytes.iter().for_each(|&byte| counts[usize::from(byte)] += 1);
@@ -73,18 +74,18 @@ fn bits_per_byte(bytes: &[u8]) -> f64 {
 pub fn look_at_system(environment: &Environment, writes: bool, in_order: bool, report: &mut Report) {
     if let Some(read_ahead) = environment.read_ahead_kb.filter(|&kb| in_order && kb > READ_AHEAD_KB) {
         let device = environment.device.as_deref().unwrap_or("?");
-        report.note(Code::ReadAhead, format!("{device} reads {read_ahead} KiB ahead of who reads in order"));
+        report.note(Code::ReadAhead, format!("the readahead of {device} is {read_ahead} KiB"));
     }
     if environment.mount_options.as_ref().is_some_and(|options| writes && options.contains("compress")) {
         let options = environment.mount_options.as_deref().unwrap_or("");
-        report.note(Code::Compressible, format!("the file system compresses what is written ({options})"));
+        report.note(Code::Compressible, format!("the file system compresses written data ({options})"));
     }
     if !RingWorkers::now().are_told() {
         report.note(Code::NoSchedulerInfo, "requests handed to kernel workers are not counted");
     }
 }
 
-/// Checks what else the machine did.
+/// Checks for other work of the machine.
 pub fn look_at_load(report: &mut Report) {
     let disturbances = report.environment.load.disturbances();
     report.notes.extend(disturbances.into_iter().map(|text| Note::new(Code::UnderLoad, text)));
@@ -93,12 +94,12 @@ pub fn look_at_load(report: &mut Report) {
 /// Checks the rows.
 pub fn look_at_rows(report: &mut Report) {
     let split: Vec<_> = report.rows.iter().filter_map(|row| Some((row, two_speeds(&row.rounds)?))).collect();
-    // A round apart is an accident where no other row of the run has one.
+    // One outlying round in one row of the run is an accident.
     let alone = split.len() == 1 && split[0].1.2 == 1;
     let Some((row, (low, high, _))) = split.first().filter(|_| !alone) else { return };
     let (low, high) = (short(*low), short(*high));
     let text = format!(
-        "{} of {} rows ran at two speeds; {} {} {}: about {low}/s and {high}/s",
+        "{} of {} rows ran at two speeds; for example {} {} {}: about {low}/s and {high}/s",
         split.len(),
         report.rows.len(),
         row.table,
@@ -108,8 +109,8 @@ pub fn look_at_rows(report: &mut Report) {
     report.note(Code::TwoSpeeds, text);
 }
 
-/// Returns the middles of the two groups into which the rounds fall, and the number of rounds in the smaller
-/// one: at least two; of three rounds, one may be alone.
+/// Returns the medians of the two groups into which the rounds fall, and the size of the smaller
+/// group. It has at least two rounds, or one of three.
 fn two_speeds(rounds: &[f64]) -> Option<(f64, f64, usize)> {
     let mut sorted = rounds.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!(two_speeds(&[10.0, 40.0, 41.0, 40.0, 40.5]), None, "one round is an accident");
     }
 
-    /// With three rounds, one of them apart is an accident; in several rows it is none.
+    /// One outlier of three rounds counts only if several rows have one.
     #[test]
     fn two_speeds_in_three_rounds_are_told_where_rows_agree() {
         let row = |rounds: [f64; 3]| Row { rounds: rounds.to_vec(), ..Row::default() };

@@ -1,5 +1,4 @@
-//! The verdict of a report, in sentences. Each is made from the rows, and left out where they do
-//! not support it.
+//! The verdict of a report, in sentences. A sentence is omitted if the rows do not support it.
 
 use serde::Serialize;
 
@@ -8,10 +7,10 @@ use crate::stats::{Finding, LEVEL, OUTSIDE, Ratio, median, range};
 use crate::table::{self, listed};
 use crate::ways::{ON_TOKIO, OURS, PLAIN};
 
-/// A request in two, or more, was handed to a kernel worker.
+/// Share of requests handed to kernel workers from which a way is reported: every second one.
 const PUNTED: f64 = 0.5;
 
-/// How a way does beside the best of the others.
+/// Comparison of a way with the best of the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stand<'a> {
     pub row: &'a Row,
@@ -21,23 +20,23 @@ pub struct Stand<'a> {
     pub share: f64,
     /// The quickest of the other ways that decide the finding, and the ratio to it.
     pub rival: Option<(&'a Row, Option<Ratio>)>,
-    /// Against all others.
+    /// Result against all others.
     pub finding: Finding,
 }
 
-/// A way beside another in the same case: what the rounds tell.
+/// Comparison of two ways in the same case, from their rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Against<'a> {
     pub other: &'a Row,
-    /// Interval of its ratio to the other's speed: the truth lies between them in 95 of 100 comparisons.
+    /// Interval of the ratio of the two speeds: contains the true ratio in 95 of 100 comparisons.
     pub low: f64,
     pub high: f64,
-    /// Which of the two is quicker is certain, in 95 of 100 runs for all their comparisons together.
+    /// It is certain which of the two is faster. In 95 of 100 runs, all such claims are true.
     pub sure: bool,
 }
 
 impl<'a> Against<'a> {
-    /// One of so many `comparisons` of a run. `None` if there are too few rounds.
+    /// Compares two ways; the run makes this number of `comparisons`. `None` for too few rounds.
     pub fn of(report: &Report, ours: &Row, other: &'a Row, comparisons: usize) -> Option<Self> {
         let ratio = Ratio::of_rounds(&ours.rounds, &other.rounds)?;
         let alarm = OUTSIDE / comparisons.max(1) as f64;
@@ -47,7 +46,8 @@ impl<'a> Against<'a> {
         Some(Self { other, low: ratio.low(), high: ratio.high(), sure: behind || ahead })
     }
 
-    /// Beside the quickest of the ways [by hand](by_hand). The lower end holds for each of them.
+    /// Compares with the fastest of the ways [by hand](by_hand). The lower end is that of all of
+    /// them.
     pub fn best_by_hand(report: &Report, ours: &Row, rows: &[&'a Row], comparisons: usize) -> Option<Self> {
         let all: Vec<Self> = by_hand(rows).filter_map(|other| Self::of(report, ours, other, comparisons)).collect();
         let low = all.iter().map(|against| against.low).fold(f64::INFINITY, f64::min);
@@ -56,13 +56,13 @@ impl<'a> Against<'a> {
         Some(Self { low, sure, ..quickest })
     }
 
-    /// `3.9–4.4 × pread`, with a `?` if either may be the quicker.
+    /// Formats as `3.9–4.4 × pread`, with a `?` if either may be the faster.
     pub fn told(&self) -> String {
         let mark = if self.sure { "" } else { "?" };
         format!("{} × {}{mark}", range(self.low, self.high), self.other.way)
     }
 
-    /// How far off the best of several it is.
+    /// Formats the distance to the best of several ways.
     pub fn of_the_best(&self) -> String {
         let Self { low, high, .. } = *self;
         match low {
@@ -72,10 +72,10 @@ impl<'a> Against<'a> {
     }
 }
 
-/// From this share of the best on a way is said to be within some per cent of it.
+/// From this share of the best on, a way is reported as within some per cent of it.
 const NEAR: f64 = 0.85;
 
-/// The ways of a case that a program can have without a library: neither ours nor tokio's.
+/// The hand-written ways of a case: those without this library and tokio.
 pub fn by_hand<'a>(rows: &[&'a Row]) -> impl Iterator<Item = &'a Row> {
     rows.iter().copied().filter(|row| !row.way.starts_with(OURS) && !row.way.starts_with("tokio"))
 }
@@ -90,7 +90,7 @@ pub fn stand<'a>(report: &Report, rows: &[&'a Row], way: &str) -> Option<Stand<'
     let is_ours = |way: &str| way.starts_with(OURS);
     let others: Vec<&Row> =
         rows.iter().copied().filter(|other| other.way != way && !(is_ours(way) && is_ours(&other.way))).collect();
-    // How far a way of the case was from itself; 1 in reports that are older than the question.
+    // The control of the case; 1 in older reports without controls.
     let control = report.control(&row.table, &row.case).and_then(Control::distance).unwrap_or(1.0);
     let comparisons = others.len() * report.case_count();
     let found = others.iter().map(|other| {
@@ -98,7 +98,7 @@ pub fn stand<'a>(report: &Report, rows: &[&'a Row], way: &str) -> Option<Stand<'
         let finding = ratio.map(|ratio| ratio.finding(comparisons, control));
         (finding.unwrap_or(Finding::CannotTell), *other, ratio)
     });
-    // One way that is ahead decides, whatever the others are; then one that may be.
+    // One way that is ahead decides; otherwise one that may be ahead.
     let decides =
         found.max_by(|(a, one, _), (b, other, _)| a.cmp(b).then_with(|| one.ops_per_s.total_cmp(&other.ops_per_s)));
     let finding = decides.map_or(Finding::Level, |(finding, ..)| finding);
@@ -174,7 +174,7 @@ pub fn sentences(report: &Report) -> Vec<String> {
     said
 }
 
-/// How far ways were from themselves.
+/// Summarizes the controls.
 fn controlled(report: &Report) -> Option<String> {
     let mut found: Vec<(f64, &Control)> =
         report.controls.iter().filter_map(|control| Some((control.distance()?, control))).collect();
@@ -183,8 +183,8 @@ fn controlled(report: &Report) -> Option<String> {
     let middle = median(&found.iter().map(|(distance, _)| *distance).collect::<Vec<_>>());
     let percent = |distance: f64| (distance - 1.0) * 100.0;
     let mut text = format!(
-        "Control: in each case one way was measured as if it were two. It differed from itself by {:.1} % in the middle of {}, \
-         by {:.1} % at most ({} {}, {})",
+        "Control: in each case one way was measured twice. The two measurements differ by {:.1} % (median of {}), at most by \
+         {:.1} % ({} {}, {})",
         percent(middle),
         counted(found.len()),
         percent(*most),
@@ -194,18 +194,18 @@ fn controlled(report: &Report) -> Option<String> {
     );
     match found.iter().filter(|(_, control)| control.misleads(found.len())).count() {
         0 => {}
-        wrong => text += &format!(", and in {} by more than its rounds scatter", counted(wrong)),
+        wrong => text += &format!("; in {}, by more than the rounds scatter", counted(wrong)),
     }
-    Some(text + ". Smaller differences are not told.")
+    Some(text + ". The verdict of a case ignores differences smaller than its control.")
 }
 
-/// The library's ways that programs choose between: by themselves, and on tokio.
+/// The ways of the library that programs choose between: without tokio, and on tokio.
 fn ways_of_ours(report: &Report) -> Vec<&str> {
     [OURS, ON_TOKIO].into_iter().filter(|way| report.rows.iter().any(|row| row.way == *way)).collect()
 }
 
-/// Standing of a way of the library's in a table: beside what programs do today, then beside the quickest
-/// of all others.
+/// Ranks a way of the library in a table: first against the ways that programs use today, then
+/// against the fastest of all others.
 fn rank(report: &Report, table: &str, way: &str) -> Option<String> {
     let stands: Vec<(&str, Stand<'_>)> = report
         .cases(table)
@@ -237,8 +237,7 @@ fn rank(report: &Report, table: &str, way: &str) -> Option<String> {
     Some(text + ".")
 }
 
-/// A way of the library's beside those that programs use today, from the case in which it does worst to
-/// that in which it does best.
+/// Compares a way of the library with those that programs use today: its worst case and its best.
 fn beside(report: &Report, table: &str, way: &str) -> Vec<String> {
     let rivals: &[&[&str]] = if way == ON_TOKIO { &[&["tokio"]] } else { &[&PLAIN, &["threads"]] };
     let cases = report.cases(table);
@@ -259,7 +258,7 @@ fn beside(report: &Report, table: &str, way: &str) -> Vec<String> {
     rivals.iter().filter_map(of).collect()
 }
 
-/// Ways whose io_uring is a pool of kernel threads.
+/// Reports ways whose requests mostly go to kernel workers.
 fn punted(report: &Report, table: &str) -> Option<String> {
     let punted: Vec<&Row> = report
         .rows
@@ -272,7 +271,7 @@ fn punted(report: &Report, table: &str) -> Option<String> {
         1 => String::new(),
         cases => format!(" and {} more", counted(cases - 1)),
     };
-    Some(format!("{table}: io_uring hands most requests of {} to kernel threads in {case}{more}.", listed(&ways)))
+    Some(format!("{table}: io_uring hands most requests of {} to kernel workers in {case}{more}.", listed(&ways)))
 }
 
 fn counted(cases: usize) -> String {
@@ -320,7 +319,10 @@ mod tests {
     fn the_depth_is_the_first_that_is_enough() {
         let speeds = [("depth=1", 10.0), ("depth=8", 60.0), ("depth=32", 97.0), ("depth=128", 100.0)];
         let said = said(speeds.map(|(case, speed)| row("reads", case, "ring", speed)).into());
-        assert!(said.contains("use depth 32: 97/s by ring, 9.7 times what depth 1 gives. Of the ways"), "{said}");
+        assert!(
+            said.contains("use depth 32: ring reaches 97/s, 9.7 times the best speed of depth 1. Of the ways"),
+            "{said}"
+        );
     }
 
     #[test]
@@ -333,7 +335,10 @@ mod tests {
     fn what_costs_more_than_a_plain_call_is_told() {
         let ways = [("pread", 1e6), ("ring", 9e5), ("libaio", 5e5), ("tokio", 8e4)];
         let said = said(ways.map(|(way, speed)| row("cached", "threads=1", way, speed)).into());
-        assert!(said.contains("costs tokio 12.5 times and libaio 2.0 times."), "{said}");
+        assert!(
+            said.contains("Cached reads: tokio takes 12.5 times and libaio takes 2.0 times as long as pread."),
+            "{said}"
+        );
     }
 
     #[test]
@@ -404,14 +409,14 @@ mod tests {
         let calm = said(speeds(91.0));
         assert!(
             calm.contains(
-                "It differed from itself by 1.1 % in the middle of 1 case, by 1.1 % at most (reads depth=1, nowait)"
+                "The two measurements differ by 1.1 % (median of 1 case), at most by 1.1 % (reads depth=1, nowait)"
             ),
             "{calm}"
         );
         assert!(calm.contains("behind in 1, at worst 10 % slower than ring"), "{calm}");
         let moody = said(speeds(70.0));
         assert!(
-            moody.contains("by 28.6 % at most (reads depth=1, nowait), and in 1 case by more than its rounds scatter."),
+            moody.contains("at most by 28.6 % (reads depth=1, nowait); in 1 case, by more than the rounds scatter."),
             "{moody}"
         );
         assert!(moody.contains("in 0 of 1 case; uncertain in 1, at worst "), "{moody}");
@@ -426,18 +431,18 @@ mod tests {
         let punting = Row { punts_per_op: Some(0.9), ..row("writes", "fs=ext4 depth=1", "ring", 5.0) };
         let rows = vec![stall("pwrite", 20_000_000), stall("ring", 300_000), stall("nowait", 400_000), punting];
         let mut report = Report { rows, ..Report::default() };
-        assert!(!sentences(&report).join("\n").contains("waiting for"), "no more was written than may be dirty");
+        assert!(!sentences(&report).join("\n").contains("other work"), "no more was written than may be dirty");
         report.environment.stall_bytes = Some(2);
         report.environment.dirty_limit_bytes = Some(1);
         let said = sentences(&report).join("\n");
         assert!(
             said.contains(
-                "by pwrite keeps its other work waiting for up to 20.00 ms, by ring 0.30 ms, by nowait 0.40 ms"
+                "other work of the writing thread waits at most 20.00 ms with pwrite, 0.30 ms with ring, 0.40 ms with nowait"
             ),
             "{said}"
         );
         assert!(
-            said.contains("writes: io_uring hands most requests of ring to kernel threads in fs=ext4 depth=1."),
+            said.contains("writes: io_uring hands most requests of ring to kernel workers in fs=ext4 depth=1."),
             "{said}"
         );
     }

@@ -1,4 +1,4 @@
-//! Which tables are measured, and options that contradict them.
+//! Selects the measured tables, and rejects options that do not apply to them.
 
 use super::{TABLES, Table};
 use crate::error::{Error, ErrorKind, Result};
@@ -13,7 +13,7 @@ pub fn known(name: &str) -> &'static Table {
     by_name(name).unwrap_or(&Table::USUAL)
 }
 
-/// Whether the speeds of this table say which way is the quickest.
+/// Returns whether the speeds of this table rank its ways.
 pub fn ranks(name: &str) -> bool {
     known(name).ranked
 }
@@ -32,7 +32,7 @@ pub fn asked(names: &[String], options: &Options) -> Vec<&'static Table> {
     let exclusive: Vec<&str> = options_given(options).filter(|option| EXCLUSIVE.contains(option)).collect();
     let takes_all = |table: &&'static Table| exclusive.iter().all(|option| table.takes.contains(option));
     let usual: Vec<_> = TABLES.iter().copied().filter(|table| table.usual).filter(takes_all).collect();
-    // If none has any of the ways, all are: their checks say so.
+    // If no table has any of the ways, keep all: `check` reports the error.
     let with_ways: Vec<_> = usual.iter().copied().filter(|table| has_ways(table, options)).collect();
     if with_ways.is_empty() { usual } else { with_ways }
 }
@@ -41,20 +41,19 @@ fn has_ways(table: &Table, options: &Options) -> bool {
     table.ways(options).iter().any(|way| options.chooses(way))
 }
 
-/// Options that are refused beside a table that does not take them. The others are, where no table
-/// takes them.
+/// Options that every named table must take. Other options must be taken by at least one of them.
 const EXCLUSIVE: [&str; 1] = ["direct"];
 
 fn options_given(options: &Options) -> impl Iterator<Item = &'static str> {
     options.given().into_iter().filter(|(_, given)| *given).map(|(option, _)| option)
 }
 
-/// An option as the command line has it.
+/// Returns an option as on the command line.
 fn flag(option: &str) -> String {
     format!("--{}", option.replace('_', "-"))
 }
 
-/// Rejects options of tables that are not asked for, and what leaves a table nothing to measure.
+/// Rejects options that apply to no named table, or leave a table nothing to measure.
 pub fn check(tables: &[&'static Table], options: &Options) -> Result<()> {
     for option in options_given(options) {
         let (exclusive, takers) = (EXCLUSIVE.contains(&option), takers(option));
@@ -63,17 +62,23 @@ pub fn check(tables: &[&'static Table], options: &Options) -> Result<()> {
         let the_tables = if one { "the table" } else { "the tables" };
         if exclusive && !tables.iter().all(|table| takes(&table) || table.part_of.is_some()) {
             let (option, takers) = (flag(option), listed(&takers));
-            return Err(usage(format!("{option} is for {the_tables} {takers} only; leave it out, or the others")));
+            return Err(usage(format!("{option} applies only to {the_tables} {takers}; omit it, or the other tables")));
         }
         if !exclusive && !tables.iter().any(|table| takes(&table)) {
             let name = if one { "it" } else { "one of them" };
-            return Err(usage(format!("{} is of {the_tables} {}; name {name}", flag(option), listed(&takers))));
+            return Err(usage(format!(
+                "{} applies only to {the_tables} {}; name {name}",
+                flag(option),
+                listed(&takers)
+            )));
         }
     }
     for table in tables {
         let name = table.asked_as();
         if options.file.is_some() && (table.writes_into)(options).is_some() {
-            return Err(usage(format!("--file is only read, and {name} writes; leave it out, or name other tables")));
+            return Err(usage(format!(
+                "--file is never modified, but the table {name} writes; omit --file, or name other tables"
+            )));
         }
         let mut group = tables.iter().filter(|other| other.asked_as() == name);
         if !group.clone().any(|table| has_ways(table, options)) {

@@ -1,4 +1,4 @@
-//! Columns in which a table shows its own figures, in the printed report and on the page.
+//! Columns with the own figures of a table, in the printed report and on the page.
 
 use crate::report::Row;
 use crate::report::figures::{mib, micro};
@@ -15,7 +15,7 @@ pub struct Column {
 /// Figures below the speeds: under each case, a line per way.
 pub struct Grid {
     pub name: &'static str,
-    /// It is printed among the details only.
+    /// Printed only with `-v`.
     pub is_detail: bool,
     pub columns: &'static [Column],
 }
@@ -38,26 +38,22 @@ pub(super) const SWITCHES: Column =
     Column { name: "csw", cell: |row| Some(format!("{:.2}", row.context_switches_per_op)) };
 pub(super) const MIB: Column = Column { name: "MiB/s", cell: |row| Some(format!("{:.0}", mib(row.bytes_per_s))) };
 
-/// A figure of the row's own, with so many decimals.
+/// Formats a figure that only the row's table has.
 pub(super) fn own(row: &Row, name: &str, decimals: usize) -> Option<String> {
     Some(format!("{:.decimals$}", row.figure(name)?))
 }
 
-/// The way with the most of a figure of a case, in ms, that, and the least of it and this library's between:
-/// `by a 0.10 ms, by nowait 0.20 ms`
-pub(super) fn from_worst<'r>(
-    rows: &[&'r Row],
-    by: &str,
-    figure: impl Fn(&Row) -> Option<u64>,
-) -> Option<(&'r str, String, String)> {
+/// Formats the largest figure of a case, the smallest, and those of this library, in ms:
+/// `0.30 ms with b, 0.10 ms with a, 0.20 ms with nowait`
+pub(super) fn from_worst(rows: &[&Row], with: &str, figure: impl Fn(&Row) -> Option<u64>) -> Option<String> {
     let mut ways: Vec<(u64, &str)> = rows.iter().filter_map(|row| Some((figure(row)?, row.way.as_str()))).collect();
     ways.sort_unstable();
     let ms = |nanoseconds: u64| format!("{:.2} ms", nanoseconds as f64 / 1e6);
     let ((most, worst), others) = ways.split_last()?;
     let is_told = |(index, (_, way)): &(usize, &(u64, &str))| *index == 0 || way.starts_with(OURS);
-    let told = others.iter().enumerate().filter(is_told).map(|(_, (least, way))| format!("{by} {way} {}", ms(*least)));
-    let told: Vec<String> = told.collect();
-    (!told.is_empty()).then(|| (*worst, ms(*most), told.join(", ")))
+    let of = |(figure, way): &(u64, &str)| format!("{} {with} {way}", ms(*figure));
+    let told: Vec<String> = others.iter().enumerate().filter(is_told).map(|(_, other)| of(other)).collect();
+    (!told.is_empty()).then(|| format!("{}, {}", of(&(*most, *worst)), told.join(", ")))
 }
 
 /// The ways of a case by their p99, the lowest first: `a 12 µs and b 15 µs`

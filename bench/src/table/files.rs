@@ -1,10 +1,10 @@
 //! The table `files`: many small files, each opened, read to its end and closed.
 //!
-//! Compared is the time from the names of the files to the bytes of all of them in memory. Ways do not
-//! know how long a file is, only what no file exceeds. All read the same files in the same random order,
-//! hot or cold. `cold` has the inodes and names forgotten, too, and what describes them on the disk: that
-//! takes root, and drops the caches of the whole machine. Without it `data-cold` drops the files' own
-//! pages.
+//! The measured time is from the names of the files until all their bytes are in memory. A way
+//! knows the maximum length of a file, not the length of each. All ways read the same files in the
+//! same random order, hot or cold. For `cold`, the kernel also drops inodes, names and file system
+//! metadata. This needs root, and drops the caches of the whole machine. Without root, `data-cold`
+//! drops only the pages of the files.
 
 use std::cell::OnceCell;
 use std::ops::RangeInclusive;
@@ -26,7 +26,7 @@ pub static FILES: Table = Table {
 };
 
 const LENGTHS: RangeInclusive<u64> = 4 << 10..=16 << 10;
-/// A round of a full run takes all files, unless it would be longer than this at a middling speed.
+/// A round of a full run reads all files, unless it would be longer than this at an average speed.
 const LONGEST_ROUND: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,8 @@ fn make(tree: &OnceCell<Tree>, run: &mut Run<'_>) -> Result<()> {
         return Ok(());
     }
     if !run.options.drop_caches {
-        let text = "files: inodes and names stayed in memory where bytes were cold; root, without --quick, drops them";
+        let text =
+            "files: data-cold drops only pages, not inodes and names; as root, name the table without --quick for both";
         run.report.note_once(Code::InodesWarm, text);
     }
     let (options, course, bytes) = (run.options, &mut *run.course, bytes(run.options));

@@ -1,15 +1,15 @@
-//! The table `load`: operations that arrive by chance, at a rate that doubles until no way keeps
-//! up.
+//! The table `load`: operations that arrive at random times, at a rate that doubles until no way
+//! keeps up.
 //!
-//! Arrivals are a Poisson process, drawn by seed for each round, the same for all of its ways.
-//! Latency counts from the arrival: one that begins late is slow, and none is left out. At most
-//! [`IN_FLIGHT`] operations are at work at a time; further ones wait for their turn, as before a
-//! pool. A way that did less than [`KEPT`] of what was offered has no rows at higher rates, where
-//! its latencies would tell the length of a round.
+//! Arrivals are a Poisson process, drawn by seed for each round and equal for all its ways. Latency
+//! counts from the arrival, so an operation that starts late is slow, and every operation counts.
+//! At most [`IN_FLIGHT`] operations are in flight; others wait, as in the queue of a pool. A way
+//! that completes less than [`KEPT`] of the offered rate has no rows at higher rates, where its
+//! latencies would show the length of a round.
 //!
-//! Reads and gathers are of a file that is cold before each round, and no page of it is read twice
-//! in one. Their bytes are compared in the first round of each rate, at that rate, and checksums of
-//! some in the others. Records are found again after the first round.
+//! Reads and gathers use a file that is cold before each round, and read no page twice in a round.
+//! All their bytes are compared in the first round of each rate, checksums of some in the others.
+//! Records are read back after the first round.
 
 use clap::ValueEnum;
 
@@ -24,8 +24,8 @@ use crate::ways::{GatherWay, LogWay};
 
 pub static LOAD: Table = Table {
     name: "load",
-    about: "Latency of cold reads, gathers and durable appends that arrive by chance, by their rate",
-    title: "load: reads, gathers and appends that arrive by chance (Poisson), by offered rate; achieved/s",
+    about: "Latency of cold reads, gathers and durable appends that arrive at random times, by rate",
+    title: "load: reads, gathers and appends that arrive at random times (Poisson), by offered rate; achieved/s",
     takes: &["loads", "rates"],
     ranked: false,
     file_size: |options| {
@@ -65,7 +65,7 @@ pub static LOAD: Table = Table {
         },
     ],
     findings: |report| {
-        // Of a part of the rates nobody knows whether the highest is the highest that is kept.
+        // With some of the rates missing, the highest sustained rate is unknown.
         if report.partial.is_some() {
             return Vec::new();
         }
@@ -74,9 +74,9 @@ pub static LOAD: Table = Table {
     ..Table::USUAL
 };
 
-/// Operations that are begun and not complete, at most: threads of a pool, tasks, or buffers.
+/// Maximum number of operations in flight: threads of a pool, tasks, or buffers.
 const IN_FLIGHT: usize = 64;
-/// A way keeps a rate if it does this share of what is offered, or more.
+/// A way sustains a rate if it completes at least this share of it.
 const KEPT: f64 = 0.95;
 
 const BLOCK: usize = 4 << 10;
@@ -214,7 +214,7 @@ impl Bench for Arrivals {
                 ways[index].reads(&job, buffer, clock)
             })?,
         };
-        // The row's own speed is what came of them.
+        // The row's own speed is the achieved rate.
         sample.tell("offered_per_s", Figure::median(self.rate));
         Ok(sample)
     }
@@ -222,7 +222,7 @@ impl Bench for Arrivals {
     fn finish(&mut self, name: &str, rows: &[Row], run: &mut Run<'_>) {
         let behind: Vec<String> = rows.iter().filter(|row| !keeps(row)).map(|row| row.way.clone()).collect();
         if !behind.is_empty() {
-            let text = format!("load {name}: not kept by {}, without rows at higher rates", listed(&behind));
+            let text = format!("load {name}: {} did not sustain this rate; no rows at higher rates", listed(&behind));
             run.report.note(Code::LoadMissed, text);
         }
         self.behind.borrow_mut().extend(behind);
@@ -246,8 +246,8 @@ fn read(
     Ok(sample)
 }
 
-/// The latencies of one kind of work at the highest rate that every way keeps, and the highest that
-/// each keeps.
+/// Reports the latencies of one kind of work at the highest rate that all ways sustain, and the
+/// highest rate of each way.
 fn finding(report: &Report, arriving: Arriving) -> Option<String> {
     let cases = report.cases("load");
     let begins = format!("{} rate=", name(arriving));
@@ -260,9 +260,9 @@ fn finding(report: &Report, arriving: Arriving) -> Option<String> {
     match all {
         Some(rows) => {
             let rate = short(rows.first().map_or(0.0, |row| rate(row)));
-            text += &format!("at {rate}/s, the highest rate that all ways keep, p99 from arrival is {}", by_p99(rows));
+            text += &format!("p99 from arrival at {rate}/s, the highest rate that all ways sustain: {}", by_p99(rows));
         }
-        None => text += "no rate is kept by all ways",
+        None => text += "no rate is sustained by all ways",
     }
     let most = |way: &&Row| {
         let rows = cases.iter().flat_map(|rows| rows.iter()).filter(|row| row.way == way.way && keeps(row));
@@ -270,7 +270,7 @@ fn finding(report: &Report, arriving: Arriving) -> Option<String> {
     };
     let highest: Vec<String> = first.iter().filter_map(most).collect();
     if !highest.is_empty() {
-        text += &format!("; the highest rate that each keeps is {}", listed(&highest));
+        text += &format!("; the highest rates that they sustain: {}", listed(&highest));
     }
     Some(text + ".")
 }
@@ -303,9 +303,9 @@ mod tests {
         assert_eq!(
             (LOAD.findings)(&report),
             [
-                "load reads: at 2.00k/s, the highest rate that all ways keep, p99 from arrival is nowait 250 µs and \
-                 threads 500 µs; the highest rate that each keeps is threads 2.00k and nowait 4.00k.",
-                "load log: no rate is kept by all ways."
+                "load reads: p99 from arrival at 2.00k/s, the highest rate that all ways sustain: nowait 250 µs and \
+                 threads 500 µs; the highest rates that they sustain: threads 2.00k and nowait 4.00k.",
+                "load log: no rate is sustained by all ways."
             ]
         );
         let said = crate::report::verdict::sentences(&report).join("\n");

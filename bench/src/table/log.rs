@@ -1,19 +1,19 @@
-//! The tables `log`, `log-pipelined` and `log-tokio`: records that are durable when their writer goes on.
+//! The tables `log`, `log-pipelined` and `log-tokio`: durable appends of small records.
 //!
-//! In `log` each of many writers makes a small record, waits until it is on stable storage, and makes
-//! the next. In `log-pipelined` a thread has several records in flight, and waits for its oldest; a way
-//! that does not pipeline has a thread for each of them, so that as many are under way. In `log-tokio`
-//! tasks of tokio on two workers await their records, beside as many threads.
+//! In `log`, each of many writers appends a record, waits until it is on stable storage, and
+//! appends the next. In `log-pipelined`, a thread has several records in flight, and waits for its
+//! oldest. A way without pipelining has a thread for each of these records instead. In `log-tokio`,
+//! tasks on two tokio workers await their records; ways without tasks use as many threads.
 //!
-//! Every round has a new file without a name, as long as the way may need it, filled with zeros and
-//! synced before the clock runs. So no way pays for room, nor for a file that grows. What a way
-//! makes ready itself before the clock runs is shown apart ("prepared"): for `nowait` it is the
-//! calibration of a new log, its first segment, as large as the round needs up to 256 MiB, and the
-//! next. All ways of a case make as many commits a round.
+//! Every round has a new file without a name, large enough for the way, filled with zeros and
+//! synced before the clock starts. So no way pays for the allocation of blocks or for a growing
+//! file. The column "prepared" shows the preparation of a way itself before the clock starts. For
+//! `nowait` that is the calibration of a new log, its first segment (up to 256 MiB, as large as the
+//! round needs) and the next one. All ways of a case make the same number of commits per round.
 //!
-//! A way's records are found and compared once for each case, before it is timed, and some of them
-//! after each timed round. In all rounds the device must have written as many bytes as the records
-//! have, where it counts.
+//! A way's records are read back and compared once for each case, before it is timed, and some of
+//! them after each timed round. In all rounds the device must have written at least the bytes of
+//! the records, if it counts its writes.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -49,8 +49,8 @@ const USUAL: Table = Table {
 pub static LOG: Table = Table {
     name: "log",
     part_of: None,
-    about: "Durable appends: writers that wait until their record is on stable storage, by number and record size",
-    title: "log: writers that append a record and wait until it is on stable storage, commits/s",
+    about: "Durable appends, each awaited by its writer, by number of writers and record size",
+    title: "log: each writer appends a record and waits until it is on stable storage; commits/s",
     takes: &["writers", "sizes", "logs"],
     toured: true,
     cases: |options| cases(Logged::Threads, options),
@@ -60,7 +60,7 @@ pub static LOG: Table = Table {
 pub static PIPELINED: Table = Table {
     name: "log-pipelined",
     about: "Durable appends: threads with several records in flight",
-    title: "log-pipelined: threads with several records in flight, each waiting for its oldest, commits/s",
+    title: "log-pipelined: threads with several records in flight, each waiting for its oldest; commits/s",
     takes: &["writers", "in_flight", "sizes", "logs"],
     cases: |options| cases(Logged::Pipelined, options),
     ..USUAL
@@ -69,7 +69,7 @@ pub static PIPELINED: Table = Table {
 pub static TASKS: Table = Table {
     name: "log-tokio",
     about: "Durable appends: tasks of tokio on two workers",
-    title: "log-tokio: tasks of tokio on two workers, each awaiting its record, beside as many threads, commits/s",
+    title: "log-tokio: tasks on two tokio workers, or as many threads, each awaiting its record; commits/s",
     takes: &["tasks", "sizes", "logs"],
     cases: |options| cases(Logged::Tokio, options),
     ..USUAL
@@ -241,24 +241,24 @@ impl Appending<'_> {
         let differs = |found: &&Sampled| found.len != size || found.crc != records.checksum(size, found.offset);
         if let Some(number) = sample.wrong.or_else(|| Some(sample.sampled.iter().find(differs)?.offset)) {
             let (writer, sequence) = (number >> 32, number & u64::from(u32::MAX));
-            return Err(turn.failed(format!("record {sequence} of writer {writer} is not where it should be")));
+            return Err(turn.failed(format!("record {sequence} of writer {writer} is missing or wrong")));
         }
         let found = found.lock().unwrap_or_else(PoisonError::into_inner).len() as u64;
         if turn.verifies() && found != all {
-            return Err(turn.failed(format!("it found {found} of its {all} records")));
+            return Err(turn.failed(format!("only {found} of its {all} records can be read back")));
         }
         if !turn.verifies() && room > 0 && sample.sampled.is_empty() {
             return Err(turn.failed("it found none of its records in a timed round"));
         }
         turn.require_on_device(sample.bytes, before, after)?;
-        // Now, and not on the clock of whoever comes next.
+        // Here, so that the next way does not pay for it.
         file.set_len(0).and_then(|()| file.sync_all()).map_err(failed)?;
         Ok((sample, file_bytes))
     }
 }
 
-/// Writes `room` real zeros and syncs them: room that is only allocated is written to as slowly as
-/// a file that grows.
+/// Writes `room` zeros and syncs them. Writes to blocks that are only allocated are as slow as to a
+/// growing file.
 fn zeros(file: &mut File, room: u64, cancel: &AtomicBool) -> io::Result<()> {
     let zeros = vec![0; 1 << 20];
     for offset in (0..room).step_by(zeros.len()) {

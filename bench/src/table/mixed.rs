@@ -1,10 +1,10 @@
-//! The table `mixed`: tasks that share a runtime read 4 KiB each, from pages of which most are
-//! cached, beside a heartbeat of that runtime.
+//! The table `mixed`: tasks that share a runtime read 4 KiB each, mostly cached, beside a heartbeat
+//! of that runtime.
 //!
-//! Before each round the hot pages are in the page cache and the cold ones are not, verified by
-//! `mincore`. The reads of each task are drawn by seed, the same for all ways, and no cold page is
-//! read twice in a round. Every page that a round reads is compared by its first bytes, and those
-//! of the first round as a whole.
+//! Before each round `mincore` verifies that hot pages are in the page cache and cold pages are
+//! not. The reads of each task are drawn by seed and equal for all ways; no cold page is read twice
+//! in a round. The first bytes of every read page are compared, and in the first round all its
+//! bytes.
 
 use super::reads::file_size_of_reads;
 use super::*;
@@ -15,7 +15,7 @@ use crate::ways::{Folder, MixedWay, await_spare};
 
 pub static MIXED: Table = Table {
     name: "mixed",
-    about: "Cached and cold reads by tasks that share a runtime, beside its heartbeat",
+    about: "Cached and cold reads by tasks of one runtime, and the delay of its heartbeat",
     title: "mixed: tasks that share a runtime read 4 KiB, hot (cached) or cold, beside a heartbeat of 1 ms; reads/s",
     unit: "reads/s",
     takes: &["hot", "tasks", "workers", "beside"],
@@ -127,11 +127,11 @@ fn shapes(options: &Options) -> Vec<Shape> {
     shapes
 }
 
-/// The heartbeat, in the first case that has one.
+/// Reports the delays of the heartbeat, in the first case that has one.
 fn heartbeat(report: &Report) -> Vec<String> {
     let sentence = |(case, rows): (&str, Vec<&Row>)| {
-        let (worst, most, others) = from_worst(&rows, "of", |row| Some(row.own_latency("late_ns")?.p99))?;
-        Some(format!("mixed: beside reads of {worst} a heartbeat comes {most} late at p99, {others} ({case})."))
+        let delays = from_worst(&rows, "beside", |row| Some(row.own_latency("late_ns")?.p99))?;
+        Some(format!("mixed: the p99 delay of a heartbeat is {delays} ({case})."))
     };
     report.cases("mixed").into_iter().find_map(sentence).into_iter().collect()
 }

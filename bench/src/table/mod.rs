@@ -1,11 +1,12 @@
-//! The tables, and what each declares.
+//! The tables and their declarations.
 //!
-//! A table is one [`Table`], declared in one file, and its line in [`TABLES`]. It has [`Case`]s, each a
-//! name, the ways that take part, the length of a round, and how the state of the case is made: a
-//! [`Bench`], which makes the inputs of a round, and has one way do its work once. All else exists once,
-//! in [`Run`] (`measure/meter.rs`): the choice of ways and their refusals, verification, warm-up, rounds, the order of turns,
-//! the control, notes, rows and progress. What only one table tells of a round it adds to the round's
-//! sample ([`Sample::tell`]); a [`Column`] shows it.
+//! A table is one [`Table`], declared in one file, and its line in [`TABLES`]. It has [`Case`]s. A
+//! case has a name, the ways that take part, the length of a round, and a function that creates its
+//! state: a [`Bench`], which prepares the inputs of a round, and runs one way once.
+//!
+//! [`Run`] (`measure/meter.rs`) contains the common code: choice of ways, refusals, verification,
+//! warm-up, rounds, the order of turns, the control, notes, rows and progress. A figure of only one
+//! table is added to the sample of a round ([`Sample::tell`]); a [`Column`] shows it.
 //!
 //! ```ignore
 //! pub static OPENS: Table = Table {

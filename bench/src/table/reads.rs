@@ -1,7 +1,7 @@
 //! The tables `reads`, `cached` and `gather`: random reads of a file, and batches of small records.
 //!
-//! The state of the page cache is made and verified before each round. Every way gets the same
-//! offsets, into the same kind of buffer.
+//! Before each round the page cache is brought into the state of the case, which is verified. All
+//! ways read the same offsets into the same kind of buffer.
 
 use std::ops::RangeInclusive;
 use std::sync::Barrier;
@@ -45,8 +45,8 @@ pub static READS: Table = Table {
 
 pub static CACHED: Table = Table {
     name: "cached",
-    about: "Random reads of a file that is cached, all or half of it",
-    title: "cached: random reads of 4 KiB that are cached, and of 64 KiB of which half is; operations/s",
+    about: "Random reads of a file that is fully or half cached",
+    title: "cached: random reads of 4 KiB, cached, and of 64 KiB, half cached; operations/s",
     usual: true,
     toured: true,
     file_size: file_size_of_reads,
@@ -87,7 +87,7 @@ pub static GATHER: Table = Table {
     ..Table::USUAL
 };
 
-/// Share of the file in the page cache when the clock starts.
+/// State of the page cache when the clock starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Cold,
@@ -119,7 +119,7 @@ const CELL: u64 = 8 << 10;
 const RECORD_LENGTHS: RangeInclusive<u64> = 1 << 10..=4 << 10;
 /// Batches in a round of a gather, at least, where the file is large enough.
 const FEWEST_BATCHES: usize = 4;
-/// Less than this share of the bytes from the device, and a row is not the device's.
+/// If the device delivered a smaller share of the bytes, a note says so.
 const FROM_DEVICE: f64 = 0.95;
 
 pub(super) fn file_size_of_reads(options: &Options) -> Option<u64> {
@@ -301,7 +301,7 @@ fn by_callers(way: Part<dyn ReadWay>, job: Reads<'_>, callers: usize, check: Opt
     Ok((Sample::of(&rounds?), ()))
 }
 
-/// More in flight for less than this share of the best is not worth it.
+/// The smallest depth that reaches this share of the best speed is enough.
 const ENOUGH: f64 = 0.95;
 
 /// The depth that is enough for cold reads.
@@ -315,22 +315,22 @@ fn enough_in_flight(report: &Report) -> Option<String> {
     if enough.case == first.case {
         let (given, label) = (short(speed(first)), first.label);
         return Some(format!(
-            "More than {label} cold read in flight gains nothing here: depth {label} gives {given}/s."
+            "More than {label} cold read in flight gains nothing here: depth {label} reaches {given}/s."
         ));
     }
     let way = enough.rows.iter().max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s))?;
-    let more = if enough.case == last.case { " More was not tried." } else { "" };
+    let more = if enough.case == last.case { " Higher depths were not measured." } else { "" };
     let leanest = enough
         .rows
         .iter()
         .filter(|row| row.ops_per_s >= ENOUGH * way.ops_per_s)
         .min_by(|a, b| a.cpu_us_per_op.total.total_cmp(&b.cpu_us_per_op.total))?;
     Some(format!(
-        "For cold reads use depth {}: {}/s by {}, {:.1} times what depth {} gives.{more} Of the ways that give as much, {} takes \
-         the least processor time, {:.0} µs a read.",
+        "For cold reads use depth {}: {} reaches {}/s, {:.1} times the best speed of depth {}.{more} Of the ways within 5 % of it, \
+         {} takes the least processor time: {:.0} µs per read.",
         enough.label,
-        short(way.ops_per_s),
         way.way,
+        short(way.ops_per_s),
         way.ops_per_s / speed(first),
         first.label,
         leanest.way,
@@ -338,21 +338,23 @@ fn enough_in_flight(report: &Report) -> Option<String> {
     ))
 }
 
-/// From this ratio on a way's cost is worth a word.
+/// Ratio from which a slower way is named.
 const DEARER: f64 = 1.3;
 
-/// The cost of a read that needs no disk.
+/// Compares the cost of cached reads.
 fn cost_of_a_cached_read(report: &Report) -> Option<String> {
     let (_, rows) = report.cases("cached").into_iter().next()?;
     let plain = rows.iter().find(|row| PLAIN.contains(&row.way.as_str()))?;
     let dearer = |row: &&Row| Some((plain.ops_per_s / row.ops_per_s, row.way.clone())).filter(|(x, _)| *x >= DEARER);
     let mut dearer: Vec<(f64, String)> = rows.iter().filter_map(dearer).collect();
     dearer.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let latency = plain.latency_ns.map_or_else(String::new, |latency| format!(" {} µs of", micro(latency.p50)));
-    let each: Vec<String> = dearer.iter().map(|(ratio, way)| format!("{way} {ratio:.1} times")).collect();
+    let each: Vec<String> = dearer.iter().map(|(ratio, way)| format!("{way} takes {ratio:.1} times")).collect();
     let costs = match &each[..] {
-        [] => "no other way costs much more".to_owned(),
-        all => format!("as much of it costs {}", listed(all)),
+        [] => format!("no other way takes much longer than {}", plain.way),
+        [one] => format!("{one} as long as {}", plain.way),
+        all => format!("{} as long as {}", listed(all), plain.way),
     };
-    Some(format!("A cached read takes{latency} time by {}; {costs}.", plain.way))
+    let latency =
+        plain.latency_ns.map_or_else(String::new, |all| format!(" {} takes {} µs;", plain.way, micro(all.p50)));
+    Some(format!("Cached reads:{latency} {costs}."))
 }

@@ -1,12 +1,11 @@
 //! The table `scan`: blocks in ascending order through the page cache, with the kernel's readahead,
 //! by block size, depth and stride.
 //!
-//! Compared is the time from a cold file to the last block in a buffer of the caller's: all ways
-//! read the same blocks of the same file, in the same order. The file is opened anew for each
-//! round, as usual (without `POSIX_FADV_RANDOM`), since an open file remembers how it was read
-//! before. A stride of 4 reads every fourth block. Readahead may bring in the others, too: how much
-//! each way read is a figure of its row. A way that has a place in the file is in the cases of every
-//! block at depth 1.
+//! The measured time ends when the last block of a cold file is in the caller's buffer. All ways
+//! read the same blocks of the same file, in the same order. The file is opened for each round,
+//! without `POSIX_FADV_RANDOM`, since the kernel keeps readahead state per open file. A stride of 4
+//! reads every fourth block. Readahead may also read the others, so each row shows how much was
+//! read. A way with a file position takes part only in the cases of every block at depth 1.
 
 use super::reads::file_size_of_reads;
 use super::*;

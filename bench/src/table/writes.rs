@@ -1,10 +1,11 @@
-//! The tables `writes` and `stall`: a new file grows by writes of 4 KiB through the page cache; and how
-//! long a thread keeps its other work waiting while it writes far beyond the kernel's limit of dirty data.
+//! The tables `writes` and `stall`. In `writes`, a new file grows by writes of 4 KiB through the
+//! page cache. `stall` measures how long other work of a thread waits while the thread writes far
+//! beyond the kernel's limit of dirty data.
 //!
-//! A round writes a new file, from its start on. The file has no name, is synced while it is empty,
-//! and its pages are given up after the round, outside of the clock, so that no round suffers from
-//! the last one's dirty data. A way's bytes are read back and compared once for each case, and some
-//! after each timed round.
+//! Each round writes a new file from its start. The file has no name, and is synced while it is
+//! empty. After the round, off the clock, its pages are dropped, so that no round is slowed by the
+//! dirty data of the one before. A way's bytes are read back and compared once for each case, and
+//! some of them after each timed round.
 
 use std::os::unix::fs::FileExt;
 
@@ -41,8 +42,8 @@ pub static WRITES: Table = Table {
 
 pub static STALL: Table = Table {
     name: "stall",
-    about: "Stalls of a thread's other work while it writes beyond the dirty limit",
-    title: "stall: writes beyond the limit of dirty data, beside other work; per s",
+    about: "How long other work of a thread waits while it writes beyond the dirty limit",
+    title: "stall: a thread with other work writes beyond the limit of dirty data; per s",
     unit: "per s",
     takes: &["stall_size"],
     toured: true,
@@ -109,8 +110,7 @@ fn stalls(ways: Vec<Part<dyn WriteWay>>, run: &mut Run<'_>) -> Result<Option<Gro
     run.report.environment.stall_bytes = Some(bytes);
     let limit = limit.map_or("?".to_owned(), |limit| (limit >> 20).to_string());
     let size = bytes >> 20;
-    let text =
-        format!("stall: each round wrote {size} MiB; the kernel made writers wait from {limit} MiB of dirty data on");
+    let text = format!("stall: each round wrote {size} MiB; the kernel blocks writers at {limit} MiB of dirty data");
     run.report.note(Code::StallSize, text);
     Ok(Some(Growing {
         ways,
@@ -201,8 +201,8 @@ impl Bench for Growing {
     }
 }
 
-/// Compares blocks of a file, which is to have so many, with the plainest reader there is. Returns where it
-/// is wrong.
+/// Reads blocks of a file by plain reads and compares them. Returns the offset of the first wrong
+/// one, or of a wrong end of the file.
 pub fn first_wrong(
     file: &File,
     contents: Contents,
@@ -220,17 +220,15 @@ pub fn first_wrong(
     Ok((size != wanted).then(|| size.min(wanted)))
 }
 
-/// Covers runs in which the kernel had a reason to put the writer to sleep: more was written
-/// than may be dirty.
+/// Reports the longest gap of each way, if a round wrote more than the limit of dirty data.
 fn longest_gaps(report: &Report) -> Vec<String> {
     let environment = &report.environment;
     if environment.stall_bytes.zip(environment.dirty_limit_bytes).is_none_or(|(bytes, limit)| bytes <= limit) {
         return Vec::new();
     }
     let sentence = |(case, rows): (&str, Vec<&Row>)| {
-        let (worst, most, others) = from_worst(&rows, "by", |row| Some(row.latency_ns?.max))?;
-        let what = "keeps its other work waiting for up to";
-        Some(format!("stall: a thread that writes by {worst} {what} {most}, {others} ({case})."))
+        let waits = from_worst(&rows, "with", |row| Some(row.latency_ns?.max))?;
+        Some(format!("stall: other work of the writing thread waits at most {waits} ({case})."))
     };
     report.cases("stall").into_iter().filter_map(sentence).collect()
 }

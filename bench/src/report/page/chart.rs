@@ -1,5 +1,5 @@
-//! Charts as inline SVG: lines along a number, and ways of each case beside each other. A way has a hue, a
-//! symbol and a dash, which a legend names, so that no chart is read by colour alone.
+//! Charts as inline SVG: lines along a number, and the ways of each case side by side. Each way has
+//! a hue, a symbol and a dash, shown in a legend, so that charts do not depend on colour alone.
 
 use maud::{Markup, html};
 
