@@ -1,6 +1,6 @@
-//! Operations that a way keeps in flight, whatever they are: reads, writes, small files that are
-//! opened, read and closed. A way that drives them ([`Drive`]) does the work of all these tables; the
-//! loops of threads, tasks and futures are here, once.
+//! Common loops of threads, tasks and futures over operations of any kind: reads, writes, and small
+//! files that are opened, read and closed. A way that implements [`Drive`] takes part in all their
+//! tables.
 
 use std::cell::RefCell;
 use std::ffi::CString;

@@ -1,4 +1,4 @@
-//! The ways that are compared: each is one [`Way`], declared in one file, and a line of [`WAYS`].
+//! The compared ways. Each is one [`Way`], declared in one file, and a line of [`WAYS`].
 //!
 //! A way names the kinds of work that it does ([`Does`]), each with the code that does it. Tables
 //! select by kind, and show their ways in the order of the list.
@@ -32,11 +32,11 @@ pub use self::log::commit::{Folder, Places, by_writers};
 pub(crate) use self::log::durable::await_spare;
 pub use self::ring::io_uring_state;
 
-/// The library's own way, whose standing is told.
+/// The library's own way, which the verdict ranks.
 pub const OURS: &str = "nowait";
 /// The same on a tokio runtime.
 pub const ON_TOKIO: &str = "nowait-tokio";
-/// The ways of a program that knows none of the others.
+/// The ways of the simplest program.
 pub const PLAIN: [&str; 3] = ["pread", "pwrite", "append-fdatasync"];
 
 /// One way of doing some of the work that is measured.
@@ -151,11 +151,11 @@ kinds! {
     DirectReads direct_readers ReadWay in "reads"
     /// Blocks in ascending order.
     Scans scanners ReadWay in "scan"
-    /// Reads that arrive by chance.
+    /// Reads that arrive at random times.
     LoadReads load_readers ReadWay in "load"
-    /// Gathers that arrive by chance.
+    /// Gathers that arrive at random times.
     LoadGathers load_gatherers GatherWay in "load"
-    /// Durable appends that arrive by chance.
+    /// Durable appends that arrive at random times.
     LoadAppends load_appenders LogWay in "load"
     /// Writes of a file that grows.
     Writes writers WriteWay in "writes"
@@ -167,7 +167,7 @@ kinds! {
     Mixed mixers MixedWay in "mixed"
     /// Durable records, each awaited by its writer.
     Commits loggers LogWay in "log"
-    /// Durable records, several of a thread under way.
+    /// Durable records, several of each thread in flight.
     Pipelines pipeliners LogWay in "log-pipelined"
     /// Durable records of tasks.
     TaskCommits task_loggers LogWay in "log-tokio"
@@ -286,7 +286,7 @@ pub trait WriteWay: Sync {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
-/// One way of having records on stable storage.
+/// One way of writing durable records.
 pub trait LogWay: Sync {
     /// Goes past the page cache, and so needs a file system that allows `O_DIRECT`.
     fn direct(&self) -> bool;
@@ -311,7 +311,7 @@ pub trait LogWay: Sync {
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>>;
 }
 
-/// One way of gathering as requests for that arrive, several at a time.
+/// One way of gathers that arrive, several at a time.
 pub trait GatherWay: Sync {
     /// Begins each gather of `job` when it arrives, or as soon after that as one of `job.depth` is
     /// free, and counts latency from the arrival. `buffer` has room for each of those.

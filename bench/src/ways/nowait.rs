@@ -1,16 +1,18 @@
-//! `nowait` itself, in the forms in which it is used: by a caller that blocks, by futures of one
-//! thread, and on tokio; and by libaio, as where io_uring is refused.
+//! `nowait` itself, as programs use it: by a blocking caller, by futures of one thread, on tokio,
+//! and through libaio, as where io_uring is refused.
 //!
-//! `nowait`: depth 1 is the blocking call; more in flight is `block_on` over as many loops as the
-//! depth; a gather is `gather_into`. `nowait-tokio`: as many tasks as the depth on a multi-thread
-//! runtime with a worker per processor. `nowait-await`: as most tasks use it, one future, which awaits
-//! a read, then the next; it takes part in single reads only.
+//! * `nowait`: at depth 1 the blocking call; at higher depths `block_on` over as many loops as the
+//!   depth; for a gather `gather_into`.
+//! * `nowait-tokio`: as many tasks as the depth, on a multi-thread runtime with a worker per
+//!   processor.
+//! * `nowait-await`: one future that awaits one read after the other, as most tasks do; single
+//!   reads only.
 //!
-//! Calls, sizes and the instance are those of the guide's pages: the shared instance with nothing
-//! set, tokio attached once, pages in a `Buf`, which is what the library hands out. Where there is a
-//! choice it is the one that the page recommends for the case: a plain call for one read by a
-//! thread that blocks, `gather` for many records. Rounds share the instance, as a program's reads
-//! do; the first of its operations is told apart.
+//! Calls, sizes and the instance are those of the guide: the shared instance with default settings,
+//! tokio attached once, pages in a `Buf` of the library. If there is a choice, it is the guide's
+//! recommendation: a plain call for one read by a blocking thread, `gather` for many records.
+//! Rounds share the instance, as the reads of a program do; its first operation is reported
+//! separately.
 
 use std::fs;
 use std::io;
@@ -40,7 +42,7 @@ pub(crate) enum Calls {
 
 pub(crate) static NOWAIT: Way = Way::new(
     OURS,
-    "this library: its log, grown to what a round needs; else blocking at depth 1, block_on with more in flight",
+    "this library: blocking calls at depth 1, block_on with more in flight; its log with segments of a round's size",
     &[
         Does::Reads(&Calls::Blocking),
         Does::Gathers(&Calls::Blocking),
@@ -78,14 +80,14 @@ pub(crate) static NOWAIT_TOKIO: Way = Way::new(
 
 pub(crate) static NOWAIT_AIO: Way = Way::new(
     "nowait-aio",
-    "this library by libaio, as where io_uring is refused: block_on at every depth",
+    "this library through libaio, its engine for direct I/O where io_uring is refused; block_on at every depth",
     &[Does::DirectReads(&Calls::Aio)],
 )
 .refused(|| aio().err().map(|error| error.to_string()));
 
 pub(crate) static NOWAIT_AWAIT: Way = Way::new(
     "nowait-await",
-    "this library: one future under block_on, which awaits one read after the other",
+    "this library: one future under block_on that awaits one read after the other",
     &[Does::Reads(&Calls::Await), Does::DirectReads(&Calls::Await)],
 );
 

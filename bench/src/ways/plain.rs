@@ -1,5 +1,4 @@
-//! `pread` and `pwrite` in a loop: what a program does that has not heard of any of this. Depth means
-//! nothing to it.
+//! `pread` and `pwrite` in a loop, as in the simplest program. The depth has no effect.
 
 use std::fs::{self, File};
 use std::io;

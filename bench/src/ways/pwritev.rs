@@ -1,6 +1,5 @@
-//! `pwritev-16`: one thread that collects up to sixteen adjacent blocks, as far as so many may be
-//! in flight, and writes them by one call. With one in flight there is nothing to collect, and it
-//! would be `pwrite`.
+//! `pwritev-16`: one thread collects up to sixteen adjacent blocks, limited by the depth, and
+//! writes them by one call. At depth 1 it would equal `pwrite`.
 
 use std::io::{self, IoSlice};
 use std::time::Instant;
@@ -15,7 +14,7 @@ pub(crate) struct Pwritev;
 
 pub(crate) static PWRITEV: Way = Way::new(
     "pwritev-16",
-    "one thread that writes up to 16 adjacent blocks, of those in flight, by one pwritev",
+    "one thread, one pwritev for up to 16 adjacent blocks of those in flight",
     &[Does::Writes(&Pwritev)],
 )
 .hue(7);

@@ -1,8 +1,7 @@
-//! Who owns a buffer while a ring uses it, and the loops that keep a ring busy.
+//! Ownership of buffers while a ring uses them, and the loops that keep a ring busy.
 //!
-//! A [`Flight`] takes a buffer by value when an operation is submitted and gives it back when it is
-//! complete, so nobody can touch it in between; and a flight does not end before all its operations
-//! have.
+//! A [`Flight`] takes a buffer by value at submission and returns it at completion, so no other
+//! code can access it meanwhile. A flight does not end before all its operations have completed.
 
 use std::ffi::CString;
 use std::io;

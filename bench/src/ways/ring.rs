@@ -1,25 +1,26 @@
-//! io_uring tuned by hand: owned by one thread, completions run at its next system call
-//! (COOP_TASKRUN: no interruption of the thread), the last submission and the wait are one system
-//! call, and the file is registered. The buffers of what goes past the page cache are registered,
-//! too: the kernel need not look up and hold their pages for each request. Through the page cache
-//! that has no use.
+//! io_uring tuned by hand:
 //!
-//! The best number of reads or writes in one submission depends on where the data is. Cached reads
-//! complete inside the submission, and the more of them share a system call the better (8 % on a
-//! gather of 64). Cold ones should not wait for each other: from three on, the kernel holds them
-//! back ("plugs" the queue) until the last is prepared, and meanwhile the disk is idle. So after
-//! each wait the first read leaves alone, and each submission that follows carries twice as many
-//! and one more. (Also tried: pairs, and as many more as complete at once; level with this at
-//! best.)
+//! * One thread owns the ring. Completions run at its next system call (COOP_TASKRUN), without an
+//!   interrupt of the thread.
+//! * The last submission and the wait are one system call.
+//! * The file is registered. For direct I/O the buffers are registered, too, so that the kernel
+//!   need not look up and pin their pages for each request. Through the page cache this has no
+//!   effect.
 //!
-//! Gathers are the exception: a batch goes together, in the call that waits for it.
+//! The best number of requests in one submission depends on where the data is. Cached reads
+//! complete inside the submission: the more of them share a system call, the better (8 % on a
+//! gather of 64). Cold reads should not wait for each other: from three on, the kernel plugs the
+//! queue until the last is prepared, and meanwhile the disk is idle. So after each wait the first
+//! read is submitted alone, and each further submission has twice as many reads plus one. (Pairs,
+//! and growth by the number of immediate completions, were at best equally fast.)
 //!
-//! A small file is one chain (open into the ring's table, read, close), a gather that arrives a
-//! request for each record; both are one completion to wait for, and are submitted as single
-//! requests are.
+//! The requests of a gather in `gather` are all submitted by the call that waits for them.
 //!
-//! DEFER_TASKRUN instead of COOP_TASKRUN cost an eighth more processor time at depth 16, and up to
-//! a tenth of the speed at 32.
+//! A small file is one chain: open into the ring's table, read, close. In `load`, a gather is a
+//! request for each record. Both count as one operation, and are submitted like single requests.
+//!
+//! DEFER_TASKRUN instead of COOP_TASKRUN took an eighth more processor time at depth 16, and was up
+//! to a tenth slower at 32.
 
 use std::ffi::CStr;
 use std::io;
@@ -39,7 +40,7 @@ pub(crate) struct Ring;
 
 pub(crate) static RING: Way = Way::new(
     "ring",
-    "io_uring tuned by hand, from one thread, direct with registered buffers; in mixed, a ring for each of tokio's workers",
+    "io_uring tuned by hand, from one thread; registered buffers for direct I/O; in mixed, a ring for each tokio worker",
     &[
         Does::Reads(&Ring),
         Does::Gathers(&Ring),
@@ -56,7 +57,7 @@ pub(crate) static RING: Way = Way::new(
 .hue(5)
 .refused(refused);
 
-/// Why this system refuses io_uring, if it does.
+/// Returns why this system refuses io_uring, if it does.
 pub(super) fn refused() -> Option<String> {
     IoUring::new(2).err().map(|error| format!("io_uring_setup: {error}"))
 }

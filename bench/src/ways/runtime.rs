@@ -1,4 +1,4 @@
-//! Shared by the ways that run on tokio: the runtime, and the figures of a task.
+//! Common parts of the ways on tokio: the runtime, and the figures of a task.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -1,10 +1,11 @@
 //! Ways that only scan: they read blocks in ascending order, one at a time.
 //!
-//! `bufreader`: a buffer of the program's own that one large read fills, and blocks copied out of it:
-//! std's `BufReader` with the buffer of `cat`. `touch`: a map without any advice; blocks are copied
-//! out of it, and the thread waits at each fault. `nowait-stream`: the library's sequential reader,
-//! which has a place in the file and reads ahead itself. It is asked as any reader of std's is
-//! (`read_exact`).
+//! * `bufreader`: std's `BufReader` with the buffer size of `cat`. One large read fills the buffer,
+//!   and blocks are copied out of it.
+//! * `touch`: a map without advice. Blocks are copied out of it, and the thread waits at each page
+//!   fault.
+//! * `nowait-stream`: the library's sequential reader, which has a file position and its own
+//!   readahead. It is called like a reader of std (`read_exact`).
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -23,7 +24,7 @@ pub(crate) struct Buffered;
 
 pub(crate) static BUFREADER: Way = Way::new(
     "bufreader",
-    "std's BufReader with 256 KiB, blocks copied out of it, one at a time",
+    "std's BufReader with a buffer of 256 KiB, from which it copies one block at a time",
     &[Does::Scans(&Buffered)],
 )
 .hue(7);
@@ -52,7 +53,8 @@ impl ReadWay for Buffered {
 pub(crate) struct Touch;
 
 pub(crate) static TOUCH: Way =
-    Way::new("touch", "a map without any advice: each page is there when it is copied", &[Does::Scans(&Touch)]).hue(4);
+    Way::new("touch", "mmap without advice: the copy of a block waits at each page fault", &[Does::Scans(&Touch)])
+        .hue(4);
 
 impl ReadWay for Touch {
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
@@ -73,7 +75,7 @@ pub(crate) struct Blocks;
 
 pub(crate) static NOWAIT_STREAM: Way = Way::new(
     "nowait-stream",
-    "this library's sequential Reader, through the page cache, asked for a block at a time",
+    "this library's sequential Reader, through the page cache, one block per call",
     &[Does::Scans(&Blocks)],
 );
 

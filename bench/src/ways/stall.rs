@@ -1,10 +1,9 @@
-//! The ways of the table of stalls: one thread writes, and has something else to do as well.
+//! The ways of the table `stall`: one thread writes, and also has other work, a heartbeat.
 //!
-//! Its latencies are the gaps in which the other work, a heartbeat, could not run. A way that
-//! blocks has no heartbeat: there each call is a gap. With the others it runs between any two
-//! polls, or turns of the ring, and asks to be run again at once; so the thread never sleeps, and a
-//! gap is time that the way has taken. A writer gives way after each write: that a program writes
-//! many blocks in a row without a pause is not to be measured.
+//! The latencies are the gaps in which the heartbeat could not run. For a way that blocks, each
+//! call is a gap. With other ways the heartbeat runs between any two polls, or turns of the ring,
+//! and wakes itself at once. So the thread never sleeps, and a gap is time that the way used. A
+//! writer yields after each write, so that several writes in a row do not count as one gap.
 
 use std::cell::{Cell, RefCell};
 use std::future::{self, Future};
@@ -37,7 +36,7 @@ pub(crate) struct Futures {
 
 pub(crate) static NOWAIT_STRICT: Way = Way::new(
     "nowait-strict",
-    "this library, never a plain call on the caller's thread",
+    "this library with strict(true): only non-blocking attempts on the caller's thread",
     &[Does::Stalls(&Futures { strict: true })],
 );
 

@@ -1,7 +1,7 @@
-//! Native threads in plain calls: `depth` of them taking operations off one counter.
+//! Native threads with plain calls: `depth` threads take operations from one counter.
 //!
-//! For a gather, the calling thread and a standing pool (rayon's), a share of the batch for each: no
-//! record costs a lock, a task or memory of its own. A batch of one record is a plain read.
+//! For a gather, the calling thread and a permanent pool (rayon's) each read a share of the batch:
+//! no record needs its own lock, task or allocation. A batch of one record is a plain read.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +25,7 @@ pub(crate) struct Threads;
 
 pub(crate) static THREADS: Way = Way::new(
     "threads",
-    "as many native threads as the depth, each in plain calls; a gather by 32, a share for each, in load by one",
+    "as many native threads as the depth, with plain calls; 32 threads share a gather, in load one thread reads it",
     &[
         Does::Reads(&Threads),
         Does::Gathers(&Threads),
@@ -76,8 +76,8 @@ impl Drive for Threads {
     }
 }
 
-/// Runs `work` on `depth` threads, each with a block of its own and with what `prepare` has made for
-/// it there. All are prepared before the clock runs. Gives what each has given.
+/// Runs `work` on `depth` threads, each with its own block and the result of `prepare`, which runs
+/// on each thread before the clock starts. Returns all results.
 pub(super) fn at_once<P, T: Send>(
     depth: usize,
     block: usize,

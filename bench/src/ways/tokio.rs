@@ -1,9 +1,9 @@
-//! Plain calls on tokio's blocking threads, a closure for each: what `tokio::fs` does, without its
-//! own copy of the data. `depth` tasks, each with one operation at a time.
+//! Plain calls on tokio's blocking threads, a closure for each, as in `tokio::fs`, but without its
+//! copy of the data. `depth` tasks run, each with one operation at a time.
 //!
-//! A gather is one task, and a closure for each share of a batch: as many shares as the native
-//! threads have. Each reads into its part of one memory, which is cut and put together again
-//! without a copy (`BytesMut`); no record costs a task or memory of its own.
+//! A gather is one task, with a closure for each share of the batch: as many shares as for the
+//! native threads. Each closure reads into its part of one buffer, which is split and joined
+//! without a copy (`BytesMut`). No record needs its own task or allocation.
 
 use std::fs::{self, File};
 use std::io;
@@ -28,7 +28,7 @@ pub(crate) struct SpawnBlocking;
 
 pub(crate) static TOKIO: Way = Way::new(
     "tokio",
-    "tokio with spawn_blocking, as tokio::fs does it; a gather in at most 32 of them",
+    "spawn_blocking on tokio, as in tokio::fs; a gather in at most 32 such calls",
     &[
         Does::Reads(&SpawnBlocking),
         Does::Gathers(&SpawnBlocking),

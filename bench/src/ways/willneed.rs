@@ -1,5 +1,5 @@
-//! `posix_fadvise(WILLNEED)` some way ahead, then `pread`: reads in parallel without any new
-//! interface, one more system call per read. Buffered files only.
+//! `posix_fadvise(WILLNEED)` ahead of `pread`: parallel reads through old interfaces, at the price
+//! of one more system call per read. Through the page cache only.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,7 +19,7 @@ pub(crate) struct WillNeed;
 
 pub(crate) static WILLNEED: Way = Way::new(
     "willneed",
-    "WILLNEED for as many reads as the depth, then pread in order",
+    "posix_fadvise(WILLNEED) for as many reads as the depth, then pread in order",
     &[Does::Reads(&WillNeed), Does::Gathers(&WillNeed), Does::Scans(&WillNeed)],
 )
 .hue(2);

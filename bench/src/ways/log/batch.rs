@@ -1,17 +1,17 @@
-//! One thread writes for all: the group commit of many engines. A writer puts its record into the
-//! open batch and sleeps; the thread takes all that is there, has it on stable storage in one go,
-//! and wakes its writers. Meanwhile the next batch fills.
+//! Group commit, as in many engines: one thread writes for all writers. A writer puts its record
+//! into the open batch and sleeps. The thread takes the whole batch, makes it durable at once, and
+//! wakes its writers. Meanwhile the next batch fills.
 //!
-//! `thread-batch`: a write and an `fdatasync(2)` a batch, through the page cache.
-//! `thread-batch-direct`: a batch in whole blocks, in one call past the page cache.
+//! * `thread-batch`: a write and an `fdatasync(2)` per batch, through the page cache.
+//! * `thread-batch-direct`: a batch in whole blocks, by one call past the page cache.
+//! * `-pipelined`: a writer has several records in flight. It puts each into the open batch, and
+//!   waits for the batch of its oldest record. If that is already durable, the wait needs no system
+//!   call.
+//! * `-tokio`: writers are tasks, each of which the thread wakes by a oneshot channel.
 //!
-//! `-pipelined`: a writer has several records under way. It puts each into the open batch, and
-//! waits for the batch of its oldest; one that is on stable storage already costs it no system
-//! call. `-tokio`: writers are tasks, each of which the thread tells by a oneshot channel.
-//!
-//! Writers sleep on a futex that all of their batch share. With 64 of them that is 1.1 context
-//! switches a commit; it was 1.3 where the thread unparked each (`Thread::unpark`), and 1.5 with a
-//! condition variable, whose sleepers wake only to queue for its mutex.
+//! All writers of a batch sleep on one futex. With 64 writers this takes 1.1 context switches per
+//! commit. `Thread::unpark` for each writer took 1.3, and a condition variable 1.5, since its
+//! sleepers wake only to queue for its mutex.
 
 use std::fs::File;
 use std::io;
@@ -49,7 +49,7 @@ const DIRECT: ThreadBatch = ThreadBatch { direct: true, writers: Writers::Thread
 
 pub(crate) static THREAD_BATCH: Way = Way::new(
     "thread-batch",
-    "group commit by one thread: a write and an fdatasync for what arrived meanwhile",
+    "group commit: one thread makes a write and an fdatasync for all records that arrived meanwhile",
     &[Does::Commits(&BUFFERED), Does::Pipelines(&BUFFERED), Does::LoadAppends(&BUFFERED)],
 )
 .hue(7);
@@ -63,7 +63,7 @@ pub(crate) static THREAD_BATCH_DIRECT: Way = Way::new(
 
 pub(crate) static THREAD_BATCH_PIPELINED: Way = Way::new(
     "thread-batch-pipelined",
-    "thread-batch, its writers with several records in flight, by batch number",
+    "thread-batch, but each writer has several records in flight, and waits for batch numbers",
     &[Does::Pipelines(&ThreadBatch { direct: false, writers: Writers::Pipelined })],
 )
 .hue(1);
@@ -77,7 +77,7 @@ pub(crate) static THREAD_BATCH_DIRECT_PIPELINED: Way = Way::new(
 
 pub(crate) static THREAD_BATCH_TOKIO: Way = Way::new(
     "thread-batch-tokio",
-    "thread-batch, its writers tasks of tokio that it tells by oneshot channels",
+    "thread-batch, but its writers are tokio tasks, which it wakes by oneshot channels",
     &[Does::TaskCommits(&ThreadBatch { direct: false, writers: Writers::Tasks })],
 )
 .hue(1);

@@ -1,12 +1,14 @@
-//! Each writer on its own: it writes its record and has it flushed. And what all ways of the log
-//! share: the threads of the writers, the search for what they have written, and a directory for
-//! those that make files of their own.
+//! Logs without group commit: each writer writes and flushes its record. Also the common parts of
+//! all log ways: the writers' threads, reading the records back, and a directory for ways that
+//! create files.
 //!
-//! `append-fdatasync`: a write and an `fdatasync(2)` through the page cache, one writer after the
-//! other. `direct-dsync`: the record alone in whole blocks, in one call past the page cache, beside
-//! those of the other writers. `ring-dsync`: the same by a ring for each writer, one call of which
-//! submits the write and waits for it. The flush after it is asked for by a thread of the kernel's
-//! own (fs/iomap/direct-io.c, `s_dio_done_wq`), whose time is in nobody's figures.
+//! * `append-fdatasync`: a write and an `fdatasync(2)` through the page cache, one writer at a
+//!   time.
+//! * `direct-dsync`: one record in whole blocks, by one call past the page cache, concurrently with
+//!   other writers.
+//! * `ring-dsync`: the same by a ring for each writer; one call submits the write and waits for it.
+//!   A kernel thread (fs/iomap/direct-io.c, `s_dio_done_wq`) requests the flush; no figure contains
+//!   its time.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -40,7 +42,7 @@ pub(crate) enum EachWriter {
 
 pub(crate) static APPEND_FDATASYNC: Way = Way::new(
     "append-fdatasync",
-    "each writer: a lock, a write, an fdatasync",
+    "each writer takes a lock, writes, and calls fdatasync",
     &[Does::Commits(&EachWriter::Fdatasync)],
 )
 .hue(0);
@@ -54,7 +56,7 @@ pub(crate) static DIRECT_DSYNC: Way = Way::new(
 
 pub(crate) static RING_DSYNC: Way = Way::new(
     "ring-dsync",
-    "each writer: a ring of its own, whole blocks with RWF_DSYNC past the page cache",
+    "each writer: its own ring, whole blocks with RWF_DSYNC past the page cache",
     &[Does::Commits(&EachWriter::Ring)],
 )
 .hue(5)

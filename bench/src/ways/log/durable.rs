@@ -1,9 +1,9 @@
-//! `nowait-log`, as its users use it: each writer appends its record and waits for the ticket. On
-//! tokio it is a task that awaits it.
+//! `nowait-log` as in a user's program: each writer appends its record and waits for the ticket. On
+//! tokio, each writer is a task that awaits the ticket.
 //!
-//! The log has grown, so that each of its segments takes what a round logs, up to 256 MiB. The files
-//! of the ways by hand are as long, too, before the clock runs. With several records of a writer
-//! under way it waits for the oldest ticket.
+//! The log is as one that has grown: each segment has room for the records of a round, up to 256
+//! MiB. The files of the hand-written ways are as large before the clock starts. A writer with
+//! several records in flight waits for the oldest ticket.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,5 +1,5 @@
-//! Writers that are tasks of a tokio runtime, or futures of one thread: each appends its record,
-//! awaits it, and makes the next. No thread waits for a record.
+//! Writers that are tokio tasks, or futures of one thread: each appends a record, awaits it, and
+//! appends the next. No thread waits for a record.
 
 use std::future::Future;
 use std::io;

@@ -1,14 +1,15 @@
-//! Tasks that share a runtime, under tokio or `nowait::block_on`: an open file ([`Handle`]) and the
-//! runtime are the way's own. The tasks, a heartbeat and the neighbour are the same for all. The
-//! heartbeat and the neighbour's writes are woken by a thread, as by a request that arrives.
+//! Tasks that share a runtime, tokio or `nowait::block_on`. Each way has its own open file
+//! ([`Handle`]) and runtime. The tasks, a heartbeat and the neighbour are the same for all ways. A
+//! thread wakes the heartbeat and the neighbour's writes, as an arriving request would.
 //!
-//! `plain`: `pread(2)` called inside the task, on the worker: what is cheapest for cached pages, and
-//! keeps the worker from all its tasks for as long as the device takes. The call awaits nothing, so
-//! the task gives way after each (`tokio::task::yield_now`), as tokio advises. `tokio`: a closure on
-//! its blocking threads for each read, as `tokio::fs` does. `ring`: a ring for each worker
-//! ([`ring`]). `nowait`, `nowait-tokio`: the library as its users call it, `file.read_at(…).await`
-//! in a loop. Under `block_on` there are as many threads as workers, each with its share of the
-//! tasks and a heartbeat; the neighbour is the first one's.
+//! * `plain`: `pread(2)` inside the task, on the worker. It is the cheapest call for cached pages,
+//!   but a cold read blocks all tasks of the worker. The call awaits nothing, so the task yields
+//!   after each (`tokio::task::yield_now`), as tokio advises.
+//! * `tokio`: a closure on tokio's blocking threads for each read, as in `tokio::fs`.
+//! * `ring`: a ring for each worker ([`ring`]).
+//! * `nowait`, `nowait-tokio`: the library as its users call it, `file.read_at(…).await` in a loop.
+//!   Under `block_on` there are as many threads as workers, each with a part of the tasks and a
+//!   heartbeat; the first thread also runs the neighbour.
 
 mod ring;
 
@@ -54,7 +55,7 @@ pub(in crate::ways) enum Tasks {
 
 pub(in crate::ways) static PLAIN: Way = Way::new(
     "plain",
-    "pread inside the task, on tokio's worker, which it keeps until the device is through",
+    "pread inside the task: blocks tokio's worker until the device completes it",
     &[Does::Mixed(&Tasks::Plain)],
 )
 .hue(0);

@@ -1,12 +1,12 @@
 //! io_uring by hand beside tokio: a ring for each worker. A task submits to the ring of the worker
-//! that polls it, one read a system call. What is cached completes in that call. The call has also
-//! run what the kernel had to finish for earlier reads of this ring, so all completions are taken
-//! then, and their tasks woken. A task of tokio's reactor watches each ring for completions that
-//! come while its worker does something else.
+//! that polls it, one read per system call. Cached reads complete in that call. The call also runs
+//! the kernel's pending task work of this ring, so the task then takes all completions and wakes
+//! their tasks. A task on tokio's reactor watches each ring for completions while its worker is
+//! busy.
 //!
-//! A task gives way after each read, as with `plain`: a read that completes at once awaits nothing.
-//! (Set up as the tuned ring of the other tables: one issuer, COOP_TASKRUN. The file is not
-//! registered: a ring outlives the round's file.)
+//! A task yields after each read, as with `plain`, since a read that completes at once awaits
+//! nothing. (Flags are those of the tuned ring of other tables: one issuer, COOP_TASKRUN. The file
+//! is not registered, because a ring outlives the file of a round.)
 
 use std::cell::OnceCell;
 use std::fs::File;

@@ -1,6 +1,6 @@
-//! A buffer for runtimes that own theirs while a read is in flight: a vector, of which a
-//! page-aligned part is used. So no trait of theirs is implemented, which would take `unsafe`, and
-//! direct I/O finds the alignment that it asks for.
+//! A buffer for runtimes that own buffers while a read is in flight: a vector, of which a
+//! page-aligned part is used. So direct I/O has its alignment, and no buffer trait, which needs
+//! `unsafe`, is implemented.
 
 use std::ops::Range;
 

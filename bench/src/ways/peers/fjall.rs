@@ -1,5 +1,5 @@
-//! fjall: an insert into its journal and its table in memory, and then a sync of the journal, which
-//! each writer makes for itself.
+//! fjall: an insert into its journal and memory table, then a separate sync of the journal by each
+//! writer.
 
 use std::io;
 

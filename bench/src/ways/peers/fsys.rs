@@ -1,5 +1,5 @@
-//! fsys: an append reserves its place and writes there; whoever finds no sync running makes one for
-//! all that has been appended.
+//! fsys: an append reserves a range and writes it. A writer that finds no running sync makes one
+//! for all appended records.
 
 use std::io;
 

@@ -1,7 +1,7 @@
-//! glommio, which allocates what it reads into itself, and keeps what is written.
+//! glommio, which allocates a buffer for each read, and does not return written buffers.
 //!
-//! `glommio`: its `BufferedFile`. `glommio-dma`: its `DmaFile`, which goes past the page cache, and
-//! for a gather its `read_many`.
+//! `glommio`: its `BufferedFile`. `glommio-dma`: its `DmaFile`, past the page cache, with
+//! `read_many` for a gather.
 
 use std::future::Future;
 use std::io;

@@ -1,9 +1,8 @@
-//! Logs, and engines that have one. Each writer is a thread that hands its record over and goes on
-//! when it is on stable storage. A way's records are then looked for in the log as it is when it
-//! has been closed and opened again.
+//! Logs, and engines that have one. Each writer is a thread that appends a record and waits until
+//! it is durable. After the round the log is closed and reopened, and its records are compared.
 //!
-//! All make files of their own, outside of the clock; what they had to prepare is on stable storage
-//! before it runs.
+//! All create their own files before the clock starts; prepared files are on stable storage by
+//! then.
 
 use std::fs::{self, File};
 use std::io;

@@ -1,5 +1,5 @@
-//! Other people's runtimes and logs, by the feature `peers`; RocksDB by a feature of its own.
-//! `bench/peers.md` says how each is used, and what is unfair to whom.
+//! Other runtimes and logs (feature `peers`), and RocksDB (feature `rocksdb`). `bench/peers.md`
+//! describes the use of each, and how the comparison is unfair.
 
 mod aligned;
 pub(super) mod compio;

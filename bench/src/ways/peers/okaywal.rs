@@ -1,5 +1,5 @@
-//! okaywal: writers append one after the other; whoever finds no sync running makes one for all
-//! that has been appended.
+//! okaywal: writers append one after the other. A writer that finds no running sync makes one for
+//! all appended records.
 
 use std::io;
 use std::sync::mpsc::{Sender, channel};

@@ -1,11 +1,10 @@
-//! Shared by the runtimes that drive io_uring from one thread: as many loops as the depth, joined
-//! in one future, as `nowait` has them in its `block_on`. A gather has all records of a batch in
-//! flight at once, each in a buffer of its own that is kept from batch to batch, and copies them
-//! into the output: none of these runtimes reads into memory that it does not own.
+//! Common part of the runtimes that drive io_uring from one thread: as many loops as the depth,
+//! joined in one future, as for `nowait` under `block_on`. A gather has all records of a batch in
+//! flight, each in its own buffer, which is reused for the next batch. It copies them into the
+//! output, since these runtimes read only into memory that they own.
 //!
-//! Their rings are set up as they do it by themselves. COOP_TASKRUN and DEFER_TASKRUN, where a
-//! runtime takes them, made no difference to cached reads and gathers that was larger than the
-//! noise.
+//! Their rings have the default flags. COOP_TASKRUN and DEFER_TASKRUN, where available, made no
+//! difference above the noise to cached reads and gathers.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;

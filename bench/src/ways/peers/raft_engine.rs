@@ -1,7 +1,7 @@
-//! raft-engine: the writer at the head of a queue writes for all that have come meanwhile, and
-//! makes one sync. Each writer has a raft group of its own, whose entries are its records. It
-//! writes over recycled files, which it makes and fills when it is opened, but its first file is a
-//! new one. So that is filled before the clock runs.
+//! raft-engine: the writer at the head of a queue writes all records that arrived meanwhile, and
+//! makes one sync. Each writer has its own raft group, whose entries are its records. The engine
+//! overwrites recycled files, which it creates and fills when it is opened. Only its first file is
+//! new, so that file is filled before the clock starts.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

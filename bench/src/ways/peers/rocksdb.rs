@@ -1,5 +1,5 @@
-//! RocksDB: a put with `sync`: the writer at the head of a queue writes the WAL for all that have
-//! come meanwhile, and makes one sync.
+//! RocksDB: a put with `sync`. The writer at the head of a queue writes all records that arrived
+//! meanwhile to the WAL, and makes one sync.
 
 use std::io;
 

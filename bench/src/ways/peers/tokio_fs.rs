@@ -1,6 +1,5 @@
-//! `tokio::fs`, as one must use it who needs places in a file: its files have a position, so that
-//! each of the `depth` tasks has a file of its own, moves it and reads. A seek is a turn on a
-//! blocking thread as a read is.
+//! `tokio::fs` at random offsets. Its files have a position, so each of the `depth` tasks has its
+//! own file, and seeks before each read. A seek uses a blocking thread, as a read does.
 
 use std::fs;
 use std::io::{self, SeekFrom};
@@ -22,7 +21,7 @@ pub(crate) struct TokioFs;
 
 pub(crate) static TOKIO_FS: Way = Way::new(
     "tokio-fs",
-    "tokio::fs::File, which has a position: a file, a seek and a read_exact for each task",
+    "tokio::fs::File, which has a position: each task has its own file; a seek and a read_exact per read",
     &[Does::Reads(&TokioFs), Does::Gathers(&TokioFs), Does::Writes(&TokioFs)],
 )
 .hue(7);

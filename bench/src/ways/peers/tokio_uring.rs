@@ -1,5 +1,4 @@
-//! tokio-uring: tokio's current-thread runtime, with a ring whose completions it learns of by
-//! epoll.
+//! tokio-uring: tokio's current-thread runtime, with a ring whose completions arrive through epoll.
 
 use std::future::Future;
 use std::io;
