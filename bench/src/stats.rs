@@ -1,12 +1,14 @@
-//! The statistics of the benchmark: what rounds tell of the ratio of two ways, and what they do not.
+//! The statistics of the benchmark: intervals of the ratio of two ways, from their rounds.
 //!
-//! All of it is Student's t on logs of speeds, where half and double are the same distance from 1.
-//! Rounds of a run are paired: in round `i` both ways met the same mood of a shared disk, so that
-//! their ratio says more than either speed. Rounds of two runs are not ([`Ratio::of_runs`], Welch).
+//! All intervals are Student's t on logarithms of speeds, where half and double are the same
+//! distance from 1. Rounds of one run are paired: in round `i` both ways met the same state of a
+//! shared disk, so their ratio varies less than either speed. Rounds of two runs are not paired
+//! ([`Ratio::of_runs`], Welch).
 //!
-//! The verdict's two ends are not alike. A way that is slower is called level in one case of 40 at
-//! most. Of runs whose ways are all level, with all their cases, one in 1000 calls any of them slower.
-//! `cargo test --release --lib stats -- --ignored --nocapture`, in bench/, simulates both.
+//! The two error rates of the verdict differ. A slower way is reported as equally fast in at most
+//! one case of 40. If all ways are equally fast, one run in 1000 reports any of them as slower,
+//! over all cases. `cargo test --release --lib stats -- --ignored --nocapture`, in bench/,
+//! simulates both.
 
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};

@@ -1,8 +1,8 @@
-//! The system's own view of what a round did: pages in the cache, CPU time, context switches,
-//! kernel workers. A file's mapping. And a process that does nothing but disturb.
+//! System calls: pages in the cache, CPU time, context switches and kernel workers of a round,
+//! mappings of files, and child processes for disturbances.
 //!
-//! `unsafe` is used for mappings (`mincore`, and reading what is mapped), `getrusage` and `fork`
-//! only, for which there is no safe interface.
+//! `unsafe` is used only where no safe interface exists: for mappings (`mincore`, and reads of
+//! mapped bytes), `getrusage` and `fork`.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,10 +1,10 @@
-//! The amount of dirty data at which the kernel puts writers to sleep: read, and lowered for a
-//! while.
+//! The amount of dirty data at which the kernel blocks writers: reads it, and lowers it
+//! temporarily.
 //!
-//! A machine with much memory takes gigabytes before it does, so that a benchmark would never meet
-//! it. To lower it concerns every program on the machine; so it is done for the table that needs it
-//! only, and undone when that ends, by an error and Ctrl-C too. (Not by SIGKILL. Then the next one
-//! would take the low values for the usual ones.)
+//! On a machine with much memory the limit is several gigabytes, which a benchmark never reaches. A
+//! lower limit affects every program on the machine. So it is set only for the table that needs it,
+//! and restored at its end, also after an error or Ctrl-C. After SIGKILL it stays low, and the next
+//! run would take it for the usual value.
 
 use std::fs::{self, File};
 use std::io;

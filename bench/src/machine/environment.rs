@@ -1,8 +1,7 @@
-//! The origin of a figure. Without its kernel, file system, device and limits it cannot be
-//! compared.
+//! The environment of a figure: kernel, file system, device and limits. Without them a figure
+//! cannot be compared.
 //!
-//! Everything here is read, nothing is changed, and what cannot be found out is left out, not
-//! guessed.
+//! This code only reads. Unknown values are omitted, not guessed.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

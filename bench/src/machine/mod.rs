@@ -1,5 +1,4 @@
-//! The machine that is measured: where figures come from, its limits, and the files that are read
-//! and written.
+//! The measured machine: its environment, its limits, and the files that a run reads and writes.
 
 pub mod dirty_limit;
 pub mod environment;

@@ -1,5 +1,5 @@
-//! Other programs on the machine while a way is measured: busy processors, and a second tenant of
-//! the disk. Processes of their own, so that what they use is not the way's.
+//! Competing programs while a way is measured: busy processors, and a reader of the same disk. They
+//! are separate processes, so that a way's figures do not include their work.
 
 use std::fs::OpenOptions;
 use std::io;

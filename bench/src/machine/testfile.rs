@@ -1,10 +1,9 @@
-//! The file that is read, and its state in the page cache: cold, warm or half-cached, always
-//! verified. And the room for files on a file system.
+//! The test file, and its state in the page cache: cold, warm or half-cached, always verified. Also
+//! the free space of a file system.
 //!
-//! The file that we make holds incompressible data (storage that compresses would flatter itself),
-//! is really written and synced (unwritten extents are answered without the disk), and has no name:
-//! it is opened again through `/proc/self/fd`, so that nothing
-//! stays behind however this process ends.
+//! A created test file contains random data, since storage that compresses would seem faster. It is
+//! written and synced, since the kernel answers reads of unwritten extents without the disk. It has
+//! no name, and is reopened through `/proc/self/fd`. So it disappears however this process ends.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -90,9 +89,8 @@ impl TestFile {
             let denied = why.kind() == io::ErrorKind::PermissionDenied;
             let kind = if denied { ErrorKind::NotWritable } else { ErrorKind::BadFile };
             let (path, least) = (path.display(), SMALLEST >> 20);
-            let text = format!(
-                "cannot measure {path}: {why}; give a regular file of at least {least} MiB, or none and let one be made"
-            );
+            let text =
+                format!("cannot measure {path}: {why}; give a regular file of at least {least} MiB, or omit --file");
             Error::new(kind, text)
         })?;
         Self::over(path.to_owned(), size, None, format!("{}, read-only", path.display()), None)
@@ -109,7 +107,7 @@ impl TestFile {
     pub fn past_the_cache(mut self) -> Result<Self> {
         let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&self.path);
         let direct = direct.map_err(|error| {
-            let text = format!("cannot read {} past the page cache: {error}; leave out --direct", self.name());
+            let text = format!("cannot read {} past the page cache: {error}; omit --direct", self.name());
             Error::new(ErrorKind::BadFile, text)
         })?;
         self.direct = Some(direct);
@@ -192,8 +190,8 @@ impl TestFile {
         let advice = match self.seed {
             Some(_) => "choose a --dir on a disk: tmpfs keeps its files in memory",
             None => {
-                "end the programs that map it, be its owner (mincore tells others that all is cached), \
-                 or give no --file"
+                "end the programs that map it, run as its owner (to others mincore reports all pages as cached), \
+                 or omit --file"
             }
         };
         Err(self.not_cold(cached, self.pages(), advice))
@@ -292,7 +290,7 @@ impl TestFile {
         let name = self.name();
         let text = format!(
             "cannot keep {name} in the page cache: {missing} of {pages} pages are gone after reading; \
-             use a smaller --size, or end what drops caches"
+             use a smaller --size, or end the program that drops caches"
         );
         Error::new(ErrorKind::Other, text)
     }

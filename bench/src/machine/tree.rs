@@ -1,8 +1,8 @@
-//! Many small files in a folder of the run's own.
+//! Many small files in a separate directory of the run.
 //!
-//! They are opened by name, so unlike the test file they keep their names until they are removed,
-//! which is at the end of the run, after an error and Ctrl-C too. What a killed run leaves, the
-//! next one in the same directory removes.
+//! Ways open them by name, so unlike the test file they have names. They are removed at the end of
+//! the run, also after an error or Ctrl-C. The next run in the same directory removes those of a
+//! killed run.
 
 use std::fs::{self, File};
 use std::io;
@@ -164,7 +164,7 @@ impl Tree {
             }
         }
         let text = format!(
-            "cannot make inodes cold: drop_caches forgot {forgotten} where {files} files are to be cold; \
+            "cannot make inodes cold: drop_caches dropped {forgotten} inodes of {files} files; \
              end what keeps them open, or give no root"
         );
         Err(Error::new(ErrorKind::NotCold, text))

@@ -1,4 +1,4 @@
-//! Figures that only one table has, and how the rounds of a row are summed up.
+//! Figures that only one table has, and their summary over the rounds of a row.
 
 use std::collections::BTreeMap;
 

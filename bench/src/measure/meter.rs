@@ -1,10 +1,11 @@
-//! A case on the clock: its rounds, a way's work in one of them, and the rows that all of them give.
+//! Measures a case: its rounds, the work of a way in a round, and the resulting rows.
 //!
-//! [`Run`] has the ways of a case take turns. In a turn a way first prepares what is not to be timed (threads, rings), then calls [`Round::start`], does
-//! its work while telling a [`Tally`] of every completion, and calls [`Round::stop`]. A check of
-//! the bytes, when one is wanted, goes through the same calls: so what is verified is what is
-//! timed. Without one, a checksum of a block in each [`SAMPLED_EVERY`] bytes is taken on the clock, at
-//! the same price for every way, to be compared after the clock has stopped.
+//! [`Run`] lets the ways of a case take turns. In a turn a way first prepares off the clock
+//! (threads, rings), and calls [`Round::start`]. It then works, reports every completion to a
+//! [`Tally`], and calls [`Round::stop`]. Verification uses the same calls, so the verified code is
+//! the timed code. Without verification, the tally computes a checksum of one block in each
+//! [`SAMPLED_EVERY`] bytes, on the clock, at equal cost for all ways. These checksums are compared
+//! after the clock has stopped.
 
 use std::path::Path;
 use std::sync::Barrier;

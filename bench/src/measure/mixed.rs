@@ -1,6 +1,6 @@
-//! A mixed load: tasks that share a runtime read pages of which most are cached, beside a heartbeat
-//! of that runtime. The work as plain data, drawn by seed before any way begins, and the figures
-//! that come of it.
+//! A mixed load: tasks that share a runtime read mostly cached pages, beside a heartbeat of that
+//! runtime. This file contains the job as plain data, drawn by seed before any way starts, and its
+//! figures.
 
 use std::fs::File;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! Measuring: what was asked for, what a way is asked to do, one round of it on the clock, and the
-//! loop over ways and rounds.
+//! Measuring: the options, the jobs of ways, a round on the clock, and the loop over ways and
+//! rounds.
 
 pub mod figure;
 pub mod meter;

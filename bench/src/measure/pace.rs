@@ -1,7 +1,6 @@
-//! An open loop: operations begin when a schedule says so, not when the one before is complete.
-//! Their latency counts from the moment at which they were to begin. So those that wait behind a
-//! slow one are slow, too, as they are for whoever asked for them; a closed loop would not even ask
-//! meanwhile ("coordinated omission").
+//! An open loop: operations start by a schedule, not when the one before completes. Latency counts
+//! from the scheduled start. So operations that wait behind a slow one are slow, too, as for their
+//! clients. A closed loop would not start any meanwhile ("coordinated omission").
 
 use std::future::poll_fn;
 use std::num::NonZeroU64;

@@ -1,4 +1,4 @@
-//! How long a run takes: estimated before it begins ([`Plan`]), corrected while it goes on ([`Course`]).
+//! Duration of a run: estimated before it starts ([`Plan`]), corrected while it runs ([`Course`]).
 
 use std::time::{Duration, Instant};
 

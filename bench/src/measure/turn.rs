@@ -1,4 +1,4 @@
-//! One way's turn: where it works, its work on the clock, and the one form in which a failure is told.
+//! One way's turn: its place, its work on the clock, and the form of all its errors.
 
 use std::fmt::Display;
 use std::io;
@@ -103,7 +103,7 @@ impl Turn<'_> {
 
     pub fn failed(&self, why: impl Display) -> Error {
         let Self { way, table, case, .. } = self;
-        Error::new(ErrorKind::Other, format!("{way} failed in {table} {case}: {why}; leave it out with --ways"))
+        Error::new(ErrorKind::Other, format!("{way} failed in {table} {case}: {why}; omit it by --ways"))
     }
 
     /// An error of work that writes so many bytes; `option` makes it write less.

@@ -1,4 +1,4 @@
-//! Jobs of a way, as plain data. Every way of a case gets exactly the same.
+//! Jobs of a way, as plain data. All ways of a case get the same job.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
