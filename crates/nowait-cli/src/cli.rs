@@ -6,23 +6,23 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use nowait_probe::Case;
 
-/// Exit codes of all subcommands but `copy` and `bench`, which declare theirs.
+/// Exit codes of all subcommands except `copy` and `bench`, which have their own.
 const EXIT_CODES: [(u8, &str); 12] = [
     (0, "done"),
     (1, "another error"),
     (2, "wrong usage"),
-    (3, "no room on the disk"),
+    (3, "no space on the disk"),
     (4, "permission denied, for the directory or the file"),
     (5, "no such file, directory or log"),
     (7, "the log is damaged"),
     (8, "the log is open for writing in another process"),
     (9, "an operation is not served as --require asks, or could not be observed"),
     (10, "io_uring is refused"),
-    (11, "what io_uring does cannot be observed"),
+    (11, "the behaviour of io_uring cannot be observed"),
     (130, "interrupted"),
 ];
 
-/// Lists the exit codes of a subcommand: 0, 1, 2, 4 and 5, which all have, and its own.
+/// Lists the exit codes of a subcommand: the common ones (0, 1, 2, 4 and 5) and its own.
 fn exit_codes(own: &[u8]) -> String {
     let is_listed = |(code, _): &&(u8, &str)| [0, 1, 2, 4, 5].contains(code) || own.contains(code);
     let line = |(code, meaning): &(u8, &str)| format!("\n  {code:<4} {meaning}");
@@ -154,8 +154,8 @@ fn manual_failure(error: &std::io::Error, path: &std::path::Path) -> Failure {
 /// engine that served them, according to its counters.
 ///
 /// The table shows requests of 4 KiB, one at a time. The command also submits 32, 256 and 1024 of
-/// them together, and 1 and 32 requests of 128 KiB and 1 MiB. The report says where these change
-/// the verdict. They need 33 MiB of disk and memory; --shallow skips them.
+/// them together, and 1 and 32 requests of 128 KiB and 1 MiB. The report says where these requests
+/// change the verdict. They need 33 MiB of disk and memory; --shallow skips them.
 ///
 /// As root, with tracefs mounted, the command compares each request with the kernel's tracepoints.
 /// Otherwise the report marks its verdicts as unconfirmed.
@@ -269,17 +269,17 @@ pub(crate) struct Dump {
 /// first.
 ///
 /// With --follow, the command also prints new records as a process appends them, until it is
-/// interrupted (exit code 130). It polls the end of the newest segment, at first after 1 ms, and
-/// while the log is idle after up to 100 ms.
+/// interrupted (exit code 130). It polls the end of the newest segment every millisecond. While the
+/// log is idle, the interval grows to 100 ms.
 ///
-/// The command prints only records that it knows to be durable. Either a later block of the log
-/// says so, or, after 100 ms without such a block, the command syncs the segment. If the log drops
-/// records before they are read, or its end is cut off, stderr says so, and the command continues
-/// with the records that follow.
+/// The command prints only records that it knows to be durable: a later block of the log confirms
+/// them. If no such block follows within 100 ms, the command syncs the segment itself. If the log
+/// drops records before they are read, or its end is cut off, the command reports this on stderr.
+/// It then continues with the records that follow.
 ///
-/// If durable records cannot be read, stderr names them, and the exit code is 7. The command then
-/// ends at once, or with --skip-damage after the last record. With --follow, the command ends with
-/// exit code 5 if the directory is removed, renamed or replaced by another log.
+/// If durable records cannot be read, the command names them on stderr, and the exit code is 7. The
+/// command then ends at once, or with --skip-damage after the last record. With --follow, the
+/// command ends with exit code 5 if the directory is removed, renamed or replaced by another log.
 #[derive(Debug, Args)]
 #[command(after_help = exit_codes(&[7, 130]))]
 pub(crate) struct Tail {
@@ -330,7 +330,7 @@ pub(crate) struct Backup {
     /// The log's directory
     pub dir: PathBuf,
 
-    /// Directory for the copy: missing or empty
+    /// Directory for the copy, which must be missing or empty
     pub dest: PathBuf,
 
     /// Print the contents of the copy as JSON
@@ -341,8 +341,8 @@ pub(crate) struct Backup {
 /// Remove the oldest records of a closed log; works on a full disk.
 ///
 /// The command removes only whole segments: some records before LSN may stay, and the last segment
-/// with records always stays. It needs no free space: use it to reopen a log that has filled its
-/// disk.
+/// with records always stays. It needs no free space, so that a log that has filled its disk can be
+/// opened again.
 #[derive(Debug, Args)]
 #[command(after_help = exit_codes(&[7, 8]))]
 pub(crate) struct Truncate {
@@ -357,7 +357,7 @@ pub(crate) struct Truncate {
 #[derive(Debug, Args)]
 #[command(after_help = exit_codes(&[3, 7, 130]))]
 pub(crate) struct Torture {
-    /// Directory in which the log is created; the log is removed if no check fails
+    /// Directory in which the log is created; it is removed at the end if no check failed
     #[arg(default_value = ".")]
     pub dir: PathBuf,
 
@@ -369,7 +369,7 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub writers: u32,
 
-    /// Seed of an earlier run whose kills are repeated
+    /// Seed of an earlier run, to repeat its kills
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }
