@@ -277,17 +277,17 @@ struct nowait_log_options {
     size_t size;
     // 1: creates a log if none exists, in a directory that is missing or empty.
     uint32_t create;
-    // 1: also opens a damaged log, which then continues after the last record before the damage.
+    // 1: also opens a damaged log. New records follow the last record before the damage.
     uint32_t salvage;
     // 1: the open reads only the end of the log, not all of it.
     uint32_t scan_tail;
-    // Permission bits of a new log, whatever the umask is, for example 0750: files get them without
-    // the bits to execute. 0: the umask and the directory determine them.
+    // Permission bits of a new log, regardless of the umask, for example 0750. Its files get them
+    // without the execute bits. 0: the umask and the directory determine the bits.
     uint32_t mode;
     // Size of the largest segments of a new log: a multiple of 4096, at least 16 KiB. Each record
     // must fit into one segment. 0: 64 MiB.
     uint64_t segment_bytes;
-    // Size of the first segment of each opening. 0: 1 MiB.
+    // Size of the first segment after each opening. 0: 1 MiB.
     uint64_t first_segment_bytes;
     // Maximum number of bytes that are appended but not durable; further appends wait. 0: 16 MiB.
     uint64_t pending_bytes_max;
@@ -878,11 +878,11 @@ int nowait_log_open(nowait_instance instance,
                     struct nowait_log_recovery *recovery);
 
 // Appends a record: copies it into the log, and stores its number in `record`, which may be NULL.
-// The record is durable when nowait_log_wait for its number returns 0; until then a crash may or
-// may not lose it. The log writes it when a thread or queue waits for it, or after some
+// The record is durable when nowait_log_wait for its number returns 0; until then a crash can
+// lose it. The log writes it when a thread or queue waits for it, or after some
 // milliseconds. Records are numbered consecutively from 1.
 //
-// The call waits only while too many bytes are not durable, or the next segment is not ready.
+// The call waits only while pending_bytes_max is reached, or the next segment is not ready.
 // Returns 0; or a negative errno if the record is not in the log: -ENOSPC; -ENOTRECOVERABLE after
 // a write failed; -EINVAL if it does not fit into a segment; -EBADF. Threads: any.
 // `length` bytes at `bytes` are valid for reads; `record` is NULL or points to a uint64_t.
@@ -898,8 +898,8 @@ int nowait_log_append_batch(nowait_log log,
                             uint64_t *record);
 
 // Waits until a record, and every record before it, is durable: a crash of the process or machine
-// cannot lose it. The record may be appended later, by another thread. The waiting thread writes
-// all appended records in one write. In event loops use nowait_submit_log_wait.
+// cannot lose them. Another thread may append the record during the call. The waiting thread
+// writes all appended records in one write. In event loops use nowait_submit_log_wait.
 //
 // Returns 0, or a negative errno: -EIO if the log failed while the record was in flight (it may or
 // may not be on disk); -ENOTRECOVERABLE if the log had failed before; -EBADF if the log is closed
@@ -929,14 +929,15 @@ int nowait_log_truncate_closed(nowait_instance instance,
                                uint64_t record,
                                uint64_t *first);
 
-// Copies an open log to the directory `destination`, which must not exist, or be empty. Records are
-// appended meanwhile; none is removed before it is copied. The copy is a complete log: it contains
-// every record that was durable at the call, and is durable and verified when this returns. An
-// interrupted call leaves a directory beside `destination` whose name ends in ".partial".
+// Copies an open log to the directory `destination`, which must be missing or empty. Appends
+// continue meanwhile; no record is removed before it is copied. The copy is a complete log: it
+// contains every record that was durable at the call, and is durable and verified when this
+// returns. An interrupted call leaves a directory beside `destination` whose name ends in
+// ".partial".
 //
-// Returns 0, or a negative errno: -EUCLEAN if the log is damaged, and nothing is copied; -EINVAL if
+// Returns 0, or a negative errno: -EUCLEAN if the log is damaged (nothing is copied); -EINVAL if
 // `destination` exists and is not an empty directory, or is a mount point or a symbolic link; -EBADF;
-// those of files. Threads: any; this one waits until the copy is made.
+// those of files. Threads: any; the calling thread waits for the copy.
 // `destination` is a string.
 int nowait_log_backup(nowait_log log,
                       const char *destination);
@@ -946,7 +947,7 @@ int nowait_log_backup(nowait_log log,
 // `instance` may be 0.
 //
 // Returns as nowait_log_backup; -ENOENT if there is no log; -EAGAIN if the other process removes
-// records faster than they are copied. Threads: any; this one waits until the copy is made.
+// records faster than they are copied. Threads: any; the calling thread waits for the copy.
 // `directory` and `destination` are strings.
 int nowait_log_backup_directory(nowait_instance instance,
                                 const char *directory,
@@ -961,12 +962,12 @@ int nowait_log_truncate_after(nowait_log log, uint64_t record);
 // `stats` points to as many bytes as its size says.
 int nowait_log_stats(nowait_log log, struct nowait_log_counters *stats);
 
-// Writes all appended records, and closes the log, which can then be opened again. Its readers
-// end.
+// Writes all appended records, and closes the log and its readers. The log can then be opened
+// again.
 //
-// Returns 0, or a negative errno, after which the handle is closed, too: -EBADF if it was already
-// closed; those of writes, and of a log that failed before. Threads: any; concurrent calls of
-// other threads end, and their appends return -EBADF.
+// Returns 0, or a negative errno: -EBADF if the handle was already closed; those of writes, and of
+// a log that had failed before. The handle is closed in every case. Threads: any; concurrent calls
+// of other threads end, and their appends return -EBADF.
 int nowait_log_close(nowait_log log);
 
 // Opens a reader of the durable records from number `record` on, also while the log is being

@@ -1,8 +1,8 @@
 //! Durable logs; `reader.rs` reads them back.
 //!
-//! A ticket of the log is the record's number: there is nothing to free.
+//! A ticket of the log is the record's number, which needs no release.
 //!
-//! `unsafe` here: entry points, and their callers' pointers.
+//! `unsafe` here: entry points, and pointers of callers.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -27,17 +27,17 @@ pub struct LogOptions {
     pub size: usize,
     /// 1: creates a log if none exists, in a directory that is missing or empty.
     pub create: u32,
-    /// 1: also opens a damaged log, which then continues after the last record before the damage.
+    /// 1: also opens a damaged log. New records follow the last record before the damage.
     pub salvage: u32,
     /// 1: the open reads only the end of the log, not all of it.
     pub scan_tail: u32,
-    /// Permission bits of a new log, whatever the umask is, for example 0750: files get them without
-    /// the bits to execute. 0: the umask and the directory determine them.
+    /// Permission bits of a new log, regardless of the umask, for example 0750. Its files get them
+    /// without the execute bits. 0: the umask and the directory determine the bits.
     pub mode: u32,
     /// Size of the largest segments of a new log: a multiple of 4096, at least 16 KiB. Each record
     /// must fit into one segment. 0: 64 MiB.
     pub segment_bytes: u64,
-    /// Size of the first segment of each opening. 0: 1 MiB.
+    /// Size of the first segment after each opening. 0: 1 MiB.
     pub first_segment_bytes: u64,
     /// Maximum number of bytes that are appended but not durable; further appends wait. 0: 16 MiB.
     pub pending_bytes_max: u64,
@@ -188,11 +188,11 @@ fn log_options(asked: &LogOptions) -> Options {
 }
 
 /// Appends a record: copies it into the log, and stores its number in `record`, which may be NULL.
-/// The record is durable when nowait_log_wait for its number returns 0; until then a crash may or
-/// may not lose it. The log writes it when a thread or queue waits for it, or after some
+/// The record is durable when nowait_log_wait for its number returns 0; until then a crash can
+/// lose it. The log writes it when a thread or queue waits for it, or after some
 /// milliseconds. Records are numbered consecutively from 1.
 ///
-/// The call waits only while too many bytes are not durable, or the next segment is not ready.
+/// The call waits only while pending_bytes_max is reached, or the next segment is not ready.
 /// Returns 0; or a negative errno if the record is not in the log: -ENOSPC; -ENOTRECOVERABLE after
 /// a write failed; -EINVAL if it does not fit into a segment; -EBADF. Threads: any.
 ///
@@ -247,8 +247,8 @@ pub unsafe extern "C" fn nowait_log_append_batch(
 }
 
 /// Waits until a record, and every record before it, is durable: a crash of the process or machine
-/// cannot lose it. The record may be appended later, by another thread. The waiting thread writes
-/// all appended records in one write. In event loops use nowait_submit_log_wait.
+/// cannot lose them. Another thread may append the record during the call. The waiting thread
+/// writes all appended records in one write. In event loops use nowait_submit_log_wait.
 ///
 /// Returns 0, or a negative errno: -EIO if the log failed while the record was in flight (it may or
 /// may not be on disk); -ENOTRECOVERABLE if the log had failed before; -EBADF if the log is closed
@@ -318,14 +318,15 @@ pub unsafe extern "C" fn nowait_log_truncate_closed(
     })
 }
 
-/// Copies an open log to the directory `destination`, which must not exist, or be empty. Records are
-/// appended meanwhile; none is removed before it is copied. The copy is a complete log: it contains
-/// every record that was durable at the call, and is durable and verified when this returns. An
-/// interrupted call leaves a directory beside `destination` whose name ends in ".partial".
+/// Copies an open log to the directory `destination`, which must be missing or empty. Appends
+/// continue meanwhile; no record is removed before it is copied. The copy is a complete log: it
+/// contains every record that was durable at the call, and is durable and verified when this
+/// returns. An interrupted call leaves a directory beside `destination` whose name ends in
+/// ".partial".
 ///
-/// Returns 0, or a negative errno: -EUCLEAN if the log is damaged, and nothing is copied; -EINVAL if
+/// Returns 0, or a negative errno: -EUCLEAN if the log is damaged (nothing is copied); -EINVAL if
 /// `destination` exists and is not an empty directory, or is a mount point or a symbolic link; -EBADF;
-/// those of files. Threads: any; this one waits until the copy is made.
+/// those of files. Threads: any; the calling thread waits for the copy.
 ///
 /// # Safety
 /// `destination` is a string.
@@ -344,7 +345,7 @@ pub unsafe extern "C" fn nowait_log_backup(log: LogHandle, destination: *const c
 /// `instance` may be 0.
 ///
 /// Returns as nowait_log_backup; -ENOENT if there is no log; -EAGAIN if the other process removes
-/// records faster than they are copied. Threads: any; this one waits until the copy is made.
+/// records faster than they are copied. Threads: any; the calling thread waits for the copy.
 ///
 /// # Safety
 /// `directory` and `destination` are strings.
@@ -399,12 +400,12 @@ pub unsafe extern "C" fn nowait_log_stats(log: LogHandle, stats: *mut LogStats) 
     })
 }
 
-/// Writes all appended records, and closes the log, which can then be opened again. Its readers
-/// end.
+/// Writes all appended records, and closes the log and its readers. The log can then be opened
+/// again.
 ///
-/// Returns 0, or a negative errno, after which the handle is closed, too: -EBADF if it was already
-/// closed; those of writes, and of a log that failed before. Threads: any; concurrent calls of
-/// other threads end, and their appends return -EBADF.
+/// Returns 0, or a negative errno: -EBADF if the handle was already closed; those of writes, and of
+/// a log that had failed before. The handle is closed in every case. Threads: any; concurrent calls
+/// of other threads end, and their appends return -EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_log_close(log: LogHandle) -> c_int {
     status(|| {
