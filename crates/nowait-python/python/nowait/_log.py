@@ -30,10 +30,10 @@ class Record(NamedTuple):
 class Log(_nowait.Log):
     """A durable log of small records.
 
-    `create` creates the log if none exists, with the permission bits `mode` regardless of the umask.
-    `retain_bytes` drops the oldest segments beyond that size. With
-    `scan="tail"`, opening reads only the end of the log. `recovery` contains the result of the recovery.
-    Any thread may use the log, and threads that append share writes.
+    With `create`, opening creates the log if none exists, with the permission bits `mode` regardless of the
+    umask. With `retain_bytes`, the log drops its oldest segments beyond that size. With `scan="tail"`,
+    opening reads only the end of the log. `recovery` contains the result of the recovery. Any thread may use
+    the log. Concurrent appends share writes.
 
     Only one process at a time can open the log; another gets a `BlockingError`. `nowait log tail -f` prints
     new records in another process.
@@ -54,8 +54,8 @@ class Log(_nowait.Log):
     def read(self, lsn: int = 1, *, on_damage: OnDamage | None = None) -> Iterator[Record]:
         """Iterates over durable records from `lsn` on, up to the last.
 
-        Damage raises `DamagedError`. With `on_damage`, that is called with the error instead, once for
-        each damage, and the iteration continues behind it.
+        Damage raises `DamagedError`. If `on_damage` is given, it is called with the error instead, once for
+        each damaged place, and the iteration continues after that place.
         """
         return self._records(lsn, False, on_damage)
 
@@ -87,9 +87,9 @@ class Log(_nowait.Log):
         return f"<nowait.Log {self.name!r}{', closed' if self.closed else ''}>"
 
 
-# Most tasks that are woken before other tasks run: some 100 µs.
+# Maximum number of tasks woken before other tasks run: about 100 µs.
 _WOKEN_MAX = 256
-# Larger records, in bytes, are not copied on the loop's thread.
+# Records of more bytes are not copied on the loop's thread.
 _LARGE = 64 << 10
 
 
@@ -101,7 +101,7 @@ class _Group:
     def __init__(self, log: Log, loop: _loops.Loop, open_groups: dict[_loops.Loop, _Group]) -> None:
         self._log = log
         self._loop = loop
-        # Contains this group until it begins.
+        # Contains this group until it is submitted.
         self._open_groups = open_groups
         self.records: list[bytes] = []
         self.futures: list[_loops.Future] = []
@@ -192,7 +192,7 @@ class AsyncLog:
         await _loops.run(self.log.start_wait_durable, lsn)
 
     async def backup(self, destination: Path) -> dict[str, Any]:
-        """Copies the log to a new directory: see `Log.backup`. If cancelled, the copy still ends."""
+        """Copies the log to a new directory: see `Log.backup`. A cancelled call still completes the copy."""
         recovery: dict[str, Any] = await _loops.run(self.log.start_backup, destination)
         return recovery
 
