@@ -107,13 +107,13 @@ pub fn stand<'a>(report: &Report, rows: &[&'a Row], way: &str) -> Option<Stand<'
     Some(Stand { row, best, share: row.ops_per_s / best.ops_per_s, rival, finding })
 }
 
-/// What the rounds tell of a way of the library's in one case, as the JSON contains it.
+/// Comparison of a way of the library with the others of a case, as in the JSON.
 #[derive(Debug, Serialize)]
 pub struct Standing {
     table: String,
     case: String,
     way: String,
-    /// The quickest way, and this way's speed as a share of its speed.
+    /// The fastest way, and the speed of this way relative to it.
     best: String,
     share: f64,
     /// The quickest of the other ways that decide the finding, and the interval of the ratio to it.
@@ -137,7 +137,7 @@ fn json_lines(all: &[impl Serialize]) -> String {
     if lines.is_empty() { "[]".to_owned() } else { format!("[\n{}\n]", lines.join(",\n")) }
 }
 
-/// The standing of each of the library's ways in each case of the tables that rank ways.
+/// Compares each way of the library in each case of the tables that rank ways.
 pub fn standings(report: &Report) -> Vec<Standing> {
     let mut standings = Vec::new();
     for table in report.tables().into_iter().filter(|table| table::ranks(table)) {
