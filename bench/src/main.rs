@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
 use nowait_bench::command::{Bench, run};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
 #[derive(Parser)]
@@ -21,7 +21,10 @@ struct Command {
 
 fn main() -> ExitCode {
     let cancel = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        if signal == SIGHUP && hangup_is_ignored() {
+            continue;
+        }
         if let Err(error) = flag::register(signal, cancel.clone()) {
             eprintln!("nowait bench: signal {signal} ends it at once: {error}");
         }
@@ -38,4 +41,11 @@ fn main() -> ExitCode {
             ExitCode::from(error.kind().exit_code())
         }
     }
+}
+
+/// Returns whether this runs under `nohup`: a long run continues when its terminal is closed.
+fn hangup_is_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask >> (SIGHUP - 1) & 1 == 1)
 }

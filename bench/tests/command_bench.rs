@@ -639,6 +639,26 @@ fn an_interrupt_undoes_what_the_tables_that_write_have_changed() {
     assert_eq!(limits(), before);
 }
 
+/// A terminal that is closed, or a session that is lost.
+#[test]
+fn a_hangup_ends_a_run_in_order_and_leaves_nothing() {
+    let dir = directory();
+    // Under nohup, too, where a hangup is ignored.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_nowait-bench"), "log", "--rounds", "1000"]);
+    command.args(["--ways", "nowait", "--dir"]).arg(dir.path());
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let began = Instant::now();
+    while !fs::read_dir(dir.path()).unwrap().flatten().any(|entry| entry.path().is_dir()) {
+        assert!(began.elapsed() < Duration::from_secs(60), "it makes no log");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::HUP).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{:?}: {}", output.status, text(&output.stderr));
+    assert_empty(dir.path());
+}
+
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
     let dir = directory();
