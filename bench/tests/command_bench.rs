@@ -659,6 +659,18 @@ fn a_hangup_ends_a_run_in_order_and_leaves_nothing() {
     assert_empty(dir.path());
 }
 
+/// Each way writes a part of a call up to the limit first.
+#[test]
+fn a_way_that_cannot_write_on_says_why() {
+    for way in ["pwrite", "pwritev-16", "threads"] {
+        let dir = directory();
+        let script = r#"ulimit -f 1001; exec "$0" writes --quick --rounds 1 --depths 16 --ways "$1" --dir "$2""#;
+        let mut command = Command::new("sh");
+        command.args(["-c", script, env!("CARGO_BIN_EXE_nowait-bench"), way]).arg(dir.path());
+        assert_fails(&command.output().unwrap(), 1, &[way, "File too large"]);
+    }
+}
+
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
     let dir = directory();

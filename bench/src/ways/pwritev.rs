@@ -53,19 +53,24 @@ impl WriteWay for Pwritev {
 }
 
 /// Each block is a part of its own for the kernel, as where they come from different callers.
-fn write_all(job: &Writes<'_>, blocks: &[u8], offset: u64) -> io::Result<()> {
+fn write_all(job: &Writes<'_>, blocks: &[u8], mut offset: u64) -> io::Result<()> {
     let mut parts = [IoSlice::new(&[]); COLLECTED];
     let count = blocks.len() / job.block;
     for (part, block) in parts.iter_mut().zip(blocks.chunks(job.block)) {
         *part = IoSlice::new(block);
     }
-    loop {
-        match pwritev(job.file, &parts[..count], offset) {
-            Ok(written) if written == blocks.len() => return Ok(()),
-            // The disk is full.
-            Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
+    // The rest of a short write fails with the reason: a full disk, a quota, a limit of file sizes.
+    let mut left = &mut parts[..count];
+    while !left.is_empty() {
+        match pwritev(job.file, left, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                IoSlice::advance_slices(&mut left, written);
+                offset += written as u64;
+            }
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
+    Ok(())
 }
