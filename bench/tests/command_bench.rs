@@ -672,6 +672,17 @@ fn a_way_that_cannot_write_on_says_why() {
 }
 
 #[test]
+fn threads_that_cannot_be_started_are_an_error_and_hold_nobody_up() {
+    let dir = directory();
+    // Their stacks do not fit.
+    let script = r#"ulimit -v 1500000; exec timeout 100 "$0" writes --quick --rounds 1 --depths 1024 --ways threads \
+        --dir "$1""#;
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_nowait-bench")]).arg(dir.path());
+    assert_fails(&command.output().unwrap(), 1, &["threads failed in writes", "start a thread"]);
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     let dir = directory();
     let arguments = ["cached", "--quick", "--rounds", "1", "--size", "2M", "--ways", "pread", "--dir"];

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Barrier, OnceLock};
+use std::sync::{Barrier, OnceLock, PoisonError, RwLock};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Instant;
 
@@ -86,30 +86,36 @@ pub(super) fn at_once<P, T: Send>(
     prepare: impl Fn() -> io::Result<P> + Sync,
     work: impl Fn(&mut P, &mut [u8], &mut Tally<'_>) -> io::Result<T> + Sync,
 ) -> io::Result<Vec<T>> {
-    let gate = Barrier::new(depth + 1);
+    // Where the threads meet; none if one of them could not be started, for which the others would wait.
+    let gate = RwLock::new(None);
     thread::scope(|scope| {
-        let workers: Vec<_> = buffer
-            .chunks_mut(block)
-            .take(depth)
-            .map(|block| {
-                let mut tally = round.new_tally();
-                let (prepare, work, gate) = (&prepare, &work, &gate);
-                scope.spawn(move || {
-                    // All are prepared; they begin; they are done.
-                    let mut meetings = Meetings::new(gate, 3);
-                    let prepared = prepare();
-                    meetings.attend();
-                    meetings.attend();
-                    let given = prepared.and_then(|mut own| work(&mut own, block, &mut tally));
-                    meetings.attend();
-                    given.map(|given| (tally, given))
-                })
+        let mut is_set = gate.write().unwrap_or_else(PoisonError::into_inner);
+        let start = |block| {
+            let mut tally = round.new_tally();
+            let (prepare, work, gate) = (&prepare, &work, &gate);
+            thread::Builder::new().spawn_scoped(scope, move || {
+                let gate = gate.read().unwrap_or_else(PoisonError::into_inner);
+                let Some(gate) = &*gate else { return Err(io::ErrorKind::WouldBlock.into()) };
+                // All are prepared; they begin; they are done.
+                let mut meetings = Meetings::new(gate, 3);
+                let prepared = prepare();
+                meetings.attend();
+                meetings.attend();
+                let given = prepared.and_then(|mut own| work(&mut own, block, &mut tally));
+                meetings.attend();
+                given.map(|given| (tally, given))
             })
-            .collect();
-        gate.wait();
+        };
+        let workers: io::Result<Vec<_>> = buffer.chunks_mut(block).take(depth).map(start).collect();
+        *is_set = workers.is_ok().then(|| Barrier::new(depth + 1));
+        drop(is_set);
+        let workers = workers.map_err(|error| io::Error::new(error.kind(), format!("start a thread: {error}")))?;
+        let met = gate.read().unwrap_or_else(PoisonError::into_inner);
+        let meet = || met.iter().for_each(|gate| drop(gate.wait()));
+        meet();
         round.start();
-        gate.wait();
-        gate.wait();
+        meet();
+        meet();
         round.stop();
         let tell = |outcome: io::Result<(Tally<'_>, T)>| {
             let (tally, given) = outcome?;
