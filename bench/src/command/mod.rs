@@ -300,22 +300,22 @@ impl Results {
         [&self.json, &self.page].into_iter().flatten().any(Destination::is_stdout)
     }
 
-    /// Prints the tables, and writes the requested files if there are figures.
+    /// Prints the tables, and writes the requested files if there are figures; also where nothing can be
+    /// printed, for example on a terminal that was closed.
     fn show(self, report: &Report, screen: Option<String>, options: &Bench, output: &Output) -> Result<()> {
         let all = || show::report(report, options.verbose, output.colour());
-        output.print(&screen.unwrap_or_else(all))?;
-        if options.explain.is_some() {
-            output.print(&show::explanations(report))?;
-        }
+        let explained = options.explain.as_ref().map_or_else(String::new, |_| show::explanations(report));
+        let printed = output.print(&(screen.unwrap_or_else(all) + &explained));
         if report.rows.is_empty() && report.partial.is_some() {
             let kept = [&self.json, &self.page].into_iter().flatten().filter_map(Destination::kept);
             let note = |path: &Path| format!("no case was completed: {} is left as it was\n", path.display());
-            return kept.map(note).try_for_each(|note| print_to(io::stderr().lock(), &note));
+            return printed.and(kept.map(note).try_for_each(|note| print_to(io::stderr().lock(), &note)));
         }
         if let Some(json) = self.json {
             json.write(&to_json(report))?;
         }
-        self.page.map_or(Ok(()), |destination| destination.write(&page(report)))
+        self.page.map_or(Ok(()), |destination| destination.write(&page(report)))?;
+        printed
     }
 }
 
