@@ -202,6 +202,9 @@ fn wrong_usage_is_2() {
         &["mixed", "--direct"],
         &["load", "--rates", "0"],
         &["load", "--loads", "writes"],
+        &["--from", "run.json", "--hot", "90"],
+        &["--from", "run.json", "--stall-size", "8M"],
+        &["--from", "run.json", "--time", "9"],
     ] {
         assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
     }

@@ -84,7 +84,7 @@ pub struct Bench {
     pub(crate) report: Option<PathBuf>,
 
     /// Show the --json file of an earlier run; measure nothing
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["tables", "quick", "file", "dir", "size", "ways", "depths", "records", "rounds", "seed", "direct"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tables", "time", "Options"])]
     pub(crate) from: Option<PathBuf>,
 
     /// Compare the run of --from with this earlier run. Each row is better, worse or uncertain;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::args::Bench;
 use super::show::{WIDTH, under_load, wrapped};
 use super::{Part, duration, plan, settled};
-use crate::measure::options::Options;
+use crate::measure::options::{MOST_ROUNDS, Options};
 use crate::report::figures::{short, whole_size_of};
 use crate::report::notes::Code;
 use crate::report::verdict::{Against, by_hand};
@@ -226,7 +226,7 @@ fn next(options: &Bench) -> String {
     let asked = &options.asked;
     let dir = asked.dir.display();
     let place = if asked.dir.as_os_str() == "." { String::new() } else { format!(" --dir {dir}") };
-    let rounds = asked.rounds.map_or(45, |rounds| rounds * 5);
+    let rounds = asked.rounds.map_or(45, |rounds| (rounds * 5).min(MOST_ROUNDS as usize));
     let more = Options { rounds: Some(rounds), ..asked.clone() };
     let more = parts(&Bench { asked: more, ..options.clone() });
     let longer = duration(plan(&more, None).seconds());
@@ -321,6 +321,12 @@ mod tests {
         for wish in ["tour", "reads", "--quick", "--ways pread", "--file x", "--from x", "--depths 1", "--direct"] {
             assert!(!is_asked(&asked_by(&wish.split_whitespace().collect::<Vec<_>>())), "{wish}");
         }
+    }
+
+    #[test]
+    fn more_rounds_than_there_may_be_are_not_advised() {
+        let screen = screen(&report(&[(OURS, 1.0)]), &[], &asked_by(&["--rounds", "300"]));
+        assert!(screen.contains("  nowait bench --rounds 1000 "), "{screen}");
     }
 
     #[test]

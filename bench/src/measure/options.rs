@@ -12,8 +12,9 @@ use crate::measure::work::Records;
 use crate::random::fresh_seed;
 use crate::ways::{self, Roster, WAYS};
 
-/// Limits of tasks and threads of a runtime, arrivals per second, and bytes of a record and of a
-/// block.
+/// Limits of rounds, tasks and threads of a runtime, arrivals per second, and bytes of a record and
+/// of a block.
+pub const MOST_ROUNDS: u64 = 1000;
 const TASKS_MAX: u64 = 1024;
 const WORKERS_MAX: u64 = 256;
 pub const RATE_MAX: usize = 1 << 20;
@@ -86,7 +87,7 @@ options! {
 
         /// Timed rounds of each way in each case [default: from 3 to 15, as many as fit in two
         /// minutes per table, or with --quick in 20 s]
-        #[arg(long, value_name = "N", value_parser = from(1, 1000))]
+        #[arg(long, value_name = "N", value_parser = from(1, MOST_ROUNDS))]
         pub rounds: Option<usize>,
 
         /// Measure only these ways; an unknown name lists all
