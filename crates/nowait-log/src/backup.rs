@@ -114,6 +114,7 @@ fn check_dest(instance: &Nowait, dest: &Path) -> Result<bool> {
     match instance.list(dest).wait() {
         Ok(names) if names.is_empty() => return Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() != ErrorKind::NotADirectory => return Err(error),
         _ => {}
     }
     let error = os::error(ErrorOp::Copy, ErrorKind::InvalidInput, dest);

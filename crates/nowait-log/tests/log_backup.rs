@@ -158,6 +158,12 @@ fn what_is_refused_leaves_nothing_behind() {
     assert_eq!(log.backup(&link).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     fs::remove_file(&link).unwrap();
     fs::remove_dir(&empty).unwrap();
+    // A place that cannot be looked at is not called occupied.
+    symlink(&link, &link).unwrap();
+    assert_eq!(log.backup(link.join("copy")).wait().unwrap_err().kind(), ErrorKind::FilesystemLoop);
+    fs::remove_file(&link).unwrap();
+    let long = dir.path().join("name".repeat(100));
+    assert_eq!(log.backup(&long).wait().unwrap_err().kind(), ErrorKind::InvalidFilename);
     if let Some(mount) = Mount::sized_or_skip(Kind::Tmpfs, 16 << 20) {
         assert_eq!(log.backup(mount.path()).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
         assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 0);
