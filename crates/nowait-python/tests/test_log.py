@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +293,29 @@ def test_a_reader_continues_behind_damage(tmp_path: Path) -> None:
 
         asyncio.run(work())
         assert not (tmp_path / "copy").exists()
+
+
+def test_errors_of_damage_do_not_keep_the_log(tmp_path: Path) -> None:
+    with make(tmp_path / "log") as log:
+        log.append(b"spoilt", durable=True)
+        log.append(b"whole", durable=True)
+    log = make(tmp_path / "log")
+    damaged(tmp_path / "log", b"spoilt")
+    errors: list[nowait.DamagedError] = []
+
+    async def read(log: nowait.Log) -> list[int]:
+        return [record.lsn async for record in nowait.aio.AsyncLog(log).read(on_damage=errors.append)]
+
+    gc.disable()
+    try:
+        assert asyncio.run(read(log)) == [2]
+        assert [record.lsn for record in log.read(on_damage=errors.append)] == [2]
+        assert [error.__traceback__ for error in errors] == [None, None]
+        kept = weakref.ref(log)
+        del log
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_a_reader_returns_the_records_before_damage(tmp_path: Path) -> None:

@@ -71,7 +71,8 @@ class Log(_nowait.Log):
             except DamagedError as error:
                 if on_damage is None:
                     raise
-                on_damage(error)
+                # A traceback would refer to this frame, and so to the log and to the callback itself.
+                on_damage(error.with_traceback(None))
                 continue
             if not records:
                 return
@@ -192,7 +193,7 @@ class AsyncLog:
         await _loops.run(self.log.start_wait_durable, lsn)
 
     async def backup(self, destination: Path) -> dict[str, Any]:
-        """Copies the log to a new directory: see `Log.backup`. A cancelled call still completes the copy."""
+        """Copies the log to a new directory: see `Log.backup`. A cancelled copy still ends if it has begun."""
         recovery: dict[str, Any] = await _loops.run(self.log.start_backup, destination)
         return recovery
 
@@ -212,7 +213,8 @@ class AsyncLog:
             except DamagedError as error:
                 if on_damage is None:
                     raise
-                on_damage(error)
+                # A traceback would refer to this frame, and so to the log and to the callback itself.
+                on_damage(error.with_traceback(None))
                 continue
             if not records:
                 return
