@@ -179,7 +179,9 @@ def main():
     finally:
         os.unlink(path)
     rows = [row(point, way, done[point, way]) for point in todo for way in engines]
-    environment = {"command": " ".join(["tools/fio_compare.py", *sys.argv[1:]]), "seed": seed}
+    environment = {"commit": text_of("git", "describe", "--always", "--dirty"),
+                   "date": time.strftime("%FT%TZ", time.gmtime()),
+                   "command": " ".join(["tools/fio_compare.py", *sys.argv[1:]]), "seed": seed}
     notes = [{"code": "fio", "text": f"{text_of('fio', '--version')}, Linux {platform.release()}, "
               f"{text_of('stat', '-f', '-c', '%T', chosen.dir)}, {os.cpu_count()} processors, "
               f"load {min(loads):.1f} to {max(loads):.1f}, seed {seed}, "
