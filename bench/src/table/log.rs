@@ -245,7 +245,7 @@ impl Appending<'_> {
         }
         let found = found.lock().unwrap_or_else(PoisonError::into_inner).len() as u64;
         if turn.verifies() && found != all {
-            return Err(turn.failed(format!("only {found} of its {all} records can be read back")));
+            return Err(turn.failed(format!("it found {found} of its {all} records")));
         }
         if !turn.verifies() && room > 0 && sample.sampled.is_empty() {
             return Err(turn.failed("it found none of its records in a timed round"));
