@@ -27,7 +27,7 @@ const ALARM: f64 = 0.001;
 /// believed.
 const CHANCE: f64 = 1.0;
 const CORRELATION_MAX: f64 = 0.9;
-/// An interval that reaches no farther from 1 is told in per cent.
+/// Intervals within this factor of 1 are written in per cent.
 const CLOSE: f64 = 1.5;
 
 /// The ratio of two speeds, as the log of its geometric mean, its standard error, and the degrees of
@@ -78,9 +78,9 @@ impl Ratio {
         Some(Ratio { log, error: (squares / (n - 1.0) / n).sqrt(), freedom: n - 1.0 })
     }
 
-    /// As [`Ratio::of_logs`], of values that were measured one after the other. Where neighbours are
-    /// alike, n values tell as much as fewer that are not: the variance grows by (1 + r) / (1 - r),
-    /// where r is their correlation (of an AR(1) process).
+    /// As [`Ratio::of_logs`], for values that were measured one after the other. If successive
+    /// values are correlated, n of them count as fewer independent ones: the variance grows by
+    /// (1 + r) / (1 - r), where r is their correlation (AR(1) process).
     pub fn in_turn(logs: &[f64]) -> Option<Ratio> {
         let r = correlation(logs);
         Self::of_logs(logs).map(|mean| Ratio { error: mean.error * ((1.0 + r) / (1.0 - r)).sqrt(), ..mean })
@@ -115,12 +115,13 @@ impl Ratio {
 
     /// More rounds narrow the interval, and so decide more; they never make a slower way level.
     ///
-    /// `comparisons`: the number of those of the run. Of many ways that are level, in many cases, some
-    /// seem slower, so that "behind" asks for more the more there are (Bonferroni). "Level" needs no
-    /// such care: a way is level if it is with each of the others.
+    /// `comparisons`: the number of those of the run. Of many equally fast ways, in many cases,
+    /// some seem slower. So the condition for "behind" becomes stricter with their number
+    /// (Bonferroni). "Level" needs no such correction: a way is level only if it is level with each
+    /// of the others.
     ///
     /// `control`: the [distance] of a way from itself in the same rounds. Differences that are no
-    /// larger are not told.
+    /// larger are not reported.
     pub fn finding(&self, comparisons: usize, control: f64) -> Finding {
         if self.low() >= LEVEL && 1.0 / control >= LEVEL {
             Finding::Level

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// From this share on of the processors, or of the time of one, another's work is told.
+/// Share of processor time from which other work is reported.
 const NOTICEABLE: f64 = 0.05;
-/// Bytes a second that others move at the device, from which on it is told.
+/// Bytes per second of other programs at the device from which they are reported.
 const NOTICEABLE_BYTES: f64 = 1e6;
 /// Duration of the look at an idle machine.
 const LOOK: Duration = Duration::from_millis(300);
@@ -128,7 +128,7 @@ impl Ticks {
 }
 
 /// Busy time of the machine's processors, in microseconds: programs, the kernel's own threads and
-/// interrupts. The kernel counts it by the tick, some milliseconds. `None` where it does not tell.
+/// interrupts. The kernel counts it in ticks of some milliseconds. `None` if it does not report it.
 pub fn busy_us() -> Option<f64> {
     Ticks::now().map(|ticks| ticks.busy as f64 * 1e6 / rustix::param::clock_ticks_per_second() as f64)
 }

@@ -279,13 +279,13 @@ impl<'a> Round<'a> {
         Tally::new(self.tally.check)
     }
 
-    /// The share of operations served on the caller's thread without waiting, from a way that can
-    /// tell.
+    /// Sets the share of operations served on the caller's thread without waiting, if the way knows
+    /// it.
     pub fn set_inline_fraction(&mut self, fraction: f64) {
         self.inline_fraction = Some(fraction);
     }
 
-    /// All is prepared; the clock runs from here.
+    /// Starts the clock, after all preparation.
     pub fn start(&mut self) {
         self.prepared = self.began.elapsed();
         let workers = RingWorkers::now();
@@ -295,7 +295,7 @@ impl<'a> Round<'a> {
         self.started = Some(Reading { at: Instant::now(), process, thread, workers, machine_us });
     }
 
-    /// All is complete; the clock stops here. What is to be torn down comes after.
+    /// Stops the clock after all completions, before any teardown.
     pub fn stop(&mut self) {
         let (at, thread) = (Instant::now(), Usage::of_this_thread());
         self.meet();
@@ -334,14 +334,13 @@ pub struct Sample {
     pub usage: Usage,
     /// Processor time of the driving threads alone.
     pub caller_us: f64,
-    /// Runs of the kernel threads that work for this process's rings, which took up a request as
-    /// often as they ran. `None` where the kernel does not tell.
+    /// Runs of the kernel workers of this process's rings; each run served one request. `None` if
+    /// the kernel does not report them.
     pub ring_workers: Option<Runs>,
-    /// Busy time of all of the machine's processors, this process's part included; by the tick.
-    /// `None` where the kernel does not tell.
+    /// Busy time of all of the machine's processors, this process's part included, in ticks.
+    /// `None` if the kernel does not report it.
     pub machine_us: Option<f64>,
-    /// The share of the time that lay in gaps of more than a millisecond; 0 where no gaps were
-    /// told.
+    /// Share of the time in gaps of more than a millisecond; 0 if no gaps were reported.
     pub stalled_fraction: f64,
     pub inline_fraction: Option<f64>,
     /// Figures that only the round's table reports, by name.
@@ -520,9 +519,9 @@ impl<'a> Run<'a> {
 
     /// Verifies, warms up, then has the ways take turns, as many rounds as the length allows.
     ///
-    /// Each round has the ways in another order, drawn by seed, because a shared disk drifts, and
-    /// because a way leaves caches and queues to the one after it. The library's way, or else the first,
-    /// has two turns in each: by how much it differs from itself tells which differences mean nothing.
+    /// The order of the ways differs in each round and is drawn by seed, because the speed of a
+    /// shared disk drifts, and because a way affects caches and queues for the next one. The
+    /// library's way, or else the first, has two turns in each round: the control.
     fn rounds(
         &mut self,
         table: &'static Table,

@@ -34,7 +34,7 @@ impl Plan {
         self.file_s + self.tables.iter().map(|table| table.seconds).sum::<f64>()
     }
 
-    /// Time to write so many bytes.
+    /// Returns the estimated time to write and sync `bytes`.
     pub fn writing_s(bytes: u64) -> f64 {
         bytes as f64 / BYTES_PER_S
     }
@@ -83,8 +83,8 @@ impl Length {
         Self { budget: self.budget / cases.max(1) as u32, ..self }
     }
 
-    /// The length of a way's round in a case of so many, at a guess: such that five rounds fit. More that
-    /// are asked for take longer, each as long.
+    /// Returns the estimated length of a round in a case of `ways` ways, such that five rounds fit.
+    /// More rounds, if requested, have the same length.
     pub fn round_time(&self, ways: usize) -> Duration {
         let turns = ways * (self.before + ROUNDS_USUAL) + ROUNDS_USUAL;
         self.within(self.budget.as_secs_f64() / turns as f64 - self.beside.as_secs_f64())
@@ -136,7 +136,7 @@ impl Course {
         Self { bar, plan, began, tables: Vec::new(), what, done_s: 0.0, part_s: 0.0, steps: 1, stepped: 0 }
     }
 
-    /// A part begins, for which this time is planned; it has so many steps. The one before is done.
+    /// Ends the current part, and begins the next with this planned time and number of steps.
     pub fn begin(&mut self, what: &str, planned_s: f64, steps: u64) {
         self.done_s += self.part_s;
         what.clone_into(&mut self.what);
@@ -154,7 +154,7 @@ impl Course {
         self.begin(&format!("{table} {case}"), planned_s, turns);
     }
 
-    /// The current part has so many steps after all.
+    /// Corrects the number of steps of the current part.
     pub fn expect(&mut self, steps: u64) {
         self.steps = steps.max(self.stepped).max(1);
     }

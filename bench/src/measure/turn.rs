@@ -106,7 +106,7 @@ impl Turn<'_> {
         Error::new(ErrorKind::Other, format!("{way} failed in {table} {case}: {why}; omit it by --ways"))
     }
 
-    /// An error of work that writes so many bytes; `option` makes it write less.
+    /// Returns an error of work that writes `bytes`; `option` makes it write less.
     pub fn failed_or_full(&self, error: &io::Error, bytes: u64, option: &str, dir: &Path) -> Error {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -150,7 +150,7 @@ impl Turn<'_> {
         self.require_checksums(&sample.sampled, |offset, len| file.checksum(offset, len))
     }
 
-    /// Holds checksums to those of what is to be there.
+    /// Compares checksums with the expected ones.
     pub fn require_checksums<'s>(
         &self,
         sampled: impl IntoIterator<Item = &'s Sampled>,
@@ -164,8 +164,8 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Holds bytes that were told to be on stable storage to what the device has written since
-    /// `before`, where it counts. It is the least that it can have written: others write there, too.
+    /// Checks that the device has written at least `bytes`, which were acknowledged as durable,
+    /// since `before`, if it counts its writes. It may have written more, for other programs.
     pub fn require_on_device(&self, bytes: u64, before: Option<Transfers>, now: Option<Transfers>) -> Result<()> {
         let Some((before, now)) = before.zip(now) else { return Ok(()) };
         let written = now.since(before).written_bytes;

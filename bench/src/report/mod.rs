@@ -47,13 +47,13 @@ pub struct Control {
 }
 
 impl Control {
-    /// How far the way is from itself ([`stats::distance`]). `None` if there are too few rounds.
+    /// Returns the [distance](stats::distance) of the two measurements; `None` for too few rounds.
     pub fn distance(&self) -> Option<f64> {
         stats::distance(&self.again, &self.rounds)
     }
 
-    /// Returns whether one of the two turns would be called behind the other, in a run of so many
-    /// cases.
+    /// Returns whether one of the two measurements would be reported as behind the other, in a run
+    /// of this number of cases.
     pub fn misleads(&self, cases: usize) -> bool {
         let rounds = [(&self.rounds, &self.again), (&self.again, &self.rounds)];
         let ratios = rounds.into_iter().filter_map(|(one, other)| Ratio::of_rounds(one, other));
@@ -82,13 +82,13 @@ pub struct Row {
     pub latency_ns: Option<Latency>,
     pub cpu_us_per_op: Cpu,
     pub context_switches_per_op: f64,
-    /// Requests handed to a kernel worker; `None` where the kernel does not tell how often its
+    /// Requests handed to kernel workers; `None` if the kernel does not report how often its
     /// threads ran.
     pub punts_per_op: Option<f64>,
-    /// The share served on the caller's thread without waiting; `None` where the way cannot tell.
+    /// The share served on the caller's thread without waiting; `None` if unknown.
     pub inline_fraction: Option<f64>,
-    /// Time of what was prepared before the clock ran (files opened, threads, rings, a log's
-    /// calibration and its first segments), the median. Not told by older versions.
+    /// Median time of preparation before the clock started: opening files, threads, rings, a log's
+    /// calibration and first segments. Missing in reports of older versions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prepared_ms: Option<f64>,
     /// Operations per second of each round, in order.
@@ -113,21 +113,20 @@ pub struct Latency {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cpu {
-    /// The driving threads.
+    /// Time of the threads that make the requests.
     pub caller: f64,
-    /// The kernel's workers (`iou-wrk`) for this process's rings; `None` where the kernel does not
-    /// tell, and `pool` has them. (So has the `workers` of reports that are older than the
-    /// difference.)
+    /// Time of the kernel workers (`iou-wrk`) of this process's rings. `None` if the kernel does
+    /// not report it: `pool` then includes it, as `workers` does in older reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ring_workers: Option<f64>,
-    /// Every other thread of the process: the way's own.
+    /// Time of all other threads of the process.
     #[serde(alias = "workers")]
     pub pool: f64,
-    /// The three together.
+    /// Sum of the three.
     pub total: f64,
-    /// Not of the process: what the machine's processors did besides, in the kernel's other threads
-    /// (writeback, a loop device), in interrupts, and in other programs. Counted by the tick, so
-    /// that short rounds tell little. `None` where the kernel does not tell.
+    /// Other time of the machine's processors: kernel threads (write-back, a loop device),
+    /// interrupts and other programs. The kernel counts it in ticks, so it is inaccurate for short
+    /// rounds. `None` if the kernel does not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system: Option<f64>,
 }

@@ -18,7 +18,7 @@ pub fn ranks(name: &str) -> bool {
     known(name).ranked
 }
 
-/// Tables that can be asked for by a name of their own.
+/// Returns the tables with a name on the command line.
 pub fn to_ask_for() -> impl Iterator<Item = &'static Table> {
     TABLES.iter().copied().filter(|table| table.part_of.is_none())
 }

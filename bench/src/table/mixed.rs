@@ -102,8 +102,8 @@ impl Shape {
     }
 }
 
-/// Every combination of what is asked for. Where nothing is, each axis by itself, the others at
-/// their usual values.
+/// Returns all combinations of the given options. Without any, varies one axis at a time, with the
+/// others at their usual values.
 fn shapes(options: &Options) -> Vec<Shape> {
     let Options { hot, tasks, workers, beside, quick, .. } = options;
     let mut shapes = Vec::new();
@@ -199,9 +199,9 @@ impl Bench for Mixed {
         let (mut sample, told) = turn.complete("reads", (plan.reads(), plan.reads() * PAGE), outcome)?;
         let cold = told.cold.len();
         if cold != plan.cold {
-            return Err(turn.failed(format!("it told {cold} cold reads instead of {}", plan.cold)));
+            return Err(turn.failed(format!("it reported {cold} cold reads instead of {}", plan.cold)));
         }
-        // Now, and not on the clock of whoever comes next.
+        // Here, so that the next way does not pay for it.
         if let Some(file) = &written {
             file.set_len(0).map_err(|error| turn.failed(error))?;
         }
@@ -222,7 +222,7 @@ impl Bench for Mixed {
     }
 }
 
-/// A log in a directory of its own, which is removed after it.
+/// A log in a separate directory, which is removed with it.
 struct OwnLog {
     log: nowait_log::Log,
     _dir: Folder,

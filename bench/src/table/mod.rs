@@ -90,43 +90,43 @@ pub static TABLES: &[&Table] = &[
     &log::TASKS,
 ];
 
-/// All that is to be said of a table.
+/// Declaration of a table.
 pub struct Table {
-    /// Names it in rows.
+    /// Name in rows.
     pub name: &'static str,
-    /// The table by whose name it is asked for, if it is not its own.
+    /// Table whose name on the command line selects this one; `None`: its own name.
     pub part_of: Option<&'static str>,
-    /// Describes it in a line of help.
+    /// One line of help.
     pub about: &'static str,
-    /// Describes it above its figures.
+    /// Title above its figures.
     pub title: &'static str,
     /// Unit of `compared`, the figure that its cells compare.
     pub unit: &'static str,
     pub compared: fn(&Row) -> f64,
-    /// Options of the command that concern it, besides those that concern all.
+    /// Options of the command that apply to it, besides those for all tables.
     pub takes: &'static [&'static str],
-    /// It is measured if no table is named, but another wish is.
+    /// Measured by default if other options are given.
     pub usual: bool,
-    /// It is a part of the tour.
+    /// Measured by `tour`.
     pub toured: bool,
-    /// Its speeds say which way is the quickest. They do not where the rate is given.
+    /// Its speeds rank the ways; false where the rate is given.
     pub ranked: bool,
-    /// It reads files in order through the page cache.
+    /// Reads files in order through the page cache.
     pub in_order: bool,
-    /// Size of the test file where none is asked for; `None` if it needs no test file.
+    /// Default size of the test file; `None` if it needs no test file.
     pub file_size: fn(&Options) -> Option<u64>,
-    /// Bytes that it writes, at most, and a description.
+    /// Maximum number of bytes that it writes, and a description.
     pub writes_into: fn(&Options) -> Option<(u64, &'static str)>,
     pub cases: fn(&Options) -> Vec<Case>,
-    /// Its own figures, below the speeds.
+    /// Figures that only this table has, below the speeds.
     pub grids: &'static [Grid],
     /// Figures that the page draws along its axis instead of speed and processor time.
     pub curves: &'static [Curve],
     /// Name of the p99 of its latencies.
     pub latency: &'static str,
-    /// A sentence with which the verdict begins.
+    /// First sentence of the verdict.
     pub advice: fn(&Report) -> Option<String>,
-    /// Sentences after those that every table has.
+    /// Sentences after those that all tables have.
     pub findings: fn(&Report) -> Vec<String>,
 }
 
@@ -154,12 +154,12 @@ impl Table {
         findings: |_| Vec::new(),
     };
 
-    /// Names it on the command line.
+    /// Returns its name on the command line.
     pub fn asked_as(&self) -> &'static str {
         self.part_of.unwrap_or(self.name)
     }
 
-    /// Names of the ways that these options leave it, each once.
+    /// Returns the names of the ways that take part with these options, each once.
     pub fn ways(&self, options: &Options) -> Vec<&'static str> {
         let mut names = Vec::new();
         for entrant in (self.cases)(options).iter().flat_map(|case| &case.ways) {
@@ -178,15 +178,15 @@ impl Table {
     }
 }
 
-/// Cases of a table, but for those that are not asked for by name.
+/// Returns the cases of a table, or only those in `options.cases`.
 pub(crate) fn wanted(table: &Table, options: &Options) -> Vec<Case> {
     let mut cases = (table.cases)(options);
     cases.retain(|case| options.cases.is_empty() || options.cases.contains(&case.name));
     cases
 }
 
-/// Plan of a run of these tables, with an estimate of its time. `file`: the bytes of a test file
-/// that is to be made.
+/// Plans a run of these tables, and estimates its time. `file`: size in bytes of the test file to
+/// create.
 pub fn plan(tables: &[&'static Table], options: &Options, file: Option<u64>) -> Plan {
     let tables = tables.iter().map(|table| table.planned(options)).collect();
     Plan { file_s: file.map_or(0.0, Plan::writing_s), tables }
@@ -195,14 +195,14 @@ pub fn plan(tables: &[&'static Table], options: &Options, file: Option<u64>) -> 
 /// The work of a round.
 #[derive(Debug, Clone, Copy)]
 pub enum Work {
-    /// As much as a middling way does in this time. A warm-up finds how much that is; the slowest way's
-    /// round takes four times as long at most.
+    /// The work of a way of average speed in this time, measured by the warm-up. A round of the
+    /// slowest way takes at most four times as long.
     For(Duration),
-    /// So many operations, which take so long at a guess.
+    /// This number of operations, with their estimated time.
     Exactly(usize, Duration),
 }
 
-/// Opens a case: the state that its rounds share. `None` if it is left out, and a note says why.
+/// Opens a case: creates the state that its rounds share. `None` if it is omitted with a note.
 pub(crate) type Open = Box<dyn FnOnce(&mut Run<'_>) -> Result<Option<Box<dyn Bench>>>>;
 
 /// A case of a table: every way does the same work from the same state.
@@ -216,14 +216,14 @@ pub struct Case {
     pub(crate) open: Open,
 }
 
-/// A way of a case, and why it cannot take part, if it cannot.
+/// A way of a case, and the reason if it cannot take part.
 pub struct Entrant {
     pub way: &'static Way,
     pub refused: Option<String>,
 }
 
 impl Case {
-    /// `open` gets these ways again, in their order.
+    /// Creates a case; `open` gets these ways in the same order.
     pub fn new<W: ?Sized, B: Bench + 'static>(
         name: impl Into<String>,
         ways: Vec<Part<W>>,
@@ -236,28 +236,28 @@ impl Case {
         Self { name, ways: entrants, work, phase, optional: false, beside: BESIDE, open }
     }
 
-    /// It writes new files, after the test file is gone.
+    /// Measures it after the removal of the test file, since it writes new files.
     pub fn in_directory(self) -> Self {
         Self { phase: Phase::Directory, ..self }
     }
 
-    /// A turn takes so long beside its round.
+    /// Sets the time of a turn besides its round.
     pub fn beside(self, beside: Duration) -> Self {
         Self { beside, ..self }
     }
 
-    /// It is left out, with a note, where its state cannot be cold.
+    /// Omits it with a note if its state cannot be cold.
     pub fn if_cold(self) -> Self {
         Self { optional: true, ..self }
     }
 
-    /// Ways that cannot do what is asked for, for reasons of the case's own; in their order.
+    /// Sets for each way, in order, the reason why it cannot take part in this case.
     pub fn refusing(mut self, why: impl IntoIterator<Item = Option<String>>) -> Self {
         self.ways.iter_mut().zip(why).for_each(|(entrant, why)| entrant.refused = why);
         self
     }
 
-    /// Those that are asked for, with their places in the case.
+    /// Returns the selected ways, with their index in the case.
     pub(crate) fn entrants(&self, options: &Options) -> impl Iterator<Item = (usize, &Entrant)> {
         self.ways.iter().enumerate().filter(|(_, entrant)| options.chooses(entrant.way.name))
     }
@@ -273,27 +273,28 @@ impl Case {
 
 /// A case, ready to be measured.
 pub trait Bench {
-    /// Returns whether the way of this name at this place of the case takes part here.
+    /// Returns whether the way with this index and name takes part.
     fn takes(&self, _index: usize, _name: &str) -> bool {
         true
     }
 
-    /// Makes the inputs that all ways of the coming round share: about so many operations.
+    /// Prepares the inputs of the next round, the same for all ways: about `operations` operations.
     fn prepare(&mut self, place: &Place<'_>, stage: Stage, operations: usize) -> Result<()>;
 
-    /// Makes the state of the case, and has one way do its work once.
+    /// Brings the case into its state, and runs one way once.
     fn turn(&mut self, turn: &Turn<'_>) -> Result<Sample>;
 
-    /// Notes what the rows of the case show.
+    /// Adds notes on the rows of the case to the report.
     fn finish(&mut self, _name: &str, _rows: &[Row], _run: &mut Run<'_>) {}
 }
 
 /// The parts of a run, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// The test file is there.
+    /// With the test file.
     File,
-    /// The test file is gone, and its memory and its room on the disk are free. New files are written.
+    /// After the removal of the test file, which frees its memory and disk space. New files are
+    /// written.
     Directory,
 }
 

@@ -192,7 +192,7 @@ impl Bench for Growing {
         if let Some(offset) = wrong.map_err(failed)? {
             return Err(turn.failed(format!("the file is wrong from byte {offset}")));
         }
-        // Now, and not on the clock of whoever comes next.
+        // Here, so that the next way does not pay for it.
         file.set_len(0).map_err(failed)?;
         if self.stalls {
             sample.tell("stalled_fraction", Figure::Ratio(sample.stalled_fraction, 1.0));

@@ -34,7 +34,7 @@ pub(super) enum Kind {
     DurableWrite,
     /// A file, opened, read to its end and closed.
     Whole,
-    /// Records that are wanted together.
+    /// Many records in one call.
     Gather,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Operation {
     pub offset: u64,
     /// 0 for a whole file.
     pub len: usize,
-    /// Names its bytes to those who check them.
+    /// Identifies its bytes for verification.
     place: u64,
 }
 
@@ -103,16 +103,16 @@ enum List {
     },
 }
 
-/// How a way opens the files of a plan itself.
+/// How a way opens the files of a plan.
 pub(super) enum Open<'a> {
-    /// The open ones, again.
+    /// Uses the open files.
     AsGiven,
     ByName {
         path: &'a Path,
         reads: bool,
         writes: bool,
     },
-    /// Each by the operation that reads it.
+    /// Opens none: each operation opens its file.
     Nothing,
 }
 
@@ -260,8 +260,8 @@ impl Deref for Job<'_> {
 
 /// One way of keeping operations in flight.
 pub(super) trait Drive: Sync {
-    /// Completes all of `job`, `job.depth` of its operations in flight at a time. `buffer` has a
-    /// block for each of those, prepared if it is to be written. Empty for whole files.
+    /// Completes all operations of `job`, with `job.depth` of them in flight. `buffer` has a block
+    /// for each of these, with contents if they are writes; it is empty for whole files.
     fn drive(&self, job: &Job<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 
     /// See [`ReadWay::gather`].
@@ -457,8 +457,9 @@ pub(super) fn in_block_on(handle: &impl Handle, job: &Job<'_>, round: &mut Round
     result
 }
 
-/// Observations of one task. There may be thousands of tasks: a histogram for each would take more of the
-/// processor's caches than what is measured. So all is noted, and told when the clock has stopped.
+/// Observations of one task. With thousands of tasks, a histogram for each would need more of the
+/// processor's caches than the measured work. So they are stored, and reported after the clock has
+/// stopped.
 struct Noted {
     seen: Vec<(usize, Instant, Instant)>,
     /// A task may have too few operations for a sample among its own. So the places decide, as drawn

@@ -39,22 +39,25 @@ pub const ON_TOKIO: &str = "nowait-tokio";
 /// The ways of the simplest program.
 pub const PLAIN: [&str; 3] = ["pread", "pwrite", "append-fdatasync"];
 
-/// One way of doing some of the work that is measured.
+/// One way of doing some of the measured work.
 ///
-/// The rules, the same for all, so that only the ways differ: prepare first, then [`Round::start`],
-/// work, [`Round::stop`]. Read the clock once before each submission of an operation (or batch) and
-/// once per harvest of completions, and tell the tally of each. Read into the buffer that the
-/// caller gives. Do nothing for a particular case: a way does not know whether the file is cached.
-/// Tell the tally of the bytes themselves: of a part of them it keeps checksums on the clock, which
-/// the tables compare with those of what is to be there.
+/// All ways follow the same rules:
+///
+/// * Prepare, call [`Round::start`], work, and call [`Round::stop`].
+/// * Read the clock once before each submission of an operation (or batch), and once for each
+///   harvest of completions.
+/// * Read into the buffer of the caller.
+/// * Do nothing for a particular case: a way does not know whether the file is cached.
+/// * Report each completion and its bytes to the tally. It computes checksums of some of them on
+///   the clock, which the tables compare with the expected ones.
 pub struct Way {
     pub name: &'static str,
-    /// Describes it in a line.
+    /// Description in one line.
     pub words: &'static str,
-    /// Its hue on a page, below 8. No two of a table have the same, unless it has more ways than
-    /// there are hues. `None` for this library's, and for others that take a free one.
+    /// Hue on the page, below 8. Two ways of a table share a hue only if it has more ways than
+    /// hues. `None` for ways of this library, and for others that take a free hue.
     pub hue: Option<usize>,
-    /// Why this system refuses it, if it does.
+    /// Returns the reason if this system refuses the way.
     pub refused: fn() -> Option<String>,
     pub does: &'static [Does],
 }
@@ -114,14 +117,14 @@ impl<W: ?Sized> Part<W> {
 
 macro_rules! kinds {
     ($($(#[$about:meta])* $kind:ident $of:ident $work:ident in $table:literal)*) => {
-        /// A kind of work, and what does it.
+        /// A kind of work, and its implementation.
         #[derive(Clone, Copy)]
         pub enum Does {
             $($(#[$about])* $kind(&'static dyn $work),)*
         }
 
         impl Does {
-            /// The table in which this work is measured.
+            /// Returns the tables that measure this work.
             pub fn table(self) -> &'static str {
                 match self { $(Self::$kind(_) => $table,)* }
             }
@@ -145,9 +148,9 @@ fn that_do<W: ?Sized>(roster: Roster, pick: impl Fn(Does) -> Option<&'static W>)
 kinds! {
     /// Reads at random through the page cache.
     Reads readers ReadWay in "reads, cached"
-    /// Records that are wanted together.
+    /// Many records in one call.
     Gathers gatherers ReadWay in "gather"
-    /// Reads past the page cache (`--direct`), where advice means nothing.
+    /// Reads past the page cache (`--direct`), where advice has no effect.
     DirectReads direct_readers ReadWay in "reads"
     /// Blocks in ascending order.
     Scans scanners ReadWay in "scan"
@@ -157,9 +160,9 @@ kinds! {
     LoadGathers load_gatherers GatherWay in "load"
     /// Durable appends that arrive at random times.
     LoadAppends load_appenders LogWay in "load"
-    /// Writes of a file that grows.
+    /// Writes to a growing file.
     Writes writers WriteWay in "writes"
-    /// The same beside other work of the thread.
+    /// The same, by a thread with other work.
     Stalls stallers WriteWay in "stall"
     /// Small files.
     Files filers FileWay in "files"
@@ -230,7 +233,7 @@ pub fn named(name: &str) -> Option<&'static Way> {
     WAYS.iter().copied().find(|way| way.name == name)
 }
 
-/// The rows of a table of all ways, in Markdown.
+/// Returns the rows of a Markdown table of all ways.
 pub fn glossary() -> String {
     let row = |way: &Way| {
         let mut tables: Vec<&str> = way.does.iter().flat_map(|does| does.table().split(", ")).collect();
@@ -241,21 +244,21 @@ pub fn glossary() -> String {
     WAYS.iter().map(|way| row(way)).collect()
 }
 
-/// Names of all ways.
+/// Returns the names of all ways.
 pub fn names() -> Vec<&'static str> {
     WAYS.iter().map(|way| way.name).collect()
 }
 
 /// One way of reading at random.
 pub trait ReadWay: Sync {
-    /// Has one read in flight whatever the depth, and gathers nothing: takes part in cases of single
-    /// reads at depth 1.
+    /// True for a way with only one read in flight and no gathers. It takes part only in cases of
+    /// single reads at depth 1.
     fn one_at_a_time(&self) -> bool {
         false
     }
 
-    /// Keeps a place in the file, and reads from there on: takes part in cases of blocks that follow
-    /// each other, one at a time.
+    /// True for a way with a file position. It takes part only in cases of successive blocks, one
+    /// at a time.
     fn keeps_a_place(&self) -> bool {
         false
     }
@@ -274,7 +277,7 @@ pub trait ReadWay: Sync {
 
 /// One way of writing.
 pub trait WriteWay: Sync {
-    /// Takes part in cases with so many writes in flight, and more.
+    /// Minimum depth of the cases in which it takes part.
     fn fewest_in_flight(&self) -> usize {
         1
     }
@@ -288,57 +291,58 @@ pub trait WriteWay: Sync {
 
 /// One way of writing durable records.
 pub trait LogWay: Sync {
-    /// Goes past the page cache, and so needs a file system that allows `O_DIRECT`.
+    /// True if it bypasses the page cache, and so needs a file system that allows `O_DIRECT`.
     fn direct(&self) -> bool;
 
-    /// Has several records of a writer under way ([`Commits::in_flight`]). A way that has not gets a
-    /// writer for each of them.
+    /// True if it supports several records of a writer in flight ([`Commits::in_flight`]). Other
+    /// ways get a writer for each of these records.
     fn pipelines(&self) -> bool {
         false
     }
 
-    /// The most bytes of the file that a record of `size` bytes takes; 0 for a way that makes files
-    /// of its own.
+    /// Maximum number of bytes that a record of `size` bytes takes in the file; 0 for a way that
+    /// creates its own files.
     fn room(&self, _size: usize) -> usize {
         0
     }
 
-    /// Has every record of `job` on stable storage, from threads, or tasks, of which each waits for
-    /// its own, and says how many bytes of the file they took, if it knows. Afterwards it finds each of them,
-    /// if the round verifies, or else those that [are sampled](Commits::is_sampled), and tells the
-    /// tally ([`crate::measure::meter::Tally::found`]) its number and its bytes. In rounds that do
-    /// not verify, a way that makes files of its own may leave it out.
+    /// Makes every record of `job` durable, from threads or tasks that each wait for their own
+    /// records. Returns how many bytes of the file they took, if known.
+    ///
+    /// Afterwards the way reads the records back, and reports their numbers and bytes to the tally
+    /// ([`crate::measure::meter::Tally::found`]): all records if the round verifies, otherwise
+    /// those that [are sampled](Commits::is_sampled). A way that creates its own files may omit
+    /// this in rounds that do not verify.
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>>;
 }
 
 /// One way of gathers that arrive, several at a time.
 pub trait GatherWay: Sync {
-    /// Begins each gather of `job` when it arrives, or as soon after that as one of `job.depth` is
-    /// free, and counts latency from the arrival. `buffer` has room for each of those.
+    /// Starts each gather of `job` when it arrives, or as soon as fewer than `job.depth` are in
+    /// flight. Latency counts from the arrival. `buffer` has room for `job.depth` gathers.
     fn gathers(&self, job: &Gathers<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
 /// One way of reading many files.
 pub trait FileWay: Sync {
-    /// Why this system refuses this part of the way, if it allows others.
+    /// Returns the reason if this system refuses this part of the way, but not others.
     fn refused(&self) -> Option<String> {
         None
     }
 
-    /// Has all bytes of each file of `job` in memory. Places of the tally are
-    /// [those](crate::machine::tree::Tree::place) of a tree.
+    /// Reads all bytes of each file of `job` into memory. Offsets in the tally are
+    /// [places](crate::machine::tree::Tree::place) of a tree.
     fn whole(&self, job: &SmallFiles<'_>, round: &mut Round<'_>) -> io::Result<()>;
 }
 
 /// One way of reading from tasks that share a runtime.
 pub trait MixedWay: Sync {
-    /// Completes all reads of `job.plan`, the list of each task in a task of its own, beside a
-    /// heartbeat of the same runtime and the job's neighbour. The clock stops when the last task is
-    /// through. A runtime is made before the clock starts; what a way makes on first use in it is
-    /// there after the verification.
+    /// Completes all reads of `job.plan`, each list by a separate task, beside a heartbeat of the
+    /// same runtime and the neighbour of the job. The clock stops when the last task has completed.
+    /// The runtime is created before the clock starts; verification already initializes it.
     ///
-    /// A task begins its next read when it has its bytes. A way that would never let others run,
-    /// since its reads do not await anything, gives way after each; a way that awaits does not.
+    /// A task starts its next read when it has the bytes of the last one. A way whose reads await
+    /// nothing yields after each, so that other tasks run.
     fn mixed(&self, job: &Mixed<'_>, round: &mut Round<'_>) -> io::Result<Mixture>;
 }
 
@@ -346,7 +350,7 @@ pub trait MixedWay: Sync {
 mod tests {
     use super::*;
 
-    /// `NOWAIT_WRITE_DOCS=1` writes it there. Peers are in a page of their own.
+    /// `NOWAIT_WRITE_DOCS=1` writes the table. Peers have a separate page.
     #[test]
     #[cfg(not(feature = "peers"))]
     fn the_guide_has_every_way() {

@@ -13,21 +13,21 @@ use tokio::runtime::{Builder, Runtime};
 use crate::measure::meter::{Round, Tally};
 use crate::measure::work::{Batch, Range};
 
-/// With a worker per processor.
+/// Returns the runtime with a worker per processor.
 pub fn runtime() -> &'static Runtime {
     static WORKERS: OnceLock<usize> = OnceLock::new();
     with_workers(*WORKERS.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get)))
 }
 
-/// The runtime with so many workers, the same for all ways and rounds: what is made on first use is
-/// there when the clock runs. One that nobody uses sleeps.
+/// Returns the runtime with this number of workers, which all ways and rounds share. So its lazy
+/// initialization is over when the clock starts. An unused runtime sleeps.
 pub(in crate::ways) fn with_workers(workers: usize) -> &'static Runtime {
     static RUNTIMES: Mutex<BTreeMap<usize, &'static Runtime>> = Mutex::new(BTreeMap::new());
     let start = || {
         let runtime = Builder::new_multi_thread().worker_threads(workers).enable_io().build();
         let runtime: &'static Runtime = Box::leak(Box::new(runtime.expect("a runtime starts where threads do")));
         let _entered = runtime.enter();
-        // Where its reactor cannot serve the library, a thread of that does.
+        // If tokio's reactor cannot serve the library, a thread of the library does.
         let _ = nowait::Nowait::shared().attach_tokio();
         runtime
     };
@@ -46,7 +46,7 @@ pub(in crate::ways) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(call).await.map_err(io::Error::other)?
 }
 
-/// Runs the tasks of a round while its clock runs, and then tells what they saw.
+/// Runs the tasks of a round on the clock, and then reports their figures.
 pub fn run_on_the_clock<T>(tasks: Vec<T>, round: &mut Round<'_>) -> io::Result<()>
 where
     T: Future<Output = io::Result<Seen>> + Send + 'static,
@@ -59,8 +59,8 @@ where
     Ok(())
 }
 
-/// Figures of one task. A task outlives the round's borrow, and so do its own figures; bytes that
-/// are to be verified are kept until the clock has stopped.
+/// Figures of one task, which owns them, since it may outlive the borrow of the round. Bytes for
+/// verification are kept until the clock has stopped.
 pub struct Seen {
     tally: Tally<'static>,
     kept: Option<Vec<(u64, Vec<u8>)>>,

@@ -126,8 +126,8 @@ pub(super) fn at_once<P, T: Send>(
     })
 }
 
-/// A thread's meetings with the others at a barrier. One that panics keeps those that it has left:
-/// else the others would wait for ever.
+/// Meetings of a thread with the others at a barrier. A thread that panics still attends its
+/// remaining meetings: otherwise the others would never return.
 pub(super) struct Meetings<'a> {
     gate: &'a Barrier,
     left: u32,
@@ -152,8 +152,8 @@ impl Drop for Meetings<'_> {
     }
 }
 
-/// Waits for all threads, also after an error: a scope panics with a thread that nobody has joined.
-/// The panic of a thread is an error.
+/// Joins all threads, also after an error: a scope panics if an unjoined thread has panicked.
+/// Returns the panic of a thread as an error.
 pub(super) fn joined<T>(threads: Vec<ScopedJoinHandle<'_, io::Result<T>>>) -> Vec<io::Result<T>> {
     let panicked = |_| Err(io::Error::other("a thread of it panicked"));
     threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
