@@ -193,7 +193,7 @@ class AsyncLog:
         await _loops.run(self.log.start_wait_durable, lsn)
 
     async def backup(self, destination: Path) -> dict[str, Any]:
-        """Copies the log to a new directory: see `Log.backup`. A cancelled copy still ends if it has begun."""
+        """Copies the log to a new directory: see `Log.backup`. A begun copy ends also if cancelled."""
         recovery: dict[str, Any] = await _loops.run(self.log.start_backup, destination)
         return recovery
 
