@@ -56,7 +56,7 @@ static SHARES: [Share; 5] = [
     Share {
         table: "log",
         parts: 1,
-        ways: &["append-fdatasync", "thread-batch", "thread-batch-direct", OURS],
+        ways: &["append-fdatasync", "direct-dsync", "thread-batch", "thread-batch-direct", OURS],
         choose: |options| (options.writers, options.sizes) = (vec![8], vec![128]),
     },
 ];
