@@ -111,7 +111,7 @@ pub(super) fn at_once<P, T: Send>(
         drop(is_set);
         let workers = workers.map_err(|error| io::Error::new(error.kind(), format!("start a thread: {error}")))?;
         let met = gate.read().unwrap_or_else(PoisonError::into_inner);
-        let meet = || met.iter().for_each(|gate| drop(gate.wait()));
+        let meet = || met.iter().for_each(|gate| _ = gate.wait());
         meet();
         round.start();
         meet();
