@@ -10,6 +10,7 @@ use nowait_bench::machine::load::Watch;
 use nowait_bench::random::fresh_seed;
 use nowait_bench::report::Report;
 use nowait_bench::report::preflight;
+use nowait_bench::report::verdict::to_json;
 use nowait_bench::ways::io_uring_state;
 use nowait_bench::{Error, ErrorKind, Result};
 use tempfile::TempDir;
@@ -119,5 +120,5 @@ impl Run {
 }
 
 fn write(path: &Path, report: &Report) -> Result<()> {
-    fs::write(path, report.to_json()).map_err(|error| Error::io("write the figures to", path, &error))
+    fs::write(path, to_json(report)).map_err(|error| Error::io("write the figures to", path, &error))
 }
