@@ -217,19 +217,19 @@ fn rank(report: &Report, table: &str, way: &str) -> Option<String> {
         return None;
     }
     let pairs = beside(report, table, way);
-    let pairs = if pairs.is_empty() { String::new() } else { format!("{}; ", listed(&pairs)) };
+    let pairs = if pairs.is_empty() { String::new() } else { format!("{}. It is ", listed(&pairs)) };
     let of = |finding| stands.iter().filter(move |(_, stand)| stand.finding == finding);
     let (level, all) = (of(Finding::Level).count(), counted(stands.len()));
     let percent = 100.0 - (LEVEL * 100.0).round();
     let mut text =
         format!("{table}: {way} is {pairs}the quickest, or within {percent:.0} % of it, in {level} of {all}");
-    for (finding, word) in [(Finding::Behind, "behind"), (Finding::CannotTell, "uncertain")] {
+    for (finding, word) in [(Finding::Behind, "Behind"), (Finding::CannotTell, "Uncertain")] {
         let ratio = |stand: &Stand<'_>| stand.rival.and_then(|(_, ratio)| ratio);
         let middle = |stand: &Stand<'_>| ratio(stand).map_or(1.0, |ratio| ratio.middle());
         let Some((case, worst)) = of(finding).min_by(|(_, a), (_, b)| middle(a).total_cmp(&middle(b))) else {
             continue;
         };
-        text += &format!("; {word} in {}", of(finding).count());
+        text += &format!(". {word} in {}", of(finding).count());
         if let (Some((rival, _)), Some(ratio)) = (worst.rival, ratio(worst)) {
             text += &format!(", at worst {} ({case})", ratio.words(&rival.way));
         }
@@ -335,10 +335,7 @@ mod tests {
     fn what_costs_more_than_a_plain_call_is_told() {
         let ways = [("pread", 1e6), ("ring", 9e5), ("libaio", 5e5), ("tokio", 8e4)];
         let said = said(ways.map(|(way, speed)| row("cached", "threads=1", way, speed)).into());
-        assert!(
-            said.contains("Cached reads: tokio takes 12.5 times and libaio takes 2.0 times as long as pread."),
-            "{said}"
-        );
+        assert!(said.contains("Cached reads, in multiples of pread's time: tokio 12.5 and libaio 2.0."), "{said}");
     }
 
     #[test]
@@ -354,9 +351,9 @@ mod tests {
         ];
         let said = said(rows);
         for words in [
-            "reads: nowait is 1.00 × pread? (depth=1) to 8.0 × pread (depth=8); the quickest, or within 5 % of it, in 1 \
-             of 2 cases; behind in 1, at worst 20 % slower than ring (depth=8).",
-            "reads: nowait-tokio is the quickest, or within 5 % of it, in 1 of 2 cases; behind in 1, at worst 10 % slower \
+            "reads: nowait is 1.00 × pread? (depth=1) to 8.0 × pread (depth=8). It is the quickest, or within 5 % of it, \
+             in 1 of 2 cases. Behind in 1, at worst 20 % slower than ring (depth=8).",
+            "reads: nowait-tokio is the quickest, or within 5 % of it, in 1 of 2 cases. Behind in 1, at worst 10 % slower \
              than pread (depth=1).",
         ] {
             assert!(said.contains(words), "{said}");
@@ -375,19 +372,19 @@ mod tests {
         let slow = with_rounds("nowait", &[40.0, 50.0, 65.0, 50.0, 51.0]);
         let said_of = |ours: Row| said(vec![ring.clone(), ours]);
         let text = said_of(slow);
-        assert!(text.contains("in 0 of 1 case; behind in 1, at worst 0.41–0.62 × ring (depth=1)"), "{text}");
+        assert!(text.contains("in 0 of 1 case. Behind in 1, at worst 0.41–0.62 × ring (depth=1)"), "{text}");
         // One round in which it was the quicker leaves the others' sum in doubt.
         let text = said_of(with_rounds("nowait", &[20.0, 50.0, 110.0, 50.0, 51.0]));
-        assert!(text.contains("in 0 of 1 case; uncertain in 1, at worst "), "{text}");
+        assert!(text.contains("in 0 of 1 case. Uncertain in 1, at worst "), "{text}");
         let text = said_of(with_rounds("nowait", &[60.0, 130.0, 90.0, 140.0, 70.0]));
-        assert!(text.contains("in 0 of 1 case; uncertain in 1, at worst "), "{text}");
+        assert!(text.contains("in 0 of 1 case. Uncertain in 1, at worst "), "{text}");
         let text = said_of(with_rounds("nowait", &[50.0, 50.0, 52.0, 49.0, 50.0]));
-        assert!(text.contains("in 0 of 1 case; behind in 1, at worst 0.49–0.51 × ring"), "{text}");
+        assert!(text.contains("in 0 of 1 case. Behind in 1, at worst 0.49–0.51 × ring"), "{text}");
         let text = said_of(with_rounds("nowait", &[101.0, 98.0, 102.0, 101.0, 99.0]));
         assert!(text.contains("in 1 of 1 case."), "{text}");
         // One round is none.
         let text = said_of(with_rounds("nowait", &[200.0]));
-        assert!(text.contains("in 0 of 1 case; uncertain in 1."), "{text}");
+        assert!(text.contains("in 0 of 1 case. Uncertain in 1."), "{text}");
     }
 
     /// Differences that a way shows to itself are none of another's.
@@ -413,13 +410,13 @@ mod tests {
             ),
             "{calm}"
         );
-        assert!(calm.contains("behind in 1, at worst 10 % slower than ring"), "{calm}");
+        assert!(calm.contains("Behind in 1, at worst 10 % slower than ring"), "{calm}");
         let moody = said(speeds(70.0));
         assert!(
             moody.contains("at most by 28.6 % (reads depth=1, nowait); in 1 case, by more than the rounds scatter."),
             "{moody}"
         );
-        assert!(moody.contains("in 0 of 1 case; uncertain in 1, at worst "), "{moody}");
+        assert!(moody.contains("in 0 of 1 case. Uncertain in 1, at worst "), "{moody}");
     }
 
     #[test]

@@ -348,13 +348,12 @@ fn cost_of_a_cached_read(report: &Report) -> Option<String> {
     let dearer = |row: &&Row| Some((plain.ops_per_s / row.ops_per_s, row.way.clone())).filter(|(x, _)| *x >= DEARER);
     let mut dearer: Vec<(f64, String)> = rows.iter().filter_map(dearer).collect();
     dearer.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let each: Vec<String> = dearer.iter().map(|(ratio, way)| format!("{way} takes {ratio:.1} times")).collect();
+    let each: Vec<String> = dearer.iter().map(|(ratio, way)| format!("{way} {ratio:.1}")).collect();
     let costs = match &each[..] {
-        [] => format!("no other way takes much longer than {}", plain.way),
-        [one] => format!("{one} as long as {}", plain.way),
-        all => format!("{} as long as {}", listed(all), plain.way),
+        [] => "No other way takes much longer".to_owned(),
+        all => format!("In multiples of this time: {}", listed(all)),
     };
     let latency =
-        plain.latency_ns.map_or_else(String::new, |all| format!(" {} takes {} µs;", plain.way, micro(all.p50)));
-    Some(format!("Cached reads:{latency} {costs}."))
+        plain.latency_ns.map_or_else(String::new, |all| format!(": {} takes {} µs", plain.way, micro(all.p50)));
+    Some(format!("Cached reads{latency}, {costs}."))
 }
