@@ -49,18 +49,15 @@ pub(crate) static APPEND_FDATASYNC: Way = Way::new(
 
 pub(crate) static DIRECT_DSYNC: Way = Way::new(
     "direct-dsync",
-    "each writer: pwritev2(RWF_DSYNC) of whole blocks past the page cache",
+    "each writer: pwritev2(RWF_DSYNC) of whole blocks past the page cache; a crash may lose a record and keep a later one",
     &[Does::Commits(&EachWriter::Dsync)],
 )
 .hue(2);
 
-pub(crate) static RING_DSYNC: Way = Way::new(
-    "ring-dsync",
-    "each writer: its own ring, whole blocks with RWF_DSYNC past the page cache",
-    &[Does::Commits(&EachWriter::Ring)],
-)
-.hue(5)
-.refused(refused);
+pub(crate) static RING_DSYNC: Way =
+    Way::new("ring-dsync", "direct-dsync by a ring for each writer", &[Does::Commits(&EachWriter::Ring)])
+        .hue(5)
+        .refused(refused);
 
 impl LogWay for EachWriter {
     fn direct(&self) -> bool {
