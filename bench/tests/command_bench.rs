@@ -662,6 +662,20 @@ fn a_hangup_ends_a_run_in_order_and_leaves_nothing() {
     assert_empty(dir.path());
 }
 
+#[test]
+fn a_run_removes_what_a_killed_one_left_and_nothing_else() {
+    let dir = directory();
+    for left in [".nowait-bench-log-4294967294-x7", ".nowait-bench-files-4294967294-0"] {
+        fs::create_dir_all(dir.path().join(left).join("0")).unwrap();
+    }
+    let others = [format!(".nowait-bench-log-{}-x7", std::process::id()), ".nowait-bench-mine".to_owned()];
+    others.iter().for_each(|other| fs::create_dir(dir.path().join(other)).unwrap());
+    let arguments = ["cached", "--quick", "--rounds", "1", "--size", "1M", "--ways", "pread", "--dir"];
+    assert!(nowait(&arguments).arg(dir.path()).output().unwrap().status.success());
+    others.iter().for_each(|other| fs::remove_dir(dir.path().join(other)).unwrap());
+    assert_empty(dir.path());
+}
+
 /// Each way writes a part of a call up to the limit first.
 #[test]
 fn a_way_that_cannot_write_on_says_why() {

@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 use crate::machine::environment::Environment;
 use crate::machine::load::Watch;
 use crate::machine::testfile::{self, TestFile};
+use crate::machine::tree::sweep;
 use crate::measure::options::Options;
 use crate::measure::progress::{Course, Plan};
 use crate::report::figures::whole_size_of;
@@ -57,7 +58,10 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
     // What is wrong with the place is all that is said.
     match &asked.file {
         Some(path) => drop(TestFile::existing(path)?),
-        None => drop(testfile::create_nameless(&asked.dir)?),
+        None => {
+            drop(testfile::create_nameless(&asked.dir)?);
+            sweep(&asked.dir);
+        }
     }
     let plan = plan(&parts, made);
     announce(&plan, &asked, made)?;

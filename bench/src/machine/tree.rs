@@ -1,8 +1,8 @@
 //! Many small files in a separate directory of the run.
 //!
 //! Ways open them by name, so unlike the test file they have names. They are removed at the end of
-//! the run, also after an error or Ctrl-C. The next run in the same directory removes those of a
-//! killed run.
+//! the run, also after an error or Ctrl-C. The next run in the same directory removes what a killed
+//! run left ([`sweep`]).
 
 use std::fs::{self, File};
 use std::io;
@@ -42,7 +42,6 @@ impl Tree {
         mut progress: impl FnMut(u64),
     ) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        sweep(dir);
         let folder = dir.join(format!("{PREFIX}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
         fs::create_dir(&folder).map_err(|error| cannot_write(dir, &error))?;
         // Removed from here on, whatever happens.
@@ -192,12 +191,13 @@ impl Drop for Tree {
     }
 }
 
-/// Removes folders of processes that no longer exist.
-fn sweep(dir: &Path) {
+/// Removes folders that runs left which no longer exist: `.nowait-bench-`, what it is for, the process.
+pub fn sweep(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let of = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next()?.parse::<u32>().ok());
-        if of.is_some_and(|maker| !Path::new(&format!("/proc/{maker}")).exists()) {
+        let parts = name.to_str().and_then(|name| name.strip_prefix(".nowait-bench-")).map(|rest| rest.split('-'));
+        let maker = parts.and_then(|mut parts| parts.nth(1)?.parse::<u32>().ok());
+        if maker.is_some_and(|maker| !Path::new(&format!("/proc/{maker}")).exists()) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
@@ -225,12 +225,9 @@ mod tests {
     #[test]
     fn files_have_their_bytes_and_are_gone_in_the_end() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let left = dir.join(format!("{PREFIX}4294967294-0"));
-        fs::create_dir(&left).unwrap();
         let mut made = 0;
         let tree = Tree::make(dir, 1002, 10..=50, 7, &AtomicBool::new(false), |bytes| made += bytes).unwrap();
         assert_eq!(made, (0..1002).map(|number| tree.len_of(number)).sum::<u64>());
-        assert!(!left.exists());
         let mut lengths = std::collections::HashSet::new();
         for number in [0, 1, 999, 1000, 1001] {
             let bytes = fs::read(tree.path(number)).unwrap();

@@ -11,15 +11,17 @@
 //!   its time.
 
 use std::collections::VecDeque;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::path::Path;
+use std::process;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+use tempfile::TempDir;
 
 use crate::measure::meter::{Round, Tally};
 use crate::measure::pace::Schedule;
@@ -189,25 +191,15 @@ pub(super) fn find(job: &Commits<'_>, round: &mut Round<'_>, places: &Places) ->
 }
 
 /// A directory of its own, removed when dropped.
-pub struct Folder(PathBuf);
+pub struct Folder(TempDir);
 
 impl Folder {
     pub fn new(folder: &Path) -> io::Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = folder.join(format!(".nowait-bench-log-{}-{number}", std::process::id()));
-        fs::create_dir(&path)?;
-        Ok(Self(path))
+        // The next run finds what a killed one left by the process's number.
+        tempfile::Builder::new().prefix(&format!(".nowait-bench-log-{}-", process::id())).tempdir_in(folder).map(Self)
     }
 
     pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Nothing is to be done about what cannot be removed.
-        let _ = fs::remove_dir_all(&self.0);
+        self.0.path()
     }
 }
