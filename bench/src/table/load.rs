@@ -270,7 +270,7 @@ fn finding(report: &Report, arriving: Arriving) -> Option<String> {
     };
     let highest: Vec<String> = first.iter().filter_map(most).collect();
     if !highest.is_empty() {
-        text += &format!("; the highest rates that they sustain: {}", listed(&highest));
+        text += &format!("; highest rate of each: {}", listed(&highest));
     }
     Some(text + ".")
 }
@@ -304,7 +304,7 @@ mod tests {
             (LOAD.findings)(&report),
             [
                 "load reads: p99 from arrival at 2.00k/s, the highest rate that all ways sustain: nowait 250 µs and \
-                 threads 500 µs; the highest rates that they sustain: threads 2.00k and nowait 4.00k.",
+                 threads 500 µs; highest rate of each: threads 2.00k and nowait 4.00k.",
                 "load log: no rate is sustained by all ways."
             ]
         );

@@ -353,7 +353,6 @@ fn cost_of_a_cached_read(report: &Report) -> Option<String> {
         [] => "No other way takes much longer".to_owned(),
         all => format!("In multiples of this time: {}", listed(all)),
     };
-    let latency =
-        plain.latency_ns.map_or_else(String::new, |all| format!(": {} takes {} µs", plain.way, micro(all.p50)));
-    Some(format!("Cached reads{latency}, {costs}."))
+    let time = plain.latency_ns.map_or_else(|| "some time".to_owned(), |all| format!("{} µs", micro(all.p50)));
+    Some(format!("A cached read by {} takes {time}. {costs}.", plain.way))
 }
