@@ -111,10 +111,14 @@ fn partial_name(dest: &Path) -> Result<PathBuf> {
 
 /// Refuses a place that is not free; true if there is an empty directory.
 fn check_dest(instance: &Nowait, dest: &Path) -> Result<bool> {
+    // Also that of a broken symbolic link.
+    let has_name = || instance.symlink_metadata(dest).wait().is_ok();
     match instance.list(dest).wait() {
         Ok(names) if names.is_empty() => return Ok(true),
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        Err(error) if error.kind() != ErrorKind::NotADirectory => return Err(error),
+        Err(error) if !has_name() => {
+            return if error.kind() == ErrorKind::NotFound { Ok(false) } else { Err(error) };
+        }
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Err(error),
         _ => {}
     }
     let error = os::error(ErrorOp::Copy, ErrorKind::InvalidInput, dest);

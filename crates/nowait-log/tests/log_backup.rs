@@ -144,6 +144,7 @@ fn what_is_refused_leaves_nothing_behind() {
     }
     fs::write(&copy, b"a file").unwrap();
     assert_eq!(log.backup(&copy).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(log.backup(copy.join("below")).wait().unwrap_err().kind(), ErrorKind::NotADirectory);
     assert_eq!(log.backup(&path).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     assert_eq!(log.backup("/").wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     fs::remove_file(&copy).unwrap();
@@ -158,6 +159,10 @@ fn what_is_refused_leaves_nothing_behind() {
     assert_eq!(log.backup(&link).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     fs::remove_file(&link).unwrap();
     fs::remove_dir(&empty).unwrap();
+    // So is a broken link.
+    symlink(&empty, &link).unwrap();
+    assert_eq!(log.backup(&link).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+    fs::remove_file(&link).unwrap();
     // A place that cannot be looked at is not called occupied.
     symlink(&link, &link).unwrap();
     assert_eq!(log.backup(link.join("copy")).wait().unwrap_err().kind(), ErrorKind::FilesystemLoop);
