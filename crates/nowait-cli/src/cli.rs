@@ -49,7 +49,7 @@ impl From<nowait::Error> for Failure {
             nowait::ErrorKind::InvalidInput | nowait::ErrorKind::NoSuchRecord => 2,
             nowait::ErrorKind::NoSpace => 3,
             nowait::ErrorKind::PermissionDenied | nowait::ErrorKind::ReadOnlyFilesystem => 4,
-            nowait::ErrorKind::NotFound | nowait::ErrorKind::NotSeekable => 5,
+            nowait::ErrorKind::NotFound | nowait::ErrorKind::NotADirectory | nowait::ErrorKind::NotSeekable => 5,
             nowait::ErrorKind::Damaged => 7,
             nowait::ErrorKind::Locked => 8,
             _ => 1,

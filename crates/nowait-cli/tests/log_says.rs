@@ -140,5 +140,6 @@ fn a_log_is_backed_up_while_it_is_written() {
     let output = back_up(&path, &dir.path().join("none/copy"));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(5) && error.contains("none/"), "{output:?}");
+    assert_eq!(back_up(&path, &path.join("control/copy")).status.code(), Some(5), "below a file");
     log.close().wait().unwrap();
 }
