@@ -48,7 +48,7 @@ fn the_first_run_is_one_screen_and_has_every_case() {
     // A debug build on a busy machine.
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     let screen = screen_of(&output);
-    for words in ["cold reads, 32 in flight", "durable appends, 8 writers", "× pread", "on tokio"] {
+    for words in ["cold reads, 32 in flight", "durable appends, 8 writers", "× pread", "+tokio "] {
         assert!(screen.contains(words), "{words}: {screen}");
     }
     let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();

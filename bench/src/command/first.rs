@@ -148,8 +148,8 @@ pub(super) fn screen(report: &Report, left_out: &[LeftOut], options: &Bench) -> 
     if let Some(why) = &report.partial {
         text += &format!("PARTIAL: {why}.\n");
     }
-    let header = ["pread/pwrite", "threads", "tokio", "best by hand", OURS, "on tokio"].map(str::to_owned);
-    text += &format!("\n{}\n", figures("operations per second", header));
+    let header = ["plain calls", "threads", "tokio", "best by hand", OURS, "+tokio"].map(str::to_owned);
+    text += &format!("{}\n", figures("operations per second", header));
     for (name, table, case) in LINES {
         let rows: Vec<&Row> = report.rows.iter().filter(|row| row.table == table && row.case.ends_with(case)).collect();
         if rows.is_empty() {
@@ -160,7 +160,8 @@ pub(super) fn screen(report: &Report, left_out: &[LeftOut], options: &Bench) -> 
         text += &format!("{}\n", line_of(name, &rows));
         text += &format!("  {}\n", comparison(report, &rows));
     }
-    text += "\na–b: the 95 % interval of the ratio of two speeds. ?: either may be the faster.\n";
+    text += "\nSpeeds are medians. a–b: 95 % interval of the ratio in pairs of rounds. ?: either may be the faster;\n\
+             among many ranges, one near 1 may be chance. Plain calls: one at a time. tokio: spawn_blocking.\n";
     let told = |code: &&Code| report.notes.iter().any(|note| note.code == **code);
     let codes: Vec<&str> = Code::ALL.iter().filter(told).map(|code| code.name()).collect();
     if !codes.is_empty() {
@@ -216,7 +217,7 @@ fn comparison(report: &Report, rows: &[&Row]) -> String {
     if let Some(ours) = find(&[OURS]) {
         parts.extend(Against::best_by_hand(report, ours, rows, comparisons).map(|against| against.of_the_best()));
     }
-    let on_tokio = pair(&[ON_TOKIO], &["tokio"]).map(|told| format!("on tokio {told}"));
+    let on_tokio = pair(&[ON_TOKIO], &["tokio"]).map(|told| format!("+tokio {told}"));
     let ours = Some(format!("{OURS} {}", parts.join(", "))).filter(|_| !parts.is_empty());
     let told: Vec<String> = [ours, on_tokio].into_iter().flatten().collect();
     if told.is_empty() { "too few rounds for a comparison".to_owned() } else { told.join("; ") }
@@ -277,7 +278,7 @@ mod tests {
         let line =
             "cold reads, 32 in flight          14.1k       –    40.0k  66.0k ring                  62.0k    60.0k\n";
         assert!(screen.contains(line), "{screen}");
-        assert!(screen.contains("  nowait 4.4 × pread, within 7 % of best; on tokio 1.50 × tokio\n"), "{screen}");
+        assert!(screen.contains("  nowait 4.4 × pread, within 7 % of best; +tokio 1.50 × tokio\n"), "{screen}");
         assert!(screen.contains("cached reads: not measured: no time was left\n"), "{screen}");
         assert!(screen.contains("writes, 16 in flight: not measured: interrupted\n"), "{screen}");
     }

@@ -43,7 +43,10 @@ impl<'a> Against<'a> {
         let control = report.control(&ours.table, &ours.case).and_then(Control::distance).unwrap_or(1.0);
         let behind = ratio.is_below(alarm) && ratio.middle() * control < 1.0;
         let ahead = ratio.is_above(alarm) && ratio.middle() > control;
-        Some(Self { other, low: ratio.low(), high: ratio.high(), sure: behind || ahead })
+        // No difference below that of the control is certain, so no range is narrower.
+        let low = ratio.low().min(ratio.middle() / control);
+        let high = ratio.high().max(ratio.middle() * control);
+        Some(Self { other, low, high, sure: behind || ahead })
     }
 
     /// Compares with the fastest of the ways [by hand](by_hand). The lower end is that of all of

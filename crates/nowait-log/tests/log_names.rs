@@ -117,7 +117,7 @@ fn only_the_logs_own_leftovers_are_removed() {
     // None is made among other things.
     let error = Log::open(&bare, &options()).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-    assert!(error.to_string().contains("something else, such as notes"), "{error}");
+    assert!(error.to_string().contains("other files, such as notes"), "{error}");
     assert_eq!(names(&bare), before);
     // With a log: its own leftovers go, all else stays.
     let path = dir.path().join("log");
