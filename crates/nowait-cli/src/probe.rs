@@ -277,8 +277,10 @@ fn of_abilities(report: &Report) -> String {
 }
 
 fn table(title: &str, rows: &[Row]) -> String {
-    let names = [title, "inline", "async", "worker", "slept", "submit us", "total us", "nowait"];
-    let mut grid = show::grid(names.into_iter().map(show::heading).chain([Cell::new("why")]));
+    // Reasons concern io_uring, so they stand beside its figures.
+    let names = [title, "inline", "async", "worker", "slept", "submit us", "total us"];
+    let last = [Cell::new("why"), Cell::new("nowait")];
+    let mut grid = show::grid(names.into_iter().map(show::heading).chain(last));
     for row in rows {
         let served = row.nowait.as_ref().map_or(String::new(), way);
         let ring = match &row.ring {
@@ -290,9 +292,8 @@ fn table(title: &str, rows: &[Row]) -> String {
             (other, _) => unseen(other),
         };
         let mut cells = vec![Cell::new(row.case.name())];
-        let figures = ring.into_iter().chain([served]);
-        cells.extend(figures.map(|figure| Cell::new(figure).set_alignment(comfy_table::CellAlignment::Right)));
-        cells.push(Cell::new(why));
+        cells.extend(ring.map(|figure| Cell::new(figure).set_alignment(comfy_table::CellAlignment::Right)));
+        cells.extend([why, served].map(Cell::new));
         grid.add_row(cells);
     }
     show::lines(&grid)
