@@ -115,8 +115,7 @@ impl Ratio {
 
     /// More rounds narrow the interval, and so decide more; they never make a slower way level.
     ///
-    /// `comparisons`: the number of those of the run. Of many equally fast ways, in many cases,
-    /// some seem slower. So the condition for "behind" becomes stricter with their number
+    /// `comparisons`: the number of all comparisons in the run. Among many equally fast ways, some seem slower. So the condition for "behind" becomes stricter with their number
     /// (Bonferroni). "Level" needs no such correction: a way is level only if it is level with each
     /// of the others.
     ///
@@ -316,7 +315,7 @@ mod tests {
         (f64::from(level) / runs as f64, f64::from(behind) / runs as f64)
     }
 
-    /// Share of comparisons of two runs, of so many rows that are alike, that call any better or worse.
+    /// Share of comparisons of two runs that call any of `rows` equal rows better or worse.
     fn changed(scatter: Scatter, rounds: usize, rows: usize, runs: usize) -> f64 {
         let (mut random, alarm) = (Random::new(11), OUTSIDE / rows as f64);
         let mut run = || scatter(&mut random, rounds).into_iter().map(f64::exp).collect::<Vec<_>>();

@@ -31,7 +31,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Makes `files` files in `dir`, of lengths drawn by seed, and syncs them. `progress` is told the
+    /// Makes `files` files in `dir`, of lengths drawn by seed, and syncs them. `progress` receives the
     /// bytes of each.
     pub fn make(
         dir: &Path,

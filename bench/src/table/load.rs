@@ -229,7 +229,7 @@ impl Bench for Arrivals {
     }
 }
 
-/// Has a way read these pages of the cold file, so many for each operation.
+/// Reads these pages of the cold file by one way, `count` for each operation.
 fn read(
     turn: &Turn<'_>,
     (count, offsets): (u64, &[u64]),

@@ -130,14 +130,14 @@ pub(super) struct Uring {
 /// The requests of an operation.
 #[derive(Clone, Copy, Default)]
 struct Chain {
-    /// That are not complete.
+    /// Incomplete requests.
     left: usize,
-    /// Bytes that the others have moved.
+    /// Bytes moved by the complete requests.
     moved: usize,
     failed: Option<i32>,
 }
 
-/// What a ring is asked for.
+/// Request to a ring.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'p> {
     pub kind: Kind,

@@ -1,4 +1,4 @@
-//! What a package of the command needs: version, manual pages, completions; and how wrong usage ends.
+//! Parts that a package of the command needs: version, manual pages, completions. Also the end of wrong usage.
 
 use std::process::Command;
 

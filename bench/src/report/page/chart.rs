@@ -25,7 +25,7 @@ const SYMBOLS: usize = 6;
 const DASHES: [&str; 4] = ["none", "6 3", "2 3", "8 3 2 3"];
 
 /// The looks of a table's ways: the library's share one hue, and each other way has the same in all
-/// tables, as long as it is known. Of the ways with one hue, the second has another symbol and dash.
+/// tables, as long as it is known. The second way with a hue has another symbol and dash.
 pub(super) fn looks<'a>(ways: &[&'a str]) -> Vec<(&'a str, Look)> {
     let (mut taken, mut unknown) = ([0; HUES + 1], 0);
     let look = |way: &&'a str| {
@@ -156,7 +156,7 @@ fn symbol(look: Look, (x, y): (f64, f64), title: &str) -> Markup {
     html! { path class={ "symbol " (look.class()) } d={ "M" (at(x)) " " (at(y)) (path) } { title { (title) } } }
 }
 
-/// Those that the table draws of its own, else speed, processor time and latency.
+/// Returns the curves that the table declares, or else speed, processor time and latency.
 pub(super) fn measures(table: &str) -> Vec<Curve> {
     let known = table::known(table);
     if !known.curves.is_empty() {

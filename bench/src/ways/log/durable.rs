@@ -31,8 +31,8 @@ pub(crate) enum Durable {
 const FIRST_BYTES: u64 = 1 << 20;
 const GROWN_BYTES: u64 = 256 << 20;
 
-/// Options for a log that will take so many records. One that has grown has segments of one size,
-/// of which the next is there.
+/// Returns options for a grown log: its segments have one size, with room for this number of records, and
+/// the next segment exists.
 fn options(records: u64, size: usize) -> Options {
     let grown = grown_bytes(records, size);
     Options::new().create(true).segment_bytes(grown).first_segment_bytes(grown)

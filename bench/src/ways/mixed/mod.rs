@@ -200,7 +200,7 @@ fn beats() -> Arrivals {
     Arrivals::new(Some(&Pace::Every(BEAT)), usize::MAX)
 }
 
-/// What runs beside tasks until it is dropped, and its figures.
+/// Work beside the tasks, which runs until it is dropped, and its figures.
 #[derive(Clone)]
 struct Others<H> {
     beats: Arrivals,
