@@ -115,9 +115,9 @@ impl Ratio {
 
     /// More rounds narrow the interval, and so decide more; they never make a slower way level.
     ///
-    /// `comparisons`: the number of all comparisons in the run. Among many equally fast ways, some seem slower. So the condition for "behind" becomes stricter with their number
-    /// (Bonferroni). "Level" needs no such correction: a way is level only if it is level with each
-    /// of the others.
+    /// `comparisons`: the number of all comparisons in the run. Among many equally fast ways, some
+    /// seem slower, so the condition for "behind" becomes stricter with that number (Bonferroni).
+    /// "Level" needs no such correction: a way is level only if it is level with each of the others.
     ///
     /// `control`: the [distance] of a way from itself in the same rounds. Differences that are no
     /// larger are not reported.

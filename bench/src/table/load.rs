@@ -229,7 +229,7 @@ impl Bench for Arrivals {
     }
 }
 
-/// Reads these pages of the cold file by one way, `count` for each operation.
+/// Reads these pages of the cold file by one way, `pages` for each operation.
 fn read(
     turn: &Turn<'_>,
     (count, offsets): (u64, &[u64]),
