@@ -193,7 +193,7 @@ fn cut(text: &str) -> String {
 const NAME: usize = 26;
 
 fn figures(name: &str, [plain, threads, tokio, best, ours, on_tokio]: [String; 6]) -> String {
-    let text = format!("{name:<NAME$} {plain:>12} {threads:>7} {tokio:>8}  {best:<25} {ours:>7} {on_tokio:>8}");
+    let text = format!("{name:<NAME$} {plain:>11}  {threads:>7} {tokio:>8}  {best:<25} {ours:>7} {on_tokio:>8}");
     text.trim_end().to_owned()
 }
 
@@ -276,7 +276,7 @@ mod tests {
             [("pread", 14_100.0), ("ring", 66_000.0), ("tokio", 40_000.0), (OURS, 62_000.0), (ON_TOKIO, 60_000.0)];
         let screen = screen(&report(&speeds), &[("cached", "no time was left".to_owned())], &asked_by(&[]));
         let line =
-            "cold reads, 32 in flight          14.1k       –    40.0k  66.0k ring                  62.0k    60.0k\n";
+            "cold reads, 32 in flight         14.1k        –    40.0k  66.0k ring                  62.0k    60.0k\n";
         assert!(screen.contains(line), "{screen}");
         assert!(screen.contains("  nowait 4.4 × pread, within 7 % of best; +tokio 1.50 × tokio\n"), "{screen}");
         assert!(screen.contains("cached reads: not measured: no time was left\n"), "{screen}");
