@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int, c_void};
 use nowait_log::{Entry, Log, Options, Recovery, Scan, backup_in, truncate_prefix_in};
 
 use crate::border::{self, Growing, answer, fill, many, size, status, wanted};
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::handle::{Kind, Table};
 use crate::instance::{InstanceHandle, with_instance};
 
@@ -148,10 +148,6 @@ pub unsafe extern "C" fn nowait_log_open(
         if !recovery.is_null() {
             // SAFETY: the caller's promise.
             unsafe { size(recovery, "recovery") }?;
-        }
-        if asked.mode > 0o7777 {
-            let text = format!("options.mode is 0{:o}; give permission bits, at most 07777", asked.mode);
-            return Err(Failure::new(libc::EINVAL, text));
         }
         let options = with_instance(instance, |nowait| Ok(log_options(&asked).instance(nowait)))?;
         let (opened, found) = Log::open(directory, &options).wait()?;

@@ -375,7 +375,7 @@ impl Options {
             let bytes = self.first_segment_bytes;
             format!("first_segment_bytes is {bytes}; give a multiple of 4096 from 16 KiB to 1 TiB")
         } else if let Some(mode) = self.mode.filter(|mode| mode & 0o700 != 0o700 || *mode > 0o7777) {
-            format!("the mode is {mode:o}; give permission bits that grant the owner all rights, such as 0o750")
+            format!("the mode is {mode:#o}; give permission bits that grant the owner all rights, such as 0o750")
         } else if !(1..=DEPTH_MAX).contains(&depth) {
             format!("the depth is {depth}; give 1 to {DEPTH_MAX} blocks in flight")
         } else if self.reserve_bytes > RESERVE_BYTES_MAX {

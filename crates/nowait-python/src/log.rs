@@ -116,9 +116,6 @@ impl Log {
             options = options.retain(Retention::bytes(bytes));
         }
         if let Some(mode) = mode {
-            if mode > 0o7777 {
-                return Err(PyValueError::new_err(format!("mode is {mode:#o}; give permission bits, at most 0o7777")));
-            }
             options = options.mode(mode);
         }
         let (log, recovery) = py.detach(|| nowait_log::Log::open(&path, &options).wait()).or_raise(py)?;

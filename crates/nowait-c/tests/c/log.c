@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
     recovery.size = sizeof recovery;
     options.mode = S_IFDIR | 0750;
     EQUAL(nowait_log_open(0, directory, &options, &log, NULL), -EINVAL);
-    SAYS("mode is 040750");
+    SAYS("the mode is 0o40750");
     CHECK(access(directory, F_OK) != 0);
     options.mode = 0750;
     EQUAL(nowait_log_open(0, directory, &options, &log, &recovery), 0);
