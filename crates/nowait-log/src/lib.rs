@@ -140,6 +140,17 @@ pub use ticket::{Append, Durable, Room, Ticket};
 pub use tickets::Tickets;
 pub use truncate::{truncate_prefix, truncate_prefix_in};
 
+nowait::waits! {
+    impl [T: Send + 'static] Blocking<T>;
+    impl [] Append<'_>;
+    impl [] Ticket;
+    impl [] Tickets;
+    impl [] Durable;
+    impl [] Room;
+    impl ['r] Next<'r>;
+    impl ['r] Tail<'r>;
+}
+
 /// Log that is open for appending. Clones are handles of the same log; any thread may use any
 /// handle.
 ///

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use common::{Watchdog, mounts};
 use nowait::sim::{Faults, Sim};
-use nowait::{Engine, ErrorKind, Nowait, block_on};
-use nowait_log::{Durability, Event, Log, Options, Strategy, Submitter, SyncPolicy, inspect, read};
+use nowait::{Engine, ErrorKind, Nowait, Wait, block_on};
+use nowait_log::{Durability, Event, Log, Options, Strategy, Submitter, SyncPolicy, Tickets, inspect, read};
 
 const DIR: &str = "/log";
 
@@ -118,6 +118,31 @@ fn on_one_thread_of_any_executor() {
     runtime.block_on(beside_a_clock(&dir.path().join("tokio"), tokio::time::sleep));
     smol::block_on(beside_a_clock(&dir.path().join("smol"), smol::Timer::after));
     block_on(beside_a_clock(&dir.path().join("block_on"), smol::Timer::after));
+}
+
+/// Blocks until an operation has completed, or awaits it.
+fn end<W: Wait>(awaits: bool, operation: W) -> W::Output {
+    if awaits { block_on(operation.into_future()) } else { operation.wait() }
+}
+
+#[test]
+fn each_future_is_awaited_or_waited_for_by_the_same_code() {
+    let _watchdog = Watchdog::new("a function over `Wait`", 60);
+    for awaits in [false, true] {
+        let dir = mounts::temp_dir();
+        let options = Options::new().create(true).segment_bytes(64 << 10);
+        let (log, _) = end(awaits, Log::open(dir.path(), &options)).unwrap();
+        end(awaits, log.room(10)).unwrap();
+        let first = end(awaits, log.append(b"one")).unwrap();
+        let second = end(awaits, log.append(b"two")).unwrap();
+        assert_eq!(end(awaits, first).unwrap(), 1);
+        end(awaits, Tickets::from_iter([second])).unwrap();
+        assert_eq!(end(awaits, log.wait_durable(2)).unwrap(), 2);
+        let mut reader = log.reader(1);
+        assert_eq!(end(awaits, reader.next()).unwrap().unwrap().bytes, b"one");
+        assert_eq!(end(awaits, reader.tail()).unwrap().bytes, b"two");
+        end(awaits, log.close()).unwrap();
+    }
 }
 
 /// An append that finds no room waits without the thread; dropped, it has appended nothing.

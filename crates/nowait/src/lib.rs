@@ -264,6 +264,8 @@ mod stats;
 pub mod stream;
 mod sys;
 pub mod turn;
+#[doc(hidden)]
+pub mod wait;
 mod write;
 
 pub use self::core::instance::{Builder, Engine, Nowait, Refusal};
@@ -280,6 +282,7 @@ pub use gather::{Exceptions, Gather, GatherEach, Gathered, Ranges};
 pub use operation::{Operation, Started, Steps, Write};
 pub use stats::Stats;
 pub use sys::{PerProcess, fork_generation};
+pub use wait::Wait;
 pub use write::{Allocate, Settled, WriteMany};
 
 /// Runs a future to completion on the calling thread, which drives its own ring meanwhile.

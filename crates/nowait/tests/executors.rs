@@ -12,7 +12,9 @@ use common::{Sample, Watchdog, assert_settled, child, contents, eventually, poll
 use futures::StreamExt;
 use futures::future::{join_all, maybe_done};
 use futures::stream::FuturesUnordered;
-use nowait::{Engine, File, Nowait, OpenOptions, Route};
+use nowait::map::Map;
+use nowait::stream::{Reader, Writer};
+use nowait::{Engine, File, Nowait, OpenOptions, Route, Wait};
 use tokio::runtime;
 
 const LEN: usize = 2 << 20;
@@ -486,6 +488,45 @@ fn futures_executor_and_our_own() {
         let mut pool = futures::executor::LocalPool::new();
         pool.run_until(read_mix(&file, sample));
     });
+}
+
+/// Blocks until an operation has completed, or awaits it.
+fn end<W: Wait>(awaits: bool, operation: W) -> W::Output {
+    if awaits { futures::executor::block_on(operation.into_future()) } else { operation.wait() }
+}
+
+#[test]
+fn each_future_is_awaited_or_waited_for_by_the_same_code() {
+    let _watchdog = Watchdog::new("a function over `Wait`", 60);
+    let sample = Sample::new(LEN);
+    for awaits in [false, true] {
+        let path = sample.path.with_extension(if awaits { "awaited" } else { "waited" });
+        end(awaits, nowait::fs::write(&path, sample.bytes.clone())).unwrap();
+        let file = end(awaits, OpenOptions::new().read(true).write(true).open(&path)).unwrap();
+        assert_eq!(*end(awaits, file.read_range(5, PAGE)).unwrap(), *sample.expected(5, PAGE));
+        assert_eq!(*end(awaits, file.read_range(7, PAGE).start()).unwrap(), *sample.expected(7, PAGE));
+        assert_eq!(*end(awaits, file.gather([(0, 3)])).unwrap().into_buffer(), *sample.expected(0, 3));
+        assert_eq!(*end(awaits, file.gather_exact([(1, 3)])).unwrap().into_buffer(), *sample.expected(1, 3));
+        let mut each = Vec::new();
+        end(awaits, file.gather([(2, 3)]).each(|_, range| each.extend_from_slice(range.unwrap()))).unwrap();
+        assert_eq!(each, sample.expected(2, 3));
+        end(awaits, file.write_all_at(vec![1; PAGE], 0)).unwrap();
+        end(awaits, file.write_many(vec![(PAGE as u64, vec![2; PAGE])])).unwrap();
+        end(awaits, file.settled());
+        let mut writer = Writer::new(&file, 2 * PAGE as u64);
+        end(awaits, writer.put(vec![3; PAGE])).unwrap();
+        end(awaits, writer.put_slice(&[4; PAGE])).unwrap();
+        end(awaits, writer.finish()).unwrap();
+        // SAFETY: nothing truncates the file, and nothing reads the map.
+        let map = unsafe { Map::new(&file, ..) }.unwrap();
+        end(awaits, map.populate(..)).unwrap();
+        end(awaits, map.populate(..).start().unwrap()).unwrap();
+        let mut reader = Reader::new(&file, 0);
+        let mut chunk = end(awaits, reader.chunk()).unwrap().unwrap().to_vec();
+        chunk.truncate(4 * PAGE);
+        let pages: Vec<u8> = (1..=4).flat_map(|page| [page; PAGE]).collect();
+        assert!(pages.starts_with(&chunk) && !chunk.is_empty(), "awaits: {awaits}");
+    }
 }
 
 #[test]

@@ -33,7 +33,7 @@ use std::task::{Context, Poll};
 pub use atomic::AtomicWriter;
 pub use cursor::Cursor;
 pub use reader::Reader;
-pub use writer::Writer;
+pub use writer::{Put, PutSlice, Writer};
 
 use crate::engine::local;
 use crate::file::File;
