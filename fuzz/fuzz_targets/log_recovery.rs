@@ -7,9 +7,9 @@ use std::sync::LazyLock;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use nowait_log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy, read_in};
 use nowait::sim::Sim;
 use nowait::{Engine, Nowait};
+use nowait_log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy, read_in};
 
 #[allow(dead_code)]
 #[path = "../../crates/nowait-log/src/format.rs"]
@@ -21,13 +21,32 @@ const SEGMENT_BYTES: u64 = 16 << 10;
 #[derive(Arbitrary, Debug)]
 enum Change {
     /// Bytes of a file are others.
-    Bytes { file: u8, at: u16, bytes: Vec<u8> },
+    Bytes {
+        file: u8,
+        at: u16,
+        bytes: Vec<u8>,
+    },
     /// A block is others' and has a checksum that fits.
-    Sealed { file: u8, page: u8, epoch: Option<u8>, first_lsn: Option<u64>, watermark: Option<u64>, length: Option<u32> },
-    Cut { file: u8, length: u16 },
-    Gone { file: u8 },
+    Sealed {
+        file: u8,
+        page: u8,
+        epoch: Option<u8>,
+        first_lsn: Option<u64>,
+        watermark: Option<u64>,
+        length: Option<u32>,
+    },
+    Cut {
+        file: u8,
+        length: u16,
+    },
+    Gone {
+        file: u8,
+    },
     /// One file has the bytes of another.
-    Copied { from: u8, to: u8 },
+    Copied {
+        from: u8,
+        to: u8,
+    },
 }
 
 fn on(sim: &Sim) -> Nowait {
@@ -36,7 +55,12 @@ fn on(sim: &Sim) -> Nowait {
 
 fn options(nowait: &Nowait) -> Options {
     let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 2 };
-    Options::new().create(true).instance(nowait).segment_bytes(SEGMENT_BYTES).sync(SyncPolicy::Fixed(strategy)).maintenance(false)
+    Options::new()
+        .create(true)
+        .instance(nowait)
+        .segment_bytes(SEGMENT_BYTES)
+        .sync(SyncPolicy::Fixed(strategy))
+        .maintenance(false)
 }
 
 fn record(lsn: u64) -> Vec<u8> {
@@ -55,7 +79,7 @@ static FILES: LazyLock<Vec<(String, Vec<u8>)>> = LazyLock::new(|| {
             log.maintain();
         }
     }
-    let names = nowait.list(DIR).wait().expect("a directory");
+    let names = nowait.fs().read_dir_names(DIR).wait().expect("a directory");
     let mut names: Vec<String> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
     names.sort();
     let file = |name: String| sim.contents(format!("{DIR}/{name}")).map(|bytes| (name, bytes));

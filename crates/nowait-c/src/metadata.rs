@@ -93,7 +93,7 @@ pub unsafe extern "C" fn nowait_path_metadata(
         unsafe { size(metadata, "metadata") }?;
         let of_link = follows(flags)?;
         let known = with_instance(instance, |nowait| {
-            let known = if of_link { nowait.symlink_metadata(path) } else { nowait.metadata(path) };
+            let known = if of_link { nowait.fs().symlink_metadata(path) } else { nowait.fs().metadata(path) };
             Ok(known.wait()?)
         })?;
         // SAFETY: the caller's promise.

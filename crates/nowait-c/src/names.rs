@@ -211,12 +211,12 @@ impl Change {
 
     fn operation(&self) -> Operation<'_, nowait::Result<()>> {
         match self.kind {
-            Kind::Rename { replace: true } => self.nowait.rename(&self.path, &self.to),
-            Kind::Rename { replace: false } => self.nowait.rename_new(&self.path, &self.to),
-            Kind::RemoveFile => self.nowait.remove_file(&self.path),
-            Kind::CreateDir => self.nowait.create_dir(&self.path),
-            Kind::RemoveDir => self.nowait.remove_dir(&self.path),
-            Kind::SyncDir => self.nowait.sync_dir(&self.path),
+            Kind::Rename { replace: true } => self.nowait.fs().rename(&self.path, &self.to),
+            Kind::Rename { replace: false } => self.nowait.fs().rename_new(&self.path, &self.to),
+            Kind::RemoveFile => self.nowait.fs().remove_file(&self.path),
+            Kind::CreateDir => self.nowait.fs().create_dir(&self.path),
+            Kind::RemoveDir => self.nowait.fs().remove_dir(&self.path),
+            Kind::SyncDir => self.nowait.fs().sync_dir(&self.path),
         }
     }
 
@@ -224,7 +224,7 @@ impl Change {
     fn wait(self) -> Result<()> {
         self.operation().wait()?;
         for directory in &self.synced {
-            self.nowait.sync_dir(directory).wait()?;
+            self.nowait.fs().sync_dir(directory).wait()?;
         }
         Ok(())
     }
@@ -233,7 +233,7 @@ impl Change {
     pub(crate) async fn run(self) -> Result<u64> {
         self.operation().await?;
         for directory in &self.synced {
-            self.nowait.sync_dir(directory).await?;
+            self.nowait.fs().sync_dir(directory).await?;
         }
         Ok(0)
     }
@@ -270,7 +270,7 @@ impl Whole {
     pub(crate) async fn run(self, token: impl Send + 'static) -> Result<u64> {
         // SAFETY: the promise of `new`.
         let memory = unsafe { Lent::from_raw(self.start, self.length, token) };
-        Ok(self.nowait.write_atomic(&self.path, memory).await.map(|()| 0)?)
+        Ok(self.nowait.fs().write_atomic(&self.path, memory).await.map(|()| 0)?)
     }
 }
 

@@ -64,17 +64,17 @@ pub(super) fn copy_log(from: &LogDir, dest: &Path) -> Result<Recovery> {
     let instance = &from.instance;
     let partial = partial_name(dest)?;
     let is_there = check_dest(instance, dest)?;
-    instance.create_dir(&partial).wait()?;
+    instance.fs().create_dir(&partial).wait()?;
     if is_there {
         // The copy ends with the same rename. This trial fails early if `dest` is a symbolic link or a
         // mount point.
-        if let Err(error) = instance.rename(&partial, dest).wait() {
-            let _ = instance.remove_dir(&partial).wait();
+        if let Err(error) = instance.fs().rename(&partial, dest).wait() {
+            let _ = instance.fs().remove_dir(&partial).wait();
             let refusal = os::error(ErrorOp::Copy, ErrorKind::InvalidInput, dest);
             let text = format!("a copy cannot replace it ({error}); name a new directory below it");
             return Err(refusal.with_advice(text));
         }
-        instance.create_dir(&partial).wait()?;
+        instance.fs().create_dir(&partial).wait()?;
     }
     let copied = (|| {
         let to = LogDir::open_dir(instance, &partial)?;
@@ -85,13 +85,13 @@ pub(super) fn copy_log(from: &LogDir, dest: &Path) -> Result<Recovery> {
         }
         let found = copy_whole(from, &to)?;
         // The rename replaces only an empty directory.
-        instance.rename(&partial, dest).wait()?;
+        instance.fs().rename(&partial, dest).wait()?;
         to.sync_parent()?;
         Ok(found)
     })();
     if copied.is_err() {
         // If this fails, the rest stays under its temporary name.
-        let _ = clear(instance, &partial).and_then(|()| instance.remove_dir(&partial).wait());
+        let _ = clear(instance, &partial).and_then(|()| instance.fs().remove_dir(&partial).wait());
     }
     copied
 }
@@ -112,8 +112,8 @@ fn partial_name(dest: &Path) -> Result<PathBuf> {
 /// Refuses a place that is not free; true if there is an empty directory.
 fn check_dest(instance: &Nowait, dest: &Path) -> Result<bool> {
     // Also that of a broken symbolic link.
-    let has_name = || instance.symlink_metadata(dest).wait().is_ok();
-    match instance.list(dest).wait() {
+    let has_name = || instance.fs().symlink_metadata(dest).wait().is_ok();
+    match instance.fs().read_dir_names(dest).wait() {
         Ok(names) if names.is_empty() => return Ok(true),
         Err(error) if !has_name() => {
             return if error.kind() == ErrorKind::NotFound { Ok(false) } else { Err(error) };
@@ -126,8 +126,8 @@ fn check_dest(instance: &Nowait, dest: &Path) -> Result<bool> {
 }
 
 fn clear(instance: &Nowait, dir: &Path) -> Result<()> {
-    for name in instance.list(dir).wait()? {
-        instance.remove_file(dir.join(name)).wait()?;
+    for name in instance.fs().read_dir_names(dir).wait()? {
+        instance.fs().remove_file(dir.join(name)).wait()?;
     }
     Ok(())
 }

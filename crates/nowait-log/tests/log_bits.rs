@@ -38,7 +38,7 @@ fn options(nowait: &Nowait) -> Options {
 }
 
 fn files_of(sim: &Sim) -> Files {
-    let names = on(sim).list(DIR).wait().unwrap();
+    let names = on(sim).fs().read_dir_names(DIR).wait().unwrap();
     let paths = names.iter().map(|name| Path::new(DIR).join(name));
     paths.map(|path| (path.clone(), sim.contents(&path).unwrap())).collect()
 }

@@ -167,7 +167,7 @@ impl Model {
                 ((*path).clone(), mark.bytes.start + random.below(mark.bytes.len()))
             }
             _ => {
-                let names = on(&copy).list(DIR).wait().unwrap();
+                let names = on(&copy).fs().read_dir_names(DIR).wait().unwrap();
                 let path = Path::new(DIR).join(&names[random.below(names.len())]);
                 let length = copy.contents(&path).unwrap().len();
                 (path, random.below(length.max(1)))
@@ -302,7 +302,7 @@ fn a_bit_that_turns_anywhere_loses_nothing_silently() {
     }
     log.close().wait().unwrap();
     let (mut found_out, mut harmless) = (0, 0);
-    let names = nowait.list(DIR).wait().unwrap();
+    let names = nowait.fs().read_dir_names(DIR).wait().unwrap();
     let files: Vec<_> = names.iter().map(|name| Path::new(DIR).join(name)).collect();
     let files: Vec<_> = files.iter().map(|path| (path, sim.contents(path).unwrap())).collect();
     for (path, good) in &files {
@@ -343,7 +343,7 @@ fn begin(log: &Log, length: usize) -> Ticket {
 }
 
 fn segments(sim: &Sim) -> Vec<PathBuf> {
-    let names = on(sim).list(DIR).wait().unwrap();
+    let names = on(sim).fs().read_dir_names(DIR).wait().unwrap();
     let paths = names.iter().map(|name| Path::new(DIR).join(name));
     paths.filter(|path| path.extension().is_some_and(|end| end == "seg")).collect()
 }

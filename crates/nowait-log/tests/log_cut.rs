@@ -144,7 +144,7 @@ fn no_page_that_goes_bad_undoes_a_cut() {
         if reopened {
             drop(Log::open(DIR, &options(&nowait)).wait().unwrap());
         }
-        let names = nowait.list(DIR).wait().unwrap();
+        let names = nowait.fs().read_dir_names(DIR).wait().unwrap();
         let files: Vec<(PathBuf, Vec<u8>)> = names
             .iter()
             .map(|name| Path::new(DIR).join(name))
@@ -193,7 +193,7 @@ fn no_page_that_goes_bad_undoes_a_cut() {
 
 /// Files of segments, oldest first.
 fn segments(sim: &Sim) -> Vec<PathBuf> {
-    let names = on(sim).list(DIR).wait().unwrap();
+    let names = on(sim).fs().read_dir_names(DIR).wait().unwrap();
     let paths = names.iter().map(|name| Path::new(DIR).join(name));
     let mut paths: Vec<PathBuf> = paths.filter(|path| path.extension().is_some_and(|end| end == "seg")).collect();
     paths.sort();
@@ -203,7 +203,7 @@ fn segments(sim: &Sim) -> Vec<PathBuf> {
 /// A copy of the disk without one file.
 fn without(sim: &Sim, gone: &Path) -> Sim {
     let copy = Sim::new(3);
-    for name in on(sim).list(DIR).wait().unwrap() {
+    for name in on(sim).fs().read_dir_names(DIR).wait().unwrap() {
         let path = Path::new(DIR).join(name);
         if path != gone {
             copy.create(&path, sim.contents(&path).unwrap());

@@ -48,7 +48,7 @@ fn record(lsn: u64) -> Vec<u8> {
 
 /// Segments, oldest first.
 fn segments(sim: &Sim) -> Vec<PathBuf> {
-    let names = on(sim).list(DIR).wait().unwrap();
+    let names = on(sim).fs().read_dir_names(DIR).wait().unwrap();
     names
         .iter()
         .map(|name| Path::new(DIR).join(name))
@@ -202,7 +202,7 @@ fn what_is_whole_behind_a_hole_is_read_and_put_aside() {
         // Salvaged: what was before the damage is there, what comes has new numbers, and nothing
         // whole is gone from the disk.
         let bytes_of = |sim: &Sim| -> Vec<(PathBuf, Vec<u8>)> {
-            let names = on(sim).list(DIR).wait().unwrap();
+            let names = on(sim).fs().read_dir_names(DIR).wait().unwrap();
             let path = |name: &std::ffi::OsString| Path::new(DIR).join(name);
             names.iter().map(|name| (path(name), sim.contents(path(name)).unwrap())).collect()
         };
@@ -266,7 +266,7 @@ fn a_salvage_that_is_cut_off_is_as_if_it_had_been_or_had_not() {
         assert_eq!(log.append(&record(41)).wait().unwrap().wait().unwrap(), 41, "{recovery:?}");
         log.close().wait().unwrap();
         // Every record but the lost one is in some file.
-        let names = nowait.list(DIR).wait().unwrap();
+        let names = nowait.fs().read_dir_names(DIR).wait().unwrap();
         let files = names.iter().map(|name| crashed.contents(Path::new(DIR).join(name)).unwrap());
         let there: BTreeSet<u64> = files.flat_map(|bytes| blocks(&bytes)).map(|(_, lsn)| lsn).collect();
         assert_eq!(there, (1..=41).collect());
@@ -357,7 +357,7 @@ fn reads_that_fail_at_random_lose_nothing() {
             assert!(recovery.next_lsn > recovery.last_lsn);
             log.close().wait().unwrap();
         }
-        let names = nowait.list(DIR).wait().unwrap();
+        let names = nowait.fs().read_dir_names(DIR).wait().unwrap();
         let files = names.iter().map(|name| sim.contents(Path::new(DIR).join(name)).unwrap());
         let there: BTreeSet<u64> = files.flat_map(|bytes| blocks(&bytes)).map(|(_, lsn)| lsn).collect();
         assert!(there.is_superset(&(1..=40).collect()), "seed {seed}: {there:?}");
@@ -387,7 +387,7 @@ fn numbers_that_no_log_gave_are_refused_or_left_alone() {
         let error = Log::open(DIR, &simulated(&nowait)).wait().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
         assert!(error.to_string().contains(&number.to_string()), "{error}");
-        nowait.remove_file(&path).wait().unwrap();
+        nowait.fs().remove_file(&path).wait().unwrap();
     }
     let error = Log::open(DIR, &simulated(&nowait).reserve_bytes(u64::MAX)).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
@@ -482,7 +482,7 @@ fn a_torn_batch_is_not_read_in_part_behind_damage() {
     while sim.step() {}
     // On a disk that works by itself.
     let crashed = Sim::new(1);
-    for name in on(&left).list(DIR).wait().unwrap() {
+    for name in on(&left).fs().read_dir_names(DIR).wait().unwrap() {
         let path = Path::new(DIR).join(name);
         crashed.create(&path, left.contents(&path).unwrap());
     }
@@ -667,7 +667,7 @@ fn what_was_salvaged_opens_whatever_had_changed() {
             }
             while log.maintain() {}
         }
-        let names = nowait.list(DIR).wait().unwrap();
+        let names = nowait.fs().read_dir_names(DIR).wait().unwrap();
         let path = |name| Path::new(DIR).join(name);
         names.iter().map(|name| (path(name), sim.contents(path(name)).unwrap())).collect()
     };

@@ -40,7 +40,7 @@ fn append(log: &Log, lsns: std::ops::RangeInclusive<u64>, epoch: u64) {
 
 /// Segments, oldest first, each with its bytes.
 fn segments(sim: &Sim) -> Vec<(PathBuf, Vec<u8>)> {
-    let names = on(sim).list(DIR).wait().unwrap();
+    let names = on(sim).fs().read_dir_names(DIR).wait().unwrap();
     let paths = names.iter().map(|name| Path::new(DIR).join(name));
     let mut paths: Vec<PathBuf> = paths.filter(|path| path.extension().is_some_and(|end| end == "seg")).collect();
     paths.sort();
@@ -114,7 +114,7 @@ fn the_newest_segment_of_a_closed_log_is_missed() {
         assert_is_found(&foul_play, |_| true, 1, LAST, what);
     }
     let removed = sim.crash(|_, _| true);
-    on(&removed).remove_file(path).wait().unwrap();
+    on(&removed).fs().remove_file(path).wait().unwrap();
     assert_is_found(&removed, |_| true, 1, LAST, "removed");
 }
 
@@ -137,7 +137,7 @@ fn what_was_cut_off_does_not_return_without_the_segment_behind_it() {
             emptied.create(&behind, Vec::new());
             assert_is_found(&emptied, |lsn| lsn <= kept, 1, last, &format!("emptied, cut to {kept} of {last}"));
             let removed = sim.crash(|_, _| true);
-            on(&removed).remove_file(&behind).wait().unwrap();
+            on(&removed).fs().remove_file(&behind).wait().unwrap();
             assert_is_found(&removed, |lsn| lsn <= kept, 1, last, &format!("removed, cut to {kept} of {last}"));
         }
     }
@@ -319,7 +319,7 @@ impl Facts {
 type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 fn files(sim: &Sim) -> Files {
-    let names = on(sim).list(DIR).wait().unwrap();
+    let names = on(sim).fs().read_dir_names(DIR).wait().unwrap();
     let is_kept = |path: &PathBuf| path.extension().is_some_and(|end| end == "seg") || path.ends_with("control");
     let paths = names.iter().map(|name| Path::new(DIR).join(name)).filter(is_kept);
     paths.map(|path| (path.clone(), sim.contents(&path).unwrap())).collect()
@@ -390,7 +390,7 @@ impl Play {
     fn apply(&self, sim: &Sim, files: &Files) {
         match self {
             Play::Nothing => {}
-            Play::Changed(_, path, None) => on(sim).remove_file(path).wait().unwrap(),
+            Play::Changed(_, path, None) => on(sim).fs().remove_file(path).wait().unwrap(),
             Play::Changed(_, path, Some(bytes)) => sim.create(path, bytes.clone()),
             Play::Exchanged(one, other) => {
                 sim.create(one, files[other].clone());
@@ -403,7 +403,7 @@ impl Play {
         for path in self.paths() {
             match files.get(path) {
                 Some(bytes) => sim.create(path, bytes.clone()),
-                None => on(sim).remove_file(path).wait().unwrap(),
+                None => on(sim).fs().remove_file(path).wait().unwrap(),
             }
         }
     }

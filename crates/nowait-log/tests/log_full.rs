@@ -49,7 +49,7 @@ fn fill(log: &Log) -> u64 {
 }
 
 fn bytes_of(sim: &Sim) -> u64 {
-    let names = on(sim).list(DIR).wait().unwrap();
+    let names = on(sim).fs().read_dir_names(DIR).wait().unwrap();
     names.iter().map(|name| sim.contents(Path::new(DIR).join(name)).unwrap().len() as u64).sum()
 }
 

@@ -379,7 +379,7 @@ fn a_full_disk_is_made_room_on() {
     let mut faults = Faults::default();
     faults.no_space = 1.0;
     sim.set_faults(faults);
-    let files = || on(&sim).list(DIR).wait().unwrap().len();
+    let files = || on(&sim).fs().read_dir_names(DIR).wait().unwrap().len();
     let before = files();
     while log.try_append(&[7; 3000]).is_ok_and(|ticket| ticket.wait().is_ok()) {}
     log.truncate_prefix(u64::MAX);

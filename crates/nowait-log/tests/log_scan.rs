@@ -104,7 +104,7 @@ fn damage_at_the_end_is_found() {
     // Killed: the last block is not covered.
     let killed = sim.crash(|_, _| true);
     log.close().wait().unwrap();
-    let names = nowait.list(DIR).wait().unwrap();
+    let names = nowait.fs().read_dir_names(DIR).wait().unwrap();
     let paths = names.iter().map(|name| Path::new(DIR).join(name));
     let used = |path: &std::path::PathBuf| sim.contents(path).is_some_and(|bytes| bytes.starts_with(b"nwlogseg"));
     let mut segments: Vec<_> = paths.filter(|path| path.extension().is_some_and(|end| end == "seg")).collect();

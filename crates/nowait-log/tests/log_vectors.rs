@@ -58,7 +58,7 @@ fn commit(log: &Log, batch: &[(u8, Vec<u8>)]) {
 }
 
 fn files(sim: &Sim) -> Files {
-    let names = on(sim).list(DIR).wait().unwrap();
+    let names = on(sim).fs().read_dir_names(DIR).wait().unwrap();
     let names = names.into_iter().map(|name| name.into_string().unwrap());
     let mut names: Vec<String> = names.filter(|name| name == "control" || name.ends_with(".seg")).collect();
     names.sort();

@@ -68,7 +68,7 @@ fn rot_on_disk(dir: &Path) {
 }
 
 fn rot_in(sim: &Sim) {
-    let names = on(sim).list(DIR).wait().unwrap();
+    let names = on(sim).fs().read_dir_names(DIR).wait().unwrap();
     let paths = names.iter().map(|name| Path::new(DIR).join(name));
     let segments = paths.filter(|path| path.extension().is_some_and(|end| end == "seg"));
     let (path, bytes) = rot_last_record(segments.map(|path| (path.clone(), sim.contents(&path).unwrap())));
@@ -256,7 +256,7 @@ fn what_a_kill_leaves_without_a_watermark_is_bounded() {
         while sim.step() {}
         assert_eq!(log.durable_lsn(), 12);
         let killed = sim.crash(|_, _| true);
-        let names = on(&killed).list(DIR).wait().unwrap();
+        let names = on(&killed).fs().read_dir_names(DIR).wait().unwrap();
         let mut watermark = 0;
         for name in names {
             let bytes = killed.contents(Path::new(DIR).join(name)).unwrap();

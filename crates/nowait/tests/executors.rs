@@ -807,7 +807,7 @@ fn a_paused_clock_stands_still_while_operations_are_under_way() {
                     file.write_many(vec![(0, vec![1; PAGE]), (1 << 20, vec![2; PAGE])]).await.unwrap();
                 };
                 timeout(LIMIT, streams).await.expect("streams");
-                let names = nowait.write_atomic(sample.path.with_extension("new"), "contents");
+                let names = nowait.fs().write_atomic(sample.path.with_extension("new"), "contents");
                 timeout(LIMIT, names).await.expect("names").unwrap();
                 // No timeout expires, however long the operation takes.
                 let long = nowait.blocking(nowait::ErrorOp::List, &sample.path, |_| {

@@ -51,22 +51,25 @@ fn metadata_is_that_of_std() {
         };
         for name in ["file", "link", "."] {
             let path = folder.join(name);
-            same(&way.run(nowait.metadata(&path)).unwrap(), &std_fs::metadata(&path).unwrap());
+            same(&way.run(nowait.fs().metadata(&path)).unwrap(), &std_fs::metadata(&path).unwrap());
         }
         let link = folder.join("link");
-        same(&way.run(nowait.symlink_metadata(&link)).unwrap(), &std_fs::symlink_metadata(&link).unwrap());
+        same(&way.run(nowait.fs().symlink_metadata(&link)).unwrap(), &std_fs::symlink_metadata(&link).unwrap());
         let file = way.run(OpenOptions::new().read(true).open_in(nowait, &path)).unwrap();
         same(&way.run(file.metadata()).unwrap(), &std_fs::metadata(&path).unwrap());
 
         for (name, there) in [("file", true), ("link", true), ("broken", false), ("missing", false)] {
-            assert_eq!(way.run(nowait.exists(folder.join(name))).unwrap(), there, "{name}");
+            assert_eq!(way.run(nowait.fs().exists(folder.join(name))).unwrap(), there, "{name}");
         }
-        assert_eq!(way.run(nowait.read_link(&link)).unwrap(), path);
-        assert_eq!(way.run(nowait.canonicalize(folder.join(".").join("link"))).unwrap(), path.canonicalize().unwrap());
-        let error = way.run(nowait.metadata(folder.join("missing"))).unwrap_err();
+        assert_eq!(way.run(nowait.fs().read_link(&link)).unwrap(), path);
+        assert_eq!(
+            way.run(nowait.fs().canonicalize(folder.join(".").join("link"))).unwrap(),
+            path.canonicalize().unwrap()
+        );
+        let error = way.run(nowait.fs().metadata(folder.join("missing"))).unwrap_err();
         assert_eq!((error.kind(), error.operation()), (ErrorKind::NotFound, ErrorOp::Metadata));
         assert_eq!(error.path(), Some(&*folder.join("missing")));
-        assert_eq!(way.run(nowait.metadata("a\0b")).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(way.run(nowait.fs().metadata("a\0b")).unwrap_err().kind(), ErrorKind::InvalidInput);
     });
 }
 
@@ -76,7 +79,7 @@ fn permissions_and_times_are_set() {
         let path = folder.join("file");
         std_fs::write(&path, "x").unwrap();
         let mode = || std_fs::metadata(&path).unwrap().mode() & 0o777;
-        way.run(nowait.set_permissions(&path, Permissions::from_mode(0o640))).unwrap();
+        way.run(nowait.fs().set_permissions(&path, Permissions::from_mode(0o640))).unwrap();
         assert_eq!(mode(), 0o640);
         let file = way.run(OpenOptions::new().write(true).open_in(nowait, &path)).unwrap();
         way.run(file.set_permissions(Permissions::from_mode(0o600))).unwrap();
@@ -84,7 +87,7 @@ fn permissions_and_times_are_set() {
         let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
         way.run(file.set_times(FileTimes::new().set_modified(time))).unwrap();
         assert_eq!(std_fs::metadata(&path).unwrap().modified().unwrap(), time);
-        let error = way.run(nowait.set_permissions(folder.join("no"), Permissions::from_mode(0o600))).unwrap_err();
+        let error = way.run(nowait.fs().set_permissions(folder.join("no"), Permissions::from_mode(0o600))).unwrap_err();
         assert_eq!((error.kind(), error.operation()), (ErrorKind::NotFound, ErrorOp::SetPermissions));
     });
 }
@@ -93,19 +96,19 @@ fn permissions_and_times_are_set() {
 fn directories_links_and_copies_are_made_and_removed() {
     on_each(|nowait, way, folder| {
         let deep = folder.join("a/b/c");
-        way.run(nowait.create_dir_all(&deep)).unwrap();
-        way.run(nowait.create_dir_all(&deep)).unwrap();
+        way.run(nowait.fs().create_dir_all(&deep)).unwrap();
+        way.run(nowait.fs().create_dir_all(&deep)).unwrap();
         std_fs::write(deep.join("file"), [9; 300_000]).unwrap();
-        way.run(nowait.hard_link(deep.join("file"), deep.join("hard"))).unwrap();
+        way.run(nowait.fs().hard_link(deep.join("file"), deep.join("hard"))).unwrap();
         assert_eq!(std_fs::metadata(deep.join("hard")).unwrap().nlink(), 2);
-        way.run(nowait.symlink("file", deep.join("soft"))).unwrap();
+        way.run(nowait.fs().symlink("file", deep.join("soft"))).unwrap();
         assert_eq!(std_fs::read_link(deep.join("soft")).unwrap(), Path::new("file"));
         std_fs::set_permissions(deep.join("file"), Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(way.run(nowait.copy(deep.join("file"), deep.join("copy"))).unwrap(), 300_000);
+        assert_eq!(way.run(nowait.fs().copy(deep.join("file"), deep.join("copy"))).unwrap(), 300_000);
         assert!(std_fs::read(deep.join("copy")).unwrap() == [9; 300_000]);
         assert_eq!(std_fs::metadata(deep.join("copy")).unwrap().mode() & 0o777, 0o600);
 
-        let entries = way.run(nowait.read_dir(&deep)).unwrap();
+        let entries = way.run(nowait.fs().read_dir(&deep)).unwrap();
         let names: Vec<_> = entries.iter().map(|entry| entry.file_name().to_str().unwrap()).collect();
         assert_eq!(names, ["copy", "file", "hard", "soft"]);
         assert!(entries[0].file_type().is_file() && entries[3].file_type().is_symlink());
@@ -114,13 +117,13 @@ fn directories_links_and_copies_are_made_and_removed() {
         assert_eq!((metadata.len(), metadata.nlink()), (300_000, 2));
         assert!(way.run(entries[3].metadata()).unwrap().is_symlink(), "a link is not followed");
 
-        let error = way.run(nowait.remove_dir(&deep)).unwrap_err();
+        let error = way.run(nowait.fs().remove_dir(&deep)).unwrap_err();
         assert_eq!((error.kind(), error.operation()), (ErrorKind::DirectoryNotEmpty, ErrorOp::Remove));
-        let error = way.run(nowait.hard_link(deep.join("file"), deep.join("soft"))).unwrap_err();
+        let error = way.run(nowait.fs().hard_link(deep.join("file"), deep.join("soft"))).unwrap_err();
         assert_eq!((error.kind(), error.operation()), (ErrorKind::AlreadyExists, ErrorOp::Link));
         assert!(error.to_string().contains(deep.join("soft").to_str().unwrap()), "{error}");
-        way.run(nowait.remove_dir_all(folder.join("a/b"))).unwrap();
-        way.run(nowait.remove_dir(folder.join("a"))).unwrap();
+        way.run(nowait.fs().remove_dir_all(folder.join("a/b"))).unwrap();
+        way.run(nowait.fs().remove_dir(folder.join("a"))).unwrap();
         assert_eq!(std_fs::read_dir(folder).unwrap().count(), 0);
     });
 }
@@ -134,14 +137,14 @@ fn a_file_is_not_copied_to_itself() {
         std_fs::hard_link(&path, folder.join("hard")).unwrap();
         std::os::unix::fs::symlink("file", folder.join("soft")).unwrap();
         for (from, to) in [("file", "file"), ("file", "hard"), ("hard", "file"), ("file", "soft"), ("soft", "hard")] {
-            let error = way.run(nowait.copy(folder.join(from), folder.join(to))).unwrap_err();
+            let error = way.run(nowait.fs().copy(folder.join(from), folder.join(to))).unwrap_err();
             assert_eq!((error.kind(), error.operation()), (ErrorKind::InvalidInput, ErrorOp::Copy), "{error}");
             for part in [from, to, "one file", "unchanged"] {
                 assert!(error.to_string().contains(part), "{part:?} is missing in {error}");
             }
             assert!(std_fs::read(&path).unwrap() == [7; 100_000], "{from} to {to}");
         }
-        assert_eq!(way.run(nowait.copy(folder.join("soft"), folder.join("other"))).unwrap(), 100_000);
+        assert_eq!(way.run(nowait.fs().copy(folder.join("soft"), folder.join("other"))).unwrap(), 100_000);
     });
 }
 
@@ -154,15 +157,15 @@ fn copies_are_those_of_std() {
         std_fs::write(&path, "short").unwrap();
         std_fs::set_permissions(&path, Permissions::from_mode(0o4751)).unwrap();
         std_fs::write(&copy, [1; 100_000]).unwrap();
-        assert_eq!(way.run(nowait.copy(&path, &copy)).unwrap(), 5);
+        assert_eq!(way.run(nowait.fs().copy(&path, &copy)).unwrap(), 5);
         assert_eq!(std_fs::read(&copy).unwrap(), b"short");
         assert_eq!(std_fs::metadata(&copy).unwrap().mode() & 0o7777, 0o4751);
-        assert_eq!(way.run(nowait.copy(&path, "/dev/null")).unwrap(), 5);
+        assert_eq!(way.run(nowait.fs().copy(&path, "/dev/null")).unwrap(), 5);
         std_fs::write(&path, "").unwrap();
-        assert_eq!(way.run(nowait.copy(&path, &copy)).unwrap(), 0);
+        assert_eq!(way.run(nowait.fs().copy(&path, &copy)).unwrap(), 0);
         assert_eq!(std_fs::read(&copy).unwrap(), b"");
         let length = std_fs::read("/proc/self/limits").unwrap().len() as u64;
-        assert_eq!(way.run(nowait.copy("/proc/self/limits", folder.join("limits"))).unwrap(), length);
+        assert_eq!(way.run(nowait.fs().copy("/proc/self/limits", folder.join("limits"))).unwrap(), length);
         assert_eq!(std_fs::read(folder.join("limits")).unwrap().len() as u64, length);
 
         let fifo = folder.join("fifo");
@@ -173,7 +176,7 @@ fn copies_are_those_of_std() {
             (folder, ErrorKind::IsADirectory),
             (&folder.join("missing"), ErrorKind::NotFound),
         ] {
-            let error = way.run(nowait.copy(from, folder.join("new"))).unwrap_err();
+            let error = way.run(nowait.fs().copy(from, folder.join("new"))).unwrap_err();
             assert_eq!((error.kind(), error.operation()), (kind, ErrorOp::Copy), "{error}");
             assert!(!folder.join("new").exists(), "{error}");
         }
@@ -203,9 +206,9 @@ fn a_name_that_something_is_mounted_on_is_told() {
                 let text = error.to_string();
                 assert!(text.contains("mounted") && text.contains("in place") && !text.contains("fuser"), "{text}");
             };
-            advises(way.run_future(nowait.write_atomic(&point, "new")).unwrap_err());
-            advises(way.run(nowait.remove_file(&point)).unwrap_err());
-            way.run_future(nowait.write(&point, "below")).unwrap();
+            advises(way.run_future(nowait.fs().write_atomic(&point, "new")).unwrap_err());
+            advises(way.run(nowait.fs().remove_file(&point)).unwrap_err());
+            way.run_future(nowait.fs().write(&point, "below")).unwrap();
             assert_eq!(std_fs::read_dir(folder.path()).unwrap().count(), 2, "the temporary file is removed");
         }
     }
@@ -232,11 +235,11 @@ fn a_descriptor_that_is_a_path_alone_is_told() {
 #[test]
 fn whole_files_are_read_to_their_end() {
     on_each(|nowait, way, folder| {
-        let status = way.run_future(nowait.read("/proc/self/limits")).unwrap();
+        let status = way.run_future(nowait.fs().read("/proc/self/limits")).unwrap();
         assert_eq!(status, std_fs::read("/proc/self/limits").unwrap());
         std_fs::write(folder.join("empty"), "").unwrap();
-        assert!(way.run_future(nowait.read(folder.join("empty"))).unwrap().is_empty());
-        assert_eq!(nowait.read(folder).wait().unwrap_err().kind(), ErrorKind::IsADirectory);
+        assert!(way.run_future(nowait.fs().read(folder.join("empty"))).unwrap().is_empty());
+        assert_eq!(nowait.fs().read(folder).wait().unwrap_err().kind(), ErrorKind::IsADirectory);
     });
 }
 
@@ -245,10 +248,10 @@ fn text_is_read_if_it_is_text() {
     on_each(|nowait, way, folder| {
         let path = folder.join("file");
         std_fs::write(&path, "Größe: 3 µm").unwrap();
-        assert_eq!(way.run_future(nowait.read_to_string(&path)).unwrap(), "Größe: 3 µm");
+        assert_eq!(way.run_future(nowait.fs().read_to_string(&path)).unwrap(), "Größe: 3 µm");
         assert_eq!(fs::read_to_string(&path).wait().unwrap(), "Größe: 3 µm");
         std_fs::write(&path, b"abc\xff").unwrap();
-        let error = way.run_future(nowait.read_to_string(&path)).unwrap_err();
+        let error = way.run_future(nowait.fs().read_to_string(&path)).unwrap_err();
         assert_eq!((error.kind(), error.path()), (ErrorKind::InvalidData, Some(&*path)));
         assert!(error.to_string().contains("first 3 bytes"), "{error}");
         assert_eq!(std::io::Error::from(error).kind(), std_fs::read_to_string(&path).unwrap_err().kind());
@@ -287,7 +290,7 @@ fn a_replaced_file_keeps_what_it_is_told_to_keep() {
             assert_eq!((stat(), std_fs::read(&path).unwrap()), ((0o2751, owner, group), b"third".to_vec()));
         }
         // By default it is a new file.
-        way.run_future(nowait.write_atomic(&path, "fourth")).unwrap();
+        way.run_future(nowait.fs().write_atomic(&path, "fourth")).unwrap();
         assert_eq!(stat(), new);
         // Of a link it is the file that the link leads to.
         std_fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
@@ -305,7 +308,7 @@ fn a_replaced_file_that_need_not_be_durable_is_not_synced() {
     let sim = Sim::new(1);
     let nowait = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
     fs::AtomicOptions::new().durable(false).write_in(&nowait, "file", "contents").wait().unwrap();
-    assert_eq!(nowait.read("file").wait().unwrap(), b"contents");
+    assert_eq!(nowait.fs().read("file").wait().unwrap(), b"contents");
     let after_the_worst_crash = || sim.crash(|_, _| false).contents("file");
     assert_eq!(after_the_worst_crash(), None, "its name is not durable");
     fs::AtomicOptions::new().write_in(&nowait, "file", "contents").wait().unwrap();
@@ -523,15 +526,15 @@ fn a_simulator_has_files_and_directories_only() {
     let nowait = Nowait::builder().engine(Engine::Sim(sim)).build().unwrap();
     let file = OpenOptions::new().read(true).open_in(&nowait, "file").wait().unwrap();
     let kinds = [
-        nowait.metadata("file").wait().unwrap_err().kind(),
-        nowait.copy("file", "other").wait().unwrap_err().kind(),
+        nowait.fs().metadata("file").wait().unwrap_err().kind(),
+        nowait.fs().copy("file", "other").wait().unwrap_err().kind(),
         file.metadata().wait().unwrap_err().kind(),
         file.try_lock().unwrap_err().kind(),
         file.try_lock_range(RangeLock::Shared, 0, 0).unwrap_err().kind(),
     ];
     assert_eq!(kinds, [ErrorKind::Unsupported; 5]);
     assert!(file.into_std().is_err());
-    assert_eq!(nowait.read("file").wait().unwrap(), [1; 100]);
+    assert_eq!(nowait.fs().read("file").wait().unwrap(), [1; 100]);
 }
 
 /// Returns the readable files below `folder` whose contents are stable, with their contents: two
@@ -642,8 +645,8 @@ type Read<'a> = Box<dyn Fn() -> std::io::Result<Vec<u8>> + 'a>;
 fn ways_to_read<'a>(nowait: &'a Nowait, way: Way, path: &'a Path, length: usize) -> Vec<(String, Read<'a>)> {
     let open = move || way.run(OpenOptions::new().read(true).open_in(nowait, path));
     let whole = move || match way {
-        Way::Waited => Ok(nowait.read(path).wait()?),
-        way => Ok(way.run_future(nowait.read(path))?),
+        Way::Waited => Ok(nowait.fs().read(path).wait()?),
+        way => Ok(way.run_future(nowait.fs().read(path))?),
     };
     let in_one = move || Ok(way.run(open()?.read_at(Vec::with_capacity(256 << 10), 0))?.1);
     let gathered = move || {

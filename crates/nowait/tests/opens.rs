@@ -82,7 +82,7 @@ fn cached_files_need_no_thread(kind: Kind) {
         assert_served(&nowait, right, &format!("{way:?} on {kind:?}"), || {
             for (number, path) in paths.iter().enumerate() {
                 let right = common::contents(1 + 300 * number, number as u64);
-                assert!(way.run_future(nowait.read(path)).unwrap() == right, "{path:?}");
+                assert!(way.run_future(nowait.fs().read(path)).unwrap() == right, "{path:?}");
             }
         });
     }
@@ -171,7 +171,7 @@ fn errors_are_those_of_the_plain_call() {
     // leaves the cached names for it (relatime). The clock of these times has ticks of up to 10 ms.
     std::thread::sleep(Duration::from_millis(50));
     // None of these answers says that the kernel cannot be asked.
-    assert_eq!(futures::executor::block_on(nowait.read(at("link"))).unwrap(), b"words");
+    assert_eq!(futures::executor::block_on(nowait.fs().read(at("link"))).unwrap(), b"words");
     if has_cached_walks() {
         assert_served(&nowait, (1, 0), "link", || {
             drop(futures::executor::block_on(open(&nowait, &at("link"))).unwrap());
@@ -194,7 +194,7 @@ fn a_name_that_is_not_cached_is_opened_by_the_pool() {
             let ways = counted(&nowait, || drop(futures::executor::block_on(open(&nowait, &sample.path)).unwrap()));
             // Another program may have looked there meanwhile.
             if ways == (0, 1) {
-                assert!(futures::executor::block_on(nowait.read(&sample.path)).unwrap() == sample.bytes);
+                assert!(futures::executor::block_on(nowait.fs().read(&sample.path)).unwrap() == sample.bytes);
                 return;
             }
         }
@@ -274,7 +274,7 @@ fn without_cached_walks(errno: i32) {
     sample.open(&nowait);
     let (_, pool) = counted(&nowait, || {
         for _ in 0..5 {
-            assert!(futures::executor::block_on(nowait.read(&sample.path)).unwrap() == sample.bytes);
+            assert!(futures::executor::block_on(nowait.fs().read(&sample.path)).unwrap() == sample.bytes);
         }
     });
     assert!(pool >= 5, "{pool}");

@@ -169,9 +169,9 @@ fn without(call: &str) {
 fn whole_files_maps_and_streams(ctx: &Ctx) {
     let (nowait, bytes) = (&ctx.nowait, common::contents(300_000, 5));
     let (path, copy) = (ctx.create(&bytes), ctx.path());
-    assert_eq!(nowait.copy(&path, &copy).wait().unwrap(), bytes.len() as u64);
-    assert!(futures::executor::block_on(nowait.read(&copy)).unwrap() == bytes);
-    nowait.write_atomic(&copy, bytes[1..].to_vec()).wait().unwrap();
+    assert_eq!(nowait.fs().copy(&path, &copy).wait().unwrap(), bytes.len() as u64);
+    assert!(futures::executor::block_on(nowait.fs().read(&copy)).unwrap() == bytes);
+    nowait.fs().write_atomic(&copy, bytes[1..].to_vec()).wait().unwrap();
     assert!(std::fs::read(&copy).unwrap() == bytes[1..]);
     let file = common::open(nowait, &path);
     // SAFETY: nobody writes to the file while it is mapped.
@@ -320,11 +320,11 @@ fn refusals_are_explained() {
     filter(libc::EPERM, &[libc::SYS_pwritev2, libc::SYS_renameat2, libc::SYS_fallocate, libc::SYS_fadvise64]);
     let nowait = Nowait::builder().build().unwrap();
     let (directory, other) = (folder.path().join("directory"), folder.path().join("other"));
-    nowait.create_dir(&directory).wait().unwrap();
-    let error = nowait.rename_new(&directory, &other).wait().unwrap_err();
+    nowait.fs().create_dir(&directory).wait().unwrap();
+    let error = nowait.fs().rename_new(&directory, &other).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("renameat2") && error.to_string().contains("use rename"), "{error}");
-    nowait.rename(&directory, &other).wait().unwrap();
+    nowait.fs().rename(&directory, &other).wait().unwrap();
     let path = folder.path().join("file");
     let mut options = nowait::OpenOptions::new();
     let file = options.read(true).write(true).create(true).open_in(&nowait, &path).wait().unwrap();
@@ -340,7 +340,7 @@ fn refusals_are_explained() {
     // EPERM of the file itself is reported: the file is append-only.
     if child::is_root() && std::process::Command::new("chattr").arg("+a").arg(&path).status().is_ok_and(|s| s.success())
     {
-        let kept = nowait.rename_new(&path, folder.path().join("third")).wait().unwrap_err();
+        let kept = nowait.fs().rename_new(&path, folder.path().join("third")).wait().unwrap_err();
         let cleared = std::process::Command::new("chattr").arg("-a").arg(&path).status();
         assert!(cleared.is_ok_and(|status| status.success()));
         assert!(!folder.path().join("third").exists() && path.exists(), "{kept}");

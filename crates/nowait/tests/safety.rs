@@ -766,17 +766,17 @@ fn copy_names_and_files(sample: &Sample) {
     let nowait = Nowait::shared();
     for round in 0..common::rounds(20) {
         let way = common::Way::ALL[round as usize % 3];
-        assert_eq!(way.run(nowait.copy(&sample.path, path("copy"))).unwrap(), sample.bytes.len() as u64);
+        assert_eq!(way.run(nowait.fs().copy(&sample.path, path("copy"))).unwrap(), sample.bytes.len() as u64);
         assert!(std::fs::read(path("copy")).unwrap() == sample.bytes, "round {round}");
-        way.run_future(nowait.write_atomic(path("whole"), "whole")).unwrap();
-        way.run(nowait.create_dir_all(path("a/b"))).unwrap();
-        way.run(nowait.hard_link(path("whole"), path("a/hard"))).unwrap();
-        way.run(nowait.symlink("hard", path("a/soft"))).unwrap();
-        way.run(nowait.rename(path("a/soft"), path("a/b/soft"))).unwrap();
-        assert_eq!(way.run(nowait.metadata(path("a/hard"))).unwrap().len(), 5);
-        assert_eq!(way.run(nowait.read_dir(path("a"))).unwrap().len(), 2);
-        way.run(nowait.sync_dir(path("a"))).unwrap();
-        way.run(nowait.remove_dir_all(path("a"))).unwrap();
+        way.run_future(nowait.fs().write_atomic(path("whole"), "whole")).unwrap();
+        way.run(nowait.fs().create_dir_all(path("a/b"))).unwrap();
+        way.run(nowait.fs().hard_link(path("whole"), path("a/hard"))).unwrap();
+        way.run(nowait.fs().symlink("hard", path("a/soft"))).unwrap();
+        way.run(nowait.fs().rename(path("a/soft"), path("a/b/soft"))).unwrap();
+        assert_eq!(way.run(nowait.fs().metadata(path("a/hard"))).unwrap().len(), 5);
+        assert_eq!(way.run(nowait.fs().read_dir(path("a"))).unwrap().len(), 2);
+        way.run(nowait.fs().sync_dir(path("a"))).unwrap();
+        way.run(nowait.fs().remove_dir_all(path("a"))).unwrap();
     }
     assert_settled(nowait);
 }

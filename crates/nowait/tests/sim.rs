@@ -283,16 +283,16 @@ fn names_are_kept_or_lost_until_their_directory_is_synced() {
     file.write_all_at(vec![2], 0).durable().wait().unwrap();
     file.sync_all().wait().unwrap();
     assert_eq!(sim.unsynced(), [Unsynced::Created { path: "b".into() }], "a sync of the file is none of the name");
-    nowait.remove_file("a").wait().unwrap();
+    nowait.fs().remove_file("a").wait().unwrap();
     assert_eq!(sim.unsynced().last(), Some(&Unsynced::Removed { path: "a".into() }));
     let (a, b) = (("a", 1), ("b", 2));
     assert_eq!(outcomes(&sim, files), set([there(&[a]), there(&[a, b]), there(&[b]), there(&[])]));
-    assert_eq!(nowait.sync_dir("d").wait().unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(nowait.fs().sync_dir("d").wait().unwrap_err().kind(), ErrorKind::NotFound);
     sim.create("d/a", [3]);
-    nowait.sync_dir("d").wait().unwrap();
+    nowait.fs().sync_dir("d").wait().unwrap();
     assert_eq!(sim.unsynced().len(), 2, "of another directory");
     // Writes after its beginning are not in it.
-    let mut sync = pin!(nowait.sync_dir("."));
+    let mut sync = pin!(nowait.fs().sync_dir("."));
     assert!(poll_once(sync.as_mut()).is_pending());
     create(&nowait, "c");
     assert!(sim.step() && poll_once(sync.as_mut()).is_ready());
@@ -304,22 +304,22 @@ fn names_are_kept_or_lost_until_their_directory_is_synced() {
 fn of_a_rename_old_or_new_is_there() {
     let (sim, nowait, _file) = disk(&[1]);
     sim.create("b", [2]);
-    nowait.rename("a", "b").wait().unwrap();
+    nowait.fs().rename("a", "b").wait().unwrap();
     assert_eq!(sim.unsynced(), [Unsynced::Renamed { from: "a".into(), to: "b".into() }]);
     assert_eq!(outcomes(&sim, files), set([there(&[("a", 1), ("b", 2)]), there(&[("b", 1)])]));
     // Twice: never in two places.
-    nowait.rename("b", "c").wait().unwrap();
+    nowait.fs().rename("b", "c").wait().unwrap();
     let right =
         set([there(&[("a", 1), ("b", 2)]), there(&[("b", 1)]), there(&[("b", 2), ("c", 1)]), there(&[("c", 1)])]);
     assert_eq!(outcomes(&sim, files), right);
-    nowait.sync_dir("").wait().unwrap();
+    nowait.fs().sync_dir("").wait().unwrap();
     assert_eq!(outcomes(&sim, files), set([there(&[("c", 1)])]));
     // From one directory to another: both have to be synced.
     sim.create("d/x", []);
-    nowait.rename("c", "d/a").wait().unwrap();
+    nowait.fs().rename("c", "d/a").wait().unwrap();
     for directory in ["d", "."] {
         assert_eq!(outcomes(&sim, files), set([there(&[("c", 1)]), there(&[("d/a", 1)])]));
-        nowait.sync_dir(directory).wait().unwrap();
+        nowait.fs().sync_dir(directory).wait().unwrap();
     }
     assert_eq!(outcomes(&sim, files), set([there(&[("d/a", 1)])]));
 }
@@ -328,18 +328,18 @@ fn of_a_rename_old_or_new_is_there() {
 #[test]
 fn with_a_directory_goes_what_is_in_it() {
     let (sim, nowait, _file) = disk(&[1]);
-    nowait.create_dir("d").wait().unwrap();
+    nowait.fs().create_dir("d").wait().unwrap();
     create(&nowait, "d/a").write_all_at(vec![4], 0).durable().wait().unwrap();
-    nowait.sync_dir("d").wait().unwrap();
+    nowait.fs().sync_dir("d").wait().unwrap();
     assert_eq!(sim.unsynced(), [Unsynced::Created { path: "d".into() }]);
     assert_eq!(outcomes(&sim, files), set([there(&[("a", 1)]), there(&[("a", 1), ("d/a", 4)])]));
     // Empty, it is there all the same.
-    nowait.remove_file("d/a").wait().unwrap();
-    nowait.sync_dir("d").wait().unwrap();
-    nowait.sync_dir("").wait().unwrap();
+    nowait.fs().remove_file("d/a").wait().unwrap();
+    nowait.fs().sync_dir("d").wait().unwrap();
+    nowait.fs().sync_dir("").wait().unwrap();
     let left = sim.crash(|_, _| false);
-    assert!(instance(&left).list("d").wait().unwrap().is_empty());
-    assert_eq!(instance(&left).list(".").wait().unwrap(), ["a", "d"]);
+    assert!(instance(&left).fs().read_dir_names("d").wait().unwrap().is_empty());
+    assert_eq!(instance(&left).fs().read_dir_names(".").wait().unwrap(), ["a", "d"]);
 }
 
 /// A file that is renamed before its contents are synced.
@@ -348,13 +348,13 @@ fn a_name_may_be_durable_before_what_it_names() {
     let (sim, nowait, _file) = disk(&[1]);
     let file = create(&nowait, "b");
     file.write_all_at(vec![2], 0).wait().unwrap();
-    nowait.rename("b", "a").wait().unwrap();
-    nowait.sync_dir("").wait().unwrap();
+    nowait.fs().rename("b", "a").wait().unwrap();
+    nowait.fs().sync_dir("").wait().unwrap();
     assert_eq!(images(&sim), set([vec![], vec![0], vec![2]]));
     // Written and renamed in the right order it is all or nothing, at every step.
     let (sim, nowait, _file) = disk(&[1; 600]);
     let right = set([vec![1; 600], vec![2; 600]]);
-    let mut replace = pin!(nowait.write_atomic("a", vec![2u8; 600]));
+    let mut replace = pin!(nowait.fs().write_atomic("a", vec![2u8; 600]));
     while poll_once(replace.as_mut()).is_pending() {
         assert!(images(&sim).is_subset(&right), "{:?}", sim.unsynced());
         sim.step();
@@ -365,7 +365,7 @@ fn a_name_may_be_durable_before_what_it_names() {
 #[test]
 fn a_removed_file_is_read_through_its_handles_and_comes_back() {
     let (sim, nowait, file) = disk(b"old");
-    nowait.remove_file("a").wait().unwrap();
+    nowait.fs().remove_file("a").wait().unwrap();
     file.write_all_at(b"new".to_vec(), 0).wait().unwrap();
     assert_eq!(*file.read_range(0, 3).wait().unwrap(), *b"new");
     assert_eq!(sim.contents("a"), None);
@@ -373,7 +373,7 @@ fn a_removed_file_is_read_through_its_handles_and_comes_back() {
     assert_eq!(*file.read_range(0, 3).wait().unwrap(), *b"new");
     let right = set([None, Some(b"old".to_vec()), Some(b"new".to_vec()), Some(Vec::new())]);
     assert_eq!(outcomes(&sim, |left| left.contents("a")), right);
-    nowait.sync_dir("").wait().unwrap();
+    nowait.fs().sync_dir("").wait().unwrap();
     assert_eq!(outcomes(&sim, |left| left.contents("a")), set([Some(Vec::new())]));
 }
 
@@ -381,7 +381,7 @@ fn a_removed_file_is_read_through_its_handles_and_comes_back() {
 fn what_is_put_there_is_durable_and_replaces() {
     let (sim, nowait, file) = disk(b"old");
     file.write_all_at(b"new".to_vec(), 0).wait().unwrap();
-    nowait.rename("a", "b").wait().unwrap();
+    nowait.fs().rename("a", "b").wait().unwrap();
     sim.create("b", "damaged");
     assert_eq!(sim.contents("b").unwrap(), b"damaged");
     assert_eq!(outcomes(&sim, |left| left.contents("b")), set([Some(b"damaged".to_vec())]));
@@ -493,7 +493,7 @@ fn what_a_failed_sync_has_lost_no_later_one_brings_back() {
     let (sim, nowait, _file) = disk(&[]);
     create(&nowait, "b");
     sim.set_faults(faults(|faults| faults.sync_error = 1.0));
-    assert_eq!(nowait.sync_dir("").wait().unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(nowait.fs().sync_dir("").wait().unwrap_err().kind(), ErrorKind::Io);
     assert_eq!(sim.unsynced().len(), 1);
 }
 
@@ -537,7 +537,7 @@ fn a_full_disk_takes_what_fits_and_removal_frees() {
     let left = sim.crash(|_, _| true);
     let error = writable(&instance(&left), "a".as_ref()).append(vec![1]).wait().unwrap_err();
     assert_eq!(error.error.kind(), ErrorKind::NoSpace);
-    nowait.remove_file("b").wait().unwrap();
+    nowait.fs().remove_file("b").wait().unwrap();
     file.append(vec![4; 500]).wait().unwrap();
     assert_eq!(file.append(vec![4]).wait().unwrap_err().error.kind(), ErrorKind::NoSpace);
     file.set_len(10).wait().unwrap();

@@ -842,7 +842,7 @@ fn drops_a_finish_and_goes_on() -> bool {
     // The only thread of the pool is held, and the file is to be cut to its length after that.
     let (begun, begins) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
-    nowait.metadata(&path).on_complete(move |_| {
+    nowait.fs().metadata(&path).on_complete(move |_| {
         begun.send(()).unwrap();
         let _ = released.recv();
     });

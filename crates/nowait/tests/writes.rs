@@ -922,7 +922,7 @@ fn writes_that_continue_each_other_share_calls() {
     // The only thread of the pool is held until all are submitted.
     let (begun, begins) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
-    nowait.metadata(file.path()).on_complete(move |_| {
+    nowait.fs().metadata(file.path()).on_complete(move |_| {
         begun.send(()).unwrap();
         let _ = released.recv();
     });

@@ -33,13 +33,13 @@ pub(crate) fn copy_by_instance(shared: &Shared, source_path: &Path, target_path:
         Ok(filled) => filled,
         Err(failure) => {
             // The file may already have its final name. Only the first failure is reported.
-            let _ = instance.remove_file(&temporary).wait();
+            let _ = instance.fs().remove_file(&temporary).wait();
             return Err(failure);
         }
     };
     shared.meter.file_done();
     if shared.options.sync != Sync::None {
-        let synced = instance.sync_dir(&directory).wait();
+        let synced = instance.fs().sync_dir(&directory).wait();
         synced.map_err(|error| failed(Operation::Sync, target_path, &error))?;
     }
     Ok(FileOutcome { way, why, bytes, resumed_bytes, is_verified, warnings: Vec::new() })
@@ -64,7 +64,7 @@ fn fill_and_name(
     drop(ends);
     let closed = staged.close();
     closed.map_err(|error| Failure::from_nowait(Operation::Write, target_path, &error))?;
-    let renamed = instance.rename(temporary, target_path).wait();
+    let renamed = instance.fs().rename(temporary, target_path).wait();
     renamed.map_err(|error| {
         let failure = Failure::from_nowait(Operation::Rename, target_path, &error);
         match error.kind() {

@@ -91,8 +91,8 @@ fn prepared_name(number: u64) -> String {
 
 impl LogDir {
     pub(crate) fn open_dir(instance: &Nowait, path: &Path) -> Result<LogDir> {
-        let dir = nowait::fs::Dir::open(instance, path).wait()?;
-        Ok(LogDir { instance: instance.clone(), path: dir.path().clone(), dir, made_with: None })
+        let dir = nowait::fs::Dir::open_in(instance, path).wait()?;
+        Ok(LogDir { instance: instance.clone(), path: dir.path().into(), dir, made_with: None })
     }
 
     /// The directory's descriptor; None on a simulator.
@@ -110,7 +110,7 @@ impl LogDir {
 
     pub(crate) fn contents(&self) -> Result<Contents> {
         let mut contents = Contents { numbers: Vec::new(), has_control: false, aside: Vec::new(), other: None };
-        for name in self.dir.list().wait()? {
+        for name in self.dir.read_names().wait()? {
             match name.to_str() {
                 Some(CONTROL) => contents.has_control = true,
                 Some(name) if segment_number(name).is_some() => contents.numbers.extend(segment_number(name)),
@@ -125,7 +125,7 @@ impl LogDir {
 
     /// Removes leftovers of preparations and replacements that were cut off.
     pub(crate) fn clean(&self) -> Result<()> {
-        for name in self.dir.list().wait()? {
+        for name in self.dir.read_names().wait()? {
             if let Some(name) = name.to_str().filter(|name| is_leftover(name)) {
                 self.dir.remove_file(name).wait()?;
             }
@@ -375,7 +375,7 @@ mod tests {
         for copies in [[copy(1), copy(0)], [copy(1), copy(1)], [vec![7; PAGE], copy(1)], [copy(1), vec![7; PAGE]]] {
             let sim = Sim::new(1);
             let instance = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
-            instance.create_dir("/log").wait().unwrap();
+            instance.fs().create_dir("/log").wait().unwrap();
             let dir = LogDir::open_dir(&instance, Path::new("/log")).unwrap();
             dir.sync_parent().unwrap();
             sim.create("/log/control", copies.concat());

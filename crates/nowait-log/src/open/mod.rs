@@ -33,7 +33,7 @@ impl Open {
         options.check(path)?;
         let mut is_new = false;
         if options.create {
-            match instance.create_dir(path).wait() {
+            match instance.fs().create_dir(path).wait() {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 made => is_new = made.map(|()| true)?,
             }

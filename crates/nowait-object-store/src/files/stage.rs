@@ -87,7 +87,7 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if let Some(path) = self.path.take().filter(|_| self.generation == fork_generation()) {
-            self.nowait.remove_file(path).submit().detach();
+            self.nowait.fs().remove_file(path).submit().detach();
         }
     }
 }

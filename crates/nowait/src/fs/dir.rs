@@ -14,6 +14,20 @@ use crate::operation::{Answer, On, Operation};
 
 /// Open directory. Names are resolved from its descriptor (`openat(2)`), even if it is renamed or
 /// the working directory changes. Clones share the descriptor. On a simulator it is only a path.
+///
+/// ```
+/// # fn main() -> nowait::Result<()> {
+/// # let temporary = tempfile::tempdir().unwrap();
+/// # let (path, other) = (temporary.path().join("one"), temporary.path().join("two"));
+/// # std::fs::create_dir(&path).unwrap();
+/// let dir = nowait::fs::Dir::open(&path).wait()?;
+/// nowait::fs::rename(&path, &other).wait()?;
+/// dir.open_file(nowait::OpenOptions::new().write(true).create(true), "table.dat").wait()?;
+/// dir.sync().wait()?;
+/// assert_eq!(dir.read_names().wait()?, ["table.dat"]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Dir {
     nowait: Nowait,
@@ -22,17 +36,25 @@ pub struct Dir {
 }
 
 impl Dir {
-    /// Opens a directory on an instance.
+    /// Opens a directory on the instance that the process shares.
+    ///
+    /// # Errors
+    /// As [`Dir::open_in`].
+    pub fn open(path: impl AsRef<Path>) -> Operation<'static, Result<Dir>> {
+        Dir::open_in(Nowait::shared(), path)
+    }
+
+    /// Opens a directory on the given instance.
     ///
     /// # Errors
     /// Those of `open(2)`; [`ErrorKind::NotADirectory`](crate::ErrorKind::NotADirectory) for
     /// anything else.
-    pub fn open(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Result<Dir>> {
+    pub fn open_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Result<Dir>> {
         Operation::new(On::Paths(&nowait.0), Request::OpenDir(path.as_ref().into()), dir_opened)
     }
 
     /// Returns the path by which it was opened. In errors, the paths of its files begin with it.
-    pub fn path(&self) -> &Arc<Path> {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
@@ -80,11 +102,11 @@ impl Dir {
         named(&self.nowait, Request::Remove(self.at(name)))
     }
 
-    /// Returns the names in this directory; see [`list`](super::list()).
+    /// Returns the names in this directory; see [`read_dir_names`](super::read_dir_names).
     ///
     /// # Errors
-    /// As [`list`](super::list()).
-    pub fn list(&self) -> Operation<'_, Result<Vec<OsString>>> {
+    /// As [`read_dir_names`](super::read_dir_names).
+    pub fn read_names(&self) -> Operation<'_, Result<Vec<OsString>>> {
         Operation::new(On::Paths(&self.nowait.0), Request::List(self.at(".")), listed)
     }
 

@@ -1,9 +1,9 @@
 //! Names, directories and whole files: the functions of `std::fs`, and functions that make changes
 //! durable.
 //!
-//! Each function uses the instance that the process shares; [`Nowait`] has the same functions as
-//! methods. All of them block in the kernel, so a future runs on a pool thread, never on its
-//! executor's.
+//! Each function uses the instance that the process shares; [`Nowait::fs`] returns the same
+//! functions for any instance. All of them block in the kernel, so a future runs on a pool thread,
+//! never on its executor's.
 
 mod copy;
 mod dir;
@@ -62,7 +62,7 @@ impl DirEntry {
     /// # Errors
     /// Those of [`symlink_metadata`]: the entry may have been removed since.
     pub fn metadata(&self) -> Operation<'_, Result<Metadata>> {
-        self.nowait.symlink_metadata(&self.path)
+        self.nowait.fs().symlink_metadata(&self.path)
     }
 }
 
@@ -72,398 +72,233 @@ impl fmt::Debug for DirEntry {
     }
 }
 
-/// Renames a file or directory; replaces a file of the new name (`rename(2)`). The rename is atomic
-/// for other processes. It is durable after [`sync_dir`] of both directories.
+/// Functions of an instance that work on names, directories and whole files: those of `std::fs`,
+/// and functions that make changes durable. See [`Nowait::fs`].
 ///
-/// # Errors
-/// Those of `rename(2)`.
-pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
-    Nowait::shared().rename(from, to)
-}
-
-/// Renames a file or directory; fails if the new name exists (`renameat2(2)`, `RENAME_NOREPLACE`).
+/// A copyable reference: a future borrows the instance, not the `Fs`.
 ///
-/// # Errors
-/// [`ErrorKind::AlreadyExists`]; those of `renameat2(2)`.
-pub fn rename_new(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
-    Nowait::shared().rename_new(from, to)
-}
-
-/// Removes a name of a file (`unlink(2)`). The file is deleted once it has no name and no open
-/// descriptor.
-///
-/// # Errors
-/// Those of `unlink(2)`.
-pub fn remove_file(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
-    Nowait::shared().remove_file(path)
-}
-
-/// Creates a directory (`mkdir(2)`), with mode 0o777 less the umask. It is durable after
-/// [`sync_dir`] of its parent.
-///
-/// # Errors
-/// [`ErrorKind::AlreadyExists`], also if a file has the name; those of `mkdir(2)`.
-pub fn create_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
-    Nowait::shared().create_dir(path)
-}
-
-/// Returns the names of all entries in a directory, sorted, without `.` and `..`. Names that are
-/// created, renamed or removed meanwhile may or may not be included (`readdir(3)`).
-///
-/// # Errors
-/// Those of `opendir(3)` and `readdir(3)`.
-pub fn list(path: impl AsRef<Path>) -> Operation<'static, Result<Vec<OsString>>> {
-    Nowait::shared().list(path)
-}
-
-/// Makes the creations, renames and removals in a directory durable (`fsync(2)`, NOTES).
-///
-/// # Errors
-/// Those of `open(2)` and `fsync(2)`.
-pub fn sync_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
-    Nowait::shared().sync_dir(path)
-}
-
-/// Returns size, times, type and permissions of a file or directory; follows symbolic links
-/// (`statx(2)`).
-///
-/// # Errors
-/// Those of [`std::fs::metadata`]. [`ErrorKind::Unsupported`] on a
-/// simulator.
-pub fn metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Metadata>> {
-    Nowait::shared().metadata(path)
-}
-
-/// Returns metadata as [`metadata`] does, but does not follow a symbolic link.
-///
-/// # Errors
-/// Those of [`std::fs::symlink_metadata`].
-/// [`ErrorKind::Unsupported`] on a simulator.
-pub fn symlink_metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Metadata>> {
-    Nowait::shared().symlink_metadata(path)
-}
-
-/// Returns whether the path exists; false for a broken symbolic link.
-///
-/// # Errors
-/// Those of [`std::fs::exists`]. [`ErrorKind::Unsupported`] on a
-/// simulator.
-pub fn exists(path: impl AsRef<Path>) -> Operation<'static, Result<bool>> {
-    Nowait::shared().exists(path)
-}
-
-/// Sets the permissions of a file or directory (`chmod(2)`).
-///
-/// # Errors
-/// Those of [`std::fs::set_permissions`]. [`ErrorKind::Unsupported`]
-/// on a simulator.
-pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Operation<'static, Result<()>> {
-    Nowait::shared().set_permissions(path, permissions)
-}
-
-/// Returns the entries of a directory with their types, sorted by name, without `.` and `..`
-/// (`readdir(3)`).
-///
-/// # Errors
-/// Those of [`std::fs::read_dir`]. [`ErrorKind::Unsupported`] on a
-/// simulator.
-pub fn read_dir(path: impl AsRef<Path>) -> Operation<'static, Result<Vec<DirEntry>>> {
-    Nowait::shared().read_dir(path)
-}
-
-/// Creates a directory and its missing parents. Succeeds if the directory exists.
-///
-/// # Errors
-/// Those of [`std::fs::create_dir_all`]. [`ErrorKind::Unsupported`]
-/// on a simulator.
-pub fn create_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
-    Nowait::shared().create_dir_all(path)
-}
-
-/// Removes an empty directory (`rmdir(2)`).
-///
-/// # Errors
-/// Those of [`std::fs::remove_dir`]. [`ErrorKind::Unsupported`] on a
-/// simulator.
-pub fn remove_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
-    Nowait::shared().remove_dir(path)
-}
-
-/// Removes a directory and its contents. Symbolic links are removed, not followed.
-///
-/// # Errors
-/// Those of [`std::fs::remove_dir_all`]. [`ErrorKind::Unsupported`]
-/// on a simulator.
-pub fn remove_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
-    Nowait::shared().remove_dir_all(path)
-}
-
-/// Creates a hard link to a file, on the same file system (`link(2)`).
-///
-/// # Errors
-/// Those of [`std::fs::hard_link`]. [`ErrorKind::Unsupported`] on a
-/// simulator.
-pub fn hard_link(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
-    Nowait::shared().hard_link(from, to)
-}
-
-/// Creates a symbolic link `to` whose target is `from` (`symlink(2)`).
-///
-/// # Errors
-/// Those of `symlink(2)`. [`ErrorKind::Unsupported`] on a simulator.
-pub fn symlink(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
-    Nowait::shared().symlink(from, to)
-}
-
-/// Returns the target of a symbolic link (`readlink(2)`).
-///
-/// # Errors
-/// Those of [`std::fs::read_link`]. [`ErrorKind::Unsupported`] on a
-/// simulator.
-pub fn read_link(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf>> {
-    Nowait::shared().read_link(path)
-}
-
-/// Returns the absolute path without symbolic links, `.` and `..` (`realpath(3)`).
-///
-/// # Errors
-/// Those of [`std::fs::canonicalize`]. [`ErrorKind::Unsupported`] on
-/// a simulator.
-pub fn canonicalize(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf>> {
-    Nowait::shared().canonicalize(path)
-}
-
-/// Copies a file with its permissions, and returns the number of bytes. The kernel copies the data,
-/// or shares the blocks if the file system can (`copy_file_range(2)`). An existing file is
-/// truncated first. Nothing is durable yet.
-///
-/// # Errors
-/// [`ErrorKind::InvalidInput`] if both names refer to one file, which stays unchanged, or if `from`
-/// is a device, FIFO or socket. [`ErrorKind::IsADirectory`] for a directory. Those of `open(2)` and
-/// `copy_file_range(2)`. [`ErrorKind::Unsupported`] on a simulator.
-pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<u64>> {
-    Nowait::shared().copy(from, to)
-}
-
-/// Reads a whole file.
-///
-/// # Errors
-/// As [`OpenOptions::open_in`] and [`File::read_at`].
-pub fn read(path: impl AsRef<Path>) -> Steps<'static, Result<Vec<u8>>> {
-    Nowait::shared().read(path)
-}
-
-/// Reads a whole file as text.
-///
-/// # Errors
-/// [`ErrorKind::InvalidData`] if it is not UTF-8; else as [`read`].
-pub fn read_to_string(path: impl AsRef<Path>) -> Steps<'static, Result<String>> {
-    Nowait::shared().read_to_string(path)
-}
-
-/// Creates or truncates a file, and writes `data` as its contents. Nothing is durable yet; see
-/// [`write_atomic`].
-///
-/// # Errors
-/// As [`OpenOptions::open_in`] and [`File::write_all_at`].
-pub fn write(path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'static, Result<()>> {
-    Nowait::shared().write(path, data)
-}
-
-/// Replaces the contents of a file, or creates the file. Readers see either the old or the new
-/// contents, even after a crash. The new contents are durable on completion.
-///
-/// The data is written to a file with a temporary name in the same directory, synced, and renamed;
-/// then the directory is synced. The new file has the mode 0o666 less the umask. A symbolic link is
-/// replaced by the file. [`AtomicOptions`] can keep mode and owner, or omit the syncs.
-///
-/// # Errors
-/// Those of the steps. If a step before the final sync of the directory fails, the old contents are
-/// untouched, and the temporary file is removed. The same holds if the future is dropped early. A
-/// crash, or a drop while the file is created, may leave the temporary file. Its name begins with a
-/// dot and ends in `.tmp`.
-pub fn write_atomic(path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'static, Result<()>> {
-    Nowait::shared().write_atomic(path, data)
-}
+/// ```
+/// # fn main() -> nowait::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("config");
+/// let nowait = nowait::Nowait::builder().build()?;
+/// nowait.fs().write_atomic(&path, "depth = 32\n").wait()?;
+/// assert_eq!(nowait.fs().read_to_string(&path).wait()?, "depth = 32\n");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Fs<'n>(&'n Nowait);
 
 impl Nowait {
-    /// [`fs::rename`](rename), on this instance.
+    /// Returns the functions of [`nowait::fs`](self) on this instance.
+    pub fn fs(&self) -> Fs<'_> {
+        Fs(self)
+    }
+}
+
+/// Declares methods of [`Fs`], and for each a function of this module on the shared instance.
+macro_rules! functions {
+    ($($(#[$docs:meta])* fn $name:ident($fs:ident, $($input:ident: $type:ty),*) -> $future:ident<$output:ty> $body:block)*) => {
+        impl<'n> Fs<'n> {
+            $($(#[$docs])* pub fn $name($fs, $($input: $type),*) -> $future<'n, $output> $body)*
+        }
+
+        $($(#[$docs])* pub fn $name($($input: $type),*) -> $future<'static, $output> {
+            Nowait::shared().fs().$name($($input),*)
+        })*
+    };
+}
+
+functions! {
+    /// Renames a file or directory; replaces a file of the new name (`rename(2)`). The rename is
+    /// atomic for other processes. It is durable after [`sync_dir`] of both directories.
     ///
     /// # Errors
-    /// Those of [`fs::rename`](rename).
-    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+    /// Those of `rename(2)`.
+    fn rename(self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<Result<()>> {
         let request = Request::Rename { from: from.as_ref().into(), to: to.as_ref().into(), replace: true };
-        named(self, request)
+        named(self.0, request)
     }
 
-    /// [`fs::rename_new`](rename_new), on this instance.
+    /// Renames a file or directory; fails if the new name exists (`renameat2(2)`,
+    /// `RENAME_NOREPLACE`).
     ///
     /// # Errors
-    /// Those of [`fs::rename_new`](rename_new).
-    pub fn rename_new(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+    /// [`ErrorKind::AlreadyExists`]; those of `renameat2(2)`.
+    fn rename_new(self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<Result<()>> {
         let request = Request::Rename { from: from.as_ref().into(), to: to.as_ref().into(), replace: false };
-        named(self, request)
+        named(self.0, request)
     }
 
-    /// [`fs::remove_file`](remove_file), on this instance.
+    /// Removes a name of a file (`unlink(2)`). The file is deleted once it has no name and no open
+    /// descriptor.
     ///
     /// # Errors
-    /// Those of [`fs::remove_file`](remove_file).
-    pub fn remove_file(&self, path: impl AsRef<Path>) -> Operation<'_, Result<()>> {
-        named(self, Request::Remove(path.as_ref().into()))
+    /// Those of `unlink(2)`.
+    fn remove_file(self, path: impl AsRef<Path>) -> Operation<Result<()>> {
+        named(self.0, Request::Remove(path.as_ref().into()))
     }
 
-    /// [`fs::create_dir`](create_dir), on this instance.
+    /// Creates a directory (`mkdir(2)`), with mode 0o777 less the umask. It is durable after
+    /// [`sync_dir`] of its parent.
     ///
     /// # Errors
-    /// Those of [`fs::create_dir`](create_dir).
-    pub fn create_dir(&self, path: impl AsRef<Path>) -> Operation<'_, Result<()>> {
-        named(self, Request::CreateDir(path.as_ref().into()))
+    /// [`ErrorKind::AlreadyExists`], also if a file has the name; those of `mkdir(2)`.
+    fn create_dir(self, path: impl AsRef<Path>) -> Operation<Result<()>> {
+        named(self.0, Request::CreateDir(path.as_ref().into()))
     }
 
-    /// [`fs::list`](list), on this instance.
+    /// Returns the names of all entries in a directory, sorted, without `.` and `..`. Names that
+    /// are created, renamed or removed meanwhile may or may not be included (`readdir(3)`).
     ///
     /// # Errors
-    /// Those of [`fs::list`](list).
-    pub fn list(&self, path: impl AsRef<Path>) -> Operation<'_, Result<Vec<OsString>>> {
-        Operation::new(On::Paths(&self.0), Request::List(path.as_ref().into()), listed)
+    /// Those of `opendir(3)` and `readdir(3)`.
+    fn read_dir_names(self, path: impl AsRef<Path>) -> Operation<Result<Vec<OsString>>> {
+        Operation::new(On::Paths(&self.0.0), Request::List(path.as_ref().into()), listed)
     }
 
-    /// [`fs::sync_dir`](sync_dir), on this instance.
+    /// Makes the creations, renames and removals in a directory durable (`fsync(2)`, NOTES).
     ///
     /// # Errors
-    /// Those of [`fs::sync_dir`](sync_dir).
-    pub fn sync_dir(&self, path: impl AsRef<Path>) -> Operation<'_, Result<()>> {
-        named(self, Request::SyncDir(path.as_ref().into()))
+    /// Those of `open(2)` and `fsync(2)`.
+    fn sync_dir(self, path: impl AsRef<Path>) -> Operation<Result<()>> {
+        named(self.0, Request::SyncDir(path.as_ref().into()))
     }
 
-    /// [`fs::metadata`](metadata), on this instance.
+    /// Returns size, times, type and permissions of a file or directory; follows symbolic links
+    /// (`statx(2)`).
     ///
     /// # Errors
-    /// Those of [`fs::metadata`](metadata).
-    pub fn metadata(&self, path: impl AsRef<Path>) -> Operation<'_, Result<Metadata>> {
-        call(self, ErrorOp::Metadata, path.as_ref(), |path| std::fs::metadata(path))
+    /// Those of [`std::fs::metadata`]. [`ErrorKind::Unsupported`] on a simulator.
+    fn metadata(self, path: impl AsRef<Path>) -> Operation<Result<Metadata>> {
+        call(self.0, ErrorOp::Metadata, path.as_ref(), |path| std::fs::metadata(path))
     }
 
-    /// [`fs::symlink_metadata`](symlink_metadata), on this instance.
+    /// Returns metadata as [`metadata`] does, but does not follow a symbolic link.
     ///
     /// # Errors
-    /// Those of [`fs::symlink_metadata`](symlink_metadata).
-    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Operation<'_, Result<Metadata>> {
-        call(self, ErrorOp::Metadata, path.as_ref(), |path| std::fs::symlink_metadata(path))
+    /// Those of [`std::fs::symlink_metadata`]. [`ErrorKind::Unsupported`] on a simulator.
+    fn symlink_metadata(self, path: impl AsRef<Path>) -> Operation<Result<Metadata>> {
+        call(self.0, ErrorOp::Metadata, path.as_ref(), |path| std::fs::symlink_metadata(path))
     }
 
-    /// [`fs::exists`](exists), on this instance.
+    /// Returns whether the path exists; false for a broken symbolic link.
     ///
     /// # Errors
-    /// Those of [`fs::exists`](exists).
-    pub fn exists(&self, path: impl AsRef<Path>) -> Operation<'_, Result<bool>> {
-        call(self, ErrorOp::Metadata, path.as_ref(), |path| std::fs::exists(path))
+    /// Those of [`std::fs::exists`]. [`ErrorKind::Unsupported`] on a simulator.
+    fn exists(self, path: impl AsRef<Path>) -> Operation<Result<bool>> {
+        call(self.0, ErrorOp::Metadata, path.as_ref(), |path| std::fs::exists(path))
     }
 
-    /// [`fs::set_permissions`](set_permissions), on this instance.
+    /// Sets the permissions of a file or directory (`chmod(2)`).
     ///
     /// # Errors
-    /// Those of [`fs::set_permissions`](set_permissions).
-    pub fn set_permissions(&self, path: impl AsRef<Path>, permissions: Permissions) -> Operation<'_, Result<()>> {
-        call(self, ErrorOp::SetPermissions, path.as_ref(), move |path| {
+    /// Those of [`std::fs::set_permissions`]. [`ErrorKind::Unsupported`] on a simulator.
+    fn set_permissions(self, path: impl AsRef<Path>, permissions: Permissions) -> Operation<Result<()>> {
+        call(self.0, ErrorOp::SetPermissions, path.as_ref(), move |path| {
             std::fs::set_permissions(path, permissions.clone())
         })
     }
 
-    /// [`fs::read_dir`](read_dir), on this instance.
+    /// Returns the entries of a directory with their types, sorted by name, without `.` and `..`
+    /// (`readdir(3)`).
     ///
     /// # Errors
-    /// Those of [`fs::read_dir`](read_dir).
-    pub fn read_dir(&self, path: impl AsRef<Path>) -> Operation<'_, Result<Vec<DirEntry>>> {
+    /// Those of [`std::fs::read_dir`]. [`ErrorKind::Unsupported`] on a simulator.
+    fn read_dir(self, path: impl AsRef<Path>) -> Operation<Result<Vec<DirEntry>>> {
         let call = Call::new(ErrorOp::List, path.as_ref(), |path, _| entries(path));
-        Operation::new(On::Paths(&self.0), Request::Call(Box::new(call)), with_instance)
+        Operation::new(On::Paths(&self.0.0), Request::Call(Box::new(call)), with_instance)
     }
 
-    /// [`fs::create_dir_all`](create_dir_all), on this instance.
+    /// Creates a directory and its missing parents. Succeeds if the directory exists.
     ///
     /// # Errors
-    /// Those of [`fs::create_dir_all`](create_dir_all).
-    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Operation<'_, Result<()>> {
-        call(self, ErrorOp::CreateDir, path.as_ref(), |path| std::fs::create_dir_all(path))
+    /// Those of [`std::fs::create_dir_all`]. [`ErrorKind::Unsupported`] on a simulator.
+    fn create_dir_all(self, path: impl AsRef<Path>) -> Operation<Result<()>> {
+        call(self.0, ErrorOp::CreateDir, path.as_ref(), |path| std::fs::create_dir_all(path))
     }
 
-    /// [`fs::remove_dir`](remove_dir), on this instance.
+    /// Removes an empty directory (`rmdir(2)`).
     ///
     /// # Errors
-    /// Those of [`fs::remove_dir`](remove_dir).
-    pub fn remove_dir(&self, path: impl AsRef<Path>) -> Operation<'_, Result<()>> {
-        call(self, ErrorOp::Remove, path.as_ref(), |path| std::fs::remove_dir(path))
+    /// Those of [`std::fs::remove_dir`]. [`ErrorKind::Unsupported`] on a simulator.
+    fn remove_dir(self, path: impl AsRef<Path>) -> Operation<Result<()>> {
+        call(self.0, ErrorOp::Remove, path.as_ref(), |path| std::fs::remove_dir(path))
     }
 
-    /// [`fs::remove_dir_all`](remove_dir_all), on this instance.
+    /// Removes a directory and its contents. Symbolic links are removed, not followed.
     ///
     /// # Errors
-    /// Those of [`fs::remove_dir_all`](remove_dir_all).
-    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Operation<'_, Result<()>> {
-        call(self, ErrorOp::Remove, path.as_ref(), |path| std::fs::remove_dir_all(path))
+    /// Those of [`std::fs::remove_dir_all`]. [`ErrorKind::Unsupported`] on a simulator.
+    fn remove_dir_all(self, path: impl AsRef<Path>) -> Operation<Result<()>> {
+        call(self.0, ErrorOp::Remove, path.as_ref(), |path| std::fs::remove_dir_all(path))
     }
 
-    /// [`fs::hard_link`](hard_link), on this instance.
+    /// Creates a hard link to a file, on the same file system (`link(2)`).
     ///
     /// # Errors
-    /// Those of [`fs::hard_link`](hard_link).
-    pub fn hard_link(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+    /// Those of [`std::fs::hard_link`]. [`ErrorKind::Unsupported`] on a simulator.
+    fn hard_link(self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<Result<()>> {
         let link = |from: &Path, to: &Path| std::fs::hard_link(from, to);
-        on_two(self, ErrorOp::Link, from.as_ref(), to.as_ref(), link, called)
+        on_two(self.0, ErrorOp::Link, from.as_ref(), to.as_ref(), link, called)
     }
 
-    /// [`fs::symlink`](symlink), on this instance.
+    /// Creates a symbolic link `to` whose target is `from` (`symlink(2)`).
     ///
     /// # Errors
-    /// Those of [`fs::symlink`](symlink).
-    pub fn symlink(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+    /// Those of `symlink(2)`. [`ErrorKind::Unsupported`] on a simulator.
+    fn symlink(self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<Result<()>> {
         let link = |from: &Path, to: &Path| std::os::unix::fs::symlink(from, to);
-        on_two(self, ErrorOp::Link, from.as_ref(), to.as_ref(), link, called)
+        on_two(self.0, ErrorOp::Link, from.as_ref(), to.as_ref(), link, called)
     }
 
-    /// [`fs::read_link`](read_link), on this instance.
+    /// Returns the target of a symbolic link (`readlink(2)`).
     ///
     /// # Errors
-    /// Those of [`fs::read_link`](read_link).
-    pub fn read_link(&self, path: impl AsRef<Path>) -> Operation<'_, Result<PathBuf>> {
-        call(self, ErrorOp::ReadLink, path.as_ref(), |path| std::fs::read_link(path))
+    /// Those of [`std::fs::read_link`]. [`ErrorKind::Unsupported`] on a simulator.
+    fn read_link(self, path: impl AsRef<Path>) -> Operation<Result<PathBuf>> {
+        call(self.0, ErrorOp::ReadLink, path.as_ref(), |path| std::fs::read_link(path))
     }
 
-    /// [`fs::canonicalize`](canonicalize), on this instance.
+    /// Returns the absolute path without symbolic links, `.` and `..` (`realpath(3)`).
     ///
     /// # Errors
-    /// Those of [`fs::canonicalize`](canonicalize).
-    pub fn canonicalize(&self, path: impl AsRef<Path>) -> Operation<'_, Result<PathBuf>> {
-        call(self, ErrorOp::Canonicalize, path.as_ref(), |path| std::fs::canonicalize(path))
+    /// Those of [`std::fs::canonicalize`]. [`ErrorKind::Unsupported`] on a simulator.
+    fn canonicalize(self, path: impl AsRef<Path>) -> Operation<Result<PathBuf>> {
+        call(self.0, ErrorOp::Canonicalize, path.as_ref(), |path| std::fs::canonicalize(path))
     }
 
-    /// [`fs::copy`](copy), on this instance.
+    /// Copies a file with its permissions, and returns the number of bytes. The kernel copies the
+    /// data, or shares the blocks if the file system can (`copy_file_range(2)`). An existing file
+    /// is truncated first. Nothing is durable yet.
     ///
     /// # Errors
-    /// Those of [`fs::copy`](copy).
-    pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<u64>> {
-        on_two(self, ErrorOp::Copy, from.as_ref(), to.as_ref(), copy::copy, copied)
+    /// [`ErrorKind::InvalidInput`] if both names refer to one file, which stays unchanged, or if
+    /// `from` is a device, FIFO or socket. [`ErrorKind::IsADirectory`] for a directory. Those of
+    /// `open(2)` and `copy_file_range(2)`. [`ErrorKind::Unsupported`] on a simulator.
+    fn copy(self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<Result<u64>> {
+        on_two(self.0, ErrorOp::Copy, from.as_ref(), to.as_ref(), copy::copy, copied)
     }
 
-    /// [`fs::read`](read), on this instance.
+    /// Reads a whole file.
     ///
     /// # Errors
-    /// Those of [`fs::read`](read).
-    pub fn read(&self, path: impl AsRef<Path>) -> Steps<'_, Result<Vec<u8>>> {
+    /// As [`OpenOptions::open_in`] and [`File::read_at`].
+    fn read(self, path: impl AsRef<Path>) -> Steps<Result<Vec<u8>>> {
         let path = path.as_ref().to_path_buf();
         Steps::new(async move {
-            let file = OpenOptions::new().read(true).open_in(self, path).await?;
+            let file = OpenOptions::new().read(true).open_in(self.0, path).await?;
             let length = usize::try_from(file.size().await?).unwrap_or(usize::MAX);
             read_whole(&file, length).await
         })
     }
 
-    /// [`fs::read_to_string`](read_to_string), on this instance.
+    /// Reads a whole file as text.
     ///
     /// # Errors
-    /// Those of [`fs::read_to_string`](read_to_string).
-    pub fn read_to_string(&self, path: impl AsRef<Path>) -> Steps<'_, Result<String>> {
+    /// [`ErrorKind::InvalidData`] if it is not UTF-8; else as [`read`].
+    fn read_to_string(self, path: impl AsRef<Path>) -> Steps<Result<String>> {
         let path = path.as_ref().to_path_buf();
         Steps::new(async move {
             String::from_utf8(self.read(&path).await?).map_err(|text| {
@@ -474,25 +309,35 @@ impl Nowait {
         })
     }
 
-    /// [`fs::write`](write()), on this instance.
+    /// Creates or truncates a file, and writes `data` as its contents. Nothing is durable yet; see
+    /// [`write_atomic`].
     ///
     /// # Errors
-    /// Those of [`fs::write`](write()).
-    pub fn write(&self, path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'_, Result<()>> {
+    /// As [`OpenOptions::open_in`] and [`File::write_all_at`].
+    fn write(self, path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<Result<()>> {
         let path = path.as_ref().to_path_buf();
         Steps::new(async move {
-            let file = OpenOptions::new().write(true).create(true).truncate(true).open_in(self, path).await?;
+            let file = OpenOptions::new().write(true).create(true).truncate(true).open_in(self.0, path).await?;
             file.write_all_at(data, 0).await?;
             file.close().map(drop)
         })
     }
 
-    /// [`fs::write_atomic`](write_atomic), on this instance.
+    /// Replaces the contents of a file, or creates the file. Readers see either the old or the new
+    /// contents, even after a crash. The new contents are durable on completion.
+    ///
+    /// The data is written to a file with a temporary name in the same directory, synced, and
+    /// renamed; then the directory is synced. The new file has the mode 0o666 less the umask. A
+    /// symbolic link is replaced by the file. [`AtomicOptions`] can keep mode and owner, or omit
+    /// the syncs.
     ///
     /// # Errors
-    /// Those of [`fs::write_atomic`](write_atomic).
-    pub fn write_atomic(&self, path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'_, Result<()>> {
-        AtomicOptions::new().write_in(self, path, data)
+    /// Those of the steps. If a step before the final sync of the directory fails, the old contents
+    /// are untouched, and the temporary file is removed. The same holds if the future is dropped
+    /// early. A crash, or a drop while the file is created, may leave the temporary file. Its name
+    /// begins with a dot and ends in `.tmp`.
+    fn write_atomic(self, path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<Result<()>> {
+        AtomicOptions::new().write_in(self.0, path, data)
     }
 }
 

@@ -98,7 +98,7 @@ impl AtomicOptions {
         if !self.keep_mode_and_owner {
             return Ok(None);
         }
-        match nowait.metadata(path).await {
+        match nowait.fs().metadata(path).await {
             Ok(old) => Ok(old.is_file().then_some(old)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -159,15 +159,15 @@ impl Temporary {
                 file.sync_all().await?;
             }
             file.close()?;
-            nowait.rename(&temporary, path).await
+            nowait.fs().rename(&temporary, path).await
         };
         let renamed = renamed.await;
         self.path = None;
         match renamed {
             Ok(()) if !options.durable => Ok(()),
-            Ok(()) => nowait.sync_dir(&self.directory).await,
+            Ok(()) => nowait.fs().sync_dir(&self.directory).await,
             Err(error) => {
-                let _ = nowait.remove_file(&temporary).submit().finish_on_drop().await;
+                let _ = nowait.fs().remove_file(&temporary).submit().finish_on_drop().await;
                 Err(error)
             }
         }
@@ -177,7 +177,7 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if let Some(path) = self.path.take().filter(|_| self.generation == fork_generation()) {
-            self.nowait.remove_file(path).submit().detach();
+            self.nowait.fs().remove_file(path).submit().detach();
         }
     }
 }

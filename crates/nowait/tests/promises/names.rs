@@ -15,7 +15,7 @@ promises! {
 /// A directory of its own, made.
 fn directory(ctx: &Ctx) -> PathBuf {
     let path = ctx.path();
-    ctx.nowait.create_dir(&path).wait().unwrap();
+    ctx.nowait.fs().create_dir(&path).wait().unwrap();
     path
 }
 
@@ -28,7 +28,7 @@ fn create(ctx: &Ctx, path: &Path, bytes: &[u8]) {
 #[track_caller]
 fn assert_lists(ctx: &Ctx, directory: &Path, right: &[&str]) {
     for way in Way::ALL {
-        assert_eq!(way.run(ctx.nowait.list(directory)).unwrap(), right, "{way:?}");
+        assert_eq!(way.run(ctx.nowait.fs().read_dir_names(directory)).unwrap(), right, "{way:?}");
     }
 }
 
@@ -47,18 +47,18 @@ fn directories_are_made_and_listed(ctx: &Ctx) {
             create(ctx, &directory.join(name), b"");
         }
         let below = directory.join("below");
-        way.run(ctx.nowait.create_dir(&below)).unwrap();
+        way.run(ctx.nowait.fs().create_dir(&below)).unwrap();
         create(ctx, &below.join("third"), b"");
         assert_lists(ctx, &directory, &[".hidden", "below", "first", "first of all", "second"]);
         assert_lists(ctx, &below.join("."), &["third"]);
         for path in [&below, &directory.join("first")] {
-            let error = way.run(ctx.nowait.create_dir(path)).unwrap_err();
+            let error = way.run(ctx.nowait.fs().create_dir(path)).unwrap_err();
             assert_eq!((error.kind(), error.operation()), (ErrorKind::AlreadyExists, ErrorOp::CreateDir));
             assert_names(&error, &["create directory", &path.display().to_string()]);
         }
-        let error = way.run(ctx.nowait.list(directory.join("first"))).unwrap_err();
+        let error = way.run(ctx.nowait.fs().read_dir_names(directory.join("first"))).unwrap_err();
         assert_eq!((error.raw_os_error(), error.operation()), (Some(libc::ENOTDIR), ErrorOp::List));
-        assert_eq!(way.run(ctx.nowait.remove_file(&below)).unwrap_err().kind(), ErrorKind::IsADirectory);
+        assert_eq!(way.run(ctx.nowait.fs().remove_file(&below)).unwrap_err().kind(), ErrorKind::IsADirectory);
         assert_open_fails(ctx, &below, ErrorKind::IsADirectory);
     }
     // More than one call of the kernel's gives.
@@ -75,17 +75,17 @@ fn files_are_renamed_and_removed(ctx: &Ctx) {
         create(ctx, &first, b"1");
         create(ctx, &second, b"2");
         let replaced = open(&ctx.nowait, &second);
-        let error = way.run(ctx.nowait.rename_new(&first, &second)).unwrap_err();
+        let error = way.run(ctx.nowait.fs().rename_new(&first, &second)).unwrap_err();
         assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::AlreadyExists, Some(libc::EEXIST)));
         assert_names(&error, &["rename", &first.display().to_string(), &second.display().to_string()]);
-        way.run(ctx.nowait.rename(&first, &second)).unwrap();
+        way.run(ctx.nowait.fs().rename(&first, &second)).unwrap();
         assert_lists(ctx, &directory, &["second"]);
         assert_holds(ctx, &second, b"1");
-        way.run(ctx.nowait.rename_new(&second, &first)).unwrap();
+        way.run(ctx.nowait.fs().rename_new(&second, &first)).unwrap();
         assert_lists(ctx, &directory, &["first"]);
-        way.run(ctx.nowait.sync_dir(&directory)).unwrap();
+        way.run(ctx.nowait.fs().sync_dir(&directory)).unwrap();
         let removed = open(&ctx.nowait, &first);
-        way.run(ctx.nowait.remove_file(&first)).unwrap();
+        way.run(ctx.nowait.fs().remove_file(&first)).unwrap();
         assert_lists(ctx, &directory, &[]);
         // Handles keep what they were opened for.
         assert_eq!(*replaced.read_range(0, 1).wait().unwrap(), *b"2");
@@ -97,11 +97,11 @@ fn missing_names_are_not_found(ctx: &Ctx) {
     let (missing, other) = (ctx.path(), ctx.path());
     for way in Way::ALL {
         for (error, name) in [
-            (way.run(ctx.nowait.rename(&missing, &other)).unwrap_err(), ErrorOp::Rename),
-            (way.run(ctx.nowait.rename_new(&missing, &other)).unwrap_err(), ErrorOp::Rename),
-            (way.run(ctx.nowait.remove_file(&missing)).unwrap_err(), ErrorOp::Remove),
-            (way.run(ctx.nowait.sync_dir(&missing)).unwrap_err(), ErrorOp::Sync),
-            (way.run(ctx.nowait.list(&missing)).unwrap_err(), ErrorOp::List),
+            (way.run(ctx.nowait.fs().rename(&missing, &other)).unwrap_err(), ErrorOp::Rename),
+            (way.run(ctx.nowait.fs().rename_new(&missing, &other)).unwrap_err(), ErrorOp::Rename),
+            (way.run(ctx.nowait.fs().remove_file(&missing)).unwrap_err(), ErrorOp::Remove),
+            (way.run(ctx.nowait.fs().sync_dir(&missing)).unwrap_err(), ErrorOp::Sync),
+            (way.run(ctx.nowait.fs().read_dir_names(&missing)).unwrap_err(), ErrorOp::List),
         ] {
             assert_eq!((error.kind(), error.operation()), (ErrorKind::NotFound, name));
             assert_names(&error, &[&missing.display().to_string()]);
@@ -115,14 +115,14 @@ fn files_are_replaced_written_and_read_as_a_whole(ctx: &Ctx) {
     for len in [10, 0, 100_000] {
         for way in Way::ALL {
             let data = contents(len, len as u64);
-            way.run_future(ctx.nowait.write_atomic(&path, data.clone())).unwrap();
+            way.run_future(ctx.nowait.fs().write_atomic(&path, data.clone())).unwrap();
             assert_holds(ctx, &path, &data);
             assert_lists(ctx, &directory, &["file"]);
             // In place.
-            way.run_future(ctx.nowait.write(&path, vec![1; len / 2])).unwrap();
+            way.run_future(ctx.nowait.fs().write(&path, vec![1; len / 2])).unwrap();
             assert_holds(ctx, &path, &vec![1; len / 2]);
-            ctx.nowait.write(&path, data.clone()).wait().unwrap();
-            assert!(way.run_future(ctx.nowait.read(&path)).unwrap() == data);
+            ctx.nowait.fs().write(&path, data.clone()).wait().unwrap();
+            assert!(way.run_future(ctx.nowait.fs().read(&path)).unwrap() == data);
         }
     }
 }

@@ -155,6 +155,6 @@ fn a_crash_at_any_moment_leaves_the_old_file_or_the_new() {
 /// Names in the target's folder.
 fn left(sim: &Sim) -> Vec<String> {
     let instance = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
-    let names = instance.list("/to").wait().unwrap();
+    let names = instance.fs().read_dir_names("/to").wait().unwrap();
     names.into_iter().map(|name| name.into_string().unwrap()).collect()
 }
