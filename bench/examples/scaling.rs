@@ -304,7 +304,7 @@ fn round(kind: &Kind, path: &Path, sim: &Sim, threads: u64) -> Result<Figures> {
 /// Locks that all threads took so far, and those of them that another thread had.
 fn locks() -> Option<(u64, u64)> {
     #[cfg(nowait_count)]
-    return Some((nowait::locks().1, nowait::contended_locks()));
+    return Some((nowait::embed::locks().1, nowait::embed::contended_locks()));
     #[cfg(not(nowait_count))]
     None
 }

@@ -22,7 +22,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-use nowait::PerProcess;
+use nowait::embed::PerProcess;
 
 use crate::failure::{Failure, Result};
 
@@ -103,7 +103,7 @@ impl<T: Send + Sync> Table<T> {
         let place = &places[at];
         // SAFETY: the place was vacant, and `number` is this call's alone; nobody uses the value
         // before `OPEN` is stored.
-        unsafe { *place.value.get() = Some((value, nowait::fork_generation())) };
+        unsafe { *place.value.get() = Some((value, nowait::embed::fork_generation())) };
         let generation = place.state.load(Ordering::Relaxed) >> 32;
         place.state.store(generation << 32 | OPEN, Ordering::Release);
         Ok((self.kind as u64) << 56 | u64::from(number) << 32 | generation)
@@ -237,7 +237,7 @@ pub(crate) struct Used<'t, T: Send + Sync> {
 impl<T: Send + Sync> Used<'_, T> {
     /// Whether it was opened before the fork that made this process.
     pub(crate) fn is_parents(&self) -> bool {
-        self.held().1 != nowait::fork_generation()
+        self.held().1 != nowait::embed::fork_generation()
     }
 
     #[inline]

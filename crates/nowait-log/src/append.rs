@@ -10,7 +10,7 @@ use super::format::FRAME_BYTES;
 use super::os;
 use rustix::io::Errno;
 
-use nowait::{Error, ErrorKind, ErrorOp, Result};
+use nowait::{Error, ErrorKind, ErrorOp, Result, embed};
 
 impl Shared {
     /// Appends records as one batch; waits for room, if it may. Returns the LSN of the last, and
@@ -79,7 +79,7 @@ impl Shared {
         }
         let payload = self.checked_payload_of(records).map_err(NoRoom::Refused)?;
         let mut state = self.state();
-        let appended = state.append(records, payload, from_reserve, || self.dir.instance.now());
+        let appended = state.append(records, payload, from_reserve, || embed::now(&self.dir.instance));
         if appended.is_ok() {
             self.wake_maintenance(&mut state);
         }
@@ -152,7 +152,7 @@ impl Shared {
         // Cloning a waker may run anything: not under a lock.
         let waker = waker.clone();
         let mut state = self.state();
-        let no_room = match self.refused(state.has_room(payload, from_reserve, || self.dir.instance.now())) {
+        let no_room = match self.refused(state.has_room(payload, from_reserve, || embed::now(&self.dir.instance))) {
             Ok(()) => return Poll::Ready(Ok(())),
             Err(NoRoom::Refused(error)) => return Poll::Ready(Err(error)),
             Err(no_room) => no_room,

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use super::os::{self, lock, polled_too_often};
-use nowait::{Error, ErrorKind, ErrorOp, Result, block_on};
+use nowait::{Error, ErrorKind, ErrorOp, Result, block_on, embed};
 
 /// Long-running call of a log, which has not begun. [`wait`](Blocking::wait) makes it on this
 /// thread. If awaited, it runs on a new thread, regardless of the executor.
@@ -77,7 +77,7 @@ impl<T: Send + 'static> Blocking<T> {
         thread::Builder::new().name("nowait-log-call".into()).spawn(run).map_err(|error| {
             os::thread_error(self.operation, &error, &self.path, "no thread can be started for a call of a log")
         })?;
-        Ok(State::UnderWay { answer, fork_generation: nowait::fork_generation() })
+        Ok(State::UnderWay { answer, fork_generation: embed::fork_generation() })
     }
 
     fn forked(&self) -> Error {
@@ -98,7 +98,7 @@ impl<T: Send + 'static> Future for Blocking<T> {
                 self.state = self.start(call, waker)?;
                 Poll::Pending
             }
-            State::UnderWay { fork_generation, .. } if fork_generation != nowait::fork_generation() => {
+            State::UnderWay { fork_generation, .. } if fork_generation != embed::fork_generation() => {
                 Poll::Ready(Err(self.forked()))
             }
             State::UnderWay { answer, fork_generation } => {

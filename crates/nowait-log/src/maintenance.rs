@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nowait::embed;
+
 use super::calibrate;
 use super::commit::{RETRY, Shared, State, TICK};
 use super::format::Control;
@@ -41,7 +43,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
             Done::Nothing(later) => later,
         };
         let mut state = shared.state();
-        let now = shared.dir.instance.now();
+        let now = embed::now(&shared.dir.instance);
         match later {
             // An append may have come since, or the log begun to close.
             Later::In(_) if state.room_is_wanted() && state.lacks_spare(now) => {}
@@ -69,7 +71,7 @@ pub(super) fn run_once(shared: &Arc<Shared>) -> Done {
     if shared.is_forked() {
         return Done::Closed;
     }
-    let now = || shared.dir.instance.now();
+    let now = || embed::now(&shared.dir.instance);
     shared.rescue();
     let mut state = shared.state();
     if state.has_old_in_flight(now(), TICK) {
@@ -180,7 +182,7 @@ fn wants_measurement(state: &State, now: Instant) -> bool {
 fn measure(shared: &Arc<Shared>, mut control: Control) {
     let goes_on = || {
         let state = shared.state();
-        !state.is_closing && is_idle(&state, shared.dir.instance.now())
+        !state.is_closing && is_idle(&state, embed::now(&shared.dir.instance))
     };
     // A failed attempt is repeated.
     if calibrate::choose(&shared.dir, &mut control, goes_on).is_ok_and(|is_measured| is_measured) {

@@ -10,7 +10,7 @@ use super::event::Event;
 use super::format::PAGE;
 use super::os;
 use super::retention::{Rule, first_needed};
-use nowait::{ErrorKind, ErrorOp, File, Result};
+use nowait::{ErrorKind, ErrorOp, File, Result, embed};
 
 /// Pause between pieces of a segment that is prepared while there is room for long.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -68,7 +68,7 @@ impl Shared {
     /// reader kept and has read by now.
     pub(super) fn apply_retention(&self) {
         let mut state = self.state();
-        let now = self.dir.instance.now();
+        let now = embed::now(&self.dir.instance);
         let has_ended = std::mem::take(&mut state.upkeep.has_ended);
         let is_later = now.saturating_duration_since(state.upkeep.applied) >= AGAIN;
         let lsn = match &self.retention.0 {
@@ -93,7 +93,7 @@ impl Shared {
     /// Time after which retention lets something go though nothing happens.
     pub(super) fn next_expiry(&self, state: &State) -> Option<Duration> {
         match &self.retention.0 {
-            Rule::Age(age) if state.segments.len() > 1 => state.next_expiry(*age, self.dir.instance.now()),
+            Rule::Age(age) if state.segments.len() > 1 => state.next_expiry(*age, embed::now(&self.dir.instance)),
             _ => None,
         }
     }
@@ -153,7 +153,7 @@ impl Shared {
                 state.spares.push_back(made);
             }
             Ok((made, _)) => state.spares.push_front(made),
-            Err(error) => state.spare_failure = Some(SpareFailure { error, at: self.dir.instance.now() }),
+            Err(error) => state.spare_failure = Some(SpareFailure { error, at: embed::now(&self.dir.instance) }),
         }
         if let Some(small) = small {
             state.spares.push_front(small);
@@ -240,8 +240,8 @@ impl Shared {
         // While segments grow, the room that is there is small beside the one to come.
         let enough = if state.is_growing() { bytes } else { bytes / 2 };
         let hurry = state.room_is_wanted() || state.room_left() < enough;
-        let is_due = state.has_pending() && state.is_due(self.dir.instance.now());
-        let lacks_head = state.lacks_head(self.dir.instance.now());
+        let is_due = state.has_pending() && state.is_due(embed::now(&self.dir.instance));
+        let lacks_head = state.lacks_head(embed::now(&self.dir.instance));
         drop(state);
         self.rescue();
         if lacks_head {
@@ -309,7 +309,7 @@ impl Shared {
         let mut state = self.state();
         match written {
             Ok(()) => (state.upkeep.recorded, state.upkeep.record_failed) = (control, None),
-            Err(_) => state.upkeep.record_failed = Some(self.dir.instance.now()),
+            Err(_) => state.upkeep.record_failed = Some(embed::now(&self.dir.instance)),
         }
         drop((state, recording));
         self.serve_calls();

@@ -11,7 +11,8 @@ use super::commit::{Fate, Group, Incoming, Shared};
 use super::format::Entry;
 use super::open::Open;
 use super::os::polled_too_often;
-use nowait::{Error, Result, block_on, turn};
+use nowait::embed::turn;
+use nowait::{Error, Result, block_on};
 
 /// Append that has not begun: await it, or [`wait`](Append::wait) for it. It is ready when the
 /// records are in the log's memory. Its result, a [`Ticket`], is ready when they are durable.

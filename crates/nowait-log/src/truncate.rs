@@ -10,7 +10,7 @@ use super::format::End;
 use super::open::{no_log, open_dir};
 use super::options::Scan;
 use super::recover::{Recovery, recover};
-use nowait::{ErrorKind, ErrorOp, Nowait, Result};
+use nowait::{ErrorKind, ErrorOp, Nowait, Result, embed};
 
 /// Removes records before `lsn` from a log that is not open. For an open log use
 /// [`Log::truncate_prefix`](super::Log::truncate_prefix). The call removes segments that contain
@@ -118,7 +118,7 @@ impl Shared {
                     continue;
                 }
             };
-            let cut_off = state.cut(place, self.dir.instance.now());
+            let cut_off = state.cut(place, embed::now(&self.dir.instance));
             let epoch = state.epoch;
             // Before the same numbers are given anew.
             given_up = self.handover.tail.clear();

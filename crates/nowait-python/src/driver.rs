@@ -42,7 +42,7 @@ impl Running {
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> PyResult<Running> {
     let (abort, registration) = AbortHandle::new_pair();
     let task: Task = Box::pin(Abortable::new(future, registration).map(drop));
-    let here = nowait::fork_generation();
+    let here = nowait::embed::fork_generation();
     let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
     let sender = match driver.take().filter(|(process, _)| *process == here) {
         Some((_, sender)) => sender,

@@ -67,7 +67,7 @@ async fn read(job: Job) -> Turn {
     if is_own {
         // Wait for `close(2)`: the next file may need the descriptor. Errors do not matter after
         // reads.
-        let _ = Nowait::shared().blocking(ErrorOp::Close, &path, move |_| file.close()).await;
+        let _ = nowait::embed::blocking(Nowait::shared(), ErrorOp::Close, &path, move |_| file.close()).await;
     }
     Turn::Read(Read { path, extents, incomplete })
 }

@@ -172,7 +172,7 @@ pub(crate) fn start_close(completions: &Bound<'_, Completions>, number: u64, fil
     let py = file.py();
     let Some(opened) = file.get().take() else { return Ok(Some((py.None(), false))) };
     let path = opened.path().to_owned();
-    let close = Nowait::shared().blocking(ErrorOp::Close, path, move |_| opened.close());
+    let close = nowait::embed::blocking(Nowait::shared(), ErrorOp::Close, path, move |_| opened.close());
     deliver((completions, number), (close.start(), 0), |py, closed| {
         closed.and_then(|closed| closed).or_raise(py)?;
         Ok(py.None())

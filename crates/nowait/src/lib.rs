@@ -219,7 +219,7 @@
 //!   than [`Builder::inline_bytes_max`], and all slow operations if io_uring is refused.
 //! * `nowait-reaper`: one thread for each instance, started when a future submits to a shared ring.
 //!   It reaps completions and calls wakers. [`block_on`], `wait` and an event loop with a
-//!   [`LoopRing`] need no reaper. Tasks on an attached tokio runtime (`Nowait::attach_tokio`,
+//!   [`embed::LoopRing`] need no reaper. Tasks on an attached tokio runtime (`Nowait::attach_tokio`,
 //!   feature `tokio`) need none either.
 //! * `nowait-helper`: serves a thread's own queue while that thread is busy elsewhere and others
 //!   wait for operations in the queue.
@@ -248,6 +248,7 @@
 mod buf;
 mod core;
 mod direct;
+pub mod embed;
 mod engine;
 mod error;
 mod file;
@@ -263,25 +264,20 @@ mod pages;
 mod stats;
 pub mod stream;
 mod sys;
-pub mod turn;
+mod turn;
 #[doc(hidden)]
 pub mod wait;
 mod write;
 
 pub use self::core::instance::{Builder, Engine, Nowait, Refusal};
 pub use self::core::policy::Route;
-#[cfg(nowait_count)]
-#[doc(hidden)]
-pub use buf::count::{contended_locks, locks};
-pub use buf::{BUF_ALIGNMENT, Buf, Erased, Lent, ReadBuffer, ReadBuffers, WriteBuffer, WriteBuffers};
-pub use engine::loop_ring::LoopRing;
+pub use buf::{BUF_ALIGNMENT, Buf, Lent, ReadBuffer, ReadBuffers, WriteBuffer, WriteBuffers};
 pub use engine::sim;
 pub use error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result, Written};
 pub use file::{Advice, Closed, DirectIo, File, OpenOptions, RangeLock};
 pub use gather::{Exceptions, Gather, GatherEach, Gathered, Ranges};
 pub use operation::{Operation, Started, Steps, Write};
 pub use stats::Stats;
-pub use sys::{PerProcess, fork_generation};
 pub use wait::Wait;
 pub use write::{Allocate, Settled, WriteMany};
 

@@ -598,7 +598,10 @@ pub(crate) fn close(fd: OwnedFd) -> Result<(), Errno> {
 /// uses nor drops the parent's value: threads that the child lacks may hold its locks.
 ///
 /// ```
-/// static NAMES: nowait::PerProcess<std::sync::Mutex<Vec<String>>> = nowait::PerProcess::new();
+/// use nowait::embed::PerProcess;
+/// use std::sync::Mutex;
+///
+/// static NAMES: PerProcess<Mutex<Vec<String>>> = PerProcess::new();
 ///
 /// NAMES.get(Default::default).lock().unwrap().push("parent".to_owned());
 /// ```

@@ -810,7 +810,7 @@ fn a_paused_clock_stands_still_while_operations_are_under_way() {
                 let names = nowait.fs().write_atomic(sample.path.with_extension("new"), "contents");
                 timeout(LIMIT, names).await.expect("names").unwrap();
                 // No timeout expires, however long the operation takes.
-                let long = nowait.blocking(nowait::ErrorOp::List, &sample.path, |_| {
+                let long = nowait::embed::blocking(&nowait, nowait::ErrorOp::List, &sample.path, |_| {
                     std::thread::sleep(Duration::from_millis(30));
                 });
                 timeout(LIMIT, long).await.expect("a long call").unwrap();

@@ -26,9 +26,9 @@ fn count<'f, F: Future + 'f>(name: &str, depth: u64, (own, all): (f64, f64), ope
         }
     };
     round(0);
-    let before = nowait::locks();
+    let before = nowait::embed::locks();
     round(COUNT);
-    let after = nowait::locks();
+    let after = nowait::embed::locks();
     let each = |before: u64, after: u64| (after - before) as f64 / COUNT as f64;
     let found = (each(before.0, after.0), each(before.1, after.1));
     eprintln!("{name:48} {:6.2} {:6.2}", found.0, found.1);

@@ -12,7 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Sample, Watchdog, assert_settled, at_most, eventually, open_direct};
-use nowait::{Buf, Engine, File, LoopRing, Nowait, Result, Started};
+use nowait::embed::LoopRing;
+use nowait::{Buf, Engine, File, Nowait, Result, Started};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const PAGE: usize = 4096;

@@ -882,7 +882,7 @@ fn a_writer_that_a_thread_used_last_has_written_when_it_is_dropped() {
     let nowait = Nowait::builder().engine(Engine::Pool).pool_threads_max(1).build().unwrap();
     let file = open(&nowait, &folder.path().join("file"), false);
     let (end, ended) = mpsc::channel::<()>();
-    let busy = nowait.blocking(nowait::ErrorOp::Read, "", move |_| ended.recv()).submit();
+    let busy = nowait::embed::blocking(&nowait, nowait::ErrorOp::Read, "", move |_| ended.recv()).submit();
     let mut writer = Writer::new(&file, 0);
     nowait::block_on(writer.put_slice(b"one, ")).unwrap();
     writer.write_all(b"two").unwrap();

@@ -13,7 +13,7 @@ use futures_channel::oneshot;
 use futures_util::FutureExt;
 use futures_util::future::{AbortHandle, abortable};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use nowait::PerProcess;
+use nowait::embed::PerProcess;
 
 use crate::failure::{Failure, Result};
 

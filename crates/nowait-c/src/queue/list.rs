@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use nowait::LoopRing;
+use nowait::embed::LoopRing;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 

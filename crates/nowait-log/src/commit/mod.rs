@@ -32,7 +32,7 @@ use super::preparer::Preparer;
 use super::retention::Retention;
 use super::sealed::BlockHooks;
 use super::stats::{LogStats, Powers, Stalls};
-use nowait::{Error, ErrorKind, ErrorOp, File, Result};
+use nowait::{Error, ErrorKind, ErrorOp, File, Result, embed};
 
 pub(crate) use block::{Incoming, Live};
 pub(crate) use group::{Fate, Group};
@@ -93,7 +93,7 @@ impl Shared {
         dir_lock: Weak<DirLock>,
         start: impl FnOnce(Instant) -> Start<File>,
     ) -> Shared {
-        let start = start(dir.instance.now());
+        let start = start(embed::now(&dir.instance));
         let time_ms = start.segments.iter().rev().map(|segment| segment.time_ms).find(|time_ms| *time_ms > 0);
         let state = State::new(rules, start);
         Shared {
@@ -114,7 +114,7 @@ impl Shared {
             dir_lock,
             maintenance: OnceLock::new(),
             time_ms: AtomicU64::new(time_ms.unwrap_or(0)),
-            generation: nowait::fork_generation(),
+            generation: embed::fork_generation(),
         }
     }
 
@@ -146,7 +146,7 @@ impl Shared {
 
     /// Has completions noticed that the calling thread, which is about to sleep, may hold up.
     pub(crate) fn watch_all(&self) {
-        self.dir.instance.notice_by_thread();
+        embed::notice_by_thread(&self.dir.instance);
     }
 
     /// True if this thread changes names or replaces the control file, and so runs no code of the
@@ -156,7 +156,7 @@ impl Shared {
     }
 
     pub(crate) fn is_forked(&self) -> bool {
-        nowait::fork_generation() != self.generation
+        embed::fork_generation() != self.generation
     }
 
     // Errors.

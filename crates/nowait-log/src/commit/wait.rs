@@ -8,7 +8,7 @@ use super::calls::{Call, Callback};
 use super::group::{Fate, Group};
 use super::handover::{ThreadWaits, Turn};
 use super::state::TICK;
-use nowait::{Error, ErrorKind, ErrorOp, Result};
+use nowait::{Error, ErrorKind, ErrorOp, Result, embed};
 
 impl Shared {
     /// Waits until the block of `group` is durable, and writes blocks meanwhile if no other thread
@@ -25,7 +25,7 @@ impl Shared {
                 None if self.is_forked() => return Err(self.forked()),
                 None => {}
             }
-            match self.handover.turn(group, &mut waiter, || self.dir.instance.now()) {
+            match self.handover.turn(group, &mut waiter, || embed::now(&self.dir.instance)) {
                 Turn::Again => {}
                 Turn::Write(submission) => self.write_here(submission),
                 Turn::PassOn(next) => self.pass_on(next),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::state::{NoRoom, Refusal};
 use super::{Group, Shared, State};
-use nowait::{Error, ErrorKind, ErrorOp, Result};
+use nowait::{Error, ErrorKind, ErrorOp, Result, embed};
 
 impl Shared {
     /// Writes a watermark block; it is durable when this returns.
@@ -39,7 +39,7 @@ impl Shared {
         is_closed: bool,
     ) -> std::result::Result<Arc<Group>, NoRoom<Error>> {
         let rotations = state.numbers.rotations;
-        let group = state.put_watermark(is_last, is_closed, || self.dir.instance.now());
+        let group = state.put_watermark(is_last, is_closed, || embed::now(&self.dir.instance));
         if state.numbers.rotations != rotations {
             // The next segment is to be prepared.
             self.wake_maintenance(state);

@@ -15,7 +15,7 @@ use crate::dir::LentLock;
 use crate::event::Event;
 use crate::options::{Durability, Submitter};
 use crate::sealed::SealedBlock;
-use nowait::{Buf, BufferResult, ErrorKind, ErrorOp, File, Result, Write};
+use nowait::{Buf, BufferResult, ErrorKind, ErrorOp, File, Result, Write, embed};
 
 impl Shared {
     fn seal(&self, submission: Submission<File>) -> Sealed<File> {
@@ -37,7 +37,7 @@ impl Shared {
     }
 
     fn wall_clock_ms(&self) -> u64 {
-        u64::try_from(self.dir.instance.wall_clock().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(embed::wall_clock(&self.dir.instance).as_millis()).unwrap_or(u64::MAX)
     }
 
     fn write<'s>(&self, sealed: &'s Sealed<File>) -> Write<'s, BufferResult<Arc<Buf>>> {
@@ -133,7 +133,7 @@ impl Shared {
     pub(crate) fn set_named(self: &Arc<Self>, epoch: u64) {
         let mut state = self.state();
         state.set_named(epoch);
-        let next = state.choose_next(self.dir.instance.now());
+        let next = state.choose_next(embed::now(&self.dir.instance));
         drop(state);
         self.pass_on(next);
     }
@@ -143,13 +143,13 @@ impl Shared {
         if self.is_forked() {
             return None;
         }
-        state.submit(is_carried, || self.dir.instance.now())
+        state.submit(is_carried, || embed::now(&self.dir.instance))
     }
 
     /// A block is durable, or has failed. `rewritten` as in `State::complete`.
     fn complete(self: &Arc<Self>, id: u64, result: Result<()>, rewritten: Option<Rewritten<File>>) {
         let (failed, is_durable) = (result.as_ref().err().cloned(), result.is_ok());
-        let completed = self.handover.complete(id, result, rewritten, self.dir.instance.now());
+        let completed = self.handover.complete(id, result, rewritten, embed::now(&self.dir.instance));
         let Completed { ending, blocks, unwritten, is_first_failure } = completed;
         if let Some(error) = failed.filter(|_| is_first_failure) {
             self.tell_event(|| Event::Failed { error });
@@ -184,7 +184,7 @@ impl Shared {
     pub(crate) fn rescue(self: &Arc<Self>) {
         loop {
             let mut state = self.state();
-            let step = state.rescue(self.dir.instance.now());
+            let step = state.rescue(embed::now(&self.dir.instance));
             drop(state);
             match step {
                 None => return,
@@ -199,7 +199,7 @@ impl Shared {
         // The block has ended, and the log too: its segments are those of another opening by now.
         let Some(_held) = LentLock::of(&self.dir_lock) else { return };
         let Rewrite { id, live, offset, bytes } = rewrite;
-        let began = self.dir.instance.now();
+        let began = embed::now(&self.dir.instance);
         // Through another open file: the log's own file serialises overlapping writes. Where none
         // can be opened the thread that is held up has to end its write.
         let Ok(file) = self.dir.open(live.number, true, self.control.direct) else { return };

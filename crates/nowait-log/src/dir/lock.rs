@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::{LOCK, LogDir};
 use crate::os;
-use nowait::{ErrorKind, ErrorOp, File, OpenOptions, Result};
+use nowait::{ErrorKind, ErrorOp, File, OpenOptions, Result, embed};
 
 /// The lock of the directory, released on drop: also while a child of the process has copies of the
 /// descriptors.
@@ -85,7 +85,7 @@ pub(crate) struct LentLock {
 
 impl LentLock {
     pub(crate) fn new(lock: Arc<DirLock>) -> LentLock {
-        LentLock { lock: Some(lock), generation: nowait::fork_generation() }
+        LentLock { lock: Some(lock), generation: embed::fork_generation() }
     }
 
     /// A share of a lock that others hold; None if the log has ended, and the directory is not its
@@ -97,7 +97,7 @@ impl LentLock {
 
 impl Drop for LentLock {
     fn drop(&mut self) {
-        if nowait::fork_generation() != self.generation {
+        if embed::fork_generation() != self.generation {
             std::mem::forget(self.lock.take());
         }
     }

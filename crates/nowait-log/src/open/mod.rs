@@ -16,7 +16,7 @@ use super::options::{Durability, Options, SEGMENT_BYTES_MIN, Scan, Strategy, Sub
 use super::os::{self, lock};
 use super::recover::{Found, Recovery, epochs_of, recover};
 use super::retention::{Rule, first_needed};
-use nowait::{Error, ErrorKind, ErrorOp, Nowait, Result};
+use nowait::{Error, ErrorKind, ErrorOp, Nowait, Result, embed};
 
 /// A log that is open for appending, until its last handle is gone.
 pub(super) struct Open {
@@ -391,5 +391,5 @@ fn retained_from(dir: &LogDir, rule: &Rule, chain: &[Segment]) -> u64 {
 }
 
 fn ages(dir: &LogDir, segments: &[Segment]) -> Ages {
-    Ages::of(segments, u64::try_from(dir.instance.wall_clock().as_millis()).unwrap_or(u64::MAX))
+    Ages::of(segments, u64::try_from(embed::wall_clock(&dir.instance).as_millis()).unwrap_or(u64::MAX))
 }

@@ -19,7 +19,8 @@ use super::os;
 use super::pin::ReaderPin;
 use super::recover::{Damage, Found};
 use super::ticket::Durable;
-use nowait::{Error, ErrorKind, ErrorOp, File, OpenOptions, Operation, Result, Started, turn};
+use nowait::embed::turn;
+use nowait::{Error, ErrorKind, ErrorOp, File, OpenOptions, Operation, Result, Started};
 
 pub use next::{Next, Tail};
 

@@ -1,7 +1,7 @@
 //! Objects as files: everything that does not depend on a release of `object_store`.
 //!
 //! Futures of `nowait` make all calls that may block. Opens, reads and writes are futures of files;
-//! changes of names are one call of [`Nowait::blocking`] for each request.
+//! changes of names are one call of [`embed::blocking`] for each request.
 
 mod change;
 mod read;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nowait::{Error, ErrorKind, ErrorOp, Nowait, Result};
+use nowait::{Error, ErrorKind, ErrorOp, Nowait, Result, embed};
 
 pub(crate) use self::stage::is_staged;
 pub(crate) use self::upload::Upload;
@@ -48,7 +48,7 @@ impl Files {
         path: &Path,
         call: impl FnOnce(&Path) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.nowait().blocking(operation, path, call).await?
+        embed::blocking(self.nowait(), operation, path, call).await?
     }
 
     fn may_clone(&self, device: u64) -> bool {

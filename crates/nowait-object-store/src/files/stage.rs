@@ -11,7 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use nowait::{ErrorKind, ErrorOp, Nowait, Result, fork_generation};
+use nowait::embed::fork_generation;
+use nowait::{ErrorKind, ErrorOp, Nowait, Result};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 

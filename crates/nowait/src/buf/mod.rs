@@ -18,7 +18,8 @@ mod vectored;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};
 
-pub use self::callers::{Erased, ReadBuffer, WriteBuffer};
+pub(crate) use self::callers::Erased;
+pub use self::callers::{ReadBuffer, WriteBuffer};
 pub(crate) use self::cursor::{Cursor, Direction};
 pub use self::lent::Lent;
 pub(crate) use self::memory::Memory;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use crate::core::policy::{HelperSelector, OpenSelector, Policy, Route};
 use crate::core::throttle::Throttle;
@@ -200,26 +200,6 @@ impl Nowait {
     /// The call initialises libaio.
     pub fn aio_refusal(&self) -> Option<&Refusal> {
         self.0.engines().aio().err()
-    }
-
-    /// Returns the time of the instance's monotonic clock: the system's, or its simulator's.
-    pub fn now(&self) -> Instant {
-        self.0.sim().map_or_else(Instant::now, Sim::now)
-    }
-
-    /// Returns the time since 1970 by the wall clock of the system, or of the instance's simulator.
-    /// Returns zero if the clock is before 1970.
-    pub fn wall_clock(&self) -> Duration {
-        let system = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        self.0.sim().map_or_else(system, Sim::wall_clock)
-    }
-
-    /// Hands all in-flight completions to the reaper thread. Call it before this thread blocks, on
-    /// a channel for example, until an operation of another thread or task completes. This thread
-    /// may drive the tokio runtime that would reap that operation.
-    /// [`Operation::wait`](crate::Operation::wait) calls it.
-    pub fn notice_by_thread(&self) {
-        self.0.engines().ring.lend_all();
     }
 
     /// Returns true if slow operations can go to io_uring.

@@ -35,7 +35,7 @@ use crate::sys::PerProcess;
 /// # let path = dir.path().join("table.dat");
 /// # std::fs::write(&path, vec![7; 1 << 20]).unwrap();
 /// # let file = nowait::File::open(&path).wait()?;
-/// use nowait::LoopRing;
+/// use nowait::embed::LoopRing;
 /// use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 /// use std::future::Future;
 /// use std::os::fd::OwnedFd;
@@ -71,6 +71,9 @@ use crate::sys::PerProcess;
 ///
 /// If the loop does not call `notice`, a thread of the library reaps completions in its place. That
 /// thread starts at once if another operation waits for one of these, otherwise within 0.1 s.
+///
+/// The type is public since no other interface completes operations on the loop's own thread. Each
+/// queue of the C interface has such a ring. Under an executor, futures need none.
 ///
 /// A ring belongs to no instance, and any thread may use it. Its drop does not block: operations in
 /// flight complete in the background. In a forked child the ring has no effect, and operations take

@@ -9,13 +9,10 @@ mod copy;
 mod dir;
 mod temporary;
 
-use std::any::Any;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{FileType, Metadata, Permissions};
 use std::io;
-use std::os::fd::BorrowedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -339,68 +336,6 @@ functions! {
     fn write_atomic(self, path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<Result<()>> {
         AtomicOptions::new().write_in(self.0, path, data)
     }
-}
-
-impl Nowait {
-    /// Calls `function`, which may block: on a pool thread if awaited, on this thread in `wait`.
-    /// Use it to make several calls of std on one thread.
-    ///
-    /// An error contains `operation` and `path` if the call cannot be made. If the future is
-    /// dropped early, the call may or may not be made. `function` must not wait for work that needs
-    /// a pool thread, since their number is limited
-    /// ([`Builder::pool_threads_max`](crate::Builder::pool_threads_max)).
-    ///
-    /// ```
-    /// use nowait::{ErrorKind, ErrorOp, Nowait};
-    ///
-    /// # fn main() -> nowait::Result<()> {
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// # std::fs::write(dir.path().join("one"), "1").unwrap();
-    /// let bytes = Nowait::shared().blocking(ErrorOp::List, dir.path(), |path| {
-    ///     let sizes = std::fs::read_dir(path)?.map(|entry| Ok(entry?.metadata()?.len()));
-    ///     sizes.sum::<std::io::Result<u64>>()
-    /// });
-    /// assert_eq!(bytes.wait()?.unwrap(), 1);
-    /// let failed = Nowait::shared().blocking(ErrorOp::List, dir.path(), |_| -> u64 { panic!("no idea") });
-    /// assert_eq!(failed.wait().unwrap_err().kind(), ErrorKind::Other);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`ErrorKind::Other`] if `function` panicked,
-    /// [`ErrorKind::Unsupported`] on a simulator.
-    pub fn blocking<T: Send + 'static>(
-        &self,
-        operation: ErrorOp,
-        path: impl AsRef<Path>,
-        function: impl FnOnce(&Path) -> T + Send + 'static,
-    ) -> Operation<'_, Result<T>> {
-        // A panic must not end the pool's thread. Nothing sees what it left half done but `T`,
-        // which is lost.
-        let mut function = Some(function);
-        let guarded = move |path: &Path, _: Option<BorrowedFd<'_>>| {
-            let function = function.take().ok_or(Errno::INVAL)?;
-            Ok(catch_unwind(AssertUnwindSafe(|| function(path))).map_err(|panic| what_panicked(&*panic)))
-        };
-        let call = Call::new(operation, path.as_ref(), guarded);
-        Operation::new(On::Paths(&self.0), Request::Call(Box::new(call)), guarded_call)
-    }
-}
-
-fn what_panicked(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
-    format!("the function panicked: {}", text.unwrap_or("no message"))
-}
-
-/// Concludes a call of the user's.
-fn guarded_call<T: 'static>(answer: Answer<'_>) -> Result<T> {
-    let (operation, path) = match &*answer.request {
-        Request::Call(call) => (call.operation, Arc::from(&*call.path)),
-        request => unreachable!("a call is answered with itself, not {request:?}"),
-    };
-    let result: std::result::Result<T, String> = called(answer)?;
-    result.map_err(|text| Error::new(operation, ErrorKind::Other).at(&path).with_detail(text))
 }
 
 /// Calls `function` with a path, on a thread that may wait.

@@ -1,0 +1,150 @@
+//! Interface for language bindings, event loops and crates that embed this library.
+//!
+//! A program that reads and writes files needs none of it. This module is covered by semantic
+//! versioning like the rest of the crate: the crates that use it, such as `nowait-log`, are
+//! published separately, and cargo may combine an older release of theirs with a newer one of
+//! `nowait`.
+//!
+//! * Event loops without a Rust executor: [`LoopRing`].
+//! * Blocking calls on the pool: [`blocking`].
+//! * Before this thread blocks on anything else: [`notice_by_thread`].
+//! * State of a process that may fork: [`PerProcess`], [`fork_generation`].
+//! * Futures that return data from memory: [`turn`].
+//! * Clocks that a simulator may replace: [`now`], [`wall_clock`].
+
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::io::Errno;
+
+use crate::core::instance::Nowait;
+use crate::engine::sim::Sim;
+use crate::error::{Error, ErrorKind, ErrorOp, Result};
+use crate::op::{Call, Request};
+use crate::operation::{Answer, On, Operation, called};
+
+#[cfg(nowait_count)]
+#[doc(hidden)]
+pub use crate::buf::count::{contended_locks, locks};
+pub use crate::engine::loop_ring::LoopRing;
+pub use crate::sys::{PerProcess, fork_generation};
+
+/// Turns: the time for which a thread serves one task before others run there.
+///
+/// An operation that is served inline is ready at its first poll. A task with many such operations
+/// would never yield. So the library charges a thread for inline service, and makes the task that
+/// is being served yield after 2.5 to 5 µs.
+///
+/// Operations, gathers, streams, batches of writes and a log's futures take part. A future of
+/// another crate that serves data from memory takes part by calling [`copied`](turn::copied), and
+/// then [`ends`](turn::ends):
+///
+/// ```
+/// use nowait::embed::turn;
+/// use std::future::poll_fn;
+/// use std::task::Poll;
+///
+/// # let record = vec![7; 100];
+/// # nowait::block_on(async {
+/// let mut copied = None;
+/// let record = poll_fn(|context| {
+///     if copied.is_none() {
+///         turn::copied(record.len());
+///         copied = Some(record.clone());
+///         if turn::ends(context) {
+///             return Poll::Pending;
+///         }
+///     }
+///     copied.take().map_or(Poll::Pending, Poll::Ready)
+/// });
+/// assert_eq!(record.await, [7; 100]);
+/// # });
+/// ```
+pub mod turn {
+    pub use crate::turn::{copied, ends};
+}
+
+/// Hands all in-flight completions of an instance to its reaper thread.
+///
+/// Call it before this thread blocks, on a channel for example, until an operation of another
+/// thread or task completes. This thread may drive the tokio runtime that would reap that
+/// operation. [`Operation::wait`] calls it.
+pub fn notice_by_thread(nowait: &Nowait) {
+    nowait.0.engines().ring.lend_all();
+}
+
+/// Returns the time of the instance's monotonic clock: the system's, or its simulator's.
+pub fn now(nowait: &Nowait) -> Instant {
+    nowait.0.sim().map_or_else(Instant::now, Sim::now)
+}
+
+/// Returns the time since 1970 by the wall clock of the system, or of the instance's simulator.
+/// Returns zero if the clock is before 1970.
+pub fn wall_clock(nowait: &Nowait) -> Duration {
+    let system = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    nowait.0.sim().map_or_else(system, Sim::wall_clock)
+}
+
+/// Calls `function`, which may block: on a pool thread if awaited, on this thread in
+/// [`wait`](Operation::wait). Use it to make several calls of std on one thread.
+///
+/// An error contains `operation` and `path` if the call cannot be made. If the future is dropped
+/// early, the call may or may not be made. `function` must not wait for work that needs a pool
+/// thread, since their number is limited
+/// ([`Builder::pool_threads_max`](crate::Builder::pool_threads_max)).
+///
+/// ```
+/// use nowait::{ErrorKind, ErrorOp, Nowait, embed};
+///
+/// # fn main() -> nowait::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # std::fs::write(dir.path().join("one"), "1").unwrap();
+/// let bytes = embed::blocking(Nowait::shared(), ErrorOp::List, dir.path(), |path| {
+///     let sizes = std::fs::read_dir(path)?.map(|entry| Ok(entry?.metadata()?.len()));
+///     sizes.sum::<std::io::Result<u64>>()
+/// });
+/// assert_eq!(bytes.wait()?.unwrap(), 1);
+/// let failed = embed::blocking(Nowait::shared(), ErrorOp::List, dir.path(), |_| -> u64 { panic!("no idea") });
+/// assert_eq!(failed.wait().unwrap_err().kind(), ErrorKind::Other);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`ErrorKind::Other`] if `function` panicked,
+/// [`ErrorKind::Unsupported`] on a simulator.
+pub fn blocking<T: Send + 'static>(
+    nowait: &Nowait,
+    operation: ErrorOp,
+    path: impl AsRef<Path>,
+    function: impl FnOnce(&Path) -> T + Send + 'static,
+) -> Operation<'_, Result<T>> {
+    // A panic must not end the pool's thread. Nothing sees what it left half done but `T`, which is
+    // lost.
+    let mut function = Some(function);
+    let guarded = move |path: &Path, _: Option<BorrowedFd<'_>>| {
+        let function = function.take().ok_or(Errno::INVAL)?;
+        Ok(catch_unwind(AssertUnwindSafe(|| function(path))).map_err(|panic| what_panicked(&*panic)))
+    };
+    let call = Call::new(operation, path.as_ref(), guarded);
+    Operation::new(On::Paths(&nowait.0), Request::Call(Box::new(call)), guarded_call)
+}
+
+fn what_panicked(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+    format!("the function panicked: {}", text.unwrap_or("no message"))
+}
+
+/// Concludes a call of the user's.
+fn guarded_call<T: 'static>(answer: Answer<'_>) -> Result<T> {
+    let (operation, path) = match &*answer.request {
+        Request::Call(call) => (call.operation, Arc::from(&*call.path)),
+        request => unreachable!("a call is answered with itself, not {request:?}"),
+    };
+    let result: std::result::Result<T, String> = called(answer)?;
+    result.map_err(|text| Error::new(operation, ErrorKind::Other).at(&path).with_detail(text))
+}
