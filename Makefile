@@ -10,7 +10,8 @@ WITHOUT_BENCH := --no-default-features \
 BENCH := cd bench && CARGO_TARGET_DIR=../target
 
 .PHONY: help test bench-test soak c-tools loom locks python-test python-test-all stores-test integrations docs book lint bench \
-	bench-check fio-engine fio-compare peers-test kernels kernels-smoke oldest-rust advisories semver install uninstall
+	bench-check fio-engine fio-compare peers-test kernels kernels-smoke oldest-rust advisories semver release-check install \
+	uninstall
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
@@ -27,6 +28,7 @@ help:
 	@echo "make oldest-rust  the workspace type-checked by Rust 1.85, for this processor and aarch64 (docs/toolchains.md)"
 	@echo "make advisories   known vulnerabilities of dependencies, and withdrawn versions; needs cargo-deny and the network"
 	@echo "make semver BASE=v0.1.0   breaks of the interface since that tag; needs cargo-semver-checks"
+	@echo "make release-check   the rehearsal of a release, into target/release-check; PART names parts (RELEASING.md)"
 	@echo "make install   the C library, below PREFIX (default: /usr/local); make uninstall removes it (docs/guide/c.md)"
 	@echo "make fio-engine   target/fio/lib/libnowait-fio.so, by which fio(1) uses the library; fetches fio's headers (docs/guide/c.md)"
 	@echo "make fio-compare  nowait beside fio's own engines within fio, in about 20 minutes; needs python3; FIO_COMPARE are its options"
@@ -114,6 +116,9 @@ PACKAGES ?= nowait nowait-log nowait-probe
 semver:
 	@test -n "$(BASE)" || { echo "which release? make semver BASE=v0.1.0"; exit 2; }
 	$(CARGO) semver-checks $(PACKAGES:%=--package %) --all-features --baseline-rev $(BASE)
+
+release-check:
+	tools/release/check $(PART)
 
 # Seconds of each test, and states of the log's model: some 20 minutes in all.
 SOAK_SECONDS ?= 60
