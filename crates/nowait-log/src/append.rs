@@ -10,7 +10,7 @@ use super::format::FRAME_BYTES;
 use super::os;
 use rustix::io::Errno;
 
-use nowait::{Error, ErrorKind, ErrorOp, Result, embed};
+use nowait::{Error, ErrorKind, Result, embed};
 
 impl Shared {
     /// Appends records as one batch; waits for room, if it may. Returns the LSN of the last, and
@@ -90,7 +90,7 @@ impl Shared {
     fn checked_payload_of(&self, records: &Incoming<'_>) -> Result<usize> {
         let payload = records.payload();
         if records.records() == 0 {
-            return Err(self.error(ErrorOp::Append, ErrorKind::InvalidInput, "a batch has at least one record"));
+            return Err(self.error(os::APPEND, ErrorKind::InvalidInput, "a batch has at least one record"));
         }
         self.check_payload(payload).map(|()| payload)
     }
@@ -99,7 +99,7 @@ impl Shared {
     pub(super) fn memory_for(&self, bytes: usize) -> Result<Vec<u8>> {
         self.check_payload(bytes.saturating_add(FRAME_BYTES))?;
         let mut memory = Vec::new();
-        memory.try_reserve_exact(bytes).map_err(|_| os::system_error(ErrorOp::Append, Errno::NOMEM, &self.dir.path))?;
+        memory.try_reserve_exact(bytes).map_err(|_| os::system_error(os::APPEND, Errno::NOMEM, &self.dir.path))?;
         memory.resize(bytes, 0);
         Ok(memory)
     }
@@ -138,7 +138,7 @@ impl Shared {
             true => "an append inside a callback of the log never waits: await `room` outside of it, then try again",
             false => "await `room`, then try again",
         };
-        Err(self.error(ErrorOp::Append, ErrorKind::WouldBlock, format!("{why}; {advice}")))
+        Err(self.error(os::APPEND, ErrorKind::WouldBlock, format!("{why}; {advice}")))
     }
 
     /// Ready when `payload` bytes can be appended, or never can; wakes `waker` otherwise.

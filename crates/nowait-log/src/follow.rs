@@ -143,7 +143,7 @@ pub fn follow(dir: impl AsRef<Path>, from: FollowFrom) -> Blocking<Follower> {
 /// As [`follow`].
 pub fn follow_in(instance: &Nowait, dir: impl AsRef<Path>, from: FollowFrom) -> Blocking<Follower> {
     let (instance, dir): (Nowait, Arc<Path>) = (instance.clone(), dir.as_ref().into());
-    Blocking::new(ErrorOp::Recover, &dir.clone(), move || Follower::new(&instance, &dir, from))
+    Blocking::new(os::RECOVER, &dir.clone(), move || Follower::new(&instance, &dir, from))
 }
 
 impl Follower {
@@ -573,8 +573,11 @@ impl Follower {
     fn damaged(&self) -> Error {
         let (number, offset) =
             self.current.as_ref().map_or((0, 0), |current| (current.header.number, current.blocks.offset));
-        let what = format!("record {} was durable and cannot be read: no intact block is here", self.next_lsn);
-        self.dir.damage(number, offset, 0, what).with_advice("see `nowait log verify`")
+        let text = format!(
+            "record {} was durable and cannot be read: no intact block is here; see `nowait log verify`",
+            self.next_lsn
+        );
+        self.dir.damage(number, offset, 0, "").with_advice(text)
     }
 }
 
@@ -643,7 +646,7 @@ fn control(dir: &LogDir) -> Result<Control> {
     match dir.open_file(OpenOptions::new().read(true), CONTROL) {
         Err(error) if error.kind() == ErrorKind::NotFound => Err(no_log(&dir.path)),
         _ => {
-            let error = os::error(ErrorOp::Recover, ErrorKind::Damaged, &path).with_range(0, CONTROL_BYTES as u64);
+            let error = os::error(os::RECOVER, ErrorKind::Damaged, &path).with_range(0, CONTROL_BYTES as u64);
             Err(error.with_advice("the control file cannot be read; see `nowait log verify`"))
         }
     }

@@ -10,7 +10,7 @@ use super::options::Scan;
 use super::os;
 use super::reader::Reader;
 use super::recover::{Found, Recovery, recover, recover_aside};
-use nowait::{ErrorKind, ErrorOp, Nowait, Result};
+use nowait::{ErrorKind, Nowait, Result};
 
 /// Reads all of the log in `dir` and reports its contents. For a log in use the report may lag
 /// slightly. The call changes nothing. The reported records are durable: if no later block proves
@@ -110,7 +110,7 @@ fn looking<T: Send + 'static>(
     look: impl FnOnce(&Nowait, &Path) -> Result<T> + Send + 'static,
 ) -> Blocking<T> {
     let (instance, dir): (Nowait, Arc<Path>) = (instance.clone(), dir.into());
-    Blocking::new(ErrorOp::Recover, &dir.clone(), move || look(&instance, &dir))
+    Blocking::new(os::RECOVER, &dir.clone(), move || look(&instance, &dir))
 }
 
 /// Looks at a log until two looks agree on what is missing.
@@ -140,6 +140,6 @@ pub(super) fn find(dir: &LogDir, scan: Scan) -> Result<Found> {
         }
         before = doubts;
     }
-    let error = os::error(ErrorOp::Recover, ErrorKind::WouldBlock, &dir.path);
+    let error = os::error(os::RECOVER, ErrorKind::WouldBlock, &dir.path);
     Err(error.with_advice("the log changes faster than it can be inspected; try again later"))
 }

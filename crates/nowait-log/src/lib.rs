@@ -131,6 +131,7 @@ pub use follow::{FollowFrom, Followed, Follower, follow, follow_in};
 pub use format::Entry;
 pub use inspect::{inspect, inspect_end, inspect_end_in, inspect_in, read, read_aside, read_aside_in, read_in};
 pub use options::{Calibration, Durability, Options, Scan, Strategy, Submitter, SyncPolicy};
+pub use os::{APPEND, RECOVER};
 pub use reader::{Next, Reader, Record, Tail};
 pub use recover::{Damage, Place, Recovery};
 pub use retention::Retention;
@@ -366,7 +367,7 @@ impl Log {
     /// [`ErrorKind::Closed`] if another handle has closed it.
     pub fn close(self) -> Blocking<()> {
         let path = self.0.shared.dir.path.clone();
-        Blocking::new(ErrorOp::Append, &path, move || self.close_here())
+        Blocking::new(os::APPEND, &path, move || self.close_here())
     }
 
     fn close_here(self) -> Result<()> {
@@ -375,7 +376,7 @@ impl Log {
             return Ok(());
         }
         let Some(last) = shared.begin_closing(true) else {
-            return Err(shared.error(ErrorOp::Append, ErrorKind::Closed, "the log is already closed"));
+            return Err(shared.error(os::APPEND, ErrorKind::Closed, "the log is already closed"));
         };
         let result = last.and_then(|group| shared.wait(0, &group).map(drop));
         let result = result.and_then(|()| shared.record_end());

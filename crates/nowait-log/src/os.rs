@@ -1,19 +1,33 @@
 //! Errors of the log's own, and its locks.
 
+use std::fmt::Display;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
 use nowait::{Error, ErrorKind, ErrorOp};
 use rustix::io::Errno;
 
+/// [`Error::operation`] of an append, and of all that changes an open log.
+pub const APPEND: ErrorOp = ErrorOp::Other("append to");
+
+/// [`Error::operation`] of recovery, also while a log is followed or inspected.
+pub const RECOVER: ErrorOp = ErrorOp::Other("recover");
+
 /// An error of the log's own.
 pub(crate) fn error(operation: ErrorOp, kind: ErrorKind, path: &Path) -> Error {
-    Error::new(operation, kind).at(&Arc::from(path))
+    Error::new(operation, kind).at(path)
+}
+
+/// The error of bytes that were durable, and are missing or differ.
+pub(crate) fn damaged(path: &Path, offset: u64, length: u64, what: impl Display) -> Error {
+    error(RECOVER, ErrorKind::Damaged, path).with_range(offset, length).with_advice(format!(
+        "{what}; restore the log from a copy, or open it with salvage, which drops the damaged record and all later ones"
+    ))
 }
 
 /// An error of the system, from its errno.
 pub(crate) fn system_error(operation: ErrorOp, errno: Errno, path: &Path) -> Error {
-    Error::from_raw_os_error(operation, errno.raw_os_error()).at(&Arc::from(path))
+    Error::from_raw_os_error(operation, errno.raw_os_error()).at(path)
 }
 
 /// The error of a thread that cannot be started.

@@ -10,7 +10,7 @@ use super::event::Event;
 use super::format::PAGE;
 use super::os;
 use super::retention::{Rule, first_needed};
-use nowait::{ErrorKind, ErrorOp, File, Result, embed};
+use nowait::{ErrorKind, File, Result, embed};
 
 /// Pause between pieces of a segment that is prepared while there is room for long.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -60,7 +60,7 @@ impl Shared {
         };
         self.preparer.start(prepare).map_err(|error| {
             let text = "no thread can be started that prepares the next segment";
-            os::thread_error(ErrorOp::Append, &error, &self.dir.path, text)
+            os::thread_error(os::APPEND, &error, &self.dir.path, text)
         })
     }
 
@@ -235,7 +235,7 @@ impl Shared {
     fn pause(self: &Arc<Self>, bytes: u64) -> Result<()> {
         let state = self.state();
         if state.is_closing {
-            return Err(os::error(ErrorOp::Append, ErrorKind::Closed, &self.dir.path));
+            return Err(os::error(os::APPEND, ErrorKind::Closed, &self.dir.path));
         }
         // While segments grow, the room that is there is small beside the one to come.
         let enough = if state.is_growing() { bytes } else { bytes / 2 };

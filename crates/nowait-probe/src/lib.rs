@@ -93,6 +93,9 @@ pub use verdict::{Verdict, Way};
 pub use watch::{KernelThread, Watched, watch};
 use workers::Workers;
 
+/// [`Error::operation`] of a probe.
+pub const PROBE: ErrorOp = ErrorOp::Other("probe");
+
 const REQUESTS: u32 = 32;
 const REQUESTS_MAX: u32 = 4096;
 
@@ -163,8 +166,7 @@ impl Options {
     /// `open(2)` for a block device that may not be read. The report contains all other errors.
     pub fn run(&self, path: impl AsRef<Path>) -> Result<Report> {
         let path: Arc<Path> = Arc::from(path.as_ref());
-        let failed =
-            |error: std::io::Error| Error::from_raw_os_error(ErrorOp::Probe, errno_of(&error).raw_os_error()).at(&path);
+        let failed = |error: std::io::Error| Error::from_raw_os_error(PROBE, errno_of(&error).raw_os_error()).at(&path);
         std::thread::scope(|scope| {
             let named = std::thread::Builder::new().name("nowait-probe".to_owned());
             let thread = named.spawn_scoped(scope, || self.run_here(&path)).map_err(failed)?;
@@ -173,14 +175,13 @@ impl Options {
     }
 
     fn run_here(&self, path: &Arc<Path>) -> Result<Report> {
-        let failed =
-            |error: &std::io::Error| Error::from_raw_os_error(ErrorOp::Probe, errno_of(error).raw_os_error()).at(path);
+        let failed = |error: &std::io::Error| Error::from_raw_os_error(PROBE, errno_of(error).raw_os_error()).at(path);
         let kind = fs::metadata(&**path).map_err(|error| failed(&error))?.file_type();
         let subject = match kind {
             kind if kind.is_dir() => Subject::Directory,
             kind if kind.is_file() => Subject::File,
             kind if kind.is_block_device() => Subject::Device,
-            _ => return Err(Error::new(ErrorOp::Probe, ErrorKind::NotSeekable).at(path)),
+            _ => return Err(Error::new(PROBE, ErrorKind::NotSeekable).at(path)),
         };
         let real = fs::canonicalize(&**path).map_err(|error| failed(&error))?;
         let nowait = Nowait::builder().build()?;
@@ -215,8 +216,7 @@ impl Options {
             match self.scratch(dir, attributes, &nowait, &mut eye, &mut abilities) {
                 Ok(rows) => scratch = rows,
                 Err(error) => {
-                    let error = Error::from_raw_os_error(ErrorOp::Probe, errno_of(&error).raw_os_error())
-                        .at(&Arc::from(&**dir));
+                    let error = Error::from_raw_os_error(PROBE, errno_of(&error).raw_os_error()).at(dir);
                     let text = "no scratch file can be made and filled there; name a directory that takes new files";
                     scratch_error = Some(error.with_advice(text));
                 }

@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::PROBE;
 use super::kernel::Passes;
 use super::tracepoints;
 use super::twin::errno_of;
 use super::workers::{self, Thread};
-use nowait::{Error, ErrorOp};
+use nowait::Error;
 
 /// Activity of io_uring's kernel threads in a process, over a period.
 #[non_exhaustive]
@@ -55,9 +55,7 @@ pub struct KernelThread {
 /// `proc(5)`.
 pub fn watch(process: u32, time: Duration) -> nowait::Result<Watched> {
     let folder = PathBuf::from(format!("/proc/{process}"));
-    let failed = |error: std::io::Error| {
-        Error::from_raw_os_error(ErrorOp::Probe, errno_of(&error).raw_os_error()).at(&Arc::from(&*folder))
-    };
+    let failed = |error: std::io::Error| Error::from_raw_os_error(PROBE, errno_of(&error).raw_os_error()).at(&folder);
     let passes = count_punts(&folder).map_err(failed)?;
     let before = look(&folder).map_err(failed)?;
     let punts_before = sum(&passes);

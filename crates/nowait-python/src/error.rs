@@ -1,7 +1,6 @@
 //! Errors of the library as exceptions of Python: the classes are in `nowait/_errors.py`.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use nowait::{Error, ErrorKind, ErrorOp};
 use pyo3::prelude::*;
@@ -37,7 +36,7 @@ pub(crate) fn make(
 pub(crate) fn bad_range(py: Python<'_>, path: Option<&Path>, index: usize, text: &str) -> PyErr {
     let mut error = Error::new(ErrorOp::Gather, ErrorKind::InvalidInput).with_index(index).with_advice(text);
     if let Some(path) = path {
-        error = error.at(&Arc::from(path));
+        error = error.at(path);
     }
     exception(py, &error)
 }

@@ -2,8 +2,8 @@
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use nowait::{Advice, DirectIo, Error, ErrorKind, ErrorOp, Nowait, OpenOptions};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -40,7 +40,7 @@ impl File {
     pub(crate) fn get(&self, py: Python<'_>, operation: ErrorOp) -> PyResult<nowait::File> {
         match &*self.file.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(file) => Ok(file.clone()),
-            None => Err(exception(py, &Error::new(operation, ErrorKind::Closed).at(&Arc::from(&*self.path)))),
+            None => Err(exception(py, &Error::new(operation, ErrorKind::Closed).at(&self.path))),
         }
     }
 
@@ -117,7 +117,7 @@ fn of_descriptor(object: &Bound<'_, PyAny>) -> PyResult<nowait::File> {
     let taken = py.detach(|| {
         let failed = |error: std::io::Error| {
             let error = Error::from_raw_os_error(ErrorOp::Open, error.raw_os_error().unwrap_or(0));
-            error.at(&Arc::from(Path::new(&format!("/proc/self/fd/{number}"))))
+            error.at(format!("/proc/self/fd/{number}"))
         };
         nowait::File::try_from(std::fs::File::from(memory::duplicate(number).map_err(failed)?))
     });

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nowait::{Error, ErrorKind, ErrorOp, Exceptions, File};
@@ -132,7 +131,7 @@ pub(crate) fn short(
 
 /// Returns the error for a range of which the file contains only `n` bytes.
 pub(crate) fn too_short(path: &Path, index: usize, (offset, length): Extent, n: usize) -> Error {
-    let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at(&Arc::from(path)).with_index(index);
+    let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at(path).with_index(index);
     let advice = format!("only {n} bytes are available; partial=True accepts a short range");
     error.with_range(offset, length as u64).with_advice(advice)
 }

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use nowait::{Error, ErrorKind, ErrorOp};
+use nowait::{Error, ErrorKind};
 use nowait_log::{Options, Reader, Recovery, Retention, Scan, Ticket};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
@@ -34,7 +34,7 @@ impl Log {
     fn get(&self, py: Python<'_>) -> PyResult<nowait_log::Log> {
         match &*self.log.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(log) => Ok(log.clone()),
-            None => Err(exception(py, &Error::new(ErrorOp::Append, ErrorKind::Closed).at(&Arc::from(&*self.path)))),
+            None => Err(exception(py, &Error::new(nowait_log::APPEND, ErrorKind::Closed).at(&self.path))),
         }
     }
 }

@@ -17,6 +17,15 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// one. For example, ENXIO is [`NotSeekable`](ErrorKind::NotSeekable), EBADF is
 /// [`Closed`](ErrorKind::Closed), EDQUOT is [`NoSpace`](ErrorKind::NoSpace), and EOVERFLOW is
 /// [`InvalidRange`](ErrorKind::InvalidRange).
+///
+/// # Kinds for crates built on this one
+/// `nowait-log`, `nowait-probe` and the language bindings return this crate's [`Error`], too. So a
+/// function that reads files and appends to a log has one error type, and a binding converts errors
+/// at one place. Five kinds are of use to any store of records, and this crate never returns them:
+/// [`NoSuchRecord`](ErrorKind::NoSuchRecord), [`Locked`](ErrorKind::Locked),
+/// [`Damaged`](ErrorKind::Damaged), [`Indeterminate`](ErrorKind::Indeterminate) and
+/// [`Poisoned`](ErrorKind::Poisoned). The crate that returns one adds the advice
+/// ([`Error::with_advice`]) and names its operation ([`ErrorOp::Other`]).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
@@ -90,15 +99,15 @@ pub enum ErrorKind {
     SyncFailed,
     /// The operation would have to wait.
     WouldBlock,
-    /// The log has no record with that LSN: it was truncated, or is not appended yet.
+    /// The store has no such record: it was removed, or is not written yet.
     NoSuchRecord,
-    /// Another process or handle has the log open for writing.
+    /// Another process or handle has the store open for writing.
     Locked,
     /// Data that was durable is missing, or differs from what was written.
     Damaged,
     /// The write was in flight when another failed: it may be on disk, or not.
     Indeterminate,
-    /// An earlier write failed; nothing more is accepted.
+    /// An earlier write failed; the store accepts nothing more.
     Poisoned,
     /// The file system accepted fewer bytes than were passed, without an error.
     WriteZero,
@@ -160,12 +169,9 @@ pub enum ErrorOp {
     Canonicalize,
     /// Copying a file.
     Copy,
-    /// Appending to a log.
-    Append,
-    /// Recovering a log.
-    Recover,
-    /// Probing how a file is served.
-    Probe,
+    /// Operation of a crate built on this one. The text is a verb before a path, such as "append
+    /// to".
+    Other(&'static str),
 }
 
 impl fmt::Display for ErrorOp {
@@ -196,9 +202,7 @@ impl fmt::Display for ErrorOp {
             ErrorOp::ReadLink => "read link",
             ErrorOp::Canonicalize => "resolve",
             ErrorOp::Copy => "copy",
-            ErrorOp::Append => "append to",
-            ErrorOp::Recover => "recover",
-            ErrorOp::Probe => "probe",
+            ErrorOp::Other(operation) => operation,
         })
     }
 }
@@ -211,7 +215,7 @@ pub struct Error(Arc<Inner>);
 #[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
-    errno: Option<Errno>,
+    cause: Option<Cause>,
     operation: ErrorOp,
     path: Option<Arc<Path>>,
     range: Option<(u64, u64)>,
@@ -222,6 +226,15 @@ struct Inner {
     explained: bool,
 }
 
+/// Error of the kernel; it contains an errno.
+struct Cause(io::Error);
+
+impl Clone for Cause {
+    fn clone(&self) -> Self {
+        Cause(io::Error::from_raw_os_error(self.0.raw_os_error().unwrap_or_default()))
+    }
+}
+
 impl Error {
     /// Makes an error, for crates built on this one, such as a log or a language binding.
     /// [`at`](Error::at) adds the path, [`with_range`](Error::with_range) adds offset and length,
@@ -229,7 +242,7 @@ impl Error {
     pub fn new(operation: ErrorOp, kind: ErrorKind) -> Self {
         Error(Arc::new(Inner {
             kind,
-            errno: None,
+            cause: None,
             operation,
             path: None,
             range: None,
@@ -247,7 +260,7 @@ impl Error {
 
     pub(crate) fn from_errno(operation: ErrorOp, errno: Errno) -> Self {
         let mut error = Self::new(operation, kind_of(errno));
-        error.inner().errno = Some(errno);
+        error.inner().cause = Some(Cause(errno.into()));
         error
     }
 
@@ -256,7 +269,12 @@ impl Error {
     }
 
     /// Adds the path.
-    pub fn at(mut self, path: &Arc<Path>) -> Self {
+    pub fn at(self, path: impl AsRef<Path>) -> Self {
+        self.at_shared(&Arc::from(path.as_ref()))
+    }
+
+    /// Adds the path, without a copy.
+    pub(crate) fn at_shared(mut self, path: &Arc<Path>) -> Self {
         self.inner().path = Some(path.clone());
         self
     }
@@ -302,7 +320,7 @@ impl Error {
 
     /// Returns the errno, if the kernel reported one.
     pub fn raw_os_error(&self) -> Option<i32> {
-        self.0.errno.map(Errno::raw_os_error)
+        self.0.cause.as_ref()?.0.raw_os_error()
     }
 
     /// Returns the operation that failed.
@@ -343,6 +361,7 @@ impl Error {
 }
 
 /// Extent of a failed write that is in the file: in the page cache, not necessarily durable.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// Exactly this many of the first bytes. Zero means that the file is unchanged.
@@ -455,18 +474,11 @@ impl ErrorKind {
                 "a write-back failed, and its data may be lost",
                 Some("write it again, then call acknowledge_sync_failure"),
             ),
-            ErrorKind::NoSuchRecord => ("the log has no such record", Some("choose a record that the log contains")),
+            ErrorKind::NoSuchRecord => ("there is no such record", Some("choose a record that exists")),
             ErrorKind::Locked => ("it is locked", Some("close it there first")),
-            ErrorKind::Damaged => (
-                "durable data cannot be read",
-                Some(
-                    "restore the log from a copy, or open it with salvage, which drops the damaged record and all later ones",
-                ),
-            ),
-            ErrorKind::Indeterminate => {
-                ("the record may or may not have been written", Some("open the log again and check"))
-            }
-            ErrorKind::Poisoned => ("an earlier write failed", Some("open the log again")),
+            ErrorKind::Damaged => ("durable data cannot be read", Some("restore it from a copy")),
+            ErrorKind::Indeterminate => ("the write may be on disk, or not", Some("open it again and check")),
+            ErrorKind::Poisoned => ("an earlier write failed", Some("open it again")),
             ErrorKind::WouldBlock => ("the call would block", Some("await it, or try again later")),
             ErrorKind::WriteZero => {
                 ("the file system accepted no more bytes and returned no error", Some("write the rest again"))
@@ -490,9 +502,9 @@ impl fmt::Display for Error {
             write!(f, " (offset {offset}, length {length})")?;
         }
         let (words, next) = inner.kind.advice();
-        match (inner.kind, inner.errno) {
-            (ErrorKind::Other, Some(errno)) => write!(f, ": {errno}")?,
-            (_, Some(errno)) => write!(f, ": {words} (os error {})", errno.raw_os_error())?,
+        match (&inner.cause, self.raw_os_error()) {
+            (Some(cause), _) if inner.kind == ErrorKind::Other => write!(f, ": {}", cause.0)?,
+            (_, Some(errno)) => write!(f, ": {words} (os error {errno})")?,
             (_, None) => write!(f, ": {words}")?,
         }
         if let Some(detail) = &inner.detail {
@@ -520,8 +532,9 @@ impl fmt::Debug for Error {
 }
 
 impl std::error::Error for Error {
+    /// The kernel's error, if it reported one: an `io::Error` with the errno.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.errno.as_ref().map(|errno| errno as _)
+        self.0.cause.as_ref().map(|cause| &cause.0 as _)
     }
 }
 
@@ -571,7 +584,7 @@ impl From<Error> for io::Error {
             ErrorKind::OutOfMemory => io::ErrorKind::OutOfMemory,
             ErrorKind::Unsupported | ErrorKind::EngineUnavailable => io::ErrorKind::Unsupported,
             ErrorKind::AlreadyExists => io::ErrorKind::AlreadyExists,
-            ErrorKind::NoSpace if error.0.errno == Some(Errno::DQUOT) => io::ErrorKind::QuotaExceeded,
+            ErrorKind::NoSpace if error.raw_os_error() == Some(libc::EDQUOT) => io::ErrorKind::QuotaExceeded,
             ErrorKind::NoSpace => io::ErrorKind::StorageFull,
             ErrorKind::FileTooLarge => io::ErrorKind::FileTooLarge,
             ErrorKind::WouldBlock => io::ErrorKind::WouldBlock,
@@ -605,6 +618,7 @@ pub type Moved<B> = std::result::Result<(usize, B), BufferError<B>>;
 
 /// An [`Error`] together with the operation's buffer. `?` converts it into [`Error`] or
 /// `io::Error`.
+#[non_exhaustive]
 pub struct BufferError<B> {
     /// The error.
     pub error: Error,
@@ -650,8 +664,8 @@ mod tests {
 
     #[test]
     fn text_names_operation_path_range_and_next_step() {
-        let path: Arc<Path> = Arc::from(Path::new("/data/big"));
-        let error = Error::from_errno(ErrorOp::Gather, Errno::IO).at(&path).with_range(4096, 512).with_index(7);
+        let path = Path::new("/data/big");
+        let error = Error::from_errno(ErrorOp::Gather, Errno::IO).at(path).with_range(4096, 512).with_index(7);
         let text = error.to_string();
         for part in ["gather range 7", "/data/big", "offset 4096", "length 512", "os error 5", "kernel log"] {
             assert!(text.contains(part), "{part:?} is missing in {text:?}");
@@ -718,28 +732,45 @@ mod tests {
     /// (os error 2)".
     #[test]
     fn an_io_error_says_all_that_the_error_said() {
-        let path: Arc<Path> = Arc::from(Path::new("/data/big"));
-        let error = Error::from_errno(ErrorOp::Write, Errno::NOSPC).at(&path).with_range(4096, 512);
+        let path = Path::new("/data/big");
+        let error = Error::from_errno(ErrorOp::Write, Errno::NOSPC).at(path).with_range(4096, 512);
         for converted in
             [io::Error::from(error.clone()), io::Error::from(BufferError { error: error.clone(), buffer: vec![0] })]
         {
             assert_eq!((converted.kind(), converted.to_string()), (io::ErrorKind::StorageFull, error.to_string()));
             let inside = Error::inside(&converted).unwrap();
-            assert_eq!((inside.path(), inside.offset(), inside.raw_os_error()), (Some(&*path), Some(4096), Some(28)));
+            assert_eq!((inside.path(), inside.offset(), inside.raw_os_error()), (Some(path), Some(4096), Some(28)));
             assert_eq!(converted.downcast::<Error>().unwrap().kind(), ErrorKind::NoSpace);
         }
         assert!(Error::inside(&io::Error::from_raw_os_error(2)).is_none());
         assert!(Error::inside(&io::Error::other("else")).is_none());
     }
 
+    /// Symptom: the source was an error of another crate, of a type that this one does not export.
+    #[test]
+    fn the_source_is_the_errno_as_std_has_it() {
+        let error = Error::from_errno(ErrorOp::Read, Errno::IO);
+        for error in [&error.clone().at("/data/big") as &dyn std::error::Error, &BufferError { error, buffer: [0] }] {
+            let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+            assert_eq!(source.and_then(io::Error::raw_os_error), Some(5));
+        }
+        assert!(std::error::Error::source(&Error::new(ErrorOp::Read, ErrorKind::UnexpectedEof)).is_none());
+    }
+
+    #[test]
+    fn a_crate_built_on_this_one_names_its_operation() {
+        let error = Error::new(ErrorOp::Other("append to"), ErrorKind::Poisoned).at("/data/log");
+        assert_eq!(error.to_string(), "append to /data/log: an earlier write failed; open it again");
+    }
+
     #[test]
     fn an_error_without_an_errno_is_kept_inside_an_io_error() {
-        let path: Arc<Path> = Arc::from(Path::new("/data/big"));
-        let error = Error::new(ErrorOp::Read, ErrorKind::PermissionDenied).at(&path);
+        let path = Path::new("/data/big");
+        let error = Error::new(ErrorOp::Read, ErrorKind::PermissionDenied).at(path);
         let converted = io::Error::from(error.clone());
         assert_eq!((converted.kind(), converted.raw_os_error()), (io::ErrorKind::PermissionDenied, None));
         let inside = converted.get_ref().and_then(|inside| inside.downcast_ref::<Error>());
-        assert_eq!(inside.and_then(Error::path), Some(&*path));
+        assert_eq!(inside.and_then(Error::path), Some(path));
     }
 
     #[test]

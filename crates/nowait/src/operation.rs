@@ -77,7 +77,7 @@ pub(crate) fn called<T: 'static>(Answer { outcome, request, .. }: Answer<'_>) ->
         }
         Ok(other) => unreachable!("{call:?} is not answered with {other:?}"),
         Err(errno) => {
-            let error = Error::from_errno(call.operation, errno).at(&Arc::from(&*call.path));
+            let error = Error::from_errno(call.operation, errno).at(&call.path);
             Err(match &call.to {
                 Some(to) => error.with_detail(format!("to {}", to.display())),
                 None => error,

@@ -38,15 +38,15 @@ impl Work {
         match self {
             Work::Transfer(started) => Pin::new(started).poll(context).map(|moved| match moved {
                 Ok((bytes, _memory)) => Ok(bytes as u64),
-                Err(BufferError { error, buffer: _memory }) => Err(error.into()),
+                Err(BufferError { error, buffer: _memory, .. }) => Err(error.into()),
             }),
             Work::Vectored(started) => Pin::new(started).poll(context).map(|moved| match moved {
                 Ok((bytes, _memory)) => Ok(bytes as u64),
-                Err(BufferError { error, buffer: _memory }) => Err(error.into()),
+                Err(BufferError { error, buffer: _memory, .. }) => Err(error.into()),
             }),
             Work::Append(started) => Pin::new(started).poll(context).map(|taken| match taken {
                 Ok(memory) => Ok(memory.len() as u64),
-                Err(BufferError { error, buffer: _memory }) => Err(error.into()),
+                Err(BufferError { error, buffer: _memory, .. }) => Err(error.into()),
             }),
             Work::Change(started) => Pin::new(started).poll(context).map(|result| Ok(result.map(|()| 0)?)),
             Work::Record(durable) => Pin::new(durable).poll(context).map(|result| Ok(result?)),

@@ -167,7 +167,7 @@ impl Shared {
 
     pub(crate) fn forked(&self) -> Error {
         let text = "the log was opened before the fork and belongs to the parent; open another one in the child";
-        self.error(ErrorOp::Append, ErrorKind::InvalidInput, text)
+        self.error(os::APPEND, ErrorKind::InvalidInput, text)
     }
 
     /// The error of a record that was not acknowledged.
@@ -182,7 +182,7 @@ impl Shared {
                 format!("record {lsn} was not written, because an earlier write of the log failed; open the log again");
             (ErrorKind::Poisoned, text)
         };
-        self.error(ErrorOp::Append, kind, format!("{text} ({})", poison.error))
+        self.error(os::APPEND, kind, format!("{text} ({})", poison.error))
     }
 
     /// The error of a log that has failed or is closing; for appends.
@@ -203,18 +203,18 @@ impl Shared {
                 let text = format!(
                     "an earlier write of the log failed, so it accepts no more records; open the log again ({cause})"
                 );
-                self.error(ErrorOp::Append, ErrorKind::Poisoned, text)
+                self.error(os::APPEND, ErrorKind::Poisoned, text)
             }
-            Refusal::Closed => self.error(ErrorOp::Append, ErrorKind::Closed, "the log was closed; open it again"),
+            Refusal::Closed => self.error(os::APPEND, ErrorKind::Closed, "the log was closed; open it again"),
             Refusal::NoSpace { left, is_reserved, cause } => {
                 let why = if is_reserved { ", some of them reserved for others" } else { ", too few" };
                 let text = format!(
                     "no segment can be prepared, and the prepared ones have {left} bytes left{why}; \
                      free space, for example with truncate_prefix ({cause})"
                 );
-                self.error(ErrorOp::Append, ErrorKind::NoSpace, text)
+                self.error(os::APPEND, ErrorKind::NoSpace, text)
             }
-            Refusal::NoMemory => os::system_error(ErrorOp::Append, Errno::NOMEM, &self.dir.path),
+            Refusal::NoMemory => os::system_error(os::APPEND, Errno::NOMEM, &self.dir.path),
         }
     }
 
@@ -234,9 +234,7 @@ impl Shared {
     pub(crate) fn no_room(&self, no_room: NoRoom<Error>) -> Error {
         match no_room {
             NoRoom::Refused(error) => error,
-            NoRoom::Budget | NoRoom::NoSpare => {
-                self.error(ErrorOp::Append, ErrorKind::NoSpace, "the segment has no room")
-            }
+            NoRoom::Budget | NoRoom::NoSpare => self.error(os::APPEND, ErrorKind::NoSpace, "the segment has no room"),
         }
     }
 
@@ -251,7 +249,7 @@ impl Shared {
             self.rules.segment_bytes,
             self.rules.record_bytes_max()
         );
-        Err(self.error(ErrorOp::Append, ErrorKind::InvalidInput, text))
+        Err(self.error(os::APPEND, ErrorKind::InvalidInput, text))
     }
 
     /// Wakes the maintenance thread if it sleeps.

@@ -8,7 +8,8 @@ use super::calls::{Call, Callback};
 use super::group::{Fate, Group};
 use super::handover::{ThreadWaits, Turn};
 use super::state::TICK;
-use nowait::{Error, ErrorKind, ErrorOp, Result, embed};
+use crate::os::APPEND;
+use nowait::{Error, ErrorKind, Result, embed};
 
 impl Shared {
     /// Waits until the block of `group` is durable, and writes blocks meanwhile if no other thread
@@ -49,7 +50,7 @@ impl Shared {
     pub(super) fn why(&self, lsn: u64) -> Error {
         match &self.state().poison {
             Some(poison) => self.failure(poison, lsn),
-            None => self.error(ErrorOp::Append, ErrorKind::Indeterminate, format!("record {lsn} was cut off")),
+            None => self.error(APPEND, ErrorKind::Indeterminate, format!("record {lsn} was cut off")),
         }
     }
 
@@ -97,7 +98,7 @@ impl Shared {
         }
         if state.is_closing && lsn >= state.next_lsn {
             let text = format!("the log was closed before record {lsn} was appended");
-            return Err(self.error(ErrorOp::Append, ErrorKind::Closed, text));
+            return Err(self.error(APPEND, ErrorKind::Closed, text));
         }
         // A record that is not appended yet needs no write.
         let is_pending = lsn < state.next_lsn;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::state::{NoRoom, Refusal};
 use super::{Group, Shared, State};
-use nowait::{Error, ErrorKind, ErrorOp, Result, embed};
+use crate::os::APPEND;
+use nowait::{Error, ErrorKind, Result, embed};
 
 impl Shared {
     /// Writes a watermark block; it is durable when this returns.
@@ -16,7 +17,7 @@ impl Shared {
             NoRoom::Refused(match refusal {
                 Refusal::Closed => {
                     let text = "the log was closed, and its last watermark block is being written";
-                    self.error(ErrorOp::Append, ErrorKind::Closed, text)
+                    self.error(APPEND, ErrorKind::Closed, text)
                 }
                 refusal => self.refusal(refusal),
             })

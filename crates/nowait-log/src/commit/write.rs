@@ -14,8 +14,9 @@ use super::tail::Kept;
 use crate::dir::LentLock;
 use crate::event::Event;
 use crate::options::{Durability, Submitter};
+use crate::os::APPEND;
 use crate::sealed::SealedBlock;
-use nowait::{Buf, BufferResult, ErrorKind, ErrorOp, File, Result, Write, embed};
+use nowait::{Buf, BufferResult, ErrorKind, File, Result, Write, embed};
 
 impl Shared {
     fn seal(&self, submission: Submission<File>) -> Sealed<File> {
@@ -108,7 +109,7 @@ impl Shared {
     /// held up, and another opening may use the segment's file by now.
     #[cold]
     fn refuse(self: &Arc<Self>, submission: &Submission<File>) {
-        let error = self.error(ErrorOp::Append, ErrorKind::Closed, "the log has ended");
+        let error = self.error(APPEND, ErrorKind::Closed, "the log has ended");
         self.complete(submission.id, Err(error), None);
     }
 

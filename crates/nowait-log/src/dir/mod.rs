@@ -317,9 +317,8 @@ impl LogDir {
         made
     }
 
-    pub(crate) fn damage(&self, number: u64, offset: u64, length: u64, what: impl Into<String>) -> Error {
-        let path = self.segment_path(number);
-        os::error(ErrorOp::Recover, ErrorKind::Damaged, &path).with_range(offset, length).with_detail(what)
+    pub(crate) fn damage(&self, number: u64, offset: u64, length: u64, what: impl std::fmt::Display) -> Error {
+        os::damaged(&self.segment_path(number), offset, length, what)
     }
 }
 

@@ -232,7 +232,7 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
         // Enough are left that none is counted past the last.
         if last > NUMBER_MAX / 2 {
             let text = format!("{what} number {last} is out of range; move the file out of the log's directory");
-            return Err(os::error(ErrorOp::Recover, ErrorKind::Damaged, &dir.path).with_advice(text));
+            return Err(os::error(os::RECOVER, ErrorKind::Damaged, &dir.path).with_advice(text));
         }
     }
     match options.sync {

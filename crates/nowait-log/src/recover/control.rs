@@ -4,7 +4,7 @@ use crate::dir::{CONTROL, LogDir, Unreadable, Window, is_direct};
 use crate::format::{BadControl, CONTROL_BYTES, Control, Epochs, Measured, NUMBER_MAX, PAGE, SegmentHeader, VERSION};
 use crate::options::{Durability, SEGMENT_BYTES_MAX, Submitter};
 use crate::os;
-use nowait::{Error, ErrorKind, ErrorOp, OpenOptions, Result};
+use nowait::{Error, ErrorKind, OpenOptions, Result};
 
 use super::Place;
 
@@ -37,7 +37,7 @@ pub(crate) fn read_control(dir: &LogDir) -> Result<ControlFile> {
             };
             let text =
                 format!("the log has version {version} of the format, and this library supports {VERSION}: {advice}");
-            let error = os::error(ErrorOp::Recover, ErrorKind::Unsupported, &path);
+            let error = os::error(os::RECOVER, ErrorKind::Unsupported, &path);
             Err(error.with_range(0, CONTROL_BYTES as u64).with_advice(text))
         }
         Ok(_) | Err(BadControl::Damaged) => {
@@ -112,5 +112,5 @@ pub(crate) fn missing_behind(control: &Control, numbers: &[u64], head: u64) -> O
 fn no_control(dir: &LogDir, why: &str) -> Error {
     let path = dir.join(CONTROL);
     let text = format!("the control file is lost, and {why}; restore the control file from a copy");
-    os::error(ErrorOp::Recover, ErrorKind::Damaged, &path).with_range(0, CONTROL_BYTES as u64).with_advice(text)
+    os::error(os::RECOVER, ErrorKind::Damaged, &path).with_range(0, CONTROL_BYTES as u64).with_advice(text)
 }

@@ -21,7 +21,7 @@ use super::options::{Calibration, Scan, Strategy};
 use super::os;
 pub(crate) use control::read_control;
 use control::{is_unfinished, rebuild_control};
-use nowait::{Error, ErrorKind, ErrorOp, OpenOptions, Result};
+use nowait::{Error, OpenOptions, Result};
 use runs::{count, in_order, stand_in};
 use scan::Survey;
 
@@ -127,9 +127,7 @@ impl Damage {
 
     pub(crate) fn error(&self) -> Error {
         let length = self.bytes.end.saturating_sub(self.bytes.start);
-        os::error(ErrorOp::Recover, ErrorKind::Damaged, &self.path)
-            .with_range(self.bytes.start, length)
-            .with_detail(self.finding())
+        os::damaged(&self.path, self.bytes.start, length, self.finding())
     }
 }
 

@@ -189,7 +189,7 @@ fn open(path: &Path) -> Result<(fs::File, fs::Metadata)> {
         return Err(is_a_directory(path));
     }
     if !metadata.is_file() {
-        let error = Error::new(ErrorOp::Copy, ErrorKind::InvalidInput).at(&Arc::from(path));
+        let error = Error::new(ErrorOp::Copy, ErrorKind::InvalidInput).at(path);
         return Err(error.with_detail("it is a special file, not an object"));
     }
     Ok((file, metadata))

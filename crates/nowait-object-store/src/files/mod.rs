@@ -13,7 +13,7 @@ use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nowait::{Error, ErrorKind, ErrorOp, Nowait, Result, embed};
@@ -97,16 +97,13 @@ impl Stat {
 
 /// Returns the error of a call of std.
 fn failed(operation: ErrorOp, path: &Path) -> impl Fn(io::Error) -> Error {
-    move |error| {
-        let path = Arc::from(path);
-        match error.raw_os_error() {
-            Some(errno) => Error::from_raw_os_error(operation, errno).at(&path),
-            None => Error::new(operation, ErrorKind::Other).at(&path).with_detail(error.to_string()),
-        }
+    move |error| match error.raw_os_error() {
+        Some(errno) => Error::from_raw_os_error(operation, errno).at(path),
+        None => Error::new(operation, ErrorKind::Other).at(path).with_detail(error.to_string()),
     }
 }
 
 /// Returns the error for a directory in place of an object.
 fn is_a_directory(path: &Path) -> Error {
-    Error::new(ErrorOp::Open, ErrorKind::IsADirectory).at(&Arc::from(path))
+    Error::new(ErrorOp::Open, ErrorKind::IsADirectory).at(path)
 }

@@ -63,11 +63,10 @@ async fn bytes_held(file: &File) -> Result<u64> {
 }
 
 async fn gather(file: &File, ranges: &[Range<u64>], gap_bytes: u64) -> Result<Vec<Bytes>> {
-    let path = Arc::from(file.path());
     let extents = ranges.iter().enumerate().map(|(index, range)| {
         let length = range.end.checked_sub(range.start).and_then(|length| usize::try_from(length).ok());
         let length = length.ok_or_else(|| {
-            let error = Error::new(ErrorOp::Gather, ErrorKind::InvalidRange).at(&path).with_index(index);
+            let error = Error::new(ErrorOp::Gather, ErrorKind::InvalidRange).at(file.path()).with_index(index);
             error.with_detail(format!("the range {}..{} ends before it begins", range.start, range.end))
         })?;
         Ok((range.start, length))
@@ -79,7 +78,7 @@ async fn gather(file: &File, ranges: &[Range<u64>], gap_bytes: u64) -> Result<Ve
     }
     if let Some(&(index, there)) = gathered.exceptions().short().first() {
         let (offset, length) = extents[index];
-        let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at(&path).with_index(index);
+        let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at(file.path()).with_index(index);
         return Err(error
             .with_range(offset, length as u64)
             .with_detail(format!("the object contains only {there} bytes of it")));

@@ -64,7 +64,7 @@ impl Upload {
     pub(crate) async fn complete(&mut self, replace: bool) -> Result<Stat> {
         let written = self.written.load(Ordering::Acquire);
         if self.staged.is_some() && written != self.length {
-            let error = Error::new(ErrorOp::Write, ErrorKind::InvalidInput).at(&Arc::from(&*self.path));
+            let error = Error::new(ErrorOp::Write, ErrorKind::InvalidInput).at(&self.path);
             self.abort().await?;
             return Err(error.with_advice(format!(
                 "only {written} of {} bytes are written; await every part, and start again if one failed",
@@ -114,7 +114,7 @@ impl Upload {
     }
 
     fn is_over(&self) -> Error {
-        let error = Error::new(ErrorOp::Write, ErrorKind::Closed).at(&Arc::from(&*self.path));
+        let error = Error::new(ErrorOp::Write, ErrorKind::Closed).at(&self.path);
         error.with_advice("the upload was completed or aborted; begin another")
     }
 }

@@ -153,7 +153,7 @@ fn found<T>(answer: walkdir::Result<T>, dir: &Path) -> Result<Option<T>> {
     };
     let path = error.path().unwrap_or(dir).to_path_buf();
     if error.loop_ancestor().is_some() {
-        let circle = Error::new(ErrorOp::List, ErrorKind::FilesystemLoop).at(&Arc::from(&*path));
+        let circle = Error::new(ErrorOp::List, ErrorKind::FilesystemLoop).at(&path);
         return Err(circle.with_detail(error.to_string()));
     }
     let error = error.into_io_error().unwrap_or_else(|| std::io::Error::other("the walk failed"));

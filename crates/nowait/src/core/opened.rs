@@ -54,7 +54,7 @@ impl Opened {
     }
 
     pub(crate) fn error(&self, operation: ErrorOp, errno: Errno) -> Error {
-        let error = Error::from_errno(operation, errno).at(&self.path);
+        let error = Error::from_errno(operation, errno).at_shared(&self.path);
         match self.open.handle.descriptor().and_then(rustix::fs::fcntl_getfl) {
             // The descriptor is sound, so that EBADF has another meaning.
             // (ftruncate(2) says EINVAL for a descriptor that is for reading only.)
@@ -67,7 +67,7 @@ impl Opened {
                     OFlags::RDONLY => "writing",
                     _ => return error,
                 };
-                let error = Error::new(operation, ErrorKind::PermissionDenied).at(&self.path);
+                let error = Error::new(operation, ErrorKind::PermissionDenied).at_shared(&self.path);
                 error.with_advice(format!("the file was not opened for {needed}; open it for {needed} as well"))
             }
             _ => error,

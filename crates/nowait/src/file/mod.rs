@@ -113,7 +113,7 @@ impl File {
         let path: Arc<Path> = Arc::from(path.as_ref());
         let fd = OwnedFd::from(file);
         sys::check(&fd).map_err(|errno| {
-            let error = Error::from_errno(ErrorOp::Open, errno).at(&path);
+            let error = Error::from_errno(ErrorOp::Open, errno).at_shared(&path);
             match errno {
                 Errno::SPIPE => error.with_advice("give a regular file or a block device; for pipes and sockets wait for readiness (tokio's AsyncFd, smol's Async)"),
                 Errno::BADF => error.of_kind(ErrorKind::InvalidInput).with_advice(options::OPENED_AS_PATH),
@@ -315,11 +315,12 @@ impl File {
         let Some(OpenFile { handle, .. }) = Arc::into_inner(open) else { return Ok(Closed::Later) };
         local::flush();
         let outcome = instance.engines().pool.run(None, &mut Request::Close(handle));
-        outcome.map(|_| Closed::Now).map_err(|errno| Error::from_errno(ErrorOp::Close, errno).at(&path))
+        outcome.map(|_| Closed::Now).map_err(|errno| Error::from_errno(ErrorOp::Close, errno).at_shared(&path))
     }
 }
 
 /// Result of [`File::close`].
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
     /// The descriptor is closed, and `close(2)` reported no error.
@@ -338,7 +339,7 @@ impl fmt::Debug for File {
 
 fn ended(file: &Opened, offset: u64, length: usize, n: usize) -> Error {
     Error::new(ErrorOp::Read, ErrorKind::UnexpectedEof)
-        .at(&file.path)
+        .at_shared(&file.path)
         .with_range(offset, length as u64)
         .with_detail(format!("only {n} bytes are available"))
 }

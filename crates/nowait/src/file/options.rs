@@ -175,7 +175,7 @@ pub(super) const OPENED_AS_PATH: &str =
 
 fn open_error(errno: Errno, path: &Arc<Path>) -> Error {
     use std::os::unix::ffi::OsStrExt;
-    let error = Error::from_errno(ErrorOp::Open, errno).at(path);
+    let error = Error::from_errno(ErrorOp::Open, errno).at_shared(path);
     match errno {
         Errno::INVAL if path.as_os_str().as_bytes().contains(&0) => error.with_detail("the path contains a zero byte"),
         Errno::INVAL => error.with_detail("set read, write or append; the rules of std::fs::OpenOptions apply"),

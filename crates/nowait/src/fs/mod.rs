@@ -300,7 +300,7 @@ functions! {
         Steps::new(async move {
             String::from_utf8(self.read(&path).await?).map_err(|text| {
                 let valid = text.utf8_error().valid_up_to();
-                let error = Error::new(ErrorOp::Read, ErrorKind::InvalidData).at(&Arc::from(&*path));
+                let error = Error::new(ErrorOp::Read, ErrorKind::InvalidData).at(&path);
                 error.with_detail(format!("only the first {valid} bytes are UTF-8"))
             })
         })
@@ -442,7 +442,7 @@ const MOUNTED: &str = "something is mounted on one of the names, as containers d
 /// Concludes an operation on names.
 fn concluded(Answer { outcome, request, .. }: Answer<'_>) -> Result<()> {
     outcome.map(drop).map_err(|errno| {
-        let error = |name, path: &PathAt| Error::from_errno(name, errno).at(&Arc::from(path.display()));
+        let error = |name, path: &PathAt| Error::from_errno(name, errno).at(path.display());
         match request {
             Request::Rename { from, to, .. } => {
                 let error = error(ErrorOp::Rename, from);
@@ -456,7 +456,7 @@ fn concluded(Answer { outcome, request, .. }: Answer<'_>) -> Result<()> {
             Request::Remove(path) if errno == Errno::BUSY => error(ErrorOp::Remove, path).with_advice(MOUNTED),
             Request::Remove(path) => error(ErrorOp::Remove, path),
             Request::SyncDir(path) => error(ErrorOp::Sync, path),
-            Request::CreateDir(path) => Error::from_errno(ErrorOp::CreateDir, errno).at(&Arc::from(&**path)),
+            Request::CreateDir(path) => Error::from_errno(ErrorOp::CreateDir, errno).at(&path),
             other => unreachable!("no operation on names: {other:?}"),
         }
     })
@@ -472,9 +472,7 @@ fn listed(Answer { outcome, request, .. }: Answer<'_>) -> Result<Vec<OsString>> 
             Owned::Names(names) => Ok(names),
             other => unreachable!("a directory's list is not {other:?}"),
         },
-        (Err(errno), Request::List(path)) => {
-            Err(Error::from_errno(ErrorOp::List, errno).at(&Arc::from(path.display())))
-        }
+        (Err(errno), Request::List(path)) => Err(Error::from_errno(ErrorOp::List, errno).at(path.display())),
         (outcome, request) => unreachable!("{request:?} is not answered with {outcome:?}"),
     }
 }

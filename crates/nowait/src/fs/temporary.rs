@@ -6,7 +6,6 @@ use std::fs::Metadata;
 use std::hash::{BuildHasher, Hasher};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use crate::buf::WriteBuffer;
 use crate::core::instance::Nowait;
@@ -188,7 +187,7 @@ const NAME_BYTES_MAX: usize = 200;
 /// A path's directory, and a name in it that nothing else uses.
 fn beside(path: &Path) -> Result<(PathBuf, PathBuf)> {
     let Some(name) = path.file_name() else {
-        let error = Error::new(ErrorOp::Write, ErrorKind::InvalidInput).at(&Arc::from(path));
+        let error = Error::new(ErrorOp::Write, ErrorKind::InvalidInput).at(path);
         return Err(error.with_detail("the path names no file"));
     };
     let directory = match path.parent() {

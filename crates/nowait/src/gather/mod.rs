@@ -118,7 +118,7 @@ impl File {
                 _ => match short {
                     Some(&(index, n)) => {
                         let (offset, length) = ranges[index];
-                        let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at(&self.0.path);
+                        let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at_shared(&self.0.path);
                         let error = error.with_range(offset, length as u64).with_index(index);
                         Err(error.with_detail(format!("only {n} bytes are available")))
                     }
@@ -479,7 +479,7 @@ fn total(file: &Opened, ranges: &[Extent], room: usize) -> Result<usize> {
         };
     }
     if total > room {
-        let error = Error::new(ErrorOp::Gather, ErrorKind::BufferTooSmall).at(&file.path);
+        let error = Error::new(ErrorOp::Gather, ErrorKind::BufferTooSmall).at_shared(&file.path);
         return Err(error.with_detail(format!("it has {room} bytes, and the ranges need {total}")));
     }
     Ok(total)

@@ -327,7 +327,7 @@ fn map(file: &File, range: impl RangeBounds<u64>, access: Access) -> Result<Map>
     // A file in /proc may report a size of zero whatever it contains, and return nothing to a short
     // read.
     if size == 0 && end != Some(start) && file.read_into(&mut [0; 4096], 0).is_ok_and(|n| n > 0) {
-        let error = Error::new(ErrorOp::Map, ErrorKind::Unsupported).at(&file.0.path);
+        let error = Error::new(ErrorOp::Map, ErrorKind::Unsupported).at_shared(&file.0.path);
         return Err(error.with_advice("the file reports a size of zero, but has contents; read it instead"));
     }
     let end = end.unwrap_or(size.max(start));
@@ -335,7 +335,8 @@ fn map(file: &File, range: impl RangeBounds<u64>, access: Access) -> Result<Map>
         return Err(error(Errno::INVAL).with_detail(format!("the range ends at {end}, before its start at {start}")));
     };
     if end > size {
-        let error = Error::new(ErrorOp::Map, ErrorKind::UnexpectedEof).at(&file.0.path).with_range(start, length);
+        let error =
+            Error::new(ErrorOp::Map, ErrorKind::UnexpectedEof).at_shared(&file.0.path).with_range(start, length);
         return Err(error.with_detail(format!("the file has {size} bytes")));
     }
     let lead = (start % page_bytes() as u64) as usize;

@@ -346,7 +346,7 @@ fn how_much(file: &Opened, n: usize, flags: WriteFlags, errno: Option<Errno>) ->
 #[cold]
 fn write_error(file: &Opened, errno: Option<Errno>, flags: WriteFlags) -> Error {
     match errno {
-        None => Error::new(ErrorOp::Write, ErrorKind::WriteZero).at(&file.path),
+        None => Error::new(ErrorOp::Write, ErrorKind::WriteZero).at_shared(&file.path),
         Some(errno) => {
             let error = file.error(ErrorOp::Write, errno);
             let asked = [

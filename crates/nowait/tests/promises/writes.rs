@@ -471,7 +471,7 @@ fn durable_writes_are_read_again(ctx: &Ctx) {
 /// A write that did nothing gives its buffer back, and says so.
 #[track_caller]
 fn assert_refused<T>(result: Result<T, BufferError<Vec<u8>>>, buffer: &[u8], kind: ErrorKind) -> Error {
-    let Err(BufferError { error, buffer: back }) = result else { panic!("a write that cannot be succeeded") };
+    let Err(BufferError { error, buffer: back, .. }) = result else { panic!("a write that cannot be succeeded") };
     assert!(back == buffer, "an error gives the buffer back unchanged");
     assert_eq!((error.kind(), error.bytes_written()), (kind, Some(Written::First(0))), "{error}");
     assert_eq!(error.length(), Some(buffer.len() as u64));
