@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use nowait::RangeLock;
+use nowait::{RangeLock, TryLockError};
 
 use crate::border::{count, status};
 use crate::failure::{Failure, Result};
@@ -31,11 +31,10 @@ pub extern "C" fn nowait_file_try_lock(file: FileHandle, kind: u32) -> c_int {
     count(|| {
         let kind = lock(kind)?;
         let file = FILES.get(file)?;
-        let is_locked = match kind {
+        taken(match kind {
             RangeLock::Shared => file.try_lock_shared(),
             RangeLock::Exclusive => file.try_lock(),
-        };
-        Ok(is_locked?.into())
+        })
     }) as c_int
 }
 
@@ -67,7 +66,7 @@ pub extern "C" fn nowait_file_unlock(file: FileHandle) -> c_int {
 pub extern "C" fn nowait_file_try_lock_range(file: FileHandle, kind: u32, offset: u64, length: u64) -> c_int {
     count(|| {
         let kind = lock(kind)?;
-        Ok(FILES.get(file)?.try_lock_range(kind, offset, length)?.into())
+        taken(FILES.get(file)?.try_lock_range(kind, offset, length))
     }) as c_int
 }
 
@@ -89,6 +88,15 @@ pub extern "C" fn nowait_file_is_range_locked(file: FileHandle, kind: u32, offse
         let kind = lock(kind)?;
         Ok(FILES.get(file)?.is_range_locked(kind, offset, length)?.into())
     }) as c_int
+}
+
+/// Returns 1 for a lock that was taken, and 0 for one that another open has.
+fn taken(lock: std::result::Result<(), TryLockError>) -> Result<usize> {
+    match lock {
+        Ok(()) => Ok(1),
+        Err(TryLockError::WouldBlock) => Ok(0),
+        Err(TryLockError::Error(error)) => Err(error.into()),
+    }
 }
 
 fn lock(kind: u32) -> Result<RangeLock> {

@@ -274,7 +274,7 @@ pub use self::core::policy::Route;
 pub use buf::{BUF_ALIGNMENT, Buf, Lent, ReadBuffer, ReadBuffers, WriteBuffer, WriteBuffers};
 pub use engine::sim;
 pub use error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result, Written};
-pub use file::{Advice, Closed, DirectIo, File, OpenOptions, RangeLock};
+pub use file::{Advice, Closed, DirectIo, File, OpenOptions, RangeLock, TryLockError};
 pub use gather::{Exceptions, Gather, GatherEach, Gathered, Ranges};
 pub use operation::{Operation, Started, Steps, Write};
 pub use stats::Stats;

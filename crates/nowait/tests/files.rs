@@ -17,7 +17,7 @@ use common::{Watchdog, Way, child, mounts};
 use nowait::map::Map;
 use nowait::sim::Sim;
 use nowait::stream::Reader;
-use nowait::{Engine, ErrorKind, ErrorOp, File, Nowait, OpenOptions, RangeLock, fs};
+use nowait::{Engine, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, RangeLock, TryLockError, fs};
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/var/tmp").unwrap()
@@ -390,6 +390,10 @@ fn descriptors_come_from_std_and_go_back() {
     });
 }
 
+fn conflicts(lock: Result<(), TryLockError>) -> bool {
+    matches!(lock, Err(TryLockError::WouldBlock))
+}
+
 #[test]
 fn locks_exclude_others() {
     for nowait in instances() {
@@ -398,13 +402,17 @@ fn locks_exclude_others() {
         std_fs::write(&path, "").unwrap();
         let open = || OpenOptions::new().read(true).open_in(&nowait, &path).wait().unwrap();
         let (first, second) = (open(), open());
-        assert!(first.try_lock().unwrap() && first.clone().try_lock().unwrap());
-        assert!(!second.try_lock().unwrap() && !second.try_lock_shared().unwrap());
+        assert!(first.try_lock().is_ok() && first.clone().try_lock().is_ok());
+        assert!(conflicts(second.try_lock()) && conflicts(second.try_lock_shared()));
         first.unlock().unwrap();
-        assert!(first.try_lock_shared().unwrap() && second.try_lock_shared().unwrap());
-        assert!(!second.try_lock().unwrap());
+        assert!(first.try_lock_shared().is_ok() && second.try_lock_shared().is_ok());
+        assert!(conflicts(second.try_lock()));
+        let refused = second.try_lock().unwrap_err();
+        assert!(refused.to_string().contains("another open of the file"), "{refused}");
+        assert_eq!(std::io::Error::from(refused.clone()).kind(), std::io::ErrorKind::WouldBlock);
+        assert_eq!(Error::from(refused).kind(), ErrorKind::WouldBlock);
         first.clone().close().unwrap();
-        assert_eq!(first.try_lock().unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(Error::from(first.try_lock().unwrap_err()).kind(), ErrorKind::Closed);
     }
 }
 
@@ -420,26 +428,26 @@ fn locks_of_ranges_exclude_other_opens() {
         let (first, second) = (open(), open());
         use RangeLock::{Exclusive, Shared};
         // Locks of parts, also beyond the end of the file.
-        assert!(first.try_lock_range(Exclusive, 100, 10).unwrap());
-        assert!(second.try_lock_range(Exclusive, 110, 1).unwrap() && second.try_lock_range(Shared, 0, 100).unwrap());
+        assert!(first.try_lock_range(Exclusive, 100, 10).is_ok());
+        assert!(second.try_lock_range(Exclusive, 110, 1).is_ok() && second.try_lock_range(Shared, 0, 100).is_ok());
         for (offset, length) in [(100, 1), (109, 1), (90, 11), (0, 0), (105, 0)] {
-            assert!(!second.try_lock_range(Shared, offset, length).unwrap(), "{offset} {length}");
+            assert!(conflicts(second.try_lock_range(Shared, offset, length)), "{offset} {length}");
             assert!(second.is_range_locked(Shared, offset, length).unwrap());
         }
         // An open does not conflict with its own locks, and a clone shares them.
         assert!(!first.is_range_locked(Exclusive, 100, 10).unwrap());
-        assert!(first.clone().try_lock_range(Shared, 100, 10).unwrap(), "it changes its kind");
-        assert!(second.try_lock_range(Shared, 100, 10).unwrap());
+        assert!(first.clone().try_lock_range(Shared, 100, 10).is_ok(), "it changes its kind");
+        assert!(second.try_lock_range(Shared, 100, 10).is_ok());
         assert!(second.is_range_locked(Exclusive, 100, 10).unwrap());
-        assert!(!first.try_lock_range(Exclusive, 100, 10).unwrap());
+        assert!(conflicts(first.try_lock_range(Exclusive, 100, 10)));
         // Unlocks a part in the middle.
         second.unlock_range(102, 3).unwrap();
-        assert!(first.try_lock_range(Exclusive, 102, 3).unwrap());
-        assert!(!first.try_lock_range(Exclusive, 101, 1).unwrap());
-        assert!(!first.try_lock_range(Exclusive, 105, 1).unwrap());
+        assert!(first.try_lock_range(Exclusive, 102, 3).is_ok());
+        assert!(conflicts(first.try_lock_range(Exclusive, 101, 1)));
+        assert!(conflicts(first.try_lock_range(Exclusive, 105, 1)));
         // Closing another open releases no lock of this one.
         open().close().unwrap();
-        assert!(!second.try_lock_range(Shared, 102, 3).unwrap());
+        assert!(conflicts(second.try_lock_range(Shared, 102, 3)));
         let inode = std_fs::metadata(&path).unwrap().ino();
         let locked = |kind: &str| {
             let locks = std_fs::read_to_string("/proc/locks").unwrap();
@@ -454,10 +462,10 @@ fn locks_of_ranges_exclude_other_opens() {
         first.close().unwrap();
         second.close().unwrap();
         lock(rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
-        assert!(!third.try_lock_range(Shared, 7, 1).unwrap() && third.is_range_locked(Shared, 7, 1).unwrap());
+        assert!(conflicts(third.try_lock_range(Shared, 7, 1)) && third.is_range_locked(Shared, 7, 1).unwrap());
         drop(record);
-        assert!(third.try_lock_range(Exclusive, 0, 0).unwrap());
-        assert!(third.try_lock().unwrap(), "one of the whole file is of another sort");
+        assert!(third.try_lock_range(Exclusive, 0, 0).is_ok());
+        assert!(third.try_lock().is_ok(), "one of the whole file is of another sort");
         third.unlock_range(0, 0).unwrap();
         assert!(!locked("OFDLCK"));
     }
@@ -469,16 +477,16 @@ fn locks_of_ranges_are_refused_with_a_reason() {
     let path = folder.path().join("file");
     std_fs::write(&path, "some bytes").unwrap();
     let file = File::open(&path).wait().unwrap();
-    let error = file.try_lock_range(RangeLock::Exclusive, 3, 4).unwrap_err();
+    let error = Error::from(file.try_lock_range(RangeLock::Exclusive, 3, 4).unwrap_err());
     assert_eq!(error.kind(), ErrorKind::PermissionDenied);
     let text = error.to_string();
     for part in ["lock", "/file", "offset 3, length 4", "open it for writing"] {
         assert!(text.contains(part), "{text}");
     }
-    assert!(file.try_lock_range(RangeLock::Shared, 3, 4).unwrap());
+    assert!(file.try_lock_range(RangeLock::Shared, 3, 4).is_ok());
     for (offset, length) in [(u64::MAX, 1), (1, u64::MAX), (1 << 63, 0), (i64::MAX as u64, 1)] {
         let kinds = [
-            file.try_lock_range(RangeLock::Shared, offset, length).unwrap_err().kind(),
+            Error::from(file.try_lock_range(RangeLock::Shared, offset, length).unwrap_err()).kind(),
             file.is_range_locked(RangeLock::Shared, offset, length).unwrap_err().kind(),
             file.unlock_range(offset, length).unwrap_err().kind(),
         ];
@@ -529,8 +537,8 @@ fn a_simulator_has_files_and_directories_only() {
         nowait.fs().metadata("file").wait().unwrap_err().kind(),
         nowait.fs().copy("file", "other").wait().unwrap_err().kind(),
         file.metadata().wait().unwrap_err().kind(),
-        file.try_lock().unwrap_err().kind(),
-        file.try_lock_range(RangeLock::Shared, 0, 0).unwrap_err().kind(),
+        Error::from(file.try_lock().unwrap_err()).kind(),
+        Error::from(file.try_lock_range(RangeLock::Shared, 0, 0).unwrap_err()).kind(),
     ];
     assert_eq!(kinds, [ErrorKind::Unsupported; 5]);
     assert!(file.into_std().is_err());

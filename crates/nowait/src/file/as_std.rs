@@ -3,6 +3,7 @@
 //!
 //! `unsafe` here: a descriptor lent to std for one call.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -17,7 +18,7 @@ use rustix::io::Errno;
 use super::File;
 use crate::core::instance::Nowait;
 use crate::engine::local;
-use crate::error::{Error, ErrorOp, Result};
+use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::{Call, Handle, Request};
 use crate::operation::{Operation, called};
 use crate::sys;
@@ -31,12 +32,66 @@ pub enum RangeLock {
     Exclusive,
 }
 
+/// Reason why a lock was not taken: `std::fs::TryLockError` (Rust 1.89) with this crate's
+/// [`Error`].
+#[derive(Clone)]
+pub enum TryLockError {
+    /// The call failed.
+    Error(Error),
+    /// Another open of the file has a conflicting lock.
+    WouldBlock,
+}
+
+impl fmt::Display for TryLockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TryLockError::Error(error) => error.fmt(f),
+            TryLockError::WouldBlock => write!(f, "{}: {CONFLICT}", ErrorOp::Lock),
+        }
+    }
+}
+
+const CONFLICT: &str = "another open of the file has a conflicting lock; try again later";
+
+/// Formats as [`Display`](fmt::Display): `unwrap` and a failing `main` print this text.
+impl fmt::Debug for TryLockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for TryLockError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            TryLockError::Error(error) => error.source(),
+            TryLockError::WouldBlock => None,
+        }
+    }
+}
+
+/// Makes an error of the kind [`WouldBlock`](ErrorKind::WouldBlock) if another open has a
+/// conflicting lock.
+impl From<TryLockError> for Error {
+    fn from(error: TryLockError) -> Error {
+        match error {
+            TryLockError::Error(error) => error,
+            TryLockError::WouldBlock => Error::new(ErrorOp::Lock, ErrorKind::WouldBlock).with_advice(CONFLICT),
+        }
+    }
+}
+
+impl From<TryLockError> for io::Error {
+    fn from(error: TryLockError) -> io::Error {
+        Error::from(error).into()
+    }
+}
+
 impl File {
     /// Returns size, times, type and permissions (`statx(2)`).
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`,
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator, and those of
+    /// [`ErrorKind::Closed`] after `close`,
+    /// [`ErrorKind::Unsupported`] on a simulator, and those of
     /// `statx(2)`.
     pub fn metadata(&self) -> Operation<'_, Result<fs::Metadata>> {
         self.call(ErrorOp::Metadata, |fd| to_std(fd).metadata())
@@ -72,8 +127,8 @@ impl File {
         })
     }
 
-    /// Tries to take the file's exclusive lock; returns whether it did. The lock excludes other
-    /// opens of the file, in any process (`flock(2)`). Clones share it. [`unlock`](File::unlock)
+    /// Tries to take the file's exclusive lock. The lock excludes other opens of the file, in any
+    /// process (`flock(2)`). Clones share it. [`unlock`](File::unlock)
     /// releases it, and so does the drop of the last clone.
     ///
     /// Does not wait for the lock. The call itself, `flock(2)`, blocks this thread; on a network
@@ -82,44 +137,47 @@ impl File {
     /// intervals.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`,
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator, and those of
-    /// `flock(2)`.
-    pub fn try_lock(&self) -> Result<bool> {
-        self.flock(FlockOperation::NonBlockingLockExclusive)
+    /// [`TryLockError::WouldBlock`] if another open has a lock. [`TryLockError::Error`] with the kind
+    /// [`Closed`](ErrorKind::Closed) after `close`, [`Unsupported`](ErrorKind::Unsupported) on a
+    /// simulator, and those of `flock(2)`.
+    pub fn try_lock(&self) -> std::result::Result<(), TryLockError> {
+        self.try_flock(FlockOperation::NonBlockingLockExclusive)
     }
 
-    /// Tries to take a shared lock; returns whether it did. Otherwise as [`File::try_lock`].
+    /// Tries to take a shared lock, which several opens may have at a time. Otherwise as
+    /// [`File::try_lock`].
     ///
     /// # Errors
-    /// As [`File::try_lock`].
-    pub fn try_lock_shared(&self) -> Result<bool> {
-        self.flock(FlockOperation::NonBlockingLockShared)
+    /// As [`File::try_lock`]; [`TryLockError::WouldBlock`] if another open has the exclusive lock.
+    pub fn try_lock_shared(&self) -> std::result::Result<(), TryLockError> {
+        self.try_flock(FlockOperation::NonBlockingLockShared)
     }
 
     /// Releases the lock, if it is held.
     ///
     /// # Errors
-    /// As [`File::try_lock`].
+    /// [`ErrorKind::Closed`] after `close`, [`ErrorKind::Unsupported`] on a simulator, and those of
+    /// `flock(2)`.
     pub fn unlock(&self) -> Result<()> {
-        self.flock(FlockOperation::Unlock).map(drop)
+        self.flock(FlockOperation::Unlock).map_err(|errno| self.0.error(ErrorOp::Lock, errno))
     }
 
-    fn flock(&self, operation: FlockOperation) -> Result<bool> {
-        let error = |errno| self.0.error(ErrorOp::Lock, errno);
-        self.0.check(0, 0).map_err(error)?;
-        let fd = self.descriptor().ok_or(Errno::OPNOTSUPP).map_err(error)?;
-        match sys::retry(|| rustix::fs::flock(fd, operation)) {
-            Ok(()) => Ok(true),
-            Err(Errno::AGAIN) => Ok(false),
-            Err(errno) => Err(error(errno)),
-        }
+    fn try_flock(&self, operation: FlockOperation) -> std::result::Result<(), TryLockError> {
+        self.flock(operation).map_err(|errno| match errno {
+            Errno::AGAIN => TryLockError::WouldBlock,
+            errno => TryLockError::Error(self.0.error(ErrorOp::Lock, errno)),
+        })
     }
 
-    /// Tries to lock `length` bytes from `offset`; returns whether it did. A length of zero means
-    /// everything from `offset` on, however far the file grows. The bytes need not exist. If this
-    /// open already has a lock on part of the range, the call converts that lock without unlocking
-    /// it.
+    fn flock(&self, operation: FlockOperation) -> std::result::Result<(), Errno> {
+        self.0.check(0, 0)?;
+        let fd = self.descriptor().ok_or(Errno::OPNOTSUPP)?;
+        sys::retry(|| rustix::fs::flock(fd, operation))
+    }
+
+    /// Tries to lock `length` bytes from `offset`. A length of zero means everything from `offset`
+    /// on, however far the file grows. The bytes need not exist. If this open already has a lock on
+    /// part of the range, the call converts that lock without unlocking it.
     ///
     /// The lock belongs to an *open file description* (`F_OFD_SETLK`, Linux 3.15):
     ///
@@ -135,27 +193,30 @@ impl File {
     /// waits.
     ///
     /// # Errors
-    /// * [`ErrorKind::PermissionDenied`](crate::ErrorKind::PermissionDenied) if the file is not
-    ///   open for reading (shared lock) or writing (exclusive lock);
-    /// * [`ErrorKind::InvalidRange`](crate::ErrorKind::InvalidRange) beyond `i64::MAX`;
-    /// * [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`;
-    /// * [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator;
+    /// [`TryLockError::WouldBlock`] if another open has a conflicting lock, which leaves this open's
+    /// locks unchanged. [`TryLockError::Error`] with:
+    ///
+    /// * [`ErrorKind::PermissionDenied`] if the file is not open for reading (shared lock) or writing
+    ///   (exclusive lock);
+    /// * [`ErrorKind::InvalidRange`] beyond `i64::MAX`;
+    /// * [`ErrorKind::Closed`] after `close`;
+    /// * [`ErrorKind::Unsupported`] on a simulator;
     /// * those of `fcntl(2)`: `ENOLCK` if the system has no lock left, or the file system has no
     ///   locks.
-    pub fn try_lock_range(&self, kind: RangeLock, offset: u64, length: u64) -> Result<bool> {
-        match self.of_range(offset, length, |fd| sys::lock_range(fd, kind.raw(), offset, length)) {
-            Ok(()) => Ok(true),
+    pub fn try_lock_range(&self, kind: RangeLock, offset: u64, length: u64) -> std::result::Result<(), TryLockError> {
+        let locked = self.of_range(offset, length, |fd| sys::lock_range(fd, kind.raw(), offset, length));
+        locked.map_err(|errno| match errno {
             // fcntl(2) documents both errnos for a conflict.
-            Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
-            Err(errno) => Err(self.lock_error(errno, offset, length)),
-        }
+            Errno::AGAIN | Errno::ACCESS => TryLockError::WouldBlock,
+            errno => TryLockError::Error(self.lock_error(errno, offset, length)),
+        })
     }
 
     /// Unlocks `length` bytes from `offset`; a length of zero means everything from there on. The
     /// bytes need not be locked. The parts of a longer lock outside the range stay locked.
     ///
     /// # Errors
-    /// As [`File::try_lock_range`].
+    /// The errors of [`File::try_lock_range`], except those of access.
     pub fn unlock_range(&self, offset: u64, length: u64) -> Result<()> {
         let unlocked = self.of_range(offset, length, |fd| sys::lock_range(fd, libc::F_UNLCK, offset, length));
         unlocked.map_err(|errno| self.lock_error(errno, offset, length))
@@ -165,7 +226,7 @@ impl File {
     /// lock, and ignores locks of this open. The answer may be outdated when the call returns.
     ///
     /// # Errors
-    /// As [`File::try_lock_range`], except that the file may be open for reading or writing.
+    /// The errors of [`File::try_lock_range`]; but the file may be open for reading or writing.
     pub fn is_range_locked(&self, kind: RangeLock, offset: u64, length: u64) -> Result<bool> {
         let locked = self.of_range(offset, length, |fd| sys::is_range_locked(fd, kind.raw(), offset, length));
         locked.map_err(|errno| self.lock_error(errno, offset, length))

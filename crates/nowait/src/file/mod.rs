@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-pub use self::as_std::RangeLock;
+pub use self::as_std::{RangeLock, TryLockError};
 pub use self::options::OpenOptions;
 use crate::buf::{Buf, Erased, Memory, ReadBuffer, ReadBuffers};
 use crate::core::instance::{Instance, Nowait};
