@@ -13,7 +13,7 @@ use common::cold::{cached_pages, drop_pages};
 use common::mounts::{self, Kind, Mount, temp_dir};
 use common::rng::Rng;
 use common::{at_most, child, contents, open, writable};
-use nowait::map::{Advice, Map, MapMut, Mechanism, Populated, Stopped};
+use nowait::map::{Map, MapMut, Mechanism, Paging, Populated, Stopped};
 use nowait::{Engine, ErrorKind, File, Nowait};
 
 const PAGE: usize = 4096;
@@ -56,7 +56,7 @@ fn works_in(nowait: &Nowait, dir: &Path) {
             let n = map.read_at(&mut buffer, at).unwrap();
             let expected = common::expected(&bytes[start..end], at as u64, 5000);
             assert_eq!(&buffer[..n], expected);
-            map.advise(.., Advice::Random).unwrap();
+            map.advise(.., Paging::Random).unwrap();
         }
     }
     drop_pages(&path);
@@ -196,7 +196,7 @@ fn what_was_cached_before_is_not_read_and_what_is_read_ahead_is() {
     for first in [None, Some(170 << 20..(170 << 20) + 1)] {
         drop_pages(&path);
         let some = map(&file, ..).unwrap();
-        some.advise(.., Advice::Random).unwrap();
+        some.advise(.., Paging::Random).unwrap();
         for start in [0, 1 << 20, 66 << 20, 199 << 20] {
             some.populate(start..start + (300 << 10)).wait().unwrap();
         }
@@ -228,7 +228,7 @@ fn cancelled_dropped_detached() {
     let slowly = |map: &Map| map.populate(..).chunk_bytes(PAGE).bytes_per_second(8 << 20).start().unwrap();
 
     let held = map(&file, ..).unwrap();
-    held.advise(.., Advice::Random).unwrap();
+    held.advise(.., Paging::Random).unwrap();
     let mut populating = slowly(&held);
     nowait::block_on(populating.next_chunk()).unwrap().unwrap();
     populating.cancel();
@@ -396,7 +396,7 @@ fn bad_input_is_an_error_with_its_place() {
     assert!(nothing.is_empty());
     assert_eq!(nothing.populate(..).wait().unwrap().bytes, 0);
     nothing.gather(std::iter::once(0..0)).wait().unwrap();
-    nothing.advise(.., Advice::Random).unwrap();
+    nothing.advise(.., Paging::Random).unwrap();
     assert_eq!(nothing.read_at(&mut [0; 10], 0).unwrap(), 0);
 
     // A file of a size, on a file system without maps.

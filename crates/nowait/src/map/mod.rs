@@ -82,17 +82,18 @@ struct Inner {
     place: Place,
 }
 
-/// Expected access pattern, for [`Map::advise`] (`madvise(2)`).
+/// How the kernel is to load the pages of a map on page faults; see [`Map::advise`]
+/// (`madvise(2)`).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Advice {
-    /// No particular pattern.
+pub enum Paging {
+    /// For no particular pattern of access: a page fault reads a few pages around.
     Normal,
-    /// Random access: a page fault reads one page, and none around it.
+    /// For random access: a page fault reads one page, and none around it.
     Random,
-    /// Sequential access from start to end.
+    /// For sequential access: a page fault reads far ahead.
     Sequential,
-    /// Huge pages, where the file system and the kernel support them (`MADV_HUGEPAGE`).
+    /// In huge pages, where the file system and the kernel support them (`MADV_HUGEPAGE`).
     HugePages,
 }
 
@@ -192,18 +193,17 @@ impl Map {
         Operation::checked(On::File(&map.file.0), checked, request, gathered)
     }
 
-    /// Advises the kernel of the access pattern. It determines how much a page fault reads around
-    /// the page.
+    /// Advises the kernel how to load pages of the range on page faults. Advice changes no bytes.
     ///
     /// # Errors
     /// Those of `madvise(2)`, such as [`ErrorKind::InvalidInput`] for advice that this kernel does
     /// not support.
-    pub fn advise(&self, range: impl RangeBounds<usize>, advice: Advice) -> Result<()> {
-        let advice = match advice {
-            Advice::Normal => mm::Advice::Normal,
-            Advice::Random => mm::Advice::Random,
-            Advice::Sequential => mm::Advice::Sequential,
-            Advice::HugePages => mm::Advice::LinuxHugepage,
+    pub fn advise(&self, range: impl RangeBounds<usize>, paging: Paging) -> Result<()> {
+        let advice = match paging {
+            Paging::Normal => mm::Advice::Normal,
+            Paging::Random => mm::Advice::Random,
+            Paging::Sequential => mm::Advice::Sequential,
+            Paging::HugePages => mm::Advice::LinuxHugepage,
         };
         let range = self.0.clip(range);
         let done = self.0.mapping.advise(&self.0.pages(range.clone()), advice);
@@ -288,8 +288,8 @@ impl MapMut {
     ///
     /// # Errors
     /// As [`Map::advise`].
-    pub fn advise(&self, range: impl RangeBounds<usize>, advice: Advice) -> Result<()> {
-        self.0.advise(range, advice)
+    pub fn advise(&self, range: impl RangeBounds<usize>, paging: Paging) -> Result<()> {
+        self.0.advise(range, paging)
     }
 }
 
