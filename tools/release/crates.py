@@ -17,7 +17,6 @@ import contextlib
 import hashlib
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -169,12 +168,12 @@ def shown(readme, language):
 def use_library(name, version, folder, target):
     """Follows the README in an empty program: its `cargo add`, and its example as the program, which runs."""
     readme = (REGISTRY / f"{name}-{version}" / "README.md").read_text("utf-8")
-    example, command = shown(readme, "rust"), shown(readme, "sh") or f"cargo add {name}"
+    example, command = shown(readme, "rust"), re.search(r"`cargo add ([^`]+)`", readme)
+    if not command:
+        fail(f"the README of {name} does not show what to add")
     cargo = ("cargo", "--config", cargo_config())
     run(*cargo, "new", "--quiet", "--vcs", "none", folder)
-    run(*cargo, "add", "--quiet", *shlex.split(command, comments=True)[2:], cwd=folder)
-    if example is None:
-        example = f"use {name.replace('-', '_')} as _;"
+    run(*cargo, "add", "--quiet", *command[1].split(), cwd=folder)
     if "fn main()" not in example:
         example = f"fn main() -> Result<(), Box<dyn std::error::Error>> {{\n{example}\nOk(())\n}}"
     (folder / "src" / "main.rs").write_text(example + "\n")
