@@ -98,6 +98,8 @@ lint:
 	$(BENCH) $(CARGO) fmt --check
 	$(BENCH) $(CARGO) clippy $(LOCKED) --all-targets -- -D warnings
 	$(CARGO) clippy $(LOCKED) -p nowait --all-targets --no-default-features -- -D warnings
+	# Tests enable the features sim and forced-routes, so the library is checked without tests, too.
+	$(CARGO) clippy $(LOCKED) -p nowait -p nowait-log -p nowait-copy -p nowait-probe -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --no-deps --all-features
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) -p nowait --no-deps --no-default-features
 	$(CARGO) test $(LOCKED) -p nowait-cli --test msrv

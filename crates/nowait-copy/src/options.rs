@@ -240,7 +240,7 @@ impl Options {
         self
     }
 
-    /// Copies only by operations of this instance, for tests on a simulated disk ([`nowait::sim`]).
+    /// Copies only by operations of this instance, for tests on a simulated disk (`nowait::sim`).
     /// Such a copy covers data and names of regular files, but no metadata and no trees.
     pub fn instance(mut self, instance: &Nowait) -> Self {
         self.instance = Some(instance.clone());

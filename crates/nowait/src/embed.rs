@@ -22,7 +22,6 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::io::Errno;
 
 use crate::core::instance::Nowait;
-use crate::engine::sim::Sim;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::{Call, Request};
 use crate::operation::{Answer, On, Operation, called};
@@ -78,15 +77,24 @@ pub fn notice_by_thread(nowait: &Nowait) {
 }
 
 /// Returns the time of the instance's monotonic clock: the system's, or its simulator's.
+#[cfg_attr(not(feature = "sim"), expect(unused_variables))]
 pub fn now(nowait: &Nowait) -> Instant {
-    nowait.0.sim().map_or_else(Instant::now, Sim::now)
+    #[cfg(feature = "sim")]
+    if let Some(sim) = nowait.0.sim() {
+        return sim.now();
+    }
+    Instant::now()
 }
 
 /// Returns the time since 1970 by the wall clock of the system, or of the instance's simulator.
 /// Returns zero if the clock is before 1970.
+#[cfg_attr(not(feature = "sim"), expect(unused_variables))]
 pub fn wall_clock(nowait: &Nowait) -> Duration {
-    let system = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    nowait.0.sim().map_or_else(system, Sim::wall_clock)
+    #[cfg(feature = "sim")]
+    if let Some(sim) = nowait.0.sim() {
+        return sim.wall_clock();
+    }
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Calls `function`, which may block: on a pool thread if awaited, on this thread in

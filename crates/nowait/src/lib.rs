@@ -240,6 +240,12 @@
 //! * `futures-io`: implements the traits of futures-io, such as `AsyncRead` and `AsyncWrite`, for
 //!   streams.
 //!
+//! Three features are for tests and measurements:
+//!
+//! * `sim`: a simulated disk with seeded faults and crashes (`nowait::sim`, `Engine::Sim`).
+//! * `forced-routes`: one route for all operations of an instance (`Builder::route`).
+//! * `tokio-test-util`: stops tokio's paused clock while operations are in flight.
+//!
 //! # Where it runs
 //!
 //! The crate supports Linux only. It does not compare kernel versions. It tries a call, and uses
@@ -270,8 +276,10 @@ pub mod wait;
 mod write;
 
 pub use self::core::instance::{Builder, Engine, Nowait, Refusal};
+#[cfg(feature = "forced-routes")]
 pub use self::core::policy::Route;
 pub use buf::{BUF_ALIGNMENT, Buf, Lent, ReadBuffer, ReadBuffers, WriteBuffer, WriteBuffers};
+#[cfg(feature = "sim")]
 pub use engine::sim;
 pub use error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result, Written};
 pub use file::{Advice, Closed, DirectIo, File, OpenOptions, RangeLock, TryLockError};

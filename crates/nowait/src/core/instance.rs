@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::core::policy::{HelperSelector, OpenSelector, Policy, Route};
+#[cfg(feature = "forced-routes")]
+use crate::core::policy::Route;
+use crate::core::policy::{HelperSelector, OpenSelector, Policy};
 use crate::core::throttle::Throttle;
 use crate::direct::Directness;
 use crate::engine::libaio::shared::Aio;
@@ -12,6 +14,7 @@ use crate::engine::local;
 use crate::engine::loop_ring::LoopRing;
 use crate::engine::pool::{InstancePool, THREADS_MAX};
 use crate::engine::shared::Uring;
+#[cfg(feature = "sim")]
 use crate::engine::sim::Sim;
 use crate::engine::{self};
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
@@ -36,6 +39,7 @@ pub enum Engine {
     /// Pool threads only.
     Pool,
     /// A simulator: files in memory, and seeded faults.
+    #[cfg(feature = "sim")]
     Sim(Sim),
 }
 
@@ -80,6 +84,7 @@ impl Builder {
     /// Forces one route for all operations, for measurements. Even with `Route::Inline`, reads that
     /// are not cached go to a ring or a pool thread. Default: the selector chooses for each
     /// operation.
+    #[cfg(feature = "forced-routes")]
     pub fn route(mut self, route: Option<Route>) -> Self {
         self.policy.forced = route;
         self
@@ -335,6 +340,7 @@ impl Engines {
 
 impl Instance {
     /// The simulator that takes the kernel's place, if one does.
+    #[cfg(feature = "sim")]
     pub(crate) fn sim(&self) -> Option<&Sim> {
         match &self.engine {
             Engine::Sim(sim) => Some(sim),
@@ -350,6 +356,7 @@ impl Instance {
     pub(crate) fn engines(&self) -> &Engines {
         self.engines.get(|| {
             let throttle = Arc::new(Throttle::new(self.writes_max.0, self.writes_max.1));
+            #[cfg(feature = "sim")]
             if let Engine::Sim(sim) = &self.engine {
                 let sim = sim.engine();
                 return Engines { ring: sim.clone(), pool: sim, has_ring: false, throttle, refusal: None, aio: None };

@@ -25,10 +25,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
 
 /// Route by which an operation is served.
+#[cfg_attr(not(feature = "forced-routes"), expect(unreachable_pub))]
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Route {
     /// On the caller's thread.
+    #[cfg_attr(not(feature = "forced-routes"), expect(dead_code))]
     Inline,
     /// io_uring.
     Ring,

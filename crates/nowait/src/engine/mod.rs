@@ -17,6 +17,7 @@ pub(crate) mod pool;
 mod reaper;
 mod shard;
 pub(crate) mod shared;
+#[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "tokio")]
 mod tokio;

@@ -456,7 +456,7 @@ fn concluded(Answer { outcome, request, .. }: Answer<'_>) -> Result<()> {
             Request::Remove(path) if errno == Errno::BUSY => error(ErrorOp::Remove, path).with_advice(MOUNTED),
             Request::Remove(path) => error(ErrorOp::Remove, path),
             Request::SyncDir(path) => error(ErrorOp::Sync, path),
-            Request::CreateDir(path) => Error::from_errno(ErrorOp::CreateDir, errno).at(&path),
+            Request::CreateDir(path) => Error::from_errno(ErrorOp::CreateDir, errno).at(path),
             other => unreachable!("no operation on names: {other:?}"),
         }
     })

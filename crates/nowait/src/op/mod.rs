@@ -21,7 +21,9 @@ mod transfer;
 
 pub(crate) use backlog::{Backlog, PLACES_MIN, SHARE, STUCK};
 pub(crate) use batch::Batch;
-pub(crate) use file::{Change, END_UNKNOWN, Fallback, OpenFile, Permit, Room, in_queues, on_threads};
+#[cfg(feature = "sim")]
+pub(crate) use file::in_queues;
+pub(crate) use file::{Change, END_UNKNOWN, Fallback, OpenFile, Permit, Room, on_threads};
 pub(crate) use leftovers::Leftovers;
 pub(crate) use owner::{Owner, Work};
 pub(crate) use queue::{FileQueues, QueueKind, Waiter};

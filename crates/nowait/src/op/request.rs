@@ -23,6 +23,7 @@ pub(crate) enum Handle {
     Descriptor(OwnedFd),
     /// A place in a simulator's list of files, and the flags of the open.
     Simulated {
+        #[cfg_attr(not(feature = "sim"), expect(dead_code))]
         file: usize,
         flags: OFlags,
     },

@@ -97,6 +97,7 @@ impl Transfer {
     }
 
     /// Copies the first bytes of `bytes` to where they belong, as a kernel would; returns how many.
+    #[cfg(feature = "sim")]
     pub(crate) fn fill(&mut self, bytes: &[u8]) -> usize {
         self.cursor.fill(bytes)
     }
