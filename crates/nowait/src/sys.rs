@@ -2,11 +2,12 @@
 //! and nowhere else (of an engine's completions: in `op::step`).
 //!
 //! `unsafe` here: reads into and writes from raw segments, a block device's size, locks of ranges,
-//! `close(2)` with its answer, and the fork handler. Calls go through rustix, which enters the kernel directly:
+//! `close(2)` with its answer, signal masks, and the fork handler. Calls go through rustix, which enters the kernel directly:
 //! libc's wrappers are cancellation points and cost a tenth of a cached read.
 
 use std::ffi::{CStr, OsString};
 use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
@@ -592,6 +593,29 @@ pub(crate) fn close(fd: OwnedFd) -> Result<(), Errno> {
             errno => Err(errno),
         },
     }
+}
+
+/// Starts a thread of the library. Signals that the system or another process sends are blocked
+/// there: the program's own threads receive them, and no call of the thread is interrupted.
+///
+/// Signals that an instruction raises stay unblocked, since the kernel ends the process if such a
+/// signal is blocked. A callback may run code whose handler expects them.
+pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    const RAISED: [i32; 6] = [libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSEGV, libc::SIGSYS, libc::SIGTRAP];
+    let (mut blocked, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // The new thread inherits the mask, so that it takes no signal before it could block it.
+    // SAFETY: `sigfillset` initialises the set that the next calls use; all pointers are to locals.
+    let is_blocked = unsafe {
+        libc::sigfillset(blocked.as_mut_ptr());
+        RAISED.iter().for_each(|signal| _ = libc::sigdelset(blocked.as_mut_ptr(), *signal));
+        libc::pthread_sigmask(libc::SIG_SETMASK, blocked.as_ptr(), before.as_mut_ptr()) == 0
+    };
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    if is_blocked {
+        // SAFETY: the call that succeeded has initialised `before`.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    }
+    started.map(drop)
 }
 
 /// Value that belongs to one process. After a fork the child makes a new one. The child neither

@@ -11,6 +11,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll};
 use rustix::io::Errno;
 
 use crate::buf::lock;
+use crate::sys;
 
 /// A queue that the reaper serves. Its descriptor is readable, or becomes so again
 /// (edge-triggered), on each completion.
@@ -177,8 +178,7 @@ impl Watch {
         epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN).ok()?;
         let watch = Arc::new(Watch { epoll, bell });
         let for_thread = watch.clone();
-        let thread = std::thread::Builder::new().name("nowait-reaper".into());
-        thread.spawn(move || for_thread.run(&watched)).ok()?;
+        sys::spawn("nowait-reaper", move || for_thread.run(&watched)).ok()?;
         Some(watch)
     }
 

@@ -32,7 +32,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use crate::buf::lock;
-use crate::sys::PerProcess;
+use crate::sys::{self, PerProcess};
 
 /// Time that a queue's thread has to return before help starts.
 const GRACE: Duration = Duration::from_micros(500);
@@ -198,8 +198,7 @@ pub(crate) fn look() -> bool {
     members.runs = true;
     drop(members);
     let for_thread = helper.clone();
-    let thread = std::thread::Builder::new().name("nowait-helper".into());
-    let started = thread.spawn(move || for_thread.run()).is_ok();
+    let started = sys::spawn("nowait-helper", move || for_thread.run()).is_ok();
     if !started {
         // Threads are short: the next request tries again.
         lock(&helper.members).runs = false;

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use crate::buf::lock;
 use crate::engine::Refusal;
 use crate::op::{Owner, Request, Slot};
-use crate::sys::{PerProcess, SEGMENTS_MAX, fork_generation, last_errno, retry};
+use crate::sys::{PerProcess, SEGMENTS_MAX, fork_generation, last_errno, retry, spawn};
 
 /// Operations in flight that one context takes; more wait in line. All contexts of the system share
 /// `fs.aio-max-nr`, 65536 by default.
@@ -136,7 +136,7 @@ impl Context {
 
     /// Destroys it on a thread; if none can be started, it stays.
     fn destroy(self) {
-        let _ = std::thread::Builder::new().name("nowait-destroy".into()).spawn(move || {
+        let _ = spawn("nowait-destroy", move || {
             // SAFETY: the context is not used again, nothing is in flight, and no memory is passed.
             unsafe { libc::syscall(libc::SYS_io_destroy, self.id) };
         });

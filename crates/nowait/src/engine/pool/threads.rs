@@ -9,6 +9,7 @@ use super::{ANNOUNCED, FileQueue, Shared, State, THREAD, discard};
 use crate::buf::lock;
 use crate::engine::run_for;
 use crate::op::{STUCK, Slot, contained};
+use crate::sys;
 
 /// Time without a call after which a thread ends.
 const IDLE_MAX: Duration = Duration::from_secs(5);
@@ -57,7 +58,7 @@ pub(super) fn wait<'a>(condvar: &Condvar, state: MutexGuard<'a, State>) -> Mutex
 /// without any, this one does it now: late is better than never.
 fn spawn(shared: &Arc<Shared>) {
     let for_thread = shared.clone();
-    let started = std::thread::Builder::new().name("nowait-pool".into()).spawn(move || serve(&for_thread));
+    let started = sys::spawn("nowait-pool", move || serve(&for_thread));
     if started.is_err() {
         let mut state = lock(&shared.state);
         state.threads -= 1;
@@ -79,7 +80,7 @@ fn stand_by(shared: &Arc<Shared>, state: &mut State) {
         return;
     }
     let for_thread = shared.clone();
-    let started = std::thread::Builder::new().name("nowait-relief".into()).spawn(move || relieve(&for_thread));
+    let started = sys::spawn("nowait-relief", move || relieve(&for_thread));
     state.stands_by = started.is_ok();
 }
 

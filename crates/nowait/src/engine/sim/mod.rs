@@ -48,6 +48,7 @@ use self::world::{Random, World};
 use super::Engine;
 use crate::buf::lock;
 use crate::op::Backlog;
+use crate::sys;
 
 /// Probabilities of faults, from 0 to 1, for each call.
 #[non_exhaustive]
@@ -292,9 +293,8 @@ impl Sim {
         if !self.0.manual {
             lock(&self.0.world).engines += 1;
             let disk = self.0.clone();
-            let thread = std::thread::Builder::new().name("nowait-sim".into());
             // Without a thread operations still complete: by `step`, or in `drain`.
-            let _ = thread.spawn(move || disk.serve());
+            let _ = sys::spawn("nowait-sim", move || disk.serve());
         }
         Arc::new(SimEngine(self.0.clone()))
     }
