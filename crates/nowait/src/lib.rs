@@ -221,8 +221,13 @@
 //!   It reaps completions and calls wakers. [`block_on`], `wait` and an event loop with a
 //!   [`embed::LoopRing`] need no reaper. Tasks on an attached tokio runtime (`Nowait::attach_tokio`,
 //!   feature `tokio`) need none either.
+//! * `nowait-driver`: one thread for the process, started by the first [`Gather::start`],
+//!   [`Steps::start`], [`WriteMany::start`] or `on_complete` of these. It runs them to completion and
+//!   calls their callbacks.
 //! * `nowait-helper`: serves a thread's own queue while that thread is busy elsewhere and others
 //!   wait for operations in the queue.
+//!
+//! These threads block signals, except those that an instruction raises, such as SIGSEGV.
 //!
 //! After a `fork` the child makes new rings and threads. Operations that were in flight in the
 //! parent never complete in the child.
@@ -254,6 +259,7 @@
 mod buf;
 mod core;
 mod direct;
+mod driver;
 pub mod embed;
 mod engine;
 mod error;

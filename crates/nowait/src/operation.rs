@@ -15,9 +15,10 @@ use crate::core::inline::NotNow;
 use crate::core::instance::Instance;
 use crate::core::opened::Opened;
 use crate::core::policy::Route;
-use crate::engine::{local, pool};
+use crate::driver::{self, Driven};
+use crate::engine::local;
 use crate::error::{Error, Result};
-use crate::op::{Callback, Done, Leftovers, Notify, Outcome, Owned, Owner, QueueKind, Request, Slot};
+use crate::op::{Callback, Done, Notify, Outcome, Owned, Owner, QueueKind, Request, Slot};
 use crate::stats::Count;
 use crate::sys::WriteFlags;
 use crate::turn;
@@ -237,7 +238,7 @@ impl<'f, T> Operation<'f, T> {
             State::Begun(begun) => begun,
             State::Spent => Begun::Spent,
         };
-        Started { on: Some(OwnOn::from(on)), begun, conclude }
+        Started(Way::Single(Single { on: Some(OwnOn::from(on)), begun, conclude }))
     }
 
     /// Begins as [`Operation::submit`], and calls `callback` once with the result. The operation
@@ -470,12 +471,10 @@ impl OwnOn {
         })
     }
 
-    /// Lets go of the file, on a thread that may notice completions: the last share is closed
-    /// elsewhere.
+    /// Lets go of the file, on a thread that may notice completions.
     fn give_up(self) {
-        let OwnOn::File(file) = self else { return };
-        if let Some(open) = Arc::into_inner(file).and_then(|opened| Arc::into_inner(opened.open)) {
-            pool::let_go(Leftovers::from(open));
+        if let OwnOn::File(file) = self {
+            file.let_go();
         }
     }
 
@@ -487,7 +486,8 @@ impl OwnOn {
     }
 }
 
-/// Operation in progress; see [`Operation::start`].
+/// Operation in progress; see [`Operation::start`], [`Gather::start`](crate::Gather::start),
+/// [`WriteMany::start`](crate::WriteMany::start) and [`Steps::start`].
 ///
 /// ```
 /// # fn main() -> nowait::Result<()> {
@@ -513,10 +513,19 @@ impl OwnOn {
 /// it keeps the file open, like a clone of the [`File`](crate::File).
 ///
 /// If dropped, it is abandoned: it may or may not take effect, and its buffer is freed when the
-/// kernel is done. After [`detach`](Started::detach) or [`finish_on_drop`](Started::finish_on_drop)
-/// it runs to completion.
+/// kernel is done. An operation of several steps begins no further step. After
+/// [`detach`](Started::detach) or [`finish_on_drop`](Started::finish_on_drop) it runs to completion.
 #[must_use = "dropping it abandons the operation; call `detach` if the result does not matter"]
-pub struct Started<T> {
+pub struct Started<T>(Way<T>);
+
+enum Way<T> {
+    Single(Single<T>),
+    /// Of several steps.
+    Driven(Driven<T>),
+}
+
+/// An operation of one step: an engine has its slot.
+struct Single<T> {
     /// Until the result is taken.
     on: Option<OwnOn>,
     begun: Begun,
@@ -526,7 +535,7 @@ pub struct Started<T> {
 impl<T> fmt::Debug for Started<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut fields = f.debug_struct("Started");
-        if let Some(on) = &self.on {
+        if let Way::Single(Single { on: Some(on), .. }) = &self.0 {
             on.on().path_field(&mut fields);
         }
         fields.finish_non_exhaustive()
@@ -537,7 +546,7 @@ impl<T> Started<T> {
     /// Blocks until the operation has completed; returns the result.
     pub fn wait(self) -> T {
         // A runtime that should notice the completion may be blocked by us.
-        if let Some(on) = &self.on {
+        if let Way::Single(Single { on: Some(on), .. }) = &self.0 {
             on.on().target().instance.engines().ring.lend_all();
         }
         local::drive(self)
@@ -545,7 +554,7 @@ impl<T> Started<T> {
 
     /// Whether it was served on this thread, when it was started.
     pub(crate) fn is_ended(&self) -> bool {
-        matches!(self.begun, Begun::Ended(_))
+        matches!(self.0, Way::Single(Single { begun: Begun::Ended(_), .. }))
     }
 
     /// Lets the operation run to completion, and drops the result.
@@ -554,14 +563,19 @@ impl<T> Started<T> {
     }
 
     /// Calls `callback` once with the result. The thread that reaps the completion calls `callback`
-    /// (see [`Operation::on_complete`]), or this thread if the operation has already completed.
-    pub fn on_complete(mut self, callback: impl FnOnce(T) + Send + 'static)
+    /// (see [`Operation::on_complete`]), or `nowait-driver` for an operation of several steps, or
+    /// this thread if the operation has already completed.
+    pub fn on_complete(self, callback: impl FnOnce(T) + Send + 'static)
     where
         T: 'static,
     {
-        let Some(on) = self.on.take() else { polled_too_often() };
-        let call = on.callback(self.conclude, callback);
-        match self.begun {
+        let Single { on, begun, conclude } = match self.0 {
+            Way::Single(single) => single,
+            Way::Driven(driven) => return driven.on_complete(callback),
+        };
+        let Some(on) = on else { polled_too_often() };
+        let call = on.callback(conclude, callback);
+        match begun {
             Begun::UnderWay(mut under_way) => {
                 under_way.when_dropped = WhenDropped::Nothing;
                 under_way.slot.call_back(call);
@@ -576,8 +590,12 @@ impl<T> Started<T> {
 
     /// Lets the operation run to completion even if this `Started` is dropped.
     pub fn finish_on_drop(mut self) -> Self {
-        if let Begun::UnderWay(under_way) = &mut self.begun {
-            under_way.when_dropped = WhenDropped::Finish;
+        match &mut self.0 {
+            Way::Single(Single { begun: Begun::UnderWay(under_way), .. }) => {
+                under_way.when_dropped = WhenDropped::Finish;
+            }
+            Way::Single(_) => {}
+            Way::Driven(driven) => driven.finish_on_drop(),
         }
         self
     }
@@ -587,10 +605,29 @@ impl<T> Future for Started<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let Started { on, begun, conclude } = &mut *self;
+        let Single { on, begun, conclude } = match &mut self.0 {
+            Way::Single(single) => single,
+            Way::Driven(driven) => return driven.poll(context),
+        };
         let (outcome, mut request) = ready!(begun.poll(context));
         let Some(on) = on.take() else { polled_too_often() };
         Poll::Ready(conclude(Answer { on: on.on(), outcome, request: &mut request }))
+    }
+}
+
+/// Operations of several steps.
+impl<T: Send + 'static> Started<T> {
+    /// Has the driver poll a future to its end; if no thread can be started, this one does.
+    pub(crate) fn driven(future: impl Future<Output = T> + Send + 'static) -> Started<T> {
+        Started(Way::Driven(match driver::start(future) {
+            Ok(driven) => driven,
+            Err((_, future)) => Driven::ended(local::drive(future)),
+        }))
+    }
+
+    /// An operation that has ended already.
+    pub(crate) fn ended(output: T) -> Started<T> {
+        Started(Way::Driven(Driven::ended(output)))
     }
 }
 
@@ -682,16 +719,16 @@ impl<T> Future for Write<'_, T> {
     }
 }
 
-/// Several operations in sequence. `.await` them on any executor, or [`wait`](Steps::wait) for the
-/// last.
+/// Several operations in sequence. `.await` them on any executor, [`wait`](Steps::wait) for the
+/// last, or [`start`](Steps::start) them.
 ///
 /// The first poll begins the sequence. If dropped early, the sequence stops after the operation in
-/// flight.
-#[must_use = "nothing happens until it is awaited, or `wait` is called"]
-pub struct Steps<'f, T>(Pin<Box<dyn Future<Output = T> + Send + 'f>>);
+/// flight. It borrows nothing.
+#[must_use = "nothing happens until it is awaited or started, or `wait` is called"]
+pub struct Steps<T>(Pin<Box<dyn Future<Output = T> + Send>>);
 
-impl<'f, T> Steps<'f, T> {
-    pub(crate) fn new(steps: impl Future<Output = T> + Send + 'f) -> Self {
+impl<T> Steps<T> {
+    pub(crate) fn new(steps: impl Future<Output = T> + Send + 'static) -> Self {
         Steps(Box::pin(steps))
     }
 
@@ -701,13 +738,29 @@ impl<'f, T> Steps<'f, T> {
     }
 }
 
-impl<T> fmt::Debug for Steps<'_, T> {
+impl<T: Send + 'static> Steps<T> {
+    /// Begins the sequence on the library's thread `nowait-driver`; returns a [`Started`]. This
+    /// thread makes no attempt.
+    ///
+    /// If no thread can be started, this thread runs the sequence before `start` returns.
+    pub fn start(self) -> Started<T> {
+        Started::driven(self.0)
+    }
+
+    /// Begins the sequence as [`Steps::start`], and calls `callback` once with the result, on the
+    /// library's thread; see [`Operation::on_complete`] for what it may do.
+    pub fn on_complete(self, callback: impl FnOnce(T) + Send + 'static) {
+        driver::call_back(self.0, callback);
+    }
+}
+
+impl<T> fmt::Debug for Steps<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Steps").finish_non_exhaustive()
     }
 }
 
-impl<T> Future for Steps<'_, T> {
+impl<T> Future for Steps<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {

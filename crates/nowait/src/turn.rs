@@ -162,6 +162,13 @@ fn give_way(context: &mut Context<'_>, before: &mut u8) -> bool {
     true
 }
 
+/// Returns a function that is true once this thread was charged a turn's length since: bounds the
+/// inline service of a call that is no poll.
+pub(crate) fn of_call() -> impl FnMut() -> bool {
+    let before = CHARGED.get();
+    move || CHARGED.get().saturating_sub(before) >= TURN_MAX_NS
+}
+
 /// Takes note of operations whose tasks are woken now.
 pub(crate) fn wakes(operations: usize) {
     if operations > 0 {

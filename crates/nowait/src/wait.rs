@@ -80,7 +80,7 @@ waits! {
     impl [T] Operation<'_, T>;
     impl [T] Write<'_, T>;
     impl [T] Started<T>;
-    impl [T] Steps<'_, T>;
+    impl [T] Steps<T>;
     impl [B: ReadBuffer] Gather<'_, B>;
     impl [F: FnMut(usize, Result<&[u8], &Error>) + Unpin, B: ReadBuffer] GatherEach<'_, F, B>;
     impl [B: WriteBuffer] WriteMany<'_, B>;

@@ -807,6 +807,15 @@ fn a_paused_clock_stands_still_while_operations_are_under_way() {
                     file.write_many(vec![(0, vec![1; PAGE]), (1 << 20, vec![2; PAGE])]).await.unwrap();
                 };
                 timeout(LIMIT, streams).await.expect("streams");
+                sample.cool();
+                let gather = || file.gather((0..64).map(|page| (page * 8192, PAGE)).collect::<Vec<_>>());
+                timeout(LIMIT, gather().start()).await.expect("a started gather").unwrap();
+                sample.cool();
+                let (called, waits) = tokio::sync::oneshot::channel();
+                gather().on_complete(move |gathered| called.send(gathered).unwrap());
+                timeout(LIMIT, waits).await.expect("a gather's callback").unwrap().unwrap();
+                let written = nowait.fs().write_atomic(sample.path.with_extension("started"), "contents").start();
+                timeout(LIMIT, written).await.expect("started steps").unwrap();
                 let names = nowait.fs().write_atomic(sample.path.with_extension("new"), "contents");
                 timeout(LIMIT, names).await.expect("names").unwrap();
                 // No timeout expires, however long the operation takes.

@@ -332,7 +332,7 @@ fn all_types_are_shared_between_threads() {
         nowait::Operation<'static, nowait::Result<File>>,
         nowait::Write<'static, nowait::BufferResult<Vec<u8>>>,
         nowait::Started<nowait::Result<File>>,
-        nowait::Steps<'static, nowait::Result<()>>,
+        nowait::Steps<nowait::Result<()>>,
         nowait::Gather<'static>,
     )>();
 }

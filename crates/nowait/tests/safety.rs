@@ -576,6 +576,102 @@ fn forked_thread_ends() {
     child::play("forked thread ends");
 }
 
+/// A child starts a driver of its own, and neither ends, drops nor polls what the parent started.
+#[test]
+fn fork_with_started_steps() {
+    child::play("fork with started steps");
+}
+
+fn forked_with_started_steps() {
+    let bytes = contents(2 * PAGE, 5);
+    let (sim, _nowait, slow) = manual(5, &bytes, |faults| faults.not_now = 1.0);
+    let sample = Sample::new(1 << 20);
+    let file = sample.open(Nowait::shared());
+    let ranges = [(100, 10), (512 << 10, 10)];
+    let gather = || sample.cool().expected(100, 10) == file.gather(ranges).start().wait().unwrap().get(0).unwrap();
+    assert!(gather());
+    let mut pending = (0..4).map(|_| slow.gather([(0, 10), (5000, 10)]).start()).collect::<Vec<_>>();
+    assert!(eventually(|| sim.pending() == 8));
+    in_fork(|| {
+        assert!(poll_once(Pin::new(&mut pending[0])).is_pending());
+        pending.pop().into_iter().for_each(|started| started.on_complete(|_| panic!("called in the child")));
+        pending.clear();
+        (0..3).for_each(|_| assert!(gather()));
+    });
+    while sim.step() {}
+    for started in pending {
+        assert_eq!(started.wait().unwrap().get(1).unwrap(), expected(&bytes, 5000, 10));
+    }
+    assert!(gather());
+}
+
+/// Memory that drops with a note.
+struct Noted(Vec<u8>, Arc<AtomicBool>);
+
+impl AsMut<[u8]> for Noted {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        self.1.store(true, SeqCst);
+    }
+}
+
+#[test]
+fn memory_of_a_dropped_gather_is_kept_until_its_reads_have_ended() {
+    let (sim, nowait, file) = manual(6, &contents(4 * PAGE, 6), |faults| faults.not_now = 1.0);
+    for is_called_back in [false, true] {
+        let freed = Arc::new(AtomicBool::new(false));
+        let memory = nowait::Lent::new(Noted(vec![0; 200], freed.clone()));
+        let gather = file.gather([(0, 100), (2 * PAGE as u64, 100)]).into_buffer(memory);
+        if is_called_back {
+            gather.on_complete(drop);
+            assert!(eventually(|| sim.pending() == 2));
+        } else {
+            let started = gather.start();
+            assert!(eventually(|| sim.pending() == 2));
+            drop(started);
+        }
+        assert!(!freed.load(SeqCst), "called back: {is_called_back}");
+        while sim.step() {}
+        assert!(eventually(|| freed.load(SeqCst)), "called back: {is_called_back}");
+    }
+    assert_settled(&nowait);
+}
+
+/// Signals are for the program's own threads, apart from those that an instruction raises.
+#[test]
+fn threads_of_the_library_block_signals() {
+    let nowait = Nowait::builder().build().unwrap();
+    let sample = Sample::new(1 << 20);
+    let file = sample.open(&nowait);
+    sample.cool();
+    file.gather([(0, 10), (512 << 10, 10)]).start().wait().unwrap();
+    futures::executor::block_on(join_all((0..8).map(|page| file.read_range(page * 64 * PAGE as u64, PAGE))));
+    let blocked = |task: &std::path::Path| -> Option<(String, u64)> {
+        let name = std::fs::read_to_string(task.join("comm")).ok()?;
+        let status = std::fs::read_to_string(task.join("status")).ok()?;
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
+        Some((name.trim().to_owned(), u64::from_str_radix(mask.trim(), 16).unwrap()))
+    };
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let all: Vec<_> = tasks.filter_map(|task| blocked(&task.path())).collect();
+    let ours: Vec<_> = all.iter().filter(|(name, _)| name.starts_with("nowait-")).collect();
+    let has = |mask: u64, signal: i32| mask >> (signal - 1) & 1 == 1;
+    for (name, mask) in &ours {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGCHLD, libc::SIGALRM, libc::SIGUSR1] {
+            assert!(has(*mask, signal), "{name} takes signal {signal}");
+        }
+        assert!(!has(*mask, libc::SIGSEGV) && !has(*mask, libc::SIGBUS), "{name}");
+    }
+    assert!(ours.iter().any(|(name, _)| name == "nowait-driver"), "{all:?}");
+    // The thread that started them takes signals as before.
+    assert!(!has(blocked("/proc/thread-self".as_ref()).unwrap().1, libc::SIGINT));
+}
+
 /// Symptoms: a forked child that dropped its copies removed the parent's temporary file, and
 /// appended once more what the parent's writer held.
 #[test]
@@ -667,6 +763,7 @@ fn child() {
         Some("fork while others read") => forked_while_others_read(),
         Some("forked thread ends") => forked_thread(),
         Some("forked writers") => forked_writers(),
+        Some("fork with started steps") => forked_with_started_steps(),
         #[cfg(feature = "tokio")]
         Some("fork in a runtime") => forked_in_a_runtime(),
         Some(other) => unreachable!("{other}"),

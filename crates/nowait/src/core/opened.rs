@@ -10,8 +10,9 @@ use rustix::io::Errno;
 
 use crate::core::dispatch::Target;
 use crate::core::instance::Instance;
+use crate::engine::pool;
 use crate::error::{Error, ErrorKind, ErrorOp};
-use crate::op::OpenFile;
+use crate::op::{Leftovers, OpenFile};
 
 pub(crate) struct Opened {
     pub(crate) open: Arc<OpenFile>,
@@ -36,6 +37,14 @@ impl Opened {
         self.open.direct.is_none()
             && self.instance.policy.forced.is_none()
             && self.open.reads.nowait_accepted() == Some(true)
+    }
+
+    /// Drops a share of the file, on a thread that others rely on. The last share is closed
+    /// elsewhere: `close(2)` may block.
+    pub(crate) fn let_go(self: Arc<Opened>) {
+        if let Some(open) = Arc::into_inner(self).and_then(|opened| Arc::into_inner(opened.open)) {
+            pool::let_go(Leftovers::from(open));
+        }
     }
 
     /// Operations that begin from now on fail.

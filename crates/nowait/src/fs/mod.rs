@@ -94,14 +94,17 @@ impl Nowait {
     }
 }
 
-/// Declares methods of [`Fs`], and for each a function of this module on the shared instance.
+/// Declares methods of [`Fs`], and for each a function of this module on the shared instance. An
+/// operation borrows the instance; steps own it.
 macro_rules! functions {
+    (Operation $instance:lifetime $output:ty) => { Operation<$instance, $output> };
+    (Steps $instance:lifetime $output:ty) => { Steps<$output> };
     ($($(#[$docs:meta])* fn $name:ident($fs:ident, $($input:ident: $type:ty),*) -> $future:ident<$output:ty> $body:block)*) => {
         impl<'n> Fs<'n> {
-            $($(#[$docs])* pub fn $name($fs, $($input: $type),*) -> $future<'n, $output> $body)*
+            $($(#[$docs])* pub fn $name($fs, $($input: $type),*) -> functions!($future 'n $output) $body)*
         }
 
-        $($(#[$docs])* pub fn $name($($input: $type),*) -> $future<'static, $output> {
+        $($(#[$docs])* pub fn $name($($input: $type),*) -> functions!($future 'static $output) {
             Nowait::shared().fs().$name($($input),*)
         })*
     };
@@ -283,9 +286,9 @@ functions! {
     /// # Errors
     /// As [`OpenOptions::open_in`] and [`File::read_at`].
     fn read(self, path: impl AsRef<Path>) -> Steps<Result<Vec<u8>>> {
-        let path = path.as_ref().to_path_buf();
+        let (nowait, path) = (self.0.clone(), path.as_ref().to_path_buf());
         Steps::new(async move {
-            let file = OpenOptions::new().read(true).open_in(self.0, path).await?;
+            let file = OpenOptions::new().read(true).open_in(&nowait, path).await?;
             let length = usize::try_from(file.size().await?).unwrap_or(usize::MAX);
             read_whole(&file, length).await
         })
@@ -296,9 +299,9 @@ functions! {
     /// # Errors
     /// [`ErrorKind::InvalidData`] if it is not UTF-8; else as [`read`].
     fn read_to_string(self, path: impl AsRef<Path>) -> Steps<Result<String>> {
-        let path = path.as_ref().to_path_buf();
+        let (nowait, path) = (self.0.clone(), path.as_ref().to_path_buf());
         Steps::new(async move {
-            String::from_utf8(self.read(&path).await?).map_err(|text| {
+            String::from_utf8(nowait.fs().read(&path).await?).map_err(|text| {
                 let valid = text.utf8_error().valid_up_to();
                 let error = Error::new(ErrorOp::Read, ErrorKind::InvalidData).at(&path);
                 error.with_detail(format!("only the first {valid} bytes are UTF-8"))
@@ -312,9 +315,9 @@ functions! {
     /// # Errors
     /// As [`OpenOptions::open_in`] and [`File::write_all_at`].
     fn write(self, path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<Result<()>> {
-        let path = path.as_ref().to_path_buf();
+        let (nowait, path) = (self.0.clone(), path.as_ref().to_path_buf());
         Steps::new(async move {
-            let file = OpenOptions::new().write(true).create(true).truncate(true).open_in(self.0, path).await?;
+            let file = OpenOptions::new().write(true).create(true).truncate(true).open_in(&nowait, path).await?;
             file.write_all_at(data, 0).await?;
             file.close().map(drop)
         })

@@ -67,7 +67,7 @@ impl AtomicOptions {
     ///
     /// # Errors
     /// As [`fs::write_atomic`](super::write_atomic), and as [`write_in`](AtomicOptions::write_in).
-    pub fn write(&self, path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'static, Result<()>> {
+    pub fn write(&self, path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<Result<()>> {
         self.write_in(Nowait::shared(), path, data)
     }
 
@@ -78,15 +78,10 @@ impl AtomicOptions {
     /// [`keep_mode_and_owner`](AtomicOptions::keep_mode_and_owner) also those of `stat(2)` on the
     /// old file, [`ErrorKind::PermissionDenied`] if this process may not set that owner, and
     /// [`ErrorKind::Unsupported`] on a simulator.
-    pub fn write_in<'n>(
-        &self,
-        nowait: &'n Nowait,
-        path: impl AsRef<Path>,
-        data: impl WriteBuffer,
-    ) -> Steps<'n, Result<()>> {
-        let (options, path) = (self.clone(), path.as_ref().to_path_buf());
+    pub fn write_in(&self, nowait: &Nowait, path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<Result<()>> {
+        let (nowait, options, path) = (nowait.clone(), self.clone(), path.as_ref().to_path_buf());
         Steps::new(async move {
-            let (file, temporary) = create_beside(nowait, &path, options).await?;
+            let (file, temporary) = create_beside(&nowait, &path, options).await?;
             let written = file.write_all_at(data, 0).await;
             temporary.replace(file, &path, written.map(drop).map_err(Error::from)).await
         })

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
-use std::task::Context;
 use std::time::{Duration, Instant};
 use std::vec;
 
@@ -17,7 +16,6 @@ use crate::engine::{Engine, read_blocking, read_now};
 use crate::error::ErrorOp;
 use crate::stats::Count;
 use crate::sys::{self, Wait};
-use crate::turn;
 
 /// Ranges that must be found cached before others help with the rest. Few: another thread takes
 /// long to wake, and the caller continues meanwhile.
@@ -33,6 +31,11 @@ const SPIN: Duration = Duration::from_micros(25);
 /// Threads at most, the caller's included. More do not copy faster: memory is the limit.
 const PARALLEL_THREADS_MAX: usize = 8;
 
+/// A caller that blocks has no turns.
+fn never() -> bool {
+    false
+}
+
 /// The first pass of a caller that blocks.
 pub(super) fn serve_blocking(file: &Arc<Opened>, ranges: &[Extent], output: &mut [u8], found: &mut Found) {
     let mut ignore = Ignore;
@@ -41,11 +44,11 @@ pub(super) fn serve_blocking(file: &Arc<Opened>, ranges: &[Extent], output: &mut
     // Below that, waking others costs more than they save.
     let is_large = output.len() >= HelperSelector::BYTES_MIN && ranges.len() > PARALLEL_RANGES_MIN;
     if threads == 1 || !is_large {
-        pass.run(ranges, 0, output, 0, None);
+        pass.run(ranges, 0, output, 0, never);
         return;
     }
     let start: usize = ranges[..PARALLEL_EVIDENCE].iter().map(|range| range.1).sum();
-    pass.run(&ranges[..PARALLEL_EVIDENCE], 0, &mut output[..start], 0, None);
+    pass.run(&ranges[..PARALLEL_EVIDENCE], 0, &mut output[..start], 0, never);
     let (helpers, bytes) = (&file.instance.helpers, output.len());
     let helped = found.misses.is_empty() && helpers.helps(bytes);
     let began = Instant::now();
@@ -53,7 +56,7 @@ pub(super) fn serve_blocking(file: &Arc<Opened>, ranges: &[Extent], output: &mut
         serve_with_helpers(file, ranges, output, start, threads, found);
     } else {
         let mut pass = FirstPass::blocking(file, found, &mut ignore);
-        pass.run(&ranges[PARALLEL_EVIDENCE..], PARALLEL_EVIDENCE, &mut output[start..], start, None);
+        pass.run(&ranges[PARALLEL_EVIDENCE..], PARALLEL_EVIDENCE, &mut output[start..], start, never);
     }
     // With misses the time is not that of a copy.
     if found.misses.is_empty() {
@@ -170,7 +173,7 @@ impl Share {
             self.mine.start,
             &mut self.output,
             self.begin,
-            None,
+            never,
         );
         found
     }
@@ -251,19 +254,18 @@ impl<'a> FirstPass<'a> {
         pass
     }
 
-    /// Walks `ranges`, of which the first is number `first` and begins at `start`, until the turn of
-    /// `task` ends, if it is for one. Returns the number of ranges and of output bytes that are done.
+    /// Walks `ranges`, of which the first is number `first` and begins at `start`, until `ends`, which
+    /// is asked after each. Returns the number of ranges and of output bytes that are done.
     pub(super) fn run(
         &mut self,
         ranges: &[Extent],
         first: usize,
         output: &mut [u8],
         start: usize,
-        mut task: Option<&mut Context<'_>>,
+        mut ends: impl FnMut() -> bool,
     ) -> (usize, usize) {
         let (mut next, mut at) = (0, 0);
         (self.hits, self.trusted) = (0, 0);
-        let mut ends = || task.as_mut().is_some_and(|context| turn::ends(context));
         while next < ranges.len() && (next == 0 || !ends()) {
             let (offset, length) = ranges[next];
             // Neighbours in the file that are neighbours in the list are one read.

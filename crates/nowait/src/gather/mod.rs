@@ -17,7 +17,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use rustix::io::Errno;
 
@@ -26,10 +26,11 @@ use self::queued::Slow;
 pub use self::ranges::Ranges;
 use crate::buf::{Buf, Erased, Part, ReadBuffer};
 use crate::core::opened::Opened;
+use crate::driver;
 use crate::engine::local;
 use crate::error::{BufferError, Error, ErrorKind, ErrorOp, Result};
 use crate::file::File;
-use crate::operation::Steps;
+use crate::operation::{Started, Steps};
 use crate::stats::Count;
 use crate::turn;
 
@@ -41,6 +42,7 @@ const TURN_BYTES_MAX: usize = 128 << 10;
 /// Bytes of reads that a future submits in one poll: those that are cached after all are copied
 /// then.
 const SUBMITTED_BYTES_MAX: usize = 1 << 20;
+const POLLED_TOO_OFTEN: &str = "a future was polled after it was ready, or after a panic in it";
 /// A range of a file: offset and length in bytes.
 type Extent = (u64, usize);
 
@@ -64,13 +66,13 @@ impl Default for Options {
     }
 }
 
-/// Read of many ranges in one call; see [`File::gather`]. `.await` it on any executor, or
-/// [`wait`](Gather::wait) for it.
+/// Read of many ranges in one call; see [`File::gather`]. `.await` it on any executor,
+/// [`wait`](Gather::wait) for it, or [`start`](Gather::start) it.
 ///
 /// It may be dropped at any time; reads in flight then complete in the background.
-#[must_use = "a gather does nothing until it is awaited, or `wait` is called"]
+#[must_use = "a gather does nothing until it is awaited or started, or `wait` is called"]
 pub struct Gather<'f, B: ReadBuffer = Buf> {
-    file: &'f Arc<Opened>,
+    file: Cow<'f, Arc<Opened>>,
     ranges: Cow<'f, [Extent]>,
     options: Options,
     buffer: Option<B>,
@@ -91,7 +93,7 @@ impl File {
     /// of one range does not affect the others.
     pub fn gather<'f>(&'f self, ranges: impl Ranges<'f>) -> Gather<'f> {
         Gather {
-            file: &self.0,
+            file: Cow::Borrowed(&self.0),
             ranges: ranges.into_extents(),
             options: Options::default(),
             buffer: None,
@@ -108,17 +110,17 @@ impl File {
     /// The error of the first failed range in the list, with its
     /// [`range_index`](Error::range_index); [`ErrorKind::UnexpectedEof`] for a range that the end
     /// of the file cuts short; otherwise as [`File::gather_into`].
-    pub fn gather_exact<'f>(&'f self, ranges: impl Ranges<'f>) -> Steps<'f, Result<Gathered>> {
-        let ranges = ranges.into_extents();
+    pub fn gather_exact<'f>(&'f self, ranges: impl Ranges<'f>) -> Steps<Result<Gathered>> {
+        let (file, ranges) = (self.clone(), ranges.into_extents().into_owned());
         Steps::new(async move {
-            let gathered = self.gather(&*ranges).await?;
+            let gathered = file.gather(&ranges).await?;
             let short = gathered.exceptions.short.first();
             match gathered.errors().first() {
                 Some(error) if short.is_none_or(|short| error.range_index() < Some(short.0)) => Err(error.clone()),
                 _ => match short {
                     Some(&(index, n)) => {
                         let (offset, length) = ranges[index];
-                        let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at_shared(&self.0.path);
+                        let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at_shared(&file.0.path);
                         let error = error.with_range(offset, length as u64).with_index(index);
                         Err(error.with_detail(format!("only {n} bytes are available")))
                     }
@@ -208,29 +210,102 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
         // A gather that was polled before continues as it began.
         let fresh = self.work.is_none() && !self.ready;
         if fresh {
-            self.start()?;
+            self.begin()?;
         }
         if let Some(work) = self.work.as_mut().filter(|_| fresh) {
             // A buffer of the caller's may be longer.
             let total = self.ranges.iter().map(|range| range.1).sum();
-            cached::serve_blocking(self.file, &self.ranges, &mut work.output[..total], &mut work.found);
+            cached::serve_blocking(&self.file, &self.ranges, &mut work.output[..total], &mut work.found);
             work.next = self.ranges.len();
             // A blocking wait does not count as inline service.
             turn::begin();
             if self.file.reads_ahead() {
                 let found = std::mem::take(&mut work.found);
-                work.found.exceptions = ahead::read(self.file, &self.ranges, &mut work.output, found, self.options);
+                work.found.exceptions = ahead::read(&self.file, &self.ranges, &mut work.output, found, self.options);
             }
         }
         local::drive(self)
     }
 
+    /// Begins the gather; returns a [`Started`], which borrows nothing and may move to any thread.
+    ///
+    /// Like a poll, it first copies cached ranges on this thread, for 5 µs at most. The library's
+    /// thread `nowait-driver` does the rest, also while this thread blocks. If no thread can be
+    /// started, this thread gathers all ranges before `start` returns.
+    ///
+    /// ```
+    /// # fn main() -> nowait::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("table.dat");
+    /// # std::fs::write(&path, vec![7; 10_000]).unwrap();
+    /// # let file = nowait::File::open(&path).wait()?;
+    /// // Two gathers at the same time, without an executor.
+    /// let [first, second] = [[(0, 16), (8192, 100)], [(4096, 8), (16, 8)]].map(|ranges| file.gather(ranges).start());
+    /// assert_eq!(first.wait()?.into_buffer().len() + second.wait()?.into_buffer().len(), 132);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn start(mut self) -> Started<std::result::Result<Gathered<B>, BufferError<B>>> {
+        match self.attempt(&mut Ignore) {
+            Some(result) => Started::ended(result),
+            None => Started::driven(self.into_task()),
+        }
+    }
+
+    /// Begins the gather without an attempt on this thread, and calls `callback` once with the
+    /// result, on the library's thread. See [`Operation::on_complete`](crate::Operation::on_complete)
+    /// for what it may do.
+    pub fn on_complete(self, callback: impl FnOnce(std::result::Result<Gathered<B>, BufferError<B>>) + Send + 'static) {
+        driver::call_back(self.into_task(), callback);
+    }
+
+    /// The future for the driver, which is polled to its end there.
+    fn into_task(self) -> impl Future<Output = std::result::Result<Gathered<B>, BufferError<B>>> + Send + 'static {
+        let mut gather = self.into_owned();
+        async move {
+            let result = (&mut gather).await;
+            gather.file.into_owned().let_go();
+            result
+        }
+    }
+
+    /// Copies cached ranges for a turn's length. Returns the result if that completes the gather.
+    fn attempt(&mut self, take: &mut dyn Take) -> Option<std::result::Result<Gathered<B>, BufferError<B>>> {
+        assert!(!self.ready, "{POLLED_TOO_OFTEN}");
+        self.ready = true;
+        let is_through = match self.first_pass(take, turn::of_call()) {
+            Ok(is_through) => is_through,
+            Err(error) => return Some(Err(error)),
+        };
+        self.ready = false;
+        match &self.work {
+            Some(Work { slow: None, found, .. }) if is_through && found.misses.is_empty() => {
+                match self.poll_with(&mut Context::from_waker(Waker::noop()), take) {
+                    Poll::Ready(result) => Some(result),
+                    Poll::Pending => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// The same gather, which owns its handle and its list.
+    fn into_owned(self) -> Gather<'static, B> {
+        let Gather { file, ranges, options, buffer, make, work, ready } = self;
+        if work.as_ref().is_some_and(|work| work.slow.is_some()) {
+            // It was polled: the runtime that should notice completions may not do so.
+            file.instance.engines().ring.lend_all();
+        }
+        let (file, ranges) = (Cow::Owned(file.into_owned()), Cow::Owned(ranges.into_owned()));
+        Gather { file, ranges, options, buffer, make, work, ready }
+    }
+
     /// Checks the call, and allocates its memory.
-    fn start(&mut self) -> std::result::Result<&mut Work, BufferError<B>> {
+    fn begin(&mut self) -> std::result::Result<&mut Work, BufferError<B>> {
         if self.work.is_none() {
             let buffer = self.buffer.take();
             let room = buffer.as_ref().map_or(usize::MAX, |buffer| buffer.as_ref().len());
-            let total = total(self.file, &self.ranges, room);
+            let total = total(&self.file, &self.ranges, room);
             let no_memory = || self.file.error(ErrorOp::Gather, Errno::NOMEM);
             let result = match (total, buffer) {
                 (Ok(_), Some(buffer)) => Ok(buffer),
@@ -254,12 +329,30 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
         }
     }
 
+    /// Copies cached ranges, until `ends`. True once all ranges were looked at.
+    fn first_pass(
+        &mut self,
+        take: &mut dyn Take,
+        ends: impl FnMut() -> bool,
+    ) -> std::result::Result<bool, BufferError<B>> {
+        self.begin()?;
+        let Some(work) = &mut self.work else { unreachable!("it was begun above") };
+        if work.slow.is_none() {
+            let ranges = &self.ranges[work.next..];
+            let mut pass = FirstPass::new(&self.file, &mut work.found, take);
+            let (count, bytes) = pass.run(ranges, work.next, &mut work.output[work.start..], work.start, ends);
+            work.next += count;
+            work.start += bytes;
+        }
+        Ok(work.next == self.ranges.len())
+    }
+
     fn poll_with(
         &mut self,
         context: &mut Context<'_>,
         take: &mut dyn Take,
     ) -> Poll<std::result::Result<Gathered<B>, BufferError<B>>> {
-        assert!(!self.ready, "a future was polled after it was ready, or after a panic in it");
+        assert!(!self.ready, "{POLLED_TOO_OFTEN}");
         self.ready = true;
         let poll = self.advance(context, take);
         self.ready = poll.is_ready();
@@ -271,20 +364,14 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
         context: &mut Context<'_>,
         take: &mut dyn Take,
     ) -> Poll<std::result::Result<Gathered<B>, BufferError<B>>> {
-        if let Err(error) = self.start() {
-            return Poll::Ready(Err(error));
+        match self.first_pass(take, || turn::ends(context)) {
+            Ok(true) => {}
+            Ok(false) => return Poll::Pending,
+            Err(error) => return Poll::Ready(Err(error)),
         }
-        let Some(work) = &mut self.work else { unreachable!("it was started above") };
-        let (file, ranges) = (self.file, &*self.ranges);
+        let Some(work) = &mut self.work else { unreachable!("it was begun above") };
+        let (file, ranges) = (&**self.file, &*self.ranges);
         if work.slow.is_none() {
-            let mut pass = FirstPass::new(file, &mut work.found, take);
-            let (count, bytes) =
-                pass.run(&ranges[work.next..], work.next, &mut work.output[work.start..], work.start, Some(context));
-            work.next += count;
-            work.start += bytes;
-            if work.next < ranges.len() {
-                return Poll::Pending;
-            }
             let output = work.output.split_to(work.output.len());
             let found = std::mem::take(&mut work.found);
             work.slow = Some(Slow::new(file, ranges, output, found, self.options));
@@ -326,6 +413,40 @@ impl<F: FnMut(usize, std::result::Result<&[u8], &Error>) + Unpin, B: ReadBuffer>
     /// As [`File::gather_into`]; the function receives errors of single ranges.
     pub fn wait(self) -> Result<()> {
         local::drive(self)
+    }
+}
+
+impl<F, B: ReadBuffer> GatherEach<'_, F, B>
+where
+    F: FnMut(usize, std::result::Result<&[u8], &Error>) + Unpin + Send + 'static,
+{
+    /// Begins the gather, as [`Gather::start`]. This thread calls the function for ranges that it
+    /// copies, the library's thread for the others. There it must not block.
+    ///
+    /// If the function panics on the library's thread, the gather ends: the [`Started`] then panics
+    /// with the same payload in `wait` or in a poll, and a callback is not called.
+    pub fn start(mut self) -> Started<Result<()>> {
+        match self.gather.attempt(&mut Hand(&mut self.take)) {
+            Some(result) => Started::ended(result.map(drop).map_err(Error::from)),
+            None => Started::driven(self.into_task()),
+        }
+    }
+
+    /// Begins the gather without an attempt on this thread, and calls `callback` once with the
+    /// result, on the library's thread, which calls the function, too. Neither may block; see
+    /// [`Operation::on_complete`](crate::Operation::on_complete).
+    pub fn on_complete(self, callback: impl FnOnce(Result<()>) + Send + 'static) {
+        driver::call_back(self.into_task(), callback);
+    }
+
+    /// The future for the driver.
+    fn into_task(self) -> impl Future<Output = Result<()>> + Send + 'static {
+        let mut each = GatherEach { gather: self.gather.into_owned(), take: self.take };
+        async move {
+            let result = (&mut each).await;
+            each.gather.file.into_owned().let_go();
+            result
+        }
     }
 }
 

@@ -6,25 +6,25 @@
 //! task of a runtime stands for all operations that were begun in that runtime.
 
 #[cfg(feature = "tokio-test-util")]
-pub(super) use self::held::Held;
+pub(crate) use self::held::Held;
 
 /// Stops the clock of this thread's runtime until it is dropped, if the clock is paused.
 #[cfg(not(feature = "tokio-test-util"))]
-pub(super) struct Held;
+pub(crate) struct Held;
 
 /// The callback of an operation runs while this lives.
 #[cfg(not(feature = "tokio-test-util"))]
-pub(super) struct Followed;
+pub(crate) struct Followed;
 
 #[cfg(not(feature = "tokio-test-util"))]
 impl Held {
     #[inline]
-    pub(super) fn here() -> Held {
+    pub(crate) fn here() -> Held {
         Held
     }
 
     #[inline]
-    pub(super) fn follow(&self) -> Followed {
+    pub(crate) fn follow(&self) -> Followed {
         Followed
     }
 }
@@ -53,10 +53,10 @@ mod held {
     }
 
     /// Stops the clock of this thread's runtime until it is dropped, if the clock is paused.
-    pub(in super::super) struct Held(Option<Arc<Blocking>>);
+    pub(crate) struct Held(Option<Arc<Blocking>>);
 
     impl Held {
-        pub(in super::super) fn here() -> Held {
+        pub(crate) fn here() -> Held {
             let Ok(runtime) = Handle::try_current() else {
                 return Held(FOLLOWED.try_with(|followed| followed.borrow().clone()).unwrap_or_default());
             };
@@ -78,13 +78,13 @@ mod held {
         }
 
         /// Begins the operation's callback, which may panic, on this thread.
-        pub(in super::super) fn follow(&self) -> Followed {
+        pub(crate) fn follow(&self) -> Followed {
             Followed(exchange(self.0.clone()))
         }
     }
 
     /// The callback of an operation runs while this lives; has what this thread followed before.
-    pub(in super::super) struct Followed(Option<Arc<Blocking>>);
+    pub(crate) struct Followed(Option<Arc<Blocking>>);
 
     impl Drop for Followed {
         fn drop(&mut self) {

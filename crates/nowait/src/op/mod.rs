@@ -21,6 +21,7 @@ mod transfer;
 
 pub(crate) use backlog::{Backlog, PLACES_MIN, SHARE, STUCK};
 pub(crate) use batch::Batch;
+pub(crate) use clock::Held;
 #[cfg(feature = "sim")]
 pub(crate) use file::in_queues;
 pub(crate) use file::{Change, END_UNKNOWN, Fallback, OpenFile, Permit, Room, on_threads};

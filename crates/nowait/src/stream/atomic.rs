@@ -56,7 +56,7 @@ impl AtomicWriter {
     ///
     /// # Errors
     /// Those of [`OpenOptions::open`](crate::OpenOptions::open), of a new file in that directory.
-    pub fn create(path: impl AsRef<Path>) -> Steps<'static, Result<AtomicWriter>> {
+    pub fn create(path: impl AsRef<Path>) -> Steps<Result<AtomicWriter>> {
         Nowait::shared().replace(path)
     }
 
@@ -76,7 +76,7 @@ impl AtomicWriter {
     /// # Errors
     /// Those of the writes and of the steps. If a step before the final sync of the directory
     /// fails, the old contents are untouched, and the temporary file is removed.
-    pub fn commit(self) -> Steps<'static, Result<()>> {
+    pub fn commit(self) -> Steps<Result<()>> {
         let AtomicWriter { mut writer, file, temporary, path } = self;
         Steps::new(async move {
             let written = writer.finish().await;
@@ -92,7 +92,7 @@ impl AtomicOptions {
     ///
     /// # Errors
     /// As [`AtomicWriter::create`], and as [`write_in`](AtomicOptions::write_in).
-    pub fn create(&self, path: impl AsRef<Path>) -> Steps<'static, Result<AtomicWriter>> {
+    pub fn create(&self, path: impl AsRef<Path>) -> Steps<Result<AtomicWriter>> {
         self.create_in(Nowait::shared(), path)
     }
 
@@ -100,10 +100,10 @@ impl AtomicOptions {
     ///
     /// # Errors
     /// As [`create`](AtomicOptions::create).
-    pub fn create_in<'n>(&self, nowait: &'n Nowait, path: impl AsRef<Path>) -> Steps<'n, Result<AtomicWriter>> {
-        let (options, path) = (self.clone(), path.as_ref().to_path_buf());
+    pub fn create_in(&self, nowait: &Nowait, path: impl AsRef<Path>) -> Steps<Result<AtomicWriter>> {
+        let (nowait, options, path) = (nowait.clone(), self.clone(), path.as_ref().to_path_buf());
         Steps::new(async move {
-            let (file, temporary) = create_beside(nowait, &path, options).await?;
+            let (file, temporary) = create_beside(&nowait, &path, options).await?;
             let mut writer = Writer::new(&file, 0);
             writer.is_disposable = true;
             Ok(AtomicWriter { writer, file, temporary, path })
@@ -116,7 +116,7 @@ impl Nowait {
     ///
     /// # Errors
     /// Those of [`AtomicWriter::create`].
-    pub fn replace(&self, path: impl AsRef<Path>) -> Steps<'_, Result<AtomicWriter>> {
+    pub fn replace(&self, path: impl AsRef<Path>) -> Steps<Result<AtomicWriter>> {
         AtomicOptions::new().create_in(self, path)
     }
 }

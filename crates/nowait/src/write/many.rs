@@ -1,6 +1,7 @@
 //! Many writes as one batch: neighbours are merged, and what is not written inline is submitted
 //! together.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -12,9 +13,11 @@ use rustix::io::Errno;
 use super::{Short, how_much, write_error, written};
 use crate::buf::{Erased, Memory, WriteBuffer};
 use crate::core::opened::Opened;
+use crate::driver;
 use crate::engine::local;
 use crate::error::{BufferError, BufferResult, Error};
 use crate::op::{Batch, Notify, Outcome, Request, Slot, Transfer};
+use crate::operation::Started;
 use crate::stats::Count;
 use crate::turn;
 
@@ -31,12 +34,12 @@ struct Run {
     memories: Vec<Memory>,
 }
 
-/// Batch of writes; see [`File::write_many`](crate::File::write_many). Await it, or
-/// [`wait`](WriteMany::wait) for it. If dropped early, writes in flight complete in the background,
+/// Batch of writes; see [`File::write_many`](crate::File::write_many). Await it,
+/// [`wait`](WriteMany::wait) for it, or [`start`](WriteMany::start) it. If dropped early, writes in flight complete in the background,
 /// and the others are not made.
-#[must_use = "nothing is written until the future is awaited, or `wait` is called"]
+#[must_use = "nothing is written until the future is awaited or started, or `wait` is called"]
 pub struct WriteMany<'f, B> {
-    file: &'f Opened,
+    file: Cow<'f, Arc<Opened>>,
     /// Taken, one after the other, when they are begun.
     runs: Vec<Option<Run>>,
     next: usize,
@@ -59,9 +62,10 @@ struct Submitted {
     lengths: Vec<usize>,
 }
 
-impl<B> Drop for WriteMany<'_, B> {
+impl Drop for Submitted {
     fn drop(&mut self) {
-        self.slots.iter().flatten().for_each(|submitted| submitted.slot.abandon());
+        // Without effect once the result was taken.
+        self.slot.abandon();
     }
 }
 
@@ -77,7 +81,7 @@ impl<B> fmt::Debug for WriteMany<'_, B> {
 impl<B> Unpin for WriteMany<'_, B> {}
 
 impl<'f, B: WriteBuffer> WriteMany<'f, B> {
-    pub(super) fn new(file: &'f Opened, writes: Vec<(u64, B)>) -> WriteMany<'f, B> {
+    pub(super) fn new(file: &'f Arc<Opened>, writes: Vec<(u64, B)>) -> WriteMany<'f, B> {
         let mut runs: Vec<Run> = Vec::new();
         let mut next = None;
         for (index, (offset, buffer)) in writes.into_iter().enumerate() {
@@ -96,7 +100,7 @@ impl<'f, B: WriteBuffer> WriteMany<'f, B> {
             next = offset.checked_add(length as u64);
         }
         WriteMany {
-            file,
+            file: Cow::Borrowed(file),
             next: 0,
             slots: runs.iter().map(|_| None).collect(),
             backs: runs.iter().map(|_| None).collect(),
@@ -129,6 +133,78 @@ impl<'f, B: WriteBuffer> WriteMany<'f, B> {
         self.result()
     }
 
+    /// Begins the writes; returns a [`Started`], which borrows nothing and may move to any thread.
+    ///
+    /// Like a poll, it first tries to write on this thread, for 5 µs at most, and submits the rest.
+    /// So the writes precede operations that this thread begins later. They complete also while
+    /// this thread blocks. The library's thread `nowait-driver` collects the results; if no thread
+    /// can be started, this thread waits for them before `start` returns.
+    pub fn start(mut self) -> Started<BufferResult<Vec<B>>> {
+        let mut ends = turn::of_call();
+        local::elsewhere(|| {
+            while self.next < self.runs.len() {
+                self.begin_next();
+                self.queues |= ends();
+            }
+        });
+        match self.outstanding {
+            0 => Started::ended(self.result()),
+            _ => Started::driven(self.into_task()),
+        }
+    }
+
+    /// Submits the writes without an attempt on this thread, and calls `callback` once with the
+    /// result, on the library's thread. See [`Operation::on_complete`](crate::Operation::on_complete)
+    /// for what it may do.
+    pub fn on_complete(mut self, callback: impl FnOnce(BufferResult<Vec<B>>) + Send + 'static) {
+        self.queues = true;
+        local::elsewhere(|| {
+            while self.next < self.runs.len() {
+                self.begin_next();
+            }
+        });
+        driver::call_back(self.into_task(), callback);
+    }
+
+    /// The future for the driver, which waits for the writes. All of them have begun.
+    fn into_task(self) -> impl Future<Output = BufferResult<Vec<B>>> + Send + 'static {
+        let WriteMany { file, runs, next, slots, backs, outstanding, queues, batch, finished, error, back } = self;
+        // If it was polled: the runtime that should notice completions may not do so.
+        file.instance.engines().ring.lend_all();
+        let file = Cow::Owned(file.into_owned());
+        let mut many: WriteMany<'static, B> =
+            WriteMany { file, runs, next, slots, backs, outstanding, queues, batch, finished, error, back };
+        async move {
+            let result = (&mut many).await;
+            many.file.into_owned().let_go();
+            result
+        }
+    }
+
+    /// Begins the next run: writes it here if that should not block, submits it otherwise.
+    fn begin_next(&mut self) {
+        let Some((number, first, lengths, mut request)) = self.take_next() else { return };
+        turn::called(0);
+        let file = self.file.clone();
+        let now = match self.check(&request) {
+            Err(errno) => {
+                file.instance.counters.add(Count::FailedAtOnce);
+                Ok(Err(errno))
+            }
+            Ok(()) if self.queues => Err(None),
+            Ok(()) => file.target().try_write_now(&mut request),
+        };
+        match now {
+            Ok(outcome) => self.settle(number, first, &lengths, outcome, request),
+            Err(mut turn) => {
+                let slot = file.target().submit(request, Notify::Batch(self.batch.clone(), number), turn.as_mut());
+                self.queues = true;
+                self.outstanding += 1;
+                self.slots[number] = Some(Submitted { slot, first, lengths });
+            }
+        }
+    }
+
     fn check(&self, request: &Request) -> std::result::Result<(), Errno> {
         match request {
             Request::Write(transfer, _) => self.file.check(transfer.position(), transfer.left()),
@@ -155,7 +231,7 @@ impl<'f, B: WriteBuffer> WriteMany<'f, B> {
         }
         // If a run failed, the error belongs to the first write that is not in the file.
         let errno = outcome.as_ref().err().copied();
-        if written(self.file, offset, length, done, *flags, outcome, Short::Error).is_err() {
+        if written(&self.file, offset, length, done, *flags, outcome, Short::Error).is_err() {
             let mut left = done;
             // Empty ones are to blame when there is nothing else.
             let last = lengths.len() - 1;
@@ -164,8 +240,8 @@ impl<'f, B: WriteBuffer> WriteMany<'f, B> {
                     let index = first + number;
                     if self.error.as_ref().is_none_or(|(earlier, _)| index < *earlier) {
                         let error =
-                            write_error(self.file, errno, *flags).with_range(offset, *length as u64).with_index(index);
-                        let there = how_much(self.file, left, *flags, errno);
+                            write_error(&self.file, errno, *flags).with_range(offset, *length as u64).with_index(index);
+                        let there = how_much(&self.file, left, *flags, errno);
                         self.error = Some((index, error.written(there)));
                     }
                     return;
@@ -191,39 +267,20 @@ impl<B: WriteBuffer> Future for WriteMany<'_, B> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let target = this.file.target();
         while this.next < this.runs.len() {
             if this.next > 0 && turn::ends(context) {
                 return Poll::Pending;
             }
-            let Some((number, first, lengths, mut request)) = this.take_next() else { break };
-            turn::called(0);
-            let now = match this.check(&request) {
-                Err(errno) => {
-                    this.file.instance.counters.add(Count::FailedAtOnce);
-                    Ok(Err(errno))
-                }
-                Ok(()) if this.queues => Err(None),
-                Ok(()) => target.try_write_now(&mut request),
-            };
-            match now {
-                Ok(outcome) => this.settle(number, first, &lengths, outcome, request),
-                Err(mut turn) => {
-                    this.queues = true;
-                    this.outstanding += 1;
-                    let slot = target.submit(request, Notify::Batch(this.batch.clone(), number), turn.as_mut());
-                    this.slots[number] = Some(Submitted { slot, first, lengths });
-                }
-            }
+            this.begin_next();
         }
         while this.outstanding > 0 {
             let mut finished = std::mem::take(&mut this.finished);
             let polled = this.batch.poll(context, &mut finished);
             turn::runs(finished.len());
             for number in finished.drain(..) {
-                if let Some(Submitted { slot, first, lengths }) = this.slots[number].take() {
-                    if let Some((outcome, request)) = slot.take() {
-                        this.settle(number, first, &lengths, outcome, request);
+                if let Some(submitted) = this.slots[number].take() {
+                    if let Some((outcome, request)) = submitted.slot.take() {
+                        this.settle(number, submitted.first, &submitted.lengths, outcome, request);
                     }
                     this.outstanding -= 1;
                 }

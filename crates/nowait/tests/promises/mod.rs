@@ -122,7 +122,8 @@ pub(crate) fn keeps_every_promise(ctx: &Ctx) {
 
 /// Runs the promises whose names are `chosen`; returns how many.
 pub(crate) fn keeps_promises(ctx: &Ctx, chosen: impl Fn(&str) -> bool) -> usize {
-    let all = PROMISES.iter().chain(writes::PROMISES).chain(names::PROMISES).chain(started::PROMISES);
+    let all =
+        PROMISES.iter().chain(writes::PROMISES).chain(names::PROMISES).chain(started::PROMISES).chain(steps::PROMISES);
     let mut kept = 0;
     for (name, promise) in all.filter(|(name, _)| chosen(name)) {
         kept += 1;
@@ -141,6 +142,7 @@ pub(crate) fn are_all_named() {
         (include_str!("writes.rs"), writes::PROMISES),
         (include_str!("names.rs"), names::PROMISES),
         (include_str!("started.rs"), started::PROMISES),
+        (include_str!("steps.rs"), steps::PROMISES),
     ];
     for (text, named) in files {
         let functions = text.lines().filter_map(|line| line.strip_prefix("fn ")?.strip_suffix("(ctx: &Ctx) {"));
@@ -188,6 +190,7 @@ macro_rules! three_ways {
 // Below the macros that they use.
 mod names;
 mod started;
+mod steps;
 mod writes;
 
 const LEN: usize = 10_000;

@@ -1,0 +1,318 @@
+//! The thread `nowait-driver`, which polls started operations of several steps to their ends.
+//!
+//! An operation of one step needs no thread that polls it: its slot goes on, and the thread that
+//! reaps its completion ends it. One of several steps (a gather, a replacement of a file) is a
+//! future. Each is a task here; a queue contains the tasks that were woken. The driver polls them
+//! in turn, as one future of [`local::drive`]: their reads share its ring, and one system call
+//! submits them and waits.
+//!
+//! The first task of a process starts the thread, which then stays. A forked child starts its own,
+//! and neither polls nor drops its parent's tasks. A task's future is polled and dropped, its waiter
+//! woken and its callback called with no lock held. A panic in any of these ends only that task.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::mem::{forget, replace};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::buf::{contained, lock};
+use crate::engine::local;
+use crate::op::Held;
+use crate::sys::{PerProcess, fork_generation, spawn};
+
+static DRIVER: PerProcess<Driver> = PerProcess::new();
+
+#[derive(Default)]
+struct Driver {
+    /// Whether the thread runs. Locked while it is started: all who need the lock need the thread.
+    runs: Mutex<bool>,
+    ready: Mutex<Ready>,
+}
+
+/// Tasks that were woken, and the waker of the thread.
+#[derive(Default)]
+struct Ready {
+    tasks: VecDeque<Arc<dyn Run>>,
+    thread: Option<Waker>,
+}
+
+trait Run: Send + Sync {
+    fn run(self: Arc<Self>);
+}
+
+type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type Ended<T> = Result<T, Box<dyn Any + Send>>;
+
+struct Task<T> {
+    /// It is in the driver's queue.
+    is_ready: AtomicBool,
+    fork_generation: u64,
+    state: Mutex<State<T>>,
+}
+
+struct State<T> {
+    work: Stage<T>,
+    end: End<T>,
+    /// Of the runtime that started it, until it has ended.
+    clock: Option<Held>,
+}
+
+enum Stage<T> {
+    Waiting(Work<T>),
+    /// The driver polls it.
+    Polled,
+    /// It has ended, or was given up.
+    Over,
+}
+
+/// Fate of the result.
+enum End<T> {
+    /// The handle takes it, and has left this waker.
+    Taken(Option<Waker>),
+    Passed(Box<dyn FnOnce(T) + Send>),
+    Dropped,
+    /// It is here, or the payload of the task's panic.
+    Here(Ended<T>),
+    /// The handle has it.
+    Gone,
+}
+
+/// Handle of a task; a future of its result. Dropped, it gives the task up.
+pub(crate) struct Driven<T> {
+    task: Arc<Task<T>>,
+    finishes: bool,
+}
+
+/// Hands a future to the driver. Returns the future if no thread can be started.
+pub(crate) fn start<F>(future: F) -> Result<Driven<F::Output>, (io::Error, F)>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    let task = begin(future, End::Taken(None)).map_err(|(error, future, _)| (error, future))?;
+    Ok(Driven { task, finishes: false })
+}
+
+/// Hands a future to the driver, which calls `callback` with the result. If no thread can be
+/// started, this one does both.
+pub(crate) fn call_back<T: Send + 'static>(
+    future: impl Future<Output = T> + Send + 'static,
+    callback: impl FnOnce(T) + Send + 'static,
+) {
+    if let Err((_, future, End::Passed(callback))) = begin(future, End::Passed(Box::new(callback))) {
+        callback(local::drive(future));
+    }
+}
+
+fn begin<T, F>(future: F, end: End<T>) -> Result<Arc<Task<T>>, (io::Error, F, End<T>)>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    if let Err(error) = DRIVER.get(Driver::default).start() {
+        return Err((error, future, end));
+    }
+    let task = Task::new(Stage::Waiting(Box::pin(future)), end);
+    task.clone().wake();
+    Ok(task)
+}
+
+impl Driver {
+    /// Starts the thread, unless it runs.
+    fn start(&'static self) -> io::Result<()> {
+        let mut runs = lock(&self.runs);
+        if !*runs {
+            spawn("nowait-driver", || local::drive(poll_fn(|context| self.turn(context))))?;
+            *runs = true;
+        }
+        Ok(())
+    }
+
+    fn push(&self, task: Arc<dyn Run>) {
+        let mut ready = lock(&self.ready);
+        ready.tasks.push_back(task);
+        let thread = ready.thread.clone();
+        drop(ready);
+        if let Some(thread) = thread {
+            thread.wake();
+        }
+    }
+
+    /// Polls the tasks that are ready now. Those that are woken meanwhile have the next turn: the
+    /// thread submits and reaps in between.
+    fn turn(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut ready = lock(&self.ready);
+        if ready.thread.is_none() {
+            ready.thread = Some(context.waker().clone());
+        }
+        let mut tasks = std::mem::take(&mut ready.tasks);
+        drop(ready);
+        for task in tasks.drain(..) {
+            contained(|| task.run());
+        }
+        // A task that was woken since has woken this future, too.
+        Poll::Pending
+    }
+}
+
+impl<T: Send + 'static> Wake for Task<T> {
+    fn wake(self: Arc<Self>) {
+        if self.fork_generation != fork_generation() {
+            // The parent's.
+            forget(self);
+        } else if !self.is_ready.swap(true, SeqCst) {
+            DRIVER.get(Driver::default).push(self);
+        }
+    }
+}
+
+impl<T: Send + 'static> Run for Task<T> {
+    fn run(self: Arc<Self>) {
+        // Before the poll: a wake-up during it makes it ready again.
+        self.is_ready.store(false, SeqCst);
+        let mut state = lock(&self.state);
+        let mut work = match replace(&mut state.work, Stage::Polled) {
+            Stage::Waiting(work) => work,
+            // Woken by what it left behind.
+            other => return state.work = other,
+        };
+        drop(state);
+        let waker = Waker::from(self.clone());
+        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut Context::from_waker(&waker))));
+        let result = match polled {
+            Ok(Poll::Pending) => {
+                let mut state = lock(&self.state);
+                if let Stage::Polled = state.work {
+                    state.work = Stage::Waiting(work);
+                }
+                // Otherwise its handle was dropped meanwhile: `work` is dropped after the lock.
+                return drop(state);
+            }
+            Ok(Poll::Ready(output)) => Ok(output),
+            Err(panic) => Err(panic),
+        };
+        // It refers to a file, which may be closed once the result is seen.
+        contained(|| drop(work));
+        self.end(result);
+    }
+}
+
+impl<T> Task<T> {
+    fn new(work: Stage<T>, end: End<T>) -> Arc<Task<T>> {
+        let clock = if let Stage::Waiting(_) = work { Some(Held::here()) } else { None };
+        let state = Mutex::new(State { work, end, clock });
+        Arc::new(Task { is_ready: AtomicBool::new(false), fork_generation: fork_generation(), state })
+    }
+
+    fn end(&self, result: Ended<T>) {
+        let mut state = lock(&self.state);
+        state.work = Stage::Over;
+        let clock = state.clock.take();
+        match replace(&mut state.end, End::Gone) {
+            End::Taken(waker) => {
+                state.end = End::Here(result);
+                drop(state);
+                waker.into_iter().for_each(Waker::wake);
+            }
+            End::Passed(callback) => {
+                drop(state);
+                let _followed = clock.as_ref().map(Held::follow);
+                pass(result, callback);
+            }
+            // `result` is dropped after the lock.
+            End::Dropped | End::Here(_) | End::Gone => drop(state),
+        }
+    }
+}
+
+/// Calls back with a result. The panic hook has reported a panic of the operation itself.
+fn pass<T>(result: Ended<T>, callback: impl FnOnce(T)) {
+    match result {
+        Ok(output) => callback(output),
+        Err(panic) => forget(panic),
+    }
+}
+
+impl<T> Driven<T> {
+    /// Makes the handle of an operation that has ended already.
+    pub(crate) fn ended(output: T) -> Driven<T> {
+        Driven { task: Task::new(Stage::Over, End::Here(Ok(output))), finishes: false }
+    }
+
+    /// Lets the task run to its end even if the handle is dropped.
+    pub(crate) fn finish_on_drop(&mut self) {
+        self.finishes = true;
+    }
+
+    /// A forked child has this handle of its parent's task: the parent's driver may hold the lock.
+    fn is_parents(&self) -> bool {
+        self.task.fork_generation != fork_generation()
+    }
+
+    /// Has the driver call `callback` with the result; calls it here if the result is here.
+    pub(crate) fn on_complete(self, callback: impl FnOnce(T) + Send + 'static) {
+        if self.is_parents() {
+            return;
+        }
+        let mut state = lock(&self.task.state);
+        match replace(&mut state.end, End::Gone) {
+            End::Here(result) => {
+                drop(state);
+                pass(result, callback);
+            }
+            old => {
+                state.end = End::Passed(Box::new(callback));
+                drop(state);
+                drop(old);
+            }
+        }
+    }
+
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<T> {
+        if self.is_parents() {
+            return Poll::Pending;
+        }
+        // A waker's clone and drop may run anything: not under the lock.
+        let waker = context.waker().clone();
+        let mut state = lock(&self.task.state);
+        match replace(&mut state.end, End::Gone) {
+            End::Here(result) => {
+                drop(state);
+                Poll::Ready(result.unwrap_or_else(|panic| resume_unwind(panic)))
+            }
+            End::Taken(old) => {
+                state.end = End::Taken(Some(waker));
+                drop(state);
+                drop(old);
+                Poll::Pending
+            }
+            End::Passed(_) | End::Dropped | End::Gone => panic!("a future was polled after it was ready"),
+        }
+    }
+}
+
+impl<T> Drop for Driven<T> {
+    fn drop(&mut self) {
+        if self.is_parents() {
+            return forget(self.task.clone());
+        }
+        let mut state = lock(&self.task.state);
+        let given_up = match &state.end {
+            // Called back.
+            End::Passed(_) => return,
+            End::Taken(_) if self.finishes => (None, replace(&mut state.end, End::Dropped), None),
+            _ => {
+                let work = replace(&mut state.work, Stage::Over);
+                (Some(work), replace(&mut state.end, End::Gone), state.clock.take())
+            }
+        };
+        drop(state);
+        // Here, so that the file is free afterwards. Requests that the kernel has keep their memory.
+        drop(given_up);
+    }
+}
