@@ -52,6 +52,7 @@
 //! directories from the source down to those in progress open. So a tree deeper than a third of the
 //! limit of open files (`ulimit -n`) needs a higher limit.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod error;

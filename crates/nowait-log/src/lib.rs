@@ -86,6 +86,8 @@
 //! log then gets [`NotFound`](nowait::ErrorKind::NotFound), not an empty log, if the log's volume
 //! is not mounted.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod append;
 mod backup;
 mod blocking;

@@ -76,6 +76,7 @@
 //! lists, deletes, and one call for the metadata of each get. The pool has at most
 //! [`Builder::pool_threads_max`](nowait::Builder::pool_threads_max) threads.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 // Each adapter is the same files, for the types of another release.
 #![allow(clippy::duplicate_mod)]

@@ -50,6 +50,8 @@
 //! request with the kernel's tracepoints ([`Traced`]), if they can be counted. Otherwise
 //! [`Report::unconfirmed`] returns the reason and the next step.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod abilities;
 mod case;
 mod depth;

@@ -256,6 +256,8 @@
 //! The crate supports Linux only. It does not compare kernel versions. It tries a call, and uses
 //! another route if the kernel, a seccomp filter or a limit refuses the call.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod buf;
 mod core;
 mod direct;
