@@ -239,11 +239,12 @@
 //!
 //! * `tokio`: submits the requests of a worker's tasks together. In an attached runtime
 //!   (`Nowait::attach_tokio`) tokio's reactor watches the ring, and no reaper thread is needed.
-//!   Without the feature the crate works on tokio, too, through the reaper thread.
+//!   Without the feature the crate works on tokio, too, through the reaper thread. The feature also
+//!   adds `stream::TokioIo`, which implements tokio's I/O traits.
 //! * `bytes`: accepts `bytes::BytesMut` for reads and writes, and `bytes::Bytes` for writes.
-//! * `stream`: implements `futures_core::Stream` of `bytes::Bytes` for [`stream::Reader`].
-//! * `futures-io`: implements the traits of futures-io, such as `AsyncRead` and `AsyncWrite`, for
-//!   streams.
+//! * `stream`: adds `stream::Chunks`, a `futures_core::Stream` of `bytes::Bytes`.
+//! * `futures-io`: adds `stream::FuturesIo`, which implements the traits of futures-io, such as
+//!   `AsyncRead` and `AsyncWrite`.
 //!
 //! Three features are for tests and measurements:
 //!

@@ -16,6 +16,10 @@ use common::mounts::{self, Kind, Mount, temp_dir};
 use common::rng::Rng;
 use common::{Watchdog, Way, assert_settled, contents, eventually, expected, is_slow, poll_once, put, rounds};
 use nowait::sim::{Faults, Sim};
+#[cfg(feature = "futures-io")]
+use nowait::stream::FuturesIo;
+#[cfg(feature = "tokio")]
+use nowait::stream::TokioIo;
 use nowait::stream::{Cursor, Reader, Writer};
 use nowait::{Buf, Engine, ErrorKind, File, Nowait, OpenOptions};
 
@@ -655,10 +659,12 @@ impl Seeking {
         match self {
             Seeking::Std => cursor.seek(SeekFrom::Start(0)),
             #[cfg(feature = "tokio")]
-            Seeking::Tokio => futures::executor::block_on(tokio::io::AsyncSeekExt::seek(cursor, SeekFrom::Start(0))),
+            Seeking::Tokio => {
+                futures::executor::block_on(tokio::io::AsyncSeekExt::seek(&mut TokioIo(cursor), SeekFrom::Start(0)))
+            }
             #[cfg(feature = "futures-io")]
             Seeking::Futures => {
-                futures::executor::block_on(futures::io::AsyncSeekExt::seek(cursor, SeekFrom::Start(0)))
+                futures::executor::block_on(futures::io::AsyncSeekExt::seek(&mut FuturesIo(cursor), SeekFrom::Start(0)))
             }
             Seeking::Reading => cursor.read(&mut [0; 10]).map(|n| n as u64),
         }
@@ -692,13 +698,23 @@ fn a_failed_write_of_a_cursor_outlives_a_seek() {
             assert!(cursor.write(&data[..10]).is_err(), "{seeking:?}");
             #[cfg(feature = "tokio")]
             {
-                assert!(futures::executor::block_on(tokio::io::AsyncWriteExt::flush(&mut cursor)).is_err());
-                assert!(futures::executor::block_on(tokio::io::AsyncWriteExt::shutdown(&mut cursor)).is_err());
+                assert!(
+                    futures::executor::block_on(tokio::io::AsyncWriteExt::flush(&mut TokioIo(&mut cursor))).is_err()
+                );
+                assert!(
+                    futures::executor::block_on(tokio::io::AsyncWriteExt::shutdown(&mut TokioIo(&mut cursor))).is_err()
+                );
             }
             #[cfg(feature = "futures-io")]
             {
-                assert!(futures::executor::block_on(futures::io::AsyncWriteExt::flush(&mut cursor)).is_err());
-                assert!(futures::executor::block_on(futures::io::AsyncWriteExt::close(&mut cursor)).is_err());
+                assert!(
+                    futures::executor::block_on(futures::io::AsyncWriteExt::flush(&mut FuturesIo(&mut cursor)))
+                        .is_err()
+                );
+                assert!(
+                    futures::executor::block_on(futures::io::AsyncWriteExt::close(&mut FuturesIo(&mut cursor)))
+                        .is_err()
+                );
             }
         }
         drop(cursor);
@@ -1160,6 +1176,8 @@ mod with_tokio {
     use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
     use tokio::runtime::{Builder, Runtime};
 
+    use nowait::stream::TokioIo;
+
     use super::{MIB, Reader, Rng, Writer, contents, each, open};
 
     fn runtimes() -> [Runtime; 2] {
@@ -1180,7 +1198,7 @@ mod with_tokio {
                 let given = bytes.clone();
                 let task = async move {
                     let mut rng = Rng::for_test();
-                    let mut writer = Writer::new(&file, 0);
+                    let mut writer = TokioIo(Writer::new(&file, 0));
                     let mut rest = &given[..];
                     while !rest.is_empty() {
                         let n = rest.len().min(1 + rng.below(300_000));
@@ -1188,15 +1206,15 @@ mod with_tokio {
                         rest = &rest[n..];
                         if rng.below(8) == 0 {
                             writer.flush().await.unwrap();
-                            assert_eq!(file.size().await.unwrap(), writer.position());
+                            assert_eq!(file.size().await.unwrap(), writer.0.position());
                         }
                     }
                     writer.shutdown().await.unwrap();
 
                     let mut out = Vec::new();
-                    Reader::new(&file, 1).read_to_end(&mut out).await.unwrap();
+                    TokioIo(Reader::new(&file, 1)).read_to_end(&mut out).await.unwrap();
                     assert!(out == given[1..]);
-                    let mut reader = Reader::new(&file, 0);
+                    let mut reader = TokioIo(Reader::new(&file, 0));
                     out.clear();
                     while out.len() < given.len() {
                         let mut piece = vec![0; 1 + rng.below(300_000)];
@@ -1205,7 +1223,7 @@ mod with_tokio {
                         out.extend_from_slice(&piece[..n]);
                     }
                     assert!(out == given);
-                    let (mut reader, mut line) = (Reader::new(&file, 0), Vec::new());
+                    let (mut reader, mut line) = (TokioIo(Reader::new(&file, 0)), Vec::new());
                     for wanted in given.split_inclusive(|byte| *byte == 0).take(100) {
                         line.clear();
                         reader.read_until(0, &mut line).await.unwrap();
@@ -1223,6 +1241,8 @@ mod with_tokio {
 mod with_futures_io {
     use futures::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
+    use nowait::stream::FuturesIo;
+
     use super::{MIB, Reader, Way, Writer, contents, each, open};
 
     #[test]
@@ -1233,18 +1253,18 @@ mod with_futures_io {
                 std::fs::write(path, b"").unwrap();
                 let file = open(nowait, path, direct);
                 way.run_future(async {
-                    let mut writer = Writer::new(&file, 0);
+                    let mut writer = FuturesIo(Writer::new(&file, 0));
                     for piece in bytes.chunks(123_457) {
-                        AsyncWriteExt::write_all(&mut writer, piece).await.unwrap();
+                        writer.write_all(piece).await.unwrap();
                     }
-                    AsyncWriteExt::close(&mut writer).await.unwrap();
+                    writer.close().await.unwrap();
                     let mut out = Vec::new();
-                    AsyncReadExt::read_to_end(&mut Reader::new(&file, 5), &mut out).await.unwrap();
+                    FuturesIo(Reader::new(&file, 5)).read_to_end(&mut out).await.unwrap();
                     assert!(out == bytes[5..]);
-                    let (mut reader, mut line) = (Reader::new(&file, 0), Vec::new());
+                    let (mut reader, mut line) = (FuturesIo(Reader::new(&file, 0)), Vec::new());
                     for wanted in bytes.split_inclusive(|byte| *byte == 0).take(100) {
                         line.clear();
-                        AsyncBufReadExt::read_until(&mut reader, 0, &mut line).await.unwrap();
+                        reader.read_until(0, &mut line).await.unwrap();
                         assert!(line == wanted);
                     }
                 });

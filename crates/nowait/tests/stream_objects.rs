@@ -216,7 +216,7 @@ fn a_file_is_replaced_when_it_is_committed_and_not_before() {
         for way in [Way::Awaited, Way::Waited, Way::Driven] {
             std::fs::write(&path, "old").unwrap();
             let new = contents(LEN, 3);
-            let mut writer = nowait.replace(&path).wait().unwrap();
+            let mut writer = AtomicWriter::create_in(&nowait, &path).wait().unwrap();
             writer.writer().write_all(&new).unwrap();
             assert_eq!(std::fs::read(&path).unwrap(), b"old");
             assert_eq!(names(), 2);
@@ -228,10 +228,10 @@ fn a_file_is_replaced_when_it_is_committed_and_not_before() {
             assert_eq!(names(), 1);
 
             // Given up, before and while it is committed.
-            let mut writer = nowait.replace(&path).wait().unwrap();
+            let mut writer = AtomicWriter::create_in(&nowait, &path).wait().unwrap();
             writer.writer().write_all(b"given up").unwrap();
             drop(writer);
-            let mut writer = nowait.replace(&path).wait().unwrap();
+            let mut writer = AtomicWriter::create_in(&nowait, &path).wait().unwrap();
             writer.writer().write_all(b"given up").unwrap();
             let mut commit = std::pin::pin!(writer.commit());
             assert!(common::poll_once(commit.as_mut()).is_pending());
@@ -247,8 +247,9 @@ fn a_file_is_replaced_when_it_is_committed_and_not_before() {
 
 #[cfg(feature = "stream")]
 #[test]
-fn a_reader_is_a_stream_of_bytes() {
+fn chunks_of_a_reader_are_a_stream_of_bytes() {
     use futures::TryStreamExt;
+    use nowait::stream::Chunks;
 
     each("stream", |nowait, path, direct| {
         let bytes = contents(LEN, 4);
@@ -256,7 +257,7 @@ fn a_reader_is_a_stream_of_bytes() {
         let file = open(nowait, path, direct);
         for way in [Way::Awaited, Way::Driven] {
             let pieces: Vec<bytes::Bytes> =
-                way.run_future(Reader::range(&file, 100..LEN as u64 - 7).try_collect()).unwrap();
+                way.run_future(Chunks(Reader::range(&file, 100..LEN as u64 - 7)).try_collect()).unwrap();
             assert!(pieces.concat() == bytes[100..LEN - 7], "{way:?}");
         }
     });
@@ -267,7 +268,7 @@ fn a_reader_is_a_stream_of_bytes() {
 mod with_tokio {
     use std::io::SeekFrom;
 
-    use nowait::stream::{Cursor, Reader};
+    use nowait::stream::{Cursor, Reader, TokioIo};
     use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
     use super::common::rng::Rng;
@@ -282,10 +283,10 @@ mod with_tokio {
             let file = open(nowait, path, direct);
             file.set_len(0).wait().unwrap();
             runtime.block_on(async {
-                let mut cursor = Cursor::new(&file, 0);
+                let mut cursor = TokioIo(Cursor::new(&file, 0));
                 cursor.write_all(b"header--").await.unwrap();
                 let _ = super::common::poll_once(std::pin::pin!(cursor.seek(SeekFrom::Start(0))));
-                let at = cursor.position();
+                let at = cursor.0.position();
                 cursor.write_all(b"body").await.unwrap();
                 assert_eq!(cursor.stream_position().await.unwrap(), at + 4);
                 assert!(cursor.seek(SeekFrom::Current(-100)).await.is_err());
@@ -303,7 +304,7 @@ mod with_tokio {
             runtime.block_on(async {
                 let mut rng = Rng::for_test();
                 let mut model = Model::new(contents(LEN, 1));
-                let mut cursor = Cursor::new(&file, 0);
+                let mut cursor = TokioIo(Cursor::new(&file, 0));
                 for round in 0..150 {
                     let n = rng.below(30_000);
                     match rng.below(4) {
@@ -329,9 +330,9 @@ mod with_tokio {
                             assert!(std::fs::read(path).unwrap() == *model.get_ref(), "round {round}: after a flush");
                         }
                     }
-                    assert_eq!(cursor.position(), model.position(), "round {round}");
+                    assert_eq!(cursor.0.position(), model.position(), "round {round}");
                 }
-                let mut reader = Reader::new(&file, 0);
+                let mut reader = TokioIo(Reader::new(&file, 0));
                 cursor.shutdown().await.unwrap();
                 assert_eq!(reader.seek(SeekFrom::End(-10)).await.unwrap(), model.get_ref().len() as u64 - 10);
                 let mut last = Vec::new();
@@ -347,7 +348,7 @@ mod with_futures_io {
     use std::io::SeekFrom;
 
     use futures::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
-    use nowait::stream::{Cursor, Reader};
+    use nowait::stream::{Cursor, FuturesIo, Reader};
 
     use super::{LEN, Way, contents, each, open};
 
@@ -358,7 +359,7 @@ mod with_futures_io {
             let file = open(nowait, path, direct);
             for way in [Way::Awaited, Way::Driven] {
                 way.run_future(async {
-                    let mut cursor = Cursor::new(&file, 10);
+                    let mut cursor = FuturesIo(Cursor::new(&file, 10));
                     cursor.write_all(b"ten bytes.").await.unwrap();
                     assert_eq!(cursor.seek(SeekFrom::End(-5)).await.unwrap(), LEN as u64 - 5);
                     let mut last = Vec::new();
@@ -370,7 +371,7 @@ mod with_futures_io {
                     cursor.read_exact(&mut there).await.unwrap();
                     assert_eq!(&there, b"ten bytes.");
                     cursor.close().await.unwrap();
-                    let mut reader = Reader::range(&file, 0..20);
+                    let mut reader = FuturesIo(Reader::range(&file, 0..20));
                     assert_eq!(reader.seek(SeekFrom::End(-10)).await.unwrap(), 10);
                     reader.read_exact(&mut there).await.unwrap();
                     assert_eq!(&there, b"ten bytes.");

@@ -17,7 +17,7 @@ use common::mounts::temp_dir;
 use common::{Sample, Watchdog, contents, open_direct, writable};
 use futures::FutureExt;
 #[cfg(feature = "tokio")]
-use nowait::stream::{Reader, Writer};
+use nowait::stream::{Reader, TokioIo, Writer};
 use nowait::{File, Nowait};
 
 const PAGE: usize = 4096;
@@ -162,9 +162,9 @@ fn streams() {
             let mut writer = Writer::new(&file, 0);
             for i in 0..PIECES {
                 let mut reader = Reader::new(&cached.file, Cached::offset(i));
-                AsyncReadExt::read_exact(&mut reader, &mut buffer).await.unwrap();
+                TokioIo(&mut reader).read_exact(&mut buffer).await.unwrap();
                 assert!(buffer == cached.sample.expected(Cached::offset(i), 100));
-                AsyncWriteExt::write_all(&mut writer, &buffer).await.unwrap();
+                TokioIo(&mut writer).write_all(&buffer).await.unwrap();
             }
             writer.finish().await.unwrap();
             assert_eq!(file.size().await.unwrap(), 100 * PIECES as u64);
@@ -180,7 +180,7 @@ fn small_reads_from_memory() {
     let _watchdog = Watchdog::new("small reads", 60);
     let cached = Rc::new(Cached::new());
     let yields = nowait::block_on(yields(async {
-        let mut reader = Reader::new(&cached.file, 0);
+        let mut reader = TokioIo(Reader::new(&cached.file, 0));
         for at in 0..LEN {
             assert_eq!(reader.read_u8().await.unwrap(), cached.sample.expected(at as u64, 1)[0]);
         }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::stream::{self, BoxStream, Stream, StreamExt};
-use nowait::{Error, ErrorKind, ErrorOp, File, OpenOptions, Result, stream::Reader};
+use nowait::{Error, ErrorKind, ErrorOp, File, OpenOptions, Result, stream::Chunks, stream::Reader};
 
 use super::{Files, Stat};
 
@@ -51,7 +51,7 @@ impl Files {
         if self.options.piece_bytes_max < READ_AHEAD_BYTES_MAX {
             reader = reader.ahead_bytes_max(self.options.piece_bytes_max as usize);
         }
-        Pieces { reader, path: Arc::from(file.path()), range, ended: false }.boxed()
+        Pieces { chunks: Chunks(reader), path: Arc::from(file.path()), range, ended: false }.boxed()
     }
 }
 
@@ -88,7 +88,7 @@ async fn gather(file: &File, ranges: &[Range<u64>], gap_bytes: u64) -> Result<Ve
 
 /// Stream of a range, read ahead. It ends with an error if the object became shorter.
 struct Pieces {
-    reader: Reader,
+    chunks: Chunks<Reader>,
     path: Arc<Path>,
     range: Range<u64>,
     ended: bool,
@@ -101,9 +101,9 @@ impl Stream for Pieces {
         if self.ended {
             return Poll::Ready(None);
         }
-        let piece = ready!(Pin::new(&mut self.reader).poll_next(context));
+        let piece = ready!(Pin::new(&mut self.chunks).poll_next(context));
         self.ended = !matches!(piece, Some(Ok(_)));
-        let position = self.reader.position();
+        let position = self.chunks.0.position();
         if piece.is_none() && position < self.range.end {
             let error = Error::new(ErrorOp::Read, ErrorKind::UnexpectedEof).at(&self.path);
             let error = error.with_range(position, self.range.end - position);

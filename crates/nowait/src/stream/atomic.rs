@@ -57,7 +57,15 @@ impl AtomicWriter {
     /// # Errors
     /// Those of [`OpenOptions::open`](crate::OpenOptions::open), of a new file in that directory.
     pub fn create(path: impl AsRef<Path>) -> Steps<Result<AtomicWriter>> {
-        Nowait::shared().replace(path)
+        AtomicOptions::new().create(path)
+    }
+
+    /// As [`create`](AtomicWriter::create), on the given instance.
+    ///
+    /// # Errors
+    /// As [`create`](AtomicWriter::create).
+    pub fn create_in(nowait: &Nowait, path: impl AsRef<Path>) -> Steps<Result<AtomicWriter>> {
+        AtomicOptions::new().create_in(nowait, path)
     }
 
     /// Returns the writer of the new contents, for threads and tasks.
@@ -108,15 +116,5 @@ impl AtomicOptions {
             writer.is_disposable = true;
             Ok(AtomicWriter { writer, file, temporary, path })
         })
-    }
-}
-
-impl Nowait {
-    /// [`AtomicWriter::create`], on this instance.
-    ///
-    /// # Errors
-    /// Those of [`AtomicWriter::create`].
-    pub fn replace(&self, path: impl AsRef<Path>) -> Steps<Result<AtomicWriter>> {
-        AtomicOptions::new().create_in(self, path)
     }
 }

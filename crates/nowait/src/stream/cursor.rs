@@ -1,15 +1,22 @@
 //! A file with one position for reads and writes.
 
 use std::fmt;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, Read, Seek, SeekFrom, Write};
 use std::task::{Context, Poll, ready};
 
+#[cfg(any(feature = "tokio", feature = "futures-io", feature = "stream"))]
+use super::views::Reads;
+#[cfg(any(feature = "tokio", feature = "futures-io"))]
+use super::views::{Seeks, Writes};
 use super::{Caller, Reader, Step, Stream, Writer, wait};
+#[cfg(any(feature = "tokio", feature = "futures-io", feature = "stream"))]
+use crate::buf::Buf;
 use crate::error::{Error, Result};
 use crate::file::File;
 
 /// File with one position for reads and writes, like `std::fs::File` and `tokio::fs::File`. It
-/// implements `Read`, `Write` and `Seek`, and their async forms. Prefer a [`Reader`] or a
+/// implements `Read`, `BufRead`, `Write` and `Seek` for threads; the views `TokioIo` and `FuturesIo`
+/// implement the traits for tasks. Prefer a [`Reader`] or a
 /// [`Writer`] if one direction is enough.
 ///
 /// A cursor reads ahead while it reads, and writes behind while it writes. All writes complete
@@ -151,30 +158,6 @@ impl Cursor {
             Side::Write(writer) => writer.poll_finish(context, caller),
         }
     }
-
-    #[cfg(any(feature = "tokio", feature = "futures-io"))]
-    fn poll_sought(&mut self, context: &mut Context<'_>) -> Poll<Result<u64>> {
-        let Some(to) = self.seek.take() else {
-            // Nothing is to be done, unless the reader waits for the size.
-            return match &mut self.side {
-                Side::Read(reader) => reader.poll_sought(context),
-                Side::Write(writer) => Poll::Ready(Ok(writer.position())),
-            };
-        };
-        match self.poll_reader(context, Caller::Task) {
-            Poll::Ready(reader) => reader?.start_seek(to)?,
-            Poll::Pending => {
-                self.seek = Some(to);
-                return Poll::Pending;
-            }
-        }
-        self.poll_sought(context)
-    }
-
-    #[cfg(any(feature = "tokio", feature = "futures-io"))]
-    fn poll_take(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.writer().poll_take(context, bytes, Caller::Task).map_err(io::Error::from)
-    }
 }
 
 impl Stream for Cursor {
@@ -201,6 +184,18 @@ impl Read for Cursor {
     }
 }
 
+impl BufRead for Cursor {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        reader(self)?.fill_buf()
+    }
+
+    fn consume(&mut self, n: usize) {
+        if let Side::Read(reader) = &mut self.side {
+            reader.consume(n);
+        }
+    }
+}
+
 impl Write for Cursor {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.writer().write(bytes)
@@ -217,88 +212,58 @@ impl Seek for Cursor {
     }
 }
 
-#[cfg(feature = "tokio")]
-mod tokio_io {
-    use std::pin::Pin;
-
-    use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
-
-    use super::*;
-
-    impl AsyncRead for Cursor {
-        fn poll_read(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-            out: &mut ReadBuf<'_>,
-        ) -> Poll<io::Result<()>> {
-            let reader = ready!(self.poll_reader(context, Caller::Task))?;
-            Pin::new(reader).poll_read(context, out)
-        }
+#[cfg(any(feature = "tokio", feature = "futures-io", feature = "stream"))]
+impl Reads for Cursor {
+    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<&[u8]>> {
+        ready!(self.poll_reader(context, Caller::Task))?.poll_bytes(context)
     }
 
-    impl AsyncWrite for Cursor {
-        fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-            self.poll_take(context, bytes)
-        }
-
-        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-            self.poll_flushed(context, Caller::Task).map_err(io::Error::from)
-        }
-
-        fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-            self.poll_flushed(context, Caller::Task).map_err(io::Error::from)
-        }
+    fn advance(&mut self, bytes: usize) {
+        self.consume(bytes);
     }
 
-    impl AsyncSeek for Cursor {
-        fn start_seek(mut self: Pin<&mut Self>, to: SeekFrom) -> io::Result<()> {
-            self.seek = Some(to);
-            Ok(())
-        }
-
-        fn poll_complete(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
-            self.poll_sought(context).map_err(io::Error::from)
-        }
+    fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>>> {
+        ready!(self.poll_reader(context, Caller::Task))?.poll_chunk(context)
     }
 }
 
-#[cfg(feature = "futures-io")]
-mod futures_traits {
-    use std::pin::Pin;
-
-    use futures_io::{AsyncRead, AsyncSeek, AsyncWrite};
-
-    use super::*;
-
-    impl AsyncRead for Cursor {
-        fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
-            let reader = ready!(self.poll_reader(context, Caller::Task))?;
-            Pin::new(reader).poll_read(context, out)
-        }
+#[cfg(any(feature = "tokio", feature = "futures-io"))]
+impl Writes for Cursor {
+    fn poll_accept(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
+        self.writer().poll_accept(context, bytes)
     }
 
-    impl AsyncWrite for Cursor {
-        fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-            self.poll_take(context, bytes)
-        }
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        self.poll_flushed(context, Caller::Task)
+    }
+}
 
-        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-            self.poll_flushed(context, Caller::Task).map_err(io::Error::from)
-        }
-
-        fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-            self.poll_flushed(context, Caller::Task).map_err(io::Error::from)
-        }
+#[cfg(any(feature = "tokio", feature = "futures-io"))]
+impl Seeks for Cursor {
+    fn start_seek(&mut self, to: SeekFrom) -> Result<()> {
+        self.seek = Some(to);
+        Ok(())
     }
 
-    impl AsyncSeek for Cursor {
-        fn poll_seek(mut self: Pin<&mut Self>, context: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>> {
-            let waits = matches!(&self.side, Side::Read(reader) if reader.is_seeking(to));
-            // Polled again, it is the same seek.
-            if !waits {
+    fn is_seeking(&self, to: SeekFrom) -> bool {
+        matches!(&self.side, Side::Read(reader) if reader.is_seeking(to))
+    }
+
+    fn poll_sought(&mut self, context: &mut Context<'_>) -> Poll<Result<u64>> {
+        let Some(to) = self.seek.take() else {
+            // Nothing is to be done, unless the reader waits for the size.
+            return match &mut self.side {
+                Side::Read(reader) => reader.poll_sought(context),
+                Side::Write(writer) => Poll::Ready(Ok(writer.position())),
+            };
+        };
+        match self.poll_reader(context, Caller::Task) {
+            Poll::Ready(reader) => reader?.start_seek(to)?,
+            Poll::Pending => {
                 self.seek = Some(to);
+                return Poll::Pending;
             }
-            self.poll_sought(context).map_err(io::Error::from)
         }
+        self.poll_sought(context)
     }
 }

@@ -1,11 +1,14 @@
 //! Sequential I/O: [`Reader`] reads ahead and [`Writer`] writes behind. Depth and request size suit
 //! the device and do not depend on the sizes of the caller's calls.
 //!
-//! Both implement the traits of `std::io` for threads: `Read`, `BufRead`, `Seek` and `Write`. The
-//! features `tokio` and `futures-io` add those for tasks: `AsyncRead`, `AsyncBufRead`, `AsyncSeek`
-//! and `AsyncWrite`. [`Reader::chunk`] and [`Writer::put`] avoid a copy: they return a buffer as it
-//! was read, and take one to be written. [`Cursor`] reads and writes at one position.
+//! Both implement the traits of `std::io` for threads: `Read`, `BufRead`, `Seek` and `Write`.
+//! [`Reader::chunk`] and [`Writer::put`] serve threads and tasks, and avoid a copy: they return a
+//! buffer as it was read, and take one to be written. [`Cursor`] reads and writes at one position.
 //! [`AtomicWriter`] replaces a whole file.
+//!
+//! For tasks, a view of a stream implements the traits of a library: `TokioIo` those of tokio,
+//! `FuturesIo` those of futures-io, and `Chunks` is a `futures_core::Stream` (features `tokio`,
+//! `futures-io` and `stream`). So `writer.flush()` is never ambiguous, whichever traits are in scope.
 //!
 //! Through the page cache the kernel reads ahead, and a stream only makes larger calls. With direct
 //! I/O ([`OpenOptions::direct`](crate::OpenOptions::direct)) only the stream reads ahead.
@@ -23,6 +26,7 @@
 mod atomic;
 mod cursor;
 mod reader;
+mod views;
 mod writer;
 
 use std::fmt;
@@ -33,6 +37,12 @@ use std::task::{Context, Poll};
 pub use atomic::AtomicWriter;
 pub use cursor::Cursor;
 pub use reader::Reader;
+#[cfg(feature = "stream")]
+pub use views::Chunks;
+#[cfg(feature = "futures-io")]
+pub use views::FuturesIo;
+#[cfg(feature = "tokio")]
+pub use views::TokioIo;
 pub use writer::{Put, PutSlice, Writer};
 
 use crate::engine::local;

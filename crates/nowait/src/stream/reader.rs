@@ -9,6 +9,10 @@ use std::task::{Context, Poll, ready};
 
 use rustix::io::Errno;
 
+#[cfg(any(feature = "tokio", feature = "futures-io", feature = "stream"))]
+use super::views::Reads;
+#[cfg(any(feature = "tokio", feature = "futures-io"))]
+use super::views::Seeks;
 use super::{Caller, Step, Stream, wait};
 use crate::buf::{BUF_ALIGNMENT, Buf};
 use crate::error::{Error, ErrorOp, Moved, Result};
@@ -36,8 +40,9 @@ const OFFSET_MAX: u64 = i64::MAX as u64;
 /// Because of the read-ahead, concurrent changes of the file may be missed. At the end of the file
 /// it returns nothing; if the file grows later, the next call continues.
 ///
-/// With the feature `stream` it implements `futures_core::Stream` of `bytes::Bytes`, for example
-/// for the body of an HTTP response.
+/// It implements `Read`, `BufRead` and `Seek` for threads, which block. For tasks see
+/// [`chunk`](Reader::chunk), and the views that implement the traits of tokio (`TokioIo`) and
+/// futures-io (`FuturesIo`), and `futures_core::Stream` (`Chunks`).
 pub struct Reader {
     file: File,
     /// End of the range; the file may end before. [`OFFSET_MAX`] for a whole file.
@@ -376,10 +381,26 @@ impl Reader {
     }
 }
 
+#[cfg(any(feature = "tokio", feature = "futures-io", feature = "stream"))]
+impl Reads for Reader {
+    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<&[u8]>> {
+        ready!(self.poll_fill(context, Caller::Task))?;
+        Poll::Ready(Ok(&self.chunk[self.used..]))
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.consume(bytes);
+    }
+
+    fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>>> {
+        ready!(self.poll_fill(context, Caller::Task))?;
+        Poll::Ready(Ok(self.take_chunk()))
+    }
+}
+
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
-impl Reader {
-    /// Starts a task's seek; [`poll_sought`](Reader::poll_sought) completes it.
-    pub(super) fn start_seek(&mut self, to: SeekFrom) -> Result<()> {
+impl Seeks for Reader {
+    fn start_seek(&mut self, to: SeekFrom) -> Result<()> {
         match to {
             SeekFrom::Start(offset) => self.seek_to(Some(offset))?,
             SeekFrom::Current(by) => self.seek_to(self.position().checked_add_signed(by))?,
@@ -391,102 +412,15 @@ impl Reader {
         Ok(())
     }
 
-    /// True if this very seek waits for the size.
-    #[cfg(feature = "futures-io")]
-    pub(super) fn is_seeking(&self, to: SeekFrom) -> bool {
+    fn is_seeking(&self, to: SeekFrom) -> bool {
         self.seeking.as_ref().is_some_and(|(by, _)| to == SeekFrom::End(*by))
     }
 
-    pub(super) fn poll_sought(&mut self, context: &mut Context<'_>) -> Poll<Result<u64>> {
+    fn poll_sought(&mut self, context: &mut Context<'_>) -> Poll<Result<u64>> {
         let Some((by, size)) = &mut self.seeking else { return Poll::Ready(Ok(self.position())) };
         let by = *by;
         let size = ready!(Pin::new(size).poll(context));
         self.seeking = None;
         Poll::Ready(size.and_then(|size| self.seek_to(self.end_of(size).checked_add_signed(by))))
-    }
-}
-
-/// Ends at the end of the file or range. After an error the next item retries at the same offset.
-#[cfg(feature = "stream")]
-impl futures_core::Stream for Reader {
-    type Item = Result<bytes::Bytes>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        ready!(self.poll_fill(context, Caller::Task))?;
-        Poll::Ready(self.take_chunk().map(|chunk| Ok(chunk.into())))
-    }
-}
-
-#[cfg(feature = "tokio")]
-impl tokio::io::AsyncSeek for Reader {
-    fn start_seek(mut self: Pin<&mut Self>, to: SeekFrom) -> io::Result<()> {
-        Ok(Reader::start_seek(&mut self, to)?)
-    }
-
-    fn poll_complete(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
-        self.poll_sought(context).map_err(io::Error::from)
-    }
-}
-
-#[cfg(feature = "futures-io")]
-impl futures_io::AsyncSeek for Reader {
-    fn poll_seek(mut self: Pin<&mut Self>, context: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>> {
-        // Polled again, it is the same seek: a place is gone to once more, and the size is asked
-        // for once.
-        if !self.is_seeking(to) {
-            Reader::start_seek(&mut self, to)?;
-        }
-        self.poll_sought(context).map_err(io::Error::from)
-    }
-}
-
-#[cfg(feature = "tokio")]
-impl tokio::io::AsyncRead for Reader {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        out: &mut tokio::io::ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        ready!(this.poll_fill(context, Caller::Task))?;
-        let n = this.unused().min(out.remaining());
-        out.put_slice(&this.chunk[this.used..this.used + n]);
-        this.used += n;
-        turn::copied(n);
-        Poll::Ready(Ok(()))
-    }
-}
-
-#[cfg(feature = "tokio")]
-impl tokio::io::AsyncBufRead for Reader {
-    fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        let this = self.get_mut();
-        ready!(this.poll_fill(context, Caller::Task))?;
-        Poll::Ready(Ok(&this.chunk[this.used..]))
-    }
-
-    fn consume(mut self: Pin<&mut Self>, n: usize) {
-        BufRead::consume(&mut *self, n);
-    }
-}
-
-#[cfg(feature = "futures-io")]
-impl futures_io::AsyncRead for Reader {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
-        ready!(self.poll_fill(context, Caller::Task))?;
-        Poll::Ready(Ok(self.give(out)))
-    }
-}
-
-#[cfg(feature = "futures-io")]
-impl futures_io::AsyncBufRead for Reader {
-    fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        let this = self.get_mut();
-        ready!(this.poll_fill(context, Caller::Task))?;
-        Poll::Ready(Ok(&this.chunk[this.used..]))
-    }
-
-    fn consume(mut self: Pin<&mut Self>, n: usize) {
-        BufRead::consume(&mut *self, n);
     }
 }

@@ -588,32 +588,13 @@ impl Write for Writer {
     }
 }
 
-#[cfg(feature = "tokio")]
-impl tokio::io::AsyncWrite for Writer {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_take(context, bytes, Caller::Task).map_err(io::Error::from)
+#[cfg(any(feature = "tokio", feature = "futures-io"))]
+impl super::views::Writes for Writer {
+    fn poll_accept(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
+        self.poll_take(context, bytes, Caller::Task)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_finish(context, Caller::Task).map_err(io::Error::from)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_finish(context, Caller::Task).map_err(io::Error::from)
-    }
-}
-
-#[cfg(feature = "futures-io")]
-impl futures_io::AsyncWrite for Writer {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_take(context, bytes, Caller::Task).map_err(io::Error::from)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_finish(context, Caller::Task).map_err(io::Error::from)
-    }
-
-    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_finish(context, Caller::Task).map_err(io::Error::from)
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        self.poll_finish(context, Caller::Task)
     }
 }
