@@ -1,4 +1,5 @@
 //! Compares ARCHITECTURE.md with the sources: the order of the files, the files with `unsafe`, and the names of tests.
+//! Also checks the items of `lib.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -177,6 +178,19 @@ fn listed() -> (BTreeMap<String, usize>, BTreeSet<String>) {
         }
     }
     (lines, marked)
+}
+
+#[test]
+fn other_systems_get_one_error() {
+    let lines: Vec<_> = include_str!("lib.rs").lines().map(str::trim_end).collect();
+    let is_item = |line: &str| ["mod ", "pub mod ", "pub use ", "pub fn "].iter().any(|item| line.starts_with(item));
+    let items: Vec<_> = (0..lines.len()).filter(|at| is_item(lines[*at])).collect();
+    assert!(items.len() > 30, "only {} items were found", items.len());
+    for at in items.into_iter().filter(|at| lines[*at] != "mod guide {") {
+        let attributes = lines[..at].iter().rev().take_while(|line| line.starts_with("#["));
+        let is_for_linux = attributes.clone().any(|line| line.contains("target_os = \"linux\""));
+        assert!(is_for_linux, "{:?} in lib.rs fails elsewhere: add #[cfg(target_os = \"linux\")]", lines[at]);
+    }
 }
 
 #[test]
