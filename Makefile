@@ -27,7 +27,7 @@ help:
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; licences, where there is cargo-deny"
 	@echo "make oldest-rust  the workspace type-checked by Rust 1.85, for this processor and aarch64 (docs/toolchains.md)"
 	@echo "make advisories   known vulnerabilities of dependencies, and withdrawn versions; needs cargo-deny and the network"
-	@echo "make semver BASE=v0.1.0   breaks of the interface since that tag; needs cargo-semver-checks"
+	@echo "make semver   breaks of the interface since BASE (default: the last tag); needs cargo-semver-checks"
 	@echo "make release-check   the rehearsal of a release, into target/release-check; PART names parts (RELEASING.md)"
 	@echo "make install   the C library, below PREFIX (default: /usr/local); make uninstall removes it (docs/guide/c.md)"
 	@echo "make fio-engine   target/fio/lib/libnowait-fio.so, by which fio(1) uses the library; fetches fio's headers (docs/guide/c.md)"
@@ -114,10 +114,12 @@ advisories:
 	$(CARGO) deny $(LOCKED) check advisories
 
 # Crates that were not in BASE have nothing to be compared with: PACKAGES leaves them out.
-PACKAGES ?= nowait nowait-log nowait-probe
+PACKAGES ?= nowait nowait-log nowait-probe nowait-copy
+BASE ?= $(shell git describe --tags --abbrev=0 2>/dev/null)
 semver:
-	@test -n "$(BASE)" || { echo "which release? make semver BASE=v0.1.0"; exit 2; }
+	@test -n "$(BASE)" || { echo "no tag yet: make semver BASE=REVISION"; exit 2; }
 	$(CARGO) semver-checks $(PACKAGES:%=--package %) --all-features --baseline-rev $(BASE)
+	$(STORES) $(CARGO) semver-checks --all-features --baseline-rev $(BASE)
 
 release-check:
 	tools/release/check $(PART)

@@ -2,12 +2,14 @@
 """Packages the published crates, and uses each as a stranger does: tools/release/crates.py COMMAND
 
 list       prints the published crates, each after its dependencies.
+manifest PACKAGE    prints the path of its Cargo.toml.
 package    makes dist/*.crate, checks their metadata and contents, and makes a registry of them and of all
            packages of the lock files: a directory that replaces crates.io (cargo's source replacement).
 libraries  in empty folders, with that registry only: the `cargo add` of each README, and its example as a
            reader sees it, built and run.
 command    the same with `cargo install` of the command, and its README's example.
 licences PACKAGE         prints the licences of all packages that a program contains.
+steps PAGE               prints the example of a README as a program, after a comment: what it adds.
 example PAGE LANGUAGE    prints the first example of a page.
 
 The network is used by `package` only, for packages that this machine's cargo has not downloaded yet.
@@ -141,7 +143,7 @@ def package():
         with tarfile.open(archive) as files:
             names = {member.name.removeprefix(f"{name}/") for member in files}
             bytes_unpacked = sum(member.size for member in files)
-            files.extractall(REGISTRY, filter="data")
+        run("tar", "-xf", archive, "-C", REGISTRY)
         for wanted in ("Cargo.toml", "Cargo.lock", "README.md", "LICENSE-MIT", "LICENSE-APACHE"):
             if wanted not in names:
                 fail(f"{name} contains no {wanted}")
@@ -165,18 +167,23 @@ def shown(readme, language):
     return None
 
 
-def use_library(name, version, folder, target):
-    """Follows the README in an empty program: its `cargo add`, and its example as the program, which runs."""
-    readme = (REGISTRY / f"{name}-{version}" / "README.md").read_text("utf-8")
+def steps(readme):
+    """Returns what a README shows: the arguments of its `cargo add`, and its example as a program."""
     example, command = shown(readme, "rust"), re.search(r"`cargo add ([^`]+)`", readme)
-    if not command:
-        fail(f"the README of {name} does not show what to add")
-    cargo = ("cargo", "--config", cargo_config())
-    run(*cargo, "new", "--quiet", "--vcs", "none", folder)
-    run(*cargo, "add", "--quiet", *command[1].split(), cwd=folder)
+    if not example or not command:
+        fail(f"a README shows no `cargo add` or no example:\n{readme[:200]}")
     if "fn main()" not in example:
         example = f"fn main() -> Result<(), Box<dyn std::error::Error>> {{\n{example}\nOk(())\n}}"
-    (folder / "src" / "main.rs").write_text(example + "\n")
+    return command[1].split(), example + "\n"
+
+
+def use_library(name, version, folder, target):
+    """Follows the README in an empty program: its `cargo add`, and its example as the program, which runs."""
+    added, example = steps((REGISTRY / f"{name}-{version}" / "README.md").read_text("utf-8"))
+    cargo = ("cargo", "--config", cargo_config())
+    run(*cargo, "new", "--quiet", "--vcs", "none", folder)
+    run(*cargo, "add", "--quiet", *added, cwd=folder)
+    (folder / "src" / "main.rs").write_text(example)
     start = time.time()
     run(*cargo, "run", "--quiet", "--target-dir", target, cwd=folder)
     for locked in tomllib.loads((folder / "Cargo.lock").read_text("utf-8"))["package"]:
@@ -245,6 +252,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["list"]:
             print(*(manifest["package"]["name"] for manifest, _ in published()), sep="\n")
+        case ["manifest", name]:
+            print(next(path for manifest, path in published() if manifest["package"]["name"] == name))
         case ["package"]:
             package()
         case ["libraries"]:
@@ -253,6 +262,9 @@ if __name__ == "__main__":
             command()
         case ["licences", name]:
             licences(name)
+        case ["steps", page]:
+            print("//", *steps(Path(page).read_text("utf-8"))[0])
+            print(steps(Path(page).read_text("utf-8"))[1], end="")
         case ["example", page, language]:
             print(shown(Path(page).read_text("utf-8"), language))
         case _:
