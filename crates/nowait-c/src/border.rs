@@ -38,7 +38,7 @@ pub(crate) fn status(call: impl FnOnce() -> Result<()>) -> c_int {
 }
 
 #[cold]
-fn panicked(panic: Box<dyn std::any::Any + Send>) -> Failure {
+pub(crate) fn panicked(panic: Box<dyn std::any::Any + Send>) -> Failure {
     let text = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(text), _) => *text,
         (_, Some(text)) => text,

@@ -7,12 +7,15 @@
 //!
 //! * Event loops without a Rust executor: [`LoopRing`].
 //! * Blocking calls on the pool: [`blocking`].
+//! * Futures that a thread of the library runs: [`start`].
 //! * Before this thread blocks on anything else: [`notice_by_thread`].
 //! * State of a process that may fork: [`PerProcess`], [`fork_generation`].
 //! * Futures that return data from memory: [`turn`].
 //! * Clocks that a simulator may replace: [`now`], [`wall_clock`].
 
 use std::any::Any;
+use std::future::Future;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -24,7 +27,7 @@ use rustix::io::Errno;
 use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::{Call, Request};
-use crate::operation::{Answer, On, Operation, called};
+use crate::operation::{Answer, On, Operation, Started, called};
 
 #[cfg(nowait_count)]
 #[doc(hidden)]
@@ -140,6 +143,39 @@ pub fn blocking<T: Send + 'static>(
     };
     let call = Call::new(operation, path.as_ref(), guarded);
     Operation::new(On::Paths(&nowait.0), Request::Call(Box::new(call)), guarded_call)
+}
+
+/// Runs a future on the library's thread `nowait-driver`, as [`Gather::start`](crate::Gather::start)
+/// does. Its reads share that thread's ring. Dropping the [`Started`] drops the future.
+///
+/// All such futures of the process share the thread: they must not block it, nor compute for long.
+/// If the future panics, the [`Started`] panics with the same payload in `wait` or in a poll, and a
+/// callback is not called. After a `fork`, the child polls no future of its parent.
+///
+/// ```
+/// use nowait::{File, embed};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("table.dat");
+/// # std::fs::write(&path, vec![7; 10_000])?;
+/// let sum = embed::start(async move {
+///     let file = File::open(path).await?;
+///     let pages = file.gather(&[(0, 100), (8192, 100)]).await?;
+///     nowait::Result::Ok(pages.into_buffer().iter().map(|byte| u64::from(*byte)).sum::<u64>())
+/// })?;
+/// assert_eq!(sum.wait()?, 1400);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Those of starting a thread. The future is dropped then.
+pub fn start<F>(future: F) -> io::Result<Started<F::Output>>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    Started::try_driven(future).map_err(|(error, _)| error)
 }
 
 fn what_panicked(panic: &(dyn Any + Send)) -> String {

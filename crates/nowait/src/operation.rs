@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
@@ -619,10 +620,15 @@ impl<T> Future for Started<T> {
 impl<T: Send + 'static> Started<T> {
     /// Has the driver poll a future to its end; if no thread can be started, this one does.
     pub(crate) fn driven(future: impl Future<Output = T> + Send + 'static) -> Started<T> {
-        Started(Way::Driven(match driver::start(future) {
-            Ok(driven) => driven,
-            Err((_, future)) => Driven::ended(local::drive(future)),
-        }))
+        Started::try_driven(future).unwrap_or_else(|(_, future)| Started::ended(local::drive(future)))
+    }
+
+    /// Has the driver poll a future to its end. Returns the future if no thread can be started.
+    pub(crate) fn try_driven<F>(future: F) -> std::result::Result<Started<T>, (io::Error, F)>
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        driver::start(future).map(|driven| Started(Way::Driven(driven)))
     }
 
     /// An operation that has ended already.

@@ -490,6 +490,21 @@ fn futures_executor_and_our_own() {
     });
 }
 
+/// The library's driver runs any future, which may wait for anything; dropped, it goes at once.
+#[test]
+fn the_driver_runs_futures_of_embedders() {
+    let _watchdog = Watchdog::new("futures of embedders", 60);
+    let (senders, receivers): (Vec<_>, Vec<_>) = (0..100).map(|_| futures::channel::oneshot::channel()).unzip();
+    let start = |receiver: futures::channel::oneshot::Receiver<usize>| nowait::embed::start(receiver).unwrap();
+    let mut started: Vec<_> = receivers.into_iter().map(start).collect();
+    drop(started.pop());
+    assert!(senders[99].is_canceled());
+    let from_others = std::thread::spawn(|| senders.into_iter().enumerate().for_each(|(i, sender)| _ = sender.send(i)));
+    let ended = futures::executor::block_on(join_all(started));
+    assert!(ended.into_iter().enumerate().all(|(i, sent)| sent == Ok(i)));
+    from_others.join().unwrap();
+}
+
 /// Blocks until an operation has completed, or awaits it.
 fn end<W: Wait>(awaits: bool, operation: W) -> W::Output {
     if awaits { futures::executor::block_on(operation.into_future()) } else { operation.wait() }

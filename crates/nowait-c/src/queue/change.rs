@@ -9,7 +9,6 @@ use std::sync::Arc;
 use libc::iovec;
 use nowait::{File, Lent};
 
-use super::driver::drive;
 use super::operation::{Operation, Work};
 use super::{QUEUES, QueueHandle};
 use crate::border::{many, many_mut, status};
@@ -380,13 +379,13 @@ pub unsafe extern "C" fn nowait_submit_write_atomic(
         // SAFETY: the caller's promise.
         let whole = unsafe { Whole::new(instance, path, (buffer, length), flags) }?;
         let queue = QUEUES.get_own(queue)?;
-        queue.submit(user, operation, |operation| Ok(Work::Driven(drive(whole.run(operation.loan()))?)))
+        queue.submit(user, operation, |operation| Work::driven(whole.run(operation.loan())))
     })
 }
 
 fn submit_change(queue: QueueHandle, change: Result<Change>, user: *mut c_void, operation: *mut u64) -> Result<()> {
     let change = change?;
-    QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Work::Driven(drive(change.run())?)))
+    QUEUES.get_own(queue)?.submit(user, operation, |_| Work::driven(change.run()))
 }
 
 const _: () = assert!(size_of::<WriteRequest>() == 56);

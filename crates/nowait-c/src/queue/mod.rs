@@ -4,7 +4,6 @@
 //! `unsafe` here: entry points, and their callers' pointers.
 
 mod change;
-mod driver;
 mod list;
 mod operation;
 mod submit;

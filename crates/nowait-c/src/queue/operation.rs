@@ -5,16 +5,17 @@
 //! the library gives back the memory that it was lent.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 
-use nowait::{BufferError, BufferResult, Lent, Moved, Started};
+use nowait::{BufferError, BufferResult, Lent, Moved, Started, embed};
 use nowait_log::Durable;
 
-use super::driver::Driven;
 use super::list::List;
+use crate::border::panicked;
 use crate::copy::CopyEnd;
 use crate::failure::{Failure, Result};
 
@@ -29,11 +30,21 @@ pub(super) enum Work {
     Change(Started<nowait::Result<()>>),
     /// A record of a log.
     Record(Durable),
-    Driven(Driven),
+    /// Several operations, which the library's driver runs.
+    Driven(Started<Result<u64>>),
     Copy(CopyEnd),
 }
 
 impl Work {
+    /// Has the library's driver run a future of several operations: their progress does not depend on
+    /// the thread that reaps.
+    pub(super) fn driven(future: impl Future<Output = Result<u64>> + Send + 'static) -> Result<Work> {
+        embed::start(future).map(Work::Driven).map_err(|error| {
+            let text = format!("submit: no thread can be started: {error}; raise the limit (ulimit -u)");
+            Failure::new(error.raw_os_error().unwrap_or(libc::EAGAIN), text)
+        })
+    }
+
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<u64>> {
         match self {
             Work::Transfer(started) => Pin::new(started).poll(context).map(|moved| match moved {
@@ -50,7 +61,9 @@ impl Work {
             }),
             Work::Change(started) => Pin::new(started).poll(context).map(|result| Ok(result.map(|()| 0)?)),
             Work::Record(durable) => Pin::new(durable).poll(context).map(|result| Ok(result?)),
-            Work::Driven(driven) => Pin::new(driven).poll(context),
+            // A panic of the future is passed on here. It is this operation's result, and no other's.
+            Work::Driven(started) => catch_unwind(AssertUnwindSafe(|| Pin::new(started).poll(context)))
+                .unwrap_or_else(|panic| Poll::Ready(Err(panicked(panic)))),
             Work::Copy(end) => Pin::new(end).poll(context).map(|result| result.map(|()| 0)),
         }
     }
@@ -175,5 +188,25 @@ impl Drop for Loan {
         if self.0.is_cancelled.load(SeqCst) {
             List::add(self.0.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_in_several_steps_is_the_result_of_that_operation() {
+        let list = List::new().unwrap();
+        let operation = Operation::new(&list, 1, 0);
+        operation.begin(Work::driven(async { panic!("on purpose") }).unwrap());
+        let result = loop {
+            match operation.take() {
+                Some(result) => break result,
+                None => std::thread::yield_now(),
+            }
+        };
+        assert_eq!(result.unwrap_err().errno, libc::ENOTRECOVERABLE);
+        assert!(operation.take().is_none());
     }
 }

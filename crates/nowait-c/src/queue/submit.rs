@@ -9,7 +9,6 @@ use std::sync::Arc;
 use libc::iovec;
 use nowait::{File, Lent, Moved};
 
-use super::driver::drive;
 use super::operation::{Operation, Work};
 use super::{QUEUES, Queue, QueueHandle};
 use crate::border::{many_mut, status, wanted};
@@ -194,7 +193,7 @@ pub unsafe extern "C" fn nowait_submit_gather(
         // SAFETY: the caller's promise.
         let job = unsafe { Job::new(file, (ranges, ranges_count), (output, output_bytes), results) }?;
         let queue = QUEUES.get_own(queue)?;
-        queue.submit(user, operation, |operation| Ok(Work::Driven(drive(job.run(operation.loan()))?)))
+        queue.submit(user, operation, |operation| Work::driven(job.run(operation.loan())))
     })
 }
 
