@@ -36,6 +36,7 @@ pub struct Load {
 }
 
 /// Watches the machine from before a run to its end.
+#[derive(Debug)]
 pub struct Watch {
     begun: Option<Ticks>,
     load: Load,

@@ -7,6 +7,7 @@
 //! [`SAMPLED_EVERY`] bytes, on the clock, at equal cost for all ways. These checksums are compared
 //! after the clock has stopped.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
@@ -80,6 +81,17 @@ pub struct Tally<'a> {
     sampled: Vec<Sampled>,
     /// Time in gaps that were longer than [`STALL`].
     stalled: Duration,
+}
+
+impl fmt::Debug for Tally<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tally { operations, bytes, wrong, .. } = self;
+        f.debug_struct("Tally")
+            .field("operations", operations)
+            .field("bytes", bytes)
+            .field("wrong", wrong)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<'a> Tally<'a> {
@@ -245,6 +257,7 @@ impl<'a> Tally<'a> {
 }
 
 /// The system's counters at one moment.
+#[derive(Debug)]
 struct Reading {
     at: Instant,
     process: Usage,
@@ -254,6 +267,7 @@ struct Reading {
 }
 
 /// The round as one caller (driving thread) of a way sees it.
+#[derive(Debug)]
 pub struct Round<'a> {
     pub tally: Tally<'a>,
     /// All callers of a round meet here before the clock starts and again after it stopped.
@@ -460,6 +474,7 @@ const WARM_UP: f64 = 0.2;
 const SLOWEST: f64 = 4.0;
 
 /// A run: what was asked for, where, and what came of it.
+#[derive(Debug)]
 pub struct Run<'a> {
     pub options: &'a Options,
     pub file: Option<&'a TestFile>,

@@ -127,7 +127,7 @@ impl Plan {
 }
 
 /// Work that shares the runtime with the reads.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub enum Neighbour<'a> {
     Nobody,
     /// A task writes through the page cache, [`WRITES_A_BEAT`] blocks in each interval.
@@ -140,7 +140,7 @@ pub enum Neighbour<'a> {
 }
 
 /// Reads of tasks that share a runtime.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Mixed<'a> {
     pub target: Target<'a>,
     pub marks: Marks,
@@ -187,6 +187,7 @@ impl Mixture {
 
 /// Reads of one task. Latencies are only noted while the clock runs, one after the other: a
 /// histogram for each of hundreds of tasks would take the processor's caches from the reads.
+#[derive(Debug)]
 pub struct Seen {
     latencies: Vec<u32>,
     reads: usize,

@@ -82,6 +82,7 @@ pub fn sleep_until(due: Instant) {
 
 /// Exact sleeps of this thread and of those that it starts, until it is dropped. The usual slack of
 /// 50 µs would be most of a latency.
+#[derive(Debug)]
 pub struct ExactTimers(());
 
 impl ExactTimers {
@@ -102,9 +103,10 @@ impl Drop for ExactTimers {
 /// Operations of a round for the futures that share them: each takes the next one, and is woken at
 /// its moment by a thread, as by the reactor that has seen a request. The thread ends with the last
 /// of these.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Arrivals(Arc<Inner>);
 
+#[derive(Debug)]
 struct Inner {
     pace: Option<Pace>,
     /// Begins with the first operation that is asked for, when the clock runs, or before.

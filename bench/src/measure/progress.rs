@@ -108,6 +108,7 @@ impl Length {
 }
 
 /// A run on its way: what is done, and from that what is left.
+#[derive(Debug)]
 pub struct Course {
     bar: ProgressBar,
     plan: Plan,

@@ -38,7 +38,7 @@ impl Stage {
 }
 
 /// Where a run works, and what was asked for.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     pub options: &'a Options,
     pub file: Option<&'a TestFile>,
@@ -61,7 +61,7 @@ impl<'a> Place<'a> {
 }
 
 /// Which way, in which case of which table, at which stage.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Turn<'a> {
     pub place: Place<'a>,
     /// The way's place in its case.

@@ -14,7 +14,7 @@ use crate::random::Random;
 const PAGE: usize = 4096;
 
 /// The file to read from.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
     /// Open for reading, without readahead.
     pub file: &'a File,
@@ -32,7 +32,7 @@ impl<'a> Target<'a> {
 }
 
 /// Reads of one block each, `depth` of them in flight at any time, until all are complete.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Reads<'a> {
     pub target: Target<'a>,
     pub block: usize,
@@ -69,7 +69,7 @@ impl Reads<'_> {
 }
 
 /// Gathers that arrive at moments of their own, at most `depth` of them at a time.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Gathers<'a> {
     pub target: Target<'a>,
     /// Bytes of a record.
@@ -91,7 +91,7 @@ impl Gathers<'_> {
 }
 
 /// Small files, each opened, read to its end and closed, `depth` of them at a time.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct SmallFiles<'a> {
     /// Their numbers and names. Shared, for tasks that outlive a borrow.
     pub files: &'a Arc<[(u64, PathBuf)]>,
@@ -103,7 +103,7 @@ pub struct SmallFiles<'a> {
 
 /// Writes of one block each, `depth` of them in flight at any time, until there are `blocks`: from
 /// the start of an empty file on.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Writes<'a> {
     /// Open for writing. Shared, for tasks that outlive a borrow.
     pub file: &'a Arc<File>,
@@ -142,7 +142,7 @@ impl Writes<'_> {
 /// Records of one size: each of `writers` threads, or tasks, makes `in_flight` of them, waits until
 /// the oldest is on stable storage, and makes the next, until it has made `commits`. Or records
 /// arrive, `commits` in all, and a writer that is free takes the next.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Commits<'a> {
     /// As long as the way has asked for, all of it written with zeros and on stable storage.
     pub file: &'a File,
@@ -277,6 +277,7 @@ pub struct Range {
 
 /// Batches of records. Those of one batch are wanted together, one after the other in one buffer,
 /// before the next begins.
+#[derive(Debug)]
 pub struct Gather<'a> {
     pub target: Target<'a>,
     pub cancel: &'a AtomicBool,
@@ -339,6 +340,7 @@ impl<'a> Batch<'a> {
 
 /// Memory as a storage engine has it: aligned for huge pages and in these, where the kernel has
 /// them, and touched before the clock runs.
+#[derive(Debug)]
 pub struct Buffer {
     memory: MmapMut,
     start: usize,

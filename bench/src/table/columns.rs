@@ -6,13 +6,14 @@ use crate::table::listed;
 use crate::ways::OURS;
 
 /// A figure of a row: its heading, and the text of its cell; `None` if it is unknown.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Column {
     pub name: &'static str,
     pub cell: fn(&Row) -> Option<String>,
 }
 
 /// Figures below the speeds: under each case, a line per way.
+#[derive(Debug)]
 pub struct Grid {
     pub name: &'static str,
     /// Printed only with `-v`.
@@ -21,7 +22,7 @@ pub struct Grid {
 }
 
 /// A figure that is drawn along the axis of a table, a line per way.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Curve {
     pub name: &'static str,
     pub value: fn(&Row) -> Option<f64>,

@@ -46,6 +46,7 @@ pub mod scan;
 pub mod writes;
 
 use std::cell::RefCell;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -91,6 +92,7 @@ pub static TABLES: &[&Table] = &[
 ];
 
 /// Declaration of a table.
+#[derive(Debug)]
 pub struct Table {
     /// Name in rows.
     pub name: &'static str,
@@ -216,7 +218,14 @@ pub struct Case {
     pub(crate) open: Open,
 }
 
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Case").field("name", &self.name).field("ways", &self.ways).finish_non_exhaustive()
+    }
+}
+
 /// A way of a case, and the reason if it cannot take part.
+#[derive(Debug)]
 pub struct Entrant {
     pub way: &'static Way,
     pub refused: Option<String>,

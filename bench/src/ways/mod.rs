@@ -88,6 +88,7 @@ impl Way {
 pub type Roster = &'static [&'static Way];
 
 /// A way, in one kind of work.
+#[derive(Debug)]
 pub struct Part<W: ?Sized + 'static> {
     pub way: &'static Way,
     pub work: &'static W,
@@ -121,6 +122,12 @@ macro_rules! kinds {
         #[derive(Clone, Copy)]
         pub enum Does {
             $($(#[$about])* $kind(&'static dyn $work),)*
+        }
+
+        impl fmt::Debug for Does {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$kind(_) => stringify!($kind),)* })
+            }
         }
 
         impl Does {

@@ -61,6 +61,7 @@ where
 
 /// Figures of one task, which owns them, since it may outlive the borrow of the round. Bytes for
 /// verification are kept until the clock has stopped.
+#[derive(Debug)]
 pub struct Seen {
     tally: Tally<'static>,
     kept: Option<Vec<(u64, Vec<u8>)>>,

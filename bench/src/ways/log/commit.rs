@@ -191,6 +191,7 @@ pub(super) fn find(job: &Commits<'_>, round: &mut Round<'_>, places: &Places) ->
 }
 
 /// A directory of its own, removed when dropped.
+#[derive(Debug)]
 pub struct Folder(TempDir);
 
 impl Folder {
