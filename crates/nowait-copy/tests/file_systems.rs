@@ -223,3 +223,12 @@ fn a_neutral_copy_of_a_cached_source_leaves_it_cached() {
         assert_eq!(stay_cached(&target), 0, "{length} bytes");
     }
 }
+
+#[test]
+fn public_types_are_sent_shared_and_formatted() {
+    fn shared<T: Send + std::marker::Sync + std::fmt::Debug>() {}
+    shared::<(nowait_copy::Failure, nowait_copy::FailureKind, nowait_copy::Operation)>();
+    shared::<(nowait_copy::Options, nowait_copy::Sync, nowait_copy::Sparse, nowait_copy::Reflink)>();
+    shared::<(nowait_copy::Update, nowait_copy::Follow, nowait_copy::Way, nowait_copy::Report)>();
+    shared::<(nowait_copy::Event<'_>, nowait_copy::Progress, nowait_copy::Started, nowait_copy::Ended)>();
+}

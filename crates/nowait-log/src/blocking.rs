@@ -27,7 +27,7 @@ pub struct Blocking<T> {
     path: Arc<Path>,
 }
 
-type Call<T> = Box<dyn FnOnce() -> Result<T> + Send>;
+type Call<T> = Box<dyn FnOnce() -> Result<T> + Send + Sync>;
 
 enum State<T> {
     New(Call<T>),
@@ -44,7 +44,7 @@ impl<T: Send + 'static> Blocking<T> {
     pub(super) fn new(
         operation: ErrorOp,
         path: &Arc<Path>,
-        call: impl FnOnce() -> Result<T> + Send + 'static,
+        call: impl FnOnce() -> Result<T> + Send + Sync + 'static,
     ) -> Blocking<T> {
         Blocking { state: State::New(Box::new(call)), operation, path: path.clone() }
     }
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    fn call<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Blocking<T> {
+    fn call<T: Send + 'static>(call: impl FnOnce() -> T + Send + Sync + 'static) -> Blocking<T> {
         Blocking::new(ErrorOp::Open, &Arc::from(Path::new("here")), move || Ok(call()))
     }
 
@@ -154,8 +154,9 @@ mod tests {
             move || told.send("not polled")
         }));
         let (go, wait) = mpsc::channel::<()>();
+        let wait = Mutex::new(wait);
         let mut begun = call(move || {
-            wait.recv().unwrap();
+            lock(&wait).recv().unwrap();
             told.send("dropped under way")
         });
         let mut context = Context::from_waker(Waker::noop());
@@ -169,7 +170,8 @@ mod tests {
     #[test]
     fn a_call_that_began_is_waited_for() {
         let (go, wait) = mpsc::channel::<()>();
-        let mut begun = call(move || wait.recv().unwrap());
+        let wait = Mutex::new(wait);
+        let mut begun = call(move || lock(&wait).recv().unwrap());
         let mut context = Context::from_waker(Waker::noop());
         assert!(Pin::new(&mut begun).poll(&mut context).is_pending());
         let waits = thread::spawn(|| begun.wait());

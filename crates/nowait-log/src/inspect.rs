@@ -107,7 +107,7 @@ pub fn inspect_in(instance: &Nowait, dir: impl AsRef<Path>) -> Blocking<Recovery
 fn looking<T: Send + 'static>(
     instance: &Nowait,
     dir: &Path,
-    look: impl FnOnce(&Nowait, &Path) -> Result<T> + Send + 'static,
+    look: impl FnOnce(&Nowait, &Path) -> Result<T> + Send + Sync + 'static,
 ) -> Blocking<T> {
     let (instance, dir): (Nowait, Arc<Path>) = (instance.clone(), dir.into());
     Blocking::new(os::RECOVER, &dir.clone(), move || look(&instance, &dir))

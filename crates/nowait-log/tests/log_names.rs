@@ -173,3 +173,14 @@ fn child() {
         Some(other) => unreachable!("{other}"),
     }
 }
+
+#[test]
+fn public_types_are_sent_shared_and_formatted() {
+    use nowait_log::*;
+    fn shared<T: Send + Sync + std::fmt::Debug>() {}
+    shared::<(Log, Options, Durability, Scan, Strategy, Submitter, SyncPolicy, Calibration, Retention)>();
+    shared::<(Append<'_>, Durable, Room, Ticket, Tickets, SealedBlock, Event, LogStats, Percentiles)>();
+    shared::<(Recovery, Damage, Place, Unreadable, Entry<'_>)>();
+    shared::<(Reader, Record<'_>, Next<'_>, Tail<'_>, FollowFrom, Followed<'_>, Follower)>();
+    shared::<Blocking<Recovery>>();
+}

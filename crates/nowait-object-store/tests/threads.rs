@@ -59,3 +59,11 @@ fn a_cold_scan_has_no_thread_for_a_range() {
         assert!(used <= most, "{engine:?}: {used} threads");
     }
 }
+
+#[test]
+fn public_types_are_sent_shared_and_formatted() {
+    fn shared<T: Send + Sync + std::fmt::Debug>() {}
+    shared::<(Options, NowaitFileSystem)>();
+    #[cfg(feature = "object-store-0-13")]
+    shared::<nowait_object_store::v0_13::NowaitFileSystem>();
+}

@@ -539,3 +539,14 @@ fn a_running_program_is_watched() {
     }
     assert_eq!(watch(u32::MAX, Duration::ZERO).unwrap_err().kind(), ErrorKind::NotFound);
 }
+
+#[test]
+fn public_types_are_sent_shared_and_formatted() {
+    fn shared<T: Send + Sync + std::fmt::Debug>() {}
+    shared::<(nowait_probe::Abilities, nowait_probe::AtomicWrites, nowait_probe::Case, nowait_probe::Controls)>();
+    shared::<(nowait_probe::Device, nowait_probe::Evidence, nowait_probe::KernelThread, nowait_probe::Options)>();
+    shared::<(nowait_probe::Outcome, nowait_probe::Place, nowait_probe::Rates, nowait_probe::Reach)>();
+    shared::<(nowait_probe::Reason, nowait_probe::Report, nowait_probe::Row, nowait_probe::Served)>();
+    shared::<(nowait_probe::Spread, nowait_probe::Step, nowait_probe::Subject, nowait_probe::Traced)>();
+    shared::<(nowait_probe::Verdict, nowait_probe::Watched, nowait_probe::Way)>();
+}

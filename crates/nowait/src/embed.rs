@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::Errno;
@@ -136,10 +136,12 @@ pub fn blocking<T: Send + 'static>(
 ) -> Operation<'_, Result<T>> {
     // A panic must not end the pool's thread. Nothing sees what it left half done but `T`, which is
     // lost.
-    let mut function = Some(function);
+    // In mutexes that are never locked: calls and answers are `Sync`, and these need not be.
+    let mut function = Mutex::new(Some(function));
     let guarded = move |path: &Path, _: Option<BorrowedFd<'_>>| {
-        let function = function.take().ok_or(Errno::INVAL)?;
-        Ok(catch_unwind(AssertUnwindSafe(|| function(path))).map_err(|panic| what_panicked(&*panic)))
+        let function = function.get_mut().unwrap_or_else(PoisonError::into_inner).take().ok_or(Errno::INVAL)?;
+        let result = catch_unwind(AssertUnwindSafe(|| function(path)));
+        Ok(Mutex::new(result.map_err(|panic| what_panicked(&*panic))))
     };
     let call = Call::new(operation, path.as_ref(), guarded);
     Operation::new(On::Paths(&nowait.0), Request::Call(Box::new(call)), guarded_call)
@@ -184,11 +186,14 @@ fn what_panicked(panic: &(dyn Any + Send)) -> String {
 }
 
 /// Concludes a call of the user's.
-fn guarded_call<T: 'static>(answer: Answer<'_>) -> Result<T> {
+fn guarded_call<T: Send + 'static>(answer: Answer<'_>) -> Result<T> {
     let (operation, path) = match &*answer.request {
         Request::Call(call) => (call.operation, Arc::from(&*call.path)),
         request => unreachable!("a call is answered with itself, not {request:?}"),
     };
-    let result: std::result::Result<T, String> = called(answer)?;
-    result.map_err(|text| Error::new(operation, ErrorKind::Other).at(&path).with_detail(text))
+    let result: Mutex<std::result::Result<T, String>> = called(answer)?;
+    result
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
+        .map_err(|text| Error::new(operation, ErrorKind::Other).at(&path).with_detail(text))
 }

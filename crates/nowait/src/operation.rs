@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use rustix::io::Errno;
@@ -387,14 +387,9 @@ pub(crate) fn run_in_pool(
 /// An operation that has begun.
 enum Begun {
     UnderWay(UnderWay),
-    /// Completed at once. The mutex is never locked: it only makes this `Sync`, since an answer is
-    /// not.
-    Ended(Mutex<Box<(Outcome, Request)>>),
+    /// Completed at once.
+    Ended(Box<(Outcome, Request)>),
     Spent,
-}
-
-fn unlocked<T>(mutex: Mutex<T>) -> T {
-    mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An operation that an engine has.
@@ -418,7 +413,7 @@ impl Begun {
     }
 
     fn ended(outcome: Outcome, request: Request) -> Begun {
-        Begun::Ended(Mutex::new(Box::new((outcome, request))))
+        Begun::Ended(Box::new((outcome, request)))
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<(Outcome, Request)> {
@@ -430,7 +425,7 @@ impl Begun {
             return Poll::Ready(answer);
         }
         match std::mem::replace(self, Begun::Spent) {
-            Begun::Ended(ended) => Poll::Ready(*unlocked(ended)),
+            Begun::Ended(ended) => Poll::Ready(*ended),
             _ => polled_too_often(),
         }
     }
@@ -582,7 +577,7 @@ impl<T> Started<T> {
                 under_way.slot.call_back(call);
             }
             Begun::Ended(ended) => {
-                let (outcome, request) = *unlocked(ended);
+                let (outcome, request) = *ended;
                 call(outcome, request);
             }
             Begun::Spent => polled_too_often(),
@@ -731,10 +726,10 @@ impl<T> Future for Write<'_, T> {
 /// The first poll begins the sequence. If dropped early, the sequence stops after the operation in
 /// flight. It borrows nothing.
 #[must_use = "nothing happens until it is awaited or started, or `wait` is called"]
-pub struct Steps<T>(Pin<Box<dyn Future<Output = T> + Send>>);
+pub struct Steps<T>(Pin<Box<dyn Future<Output = T> + Send + Sync>>);
 
 impl<T> Steps<T> {
-    pub(crate) fn new(steps: impl Future<Output = T> + Send + 'static) -> Self {
+    pub(crate) fn new(steps: impl Future<Output = T> + Send + Sync + 'static) -> Self {
         Steps(Box::pin(steps))
     }
 

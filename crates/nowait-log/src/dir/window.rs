@@ -6,7 +6,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::task::{Context, Poll};
 
 use rustix::io::Errno;
@@ -42,8 +42,9 @@ pub(crate) struct Window {
     filled: usize,
     /// Bytes of one read.
     pub(crate) piece: usize,
-    /// Reads in flight of the pieces that follow, each with its offset.
-    ahead: VecDeque<(u64, mpsc::Receiver<Moved<Buf>>)>,
+    /// Reads in flight of the pieces that follow, each with its offset. No thread locks the mutex: a
+    /// receiver is not `Sync`, and a reader is.
+    ahead: VecDeque<(u64, Mutex<mpsc::Receiver<Moved<Buf>>>)>,
     pub(crate) ahead_max: usize,
     pub(crate) bytes_read: u64,
     /// Read under way of a reader that does not block: its offset and length.
@@ -270,7 +271,7 @@ impl Window {
             }
             // The callback is gone without a call where its operation never ends: in a forked
             // child.
-            let Ok(read) = read.recv() else { break };
+            let Ok(read) = read.into_inner().unwrap_or_else(PoisonError::into_inner).recv() else { break };
             let (n, bytes) = match read {
                 // Read again below, page by page.
                 Err(failed) if self.unreadable.is_some() && is_of_the_place(&failed.error) => {
@@ -298,7 +299,7 @@ impl Window {
             // With a callback, since this thread does not drive its own ring until it needs the
             // bytes. The receiver is gone if the window has moved elsewhere.
             self.file.read_at(buffer, offset).on_complete(move |read| drop(send.send(read)));
-            self.ahead.push_back((offset, receive));
+            self.ahead.push_back((offset, Mutex::new(receive)));
         }
     }
 

@@ -34,7 +34,7 @@ pub(super) mod sealed {
     message = "`{Self}` is not a buffer that a read can own",
     note = "pass a `Vec<u8>`, a `Box<[u8]>` or a `nowait::Buf`; for a borrowed slice, call `read_into`"
 )]
-pub trait ReadBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
+pub trait ReadBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sync + Sized + 'static {
     #[doc(hidden)]
     fn into_memory(self) -> Erased;
     #[doc(hidden)]
@@ -60,7 +60,7 @@ pub trait ReadBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
     message = "`{Self}` is not a buffer that a write can own",
     note = "pass a `Vec<u8>`, a `Box<[u8]>`, a `&'static [u8]`, an `Arc<[u8]>` or a `nowait::Buf`; for a borrowed slice, call `write_from`"
 )]
-pub trait WriteBuffer: sealed::Sealed + Send + Sized + 'static {
+pub trait WriteBuffer: sealed::Sealed + Send + Sync + Sized + 'static {
     #[doc(hidden)]
     fn into_memory(self) -> Erased;
     #[doc(hidden)]

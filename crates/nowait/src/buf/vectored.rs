@@ -9,7 +9,7 @@ use super::memory::Memory;
     message = "`{Self}` is not a list of buffers that a vectored read can own",
     note = "pass a `Vec` or an array of buffers, or a tuple of two to six, such as `(header, body)`"
 )]
-pub trait ReadBuffers: Sealed + Send + Sized + 'static {
+pub trait ReadBuffers: Sealed + Send + Sync + Sized + 'static {
     #[doc(hidden)]
     fn into_room(self) -> Erased;
     /// Takes back what `into_room` gave, of which the first `n` bytes were read.
@@ -34,7 +34,7 @@ pub trait ReadBuffers: Sealed + Send + Sized + 'static {
     message = "`{Self}` is not a list of buffers that a vectored write can own",
     note = "pass a `Vec` or an array of buffers, or a tuple of two to six, such as `(header, body)`"
 )]
-pub trait WriteBuffers: Sealed + Send + Sized + 'static {
+pub trait WriteBuffers: Sealed + Send + Sync + Sized + 'static {
     #[doc(hidden)]
     fn into_memory(self) -> Erased;
     #[doc(hidden)]

@@ -246,10 +246,10 @@ impl File {
         self.0.error(ErrorOp::Lock, errno).with_range(offset, length)
     }
 
-    fn call<T: Send + 'static>(
+    fn call<T: Send + Sync + 'static>(
         &self,
         operation: ErrorOp,
-        function: impl Fn(BorrowedFd<'_>) -> io::Result<T> + Send + 'static,
+        function: impl Fn(BorrowedFd<'_>) -> io::Result<T> + Send + Sync + 'static,
     ) -> Operation<'_, Result<T>> {
         let call = move |_: &Path, fd: Option<BorrowedFd<'_>>| function(fd.ok_or(Errno::BADF)?);
         self.simple(Request::Call(Box::new(Call::new(operation, self.path(), call))), called)

@@ -342,23 +342,23 @@ functions! {
 }
 
 /// Calls `function` with a path, on a thread that may wait.
-fn call<'n, T: Send + 'static>(
+fn call<'n, T: Send + Sync + 'static>(
     nowait: &'n Nowait,
     operation: ErrorOp,
     path: &Path,
-    function: impl Fn(&Path) -> io::Result<T> + Send + 'static,
+    function: impl Fn(&Path) -> io::Result<T> + Send + Sync + 'static,
 ) -> Operation<'n, Result<T>> {
     let call = Call::new(operation, path, move |path, _| function(path));
     Operation::new(On::Paths(&nowait.0), Request::Call(Box::new(call)), called)
 }
 
 /// As [`call`], with two paths. `conclude` converts the answer.
-fn on_two<'n, T: Send + 'static, A>(
+fn on_two<'n, T: Send + Sync + 'static, A>(
     nowait: &'n Nowait,
     operation: ErrorOp,
     from: &Path,
     to: &Path,
-    function: impl Fn(&Path, &Path) -> io::Result<T> + Send + 'static,
+    function: impl Fn(&Path, &Path) -> io::Result<T> + Send + Sync + 'static,
     conclude: Conclude<Result<A>>,
 ) -> Operation<'n, Result<A>> {
     let second = to.to_path_buf();

@@ -67,7 +67,7 @@ pub struct Populate<'m> {
     bytes_per_second: Option<u64>,
     memory_share: f64,
     mechanism: Mechanism,
-    on_chunk: Option<OnChunk>,
+    on_chunk: Mutex<Option<OnChunk>>,
 }
 
 impl fmt::Debug for Populate<'_> {
@@ -128,7 +128,7 @@ impl<'m> Populate<'m> {
             bytes_per_second: None,
             memory_share: MEMORY_SHARE,
             mechanism: Mechanism::Auto,
-            on_chunk: None,
+            on_chunk: Mutex::default(),
         }
     }
 
@@ -177,7 +177,7 @@ impl<'m> Populate<'m> {
     /// [`start`](Populate::start) calls the callback. A panic in the callback is reported, and does
     /// not stop populating.
     pub fn on_chunk(mut self, callback: impl FnMut(Range<usize>) + Send + 'static) -> Self {
-        self.on_chunk = Some(Box::new(callback));
+        self.on_chunk = Mutex::new(Some(Box::new(callback)));
         self
     }
 
@@ -200,7 +200,7 @@ impl<'m> Populate<'m> {
             of: self.range.len() as u64,
             bytes: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
-            on_chunk: Mutex::new(self.on_chunk),
+            on_chunk: self.on_chunk,
             state: Mutex::new(State {
                 plan: plan(&self.range, &self.first, |range| map.pages(range)),
                 survey: Survey::new(map.pages(self.range.clone())),

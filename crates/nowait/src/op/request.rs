@@ -117,17 +117,17 @@ pub(crate) struct Call {
     function: Option<Function>,
 }
 
-type Function = Box<dyn FnMut(&Path, Option<BorrowedFd<'_>>) -> io::Result<Value> + Send>;
+type Function = Box<dyn FnMut(&Path, Option<BorrowedFd<'_>>) -> io::Result<Value> + Send + Sync>;
 
 /// Value that a [`Call`] returned, of the type that its operation concludes with.
-pub(crate) type Value = Box<dyn Any + Send>;
+pub(crate) type Value = Box<dyn Any + Send + Sync>;
 
 impl Call {
     /// `function` gets the path, and the descriptor of an open file.
-    pub(crate) fn new<T: Send + 'static>(
+    pub(crate) fn new<T: Send + Sync + 'static>(
         operation: ErrorOp,
         path: &Path,
-        mut function: impl FnMut(&Path, Option<BorrowedFd<'_>>) -> io::Result<T> + Send + 'static,
+        mut function: impl FnMut(&Path, Option<BorrowedFd<'_>>) -> io::Result<T> + Send + Sync + 'static,
     ) -> Call {
         let function: Function = Box::new(move |path, fd| function(path, fd).map(|value| Box::new(value) as Value));
         Call { operation, path: path.into(), to: None, function: Some(function) }

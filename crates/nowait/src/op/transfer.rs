@@ -28,6 +28,9 @@ pub(crate) struct Transfer {
 // borrowed as long as the transfer is used (`lent`). A transfer is used by one party at a time: its
 // future before submission, then its engine.
 unsafe impl Send for Transfer {}
+// SAFETY: its parts are `Sync`, except for the segments. Through a shared reference their bytes are
+// only read (`copy_to`), and an engine has the transfer to itself.
+unsafe impl Sync for Transfer {}
 
 impl Transfer {
     /// Fills `memory` from `offset`, or writes it there.
