@@ -23,7 +23,7 @@ need() { command -v "$1" >/dev/null || fail "no $1: apt-get install $2"; }
 quiet() {
     local log
     log=$(mktemp "$out/log.XXXXXX")
-    "$@" >"$log" 2>&1 || { cat "$log" >&2; fail "failed: $*"; }
+    "$@" >"$log" 2>&1 || { cat "$log" >&2; rm "$log"; fail "failed: $*"; }
     rm "$log"
 }
 
