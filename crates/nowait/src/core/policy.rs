@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Route {
     /// On the caller's thread.
-    #[cfg_attr(not(feature = "forced-routes"), expect(dead_code))]
+    #[cfg_attr(not(any(test, feature = "forced-routes")), expect(dead_code))]
     Inline,
     /// io_uring.
     Ring,
