@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use nowait_copy::{Ended, Options, Progress, Reflink, Report, Sparse, Started, Sync, Update, start};
+use nowait_copy::{Ended, Options, Progress, Reflink, Report, Sparse, Started, SyncPolicy, Update, start};
 
 use crate::border::{self, Growing, answer, fill, many, size, status};
 use crate::failure::{Failure, Result};
@@ -140,8 +140,8 @@ pub(crate) struct Copying {
     started: Mutex<Option<Started>>,
     report: OnceLock<Result<Report>>,
     ended: Ended,
-    progress: Box<dyn Fn() -> Progress + Send + std::marker::Sync>,
-    cancel: Box<dyn Fn() + Send + std::marker::Sync>,
+    progress: Box<dyn Fn() -> Progress + Send + Sync>,
+    cancel: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Copying {
@@ -236,9 +236,9 @@ pub unsafe extern "C" fn nowait_copy_start(
 
 fn copy_options(asked: &CopyOptions) -> Result<Options> {
     let sync = match asked.sync {
-        NOWAIT_COPY_SYNC_NONE => Sync::None,
-        NOWAIT_COPY_SYNC_FILE => Sync::File,
-        NOWAIT_COPY_SYNC_ALL => Sync::All,
+        NOWAIT_COPY_SYNC_NONE => SyncPolicy::None,
+        NOWAIT_COPY_SYNC_FILE => SyncPolicy::File,
+        NOWAIT_COPY_SYNC_ALL => SyncPolicy::All,
         other => {
             return Err(Failure::new(libc::EINVAL, format!("options.sync is {other}; give a NOWAIT_COPY_SYNC_...")));
         }

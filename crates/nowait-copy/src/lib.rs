@@ -1,13 +1,13 @@
 //! Copies files and directory trees; each file appears in the target complete or not at all.
 //!
 //! ```
-//! use nowait_copy::{Options, Sync, copy};
+//! use nowait_copy::{Options, SyncPolicy, copy};
 //!
 //! # let dir = tempfile::tempdir().unwrap();
 //! # std::fs::create_dir_all(dir.path().join("photos/2006")).unwrap();
 //! # std::fs::write(dir.path().join("photos/2006/one.jpg"), "one").unwrap();
 //! # let (source, target) = (dir.path().join("photos"), dir.path().join("backup"));
-//! let report = copy(&source, &target, &Options::new().sync(Sync::All))?;
+//! let report = copy(&source, &target, &Options::new().sync(SyncPolicy::All))?;
 //! for failure in report.failures.iter().chain(&report.warnings) {
 //!     eprintln!("{failure}");
 //! }
@@ -67,7 +67,7 @@ mod shared;
 mod tree;
 
 pub use error::{Failure, FailureKind, Operation, Result, shown};
-pub use options::{Follow, Options, Reflink, Sparse, Sync, Update};
+pub use options::{Follow, Options, Reflink, Sparse, SyncPolicy, Update};
 pub use report::{Event, Progress, Report, Way};
 pub use run::{Ended, Started, copy, copy_all, start};
 

@@ -10,7 +10,7 @@ use crate::report::Event;
 /// Durability of a copy on completion.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Sync {
+pub enum SyncPolicy {
     /// Nothing is durable: after a power loss a file may be the old one, the new one, or empty.
     #[default]
     None,
@@ -18,7 +18,7 @@ pub enum Sync {
     /// complete old or new file.
     File,
     /// Everything is synced at once at the end, which is fast for a tree. A file that replaces
-    /// another is synced before it gets its name, as by [`File`](Sync::File).
+    /// another is synced before it gets its name, as by [`File`](SyncPolicy::File).
     All,
 }
 
@@ -77,13 +77,13 @@ pub enum Follow {
 
 /// Callback for events.
 #[derive(Clone)]
-pub(crate) struct Observer(pub(crate) Arc<dyn Fn(&Event<'_>) + Send + std::marker::Sync>);
+pub(crate) struct Observer(pub(crate) Arc<dyn Fn(&Event<'_>) + Send + Sync>);
 
 /// Options of a copy. The defaults are those of `nowait copy`: like `cp -a`, except that an
 /// existing file is replaced atomically.
 #[derive(Clone, Default)]
 pub struct Options {
-    pub(crate) sync: Sync,
+    pub(crate) sync: SyncPolicy,
     pub(crate) sparse: Sparse,
     pub(crate) reflink: Reflink,
     pub(crate) update: Update,
@@ -113,7 +113,7 @@ impl Options {
     }
 
     /// Sets what is durable when the copy returns.
-    pub fn sync(mut self, sync: Sync) -> Self {
+    pub fn sync(mut self, sync: SyncPolicy) -> Self {
         self.sync = sync;
         self
     }
@@ -248,7 +248,7 @@ impl Options {
     }
 
     /// Calls `observer` for each [`Event`], from any thread of the copy.
-    pub fn on_event(mut self, observer: impl Fn(&Event<'_>) + Send + std::marker::Sync + 'static) -> Self {
+    pub fn on_event(mut self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.observer = Some(Observer(Arc::new(observer)));
         self
     }

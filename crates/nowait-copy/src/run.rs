@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::error::{Failure, FailureKind, Operation, Result};
 use crate::file;
-use crate::options::{Follow, Options, Sync};
+use crate::options::{Follow, Options, SyncPolicy};
 use crate::report::{Progress, Report};
 use crate::shared::Shared;
 use crate::tree::{Filter, Top, Tree, stat_argument};
@@ -71,13 +71,13 @@ impl Started {
 
     /// Returns a function that [cancels](Started::cancel) the copy, for a thread that handles
     /// signals.
-    pub fn canceller(&self) -> impl Fn() + Send + std::marker::Sync + 'static {
+    pub fn canceller(&self) -> impl Fn() + Send + Sync + 'static {
         let shared = self.shared.clone();
         move || shared.meter.cancel()
     }
 
     /// Returns a function that returns the progress, for a thread that displays it.
-    pub fn watcher(&self) -> impl Fn() -> Progress + Send + std::marker::Sync + 'static {
+    pub fn watcher(&self) -> impl Fn() -> Progress + Send + Sync + 'static {
         let shared = self.shared.clone();
         move || shared.meter.progress()
     }
@@ -261,7 +261,7 @@ impl Plan {
                 });
             }
         });
-        if shared.options.sync == Sync::All {
+        if shared.options.sync == SyncPolicy::All {
             tree.sync_all();
         }
         shared.meter.walked();

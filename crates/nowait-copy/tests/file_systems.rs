@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use common::cold;
 use common::mounts::{Kind, Mount};
-use nowait_copy::{Event, FailureKind, Options, Reflink, Report, Sparse, Sync, Way};
+use nowait_copy::{Event, FailureKind, Options, Reflink, Report, Sparse, SyncPolicy, Way};
 
 const MIB: usize = 1 << 20;
 
@@ -53,8 +53,8 @@ fn ways() -> Vec<(&'static str, Options)> {
         ("sparse always", options().sparse(Sparse::Always)),
         ("sparse never", options().sparse(Sparse::Never)),
         ("resume", options().reflink(Reflink::Never).resume(true)),
-        ("sync", options().sync(Sync::File)),
-        ("sync all", options().sync(Sync::All)),
+        ("sync", options().sync(SyncPolicy::File)),
+        ("sync all", options().sync(SyncPolicy::All)),
         ("dirty", options().reflink(Reflink::Never).dirty_bytes_max(Some(2 * MIB as u64))),
     ]
 }
@@ -226,9 +226,9 @@ fn a_neutral_copy_of_a_cached_source_leaves_it_cached() {
 
 #[test]
 fn public_types_are_sent_shared_and_formatted() {
-    fn shared<T: Send + std::marker::Sync + std::fmt::Debug>() {}
+    fn shared<T: Send + Sync + std::fmt::Debug>() {}
     shared::<(nowait_copy::Failure, nowait_copy::FailureKind, nowait_copy::Operation)>();
-    shared::<(nowait_copy::Options, nowait_copy::Sync, nowait_copy::Sparse, nowait_copy::Reflink)>();
+    shared::<(nowait_copy::Options, nowait_copy::SyncPolicy, nowait_copy::Sparse, nowait_copy::Reflink)>();
     shared::<(nowait_copy::Update, nowait_copy::Follow, nowait_copy::Way, nowait_copy::Report)>();
     shared::<(nowait_copy::Event<'_>, nowait_copy::Progress, nowait_copy::Started, nowait_copy::Ended)>();
 }

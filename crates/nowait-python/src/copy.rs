@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nowait_copy::{Failure, FailureKind, Options, Progress, Reflink, Report, Sync, Update};
+use nowait_copy::{Failure, FailureKind, Options, Progress, Reflink, Report, SyncPolicy, Update};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -40,9 +40,9 @@ impl How {
         };
         let options = Options::new()
             .sync(match &*self.sync {
-                "none" => Sync::None,
-                "file" => Sync::File,
-                "all" => Sync::All,
+                "none" => SyncPolicy::None,
+                "file" => SyncPolicy::File,
+                "all" => SyncPolicy::All,
                 other => return Err(word("sync", other, "none, file, all")),
             })
             .reflink(match &*self.reflink {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use nowait_copy::{Follow, Options, Reflink, Sparse, Sync, Update};
+use nowait_copy::{Follow, Options, Reflink, Sparse, SyncPolicy, Update};
 
 use super::USAGE;
 use crate::cli;
@@ -324,9 +324,9 @@ impl Copy {
     pub(crate) fn options(&self) -> Options {
         let mut options = Options::new()
             .sync(match self.sync {
-                SyncArg::None => Sync::None,
-                SyncArg::File => Sync::File,
-                SyncArg::All => Sync::All,
+                SyncArg::None => SyncPolicy::None,
+                SyncArg::File => SyncPolicy::File,
+                SyncArg::All => SyncPolicy::All,
             })
             .sparse(match self.sparse {
                 SparseArg::Auto => Sparse::Auto,

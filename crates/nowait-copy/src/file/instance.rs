@@ -10,10 +10,10 @@ use super::FileOutcome;
 use super::ends::{End, Ends};
 use super::fill::{self, Filled, Size};
 use crate::error::{Failure, Operation, Result};
-use crate::options::Sync;
+use crate::options::SyncPolicy;
 use crate::shared::Shared;
 
-/// Copies a file by its path. With `Sync::File` and `Sync::All`, the copy is durable before it gets
+/// Copies a file by its path. With `SyncPolicy::File` and `SyncPolicy::All`, the copy is durable before it gets
 /// its name, and the name is durable when this returns.
 pub(crate) fn copy_by_instance(shared: &Shared, source_path: &Path, target_path: &Path) -> Result<FileOutcome> {
     let instance = &shared.instance;
@@ -38,7 +38,7 @@ pub(crate) fn copy_by_instance(shared: &Shared, source_path: &Path, target_path:
         }
     };
     shared.meter.file_done();
-    if shared.options.sync != Sync::None {
+    if shared.options.sync != SyncPolicy::None {
         let synced = instance.fs().sync_dir(&directory).wait();
         synced.map_err(|error| failed(Operation::Sync, target_path, &error))?;
     }
@@ -58,7 +58,7 @@ fn fill_and_name(
         target: End::of_file(target_path, &staged, instance),
     };
     let filled = fill::fill(shared, &ends, Size { bytes, stored_bytes: None }, None, Vec::new())?;
-    if shared.options.sync != Sync::None {
+    if shared.options.sync != SyncPolicy::None {
         ends.target.sync()?;
     }
     drop(ends);

@@ -31,7 +31,7 @@ use self::journal::{Journal, Resumed};
 use self::ladder::Choice;
 use self::stage::{Place, Stage};
 use crate::error::{Failure, FailureKind, Operation, Result};
-use crate::options::{Reflink, Sync};
+use crate::options::{Reflink, SyncPolicy};
 use crate::os::name;
 use crate::report::Way;
 use crate::shared::Shared;
@@ -108,10 +108,10 @@ pub(crate) fn copy_file(job: &FileJob<'_>, shared: &Shared) -> Result<FileOutcom
     warnings.extend(changed(job)?);
     warnings.extend((job.metadata)(job.source, stage.fd())?);
     let (is_synced, is_name_synced) = match shared.options.sync {
-        Sync::None => (false, false),
-        Sync::File => (true, true),
+        SyncPolicy::None => (false, false),
+        SyncPolicy::File => (true, true),
         // The rest of a tree is synced at its end; an old file must not be lost before that.
-        Sync::All => (!job.is_new, false),
+        SyncPolicy::All => (!job.is_new, false),
     };
     if is_synced {
         let synced = retry_on_intr(|| rustix::fs::fsync(stage.fd()));

@@ -29,7 +29,7 @@ use rustix::io::Errno;
 use crate::error::{Failure, Operation};
 use crate::metadata::{self, Process};
 use crate::meter::lock;
-use crate::options::{Follow, Sync};
+use crate::options::{Follow, SyncPolicy};
 use crate::os::name;
 use crate::report::{Event, Report};
 use crate::shared::Shared;
@@ -201,7 +201,7 @@ impl<'s> Tree<'s> {
             };
             self.warn(metadata::copy(dir.source.as_fd(), target, &subject, &self.process));
         }
-        if self.shared.options.sync == Sync::File {
+        if self.shared.options.sync == SyncPolicy::File {
             if let Err(errno) = name::sync_directory(target) {
                 self.fail(Failure::from_errno(Operation::Sync, &dir.target_path, errno));
             }
@@ -210,7 +210,7 @@ impl<'s> Tree<'s> {
 
     /// Remembers to sync the device of an existing directory at the end.
     fn note_device(&self, dir: BorrowedFd<'_>, device: u64, path: &Path) {
-        if self.shared.options.sync != Sync::All || self.shared.options.dry_run {
+        if self.shared.options.sync != SyncPolicy::All || self.shared.options.dry_run {
             return;
         }
         if let Vacant(place) = lock(&self.devices).entry(device) {

@@ -19,7 +19,7 @@ use super::extents::Extents;
 use super::pass::{Done, Pass, Zeros};
 use super::{FileJob, FileOutcome, copy_file, kernel, verify};
 use crate::error::{Failure, FailureKind, Operation, Result};
-use crate::options::{Options, Reflink, Sparse, Sync};
+use crate::options::{Options, Reflink, Sparse, SyncPolicy};
 use crate::report::Way;
 use crate::shared::{Ability, Shared};
 
@@ -113,7 +113,7 @@ fn ways() -> Vec<(&'static str, Options)> {
         ("sparse never", options().sparse(Sparse::Never).verify(true)),
         ("resume", options().resume(true).reflink(Reflink::Never)),
         ("resume, cache-neutral, verify", options().resume(true).cache_neutral(true).verify(true)),
-        ("sync", options().sync(Sync::File)),
+        ("sync", options().sync(SyncPolicy::File)),
         ("rate", options().bytes_per_second_max(Some(1 << 40))),
         ("dirty", options().dirty_bytes_max(Some(MIB as u64)).block_bytes(65536)),
     ]

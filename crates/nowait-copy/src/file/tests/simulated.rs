@@ -9,7 +9,7 @@ use nowait::{Engine, Nowait};
 use super::bytes;
 use crate::error::Result;
 use crate::file::{FileOutcome, copy_by_instance};
-use crate::options::{Options, Sync};
+use crate::options::{Options, SyncPolicy};
 use crate::shared::Shared;
 
 const OLD: &[u8] = b"the old file";
@@ -61,7 +61,7 @@ fn a_disk_that_fails_leaves_the_old_file() {
             let mut chances = some_faults();
             set(&mut chances);
             sim.set_faults(chances);
-            let outcome = copy(&sim, &ways(seed).sync(Sync::File));
+            let outcome = copy(&sim, &ways(seed).sync(SyncPolicy::File));
             sim.set_faults(Faults::default());
             let now = sim.contents("/to/target").unwrap();
             match outcome {
@@ -133,7 +133,7 @@ fn a_crash_at_any_moment_leaves_the_old_file_or_the_new() {
                 crashed.push(sim.crash_at_random(seed << 20 | number));
             }
         });
-        copy(&sim, &ways(seed).sync(Sync::File)).unwrap();
+        copy(&sim, &ways(seed).sync(SyncPolicy::File)).unwrap();
         let mut crashed = std::mem::take(&mut *crashed.lock().unwrap());
         assert!(crashed.len() >= 9, "{} moments", crashed.len());
         crashed.push(sim.crash(|_, _| false));
