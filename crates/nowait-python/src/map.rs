@@ -57,10 +57,10 @@ fn begin(py: Python<'_>, mapping: &Mapping, how: &How) -> PyResult<Populating> {
         .map
         .populate(how.start..how.stop)
         .first(how.first.iter().map(|(start, stop)| *start..*stop))
-        .memory_share(how.memory_share)
+        .memory_share_max(how.memory_share)
         .chunk_bytes(how.chunk_bytes);
     if let Some(bytes) = how.bytes_per_second {
-        populate = populate.bytes_per_second(bytes);
+        populate = populate.bytes_per_second_max(bytes);
     }
     populate.start().or_raise(py)
 }

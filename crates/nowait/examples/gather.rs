@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let ranges: Vec<(u64, usize)> =
         (0..records).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (last + 1), bytes)).collect();
     let begun = Instant::now();
-    let gathered = file.gather(&ranges).gap(4096).wait()?;
+    let gathered = file.gather(&ranges).gap_bytes(4096).wait()?;
     let elapsed = begun.elapsed();
     for error in gathered.errors() {
         eprintln!("{error}");

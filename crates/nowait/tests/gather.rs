@@ -63,7 +63,7 @@ fn random_ranges(rng: &mut Rng, count: usize, size: usize) -> Vec<Extent> {
 fn gather_in_every_way(file: &File, bytes: &[u8], ranges: &[Extent], rng: &mut Rng, cool: &dyn Fn()) {
     let (gap, depth) = ([0, 64, 4096][rng.below(3)], [1, 7, 128][rng.below(3)]);
     let amplification = [1.0, 2.0, 100.0][rng.below(3)];
-    let gather = || file.gather(ranges).gap(gap).depth(depth).amplification(amplification);
+    let gather = || file.gather(ranges).gap_bytes(gap).depth(depth).amplification(amplification);
     cool();
     assert_right(futures::executor::block_on(gather()).unwrap(), bytes, ranges);
     cool();
@@ -208,8 +208,8 @@ fn errors_belong_to_the_ranges_that_they_hit() {
             }
         };
         for gathered in [
-            futures::executor::block_on(file.gather(&ranges[..]).gap(64)).unwrap(),
-            file.gather(&ranges[..]).gap(4096).amplification(50.0).wait().unwrap(),
+            futures::executor::block_on(file.gather(&ranges[..]).gap_bytes(64)).unwrap(),
+            file.gather(&ranges[..]).gap_bytes(4096).amplification(50.0).wait().unwrap(),
         ] {
             gathered.iter().enumerate().for_each(|(i, result)| check(i, result));
             let errors: Vec<_> = (0..ranges.len()).filter(|i| gathered.get(*i).is_err()).map(Some).collect();
@@ -283,7 +283,7 @@ fn impossible_ranges_fail_by_themselves() {
         assert_eq!(exceptions.short(), [(3, 5), (5, 0)]);
         for gathered in [
             file.gather(ranges).wait().unwrap(),
-            file.gather(ranges).gap(100).wait().unwrap(),
+            file.gather(ranges).gap_bytes(100).wait().unwrap(),
             futures::executor::block_on(file.gather(ranges)).unwrap(),
         ] {
             failed(gathered.errors());
@@ -327,7 +327,7 @@ fn a_million_tiny_ranges() {
     let ranges: Vec<_> = (0..1_000_000).map(|_| (rng.below(1 << 20) as u64, rng.below(9))).collect();
     assert_right(file.gather(&ranges).wait().unwrap(), &sample.bytes, &ranges);
     sample.cool();
-    assert_right(futures::executor::block_on(file.gather(&ranges).gap(4096)).unwrap(), &sample.bytes, &ranges);
+    assert_right(futures::executor::block_on(file.gather(&ranges).gap_bytes(4096)).unwrap(), &sample.bytes, &ranges);
 }
 
 /// Much of what is cached is copied by several threads; some of it may be cold, and others gather
@@ -427,7 +427,7 @@ fn dropped_at_every_step_of_a_simulator() {
         let nowait = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
         let file = open(&nowait, "a".as_ref());
         let ranges = random_ranges(&mut rng, 20, bytes.len());
-        let mut gather = Box::pin(file.gather(&ranges).depth(1 + rng.below(5)).gap(64));
+        let mut gather = Box::pin(file.gather(&ranges).depth(1 + rng.below(5)).gap_bytes(64));
         for _ in 0..rng.below(40) {
             if rng.below(2) == 0 {
                 sim.step();

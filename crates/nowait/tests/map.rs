@@ -225,7 +225,7 @@ fn cancelled_dropped_detached() {
     let dir = temp_dir();
     let (path, _) = sample(dir.path(), LENGTH);
     let file = open(&Nowait::builder().build().unwrap(), &path);
-    let slowly = |map: &Map| map.populate(..).chunk_bytes(PAGE).bytes_per_second(8 << 20).start().unwrap();
+    let slowly = |map: &Map| map.populate(..).chunk_bytes(PAGE).bytes_per_second_max(8 << 20).start().unwrap();
 
     let held = map(&file, ..).unwrap();
     held.advise(.., Paging::Random).unwrap();
@@ -275,20 +275,20 @@ fn budgets_are_kept() {
     }
     let file = open(&Nowait::builder().build().unwrap(), &path);
     let map = map(&file, ..).unwrap();
-    let stopped = map.populate(..).memory_share(0.0).wait().unwrap();
+    let stopped = map.populate(..).memory_share_max(0.0).wait().unwrap();
     assert_eq!((stopped.bytes, stopped.stopped), (0, Some(Stopped::Memory)));
 
     drop_pages(&path);
     let began = Instant::now();
     let rate = 16 << 20;
     // The device may read ahead as far as it likes.
-    let populated = map.populate(..4 << 20).bytes_per_second(rate).wait().unwrap();
+    let populated = map.populate(..4 << 20).bytes_per_second_max(rate).wait().unwrap();
     assert_eq!((populated.bytes, populated.read), (4 << 20, 4 << 20));
     let least = Duration::from_secs_f64((populated.bytes as f64 - (rate / 20) as f64) / rate as f64);
     assert!(began.elapsed() >= least, "{:?} for 4 MiB at 16 MiB a second", began.elapsed());
     // Cached pages cost no bandwidth.
     let began = Instant::now();
-    assert_eq!(map.populate(..4 << 20).bytes_per_second(1 << 20).wait().unwrap().read, 0);
+    assert_eq!(map.populate(..4 << 20).bytes_per_second_max(1 << 20).wait().unwrap().read, 0);
     assert!(began.elapsed() < at_most(Duration::from_secs(2)), "{:?}", began.elapsed());
 }
 
@@ -299,7 +299,7 @@ fn a_chunk_may_be_larger_than_the_map_and_a_rate_less_than_a_page() {
     let map = map(&File::open(&path).wait().unwrap(), ..).unwrap();
     assert_eq!(map.populate(..).chunk_bytes(usize::MAX).wait().unwrap().bytes, LENGTH as u64);
     // All of it is cached now, and costs nothing of any budget.
-    let populated = map.populate(..).bytes_per_second(1).memory_share(0.0).wait().unwrap();
+    let populated = map.populate(..).bytes_per_second_max(1).memory_share_max(0.0).wait().unwrap();
     assert_eq!((populated.bytes, populated.read, populated.stopped), (LENGTH as u64, 0, None));
 }
 

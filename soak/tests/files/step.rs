@@ -268,7 +268,7 @@ impl Task {
         let ranges: Vec<_> = (0..20).map(|_| range()).collect();
         let count = 1 + self.rng.below(ranges.len());
         let extents = ranges[..count].iter().map(|(at, length)| ((region * REGION + at) as u64, *length));
-        let gather = shared.file.gather(extents.collect::<Vec<_>>()).gap(self.rng.below(3) as u64 * 4096);
+        let gather = shared.file.gather(extents.collect::<Vec<_>>()).gap_bytes(self.rng.below(3) as u64 * 4096);
         let gathered = if self.may_block() { Some(gather.wait()) } else { self.perhaps(gather).await };
         match gathered {
             Some(Ok(gathered)) => {

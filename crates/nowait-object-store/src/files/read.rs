@@ -72,7 +72,7 @@ async fn gather(file: &File, ranges: &[Range<u64>], gap_bytes: u64) -> Result<Ve
         Ok((range.start, length))
     });
     let extents = extents.collect::<Result<Vec<_>>>()?;
-    let gathered = file.gather(&extents).gap(gap_bytes).await?;
+    let gathered = file.gather(&extents).gap_bytes(gap_bytes).await?;
     if let Some(error) = gathered.errors().first() {
         return Err(error.clone());
     }

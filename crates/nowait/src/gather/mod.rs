@@ -172,7 +172,7 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
     /// Merges ranges that are at most `bytes` apart. The bytes between them are read and discarded.
     /// Default: 0, which merges only ranges that touch or overlap. On fast devices a larger gap
     /// rarely pays.
-    pub fn gap(mut self, bytes: u64) -> Self {
+    pub fn gap_bytes(mut self, bytes: u64) -> Self {
         self.options.gap = bytes;
         self
     }

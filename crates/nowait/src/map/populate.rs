@@ -88,7 +88,7 @@ type OnChunk = Box<dyn FnMut(Range<usize>) + Send>;
 pub enum Stopped {
     /// [`Populating::cancel`] was called.
     Cancelled,
-    /// The limit of [`Populate::memory_share`] was reached.
+    /// The limit of [`Populate::memory_share_max`] was reached.
     Memory,
     /// The map was dropped.
     MapDropped,
@@ -150,7 +150,7 @@ impl<'m> Populate<'m> {
     /// read-ahead past the last chunk, a few MiB, is not limited.
     ///
     /// A pool thread sleeps between the chunks, for up to 50 ms at a time.
-    pub fn bytes_per_second(mut self, bytes: u64) -> Self {
+    pub fn bytes_per_second_max(mut self, bytes: u64) -> Self {
         self.bytes_per_second = Some(bytes.max(1));
         self
     }
@@ -160,7 +160,7 @@ impl<'m> Populate<'m> {
     /// `proc_meminfo(5)`) and of the process's memory cgroups (version 2), without swapping. Page
     /// cache of other files counts as available, so populating may evict it. Cached bytes of the
     /// map do not count as read. Default: 0.8.
-    pub fn memory_share(mut self, share: f64) -> Self {
+    pub fn memory_share_max(mut self, share: f64) -> Self {
         self.memory_share = share.clamp(0.0, 1.0);
         self
     }
