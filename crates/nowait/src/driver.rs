@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::buf::{contained, lock};
-use crate::engine::local;
-use crate::op::Held;
+use crate::engine::{local, pool};
+use crate::op::{Held, Leftovers};
 use crate::sys::{PerProcess, fork_generation, spawn};
 
 static DRIVER: PerProcess<Driver> = PerProcess::new();
@@ -52,6 +52,8 @@ type Ended<T> = Result<T, Box<dyn Any + Send>>;
 struct Task<T> {
     /// It is in the driver's queue.
     is_ready: AtomicBool,
+    /// Lets go of its future early.
+    let_go: fn(Work<T>),
     fork_generation: u64,
     state: Mutex<State<T>>,
 }
@@ -117,7 +119,11 @@ where
     if let Err(error) = DRIVER.get(Driver::default).start() {
         return Err((error, future, end));
     }
-    let task = Task::new(Stage::Waiting(Box::pin(future)), end);
+    let task = Task::new(Stage::Waiting(Box::pin(future)), end, |work| {
+        // It may close a file, unmap memory, or run a user's destructor.
+        let steps: Box<dyn Send> = Box::new(work);
+        pool::let_go(Leftovers::from(steps));
+    });
     task.clone().wake();
     Ok(task)
 }
@@ -189,9 +195,11 @@ impl<T: Send + 'static> Run for Task<T> {
                 let mut state = lock(&self.state);
                 if let Stage::Polled = state.work {
                     state.work = Stage::Waiting(work);
+                    return;
                 }
-                // Otherwise its handle was dropped meanwhile: `work` is dropped after the lock.
-                return drop(state);
+                // Its handle was dropped meanwhile.
+                drop(state);
+                return (self.let_go)(work);
             }
             Ok(Poll::Ready(output)) => Ok(output),
             Err(panic) => Err(panic),
@@ -203,10 +211,10 @@ impl<T: Send + 'static> Run for Task<T> {
 }
 
 impl<T> Task<T> {
-    fn new(work: Stage<T>, end: End<T>) -> Arc<Task<T>> {
+    fn new(work: Stage<T>, end: End<T>, let_go: fn(Work<T>)) -> Arc<Task<T>> {
         let clock = if let Stage::Waiting(_) = work { Some(Held::here()) } else { None };
         let state = Mutex::new(State { work, end, clock });
-        Arc::new(Task { is_ready: AtomicBool::new(false), fork_generation: fork_generation(), state })
+        Arc::new(Task { is_ready: AtomicBool::new(false), let_go, fork_generation: fork_generation(), state })
     }
 
     fn end(&self, result: Ended<T>) {
@@ -241,7 +249,7 @@ fn pass<T>(result: Ended<T>, callback: impl FnOnce(T)) {
 impl<T> Driven<T> {
     /// Makes the handle of an operation that has ended already.
     pub(crate) fn ended(output: T) -> Driven<T> {
-        Driven { task: Task::new(Stage::Over, End::Here(Ok(output))), finishes: false }
+        Driven { task: Task::new(Stage::Over, End::Here(Ok(output)), drop), finishes: false }
     }
 
     /// Lets the task run to its end even if the handle is dropped.
@@ -302,17 +310,20 @@ impl<T> Drop for Driven<T> {
             return forget(self.task.clone());
         }
         let mut state = lock(&self.task.state);
-        let given_up = match &state.end {
+        let (work, end, clock) = match &state.end {
             // Called back.
             End::Passed(_) => return,
-            End::Taken(_) if self.finishes => (None, replace(&mut state.end, End::Dropped), None),
+            End::Taken(_) if self.finishes => (Stage::Over, replace(&mut state.end, End::Dropped), None),
             _ => {
                 let work = replace(&mut state.work, Stage::Over);
-                (Some(work), replace(&mut state.end, End::Gone), state.clock.take())
+                (work, replace(&mut state.end, End::Gone), state.clock.take())
             }
         };
         drop(state);
-        // Here, so that the file is free afterwards. Requests that the kernel has keep their memory.
-        drop(given_up);
+        // Requests that the kernel has keep their memory.
+        if let Stage::Waiting(work) = work {
+            (self.task.let_go)(work);
+        }
+        drop((end, clock));
     }
 }

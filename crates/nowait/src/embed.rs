@@ -148,7 +148,8 @@ pub fn blocking<T: Send + 'static>(
 }
 
 /// Runs a future on the library's thread `nowait-driver`, as [`Gather::start`](crate::Gather::start)
-/// does. Its reads share that thread's ring. Dropping the [`Started`] drops the future.
+/// does. Its reads share that thread's ring. Dropping the [`Started`] drops
+/// the future, on a pool thread.
 ///
 /// All such futures of the process share the thread: they must not block it, nor compute for long.
 /// If the future panics, the [`Started`] panics with the same payload in `wait` or in a poll, and a

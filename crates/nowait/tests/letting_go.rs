@@ -312,6 +312,12 @@ mod destructors {
     /// Memory of a user, who does something when it is dropped.
     struct Owner<F: FnMut()>(Vec<u8>, F);
 
+    impl<F: FnMut()> AsMut<[u8]> for Owner<F> {
+        fn as_mut(&mut self) -> &mut [u8] {
+            &mut self.0
+        }
+    }
+
     impl<F: FnMut()> AsRef<[u8]> for Owner<F> {
         fn as_ref(&self) -> &[u8] {
             &self.0
@@ -414,10 +420,22 @@ mod destructors {
                     let mut write = Box::pin(file.write_at(buffer(PAGE, note), i * PAGE as u64));
                     let _ = poll_once(write.as_mut());
                 }
-                assert!(eventually(|| threads.lock().unwrap().len() == 20));
+                for started in 0..20 {
+                    let threads = threads.clone();
+                    let note = move || {
+                        threads.lock().unwrap().push(std::thread::current().name().map(str::to_owned));
+                    };
+                    if file.path().is_file() {
+                        common::cold::drop_pages(file.path());
+                    }
+                    let memory = nowait::Lent::new(Owner(vec![0; PAGE], note));
+                    drop(file.gather([(started, 10), (100 << 10, 10)]).into_buffer(memory).start());
+                }
+                assert!(eventually(|| threads.lock().unwrap().len() == 40));
                 let threads = threads.lock().unwrap();
-                let reaper = threads.iter().flatten().find(|thread| *thread == "nowait-reaper");
-                assert_eq!(reaper, None, "{name}: {threads:?}");
+                let notices = ["nowait-reaper", "nowait-driver"];
+                let noticing = threads.iter().flatten().find(|thread| notices.contains(&thread.as_str()));
+                assert_eq!(noticing, None, "{name}: {threads:?}");
             }
             assert_settled(&nowait);
         }

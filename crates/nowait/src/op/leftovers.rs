@@ -5,15 +5,21 @@ use super::request::{Done, Outcome, Owned, Request};
 use super::transfer::Transfer;
 use crate::buf::{Memory, contained};
 
-/// Leftovers of an operation: the last share of its file, and a buffer or a result that no future
-/// takes. Dropping them may wait (`close(2)`, `munmap(2)`, a user's destructor), so no engine drops
+/// Leftovers of an operation: the last share of its file, and what is unwanted. Dropping them may wait (`close(2)`, `munmap(2)`, a user's destructor), so no engine drops
 /// them under a lock, nor on a thread that notices completions (`pool::let_go`). A destructor that
 /// panics is contained.
 #[must_use]
 #[derive(Default)]
 pub(crate) struct Leftovers {
     pub(super) file: Option<Box<OpenFile>>,
-    pub(super) unwanted: Option<Box<(Request, Outcome)>>,
+    pub(super) unwanted: Option<Box<Unwanted>>,
+}
+
+pub(super) enum Unwanted {
+    /// A buffer or a result that no future takes.
+    Answer(Request, Outcome),
+    /// The future of several steps that were given up.
+    Steps(Box<dyn Send>),
 }
 
 impl From<OpenFile> for Leftovers {
@@ -22,17 +28,28 @@ impl From<OpenFile> for Leftovers {
     }
 }
 
+impl From<Box<dyn Send>> for Leftovers {
+    fn from(steps: Box<dyn Send>) -> Leftovers {
+        Leftovers { file: None, unwanted: Some(Box::new(Unwanted::Steps(steps))) }
+    }
+}
+
 impl Leftovers {
     /// Whether the drop may take long.
     pub(crate) fn may_wait(&self) -> bool {
         /// To unmap so much takes tens of microseconds.
         const MEMORY_BYTES_MAX: usize = 256 << 10;
-        let waits = |(request, outcome): &(Request, Outcome)| match request {
-            Request::Read(Transfer { memory, .. }) | Request::Write(Transfer { memory, .. }, _) => {
-                memory.runs_code_of_users() || memory.len() > MEMORY_BYTES_MAX
+        let waits = |unwanted: &Unwanted| match unwanted {
+            Unwanted::Answer(
+                Request::Read(Transfer { memory, .. }) | Request::Write(Transfer { memory, .. }, _),
+                _,
+            ) => memory.runs_code_of_users() || memory.len() > MEMORY_BYTES_MAX,
+            Unwanted::Answer(Request::Fault { .. } | Request::Call(_) | Request::Close(_), _) | Unwanted::Steps(_) => {
+                true
             }
-            Request::Fault { .. } | Request::Call(_) | Request::Close(_) => true,
-            _ => matches!(outcome, Ok(Done::Owned(owned)) if matches!(**owned, Owned::Opened(..))),
+            Unwanted::Answer(_, outcome) => {
+                matches!(outcome, Ok(Done::Owned(owned)) if matches!(**owned, Owned::Opened(..)))
+            }
         };
         self.file.is_some() || self.unwanted.as_deref().is_some_and(waits)
     }
@@ -42,7 +59,11 @@ impl Drop for Leftovers {
     #[inline]
     fn drop(&mut self) {
         if self.unwanted.is_some() {
-            self.unwanted.take().into_iter().for_each(|unwanted| let_go(unwanted.0));
+            match self.unwanted.take().map(|unwanted| *unwanted) {
+                Some(Unwanted::Answer(request, _outcome)) => let_go(request),
+                Some(Unwanted::Steps(steps)) => contained(|| drop(steps)),
+                None => {}
+            }
         }
     }
 }

@@ -29,7 +29,7 @@ use super::batch::Batch;
 use super::clock::Held;
 use super::file::{Fallback, IN_QUEUE, ON_THREAD, OpenFile, Permit, in_queues};
 use super::help;
-use super::leftovers::{Leftovers, let_go};
+use super::leftovers::{Leftovers, Unwanted, let_go};
 use super::owner::{Owner, Work};
 use super::request::{Done, Outcome, Request};
 use super::sync::{Mutex, MutexGuard, lock};
@@ -434,7 +434,7 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> 
             let request = inner.request.take();
             drop(inner);
             drop(held);
-            Leftovers { file, unwanted: request.map(|request| Box::new((request, outcome))) }
+            Leftovers { file, unwanted: request.map(|request| Box::new(Unwanted::Answer(request, outcome))) }
         }
     }
 }
