@@ -17,7 +17,7 @@ use crate::core::instance::Instance;
 use crate::core::opened::Opened;
 use crate::core::policy::Route;
 use crate::driver::{self, Driven};
-use crate::engine::local;
+use crate::engine::{local, loop_ring};
 use crate::error::{Error, Result};
 use crate::op::{Callback, Done, Notify, Outcome, Owned, Owner, QueueKind, Request, Slot};
 use crate::stats::Count;
@@ -198,13 +198,18 @@ impl<'f, T> Operation<'f, T> {
     /// any thread.
     ///
     /// Like a poll, it first tries on this thread: cached data is copied before this returns.
-    /// [`Operation::submit`] skips that attempt.
+    /// [`Operation::submit`] skips that attempt. So does this call for a read in
+    /// [`LoopRing::submit_many`](crate::embed::LoopRing::submit_many), if io_uring copies cached data
+    /// as fast.
     pub fn start(mut self) -> Started<T> {
         self.settle();
         let target = self.on.target();
         let State::New(request) = &mut self.state else { return self.submit() };
         let now = match request {
             Request::Write(..) => target.try_write_now(request),
+            Request::Read(transfer) if loop_ring::submits_many() && target.reads_batches_by_ring(transfer.left()) => {
+                Err(None)
+            }
             request => target.try_now(request).ok_or(None),
         };
         match now {

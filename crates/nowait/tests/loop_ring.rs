@@ -218,6 +218,36 @@ fn a_ring_that_is_dropped_lets_go_of_what_it_has() {
     assert_settled(&fixture.nowait);
 }
 
+/// One read is tried where it begins. Many are left to the ring, whose one call copies cached data.
+#[test]
+fn many_reads_are_left_to_the_ring_and_single_ones_are_tried() {
+    let Some(Fixture { nowait, ring, sample, .. }) = Fixture::or_skip("many reads") else { return };
+    let file = sample.open(&nowait);
+    let read = |page: usize| file.read_range((page * PAGE) as u64, PAGE);
+    (0..16).for_each(|page| drop(read(page).wait().unwrap()));
+    nowait::block_on(read(0)).unwrap();
+    if file.nowait_reads() != Some(true) {
+        return eprintln!("skipped: the file system has no non-blocking reads");
+    }
+    let attempts = || nowait.stats().attempts;
+    let is_right = |page: usize, started: Started<Result<Buf>>| {
+        *started.wait().unwrap() == *sample.expected((page * PAGE) as u64, PAGE)
+    };
+    for round in 0..3 {
+        let before = (attempts(), nowait.stats().ring);
+        let started = ring.submit_many(|| (0..8).map(|page| read(page).start()).collect::<Vec<_>>());
+        assert!(started.into_iter().enumerate().all(|(page, started)| is_right(page, started)));
+        assert_eq!((attempts(), nowait.stats().ring), (before.0, before.1 + 8), "round {round}");
+        // A panic within it ends it, too.
+        let panics = std::panic::AssertUnwindSafe(|| ring.submit_many(|| panic!("on purpose")));
+        assert!(std::panic::catch_unwind(panics).is_err());
+        let tried = ring.submit(|| read(3).start());
+        assert_eq!(attempts(), before.0 + 1, "round {round}");
+        assert!(is_right(3, tried));
+    }
+    assert_settled(&nowait);
+}
+
 #[test]
 fn a_panic_within_a_submission_leaves_the_ring_in_order() {
     let Some(fixture) = Fixture::or_skip("a panic") else { return };

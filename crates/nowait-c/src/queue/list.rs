@@ -92,6 +92,14 @@ impl List {
         }
     }
 
+    /// Calls `start`, which starts `count` operations, as `submit` does.
+    pub(super) fn submit_many<T>(&self, count: usize, start: impl FnOnce() -> T) -> T {
+        match &self.ring {
+            Some((ring, _)) if count > 1 => ring.submit_many(start),
+            _ => self.submit(start),
+        }
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

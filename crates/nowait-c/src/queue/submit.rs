@@ -125,13 +125,11 @@ pub unsafe extern "C" fn nowait_submit_reads(queue: QueueHandle, reads: *mut Rea
             let start = NonNull::from(buffer).cast();
             ready.push((FILES.get(one.file)?, start, queue.list.open(one.user.expose_provenance())?));
         }
-        let is_many = ready.len() > 1;
-        let submitted = queue.list.submit(|| {
+        let submitted = queue.list.submit_many(ready.len(), || {
             let started = ready.into_iter().zip(reads).map(|((file, start, opened), one)| {
                 one.operation = opened.operation().number;
                 let read = read(&file, (start, one.length), one.offset, opened.operation());
-                let by_ring = is_many && file.reads_by_ring(one.length);
-                (opened, Work::Transfer(if by_ring { read.submit() } else { read.start() }))
+                (opened, Work::Transfer(read.start()))
             });
             started.collect::<Vec<_>>()
         });

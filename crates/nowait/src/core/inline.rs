@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::core::dispatch::Target;
 use crate::core::instance::Instance;
-use crate::core::policy::Choice;
+use crate::core::policy::{Choice, Route};
 use crate::core::writeback;
 use crate::engine::{Engine, lend_out, local, read_blocking, read_now};
 use crate::op::outstanding::{Outstanding, Turn};
@@ -85,6 +85,16 @@ impl<'f> Target<'f> {
             Tried::Part(1..) if self.is_at_end(file, request) => Some(self.answered(Ok(Done::Nothing))),
             tried => self.ended(tried),
         }
+    }
+
+    /// Returns whether a ring is expected to serve a batch of reads of `length` bytes at least as fast
+    /// as attempts: it copies cached data in the call that submits the batch.
+    pub(crate) fn reads_batches_by_ring(&self, length: usize) -> bool {
+        let Some(file) = self.file else { return false };
+        let accepts = file.direct.is_none() && file.reads.nowait_accepted() == Some(true);
+        accepts
+            && self.instance.engines().has_ring
+            && file.reads.slow_route(&self.instance.policy, length) == Route::Ring
     }
 
     /// Returns whether a short attempt has reached the end of the file. A file that accepts

@@ -17,7 +17,6 @@ pub use self::options::OpenOptions;
 use crate::buf::{Buf, Erased, Memory, ReadBuffer, ReadBuffers};
 use crate::core::instance::{Instance, Nowait};
 use crate::core::opened::Opened;
-use crate::core::policy::Route;
 use crate::direct::{self, Alignment, Directness};
 use crate::engine::local;
 use crate::error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result};
@@ -149,15 +148,6 @@ impl File {
             }
             None => DirectIo::NotAsked,
         }
-    }
-
-    /// Returns true if io_uring is expected to serve a batch of reads of `length` bytes at least as
-    /// fast as attempts on the caller's thread. Cached reads are then copied in the call that
-    /// submits the batch. If true, prefer [`Operation::submit`] over [`Operation::start`].
-    pub fn reads_by_ring(&self, length: usize) -> bool {
-        let (file, reads) = (&*self.0, &self.0.open.reads);
-        let is_asked = file.open.direct.is_none() && reads.nowait_accepted() == Some(true);
-        is_asked && file.instance.engines().has_ring && reads.slow_route(&file.instance.policy, length) == Route::Ring
     }
 
     /// Returns whether this file accepts non-blocking reads (`RWF_NOWAIT`); `None` until a read has
