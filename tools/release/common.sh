@@ -27,23 +27,30 @@ quiet() {
     rm "$log"
 }
 
-# build TARGET_DIR ARGUMENTS...: cargo, as for a release: line tables for the debug file, and no path of this machine.
+# Flags of rustc that keep the paths of this machine out of what it builds.
+remap="--remap-path-prefix=$project=/usr/src/nowait-$version"
+remap+=" --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}/registry/src=/usr/src/cargo"
+
+# no_paths FILE: fails if there are any.
+no_paths() {
+    ! grep -qaF -e "$project" -e "${CARGO_HOME:-$HOME/.cargo}" "$1" || fail "$1 contains paths of this machine"
+}
+
+# build TARGET_DIR ARGUMENTS...: cargo, as for a release, with line tables for the debug file.
 build() {
     local target_dir=$1
     shift
-    RUSTFLAGS="${RUSTFLAGS_OF_TARGET:-} --remap-path-prefix=$project=/usr/src/nowait-$version \
---remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}/registry/src=/usr/src/cargo" \
-        CARGO_PROFILE_RELEASE_DEBUG=line-tables-only \
+    RUSTFLAGS="${RUSTFLAGS_OF_TARGET:-} $remap" CARGO_PROFILE_RELEASE_DEBUG=line-tables-only \
         quiet cargo build --locked --release --target-dir "$target_dir" "$@"
 }
 
-# strip_apart PROGRAM OUTPUT: writes the stripped program, and its debug information to OUTPUT.debug, which it refers to.
+# strip_apart PROGRAM OUTPUT: writes the stripped program, which refers to its debug information in OUTPUT.debug.
 strip_apart() {
     objcopy --only-keep-debug --compress-debug-sections "$1" "$2.debug"
     strip --strip-all -o "$2" "$1"
     (cd "$(dirname "$2")" && objcopy --add-gnu-debuglink="$(basename "$2").debug" "$2")
     chmod 644 "$2.debug"
-    ! grep -qaF -e "$project" -e "${CARGO_HOME:-$HOME/.cargo}" "$2" || fail "$2 contains paths of this machine"
+    no_paths "$2"
 }
 
 # Puts zig, a C compiler for all of our targets, into $ZIG: the wheel `ziglang`, in target/python.
@@ -96,7 +103,8 @@ root() {
 temporary=$(mktemp -d /var/tmp/nowait-release.XXXXXX)
 finish() {
     # Only what is mounted below our own folder.
-    awk -v below="$temporary/" 'index($2, below) == 1 { print $2 }' /proc/mounts | sort -r | xargs -r -n 1 umount || return
+    awk -v below="$temporary/" 'index($2, below) == 1 { print $2 }' /proc/mounts | sort -r |
+        xargs -r -n 1 umount || return
     rm -rf --one-file-system "$temporary"
 }
 trap finish EXIT
