@@ -309,9 +309,19 @@ fn without_threads() {
                 ended.recv().unwrap();
             });
         }
+        // Several steps are made by the thread that starts them; an embedder gets the error.
+        let ranges = [(0, 10), (512 << 10, 10)];
+        assert_eq!(file.gather(ranges).start().wait().unwrap().len(), 2);
+        file.write_many(vec![(0, vec![1; 10]), (8192, vec![1; 10])]).start().wait().unwrap();
+        let (called, calls) = std::sync::mpsc::channel();
+        file.gather(ranges).on_complete(move |gathered| called.send(gathered.unwrap().len()).unwrap());
+        assert_eq!(calls.try_recv(), Ok(2));
+        nowait.fs().write(&path, vec![1; 1 << 20]).start().wait().unwrap();
+        let error = nowait::embed::start(async {}).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EAGAIN));
         assert_settled(&nowait);
     }
-    assert_eq!(threads("nowait-helper"), 0);
+    assert_eq!((threads("nowait-helper"), threads("nowait-driver")), (0, 0));
 }
 
 /// The error of an operation without a substitute names the refused call.
