@@ -108,8 +108,8 @@ def cargo_config():
     return OUT / "registry.toml"
 
 
-def make_registry():
-    """Fills the registry with all packages of the lock files, if these changed; without our own."""
+def vendor():
+    """Fills the registry with all packages of the lock files, if these changed."""
     manifests = [path for _, path in published() if "[workspace]" in path.read_text("utf-8")]
     locks = [ROOT / "Cargo.lock", *(path.with_name("Cargo.lock") for path in manifests)]
     digest = hashlib.sha256(b"".join(lock.read_bytes() for lock in locks)).hexdigest()
@@ -119,6 +119,11 @@ def make_registry():
         sync = [part for path in manifests for part in ("--sync", path)]
         run("cargo", "vendor", "--quiet", "--locked", "--versioned-dirs", *sync, REGISTRY, cwd=ROOT)
         made_from.write_text(digest)
+
+
+def make_registry():
+    """Makes the registry without our own crates, and cargo's configuration for it."""
+    vendor()
     for folder in REGISTRY.glob("nowait*"):
         shutil.rmtree(folder)
     cargo_config().write_text(
@@ -231,6 +236,7 @@ def command():
 
 def licences(name):
     """Prints the licences of all packages that a package's program contains."""
+    vendor()
     tree = run("cargo", "tree", "--locked", "--package", name, "--edges", "normal,no-proc-macro",
                "--prefix", "none", "--format", "{p}\t{l}", cwd=ROOT)  # fmt: skip
     for line in sorted(set(tree.replace(" (*)", "").splitlines())):
