@@ -149,7 +149,8 @@ def package():
             names = {member.name.removeprefix(f"{name}/") for member in files}
             bytes_unpacked = sum(member.size for member in files)
         run("tar", "-xf", archive, "-C", REGISTRY)
-        for wanted in ("Cargo.toml", "Cargo.lock", "README.md", "LICENSE-MIT", "LICENSE-APACHE"):
+        sources = [str(source.relative_to(path.parent)) for source in path.parent.glob("src/**/*.*")]
+        for wanted in ("Cargo.toml", "Cargo.lock", "README.md", "LICENSE-MIT", "LICENSE-APACHE", *sources):
             if wanted not in names:
                 fail(f"{name} contains no {wanted}")
         check_includes(REGISTRY / name)
