@@ -1,14 +1,14 @@
 //! The rings that a thread submitted to last: each cold read of a future asks which ring is its
 //! thread's, and must not take a lock that all threads share to learn it.
 //!
-//! A thread keeps no ring alive. The weak share costs the memory of a [`Shard`], without the ring's
+//! A thread keeps no ring alive. The weak share costs the memory of a [`Queue`], without the ring's
 //! memory and descriptor, until the thread ends or has used other engines.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use super::shard::Shard;
+use super::queue::Queue;
 
 /// An engine of this process, and the runtime whose rings are meant; none: the common ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(super) fn next_engine() -> u64 {
 const KNOWN_MAX: usize = 4;
 
 struct Known {
-    entries: [Option<(Key, Weak<Shard>)>; KNOWN_MAX],
+    entries: [Option<(Key, Weak<Queue>)>; KNOWN_MAX],
     /// The oldest, which the next one replaces.
     oldest: usize,
 }
@@ -50,69 +50,72 @@ thread_local!(static KNOWN: RefCell<Known> = const {
 
 /// Returns the ring that this thread used last for `key`; else what `look_up` finds, which is
 /// remembered.
-pub(super) fn find_or(key: Key, look_up: impl FnOnce() -> Option<Arc<Shard>>) -> Option<Arc<Shard>> {
+pub(super) fn find_or(key: Key, look_up: impl FnOnce() -> Option<Arc<Queue>>) -> Option<Arc<Queue>> {
     // In this order: whoever has a share of a ring that was not retired afterwards got it while
-    // `Shards` had one, so that the reaper does not take the ring for one that nobody submits to.
-    if let Some(shard) = recall(key).filter(|shard| !shard.is_retired()) {
-        return Some(shard);
+    // `Queues` had one, so that the reaper does not take the ring for one that nobody submits to.
+    if let Some(queue) = recall(key).filter(|queue| !queue.is_retired()) {
+        return Some(queue);
     }
-    let shard = look_up()?;
-    remember(key, &shard);
-    Some(shard)
+    let queue = look_up()?;
+    remember(key, &queue);
+    Some(queue)
 }
 
-fn recall(key: Key) -> Option<Arc<Shard>> {
+fn recall(key: Key) -> Option<Arc<Queue>> {
     KNOWN.try_with(|known| known.borrow().get(key)?.upgrade()).ok().flatten()
 }
 
-fn remember(key: Key, shard: &Arc<Shard>) {
+fn remember(key: Key, queue: &Arc<Queue>) {
     // A thread that is being torn down remembers nothing.
-    let _ = KNOWN.try_with(|known| known.borrow_mut().set(key, Arc::downgrade(shard)));
+    let _ = KNOWN.try_with(|known| known.borrow_mut().set(key, Arc::downgrade(queue)));
 }
 
 impl Known {
-    fn get(&self, key: Key) -> Option<&Weak<Shard>> {
-        self.entries.iter().flatten().find(|(known, _)| *known == key).map(|(_, shard)| shard)
+    fn get(&self, key: Key) -> Option<&Weak<Queue>> {
+        self.entries.iter().flatten().find(|(known, _)| *known == key).map(|(_, queue)| queue)
     }
 
-    fn set(&mut self, key: Key, shard: Weak<Shard>) {
+    fn set(&mut self, key: Key, queue: Weak<Queue>) {
         let same = self.entries.iter().position(|entry| entry.as_ref().is_some_and(|(known, _)| *known == key));
         let at = same.unwrap_or_else(|| {
             let oldest = self.oldest;
             self.oldest = (oldest + 1) % KNOWN_MAX;
             oldest
         });
-        self.entries[at] = Some((key, shard));
+        self.entries[at] = Some((key, queue));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::queue::NoticedBy;
 
-    fn shard_or_skip() -> Option<Arc<Shard>> {
-        Shard::new(0).inspect_err(|refusal| eprintln!("skipped: no io_uring ({:?})", refusal.errno)).ok()
+    fn queue_or_skip() -> Option<Arc<Queue>> {
+        Queue::new(NoticedBy::Reaper, 0)
+            .inspect_err(|refusal| eprintln!("skipped: no io_uring ({:?})", refusal.errno))
+            .ok()
     }
 
     #[test]
     fn a_thread_looks_its_ring_up_once_and_keeps_none_alive() {
-        let Some(shard) = shard_or_skip() else { return };
+        let Some(queue) = queue_or_skip() else { return };
         let key = Key::common(next_engine());
-        assert!(find_or(key, || Some(shard.clone())).is_some());
+        assert!(find_or(key, || Some(queue.clone())).is_some());
         let found = find_or(key, || unreachable!("it is known")).unwrap();
-        assert!(Arc::ptr_eq(&found, &shard));
+        assert!(Arc::ptr_eq(&found, &queue));
         assert!(find_or(Key::common(next_engine()), || None).is_none(), "another engine's");
-        let share = Arc::downgrade(&shard);
-        drop((shard, found));
+        let share = Arc::downgrade(&queue);
+        drop((queue, found));
         assert!(share.upgrade().is_none(), "a thread keeps a ring open");
         assert!(find_or(key, || None).is_none());
     }
 
     #[test]
     fn the_oldest_is_forgotten_first() {
-        let Some(shard) = shard_or_skip() else { return };
+        let Some(queue) = queue_or_skip() else { return };
         let keys: Vec<Key> = (0..=KNOWN_MAX).map(|_| Key::common(next_engine())).collect();
-        keys.iter().for_each(|key| drop(find_or(*key, || Some(shard.clone()))));
+        keys.iter().for_each(|key| drop(find_or(*key, || Some(queue.clone()))));
         assert!(keys[1..].iter().all(|key| recall(*key).is_some()));
         assert!(recall(keys[0]).is_none());
     }
@@ -120,19 +123,19 @@ mod tests {
     #[cfg(feature = "tokio")]
     #[test]
     fn a_retired_ring_is_looked_up_again() {
-        use crate::engine::shard::Shards;
-        let (Some(first), Some(second)) = (shard_or_skip(), shard_or_skip()) else { return };
+        use crate::engine::queues::Queues;
+        let (Some(first), Some(second)) = (queue_or_skip(), queue_or_skip()) else { return };
         let key = Key::common(next_engine());
-        let shards = Shards::default();
-        shards.add(first.clone());
+        let queues = Queues::default();
+        queues.add(first.clone());
         find_or(key, || Some(first.clone()));
         // As when a runtime is attached.
-        shards.retire();
+        queues.retire();
         let found = find_or(key, || Some(second.clone())).unwrap();
         assert!(Arc::ptr_eq(&found, &second));
-        shards.add(second.clone());
+        queues.add(second.clone());
         // As when a runtime ends.
-        shards.remove(&second);
+        queues.remove(&second);
         assert!(find_or(key, || None).is_none());
     }
 }

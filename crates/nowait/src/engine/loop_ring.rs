@@ -12,8 +12,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use super::queue::{NoticedBy, Queue, Reap};
 use super::reaper::{Reaped, Reapers};
-use super::shard::{Reap, Shard};
 use super::{Refusal, local};
 use crate::buf::lock;
 use crate::op::help::{self, Helped};
@@ -79,7 +79,7 @@ use crate::sys::PerProcess;
 /// flight complete in the background. In a forked child the ring has no effect, and operations take
 /// the usual route.
 pub struct LoopRing {
-    shard: Arc<Shard>,
+    queue: Arc<Queue>,
     _loan: Arc<Loan>,
     /// Dropped after the ring, which a reaper may then find that it has alone.
     _rung: Rung,
@@ -90,14 +90,14 @@ static IS_USED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// The ring that this thread submits to now.
-    static CURRENT: RefCell<Option<Arc<Shard>>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Arc<Queue>>> = const { RefCell::new(None) };
     /// It submits many operations in one system call.
     static IS_MANY: Cell<bool> = const { Cell::new(false) };
 }
 
 /// All rings of loops, for those who are about to block.
-fn rings() -> MutexGuard<'static, Vec<Weak<Shard>>> {
-    static RINGS: PerProcess<Mutex<Vec<Weak<Shard>>>> = PerProcess::new();
+fn rings() -> MutexGuard<'static, Vec<Weak<Queue>>> {
+    static RINGS: PerProcess<Mutex<Vec<Weak<Queue>>>> = PerProcess::new();
     lock(RINGS.get(Mutex::default))
 }
 
@@ -109,16 +109,16 @@ fn reapers() -> &'static Reapers {
 
 impl LoopRing {
     pub(crate) fn set_up() -> Result<LoopRing, Refusal> {
-        let shard = Shard::noticed_by(true, 0)?;
-        let loan = Arc::new(Loan(Arc::downgrade(&shard)));
+        let queue = Queue::new(NoticedBy::Reactor, 0)?;
+        let loan = Arc::new(Loan(Arc::downgrade(&queue)));
         let known: Arc<dyn Helped> = loan.clone();
         help::register(Arc::downgrade(&known));
         let mut rings = rings();
         rings.retain(|known| known.strong_count() > 0);
-        rings.push(Arc::downgrade(&shard));
+        rings.push(Arc::downgrade(&queue));
         drop(rings);
         IS_USED.store(true, Relaxed);
-        Ok(LoopRing { shard, _loan: loan, _rung: Rung })
+        Ok(LoopRing { queue, _loan: loan, _rung: Rung })
     }
 
     /// Calls `start`, which starts operations on this thread. Operations for io_uring go to this
@@ -127,10 +127,10 @@ impl LoopRing {
     /// Operations with a callback ([`on_complete`](crate::Operation::on_complete)) take the usual
     /// route.
     pub fn submit<T>(&self, start: impl FnOnce() -> T) -> T {
-        if !self.shard.is_ours() {
+        if !self.queue.is_ours() {
             return start();
         }
-        let _entered = Entered::new(&self.shard);
+        let _entered = Entered::new(&self.queue);
         local::undriven(start)
     }
 
@@ -141,10 +141,10 @@ impl LoopRing {
     /// io_uring should serve the batch at least as fast. Cached data is then copied in the system call
     /// that submits the batch.
     pub fn submit_many<T>(&self, start: impl FnOnce() -> T) -> T {
-        if !self.shard.is_ours() {
+        if !self.queue.is_ours() {
             return start();
         }
-        let _entered = Entered::new(&self.shard);
+        let _entered = Entered::new(&self.queue);
         let _many = Many(IS_MANY.replace(true));
         local::undriven(start)
     }
@@ -152,18 +152,18 @@ impl LoopRing {
     /// Reaps pending completions, and calls the wakers of completed operations, on this thread.
     /// Makes a system call only to resubmit the rest of a short transfer.
     pub fn notice(&self) {
-        if !self.shard.is_ours() {
+        if !self.queue.is_ours() {
             return;
         }
-        if self.shard.is_watched() {
-            reapers().take_back(&*self.shard);
+        if self.queue.is_watched() {
+            reapers().take_back(&*self.queue);
         }
-        self.shard.reap(Reap::Surely);
+        self.queue.reap(Reap::Surely);
     }
 }
 
 /// The ring that this thread submits to now, if that is a loop's.
-pub(super) fn current() -> Option<Arc<Shard>> {
+pub(super) fn current() -> Option<Arc<Queue>> {
     CURRENT.try_with(|current| current.borrow().clone()).ok().flatten().filter(|_| !local::is_elsewhere())
 }
 
@@ -190,23 +190,23 @@ pub(super) fn lend_all() {
     }
 }
 
-fn lend(shard: &Arc<Shard>) {
-    if shard.is_ours() && !shard.is_quiet() {
-        shard.submit_staged();
-        reapers().lend(shard);
+fn lend(queue: &Arc<Queue>) {
+    if queue.is_ours() && !queue.is_quiet() {
+        queue.submit_staged();
+        reapers().lend(queue);
     }
 }
 
 /// A thread's submissions while they go to the ring of a loop.
 struct Entered<'r> {
-    shard: &'r Arc<Shard>,
-    outer: Option<Arc<Shard>>,
+    queue: &'r Arc<Queue>,
+    outer: Option<Arc<Queue>>,
 }
 
 impl Entered<'_> {
-    fn new(shard: &Arc<Shard>) -> Entered<'_> {
-        let outer = CURRENT.try_with(|current| current.replace(Some(shard.clone()))).ok().flatten();
-        Entered { shard, outer }
+    fn new(queue: &Arc<Queue>) -> Entered<'_> {
+        let outer = CURRENT.try_with(|current| current.replace(Some(queue.clone()))).ok().flatten();
+        Entered { queue, outer }
     }
 }
 
@@ -214,14 +214,14 @@ impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let outer = self.outer.take();
         let inner = CURRENT.try_with(|current| current.replace(outer));
-        self.shard.submit_staged();
+        self.queue.submit_staged();
         drop(inner);
     }
 }
 
 impl AsFd for LoopRing {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shard.as_fd()
+        self.queue.as_fd()
     }
 }
 
@@ -234,8 +234,8 @@ impl std::fmt::Debug for LoopRing {
 impl Drop for LoopRing {
     fn drop(&mut self) {
         // Without a thread no completion is noticed: slots stay allocated, which is safe.
-        if self.shard.is_ours() && !self.shard.is_quiet() {
-            reapers().adopt(&self.shard);
+        if self.queue.is_ours() && !self.queue.is_quiet() {
+            reapers().adopt(&self.queue);
         }
     }
 }
@@ -250,7 +250,7 @@ impl Drop for Rung {
 }
 
 /// Lends a ring of a loop that may be blocked.
-struct Loan(Weak<Shard>);
+struct Loan(Weak<Queue>);
 
 impl Helped for Loan {
     /// Calls a reaper, not the helper.
@@ -262,10 +262,10 @@ impl Helped for Loan {
     /// The loop may be run no more: a reaper takes a ring where nothing ends from one glance to the
     /// next.
     fn glance(&self) -> bool {
-        let Some(shard) = self.0.upgrade() else { return false };
-        let (is_busy, is_left) = shard.glance_at_ended();
+        let Some(queue) = self.0.upgrade() else { return false };
+        let (is_busy, is_left) = queue.glance_at_ended();
         if is_left {
-            lend(&shard);
+            lend(&queue);
         }
         is_busy
     }

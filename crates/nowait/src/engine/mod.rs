@@ -7,15 +7,15 @@
 //!
 //! `unsafe` here: transfers on memory that the caller lends for the call.
 
-mod announced;
 mod known;
 pub(crate) mod libaio;
 pub(crate) mod local;
 pub(crate) mod loop_ring;
 mod places;
 pub(crate) mod pool;
+mod queue;
+mod queues;
 mod reaper;
-mod shard;
 pub(crate) mod shared;
 #[cfg(feature = "sim")]
 pub mod sim;
@@ -112,6 +112,13 @@ pub(crate) trait Engine: Send + Sync {
 pub(crate) struct Refusal {
     pub(crate) errno: Errno,
     pub(crate) entries: u32,
+}
+
+impl Refusal {
+    /// Whether a later try may succeed: descriptors, memory or the like are short.
+    pub(crate) fn passes(&self) -> bool {
+        matches!(self.errno, Errno::MFILE | Errno::NFILE | Errno::AGAIN | Errno::NOMEM)
+    }
 }
 
 /// One attempt at filling a borrowed slice; see [`Engine::try_now`].

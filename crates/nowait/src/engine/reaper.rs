@@ -32,8 +32,8 @@ pub(super) trait Reaped: AsFd + Send + Sync {
     }
 }
 
-fn is_lent<S: Reaped + ?Sized>(shard: &S) -> bool {
-    shard.lent().is_some_and(|lent| lent.load(Ordering::Acquire))
+fn is_lent<S: Reaped + ?Sized>(queue: &S) -> bool {
+    queue.lent().is_some_and(|lent| lent.load(Ordering::Acquire))
 }
 
 /// The threads of an engine with many queues, each for some of them: a device of millions of
@@ -45,28 +45,28 @@ const REAPERS_MAX: usize = 8;
 const QUEUES_EACH: usize = 8;
 
 impl Reapers {
-    fn of<S: Reaped + ?Sized>(&self, shard: &S) -> &Reaper {
-        &self.0[shard.place() / QUEUES_EACH % REAPERS_MAX]
+    fn of<S: Reaped + ?Sized>(&self, queue: &S) -> &Reaper {
+        &self.0[queue.place() / QUEUES_EACH % REAPERS_MAX]
     }
 
     /// As [`Reaper::adopt`].
-    pub(super) fn adopt<S: Reaped + 'static>(&self, shard: &Arc<S>) -> bool {
-        self.of(&**shard).adopt(shard)
+    pub(super) fn adopt<S: Reaped + 'static>(&self, queue: &Arc<S>) -> bool {
+        self.of(&**queue).adopt(queue)
     }
 
     /// As [`Reaper::lend`].
-    pub(super) fn lend<S: Reaped + 'static>(&self, shard: &Arc<S>) {
-        self.of(&**shard).lend(shard);
+    pub(super) fn lend<S: Reaped + 'static>(&self, queue: &Arc<S>) {
+        self.of(&**queue).lend(queue);
     }
 
     /// As [`Reaper::take_back`].
-    pub(super) fn take_back<S: Reaped + ?Sized>(&self, shard: &S) {
-        self.of(shard).take_back(shard);
+    pub(super) fn take_back<S: Reaped + ?Sized>(&self, queue: &S) {
+        self.of(queue).take_back(queue);
     }
 
     /// Wakes the thread of this queue to look at all that it has.
-    pub(super) fn ring<S: Reaped + ?Sized>(&self, shard: &S) {
-        self.of(shard).ring();
+    pub(super) fn ring<S: Reaped + ?Sized>(&self, queue: &S) {
+        self.of(queue).ring();
     }
 
     pub(super) fn ring_all(&self) {
@@ -85,14 +85,14 @@ pub(super) struct Reaper {
 #[derive(Default)]
 struct Watched {
     /// By their numbers, with which events name them.
-    shards: Mutex<Vec<(u64, Arc<dyn Reaped>)>>,
+    queues: Mutex<Vec<(u64, Arc<dyn Reaped>)>>,
     /// The last number that was given.
     last: AtomicU64,
     /// The engine is gone: end when nothing is in flight.
     closing: AtomicBool,
 }
 
-/// The bell's number; no shard has it.
+/// The bell's number; no queue has it.
 const BELL: u64 = 0;
 
 struct Watch {
@@ -101,34 +101,34 @@ struct Watch {
 }
 
 impl Reaper {
-    /// Serves a shard's completions from now on; the first one starts the thread. False if that is
+    /// Serves a queue's completions from now on; the first one starts the thread. False if that is
     /// refused.
-    pub(super) fn adopt<S: Reaped + 'static>(&self, shard: &Arc<S>) -> bool {
-        shard.watched().load(Ordering::Acquire) && !is_lent(&**shard) || self.watch(shard, false)
+    pub(super) fn adopt<S: Reaped + 'static>(&self, queue: &Arc<S>) -> bool {
+        queue.watched().load(Ordering::Acquire) && !is_lent(&**queue) || self.watch(queue, false)
     }
 
-    /// Serves a shard's completions until nothing is in flight.
-    fn lend<S: Reaped + 'static>(&self, shard: &Arc<S>) {
+    /// Serves a queue's completions until nothing is in flight.
+    fn lend<S: Reaped + 'static>(&self, queue: &Arc<S>) {
         // A lent one may be going back: under the lock that is decided.
-        if !shard.watched().load(Ordering::Acquire) || is_lent(&**shard) {
-            self.watch(shard, true);
+        if !queue.watched().load(Ordering::Acquire) || is_lent(&**queue) {
+            self.watch(queue, true);
         }
     }
 
-    /// Ends the loan of a shard, if it is lent: somebody else looks again.
-    fn take_back<S: Reaped + ?Sized>(&self, shard: &S) {
-        let mut shards = lock(&self.watched.shards);
+    /// Ends the loan of a queue, if it is lent: somebody else looks again.
+    fn take_back<S: Reaped + ?Sized>(&self, queue: &S) {
+        let mut queues = lock(&self.watched.queues);
         let Some(Some(watch)) = self.watch.get() else { return };
-        if !shard.watched().load(Ordering::Acquire) || !is_lent(shard) {
+        if !queue.watched().load(Ordering::Acquire) || !is_lent(queue) {
             return;
         }
-        let Some(at) = shards.iter().position(|(_, known)| std::ptr::addr_eq(Arc::as_ptr(known), shard)) else {
+        let Some(at) = queues.iter().position(|(_, known)| std::ptr::addr_eq(Arc::as_ptr(known), queue)) else {
             return;
         };
-        if epoll::delete(&watch.epoll, shard).is_ok() {
-            shard.watched().store(false, Ordering::Release);
-            let gone = shards.swap_remove(at);
-            drop(shards);
+        if epoll::delete(&watch.epoll, queue).is_ok() {
+            queue.watched().store(false, Ordering::Release);
+            let gone = queues.swap_remove(at);
+            drop(queues);
             drop(gone);
         }
     }
@@ -140,24 +140,24 @@ impl Reaper {
         }
     }
 
-    fn watch<S: Reaped + 'static>(&self, shard: &Arc<S>, lent: bool) -> bool {
-        let mut shards = lock(&self.watched.shards);
+    fn watch<S: Reaped + 'static>(&self, queue: &Arc<S>, lent: bool) -> bool {
+        let mut queues = lock(&self.watched.queues);
         let Some(watch) = self.watch.get_or_init(|| Watch::start(self.watched.clone())) else { return false };
-        if !shard.watched().load(Ordering::Acquire) {
+        if !queue.watched().load(Ordering::Acquire) {
             let events = epoll::EventFlags::IN | epoll::EventFlags::ET;
             let number = self.watched.last.fetch_add(1, Ordering::Relaxed) + 1;
-            if epoll::add(&watch.epoll, shard, epoll::EventData::new_u64(number), events).is_err() {
+            if epoll::add(&watch.epoll, queue, epoll::EventData::new_u64(number), events).is_err() {
                 return false;
             }
-            shards.push((number, shard.clone()));
-            if let Some(note) = shard.lent() {
+            queues.push((number, queue.clone()));
+            if let Some(note) = queue.lent() {
                 note.store(lent, Ordering::Release);
             }
-            shard.watched().store(true, Ordering::Release);
-        } else if let (Some(note), false) = (shard.lent(), lent) {
+            queue.watched().store(true, Ordering::Release);
+        } else if let (Some(note), false) = (queue.lent(), lent) {
             note.store(false, Ordering::Release);
         }
-        drop(shards);
+        drop(queues);
         // For completions from before it was watched.
         watch.ring();
         true
@@ -212,34 +212,34 @@ impl Watch {
             let all = events.is_empty() || has_event(BELL);
             let is_looked_at = |number: u64| all || has_event(number);
             let of_interest = |(number, _): &&(u64, _)| is_looked_at(*number);
-            reaped.extend(lock(&watched.shards).iter().filter(of_interest).map(|(_, shard)| shard.clone()));
-            reaped.iter().for_each(|shard| shard.reap_surely());
+            reaped.extend(lock(&watched.queues).iter().filter(of_interest).map(|(_, queue)| queue.clone()));
+            reaped.iter().for_each(|queue| queue.reap_surely());
             reaped.clear();
-            let mut shards = lock(&watched.shards);
+            let mut queues = lock(&watched.queues);
             // After its last operation a queue that takes no more submissions goes, and a lent one
             // goes back. Dropped with nothing locked: that unmaps its memory.
             let mut gone = Vec::new();
             is_left &= !all;
-            shards.retain(|(number, shard)| {
+            queues.retain(|(number, queue)| {
                 if !is_looked_at(*number) {
                     return true;
                 }
-                let is_quiet = shard.is_quiet();
-                let goes_back = is_quiet && is_lent(&**shard) && epoll::delete(&self.epoll, shard).is_ok();
+                let is_quiet = queue.is_quiet();
+                let goes_back = is_quiet && is_lent(&**queue) && epoll::delete(&self.epoll, queue).is_ok();
                 if goes_back {
-                    shard.watched().store(false, Ordering::Release);
+                    queue.watched().store(false, Ordering::Release);
                 }
-                let is_shared = Arc::strong_count(shard) > 1;
+                let is_shared = Arc::strong_count(queue) > 1;
                 let stays = !goes_back && (is_shared || !is_quiet);
                 if !stays {
-                    gone.push(shard.clone());
+                    gone.push(queue.clone());
                 }
                 is_left |= stays && !is_shared;
                 stays
             });
             let is_closing = watched.closing.load(Ordering::SeqCst);
-            let ends = is_closing && shards.is_empty();
-            drop(shards);
+            let ends = is_closing && queues.is_empty();
+            drop(queues);
             drop(gone);
             if ends {
                 return;

@@ -1,9 +1,9 @@
 //! Rings for futures on any executor: any thread may submit, any thread may reap.
 //!
-//! A few rings (`shard.rs`), each thread using its own by preference, so that the short lock around
+//! A few rings (`queue.rs`), each thread using its own by preference, so that the short lock around
 //! the submission queue is rarely contended. Completions are noticed by small threads
 //! (`reaper.rs`), or, in an attached tokio runtime, by a task in tokio's own reactor (`tokio.rs`).
-//! A shard lives until nothing is in flight, so that dropping the engine waits for nobody; memory
+//! A queue lives until nothing is in flight, so that dropping the engine waits for nobody; memory
 //! that a dead device never gives back is leaked, not freed.
 
 use std::sync::Arc;
@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::sync::Weak;
 
 use super::known::{self, Key};
+use super::queue::{NoticedBy, Queue};
+use super::queues::{QUEUES_MAX, Queues};
 use super::reaper::Reapers;
-use super::shard::{SHARDS_MAX, Shard, Shards};
 use super::{Engine, Refusal, local, loop_ring, pool};
 use crate::op::Slot;
 #[cfg(feature = "tokio")]
@@ -24,8 +25,8 @@ use crate::turn;
 pub(crate) struct Uring {
     /// Names it in what threads know.
     number: u64,
-    shards: Shards,
-    shards_max: usize,
+    queues: Queues,
+    queues_max: usize,
     #[cfg(feature = "tokio")]
     runtimes: super::tokio::Runtimes,
     #[cfg(feature = "tokio")]
@@ -47,48 +48,50 @@ impl Uring {
         let engine = Uring {
             number: known::next_engine(),
             reapers,
-            shards: Shards::default(),
-            shards_max: sys::processors().min(SHARDS_MAX),
+            queues: Queues::default(),
+            queues_max: sys::processors().min(QUEUES_MAX),
             #[cfg(feature = "tokio")]
             runtimes,
             #[cfg(feature = "tokio")]
             _loans: loans,
         };
-        let first = Shard::new(0)?;
-        engine.shards.add(first);
+        let first = Queue::new(NoticedBy::Reaper, 0)?;
+        engine.queues.add(first);
         Ok(engine)
     }
 
     /// The ring for this thread; none if its completions would not be noticed.
-    fn shard(&self) -> Option<Arc<Shard>> {
+    fn queue(&self) -> Option<Arc<Queue>> {
         #[cfg(feature = "tokio")]
         let may_be_a_runtimes = !local::is_elsewhere() && !pool::is_own_thread();
         #[cfg(feature = "tokio")]
-        if let Some(shard) = may_be_a_runtimes.then(|| self.runtimes.shard(self.number, &self.reapers)).flatten() {
-            return Some(shard);
+        if let Some(queue) = may_be_a_runtimes.then(|| self.runtimes.queue(self.number, &self.reapers)).flatten() {
+            return Some(queue);
         }
-        let shard = known::find_or(Key::common(self.number), || self.shards.mine(self.shards_max, Shard::new).ok())?;
-        self.reapers.adopt(&shard).then_some(shard)
+        let queue = known::find_or(Key::common(self.number), || {
+            self.queues.mine(self.queues_max, |place| Queue::new(NoticedBy::Reaper, place)).ok()
+        })?;
+        self.reapers.adopt(&queue).then_some(queue)
     }
 }
 
 impl Engine for Uring {
     fn submit(&self, slot: Arc<Slot>) {
         let Err(slot) = local::stage(slot) else { return };
-        if let Some(shard) = loop_ring::current().filter(|_| !pool::is_own_thread()) {
-            return shard.submit(slot, false);
+        if let Some(queue) = loop_ring::current().filter(|_| !pool::is_own_thread()) {
+            return queue.submit(slot, false);
         }
-        match self.shard() {
+        match self.queue() {
             // The kernel completes a request in the thread that submitted it, unless that sleeps
             // uninterruptibly. A thread of the pool may, from now on, for another file. So the
             // reaper submits.
-            Some(shard) if pool::is_own_thread() => {
-                shard.submit(slot, false);
-                self.reapers.ring(&*shard);
+            Some(queue) if pool::is_own_thread() => {
+                queue.submit(slot, false);
+                self.reapers.ring(&*queue);
             }
-            Some(shard) => {
-                turn::submits_to(&shard);
-                shard.submit(slot, true);
+            Some(queue) => {
+                turn::submits_to(&queue);
+                queue.submit(slot, true);
             }
             None => pool::hand_on(slot),
         }
@@ -98,11 +101,11 @@ impl Engine for Uring {
     /// the ring has.)
     #[cfg(feature = "tokio")]
     fn takes_announced(&self, file: &Arc<crate::op::OpenFile>) -> bool {
-        let takes = |shard: Arc<Shard>| shard.in_reactor && shard.takes_announced(Arc::as_ptr(file).addr());
+        let takes = |queue: Arc<Queue>| queue.is_in_reactor() && queue.takes_announced(Arc::as_ptr(file).addr());
         !local::is_driving()
             && !pool::is_own_thread()
             && loop_ring::current().is_none()
-            && self.shard().is_some_and(takes)
+            && self.queue().is_some_and(takes)
     }
 
     #[cfg(feature = "tokio")]
@@ -118,8 +121,8 @@ impl Engine for Uring {
 
     fn drain(&self) {
         #[cfg(feature = "tokio")]
-        self.runtimes.all().iter().for_each(|shard| shard.drain());
-        self.shards.all().iter().for_each(|shard| shard.drain());
+        self.runtimes.all().iter().for_each(|queue| queue.drain());
+        self.queues.all().iter().for_each(|queue| queue.drain());
         pool::drain_leftovers();
     }
 }

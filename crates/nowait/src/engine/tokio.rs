@@ -29,8 +29,9 @@ use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::task::AbortHandle;
 
 use super::known::{self, Key};
+use super::queue::{NoticedBy, Queue, Reap};
+use super::queues::{QUEUES_MAX, Queues};
 use super::reaper::{Reaped, Reapers};
-use super::shard::{Reap, SHARDS_MAX, Shard, Shards};
 use crate::buf::lock;
 use crate::stats::thread_number;
 
@@ -41,18 +42,18 @@ struct Runtime {
     id: Id,
     /// Its reactor notices completions.
     attached: bool,
-    shards: Arc<Shards>,
+    queues: Arc<Queues>,
     tasks: Vec<AbortHandle>,
 }
 
 impl Runtime {
     /// Lets the reactor, or the reaper, notice completions of new rings. Existing rings stay as
     /// they are. Returns them, to be dropped with nothing locked.
-    fn set_attached(&mut self, attached: bool) -> Option<Arc<Shards>> {
+    fn set_attached(&mut self, attached: bool) -> Option<Arc<Queues>> {
         let changed = std::mem::replace(&mut self.attached, attached) != attached;
         changed.then(|| {
-            self.shards.retire();
-            std::mem::take(&mut self.shards)
+            self.queues.retire();
+            std::mem::take(&mut self.queues)
         })
     }
 }
@@ -81,7 +82,7 @@ impl Runtimes {
         if let Some(runtime) = runtimes.iter_mut().find(|runtime| runtime.id == id) {
             return look(runtime);
         }
-        let mut runtime = Runtime { id, attached: false, shards: Arc::default(), tasks: Vec::new() };
+        let mut runtime = Runtime { id, attached: false, queues: Arc::default(), tasks: Vec::new() };
         let looked = look(&mut runtime);
         runtimes.push(runtime);
         drop(runtimes);
@@ -105,29 +106,30 @@ impl Runtimes {
 
     /// A ring of the runtime that this thread works for, if its completions will be noticed.
     /// `engine` is the number of the engine whose runtimes these are.
-    pub(super) fn shard(&self, engine: u64, reapers: &Arc<Reapers>) -> Option<Arc<Shard>> {
+    pub(super) fn queue(&self, engine: u64, reapers: &Arc<Reapers>) -> Option<Arc<Queue>> {
         let handle = Handle::try_current().ok()?;
         let single = handle.runtime_flavor() == RuntimeFlavor::CurrentThread;
         if single && tokio::task::try_id().is_none() {
             return None;
         }
-        let shard = known::find_or(Key { engine, runtime: Some(handle.id()) }, || self.look_up(&handle, reapers))?;
-        if !shard.in_reactor && !reapers.adopt(&shard) {
+        let queue = known::find_or(Key { engine, runtime: Some(handle.id()) }, || self.look_up(&handle, reapers))?;
+        if !queue.is_in_reactor() && !reapers.adopt(&queue) {
             return None;
         }
-        (!single || shard.driver.load(Ordering::Relaxed) == thread_number()).then_some(shard)
+        (!single || queue.driver.load(Ordering::Relaxed) == thread_number()).then_some(queue)
     }
 
     /// This thread's ring of a runtime.
-    fn look_up(&self, handle: &Handle, reapers: &Arc<Reapers>) -> Option<Arc<Shard>> {
-        let (attached, shards) = self.look_at(handle, |runtime| (runtime.attached, runtime.shards.clone()));
+    fn look_up(&self, handle: &Handle, reapers: &Arc<Reapers>) -> Option<Arc<Queue>> {
+        let (attached, queues) = self.look_at(handle, |runtime| (runtime.attached, runtime.queues.clone()));
         // One, of a current-thread runtime.
         let workers = handle.metrics().num_workers();
         let mut made = false;
-        let make = |place| Shard::noticed_by(attached, place).inspect(|_| made = true);
-        let shard = shards.mine(workers.min(SHARDS_MAX), make).ok()?;
+        let noticed_by = if attached { NoticedBy::Reactor } else { NoticedBy::Reaper };
+        let make = |place| Queue::new(noticed_by, place).inspect(|_| made = true);
+        let queue = queues.mine(workers.min(QUEUES_MAX), make).ok()?;
         if made {
-            let served = || Served { shard: shard.clone(), shards: shards.clone(), reapers: Rung(reapers.clone()) };
+            let served = || Served { queue: queue.clone(), queues: queues.clone(), reapers: Rung(reapers.clone()) };
             let mut tasks = vec![handle.spawn(flush(Flusher(served()))).abort_handle()];
             if attached {
                 let watcher = Watcher { served: served(), id: handle.id(), runtimes: self.clone() };
@@ -135,30 +137,30 @@ impl Runtimes {
             }
             self.keep(handle.id(), tasks);
         }
-        Some(shard)
+        Some(queue)
     }
 
     /// Lets the reaper notice the completions of what is in flight: their runtimes may be blocked.
     pub(super) fn lend(&self, reapers: &Reapers) {
-        self.all().iter().filter(|shard| !shard.is_quiet()).for_each(|shard| lend(shard, reapers));
+        self.all().iter().filter(|queue| !queue.is_quiet()).for_each(|queue| lend(queue, reapers));
     }
 
     /// Lets the reaper notice the completions of rings where nothing has ended since the last call.
     /// False if nothing is in flight anywhere.
     pub(super) fn lend_left(&self, reapers: &Reapers) -> bool {
         let mut is_any_busy = false;
-        for shard in self.all().iter().filter(|shard| shard.in_reactor) {
-            let (is_busy, is_left) = shard.glance_at_ended();
+        for queue in self.all().iter().filter(|queue| queue.is_in_reactor()) {
+            let (is_busy, is_left) = queue.glance_at_ended();
             is_any_busy |= is_busy;
             if is_left {
-                lend(shard, reapers);
+                lend(queue, reapers);
             }
         }
         is_any_busy
     }
 
-    pub(super) fn all(&self) -> Vec<Arc<Shard>> {
-        lock(&self.0).iter().flat_map(|runtime| runtime.shards.all()).collect()
+    pub(super) fn all(&self) -> Vec<Arc<Queue>> {
+        lock(&self.0).iter().flat_map(|runtime| runtime.queues.all()).collect()
     }
 
     /// The engine is gone: the tasks end, and the reaper takes what is in flight.
@@ -168,10 +170,10 @@ impl Runtimes {
     }
 }
 
-fn lend(shard: &Arc<Shard>, reapers: &Reapers) {
+fn lend(queue: &Arc<Queue>, reapers: &Reapers) {
     // Staged entries are not in the kernel yet.
-    shard.enter();
-    reapers.lend(shard);
+    queue.enter();
+    reapers.lend(queue);
 }
 
 /// Held by a task of a runtime as long as that lives.
@@ -194,8 +196,8 @@ impl Drop for Known {
 
 /// Shared by the tasks of a ring.
 struct Served {
-    shard: Arc<Shard>,
-    shards: Arc<Shards>,
+    queue: Arc<Queue>,
+    queues: Arc<Queues>,
     /// After the ring, which a reaper may now find that it has alone.
     reapers: Rung,
 }
@@ -211,7 +213,7 @@ impl Drop for Rung {
 
 impl Served {
     fn runs_here(&self) {
-        self.shard.driver.store(thread_number(), Ordering::Relaxed);
+        self.queue.driver.store(thread_number(), Ordering::Relaxed);
     }
 }
 
@@ -224,19 +226,19 @@ struct Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        let Served { shard, shards, reapers, .. } = &self.served;
-        shards.remove(shard);
+        let Served { queue, queues, reapers, .. } = &self.served;
+        queues.remove(queue);
         // Without a thread no completion is noticed: slots stay allocated, which is safe, and their
         // futures belong to a runtime that has ended.
-        let _ = reapers.0.adopt(shard);
+        let _ = reapers.0.adopt(queue);
     }
 }
 
 async fn watch(watcher: Watcher) {
-    let Served { shard, .. } = &watcher.served;
+    let Served { queue, .. } = &watcher.served;
     // SAFETY: the descriptor is the ring's, which the `Arc` inside keeps open and the same as long
     // as it lives.
-    let fd = unsafe { AsyncFd::register_with_interest(Descriptor(shard.clone()), Interest::READABLE) };
+    let fd = unsafe { AsyncFd::register_with_interest(Descriptor(queue.clone()), Interest::READABLE) };
     let Ok(fd) = fd else {
         // The runtime ends, or the user has no epoll watches left: the next ring would fare no
         // better.
@@ -252,7 +254,7 @@ async fn watch(watcher: Watcher) {
         // First clear the readiness, then reap: completions in between are told again
         // (edge-triggered).
         guard.clear_ready();
-        shard.reap(Reap::Surely);
+        queue.reap(Reap::Surely);
     }
 }
 
@@ -262,9 +264,9 @@ async fn flush(flusher: Flusher) {
     let Flusher(served) = &flusher;
     loop {
         served.runs_here();
-        std::future::poll_fn(|context| served.shard.poll_staged(context)).await;
+        std::future::poll_fn(|context| served.queue.poll_staged(context)).await;
         tokio::task::yield_now().await;
-        served.shard.flush();
+        served.queue.flush();
     }
 }
 
@@ -273,13 +275,13 @@ struct Flusher(Served);
 
 impl Drop for Flusher {
     fn drop(&mut self) {
-        let Flusher(Served { shard, shards, .. }) = self;
-        shards.remove(shard);
-        shard.end_flushing();
+        let Flusher(Served { queue, queues, .. }) = self;
+        queues.remove(queue);
+        queue.end_flushing();
     }
 }
 
-struct Descriptor(Arc<Shard>);
+struct Descriptor(Arc<Queue>);
 
 impl std::os::fd::AsFd for Descriptor {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {

@@ -5,8 +5,10 @@
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::time::Duration;
 
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::Refusal;
@@ -110,6 +112,26 @@ fn cap_kernel_workers(ring: &IoUring) {
 }
 
 impl Ring {
+    /// Submits staged entries in one system call, and waits there for `want` completions, at most
+    /// for `patience`, and perhaps for fewer.
+    pub(crate) fn enter(&self, want: usize, patience: Option<Duration>) -> std::io::Result<()> {
+        let submitter = self.ring.submitter();
+        match patience {
+            None => submitter.submit_and_wait(want),
+            Some(patience) if !self.ring.params().is_feature_ext_arg() => {
+                let submitted = submitter.submit()?;
+                let timeout = Timespec::try_from(patience).ok();
+                rustix::event::poll(&mut [PollFd::new(&*self.ring, PollFlags::IN)], timeout.as_ref())?;
+                Ok(submitted)
+            }
+            Some(patience) => {
+                let timeout = types::Timespec::from(patience);
+                submitter.submit_with_args(want, &types::SubmitArgs::new().timespec(&timeout))
+            }
+        }
+        .map(drop)
+    }
+
     /// Encodes the request of a slot, which begins; the caller adds the user data. None if a ring
     /// would use a kernel worker: a thread of ours is the better choice.
     pub(crate) fn encode(&self, slot: &Arc<Slot>) -> Option<squeue::Entry> {

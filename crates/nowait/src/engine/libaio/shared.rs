@@ -2,9 +2,8 @@
 //! each operation.
 //!
 //! One context, to which any thread submits, and the reaper thread that notices completions by the
-//! context's eventfd. A thread that blocks has a context of its own (`engine/local/context.rs`).
-//! Each future submits by itself: there is no turn at whose end several could be submitted
-//! together. Nothing is cancelled: the kernel cannot, for files.
+//! context's eventfd. Each operation is submitted when it comes: there is no turn at whose end
+//! several could be submitted together. Nothing is cancelled: the kernel cannot, for files.
 //!
 //! `unsafe` here: a slot's pointer travels through the kernel as user data, and what it owns is
 //! lent to the kernel.
@@ -20,7 +19,7 @@ use super::sys::{Context, DEPTH, Entry};
 use crate::buf::lock;
 use crate::engine::places::{Lined, Places};
 use crate::engine::reaper::{Reaped, Reaper};
-use crate::engine::{Engine, Refusal, local, pool};
+use crate::engine::{Engine, Refusal, pool};
 use crate::op::help::{self, Helped};
 use crate::op::{Backlog, PLACES_MIN, Slot};
 use crate::stats::Count;
@@ -67,7 +66,6 @@ impl Aio {
 
 impl Engine for Aio {
     fn submit(&self, slot: Arc<Slot>) {
-        let Err(slot) = local::stage_direct(slot) else { return };
         if self.reaper.adopt(&self.desk) {
             self.desk.submit(slot);
         } else {
@@ -200,7 +198,7 @@ impl Reaped for Desk {
         // Room for all that can be in flight: the eventfd tells of later ones again. An error comes
         // from a filter which came late; the kernel's operations are lost then.
         let mut events = Vec::with_capacity(DEPTH as usize);
-        let _ = self.context.wait(0, None, &mut events);
+        let _ = self.context.collect(&mut events);
         lock(&self.line).ended += events.len() as u64;
         for event in events {
             // SAFETY: the user data of every entry is a share made in `send`, and the kernel posts

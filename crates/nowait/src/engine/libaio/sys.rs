@@ -1,6 +1,5 @@
 //! The kernel's older queue (`io_setup(2)` and its family), for direct I/O where io_uring is
-//! refused: contexts, set up by trying; encoding requests; decoding results. Common to a context of
-//! a thread that blocks, and to the one for futures.
+//! refused: contexts, set up by trying; encoding requests; decoding results.
 //!
 //! Only for direct I/O: anything else runs from beginning to end inside `io_submit`, on the
 //! caller's time. Direct I/O sleeps there, too, while the file system reads the blocks that say
@@ -12,9 +11,8 @@
 //!
 //! `unsafe` here: the system calls.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -26,8 +24,6 @@ use crate::sys::{PerProcess, SEGMENTS_MAX, fork_generation, last_errno, retry, s
 /// Operations in flight that one context takes; more wait in line. All contexts of the system share
 /// `fs.aio-max-nr`, 65536 by default.
 pub(crate) const DEPTH: u32 = 128;
-/// The poll of a thread's bell comes on top.
-const ENTRIES: u32 = DEPTH + 1;
 
 /// A longer transfer would be split into more requests than a device takes at once, and sleep for
 /// places inside `io_submit`.
@@ -57,7 +53,7 @@ pub(crate) struct Entry {
     opcode: u16,
     priority: i16,
     descriptor: u32,
-    /// The memory, or the segments, or the events to poll for.
+    /// The memory, or the segments.
     buffer: u64,
     /// The length of that.
     length: u64,
@@ -82,7 +78,6 @@ const _: () = assert!(size_of::<Entry>() == 64 && size_of::<Event>() == 32);
 /// `IOCB_CMD_*`.
 const PREAD: u16 = 0;
 const PWRITE: u16 = 1;
-const POLL: u16 = 5;
 const PREADV: u16 = 7;
 const PWRITEV: u16 = 8;
 
@@ -102,16 +97,16 @@ impl Context {
         }
         let mut id: libc::c_ulong = 0;
         // SAFETY: io_setup writes the context to the variable, which must be 0 before, and is.
-        match unsafe { libc::syscall(libc::SYS_io_setup, ENTRIES, &raw mut id) } {
+        match unsafe { libc::syscall(libc::SYS_io_setup, DEPTH, &raw mut id) } {
             0 => {}
-            _ => return Err(Refusal { errno: last_errno(), entries: ENTRIES }),
+            _ => return Err(Refusal { errno: last_errno(), entries: DEPTH }),
         }
         let context = Context { id, generation: fork_generation() };
         // A filter may let a context be made and not be used.
         // SAFETY: there is no entry.
         if let Err(errno) = unsafe { context.submit(&mut []) } {
             context.destroy();
-            return Err(Refusal { errno, entries: ENTRIES });
+            return Err(Refusal { errno, entries: DEPTH });
         }
         Ok(context)
     }
@@ -147,7 +142,7 @@ impl Context {
     /// # Safety
     /// Each entry's memory and descriptor stay valid until its event has been read.
     pub(crate) unsafe fn submit(&self, entries: &mut [Entry]) -> Result<usize, Errno> {
-        let mut pointers = [std::ptr::null_mut::<Entry>(); ENTRIES as usize];
+        let mut pointers = [std::ptr::null_mut::<Entry>(); DEPTH as usize];
         let count = entries.len().min(pointers.len());
         for (pointer, entry) in pointers.iter_mut().zip(entries) {
             *pointer = entry;
@@ -160,22 +155,14 @@ impl Context {
         })
     }
 
-    /// Waits for `want` events, and adds the available ones to `events`, as many as it has room
-    /// for.
-    pub(crate) fn wait(&self, want: usize, patience: Option<Duration>, events: &mut Vec<Event>) -> Result<(), Errno> {
-        let mut limit = patience.map(|patience| libc::timespec {
-            // (`time_t` by name: on musl it is deprecated, to become another type.)
-            tv_sec: patience.as_secs() as _,
-            tv_nsec: patience.subsec_nanos() as _,
-        });
-        let limit = limit.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    /// Adds the available events to `events`, as many as it has room for.
+    pub(crate) fn collect(&self, events: &mut Vec<Event>) -> Result<(), Errno> {
         let room = events.spare_capacity_mut();
-        let (room, start) = (room.len(), room.as_mut_ptr());
+        let (room, start) = (room.len() as libc::c_long, room.as_mut_ptr());
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the kernel writes at most `room` events to the vector's spare room, and reads the
-        // limit, if there is one.
-        let count = unsafe {
-            libc::syscall(libc::SYS_io_getevents, self.id, want as libc::c_long, room as libc::c_long, start, limit)
-        };
+        // limit.
+        let count = unsafe { libc::syscall(libc::SYS_io_getevents, self.id, 0, room, start, &raw mut now) };
         let count = usize::try_from(count).map_err(|_| last_errno())?;
         // SAFETY: the kernel has written so many, and they are plain numbers.
         unsafe { events.set_len(events.len() + count) };
@@ -213,18 +200,8 @@ impl Entry {
         })
     }
 
-    /// Completes once, when the descriptor is readable (Linux 4.18; before, EINVAL).
-    pub(crate) fn poll(fd: BorrowedFd<'_>) -> Entry {
-        let events = libc::POLLIN as u64;
-        Entry { opcode: POLL, descriptor: fd.as_raw_fd() as u32, buffer: events, ..Entry::default() }
-    }
-
     pub(crate) fn with(self, user_data: u64) -> Entry {
         Entry { user_data, ..self }
-    }
-
-    pub(crate) fn user_data(&self) -> u64 {
-        self.user_data
     }
 
     /// Adds one to an eventfd when it completes.

@@ -7,12 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, fence};
 use std::sync::{Arc, OnceLock};
 use std::task::{Wake, Waker};
 use std::thread::Thread;
-use std::time::Duration;
 
 use rustix::event::EventfdFlags;
-
-/// Bounds the wait for a poll of the thread's own bell, which rings.
-pub(super) const BELL_WAIT_MAX: Duration = Duration::from_secs(1);
 
 const AWAKE: u8 = 0;
 pub(super) const IN_QUEUE: u8 = 1;
@@ -22,7 +18,7 @@ pub(super) const PARKED: u8 = 2;
 pub(super) struct Bell {
     sleep: AtomicU8,
     /// Made for the thread's first queue: one that only reads cached pages has none.
-    eventfd: OnceLock<Option<OwnedFd>>,
+    eventfd: OnceLock<OwnedFd>,
     thread: Thread,
 }
 
@@ -31,9 +27,13 @@ impl Bell {
         Arc::new(Bell { sleep: AtomicU8::new(AWAKE), eventfd: OnceLock::new(), thread: std::thread::current() })
     }
 
+    /// None while descriptors are short.
     pub(super) fn descriptor(&self) -> Option<&OwnedFd> {
-        let make = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
-        self.eventfd.get_or_init(make).as_ref()
+        if self.eventfd.get().is_none() {
+            let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
+            let _ = self.eventfd.set(eventfd);
+        }
+        self.eventfd.get()
     }
 
     fn ring(&self) {

@@ -1,47 +1,23 @@
-//! The queue of a thread that blocks: submit and wait in one system call, no other thread, no lock.
+//! The thread that blocks: it submits and waits in one system call of its own ring.
 //!
 //! [`drive`] polls a future on the caller's thread and stages its submissions in this thread's own
 //! ring (COOP_TASKRUN). When nothing is left to poll, one `io_uring_enter` submits the staged
 //! entries and waits for the first completion. Many operations in flight cost no more than in a
 //! hand-written loop.
 //!
-//! Some entries leave before that call. The kernel holds a submission of many back ("plugged",
-//! `io_submit_state_start` in io_uring/io_uring.c, 6.18) until its last entry is prepared; a device
-//! that completes its reads in one interrupt idles meanwhile. So after each wait the first entry
-//! leaves alone, and each later submission carries twice as many and one more: the device works on
-//! one while the next is prepared, with few calls and doorbells. On a virtio disk this was level
-//! with submissions in pairs, for a tenth less processor time at depth 32 and 128. It was a quarter
-//! faster than a single submission at depth 16 and 32.
+//! The ring is made on first use and kept for the thread. Wakers may be called from any thread: one
+//! that sleeps in its ring is woken by an eventfd which the ring polls, a parked one is unparked,
+//! one that is awake finds a flag.
 //!
-//! Of many buffered reads of one file the ring has one; the others are announced to the kernel and
-//! collected when that one has ended (`queue/announced.rs`).
-//!
-//! A request of 64 KiB and more leaves at once: one task may compute for long before the root future
-//! is pending.
-//!
-//! Where io_uring is refused, direct I/O goes to a context of libaio instead: one `io_submit` for
-//! all staged entries, and `io_getevents` to wait. No entry leaves early there: that cost an eighth
-//! more processor time at depth 32, and lost more often than it won.
-//!
-//! A queue is made on first use and kept for the thread. Wakers may be called from any thread: one
-//! that sleeps in its queue is woken by an eventfd which the queue polls, a parked one is unparked,
-//! one that is awake finds a flag. A thread can sleep in one queue only: while it has operations in
-//! one, the other leaves new ones to the shared engines.
-//!
-//! A thread that computes, or blocks elsewhere, does not serve its queue. If others wait for an
-//! operation there, a helper serves the queue instead (`op/help.rs`). The helper also ends what is
+//! A thread that computes, or blocks elsewhere, does not serve its ring. If others wait for an
+//! operation there, a helper serves the ring instead (`op/help.rs`). The helper also ends what is
 //! left when `drive` returns or the thread ends: operations that were abandoned, or whose futures
-//! moved to another thread. Hence the lock around the queue.
+//! moved to another thread.
 //!
-//! The rooms, each using those before it: `bell.rs` wakes a thread; `queue.rs` is its queue over
-//! the kernel's, which is a ring (`ring.rs`) or a context (`context.rs`); `desk.rs` shares the
-//! queue with a helper; this file drives futures with them.
+//! `bell.rs` wakes a thread; `own.rs` shares its ring with a helper; this file drives futures.
 
 mod bell;
-mod context;
-mod desk;
-mod queue;
-mod ring;
+mod own;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -49,12 +25,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use self::bell::{Bell, IN_QUEUE, Kept, Notice, PARKED};
-use self::context::OwnContext;
-use self::desk::State;
-use self::queue::{Owned, Queue};
-use self::ring::OwnRing;
-use crate::op::help::{self, Helped};
+use self::bell::{Bell, Kept, Notice, PARKED};
+use self::own::{Own, State};
+use crate::op::help;
 use crate::op::{OpenFile, Slot};
 use crate::sys::PerProcess;
 use crate::turn;
@@ -62,8 +35,7 @@ use crate::turn;
 struct Local {
     /// `drive` calls under way on this thread.
     depth: Cell<u32>,
-    ring: RefCell<State<OwnRing>>,
-    aio: RefCell<State<OwnContext>>,
+    own: RefCell<State>,
     /// A slot was staged since the last `drive` ended.
     staged: Cell<bool>,
     bell: PerProcess<Arc<Bell>>,
@@ -77,8 +49,7 @@ struct Local {
 thread_local!(static LOCAL: Local = const {
     Local {
         depth: Cell::new(0),
-        ring: RefCell::new(State::New),
-        aio: RefCell::new(State::New),
+        own: RefCell::new(State::New),
         staged: Cell::new(false),
         bell: PerProcess::new(),
         kept: PerProcess::new(),
@@ -87,86 +58,42 @@ thread_local!(static LOCAL: Local = const {
     }
 });
 
-/// The queues of a thread, one of each kind.
-trait Mine: Queue {
-    /// This thread's queue of this kind.
-    fn mine(local: &Local) -> &RefCell<State<Self>>;
-    /// There is nothing in this thread's queue of the other kind.
-    fn is_alone(local: &Local) -> bool;
-}
-
-impl Mine for OwnRing {
-    fn mine(local: &Local) -> &RefCell<State<Self>> {
-        &local.ring
-    }
-
-    fn is_alone(local: &Local) -> bool {
-        local.aio.borrow().is_idle()
-    }
-}
-
-impl Mine for OwnContext {
-    fn mine(local: &Local) -> &RefCell<State<Self>> {
-        &local.aio
-    }
-
-    fn is_alone(local: &Local) -> bool {
-        local.ring.borrow().is_idle()
-    }
-}
-
 impl Drop for Local {
     fn drop(&mut self) {
-        fn leave<Q: Queue>(state: &mut State<Q>) {
-            if let State::Ready(desk) = std::mem::replace(state, State::Refused) {
-                if desk.is_ours() {
-                    desk.leave();
-                } else {
-                    // The parent's.
-                    std::mem::forget(desk);
-                }
+        if let State::Ready(own) = std::mem::replace(self.own.get_mut(), State::Refused(None)) {
+            if own.is_ours() {
+                own.leave();
+            } else {
+                // The parent's.
+                std::mem::forget(own);
             }
         }
-        leave(self.ring.get_mut());
-        leave(self.aio.get_mut());
     }
 }
 
-/// Stages a slot in this thread's ring; returns it if the thread drives none.
+/// This thread's ring, if it has one.
+fn own() -> Option<Arc<Own>> {
+    LOCAL.try_with(|local| local.own.borrow().get().cloned()).ok().flatten()
+}
+
+/// Stages a slot in this thread's ring; returns it if the thread drives nothing, or cannot have one.
 pub(crate) fn stage(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
-    stage_in::<OwnRing>(slot)
-}
-
-/// Stages a slot in this thread's context of libaio; returns it if the thread drives none.
-pub(crate) fn stage_direct(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
-    stage_in::<OwnContext>(slot)
-}
-
-fn stage_in<Q: Mine>(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
-    let mut slot = Some(slot);
-    let _ = LOCAL.try_with(|local| {
-        if local.depth.get() > 0 && Q::is_alone(local) {
-            if let Some(mut owned) = Q::mine(local).borrow_mut().make(&local.bell).filter(|owned| !owned.dead) {
-                owned.turns += 1;
-                local.staged.set(true);
-                slot.take().into_iter().for_each(|slot| owned.accept(slot));
-                help::watch();
-            }
-        }
-    });
-    slot.map_or(Ok(()), Err)
+    let make = |local: &Local| {
+        let bell = || local.bell.get(Bell::new).clone();
+        let own = (local.depth.get() > 0).then(|| local.own.borrow_mut().make(bell).cloned()).flatten();
+        local.staged.set(local.staged.get() || own.is_some());
+        own
+    };
+    match LOCAL.try_with(make).ok().flatten() {
+        Some(own) => own.stage(slot),
+        None => Err(slot),
+    }
 }
 
 /// Whether a buffered read of `file` that is announced to the kernel now, and staged then, is
 /// collected from this thread's ring without an entry of its own.
 pub(crate) fn takes_announced(file: &Arc<OpenFile>) -> bool {
-    let takes = |local: &Local| {
-        local.depth.get() > 0
-            && OwnRing::mine(local)
-                .try_borrow()
-                .is_ok_and(|state| state.get().is_some_and(|mut owned| owned.takes_announced(Arc::as_ptr(file).addr())))
-    };
-    LOCAL.try_with(takes).unwrap_or(false)
+    is_driving() && own().is_some_and(|own| own.takes_announced(Arc::as_ptr(file).addr()))
 }
 
 /// Runs a future to its end on this thread; see the module's text.
@@ -244,8 +171,7 @@ pub(crate) fn before_sleep(work: fn()) {
 /// Does deferred work. Staged entries are submitted first: the device works on them meanwhile.
 pub(crate) fn do_what_is_due() {
     let Some(work) = LOCAL.try_with(|local| local.due.take()).unwrap_or(None) else { return };
-    submit_own::<OwnRing>(|owned| owned.staged > 0);
-    submit_own::<OwnContext>(|owned| owned.staged > 0);
+    submit_own();
     work();
 }
 
@@ -268,8 +194,7 @@ impl Drop for Driving {
         if last {
             do_what_is_due();
             if LOCAL.try_with(|local| local.staged.take()).unwrap_or(false) {
-                leave_to_helper::<OwnRing>();
-                leave_to_helper::<OwnContext>();
+                own().iter().for_each(|own| own.leave_to_helper());
             }
             // What the thread has waited for is no task's turn.
             turn::begin();
@@ -279,40 +204,16 @@ impl Drop for Driving {
     }
 }
 
-/// Submits what is staged in this thread's queues, and settles completions there, without waiting:
+/// Submits what is staged in this thread's ring, and settles completions there, without waiting:
 /// between two turns of what its future polls.
 fn notice_own() {
-    fn notice<Q: Mine>() {
-        visit::<Q>(|owned| {
-            if owned.in_flight() == 0 {
-                return false;
-            }
-            if owned.staged > 0 {
-                owned.submit();
-            }
-            owned.look();
-            !owned.completions.is_empty()
-        });
-    }
-    notice::<OwnRing>();
-    notice::<OwnContext>();
-}
-
-/// Has a helper end the operations left in this thread's queue.
-fn leave_to_helper<Q: Mine>() {
-    let _ = LOCAL.try_with(|local| {
-        let state = Q::mine(local).borrow();
-        if let Some(owned) = state.get().filter(|owned| owned.is_busy()) {
-            // The claim's drop tells the helper.
-            owned.desk.want();
-        }
-    });
+    own().iter().for_each(|own| own.look());
 }
 
 /// Waits, after a pending poll, until something may have changed.
 fn turn(notice: &Notice) {
     do_what_is_due();
-    if sleep_in::<OwnRing>(notice) || sleep_in::<OwnContext>(notice) {
+    if own().is_some_and(|own| own.sleep(notice)) {
         return;
     }
     while notice.falls_asleep(PARKED) {
@@ -328,23 +229,10 @@ fn turn(notice: &Notice) {
     }
 }
 
-/// Waits in this thread's queue until something may have changed; false if it has nothing in
-/// flight.
-fn sleep_in<Q: Mine>(notice: &Notice) -> bool {
-    enter::<Q>(|owned| {
-        (owned.in_flight() > 0).then(|| {
-            owned.poll_bell();
-            if notice.falls_asleep(IN_QUEUE) { 1 } else { 0 }
-        })
-    })
-}
-
-/// Waits until nothing is in flight in this thread's queues, abandoned operations included.
+/// Waits until nothing is in flight in this thread's ring, abandoned operations included.
 pub(crate) fn drain() {
     do_what_is_due();
-    while enter::<OwnRing>(|owned| (owned.in_flight() > 0).then_some(1))
-        || enter::<OwnContext>(|owned| (owned.in_flight() > 0).then_some(1))
-    {}
+    while own().is_some_and(|own| own.drain()) {}
 }
 
 /// Submits all staged entries of this thread without waiting, before it blocks in another call.
@@ -353,8 +241,7 @@ pub(crate) fn flush() {
     #[cold]
     fn flush_now() {
         do_what_is_due();
-        submit_own::<OwnRing>(|_| true);
-        submit_own::<OwnContext>(|_| true);
+        submit_own();
     }
     // Most threads drive no future: they have staged and deferred nothing.
     if LOCAL.try_with(|local| local.depth.get() > 0 || local.due.get().is_some()).unwrap_or(false) {
@@ -362,53 +249,8 @@ pub(crate) fn flush() {
     }
 }
 
-fn submit_own<Q: Mine>(needs: impl FnOnce(&Owned<Q>) -> bool) {
-    let _ = LOCAL.try_with(|local| {
-        if local.depth.get() > 0 {
-            if let Ok(state) = Q::mine(local).try_borrow() {
-                if let Some(mut owned) = state.get().filter(|owned| needs(owned)) {
-                    owned.submit();
-                }
-            }
-        }
-    });
-}
-
-/// Enters this thread's queue, if there is one and `want` gives a number of completions to wait
-/// for; then settles completions.
-fn enter<Q: Mine>(want: impl FnOnce(&mut Owned<Q>) -> Option<usize>) -> bool {
-    visit::<Q>(|owned| {
-        let Some(want) = want(owned) else { return false };
-        let patience = owned.patience();
-        owned.enter(want, patience);
-        true
-    })
-}
-
-/// Looks at this thread's queue, if there is one; if `look` says so, settles completions. Wakers run
-/// with nothing borrowed: they may do anything, including this.
-fn visit<Q: Mine>(look: impl FnOnce(&mut Owned<Q>) -> bool) -> bool {
-    LOCAL
-        .try_with(|local| {
-            let (desk, mut completions) = {
-                let state = Q::mine(local).borrow();
-                let State::Ready(desk) = &*state else { return false };
-                let Some(mut owned) = state.get() else { return false };
-                if !look(&mut owned) {
-                    return false;
-                }
-                owned.relieve_line();
-                owned.bell.awake();
-                owned.fill();
-                (desk.clone(), desk.take_completions(&mut owned))
-            };
-            turn::wakes(completions.len());
-            desk.settle(&mut completions, |again| desk.claim().accept(again));
-            let mut owned = desk.claim();
-            if owned.completions.capacity() == 0 {
-                owned.completions = completions;
-            }
-            true
-        })
-        .unwrap_or(false)
+fn submit_own() {
+    if is_driving() {
+        own().iter().for_each(|own| own.submit());
+    }
 }

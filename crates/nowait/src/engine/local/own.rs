@@ -1,0 +1,226 @@
+//! A thread's own ring, which a helper serves while the thread is elsewhere and others wait.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::bell::{Bell, IN_QUEUE, Notice};
+use crate::engine::Refusal;
+use crate::engine::places::Lined;
+use crate::engine::queue::{NoticedBy, Queue, Reap};
+use crate::engine::reaper::Reaped;
+use crate::op::Slot;
+use crate::op::help::{self, Helped};
+
+/// A thread's own ring.
+pub(super) struct Own {
+    queue: Arc<Queue>,
+    bell: Arc<Bell>,
+    /// Its thread is in a system call that submits and waits.
+    is_inside: AtomicBool,
+    /// Help was asked for, and something may be in flight.
+    is_wanted: AtomicBool,
+    /// Counts the thread's visits.
+    visits: AtomicU64,
+    /// The count at the helper's last glance.
+    glanced_at: AtomicU64,
+}
+
+/// A thread's ring, which is made on first use.
+pub(super) enum State {
+    New,
+    /// The kernel refused a ring for this thread; other engines serve, until then at least.
+    Refused(Option<Instant>),
+    Ready(Arc<Own>),
+}
+
+/// How soon a ring is tried again after memory, descriptors or the like were short.
+const AGAIN: Duration = Duration::from_millis(100);
+
+impl State {
+    /// Returns the ring, if the thread has one that this process made.
+    pub(super) fn get(&self) -> Option<&Arc<Own>> {
+        match self {
+            State::Ready(own) if own.queue.is_ours() => Some(own),
+            _ => None,
+        }
+    }
+
+    /// Returns the ring, which is made if it is time to try.
+    pub(super) fn make(&mut self, bell: impl FnOnce() -> Arc<Bell>) -> Option<&Arc<Own>> {
+        let is_due = match self {
+            State::New => true,
+            State::Refused(until) => until.is_some_and(|until| Instant::now() >= until),
+            // A child cannot use its parent's.
+            State::Ready(own) => !own.queue.is_ours(),
+        };
+        if is_due {
+            let made = match Own::new(bell()) {
+                Ok(own) => State::Ready(own),
+                Err(refusal) if refusal.passes() => State::Refused(Some(Instant::now() + AGAIN)),
+                Err(_) => State::Refused(None),
+            };
+            if let State::Ready(parents) = std::mem::replace(self, made) {
+                std::mem::forget(parents);
+            }
+        }
+        self.get()
+    }
+}
+
+impl Own {
+    fn new(bell: Arc<Bell>) -> Result<Arc<Own>, Refusal> {
+        bell.descriptor().ok_or(Refusal { errno: Errno::MFILE, entries: 0 })?;
+        let queue = Queue::new(NoticedBy::Thread, 0)?;
+        let (is_inside, is_wanted) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (visits, glanced_at) = (AtomicU64::new(1), AtomicU64::new(0));
+        let own = Arc::new(Own { queue, bell, is_inside, is_wanted, visits, glanced_at });
+        let known: Arc<dyn Helped> = own.clone();
+        help::register(Arc::downgrade(&known));
+        Ok(own)
+    }
+
+    pub(super) fn is_ours(&self) -> bool {
+        self.queue.is_ours()
+    }
+
+    /// Stages a slot; returns it if the kernel refuses the ring by now.
+    pub(super) fn stage(&self, slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
+        if self.queue.is_dead() {
+            return Err(slot);
+        }
+        self.visit(|queue| queue.submit(slot, false));
+        Ok(())
+    }
+
+    pub(super) fn takes_announced(&self, file: usize) -> bool {
+        self.queue.takes_announced(file)
+    }
+
+    /// Submits what is staged, and settles completions, without waiting.
+    pub(super) fn look(&self) {
+        self.visit(|queue| {
+            if queue.in_flight() > 0 {
+                queue.submit_staged();
+                self.settle();
+            }
+        });
+    }
+
+    /// Submits what is staged.
+    pub(super) fn submit(&self) {
+        self.visit(Queue::submit_staged);
+    }
+
+    /// Sleeps until something may have changed, unless `notice` has come. False if nothing is in
+    /// flight.
+    pub(super) fn sleep(&self, notice: &Notice) -> bool {
+        self.wait(|| if notice.falls_asleep(IN_QUEUE) { 1 } else { 0 })
+    }
+
+    /// Waits for a completion. False if nothing is in flight.
+    pub(super) fn drain(&self) -> bool {
+        self.wait(|| 1)
+    }
+
+    fn wait(&self, want: impl FnOnce() -> usize) -> bool {
+        if self.queue.in_flight() == 0 {
+            return false;
+        }
+        self.visit(|queue| {
+            if let (false, Some(eventfd)) = (queue.polls_bell(), self.bell.descriptor()) {
+                // Cleared only now: a late ring would end the next sleep early, and no more.
+                self.bell.clear();
+                queue.poll_bell(eventfd.as_fd());
+            }
+            let want = want();
+            self.is_inside.store(true, SeqCst);
+            queue.wait(want);
+            self.is_inside.store(false, SeqCst);
+            self.bell.awake();
+            self.settle();
+            queue.relieve_line();
+        });
+        true
+    }
+
+    fn settle(&self) {
+        self.queue.reap(Reap::Surely);
+        self.queue.collect_announced();
+    }
+
+    /// Counts a visit of the thread. What it leaves may need help.
+    fn visit(&self, visit: impl FnOnce(&Queue)) {
+        self.visits.fetch_add(1, SeqCst);
+        visit(&self.queue);
+        if self.is_wanted.load(SeqCst) {
+            help::look();
+        }
+    }
+
+    /// Lets a helper end what is left: the thread does something else.
+    pub(super) fn leave_to_helper(&self) {
+        if !self.queue.is_quiet() {
+            self.is_wanted.store(true, SeqCst);
+            help::look();
+        }
+    }
+
+    /// Leaves the ring to a helper: its thread ends.
+    pub(super) fn leave(self: Arc<Self>) {
+        self.queue.enter_announced();
+        self.queue.submit_staged();
+        self.queue.reap(Reap::Surely);
+        self.queue.submit_staged();
+        if !self.queue.is_quiet() {
+            help::keep(self);
+        }
+    }
+}
+
+impl Helped for Own {
+    fn want(&self) -> bool {
+        !self.is_wanted.swap(true, SeqCst)
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.is_wanted.load(SeqCst)
+    }
+
+    fn glance(&self) -> bool {
+        // Its thread waits there.
+        if self.is_inside.load(SeqCst) {
+            return true;
+        }
+        self.queue.relieve_line();
+        let is_busy = !self.queue.is_quiet();
+        let visits = self.visits.load(SeqCst);
+        if is_busy && self.glanced_at.swap(visits, SeqCst) == visits {
+            self.is_wanted.store(true, SeqCst);
+        }
+        is_busy
+    }
+
+    fn help(&self) -> help::State {
+        if self.is_inside.load(SeqCst) {
+            return help::State::Inside;
+        }
+        let before = self.queue.ended();
+        self.queue.enter_announced();
+        self.queue.enter();
+        // The rest of short transfers, and slots that were in line.
+        self.queue.submit_staged();
+        if self.queue.is_quiet() {
+            self.is_wanted.store(false, SeqCst);
+            return help::State::Quiet;
+        }
+        if self.queue.ended() == before { help::State::Waits } else { help::State::Progress }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.queue.as_fd())
+    }
+}

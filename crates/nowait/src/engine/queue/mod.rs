@@ -1,0 +1,714 @@
+//! A queue to the kernel: the slots that a ring has, the line before a full ring, and when entries
+//! are submitted.
+//!
+//! There is one type for all owners. An owner decides who enters the kernel, and who notices
+//! completions: a thread that drives a future and sleeps in its ring (`engine/local`), a tokio
+//! runtime (`tokio.rs`), an event loop (`loop_ring.rs`), or the reaper. Any thread may submit, reap,
+//! and enter the kernel in place of the owner. No lock is held in a system call.
+//!
+//! Some entries leave early. The kernel holds a submission of many back ("plugged",
+//! `io_submit_state_start` in io_uring/io_uring.c, 6.18) until its last entry is prepared; a device
+//! that completes its reads in one interrupt idles meanwhile. So the first entry leaves alone, and
+//! each later submission carries twice as many and one more: the device works on one while the next
+//! is prepared, with few calls and doorbells. On a virtio disk this was level with submissions in
+//! pairs, for a tenth less processor time at depth 32 and 128. It was a quarter faster than a single
+//! submission at depth 16 and 32.
+//!
+//! `unsafe` here: both of the ring's queues are used through a shared reference, each under its
+//! lock, and a slot's pointer travels through the kernel as user data.
+
+mod announced;
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+#[cfg(feature = "tokio")]
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
+use std::task::Waker;
+#[cfg(feature = "tokio")]
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use io_uring::{opcode, types};
+use rustix::io::Errno;
+
+use self::announced::{Announced, FIRST_MAX};
+use super::places::{Lined, Places};
+use super::reaper::Reaped;
+use super::uring::{self, Ring, Untaken, Usage};
+use super::{Refusal, pool};
+use crate::buf::{lock, locking};
+use crate::op::help::{self, Helped};
+use crate::op::{Backlog, PLACES_MIN, Profile, STUCK, Slot};
+use crate::stats::Count;
+use crate::turn::{self, Notice};
+
+/// A slot that the kernel has finished with, and its result.
+type Completion = (Arc<Slot>, Result<usize, Errno>);
+
+/// User data of the poll of a thread's bell. A slot's is its address.
+const BELL: u64 = 0;
+
+/// A ring where nothing has ended for so long is left alone by its runtime or loop.
+const LEFT_MIN: Duration = Duration::from_millis(25);
+
+/// Flag of [`Queue::entered`]: the kernel refuses to be entered.
+const DEAD: u32 = 1 << 31;
+
+/// Completions that are settled together.
+const BATCH: usize = 32;
+
+/// The party that notices the completions of a queue, and submits what is staged: its owner.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoticedBy {
+    /// A thread that drives a future, and sleeps in the ring.
+    Thread,
+    /// A reactor, or an event loop, which watches the ring's descriptor.
+    Reactor,
+    /// The reaper.
+    Reaper,
+}
+
+/// A ring and the line before it.
+pub(super) struct Queue {
+    ring: Ring,
+    /// Among the rings of its instance or runtime.
+    place: usize,
+    noticed_by: NoticedBy,
+    line: Mutex<Line>,
+    /// Held while completions are read.
+    reaping: Mutex<()>,
+    quiet: Condvar,
+    /// The reaper serves it; if lent, until it is quiet only.
+    watched: AtomicBool,
+    lent: AtomicBool,
+    /// Submits staged entries when its thread has nothing else to run; none under the reaper.
+    flusher: Mutex<Flusher>,
+    /// Threads in a system call of the ring, and whether it is [`DEAD`].
+    entered: AtomicU32,
+    /// The ring polls its thread's bell.
+    polls_bell: AtomicBool,
+    /// No thread is to find it any more. Set before [`Queues`](super::queues::Queues) gives up its
+    /// share.
+    #[cfg(feature = "tokio")]
+    pub(super) retired: AtomicBool,
+    /// The thread that last ran one of its tasks; of interest in a current-thread runtime.
+    #[cfg(feature = "tokio")]
+    pub(super) driver: AtomicUsize,
+}
+
+#[derive(Default)]
+enum Flusher {
+    #[default]
+    Nobody,
+    /// Is running, or will, and looks at staged entries then.
+    Awake,
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code))]
+    Asleep(Waker),
+}
+
+/// How to reap while another thread does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reap {
+    /// Leave it to that thread: the reactor or reaper comes for later completions.
+    IfNobodyDoes,
+    /// Wait for that thread: it may have looked just before the completion that we were told of.
+    Surely,
+}
+
+/// Guards the submission queue, too.
+#[derive(Default)]
+struct Line {
+    /// Taken: in the kernel, or staged.
+    places: Places,
+    /// Entries staged since the last submission.
+    staged: u32,
+    /// Staged entries that wait for one more. Grows with each submission since its owner's last.
+    held: u32,
+    /// Slots' shares, as user data, of entries that the kernel has not taken.
+    untaken: Untaken<u64>,
+    /// Reads of a file: the first has an entry while there are others.
+    announced: Announced<Arc<Slot>>,
+    /// When futures were last woken, until one of them submits.
+    woke: Option<Instant>,
+    /// The last one took long to submit: it computes.
+    is_slow: bool,
+    /// How often in a row threads that submit have looked at completions on the way.
+    picked: u32,
+    /// The kernel refuses every further call.
+    dead: bool,
+    /// Operations that had ended at a glance, and when that was; none if nothing was in flight since.
+    glanced_at: Option<(u64, Instant)>,
+}
+
+impl Line {
+    /// Takes note of a submission of what is staged.
+    fn leaves(&mut self, depth: u32) {
+        self.staged = 0;
+        self.held = (self.held * 2 + 2).min(depth);
+    }
+}
+
+impl Queue {
+    pub(super) fn new(noticed_by: NoticedBy, place: usize) -> Result<Arc<Queue>, Refusal> {
+        let ring = uring::set_up(if noticed_by == NoticedBy::Thread { Usage::Owned } else { Usage::Shared })?;
+        let queue = Arc::new(Queue {
+            ring,
+            place,
+            noticed_by,
+            line: Mutex::default(),
+            reaping: Mutex::new(()),
+            quiet: Condvar::new(),
+            watched: AtomicBool::new(false),
+            lent: AtomicBool::new(false),
+            flusher: Mutex::default(),
+            entered: AtomicU32::new(0),
+            polls_bell: AtomicBool::new(false),
+            #[cfg(feature = "tokio")]
+            retired: AtomicBool::new(false),
+            #[cfg(feature = "tokio")]
+            driver: AtomicUsize::new(usize::MAX),
+        });
+        if noticed_by != NoticedBy::Thread {
+            let known: Arc<dyn Helped> = queue.clone();
+            help::register(Arc::downgrade(&known));
+        }
+        Ok(queue)
+    }
+
+    /// False in a child of the process that made it.
+    pub(super) fn is_ours(&self) -> bool {
+        self.ring.is_ours()
+    }
+
+    /// Whether a reactor, or an event loop, notices its completions.
+    pub(super) fn is_in_reactor(&self) -> bool {
+        self.noticed_by == NoticedBy::Reactor
+    }
+
+    /// Whether the reaper serves it now.
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched.load(Acquire)
+    }
+
+    /// Whether threads that know it must look for another.
+    pub(super) fn is_retired(&self) -> bool {
+        #[cfg(feature = "tokio")]
+        return self.retired.load(Acquire);
+        #[cfg(not(feature = "tokio"))]
+        false
+    }
+
+    /// Whether the kernel refuses it by now.
+    pub(super) fn is_dead(&self) -> bool {
+        self.entered.load(Acquire) & DEAD != 0
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        lock(&self.line)
+    }
+
+    /// Counts completions.
+    pub(super) fn ended(&self) -> u64 {
+        lock(&self.line).places.ended
+    }
+
+    pub(super) fn in_flight(&self) -> u32 {
+        lock(&self.line).places.in_flight
+    }
+
+    /// Takes a slot. Unless it `enters` the kernel, the owner or the caller submits what is staged.
+    pub(super) fn submit(&self, slot: Arc<Slot>, enters: bool) {
+        let mut line = lock(&self.line);
+        if self.noticed_by == NoticedBy::Thread && line.staged > line.held {
+            // Only now that one more follows: the last entries of a turn are left to the call that
+            // waits.
+            line.leaves(self.ring.depth);
+            drop(line);
+            self.submit_entries();
+            line = lock(&self.line);
+        }
+        if line.places.in_flight >= self.ring.depth && slot.is_below(PLACES_MIN) {
+            drop(line);
+            // The operations in all these places may never end.
+            return pool::hand_on(slot);
+        }
+        if line.places.in_flight >= self.ring.depth {
+            slot.count(Count::Queued);
+            line.places.backlog.push(slot);
+            let shed = line.places.backlog.take_shed();
+            drop(line);
+            help::watch();
+            return self.discard(shed);
+        }
+        line.places.in_flight += 1;
+        let Profile { is_long, buffered_read } = slot.profile();
+        let share = Arc::as_ptr(&slot) as u64;
+        if buffered_read.is_some_and(|(file, is_announced)| line.announced.takes(share, file, is_announced)) {
+            return self.leave_announced(line, slot);
+        }
+        if let Err(slot) = self.push(&mut line, slot) {
+            line.announced.ended(share);
+            drop(line);
+            return pool::hand_on(slot);
+        }
+        // A thread, or a runtime's threads, or a loop's, serve these; they may do something else from
+        // now on.
+        if self.noticed_by != NoticedBy::Reaper {
+            help::watch();
+        }
+        if self.noticed_by == NoticedBy::Thread {
+            // One task may compute for long before the root future is pending.
+            if is_long {
+                line.leaves(self.ring.depth);
+                drop(line);
+                self.submit_entries();
+            }
+            return;
+        }
+        // While the device is busy, an entry waits for others, or until this thread has nothing
+        // else to run. That saves system calls, and lets the thread sleep.
+        let waits = !is_long && line.staged <= line.held && line.places.in_flight > line.staged;
+        if !waits {
+            line.held = (line.held * 2 + 2).min(self.ring.depth);
+        }
+        let flusher = if waits && enters { self.call_flusher() } else { Flusher::Nobody };
+        drop(line);
+        if !enters {
+            return;
+        }
+        match flusher {
+            Flusher::Nobody => self.enter(),
+            Flusher::Awake => {}
+            Flusher::Asleep(waker) => waker.wake(),
+        }
+    }
+
+    /// Calls the flusher, which submits staged entries soon. Returns it, to be woken with nothing
+    /// locked.
+    fn call_flusher(&self) -> Flusher {
+        let mut flusher = lock(&self.flusher);
+        match *flusher {
+            Flusher::Nobody => Flusher::Nobody,
+            Flusher::Awake | Flusher::Asleep(_) => std::mem::replace(&mut *flusher, Flusher::Awake),
+        }
+    }
+
+    /// Waits until something is staged.
+    #[cfg(feature = "tokio")]
+    pub(super) fn poll_staged(&self, context: &mut Context<'_>) -> Poll<()> {
+        // A waker's clone and drop may run anything: not under a lock.
+        let asleep = Flusher::Asleep(context.waker().clone());
+        // In this order, as in `submit`.
+        let line = lock(&self.line);
+        if line.staged > 0 {
+            return Poll::Ready(());
+        }
+        let old = std::mem::replace(&mut *lock(&self.flusher), asleep);
+        drop(line);
+        drop(old);
+        Poll::Pending
+    }
+
+    /// Flushes a last time: the flusher ends.
+    #[cfg(feature = "tokio")]
+    pub(super) fn end_flushing(&self) {
+        let line = lock(&self.line);
+        *lock(&self.flusher) = Flusher::Nobody;
+        drop(line);
+        self.enter();
+    }
+
+    /// Stages a slot that has a place (counted in `in_flight`). If the ring cannot serve it, frees
+    /// the place and returns the slot, to be handed on with nothing locked.
+    fn push(&self, line: &mut Line, slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
+        let Some(entry) = self.ring.encode(&slot).filter(|_| !line.dead) else {
+            line.places.in_flight -= 1;
+            return Err(slot);
+        };
+        let share = Arc::into_raw(slot) as u64;
+        // SAFETY: the entry's memory and descriptor belong to the slot, of which the user data is a
+        // share that lasts until the completion.
+        if !unsafe { self.push_entry(line, entry, share) } {
+            // There are as many entries as places, but the kernel frees all entries of a call at
+            // its end, and operations that ended before that have been reaped already.
+            line.places.in_flight -= 1;
+            // SAFETY: the share was made above, and the kernel did not get it.
+            return Err(unsafe { Arc::from_raw(share as *const Slot) });
+        }
+        Ok(())
+    }
+
+    /// Stages an entry; false if there is no room for it.
+    ///
+    /// # Safety
+    /// Memory and descriptor of the entry outlast its completion.
+    unsafe fn push_entry(&self, line: &mut Line, entry: io_uring::squeue::Entry, user_data: u64) -> bool {
+        // SAFETY: `line` is the lock of this submission queue; the rest is the caller's promise.
+        let (pushed, length) = unsafe {
+            let mut queue = self.ring.ring.submission_shared();
+            (queue.push(&entry.user_data(user_data)).is_ok(), queue.len())
+        };
+        if pushed {
+            line.untaken.push(user_data, length);
+            line.staged += 1;
+        }
+        pushed
+    }
+
+    /// Has the ring poll the bell of its thread, until it rings.
+    pub(super) fn poll_bell(&self, bell: BorrowedFd<'_>) {
+        let entry = opcode::PollAdd::new(types::Fd(bell.as_raw_fd()), libc::POLLIN as u32).build();
+        let mut line = lock(&self.line);
+        // SAFETY: a poll has no memory, and the kernel keeps the eventfd open as long as it polls.
+        let is_staged = !line.dead && unsafe { self.push_entry(&mut line, entry, BELL) };
+        self.polls_bell.store(is_staged, SeqCst);
+    }
+
+    /// Whether the ring polls the bell.
+    pub(super) fn polls_bell(&self) -> bool {
+        self.polls_bell.load(SeqCst)
+    }
+
+    /// Whether something is in flight, and whether it has been so, and nothing has ended, for a while:
+    /// whoever should notice does not look. Glances may come in quick succession.
+    pub(super) fn glance_at_ended(&self) -> (bool, bool) {
+        let mut line = lock(&self.line);
+        if line.places.is_quiet() {
+            line.glanced_at = None;
+            return (false, false);
+        }
+        let ended = line.places.ended;
+        match line.glanced_at {
+            Some((before, since)) if before == ended => (true, since.elapsed() >= LEFT_MIN),
+            _ => {
+                line.glanced_at = Some((ended, Instant::now()));
+                (true, false)
+            }
+        }
+    }
+
+    /// Submits staged entries, by the flusher, whose thread has nothing else to run.
+    #[cfg(feature = "tokio")]
+    pub(super) fn flush(&self) {
+        lock(&self.line).held = 0;
+        self.enter();
+    }
+
+    /// Submits staged entries, whichever thread staged them.
+    pub(super) fn enter(&self) {
+        lock(&self.line).staged = 0;
+        self.submit_entries();
+        // A read that needed no device is complete by now, and its future wakes at once.
+        self.reap(Reap::IfNobodyDoes);
+    }
+
+    /// Submits what is staged, if anything is. Completions are left for whoever looks.
+    pub(super) fn submit_staged(&self) {
+        // A statement of its own, so that the lock is released at its end.
+        let is_staged = std::mem::take(&mut lock(&self.line).staged) > 0;
+        if is_staged {
+            self.submit_entries();
+        }
+    }
+
+    /// Submits what is staged, and sleeps until `want` operations have ended, or something in line
+    /// may not wait longer. For its thread. False if nothing is in flight.
+    pub(super) fn wait(&self, want: usize) -> bool {
+        let mut line = lock(&self.line);
+        if line.places.in_flight == 0 {
+            return false;
+        }
+        let is_staged = std::mem::take(&mut line.staged) > 0;
+        line.held = 0;
+        // Slots in line must not wait for operations that never end, and announced ones not for
+        // their first.
+        let patience = match (line.announced.has_others(), line.places.backlog.len()) {
+            (true, _) => Some(FIRST_MAX),
+            (false, 1..) => Some(STUCK),
+            (false, 0) => None,
+        };
+        let has_uncollected = line.announced.has_uncollected();
+        drop(line);
+        let result = match has_uncollected {
+            true if !is_staged => Ok(()),
+            true => self.enter_kernel(0, None),
+            false => self.enter_kernel(want, patience),
+        };
+        if result.is_err_and(|error| uring::is_lasting(&error)) {
+            // The kernel's operations are lost with the ring. Do not spin on it.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
+    fn submit_entries(&self) {
+        loop {
+            match self.enter_kernel(0, None) {
+                // Interrupted, or short of memory or of room for completions (others reap those):
+                // try again.
+                Err(error) if !uring::is_lasting(&error) => std::thread::yield_now(),
+                _ => return,
+            }
+        }
+    }
+
+    /// Makes one system call. The last thread to leave a ring that refuses to be entered gives it up:
+    /// the refusal may be a filter of one thread only, and two must not own an entry.
+    fn enter_kernel(&self, want: usize, patience: Option<Duration>) -> std::io::Result<()> {
+        let result = match self.entered.fetch_add(1, SeqCst) & DEAD {
+            0 => self.ring.enter(want, patience),
+            _ => Err(Errno::BADF.into()),
+        };
+        if result.as_ref().is_err_and(uring::is_lasting) {
+            self.entered.fetch_or(DEAD, SeqCst);
+        }
+        if self.entered.fetch_sub(1, SeqCst) == DEAD | 1 {
+            self.give_up();
+        }
+        result
+    }
+
+    /// Hands on every slot that the kernel has not taken, now that no thread enters any more. Later
+    /// ones follow.
+    #[cold]
+    fn give_up(&self) {
+        let mut line = lock(&self.line);
+        line.dead = true;
+        // SAFETY: `line` is the lock of this submission queue.
+        let length = unsafe { self.ring.ring.submission_shared() }.len();
+        let mut slots: Vec<Arc<Slot>> = Vec::new();
+        for share in line.untaken.take(length).into_iter().filter(|share| *share != BELL) {
+            line.places.in_flight -= 1;
+            // SAFETY: the share was made in `push`, and the kernel never gets the entry.
+            slots.push(unsafe { Arc::from_raw(share as *const Slot) });
+        }
+        for slot in line.announced.take() {
+            line.places.in_flight -= 1;
+            slots.push(slot);
+        }
+        slots.extend(std::iter::from_fn(|| line.places.backlog.pop()));
+        let shed = line.places.backlog.take_shed();
+        line.staged = 0;
+        line.places.tell_if_quiet(&self.quiet);
+        drop(line);
+        self.discard(shed);
+        slots.into_iter().for_each(pool::hand_on);
+    }
+
+    /// Settles all available completions, and gives their places to slots in line.
+    pub(super) fn reap(&self, how: Reap) {
+        while self.reap_some(how) {}
+    }
+
+    /// Settles a batch of completions. False: there are none, or another thread is reaping.
+    fn reap_some(&self, how: Reap) -> bool {
+        let mut batch: [Option<Completion>; BATCH] = [const { None }; BATCH];
+        let (n, is_full) = match self.collect(how, &mut batch) {
+            None | Some((0, _)) => return false,
+            Some(found) => found,
+        };
+        let mut again = 0;
+        turn::wakes(n);
+        let mut shares = [0; BATCH];
+        for (entry, share) in batch[..n].iter_mut().zip(&mut shares) {
+            if let Some((slot, result)) = entry.take() {
+                *share = Arc::as_ptr(&slot) as u64;
+                again += usize::from(self.settle(slot, result));
+            }
+        }
+        let mut line = lock(&self.line);
+        line.places.in_flight -= (n - again) as u32;
+        line.places.ended += n as u64;
+        // A slot that was submitted meanwhile may lie where one of these did. If that is the first,
+        // another becomes an entry early.
+        let first = shares[..n].iter().find_map(|share| line.announced.ended(*share));
+        line.picked = if how == Reap::Surely { 0 } else { line.picked + 1 };
+        let mut refused = Vec::new();
+        let mut begins = false;
+        if self.noticed_by != NoticedBy::Thread {
+            line.woke = Some(Instant::now());
+            begins = self.begin_next(&mut line, first, &mut refused);
+        }
+        self.fill(line, refused);
+        // The new first may have ended already. Leave it for the next reap, which the ring's
+        // descriptor will trigger. A thread looks again before it sleeps.
+        is_full || !(begins || self.noticed_by == NoticedBy::Thread)
+    }
+
+    /// Settles a slot that the kernel has finished with. True if it keeps its place: the rest of its
+    /// transfer goes to the kernel, or the slot was handed on with its place given back.
+    fn settle(&self, slot: Arc<Slot>, result: Result<usize, Errno>) -> bool {
+        let Some(slot) = pool::settle(slot, result, Count::Ring) else { return false };
+        // A statement of its own, so that the lock is released at its end.
+        let pushed = self.push(&mut lock(&self.line), slot);
+        pushed.unwrap_or_else(pool::hand_on);
+        true
+    }
+
+    /// Gives free places to slots in line, submits what is staged, and hands on what was `refused`.
+    /// A thread that sleeps in its ring leaves staged entries to that call.
+    fn fill(&self, mut line: MutexGuard<'_, Line>, mut refused: Vec<Arc<Slot>>) {
+        while line.places.in_flight < self.ring.depth {
+            let Some(slot) = line.places.backlog.pop() else { break };
+            line.places.in_flight += 1;
+            refused.extend(self.push(&mut line, slot).err());
+        }
+        let shed = line.places.backlog.take_shed();
+        line.places.tell_if_quiet(&self.quiet);
+        let submits = self.noticed_by != NoticedBy::Thread && std::mem::take(&mut line.staged) > 0;
+        drop(line);
+        self.discard(shed);
+        refused.into_iter().for_each(pool::hand_on);
+        // Last, for it may sleep.
+        if submits {
+            self.submit_entries();
+        }
+    }
+
+    /// Moves completions into `batch`. Returns their number, and whether there may be more; none if
+    /// another thread is reaping.
+    fn collect(&self, how: Reap, batch: &mut [Option<Completion>]) -> Option<(usize, bool)> {
+        locking();
+        let _reaping = match (how, self.reaping.try_lock()) {
+            (_, Ok(guard)) => guard,
+            (_, Err(TryLockError::Poisoned(poisoned))) => poisoned.into_inner(),
+            (Reap::IfNobodyDoes, Err(TryLockError::WouldBlock)) => return None,
+            (Reap::Surely, Err(TryLockError::WouldBlock)) => lock(&self.reaping),
+        };
+        let (mut n, mut looked_at) = (0, 0);
+        // SAFETY: `reaping` is the lock of this completion queue.
+        let queue = unsafe { self.ring.ring.completion_shared() };
+        for entry in queue.take(batch.len()) {
+            looked_at += 1;
+            if entry.user_data() == BELL {
+                self.polls_bell.store(false, SeqCst);
+                continue;
+            }
+            let slot = entry.user_data() as *const Slot;
+            // SAFETY: the user data of every other entry is a share made in `push`, and the kernel
+            // posts one completion for it.
+            let slot = unsafe { Arc::from_raw(slot) };
+            batch[n] = Some((slot, uring::decode(&entry)));
+            n += 1;
+        }
+        Some((n, looked_at == batch.len()))
+    }
+
+    pub(super) fn drain(&self) {
+        // Reaps now and then: the runtime that should notice completions may not be driven now.
+        const LOOK_AGAIN: Duration = Duration::from_millis(10);
+        // Each of the others would wait for such a look at the one before.
+        self.enter_announced();
+        self.enter();
+        let mut line = lock(&self.line);
+        line.places.draining += 1;
+        while !line.places.is_quiet() {
+            let (after, timeout) =
+                self.quiet.wait_timeout(line, LOOK_AGAIN).unwrap_or_else(|poisoned| poisoned.into_inner());
+            line = after;
+            if timeout.timed_out() {
+                drop(line);
+                self.enter_announced();
+                self.reap(Reap::Surely);
+                line = lock(&self.line);
+            }
+        }
+        line.places.draining -= 1;
+    }
+}
+
+impl Notice for Queue {
+    fn notice(&self) {
+        self.submit_staged();
+        self.reap_some(Reap::IfNobodyDoes);
+    }
+}
+
+impl Lined for Queue {
+    fn with_line<T>(&self, look: impl FnOnce(&mut Backlog, u64) -> T) -> T {
+        lock(&self.line).places.look(&self.quiet, look)
+    }
+}
+
+impl Helped for Queue {
+    /// Of a queue that no thread owns.
+    fn glance(&self) -> bool {
+        // Both, each for its own sake.
+        self.relieve_line() | self.enter_late()
+    }
+}
+
+impl Reaped for Queue {
+    fn reap_surely(&self) {
+        self.submit_staged();
+        self.reap(Reap::Surely);
+    }
+
+    fn is_quiet(&self) -> bool {
+        lock(&self.line).places.is_quiet()
+    }
+
+    fn place(&self) -> usize {
+        self.place
+    }
+
+    fn watched(&self) -> &AtomicBool {
+        &self.watched
+    }
+
+    fn lent(&self) -> Option<&AtomicBool> {
+        Some(&self.lent)
+    }
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ring.ring.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buf::Memory;
+    use crate::direct::Directness;
+    use crate::op::{Fallback, Handle, Notify, OpenFile, Owner, Request, Transfer};
+
+    /// The test hands nothing on.
+    struct NoPool;
+    impl Fallback for NoPool {
+        fn take(&self, _: Arc<Slot>) {
+            unreachable!("no slot is handed on");
+        }
+    }
+
+    #[test]
+    fn a_place_without_an_entry_gives_the_slot_back() {
+        let queue = match Queue::new(NoticedBy::Reaper, 0) {
+            Ok(queue) => queue,
+            Err(refusal) => return eprintln!("skipped: no io_uring ({:?})", refusal.errno),
+        };
+        let zeros = Handle::Descriptor(std::fs::File::open("/dev/zero").unwrap().into());
+        let file = Arc::new(OpenFile::new(zeros, Directness::NotAsked, Arc::default(), Arc::new(NoPool)));
+        let slot = || {
+            let request = Request::Read(Transfer::new(Memory::Vec(vec![1; 8]), 0));
+            Slot::new(request, Owner::File(file.clone()), Notify::Waker(Waker::noop().clone()))
+        };
+        let depth = queue.ring.depth;
+        let mut line = lock(&queue.line);
+        for _ in 0..depth {
+            line.places.in_flight += 1;
+            assert!(queue.push(&mut line, slot()).is_ok());
+        }
+        // As when all but the new one were reaped while a thread is still in the call that submits
+        // them.
+        line.places.in_flight = 1;
+        assert!(queue.push(&mut line, slot()).is_err());
+        assert_eq!(line.places.in_flight, 0);
+        line.places.in_flight = depth;
+        drop(line);
+        queue.drain();
+    }
+}
