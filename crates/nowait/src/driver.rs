@@ -122,7 +122,7 @@ where
     let task = Task::new(Stage::Waiting(Box::pin(future)), end, |work| {
         // It may close a file, unmap memory, or run a user's destructor.
         let steps: Box<dyn Send> = Box::new(work);
-        pool::let_go(Leftovers::from(steps));
+        pool::of_process().let_go(Leftovers::from(steps));
     });
     task.clone().wake();
     Ok(task)

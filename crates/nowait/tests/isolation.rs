@@ -320,6 +320,116 @@ fn a_submission_that_sleeps_holds_up_no_write_of_others() {
     });
 }
 
+/// Time for twenty small writes of a healthy file, each with a sync.
+fn synced_writes(file: &File) -> Duration {
+    let begun = Instant::now();
+    for _ in 0..20 {
+        futures::executor::block_on(file.write_all_at(vec![1; 4096], 0)).unwrap();
+        futures::executor::block_on(file.sync_data()).unwrap();
+    }
+    begun.elapsed()
+}
+
+#[test]
+fn a_slow_device_takes_no_thread_of_another() {
+    let _watchdog = Watchdog::new("a slow device beside a healthy one", 90);
+    // Less than the time after which a pool takes its threads for hung.
+    let Some(slow) = stalling(900) else { return };
+    let (_dir, path) = other_file();
+    for nowait in instances() {
+        let (slow, healthy) = (open_at(&nowait, &slow.file(), false), open_at(&nowait, &path, false));
+        let reads = begin_reads(&slow, 2 * ALL_THREADS);
+        let took = synced_writes(&healthy);
+        assert!(took < at_most(Duration::from_secs(4)), "{took:?}");
+        drop(reads);
+    }
+}
+
+#[test]
+fn files_of_a_device_that_hangs_take_no_thread_of_another() {
+    let _watchdog = Watchdog::new("320 files that hang", 90);
+    let Some(mut hangs) = stalling(0) else { return };
+    let (_dir, path) = other_file();
+    for nowait in instances() {
+        let files: Vec<_> = (0..320).map(|_| open_at(&nowait, &hangs.file(), false)).collect();
+        let healthy = open_at(&nowait, &path, false);
+        hangs.hang();
+        static AT: AtomicU64 = AtomicU64::new(READS_AT);
+        let of = |file: &File| begin(read_of(file, AT.fetch_add(1 << 20, SeqCst) % (1 << 30)));
+        let waiting: Vec<_> = files.iter().map(of).collect();
+        let took = synced_writes(&healthy);
+        assert!(took < at_most(Duration::from_secs(2)), "{took:?}");
+        hangs.go_on();
+        futures::executor::block_on(futures::future::join_all(waiting));
+    }
+}
+
+/// Threads that read a healthy file with direct I/O, each by futures of its own, and count.
+struct Readers {
+    stop: std::sync::Arc<AtomicBool>,
+    counts: Vec<std::sync::Arc<AtomicU64>>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Readers {
+    fn start(nowait: &Nowait, path: &FsPath, threads: usize) -> Readers {
+        let stop = std::sync::Arc::new(AtomicBool::new(false));
+        let counts: Vec<_> = (0..threads).map(|_| std::sync::Arc::new(AtomicU64::new(0))).collect();
+        let start = |count: &std::sync::Arc<AtomicU64>| {
+            let (file, stop, count) = (open_at(nowait, path, true), stop.clone(), count.clone());
+            std::thread::spawn(move || {
+                while !stop.load(SeqCst) {
+                    let at = count.fetch_add(1, SeqCst) % 256 * 4096;
+                    drop(futures::executor::block_on(file.read_range(at, 4096)).unwrap());
+                }
+            })
+        };
+        let threads = counts.iter().map(start).collect();
+        Readers { stop, counts, threads }
+    }
+
+    /// Every one of them makes progress.
+    fn go_on(&self) -> bool {
+        self.counts.iter().all(|count| {
+            let before = count.load(SeqCst);
+            eventually(|| count.load(SeqCst) > before + 10)
+        })
+    }
+
+    fn end(self) {
+        self.stop.store(true, SeqCst);
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+/// A submission of a buffered read sleeps for a place in its device's queue, with the ring's lock in
+/// the kernel.
+#[test]
+fn more_buffered_reads_than_a_device_holds() {
+    let _watchdog = Watchdog::new("more buffered reads than a device holds", 60);
+    let Some(mut hangs) = stalling(0) else { return };
+    let Some(device) = mounts::or_skip("a loop device", LoopDevice::over(&hangs.file(), 512, None)) else { return };
+    let (_dir, path) = other_file();
+    let nowait = Nowait::builder().strict(true).build().unwrap();
+    let hung = OpenOptions::new().read(true).open_in(&nowait, device.path()).wait().unwrap();
+    hung.advise(0, 0, nowait::Advice::Random).wait().unwrap();
+    let readers = Readers::start(&nowait, &path, 6);
+    assert!(readers.go_on());
+    hangs.hang();
+    // It takes 128. They are polled here, by an executor of others.
+    let waiting: Vec<_> = (0..400).map(|i| begin(read_of(&hung, READS_AT + (i << 20)))).collect();
+    assert!(readers.go_on(), "a device that hangs stops reads of another");
+    let mut own: Hung<'_> = Box::pin(async {
+        let reads = (400..500).map(|i| begin(read_of(&hung, READS_AT + (i << 20) % (500 << 20))));
+        drop(reads.collect::<Vec<_>>());
+    });
+    assert!(poll_once(own.as_mut()).is_ready());
+    assert!(readers.go_on());
+    readers.end();
+    hangs.go_on();
+    futures::executor::block_on(futures::future::join_all(waiting));
+}
+
 #[test]
 fn what_is_left_of_other_files_is_let_go() {
     child::play("leftovers");

@@ -280,7 +280,8 @@ fn a_read_given_up_in_block_on_keeps_no_descriptor() {
                 nowait::block_on(async {
                     for i in 0..count {
                         let mut read = Box::pin(file.read_range(i * 65536, PAGE));
-                        assert!(futures::poll!(&mut read).is_pending());
+                        // Ready already, if the reaper was quicker than this poll.
+                        let _ = futures::poll!(&mut read);
                     }
                 });
                 under_way = nowait.stats().ended() < nowait.stats().started;

@@ -17,9 +17,9 @@ use std::sync::Arc;
 use crate::core::dispatch::Target;
 use crate::core::inline::Tried;
 use crate::core::instance::Instance;
-use crate::engine::{local, pool, write_slots};
+use crate::engine::{local, write_slots};
 use crate::op::outstanding::{Outstanding, Turn};
-use crate::op::{Notify, OpenFile, Owner, Request, Slot};
+use crate::op::{Leftovers, Notify, OpenFile, Owner, Request, Slot};
 use crate::stats::Count;
 use crate::sys::{PerProcess, WriteFlags};
 
@@ -123,7 +123,7 @@ impl OfFile {
         writes.retain(|write| {
             let abandoned = write.slot.is_abandoned();
             if abandoned {
-                pool::let_go(write.slot.discard());
+                write.slot.discard().let_go();
             }
             !abandoned
         });
@@ -214,7 +214,7 @@ fn end(instance: &Arc<Instance>, run: &[Collecting], (tried, mut turn): (Tried, 
     for Collecting { slot, .. } in rest {
         let mine = std::mem::take(&mut moved);
         if let Some(leftovers) = (mine > 0).then(|| slot.complete(Ok(mine), Count::InlineTogether)).flatten() {
-            pool::let_go(leftovers);
+            leftovers.let_go();
             continue;
         }
         // The submission drops this reference to the file before an engine can end the slot.
@@ -229,6 +229,6 @@ fn end(instance: &Arc<Instance>, run: &[Collecting], (tried, mut turn): (Tried, 
     // A waker may block: end the turn first, so that no change waits for this thread.
     drop(turn);
     for Collecting { slot, length, .. } in whole {
-        slot.complete(Ok(*length), Count::InlineTogether).into_iter().for_each(pool::let_go);
+        slot.complete(Ok(*length), Count::InlineTogether).into_iter().for_each(Leftovers::let_go);
     }
 }

@@ -74,7 +74,7 @@ impl Target<'_> {
             }
         };
         file.note_answer(request, &outcome);
-        pool.resume(file.queues(), QueueKind::Syncs);
+        pool.resume(file, QueueKind::Syncs);
         outcome
     }
 
@@ -91,7 +91,7 @@ impl Target<'_> {
         let reads = &file.reads;
         let policy = &self.instance.policy;
         let length = transfer.left();
-        if file.direct.is_some() || !reads.may_announce(policy, length) {
+        if file.direct.is_some() || !reads.may_announce(policy, length) || file.device().is_full() {
             return;
         }
         let is_for_pool = route == Route::Pool || !self.instance.engines().has_ring;
@@ -192,7 +192,7 @@ impl Target<'_> {
         self.announce(&mut request, route);
         let owner = match self.file {
             Some(file) => Owner::File(file.clone()),
-            None => Owner::Nobody(self.instance.counters.clone()),
+            None => Owner::Nobody(self.instance.counters.clone(), self.instance.pools.clone()),
         };
         let slot = Slot::new(request, owner, notify);
         self.submit_slot(slot.clone(), route, change, turn);

@@ -59,6 +59,11 @@ fn transfer(
     }
 }
 
+#[cold]
+fn is_cached(file: &OpenFile, offset: u64, length: usize) -> bool {
+    file.handle.descriptor().is_ok_and(|fd| sys::is_cached(fd, offset, length))
+}
+
 /// Turn of a write that an attempt made in part. The engine that makes the rest takes it over.
 pub(crate) type NotNow<'f> = Option<Turn<'f>>;
 
@@ -68,8 +73,8 @@ impl<'f> Target<'f> {
     #[inline]
     pub(crate) fn try_now(&self, request: &mut Request) -> Option<Outcome> {
         let Some(file) = self.file else { return self.try_open(request) };
-        let length = match request {
-            Request::Read(transfer) => transfer.left(),
+        let (offset, length) = match request {
+            Request::Read(transfer) => (transfer.position(), transfer.left()),
             _ => return self.try_other_now(file, request),
         };
         if length == 0 {
@@ -80,7 +85,7 @@ impl<'f> Target<'f> {
             return None;
         }
         let engine = &*self.instance.engines().pool;
-        let tried = self.try_read(length, |wait| transfer(engine, file, request, length, wait));
+        let tried = self.try_read(offset, length, |wait| transfer(engine, file, request, length, wait));
         match tried {
             Tried::Part(1..) if self.is_at_end(file, request) => Some(self.answered(Ok(Done::Nothing))),
             tried => self.ended(tried),
@@ -173,7 +178,7 @@ impl<'f> Target<'f> {
             return None;
         }
         let (engine, length) = (&*self.instance.engines().pool, slice.len());
-        let tried = self.try_read(length, |wait| match wait {
+        let tried = self.try_read(offset, length, |wait| match wait {
             Wait::Never => read_now(engine, &file.handle, slice, offset, wait),
             Wait::Allowed => read_blocking(engine, file, slice, offset),
         });
@@ -227,11 +232,19 @@ impl<'f> Target<'f> {
     /// Reads `length` bytes on this thread if that should not block. `call` makes one attempt, or,
     /// allowed to wait, reads to the end.
     #[inline]
-    pub(crate) fn try_read(&self, length: usize, mut call: impl FnMut(Wait) -> Result<usize, Errno>) -> Tried {
-        let Some(reads) = self.file.map(|file| &file.reads) else { return Tried::Part(0) };
+    pub(crate) fn try_read(
+        &self,
+        offset: u64,
+        length: usize,
+        mut call: impl FnMut(Wait) -> Result<usize, Errno>,
+    ) -> Tried {
+        let Some(file) = self.file else { return Tried::Part(0) };
+        let reads = &file.reads;
         let Instance { policy, counters, .. } = &**self.instance;
         match reads.choose(policy, length) {
             Choice::Slow => return Tried::Part(0),
+            // An attempt begins to read what is not cached, and sleeps while the device is full.
+            Choice::Attempt if file.device().is_full() && !is_cached(file, offset, length) => return Tried::Part(0),
             Choice::Budgeted => {}
             Choice::Attempt => {
                 let begun = reads.is_timed(attempt_number()).then(Instant::now);

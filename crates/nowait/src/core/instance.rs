@@ -12,7 +12,7 @@ use crate::direct::Directness;
 use crate::engine::libaio::shared::Aio;
 use crate::engine::local;
 use crate::engine::loop_ring::LoopRing;
-use crate::engine::pool::{InstancePool, THREADS_MAX};
+use crate::engine::pool::{Pools, THREADS_MAX};
 use crate::engine::shared::Uring;
 #[cfg(feature = "sim")]
 use crate::engine::sim::Sim;
@@ -117,7 +117,7 @@ impl Builder {
             helpers: HelperSelector::default(),
             opens: OpenSelector::default(),
             engine: self.engine,
-            pool: Arc::new(InstancePool::new(self.threads_max)),
+            pools: Arc::new(Pools::new(self.threads_max)),
             writes_max: self.writes_max,
             engines: PerProcess::new(),
         };
@@ -300,7 +300,7 @@ pub(crate) struct Instance {
     pub(crate) helpers: HelperSelector,
     pub(crate) opens: OpenSelector,
     engine: Engine,
-    pool: Arc<InstancePool>,
+    pub(crate) pools: Arc<Pools>,
     writes_max: (u64, u64),
     engines: PerProcess<Engines>,
 }
@@ -350,7 +350,7 @@ impl Instance {
 
     /// An open file, as this instance's engines know it.
     pub(crate) fn open_file(&self, handle: Handle, directness: Directness) -> OpenFile {
-        OpenFile::new(handle, directness, self.counters.clone(), self.pool.clone())
+        OpenFile::new(handle, directness, self.counters.clone(), self.pools.clone())
     }
 
     pub(crate) fn engines(&self) -> &Engines {
@@ -361,7 +361,7 @@ impl Instance {
                 let sim = sim.engine();
                 return Engines { ring: sim.clone(), pool: sim, has_ring: false, throttle, refusal: None, aio: None };
             }
-            let pool: Arc<dyn engine::Engine> = self.pool.get().clone();
+            let pool: Arc<dyn engine::Engine> = self.pools.clone();
             let ring = match self.engine {
                 Engine::Auto | Engine::Uring => Some(Uring::new()),
                 _ => None,

@@ -10,7 +10,6 @@ use rustix::io::Errno;
 
 use crate::core::dispatch::Target;
 use crate::core::instance::Instance;
-use crate::engine::pool;
 use crate::error::{Error, ErrorKind, ErrorOp};
 use crate::op::{Leftovers, OpenFile};
 
@@ -43,7 +42,7 @@ impl Opened {
     /// elsewhere: `close(2)` may block.
     pub(crate) fn let_go(self: Arc<Opened>) {
         if let Some(open) = Arc::into_inner(self).and_then(|opened| Arc::into_inner(opened.open)) {
-            pool::let_go(Leftovers::from(open));
+            Leftovers::from(open).let_go();
         }
     }
 

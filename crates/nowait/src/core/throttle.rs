@@ -24,7 +24,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use crate::engine::{Engine, local, pool};
+use crate::engine::{Engine, local};
 use crate::op::help;
 use crate::op::outstanding::{OnTheirWay, Resume, Turn};
 use crate::op::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, lock};
@@ -210,7 +210,7 @@ impl Throttle {
         self.totals.waiting.fetch_sub(abandoned.len(), SeqCst);
         drop(line);
         for (queues, Entry { slot, change, number, .. }) in abandoned {
-            pool::let_go(slot.discard());
+            slot.discard().let_go();
             queues.outstanding().give_up(number, change.span);
         }
         lock(&self.line)

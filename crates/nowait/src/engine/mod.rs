@@ -31,7 +31,7 @@ use rustix::io::Errno;
 
 use crate::direct::{self, Directness};
 use crate::op::{
-    Done, FileQueues, Handle, OpenFile, Outcome, Owned, Owner, PathAt, QueueKind, Request, Slot, Step, Transfer, step,
+    Done, Handle, OpenFile, Outcome, Owned, Owner, PathAt, QueueKind, Request, Slot, Step, Transfer, step,
 };
 use crate::sys::{self, Wait, WriteFlags};
 
@@ -86,8 +86,8 @@ pub(crate) trait Engine: Send + Sync {
 
     /// Leaves a file's queue, which this thread claimed and worked in, to those that have come
     /// since.
-    fn resume(&self, queues: &Arc<FileQueues>, kind: QueueKind) {
-        queues.of(kind).leave();
+    fn resume(&self, file: &OpenFile, kind: QueueKind) {
+        file.queues().of(kind).leave();
     }
 
     /// Calls `helper` on a thread of the engine, soon or never: the caller does not depend on it.
@@ -299,7 +299,7 @@ pub(crate) fn run_for(owner: &Owner, request: &mut Request) -> Outcome {
             Some(direct) => direct::run(file, direct, request, |request| run(Some(&file.handle), request)),
             None => run_buffered(file, request, |handle, request| run(Some(handle), request)),
         },
-        Owner::Nobody(_) => run(None, request),
+        Owner::Nobody(..) => run(None, request),
     }
 }
 

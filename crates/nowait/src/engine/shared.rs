@@ -123,7 +123,6 @@ impl Engine for Uring {
         #[cfg(feature = "tokio")]
         self.runtimes.all().iter().for_each(|queue| queue.drain());
         self.queues.all().iter().for_each(|queue| queue.drain());
-        pool::drain_leftovers();
     }
 }
 

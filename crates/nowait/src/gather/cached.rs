@@ -336,7 +336,7 @@ impl<'a> FirstPass<'a> {
             }
         }
         let length = chunk.len();
-        let tried = self.file.target().try_read(length, |wait| match wait {
+        let tried = self.file.target().try_read(offset, length, |wait| match wait {
             Wait::Never => read_now(engine, handle, chunk, offset, wait),
             Wait::Allowed => read_blocking(engine, open, chunk, offset),
         });

@@ -8,6 +8,8 @@ use std::sync::{Arc, OnceLock};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::device::Device;
+use super::leftovers::Leftovers;
 use super::outstanding::{Outstanding, Resume, Span, Syncing};
 use super::queue::{FileQueues, QueueKind};
 use super::request::{Handle, Outcome, Request};
@@ -19,11 +21,13 @@ use crate::direct::{Alignment, Direct, Directness};
 use crate::stats::{Count, Counters};
 use crate::sys::{self, PerProcess, WriteFlags};
 
-/// Takes the slots that a queue to the kernel cannot serve: the pool of the instance that opened
-/// the file.
+/// The pools of an instance, for what no other engine can do. Called with nothing locked.
 pub(crate) trait Fallback: Send + Sync {
-    /// Takes a slot and finishes it, as an engine does. Called with nothing locked.
+    /// Takes a slot that a queue to the kernel cannot serve, and finishes it, as an engine does.
     fn take(&self, slot: Arc<Slot>);
+
+    /// Drops leftovers of a file of this device, on a thread that may wait.
+    fn let_go(&self, device: u64, leftovers: Leftovers);
 }
 
 /// An open file as an engine knows it, and where its operations are counted.
@@ -55,6 +59,7 @@ pub(crate) struct OpenFile {
     /// sync that succeeds proves nothing.
     sync_failure: AtomicI32,
     pub(super) begun: Begun,
+    device: PerProcess<Arc<Device>>,
     pub(crate) counters: Arc<Counters>,
     /// No share of the instance, which may be dropped while slots are with an engine.
     pub(super) fallback: Arc<dyn Fallback>,
@@ -120,6 +125,7 @@ impl OpenFile {
             written_to: AtomicU64::new(END_UNKNOWN),
             sync_failure: AtomicI32::new(0),
             begun: Begun::default(),
+            device: PerProcess::new(),
             counters,
             fallback,
         }
@@ -133,6 +139,11 @@ impl OpenFile {
     /// Returns whether the file was found to have no direct I/O, at its open or later.
     pub(crate) fn refuses_direct(&self) -> bool {
         self.direct_refused || self.direct.as_ref().is_some_and(Direct::is_refused)
+    }
+
+    /// Returns the device that the file lies on.
+    pub(crate) fn device(&self) -> &Device {
+        self.device.get(|| Device::of(&self.handle))
     }
 
     /// Returns the handle for a request.

@@ -7,6 +7,7 @@ use std::task::Wake;
 use std::task::Waker;
 
 use super::file::{Fallback, OpenFile};
+use super::leftovers::Leftovers;
 use super::owner::Owner;
 use super::request::{Handle, Request};
 use super::slot::{Notify, Slot};
@@ -28,6 +29,10 @@ struct NoPool;
 impl Fallback for NoPool {
     fn take(&self, _: Arc<Slot>) {
         unreachable!("no slot is handed on");
+    }
+
+    fn let_go(&self, _: u64, leftovers: Leftovers) {
+        drop(leftovers);
     }
 }
 
@@ -67,5 +72,5 @@ pub(super) fn idle_slot() -> (Arc<Slot>, Arc<Counters>) {
 pub(super) fn slot(notify: Notify) -> (Arc<Slot>, Arc<Counters>) {
     let counters = Arc::new(Counters::default());
     let request = Request::Read(Transfer::new(Memory::Vec(vec![0; 8]), 0));
-    (Slot::new(request, Owner::Nobody(counters.clone()), notify), counters)
+    (Slot::new(request, Owner::Nobody(counters.clone(), Arc::new(NoPool)), notify), counters)
 }

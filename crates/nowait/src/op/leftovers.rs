@@ -1,18 +1,22 @@
 //! Leftovers of ended operations, for a thread that may wait.
 
-use super::file::OpenFile;
+use std::sync::Arc;
+
+use super::file::{Fallback, OpenFile};
 use super::request::{Done, Outcome, Owned, Request};
 use super::transfer::Transfer;
 use crate::buf::{Memory, contained};
 
-/// Leftovers of an operation: the last share of its file, and what is unwanted. Dropping them may wait (`close(2)`, `munmap(2)`, a user's destructor), so no engine drops
-/// them under a lock, nor on a thread that notices completions (`pool::let_go`). A destructor that
-/// panics is contained.
+/// Leftovers of an operation: the last share of its file, and what is unwanted. Dropping them may
+/// wait (`close(2)`, `munmap(2)`, a user's destructor), so no engine drops them under a lock, nor on
+/// a thread that notices completions ([`Leftovers::let_go`]). A destructor that panics is contained.
 #[must_use]
 #[derive(Default)]
 pub(crate) struct Leftovers {
     pub(super) file: Option<Box<OpenFile>>,
     pub(super) unwanted: Option<Box<Unwanted>>,
+    /// Of an answer that is unwanted.
+    pub(super) home: Option<Home>,
 }
 
 pub(super) enum Unwanted {
@@ -22,21 +26,43 @@ pub(super) enum Unwanted {
     Steps(Box<dyn Send>),
 }
 
+/// The pool of a device in an instance.
+pub(crate) struct Home {
+    pub(super) pools: Arc<dyn Fallback>,
+    pub(super) device: u64,
+}
+
+impl Home {
+    pub(super) fn of(file: &OpenFile) -> Home {
+        Home { pools: file.fallback.clone(), device: file.device().number }
+    }
+}
+
 impl From<OpenFile> for Leftovers {
     fn from(file: OpenFile) -> Leftovers {
-        Leftovers { file: Some(Box::new(file)), unwanted: None }
+        Leftovers { file: Some(Box::new(file)), unwanted: None, home: None }
     }
 }
 
 impl From<Box<dyn Send>> for Leftovers {
     fn from(steps: Box<dyn Send>) -> Leftovers {
-        Leftovers { file: None, unwanted: Some(Box::new(Unwanted::Steps(steps))) }
+        Leftovers { file: None, unwanted: Some(Box::new(Unwanted::Steps(steps))), home: None }
     }
 }
 
 impl Leftovers {
+    /// Drops them, on a thread of their device's pool if that may take long.
+    pub(crate) fn let_go(mut self) {
+        if self.may_wait() {
+            let home = self.home.take().or_else(|| self.file.as_deref().map(Home::of));
+            if let Some(home) = home {
+                home.pools.let_go(home.device, self);
+            }
+        }
+    }
+
     /// Whether the drop may take long.
-    pub(crate) fn may_wait(&self) -> bool {
+    pub(super) fn may_wait(&self) -> bool {
         /// To unmap so much takes tens of microseconds.
         const MEMORY_BYTES_MAX: usize = 256 << 10;
         let waits = |unwanted: &Unwanted| match unwanted {

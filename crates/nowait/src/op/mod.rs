@@ -7,6 +7,7 @@
 mod backlog;
 mod batch;
 mod clock;
+mod device;
 mod file;
 #[cfg(test)]
 pub(crate) mod fixture;

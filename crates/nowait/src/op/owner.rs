@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::file::{Begun, OpenFile};
+use super::file::{Begun, Fallback, OpenFile};
+use super::leftovers::Home;
 use super::outstanding::Syncing;
 use super::queue::{FileQueues, QueueKind};
 use super::request::{Handle, Outcome, Request};
@@ -11,21 +12,22 @@ use crate::stats::{Count, Counters};
 /// The file that a slot keeps open; none for an open, and for operations on names.
 pub(crate) enum Owner {
     File(Arc<OpenFile>),
-    Nobody(Arc<Counters>),
+    /// With the counters and the pools of its instance.
+    Nobody(Arc<Counters>, Arc<dyn Fallback>),
 }
 
 impl Owner {
     pub(crate) fn handle(&self) -> Option<&Handle> {
         match self {
             Owner::File(file) => Some(&file.handle),
-            Owner::Nobody(_) => None,
+            Owner::Nobody(..) => None,
         }
     }
 
     pub(crate) fn file(&self) -> Option<&Arc<OpenFile>> {
         match self {
             Owner::File(file) => Some(file),
-            Owner::Nobody(_) => None,
+            Owner::Nobody(..) => None,
         }
     }
 
@@ -34,7 +36,7 @@ impl Owner {
     pub(super) fn begun(&self) -> Begun {
         match self {
             Owner::File(file) => file.begun.clone(),
-            Owner::Nobody(_) => {
+            Owner::Nobody(..) => {
                 static NOBODY: OnceLock<Begun> = OnceLock::new();
                 NOBODY.get_or_init(Begun::default).clone()
             }
@@ -52,7 +54,7 @@ impl Owner {
     pub(crate) fn synced(&self, sync: impl FnOnce() -> Outcome) -> Outcome {
         match self {
             Owner::File(file) => file.synced(sync),
-            Owner::Nobody(_) => sync(),
+            Owner::Nobody(..) => sync(),
         }
     }
 
@@ -60,7 +62,7 @@ impl Owner {
     pub(crate) fn begin_sync(&self, sleep: impl FnOnce(&dyn Fn())) -> Option<Syncing<'_>> {
         match self {
             Owner::File(file) => file.begin_sync(sleep),
-            Owner::Nobody(_) => None,
+            Owner::Nobody(..) => None,
         }
     }
 
@@ -71,7 +73,15 @@ impl Owner {
     pub(super) fn counters(&self) -> &Counters {
         match self {
             Owner::File(file) => &file.counters,
-            Owner::Nobody(counters) => counters,
+            Owner::Nobody(counters, _) => counters,
+        }
+    }
+
+    /// The pool for what is left of it.
+    pub(super) fn home(&self) -> Home {
+        match self {
+            Owner::File(file) => Home::of(file),
+            Owner::Nobody(_, pools) => Home { pools: pools.clone(), device: 0 },
         }
     }
 
@@ -79,7 +89,7 @@ impl Owner {
     pub(super) fn give_up(self) -> Option<Box<OpenFile>> {
         match self {
             Owner::File(file) => Arc::into_inner(file).map(Box::new),
-            Owner::Nobody(_) => None,
+            Owner::Nobody(..) => None,
         }
     }
 }

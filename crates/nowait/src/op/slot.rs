@@ -82,6 +82,8 @@ struct Inner {
     owner: Option<Owner>,
     /// A thread or the kernel has it, or had it: it counts as begun, for so much, until it ends.
     begun: u64,
+    /// It counts as under way on its device: from its begin, or from its announcement.
+    on_device: bool,
     /// Dropped when the slot is finished or discarded.
     held: Option<Permit>,
     /// Dropped when the waiting party has been notified.
@@ -89,6 +91,20 @@ struct Inner {
 }
 
 impl Inner {
+    /// Counts it on its device, if the device sees it.
+    fn enters_device(&mut self) {
+        let Some(Owner::File(file)) = &self.owner else { return };
+        let reaches_it = match &self.request {
+            Some(Request::Read(_)) => true,
+            Some(Request::Write(..)) => file.is_direct(),
+            _ => false,
+        };
+        if reaches_it && !self.on_device {
+            file.device().begins();
+            self.on_device = true;
+        }
+    }
+
     /// Records whether a ring served a non-blocking attempt.
     fn rang(&self, served: bool) {
         let (direction, transfer) = match &self.request {
@@ -111,20 +127,26 @@ pub(crate) struct Profile {
     /// The address of the file of a buffered read, and whether it was announced to the kernel
     /// (`Transfer::announced`).
     pub(crate) buffered_read: Option<(usize, bool)>,
+    /// Its device is full.
+    pub(crate) is_excess: bool,
 }
 
 impl Slot {
     pub(crate) fn new(request: Request, owner: Owner, notify: Notify) -> Arc<Slot> {
         owner.counters().add(Count::Submitted);
-        let inner = Inner {
+        let mut inner = Inner {
             stage: Stage::Waiting(notify),
             thread: thread_number(),
             request: Some(request),
             owner: Some(owner),
             begun: 0,
+            on_device: false,
             held: None,
             clock: Some(Held::here()),
         };
+        if matches!(&inner.request, Some(Request::Read(transfer)) if transfer.announced) {
+            inner.enters_device();
+        }
         Arc::new(Slot(Mutex::new(inner)))
     }
 
@@ -147,15 +169,21 @@ impl Slot {
         }
     }
 
-    /// Engine: gives it up, to be handed on. Returns the engine that takes it: its file's; none
-    /// without a file.
+    /// Engine: gives it up, to be handed on. Returns the pools that take it; none if it has ended.
     pub(crate) fn hand_on(&self) -> Option<Arc<dyn Fallback>> {
         let inner = &mut *lock(&self.0);
         let owner = inner.owner.as_ref()?;
         owner.counters().add(Count::HandedOn);
-        let file = owner.file()?;
-        file.begun.fetch_sub(std::mem::take(&mut inner.begun), Relaxed);
-        Some(file.fallback.clone())
+        Some(match owner {
+            Owner::File(file) => {
+                file.begun.fetch_sub(std::mem::take(&mut inner.begun), Relaxed);
+                if std::mem::take(&mut inner.on_device) {
+                    file.device().ends();
+                }
+                file.fallback.clone()
+            }
+            Owner::Nobody(_, pools) => pools.clone(),
+        })
     }
 
     /// Engine: a ring has refused it.
@@ -221,6 +249,7 @@ impl Slot {
                 }
                 _ => None,
             },
+            is_excess: owner.file().is_some_and(|file| file.device().is_full()),
         };
         self.with(look).unwrap_or_default()
     }
@@ -386,6 +415,7 @@ fn begin(inner: &mut Inner, counts: u64) {
     if let (0, Some(Owner::File(file))) = (inner.begun, &inner.owner) {
         file.begun.fetch_add(counts, Relaxed);
         inner.begun = counts;
+        inner.enters_device();
     }
 }
 
@@ -396,6 +426,9 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> 
     };
     if let (Owner::File(file), 1..) = (&owner, inner.begun) {
         file.begun.fetch_sub(inner.begun, Relaxed);
+    }
+    if let (Owner::File(file), true) = (&owner, inner.on_device) {
+        file.device().ends();
     }
     if let (Owner::File(file), Some(request)) = (&owner, &inner.request) {
         file.note_answer(request, &outcome);
@@ -410,6 +443,8 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> 
         Stage::Waiting(_) => Count::Failed,
         Stage::Abandoned | Stage::Finished(_) | Stage::Taken => Count::Cancelled,
     });
+    let is_wanted = matches!(&stage, Stage::Waiting(notify) if !matches!(notify, Notify::Nobody));
+    let home = (!is_wanted).then(|| owner.home());
     // The share of the file is given up before, too: `File::close` after the last result closes.
     let file = owner.give_up();
     match stage {
@@ -421,20 +456,20 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> 
                 let _followed = clock.as_ref().map(Held::follow);
                 contained(|| call(outcome, request));
             }
-            Leftovers { file, unwanted: None }
+            Leftovers { file, unwanted: None, home }
         }
         Stage::Waiting(notify) if !matches!(notify, Notify::Nobody) => {
             inner.stage = Stage::Finished(outcome);
             drop(inner);
             drop(held);
             notify.tell();
-            Leftovers { file, unwanted: None }
+            Leftovers { file, unwanted: None, home }
         }
         _ => {
             let request = inner.request.take();
             drop(inner);
             drop(held);
-            Leftovers { file, unwanted: request.map(|request| Box::new(Unwanted::Answer(request, outcome))) }
+            Leftovers { file, unwanted: request.map(|request| Box::new(Unwanted::Answer(request, outcome))), home }
         }
     }
 }

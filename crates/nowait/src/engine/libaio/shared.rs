@@ -81,12 +81,15 @@ impl Engine for Aio {
         }
         line.draining -= 1;
         drop(line);
-        pool::drain_leftovers();
     }
 }
 
 impl Desk {
     fn submit(&self, slot: Arc<Slot>) {
+        if slot.profile().is_excess {
+            // This call would sleep for a place in the device's queue.
+            return pool::hand_on(slot);
+        }
         let mut line = lock(&self.line);
         // Behind those in line, also when it is not the places that are short.
         if line.in_flight >= DEPTH && slot.is_below(PLACES_MIN) {

@@ -1,21 +1,11 @@
-//! From queues to the kernel to pools: slots that a queue cannot serve, and leftovers whose drop
-//! may take long.
+//! From queues to the kernel to pools: results, and slots that a queue cannot serve.
 
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{Pool, THREADS_MAX};
-use crate::engine::Engine;
-use crate::op::{Leftovers, Slot};
+use crate::op::Slot;
 use crate::stats::Count;
-use crate::sys::PerProcess;
-
-/// The process's common pool, which drops leftovers.
-fn common() -> &'static Pool {
-    static COMMON: PerProcess<Pool> = PerProcess::new();
-    COMMON.get(|| Pool::new(THREADS_MAX))
-}
 
 /// Settles one result of a queue to the kernel, counted as `served`. Returns the slot if its rest
 /// must go to the kernel again.
@@ -31,35 +21,21 @@ pub(crate) fn settle(slot: Arc<Slot>, result: Result<usize, Errno>, served: Coun
     }
     match slot.complete(result, served) {
         Some(leftovers) => {
-            let_go(leftovers);
+            leftovers.let_go();
             None
         }
         None => Some(slot),
     }
 }
 
-/// Drops an operation's leftovers, on a thread of the common pool if that may take long.
-pub(crate) fn let_go(leftovers: Leftovers) {
-    if leftovers.may_wait() {
-        common().add(|state| state.leftovers.push_back(leftovers));
-    }
-}
-
 /// Discards slots that a line before a full queue has shed. Called with nothing locked.
 pub(crate) fn discard(shed: Vec<Arc<Slot>>) {
-    shed.into_iter().for_each(|slot| let_go(slot.discard()));
+    shed.into_iter().for_each(|slot| slot.discard().let_go());
 }
 
-/// Hands a slot that a queue to the kernel cannot serve to the pool of its file's instance.
+/// Hands a slot that a queue to the kernel cannot serve to the pools of its instance.
 pub(crate) fn hand_on(slot: Arc<Slot>) {
-    match slot.hand_on() {
-        Some(fallback) => fallback.take(slot),
-        // Without a file, as no request for such a queue is.
-        None => common().submit(slot),
+    if let Some(pools) = slot.hand_on() {
+        pools.take(slot);
     }
-}
-
-/// Waits until the leftovers of ended operations are dropped, of all instances.
-pub(crate) fn drain_leftovers() {
-    common().drain();
 }

@@ -18,28 +18,32 @@
 //! become one call; syncs that were asked for while one was under way share the next.
 //!
 //! Leftovers of ended operations are dropped here, which may take long and may panic: closing a
-//! file, unmapping, users' destructors. Threads that notice completions leave them to a pool of the
-//! whole process ([`let_go`]).
+//! file, unmapping, users' destructors.
+//!
+//! Each device has a pool in an instance ([`Pools`]): one that hangs, or is slow, takes no thread of
+//! another's files.
 
 mod file_queue;
 mod handoff;
+mod pools;
 mod threads;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 
-pub(crate) use self::handoff::{discard, drain_leftovers, hand_on, let_go, settle};
+pub(crate) use self::handoff::{discard, hand_on, settle};
+pub(crate) use self::pools::{Pools, of_process};
 pub(crate) use self::threads::is_own_thread;
 use self::threads::{call, takes_next, wait};
 use super::{Engine, Helper};
 use crate::buf::lock;
-use crate::op::{Backlog, Fallback, FileQueues, Leftovers, QueueKind, SHARE, Slot, on_threads};
-use crate::sys::PerProcess;
+use crate::op::{Backlog, FileQueues, Leftovers, OpenFile, QueueKind, SHARE, Slot, on_threads};
 
 /// As many threads as a device usefully has reads in flight; they exist only while there is work
 /// for them.
 pub(crate) const THREADS_MAX: usize = 64;
 
+/// The threads of one device in an instance.
 pub(crate) struct Pool(Arc<Shared>);
 
 struct Shared {
@@ -55,9 +59,6 @@ struct Shared {
 const THREAD: usize = 8;
 const ANNOUNCED: usize = 1;
 
-/// Threads that drop leftovers at a time: a server that does not answer a `close(2)` takes no more.
-const LETTING_GO_MAX: usize = 4;
-
 /// One of a file's queues.
 type FileQueue = (Arc<FileQueues>, QueueKind);
 
@@ -71,6 +72,9 @@ struct State {
     /// Leftovers of ended operations, to be dropped.
     leftovers: VecDeque<Leftovers>,
     letting_go: usize,
+    /// Threads that may drop leftovers at a time: a server that does not answer a `close(2)` takes no
+    /// more.
+    letting_go_max: usize,
     /// The queue has its turn before the next file's.
     queue_first: bool,
     /// The running work, in parts of a thread.
@@ -95,7 +99,7 @@ impl State {
     /// Threads that running and waiting work keeps busy.
     fn wanted(&self) -> usize {
         let announced = self.queue.announced();
-        let leftovers = self.leftovers.len().min(LETTING_GO_MAX - self.letting_go);
+        let leftovers = self.leftovers.len().min(self.letting_go_max - self.letting_go);
         let whole = self.helpers.len() + self.file_queues.len() + self.queue.len() - announced + leftovers;
         let waiting = whole * THREAD + announced * ANNOUNCED;
         (self.load + waiting).div_ceil(THREAD)
@@ -107,7 +111,7 @@ impl State {
 
     /// There are leftovers, and not too many threads drop some.
     fn lets_go(&self) -> bool {
-        !self.leftovers.is_empty() && self.letting_go < LETTING_GO_MAX
+        !self.leftovers.is_empty() && self.letting_go < self.letting_go_max
     }
 
     fn nothing_waits(&self) -> bool {
@@ -145,12 +149,14 @@ impl State {
 
 impl Pool {
     pub(crate) fn new(threads_max: usize) -> Pool {
+        let threads_max = threads_max.max(1);
+        let state = State { letting_go_max: threads_max.div_ceil(2), ..State::default() };
         Pool(Arc::new(Shared {
-            state: Mutex::default(),
+            state: Mutex::new(state),
             work: Condvar::new(),
             relief: Condvar::new(),
             quiet: Condvar::new(),
-            threads_max: threads_max.max(1),
+            threads_max,
         }))
     }
 }
@@ -177,7 +183,8 @@ impl Engine for Pool {
         self.submit(slot);
     }
 
-    fn resume(&self, file_queues: &Arc<FileQueues>, kind: QueueKind) {
+    fn resume(&self, file: &OpenFile, kind: QueueKind) {
+        let file_queues = file.queues();
         if file_queues.of(kind).leave() {
             self.add(|state| state.file_queues.push_back((file_queues.clone(), kind)));
         }
@@ -201,6 +208,15 @@ impl Engine for Pool {
 }
 
 impl Pool {
+    /// Drops leftovers on one of its threads.
+    pub(crate) fn let_go(&self, leftovers: Leftovers) {
+        self.add(|state| state.leftovers.push_back(leftovers));
+    }
+
+    fn is_idle(&self) -> bool {
+        lock(&self.0.state).is_quiet()
+    }
+
     /// Adds work, and calls a thread for it.
     fn add(&self, add: impl FnOnce(&mut State)) {
         let shared = &self.0;
@@ -223,30 +239,6 @@ impl Drop for Pool {
         lock(&self.0.state).closing = true;
         self.0.work.notify_all();
         self.0.relief.notify_all();
-    }
-}
-
-/// The pool of an instance, made on first use in each process. It outlives the instance while open
-/// files hold it, and files live on in slots: so those that are handed on later still find it. Each
-/// slot in its queue holds it, too, but only until a thread has finished the slot.
-pub(crate) struct InstancePool {
-    threads_max: usize,
-    pool: PerProcess<Arc<Pool>>,
-}
-
-impl InstancePool {
-    pub(crate) fn new(threads_max: usize) -> InstancePool {
-        InstancePool { threads_max, pool: PerProcess::new() }
-    }
-
-    pub(crate) fn get(&self) -> &Arc<Pool> {
-        self.pool.get(|| Arc::new(Pool::new(self.threads_max)))
-    }
-}
-
-impl Fallback for InstancePool {
-    fn take(&self, slot: Arc<Slot>) {
-        self.get().submit(slot);
     }
 }
 

@@ -331,13 +331,17 @@ mod tests {
     use crate::direct::Directness;
     use crate::engine::Refusal;
     use crate::op::help::Helped;
-    use crate::op::{Fallback, Handle, Notify, OpenFile, Owner, Request, Transfer};
+    use crate::op::{Fallback, Handle, Leftovers, Notify, OpenFile, Owner, Request, Transfer};
 
     /// The test hands nothing on.
     struct NoPool;
     impl Fallback for NoPool {
         fn take(&self, _: Arc<Slot>) {
             unreachable!("no slot is handed on");
+        }
+
+        fn let_go(&self, _: u64, leftovers: Leftovers) {
+            drop(leftovers);
         }
     }
 

@@ -56,6 +56,9 @@ const LEFT_MIN: Duration = Duration::from_millis(25);
 /// Flag of [`Queue::entered`]: the kernel refuses to be entered.
 const DEAD: u32 = 1 << 31;
 
+/// Slots in line whose device is full, and that are passed over for others behind them.
+const EXCESS_MAX: usize = 16;
+
 /// Completions that are settled together.
 const BATCH: usize = 32;
 
@@ -220,6 +223,7 @@ impl Queue {
 
     /// Takes a slot. Unless it `enters` the kernel, the owner or the caller submits what is staged.
     pub(super) fn submit(&self, slot: Arc<Slot>, enters: bool) {
+        let Profile { is_long, buffered_read, is_excess } = slot.profile();
         let mut line = lock(&self.line);
         if self.noticed_by == NoticedBy::Thread && line.staged > line.held {
             // Only now that one more follows: the last entries of a turn are left to the call that
@@ -229,12 +233,14 @@ impl Queue {
             self.submit_entries();
             line = lock(&self.line);
         }
-        if line.places.in_flight >= self.ring.depth && slot.is_below(PLACES_MIN) {
+        // Its submission would sleep for a place in the device's queue.
+        let waits = is_excess || line.places.in_flight >= self.ring.depth;
+        if waits && (line.places.in_flight == 0 || slot.is_below(PLACES_MIN)) {
             drop(line);
-            // The operations in all these places may never end.
+            // No operation ends here, or those in all these places may never end.
             return pool::hand_on(slot);
         }
-        if line.places.in_flight >= self.ring.depth {
+        if waits {
             slot.count(Count::Queued);
             line.places.backlog.push(slot);
             let shed = line.places.backlog.take_shed();
@@ -243,7 +249,6 @@ impl Queue {
             return self.discard(shed);
         }
         line.places.in_flight += 1;
-        let Profile { is_long, buffered_read } = slot.profile();
         let share = Arc::as_ptr(&slot) as u64;
         if buffered_read.is_some_and(|(file, is_announced)| line.announced.takes(share, file, is_announced)) {
             return self.leave_announced(line, slot);
@@ -550,11 +555,21 @@ impl Queue {
     /// Gives free places to slots in line, submits what is staged, and hands on what was `refused`.
     /// A thread that sleeps in its ring leaves staged entries to that call.
     fn fill(&self, mut line: MutexGuard<'_, Line>, mut refused: Vec<Arc<Slot>>) {
-        while line.places.in_flight < self.ring.depth {
+        let mut excess = Vec::new();
+        while line.places.in_flight < self.ring.depth && excess.len() < EXCESS_MAX {
             let Some(slot) = line.places.backlog.pop() else { break };
+            if slot.profile().is_excess {
+                excess.push(slot);
+                continue;
+            }
             line.places.in_flight += 1;
             refused.extend(self.push(&mut line, slot).err());
         }
+        if line.places.in_flight == 0 {
+            // No operation ends here that would give a place on.
+            refused.append(&mut excess);
+        }
+        excess.into_iter().rev().for_each(|slot| line.places.backlog.push_front(slot));
         let shed = line.places.backlog.take_shed();
         line.places.tell_if_quiet(&self.quiet);
         let submits = self.noticed_by != NoticedBy::Thread && std::mem::take(&mut line.staged) > 0;
@@ -674,13 +689,17 @@ mod tests {
     use super::*;
     use crate::buf::Memory;
     use crate::direct::Directness;
-    use crate::op::{Fallback, Handle, Notify, OpenFile, Owner, Request, Transfer};
+    use crate::op::{Fallback, Handle, Leftovers, Notify, OpenFile, Owner, Request, Transfer};
 
     /// The test hands nothing on.
     struct NoPool;
     impl Fallback for NoPool {
         fn take(&self, _: Arc<Slot>) {
             unreachable!("no slot is handed on");
+        }
+
+        fn let_go(&self, _: u64, leftovers: Leftovers) {
+            drop(leftovers);
         }
     }
 

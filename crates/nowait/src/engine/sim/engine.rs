@@ -12,7 +12,9 @@ use super::Sim;
 use super::world::{World, under_way};
 use crate::buf::lock;
 use crate::engine::Engine;
-use crate::op::{FileQueues, Handle, Outcome, Owner, PathAt, QueueKind, Request, SHARE, Slot, Waiter, Work, in_queues};
+use crate::op::{
+    FileQueues, Handle, OpenFile, Outcome, Owner, PathAt, QueueKind, Request, SHARE, Slot, Waiter, Work, in_queues,
+};
 use crate::stats::Count;
 use crate::sys::Wait;
 
@@ -71,7 +73,7 @@ impl Disk {
                 (None, owner) => rest = under_way(owner.handle(), request),
                 // Before any other call to the disk.
                 (Some(outcome), Owner::File(file)) => file.note_answer(request, outcome),
-                (Some(_), Owner::Nobody(_)) => {}
+                (Some(_), Owner::Nobody(..)) => {}
             }
             slot.put_back(work);
             if end.is_none() {
@@ -225,9 +227,9 @@ impl Engine for SimEngine {
         self.0.submit(slot);
     }
 
-    fn resume(&self, queues: &Arc<FileQueues>, kind: QueueKind) {
+    fn resume(&self, file: &OpenFile, kind: QueueKind) {
         if kind == QueueKind::Syncs {
-            self.0.give_up(queues);
+            self.0.give_up(file.queues());
         }
     }
 
