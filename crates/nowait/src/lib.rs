@@ -376,9 +376,6 @@ pub use write::{Allocate, Settled, WriteMany};
 ///
 /// The future may block this thread by other means: another executor's `block_on`, receiving from a
 /// channel, joining a thread. Operations in flight here then complete later, by a helper thread.
-///
-/// Do not block this thread on a write polled inside `block_on`: small writes are collected until
-/// the future yields, so this deadlocks. Use `await`, or this `block_on`.
 #[cfg(target_os = "linux")]
 pub fn block_on<F: std::future::Future>(future: F) -> F::Output {
     engine::local::drive(future)

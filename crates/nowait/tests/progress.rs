@@ -324,6 +324,32 @@ fn a_runtime_that_is_left() {
     });
 }
 
+/// Small writes are collected until the thread's turn ends, which does not come while it blocks.
+#[test]
+fn a_small_write_that_its_own_thread_waits_for() {
+    let _watchdog = Watchdog::new("a small write that its own thread waits for", 60);
+    let folder = temp_dir();
+    let path = &*folder.path().join("file");
+    let nowait = Nowait::builder().build().unwrap();
+    let file = OpenOptions::new().write(true).create(true).open_in(&nowait, path).wait().unwrap();
+    for moved in [true, false] {
+        let kept = file.clone();
+        let mut write = Box::pin(async move { drop(kept.write_all_at(vec![7; PAGE], 0).await.unwrap()) });
+        nowait::block_on(async move {
+            assert!(poll_once(write.as_mut()).is_pending());
+            if moved {
+                thread::spawn(move || futures::executor::block_on(write)).join().unwrap();
+            } else {
+                // No other thread polls it: the helper finds it at a glance.
+                assert!(eventually(|| std::fs::read(path).unwrap() == [7; PAGE]));
+            }
+        });
+        assert_eq!(std::fs::read(path).unwrap(), [7; PAGE]);
+        file.set_len(0).wait().unwrap();
+    }
+    assert_settled(&nowait);
+}
+
 /// The same as a poll that is never followed by another.
 #[test]
 fn a_future_that_is_polled_once_and_kept() {

@@ -10,14 +10,19 @@
 //! A collected write has not begun. It enters the order of its file's changes when the call is
 //! made; the last check for a dropped future follows. So after `settled`, a write whose future was
 //! dropped is in the file, or is never made.
+//!
+//! The thread may block elsewhere before the end of its turn, even on one of these writes. Then the
+//! helper takes them (`op/help.rs`), and the pool makes them.
 
-use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 
+use crate::buf::lock;
 use crate::core::dispatch::Target;
 use crate::core::inline::Tried;
 use crate::core::instance::Instance;
 use crate::engine::{local, write_slots};
+use crate::op::help::{self, Helped};
 use crate::op::outstanding::{Outstanding, Turn};
 use crate::op::{Leftovers, Notify, OpenFile, Owner, Request, Slot};
 use crate::stats::Count;
@@ -51,8 +56,64 @@ struct Collecting {
     slot: Arc<Slot>,
 }
 
+/// The writes that a thread has collected.
+#[derive(Default)]
+struct Turnful {
+    collected: Mutex<Collected>,
+    /// The helper found some at its last glance.
+    is_seen: AtomicBool,
+    /// Help was asked for.
+    is_wanted: AtomicBool,
+}
+
 // A child of `fork` has no part in what its parent's thread has collected.
-thread_local!(static COLLECTED: PerProcess<RefCell<Collected>> = const { PerProcess::new() });
+thread_local!(static COLLECTED: PerProcess<Arc<Turnful>> = const { PerProcess::new() });
+
+impl Turnful {
+    fn of_thread() -> Arc<Turnful> {
+        let new: Arc<Turnful> = Arc::default();
+        let known: Arc<dyn Helped> = new.clone();
+        help::register(Arc::downgrade(&known));
+        new
+    }
+
+    fn take(&self) -> Vec<OfFile> {
+        let mut collected = lock(&self.collected);
+        (collected.bytes, collected.writes) = (0, 0);
+        self.is_seen.store(false, SeqCst);
+        std::mem::take(&mut collected.files)
+    }
+
+    fn is_empty(&self) -> bool {
+        lock(&self.collected).files.is_empty()
+    }
+}
+
+impl Helped for Turnful {
+    fn want(&self) -> bool {
+        !self.is_empty() && !self.is_wanted.swap(true, SeqCst)
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.is_wanted.load(SeqCst)
+    }
+
+    fn help(&self) -> help::State {
+        self.is_wanted.store(false, SeqCst);
+        self.take().into_iter().for_each(OfFile::hand_over);
+        help::State::Quiet
+    }
+
+    fn glance(&self) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        if self.is_seen.swap(true, SeqCst) {
+            self.is_wanted.store(true, SeqCst);
+        }
+        true
+    }
+}
 
 /// Whether a request may gain by waiting for the end of this thread's turn.
 #[inline]
@@ -80,6 +141,7 @@ pub(crate) fn collect(target: &Target<'_>, request: Request, notify: Notify) -> 
     let slot = Slot::new(request, Owner::File(file.clone()), notify);
     let write = Collecting { offset, length, slot: slot.clone() };
     local::before_sleep(write_collected);
+    help::watch();
     let is_full = with(|collected| {
         collected.bytes += length;
         collected.writes += 1;
@@ -101,15 +163,12 @@ pub(crate) fn collect(target: &Target<'_>, request: Request, notify: Notify) -> 
 }
 
 fn with<T>(look: impl FnOnce(&mut Collected) -> T) -> T {
-    COLLECTED.with(|collected| look(&mut collected.get(RefCell::default).borrow_mut()))
+    COLLECTED.with(|turn| look(&mut lock(&turn.get(Turnful::of_thread).collected)))
 }
 
 /// Makes the writes that this thread has collected. Wakers run with nothing borrowed.
 fn write_collected() {
-    let files = with(|collected| {
-        (collected.bytes, collected.writes) = (0, 0);
-        std::mem::take(&mut collected.files)
-    });
+    let files = COLLECTED.with(|turn| turn.get(Turnful::of_thread).take());
     for of in files {
         let spare = of.write();
         with(|collected| collected.spare = spare);
@@ -117,6 +176,14 @@ fn write_collected() {
 }
 
 impl OfFile {
+    /// Gives the writes to an engine: their thread does something else.
+    fn hand_over(self) {
+        let OfFile { instance, file, writes } = self;
+        // Each slot holds the file until it ends.
+        drop(file);
+        end(&instance, &writes, (Tried::Part(0), None));
+    }
+
     /// Makes the writes, and returns the list, empty.
     fn write(self) -> Vec<Collecting> {
         let OfFile { instance, file, mut writes } = self;
