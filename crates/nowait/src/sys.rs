@@ -657,7 +657,8 @@ impl<T> PerProcess<T> {
         PerProcess { value: OnceLock::new(), next: OnceLock::new() }
     }
 
-    /// Returns the value of this process. The first call in each process creates the value.
+    /// Returns the value of this process. The first call in each process creates the value; of
+    /// values that calls create at the same time, all but one are dropped.
     pub fn get(&self, make: impl FnOnce() -> T) -> &T {
         let here = fork_generation();
         let mut node = self;
@@ -667,7 +668,10 @@ impl<T> PerProcess<T> {
             }
             node = node.next.get_or_init(|| Box::new(PerProcess::new()));
         }
-        &node.value.get_or_init(|| (here, make())).1
+        // Made before it is stored: a fork meanwhile would leave a cell to the child that no thread
+        // goes on to fill.
+        let value = make();
+        &node.value.get_or_init(|| (here, value)).1
     }
 }
 

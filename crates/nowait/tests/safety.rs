@@ -572,6 +572,11 @@ fn fork_while_other_threads_read() {
 }
 
 #[test]
+fn fork_while_a_value_is_made() {
+    child::play("fork while a value is made");
+}
+
+#[test]
 fn forked_thread_ends() {
     child::play("forked thread ends");
 }
@@ -761,6 +766,7 @@ fn child() {
         Some("fork with libaio") => forked_with_libaio(),
         Some("fork while a thread syncs") => forked_while_a_thread_syncs(),
         Some("fork while others read") => forked_while_others_read(),
+        Some("fork while a value is made") => forked_while_a_value_is_made(),
         Some("forked thread ends") => forked_thread(),
         Some("forked writers") => forked_writers(),
         Some("fork with started steps") => forked_with_started_steps(),
@@ -1008,6 +1014,23 @@ fn forked_with_libaio() {
     });
     read_pages_in_every_way(&file, &sample, 20);
     assert_settled(&nowait);
+}
+
+/// The child must not wait for a thread that it does not have.
+fn forked_while_a_value_is_made() {
+    static VALUE: nowait::embed::PerProcess<u32> = nowait::embed::PerProcess::new();
+    let (begins, ends) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+    let make = || {
+        begins.wait();
+        ends.wait();
+        1
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(*VALUE.get(make), 1));
+        begins.wait();
+        in_fork(|| assert_eq!(*VALUE.get(|| 2), 2));
+        ends.wait();
+    });
 }
 
 /// The locks of this crate may be held by threads that do not exist in the child.
