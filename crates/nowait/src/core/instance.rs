@@ -6,7 +6,7 @@ use std::time::Duration;
 
 #[cfg(feature = "forced-routes")]
 use crate::core::policy::Route;
-use crate::core::policy::{HelperSelector, OpenSelector, Policy};
+use crate::core::policy::{OpenSelector, Policy};
 use crate::core::throttle::Throttle;
 use crate::direct::Directness;
 use crate::engine::libaio::shared::Aio;
@@ -90,9 +90,9 @@ impl Builder {
         self
     }
 
-    /// Bounds the threads of the pool; at least one. Threads are started on demand, and end after 5
-    /// s without work. If no thread completes anything for 1 s, additional threads serve the files
-    /// that do not hang. Default: 64.
+    /// Bounds the pool's threads for each device; at least one. Opens and operations on names count
+    /// as one device. Threads are started on demand, and end after 5 s without work. If no thread
+    /// completes anything for 1 s, additional threads serve the files that do not hang. Default: 64.
     pub fn pool_threads_max(mut self, threads: usize) -> Self {
         self.threads_max = threads.max(1);
         self
@@ -114,7 +114,6 @@ impl Builder {
         let instance = Instance {
             policy: self.policy,
             counters: Arc::default(),
-            helpers: HelperSelector::default(),
             opens: OpenSelector::default(),
             engine: self.engine,
             pools: Arc::new(Pools::new(self.threads_max)),
@@ -297,7 +296,6 @@ impl LoopRing {
 pub(crate) struct Instance {
     pub(crate) policy: Policy,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) helpers: HelperSelector,
     pub(crate) opens: OpenSelector,
     engine: Engine,
     pub(crate) pools: Arc<Pools>,

@@ -102,9 +102,6 @@ const TRUST: u32 = 1024;
 /// A few plain calls in trust that took longer than this, and a nanosecond for each byte, end it.
 const TRUST_BUDGET_NS: u64 = 20_000;
 
-/// Helpers are worth it if they bring a copy down to this share of its time.
-const HELPED: f64 = 0.9;
-
 /// Larger reads are not announced: the kernel would read only their beginning ahead (128 KiB where
 /// the device does not say more).
 const ANNOUNCED_BYTES_MAX: usize = 128 << 10;
@@ -322,55 +319,6 @@ impl ReadSelector {
     }
 }
 
-/// The selector of copying with helper threads: one for each instance, since the processors are
-/// common to all files. It knows what copies take with helpers and without, by powers of two of
-/// their bytes, and continues to try both, since other programs use the processors at times.
-#[derive(Debug, Default)]
-pub(crate) struct HelperSelector([Copies; 8]);
-
-#[derive(Debug, Default)]
-struct Copies {
-    count: AtomicU32,
-    /// Time per byte in ps, as a moving average; 0 before the first copy.
-    alone_ps: AtomicU32,
-    helped_ps: AtomicU32,
-}
-
-impl HelperSelector {
-    /// Bytes of a copy from which on helpers may take part.
-    pub(crate) const BYTES_MIN: usize = 128 << 10;
-
-    fn copies(&self, bytes: usize) -> &Copies {
-        let class = (bytes / Self::BYTES_MIN).max(1).ilog2() as usize;
-        &self.0[class.min(self.0.len() - 1)]
-    }
-
-    /// Whether helpers take part in the next copy of `bytes`.
-    pub(crate) fn helps(&self, bytes: usize) -> bool {
-        let Copies { count, alone_ps, helped_ps } = self.copies(bytes);
-        let number = count.fetch_add(1, Relaxed);
-        match (alone_ps.load(Relaxed), helped_ps.load(Relaxed)) {
-            (_, 0) => true,
-            (0, _) => false,
-            (alone, helped) => {
-                let tries_the_other = number.is_power_of_two() || number % 32 == 0;
-                (f64::from(helped) < f64::from(alone) * HELPED) != tries_the_other
-            }
-        }
-    }
-
-    /// Records a copy.
-    pub(crate) fn took(&self, bytes: usize, helped: bool, elapsed_ns: u64) {
-        let copies = self.copies(bytes);
-        let average = if helped { &copies.helped_ps } else { &copies.alone_ps };
-        let new = (elapsed_ns.saturating_mul(1000) / bytes.max(1) as u64).clamp(1, u64::from(u32::MAX / 2)) as u32;
-        let old = average.load(Relaxed);
-        // A thread that lost its processor says little of the next time.
-        let moved = if old == 0 { new } else { old - old / 4 + new.min(old.saturating_mul(2)) / 4 };
-        average.store(moved.max(1), Relaxed);
-    }
-}
-
 /// The selector of writes to one open file.
 ///
 /// The kernel writes through the page cache without waiting where it can (`RWF_NOWAIT`: xfs, btrfs
@@ -526,29 +474,6 @@ mod tests {
         let never = tries(&rings, |_| false);
         assert!((256..300).contains(&never), "{never}");
         assert!(tries(&rings, |_| true) >= 5000 - SKIP_MAX as usize);
-    }
-
-    #[test]
-    fn helpers_take_part_where_copies_are_quicker_with_them() {
-        const BYTES: usize = 1 << 20;
-        // `micros` is the time of a copy with helpers; without helpers it takes 100 µs.
-        let helped_of = |helpers: &HelperSelector, micros: &dyn Fn(u64) -> u64| {
-            let copy = |number| {
-                let helped = helpers.helps(BYTES);
-                helpers.took(BYTES, helped, if helped { micros(number) } else { 100 } * 1000);
-                helped
-            };
-            (0..1000).filter(|number| copy(*number)).count()
-        };
-        let helpers = HelperSelector::default();
-        assert!(helped_of(&helpers, &|_| 150) < 50);
-        // The processors are free again.
-        assert!(helped_of(&helpers, &|_| 70) > 700);
-        assert!(helped_of(&helpers, &|_| 70) > 950);
-        // In every tenth copy a helper comes late.
-        assert!(helped_of(&helpers, &|number| if number % 10 == 0 { 5000 } else { 70 }) > 900);
-        // Copies of other sizes are not affected.
-        assert!(helpers.helps(BYTES / 4) && helpers.helps(BYTES * 4));
     }
 
     #[test]

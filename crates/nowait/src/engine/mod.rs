@@ -35,9 +35,6 @@ use crate::op::{
 };
 use crate::sys::{self, Wait, WriteFlags};
 
-/// Joins work that another thread has begun; called too late, it finds none.
-pub(crate) type Helper = Arc<dyn Fn() + Send + Sync>;
-
 pub(crate) trait Engine: Send + Sync {
     /// Makes one attempt at a transfer on this thread. With `Wait::Never` it does not sleep, and
     /// any answer but bytes means "not now": the slow route tells errors from the end of the file.
@@ -89,9 +86,6 @@ pub(crate) trait Engine: Send + Sync {
     fn resume(&self, file: &OpenFile, kind: QueueKind) {
         file.queues().of(kind).leave();
     }
-
-    /// Calls `helper` on a thread of the engine, soon or never: the caller does not depend on it.
-    fn assist(&self, _helper: Helper) {}
 
     /// Waits until nothing that was submitted is in flight or in line.
     fn drain(&self);

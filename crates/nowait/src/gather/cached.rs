@@ -1,35 +1,17 @@
 //! The first pass: cached ranges are served on the spot, in the caller's order, without a queue.
 
-use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
-use std::vec;
+use std::time::Instant;
 
 use rustix::io::Errno;
 
 use super::{Extent, Found, Ignore, Miss, REQUEST_BYTES_MAX, TURN_BYTES_MAX, Take};
-use crate::buf::{Part, lock};
 use crate::core::inline::Tried;
 use crate::core::opened::Opened;
-use crate::core::policy::{HelperSelector, ReadSelector};
+use crate::core::policy::ReadSelector;
 use crate::engine::{Engine, read_blocking, read_now};
 use crate::error::ErrorOp;
 use crate::stats::Count;
-use crate::sys::{self, Wait};
-
-/// Ranges that must be found cached before others help with the rest. Few: another thread takes
-/// long to wake, and the caller continues meanwhile.
-const PARALLEL_EVIDENCE: usize = 2;
-const PARALLEL_RANGES_MIN: usize = 32;
-/// Bytes of a share: a thread that is held up leaves the others to the rest, and the last one is
-/// soon through.
-const SHARE_BYTES: usize = 32 << 10;
-const SHARES_MAX: usize = 256;
-/// The wait for shares that others are at begins without sleep: to sleep and to be woken takes
-/// longer than a share.
-const SPIN: Duration = Duration::from_micros(25);
-/// Threads at most, the caller's included. More do not copy faster: memory is the limit.
-const PARALLEL_THREADS_MAX: usize = 8;
+use crate::sys::Wait;
 
 /// A caller that blocks has no turns.
 fn never() -> bool {
@@ -37,146 +19,8 @@ fn never() -> bool {
 }
 
 /// The first pass of a caller that blocks.
-pub(super) fn serve_blocking(file: &Arc<Opened>, ranges: &[Extent], output: &mut [u8], found: &mut Found) {
-    let mut ignore = Ignore;
-    let mut pass = FirstPass::blocking(file, found, &mut ignore);
-    let threads = sys::processors().min(PARALLEL_THREADS_MAX);
-    // Below that, waking others costs more than they save.
-    let is_large = output.len() >= HelperSelector::BYTES_MIN && ranges.len() > PARALLEL_RANGES_MIN;
-    if threads == 1 || !is_large {
-        pass.run(ranges, 0, output, 0, never);
-        return;
-    }
-    let start: usize = ranges[..PARALLEL_EVIDENCE].iter().map(|range| range.1).sum();
-    pass.run(&ranges[..PARALLEL_EVIDENCE], 0, &mut output[..start], 0, never);
-    let (helpers, bytes) = (&file.instance.helpers, output.len());
-    let helped = found.misses.is_empty() && helpers.helps(bytes);
-    let began = Instant::now();
-    if helped {
-        serve_with_helpers(file, ranges, output, start, threads, found);
-    } else {
-        let mut pass = FirstPass::blocking(file, found, &mut ignore);
-        pass.run(&ranges[PARALLEL_EVIDENCE..], PARALLEL_EVIDENCE, &mut output[start..], start, never);
-    }
-    // With misses the time is not that of a copy.
-    if found.misses.is_empty() {
-        helpers.took(bytes, helped, began.elapsed().as_nanos() as u64);
-    }
-}
-
-/// Serves the ranges after those of the evidence, whose bytes end at `start`, on several threads.
-fn serve_with_helpers(
-    file: &Arc<Opened>,
-    ranges: &[Extent],
-    output: &mut [u8],
-    start: usize,
-    threads: usize,
-    found: &mut Found,
-) {
-    Part::lend(&mut output[start..], |output| {
-        let parts = (output.len() / SHARE_BYTES).min(ranges.len() - PARALLEL_EVIDENCE).min(SHARES_MAX);
-        let shares = Arc::new(Shares::of(file, ranges, PARALLEL_EVIDENCE, output, start, parts));
-        for _ in 1..threads {
-            // A helper that comes too late finds nothing, and holds nothing until then.
-            let shares = Arc::downgrade(&shares);
-            let help = move || shares.upgrade().iter().for_each(|shares| shares.work());
-            file.instance.engines().pool.assist(Arc::new(help));
-        }
-        shares.work();
-        shares.wait().for_each(|share| found.absorb(share));
-    });
-}
-
-/// Ranges that several threads serve together. A free thread takes the next share.
-struct Shares {
-    left: Mutex<vec::IntoIter<Share>>,
-    /// The result of each share, and how many are not through.
-    founds: Mutex<(Vec<Option<Found>>, usize)>,
-    all: Condvar,
-}
-
-struct Share {
-    number: usize,
-    file: Arc<Opened>,
-    ranges: Arc<[Extent]>,
-    /// Its ranges, and where in the whole output its own begins.
-    mine: Range<usize>,
-    begin: usize,
-    output: Part,
-}
-
-impl Shares {
-    /// Divides the ranges after the first `index`; their bytes begin at `begin`.
-    fn of(
-        file: &Arc<Opened>,
-        ranges: &[Extent],
-        mut index: usize,
-        mut output: Part,
-        mut begin: usize,
-        parts: usize,
-    ) -> Shares {
-        let ranges: Arc<[Extent]> = ranges.into();
-        let mut shares = Vec::with_capacity(parts);
-        for number in 0..parts {
-            let end = index + (ranges.len() - index).div_ceil(parts - number);
-            let bytes = ranges[index..end].iter().map(|range| range.1).sum();
-            let (file, ranges, output) = (file.clone(), ranges.clone(), output.split_to(bytes));
-            shares.push(Share { number, file, ranges, mine: index..end, begin, output });
-            (index, begin) = (end, begin + bytes);
-        }
-        let founds = (0..parts).map(|_| None).collect();
-        Shares { left: Mutex::new(shares.into_iter()), founds: Mutex::new((founds, parts)), all: Condvar::new() }
-    }
-
-    fn work(&self) {
-        // Told also when it panics.
-        struct Through<'a>(&'a Shares);
-        impl Drop for Through<'_> {
-            fn drop(&mut self) {
-                let mut founds = lock(&self.0.founds);
-                founds.1 -= 1;
-                if founds.1 == 0 {
-                    self.0.all.notify_one();
-                }
-            }
-        }
-        let next = || lock(&self.left).next();
-        while let Some(share) = next() {
-            let _through = Through(self);
-            let number = share.number;
-            let found = share.serve();
-            lock(&self.founds).0[number] = Some(found);
-        }
-    }
-
-    /// Waits until all shares are through; returns their results, in order.
-    fn wait(&self) -> impl Iterator<Item = Found> + use<> {
-        let began = Instant::now();
-        while lock(&self.founds).1 > 0 && began.elapsed() < SPIN {
-            std::hint::spin_loop();
-        }
-        let mut founds = lock(&self.founds);
-        while founds.1 > 0 {
-            founds = self.all.wait(founds).unwrap_or_else(|poisoned| poisoned.into_inner());
-        }
-        let founds = std::mem::take(&mut founds.0);
-        founds.into_iter().map(|found| found.expect("a helper has panicked"))
-    }
-}
-
-impl Share {
-    fn serve(mut self) -> Found {
-        let mut found = Found::default();
-        let ranges = &self.ranges[self.mine.clone()];
-        FirstPass::blocking(&self.file, &mut found, &mut Ignore).run(
-            ranges,
-            self.mine.start,
-            &mut self.output,
-            self.begin,
-            never,
-        );
-        found
-    }
+pub(super) fn serve_blocking(file: &Opened, ranges: &[Extent], output: &mut [u8], found: &mut Found) {
+    FirstPass::blocking(file, found, &mut Ignore).run(ranges, 0, output, 0, never);
 }
 
 /// Serves cached ranges, in the caller's order.

@@ -655,12 +655,6 @@ impl Found {
     fn short(&mut self, index: usize, n: usize) {
         self.exceptions.short.push((index, n));
     }
-
-    fn absorb(&mut self, later: Found) {
-        self.misses.extend(later.misses);
-        self.exceptions.short.extend(later.exceptions.short);
-        self.exceptions.errors.extend(later.exceptions.errors);
-    }
 }
 
 impl<B: ReadBuffer> fmt::Debug for Gather<'_, B> {

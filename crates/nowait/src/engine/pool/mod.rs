@@ -35,7 +35,7 @@ pub(crate) use self::handoff::{discard, hand_on, settle};
 pub(crate) use self::pools::{Pools, of_process};
 pub(crate) use self::threads::is_own_thread;
 use self::threads::{call, takes_next, wait};
-use super::{Engine, Helper};
+use super::Engine;
 use crate::buf::lock;
 use crate::op::{Backlog, FileQueues, Leftovers, OpenFile, QueueKind, SHARE, Slot, on_threads};
 
@@ -67,8 +67,6 @@ struct State {
     queue: Backlog,
     /// Per-file queues with pending work and no thread draining them.
     file_queues: VecDeque<FileQueue>,
-    /// Served first: others wait for them right now.
-    helpers: VecDeque<Helper>,
     /// Leftovers of ended operations, to be dropped.
     leftovers: VecDeque<Leftovers>,
     letting_go: usize,
@@ -100,7 +98,7 @@ impl State {
     fn wanted(&self) -> usize {
         let announced = self.queue.announced();
         let leftovers = self.leftovers.len().min(self.letting_go_max - self.letting_go);
-        let whole = self.helpers.len() + self.file_queues.len() + self.queue.len() - announced + leftovers;
+        let whole = self.file_queues.len() + self.queue.len() - announced + leftovers;
         let waiting = whole * THREAD + announced * ANNOUNCED;
         (self.load + waiting).div_ceil(THREAD)
     }
@@ -115,15 +113,11 @@ impl State {
     }
 
     fn nothing_waits(&self) -> bool {
-        self.queue.len() == 0 && self.file_queues.is_empty() && self.helpers.is_empty() && self.leftovers.is_empty()
+        self.queue.len() == 0 && self.file_queues.is_empty() && self.leftovers.is_empty()
     }
 
     fn is_quiet(&self) -> bool {
-        self.running == 0
-            && self.queue.is_quiet()
-            && self.file_queues.is_empty()
-            && self.helpers.is_empty()
-            && self.leftovers.is_empty()
+        self.running == 0 && self.queue.is_quiet() && self.file_queues.is_empty() && self.leftovers.is_empty()
     }
 
     /// Takes work that a relief may do while the other threads hang.
@@ -190,15 +184,6 @@ impl Engine for Pool {
         }
     }
 
-    fn assist(&self, helper: Helper) {
-        self.add(|state| {
-            // Behind so many this one would come too late.
-            if state.helpers.len() < self.0.threads_max {
-                state.helpers.push_back(helper);
-            }
-        });
-    }
-
     fn drain(&self) {
         let mut state = lock(&self.0.state);
         while !state.is_quiet() {
@@ -239,27 +224,5 @@ impl Drop for Pool {
         lock(&self.0.state).closing = true;
         self.0.work.notify_all();
         self.0.relief.notify_all();
-    }
-}
-
-#[cfg(all(test, not(nowait_loom)))]
-mod tests {
-    use super::*;
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    #[test]
-    fn a_helper_that_panics_costs_no_thread() {
-        let pool = Pool::new(20);
-        let calls = Arc::new(AtomicU32::new(0));
-        for number in 0..20 {
-            let calls = calls.clone();
-            pool.assist(Arc::new(move || {
-                calls.fetch_add(1, Ordering::SeqCst);
-                assert!(number % 2 == 0, "on purpose");
-            }));
-        }
-        pool.drain();
-        assert_eq!(calls.load(Ordering::SeqCst), 20);
-        assert_eq!(Arc::strong_count(&calls), 1);
     }
 }

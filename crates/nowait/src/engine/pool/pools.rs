@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use super::{Pool, THREADS_MAX};
 use crate::buf::lock;
-use crate::engine::{Engine, Helper};
+use crate::engine::Engine;
 use crate::op::{Fallback, Leftovers, OpenFile, QueueKind, Slot};
 use crate::sys::PerProcess;
 
@@ -68,10 +68,6 @@ impl Engine for Pools {
 
     fn resume(&self, file: &OpenFile, kind: QueueKind) {
         self.of(file.device().number).resume(file, kind);
-    }
-
-    fn assist(&self, helper: Helper) {
-        self.of(NONE).assist(helper);
     }
 
     fn drain(&self) {

@@ -8,7 +8,7 @@ use super::file_queue::{end, serve_file_queue};
 use super::{ANNOUNCED, FileQueue, Shared, State, THREAD, discard};
 use crate::buf::lock;
 use crate::engine::run_for;
-use crate::op::{STUCK, Slot, contained};
+use crate::op::{STUCK, Slot};
 use crate::sys;
 
 /// Time without a call after which a thread ends.
@@ -182,15 +182,6 @@ fn serve(shared: &Arc<Shared>) {
 /// Runs queued work until there is none.
 fn serve_queue<'a>(shared: &'a Arc<Shared>, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
     loop {
-        if let Some(helper) = state.helpers.pop_front() {
-            state.begins(THREAD);
-            drop(state);
-            // The thread that is helped learns of a panic.
-            contained(|| helper());
-            drop(helper);
-            state = lock(&shared.state);
-            state.ends(THREAD);
-        }
         state = let_one_go(shared, state);
         // In turns, so that neither many written files nor a long queue keeps the other waiting.
         state.queue_first = !state.queue_first;
@@ -198,7 +189,7 @@ fn serve_queue<'a>(shared: &'a Arc<Shared>, mut state: MutexGuard<'a, State>) ->
         let file_queue = if slot.is_none() { state.file_queues.pop_front() } else { None };
         let slot = if slot.is_none() && file_queue.is_none() { state.queue.pop() } else { slot };
         if slot.is_none() && file_queue.is_none() && !state.queue.has_shed() {
-            if state.helpers.is_empty() && !state.lets_go() {
+            if !state.lets_go() {
                 break;
             }
             continue;
