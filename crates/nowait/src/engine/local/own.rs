@@ -137,6 +137,8 @@ impl Own {
                 queue.poll_bell(eventfd.as_fd());
             }
             let want = want();
+            // In this order: either the thread sees that nothing is in flight, or the helper, which
+            // ended it, that the thread is inside.
             self.is_inside.store(true, SeqCst);
             queue.wait(want);
             self.is_inside.store(false, SeqCst);
@@ -213,6 +215,10 @@ impl Helped for Own {
         self.queue.enter();
         // The rest of short transfers, and slots that were in line.
         self.queue.submit_staged();
+        if self.is_inside.load(SeqCst) {
+            // Its thread may have come meanwhile, and sleep for what has ended here.
+            self.bell.write();
+        }
         if self.queue.is_quiet() {
             self.is_wanted.store(false, SeqCst);
             return help::State::Quiet;
