@@ -23,6 +23,29 @@ impl Places {
         self.in_flight == 0 && self.backlog.is_quiet()
     }
 
+    /// Takes the next slot in line whose device is not full. If nothing is in flight, whose end would
+    /// give a place on, also returns those that were passed over, for the pool.
+    pub(super) fn next(&mut self) -> (Option<Arc<Slot>>, Vec<Arc<Slot>>) {
+        /// Slots that are passed over.
+        const EXCESS_MAX: usize = 16;
+        let mut excess = Vec::new();
+        let mut next = None;
+        while excess.len() < EXCESS_MAX {
+            match self.backlog.pop() {
+                Some(slot) if slot.profile().is_excess => excess.push(slot),
+                found => {
+                    next = found;
+                    break;
+                }
+            }
+        }
+        if self.in_flight == 0 && next.is_none() {
+            return (None, excess);
+        }
+        excess.into_iter().rev().for_each(|slot| self.backlog.push_front(slot));
+        (next, Vec::new())
+    }
+
     /// Notifies those that wait for quiet at `quiet`. (std's `notify_all` makes a system call, even if
     /// nobody waits.)
     pub(super) fn tell_if_quiet(&self, quiet: &Condvar) {

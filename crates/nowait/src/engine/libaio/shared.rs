@@ -86,18 +86,16 @@ impl Engine for Aio {
 
 impl Desk {
     fn submit(&self, slot: Arc<Slot>) {
-        if slot.profile().is_excess {
-            // This call would sleep for a place in the device's queue.
-            return pool::hand_on(slot);
-        }
+        // Its submission would sleep for a place in the device's queue.
+        let is_excess = slot.profile().is_excess;
         let mut line = lock(&self.line);
-        // Behind those in line, also when it is not the places that are short.
-        if line.in_flight >= DEPTH && slot.is_below(PLACES_MIN) {
+        let waits = is_excess || line.in_flight >= DEPTH;
+        if waits && (line.in_flight == 0 || slot.is_below(PLACES_MIN)) {
             drop(line);
-            // The operations in all these places may never end.
+            // No operation ends here, or those in all these places may never end.
             return pool::hand_on(slot);
         }
-        if line.in_flight >= DEPTH || line.backlog.len() > 0 {
+        if waits {
             slot.count(Count::Queued);
             line.backlog.push(slot);
             let shed = line.backlog.take_shed();
@@ -166,7 +164,7 @@ impl Desk {
             if line.in_flight >= DEPTH {
                 return;
             }
-            let next = line.backlog.pop();
+            let (next, refused) = line.next();
             let shed = line.backlog.take_shed();
             if next.is_some() {
                 line.in_flight += 1;
@@ -175,6 +173,7 @@ impl Desk {
             }
             drop(line);
             self.discard(shed);
+            refused.into_iter().for_each(pool::hand_on);
             // Last, for it may sleep.
             let sent = next.map(|slot| self.send(slot));
             if matches!(sent, None | Some(Sent::NoRoom)) {

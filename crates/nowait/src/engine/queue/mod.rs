@@ -56,9 +56,6 @@ const LEFT_MIN: Duration = Duration::from_millis(25);
 /// Flag of [`Queue::entered`]: the kernel refuses to be entered.
 const DEAD: u32 = 1 << 31;
 
-/// Slots in line whose device is full, and that are passed over for others behind them.
-const EXCESS_MAX: usize = 16;
-
 /// Completions that are settled together.
 const BATCH: usize = 32;
 
@@ -555,21 +552,13 @@ impl Queue {
     /// Gives free places to slots in line, submits what is staged, and hands on what was `refused`.
     /// A thread that sleeps in its ring leaves staged entries to that call.
     fn fill(&self, mut line: MutexGuard<'_, Line>, mut refused: Vec<Arc<Slot>>) {
-        let mut excess = Vec::new();
-        while line.places.in_flight < self.ring.depth && excess.len() < EXCESS_MAX {
-            let Some(slot) = line.places.backlog.pop() else { break };
-            if slot.profile().is_excess {
-                excess.push(slot);
-                continue;
-            }
+        while line.places.in_flight < self.ring.depth {
+            let (next, mut excess) = line.places.next();
+            refused.append(&mut excess);
+            let Some(slot) = next else { break };
             line.places.in_flight += 1;
             refused.extend(self.push(&mut line, slot).err());
         }
-        if line.places.in_flight == 0 {
-            // No operation ends here that would give a place on.
-            refused.append(&mut excess);
-        }
-        excess.into_iter().rev().for_each(|slot| line.places.backlog.push_front(slot));
         let shed = line.places.backlog.take_shed();
         line.places.tell_if_quiet(&self.quiet);
         let submits = self.noticed_by != NoticedBy::Thread && std::mem::take(&mut line.staged) > 0;
