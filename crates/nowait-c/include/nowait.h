@@ -179,7 +179,7 @@ struct nowait_instance_options {
     uint64_t stall_budget_ns;
     // Maximum number of bytes that a submission copies from the page cache inline. 0: 1 MiB.
     uint64_t inline_bytes_max;
-    // Maximum number of pool threads. 0: 64.
+    // Maximum number of pool threads for each device. 0: 64.
     uint64_t pool_threads_max;
     // Maximum number of bytes of unfinished writes to one file. 0: 16 MiB.
     uint64_t file_write_bytes_max;

@@ -49,7 +49,7 @@ pub struct InstanceOptions {
     pub stall_budget_ns: u64,
     /// Maximum number of bytes that a submission copies from the page cache inline. 0: 1 MiB.
     pub inline_bytes_max: u64,
-    /// Maximum number of pool threads. 0: 64.
+    /// Maximum number of pool threads for each device. 0: 64.
     pub pool_threads_max: u64,
     /// Maximum number of bytes of unfinished writes to one file. 0: 16 MiB.
     pub file_write_bytes_max: u64,

@@ -17,8 +17,8 @@ pub enum SyncPolicy {
     /// Each file is synced before it gets its name: even after a power loss, the name leads to the
     /// complete old or new file.
     File,
-    /// Everything is synced at once at the end, which is fast for a tree. A file that replaces
-    /// another is synced before it gets its name, as by [`File`](SyncPolicy::File).
+    /// One sync at the end makes the whole copy durable, which is fast for a tree. A file that
+    /// replaces another is synced before it gets its name, as by [`File`](SyncPolicy::File).
     All,
 }
 

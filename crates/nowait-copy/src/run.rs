@@ -76,7 +76,7 @@ impl Started {
         move || shared.meter.cancel()
     }
 
-    /// Returns a function that returns the progress, for a thread that displays it.
+    /// Returns a closure that another thread can call to get the progress.
     pub fn watcher(&self) -> impl Fn() -> Progress + Send + Sync + 'static {
         let shared = self.shared.clone();
         move || shared.meter.progress()

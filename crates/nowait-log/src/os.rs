@@ -7,10 +7,10 @@ use std::sync::{Mutex, MutexGuard};
 use nowait::{Error, ErrorKind, ErrorOp};
 use rustix::io::Errno;
 
-/// [`Error::operation`] of an append, and of all that changes an open log.
+/// Value of [`Error::operation`] for an append, and for other changes of an open log.
 pub const APPEND: ErrorOp = ErrorOp::Other("append to");
 
-/// [`Error::operation`] of recovery, also while a log is followed or inspected.
+/// Value of [`Error::operation`] for recovery, also when a log is followed or inspected.
 pub const RECOVER: ErrorOp = ErrorOp::Other("recover");
 
 /// An error of the log's own.
@@ -18,7 +18,7 @@ pub(crate) fn error(operation: ErrorOp, kind: ErrorKind, path: &Path) -> Error {
     Error::new(operation, kind).at(path)
 }
 
-/// The error of bytes that were durable, and are missing or differ.
+/// Error for durable bytes that are missing or differ.
 pub(crate) fn damaged(path: &Path, offset: u64, length: u64, what: impl Display) -> Error {
     error(RECOVER, ErrorKind::Damaged, path).with_range(offset, length).with_advice(format!(
         "{what}; restore the log from a copy, or open it with salvage, which drops the damaged record and all later ones"

@@ -95,7 +95,7 @@ pub use verdict::{Verdict, Way};
 pub use watch::{KernelThread, Watched, watch};
 use workers::Workers;
 
-/// [`Error::operation`] of a probe.
+/// Value of [`Error::operation`] for a probe.
 pub const PROBE: ErrorOp = ErrorOp::Other("probe");
 
 const REQUESTS: u32 = 32;

@@ -41,9 +41,9 @@ pub use crate::sys::{PerProcess, fork_generation};
 /// would never yield. So the library charges a thread for inline service, and makes the task that
 /// is being served yield after 2.5 to 5 µs.
 ///
-/// Operations, gathers, streams, batches of writes and a log's futures take part. A future of
-/// another crate that serves data from memory takes part by calling [`copied`](turn::copied), and
-/// then [`ends`](turn::ends):
+/// Operations, gathers, streams, batches of writes and a log's futures yield in this way. A future
+/// of another crate that returns data from memory calls [`copied`](turn::copied), and then
+/// [`ends`](turn::ends):
 ///
 /// ```
 /// use nowait::embed::turn;
@@ -72,9 +72,9 @@ pub mod turn {
 
 /// Hands all in-flight completions of an instance to its reaper thread.
 ///
-/// Call it before this thread blocks, on a channel for example, until an operation of another
-/// thread or task completes. This thread may drive the tokio runtime that would reap that
-/// operation. [`Operation::wait`] calls it.
+/// Call it before this thread blocks until an operation of another thread or task completes, for
+/// example in a receive from a channel. If this thread drives the tokio runtime that reaps that
+/// operation, the completion would not be noticed otherwise. [`Operation::wait`] calls it.
 pub fn notice_by_thread(nowait: &Nowait) {
     nowait.0.engines().ring.lend_all();
 }

@@ -213,14 +213,15 @@
 //! Futures are `Send`. [`File`] and [`Nowait`] are `Sync` and cheap to clone. The library starts
 //! threads only when it needs them:
 //!
-//! * `nowait-pool`: up to [`Builder::pool_threads_max`] threads, each of which ends after 5 s
-//!   without work. Pool threads serve requests for which io_uring would use a kernel worker, such
-//!   as opens, advice, and slow reads on tmpfs, overlayfs or FUSE. They also serve reads of more
-//!   than [`Builder::inline_bytes_max`], and all slow operations if io_uring is refused.
-//! * `nowait-reaper`: one thread for each instance, started when a future submits to a shared ring.
-//!   It reaps completions and calls wakers. [`block_on`], `wait` and an event loop with a
-//!   [`embed::LoopRing`] need no reaper. Tasks on an attached tokio runtime (`Nowait::attach_tokio`,
-//!   feature `tokio`) need none either.
+//! * `nowait-pool`: up to [`Builder::pool_threads_max`] threads for each device. A thread ends
+//!   after 5 s without work. Pool threads serve requests for which io_uring would use a kernel
+//!   worker, such as opens, advice, and slow reads on tmpfs, overlayfs or FUSE. They also serve
+//!   reads of more than [`Builder::inline_bytes_max`], and all slow operations if io_uring is
+//!   refused.
+//! * `nowait-reaper`: one thread for each eight shared rings of an instance, started when a future
+//!   submits to such a ring. It reaps completions and calls wakers. [`block_on`], `wait` and an
+//!   event loop with a [`embed::LoopRing`] need no reaper. Tasks on an attached tokio runtime
+//!   (`Nowait::attach_tokio`, feature `tokio`) need none either.
 //! * `nowait-driver`: one thread for the process, started by the first [`Gather::start`],
 //!   [`Steps::start`], [`WriteMany::start`] or `on_complete` of these. It runs them to completion and
 //!   calls their callbacks.
@@ -375,7 +376,8 @@ pub use write::{Allocate, Settled, WriteMany};
 /// # Blocking this thread by other means
 ///
 /// The future may block this thread by other means: another executor's `block_on`, receiving from a
-/// channel, joining a thread. Operations in flight here then complete later, by a helper thread.
+/// channel, joining a thread. A helper thread then completes the operations in flight, with a
+/// delay.
 #[cfg(target_os = "linux")]
 pub fn block_on<F: std::future::Future>(future: F) -> F::Output {
     engine::local::drive(future)

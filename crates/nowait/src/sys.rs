@@ -2,8 +2,9 @@
 //! and nowhere else (of an engine's completions: in `op::step`).
 //!
 //! `unsafe` here: reads into and writes from raw segments, a block device's size, locks of ranges,
-//! `close(2)` with its answer, signal masks, and the fork handler. Calls go through rustix, which enters the kernel directly:
-//! libc's wrappers are cancellation points and cost a tenth of a cached read.
+//! `close(2)` with its answer, signal masks, and the fork handler. Calls go through rustix, which
+//! enters the kernel directly: libc's wrappers are cancellation points and cost a tenth of a cached
+//! read.
 
 use std::ffi::{CStr, OsString};
 use std::io::{IoSlice, IoSliceMut};
@@ -657,8 +658,8 @@ impl<T> PerProcess<T> {
         PerProcess { value: OnceLock::new(), next: OnceLock::new() }
     }
 
-    /// Returns the value of this process. The first call in each process creates the value; of
-    /// values that calls create at the same time, all but one are dropped.
+    /// Returns the value of this process. The first call in each process creates the value. If
+    /// several calls create values at the same time, one value is kept and the others are dropped.
     pub fn get(&self, make: impl FnOnce() -> T) -> &T {
         let here = fork_generation();
         let mut node = self;

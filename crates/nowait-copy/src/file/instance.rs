@@ -13,8 +13,8 @@ use crate::error::{Failure, Operation, Result};
 use crate::options::SyncPolicy;
 use crate::shared::Shared;
 
-/// Copies a file by its path. With `SyncPolicy::File` and `SyncPolicy::All`, the copy is durable before it gets
-/// its name, and the name is durable when this returns.
+/// Copies a file by its path. With `SyncPolicy::File` and `SyncPolicy::All`, the copy is durable
+/// before it gets its name, and the name is durable when this returns.
 pub(crate) fn copy_by_instance(shared: &Shared, source_path: &Path, target_path: &Path) -> Result<FileOutcome> {
     let instance = &shared.instance;
     let failed = |operation, path: &Path, error: &nowait::Error| Failure::from_nowait(operation, path, error);

@@ -90,9 +90,10 @@ impl Builder {
         self
     }
 
-    /// Bounds the pool's threads for each device; at least one. Opens and operations on names count
-    /// as one device. Threads are started on demand, and end after 5 s without work. If no thread
-    /// completes anything for 1 s, additional threads serve the files that do not hang. Default: 64.
+    /// Sets the maximum number of pool threads for each device, at least 1. Opens and operations on
+    /// names share one more pool. Threads start on demand, and end after 5 s without work. If a
+    /// pool completes nothing for 1 s, additional threads serve the files that do not hang.
+    /// Default: 64.
     pub fn pool_threads_max(mut self, threads: usize) -> Self {
         self.threads_max = threads.max(1);
         self

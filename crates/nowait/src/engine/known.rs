@@ -1,5 +1,5 @@
-//! The rings that a thread submitted to last: each cold read of a future asks which ring is its
-//! thread's, and must not take a lock that all threads share to learn it.
+//! The rings that a thread submitted to last. Each cold read of a future looks its thread's ring
+//! up, and takes no lock that all threads share.
 //!
 //! A thread keeps no ring alive. The weak share costs the memory of a [`Queue`], without the ring's
 //! memory and descriptor, until the thread ends or has used other engines.

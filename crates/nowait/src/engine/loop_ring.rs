@@ -1,10 +1,10 @@
-//! A ring for an event loop that is no executor: what one thread submits, and notices when the
-//! ring's descriptor is readable. No other thread runs for a completion.
+//! A ring for an event loop that is not an executor. The loop's thread submits to it, and reaps
+//! when the ring's descriptor is readable. No other thread runs for a completion.
 //!
-//! The loop may be blocked, or at other work, while somebody waits for one of its operations. Then a
-//! reaper thread notices in its place: at once where help is asked for (`op/help.rs`), else when
-//! nothing has ended from one glance of the helper to the next. The next look of the loop takes the
-//! ring back.
+//! The loop may be busy or blocked while another thread waits for one of its operations. Then a
+//! reaper thread reaps in its place. It starts at once if help is requested (`op/help.rs`),
+//! otherwise if nothing has ended between two glances of the helper. The loop takes the ring back
+//! when it looks again.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -134,12 +134,12 @@ impl LoopRing {
         local::undriven(start)
     }
 
-    /// Calls `start`, which starts many operations on this thread; otherwise as
+    /// Calls `start`, which begins many operations on this thread; otherwise as
     /// [`submit`](LoopRing::submit).
     ///
-    /// In it, [`Operation::start`](crate::Operation::start) does not attempt a read on this thread if
-    /// io_uring should serve the batch at least as fast. Cached data is then copied in the system call
-    /// that submits the batch.
+    /// Meanwhile [`Operation::start`](crate::Operation::start) does not attempt a read on this
+    /// thread if io_uring should serve the batch at least as fast. The system call that submits the
+    /// batch then copies cached data.
     pub fn submit_many<T>(&self, start: impl FnOnce() -> T) -> T {
         if !self.queue.is_ours() {
             return start();

@@ -2,8 +2,8 @@
 //! finish it later.
 //!
 //! Everything above the seam runs unchanged on the kernel and on the simulator. Engines do not know
-//! each other, but for two arrows: a queue to the kernel hands to the pool what it cannot do
-//! itself, and a shared one leaves to a thread's own what that thread submits while it drives it.
+//! each other, with two exceptions. A queue to the kernel hands to the pool what it cannot serve.
+//! The shared engine stages slots in a thread's own queue while that thread drives a future.
 //!
 //! `unsafe` here: transfers on memory that the caller lends for the call.
 
@@ -64,13 +64,13 @@ pub(crate) trait Engine: Send + Sync {
         }
     }
 
-    /// Takes a slot and finishes it, now or later, on any thread. Never waits for the operation.
-    /// When its queue is full the slot waits in line; a place is given on by a completion, never by
-    /// a poll.
+    /// Takes a slot and finishes it, now or later, on any thread. Never waits for the operation. If
+    /// its queue is full, the slot waits in line. A completion passes its place to the next slot;
+    /// no poll is needed.
     fn submit(&self, slot: Arc<Slot>);
 
-    /// As [`Engine::submit`], of a request without a queue of its file, by a callback that returns
-    /// next: its own thread may run it then.
+    /// As [`Engine::submit`], for a request that belongs to no queue of its file. A callback that
+    /// returns next calls this, so that its own thread may run the request.
     fn submit_last(&self, slot: Arc<Slot>) {
         self.submit(slot);
     }

@@ -23,10 +23,10 @@ impl Places {
         self.in_flight == 0 && self.backlog.is_quiet()
     }
 
-    /// Takes the next slot in line whose device is not full. If nothing is in flight, whose end would
-    /// give a place on, also returns those that were passed over, for the pool.
+    /// Takes the next slot in line whose device is not full. If there is none and nothing is in flight,
+    /// no completion would pass a place on: then returns the slots that were passed over, for the pool.
     pub(super) fn next(&mut self) -> (Option<Arc<Slot>>, Vec<Arc<Slot>>) {
-        /// Slots that are passed over.
+        /// Most slots that are passed over.
         const EXCESS_MAX: usize = 16;
         let mut excess = Vec::new();
         let mut next = None;
@@ -46,8 +46,8 @@ impl Places {
         (next, Vec::new())
     }
 
-    /// Notifies those that wait for quiet at `quiet`. (std's `notify_all` makes a system call, even if
-    /// nobody waits.)
+    /// Notifies the threads that wait for quiet at `quiet`, if there are any. (std's `notify_all`
+    /// makes a system call even without waiters.)
     pub(super) fn tell_if_quiet(&self, quiet: &Condvar) {
         if self.draining > 0 && self.is_quiet() {
             quiet.notify_all();

@@ -70,7 +70,7 @@ impl Queues {
         lock(&self.0).queues.retain(|known| !Arc::ptr_eq(known, queue));
     }
 
-    /// Has threads that know one of these queues look for another.
+    /// Marks these queues, so that threads which know one look for another.
     #[cfg(feature = "tokio")]
     pub(super) fn retire(&self) {
         lock(&self.0).queues.iter().for_each(|queue| queue.retired.store(true, Release));

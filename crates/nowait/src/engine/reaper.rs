@@ -1,6 +1,6 @@
 //! The thread that notices completions for executors that cannot: it sleeps in epoll over the
-//! queues, and wakes wakers only. Whoever holds a queue last keeps it until nothing is in flight,
-//! so that dropping an engine waits for nobody.
+//! queues, and only calls wakers. It keeps a queue until nothing is in flight there, so that
+//! dropping an engine does not block.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,8 +36,8 @@ fn is_lent<S: Reaped + ?Sized>(queue: &S) -> bool {
     queue.lent().is_some_and(|lent| lent.load(Ordering::Acquire))
 }
 
-/// The threads of an engine with many queues, each for some of them: a device of millions of
-/// operations a second is more than one thread notices.
+/// The threads of an engine with many queues, each for some of the queues: one thread cannot reap
+/// millions of completions a second.
 #[derive(Default)]
 pub(super) struct Reapers([Reaper; REAPERS_MAX]);
 
@@ -115,7 +115,7 @@ impl Reaper {
         }
     }
 
-    /// Ends the loan of a queue, if it is lent: somebody else looks again.
+    /// Ends the loan of a queue, if it is lent: its owner reaps again.
     fn take_back<S: Reaped + ?Sized>(&self, queue: &S) {
         let mut queues = lock(&self.watched.queues);
         let Some(Some(watch)) = self.watch.get() else { return };

@@ -1,10 +1,10 @@
 //! Rings for futures on any executor: any thread may submit, any thread may reap.
 //!
-//! A few rings (`queue.rs`), each thread using its own by preference, so that the short lock around
-//! the submission queue is rarely contended. Completions are noticed by small threads
-//! (`reaper.rs`), or, in an attached tokio runtime, by a task in tokio's own reactor (`tokio.rs`).
-//! A queue lives until nothing is in flight, so that dropping the engine waits for nobody; memory
-//! that a dead device never gives back is leaked, not freed.
+//! The engine has a few rings (`queue`). Each thread prefers one of them, so that the short lock
+//! around the submission queue is rarely contended. Reaper threads notice completions
+//! (`reaper.rs`); in an attached tokio runtime, a task in tokio's reactor does (`tokio.rs`). A
+//! queue lives until nothing is in flight, so that dropping the engine does not block. Memory of a
+//! request that a dead device never completes is leaked, not freed.
 
 use std::sync::Arc;
 #[cfg(feature = "tokio")]

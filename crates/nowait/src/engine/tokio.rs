@@ -1,6 +1,5 @@
-//! Rings of tokio runtimes: a task submits what is staged when its worker has nothing else to run,
-//! and completions are noticed by tokio's own reactor, in which a ring's descriptor then sits, or
-//! by the reaper thread.
+//! Rings of tokio runtimes. A task submits staged entries when its worker has nothing else to run.
+//! tokio's reactor, which watches the ring's descriptor, or the reaper thread notices completions.
 //!
 //! The reactor serves runtimes that were attached
 //! ([`Nowait::attach_tokio`](crate::Nowait::attach_tokio)), and the reaper all others. tokio tells
@@ -8,12 +7,12 @@
 //! asks for the same of timers). A panic that is caught still reaches the process's hook, and with
 //! `panic = "abort"` it ends the process. So nothing here asks.
 //!
-//! Each runtime has its own rings, at most one per worker. A runtime that is not driven cannot
-//! notice anything, and a current-thread runtime may have been merely entered, or the caller may be
-//! one of its blocking threads. There a ring is only used by a task on the thread that the runtime
-//! was seen to run on: that of the ring's own tasks. All else, the root future of such a runtime's
-//! `block_on` included, uses the instance's common rings. When a runtime ends, its rings go to the
-//! reaper, which sees their last operations through.
+//! Each runtime has its own rings, at most one per worker. A runtime that is not driven notices no
+//! completions. A thread may merely have entered a current-thread runtime, or be one of its
+//! blocking threads. So only a task uses the ring of such a runtime, on the thread that last ran
+//! the ring's own tasks. Everything else, including the root future of its `block_on`, uses the
+//! instance's common rings. When a runtime ends, the reaper serves its rings until their last
+//! operations complete.
 //!
 //! `unsafe` here: tokio asks for a promise that the descriptor stays open.
 

@@ -82,7 +82,7 @@ struct Inner {
     place: Place,
 }
 
-/// How the kernel is to load the pages of a map on page faults; see [`Map::advise`]
+/// Advice to the kernel about how page faults load the pages of a map; see [`Map::advise`]
 /// (`madvise(2)`).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -100,9 +100,9 @@ pub enum Stopped {
 pub struct Populated {
     /// Bytes of the map that were populated, including those that were cached.
     pub bytes: u64,
-    /// Populated bytes that were not in the page cache, sampled some tens of MiB ahead. Equals
-    /// `bytes` for a file that this process neither owns nor may write to: the kernel does not
-    /// report its cached pages.
+    /// Populated bytes that were not in the page cache, sampled some tens of MiB ahead. The kernel
+    /// reports cached pages only to the file's owner and to processes that may write to it. For
+    /// other processes this equals `bytes`.
     pub read: u64,
     /// Reason why populating stopped early, if it did.
     pub stopped: Option<Stopped>,

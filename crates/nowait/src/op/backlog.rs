@@ -9,26 +9,26 @@ use std::time::{Duration, Instant};
 use super::file::{Begun, in_queues, on_threads};
 use super::slot::Slot;
 
-/// Where a queue to the kernel is full, perhaps of operations that never end, the pool serves files
-/// with fewer operations under way than this. Others wait for a place, which their own completions
-/// give on.
+/// If a queue to the kernel is full, perhaps of operations that never end, the pool serves files
+/// with fewer operations under way than this. Other files wait for a place, which their own
+/// completions pass on.
 pub(crate) const PLACES_MIN: u32 = 64;
 
-/// Where the pool's threads all hang, other threads serve files with fewer operations under way
+/// If all threads of a pool hang, additional threads serve files with fewer operations under way
 /// than this.
 pub(crate) const SHARE: u32 = 8;
 
-/// Slots that wait for a place in a full queue: first come first served within a file, and of the
-/// files those first that have the fewest operations under way, so that none takes all places.
-/// Abandoned ones are shed when they are met, and often enough that they never outnumber those
-/// still wanted by more than a constant factor.
+/// Slots that wait for a place in a full queue. The file with the fewest operations under way is
+/// served first, so that no file takes all places; within a file, slots keep their order. Abandoned
+/// slots are shed when they are met, and in sweeps: their number stays within a constant factor of
+/// the wanted slots.
 ///
 /// The engine discards what is shed ([`Backlog::take_shed`]) once nothing is locked: that may
 /// run a user's destructor, and close a file.
 #[derive(Default)]
 pub(crate) struct Backlog {
     files: HashMap<usize, Queued, BuildHasherDefault<AddressHasher>>,
-    /// Whose turn it is.
+    /// Files in the order of their turns.
     turns: VecDeque<usize>,
     length: usize,
     announced: usize,
@@ -40,8 +40,8 @@ pub(crate) struct Backlog {
     seen: Option<(u64, Instant)>,
 }
 
-/// A queue, or pool, with work in line that has ended nothing for so long hangs: on a device or
-/// server that does not answer.
+/// A queue or pool hangs if work is in line and nothing has ended for this time: a device or server
+/// does not answer.
 pub(crate) const STUCK: Duration = Duration::from_secs(1);
 
 /// Hashes addresses, which no attacker chooses.
@@ -70,7 +70,7 @@ struct Queued {
     slots: VecDeque<(Arc<Slot>, bool)>,
 }
 
-/// How many files are looked at for the one whose turn it is.
+/// Number of files that are compared to choose the next one.
 const TURNS_MAX: usize = 16;
 
 impl Backlog {

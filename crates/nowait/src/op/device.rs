@@ -1,5 +1,5 @@
-//! The device of a file: what does not answer, or is busy, for one of its files is so for all of
-//! them, and for the files of no other device.
+//! The device of a file. A device that hangs or is busy affects all its files, and no file of
+//! another device.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -12,21 +12,21 @@ use super::request::Handle;
 use crate::buf::lock;
 use crate::sys::PerProcess;
 
-/// Requests that most devices hold, and that is assumed of a file system without a block device.
+/// Queue length of most devices, in requests; assumed for a file system without a block device.
 const HELD_REQUESTS: u32 = 128;
 
-/// A device, or a file system without one, as all instances of the process know it.
+/// A device, or a file system without one; shared by all instances of the process.
 pub(crate) struct Device {
-    /// Names it among the devices of the process.
+    /// Identifies the device within the process.
     pub(crate) number: u64,
-    /// Operations of its files that the kernel, or a thread, has begun.
+    /// Operations on its files that have begun in the kernel or on a thread.
     under_way: AtomicU32,
-    /// So many may be under way where one more is submitted by a thread that must not sleep.
+    /// Limit of operations under way, up to which a thread that must not sleep submits another.
     places: u32,
 }
 
 impl Device {
-    /// The device of an open file. Asks no server: only for what the kernel knows.
+    /// Returns the device of an open file. Makes no request to a file server.
     pub(super) fn of(handle: &Handle) -> Arc<Device> {
         static KNOWN: PerProcess<Mutex<HashMap<u64, Weak<Device>>>> = PerProcess::new();
         let number = handle.descriptor().ok().and_then(number_of).unwrap_or(0);
@@ -48,8 +48,8 @@ impl Device {
         }
     }
 
-    /// Whether a further request could sleep for a place in the device's queue, where it would hold
-    /// the ring that submits it (`blk_mq_get_tag`, block/blk-mq-tag.c).
+    /// Returns whether a further request could sleep for a place in the device's queue. Its
+    /// submission would hold the ring's lock meanwhile (`blk_mq_get_tag`, block/blk-mq-tag.c).
     pub(crate) fn is_full(&self) -> bool {
         self.under_way.load(Relaxed) >= self.places
     }
@@ -63,7 +63,8 @@ impl Device {
     }
 }
 
-/// The device of an open file, or that it is; none where `statx(2)` is refused.
+/// Returns the number of a block device, or of the device that a file lies on; none if `statx(2)`
+/// is refused.
 fn number_of(fd: BorrowedFd<'_>) -> Option<u64> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(fd, "", flags, StatxFlags::TYPE).ok()?;
@@ -73,8 +74,8 @@ fn number_of(fd: BorrowedFd<'_>) -> Option<u64> {
     }
 }
 
-/// Requests that a block device holds before a further one sleeps: of one made of others, those of
-/// the shortest. None of a file system without a block device.
+/// Returns how many requests a block device queues before a submission sleeps. For a device made of
+/// others, this is the shortest of their queues. None for a file system without a block device.
 fn held_requests(number: u64) -> Option<u32> {
     let device = format!("/sys/dev/block/{}:{}", major(number), minor(number));
     let parts = std::fs::read_dir(format!("{device}/slaves")).into_iter().flatten().flatten();

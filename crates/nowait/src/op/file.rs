@@ -21,7 +21,7 @@ use crate::direct::{Alignment, Direct, Directness};
 use crate::stats::{Count, Counters};
 use crate::sys::{self, PerProcess, WriteFlags};
 
-/// The pools of an instance, for what no other engine can do. Called with nothing locked.
+/// The pools of an instance, for requests that no other engine can serve. Called with no lock held.
 pub(crate) trait Fallback: Send + Sync {
     /// Takes a slot that a queue to the kernel cannot serve, and finishes it, as an engine does.
     fn take(&self, slot: Arc<Slot>);
@@ -42,13 +42,13 @@ pub(crate) struct OpenFile {
     /// Writes and syncs that a thread will make. A thread at work there has a share of this, and
     /// none of the file.
     queues: PerProcess<Arc<FileQueues>>,
-    /// Flags of every write. Opened with `O_SYNC` or `O_DSYNC`: to wait for the device, and so to
-    /// report failed write-backs. Opened with `O_APPEND`: to append. The kernel ignores the offset
-    /// then, which says nothing of blocks, neighbours or the end; and half a record by an attempt
-    /// would let another come between.
+    /// Flags of every write. After an open with `O_SYNC` or `O_DSYNC`, writes wait for the device,
+    /// and so report failed write-backs. After an open with `O_APPEND`, writes append. The kernel
+    /// then ignores the offset, so it does not determine blocks, neighbours or the end. A partial
+    /// attempt would let another record come between.
     write_flags: WriteFlags,
-    /// Decided by the first append; anew when `pwritev2(2)`, which tells a descriptor to append, has
-    /// come to be refused.
+    /// Chosen by the first append, and again once `pwritev2(2)` is refused, whose flag makes a
+    /// descriptor append.
     appenders: [OnceLock<Appender>; 2],
     /// Last known end of the file.
     pub(crate) end: AtomicU64,

@@ -1,11 +1,11 @@
 //! Serves the queue of a thread that does something else.
 //!
-//! A thread submits to its own queue and reaps it, and a runtime its rings. Either may compute, or
-//! block on the very thread whose write waits behind one of theirs. So a caller whose progress may
-//! depend on such a queue asks for help: a thread of ours, `nowait-helper`, serves the queue until
-//! nothing is in flight there. Those who ask:
+//! A thread submits to its own queue and reaps it; a runtime does so with its rings. Either may
+//! compute, or block on a thread whose write waits behind one in that queue. So a caller whose
+//! progress may depend on such a queue asks for help: the library's thread `nowait-helper` serves
+//! the queue until nothing is in flight there. These callers ask:
 //!
-//! * a write that has to wait for others, and whoever gives an engine a write that others wait for
+//! * a write that has to wait for others, and a thread that submits a write for which others wait
 //!   (`core/throttle.rs`);
 //! * a thread or task that waits for a file's changes to end, or for its durable writes
 //!   (`op/outstanding.rs`);
@@ -13,9 +13,10 @@
 //! * a thread that goes, or returns from its `block_on`, and leaves operations behind
 //!   (`engine/local/mod.rs`).
 //!
-//! Unasked, help comes to a thread that has been out of its queue for a while with something in
-//! flight: its waiters may be unknown, such as a set of futures that was moved and polls only those
-//! that were woken. So it does to a runtime in whose rings nothing ends: it may be driven no more.
+//! The helper also serves, unasked, the queue of a thread that has been elsewhere for a while with
+//! operations in flight. Its waiters may be unknown: a set of futures that was moved polls only the
+//! futures that were woken. The same holds for a runtime in whose rings nothing ends: it may no
+//! longer be driven.
 //!
 //! If no thread can be started, the asking thread serves the queues once. A thread that sleeps
 //! until a change ends, or parks with a future, asks again at intervals ([`ask`]). A request that

@@ -7,9 +7,10 @@ use super::request::{Done, Outcome, Owned, Request};
 use super::transfer::Transfer;
 use crate::buf::{Memory, contained};
 
-/// Leftovers of an operation: the last share of its file, and what is unwanted. Dropping them may
-/// wait (`close(2)`, `munmap(2)`, a user's destructor), so no engine drops them under a lock, nor on
-/// a thread that notices completions ([`Leftovers::let_go`]). A destructor that panics is contained.
+/// Leftovers of an operation: the last reference to its file, and a result or buffer that no future
+/// takes. Dropping them may block (`close(2)`, `munmap(2)`, a user's destructor). So no engine
+/// drops them under a lock, or on a thread that notices completions ([`Leftovers::let_go`]). A
+/// destructor that panics is contained.
 #[must_use]
 #[derive(Default)]
 pub(crate) struct Leftovers {

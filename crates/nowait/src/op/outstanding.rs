@@ -3,9 +3,9 @@
 //! **Order.** Two that overlap are made in the order in which they were submitted, also when the
 //! future of the first was dropped. Each has a number and a [`Span`]; one whose span overlaps that
 //! of an earlier number waits for it: a slot in the line before its engine (`core/throttle.rs`), a
-//! thread that blocks in [`Outstanding::enter`]. A number waits for earlier ones only, so that
-//! nothing waits in a circle. Of those that have gone on no two overlap: they lie by position, and
-//! a span overlaps one of them only if it does the last that begins before the span's end.
+//! thread that blocks in [`Outstanding::enter`]. A number waits only for earlier ones, so no cycle
+//! can form. Changes that have begun never overlap. They are sorted by position: a span overlaps
+//! one of them only if it overlaps the last one that begins before the span's end.
 //!
 //! **Whole.** Every change that the kernel has is registered here, whichever thread makes the call.
 //! A change that a thread makes itself is registered as its [`Turn`]. If the call completes only a
@@ -15,13 +15,13 @@
 //! **Bytes.** Those of writes on their way are counted here, under the same lock. The throttle
 //! bounds them.
 //!
-//! **Reports.** The kernel tells of a failed write-back once, to the first call on an open file
-//! description that asks: `fsync(2)`, `sync_file_range(2)`, or a write with `RWF_DSYNC`
+//! **Reports.** The kernel reports a failed write-back once, to the first of these calls on an open
+//! file description: `fsync(2)`, `sync_file_range(2)`, or a write with `RWF_DSYNC`
 //! (`file_check_and_advance_wb_err` in mm/filemap.c, 4.13 to 7.2). Through the page cache these
 //! calls are made one after the other (`op/file.rs` `queue`, the queue of syncs). Direct durable
-//! writes need not be: their own bytes fail in their own answer. But while one is in the kernel a
-//! sync could be told nothing and say that all is well, since the write was told. So no sync is
-//! made beside a direct durable write ([`Outstanding::begin_sync`]).
+//! writes may run at the same time: each reports failures of its own bytes. But such a write could
+//! consume the report, and a concurrent sync would then succeed. So no sync runs beside a direct
+//! durable write ([`Outstanding::begin_sync`]).
 //!
 //! A wait here is for a completion, which needs no other thread's poll (`op/help.rs`).
 

@@ -80,9 +80,10 @@ struct Inner {
     /// Absent once the slot is finished, so that nothing keeps the file open for a future that is
     /// never polled; and while an engine has taken the work out.
     owner: Option<Owner>,
-    /// A thread or the kernel has it, or had it: it counts as begun, for so much, until it ends.
+    /// Weight with which it counts as begun, from when a thread or the kernel takes it until it
+    /// ends.
     begun: u64,
-    /// It counts as under way on its device: from its begin, or from its announcement.
+    /// Whether it counts as under way on its device: since it began, or was announced.
     on_device: bool,
     /// Dropped when the slot is finished or discarded.
     held: Option<Permit>,
@@ -121,8 +122,8 @@ impl Inner {
 /// Properties that decide when a slot's entry is submitted.
 #[derive(Default)]
 pub(crate) struct Profile {
-    /// It moves so much that it leaves at once, with what is staged: the system call is little
-    /// beside the transfer, and what its task does next may take long.
+    /// The transfer is long, so its entry is submitted at once, with all staged ones. The system
+    /// call costs little in comparison, and its task may compute for long next.
     pub(crate) is_long: bool,
     /// The address of the file of a buffered read, and whether it was announced to the kernel
     /// (`Transfer::announced`).
@@ -270,9 +271,8 @@ impl Slot {
         matches!(lock(&self.0).stage, Stage::Abandoned)
     }
 
-    /// Whether its future was dropped, and nothing waits for its end either. Giving back a permit
-    /// lets others in, which is not done under an engine's lock: a slot with a permit goes the
-    /// whole way.
+    /// Returns whether its future was dropped and nothing waits for its end. A slot with a permit
+    /// is never unwanted: returning the permit admits others, which no engine does under its lock.
     pub(crate) fn is_unwanted(&self) -> bool {
         let inner = lock(&self.0);
         matches!(inner.stage, Stage::Abandoned) && inner.held.is_none()

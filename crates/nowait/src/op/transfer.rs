@@ -16,7 +16,7 @@ pub(crate) struct Transfer {
     cursor: Cursor,
     /// The bytes were announced to the kernel, which has begun to read them.
     pub(crate) announced: bool,
-    /// A ring is to answer EAGAIN where it would have a kernel worker wait for these bytes.
+    /// A ring returns EAGAIN instead of passing the request to a kernel worker.
     pub(crate) attempt: bool,
     /// Block size in bytes of a transfer prepared for direct I/O; otherwise zero.
     block: u32,

@@ -2,13 +2,13 @@
 //! the device and do not depend on the sizes of the caller's calls.
 //!
 //! Both implement the traits of `std::io` for threads: `Read`, `BufRead`, `Seek` and `Write`.
-//! [`Reader::chunk`] and [`Writer::put`] serve threads and tasks, and avoid a copy: they return a
-//! buffer as it was read, and take one to be written. [`Cursor`] reads and writes at one position.
+//! Threads and tasks can avoid a copy: [`Reader::chunk`] returns a buffer as it was read, and
+//! [`Writer::put`] takes a buffer to write. [`Cursor`] reads and writes at one position.
 //! [`AtomicWriter`] replaces a whole file.
 //!
-//! For tasks, a view of a stream implements the traits of a library: `TokioIo` those of tokio,
-//! `FuturesIo` those of futures-io, and `Chunks` is a `futures_core::Stream` (features `tokio`,
-//! `futures-io` and `stream`). So `writer.flush()` is never ambiguous, whichever traits are in scope.
+//! For tasks, wrap a stream in a view. `TokioIo` implements the traits of tokio, `FuturesIo` those
+//! of futures-io, and `Chunks` is a `futures_core::Stream` (features `tokio`, `futures-io`,
+//! `stream`). Separate views keep `writer.flush()` unambiguous, whichever traits are in scope.
 //!
 //! Through the page cache the kernel reads ahead, and a stream only makes larger calls. With direct
 //! I/O ([`OpenOptions::direct`](crate::OpenOptions::direct)) only the stream reads ahead.

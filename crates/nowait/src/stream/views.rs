@@ -1,6 +1,6 @@
-//! Streams with the traits of tokio, futures-io and futures-core. Each family has a type, so that
-//! method names of two families never collide on one value, whichever features and traits a program
-//! uses.
+//! Streams with the traits of tokio, futures-io and futures-core. Each family of traits has its own
+//! type. So methods of two families never collide on one value, whichever features and traits a
+//! program uses.
 
 #[cfg(any(feature = "tokio", feature = "futures-io", feature = "stream"))]
 pub(super) use self::polled::Reads;
@@ -9,7 +9,7 @@ pub(super) use self::polled::{Seeks, Writes};
 
 /// Gives tokio's traits to a stream, owned or borrowed (`TokioIo(&mut reader)`). A [`Reader`] has
 /// `AsyncRead`, `AsyncBufRead` and `AsyncSeek`; a [`Writer`] has `AsyncWrite`; a [`Cursor`] has all
-/// of them. The field is the stream. A flush and a shutdown do what [`Writer::finish`] does.
+/// of them. The field is the stream. Flush and shutdown act as [`Writer::finish`].
 ///
 /// ```
 /// use nowait::stream::{Reader, TokioIo, Writer};
@@ -44,8 +44,7 @@ pub struct TokioIo<S>(pub S);
 
 /// Gives the traits of futures-io to a stream, owned or borrowed (`FuturesIo(&mut reader)`). A
 /// [`Reader`] has `AsyncRead`, `AsyncBufRead` and `AsyncSeek`; a [`Writer`] has `AsyncWrite`; a
-/// [`Cursor`] has all of them. The field is the stream. A flush and a close do what
-/// [`Writer::finish`] does.
+/// [`Cursor`] has all of them. The field is the stream. Flush and close act as [`Writer::finish`].
 ///
 /// ```
 /// use futures::io::AsyncReadExt;
@@ -73,10 +72,10 @@ pub struct TokioIo<S>(pub S);
 #[derive(Debug)]
 pub struct FuturesIo<S>(pub S);
 
-/// Makes a `futures_core::Stream` of a [`Reader`] or [`Cursor`], owned or borrowed. Its items are
-/// `bytes::Bytes`, one per request of the reader ([`Reader::chunk`]), without a copy: for example for the body of an
-/// HTTP response. It ends at the end of the file or range. After an error, the next item retries at
-/// the same offset.
+/// Makes a `futures_core::Stream` of a [`Reader`] or [`Cursor`], owned or borrowed, for example for
+/// the body of an HTTP response. Each item is a `bytes::Bytes` with the data of one request
+/// ([`Reader::chunk`]), without a copy. The stream ends at the end of the file or range. After an
+/// error, the next item retries at the same offset.
 ///
 /// ```
 /// use futures::TryStreamExt;

@@ -35,8 +35,8 @@ struct Run {
 }
 
 /// Batch of writes; see [`File::write_many`](crate::File::write_many). Await it,
-/// [`wait`](WriteMany::wait) for it, or [`start`](WriteMany::start) it. If dropped early, writes in flight complete in the background,
-/// and the others are not made.
+/// [`wait`](WriteMany::wait) for it, or [`start`](WriteMany::start) it. If it is dropped early,
+/// writes in flight complete in the background, and the others are not made.
 #[must_use = "nothing is written until the future is awaited or started, or `wait` is called"]
 pub struct WriteMany<'f, B> {
     file: Cow<'f, Arc<Opened>>,

@@ -2,8 +2,8 @@
 //! each operation.
 //!
 //! One context, to which any thread submits, and the reaper thread that notices completions by the
-//! context's eventfd. Each operation is submitted when it comes: there is no turn at whose end
-//! several could be submitted together. Nothing is cancelled: the kernel cannot, for files.
+//! context's eventfd. Each operation is submitted at once, since any thread may submit and no turn
+//! collects several. Nothing is cancelled: the kernel cannot cancel I/O of files.
 //!
 //! `unsafe` here: a slot's pointer travels through the kernel as user data, and what it owns is
 //! lent to the kernel.
@@ -92,7 +92,7 @@ impl Desk {
         let waits = is_excess || line.in_flight >= DEPTH;
         if waits && (line.in_flight == 0 || slot.is_below(PLACES_MIN)) {
             drop(line);
-            // No operation ends here, or those in all these places may never end.
+            // No completion would pass a place on: nothing is in flight, or all of it may hang.
             return pool::hand_on(slot);
         }
         if waits {

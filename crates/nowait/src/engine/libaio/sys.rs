@@ -1,10 +1,9 @@
 //! The kernel's older queue (`io_setup(2)` and its family), for direct I/O where io_uring is
 //! refused: contexts, set up by trying; encoding requests; decoding results.
 //!
-//! Only for direct I/O: anything else runs from beginning to end inside `io_submit`, on the
-//! caller's time. Direct I/O sleeps there, too, while the file system reads the blocks that say
-//! where the data is, writes beyond the end of the file, or waits for a place in the device's
-//! queue. That cannot be known beforehand, and is the price.
+//! Only for direct I/O: `io_submit` makes any other transfer completely before it returns. Direct
+//! I/O sleeps there, too, while the file system reads metadata blocks, extends the file, or waits
+//! for a place in the device's queue. The caller cannot know this beforehand.
 //!
 //! Destroying a context waits for two grace periods of RCU (30 ms on 6.18), and for everything in
 //! flight. So no caller destroys one: a few are kept for reuse, and the rest is left to a thread.

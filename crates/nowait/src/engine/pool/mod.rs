@@ -1,27 +1,26 @@
-//! Own threads: for what io_uring would only hand to a worker of its own, and for everything where
-//! io_uring is refused.
+//! Pools of threads: they serve requests for which io_uring would use a kernel worker, and all
+//! requests if io_uring is refused.
 //!
-//! A queue under one lock, and threads that come with work, up to a limit, and go when they have
-//! been idle for a while. Threads hold the queue alive, so that dropping an engine waits for
-//! nobody.
+//! A pool is a queue under one lock. Its threads start on demand, up to a limit, and end when idle.
+//! They keep the queue alive, so that dropping an engine does not block.
 //!
-//! A device or server that does not answer takes threads, and gives none back. When work waits and
-//! nothing has ended for a while, more threads come, for files with few operations under way: so
-//! one that hangs stops no other.
+//! A device or server that does not answer occupies threads. If work waits and nothing has ended
+//! for a second, more threads start, for files with few operations under way. So a file that hangs
+//! stops no other file.
 //!
-//! An operation that waits for a device takes a thread of its own. A read that was announced to the
-//! kernel is under way before any thread takes it, so one thread collects several: fewer threads
-//! sleep and wake for the same depth at the device.
+//! An operation that waits for a device occupies a thread. An announced read is in progress before
+//! a thread takes it, so one thread collects several: fewer threads sleep and wake for the same
+//! depth at the device.
 //!
-//! Writes through the page cache, and syncs, of one file are done by one thread at a time, in
-//! order: the kernel would have others wait for the file's lock. Writes that continue each other
-//! become one call; syncs that were asked for while one was under way share the next.
+//! One thread at a time makes the buffered writes and syncs of a file, in order: others would only
+//! wait for the file's lock in the kernel. Adjacent writes become one call. Syncs that are
+//! requested during a sync share the next one.
 //!
 //! Leftovers of ended operations are dropped here, which may take long and may panic: closing a
 //! file, unmapping, users' destructors.
 //!
-//! Each device has a pool in an instance ([`Pools`]): one that hangs, or is slow, takes no thread of
-//! another's files.
+//! An instance has a pool for each device ([`Pools`]): a device that hangs or is slow occupies no
+//! thread of another device's pool.
 
 mod file_queue;
 mod handoff;
@@ -70,8 +69,8 @@ struct State {
     /// Leftovers of ended operations, to be dropped.
     leftovers: VecDeque<Leftovers>,
     letting_go: usize,
-    /// Threads that may drop leftovers at a time: a server that does not answer a `close(2)` takes no
-    /// more.
+    /// Most threads that drop leftovers at a time: a server that does not answer a `close(2)`
+    /// occupies at most these.
     letting_go_max: usize,
     /// The queue has its turn before the next file's.
     queue_first: bool,
@@ -87,7 +86,7 @@ struct State {
     ended: u64,
     /// A thread stands by, and watches whether anything ends while work waits.
     stands_by: bool,
-    /// It has found that nothing ends.
+    /// The thread that stands by has found that nothing ends.
     stuck: bool,
     reliefs: usize,
     closing: bool,

@@ -8,9 +8,9 @@ use crate::engine::Engine;
 use crate::op::{Fallback, Leftovers, OpenFile, QueueKind, Slot};
 use crate::sys::PerProcess;
 
-/// Pools by device. They outlive the instance while open files hold them, and files live on in
-/// slots: so those that are handed on later still find their pool. Each slot in a queue holds them,
-/// too, but only until a thread has finished the slot.
+/// Pools by device. Open files refer to them, and slots keep their files open. So a slot that is
+/// handed on after the instance was dropped still finds its pool. A slot in a queue of a pool also
+/// refers to the pools, until a thread has finished it.
 pub(crate) struct Pools {
     threads_max: usize,
     pools: PerProcess<Mutex<Vec<(u64, Arc<Pool>)>>>,
@@ -32,7 +32,7 @@ impl Pools {
     }
 
     fn of(&self, device: u64) -> Arc<Pool> {
-        /// So many are kept without work.
+        /// Most pools that are kept without work.
         const KEPT_MAX: usize = 64;
         let mut pools = lock(self.pools.get(Mutex::default));
         if let Some((_, pool)) = pools.iter().find(|(known, _)| *known == device) {

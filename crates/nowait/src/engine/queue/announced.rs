@@ -1,12 +1,12 @@
-//! Buffered reads of one file of which a ring has one, and the kernel an announcement of each
-//! other: `POSIX_FADV_WILLNEED` begins to read them. When the first has ended, others have arrived,
-//! or the oldest of them is the new first.
+//! Announced reads: buffered reads of one file that share one ring entry. The first read has the
+//! entry. `POSIX_FADV_WILLNEED` announces the others, so the kernel reads their pages meanwhile.
+//! When the first ends, other reads have arrived, or the oldest of them becomes the first.
 //!
-//! An entry for each costs more: the kernel keeps the request where it can wait for its page, and
-//! does work in the context of the thread that submitted it when the page has arrived.
+//! An entry for each read costs more. The kernel queues each request on its page, and completes it
+//! by task work of the submitting thread when the page arrives.
 //!
-//! A thread that sleeps in its ring collects others by attempts, a few at a time. Other queues make
-//! an entry of the next read, which ends in the call that submits it if its page has arrived.
+//! A thread that sleeps in its ring collects the others by attempts, a few at a time. Other queues
+//! make an entry of the next read, which completes inside its submission if its page has arrived.
 //!
 //! `unsafe` here: attempts at announced reads, into memory that their slots keep alive.
 
@@ -22,9 +22,9 @@ use crate::stats::Count;
 use crate::sys::{self, Wait};
 use crate::turn;
 
-/// A future that submits its next read so soon after it was woken does little else. Then one future
-/// is woken at a time: tokio's worker runs it next, and wakes no other worker to share the work.
-/// Else each read has an entry, those that have ended wake together, and workers share them.
+/// A future that submits its next read this soon after its wake-up does little else. Then the queue
+/// wakes one future at a time: tokio's worker runs it next, and wakes no other worker. Otherwise
+/// each read has an entry, completed reads wake their futures together, and workers share these.
 const POLL_MAX: Duration = Duration::from_micros(15);
 
 /// Threads that submit look at completions so often before the reactor does. (tokio lets a task
@@ -34,8 +34,9 @@ const PICKED_MAX: u32 = 2;
 /// An entry that ended so soon has not waited for a device: its read had arrived.
 const ARRIVED_MAX: Duration = Duration::from_micros(30);
 
-/// Announcements do nothing, or the device takes one read at a time, if the oldest has not arrived
-/// this often in a row: where the first waits for a device, and where it may end at once.
+/// Limits of consecutive misses, where the oldest read had not arrived when the first ended. At the
+/// limit, announcements have no effect or the device serves one read at a time. The first limit
+/// applies if the first read waited for the device, the second if it may have ended at once.
 const MISSED_MAX: u32 = 3;
 const MISSED_SOON_MAX: u32 = 64;
 

@@ -50,7 +50,7 @@ type Completion = (Arc<Slot>, Result<usize, Errno>);
 /// User data of the poll of a thread's bell. A slot's is its address.
 const BELL: u64 = 0;
 
-/// A ring where nothing has ended for so long is left alone by its runtime or loop.
+/// If nothing has ended in a ring for this time, its runtime or loop does not serve it.
 const LEFT_MIN: Duration = Duration::from_millis(25);
 
 /// Flag of [`Queue::entered`]: the kernel refuses to be entered.
@@ -73,7 +73,7 @@ pub(super) enum NoticedBy {
 /// A ring and the line before it.
 pub(super) struct Queue {
     ring: Ring,
-    /// Among the rings of its instance or runtime.
+    /// Place among the rings of its instance or runtime.
     place: usize,
     noticed_by: NoticedBy,
     line: Mutex<Line>,
@@ -102,7 +102,7 @@ pub(super) struct Queue {
 enum Flusher {
     #[default]
     Nobody,
-    /// Is running, or will, and looks at staged entries then.
+    /// The flusher runs, or was woken, and will look at staged entries.
     Awake,
     #[cfg_attr(not(feature = "tokio"), allow(dead_code))]
     Asleep(Waker),
@@ -113,7 +113,7 @@ enum Flusher {
 pub(super) enum Reap {
     /// Leave it to that thread: the reactor or reaper comes for later completions.
     IfNobodyDoes,
-    /// Wait for that thread: it may have looked just before the completion that we were told of.
+    /// Wait for that thread: it may have looked just before the completion that the caller expects.
     Surely,
 }
 
@@ -234,7 +234,7 @@ impl Queue {
         let waits = is_excess || line.places.in_flight >= self.ring.depth;
         if waits && (line.places.in_flight == 0 || slot.is_below(PLACES_MIN)) {
             drop(line);
-            // No operation ends here, or those in all these places may never end.
+            // No completion would pass a place on: nothing is in flight, or all of it may hang.
             return pool::hand_on(slot);
         }
         if waits {
@@ -255,8 +255,7 @@ impl Queue {
             drop(line);
             return pool::hand_on(slot);
         }
-        // A thread, or a runtime's threads, or a loop's, serve these; they may do something else from
-        // now on.
+        // The owner may be busy elsewhere from now on: a thread, a runtime's workers, or a loop.
         if self.noticed_by != NoticedBy::Reaper {
             help::watch();
         }
@@ -373,8 +372,8 @@ impl Queue {
         self.polls_bell.load(SeqCst)
     }
 
-    /// Whether something is in flight, and whether it has been so, and nothing has ended, for a while:
-    /// whoever should notice does not look. Glances may come in quick succession.
+    /// Returns whether something is in flight, and whether nothing has ended for a while although
+    /// something was: then the owner does not look. Glances may follow each other quickly.
     pub(super) fn glance_at_ended(&self) -> (bool, bool) {
         let mut line = lock(&self.line);
         if line.places.is_quiet() {
@@ -472,8 +471,8 @@ impl Queue {
         result
     }
 
-    /// Hands on every slot that the kernel has not taken, now that no thread enters any more. Later
-    /// ones follow.
+    /// Hands on every slot that the kernel has not taken, after the last thread has left the ring.
+    /// Later slots are handed on, too.
     #[cold]
     fn give_up(&self) {
         let mut line = lock(&self.line);
