@@ -224,8 +224,8 @@ impl Options {
     }
 
     /// Sets the permission bits of a new log, regardless of the umask. A directory created for the
-    /// log gets these bits. Files get them without the execute bits: 0o750 results in files of
-    /// 0o640. Default: the umask determines the mode of the directory, and the directory's mode
+    /// log gets these bits. Files get these bits without the execute bits: 0o750 results in files
+    /// of 0o640. Default: the umask determines the mode of the directory, and the directory's mode
     /// that of its files.
     ///
     /// Existing modes are kept: a new segment gets the mode of the newest segment, and a new

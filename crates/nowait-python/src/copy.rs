@@ -115,7 +115,8 @@ impl Plan {
     }
 }
 
-/// Checks a copy until it ends or a check fails: soon at first, then twenty times a second.
+/// Calls the check of a copy until the copy ends or the check fails: at short intervals first, then
+/// twenty times a second.
 fn watch<E>(
     copying: &nowait_copy::Started,
     sleep: impl Fn(Duration),
@@ -150,7 +151,7 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the news, and wakes the task.
+    /// Changes the shared state of the copy, and wakes the task.
     fn change(&self, change: impl FnOnce(&mut News)) {
         let mut news = self.lock();
         change(&mut news);

@@ -349,7 +349,7 @@ fn found<'py>(py: Python<'py>, recovery: &Recovery) -> PyResult<Bound<'py, PyDic
     Ok(found)
 }
 
-/// A reader, which a task of the driver owns while it waits.
+/// A reader; a task of the driver owns it while it waits for records.
 struct Reading {
     log: nowait_log::Log,
     reader: Option<Reader>,
@@ -379,7 +379,8 @@ pub(crate) struct LogReader {
 }
 
 impl LogReader {
-    /// Reads some records, with the reader that it takes now. Drops it if the task is given up.
+    /// Takes the reader now, and reads some records with it. Drops the reader if the task is given
+    /// up.
     fn batch(&self, tail: bool) -> impl Future<Output = nowait::Result<Records>> + Send + 'static {
         let mut reading = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (reader, failed) = (reading.reader(), reading.failed.take());
@@ -411,7 +412,7 @@ async fn batch(
     Ok(records)
 }
 
-/// Reads what is durable; where that is nothing and `tail`, what becomes so next.
+/// Reads durable records. If there are none and `tail` is set, waits for the next ones.
 async fn fill(records: &mut Records, reader: &mut Reader, tail: bool) -> nowait::Result<()> {
     if tail {
         let record = reader.tail().await?;

@@ -95,8 +95,8 @@ pub(super) struct Copied {
     pub has_acl: bool,
     /// True if the same holds for the default ACL of a directory.
     pub has_default_acl: bool,
-    /// Mask of mode bits that grant no user more rights than the source's ACL. All bits, unless the
-    /// ACL was lost.
+    /// Mask of mode bits that grant no user more rights than the source's ACL. It contains all bits
+    /// unless the ACL was lost.
     pub rights: u32,
     /// First attribute that could not be copied.
     pub lost: Option<Failure>,

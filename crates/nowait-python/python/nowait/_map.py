@@ -27,9 +27,9 @@ class Map(_nowait.View):
     """A read-only memory map of a file range. It is a buffer, for example for `numpy.frombuffer(map,
     dtype)`.
 
-    The first access to a page waits for the disk. `populate` loads the pages of a range before, and
-    `gather` those of a list of ranges. If another process shortens the file, an access past its end kills
-    this process, as with `mmap`.
+    The first access to a page waits for the disk. `populate` loads the pages of a range in advance,
+    and `gather` the pages of a list of ranges. If another process shortens the file, an access past
+    its end kills this process, as with `mmap`.
     """
 
     _mapping: _nowait.Mapping

@@ -23,8 +23,9 @@ impl Places {
         self.in_flight == 0 && self.backlog.is_quiet()
     }
 
-    /// Takes the next slot in line whose device is not full. If there is none and nothing is in flight,
-    /// no completion would pass a place on: then returns the slots that were passed over, for the pool.
+    /// Takes the next slot in line whose device is not full. If there is none and nothing is in
+    /// flight, no completion would pass a place on. Then the slots that were passed over are
+    /// returned, for the pool.
     pub(super) fn next(&mut self) -> (Option<Arc<Slot>>, Vec<Arc<Slot>>) {
         /// Most slots that are passed over.
         const EXCESS_MAX: usize = 16;

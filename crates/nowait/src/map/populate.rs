@@ -132,7 +132,7 @@ impl<'m> Populate<'m> {
         }
     }
 
-    /// Populates these ranges first, in this order. They are clamped to the populated range.
+    /// Populates these ranges first, in this order. Parts outside the populated range are ignored.
     pub fn first(mut self, ranges: impl IntoIterator<Item = Range<usize>>) -> Self {
         self.first.extend(ranges);
         self

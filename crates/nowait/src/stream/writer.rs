@@ -147,7 +147,7 @@ impl Writer {
     /// been accepted.
     ///
     /// # Errors
-    /// Those of an earlier write.
+    /// The error of an earlier write, if one failed.
     pub fn put<B: WriteBuffer>(&mut self, buffer: B) -> Put<'_> {
         Put { writer: self, rest: Some(Transfer::new(buffer.into_memory().0, 0)) }
     }
@@ -156,7 +156,7 @@ impl Writer {
     /// error. If the future is dropped early, a first part of the bytes may have been accepted.
     ///
     /// # Errors
-    /// Those of an earlier write.
+    /// The error of an earlier write, if one failed.
     pub fn put_slice<'w>(&'w mut self, bytes: &'w [u8]) -> PutSlice<'w> {
         PutSlice { writer: self, bytes }
     }
@@ -461,7 +461,7 @@ impl Put<'_> {
     /// Blocks until the buffer is accepted.
     ///
     /// # Errors
-    /// Those of an earlier write.
+    /// The error of an earlier write, if one failed.
     pub fn wait(mut self) -> Result<()> {
         wait(&mut self, |put, context, caller| put.writer.poll_put(context, &mut put.rest, caller))
     }
@@ -493,7 +493,7 @@ impl PutSlice<'_> {
     /// Blocks until the bytes are accepted.
     ///
     /// # Errors
-    /// Those of an earlier write.
+    /// The error of an earlier write, if one failed.
     pub fn wait(mut self) -> Result<()> {
         wait(&mut self, PutSlice::poll_all)
     }
