@@ -47,7 +47,8 @@ impl Span {
     /// (`i64::MAX` is the last).
     pub(crate) const END: Span = Span { start: i64::MAX as u64, end: u64::MAX };
 
-    /// A byte at least, so that spans that do not overlap begin at different places.
+    /// Makes a span of at least one byte, so that spans that do not overlap start at different
+    /// offsets.
     pub(crate) fn new(start: u64, length: u64) -> Span {
         Span { start, end: start.saturating_add(length.max(1)) }
     }
@@ -81,7 +82,7 @@ pub(crate) struct Outstanding {
     bytes: AtomicU64,
     alone: AtomicBool,
     changes: Mutex<Changes>,
-    /// Something has ended, or a sync has.
+    /// Notified when a change or a sync has ended.
     ended: Condvar,
 }
 
@@ -92,8 +93,8 @@ struct Changes {
     /// Waiting changes, ordered by number and then by position.
     waiting: VecDeque<Live>,
     next: u64,
-    /// A thread gives a change to its engine that waited in a line. Those that come later and need
-    /// not wait must not overtake it.
+    /// A thread is submitting a change that waited in a line. Later changes that need not wait must
+    /// not overtake it.
     giving: bool,
     /// Threads that wait for `ended`.
     threads: usize,
@@ -102,9 +103,9 @@ struct Changes {
     next_waker: u64,
     /// Direct durable writes that have begun.
     durable: usize,
-    /// A sync is under way, or waits for those: no more of them begin.
+    /// A sync is under way, or waits for direct durable writes: no more of these begin.
     syncing: bool,
-    /// The line in which something was found to be blocked.
+    /// A line that contains a blocked change.
     line: Option<Arc<dyn Resume>>,
 }
 
@@ -245,9 +246,9 @@ impl Outstanding {
         self.changes().join(span).number
     }
 
-    /// Lets the change of a line go on to its engine, as [`Outstanding::begin_now`] does, and no
-    /// other of the file until [`Outstanding::given`]. If it must wait for another or for a sync,
-    /// `line` is told when to look again.
+    /// Begins the change of a line, as [`Outstanding::begin_now`] does; no other change of the file
+    /// begins until [`Outstanding::given`]. If the change must wait for another or for a sync,
+    /// `line` is called when to check again.
     pub(crate) fn begin(
         &self,
         number: u64,
@@ -395,7 +396,8 @@ impl Outstanding {
         if !must(&mut changes) {
             return;
         }
-        // Before it asks: whoever gives an engine a change from here on asks for help itself.
+        // Before it asks for help: threads that submit a change from here on ask for help
+        // themselves.
         changes.threads += 1;
         let mut ask_again = None;
         while must(&mut changes) {

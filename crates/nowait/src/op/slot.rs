@@ -4,20 +4,19 @@
 //!
 //! An operation that is served inline never has a slot. Any other is moved, with its buffer and a
 //! share of the file, into a slot that two parties share: the future, and the engine. From then on
-//! nothing that the kernel may write to belongs to the caller, so that no destructor is needed for
-//! safety: a future may be dropped, or leaked.
+//! the caller owns no memory to which the kernel may write. So safety needs no destructor: a future
+//! may be dropped, or leaked.
 //!
 //! 1. **Waiting**: the engine has it (queued, or given to the kernel). The future has left a waker.
-//! 2. **Finished**: the engine is through with it; outcome and buffer lie in the slot, the share of
-//!    the file is given up.
+//! 2. **Finished**: the slot contains outcome and buffer, and no longer keeps the file open.
 //! 3. **Taken**: the future has taken outcome and buffer.
 //!
 //! A future dropped in *Waiting* makes the slot **Abandoned**: the thread that takes it off a queue
-//! discards it. If the kernel has it already, it stays as it is until the completion, and then
-//! frees itself. A future leaked in *Waiting* is the same, but that its memory stays allocated.
+//! discards it. If the kernel already has the request, the slot is freed at the completion. If the
+//! future is leaked instead, the slot's memory stays allocated.
 //!
-//! A short transfer goes round again inside *Waiting*: the engine tells [`Slot::complete`] each
-//! result, and gives the rest back to the kernel when told so.
+//! A short transfer stays in *Waiting*: the engine passes each result to [`Slot::complete`], which
+//! returns whether the rest must go to the kernel.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -44,7 +43,7 @@ pub(crate) enum Notify {
     Waker(Waker),
     /// The batch that it belongs to, and its number there.
     Batch(Arc<Batch>, usize),
-    /// Called with the outcome, which does not lie in the slot then.
+    /// Called with the outcome, which is then not stored in the slot.
     Call(Callback),
     /// No future is left: the operation runs for its effect only.
     Nobody,
@@ -74,8 +73,8 @@ struct Inner {
     stage: Stage,
     /// The thread that submitted, whose own queue may have it.
     thread: usize,
-    /// The engine's until the slot is finished, then the future's. It stays where it is: an engine
-    /// may have told the kernel.
+    /// Belongs to the engine until the slot is finished, then to the future. It is not moved: the
+    /// kernel may have its address.
     request: Option<Request>,
     /// Absent once the slot is finished, so that nothing keeps the file open for a future that is
     /// never polled; and while an engine has taken the work out.
@@ -237,7 +236,7 @@ impl Slot {
         self.with(|_, owner| owner.file().is_none_or(is_below)) == Some(true)
     }
 
-    /// Engine: what decides when its entry leaves.
+    /// Engine: returns the properties that decide when its entry is submitted.
     pub(crate) fn profile(&self) -> Profile {
         let look = |request: &Request, owner: &Owner| Profile {
             is_long: match request {
@@ -445,7 +444,7 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> 
     });
     let is_wanted = matches!(&stage, Stage::Waiting(notify) if !matches!(notify, Notify::Nobody));
     let home = (!is_wanted).then(|| owner.home());
-    // The share of the file is given up before, too: `File::close` after the last result closes.
+    // The file is released first, too, so that `File::close` after the last result closes it.
     let file = owner.give_up();
     match stage {
         Stage::Waiting(Notify::Call(call)) => {

@@ -1,5 +1,5 @@
-//! How a thread is woken, wherever it sleeps: in its queue to the kernel, in which its bell (an
-//! eventfd) is polled, or parked.
+//! Wakes a thread that sleeps in its ring or is parked. The ring polls the thread's bell, an
+//! eventfd.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};

@@ -5,9 +5,9 @@
 //! entries and waits for the first completion. Many operations in flight cost no more than in a
 //! hand-written loop.
 //!
-//! The ring is made on first use and kept for the thread. Wakers may be called from any thread: one
-//! that sleeps in its ring is woken by an eventfd which the ring polls, a parked one is unparked,
-//! one that is awake finds a flag.
+//! The ring is made on first use and kept for the thread. Any thread may call the wakers. A thread
+//! that sleeps in its ring is woken by an eventfd that the ring polls; a parked thread is unparked;
+//! a thread that is awake checks a flag.
 //!
 //! A thread that computes, or blocks elsewhere, does not serve its ring. If others wait for an
 //! operation there, a helper serves the ring instead (`op/help.rs`). The helper also ends what is
@@ -134,8 +134,8 @@ pub(crate) fn is_driving() -> bool {
     LOCAL.try_with(|local| local.depth.get() > 0).unwrap_or(false)
 }
 
-/// Runs `something` as if this thread drove nothing and worked for no runtime: submissions go to
-/// queues that complete them whatever this thread does.
+/// Runs `something` as if this thread drove nothing and worked for no runtime. Its submissions go
+/// to queues that complete independently of this thread.
 pub(crate) fn elsewhere<T>(something: impl FnOnce() -> T) -> T {
     driving_nothing(true, something)
 }

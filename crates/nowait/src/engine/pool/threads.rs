@@ -36,7 +36,7 @@ pub(super) fn call(shared: &Arc<Shared>, mut state: MutexGuard<'_, State>) {
     }
 }
 
-/// Runs `wait`, and lets another thread start meanwhile: what is waited for may need one.
+/// Runs `wait`, and lets another thread start meanwhile: the awaited operation may need one.
 fn give_way(shared: &Arc<Shared>, wait: &dyn Fn()) {
     let mut state = lock(&shared.state);
     // A relief, or a caller in a thread's place, is not counted.
@@ -54,8 +54,8 @@ pub(super) fn wait<'a>(condvar: &Condvar, state: MutexGuard<'a, State>) -> Mutex
     condvar.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Starts a thread. If the system refuses (a limit on threads), existing threads do the work, or,
-/// without any, this one does it now: late is better than never.
+/// Starts a thread. If the system refuses (a limit on threads), existing threads do the work. If
+/// there are none, this thread does it now.
 fn spawn(shared: &Arc<Shared>) {
     let for_thread = shared.clone();
     let started = sys::spawn("nowait-pool", move || serve(&for_thread));

@@ -101,7 +101,7 @@ impl Change {
                 let range = in_sector(*start, bytes.len(), sector);
                 image.put(start + range.start, &bytes[range]);
             }
-            // Of an extension that comes after a cut that was lost nothing is left to do.
+            // If the cut before this extension was lost, the file is long enough already.
             Change::Length { from, to } if to > from => image.resize(image.len().max(*to)),
             Change::Length { to, .. } => image.resize(image.len().min(*to)),
         }

@@ -1,10 +1,10 @@
 //! The contents of a simulated disk: as reads see them now, and as a crash would leave them. Knows
 //! no engine, no faults and no clock but its own.
 //!
-//! A file has its contents, its durable contents, and the changes that lead from these to those;
-//! names likewise. A change that is durable joins the durable contents when all before it have: a
-//! crash makes changes in their order, so that a kept part of an earlier one never lies over a
-//! later one that is durable.
+//! A file consists of its contents, its durable contents, and the changes between these; names
+//! likewise. A durable change joins the durable contents once all earlier changes have. A crash
+//! applies changes in their order. So a kept part of an earlier change never overwrites a later,
+//! durable one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ use super::image::{Image, SECTOR, in_sector, sectors};
 /// The largest file that a simulated disk takes.
 pub(super) const FILE_MAX: usize = 1 << 30;
 
-/// A path as names are known by: without what means the directory itself.
+/// Normalizes a path: removes the components that mean the directory itself.
 pub(super) fn plain(path: &Path) -> PathBuf {
     path.components().filter(|component| *component != Component::CurDir).collect()
 }
@@ -169,7 +169,7 @@ impl Store {
         }
     }
 
-    /// Fails a write, of which `keeps` says the sectors that it has written.
+    /// Fails a write; `keeps` determines the sectors that it has written.
     pub(super) fn fail_write(&mut self, file: usize, start: usize, bytes: &[u8], mut keeps: impl FnMut() -> bool) {
         for sector in 0..sectors(start, bytes.len()) {
             if keeps() {
@@ -225,8 +225,8 @@ impl Store {
         file.settle();
     }
 
-    /// Write-back fails in the background: some of what is not durable never will be, and the file
-    /// has a report of it.
+    /// Fails a write-back in the background: some sectors that are not durable never become so, and
+    /// the file keeps a report of it.
     pub(super) fn fail_write_back(&mut self, file: usize, keeps: impl FnMut() -> bool) {
         self.fail_sync(file, u64::MAX, keeps);
         if let Some(file) = self.files.get_mut(file) {
