@@ -23,8 +23,8 @@ pub struct Range {
 
 /// Reads `ranges_count` ranges into `output`, one after the other in the given order, and waits for
 /// all of them. Range i begins at the sum of the preceding lengths. Ranges may be unsorted,
-/// overlap, or be empty. Cached ranges are copied at once. Many other ranges are in flight at a
-/// time, and neighbours are read as one.
+/// overlap, or be empty. Cached ranges are copied at once. The others are read with many reads
+/// in flight; one read covers neighbouring ranges.
 ///
 /// If `results` is not NULL, it receives for each range the number of bytes read, or a negative
 /// errno. The number is less than the length if the file ends within the range. Bytes of `output`

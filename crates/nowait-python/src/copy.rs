@@ -222,7 +222,7 @@ pub(crate) fn start_copy(
     std::thread::Builder::new()
         .name("nowait-watch".to_owned())
         .spawn(move || run(&plan, tells_progress, &end.0))
-        .map_err(|error| PyRuntimeError::new_err(format!("no thread can be started: {error}")))?;
+        .map_err(|error| crate::driver::no_thread(&error))?;
     Ok(Copying(shared))
 }
 

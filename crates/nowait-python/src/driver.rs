@@ -39,11 +39,16 @@ impl Drop for Running {
     }
 }
 
+/// The exception for a thread that the system does not start.
+pub(crate) fn no_thread(error: &std::io::Error) -> PyErr {
+    PyRuntimeError::new_err(format!("no thread can be started: {error}; raise the limit (ulimit -u)"))
+}
+
 /// Runs a future to completion on the driver.
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> PyResult<Running> {
     match embed::start(future) {
         Ok(started) => Ok(Running(Mutex::new(Some(started)))),
-        Err(error) => Err(PyRuntimeError::new_err(format!("no thread can be started: {error}"))),
+        Err(error) => Err(no_thread(&error)),
     }
 }
 
