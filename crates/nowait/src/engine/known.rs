@@ -51,8 +51,8 @@ thread_local!(static KNOWN: RefCell<Known> = const {
 /// Returns the ring that this thread used last for `key`; else what `look_up` finds, which is
 /// remembered.
 pub(super) fn find_or(key: Key, look_up: impl FnOnce() -> Option<Arc<Queue>>) -> Option<Arc<Queue>> {
-    // In this order: whoever has a share of a ring that was not retired afterwards got it while
-    // `Queues` had one, so that the reaper does not take the ring for one that nobody submits to.
+    // In this order: if the ring is not retired after its share was taken, `Queues` still had a
+    // share then. So the reaper does not mistake the ring for one without submitters.
     if let Some(queue) = recall(key).filter(|queue| !queue.is_retired()) {
         return Some(queue);
     }

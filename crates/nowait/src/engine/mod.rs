@@ -37,7 +37,8 @@ use crate::sys::{self, Wait, WriteFlags};
 
 pub(crate) trait Engine: Send + Sync {
     /// Makes one attempt at a transfer on this thread. With `Wait::Never` it does not sleep, and
-    /// any answer but bytes means "not now": the slow route tells errors from the end of the file.
+    /// any answer but bytes means "not now": the slow route distinguishes errors and the end of
+    /// file.
     fn try_now(&self, handle: &Handle, request: &mut Request, wait: Wait) -> Result<usize, Errno> {
         let (transfer, result) = transfer_once(handle.descriptor()?, request, wait).ok_or(Errno::INVAL)?;
         let n = result?;
@@ -76,7 +77,7 @@ pub(crate) trait Engine: Send + Sync {
     }
 
     /// Whether a buffered read of `file` that is announced to the kernel now, and submitted then, is
-    /// collected without a thread or an entry of its own.
+    /// collected without a separate thread or entry.
     fn takes_announced(&self, _file: &Arc<OpenFile>) -> bool {
         false
     }

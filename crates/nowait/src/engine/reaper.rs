@@ -188,13 +188,13 @@ impl Watch {
     }
 
     fn run(&self, watched: &Watched) {
-        /// How soon queues are looked at again that nobody submits to any more: another thread may
+        /// Interval at which queues without submitters are looked at: another thread may
         /// hold one for a moment.
         const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         let mut reaped: Vec<Arc<dyn Reaped>> = Vec::new();
         let mut again = None;
-        // A queue that nobody submits to is not quiet yet.
+        // A queue without submitters is not quiet yet.
         let mut is_left = false;
         loop {
             events.clear();

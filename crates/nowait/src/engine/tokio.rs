@@ -250,7 +250,7 @@ async fn watch(watcher: Watcher) {
     loop {
         watcher.served.runs_here();
         let Ok(mut guard) = fd.readable().await else { return };
-        // First clear the readiness, then reap: completions in between are told again
+        // First clear the readiness, then reap: completions in between are reported again
         // (edge-triggered).
         guard.clear_ready();
         queue.reap(Reap::Surely);

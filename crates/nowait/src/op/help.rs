@@ -23,7 +23,7 @@
 //! failed is not remembered.
 //!
 //! Help covers operations in flight when it is asked for. A locked queue has its thread at work: it
-//! needs no help, and the thread tells when it leaves ([`look`]).
+//! needs no help, and the thread calls [`look`] when it leaves.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};

@@ -95,8 +95,8 @@ impl Drop for Leftovers {
     }
 }
 
-/// Drops a request. Each buffer by itself: a second panic on the way out of the first would end the
-/// process.
+/// Drops a request, and contains the panic of each buffer separately: a second panic during the
+/// first would end the process.
 pub(super) fn let_go(request: Request) {
     let (Request::Read(mut transfer) | Request::Write(mut transfer, _)) = request else { return };
     match transfer.take_memory() {

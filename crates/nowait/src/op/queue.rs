@@ -26,7 +26,7 @@ pub(crate) struct Waiting {
 /// A waiter in a queue.
 pub(crate) enum Waiter {
     Slot(Arc<Slot>),
-    /// A thread that does its work itself. Whoever takes the waiter hands the queue over.
+    /// A thread that does its own work. The thread that takes the waiter hands the queue over.
     Thread(Arc<Parked>),
 }
 

@@ -197,7 +197,7 @@ impl Helped for Desk {
 
 impl Reaped for Desk {
     fn reap_surely(&self) {
-        // Room for all that can be in flight: the eventfd tells of later ones again. An error comes
+        // Room for all that can be in flight: the eventfd reports later ones again. An error comes
         // from a filter which came late; the kernel's operations are lost then.
         let mut events = Vec::with_capacity(DEPTH as usize);
         let _ = self.context.collect(&mut events);

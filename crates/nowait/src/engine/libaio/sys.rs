@@ -115,7 +115,7 @@ impl Context {
         self.generation == fork_generation()
     }
 
-    /// Gives up a context that has nothing in flight, and is not used afterwards. Waits for nobody.
+    /// Gives up a context that has nothing in flight and is not used afterwards. Does not block.
     pub(crate) fn retire(self) {
         if !self.is_ours() {
             return;
@@ -163,7 +163,7 @@ impl Context {
         // limit.
         let count = unsafe { libc::syscall(libc::SYS_io_getevents, self.id, 0, room, start, &raw mut now) };
         let count = usize::try_from(count).map_err(|_| last_errno())?;
-        // SAFETY: the kernel has written so many, and they are plain numbers.
+        // SAFETY: the kernel has written this number of events, which consist of plain numbers.
         unsafe { events.set_len(events.len() + count) };
         Ok(())
     }

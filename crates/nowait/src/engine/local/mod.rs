@@ -1,4 +1,4 @@
-//! The thread that blocks: it submits and waits in one system call of its own ring.
+//! The thread that blocks: it submits and waits in one system call of the thread's ring.
 //!
 //! [`drive`] polls a future on the caller's thread and stages its submissions in this thread's own
 //! ring (COOP_TASKRUN). When nothing is left to poll, one `io_uring_enter` submits the staged
@@ -91,7 +91,7 @@ pub(crate) fn stage(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
 }
 
 /// Whether a buffered read of `file` that is announced to the kernel now, and staged then, is
-/// collected from this thread's ring without an entry of its own.
+/// collected from this thread's ring without a separate entry.
 pub(crate) fn takes_announced(file: &Arc<OpenFile>) -> bool {
     is_driving() && own().is_some_and(|own| own.takes_announced(Arc::as_ptr(file).addr()))
 }

@@ -169,8 +169,8 @@ impl<T> Announced<T> {
     }
 }
 
-/// Makes a non-blocking attempt at a read that the kernel does not have. Returns how many bytes have
-/// arrived, of which the transfer is told later; none if that is not known now.
+/// Makes a non-blocking attempt at a read that has no entry. Returns the number of bytes that have
+/// arrived; the caller adds them to the transfer later. None if that is not known now.
 fn attempt(slot: &Slot) -> Option<usize> {
     let attempt = |request: &Request, owner: &Owner| {
         let Request::Read(transfer) = request else { return None };
@@ -188,7 +188,7 @@ impl Queue {
     /// first leaves at once then.
     pub(in crate::engine) fn takes_announced(&self, file: usize) -> bool {
         let mut line = self.line();
-        // Here, before the call that tells the kernel: a device's doorbell may take long.
+        // Before the announcement, which may ring the device's doorbell and take long.
         if let Some(woke) = line.woke.take() {
             line.is_slow = woke.elapsed() > POLL_MAX;
         }
@@ -209,7 +209,7 @@ impl Queue {
         takes
     }
 
-    /// Leaves a slot that has a place to come after the first: the kernel was told of its read.
+    /// Leaves a slot that has a place among the others, behind the first: its read is announced.
     pub(super) fn leave_announced(&self, mut line: MutexGuard<'_, Line>, slot: Arc<Slot>) {
         // It begins.
         if line.dead || self.ring.encode(&slot).is_none() {
@@ -383,7 +383,7 @@ mod tests {
             self.queue.line().announced.has_others()
         }
 
-        /// Lets so many reads end.
+        /// Lets this number of reads end.
         fn write(&self, reads: usize) {
             assert_eq!(rustix::io::write(&self.writer, &vec![7; 8 * reads]), Ok(8 * reads));
         }

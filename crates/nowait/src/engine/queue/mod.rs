@@ -405,7 +405,7 @@ impl Queue {
         self.reap(Reap::IfNobodyDoes);
     }
 
-    /// Submits what is staged, if anything is. Completions are left for whoever looks.
+    /// Submits what is staged, if anything is. Reaps no completions.
     pub(super) fn submit_staged(&self) {
         // A statement of its own, so that the lock is released at its end.
         let is_staged = std::mem::take(&mut lock(&self.line).staged) > 0;

@@ -1,4 +1,4 @@
-//! The simulator as an engine: completions in a seeded order, by a thread of its own, or step by
+//! The simulator as an engine: completions in a seeded order, by the simulator's thread or step by
 //! step.
 
 use std::sync::atomic::{AtomicI64, AtomicU64};

@@ -275,7 +275,7 @@ impl Sim {
     fn crash_to(&self, seed: u64, keep: impl FnMut(&Unsynced, usize) -> bool) -> Sim {
         let world = lock(&self.0.world);
         let (crash, depth) = (world.store.crash(), world.depth);
-        // Whoever is asked may look at this disk.
+        // With nothing locked: `keep` may look at this disk.
         drop(world);
         let crashed = Sim::with(seed, self.0.manual, crash.decide(keep), depth);
         crashed.set_clock(self.wall_clock());
