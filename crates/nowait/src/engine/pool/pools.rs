@@ -13,8 +13,11 @@ use crate::sys::PerProcess;
 /// refers to the pools, until a thread has finished it.
 pub(crate) struct Pools {
     threads_max: usize,
-    pools: PerProcess<Mutex<Vec<(u64, Arc<Pool>)>>>,
+    pools: PerProcess<Mutex<Vec<OfDevice>>>,
 }
+
+/// The number of a device, and its pool.
+type OfDevice = (u64, Arc<Pool>);
 
 /// The device of operations without a file.
 const NONE: u64 = 0;
@@ -40,7 +43,7 @@ impl Pools {
         }
         let mut unused = Vec::new();
         if pools.len() >= KEPT_MAX {
-            let is_used = |(_, pool): &(u64, Arc<Pool>)| Arc::strong_count(pool) > 1 || !pool.is_idle();
+            let is_used = |(_, pool): &OfDevice| Arc::strong_count(pool) > 1 || !pool.is_idle();
             let (used, rest) = std::mem::take(&mut *pools).into_iter().partition(is_used);
             (*pools, unused) = (used, rest);
         }

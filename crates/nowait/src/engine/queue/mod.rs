@@ -183,6 +183,7 @@ impl Queue {
     }
 
     /// Whether a reactor, or an event loop, notices its completions.
+    #[cfg(feature = "tokio")]
     pub(super) fn is_in_reactor(&self) -> bool {
         self.noticed_by == NoticedBy::Reactor
     }
