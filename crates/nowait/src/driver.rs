@@ -1,4 +1,5 @@
-//! The thread `nowait-driver`, which polls started operations of several steps to their ends.
+//! The thread `nowait-driver`, which polls started operations of several steps to their ends, and
+//! runs callbacks whose completion another thread noticed that may not run them.
 //!
 //! An operation of one step needs no thread that polls it: its slot goes on, and the thread that
 //! reaps its completion ends it. One of several steps (a gather, a replacement of a file) is a
@@ -6,7 +7,11 @@
 //! in turn, as one future of [`local::drive`]: their reads share its ring, and one system call
 //! submits them and waits.
 //!
-//! The first task of a process starts the thread, which then stays. A forked child starts its own,
+//! A callback runs on the thread that notices its completion only if that is a thread of the library
+//! ([`calls_back`]). A caller may notice others' completions, or its own at once, inside a submission
+//! or a poll: there it hands callbacks to this thread. Many of them cost one wake-up.
+//!
+//! The first job of a process starts the thread, which then stays. A forked child starts its own,
 //! and neither polls nor drops its parent's tasks. A task's future is polled and dropped, its waiter
 //! woken and its callback called with no lock held. A panic in any of these ends only that task.
 
@@ -23,8 +28,8 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::buf::{contained, lock};
 use crate::engine::{local, pool};
-use crate::op::{Held, Leftovers};
-use crate::sys::{PerProcess, fork_generation, spawn};
+use crate::op::{Callback, Held, Leftovers, Outcome, Request};
+use crate::sys::{PerProcess, calls_back, fork_generation, spawn};
 
 static DRIVER: PerProcess<Driver> = PerProcess::new();
 
@@ -35,11 +40,16 @@ struct Driver {
     ready: Mutex<Ready>,
 }
 
-/// Tasks that were woken, and the waker of the thread.
+/// Tasks that were woken and callbacks to be called, and the waker of the thread.
 #[derive(Default)]
 struct Ready {
-    tasks: VecDeque<Arc<dyn Run>>,
+    jobs: VecDeque<Job>,
     thread: Option<Waker>,
+}
+
+enum Job {
+    Poll(Arc<dyn Run>),
+    Call(Box<dyn FnOnce() + Send>),
 }
 
 trait Run: Send + Sync {
@@ -48,12 +58,15 @@ trait Run: Send + Sync {
 
 type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Ended<T> = Result<T, Box<dyn Any + Send>>;
+type Receive<T> = Box<dyn FnOnce(T) + Send>;
 
 struct Task<T> {
     /// It is in the driver's queue.
     is_ready: AtomicBool,
     /// Lets go of its future early.
     let_go: fn(Work<T>),
+    /// Passes a result to a callback that came late.
+    pass_late: fn(Ended<T>, Receive<T>),
     fork_generation: u64,
     state: Mutex<State<T>>,
 }
@@ -77,7 +90,7 @@ enum Stage<T> {
 enum End<T> {
     /// The handle takes it, and has left this waker.
     Taken(Option<Waker>),
-    Passed(Box<dyn FnOnce(T) + Send>),
+    Passed(Receive<T>),
     Dropped,
     /// It is here, or the payload of the task's panic.
     Here(Ended<T>),
@@ -111,6 +124,28 @@ pub(crate) fn call_back<T: Send + 'static>(
     }
 }
 
+/// Makes a callback of a slot. The thread that ends the operation runs it, if that thread may; else
+/// the driver does, or, if no thread can be started, that thread after all.
+pub(crate) fn called_back(callback: impl FnOnce(Outcome, Request) + Send + 'static) -> Callback {
+    Box::new(|outcome, request| call(move || callback(outcome, request)))
+}
+
+/// Runs a user's callback here if this thread may, else on the driver.
+fn call(callback: impl FnOnce() + Send + 'static) {
+    if calls_back() {
+        return contained(callback);
+    }
+    let clock = Held::here();
+    let driver = DRIVER.get(Driver::default);
+    match driver.start() {
+        Ok(()) => driver.push(Job::Call(Box::new(move || {
+            let _followed = clock.follow();
+            callback();
+        }))),
+        Err(_) => contained(callback),
+    }
+}
+
 fn begin<T, F>(future: F, end: End<T>) -> Result<Arc<Task<T>>, (io::Error, F, End<T>)>
 where
     T: Send + 'static,
@@ -139,9 +174,9 @@ impl Driver {
         Ok(())
     }
 
-    fn push(&self, task: Arc<dyn Run>) {
+    fn push(&self, job: Job) {
         let mut ready = lock(&self.ready);
-        ready.tasks.push_back(task);
+        ready.jobs.push_back(job);
         let thread = ready.thread.clone();
         drop(ready);
         if let Some(thread) = thread {
@@ -149,19 +184,22 @@ impl Driver {
         }
     }
 
-    /// Polls the tasks that are ready now. Those that are woken meanwhile have the next turn: the
-    /// thread submits and reaps in between.
+    /// Does the jobs that are ready now. Those that come meanwhile have the next turn: the thread
+    /// submits and reaps in between.
     fn turn(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut ready = lock(&self.ready);
         if ready.thread.is_none() {
             ready.thread = Some(context.waker().clone());
         }
-        let mut tasks = std::mem::take(&mut ready.tasks);
+        let jobs = std::mem::take(&mut ready.jobs);
         drop(ready);
-        for task in tasks.drain(..) {
-            contained(|| task.run());
+        for job in jobs {
+            match job {
+                Job::Poll(task) => contained(|| task.run()),
+                Job::Call(call) => contained(call),
+            }
         }
-        // A task that was woken since has woken this future, too.
+        // A job that has come since has woken this future, too.
         Poll::Pending
     }
 }
@@ -172,7 +210,7 @@ impl<T: Send + 'static> Wake for Task<T> {
             // The parent's.
             forget(self);
         } else if !self.is_ready.swap(true, SeqCst) {
-            DRIVER.get(Driver::default).push(self);
+            DRIVER.get(Driver::default).push(Job::Poll(self));
         }
     }
 }
@@ -210,11 +248,13 @@ impl<T: Send + 'static> Run for Task<T> {
     }
 }
 
-impl<T> Task<T> {
+impl<T: Send + 'static> Task<T> {
     fn new(work: Stage<T>, end: End<T>, let_go: fn(Work<T>)) -> Arc<Task<T>> {
         let clock = if let Stage::Waiting(_) = work { Some(Held::here()) } else { None };
         let state = Mutex::new(State { work, end, clock });
-        Arc::new(Task { is_ready: AtomicBool::new(false), let_go, fork_generation: fork_generation(), state })
+        let pass_late = |result, callback| call(move || pass(result, callback));
+        let (is_ready, fork_generation) = (AtomicBool::new(false), fork_generation());
+        Arc::new(Task { is_ready, let_go, pass_late, fork_generation, state })
     }
 
     fn end(&self, result: Ended<T>) {
@@ -246,12 +286,14 @@ fn pass<T>(result: Ended<T>, callback: impl FnOnce(T)) {
     }
 }
 
-impl<T> Driven<T> {
+impl<T: Send + 'static> Driven<T> {
     /// Makes the handle of an operation that has ended already.
     pub(crate) fn ended(output: T) -> Driven<T> {
         Driven { task: Task::new(Stage::Over, End::Here(Ok(output)), drop), finishes: false }
     }
+}
 
+impl<T> Driven<T> {
     /// Lets the task run to its end even if the handle is dropped.
     pub(crate) fn finish_on_drop(&mut self) {
         self.finishes = true;
@@ -262,7 +304,7 @@ impl<T> Driven<T> {
         self.task.fork_generation != fork_generation()
     }
 
-    /// Has the driver call `callback` with the result; calls it here if the result is here.
+    /// Has the driver call `callback` with the result.
     pub(crate) fn on_complete(self, callback: impl FnOnce(T) + Send + 'static) {
         if self.is_parents() {
             return;
@@ -271,7 +313,7 @@ impl<T> Driven<T> {
         match replace(&mut state.end, End::Gone) {
             End::Here(result) => {
                 drop(state);
-                pass(result, callback);
+                (self.task.pass_late)(result, Box::new(callback));
             }
             old => {
                 state.end = End::Passed(Box::new(callback));

@@ -224,9 +224,14 @@
 //!   (`Nowait::attach_tokio`, feature `tokio`) need none either.
 //! * `nowait-driver`: one thread for the process, started by the first [`Gather::start`],
 //!   [`Steps::start`], [`WriteMany::start`] or `on_complete` of these. It runs them to completion and
-//!   calls their callbacks.
+//!   calls their callbacks, and those of completions that a thread of the program notices.
 //! * `nowait-helper`: serves a thread's own queue while that thread is busy elsewhere and others
 //!   wait for operations in the queue.
+//!
+//! A waker runs on one of these threads, or on a thread of the program that submits or polls another
+//! operation and reaps this one's completion. So a waker must not block, nor take a lock that the
+//! program holds while it submits or polls. A callback runs on these threads only
+//! ([`Operation::on_complete`]).
 //!
 //! These threads block signals, except those that an instruction raises, such as SIGSEGV.
 //!

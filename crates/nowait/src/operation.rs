@@ -250,11 +250,19 @@ impl<'f, T> Operation<'f, T> {
     /// Begins as [`Operation::submit`], and calls `callback` once with the result. The operation
     /// makes progress even if this thread or its runtime blocks.
     ///
-    /// The thread that reaps the completion calls `callback`, and also serves other operations. So
-    /// the callback must not block; it may start operations. A panic in the callback affects no
-    /// other operation. If the operation is refused at once (a bad range, a closed file) or no
-    /// thread can be started, this thread calls `callback` before `on_complete` returns. After a
-    /// `fork`, only the parent calls the callback.
+    /// A thread of the library calls `callback`: the one that notices the completion, or
+    /// `nowait-driver` if another thread notices it, or if the result is known at once (cached data,
+    /// a refused operation). `callback` runs neither inside `on_complete` nor inside another
+    /// callback, so the caller may hold a lock that `callback` takes, and callbacks may start
+    /// operations without end. Callbacks of several operations run in any order, and at the same
+    /// time.
+    ///
+    /// The thread also serves other operations, so `callback` must not block. A panic in `callback`
+    /// affects no other operation. If no thread can be started (a limit on threads), this thread
+    /// calls `callback` before `on_complete` returns. After a `fork`, only the parent calls it.
+    ///
+    /// Two calls of the caller's notice completions, and so run callbacks:
+    /// [`LoopRing::notice`](crate::embed::LoopRing::notice), and a step of a simulated disk.
     pub fn on_complete(mut self, callback: impl FnOnce(T) + Send + 'static)
     where
         T: 'static,
@@ -379,7 +387,7 @@ pub(crate) fn run_in_pool(
     callback: impl FnOnce(Outcome) + Send + 'static,
 ) {
     let instance = file.instance.clone();
-    let call = Notify::Call(Box::new(|outcome, request| {
+    let call = Notify::Call(driver::called_back(|outcome, request| {
         drop(request);
         callback(outcome);
     }));
@@ -463,7 +471,7 @@ impl From<On<'_>> for OwnOn {
 impl OwnOn {
     /// Turns an outcome into a result, lets go of the file, and calls `callback`.
     fn callback<T: 'static>(self, conclude: Conclude<T>, callback: impl FnOnce(T) + Send + 'static) -> Callback {
-        Box::new(move |outcome, mut request| {
+        driver::called_back(move |outcome, mut request| {
             let result = conclude(Answer { on: self.on(), outcome, request: &mut request });
             drop(request);
             // The callback may lead to a close of the file.
@@ -501,7 +509,7 @@ impl OwnOn {
 /// for read in reads {
 ///     assert_eq!(read.wait()?.len(), 4096);
 /// }
-/// // The thread that reaps the completion calls the callback.
+/// // A thread of the library calls the callback.
 /// let (send, receive) = std::sync::mpsc::channel();
 /// file.read_range(0, 4096).on_complete(move |page| send.send(page).unwrap());
 /// assert_eq!(receive.recv().unwrap()?.len(), 4096);
@@ -563,9 +571,9 @@ impl<T> Started<T> {
         drop(self.finish_on_drop());
     }
 
-    /// Calls `callback` once with the result. The thread that reaps the completion calls `callback`
-    /// (see [`Operation::on_complete`]), or `nowait-driver` for an operation of several steps, or
-    /// this thread if the operation has already completed.
+    /// Calls `callback` once with the result, on a thread of the library, also if the operation has
+    /// completed already; see [`Operation::on_complete`]. For an operation of several steps, the
+    /// thread is `nowait-driver`. To take a result that is already known on this thread, poll first.
     pub fn on_complete(self, callback: impl FnOnce(T) + Send + 'static)
     where
         T: 'static,

@@ -6,6 +6,7 @@
 //! enters the kernel directly: libc's wrappers are cancellation points and cost a tenth of a cached
 //! read.
 
+use std::cell::Cell;
 use std::ffi::{CStr, OsString};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -626,12 +627,34 @@ pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io:
         RAISED.iter().for_each(|signal| _ = libc::sigdelset(blocked.as_mut_ptr(), *signal));
         libc::pthread_sigmask(libc::SIG_SETMASK, blocked.as_ptr(), before.as_mut_ptr()) == 0
     };
+    let run = move || calling_back(true, run);
     let started = std::thread::Builder::new().name(name.to_owned()).spawn(run);
     if is_blocked {
         // SAFETY: the call that succeeded has initialised `before`.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     }
     started.map(drop)
+}
+
+thread_local!(static CALLS_BACK: Cell<bool> = const { Cell::new(false) });
+
+/// Whether this thread may run a callback now: it notices completions, and is in no code of a user.
+#[inline]
+pub(crate) fn calls_back() -> bool {
+    CALLS_BACK.get()
+}
+
+/// Runs `run` with another answer of [`calls_back`].
+#[inline]
+pub(crate) fn calling_back<T>(calls_back: bool, run: impl FnOnce() -> T) -> T {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            CALLS_BACK.set(self.0);
+        }
+    }
+    let _before = Before(CALLS_BACK.replace(calls_back));
+    run()
 }
 
 /// Value that belongs to one process. After a fork the child makes a new one. The child neither

@@ -647,6 +647,38 @@ fn memory_of_a_dropped_gather_is_kept_until_its_reads_have_ended() {
     assert_settled(&nowait);
 }
 
+/// Symptom: each callback of a cached read ran inside the one before, until the stack was used up.
+#[test]
+fn a_long_chain_of_callbacks_needs_little_stack() {
+    const READS: u64 = 100_000;
+    thread_local!(static DEPTH: std::cell::Cell<u32> = const { std::cell::Cell::new(0) });
+    fn next(file: nowait::File, left: u64, done: std::sync::mpsc::Sender<bool>) {
+        let again = file.clone();
+        file.read_range(left % 16 * PAGE as u64, PAGE).on_complete(move |page| {
+            let depth = DEPTH.replace(1);
+            // It lies on the stack while the next read begins.
+            let mut copied = [0u8; 2 * PAGE];
+            copied[..PAGE].copy_from_slice(&page.unwrap());
+            if left == 0 || depth > 0 {
+                done.send(depth == 0).unwrap();
+            } else {
+                next(again, left - 1, done);
+            }
+            std::hint::black_box(&copied);
+            DEPTH.set(depth);
+        });
+    }
+    for builder in [Nowait::builder(), Nowait::builder().route(Some(Route::Pool))] {
+        let nowait = builder.build().unwrap();
+        let sample = Sample::new(16 * PAGE);
+        let file = sample.open(&nowait);
+        file.read_range(0, 16 * PAGE).wait().unwrap();
+        let (done, ended) = std::sync::mpsc::channel();
+        next(file, READS, done);
+        assert!(ended.recv_timeout(std::time::Duration::from_secs(100)).unwrap(), "a callback inside another");
+    }
+}
+
 /// Signals are for the program's own threads, apart from those that an instruction raises.
 #[test]
 fn threads_of_the_library_block_signals() {

@@ -18,6 +18,8 @@ mod vectored;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};
 
+use crate::sys::calling_back;
+
 pub(crate) use self::callers::Erased;
 pub use self::callers::{ReadBuffer, WriteBuffer};
 pub(crate) use self::cursor::{Cursor, Direction};
@@ -30,9 +32,9 @@ pub use self::vectored::{ReadBuffers, WriteBuffers};
 
 /// Runs code of a user (a waker, a callback, a buffer's destructor) on a thread that works for
 /// others as well. Its panic ends here: the panic hook has reported it. The payload is leaked,
-/// since its destructor could panic again.
+/// since its destructor could panic again. No other callback runs inside it.
 pub(crate) fn contained(users: impl FnOnce()) {
-    catch_unwind(AssertUnwindSafe(users)).unwrap_or_else(std::mem::forget);
+    catch_unwind(AssertUnwindSafe(|| calling_back(false, users))).unwrap_or_else(std::mem::forget);
 }
 
 /// Locks, also after an earlier holder's panic: every critical section of this crate leaves its

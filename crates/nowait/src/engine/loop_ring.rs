@@ -17,7 +17,7 @@ use super::reaper::{Reaped, Reapers};
 use super::{Refusal, local};
 use crate::buf::lock;
 use crate::op::help::{self, Helped};
-use crate::sys::PerProcess;
+use crate::sys::{self, PerProcess};
 
 /// Ring for an event loop that is not a Rust executor: epoll(7), libuv, GLib, asyncio.
 ///
@@ -149,8 +149,8 @@ impl LoopRing {
         local::undriven(start)
     }
 
-    /// Reaps pending completions, and calls the wakers of completed operations, on this thread.
-    /// Makes a system call only to resubmit the rest of a short transfer.
+    /// Reaps pending completions, and calls the wakers and callbacks of completed operations, on this
+    /// thread. Makes a system call only to resubmit the rest of a short transfer.
     pub fn notice(&self) {
         if !self.queue.is_ours() {
             return;
@@ -158,7 +158,7 @@ impl LoopRing {
         if self.queue.is_watched() {
             reapers().take_back(&*self.queue);
         }
-        self.queue.reap(Reap::Surely);
+        sys::calling_back(true, || self.queue.reap(Reap::Surely));
     }
 }
 

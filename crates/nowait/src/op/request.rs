@@ -15,7 +15,7 @@ use super::transfer::Transfer;
 use crate::buf::mapping::{Fault, Mapping, Missing};
 use crate::direct::Directness;
 use crate::error::ErrorOp;
-use crate::sys::{WriteFlags, retry};
+use crate::sys::{WriteFlags, calling_back, retry};
 
 /// A file, as an engine knows it.
 #[derive(Debug)]
@@ -138,7 +138,7 @@ impl Call {
     pub(crate) fn make(&mut self, fd: Option<BorrowedFd<'_>>) -> Outcome {
         let mut function = self.function.take().ok_or(Errno::INVAL)?;
         let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL);
-        let value = retry(|| function(&self.path, fd).map_err(errno))?;
+        let value = calling_back(false, || retry(|| function(&self.path, fd).map_err(errno)))?;
         Ok(Owned::Value(value).into())
     }
 }

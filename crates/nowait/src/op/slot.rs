@@ -36,6 +36,8 @@ use super::transfer::{Step, step};
 use crate::buf::{Direction, contained};
 use crate::stats::{Count, thread_number};
 
+/// Called once, by the thread that ends the operation, with no lock held. It does not panic, and runs
+/// a user's code only where that thread may ([`crate::sys::calls_back`]).
 pub(crate) type Callback = Box<dyn FnOnce(Outcome, Request) + Send>;
 
 /// The party to notify when a slot is finished.
@@ -346,7 +348,7 @@ impl Slot {
         take(&mut lock(&self.0))
     }
 
-    /// Future: gives it up for a callback. `call` gets the outcome, here if it is finished already.
+    /// Future: gives it up for a callback, which is called here if it is finished already.
     pub(crate) fn call_back(&self, call: Callback) {
         let mut inner = lock(&self.0);
         if let Stage::Waiting(notify) = &mut inner.stage {
@@ -453,7 +455,7 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> 
             drop(held);
             if let Some(request) = request {
                 let _followed = clock.as_ref().map(Held::follow);
-                contained(|| call(outcome, request));
+                call(outcome, request);
             }
             Leftovers { file, unwanted: None, home }
         }

@@ -2,6 +2,7 @@
 
 use std::panic::panic_any;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nowait::{Closed, Started};
@@ -15,6 +16,7 @@ promises! {
     dropped_ones_are_abandoned_detached_ones_are_made
     callbacks_get_the_result_once
     a_callback_that_panics_harms_nobody
+    a_callback_runs_outside_the_call_that_takes_it
     what_is_refused_at_once_is_told_too
     a_file_closes_when_its_last_result_was_taken
     a_callback_may_come_later_and_outlives_the_file
@@ -141,6 +143,69 @@ fn a_callback_that_panics_harms_nobody(ctx: &Ctx) {
     }
     for _ in 0..20 {
         assert!(receive.recv_timeout(PATIENCE).unwrap());
+    }
+}
+
+/// Symptom: a caller waited for ever for a lock that it held, in the callback of a cached read.
+fn a_callback_runs_outside_the_call_that_takes_it(ctx: &Ctx) {
+    let bytes = contents(LEN, 35);
+    let file = ctx.writable(&bytes);
+    let path = ctx.create(b"opened");
+    file.read_range(0, LEN).wait().unwrap();
+    let caller = std::thread::current().id();
+    let (send, receive) = channel();
+    let lock = Arc::new(Mutex::new(()));
+    let called = |kind: &'static str| {
+        let (lock, send) = (lock.clone(), send.clone());
+        move || {
+            let thread = std::thread::current().id();
+            if thread != caller {
+                drop(lock.lock().unwrap());
+            }
+            send.send((kind, thread)).unwrap();
+        }
+    };
+    for _ in 0..20 {
+        let ended = [file.read_range(0, 4096).start(), file.read_range(0, 4096).submit()];
+        assert_settled(&ctx.nowait);
+        let gathered = file.gather([(0, 10), (LEN as u64 / 2, 10)]).start();
+        let held = lock.lock().unwrap();
+        let mut kinds = Vec::new();
+        let mut tell = |kind| {
+            kinds.push(kind);
+            called(kind)
+        };
+        macro_rules! each {
+            ($($kind:literal: $operation:expr)*) => {
+                $({
+                    let tell = tell($kind);
+                    $operation.on_complete(move |result| (result.unwrap(), tell()).1);
+                })*
+            };
+        }
+        each! {
+            "read": file.read_range(4096, 4096)
+            "vectored read": file.read_vectored_at(vec![vec![0; 100], vec![0; 100]], 0)
+            "write": file.write_all_at(bytes[..100].to_vec(), 0)
+            "size": file.size()
+            "sync": file.sync_data()
+            "open": ctx.options().open_in(&ctx.nowait, &path)
+            "gather": file.gather([(0, 10), (LEN as u64 / 2, 10)])
+            "writes": file.write_many(vec![(0, bytes[..10].to_vec()), (4096, bytes[4096..4106].to_vec())])
+            "steps": ctx.nowait.fs().read(&path)
+            "started gather": gathered
+        }
+        for read in ended {
+            each!("started": read);
+        }
+        let refused = tell("refused");
+        file.read_at(vec![0; 10], i64::MAX as u64).on_complete(move |read| (read.unwrap_err(), refused()).1);
+        drop(held);
+        let mut seen: Vec<_> = kinds.iter().map(|_| receive.recv_timeout(PATIENCE).unwrap()).collect();
+        assert!(seen.iter().all(|(_, thread)| *thread != caller), "{seen:?} on {caller:?}");
+        seen.sort_by_key(|(kind, _)| *kind);
+        kinds.sort();
+        assert!(seen.iter().map(|(kind, _)| *kind).eq(kinds));
     }
 }
 

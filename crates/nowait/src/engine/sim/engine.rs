@@ -16,7 +16,7 @@ use crate::op::{
     FileQueues, Handle, OpenFile, Outcome, Owner, PathAt, QueueKind, Request, SHARE, Slot, Waiter, Work, in_queues,
 };
 use crate::stats::Count;
-use crate::sys::Wait;
+use crate::sys::{self, Wait};
 
 pub(super) struct Disk {
     pub(super) world: Mutex<World>,
@@ -30,7 +30,12 @@ pub(super) struct Disk {
 }
 
 impl Disk {
+    /// Ends one operation, and runs its callback, in the order of the simulation.
     pub(super) fn step(&self) -> bool {
+        sys::calling_back(true, || self.end_one())
+    }
+
+    fn end_one(&self) -> bool {
         let mut world = lock(&self.world);
         let chosen = if world.hung.is_empty() {
             if world.in_flight.is_empty() {
