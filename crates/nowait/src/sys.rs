@@ -423,11 +423,12 @@ pub(crate) fn open_cached(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Res
     path.into_with_c_str(|path| Ok(open(path))).unwrap_or(Err(Errno::AGAIN))
 }
 
+/// Asks `statx(2)` for the number of a mount that no later mount gets (linux/stat.h; not in rustix).
+pub(crate) const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
 /// Returns whether this is a regular file, and the number of its mount, which is not reused until
 /// the system restarts. EOPNOTSUPP if the kernel has no such numbers.
 fn file_and_mount(fd: BorrowedFd<'_>) -> Result<(bool, u64), Errno> {
-    // linux/stat.h; not in rustix.
-    const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
     // Uses the cached inode; without this flag the kernel would ask a server.
     let asks = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(fd, "", asks, StatxFlags::TYPE | MNT_ID_UNIQUE).map_err(|_| Errno::OPNOTSUPP)?;
@@ -487,7 +488,13 @@ pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno
 /// Whether an open file is a block device. Answered by the descriptor, not by the file system that
 /// its name is in.
 pub(crate) fn is_block_device(fd: BorrowedFd<'_>) -> bool {
-    rustix::fs::fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice)
+    // As the kernel knows it: `fstat(2)` may ask a server.
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let mode = match rustix::fs::statx(fd, "", flags, StatxFlags::TYPE) {
+        Ok(stat) => Ok(stat.stx_mode.into()),
+        Err(_) => rustix::fs::fstat(fd).map(|stat| stat.st_mode),
+    };
+    mode.is_ok_and(|mode| FileType::from_raw_mode(mode) == FileType::BlockDevice)
 }
 
 /// Returns whether the file system is known to honour `RWF_APPEND`.
@@ -540,6 +547,17 @@ pub(crate) fn size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
         };
     }
     Ok(stat.st_size.max(0) as u64)
+}
+
+/// Returns the size as the kernel knows it, without a question to a server; of a block device, its
+/// end.
+pub(crate) fn known_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(fd, "", flags, StatxFlags::TYPE | StatxFlags::SIZE)?;
+    match FileType::from_raw_mode(stat.stx_mode.into()) {
+        FileType::BlockDevice => size(fd),
+        _ => Ok(stat.stx_size),
+    }
 }
 
 /// The limit on sizes of files (`RLIMIT_FSIZE`), if there is one.

@@ -348,7 +348,14 @@ fn on_ext4(mount: &Mount, name: &str) -> File {
     let path = mount.path().join(name);
     std::fs::write(&path, [0; 2 * PAGE]).unwrap();
     let nowait = Nowait::builder().stall_budget(Duration::from_secs(600)).build().unwrap();
-    writable(&nowait, &path)
+    let file = writable(&nowait, &path);
+    // Until a plain call has returned soon, threads of the pool make them.
+    let write = || futures::executor::block_on(file.write_all_at(vec![0; PAGE], 0)).unwrap();
+    assert!(common::eventually(|| {
+        write();
+        nowait.stats().inline > 0
+    }));
+    file
 }
 
 /// Symptom: a change that a thread made itself was not in the order while the kernel had it. So

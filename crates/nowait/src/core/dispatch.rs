@@ -182,7 +182,11 @@ impl Target<'_> {
                 self.direct_route(file, direct, transfer, Direction::Write)
             }
             (Request::Read(transfer), Some((file, None))) => {
-                file.reads.slow_route(&self.instance.policy, transfer.left())
+                match file.reads.slow_route(&self.instance.policy, transfer.left()) {
+                    // A kernel worker would make it.
+                    Route::Ring if !self.may_ring(file) => Route::Pool,
+                    route => route,
+                }
             }
             // A ring hands each buffered write that blocks, and each sync, to a kernel worker.
             // io_uring runs statx and nearly all advice there, too (io_uring/{statx,advise}.c,
@@ -202,7 +206,16 @@ impl Target<'_> {
     /// Chooses the route of a direct transfer, and makes it ready for a ring.
     fn direct_route(&self, file: &OpenFile, direct: &Direct, transfer: &mut Transfer, direction: Direction) -> Route {
         let has_ring = self.instance.engines().has_ring;
+        // A ring is asked not to wait. libaio waits in the submission.
+        if !has_ring && direction == Direction::Read && !self.may_ring(file) {
+            return Route::Pool;
+        }
         direct::route(&self.instance.policy, has_ring, file, direct, transfer, direction, || self.end_of(file))
+    }
+
+    /// Whether a queue to the kernel serves reads of the file, and no thread of the kernel.
+    fn may_ring(&self, file: &OpenFile) -> bool {
+        self.instance.policy.forced.is_some() || self.accepts_nowait(file)
     }
 
     /// Gives a slot to the engine of a route; one that changes its file, in its turn.

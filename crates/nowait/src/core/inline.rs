@@ -13,6 +13,7 @@ use std::time::Instant;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::buf::{Buf, Direction};
 use crate::core::dispatch::Target;
 use crate::core::instance::Instance;
 use crate::core::policy::{Choice, Route};
@@ -197,8 +198,8 @@ impl<'f> Target<'f> {
     /// As [`Target::try_now`], for requests other than reads and writes.
     fn try_other_now(&self, file: &OpenFile, request: &mut Request) -> Option<Outcome> {
         match request {
-            // The attributes of an open file are in memory, but for file systems behind a server.
-            Request::Size if file.reads.nowait_accepted() != Some(false) && !self.instance.policy.strict => {
+            // A size that the kernel knows may be an old one where a server has the file.
+            Request::Size if !self.instance.policy.strict && self.accepts_nowait(file) => {
                 let engine = &*self.instance.engines().pool;
                 Some(self.answered(engine.run(Some(&file.handle), request)))
             }
@@ -229,6 +230,34 @@ impl<'f> Target<'f> {
         outcome
     }
 
+    /// Whether plain calls of the file's device are known to return. The first goes to a thread that
+    /// may wait.
+    #[inline]
+    fn may_call(&self, file: &OpenFile, direction: Direction) -> bool {
+        file.device().answers(direction) || self.instance.policy.forced.is_some()
+    }
+
+    /// Whether the file accepts non-blocking reads, which need no kernel worker in a ring. Such a file
+    /// is a local one: its attributes are in memory. If that is not known yet, the kernel is asked,
+    /// by a read far behind any end.
+    pub(super) fn accepts_nowait(&self, file: &OpenFile) -> bool {
+        /// A multiple of every block.
+        const FAR: u64 = i64::MAX as u64 >> 24 << 24;
+        if let (None, Handle::Descriptor(_)) = (file.reads.nowait_accepted(), &file.handle) {
+            let block = file.direct.as_ref().map_or(1, |direct| direct.alignment().offset as usize);
+            let Some(mut block) = Buf::uncleared(block) else { return false };
+            let engine = &*self.instance.engines().pool;
+            match read_now(engine, &file.handle, &mut block, FAR, Wait::Never) {
+                Ok(_) | Err(Errno::AGAIN) => file.reads.attempt_accepted(),
+                Err(Errno::OPNOTSUPP) => file.reads.attempt_refused(),
+                // No answer, as of a file that is open for writing only.
+                Err(_) => return false,
+            }
+        }
+        // Of a simulated file it does not matter.
+        file.reads.nowait_accepted() != Some(false)
+    }
+
     /// Reads `length` bytes on this thread if that should not block. `call` makes one attempt, or,
     /// allowed to wait, reads to the end.
     #[inline]
@@ -245,6 +274,7 @@ impl<'f> Target<'f> {
             Choice::Slow => return Tried::Part(0),
             // An attempt begins to read what is not cached, and sleeps while the device is full.
             Choice::Attempt if file.device().is_full() && !is_cached(file, offset, length) => return Tried::Part(0),
+            Choice::Budgeted if !self.may_call(file, Direction::Read) => return Tried::Part(0),
             Choice::Budgeted => {}
             Choice::Attempt => {
                 let begun = reads.is_timed(attempt_number()).then(Instant::now);
@@ -263,7 +293,7 @@ impl<'f> Target<'f> {
                     }
                     Err(Errno::OPNOTSUPP) => {
                         reads.attempt_refused();
-                        if reads.choose(policy, length) != Choice::Budgeted {
+                        if reads.choose(policy, length) != Choice::Budgeted || !self.may_call(file, Direction::Read) {
                             return Tried::Part(0);
                         }
                     }
@@ -285,6 +315,7 @@ impl<'f> Target<'f> {
         let elapsed_ns = begun.elapsed().as_nanos() as u64;
         turn::charge(elapsed_ns);
         if reads.budgeted(policy, length, elapsed_ns) {
+            file.device().stalled(Direction::Read);
             counters.add(Count::Stalls);
         }
         Tried::Called(result)
@@ -306,6 +337,11 @@ impl<'f> Target<'f> {
         const NOT_NOW: (Tried, Option<Turn<'_>>) = (Tried::Part(0), None);
         let Instance { policy, counters, .. } = &**self.instance;
         let writes = &file.writes;
+        // An attempt, too, waits for a file system that is frozen (`file_start_write`,
+        // include/linux/fs.h).
+        if !self.may_call(file, Direction::Write) {
+            return NOT_NOW;
+        }
         let is_cheap = || self.writes_cheaply(file, offset, length, appends);
         // Half an append by an attempt would leave room for another before the rest.
         let mut choice = writes.choose(policy, length, !appends, is_cheap);
@@ -348,6 +384,7 @@ impl<'f> Target<'f> {
         let elapsed_ns = begun.elapsed().as_nanos() as u64;
         turn::charge(elapsed_ns);
         if writes.budgeted(policy, length, elapsed_ns) {
+            file.device().stalled(Direction::Write);
             writeback::slept(elapsed_ns);
             counters.add(Count::Stalls);
         }
@@ -376,12 +413,21 @@ impl<'f> Target<'f> {
     /// Where the file was last known to end.
     pub(super) fn end_of(&self, file: &OpenFile) -> Option<u64> {
         if file.end.load(Relaxed) == END_UNKNOWN {
-            match self.instance.engines().pool.run(Some(&file.handle), &mut Request::Size) {
-                Ok(Done::Size(size)) => file.end.store(size, Relaxed),
-                _ => return None,
-            }
+            file.end.store(self.known_size()?, Relaxed);
         }
         Some(file.end.load(Relaxed))
+    }
+
+    /// The size as the kernel knows it, without a question to a server: a hint.
+    pub(crate) fn known_size(&self) -> Option<u64> {
+        let handle = &self.file?.handle;
+        match handle {
+            Handle::Descriptor(fd) => sys::known_size(fd.as_fd()).ok(),
+            Handle::Simulated { .. } => match self.instance.engines().pool.run(Some(handle), &mut Request::Size) {
+                Ok(Done::Size(size)) => Some(size),
+                _ => None,
+            },
+        }
     }
 
     /// A write into the page at `start` need not read it first. Asking begins to read it, where it

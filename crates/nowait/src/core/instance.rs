@@ -67,8 +67,8 @@ impl Builder {
     }
 
     /// Bounds the time of an inline plain call on a file without non-blocking calls, to `budget`
-    /// plus 1 ns per byte. After a call that took longer, the following ones go to the pool for a
-    /// while. Default: 100 µs.
+    /// plus 1 ns per byte. The first plain call to a device goes to the pool. After a call that took
+    /// longer than the budget, the following ones go to the pool for a while. Default: 100 µs.
     pub fn stall_budget(mut self, budget: Duration) -> Self {
         self.policy.budget_ns = budget.as_nanos().min(u128::from(u64::MAX)) as u64;
         self

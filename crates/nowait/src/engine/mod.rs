@@ -25,10 +25,12 @@ pub(crate) mod uring;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::buf::Direction;
 use crate::direct::{self, Directness};
 use crate::op::{
     Done, Handle, OpenFile, Outcome, Owned, Owner, PathAt, QueueKind, Request, Slot, Step, Transfer, step,
@@ -61,7 +63,9 @@ pub(crate) trait Engine: Send + Sync {
     fn run_on(&self, file: &OpenFile, request: &mut Request) -> Outcome {
         match &file.direct {
             Some(direct) => direct::run(file, direct, request, |request| run(Some(&file.handle), request)),
-            None => run_buffered(file, request, |handle, request| self.run(Some(handle), request)),
+            None => timed(file, request, |request| {
+                run_buffered(file, request, |handle, request| self.run(Some(handle), request))
+            }),
         }
     }
 
@@ -287,12 +291,33 @@ fn run_buffered(file: &OpenFile, request: &mut Request, run: impl Fn(&Handle, &m
     }
 }
 
+/// Runs a request that may wait. Its time is evidence for its device, where there is none yet.
+#[inline]
+fn timed(file: &OpenFile, request: &mut Request, run: impl FnOnce(&mut Request) -> Outcome) -> Outcome {
+    let (direction, bytes) = match request {
+        Request::Read(transfer) => (Direction::Read, transfer.left()),
+        Request::Write(transfer, _) => (Direction::Write, transfer.left()),
+        _ => return run(request),
+    };
+    if bytes == 0 || file.device().answers(direction) {
+        return run(request);
+    }
+    let begun = Instant::now();
+    let outcome = run(request);
+    if outcome.is_ok() {
+        file.device().answered(direction, bytes, begun.elapsed().as_nanos() as u64);
+    }
+    outcome
+}
+
 /// Runs a slot's request on a thread of the pool.
 pub(crate) fn run_for(owner: &Owner, request: &mut Request) -> Outcome {
     match owner {
         Owner::File(file) => match &file.direct {
             Some(direct) => direct::run(file, direct, request, |request| run(Some(&file.handle), request)),
-            None => run_buffered(file, request, |handle, request| run(Some(handle), request)),
+            None => timed(file, request, |request| {
+                run_buffered(file, request, |handle, request| run(Some(handle), request))
+            }),
         },
         Owner::Nobody(..) => run(None, request),
     }

@@ -3,22 +3,35 @@
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::{AtFlags, FileType, StatxFlags, major, makedev, minor};
 
 use super::request::Handle;
-use crate::buf::lock;
-use crate::sys::PerProcess;
+use crate::buf::{Direction, lock};
+use crate::sys::{MNT_ID_UNIQUE, PerProcess};
 
 /// Queue length of most devices, in requests; assumed for a file system without a block device.
 const HELD_REQUESTS: u32 = 128;
+/// Devices that are remembered while no file of theirs is open.
+const REMEMBERED_MAX: usize = 64;
+/// Number of the device of simulated files.
+const SIMULATED: u64 = u64::MAX;
+/// A plain call that took no longer than this, and a nanosecond for each byte, shows that its device
+/// answers.
+const ANSWER_NS_MAX: u64 = 100_000;
 
 /// A device, or a file system without one; shared by all instances of the process.
 pub(crate) struct Device {
     /// Identifies the device within the process.
     pub(crate) number: u64,
+    /// The mount of the file by which it became known.
+    mount: u64,
+    /// Whether a plain read, and a plain write, of one of its files returned soon. Without that, a
+    /// plain call goes to a thread that may wait: the device may be a server that hangs, or a file
+    /// system that is frozen.
+    answers: [AtomicBool; 2],
     /// Operations on its files that have begun in the kernel or on a thread.
     under_way: AtomicU32,
     /// Limit of operations under way, up to which a thread that must not sleep submits another.
@@ -28,23 +41,55 @@ pub(crate) struct Device {
 impl Device {
     /// Returns the device of an open file. Makes no request to a file server.
     pub(super) fn of(handle: &Handle) -> Arc<Device> {
-        static KNOWN: PerProcess<Mutex<HashMap<u64, Weak<Device>>>> = PerProcess::new();
-        let number = handle.descriptor().ok().and_then(number_of).unwrap_or(0);
+        static KNOWN: PerProcess<Mutex<HashMap<u64, Arc<Device>>>> = PerProcess::new();
+        let (number, mount) = match handle.descriptor() {
+            Ok(fd) => number_and_mount(fd).unwrap_or((0, 0)),
+            Err(_) => (SIMULATED, 0),
+        };
+        // While no file of it is open, another file system may get its number.
+        let is_same = |device: &&Arc<Device>| device.mount == mount || Arc::strong_count(device) > 1;
         let known = KNOWN.get(Mutex::default);
-        if let Some(device) = lock(known).get(&number).and_then(Weak::upgrade) {
-            return device;
+        if let Some(device) = lock(known).get(&number).filter(is_same) {
+            return device.clone();
         }
         // With nothing locked: this reads files of /sys.
         let places = held_requests(number).unwrap_or(HELD_REQUESTS);
-        let new = Arc::new(Device { number, under_way: AtomicU32::new(0), places: (places - places / 4).max(1) });
+        let new = Arc::new(Device {
+            number,
+            mount,
+            answers: [(); 2].map(|()| AtomicBool::new(number == SIMULATED)),
+            under_way: AtomicU32::new(0),
+            places: (places - places / 4).max(1),
+        });
         let mut known = lock(known);
-        known.retain(|_, device| device.strong_count() > 0);
-        match known.get(&number).and_then(Weak::upgrade) {
-            Some(device) => device,
-            None => {
-                known.insert(number, Arc::downgrade(&new));
-                new
-            }
+        if let Some(device) = known.get(&number).filter(is_same) {
+            return device.clone();
+        }
+        if known.len() >= REMEMBERED_MAX {
+            known.retain(|_, device| Arc::strong_count(device) > 1);
+        }
+        known.insert(number, new.clone());
+        new
+    }
+
+    /// Whether plain calls of its files have returned soon, so that the next may be made by a thread
+    /// that must not wait.
+    #[inline]
+    pub(crate) fn answers(&self, direction: Direction) -> bool {
+        self.answers[direction as usize].load(Relaxed)
+    }
+
+    /// Records a plain call of `bytes` by a thread that may wait.
+    pub(crate) fn answered(&self, direction: Direction, bytes: usize, elapsed_ns: u64) {
+        if elapsed_ns <= ANSWER_NS_MAX.saturating_add(bytes as u64) {
+            self.answers[direction as usize].store(true, Relaxed);
+        }
+    }
+
+    /// Records a plain call that took longer than a thread that must not wait allows.
+    pub(crate) fn stalled(&self, direction: Direction) {
+        if self.number != SIMULATED {
+            self.answers[direction as usize].store(false, Relaxed);
         }
     }
 
@@ -63,15 +108,18 @@ impl Device {
     }
 }
 
-/// Returns the number of a block device, or of the device that a file lies on; none if `statx(2)`
-/// is refused.
-fn number_of(fd: BorrowedFd<'_>) -> Option<u64> {
+/// Returns the number of a block device, or of the device that a file lies on, and the file's mount;
+/// none if `statx(2)` is refused.
+fn number_and_mount(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let stat = rustix::fs::statx(fd, "", flags, StatxFlags::TYPE).ok()?;
-    match FileType::from_raw_mode(stat.stx_mode.into()) {
-        FileType::BlockDevice => Some(makedev(stat.stx_rdev_major, stat.stx_rdev_minor)),
-        _ => Some(makedev(stat.stx_dev_major, stat.stx_dev_minor)),
-    }
+    let stat = rustix::fs::statx(fd, "", flags, StatxFlags::TYPE | MNT_ID_UNIQUE).ok()?;
+    let number = match FileType::from_raw_mode(stat.stx_mode.into()) {
+        FileType::BlockDevice => makedev(stat.stx_rdev_major, stat.stx_rdev_minor),
+        _ => makedev(stat.stx_dev_major, stat.stx_dev_minor),
+    };
+    // Zero on a kernel without such numbers.
+    let is_unique = stat.stx_mask & MNT_ID_UNIQUE.bits() != 0;
+    Some((number, if is_unique { stat.stx_mnt_id } else { 0 }))
 }
 
 /// Returns how many requests a block device queues before a submission sleeps. For a device made of

@@ -17,7 +17,6 @@ use super::{Caller, Step, Stream, wait};
 use crate::buf::{BUF_ALIGNMENT, Buf};
 use crate::error::{Error, ErrorOp, Moved, Result};
 use crate::file::File;
-use crate::op::{Done, Request};
 use crate::operation::Started;
 use crate::turn;
 
@@ -246,7 +245,7 @@ impl Reader {
         if self.next >= self.end && self.ahead.is_empty() {
             // The size is only a hint: the read at the next position follows in any case, and returns
             // the error.
-            if let Ok(Done::Size(size)) = self.file.0.target().run(Request::Size) {
+            if let Some(size) = self.file.0.target().known_size() {
                 self.end = size;
             }
         }

@@ -13,7 +13,7 @@ use super::{Caller, Step, Stream, wait};
 use crate::buf::{BUF_ALIGNMENT, Buf, Erased, Memory, WriteBuffer};
 use crate::error::{BufferResult, Error, ErrorOp, Result};
 use crate::file::File;
-use crate::op::{Done, Request, Transfer};
+use crate::op::Transfer;
 use crate::operation::Started;
 use crate::sys::{WriteFlags, fork_generation};
 use crate::turn;
@@ -346,10 +346,7 @@ impl Writer {
     /// Reserves the file's space up to `end`, and soon beyond. A failure is ignored: the write will
     /// report it.
     fn poll_reserved(&mut self, context: &mut Context<'_>, end: u64, caller: Caller) -> Poll<()> {
-        let size = || match self.file.0.target().run(Request::Size) {
-            Ok(Done::Size(size)) => size,
-            _ => u64::MAX,
-        };
+        let size = || self.file.0.target().known_size().unwrap_or(u64::MAX);
         let mut reserved_to = self.reserved.unwrap_or_else(size);
         loop {
             self.reserved = Some(reserved_to);

@@ -67,7 +67,7 @@ impl Stalling {
         self.point.join(NAME)
     }
 
-    /// From now on no open, read, write or sync ends.
+    /// From now on no open, read, write, sync or look at attributes ends.
     pub(crate) fn hang(&mut self) {
         self.tell(HANG);
     }
@@ -180,11 +180,12 @@ impl Server {
 
     fn serve(&mut self, request: &[u8]) {
         let opcode = word(request, 4);
-        if matches!(opcode, opcode::OPEN | opcode::READ | opcode::WRITE | opcode::FSYNC) {
+        let is_transfer = matches!(opcode, opcode::READ | opcode::WRITE | opcode::FSYNC);
+        if is_transfer || matches!(opcode, opcode::OPEN | opcode::GETATTR) {
             if self.hangs {
                 return self.held.push(request.to_vec());
             }
-            if self.delay > Duration::ZERO && opcode != opcode::OPEN {
+            if self.delay > Duration::ZERO && is_transfer {
                 return self.late.push_back((Instant::now() + self.delay, request.to_vec()));
             }
         }

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
+use crate::buf::Direction;
 use crate::engine::{run, run_for, write_coalesced};
 use crate::op::{Done, FileQueues, Outcome, QueueKind, Request, Slot, Waiter, Work};
 use crate::stats::Count;
@@ -100,7 +102,11 @@ fn next_writes(waiters: &mut VecDeque<Waiter>) -> Vec<Arc<Slot>> {
 fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: QueueKind, give_way: GiveWay<'_>) {
     let mut failed = None;
     if whole && works.len() > 1 {
+        let begun = Instant::now();
         let result = write_coalesced(works[0].1.owner.handle(), works.iter().map(|(_, work)| &work.request));
+        if let (Ok(bytes), Some(file)) = (result, works[0].1.owner.file()) {
+            file.device().answered(Direction::Write, bytes, begun.elapsed().as_nanos() as u64);
+        }
         let durable = matches!(&works[0].1.request, Request::Write(_, flags) if flags.contains(WriteFlags::DURABLE));
         // The error may be that of an earlier write, and is reported once: all of them get it.
         failed = result.err().filter(|_| durable);
