@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use nowait::embed;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
@@ -41,7 +42,7 @@ pub fn start<P: AsRef<Path>>(sources: &[P], target: impl AsRef<Path>, options: &
     let shared = plan.shared.clone();
     let end = Arc::new(End::default());
     let tells = Tells(end.clone());
-    let work = std::thread::Builder::new().name("nowait-copy".into()).spawn(move || {
+    let work = embed::spawn("nowait-copy", move || {
         let _tells = tells;
         plan.run()
     });
@@ -245,7 +246,7 @@ impl Plan {
         std::thread::scope(|scope| {
             if totals {
                 // Without the totals the remaining time is not known; nothing else is lost.
-                _ = std::thread::Builder::new().name("nowait-count".into()).spawn_scoped(scope, || tree.count_all());
+                _ = embed::spawn_scoped(scope, "nowait-count", || tree.count_all());
             }
             for round in 0.. {
                 if !tree.begin_round(round) {
@@ -255,7 +256,7 @@ impl Plan {
                     for thread in 1..threads {
                         let (tree, name) = (&tree, format!("nowait-copy-{thread}"));
                         // A failed spawn only slows the copy down.
-                        _ = std::thread::Builder::new().name(name).spawn_scoped(scope, move || tree.work(thread));
+                        _ = embed::spawn_scoped(scope, &name, move || tree.work(thread));
                     }
                     tree.work(0);
                 });

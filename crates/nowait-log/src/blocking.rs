@@ -74,7 +74,7 @@ impl<T: Send + 'static> Blocking<T> {
             drop(answer);
             waker.wake();
         };
-        thread::Builder::new().name("nowait-log-call".into()).spawn(run).map_err(|error| {
+        embed::spawn("nowait-log-call", run).map_err(|error| {
             os::thread_error(self.operation, &error, &self.path, "no thread can be started for a call of a log")
         })?;
         Ok(State::UnderWay { answer, fork_generation: embed::fork_generation() })

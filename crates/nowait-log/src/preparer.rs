@@ -4,6 +4,8 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use nowait::embed;
+
 use super::dir::{DirLock, LentLock};
 use super::os::lock;
 
@@ -33,7 +35,7 @@ impl Preparer {
             let _held = held;
             prepare();
         };
-        let thread = std::thread::Builder::new().name("nowait-log-spare".into()).spawn(run)?;
+        let thread = embed::spawn("nowait-log-spare", run)?;
         inner.is_busy = true;
         // The thread before has ended, or is about to without touching anything.
         inner.thread = Some(thread);

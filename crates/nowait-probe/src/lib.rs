@@ -170,8 +170,7 @@ impl Options {
         let path: Arc<Path> = Arc::from(path.as_ref());
         let failed = |error: std::io::Error| Error::from_raw_os_error(PROBE, errno_of(&error).raw_os_error()).at(&path);
         std::thread::scope(|scope| {
-            let named = std::thread::Builder::new().name("nowait-probe".to_owned());
-            let thread = named.spawn_scoped(scope, || self.run_here(&path)).map_err(failed)?;
+            let thread = nowait::embed::spawn_scoped(scope, "nowait-probe", || self.run_here(&path)).map_err(failed)?;
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }

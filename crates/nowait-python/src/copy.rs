@@ -219,9 +219,7 @@ pub(crate) fn start_copy(
     let plan = Plan::new(&sources, target, how, tells_progress)?;
     let shared = Shared::default();
     let end = End(shared.clone());
-    std::thread::Builder::new()
-        .name("nowait-watch".to_owned())
-        .spawn(move || run(&plan, tells_progress, &end.0))
+    nowait::embed::spawn("nowait-watch", move || run(&plan, tells_progress, &end.0))
         .map_err(|error| crate::driver::no_thread(&error))?;
     Ok(Copying(shared))
 }

@@ -29,7 +29,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use crate::buf::{contained, lock};
 use crate::engine::{local, pool};
 use crate::op::{Callback, Held, Leftovers, Outcome, Request};
-use crate::sys::{PerProcess, calls_back, fork_generation, spawn};
+use crate::sys::{PerProcess, calls_back, fork_generation, spawn_service};
 
 static DRIVER: PerProcess<Driver> = PerProcess::new();
 
@@ -168,7 +168,7 @@ impl Driver {
     fn start(&'static self) -> io::Result<()> {
         let mut runs = lock(&self.runs);
         if !*runs {
-            spawn("nowait-driver", || local::drive(poll_fn(|context| self.turn(context))))?;
+            spawn_service("nowait-driver", || local::drive(poll_fn(|context| self.turn(context))))?;
             *runs = true;
         }
         Ok(())

@@ -8,6 +8,7 @@
 //! * Event loops without a Rust executor: [`LoopRing`].
 //! * Blocking calls on the pool: [`blocking`].
 //! * Futures that a thread of the library runs: [`start`].
+//! * Threads that serve others: [`spawn`], [`spawn_scoped`].
 //! * Before this thread blocks on anything else: [`notice_by_thread`].
 //! * State of a process that may fork: [`PerProcess`], [`fork_generation`].
 //! * Futures that return data from memory: [`turn`].
@@ -33,7 +34,7 @@ use crate::operation::{Answer, On, Operation, Started, called};
 #[doc(hidden)]
 pub use crate::buf::count::{contended_locks, locks};
 pub use crate::engine::loop_ring::LoopRing;
-pub use crate::sys::{PerProcess, fork_generation};
+pub use crate::sys::{PerProcess, fork_generation, spawn, spawn_scoped};
 
 /// Turns: the time for which a thread serves one task before others run there.
 ///

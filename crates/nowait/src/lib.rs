@@ -233,7 +233,9 @@
 //! program holds while it submits or polls. A callback runs on these threads only
 //! ([`Operation::on_complete`]).
 //!
-//! These threads block signals, except those that an instruction raises, such as SIGSEGV.
+//! These threads block signals, except those that an instruction raises, such as SIGSEGV. Their CPU
+//! affinity and scheduling policy do not depend on the thread that needs them first
+//! ([`embed::spawn`]).
 //!
 //! After a `fork` the child makes new rings and threads. Operations that were in flight in the
 //! parent never complete in the child.

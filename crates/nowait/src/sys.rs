@@ -2,7 +2,7 @@
 //! and nowhere else (of an engine's completions: in `op::step`).
 //!
 //! `unsafe` here: reads into and writes from raw segments, a block device's size, locks of ranges,
-//! `close(2)` with its answer, signal masks, and the fork handler. Calls go through rustix, which
+//! `close(2)` with its answer, signal masks, scheduling policies, and the fork handler. Calls go through rustix, which
 //! enters the kernel directly: libc's wrappers are cancellation points and cost a tenth of a cached
 //! read.
 
@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
+use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
 use rustix::fs::{
     Advice, AtFlags, FallocateFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, SeekFrom, StatxFlags,
@@ -22,6 +23,7 @@ use rustix::fs::{
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::ioctl;
 use rustix::path::Arg;
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
 /// The most that one read or write moves: `MAX_RW_COUNT` (`read(2)`, NOTES). Longer requests come
 /// back short.
@@ -607,7 +609,7 @@ pub fn fork_generation() -> u64 {
 pub(crate) fn processors() -> usize {
     /// The number that it may run on, and the answer, 32 bits each.
     static KNOWN: AtomicU64 = AtomicU64::new(0);
-    let allowed = rustix::thread::sched_getaffinity(None).map_or(0, |processors| u64::from(processors.count()));
+    let allowed = sched_getaffinity(None).map_or(0, |processors| u64::from(processors.count()));
     let known = KNOWN.load(Ordering::Relaxed);
     if known != 0 && known >> 32 == allowed {
         return (known & u64::from(u32::MAX)) as usize;
@@ -630,28 +632,95 @@ pub(crate) fn close(fd: OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Starts a thread of the library. Signals that the system or another process sends are blocked
-/// there: the program's own threads receive them, and no call of the thread is interrupted.
+/// Starts a thread for a crate that embeds this library, as the library starts its own threads. The
+/// thread serves others, so it inherits only the memory of the thread that happens to start it:
 ///
-/// Signals that an instruction raises stay unblocked, since the kernel ends the process if such a
-/// signal is blocked. A callback may run code whose handler expects them.
-pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+/// * Signals that the system or another process sends are blocked. The program's own threads receive
+///   them, and no call of the thread is interrupted. Signals that an instruction raises, such as
+///   SIGSEGV, stay unblocked: the kernel ends the process if such a signal is blocked.
+/// * Its CPU affinity is that of the process's main thread at the time.
+/// * Its scheduling policy is that of the main thread, or `SCHED_OTHER` if the main thread is a
+///   real-time thread (`sched(7)`).
+///
+/// A refusal by the system of the last two is ignored.
+///
+/// ```
+/// let thread = nowait::embed::spawn("worker", || std::thread::current().name().map(str::to_owned))?;
+/// assert_eq!(thread.join().unwrap().as_deref(), Some("worker"));
+/// # std::io::Result::Ok(())
+/// ```
+///
+/// # Errors
+/// Those of starting a thread.
+pub fn spawn<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> std::io::Result<JoinHandle<T>> {
+    let run = || {
+        inherit_from_process();
+        run()
+    };
+    with_signals_blocked(|| Builder::new().name(name.to_owned()).spawn(run))
+}
+
+/// Starts a thread that may borrow, as [`spawn`].
+///
+/// # Errors
+/// Those of starting a thread.
+pub fn spawn_scoped<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'scope,
+) -> std::io::Result<ScopedJoinHandle<'scope, T>> {
+    let run = || {
+        inherit_from_process();
+        run()
+    };
+    with_signals_blocked(|| Builder::new().name(name.to_owned()).spawn_scoped(scope, run))
+}
+
+/// Starts a thread of this crate, which notices completions, as [`spawn`].
+pub(crate) fn spawn_service(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    spawn(name, || calling_back(true, run)).map(drop)
+}
+
+/// Runs `start`, a thread of which inherits the mask: it takes no signal before it could block it.
+fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     const RAISED: [i32; 6] = [libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSEGV, libc::SIGSYS, libc::SIGTRAP];
     let (mut blocked, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // The new thread inherits the mask, so that it takes no signal before it could block it.
     // SAFETY: `sigfillset` initialises the set that the next calls use; all pointers are to locals.
     let is_blocked = unsafe {
         libc::sigfillset(blocked.as_mut_ptr());
         RAISED.iter().for_each(|signal| _ = libc::sigdelset(blocked.as_mut_ptr(), *signal));
         libc::pthread_sigmask(libc::SIG_SETMASK, blocked.as_ptr(), before.as_mut_ptr()) == 0
     };
-    let run = move || calling_back(true, run);
-    let started = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    let started = start();
     if is_blocked {
         // SAFETY: the call that succeeded has initialised `before`.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     }
-    started.map(drop)
+    started
+}
+
+/// Gives this new thread the affinity of the main thread, and its policy unless that is a real-time one.
+fn inherit_from_process() {
+    let process = rustix::process::getpid();
+    if let (Ok(own), Ok(all)) = (sched_getaffinity(None), sched_getaffinity(Some(process))) {
+        if own != all {
+            let _ = sched_setaffinity(None, &all);
+        }
+    }
+    // By number: musl refuses its wrappers.
+    // SAFETY: the call takes no pointer.
+    let policy = |of: i32| unsafe { libc::syscall(libc::SYS_sched_getscheduler, of) };
+    let (own, all) = (policy(0), policy(process.as_raw_nonzero().get()));
+    let [other, batch, idle] = [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE].map(libc::c_long::from);
+    let wanted = if all == batch || all == idle { all } else { other };
+    if own != wanted {
+        let priority: libc::c_int = 0;
+        // SAFETY: the kernel reads a `struct sched_param`, which is one int (uapi/linux/sched/types.h).
+        unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, wanted, &raw const priority) };
+    }
 }
 
 thread_local!(static CALLS_BACK: Cell<bool> = const { Cell::new(false) });

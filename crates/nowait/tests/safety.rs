@@ -709,6 +709,45 @@ fn threads_of_the_library_block_signals() {
     assert!(!has(blocked("/proc/thread-self".as_ref()).unwrap().1, libc::SIGINT));
 }
 
+/// Symptom: a pool stayed on the processor, and at the real-time priority, of the thread that needed it first.
+#[test]
+fn threads_of_the_library_inherit_from_the_process() {
+    fn here() -> (libc::c_long, String) {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let processors = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+        // SAFETY: the call takes no pointer.
+        let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
+        (policy, processors.trim().to_owned())
+    }
+    let status = std::fs::read_to_string(format!("/proc/self/task/{}/status", std::process::id())).unwrap();
+    let processors = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+    let plain = (libc::c_long::from(libc::SCHED_OTHER), processors.to_owned());
+    let special = || {
+        let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+        let mut one = rustix::thread::CpuSet::new();
+        one.set((0..rustix::thread::CpuSet::MAX_CPU).find(|number| allowed.is_set(*number)).unwrap());
+        rustix::thread::sched_setaffinity(None, &one).unwrap();
+        let priority: libc::c_int = 1;
+        // SAFETY: the kernel reads a `struct sched_param`, which is one int.
+        let set = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_RR, &raw const priority) };
+        assert!(set == 0 && here().0 == libc::c_long::from(libc::SCHED_RR) || set == -1, "{:?}", here());
+        let nowait = Nowait::builder().route(Some(Route::Pool)).build().unwrap();
+        let sample = Sample::new(PAGE);
+        let (send, receive) = std::sync::mpsc::channel();
+        let called = move |_| send.send((std::thread::current().name().map(str::to_owned), here())).unwrap();
+        sample.open(&nowait).read_range(0, PAGE).on_complete(called);
+        let pool = receive.recv_timeout(Duration::from_secs(50)).unwrap();
+        let spawned = nowait::embed::spawn("other", here).unwrap().join().unwrap();
+        let scoped =
+            std::thread::scope(|scope| nowait::embed::spawn_scoped(scope, "scoped", here).unwrap().join().unwrap());
+        (here().1.parse::<u32>().is_ok(), pool, spawned, scoped)
+    };
+    let (is_on_one, pool, spawned, scoped) = std::thread::spawn(special).join().unwrap();
+    assert!(is_on_one);
+    assert_eq!(pool, (Some("nowait-pool".to_owned()), plain.clone()));
+    assert_eq!([spawned, scoped], [plain.clone(), plain]);
+}
+
 /// Symptoms: a forked child that dropped its copies removed the parent's temporary file, and
 /// appended once more what the parent's writer held.
 #[test]

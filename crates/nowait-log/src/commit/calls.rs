@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::event::{Event, Observer};
 use crate::os::lock;
 use crate::sealed::{BlockHook, SealedBlock};
-use nowait::Result;
+use nowait::{Result, embed};
 
 /// Time that the thread waits for another callback.
 const IDLE_MAX: Duration = Duration::from_secs(5);
@@ -96,7 +96,7 @@ impl Calls {
         state.is_served = true;
         drop(state);
         let queue = self.0.clone();
-        let started = std::thread::Builder::new().name(self.0.thread.into()).spawn(move || queue.run(IDLE_MAX));
+        let started = embed::spawn(self.0.thread, move || queue.run(IDLE_MAX));
         match started {
             Ok(_) => {}
             Err(_) if may_run_here => self.0.run(Duration::ZERO),

@@ -111,7 +111,7 @@ impl Open {
         };
         let for_thread = (self.shared.clone(), held.clone());
         let run = move || finish(&for_thread.0, for_thread.1);
-        if std::thread::Builder::new().name("nowait-log-end".into()).spawn(run).is_err() {
+        if embed::spawn("nowait-log-end", run).is_err() {
             finish(&self.shared, held);
         }
     }
@@ -173,7 +173,7 @@ fn start_maintenance(shared: &Arc<Shared>, lock: Arc<DirLock>) -> Result<JoinHan
         let _held = lock;
         maintenance::run(&for_thread);
     };
-    std::thread::Builder::new().name("nowait-log".into()).spawn(run).map_err(|error| {
+    embed::spawn("nowait-log", run).map_err(|error| {
         os::thread_error(ErrorOp::Open, &error, &shared.dir.path, "the log's thread cannot be started")
     })
 }

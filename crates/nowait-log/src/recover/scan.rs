@@ -13,7 +13,7 @@ use super::{Damage, Found, Place, Recovery};
 use crate::dir::{Behind, Blocks, Broken, LogDir, Run, Segment, Unreadable, Window, is_direct};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, Control, End, HeaderPage, LogId, PAGE, SegmentHeader};
 use crate::options::{Calibration, Scan, Strategy};
-use nowait::{Advice, File, Result};
+use nowait::{Advice, File, Result, embed};
 
 /// Files of which the first page is read at a time, each by a thread.
 const READ_AT_ONCE: usize = 16;
@@ -432,7 +432,7 @@ impl Survey<'_> {
         let read_part = |part: &[u64]| part.iter().map_while(read).collect::<Vec<First>>();
         let firsts: Vec<First> = std::thread::scope(|scope| {
             let parts = numbers.chunks(numbers.len().div_ceil(READ_AT_ONCE).max(FILES_MIN));
-            let spawn = |part| std::thread::Builder::new().spawn_scoped(scope, move || read_part(part)).ok();
+            let spawn = |part| embed::spawn_scoped(scope, "nowait-log-scan", move || read_part(part)).ok();
             let threads: Vec<_> = parts.map(spawn).collect();
             threads.into_iter().flatten().flat_map(|thread| thread.join().unwrap_or_default()).collect()
         });

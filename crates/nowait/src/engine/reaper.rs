@@ -178,7 +178,7 @@ impl Watch {
         epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN).ok()?;
         let watch = Arc::new(Watch { epoll, bell });
         let for_thread = watch.clone();
-        sys::spawn("nowait-reaper", move || for_thread.run(&watched)).ok()?;
+        sys::spawn_service("nowait-reaper", move || for_thread.run(&watched)).ok()?;
         Some(watch)
     }
 

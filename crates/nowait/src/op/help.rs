@@ -199,7 +199,7 @@ pub(crate) fn look() -> bool {
     members.runs = true;
     drop(members);
     let for_thread = helper.clone();
-    let started = sys::spawn("nowait-helper", move || for_thread.run()).is_ok();
+    let started = sys::spawn_service("nowait-helper", move || for_thread.run()).is_ok();
     if !started {
         // Threads are short: the next request tries again.
         lock(&helper.members).runs = false;

@@ -58,7 +58,7 @@ pub(super) fn wait<'a>(condvar: &Condvar, state: MutexGuard<'a, State>) -> Mutex
 /// there are none, this thread does it now.
 fn spawn(shared: &Arc<Shared>) {
     let for_thread = shared.clone();
-    let started = sys::spawn("nowait-pool", move || serve(&for_thread));
+    let started = sys::spawn_service("nowait-pool", move || serve(&for_thread));
     if started.is_err() {
         let mut state = lock(&shared.state);
         state.threads -= 1;
@@ -80,7 +80,7 @@ fn stand_by(shared: &Arc<Shared>, state: &mut State) {
         return;
     }
     let for_thread = shared.clone();
-    let started = sys::spawn("nowait-relief", move || relieve(&for_thread));
+    let started = sys::spawn_service("nowait-relief", move || relieve(&for_thread));
     state.stands_by = started.is_ok();
 }
 

@@ -294,7 +294,7 @@ impl Sim {
             lock(&self.0.world).engines += 1;
             let disk = self.0.clone();
             // Without a thread operations still complete: by `step`, or in `drain`.
-            let _ = sys::spawn("nowait-sim", move || disk.serve());
+            let _ = sys::spawn_service("nowait-sim", move || disk.serve());
         }
         Arc::new(SimEngine(self.0.clone()))
     }
