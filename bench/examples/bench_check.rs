@@ -30,6 +30,10 @@
 //!   checks together; one unlucky bar can break again and again until it is recorded again.
 //! * Losses below 10 %, and cases that are not in the list.
 //!
+//! `--only files` prints which source files of the library an operation executes, and how many
+//! instructions in each. It has no bar: the number of files is that of the places that a reader must
+//! know.
+//!
 //! Exit codes: 0 no bar is broken; 1 one is, or something cannot be measured; 2 wrong usage; 3 cannot
 //! tell: the scatter is too large.
 
@@ -59,6 +63,17 @@ const COUNTED: [(&str, &str, u64, &str); 7] = [
     ("gather-plan", "gather-plan", 1_000, ""),
     ("gather planning", "gather-plan", 1_000, "nowait/src/gather/queued.rs"),
 ];
+/// Operations whose files are listed: name, case of the example `instructions`, operations.
+const ROADS: [(&str, &str, u64); 6] = [
+    ("cached read, awaited", "read-future", 20_000),
+    ("cold read under block_on", "cold", 2_000),
+    ("cold read, shared ring and reaper", "cold-shared", 2_000),
+    ("buffered write of 4 KiB, awaited", "write", 2_000),
+    ("gather of 64 cached ranges", "gather", 1_000),
+    ("log append, with its wait", "append", 500),
+];
+/// A file that executes fewer instructions per operation is not on its road.
+const ON_THE_ROAD: f64 = 0.3;
 /// Case, floor, arguments. Files are as large as a round's cold reads need.
 const SPEEDS: [(&str, &str, &str); 6] = [
     ("cached threads=1", "pread", "cached --size 64M"),
@@ -89,7 +104,7 @@ struct Options {
     #[arg(long)]
     record: bool,
     /// Only these
-    #[arg(long, value_parser = ["counts", "speeds"])]
+    #[arg(long, value_parser = ["counts", "speeds", "files"])]
     only: Option<String>,
     /// Where the files are made: ext4, xfs or btrfs [default: beside the programs]
     #[arg(long)]
@@ -282,6 +297,24 @@ fn callgrind(built: &Path, dir: &Path, case: &str, operations: u64) -> Result<Ha
     Ok(by_file(&fs::read_to_string(&profile).map_err(|error| format!("{}: {error}", profile.display()))?))
 }
 
+/// Prints the source files of the library that each operation executes.
+fn roads(mut collected: impl FnMut(&str, u64) -> Result<HashMap<String, u64>>) -> Result<()> {
+    for (name, case, operations) in ROADS {
+        let [once, twice] = [collected(case, operations)?, collected(case, 2 * operations)?];
+        let each = |(file, count): (&String, &u64)| {
+            let path = file.split_once("crates/nowait").map(|(_, path)| format!("nowait{path}"))?;
+            let more = count.saturating_sub(once.get(file).copied().unwrap_or_default());
+            Some((path, more as f64 / operations as f64)).filter(|(_, each)| *each >= ON_THE_ROAD)
+        };
+        let mut files: Vec<_> = twice.iter().filter_map(each).collect();
+        files.sort_by(|one, other| other.1.total_cmp(&one.1));
+        let sum: f64 = files.iter().map(|(_, each)| each).sum();
+        println!("{name}: {} files, {sum:.0} instructions of the library", files.len());
+        files.iter().for_each(|(path, each)| println!("{each:10.1}  {path}"));
+    }
+    Ok(())
+}
+
 fn verdict_of_counts(counts: &BTreeMap<String, f64>, bars: &Bars) -> Vec<Verdict> {
     let verdict = |(name, found): (&String, &f64)| {
         let bar = bars.instructions.get(name);
@@ -328,6 +361,9 @@ fn checked(options: &Options) -> Result<u8> {
     let text = fs::read_to_string(&path).map_err(|error| at(&error))?;
     let bars: Bars = serde_json::from_str(&text).map_err(|error| at(&error))?;
     let (mut found, mut verdicts, mut loose) = (bars.clone(), Vec::new(), Vec::new());
+    if options.only.as_deref() == Some("files") {
+        return roads(|case, operations| callgrind(built, dir, case, operations)).map(|()| 0);
+    }
     if options.only.as_deref() != Some("speeds") {
         found.instructions = count(|case, operations| callgrind(built, dir, case, operations))?;
         println!("instructions per operation (a gather: of 64 ranges)");

@@ -38,7 +38,8 @@ fn main() -> process::ExitCode {
         [case, operations, dir, threads] => (case, operations, dir, threads.as_str()),
         _ => {
             eprintln!(
-                "usage: instructions read-into|read-wait|read-future|read-range|gather|gather-plan \
+                "usage: instructions read-into|read-wait|read-future|read-range|gather|gather-plan|\
+                 cold|cold-shared|write|append \
                  OPERATIONS DIR [THREADS]"
             );
             return process::ExitCode::from(2);
@@ -55,8 +56,11 @@ fn main() -> process::ExitCode {
 }
 
 fn run(case: &str, operations: u64, dir: &Path, threads: NonZeroU64) -> Result<()> {
-    if case == "gather-plan" {
-        return plan(operations);
+    match case {
+        "gather-plan" => return plan(operations),
+        "cold" | "cold-shared" | "write" => return slow(case, operations, dir),
+        "append" => return append(operations, dir),
+        _ => {}
     }
     let nowait = Nowait::builder().build()?;
     let scratch = Scratch::new(dir)?;
@@ -112,6 +116,45 @@ fn work(case: &str, file: &File, operations: u64) -> Result<()> {
         }
         _ => return Err("no such case".into()),
     }
+    Ok(())
+}
+
+/// Operations that leave the cached path: direct reads, and writes.
+fn slow(case: &str, operations: u64, dir: &Path) -> Result<()> {
+    let nowait = Nowait::builder().build()?;
+    let scratch = Scratch::new(dir)?;
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).direct(case != "write").open_in(&nowait, &scratch.path).wait()?;
+    let place = |number: u64| number % BLOCKS * BLOCK as u64;
+    let reads = async {
+        for number in 0..operations {
+            drop(file.read_range(place(number), BLOCK).await?);
+        }
+        Ok::<(), nowait::Error>(())
+    };
+    match case {
+        "cold" => block_on(reads)?,
+        "cold-shared" => smol::block_on(reads)?,
+        _ => smol::block_on(async {
+            let mut block = vec![7; BLOCK];
+            for number in 0..operations {
+                block = file.write_all_at(block, place(number)).await?;
+            }
+            Ok::<(), nowait::Error>(())
+        })?,
+    }
+    Ok(())
+}
+
+/// Records of a log, each awaited until it is durable.
+fn append(operations: u64, dir: &Path) -> Result<()> {
+    let folder = tempfile::tempdir_in(dir)?;
+    let options = nowait_log::Options::new().create(true).segment_bytes(16 << 20);
+    let (log, _) = nowait_log::Log::open(folder.path().join("log"), &options).wait()?;
+    for _ in 0..operations {
+        log.append(b"0123456789").wait()?.wait()?;
+    }
+    log.close().wait()?;
     Ok(())
 }
 
