@@ -85,9 +85,11 @@ pub(super) trait Lined {
             (stuck, line.take_shed(), line.len() > 0)
         });
         self.discard(shed);
-        let count = stuck.len();
-        stuck.into_iter().for_each(pool::hand_on);
-        self.with_line(|line, _| line.discarded(count));
+        if !stuck.is_empty() {
+            let count = stuck.len();
+            stuck.into_iter().for_each(pool::hand_on);
+            self.with_line(|line, _| line.discarded(count));
+        }
         is_busy
     }
 }

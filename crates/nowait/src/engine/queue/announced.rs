@@ -302,7 +302,9 @@ impl Queue {
     /// Collects reads that have arrived, once the first has ended: for a thread that sleeps in its
     /// ring.
     pub(in crate::engine) fn collect_announced(&self) {
-        self.enter_late();
+        if !self.enter_late() {
+            return;
+        }
         for _ in 0..COLLECTED_MAX {
             let Some(slot) = self.line().announced.next() else { return };
             let Some(n) = attempt(&slot) else {
