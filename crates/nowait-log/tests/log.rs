@@ -29,6 +29,26 @@ fn options() -> Options {
     Options::new().create(true).segment_bytes(SEGMENT_BYTES).sync(SyncPolicy::Fixed(strategy))
 }
 
+/// Symptom: a program that reads its signals from a descriptor was ended by SIGTERM, which a thread of a log took.
+#[test]
+fn threads_of_a_log_block_signals() {
+    const TERM: i32 = libc::SIGTERM;
+    let dir = mounts::temp_dir();
+    let (log, _) = Log::open(dir.path(), &options()).wait().unwrap();
+    let blocks = || {
+        let of = |task: &Path| {
+            let name = fs::read_to_string(task.join("comm")).ok().filter(|name| name.starts_with("nowait-log"))?;
+            let status = fs::read_to_string(task.join("status")).ok()?;
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
+            Some((name, u64::from_str_radix(mask.trim(), 16).unwrap() >> (TERM - 1) & 1 == 1))
+        };
+        fs::read_dir("/proc/self/task").unwrap().flatten().filter_map(|task| of(&task.path())).collect::<Vec<_>>()
+    };
+    assert!(eventually(|| !blocks().is_empty()), "the log has a maintenance thread");
+    assert!(blocks().iter().all(|(_, blocks)| *blocks), "{:?}", blocks());
+    log.close().wait().unwrap();
+}
+
 /// Contents of record `lsn`, wherever it is appended.
 fn record(lsn: u64) -> Vec<u8> {
     let mut rng = Rng::new(lsn);
