@@ -65,7 +65,7 @@ fn assert_served(nowait: &Nowait, right: (u64, u64), what: &str, mut work: impl 
     assert_eq!(served.last(), Some(&right), "{what}: (inline, pool) of each round: {served:?}");
 }
 
-/// Fifty small files, each opened, sized and read without a switch to another thread. Not opened so
+/// Fifty small files, each opened and read without a switch to another thread. Not opened so
 /// on overlayfs: one of its layers may be a server's.
 fn cached_files_need_no_thread(kind: Kind) {
     let Some(mount) = has_cached_walks().then(|| Mount::or_skip(kind)).flatten() else { return };
@@ -78,7 +78,7 @@ fn cached_files_need_no_thread(kind: Kind) {
     open(&nowait, &paths[0]).wait().unwrap();
     for way in [Way::Awaited, Way::Driven] {
         let opened_by_pool = if kind == Kind::Overlay { FILES } else { 0 };
-        let right = (3 * FILES - opened_by_pool, opened_by_pool);
+        let right = (2 * FILES - opened_by_pool, opened_by_pool);
         assert_served(&nowait, right, &format!("{way:?} on {kind:?}"), || {
             for (number, path) in paths.iter().enumerate() {
                 let right = common::contents(1 + 300 * number, number as u64);

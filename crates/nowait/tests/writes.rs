@@ -955,6 +955,11 @@ fn inline() {
         // A machine with other work may take its time; that is not what is tested.
         let nowait = Nowait::builder().stall_budget(Duration::from_secs(10)).build().unwrap();
         let file = create(&nowait, &path.join("file"));
+        // Until a plain call of the device has returned soon, threads of the pool make them.
+        assert!(common::eventually(|| {
+            drop(futures::executor::block_on(file.write_all_at(vec![0; PAGE], 0)).unwrap());
+            nowait.stats().inline > 0
+        }));
         let before = nowait.stats();
         for i in 0..WRITES {
             drop(futures::executor::block_on(file.write_all_at(vec![i as u8; PAGE], i * PAGE as u64)).unwrap());

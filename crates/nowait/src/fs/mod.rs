@@ -289,7 +289,12 @@ functions! {
         let (nowait, path) = (self.0.clone(), path.as_ref().to_path_buf());
         Steps::new(async move {
             let file = OpenOptions::new().read(true).open_in(&nowait, path).await?;
-            let length = usize::try_from(file.size().await?).unwrap_or(usize::MAX);
+            // A hint, for which no server is asked.
+            let length = match file.0.target().known_size() {
+                Some(size) => size,
+                None => file.size().await?,
+            };
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
             read_whole(&file, length).await
         })
     }
@@ -409,7 +414,7 @@ async fn read_whole(file: &File, length: usize) -> Result<Vec<u8>> {
     /// Minimum bytes of the first request. A file in /proc may report a size of zero, and return
     /// its contents only to one read at offset 0 (`proc_dointvec`, kernel/sysctl.c).
     const FIRST_BYTES_MIN: usize = 4 << 10;
-    /// Bytes of each further request, when the end is not where `fstat(2)` said.
+    /// Bytes of each further request, when the end is not where it was said to be.
     const MORE_BYTES: usize = 64 << 10;
     let mut contents = Vec::new();
     // One byte more than there should be: a read that comes short of it has met the end.
