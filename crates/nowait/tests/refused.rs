@@ -26,6 +26,7 @@ const DURABLE: &str = "durable";
 const LATE_FLAGS: &str = "late flags";
 const NO_THREAD: &str = "no thread";
 const EXPLAINED: &str = "explained";
+const FEW_DESCRIPTORS: &str = "few descriptors";
 
 /// Other interfaces that are refused, in a process without io_uring.
 const NO_RING: &str = "no ring";
@@ -63,6 +64,13 @@ fn by_a_filter_that_comes_late() {
 #[test]
 fn handed_on_to_a_pool_of_one_thread() {
     child::play(ONE_THREAD);
+}
+
+/// Symptom: an instance that was made, or a reaper that was first wanted, while descriptors were short
+/// never had a ring.
+#[test]
+fn by_a_shortage_of_descriptors_that_passes() {
+    child::play(FEW_DESCRIPTORS);
 }
 
 #[test]
@@ -368,6 +376,9 @@ fn child() {
     if role == DURABLE {
         return durable_without_flags();
     }
+    if role == FEW_DESCRIPTORS {
+        return with_few_descriptors();
+    }
     if role == NO_THREAD {
         return without_threads();
     }
@@ -393,6 +404,50 @@ fn child() {
     filter(errno, &[libc::SYS_io_uring_setup]);
     let word = ANSWERS.iter().find(|answer| answer.0 == errno).unwrap().1;
     check(Nowait::shared(), errno, word);
+}
+
+/// Lets no further descriptor be opened. Returns the limit as it was.
+fn take_descriptors() -> rustix::process::Rlimit {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use std::os::fd::AsRawFd;
+    let old = getrlimit(Resource::Nofile);
+    let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(next), ..old }).unwrap();
+    old
+}
+
+fn with_few_descriptors() {
+    let _watchdog = Watchdog::new("few descriptors", 60);
+    let sample = Sample::new(1 << 20);
+    let before = Nowait::builder().route(Some(Route::Ring)).build().unwrap();
+    if is_refused_already(&before) {
+        return;
+    }
+    // Opened while descriptors are there; the reaper is wanted first when they are not.
+    let file = sample.open(&before);
+    let shared = |file: &nowait::File, i: u64| {
+        let read = futures::executor::block_on(file.read_range(i * 4096, 4096)).unwrap();
+        assert!(*read == *sample.expected(i * 4096, 4096));
+    };
+    let limit = take_descriptors();
+    let made = Nowait::builder().route(Some(Route::Ring)).build().unwrap();
+    assert!(!made.has_ring());
+    let refusal = made.ring_refusal().unwrap();
+    assert_eq!(refusal.raw_os_error(), libc::EMFILE);
+    let error = Nowait::builder().engine(Engine::Uring).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::EngineUnavailable);
+    shared(&file, 0);
+    assert_eq!((before.stats().ring, before.stats().handed_on), (0, 1));
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    assert!(common::eventually(|| {
+        shared(&file, 1);
+        before.stats().ring > 0
+    }));
+    assert!(common::eventually(|| made.has_ring()) && made.ring_refusal().is_none());
+    shared(&sample.open(&made), 2);
+    assert_eq!(made.stats().ring, 1);
+    assert_settled(&before);
+    assert_settled(&made);
 }
 
 /// Both kinds of ring are used, then forbidden: what follows is served without them.

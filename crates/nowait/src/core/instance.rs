@@ -122,7 +122,7 @@ impl Builder {
             engines: PerProcess::new(),
         };
         let refusal = match instance.engine {
-            Engine::Uring => instance.engines().refusal.as_ref(),
+            Engine::Uring => instance.engines().ring_refusal(),
             Engine::Aio => instance.engines().aio().err(),
             _ => None,
         };
@@ -197,8 +197,11 @@ impl Nowait {
     }
 
     /// Returns why io_uring is not available; `None` if it is, or if it was not requested.
+    ///
+    /// If descriptors are short (EMFILE, ENFILE), the instance tries again at intervals, and
+    /// returns `None` once it has a ring.
     pub fn ring_refusal(&self) -> Option<&Refusal> {
-        self.0.engines().refusal.as_ref()
+        self.0.engines().ring_refusal()
     }
 
     /// Returns why libaio is not available for direct I/O; `None` if it is, or if it is not needed.
@@ -209,7 +212,7 @@ impl Nowait {
 
     /// Returns true if slow operations can go to io_uring.
     pub fn has_ring(&self) -> bool {
-        self.0.engines().has_ring
+        self.0.engines().has_ring && self.ring_refusal().is_none()
     }
 
     /// Blocks until no operation submitted through this instance is in flight, including abandoned
@@ -323,6 +326,11 @@ impl Engines {
         self.aio().unwrap_or(&self.ring)
     }
 
+    /// Why there is no ring, or none yet.
+    fn ring_refusal(&self) -> Option<&Refusal> {
+        self.refusal.as_ref().filter(|_| !self.has_ring || self.ring.is_refused())
+    }
+
     /// The engine for direct I/O, or why libaio is refused.
     fn aio(&self) -> std::result::Result<&Arc<dyn engine::Engine>, &Refusal> {
         match &self.aio {
@@ -366,7 +374,7 @@ impl Instance {
                 _ => None,
             };
             let (ring, refusal): (Option<Arc<dyn engine::Engine>>, _) = match ring {
-                Some(Ok(ring)) => (Some(Arc::new(ring)), None),
+                Some(Ok((ring, refusal))) => (Some(Arc::new(ring)), refusal.map(|refusal| Refusal::of(RING, refusal))),
                 Some(Err(refusal)) => (None, Some(Refusal::of(RING, refusal))),
                 None => (None, None),
             };

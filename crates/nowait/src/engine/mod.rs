@@ -24,13 +24,13 @@ mod tokio;
 pub(crate) mod uring;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::buf::Direction;
+use crate::buf::{Direction, lock};
 use crate::direct::{self, Directness};
 use crate::op::{
     Done, Handle, OpenFile, Outcome, Owned, Owner, PathAt, QueueKind, Request, Slot, Step, Transfer, step,
@@ -101,6 +101,11 @@ pub(crate) trait Engine: Send + Sync {
         Ok(())
     }
 
+    /// Whether the kernel refuses its queues for the moment. Tries again, if that is due.
+    fn is_refused(&self) -> bool {
+        false
+    }
+
     /// Lets a thread of the engine notice the completions of all that is in flight: the caller may
     /// block the runtime that would.
     fn lend_all(&self) {}
@@ -117,6 +122,26 @@ impl Refusal {
     /// Whether a later try may succeed: descriptors, memory or the like are short.
     pub(crate) fn passes(&self) -> bool {
         matches!(self.errno, Errno::MFILE | Errno::NFILE | Errno::AGAIN | Errno::NOMEM)
+    }
+}
+
+/// Spaces the tries to make what was refused for want of descriptors, memory or threads.
+#[derive(Debug, Default)]
+pub(crate) struct Retry(Mutex<Option<Instant>>);
+
+impl Retry {
+    /// How soon a try follows one that failed.
+    pub(crate) const AGAIN: Duration = Duration::from_millis(100);
+
+    /// Tries, unless a try has failed a moment ago.
+    fn when_due<T>(&self, make: impl FnOnce() -> Option<T>) -> Option<T> {
+        let is_due = |until: &Instant| Instant::now() >= *until;
+        if !lock(&self.0).as_ref().is_none_or(is_due) {
+            return None;
+        }
+        let made = make();
+        *lock(&self.0) = made.is_none().then(|| Instant::now() + Retry::AGAIN);
+        made
     }
 }
 

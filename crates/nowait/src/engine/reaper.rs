@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, Timespec, epoll};
 use rustix::io::Errno;
 
+use super::Retry;
 use crate::buf::lock;
 use crate::sys;
 
@@ -78,8 +79,9 @@ impl Reapers {
 #[derive(Default)]
 pub(super) struct Reaper {
     watched: Arc<Watched>,
-    /// None if the thread, or its descriptors, were refused.
-    watch: OnceLock<Option<Arc<Watch>>>,
+    watch: OnceLock<Arc<Watch>>,
+    /// The thread, or its descriptors, were refused.
+    refused: Retry,
 }
 
 #[derive(Default)]
@@ -118,7 +120,7 @@ impl Reaper {
     /// Ends the loan of a queue, if it is lent: its owner reaps again.
     fn take_back<S: Reaped + ?Sized>(&self, queue: &S) {
         let mut queues = lock(&self.watched.queues);
-        let Some(Some(watch)) = self.watch.get() else { return };
+        let Some(watch) = self.watch.get() else { return };
         if !queue.watched().load(Ordering::Acquire) || !is_lent(queue) {
             return;
         }
@@ -135,14 +137,21 @@ impl Reaper {
 
     /// Wakes it to look at all queues.
     fn ring(&self) {
-        if let Some(Some(watch)) = self.watch.get() {
+        if let Some(watch) = self.watch.get() {
             watch.ring();
         }
     }
 
     fn watch<S: Reaped + 'static>(&self, queue: &Arc<S>, lent: bool) -> bool {
         let mut queues = lock(&self.watched.queues);
-        let Some(watch) = self.watch.get_or_init(|| Watch::start(self.watched.clone())) else { return false };
+        let start = || Watch::start(self.watched.clone());
+        let Some(watch) = self.watch.get().or_else(|| {
+            // No other thread makes one meanwhile: the queues are locked.
+            let watch = self.refused.when_due(start)?;
+            Some(self.watch.get_or_init(|| watch))
+        }) else {
+            return false;
+        };
         if !queue.watched().load(Ordering::Acquire) {
             let events = epoll::EventFlags::IN | epoll::EventFlags::ET;
             let number = self.watched.last.fetch_add(1, Ordering::Relaxed) + 1;

@@ -10,11 +10,13 @@ use std::sync::Arc;
 #[cfg(feature = "tokio")]
 use std::sync::Weak;
 
+use rustix::io::Errno;
+
 use super::known::{self, Key};
 use super::queue::{NoticedBy, Queue};
 use super::queues::{QUEUES_MAX, Queues};
 use super::reaper::Reapers;
-use super::{Engine, Refusal, local, loop_ring, pool};
+use super::{Engine, Refusal, Retry, local, loop_ring, pool};
 use crate::op::Slot;
 #[cfg(feature = "tokio")]
 use crate::op::help::{self, Helped};
@@ -27,6 +29,7 @@ pub(crate) struct Uring {
     number: u64,
     queues: Queues,
     queues_max: usize,
+    refused: Retry,
     #[cfg(feature = "tokio")]
     runtimes: super::tokio::Runtimes,
     #[cfg(feature = "tokio")]
@@ -36,8 +39,10 @@ pub(crate) struct Uring {
 }
 
 impl Uring {
-    /// Tries to make a first ring, so that a refusal is known at once.
-    pub(crate) fn new() -> Result<Uring, Refusal> {
+    /// Tries to make a first ring, so that a refusal is known at once. A shortage that passes is
+    /// returned with the engine, which tries again. (Short of locked memory, libaio is the better
+    /// engine for direct I/O.)
+    pub(crate) fn new() -> Result<(Uring, Option<Refusal>), Refusal> {
         let reapers: Arc<Reapers> = Arc::default();
         #[cfg(feature = "tokio")]
         let runtimes = super::tokio::Runtimes::default();
@@ -50,14 +55,18 @@ impl Uring {
             reapers,
             queues: Queues::default(),
             queues_max: sys::processors().min(QUEUES_MAX),
+            refused: Retry::default(),
             #[cfg(feature = "tokio")]
             runtimes,
             #[cfg(feature = "tokio")]
             _loans: loans,
         };
-        let first = Queue::new(NoticedBy::Reaper, 0)?;
-        engine.queues.add(first);
-        Ok(engine)
+        match Queue::new(NoticedBy::Reaper, 0) {
+            Ok(first) => engine.queues.add(first),
+            Err(refusal) if refusal.passes() && refusal.errno != Errno::NOMEM => return Ok((engine, Some(refusal))),
+            Err(refusal) => return Err(refusal),
+        }
+        Ok((engine, None))
     }
 
     /// The ring for this thread; none if its completions would not be noticed.
@@ -69,7 +78,8 @@ impl Uring {
             return Some(queue);
         }
         let queue = known::find_or(Key::common(self.number), || {
-            self.queues.mine(self.queues_max, |place| Queue::new(NoticedBy::Reaper, place)).ok()
+            let mine = || self.queues.mine(self.queues_max, |place| Queue::new(NoticedBy::Reaper, place)).ok();
+            self.refused.when_due(mine)
         })?;
         self.reapers.adopt(&queue).then_some(queue)
     }
@@ -111,6 +121,10 @@ impl Engine for Uring {
     #[cfg(feature = "tokio")]
     fn attach_tokio(&self) -> std::io::Result<()> {
         self.runtimes.attach()
+    }
+
+    fn is_refused(&self) -> bool {
+        self.queues.all().is_empty() && self.queue().is_none()
     }
 
     fn lend_all(&self) {

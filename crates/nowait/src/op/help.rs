@@ -97,7 +97,7 @@ struct Helper {
     members: Mutex<Members>,
     /// Wakes the thread; made with the first one. None if descriptors are short: the thread then
     /// looks at intervals.
-    bell: OnceLock<Option<OwnedFd>>,
+    bell: OnceLock<OwnedFd>,
     /// The bell rings, or the thread is about to look.
     looks: AtomicBool,
     /// A queue may have operations in flight, so the thread glances at it at intervals.
@@ -225,9 +225,13 @@ impl Helper {
         self.wanted().iter().for_each(|queue| _ = serve(&**queue));
     }
 
+    /// None while descriptors are short.
     fn bell(&self) -> Option<&OwnedFd> {
-        let make = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
-        self.bell.get_or_init(make).as_ref()
+        if self.bell.get().is_none() {
+            let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
+            let _ = self.bell.set(bell);
+        }
+        self.bell.get()
     }
 
     fn ring(&self) {

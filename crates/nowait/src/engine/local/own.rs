@@ -3,15 +3,15 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::io::Errno;
 
 use super::bell::{Bell, IN_QUEUE, Notice};
-use crate::engine::Refusal;
 use crate::engine::places::Lined;
 use crate::engine::queue::{NoticedBy, Queue, Reap};
 use crate::engine::reaper::Reaped;
+use crate::engine::{Refusal, Retry};
 use crate::op::Slot;
 use crate::op::help::{self, Helped};
 
@@ -37,9 +37,6 @@ pub(super) enum State {
     Ready(Arc<Own>),
 }
 
-/// How soon a ring is tried again after memory, descriptors or the like were short.
-const AGAIN: Duration = Duration::from_millis(100);
-
 impl State {
     /// Returns the ring, if the thread has one that this process made.
     pub(super) fn get(&self) -> Option<&Arc<Own>> {
@@ -60,7 +57,7 @@ impl State {
         if is_due {
             let made = match Own::new(bell()) {
                 Ok(own) => State::Ready(own),
-                Err(refusal) if refusal.passes() => State::Refused(Some(Instant::now() + AGAIN)),
+                Err(refusal) if refusal.passes() => State::Refused(Some(Instant::now() + Retry::AGAIN)),
                 Err(_) => State::Refused(None),
             };
             if let State::Ready(parents) = std::mem::replace(self, made) {
