@@ -27,11 +27,11 @@ impl Places {
     /// flight, no completion would pass a place on. Then the slots that were passed over are
     /// returned, for the pool.
     pub(super) fn next(&mut self) -> (Option<Arc<Slot>>, Vec<Arc<Slot>>) {
-        /// Most slots that are passed over.
+        /// Most slots that are passed over while others are in flight.
         const EXCESS_MAX: usize = 16;
         let mut excess = Vec::new();
         let mut next = None;
-        while excess.len() < EXCESS_MAX {
+        while self.in_flight == 0 || excess.len() < EXCESS_MAX {
             match self.backlog.pop() {
                 Some(slot) if slot.profile().is_excess => excess.push(slot),
                 found => {
@@ -91,5 +91,56 @@ pub(super) trait Lined {
             self.with_line(|line, _| line.discarded(count));
         }
         is_busy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::MemfdFlags;
+
+    use super::*;
+    use crate::buf::Memory;
+    use crate::direct::Directness;
+    use crate::op::{Fallback, Handle, Leftovers, Notify, OpenFile, Owner, Request, Transfer};
+
+    /// The test hands nothing on.
+    struct NoPool;
+    impl Fallback for NoPool {
+        fn take(&self, _: Arc<Slot>) {
+            unreachable!("no slot is handed on");
+        }
+
+        fn let_go(&self, _: u64, leftovers: Leftovers) {
+            drop(leftovers);
+        }
+    }
+
+    /// Symptom: but for the first few, a line before a full device waited for a second, with nothing
+    /// in flight.
+    #[test]
+    fn a_line_before_a_full_device_leaves_as_a_whole_when_nothing_is_in_flight() {
+        // No other test reads files of its device.
+        let memory = Handle::Descriptor(rustix::fs::memfd_create("line", MemfdFlags::CLOEXEC).unwrap());
+        let file = Arc::new(OpenFile::new(memory, Directness::NotAsked, Arc::default(), Arc::new(NoPool)));
+        let slot = || {
+            let request = Request::Read(Transfer::new(Memory::Vec(vec![1; 8]), 0));
+            Slot::new(request, Owner::File(file.clone()), Notify::Waker(std::task::Waker::noop().clone()))
+        };
+        let mut places = Places::default();
+        (0..100).for_each(|_| places.backlog.push(slot()));
+        let mut under_way = Vec::new();
+        while !file.device().is_full() {
+            under_way.push(slot());
+            assert_eq!(under_way.last().unwrap().begin(|_, _| Some(())), Some(()));
+        }
+        places.in_flight = 1;
+        let (next, excess) = places.next();
+        assert!(next.is_none() && excess.is_empty());
+        assert_eq!(places.backlog.len(), 100, "a completion passes a place on");
+        places.in_flight = 0;
+        let (next, excess) = places.next();
+        assert!(next.is_none());
+        assert_eq!((excess.len(), places.backlog.len()), (100, 0));
+        under_way.iter().for_each(|slot| drop(slot.finish(Err(rustix::io::Errno::IO), crate::stats::Count::Ring)));
     }
 }

@@ -116,7 +116,7 @@ impl Ring {
     /// for `patience`, and perhaps for fewer.
     pub(crate) fn enter(&self, want: usize, patience: Option<Duration>) -> std::io::Result<()> {
         let submitter = self.ring.submitter();
-        match patience {
+        match patience.filter(|_| want > 0) {
             None => submitter.submit_and_wait(want),
             Some(patience) if !self.ring.params().is_feature_ext_arg() => {
                 let submitted = submitter.submit()?;

@@ -128,15 +128,15 @@ impl Own {
             return false;
         }
         self.visit(|queue| {
+            // In this order: either the thread sees what a helper has ended, or that the bell has
+            // rung, or the helper sees that the thread is inside.
+            self.is_inside.store(true, SeqCst);
             if let (false, Some(eventfd)) = (queue.polls_bell(), self.bell.descriptor()) {
                 // Cleared only now: a late ring would end the next sleep early, and no more.
                 self.bell.clear();
                 queue.poll_bell(eventfd.as_fd());
             }
             let want = want();
-            // In this order: either the thread sees that nothing is in flight, or the helper, which
-            // ended it, that the thread is inside.
-            self.is_inside.store(true, SeqCst);
             queue.wait(want);
             self.is_inside.store(false, SeqCst);
             self.bell.awake();
@@ -157,6 +157,16 @@ impl Own {
         visit(&self.queue);
         if self.is_wanted.load(SeqCst) {
             help::look();
+        }
+    }
+
+    /// Wakes the thread, which came while a helper served the ring: the helper may have reaped what
+    /// the thread sleeps for, and the poll of the bell that was to wake it.
+    fn call_back(&self) {
+        self.bell.write();
+        if let (false, Some(eventfd)) = (self.queue.polls_bell(), self.bell.descriptor()) {
+            self.queue.poll_bell(eventfd.as_fd());
+            self.queue.submit_staged();
         }
     }
 
@@ -213,17 +223,71 @@ impl Helped for Own {
         // The rest of short transfers, and slots that were in line.
         self.queue.submit_staged();
         if self.is_inside.load(SeqCst) {
-            // Its thread may have come meanwhile, and sleep for what has ended here.
-            self.bell.write();
+            self.call_back();
         }
         if self.queue.is_quiet() {
             self.is_wanted.store(false, SeqCst);
-            return help::State::Quiet;
+            // Its thread may have left more meanwhile, and asked for help before that store.
+            if self.queue.is_quiet() {
+                return help::State::Quiet;
+            }
+            self.is_wanted.store(true, SeqCst);
         }
         if self.queue.ended() == before { help::State::Waits } else { help::State::Progress }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.queue.as_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buf::Memory;
+    use crate::direct::Directness;
+    use crate::op::{Fallback, Handle, Leftovers, Notify, OpenFile, Owner, Request, Transfer};
+
+    /// The test hands nothing on.
+    struct NoPool;
+    impl Fallback for NoPool {
+        fn take(&self, _: Arc<Slot>) {
+            unreachable!("no slot is handed on");
+        }
+
+        fn let_go(&self, _: u64, leftovers: Leftovers) {
+            drop(leftovers);
+        }
+    }
+
+    /// Symptom: a thread slept on beside an operation that hung, though its future had been woken: the
+    /// helper had reaped the poll of its bell.
+    #[test]
+    fn a_helper_that_reaps_the_poll_of_a_bell_wakes_the_thread_all_the_same() {
+        let own = match Own::new(Bell::new()) {
+            Ok(own) => own,
+            Err(refusal) => return eprintln!("skipped: no io_uring ({:?})", refusal.errno),
+        };
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let handle = Handle::Descriptor(reader);
+        let file = Arc::new(OpenFile::new(handle, Directness::NotAsked, Arc::default(), Arc::new(NoPool)));
+        let request = Request::Read(Transfer::new(Memory::Vec(vec![1; 8]), 0));
+        let waker = std::task::Waker::noop().clone();
+        let slot = Slot::new(request, Owner::File(file), Notify::Waker(waker));
+        assert!(own.stage(slot.clone()).is_ok());
+        own.queue.poll_bell(own.bell.descriptor().unwrap().as_fd());
+        own.bell.write();
+        // As a helper does that looked before the thread came.
+        own.queue.enter();
+        own.queue.reap(Reap::Surely);
+        assert!(!own.queue.polls_bell());
+        own.is_inside.store(true, SeqCst);
+        own.call_back();
+        // It returns: the pipe's read does not end.
+        own.queue.wait(1);
+        own.is_inside.store(false, SeqCst);
+        rustix::io::write(&writer, &[7; 8]).unwrap();
+        while own.drain() {}
+        assert!(slot.take().is_some());
     }
 }

@@ -319,6 +319,7 @@ impl Queue {
             line.announced.collected();
             line.places.in_flight -= u32::from(!again);
             line.places.ended += 1;
+            self.fill(line, Vec::new());
         }
     }
 }

@@ -256,18 +256,16 @@ impl Queue {
             drop(line);
             return pool::hand_on(slot);
         }
-        // The owner may be busy elsewhere from now on: a thread, a runtime's workers, or a loop.
-        if self.noticed_by != NoticedBy::Reaper {
-            help::watch();
-        }
         if self.noticed_by == NoticedBy::Thread {
             // One task may compute for long before the root future is pending.
             if is_long {
                 line.leaves(self.ring.depth);
-                drop(line);
+            }
+            drop(line);
+            if is_long {
                 self.submit_entries();
             }
-            return;
+            return help::watch();
         }
         // While the device is busy, an entry waits for others, or until this thread has nothing
         // else to run. That saves system calls, and lets the thread sleep.
@@ -277,6 +275,11 @@ impl Queue {
         }
         let flusher = if waits && enters { self.call_flusher() } else { Flusher::Nobody };
         drop(line);
+        // The owner, a runtime's workers or a loop, may be busy elsewhere from now on. With nothing
+        // locked: this may start a thread.
+        if self.noticed_by == NoticedBy::Reactor {
+            help::watch();
+        }
         if !enters {
             return;
         }
@@ -362,10 +365,21 @@ impl Queue {
     /// Has the ring poll the bell of its thread, until it rings.
     pub(super) fn poll_bell(&self, bell: BorrowedFd<'_>) {
         let entry = opcode::PollAdd::new(types::Fd(bell.as_raw_fd()), libc::POLLIN as u32).build();
-        let mut line = lock(&self.line);
-        // SAFETY: a poll has no memory, and the kernel keeps the eventfd open as long as it polls.
-        let is_staged = !line.dead && unsafe { self.push_entry(&mut line, entry, BELL) };
-        self.polls_bell.store(is_staged, SeqCst);
+        // Before the entry is there: another thread may submit and reap it at once.
+        self.polls_bell.store(true, SeqCst);
+        let stage = || {
+            let mut line = lock(&self.line);
+            // SAFETY: a poll has no memory, and the kernel keeps the eventfd open as long as it polls.
+            !line.dead && unsafe { self.push_entry(&mut line, entry.clone(), BELL) }
+        };
+        if stage() {
+            return;
+        }
+        // Slots have all entries.
+        self.submit_staged();
+        if !stage() {
+            self.polls_bell.store(false, SeqCst);
+        }
     }
 
     /// Whether the ring polls the bell.
@@ -723,5 +737,32 @@ mod tests {
         line.places.in_flight = depth;
         drop(line);
         queue.drain();
+    }
+
+    /// Symptom: no bell woke a thread that slept with as many operations in flight as its ring has
+    /// entries.
+    #[test]
+    fn the_bell_is_polled_though_slots_have_all_entries() {
+        let queue = match Queue::new(NoticedBy::Reaper, 0) {
+            Ok(queue) => queue,
+            Err(refusal) => return eprintln!("skipped: no io_uring ({:?})", refusal.errno),
+        };
+        let zeros = Handle::Descriptor(std::fs::File::open("/dev/zero").unwrap().into());
+        let file = Arc::new(OpenFile::new(zeros, Directness::NotAsked, Arc::default(), Arc::new(NoPool)));
+        let mut line = lock(&queue.line);
+        for _ in 0..queue.ring.depth {
+            let request = Request::Read(Transfer::new(Memory::Vec(vec![1; 8]), 0));
+            let slot = Slot::new(request, Owner::File(file.clone()), Notify::Waker(Waker::noop().clone()));
+            line.places.in_flight += 1;
+            assert!(queue.push(&mut line, slot).is_ok());
+        }
+        drop(line);
+        let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        queue.poll_bell(bell.as_fd());
+        assert!(queue.polls_bell());
+        queue.drain();
+        rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
+        queue.reap(Reap::Surely);
+        assert!(!queue.polls_bell(), "it has rung");
     }
 }
