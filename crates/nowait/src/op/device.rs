@@ -18,6 +18,8 @@ const HELD_REQUESTS: u32 = 128;
 const REMEMBERED_MAX: usize = 64;
 /// Number of the device of simulated files.
 const SIMULATED: u64 = u64::MAX;
+/// Number of the device of pipes, sockets, terminals and the like: they share no queue that fills.
+const STREAMS: u64 = u64::MAX - 1;
 /// A plain call that took no longer than this, and a nanosecond for each byte, shows that its device
 /// answers.
 const ANSWER_NS_MAX: u64 = 100_000;
@@ -53,7 +55,7 @@ impl Device {
             return device.clone();
         }
         // With nothing locked: this reads files of /sys.
-        let places = held_requests(number).unwrap_or(HELD_REQUESTS);
+        let places = if number == STREAMS { u32::MAX } else { held_requests(number).unwrap_or(HELD_REQUESTS) };
         let new = Arc::new(Device {
             number,
             mount,
@@ -108,14 +110,15 @@ impl Device {
     }
 }
 
-/// Returns the number of a block device, or of the device that a file lies on, and the file's mount;
+/// Returns the number of a block device, of the device that a file lies on, or of streams, and the file's mount;
 /// none if `statx(2)` is refused.
 fn number_and_mount(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(fd, "", flags, StatxFlags::TYPE | MNT_ID_UNIQUE).ok()?;
     let number = match FileType::from_raw_mode(stat.stx_mode.into()) {
         FileType::BlockDevice => makedev(stat.stx_rdev_major, stat.stx_rdev_minor),
-        _ => makedev(stat.stx_dev_major, stat.stx_dev_minor),
+        FileType::RegularFile | FileType::Directory => makedev(stat.stx_dev_major, stat.stx_dev_minor),
+        _ => STREAMS,
     };
     // Zero on a kernel without such numbers.
     let is_unique = stat.stx_mask & MNT_ID_UNIQUE.bits() != 0;
@@ -136,4 +139,19 @@ fn held_requests(number: u64) -> Option<u32> {
     };
     let shortest = parts.filter_map(|part| held(part.path().to_str()?)).min();
     shortest.or_else(|| held(&device))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Symptom: with a hundred reads of pipes that hung, the reads of all other pipes left the rings.
+    #[test]
+    fn streams_fill_no_device() {
+        let (reader, _writer) = rustix::pipe::pipe().unwrap();
+        let device = Device::of(&Handle::Descriptor(reader));
+        (0..10 * HELD_REQUESTS).for_each(|_| device.begins());
+        assert!(!device.is_full());
+        (0..10 * HELD_REQUESTS).for_each(|_| device.ends());
+    }
 }
