@@ -272,8 +272,12 @@ impl<T: Send + 'static> Task<T> {
                 let _followed = clock.as_ref().map(Held::follow);
                 pass(result, callback);
             }
-            // `result` is dropped after the lock.
-            End::Dropped | End::Here(_) | End::Gone => drop(state),
+            End::Dropped | End::Here(_) | End::Gone => {
+                drop(state);
+                // It may hold a file, or a buffer with a user's destructor.
+                let result: Box<dyn Send> = Box::new(result);
+                pool::of_process().let_go(Leftovers::from(result));
+            }
         }
     }
 }

@@ -855,10 +855,12 @@ fn drops_a_finish_and_goes_on() -> bool {
     // Has space reserved for the first piece, which is written.
     writer.put(buffer(pieces[1])).wait().unwrap();
     assert!(eventually(|| is_written(0)));
-    // The only thread of the pool is held, and the file is to be cut to its length after that.
+    // The only thread of the device's pool is held, and the file is to be cut to its length after
+    // that.
     let (begun, begins) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
-    nowait.fs().metadata(&path).on_complete(move |_| {
+    let beside = open(&nowait, &folder.path().join("beside"), false);
+    beside.sync_data().on_complete(move |_| {
         begun.send(()).unwrap();
         let _ = released.recv();
     });

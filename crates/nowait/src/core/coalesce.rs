@@ -141,7 +141,6 @@ pub(crate) fn collect(target: &Target<'_>, request: Request, notify: Notify) -> 
     let slot = Slot::new(request, Owner::File(file.clone()), notify);
     let write = Collecting { offset, length, slot: slot.clone() };
     local::before_sleep(write_collected);
-    help::watch();
     let is_full = with(|collected| {
         collected.bytes += length;
         collected.writes += 1;
@@ -156,6 +155,8 @@ pub(crate) fn collect(target: &Target<'_>, request: Request, notify: Notify) -> 
         }
         collected.bytes >= BYTES_MAX || collected.writes >= WRITES_MAX
     });
+    // After the write is in the list, or a glance of the helper might come too early.
+    help::watch();
     if is_full {
         write_collected();
     }

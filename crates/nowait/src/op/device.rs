@@ -101,17 +101,24 @@ impl Device {
         self.under_way.load(Relaxed) >= self.places
     }
 
-    pub(super) fn begins(&self) {
+    /// Counts an operation until the value is dropped.
+    pub(super) fn begins(self: &Arc<Device>) -> UnderWay {
         self.under_way.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn ends(&self) {
-        self.under_way.fetch_sub(1, Relaxed);
+        UnderWay(self.clone())
     }
 }
 
-/// Returns the number of a block device, of the device that a file lies on, or of streams, and the file's mount;
-/// none if `statx(2)` is refused.
+/// An operation that its device counts as under way.
+pub(super) struct UnderWay(Arc<Device>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Returns the number of a block device, of the device that a file lies on, or of streams, and the
+/// file's mount; none if `statx(2)` is refused.
 fn number_and_mount(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(fd, "", flags, StatxFlags::TYPE | MNT_ID_UNIQUE).ok()?;
@@ -150,8 +157,9 @@ mod tests {
     fn streams_fill_no_device() {
         let (reader, _writer) = rustix::pipe::pipe().unwrap();
         let device = Device::of(&Handle::Descriptor(reader));
-        (0..10 * HELD_REQUESTS).for_each(|_| device.begins());
+        let all: Vec<_> = (0..10 * HELD_REQUESTS).map(|_| device.begins()).collect();
         assert!(!device.is_full());
-        (0..10 * HELD_REQUESTS).for_each(|_| device.ends());
+        drop(all);
+        assert_eq!(device.under_way.load(Relaxed), 0);
     }
 }

@@ -142,7 +142,7 @@ impl OpenFile {
     }
 
     /// Returns the device that the file lies on.
-    pub(crate) fn device(&self) -> &Device {
+    pub(crate) fn device(&self) -> &Arc<Device> {
         self.device.get(|| Device::of(&self.handle))
     }
 

@@ -26,6 +26,7 @@ use rustix::io::Errno;
 
 use super::batch::Batch;
 use super::clock::Held;
+use super::device::UnderWay;
 use super::file::{Fallback, IN_QUEUE, ON_THREAD, OpenFile, Permit, in_queues};
 use super::help;
 use super::leftovers::{Leftovers, Unwanted, let_go};
@@ -85,7 +86,7 @@ struct Inner {
     /// ends.
     begun: u64,
     /// Whether it counts as under way on its device: since it began, or was announced.
-    on_device: bool,
+    on_device: Option<UnderWay>,
     /// Dropped when the slot is finished or discarded.
     held: Option<Permit>,
     /// Dropped when the waiting party has been notified.
@@ -101,9 +102,8 @@ impl Inner {
             Some(Request::Write(..)) => file.is_direct(),
             _ => false,
         };
-        if reaches_it && !self.on_device {
-            file.device().begins();
-            self.on_device = true;
+        if reaches_it && self.on_device.is_none() {
+            self.on_device = Some(file.device().begins());
         }
     }
 
@@ -142,7 +142,7 @@ impl Slot {
             request: Some(request),
             owner: Some(owner),
             begun: 0,
-            on_device: false,
+            on_device: None,
             held: None,
             clock: Some(Held::here()),
         };
@@ -179,9 +179,7 @@ impl Slot {
         Some(match owner {
             Owner::File(file) => {
                 file.begun.fetch_sub(std::mem::take(&mut inner.begun), Relaxed);
-                if std::mem::take(&mut inner.on_device) {
-                    file.device().ends();
-                }
+                inner.on_device = None;
                 file.fallback.clone()
             }
             Owner::Nobody(_, pools) => pools.clone(),
@@ -428,9 +426,7 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> 
     if let (Owner::File(file), 1..) = (&owner, inner.begun) {
         file.begun.fetch_sub(inner.begun, Relaxed);
     }
-    if let (Owner::File(file), true) = (&owner, inner.on_device) {
-        file.device().ends();
-    }
+    inner.on_device = None;
     if let (Owner::File(file), Some(request)) = (&owner, &inner.request) {
         file.note_answer(request, &outcome);
     }
