@@ -559,6 +559,13 @@ impl std::error::Error for Error {
 /// let inside = nowait::Error::inside(&error).unwrap();
 /// assert_eq!((inside.operation(), inside.raw_os_error()), (nowait::ErrorOp::Open, Some(2)));
 /// ```
+impl From<&Error> for Error {
+    /// Clones a shared error: with it, `?` passes on the error of a range of a gather.
+    fn from(error: &Error) -> Error {
+        error.clone()
+    }
+}
+
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         let kind = match error.kind() {
