@@ -99,33 +99,15 @@ mod tests {
     use rustix::fs::MemfdFlags;
 
     use super::*;
-    use crate::buf::Memory;
-    use crate::direct::Directness;
-    use crate::op::{Fallback, Handle, Leftovers, Notify, OpenFile, Owner, Request, Transfer};
-
-    /// The test hands nothing on.
-    struct NoPool;
-    impl Fallback for NoPool {
-        fn take(&self, _: Arc<Slot>) {
-            unreachable!("no slot is handed on");
-        }
-
-        fn let_go(&self, _: u64, leftovers: Leftovers) {
-            drop(leftovers);
-        }
-    }
+    use crate::op::fixture::{file_of_fd, read_of};
 
     /// Symptom: but for the first few, a line before a full device waited for a second, with nothing
     /// in flight.
     #[test]
     fn a_line_before_a_full_device_leaves_as_a_whole_when_nothing_is_in_flight() {
         // No other test reads files of its device.
-        let memory = Handle::Descriptor(rustix::fs::memfd_create("line", MemfdFlags::CLOEXEC).unwrap());
-        let file = Arc::new(OpenFile::new(memory, Directness::NotAsked, Arc::default(), Arc::new(NoPool)));
-        let slot = || {
-            let request = Request::Read(Transfer::new(Memory::Vec(vec![1; 8]), 0));
-            Slot::new(request, Owner::File(file.clone()), Notify::Waker(std::task::Waker::noop().clone()))
-        };
+        let file = file_of_fd(rustix::fs::memfd_create("line", MemfdFlags::CLOEXEC).unwrap());
+        let slot = || read_of(&file);
         let mut places = Places::default();
         (0..100).for_each(|_| places.backlog.push(slot()));
         let mut under_way = Vec::new();

@@ -1,5 +1,7 @@
 //! Files and slots for tests.
 
+#[cfg(not(nowait_loom))]
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::Wake;
@@ -37,8 +39,23 @@ impl Fallback for NoPool {
 }
 
 fn file_of(counters: &Arc<Counters>) -> Arc<OpenFile> {
-    let handle = Handle::Simulated { file: 0, flags: rustix::fs::OFlags::empty() };
+    opened(Handle::Simulated { file: 0, flags: rustix::fs::OFlags::empty() }, counters)
+}
+
+fn opened(handle: Handle, counters: &Arc<Counters>) -> Arc<OpenFile> {
     Arc::new(OpenFile::new(handle, Directness::NotAsked, counters.clone(), Arc::new(NoPool)))
+}
+
+/// A file of the kernel.
+#[cfg(not(nowait_loom))]
+pub(crate) fn file_of_fd(fd: impl Into<OwnedFd>) -> Arc<OpenFile> {
+    opened(Handle::Descriptor(fd.into()), &Arc::default())
+}
+
+/// A slot of this file, with a read of eight bytes, which wakes no one.
+#[cfg(not(nowait_loom))]
+pub(crate) fn read_of(file: &Arc<OpenFile>) -> Arc<Slot> {
+    slot_of(file, Notify::Waker(Waker::noop().clone()))
 }
 
 /// A file that no engine opens.
@@ -58,7 +75,7 @@ pub(crate) fn slot_of(file: &Arc<OpenFile>, notify: Notify) -> Arc<Slot> {
 pub(super) fn file_and_slot() -> (Arc<OpenFile>, Arc<Slot>, Arc<Counters>) {
     let counters = Arc::new(Counters::default());
     let file = file_of(&counters);
-    let slot = slot_of(&file, Notify::Waker(Waker::noop().clone()));
+    let slot = read_of(&file);
     (file, slot, counters)
 }
 

@@ -244,21 +244,7 @@ impl Helped for Own {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buf::Memory;
-    use crate::direct::Directness;
-    use crate::op::{Fallback, Handle, Leftovers, Notify, OpenFile, Owner, Request, Transfer};
-
-    /// The test hands nothing on.
-    struct NoPool;
-    impl Fallback for NoPool {
-        fn take(&self, _: Arc<Slot>) {
-            unreachable!("no slot is handed on");
-        }
-
-        fn let_go(&self, _: u64, leftovers: Leftovers) {
-            drop(leftovers);
-        }
-    }
+    use crate::op::fixture::{file_of_fd, read_of};
 
     /// Symptom: a thread slept on beside an operation that hung, though its future had been woken: the
     /// helper had reaped the poll of its bell.
@@ -269,11 +255,7 @@ mod tests {
             Err(refusal) => return eprintln!("skipped: no io_uring ({:?})", refusal.errno),
         };
         let (reader, writer) = rustix::pipe::pipe().unwrap();
-        let handle = Handle::Descriptor(reader);
-        let file = Arc::new(OpenFile::new(handle, Directness::NotAsked, Arc::default(), Arc::new(NoPool)));
-        let request = Request::Read(Transfer::new(Memory::Vec(vec![1; 8]), 0));
-        let waker = std::task::Waker::noop().clone();
-        let slot = Slot::new(request, Owner::File(file), Notify::Waker(waker));
+        let slot = read_of(&file_of_fd(reader));
         assert!(own.stage(slot.clone()).is_ok());
         own.queue.poll_bell(own.bell.descriptor().unwrap().as_fd());
         own.bell.write();

@@ -332,22 +332,10 @@ mod tests {
 
     use super::*;
     use crate::buf::Memory;
-    use crate::direct::Directness;
     use crate::engine::Refusal;
+    use crate::op::fixture::file_of_fd;
     use crate::op::help::Helped;
-    use crate::op::{Fallback, Handle, Leftovers, Notify, OpenFile, Owner, Request, Transfer};
-
-    /// The test hands nothing on.
-    struct NoPool;
-    impl Fallback for NoPool {
-        fn take(&self, _: Arc<Slot>) {
-            unreachable!("no slot is handed on");
-        }
-
-        fn let_go(&self, _: u64, leftovers: Leftovers) {
-            drop(leftovers);
-        }
-    }
+    use crate::op::{Notify, OpenFile, Owner, Request, Transfer};
 
     /// A ring, and reads of a pipe in it: attempts at them fail, as at what has not arrived.
     struct Piped {
@@ -366,8 +354,7 @@ mod tests {
         fn noticed_by(noticed_by: NoticedBy, reader: OwnedFd, writer: OwnedFd, reads: usize) -> Option<Piped> {
             let skip = |refusal: &Refusal| eprintln!("skipped: no io_uring ({:?})", refusal.errno);
             let queue = Queue::new(noticed_by, 0).inspect_err(skip).ok()?;
-            let handle = Handle::Descriptor(reader);
-            let file = Arc::new(OpenFile::new(handle, Directness::NotAsked, Arc::default(), Arc::new(NoPool)));
+            let file = file_of_fd(reader);
             let mut piped = Piped { queue, file, writer, slots: Vec::new() };
             (0..reads).for_each(|_| piped.read());
             Some(piped)

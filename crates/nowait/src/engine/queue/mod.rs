@@ -695,21 +695,7 @@ impl AsFd for Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buf::Memory;
-    use crate::direct::Directness;
-    use crate::op::{Fallback, Handle, Leftovers, Notify, OpenFile, Owner, Request, Transfer};
-
-    /// The test hands nothing on.
-    struct NoPool;
-    impl Fallback for NoPool {
-        fn take(&self, _: Arc<Slot>) {
-            unreachable!("no slot is handed on");
-        }
-
-        fn let_go(&self, _: u64, leftovers: Leftovers) {
-            drop(leftovers);
-        }
-    }
+    use crate::op::fixture::{file_of_fd, read_of};
 
     #[test]
     fn a_place_without_an_entry_gives_the_slot_back() {
@@ -717,12 +703,8 @@ mod tests {
             Ok(queue) => queue,
             Err(refusal) => return eprintln!("skipped: no io_uring ({:?})", refusal.errno),
         };
-        let zeros = Handle::Descriptor(std::fs::File::open("/dev/zero").unwrap().into());
-        let file = Arc::new(OpenFile::new(zeros, Directness::NotAsked, Arc::default(), Arc::new(NoPool)));
-        let slot = || {
-            let request = Request::Read(Transfer::new(Memory::Vec(vec![1; 8]), 0));
-            Slot::new(request, Owner::File(file.clone()), Notify::Waker(Waker::noop().clone()))
-        };
+        let file = file_of_fd(std::fs::File::open("/dev/zero").unwrap());
+        let slot = || read_of(&file);
         let depth = queue.ring.depth;
         let mut line = lock(&queue.line);
         for _ in 0..depth {
@@ -747,12 +729,10 @@ mod tests {
             Ok(queue) => queue,
             Err(refusal) => return eprintln!("skipped: no io_uring ({:?})", refusal.errno),
         };
-        let zeros = Handle::Descriptor(std::fs::File::open("/dev/zero").unwrap().into());
-        let file = Arc::new(OpenFile::new(zeros, Directness::NotAsked, Arc::default(), Arc::new(NoPool)));
+        let file = file_of_fd(std::fs::File::open("/dev/zero").unwrap());
         let mut line = lock(&queue.line);
         for _ in 0..queue.ring.depth {
-            let request = Request::Read(Transfer::new(Memory::Vec(vec![1; 8]), 0));
-            let slot = Slot::new(request, Owner::File(file.clone()), Notify::Waker(Waker::noop().clone()));
+            let slot = read_of(&file);
             line.places.in_flight += 1;
             assert!(queue.push(&mut line, slot).is_ok());
         }
