@@ -1,12 +1,9 @@
 //! Files and slots for tests.
 
-#[cfg(not(nowait_loom))]
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::task::Wake;
-#[cfg(not(nowait_loom))]
-use std::task::Waker;
+use std::task::{Wake, Waker};
 
 use super::file::{Fallback, OpenFile};
 use super::leftovers::Leftovers;
@@ -47,13 +44,11 @@ fn opened(handle: Handle, counters: &Arc<Counters>) -> Arc<OpenFile> {
 }
 
 /// A file of the kernel.
-#[cfg(not(nowait_loom))]
 pub(crate) fn file_of_fd(fd: impl Into<OwnedFd>) -> Arc<OpenFile> {
     opened(Handle::Descriptor(fd.into()), &Arc::default())
 }
 
 /// A slot of this file, with a read of eight bytes, which wakes no one.
-#[cfg(not(nowait_loom))]
 pub(crate) fn read_of(file: &Arc<OpenFile>) -> Arc<Slot> {
     slot_of(file, Notify::Waker(Waker::noop().clone()))
 }
