@@ -60,9 +60,15 @@ fn transfer(
     }
 }
 
-#[cold]
-fn is_cached(file: &OpenFile, offset: u64, length: usize) -> bool {
-    file.handle.descriptor().is_ok_and(|fd| sys::is_cached(fd, offset, length))
+/// Whether a read could sleep for a place in the queue of a full device: also an attempt begins to
+/// read what is not cached.
+#[inline]
+pub(crate) fn may_sleep(file: &OpenFile, offset: impl FnOnce() -> u64, length: usize) -> bool {
+    #[cold]
+    fn is_cached(file: &OpenFile, offset: u64, length: usize) -> bool {
+        file.handle.descriptor().is_ok_and(|fd| sys::is_cached(fd, offset, length))
+    }
+    file.device().is_full() && !is_cached(file, offset(), length)
 }
 
 /// Turn of a write that an attempt made in part. The engine that makes the rest takes it over.
@@ -74,19 +80,20 @@ impl<'f> Target<'f> {
     #[inline]
     pub(crate) fn try_now(&self, request: &mut Request) -> Option<Outcome> {
         let Some(file) = self.file else { return self.try_open(request) };
-        let (offset, length) = match request {
-            Request::Read(transfer) => (transfer.position(), transfer.left()),
+        let length = match request {
+            Request::Read(transfer) => transfer.left(),
             _ => return self.try_other_now(file, request),
         };
         if length == 0 {
             return Some(self.answered(Ok(Done::Nothing)));
         }
+        let offset = || if let Request::Read(transfer) = &*request { transfer.position() } else { 0 };
         // Direct I/O bypasses the cache, and with `RWF_NOWAIT` it still waits for the device.
-        if file.direct.is_some() {
+        if file.direct.is_some() || may_sleep(file, offset, length) {
             return None;
         }
         let engine = &*self.instance.engines().pool;
-        let tried = self.try_read(offset, length, |wait| transfer(engine, file, request, length, wait));
+        let tried = self.try_read(length, |wait| transfer(engine, file, request, length, wait));
         match tried {
             Tried::Part(1..) if self.is_at_end(file, request) => Some(self.answered(Ok(Done::Nothing))),
             tried => self.ended(tried),
@@ -175,11 +182,11 @@ impl<'f> Target<'f> {
         if slice.is_empty() {
             return Some(Ok(0));
         }
-        if file.direct.is_some() {
+        if file.direct.is_some() || may_sleep(file, || offset, slice.len()) {
             return None;
         }
         let (engine, length) = (&*self.instance.engines().pool, slice.len());
-        let tried = self.try_read(offset, length, |wait| match wait {
+        let tried = self.try_read(length, |wait| match wait {
             Wait::Never => read_now(engine, &file.handle, slice, offset, wait),
             Wait::Allowed => read_blocking(engine, file, slice, offset),
         });
@@ -261,19 +268,12 @@ impl<'f> Target<'f> {
     /// Reads `length` bytes on this thread if that should not block. `call` makes one attempt, or,
     /// allowed to wait, reads to the end.
     #[inline]
-    pub(crate) fn try_read(
-        &self,
-        offset: u64,
-        length: usize,
-        mut call: impl FnMut(Wait) -> Result<usize, Errno>,
-    ) -> Tried {
+    pub(crate) fn try_read(&self, length: usize, mut call: impl FnMut(Wait) -> Result<usize, Errno>) -> Tried {
         let Some(file) = self.file else { return Tried::Part(0) };
         let reads = &file.reads;
         let Instance { policy, counters, .. } = &**self.instance;
         match reads.choose(policy, length) {
             Choice::Slow => return Tried::Part(0),
-            // An attempt begins to read what is not cached, and sleeps while the device is full.
-            Choice::Attempt if file.device().is_full() && !is_cached(file, offset, length) => return Tried::Part(0),
             Choice::Budgeted if !self.may_call(file, Direction::Read) => return Tried::Part(0),
             Choice::Budgeted => {}
             Choice::Attempt => {

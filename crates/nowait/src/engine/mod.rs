@@ -317,19 +317,30 @@ fn run_buffered(file: &OpenFile, request: &mut Request, run: impl Fn(&Handle, &m
 }
 
 /// Runs a request that may wait. Its time is evidence for its device, where there is none yet.
-#[inline]
+#[inline(always)]
 fn timed(file: &OpenFile, request: &mut Request, run: impl FnOnce(&mut Request) -> Outcome) -> Outcome {
-    let (direction, bytes) = match request {
-        Request::Read(transfer) => (Direction::Read, transfer.left()),
-        Request::Write(transfer, _) => (Direction::Write, transfer.left()),
+    let direction = match request {
+        Request::Read(_) => Direction::Read,
+        Request::Write(..) => Direction::Write,
         _ => return run(request),
     };
-    if bytes == 0 || file.device().answers(direction) {
-        return run(request);
-    }
+    if file.device().answers(direction) { run(request) } else { time(file, direction, request, run) }
+}
+
+#[cold]
+fn time(
+    file: &OpenFile,
+    direction: Direction,
+    request: &mut Request,
+    run: impl FnOnce(&mut Request) -> Outcome,
+) -> Outcome {
+    let bytes = match request {
+        Request::Read(transfer) | Request::Write(transfer, _) => transfer.left(),
+        _ => 0,
+    };
     let begun = Instant::now();
     let outcome = run(request);
-    if outcome.is_ok() {
+    if outcome.is_ok() && bytes > 0 {
         file.device().answered(direction, bytes, begun.elapsed().as_nanos() as u64);
     }
     outcome

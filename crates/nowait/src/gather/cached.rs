@@ -5,7 +5,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use super::{Extent, Found, Ignore, Miss, REQUEST_BYTES_MAX, TURN_BYTES_MAX, Take};
-use crate::core::inline::Tried;
+use crate::core::inline::{Tried, may_sleep};
 use crate::core::opened::Opened;
 use crate::core::policy::ReadSelector;
 use crate::engine::{Engine, read_blocking, read_now};
@@ -159,14 +159,12 @@ impl<'a> FirstPass<'a> {
     }
 
     fn read_chunk(&mut self, offset: u64, chunk: &mut [u8]) -> Now {
-        let Opened { instance, open, .. } = self.file;
-        let (handle, reads) = (&open.handle, &open.reads);
-        let engine = self.engine;
+        let open = &self.file.open;
+        let (engine, handle, reads) = (self.engine, &open.handle, &open.reads);
         if open.direct.is_some() {
             // Nothing is cached, and `RWF_NOWAIT` would wait for the device.
             return Now::Part(0);
         }
-        let counters = &instance.counters;
         if let Some(trust) = &mut self.trust {
             // Anything but all of it is left to the attempt.
             if read_now(engine, handle, chunk, offset, Wait::Allowed) == Ok(chunk.len()) {
@@ -179,8 +177,20 @@ impl<'a> FirstPass<'a> {
                 return Now::Part(chunk.len());
             }
         }
+        self.attempt_chunk(offset, chunk)
+    }
+
+    /// Apart from the plain calls in trust, which are the shortest way.
+    #[cold]
+    #[inline(never)]
+    fn attempt_chunk(&mut self, offset: u64, chunk: &mut [u8]) -> Now {
+        let Opened { instance, open, .. } = self.file;
+        let (engine, handle, counters) = (self.engine, &open.handle, &instance.counters);
         let length = chunk.len();
-        let tried = self.file.target().try_read(offset, length, |wait| match wait {
+        if may_sleep(open, || offset, length) {
+            return Now::Part(0);
+        }
+        let tried = self.file.target().try_read(length, |wait| match wait {
             Wait::Never => read_now(engine, handle, chunk, offset, wait),
             Wait::Allowed => read_blocking(engine, open, chunk, offset),
         });

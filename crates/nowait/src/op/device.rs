@@ -3,14 +3,14 @@
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use rustix::fs::{AtFlags, FileType, StatxFlags, major, makedev, minor};
 
 use super::request::Handle;
 use crate::buf::{Direction, lock};
-use crate::sys::{MNT_ID_UNIQUE, PerProcess};
+use crate::sys::{MNT_ID_UNIQUE, PerProcess, fork_generation};
 
 /// Queue length of most devices, in requests; assumed for a file system without a block device.
 const HELD_REQUESTS: u32 = 128;
@@ -34,8 +34,9 @@ pub(crate) struct Device {
     /// plain call goes to a thread that may wait: the device may be a server that hangs, or a file
     /// system that is frozen.
     answers: [AtomicBool; 2],
-    /// Operations on its files that have begun in the kernel or on a thread.
-    under_way: AtomicU32,
+    /// Operations on its files that have begun in the kernel or on a thread, in the lower half. The
+    /// upper half is the process that has begun them: a child of a fork counts anew.
+    under_way: AtomicU64,
     /// Limit of operations under way, up to which a thread that must not sleep submits another.
     places: u32,
 }
@@ -60,7 +61,7 @@ impl Device {
             number,
             mount,
             answers: [(); 2].map(|()| AtomicBool::new(number == SIMULATED)),
-            under_way: AtomicU32::new(0),
+            under_way: AtomicU64::new(0),
             places: (places - places / 4).max(1),
         });
         let mut known = lock(known);
@@ -97,23 +98,36 @@ impl Device {
 
     /// Returns whether a further request could sleep for a place in the device's queue. Its
     /// submission would hold the ring's lock meanwhile (`blk_mq_get_tag`, block/blk-mq-tag.c).
+    #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.under_way.load(Relaxed) >= self.places
+        let under_way = self.under_way.load(Relaxed);
+        under_way as u32 >= self.places && is_of_here(under_way)
     }
 
     /// Counts an operation until the value is dropped.
     pub(super) fn begins(self: &Arc<Device>) -> UnderWay {
-        self.under_way.fetch_add(1, Relaxed);
-        UnderWay(self.clone())
+        let one_more = |before| Some(if is_of_here(before) { before + 1 } else { (fork_generation() << 32) + 1 });
+        let _ = self.under_way.fetch_update(Relaxed, Relaxed, one_more);
+        UnderWay { device: self.clone(), process: fork_generation() as u32 }
     }
 }
 
+/// Whether a count is of this process, and not of its parent.
+fn is_of_here(under_way: u64) -> bool {
+    (under_way >> 32) as u32 == fork_generation() as u32
+}
+
 /// An operation that its device counts as under way.
-pub(super) struct UnderWay(Arc<Device>);
+pub(super) struct UnderWay {
+    device: Arc<Device>,
+    process: u32,
+}
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Relaxed);
+        // Not of a parent: its count is gone.
+        let one_less = |before: u64| ((before >> 32) as u32 == self.process).then(|| before - 1);
+        let _ = self.device.under_way.fetch_update(Relaxed, Relaxed, one_less);
     }
 }
 
@@ -160,6 +174,6 @@ mod tests {
         let all: Vec<_> = (0..10 * HELD_REQUESTS).map(|_| device.begins()).collect();
         assert!(!device.is_full());
         drop(all);
-        assert_eq!(device.under_way.load(Relaxed), 0);
+        assert_eq!(device.under_way.load(Relaxed) as u32, 0);
     }
 }

@@ -59,7 +59,7 @@ pub(crate) struct OpenFile {
     /// sync that succeeds proves nothing.
     sync_failure: AtomicI32,
     pub(super) begun: Begun,
-    device: PerProcess<Arc<Device>>,
+    device: OnceLock<Arc<Device>>,
     pub(crate) counters: Arc<Counters>,
     /// No share of the instance, which may be dropped while slots are with an engine.
     pub(super) fallback: Arc<dyn Fallback>,
@@ -125,7 +125,7 @@ impl OpenFile {
             written_to: AtomicU64::new(END_UNKNOWN),
             sync_failure: AtomicI32::new(0),
             begun: Begun::default(),
-            device: PerProcess::new(),
+            device: OnceLock::new(),
             counters,
             fallback,
         }
@@ -142,8 +142,16 @@ impl OpenFile {
     }
 
     /// Returns the device that the file lies on.
+    #[inline]
     pub(crate) fn device(&self) -> &Arc<Device> {
-        self.device.get(|| Device::of(&self.handle))
+        #[cold]
+        fn find(file: &OpenFile) -> &Arc<Device> {
+            // Found before it is stored: a fork meanwhile would leave a cell to the child that no
+            // thread goes on to fill.
+            let device = Device::of(&file.handle);
+            file.device.get_or_init(|| device)
+        }
+        self.device.get().unwrap_or_else(|| find(self))
     }
 
     /// Returns the handle for a request.

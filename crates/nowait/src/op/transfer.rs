@@ -179,6 +179,7 @@ pub(crate) enum Step {
 /// interruptions are handled here and nowhere else: only a result of zero bytes, from a call that
 /// was allowed to wait, is the end of the file. (For direct I/O, also one that ends inside a
 /// block.)
+#[inline]
 pub(crate) fn step(transfer: &mut Transfer, result: Result<usize, Errno>) -> Step {
     let end = match result {
         Ok(0) => Ok(()),
