@@ -76,7 +76,8 @@ fn locks_of_each_operation() {
             drop(direct.read_range(at(i), PAGE).await.unwrap())
         });
     }
-    count("cold direct read, our block_on, depth 1", 1, (9.5, 11.0), async |i| {
+    // One of them is for reading completions: a helper may do that in this thread's place.
+    count("cold direct read, our block_on, depth 1", 1, (10.5, 11.0), async |i| {
         drop(nowait::block_on(direct.read_range(at(i), PAGE)).unwrap())
     });
     // The own share depends on who reaps: at depth 32 it is nearly all where the reaper comes late.

@@ -124,9 +124,7 @@ impl Own {
     }
 
     fn wait(&self, want: impl FnOnce() -> usize) -> bool {
-        if self.queue.in_flight() == 0 {
-            return false;
-        }
+        let mut waits = false;
         self.visit(|queue| {
             // In this order: either the thread sees what a helper has ended, or that the bell has
             // rung, or the helper sees that the thread is inside.
@@ -137,13 +135,15 @@ impl Own {
                 queue.poll_bell(eventfd.as_fd());
             }
             let want = want();
-            queue.wait(want);
+            waits = queue.wait(want);
             self.is_inside.store(false, SeqCst);
             self.bell.awake();
-            self.settle();
-            queue.relieve_line();
+            if waits {
+                self.settle();
+                queue.relieve_own_line();
+            }
         });
-        true
+        waits
     }
 
     fn settle(&self) {

@@ -11,6 +11,7 @@
 //! `unsafe` here: attempts at announced reads, into memory that their slots keep alive.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -218,6 +219,7 @@ impl Queue {
             return pool::hand_on(slot);
         }
         line.announced.add(slot);
+        self.has_announced.store(true, Relaxed);
         let (picks, is_late) = (line.picked < PICKED_MAX, line.announced.is_late());
         drop(line);
         help::watch();
@@ -302,8 +304,11 @@ impl Queue {
     /// Collects reads that have arrived, once the first has ended: for a thread that sleeps in its
     /// ring.
     pub(in crate::engine) fn collect_announced(&self) {
-        if !self.enter_late() {
+        if !self.has_announced.load(Relaxed) {
             return;
+        }
+        if !self.enter_late() {
+            return self.has_announced.store(false, Relaxed);
         }
         for _ in 0..COLLECTED_MAX {
             let Some(slot) = self.line().announced.next() else { return };

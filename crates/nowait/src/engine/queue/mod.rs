@@ -22,7 +22,7 @@ mod announced;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 #[cfg(feature = "tokio")]
 use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::task::Waker;
@@ -87,6 +87,10 @@ pub(super) struct Queue {
     flusher: Mutex<Flusher>,
     /// Threads in a system call of the ring, and whether it is [`DEAD`].
     entered: AtomicU32,
+    /// Slots may be in line, or reads announced. Set, and cleared, by the thread that owns the ring, so
+    /// that it need not lock the line to see that there are none.
+    has_line: AtomicBool,
+    has_announced: AtomicBool,
     /// The ring polls its thread's bell.
     polls_bell: AtomicBool,
     /// No thread is to find it any more. Set before [`Queues`](super::queues::Queues) gives up its
@@ -164,6 +168,8 @@ impl Queue {
             lent: AtomicBool::new(false),
             flusher: Mutex::default(),
             entered: AtomicU32::new(0),
+            has_line: AtomicBool::new(false),
+            has_announced: AtomicBool::new(false),
             polls_bell: AtomicBool::new(false),
             #[cfg(feature = "tokio")]
             retired: AtomicBool::new(false),
@@ -241,6 +247,7 @@ impl Queue {
         if waits {
             slot.count(Count::Queued);
             line.places.backlog.push(slot);
+            self.has_line.store(true, Relaxed);
             let shed = line.places.backlog.take_shed();
             drop(line);
             help::watch();
@@ -457,6 +464,13 @@ impl Queue {
             std::thread::sleep(Duration::from_millis(1));
         }
         true
+    }
+
+    /// Hands the line on if no operation ends here; for the thread that owns the ring.
+    pub(super) fn relieve_own_line(&self) {
+        if self.has_line.load(Relaxed) && !self.relieve_line() {
+            self.has_line.store(false, Relaxed);
+        }
     }
 
     fn submit_entries(&self) {
