@@ -447,20 +447,23 @@ fn a_write_that_was_given_up_and_settled_never_follows_its_retry() {
     assert_eq!(pages(&file), [2, 2]);
 }
 
-/// A busy thread does not keep others from learning what is in the file.
+/// A busy thread does not keep others from learning what is in the file. On a busy machine the helper
+/// may make the writes before they are given up.
 #[test]
-fn a_collected_write_that_was_given_up_is_never_made() {
+fn a_collected_write_that_was_given_up_is_made_before_it_has_settled_or_never() {
     let dir = temp_dir();
     let path = dir.path().join("file");
     std::fs::write(&path, [0; 2 * PAGE]).unwrap();
     let file = writable(&Nowait::builder().build().unwrap(), &path);
+    let mut settled = [0; 2];
     collect(&file, |writes, _, goes_on| {
         drop(writes);
         file.settled().wait();
+        settled = pages(&file);
         drop(futures::executor::block_on(file.write_all_at(vec![2; PAGE], 0)).unwrap());
         goes_on.send(()).unwrap();
     });
-    assert_eq!(pages(&file), [2, 0]);
+    assert_eq!(pages(&file), [2, settled[1]]);
 }
 
 /// The same with a call that blocks its thread: a simulated disk does not answer.
