@@ -74,7 +74,7 @@ struct Task<T> {
 struct State<T> {
     work: Stage<T>,
     end: End<T>,
-    /// Of the runtime that started it, until it has ended.
+    /// The clock of the runtime that started it, until it ends.
     clock: Option<Held>,
 }
 

@@ -529,7 +529,7 @@ pub struct Started<T>(Way<T>);
 
 enum Way<T> {
     Single(Single<T>),
-    /// Of several steps.
+    /// A sequence of steps.
     Driven(Driven<T>),
 }
 

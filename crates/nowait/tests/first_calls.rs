@@ -1,7 +1,7 @@
-//! What is not known of a file or its device is not taken for possible: the first plain call, a size
+//! Unknown does not count as possible: the first plain call of a device, a size
 //! and a submission never sleep on the thread of a task, and take no worker of the kernel.
 //!
-//! Each test has a process of its own: what one learns of a device, all files of it know.
+//! Each test runs in its own process: all files of a device share its evidence.
 
 mod common;
 

@@ -261,7 +261,7 @@ impl<'f> Target<'f> {
                 Err(_) => return false,
             }
         }
-        // Of a simulated file it does not matter.
+        // A simulated file needs no evidence.
         file.reads.nowait_accepted() != Some(false)
     }
 

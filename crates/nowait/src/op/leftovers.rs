@@ -16,7 +16,7 @@ use crate::buf::{Memory, contained};
 pub(crate) struct Leftovers {
     pub(super) file: Option<Box<OpenFile>>,
     pub(super) unwanted: Option<Box<Unwanted>>,
-    /// Of an answer that is unwanted.
+    /// The pool for an unwanted answer.
     pub(super) home: Option<Home>,
 }
 

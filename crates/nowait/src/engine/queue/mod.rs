@@ -429,7 +429,7 @@ impl Queue {
 
     /// Submits what is staged, if anything is. Reaps no completions.
     pub(super) fn submit_staged(&self) {
-        // A statement of its own, so that the lock is released at its end.
+        // A separate statement, so that the lock is released at its end.
         let is_staged = std::mem::take(&mut lock(&self.line).staged) > 0;
         if is_staged {
             self.submit_entries();
@@ -571,7 +571,7 @@ impl Queue {
     /// transfer goes to the kernel, or the slot was handed on with its place given back.
     fn settle(&self, slot: Arc<Slot>, result: Result<usize, Errno>) -> bool {
         let Some(slot) = pool::settle(slot, result, Count::Ring) else { return false };
-        // A statement of its own, so that the lock is released at its end.
+        // A separate statement, so that the lock is released at its end.
         let pushed = self.push(&mut lock(&self.line), slot);
         pushed.unwrap_or_else(pool::hand_on);
         true
@@ -670,7 +670,7 @@ impl Lined for Queue {
 }
 
 impl Helped for Queue {
-    /// Of a queue that no thread owns.
+    /// Serves a queue that no thread owns.
     fn glance(&self) -> bool {
         // Both, each for its own sake.
         self.relieve_line() | self.enter_late()
