@@ -173,11 +173,10 @@ impl Desk {
             }
             drop(line);
             self.discard(shed);
-            let goes_on = next.is_some() || !refused.is_empty();
             refused.into_iter().for_each(pool::hand_on);
             // Last, for it may sleep.
             let sent = next.map(|slot| self.send(slot));
-            if !goes_on || sent == Some(Sent::NoRoom) {
+            if matches!(sent, None | Some(Sent::NoRoom)) {
                 return;
             }
         }

@@ -582,15 +582,10 @@ impl Queue {
     fn fill(&self, mut line: MutexGuard<'_, Line>, mut refused: Vec<Arc<Slot>>) {
         while line.places.in_flight < self.ring.depth && line.places.backlog.len() > 0 {
             let (next, mut excess) = line.places.next();
-            let goes_on = next.is_some() || !excess.is_empty();
             refused.append(&mut excess);
-            if let Some(slot) = next {
-                line.places.in_flight += 1;
-                refused.extend(self.push(&mut line, slot).err());
-            }
-            if !goes_on {
-                break;
-            }
+            let Some(slot) = next else { break };
+            line.places.in_flight += 1;
+            refused.extend(self.push(&mut line, slot).err());
         }
         let shed = line.places.backlog.take_shed();
         line.places.tell_if_quiet(&self.quiet);
