@@ -592,18 +592,31 @@ fn an_interrupt_leaves_what_is_complete_and_says_so() {
     let dir = directory();
     let json = dir.path().join("result.json");
     let mut tables = tempfile::tempfile().unwrap();
-    // A case takes 4 seconds, or as many as a busy machine needs.
-    let mut seconds = 6;
+    // An interrupt before the first of three cases is complete leaves no result, one after the last has
+    // nothing to interrupt. A pause between the two is searched for: a busy machine takes longer.
+    let (mut early_ms, mut late_ms) = (0, None);
     while !json.exists() {
+        let pause_ms = late_ms.map_or(early_ms.max(4000) * 3 / 2, |late_ms| (early_ms + late_ms) / 2);
+        assert!(pause_ms < 600_000, "no case is ever complete");
         let arguments = ["cached", "--quick", "--rounds", "12", "--ways", "pread,threads", "--size", "2M", "--dir"];
         let mut command = nowait(&arguments);
         command.arg(dir.path()).arg("--json").arg(&json).stdout(tables.try_clone().unwrap()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
-        std::thread::sleep(Duration::from_secs(seconds));
+        std::thread::sleep(Duration::from_millis(pause_ms));
         let child_id = rustix::process::Pid::from_child(&child);
         rustix::process::kill_process(child_id, rustix::process::Signal::TERM).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(130), "it was done after {seconds} s");
-        seconds *= 2;
+        match child.wait().unwrap().code() {
+            Some(130) => early_ms = pause_ms,
+            Some(0) => {
+                fs::remove_file(&json).unwrap();
+                tables.set_len(0).unwrap();
+                tables.rewind().unwrap();
+                late_ms = Some(pause_ms);
+                // The machine may have become faster.
+                early_ms = early_ms.min(pause_ms / 2);
+            }
+            code => panic!("{code:?} after an interrupt at {pause_ms} ms"),
+        }
     }
     let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     assert_eq!(report["partial"], "interrupted");
