@@ -28,7 +28,7 @@ use rustix::io::Errno;
 use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::{Call, Request};
-use crate::operation::{Answer, On, Operation, Started, called};
+use crate::operation::{Answer, Operation, Started, called};
 
 #[cfg(nowait_count)]
 #[doc(hidden)]
@@ -145,7 +145,7 @@ pub fn blocking<T: Send + 'static>(
         Ok(Mutex::new(result.map_err(|panic| what_panicked(&*panic))))
     };
     let call = Call::new(operation, path.as_ref(), guarded);
-    Operation::new(On::Paths(&nowait.0), Request::Call(Box::new(call)), guarded_call)
+    Operation::new(nowait.0.target(), Request::Call(Box::new(call)), guarded_call)
 }
 
 /// Runs a future on the library's thread `nowait-driver`, as [`Gather::start`](crate::Gather::start)

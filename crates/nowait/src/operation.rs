@@ -11,56 +11,21 @@ use std::task::{Context, Poll, Waker, ready};
 use rustix::io::Errno;
 
 use crate::core::coalesce;
-use crate::core::dispatch::Target;
+use crate::core::dispatch::{OwnTarget, Target};
 use crate::core::inline::NotNow;
 use crate::core::instance::Instance;
-use crate::core::opened::Opened;
 use crate::core::policy::Route;
 use crate::driver::{self, Driven};
 use crate::engine::{local, loop_ring};
 use crate::error::{Error, Result};
-use crate::op::{Callback, Done, Notify, Outcome, Owned, Owner, QueueKind, Request, Slot};
+use crate::op::{Callback, Done, Notify, OpenFile, Outcome, Owned, Owner, QueueKind, Request, Slot};
 use crate::stats::Count;
 use crate::sys::WriteFlags;
 use crate::turn;
 
-/// Object of an operation.
-#[derive(Clone, Copy)]
-pub(crate) enum On<'f> {
-    File(&'f Arc<Opened>),
-    /// An instance, and the paths in the request.
-    Paths(&'f Arc<Instance>),
-}
-
-impl<'f> On<'f> {
-    #[inline]
-    fn target(self) -> Target<'f> {
-        match self {
-            On::File(file) => file.target(),
-            On::Paths(instance) => Target { instance, file: None },
-        }
-    }
-
-    /// Adds the path of the file to a struct that is formatted; an operation on names has no file.
-    fn path_field(self, fields: &mut fmt::DebugStruct<'_, '_>) {
-        if let On::File(file) = self {
-            fields.field("path", &file.path);
-        }
-    }
-
-    /// The file, for those operations that have one.
-    #[inline]
-    pub(crate) fn file(self) -> &'f Arc<Opened> {
-        match self {
-            On::File(file) => file,
-            On::Paths(_) => unreachable!("this operation is one of an open file"),
-        }
-    }
-}
-
 /// An engine's answer, and the request that it answers.
 pub(crate) struct Answer<'a> {
-    pub(crate) on: On<'a>,
+    pub(crate) on: Target<'a>,
     pub(crate) outcome: Outcome,
     pub(crate) request: &'a mut Request,
 }
@@ -96,7 +61,7 @@ pub(crate) fn called<T: 'static>(Answer { outcome, request, .. }: Answer<'_>) ->
 /// the operation owns its buffer until the kernel is done, and then frees it.
 #[must_use = "an operation does nothing until it is awaited or started, or `wait` is called"]
 pub struct Operation<'f, T> {
-    on: On<'f>,
+    on: Target<'f>,
     state: State,
     /// The answer to a new request that was served at its first poll, whose task had to yield.
     served: Option<Outcome>,
@@ -114,7 +79,9 @@ impl<T> fmt::Debug for Operation<'_, T> {
 impl<T> Operation<'_, T> {
     fn fields(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
         let mut fields = f.debug_struct(name);
-        self.on.path_field(&mut fields);
+        if let Some(file) = self.on.file {
+            fields.field("path", &file.path);
+        }
         if let State::New(Request::Read(transfer) | Request::Write(transfer, _)) = &self.state {
             fields.field("offset", &transfer.position()).field("length", &transfer.left());
         }
@@ -132,19 +99,19 @@ enum State {
 
 impl<'f, T> Operation<'f, T> {
     #[inline]
-    pub(crate) fn new(on: On<'f>, request: Request, conclude: Conclude<T>) -> Self {
+    pub(crate) fn new(on: Target<'f>, request: Request, conclude: Conclude<T>) -> Self {
         Operation { on, state: State::New(request), served: None, gave_way: 0, conclude }
     }
 
     /// Makes an operation that fails with `errno` when it begins.
-    pub(crate) fn refused(on: On<'f>, errno: Errno, request: Request, conclude: Conclude<T>) -> Self {
+    pub(crate) fn refused(on: Target<'f>, errno: Errno, request: Request, conclude: Conclude<T>) -> Self {
         Operation { on, state: State::Refused(Box::new((errno, request))), served: None, gave_way: 0, conclude }
     }
 
     /// Makes an operation, or one that fails as `checked` did.
     #[inline]
     pub(crate) fn checked(
-        on: On<'f>,
+        on: Target<'f>,
         checked: std::result::Result<(), Errno>,
         request: Request,
         conclude: Conclude<T>,
@@ -160,19 +127,19 @@ impl<'f, T> Operation<'f, T> {
     /// [`block_on`](crate::block_on), it first submits the staged operations of other futures.
     pub fn wait(mut self) -> T {
         self.settle();
-        let target = self.on.target();
+        let on = self.on;
         if let State::Begun(_) = self.state {
-            target.instance.engines().ring.lend_all();
+            on.instance.engines().ring.lend_all();
         }
-        let forced = matches!(target.instance.policy.forced, Some(Route::Ring | Route::Pool));
+        let forced = matches!(on.instance.policy.forced, Some(Route::Ring | Route::Pool));
         match std::mem::replace(&mut self.state, State::Spent) {
             State::New(mut request) if !forced => {
                 local::flush();
-                let Ok(_permit) = target.enter(&request) else {
+                let Ok(_permit) = on.enter(&request) else {
                     self.state = State::New(request);
                     return local::drive(self);
                 };
-                let outcome = match (&request, target.file) {
+                let outcome = match (&request, on.file) {
                     // A sync that is under way on another thread covers less than this one has to:
                     // the next is shared.
                     (Request::Sync { .. }, Some(file)) => {
@@ -180,11 +147,11 @@ impl<'f, T> Operation<'f, T> {
                             self.state = State::New(request);
                             return local::drive(self);
                         }
-                        target.run_in_queue(file, &mut request)
+                        on.run_in_queue(file, &mut request)
                     }
-                    _ => target.run_here(&mut request),
+                    _ => on.run_here(&mut request),
                 };
-                target.instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
+                on.instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
                 (self.conclude)(Answer { on: self.on, outcome, request: &mut request })
             }
             state => {
@@ -203,14 +170,14 @@ impl<'f, T> Operation<'f, T> {
     /// as fast.
     pub fn start(mut self) -> Started<T> {
         self.settle();
-        let target = self.on.target();
+        let on = self.on;
         let State::New(request) = &mut self.state else { return self.submit() };
         let now = match request {
-            Request::Write(..) => target.try_write_now(request),
-            Request::Read(transfer) if loop_ring::submits_many() && target.reads_batches_by_ring(transfer.left()) => {
+            Request::Write(..) => on.try_write_now(request),
+            Request::Read(transfer) if loop_ring::submits_many() && on.reads_batches_by_ring(transfer.left()) => {
                 Err(None)
             }
-            request => target.try_now(request).ok_or(None),
+            request => on.try_now(request).ok_or(None),
         };
         match now {
             Ok(outcome) => {
@@ -230,21 +197,20 @@ impl<'f, T> Operation<'f, T> {
     fn submit_rest(mut self, mut turn: NotNow<'f>) -> Started<T> {
         self.settle();
         let Operation { on, state, conclude, .. } = self;
-        let target = on.target();
         let begun = match state {
             State::New(request) => {
                 let notify = Notify::Waker(Waker::noop().clone());
-                Begun::under_way(target.submit(request, notify, turn.as_mut()))
+                Begun::under_way(on.submit(request, notify, turn.as_mut()))
             }
             State::Refused(refused) => {
-                target.instance.counters.add(Count::FailedAtOnce);
+                on.instance.counters.add(Count::FailedAtOnce);
                 let (errno, request) = *refused;
                 Begun::ended(Err(errno), request)
             }
             State::Begun(begun) => begun,
             State::Spent => Begun::Spent,
         };
-        Started(Way::Single(Single { on: Some(OwnOn::from(on)), begun, conclude }))
+        Started(Way::Single(Single { on: Some(on.to_owned()), begun, conclude }))
     }
 
     /// Begins as [`Operation::submit`], and calls `callback` once with the result. The operation
@@ -269,12 +235,11 @@ impl<'f, T> Operation<'f, T> {
     {
         self.settle();
         let Operation { on, state, conclude, .. } = self;
-        let target = on.target();
         match state {
             State::New(request) => {
-                let call = OwnOn::from(on).callback(conclude, callback);
+                let call = concludes(on.to_owned(), conclude, callback);
                 // Nobody looks at the slot.
-                drop(local::elsewhere(|| target.submit(request, Notify::Call(call), None)));
+                drop(local::elsewhere(|| on.submit(request, Notify::Call(call), None)));
             }
             state => Operation { on, state, served: None, gave_way: 0, conclude }.submit().on_complete(callback),
         }
@@ -334,26 +299,25 @@ impl<T> Future for Operation<'_, T> {
             *state = State::Spent;
             return Poll::Ready(output);
         }
-        let target = on.target();
         let now = match state {
             State::New(request @ Request::Write(..)) => {
-                if coalesce::may_gain(&target, request) {
+                if coalesce::may_gain(&on, request) {
                     // The write may be coalesced with writes of other futures.
-                    return self.poll_later(context, |request, notify| coalesce::collect(&target, request, notify));
+                    return self.poll_later(context, |request, notify| coalesce::collect(&on, request, notify));
                 }
-                match target.try_write_now(request) {
+                match on.try_write_now(request) {
                     Ok(outcome) => Some((outcome, request)),
                     Err(mut turn) => {
-                        let submit = |request, notify| target.submit(request, notify, turn.as_mut());
+                        let submit = |request, notify| on.submit(request, notify, turn.as_mut());
                         return self.poll_later(context, submit);
                     }
                 }
             }
             // Worked on where it lies: a request is large, and this is the path of cached reads.
-            State::New(request) => target.try_now(request).map(|outcome| (outcome, request)),
+            State::New(request) => on.try_now(request).map(|outcome| (outcome, request)),
             State::Refused(refused) => {
                 turn::called(0);
-                target.instance.counters.add(Count::FailedAtOnce);
+                on.instance.counters.add(Count::FailedAtOnce);
                 let (errno, request) = &mut **refused;
                 Some((Err(*errno), request))
             }
@@ -369,7 +333,7 @@ impl<T> Future for Operation<'_, T> {
             *state = State::Spent;
             return Poll::Ready(output);
         }
-        self.poll_later(context, |request, notify| target.submit(request, notify, None))
+        self.poll_later(context, |request, notify| on.submit(request, notify, None))
     }
 }
 
@@ -381,18 +345,17 @@ fn polled_too_often() -> ! {
 /// Runs `request` on a pool thread, and calls `callback` there once the operation has let go of the
 /// file. `follows` an operation whose callback calls this, and returns next.
 pub(crate) fn run_in_pool(
-    file: Arc<Opened>,
+    file: Arc<OpenFile>,
+    instance: &Arc<Instance>,
     request: Request,
     follows: bool,
     callback: impl FnOnce(Outcome) + Send + 'static,
 ) {
-    let instance = file.instance.clone();
     let call = Notify::Call(driver::called_back(|outcome, request| {
         drop(request);
         callback(outcome);
     }));
-    let slot = Slot::new(request, Owner::File(file.open.clone()), call);
-    drop(file);
+    let slot = Slot::new(request, Owner::File(file), call);
     let pool = &instance.engines().pool;
     local::elsewhere(|| if follows { pool.submit_last(slot) } else { pool.submit(slot) });
 }
@@ -454,45 +417,16 @@ impl Drop for UnderWay {
     }
 }
 
-enum OwnOn {
-    File(Arc<Opened>),
-    Paths(Arc<Instance>),
-}
-
-impl From<On<'_>> for OwnOn {
-    fn from(on: On<'_>) -> OwnOn {
-        match on {
-            On::File(file) => OwnOn::File(file.clone()),
-            On::Paths(instance) => OwnOn::Paths(instance.clone()),
-        }
-    }
-}
-
-impl OwnOn {
-    /// Turns an outcome into a result, lets go of the file, and calls `callback`.
-    fn callback<T: 'static>(self, conclude: Conclude<T>, callback: impl FnOnce(T) + Send + 'static) -> Callback {
-        driver::called_back(move |outcome, mut request| {
-            let result = conclude(Answer { on: self.on(), outcome, request: &mut request });
-            drop(request);
-            // The callback may lead to a close of the file.
-            self.give_up();
-            callback(result);
-        })
-    }
-
-    /// Lets go of the file, on a thread that may notice completions.
-    fn give_up(self) {
-        if let OwnOn::File(file) = self {
-            file.let_go();
-        }
-    }
-
-    fn on(&self) -> On<'_> {
-        match self {
-            OwnOn::File(file) => On::File(file),
-            OwnOn::Paths(instance) => On::Paths(instance),
-        }
-    }
+/// Returns the callback of a slot: it turns the outcome into a result, lets go of the file, and calls
+/// `callback`.
+fn concludes<T: 'static>(on: OwnTarget, conclude: Conclude<T>, callback: impl FnOnce(T) + Send + 'static) -> Callback {
+    driver::called_back(move |outcome, mut request| {
+        let result = conclude(Answer { on: on.get(), outcome, request: &mut request });
+        drop(request);
+        // The callback may lead to a close of the file.
+        on.let_go();
+        callback(result);
+    })
 }
 
 /// Operation in progress; see [`Operation::start`], [`Gather::start`](crate::Gather::start),
@@ -536,7 +470,7 @@ enum Way<T> {
 /// An operation of one step: an engine has its slot.
 struct Single<T> {
     /// Until the result is taken.
-    on: Option<OwnOn>,
+    on: Option<OwnTarget>,
     begun: Begun,
     conclude: Conclude<T>,
 }
@@ -545,7 +479,9 @@ impl<T> fmt::Debug for Started<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut fields = f.debug_struct("Started");
         if let Way::Single(Single { on: Some(on), .. }) = &self.0 {
-            on.on().path_field(&mut fields);
+            if let Some(file) = on.get().file {
+                fields.field("path", &file.path);
+            }
         }
         fields.finish_non_exhaustive()
     }
@@ -556,7 +492,7 @@ impl<T> Started<T> {
     pub fn wait(self) -> T {
         // A runtime that should notice the completion may be blocked by us.
         if let Way::Single(Single { on: Some(on), .. }) = &self.0 {
-            on.on().target().instance.engines().ring.lend_all();
+            on.get().instance.engines().ring.lend_all();
         }
         local::drive(self)
     }
@@ -583,7 +519,7 @@ impl<T> Started<T> {
             Way::Driven(driven) => return driven.on_complete(callback),
         };
         let Some(on) = on else { polled_too_often() };
-        let call = on.callback(conclude, callback);
+        let call = concludes(on, conclude, callback);
         match begun {
             Begun::UnderWay(mut under_way) => {
                 under_way.when_dropped = WhenDropped::Nothing;
@@ -620,7 +556,7 @@ impl<T> Future for Started<T> {
         };
         let (outcome, mut request) = ready!(begun.poll(context));
         let Some(on) = on.take() else { polled_too_often() };
-        Poll::Ready(conclude(Answer { on: on.on(), outcome, request: &mut request }))
+        Poll::Ready(conclude(Answer { on: on.get(), outcome, request: &mut request }))
     }
 }
 

@@ -24,10 +24,48 @@ pub(crate) struct Target<'f> {
     pub(crate) file: Option<&'f Arc<OpenFile>>,
 }
 
+impl Instance {
+    /// The target of an operation without a file.
+    #[inline]
+    pub(crate) fn target(self: &Arc<Self>) -> Target<'_> {
+        Target { instance: self, file: None }
+    }
+}
+
+/// Shares of a target, for an operation that borrows nothing.
+pub(crate) struct OwnTarget {
+    instance: Arc<Instance>,
+    file: Option<Arc<OpenFile>>,
+}
+
+impl OwnTarget {
+    pub(crate) fn get(&self) -> Target<'_> {
+        Target { instance: &self.instance, file: self.file.as_ref() }
+    }
+
+    /// Lets go of the file, on a thread that may notice completions.
+    pub(crate) fn let_go(self) {
+        self.file.into_iter().for_each(OpenFile::let_go);
+    }
+}
+
 /// A write must wait for its turn, after others.
 pub(crate) struct Busy;
 
-impl Target<'_> {
+impl<'f> Target<'f> {
+    /// The file, for those operations that have one.
+    #[inline]
+    pub(crate) fn open(self) -> &'f Arc<OpenFile> {
+        match self.file {
+            Some(file) => file,
+            None => unreachable!("this operation is one of an open file"),
+        }
+    }
+
+    pub(crate) fn to_owned(self) -> OwnTarget {
+        OwnTarget { instance: self.instance.clone(), file: self.file.cloned() }
+    }
+
     /// Runs a request to its end on this thread, for a caller that waits: after changes that it
     /// overlaps. A direct write has its permit already.
     #[inline]

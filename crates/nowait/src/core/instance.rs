@@ -1,6 +1,7 @@
 //! An instance: its set-up, and the one list of engines.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -355,9 +356,8 @@ impl Instance {
         }
     }
 
-    /// An open file, as this instance's engines know it.
-    pub(crate) fn open_file(&self, handle: Handle, directness: Directness) -> OpenFile {
-        OpenFile::new(handle, directness, self.counters.clone(), self.pools.clone())
+    pub(crate) fn open_file(&self, handle: Handle, path: Arc<Path>, directness: Directness) -> OpenFile {
+        OpenFile::new(handle, path, directness, self.counters.clone(), self.pools.clone())
     }
 
     pub(crate) fn engines(&self) -> &Engines {

@@ -6,7 +6,6 @@ pub(crate) mod dispatch;
 pub(crate) mod inline;
 pub(crate) mod instance;
 pub(crate) mod memory;
-pub(crate) mod opened;
 pub(crate) mod policy;
 pub(crate) mod throttle;
 pub(crate) mod writeback;

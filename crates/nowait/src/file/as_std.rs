@@ -159,18 +159,18 @@ impl File {
     /// [`ErrorKind::Closed`] after `close`, [`ErrorKind::Unsupported`] on a simulator, and those of
     /// `flock(2)`.
     pub fn unlock(&self) -> Result<()> {
-        self.flock(FlockOperation::Unlock).map_err(|errno| self.0.error(ErrorOp::Lock, errno))
+        self.flock(FlockOperation::Unlock).map_err(|errno| self.open.error(ErrorOp::Lock, errno))
     }
 
     fn try_flock(&self, operation: FlockOperation) -> std::result::Result<(), TryLockError> {
         self.flock(operation).map_err(|errno| match errno {
             Errno::AGAIN => TryLockError::WouldBlock,
-            errno => TryLockError::Error(self.0.error(ErrorOp::Lock, errno)),
+            errno => TryLockError::Error(self.open.error(ErrorOp::Lock, errno)),
         })
     }
 
     fn flock(&self, operation: FlockOperation) -> std::result::Result<(), Errno> {
-        self.0.check(0, 0)?;
+        self.open.check(0, 0)?;
         let fd = self.descriptor().ok_or(Errno::OPNOTSUPP)?;
         sys::retry(|| rustix::fs::flock(fd, operation))
     }
@@ -238,12 +238,12 @@ impl File {
         length: u64,
         call: impl FnOnce(BorrowedFd<'_>) -> std::result::Result<T, Errno>,
     ) -> std::result::Result<T, Errno> {
-        self.0.check(offset, usize::try_from(length).unwrap_or(usize::MAX))?;
+        self.open.check(offset, usize::try_from(length).unwrap_or(usize::MAX))?;
         call(self.descriptor().ok_or(Errno::OPNOTSUPP)?)
     }
 
     fn lock_error(&self, errno: Errno, offset: u64, length: u64) -> Error {
-        self.0.error(ErrorOp::Lock, errno).with_range(offset, length)
+        self.open.error(ErrorOp::Lock, errno).with_range(offset, length)
     }
 
     fn call<T: Send + Sync + 'static>(
@@ -263,17 +263,15 @@ impl File {
     /// not [acknowledged](File::acknowledge_sync_failure), since std's file would not report that
     /// failure.
     pub fn into_std(self) -> std::result::Result<fs::File, File> {
-        if self.descriptor().is_none() || self.0.open.has_failed() {
+        if self.descriptor().is_none() || self.open.has_failed() {
             return Err(self);
         }
         local::flush();
-        let mut opened = Arc::try_unwrap(self.0).map_err(File)?;
-        if Arc::get_mut(&mut opened.open).is_none() {
-            return Err(File(Arc::new(opened)));
-        }
-        match Arc::into_inner(opened.open).map(|open| open.handle) {
-            Some(Handle::Descriptor(fd)) => Ok(fs::File::from(fd)),
-            _ => unreachable!("it has a descriptor, and nothing else has a share"),
+        let File { open, instance } = self;
+        match Arc::try_unwrap(open).map(|open| open.handle) {
+            Ok(Handle::Descriptor(fd)) => Ok(fs::File::from(fd)),
+            Ok(Handle::Simulated { .. }) => unreachable!("it has a descriptor"),
+            Err(open) => Err(File { open, instance }),
         }
     }
 }

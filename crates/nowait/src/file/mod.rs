@@ -15,13 +15,13 @@ use rustix::io::Errno;
 pub use self::as_std::{RangeLock, TryLockError};
 pub use self::options::OpenOptions;
 use crate::buf::{Buf, Erased, Memory, ReadBuffer, ReadBuffers};
+use crate::core::dispatch::Target;
 use crate::core::instance::{Instance, Nowait};
-use crate::core::opened::Opened;
 use crate::direct::{self, Alignment, Directness};
 use crate::engine::local;
 use crate::error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result};
 use crate::op::{Done, Handle, OpenFile, Request, Transfer};
-use crate::operation::{Answer, Conclude, On, Operation};
+use crate::operation::{Answer, Conclude, Operation};
 use crate::stats::Count;
 use crate::sys;
 
@@ -30,7 +30,10 @@ use crate::sys;
 /// Reads and writes take an offset; a file has no cursor. A read is short only at the end of the
 /// file. The descriptor is closed when the last clone is dropped and no operation is in flight.
 #[derive(Clone)]
-pub struct File(pub(crate) Arc<Opened>);
+pub struct File {
+    pub(crate) open: Arc<OpenFile>,
+    pub(crate) instance: Arc<Instance>,
+}
 
 /// State of direct I/O; see [`File::direct`].
 #[non_exhaustive]
@@ -124,24 +127,36 @@ impl File {
     }
 
     fn new(handle: Handle, directness: Directness, path: Arc<Path>, instance: Arc<Instance>) -> File {
-        let open = instance.open_file(handle, directness);
-        File(Arc::new(Opened::new(open, path, instance)))
+        File { open: Arc::new(instance.open_file(handle, path, directness)), instance }
+    }
+
+    #[inline]
+    pub(crate) fn target(&self) -> Target<'_> {
+        Target { instance: &self.instance, file: Some(&self.open) }
+    }
+
+    /// Whether reads go through the page cache, so that it can be told to read ahead. (A file that
+    /// refuses `RWF_NOWAIT` may bypass it without saying so: FUSE with `FOPEN_DIRECT_IO`.)
+    pub(crate) fn reads_ahead(&self) -> bool {
+        self.open.direct.is_none()
+            && self.instance.policy.forced.is_none()
+            && self.open.reads.nowait_accepted() == Some(true)
     }
 
     /// Returns the path by which the file was opened.
     pub fn path(&self) -> &Path {
-        &self.0.path
+        &self.open.path
     }
 
     /// Returns the descriptor; `None` for a simulated file.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.0.open.handle.descriptor().ok()
+        self.open.handle.descriptor().ok()
     }
 
     /// Returns the state of direct I/O on this file.
     pub fn direct(&self) -> DirectIo {
-        match &self.0.open.direct {
-            _ if self.0.open.refuses_direct() => DirectIo::Refused,
+        match &self.open.direct {
+            _ if self.open.refuses_direct() => DirectIo::Refused,
             Some(direct) => {
                 let Alignment { memory, offset } = direct.alignment();
                 DirectIo::Granted { memory_alignment: memory as usize, offset_alignment: offset as usize }
@@ -153,7 +168,7 @@ impl File {
     /// Returns whether this file accepts non-blocking reads (`RWF_NOWAIT`); `None` until a read has
     /// tried.
     pub fn nowait_reads(&self) -> Option<bool> {
-        self.0.open.reads.nowait_accepted()
+        self.open.reads.nowait_accepted()
     }
 
     /// Reads into `buffer[..buffer.len()]` from `offset`, or into an empty `Vec` or `BytesMut` up
@@ -183,10 +198,10 @@ impl File {
     pub fn read_range(&self, offset: u64, length: usize) -> Operation<'_, Result<Buf>> {
         let refused = |errno| {
             let request = Request::Read(Transfer::void(offset, length));
-            Operation::refused(On::File(&self.0), errno, request, read_exact)
+            Operation::refused(self.target(), errno, request, read_exact)
         };
         // Before memory is asked for.
-        if let Err(errno) = self.0.check(offset, length) {
+        if let Err(errno) = self.open.check(offset, length) {
             return refused(errno);
         }
         match Buf::uncleared(length) {
@@ -205,8 +220,8 @@ impl File {
     }
 
     fn read<T>(&self, transfer: Transfer, conclude: Conclude<T>) -> Operation<'_, T> {
-        let checked = self.0.check(transfer.position(), transfer.left());
-        Operation::checked(On::File(&self.0), checked, Request::Read(transfer), conclude)
+        let checked = self.open.check(transfer.position(), transfer.left());
+        Operation::checked(self.target(), checked, Request::Read(transfer), conclude)
     }
 
     /// Blocks until `buffer` is filled from `offset` or the file ends; returns the number of bytes.
@@ -214,12 +229,11 @@ impl File {
     /// # Errors
     /// As [`File::read_at`].
     pub fn read_into(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let file = &*self.0;
         let length = buffer.len();
-        let counters = &file.instance.counters;
-        let result = file.check(offset, length).and_then(|()| file.target().read_blocking(buffer, offset));
+        let counters = &self.instance.counters;
+        let result = self.open.check(offset, length).and_then(|()| self.target().read_blocking(buffer, offset));
         counters.add(if result.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
-        result.map_err(|errno| file.error(ErrorOp::Read, errno).with_range(offset, length as u64))
+        result.map_err(|errno| self.open.error(ErrorOp::Read, errno).with_range(offset, length as u64))
     }
 
     /// Blocks until `buffer` is full.
@@ -230,7 +244,7 @@ impl File {
         let length = buffer.len();
         match self.read_into(buffer, offset)? {
             n if n == length => Ok(()),
-            n => Err(ended(&self.0, offset, length, n)),
+            n => Err(ended(&self.open, offset, length, n)),
         }
     }
 
@@ -242,16 +256,15 @@ impl File {
     /// # Errors
     /// As [`File::read_at`].
     pub fn try_read_into(&self, buffer: &mut [u8], offset: u64) -> Option<Result<usize>> {
-        let file = &*self.0;
         let length = buffer.len();
-        let result = match file.check(offset, length) {
-            Ok(()) => file.target().try_read_slice(buffer, offset)?,
+        let result = match self.open.check(offset, length) {
+            Ok(()) => self.target().try_read_slice(buffer, offset)?,
             Err(errno) => {
-                file.instance.counters.add(Count::FailedAtOnce);
+                self.instance.counters.add(Count::FailedAtOnce);
                 Err(errno)
             }
         };
-        Some(result.map_err(|errno| file.error(ErrorOp::Read, errno).with_range(offset, length as u64)))
+        Some(result.map_err(|errno| self.open.error(ErrorOp::Read, errno).with_range(offset, length as u64)))
     }
 
     /// Returns the size in bytes, of a file or a block device.
@@ -281,7 +294,7 @@ impl File {
     }
 
     fn simple<T>(&self, request: Request, conclude: Conclude<T>) -> Operation<'_, T> {
-        Operation::checked(On::File(&self.0), self.0.check(0, 0), request, conclude)
+        Operation::checked(self.target(), self.open.check(0, 0), request, conclude)
     }
 
     /// Closes the file for all clones: later operations fail with [`ErrorKind::Closed`]; earlier
@@ -299,12 +312,11 @@ impl File {
     /// # Errors
     /// Those of `close(2)`. The descriptor is closed in any case.
     pub fn close(self) -> Result<Closed> {
-        self.0.close();
+        self.open.close();
         // If several threads close at a time, one of them has the last reference.
-        let Some(Opened { open, path, instance, .. }) = Arc::into_inner(self.0) else { return Ok(Closed::Later) };
-        let Some(OpenFile { handle, .. }) = Arc::into_inner(open) else { return Ok(Closed::Later) };
+        let Some(OpenFile { handle, path, .. }) = Arc::into_inner(self.open) else { return Ok(Closed::Later) };
         local::flush();
-        let outcome = instance.engines().pool.run(None, &mut Request::Close(handle));
+        let outcome = self.instance.engines().pool.run(None, &mut Request::Close(handle));
         outcome.map(|_| Closed::Now).map_err(|errno| Error::from_errno(ErrorOp::Close, errno).at_shared(&path))
     }
 }
@@ -323,11 +335,11 @@ pub enum Closed {
 
 impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("File").field("path", &self.0.path).field("handle", &self.0.open.handle).finish_non_exhaustive()
+        f.debug_struct("File").field("path", &self.open.path).field("handle", &self.open.handle).finish_non_exhaustive()
     }
 }
 
-fn ended(file: &Opened, offset: u64, length: usize, n: usize) -> Error {
+fn ended(file: &OpenFile, offset: u64, length: usize, n: usize) -> Error {
     Error::new(ErrorOp::Read, ErrorKind::UnexpectedEof)
         .at_shared(&file.path)
         .with_range(offset, length as u64)
@@ -346,7 +358,7 @@ fn transferred(Answer { on, outcome, request }: Answer<'_>) -> (&mut Transfer, R
         Ok(other) => unreachable!("a read is answered with its transfer, not {other:?}"),
         Err(errno) => {
             let (offset, length) = transfer.asked();
-            Err(on.file().error(ErrorOp::Read, errno).with_range(offset, length as u64))
+            Err(on.open().error(ErrorOp::Read, errno).with_range(offset, length as u64))
         }
     };
     (transfer, result)
@@ -371,7 +383,7 @@ fn read_full<B: ReadBuffer>(answer: Answer<'_>) -> BufferResult<B> {
         other => unreachable!("a read is answered with its transfer, not {other:?}"),
     };
     match read(answer, B::from_room)? {
-        (n, buffer) if n < length => Err(BufferError { error: ended(on.file(), offset, length, n), buffer }),
+        (n, buffer) if n < length => Err(BufferError { error: ended(on.open(), offset, length, n), buffer }),
         (_, buffer) => Ok(buffer),
     }
 }
@@ -381,7 +393,7 @@ fn read_exact(answer: Answer<'_>) -> Result<Buf> {
     let (transfer, result) = transferred(answer);
     let (n, (offset, length)) = (result?, transfer.asked());
     if n < length {
-        return Err(ended(on.file(), offset, length, n));
+        return Err(ended(on.open(), offset, length, n));
     }
     match transfer.take_memory() {
         Memory::Buf(buf) => Ok(buf),
@@ -393,13 +405,13 @@ fn size(answer: Answer<'_>) -> Result<u64> {
     match answer.outcome {
         Ok(Done::Size(size)) => Ok(size),
         Ok(other) => unreachable!("a size is answered with a size, not {other:?}"),
-        Err(errno) => Err(answer.on.file().error(ErrorOp::Size, errno)),
+        Err(errno) => Err(answer.on.open().error(ErrorOp::Size, errno)),
     }
 }
 
 fn advised(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
     outcome.map(drop).map_err(|errno| {
-        let error = on.file().error(ErrorOp::Advise, errno);
+        let error = on.open().error(ErrorOp::Advise, errno);
         match request {
             Request::Advise { offset, length, .. } => {
                 let error = error.with_range(*offset, *length);
@@ -478,10 +490,10 @@ mod tests {
                 let mut bytes = vec![1; 100];
                 let mut options = OpenOptions::new();
                 let file = options.read(true).write(true).direct(direct).open_in(&nowait, &path).wait().unwrap();
-                assert!(file.0.open.distrust_append_flag());
+                assert!(file.open.distrust_append_flag());
                 assert_eq!(open_descriptors(), 2);
                 let request = Request::Write(Transfer::void(0, 1), WriteFlags::APPEND);
-                let handle = file.0.open.handle_for(&request).unwrap().descriptor().unwrap();
+                let handle = file.open.handle_for(&request).unwrap().descriptor().unwrap();
                 assert_ne!(Some(handle.as_raw_fd()), file.descriptor().map(|own| own.as_raw_fd()));
                 assert!(rustix::fs::fcntl_getfl(handle).unwrap().contains(OFlags::APPEND));
                 for way in 0..3 {
@@ -509,7 +521,7 @@ mod tests {
         fs::write(&path, &bytes).unwrap();
         let nowait = Nowait::builder().build().unwrap();
         let Some(file) = believed(&nowait, &path) else { return };
-        let open = &file.0.open;
+        let open = &file.open;
         let (direct, fd) = (open.direct.as_ref().unwrap(), file.descriptor().unwrap());
         let is_direct = || rustix::fs::fcntl_getfl(fd).unwrap().contains(OFlags::DIRECT);
         // Behaves like a file system that has no direct I/O.
@@ -567,7 +579,7 @@ mod tests {
         let nowait = Nowait::builder().build().unwrap();
         for _ in 0..300 {
             let Some(file) = believed(&nowait, &path) else { return };
-            let open = &file.0.open;
+            let open = &file.open;
             let (direct, fd) = (open.direct.as_ref().unwrap(), file.descriptor().unwrap());
             let start = std::sync::Barrier::new(4);
             std::thread::scope(|scope| {

@@ -10,7 +10,7 @@ use super::File;
 use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::{Done, Owned, PathAt, Request};
-use crate::operation::{Answer, On, Operation};
+use crate::operation::{Answer, Operation};
 
 /// Options for opening a file, named as in [`std::fs::OpenOptions`].
 #[derive(Clone, Debug)]
@@ -140,7 +140,7 @@ impl OpenOptions {
         let flags = self.flags();
         let mode = Mode::from_raw_mode(self.mode);
         let request = Request::Open { path, flags: flags.unwrap_or(OFlags::empty()), mode, direct: self.direct };
-        Operation::checked(On::Paths(&nowait.0), flags.map(drop), request, opened)
+        Operation::checked(nowait.0.target(), flags.map(drop), request, opened)
     }
 
     /// The same rules as std's.
@@ -186,9 +186,7 @@ fn open_error(errno: Errno, path: &Arc<Path>) -> Error {
 }
 
 fn opened(Answer { on, outcome, request }: Answer<'_>) -> Result<File> {
-    let (On::Paths(instance), Request::Open { path, .. }) = (on, request) else {
-        unreachable!("an open works on a path")
-    };
+    let Request::Open { path, .. } = request else { unreachable!("an open is answered with itself, not {request:?}") };
     let path: Arc<Path> = Arc::from(path.display());
     let owned = match outcome {
         Ok(Done::Owned(owned)) => *owned,
@@ -198,5 +196,5 @@ fn opened(Answer { on, outcome, request }: Answer<'_>) -> Result<File> {
     let Owned::Opened(handle, directness) = owned else {
         unreachable!("an open is answered with a handle, not {owned:?}")
     };
-    Ok(File::new(handle, directness, path, instance.clone()))
+    Ok(File::new(handle, directness, path, on.instance.clone()))
 }

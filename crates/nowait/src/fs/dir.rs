@@ -10,7 +10,7 @@ use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
 use crate::op::{Done, Handle, OpenDir, Owned, PathAt, Request};
-use crate::operation::{Answer, On, Operation};
+use crate::operation::{Answer, Operation};
 
 /// Open directory. Names are resolved from its descriptor (`openat(2)`), even if it is renamed or
 /// the working directory changes. Clones share the descriptor. On a simulator it is only a path.
@@ -50,7 +50,7 @@ impl Dir {
     /// Those of `open(2)`; [`ErrorKind::NotADirectory`](crate::ErrorKind::NotADirectory) for
     /// anything else.
     pub fn open_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Result<Dir>> {
-        Operation::new(On::Paths(&nowait.0), Request::OpenDir(path.as_ref().into()), dir_opened)
+        Operation::new(nowait.0.target(), Request::OpenDir(path.as_ref().into()), dir_opened)
     }
 
     /// Returns the path by which it was opened. In errors, the paths of its files begin with it.
@@ -107,7 +107,7 @@ impl Dir {
     /// # Errors
     /// As [`read_dir_names`](super::read_dir_names).
     pub fn read_names(&self) -> Operation<'_, Result<Vec<OsString>>> {
-        Operation::new(On::Paths(&self.nowait.0), Request::List(self.at(".")), listed)
+        Operation::new(self.nowait.0.target(), Request::List(self.at(".")), listed)
     }
 
     /// Makes the names in this directory durable; see [`sync_dir`](super::sync_dir).
@@ -138,9 +138,7 @@ impl std::fmt::Debug for Dir {
 }
 
 fn dir_opened(Answer { on, outcome, request }: Answer<'_>) -> Result<Dir> {
-    let (On::Paths(instance), Request::OpenDir(path)) = (on, request) else {
-        unreachable!("a directory is opened by its path")
-    };
+    let Request::OpenDir(path) = request else { unreachable!("an open is answered with itself, not {request:?}") };
     let path: Arc<Path> = Arc::from(&**path);
     let owned = match outcome {
         Ok(Done::Owned(owned)) => *owned,
@@ -152,5 +150,5 @@ fn dir_opened(Answer { on, outcome, request }: Answer<'_>) -> Result<Dir> {
         Owned::Opened(Handle::Simulated { .. }, _) => None,
         other => unreachable!("a directory is answered with a handle, not {other:?}"),
     };
-    Ok(Dir { nowait: Nowait(instance.clone()), open, path })
+    Ok(Dir { nowait: Nowait(on.instance.clone()), open, path })
 }

@@ -27,7 +27,7 @@ use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
 use crate::op::{Call, Done, Owned, PathAt, Request};
-use crate::operation::{Answer, Conclude, On, Operation, Steps, called};
+use crate::operation::{Answer, Conclude, Operation, Steps, called};
 
 /// Entry of a directory; see [`read_dir`].
 #[derive(Clone)]
@@ -155,7 +155,7 @@ functions! {
     /// # Errors
     /// Those of `opendir(3)` and `readdir(3)`.
     fn read_dir_names(self, path: impl AsRef<Path>) -> Operation<Result<Vec<OsString>>> {
-        Operation::new(On::Paths(&self.0.0), Request::List(path.as_ref().into()), listed)
+        Operation::new(self.0.0.target(), Request::List(path.as_ref().into()), listed)
     }
 
     /// Makes the creations, renames and removals in a directory durable (`fsync(2)`, NOTES).
@@ -208,7 +208,7 @@ functions! {
     /// Those of [`std::fs::read_dir`]. [`ErrorKind::Unsupported`] on a simulator.
     fn read_dir(self, path: impl AsRef<Path>) -> Operation<Result<Vec<DirEntry>>> {
         let call = Call::new(ErrorOp::List, path.as_ref(), |path, _| entries(path));
-        Operation::new(On::Paths(&self.0.0), Request::Call(Box::new(call)), with_instance)
+        Operation::new(self.0.0.target(), Request::Call(Box::new(call)), with_instance)
     }
 
     /// Creates a directory and its missing parents. Succeeds if the directory exists.
@@ -290,7 +290,7 @@ functions! {
         Steps::new(async move {
             let file = OpenOptions::new().read(true).open_in(&nowait, path).await?;
             // A hint, for which no server is asked.
-            let length = match file.0.target().known_size() {
+            let length = match file.target().known_size() {
                 Some(size) => size,
                 None => file.size().await?,
             };
@@ -354,7 +354,7 @@ fn call<'n, T: Send + Sync + 'static>(
     function: impl Fn(&Path) -> io::Result<T> + Send + Sync + 'static,
 ) -> Operation<'n, Result<T>> {
     let call = Call::new(operation, path, move |path, _| function(path));
-    Operation::new(On::Paths(&nowait.0), Request::Call(Box::new(call)), called)
+    Operation::new(nowait.0.target(), Request::Call(Box::new(call)), called)
 }
 
 /// As [`call`], with two paths. `conclude` converts the answer.
@@ -369,7 +369,7 @@ fn on_two<'n, T: Send + Sync + 'static, A>(
     let second = to.to_path_buf();
     let mut call = Call::new(operation, from, move |from, _| function(from, &second));
     call.to = Some(to.to_path_buf());
-    Operation::new(On::Paths(&nowait.0), Request::Call(Box::new(call)), conclude)
+    Operation::new(nowait.0.target(), Request::Call(Box::new(call)), conclude)
 }
 
 /// Concludes a copy.
@@ -401,8 +401,7 @@ fn entries(path: &Path) -> io::Result<Vec<(PathBuf, FileType)>> {
 /// Converts a list of entries, on the caller's thread. A pool thread must not hold a reference to
 /// the instance, since dropping the last one waits for the pool's threads.
 fn with_instance(answer: Answer<'_>) -> Result<Vec<DirEntry>> {
-    let On::Paths(instance) = answer.on else { unreachable!("a directory is listed by its path") };
-    let nowait = Nowait(instance.clone());
+    let nowait = Nowait(answer.on.instance.clone());
     let entries: Vec<(PathBuf, FileType)> = called(answer)?;
     let entry = |(path, file_type)| DirEntry { nowait: nowait.clone(), path, file_type };
     Ok(entries.into_iter().map(entry).collect())
@@ -421,7 +420,7 @@ async fn read_whole(file: &File, length: usize) -> Result<Vec<u8>> {
     let mut wanted = length.saturating_add(1).max(FIRST_BYTES_MIN);
     loop {
         let mut room = Vec::new();
-        room.try_reserve_exact(wanted).map_err(|_| file.0.error(ErrorOp::Read, Errno::NOMEM))?;
+        room.try_reserve_exact(wanted).map_err(|_| file.open.error(ErrorOp::Read, Errno::NOMEM))?;
         let (n, piece) = file.read_at(room, contents.len() as u64).await?;
         if contents.is_empty() {
             contents = piece;
@@ -440,7 +439,7 @@ async fn read_whole(file: &File, length: usize) -> Result<Vec<u8>> {
 }
 
 fn named(nowait: &Nowait, request: Request) -> Operation<'_, Result<()>> {
-    Operation::new(On::Paths(&nowait.0), request, concluded)
+    Operation::new(nowait.0.target(), request, concluded)
 }
 
 /// Advice for EBUSY of a name (`rename(2)`, `unlink(2)`). Open files do not cause it.

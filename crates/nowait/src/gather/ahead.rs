@@ -12,8 +12,8 @@ use rustix::fs::Advice;
 use rustix::io::Errno;
 
 use super::{Exceptions, Extent, Found, Options};
-use crate::core::opened::Opened;
 use crate::error::ErrorOp;
+use crate::file::File;
 use crate::op::Request;
 use crate::stats::Count;
 
@@ -40,7 +40,7 @@ struct Progress {
 }
 
 /// Reads the ranges that the first pass left over.
-pub(super) fn read(file: &Opened, ranges: &[Extent], output: &mut [u8], found: Found, options: Options) -> Exceptions {
+pub(super) fn read(file: &File, ranges: &[Extent], output: &mut [u8], found: Found, options: Options) -> Exceptions {
     let Found { misses, mut exceptions } = found;
     let mut pieces = Vec::with_capacity(misses.len());
     for (number, miss) in misses.iter().enumerate() {
@@ -76,7 +76,8 @@ pub(super) fn read(file: &Opened, ranges: &[Extent], output: &mut [u8], found: F
         let (offset, length) = ranges[miss.index];
         if let Some(errno) = error {
             output[miss.start..miss.start + length].fill(0);
-            let error = file.error(ErrorOp::Gather, errno).with_index(miss.index).with_range(offset, length as u64);
+            let error =
+                file.open.error(ErrorOp::Gather, errno).with_index(miss.index).with_range(offset, length as u64);
             exceptions.errors.push(error);
         } else if there < length {
             exceptions.short.push((miss.index, there));
@@ -87,7 +88,7 @@ pub(super) fn read(file: &Opened, ranges: &[Extent], output: &mut [u8], found: F
 
 /// Tells the kernel what comes next.
 struct Ahead<'a> {
-    file: &'a Opened,
+    file: &'a File,
     options: Options,
     /// By place in the file.
     pieces: &'a [Piece],

@@ -6,10 +6,10 @@ use rustix::io::Errno;
 
 use super::{Extent, Found, Ignore, Miss, REQUEST_BYTES_MAX, TURN_BYTES_MAX, Take};
 use crate::core::inline::{Tried, may_sleep};
-use crate::core::opened::Opened;
 use crate::core::policy::ReadSelector;
 use crate::engine::{Engine, read_blocking, read_now};
 use crate::error::ErrorOp;
+use crate::file::File;
 use crate::stats::Count;
 use crate::sys::Wait;
 
@@ -19,13 +19,13 @@ fn never() -> bool {
 }
 
 /// The first pass of a caller that blocks.
-pub(super) fn serve_blocking(file: &Opened, ranges: &[Extent], output: &mut [u8], found: &mut Found) {
+pub(super) fn serve_blocking(file: &File, ranges: &[Extent], output: &mut [u8], found: &mut Found) {
     FirstPass::blocking(file, found, &mut Ignore).run(ranges, 0, output, 0, never);
 }
 
 /// Serves cached ranges, in the caller's order.
 pub(super) struct FirstPass<'a> {
-    file: &'a Opened,
+    file: &'a File,
     engine: &'a dyn Engine,
     found: &'a mut Found,
     take: &'a mut dyn Take,
@@ -76,7 +76,7 @@ enum Now {
 }
 
 impl<'a> FirstPass<'a> {
-    pub(super) fn new(file: &'a Opened, found: &'a mut Found, take: &'a mut dyn Take) -> Self {
+    pub(super) fn new(file: &'a File, found: &'a mut Found, take: &'a mut dyn Take) -> Self {
         FirstPass {
             file,
             engine: &*file.instance.engines().pool,
@@ -91,7 +91,7 @@ impl<'a> FirstPass<'a> {
     }
 
     /// One whose caller blocks.
-    fn blocking(file: &'a Opened, found: &'a mut Found, take: &'a mut dyn Take) -> Self {
+    fn blocking(file: &'a File, found: &'a mut Found, take: &'a mut dyn Take) -> Self {
         let mut pass = FirstPass::new(file, found, take);
         (pass.run_bytes_max, pass.copied_bytes_max) = (REQUEST_BYTES_MAX, usize::MAX);
         pass.trust = file.open.reads.trusts(&file.instance.policy).then(Trust::new);
@@ -118,14 +118,14 @@ impl<'a> FirstPass<'a> {
             while let Some((after, more)) = ranges.get(next + count) {
                 let touches = offset.checked_add(bytes as u64) == Some(*after);
                 // A range beyond what a file can have stands alone, so that it fails alone.
-                if !touches || bytes + more > self.run_bytes_max || self.file.check(*after, *more).is_err() {
+                if !touches || bytes + more > self.run_bytes_max || self.file.open.check(*after, *more).is_err() {
                     break;
                 }
                 bytes += more;
                 count += 1;
             }
             let run = &mut output[at..at + bytes];
-            if let Err(errno) = self.file.check(offset, bytes) {
+            if let Err(errno) = self.file.open.check(offset, bytes) {
                 self.refuse(&ranges[next..next + count], first + next, run, errno);
             } else {
                 let now = self.read(offset, run);
@@ -184,7 +184,7 @@ impl<'a> FirstPass<'a> {
     #[cold]
     #[inline(never)]
     fn attempt_chunk(&mut self, offset: u64, chunk: &mut [u8]) -> Now {
-        let Opened { instance, open, .. } = self.file;
+        let File { instance, open } = self.file;
         let (engine, handle, counters) = (self.engine, &open.handle, &instance.counters);
         let length = chunk.len();
         if may_sleep(open, || offset, length) {
@@ -238,7 +238,7 @@ impl<'a> FirstPass<'a> {
                 self.take.take(first + number, Ok(&[]));
                 continue;
             }
-            let error = self.file.error(ErrorOp::Gather, errno);
+            let error = self.file.open.error(ErrorOp::Gather, errno);
             let error = error.with_index(first + number).with_range(*offset, *length as u64);
             self.take.take(first + number, Err(&error));
             self.found.exceptions.errors.push(error);

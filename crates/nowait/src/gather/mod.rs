@@ -16,7 +16,6 @@ use std::fmt;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use rustix::io::Errno;
@@ -25,7 +24,6 @@ use self::cached::FirstPass;
 use self::queued::Slow;
 pub use self::ranges::Ranges;
 use crate::buf::{Buf, Erased, Part, ReadBuffer};
-use crate::core::opened::Opened;
 use crate::driver;
 use crate::engine::local;
 use crate::error::{BufferError, Error, ErrorKind, ErrorOp, Result};
@@ -72,7 +70,7 @@ impl Default for Options {
 /// It may be dropped at any time; reads in flight then complete in the background.
 #[must_use = "a gather does nothing until it is awaited or started, or `wait` is called"]
 pub struct Gather<'f, B: ReadBuffer = Buf> {
-    file: Cow<'f, Arc<Opened>>,
+    file: Cow<'f, File>,
     ranges: Cow<'f, [Extent]>,
     options: Options,
     buffer: Option<B>,
@@ -93,7 +91,7 @@ impl File {
     /// of one range does not affect the others.
     pub fn gather<'f>(&'f self, ranges: impl Ranges<'f>) -> Gather<'f> {
         Gather {
-            file: Cow::Borrowed(&self.0),
+            file: Cow::Borrowed(self),
             ranges: ranges.into_extents(),
             options: Options::default(),
             buffer: None,
@@ -120,7 +118,7 @@ impl File {
                 _ => match short {
                     Some(&(index, n)) => {
                         let (offset, length) = ranges[index];
-                        let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at_shared(&file.0.path);
+                        let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at_shared(&file.open.path);
                         let error = error.with_range(offset, length as u64).with_index(index);
                         Err(error.with_detail(format!("only {n} bytes are available")))
                     }
@@ -140,13 +138,13 @@ impl File {
     /// [`ErrorKind::BufferTooSmall`] if `output` is shorter than the sum of the lengths,
     /// [`ErrorKind::Closed`] after `close`. Errors of single ranges are in the result.
     pub fn gather_into(&self, ranges: &[Extent], output: &mut [u8]) -> Result<Exceptions> {
-        let file = &self.0;
+        let file = self;
         let total = total(file, ranges, output.len())?;
         let output = &mut output[..total];
         // A single range that must be waited for in any case is not asked for twice. Its error
         // shows below.
         if let [(offset, length)] = *ranges {
-            let plain = file.reads_ahead() && file.check(offset, length).is_ok();
+            let plain = file.reads_ahead() && file.open.check(offset, length).is_ok();
             if plain && file.target().read_blocking(output, offset) == Ok(length) {
                 file.instance.counters.add(Count::Blocking);
                 return Ok(Exceptions::default());
@@ -264,7 +262,7 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
         let mut gather = self.into_owned();
         async move {
             let result = (&mut gather).await;
-            gather.file.into_owned().let_go();
+            gather.file.into_owned().open.let_go();
             result
         }
     }
@@ -306,7 +304,7 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
             let buffer = self.buffer.take();
             let room = buffer.as_ref().map_or(usize::MAX, |buffer| buffer.as_ref().len());
             let total = total(&self.file, &self.ranges, room);
-            let no_memory = || self.file.error(ErrorOp::Gather, Errno::NOMEM);
+            let no_memory = || self.file.open.error(ErrorOp::Gather, Errno::NOMEM);
             let result = match (total, buffer) {
                 (Ok(_), Some(buffer)) => Ok(buffer),
                 (Ok(total), None) => {
@@ -370,7 +368,7 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
             Err(error) => return Poll::Ready(Err(error)),
         }
         let Some(work) = &mut self.work else { unreachable!("it was begun above") };
-        let (file, ranges) = (&**self.file, &*self.ranges);
+        let (file, ranges) = (&*self.file, &*self.ranges);
         if work.slow.is_none() {
             let output = work.output.split_to(work.output.len());
             let found = std::mem::take(&mut work.found);
@@ -444,7 +442,7 @@ where
         let mut each = GatherEach { gather: self.gather.into_owned(), take: self.take };
         async move {
             let result = (&mut each).await;
-            each.gather.file.into_owned().let_go();
+            each.gather.file.into_owned().open.let_go();
             result
         }
     }
@@ -586,21 +584,24 @@ impl Gathered<Buf> {
 }
 
 /// Returns the sum of the lengths, or why the call as a whole is refused.
-fn total(file: &Opened, ranges: &[Extent], room: usize) -> Result<usize> {
-    file.check(0, 0).map_err(|errno| file.error(ErrorOp::Gather, errno))?;
+fn total(file: &File, ranges: &[Extent], room: usize) -> Result<usize> {
+    file.open.check(0, 0).map_err(|errno| file.open.error(ErrorOp::Gather, errno))?;
     let mut total = 0usize;
     for (index, (offset, length)) in ranges.iter().enumerate() {
         total = match total.checked_add(*length) {
             Some(total) if total <= isize::MAX as usize => total,
             _ => {
-                let error =
-                    file.error(ErrorOp::Gather, Errno::OVERFLOW).with_index(index).with_range(*offset, *length as u64);
+                let error = file
+                    .open
+                    .error(ErrorOp::Gather, Errno::OVERFLOW)
+                    .with_index(index)
+                    .with_range(*offset, *length as u64);
                 return Err(error.with_detail("the sum of the lengths exceeds what memory can hold"));
             }
         };
     }
     if total > room {
-        let error = Error::new(ErrorOp::Gather, ErrorKind::BufferTooSmall).at_shared(&file.path);
+        let error = Error::new(ErrorOp::Gather, ErrorKind::BufferTooSmall).at_shared(&file.open.path);
         return Err(error.with_detail(format!("it has {room} bytes, and the ranges need {total}")));
     }
     Ok(total)
@@ -660,7 +661,7 @@ impl Found {
 impl<B: ReadBuffer> fmt::Debug for Gather<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gather")
-            .field("path", &self.file.path)
+            .field("path", &self.file.open.path)
             .field("ranges", &self.ranges.len())
             .finish_non_exhaustive()
     }

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 use super::{Exceptions, Extent, Found, Options, REQUEST_BYTES_MAX, Take};
 use crate::buf::{Memory, Part};
-use crate::core::opened::Opened;
 use crate::error::ErrorOp;
+use crate::file::File;
 use crate::op::{Batch, Notify, Outcome, Request, Slot, Transfer};
 use crate::sys::SEGMENTS_MAX;
 use crate::turn;
@@ -98,7 +98,7 @@ struct Segment {
 }
 
 impl Slow {
-    pub(super) fn new(file: &Opened, extents: &[Extent], mut output: Part, found: Found, options: Options) -> Slow {
+    pub(super) fn new(file: &File, extents: &[Extent], mut output: Part, found: Found, options: Options) -> Slow {
         let mut ranges = Vec::with_capacity(found.misses.len());
         let mut pieces = Vec::with_capacity(found.misses.len());
         let mut position = 0;
@@ -146,7 +146,7 @@ impl Slow {
     /// Keeps as many reads in flight as allowed. Ready when all ranges are settled.
     pub(super) fn poll(
         &mut self,
-        file: &Opened,
+        file: &File,
         context: &mut Context<'_>,
         limit: usize,
         take: &mut dyn Take,
@@ -192,7 +192,7 @@ impl Slow {
     }
 
     /// Submits the next request. Returns the bytes that it asks for; none if no piece is left.
-    fn submit(&mut self, file: &Opened, place: usize) -> Option<usize> {
+    fn submit(&mut self, file: &File, place: usize) -> Option<usize> {
         let piece = self.pieces.pop()?;
         let offset = piece.offset;
         let (memory, segments) = match self.follows(&piece) {
@@ -284,7 +284,7 @@ impl Slow {
     }
 
     /// Settles one finished request; returns the number of bytes that it moved.
-    fn complete(&mut self, file: &Opened, place: usize, take: &mut dyn Take) -> usize {
+    fn complete(&mut self, file: &File, place: usize, take: &mut dyn Take) -> usize {
         let Some(flight) = self.in_flight[place].take() else { return 0 };
         let Some((outcome, request)) = flight.slot.take() else { unreachable!("it said that it is finished") };
         self.free.push(place);
@@ -306,7 +306,7 @@ impl Slow {
     #[allow(clippy::too_many_arguments)]
     fn complete_merged(
         &mut self,
-        file: &Opened,
+        file: &File,
         read: Vec<Segment>,
         mut copied: Vec<Piece>,
         memory: Vec<Memory>,
@@ -344,7 +344,7 @@ impl Slow {
     #[allow(clippy::too_many_arguments)]
     fn settle(
         &mut self,
-        file: &Opened,
+        file: &File,
         waiting: usize,
         at: usize,
         offset: u64,
@@ -377,7 +377,8 @@ impl Slow {
         };
         if let Some(errno) = range.error {
             let (offset, length) = range.extent;
-            let error = file.error(ErrorOp::Gather, errno).with_index(range.index).with_range(offset, length as u64);
+            let error =
+                file.open.error(ErrorOp::Gather, errno).with_index(range.index).with_range(offset, length as u64);
             take.take(range.index, Err(&error));
             self.exceptions.errors.push(error);
         } else {

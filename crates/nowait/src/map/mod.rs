@@ -60,11 +60,11 @@ use rustix::mm;
 
 pub use self::populate::{Mechanism, Populate, Populated, Populating, Progress, Stopped};
 use crate::buf::mapping::{Access, Fault, How, Mapping, Place, page_bytes};
-use crate::core::opened::Opened;
+use crate::core::dispatch::Target;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::File;
-use crate::op::Request;
-use crate::operation::{Answer, On, Operation};
+use crate::op::{Done, Request};
+use crate::operation::{Answer, Operation};
 
 /// Range of a file as read-only, private memory (`MAP_PRIVATE`).
 ///
@@ -190,7 +190,7 @@ impl Map {
             beyond,
         };
         let request = Request::Fault { mapping: map.mapping.clone(), fault };
-        Operation::checked(On::File(&map.file.0), checked, request, gathered)
+        Operation::checked(map.file.target(), checked, request, gathered)
     }
 
     /// Advises the kernel how to load pages of the range on page faults. Advice changes no bytes.
@@ -318,7 +318,7 @@ impl fmt::Debug for MapMut {
 }
 
 fn map(file: &File, range: impl RangeBounds<u64>, access: Access) -> Result<Map> {
-    let error = |errno| file.0.error(ErrorOp::Map, errno);
+    let error = |errno| file.open.error(ErrorOp::Map, errno);
     let size = file.size().wait().map_err(|failed| match failed.raw_os_error() {
         Some(errno) => error(Errno::from_raw_os_error(errno)),
         None => failed,
@@ -327,7 +327,7 @@ fn map(file: &File, range: impl RangeBounds<u64>, access: Access) -> Result<Map>
     // A file in /proc may report a size of zero whatever it contains, and return nothing to a short
     // read.
     if size == 0 && end != Some(start) && file.read_into(&mut [0; 4096], 0).is_ok_and(|n| n > 0) {
-        let error = Error::new(ErrorOp::Map, ErrorKind::Unsupported).at_shared(&file.0.path);
+        let error = Error::new(ErrorOp::Map, ErrorKind::Unsupported).at_shared(&file.open.path);
         return Err(error.with_advice("the file reports a size of zero, but has contents; read it instead"));
     }
     let end = end.unwrap_or(size.max(start));
@@ -336,7 +336,7 @@ fn map(file: &File, range: impl RangeBounds<u64>, access: Access) -> Result<Map>
     };
     if end > size {
         let error =
-            Error::new(ErrorOp::Map, ErrorKind::UnexpectedEof).at_shared(&file.0.path).with_range(start, length);
+            Error::new(ErrorOp::Map, ErrorKind::UnexpectedEof).at_shared(&file.open.path).with_range(start, length);
         return Err(error.with_detail(format!("the file has {size} bytes")));
     }
     let lead = (start % page_bytes() as u64) as usize;
@@ -354,7 +354,7 @@ fn map(file: &File, range: impl RangeBounds<u64>, access: Access) -> Result<Map>
             _ => error,
         }
     };
-    let descriptor = file.0.open.handle.descriptor().map_err(|_| error(Errno::OPNOTSUPP))?;
+    let descriptor = file.open.handle.descriptor().map_err(|_| error(Errno::OPNOTSUPP))?;
     let length = usize::try_from(length).map_err(|_| failed(Errno::OVERFLOW))?;
     let mapped = match length {
         0 => 0,
@@ -404,26 +404,26 @@ impl Inner {
     }
 
     fn error(&self, operation: ErrorOp, errno: Errno, range: &Range<usize>) -> Error {
-        place_error(self.place, &self.file.0, operation, errno, range)
+        place_error(self.place, self.file.target(), operation, errno, range)
     }
 
     fn not_populated(&self, errno: Errno, range: &Range<usize>) -> Error {
-        not_populated(self.place, &self.file.0, errno, range)
+        not_populated(self.place, self.file.target(), errno, range)
     }
 }
 
 /// An error about a range of a map, in terms of the file.
-fn place_error(place: Place, file: &Opened, operation: ErrorOp, errno: Errno, range: &Range<usize>) -> Error {
-    file.error(operation, errno).with_range(place.offset().saturating_add(range.start as u64), range.len() as u64)
+fn place_error(place: Place, on: Target<'_>, operation: ErrorOp, errno: Errno, range: &Range<usize>) -> Error {
+    on.open().error(operation, errno).with_range(place.offset().saturating_add(range.start as u64), range.len() as u64)
 }
 
 /// Why pages could not be brought in; in terms of the file.
-fn not_populated(place: Place, file: &Arc<Opened>, errno: Errno, range: &Range<usize>) -> Error {
-    let error = place_error(place, file, ErrorOp::Populate, errno, range);
+fn not_populated(place: Place, on: Target<'_>, errno: Errno, range: &Range<usize>) -> Error {
+    let error = place_error(place, on, ErrorOp::Populate, errno, range);
     let end = place.offset() + range.end as u64;
     // madvise(2): EFAULT where a touch would raise SIGBUS; EHWPOISON where memory is broken.
-    match (errno, File(file.clone()).size().wait()) {
-        (Errno::FAULT, Ok(size)) if size < end => error
+    match (errno, on.run(Request::Size)) {
+        (Errno::FAULT, Ok(Done::Size(size))) if size < end => error
             .of_kind(ErrorKind::UnexpectedEof)
             .with_advice(format!("the file was shortened to {size} bytes; map it again")),
         (Errno::FAULT | Errno::HWPOISON, _) => {
@@ -448,12 +448,12 @@ fn merge(ranges: &mut Vec<Range<usize>>) {
 /// Concludes a [`Map::gather`].
 fn gathered(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
     let (Err(errno), Request::Fault { fault, .. }) = (outcome, request) else { return Ok(()) };
-    let (place, file) = (fault.place, on.file());
+    let place = fault.place;
     match &fault.beyond {
         Some(beyond) => {
-            let error = place_error(place, file, ErrorOp::Populate, errno, beyond);
+            let error = place_error(place, on, ErrorOp::Populate, errno, beyond);
             Err(error.with_advice(format!("the map has {} bytes; check the ranges", place.length)))
         }
-        None => Err(not_populated(place, file, errno, &(0..place.length))),
+        None => Err(not_populated(place, on, errno, &(0..place.length))),
     }
 }

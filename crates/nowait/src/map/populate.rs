@@ -22,9 +22,9 @@ use super::Inner;
 use crate::buf::lock;
 use crate::buf::mapping::{Fault, How, Missing, page_bytes};
 use crate::core::memory;
-use crate::core::opened::Opened;
 use crate::engine::local;
 use crate::error::{Error, ErrorOp, Result};
+use crate::file::File;
 use crate::op::{Done, Outcome, Owned, Request, contained};
 use crate::operation::run_in_pool;
 
@@ -187,7 +187,7 @@ impl<'m> Populate<'m> {
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `File::close`.
     pub fn start(self) -> Result<Populating> {
         let map = self.map;
-        map.file.0.check(0, 0).map_err(|errno| map.error(ErrorOp::Populate, errno, &self.range))?;
+        map.file.open.check(0, 0).map_err(|errno| map.error(ErrorOp::Populate, errno, &self.range))?;
         let memory = memory::available_bytes().map_or(u64::MAX, |bytes| (bytes as f64 * self.memory_share) as u64);
         let page = page_bytes();
         let paced = self.bytes_per_second.map_or(usize::MAX, |rate| (rate / CHUNKS_PER_SECOND) as usize).max(page);
@@ -416,7 +416,8 @@ impl Work {
             let Some((file, request)) = next else { return };
             let outer = SUBMITTING.replace(Arc::as_ptr(self));
             let work = self.clone();
-            run_in_pool(file, request, follows, move |outcome| {
+            let File { open, instance } = file;
+            run_in_pool(open, &instance, request, follows, move |outcome| {
                 lock(&work.state).ended = Some(outcome);
                 work.advance(true);
             });
@@ -482,7 +483,7 @@ impl Work {
     }
 
     /// Returns the next task for the pool; none at the end.
-    fn next(&self, state: &mut State, map: Option<&Inner>) -> Option<(Arc<Opened>, Request)> {
+    fn next(&self, state: &mut State, map: Option<&Inner>) -> Option<(File, Request)> {
         if state.end.is_some() {
             return None;
         }
@@ -522,16 +523,10 @@ impl Work {
         Some(self.request(map, pages, begin, false))
     }
 
-    fn request(
-        &self,
-        map: &Inner,
-        pages: Range<usize>,
-        begin: Option<Instant>,
-        survey: bool,
-    ) -> (Arc<Opened>, Request) {
+    fn request(&self, map: &Inner, pages: Range<usize>, begin: Option<Instant>, survey: bool) -> (File, Request) {
         let (ranges, place, how) = (vec![pages], map.place, self.how);
         let fault = Fault { ranges, place, how, scattered: false, begin, survey, beyond: None };
-        (map.file.0.clone(), Request::Fault { mapping: map.mapping.clone(), fault })
+        (map.file.clone(), Request::Fault { mapping: map.mapping.clone(), fault })
     }
 
     fn end(&self, state: &mut State, stopped: Option<Stopped>) {

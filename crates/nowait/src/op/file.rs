@@ -2,7 +2,8 @@
 //! its write-back.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
 use rustix::fs::OFlags;
@@ -18,6 +19,7 @@ use super::transfer::Transfer;
 use crate::buf::Direction;
 use crate::core::policy::{ReadSelector, Rings, WriteSelector};
 use crate::direct::{Alignment, Direct, Directness};
+use crate::error::{Error, ErrorKind, ErrorOp};
 use crate::stats::{Count, Counters};
 use crate::sys::{self, PerProcess, WriteFlags};
 
@@ -30,9 +32,13 @@ pub(crate) trait Fallback: Send + Sync {
     fn let_go(&self, device: u64, leftovers: Leftovers);
 }
 
-/// An open file as an engine knows it, and where its operations are counted.
+/// An open file, as its users and the engines share it.
 pub(crate) struct OpenFile {
     pub(crate) handle: Handle,
+    /// The path by which it was opened; for errors.
+    pub(crate) path: Arc<Path>,
+    /// `File::close` was called.
+    closed: AtomicBool,
     /// Reads and writes go past the page cache.
     pub(crate) direct: Option<Direct>,
     /// Direct I/O was asked for, but the file has none.
@@ -86,6 +92,7 @@ pub(crate) const END_UNKNOWN: u64 = u64::MAX;
 impl OpenFile {
     pub(crate) fn new(
         handle: Handle,
+        path: Arc<Path>,
         directness: Directness,
         counters: Arc<Counters>,
         fallback: Arc<dyn Fallback>,
@@ -117,6 +124,8 @@ impl OpenFile {
             direct_refused,
             write_flags,
             handle,
+            path,
+            closed: AtomicBool::new(false),
             reads,
             writes: WriteSelector::default(),
             queues: PerProcess::new(),
@@ -128,6 +137,51 @@ impl OpenFile {
             device: OnceLock::new(),
             counters,
             fallback,
+        }
+    }
+
+    /// Operations that begin from now on fail.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Relaxed);
+    }
+
+    /// Returns EBADF once the file was closed, and EOVERFLOW for bytes that no file can contain.
+    #[inline]
+    pub(crate) fn check(&self, offset: u64, length: usize) -> Result<(), Errno> {
+        if self.closed.load(Relaxed) {
+            return Err(Errno::BADF);
+        }
+        let end = offset.checked_add(length as u64);
+        if end.is_none_or(|end| end > i64::MAX as u64) { Err(Errno::OVERFLOW) } else { Ok(()) }
+    }
+
+    /// Makes an error of an operation on this file.
+    pub(crate) fn error(&self, operation: ErrorOp, errno: Errno) -> Error {
+        let error = Error::from_errno(operation, errno).at_shared(&self.path);
+        match self.handle.descriptor().and_then(rustix::fs::fcntl_getfl) {
+            // The descriptor is sound, so that EBADF has another meaning.
+            // (ftruncate(2) says EINVAL for a descriptor that is for reading only.)
+            Ok(flags)
+                if (errno == Errno::BADF || (errno == Errno::INVAL && operation == ErrorOp::SetLen))
+                    && !self.closed.load(Relaxed) =>
+            {
+                let needed = match flags & OFlags::RWMODE {
+                    OFlags::WRONLY => "reading",
+                    OFlags::RDONLY => "writing",
+                    _ => return error,
+                };
+                let error = Error::new(operation, ErrorKind::PermissionDenied).at_shared(&self.path);
+                error.with_advice(format!("the file was not opened for {needed}; open it for {needed} as well"))
+            }
+            _ => error,
+        }
+    }
+
+    /// Drops a share of the file, on a thread that others rely on. The last share is closed
+    /// elsewhere: `close(2)` may block.
+    pub(crate) fn let_go(self: Arc<OpenFile>) {
+        if let Some(open) = Arc::into_inner(self) {
+            Leftovers::from(open).let_go();
         }
     }
 

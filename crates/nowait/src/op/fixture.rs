@@ -1,6 +1,7 @@
 //! Files and slots for tests.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Wake, Waker};
@@ -40,7 +41,7 @@ fn file_of(counters: &Arc<Counters>) -> Arc<OpenFile> {
 }
 
 fn opened(handle: Handle, counters: &Arc<Counters>) -> Arc<OpenFile> {
-    Arc::new(OpenFile::new(handle, Directness::NotAsked, counters.clone(), Arc::new(NoPool)))
+    Arc::new(OpenFile::new(handle, Path::new("file").into(), Directness::NotAsked, counters.clone(), Arc::new(NoPool)))
 }
 
 /// A file of the kernel.

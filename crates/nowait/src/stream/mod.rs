@@ -98,7 +98,7 @@ impl<S: Stream, T> Step<'_, S, T> {
 
 fn wait<S: Stream, T>(stream: &mut S, poll: fn(&mut S, &mut Context<'_>, Caller) -> Poll<T>) -> T {
     // A runtime that should notice the completions may be blocked by us.
-    stream.file().0.instance.engines().ring.lend_all();
+    stream.file().instance.engines().ring.lend_all();
     local::drive(std::future::poll_fn(|context| poll(stream, context, Caller::Thread)))
 }
 

@@ -90,7 +90,7 @@ impl Reader {
     /// Positions are offsets in the file.
     pub fn range(file: &File, range: Range<u64>) -> Reader {
         let Range { start: offset, end: to } = range;
-        let is_direct = file.0.open.direct.is_some();
+        let is_direct = file.open.direct.is_some();
         Reader {
             file: file.clone(),
             to: to.min(OFFSET_MAX),
@@ -199,7 +199,7 @@ impl Reader {
         if self.is_past_range(self.position) {
             return Poll::Ready(Ok(()));
         }
-        if self.file.0.open.direct.is_none() && caller == Caller::Thread && self.ahead.is_empty() {
+        if self.file.open.direct.is_none() && caller == Caller::Thread && self.ahead.is_empty() {
             return Poll::Ready(self.read_cached());
         }
         self.read_ahead(caller)?;
@@ -245,7 +245,7 @@ impl Reader {
         if self.next >= self.end && self.ahead.is_empty() {
             // The size is only a hint: the read at the next position follows in any case, and returns
             // the error.
-            if let Some(size) = self.file.0.target().known_size() {
+            if let Some(size) = self.file.target().known_size() {
                 self.end = size;
             }
         }
@@ -259,7 +259,7 @@ impl Reader {
             let request = (self.window / 2).next_multiple_of(BUF_ALIGNMENT).min(REQUEST_BYTES_MAX);
             // To a round place, so that what follows is of whole blocks.
             let length = self.within(self.next, request - (self.next % BUF_ALIGNMENT as u64) as usize);
-            self.file.0.check(self.next, length).map_err(|errno| self.error(errno, length))?;
+            self.file.open.check(self.next, length).map_err(|errno| self.error(errno, length))?;
             let buffer = self.buffer(length)?;
             let read = self.file.read_at(buffer, self.next);
             let read = match caller {
@@ -296,7 +296,7 @@ impl Reader {
     }
 
     fn error(&self, errno: Errno, length: usize) -> Error {
-        self.file.0.error(ErrorOp::Read, errno).with_range(self.position, length as u64)
+        self.file.open.error(ErrorOp::Read, errno).with_range(self.position, length as u64)
     }
 
     fn wait_fill(&mut self) -> io::Result<()> {
@@ -327,8 +327,7 @@ impl Read for Reader {
         if out.is_empty() {
             return Ok(0);
         }
-        if self.unused() == 0 && self.ahead.is_empty() && self.file.0.open.direct.is_none() && out.len() >= CACHED_BYTES
-        {
+        if self.unused() == 0 && self.ahead.is_empty() && self.file.open.direct.is_none() && out.len() >= CACHED_BYTES {
             // Straight to where it is wanted.
             let length = self.within(self.position, out.len());
             let n = self.file.read_into(&mut out[..length], self.position)?;

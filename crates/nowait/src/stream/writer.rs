@@ -200,7 +200,7 @@ impl Writer {
     }
 
     fn sizes(&self) -> Sizes {
-        if self.file.0.open.direct.is_some() { DIRECT } else { PLAIN }
+        if self.file.open.direct.is_some() { DIRECT } else { PLAIN }
     }
 
     pub(super) fn forget_sync(&mut self) {
@@ -311,13 +311,13 @@ impl Writer {
     fn poll_prepared(&mut self, context: &mut Context<'_>, caller: Caller, length: usize) -> Poll<Result<()>> {
         let Sizes { request_bytes, behind_bytes_max } = self.sizes();
         ready!(self.poll_room(context, behind_bytes_max - request_bytes))?;
-        if let Err(errno) = self.file.0.check(self.position, length) {
-            let error = self.file.0.error(ErrorOp::Write, errno).with_range(self.position, length as u64);
+        if let Err(errno) = self.file.open.check(self.position, length) {
+            let error = self.file.open.error(ErrorOp::Write, errno).with_range(self.position, length as u64);
             return Poll::Ready(Err(self.fail(error)));
         }
-        let appends = self.file.0.open.write_flags().contains(WriteFlags::APPEND);
+        let appends = self.file.open.write_flags().contains(WriteFlags::APPEND);
         // Appends would go behind the reserved room.
-        if self.file.0.open.direct.is_some() && !appends {
+        if self.file.open.direct.is_some() && !appends {
             ready!(self.poll_reserved(context, self.position + length as u64, caller));
         }
         Poll::Ready(Ok(()))
@@ -330,7 +330,7 @@ impl Writer {
         let write = self.file.write_all_at(Erased(memory), offset);
         let write = match caller {
             // A caller that waits is served by the plain call.
-            Caller::Thread if self.file.0.open.direct.is_none() && self.behind.is_empty() => {
+            Caller::Thread if self.file.open.direct.is_none() && self.behind.is_empty() => {
                 let written = write.wait();
                 return self.written(written);
             }
@@ -346,7 +346,7 @@ impl Writer {
     /// Reserves the file's space up to `end`, and soon beyond. A failure is ignored: the write will
     /// report it.
     fn poll_reserved(&mut self, context: &mut Context<'_>, end: u64, caller: Caller) -> Poll<()> {
-        let size = || self.file.0.target().known_size().unwrap_or(u64::MAX);
+        let size = || self.file.target().known_size().unwrap_or(u64::MAX);
         let mut reserved_to = self.reserved.unwrap_or_else(size);
         loop {
             self.reserved = Some(reserved_to);
@@ -407,7 +407,7 @@ impl Writer {
             // To a round place, so that what follows is of whole blocks.
             let length = self.sizes().request_bytes - (self.position % BUF_ALIGNMENT as u64) as usize;
             let Some(buffer) = Buf::uncleared(length) else {
-                return Poll::Ready(Err(self.file.0.error(ErrorOp::Write, Errno::NOMEM)));
+                return Poll::Ready(Err(self.file.open.error(ErrorOp::Write, Errno::NOMEM)));
             };
             self.buffer = buffer;
         }
@@ -422,7 +422,7 @@ impl Writer {
         }
         let Some(transfer) = rest else { return Poll::Ready(Ok(())) };
         let length = transfer.left();
-        let is_plain = self.file.0.open.direct.is_none();
+        let is_plain = self.file.open.direct.is_none();
         let is_whole = transfer.done() == 0
             && (self.position() % BUF_ALIGNMENT as u64 == 0 || (is_plain && length >= PLAIN_BYTES_MIN));
         if is_whole && length > 0 {
@@ -532,7 +532,7 @@ impl Drop for Writer {
             // The process may end next.
             let _ = self.finish().wait();
         }
-        if self.failed.is_none() && self.filled > 0 && self.file.0.check(self.position, self.filled).is_ok() {
+        if self.failed.is_none() && self.filled > 0 && self.file.open.check(self.position, self.filled).is_ok() {
             let buffer = self.take_filled();
             // Submit to a shared queue: this thread may exit before the write completes.
             Caller::Thread.submit(|| self.file.write_all_at(buffer, self.position).submit()).detach();
@@ -559,7 +559,7 @@ impl Stream for Put<'_> {
 impl Write for Writer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.caller = Caller::Thread;
-        let is_plain = self.file.0.open.direct.is_none() && self.behind.is_empty() && self.failed.is_none();
+        let is_plain = self.file.open.direct.is_none() && self.behind.is_empty() && self.failed.is_none();
         if is_plain && self.filled == 0 && bytes.len() >= PLAIN_BYTES_MIN {
             // Written from the caller's memory, through the page cache.
             if let Err(error) = self.file.write_all_from(bytes, self.position) {

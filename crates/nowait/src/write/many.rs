@@ -12,10 +12,10 @@ use rustix::io::Errno;
 
 use super::{Short, how_much, write_error, written};
 use crate::buf::{Erased, Memory, WriteBuffer};
-use crate::core::opened::Opened;
 use crate::driver;
 use crate::engine::local;
 use crate::error::{BufferError, BufferResult, Error};
+use crate::file::File;
 use crate::op::{Batch, Notify, Outcome, Request, Slot, Transfer};
 use crate::operation::Started;
 use crate::stats::Count;
@@ -39,7 +39,7 @@ struct Run {
 /// writes in flight complete in the background, and the others are not made.
 #[must_use = "nothing is written until the future is awaited or started, or `wait` is called"]
 pub struct WriteMany<'f, B> {
-    file: Cow<'f, Arc<Opened>>,
+    file: Cow<'f, File>,
     /// Taken, one after the other, when they are begun.
     runs: Vec<Option<Run>>,
     next: usize,
@@ -72,7 +72,7 @@ impl Drop for Submitted {
 impl<B> fmt::Debug for WriteMany<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WriteMany")
-            .field("path", &self.file.path)
+            .field("path", &self.file.open.path)
             .field("outstanding", &self.outstanding)
             .finish_non_exhaustive()
     }
@@ -81,13 +81,13 @@ impl<B> fmt::Debug for WriteMany<'_, B> {
 impl<B> Unpin for WriteMany<'_, B> {}
 
 impl<'f, B: WriteBuffer> WriteMany<'f, B> {
-    pub(super) fn new(file: &'f Arc<Opened>, writes: Vec<(u64, B)>) -> WriteMany<'f, B> {
+    pub(super) fn new(file: &'f File, writes: Vec<(u64, B)>) -> WriteMany<'f, B> {
         let mut runs: Vec<Run> = Vec::new();
         let mut next = None;
         for (index, (offset, buffer)) in writes.into_iter().enumerate() {
             let memory = buffer.into_memory().0;
             let length = memory.len();
-            let goes_on = next == Some(offset) && file.check(offset, length).is_ok();
+            let goes_on = next == Some(offset) && file.open.check(offset, length).is_ok();
             match runs.last_mut() {
                 Some(run)
                     if goes_on && run.bytes + length <= RUN_BYTES_MAX && run.memories.len() < RUN_SEGMENTS_MAX =>
@@ -176,7 +176,7 @@ impl<'f, B: WriteBuffer> WriteMany<'f, B> {
             WriteMany { file, runs, next, slots, backs, outstanding, queues, batch, finished, error, back };
         async move {
             let result = (&mut many).await;
-            many.file.into_owned().let_go();
+            many.file.into_owned().open.let_go();
             result
         }
     }
@@ -207,7 +207,7 @@ impl<'f, B: WriteBuffer> WriteMany<'f, B> {
 
     fn check(&self, request: &Request) -> std::result::Result<(), Errno> {
         match request {
-            Request::Write(transfer, _) => self.file.check(transfer.position(), transfer.left()),
+            Request::Write(transfer, _) => self.file.open.check(transfer.position(), transfer.left()),
             _ => Ok(()),
         }
     }
@@ -231,7 +231,7 @@ impl<'f, B: WriteBuffer> WriteMany<'f, B> {
         }
         // If a run failed, the error belongs to the first write that is not in the file.
         let errno = outcome.as_ref().err().copied();
-        if written(&self.file, offset, length, done, *flags, outcome, Short::Error).is_err() {
+        if written(&self.file.open, offset, length, done, *flags, outcome, Short::Error).is_err() {
             let mut left = done;
             // Empty ones are to blame when there is nothing else.
             let last = lengths.len() - 1;
@@ -239,9 +239,10 @@ impl<'f, B: WriteBuffer> WriteMany<'f, B> {
                 if left < *length || number == last {
                     let index = first + number;
                     if self.error.as_ref().is_none_or(|(earlier, _)| index < *earlier) {
-                        let error =
-                            write_error(&self.file, errno, *flags).with_range(offset, *length as u64).with_index(index);
-                        let there = how_much(&self.file, left, *flags, errno);
+                        let error = write_error(&self.file.open, errno, *flags)
+                            .with_range(offset, *length as u64)
+                            .with_index(index);
+                        let there = how_much(&self.file.open, left, *flags, errno);
                         self.error = Some((index, error.written(there)));
                     }
                     return;

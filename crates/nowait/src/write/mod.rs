@@ -15,13 +15,12 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use crate::buf::{Erased, WriteBuffer, WriteBuffers};
-use crate::core::opened::Opened;
 use crate::engine::local;
 use crate::error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result, Written};
 use crate::file::File;
 use crate::op::outstanding::Settling;
-use crate::op::{Change, Outcome, Request, Transfer};
-use crate::operation::{Answer, Conclude, On, Operation, Started, Write};
+use crate::op::{Change, OpenFile, Outcome, Request, Transfer};
+use crate::operation::{Answer, Conclude, Operation, Started, Write};
 use crate::stats::Count;
 use crate::sys::{self, WriteFlags};
 
@@ -112,9 +111,9 @@ impl File {
     }
 
     fn write<T>(&self, transfer: Transfer, flags: WriteFlags, conclude: Conclude<T>) -> Write<'_, T> {
-        let checked = self.0.check(transfer.position(), transfer.left());
-        let request = Request::Write(transfer, flags.with(self.0.open.write_flags()));
-        Write::new(Operation::checked(On::File(&self.0), checked, request, conclude))
+        let checked = self.open.check(transfer.position(), transfer.left());
+        let request = Request::Write(transfer, flags.with(self.open.write_flags()));
+        Write::new(Operation::checked(self.target(), checked, request, conclude))
     }
 
     /// Begins to write all of `buffer`, unless the write would have to queue. It runs inline, or on
@@ -132,8 +131,8 @@ impl File {
         local::do_what_is_due();
         let memory = buffer.into_memory().0;
         let length = memory.len();
-        let engines = self.0.instance.engines();
-        let open = &self.0.open;
+        let engines = self.instance.engines();
+        let open = &self.open;
         let flags = open.write_flags();
         let change = Change {
             span: open.span(offset, length, flags),
@@ -142,7 +141,7 @@ impl File {
             durable: false,
         };
         if !engines.throttle.has_room(open, change) {
-            let error = self.0.error(ErrorOp::Write, Errno::AGAIN).with_range(offset, length as u64);
+            let error = self.open.error(ErrorOp::Write, Errno::AGAIN).with_range(offset, length as u64);
             let buffer = B::from_memory(Erased(memory));
             return Err(BufferError { error: error.written(Written::First(0)), buffer });
         }
@@ -157,7 +156,7 @@ impl File {
     /// All writes are tried. Returns the error of the first failed write in the list, with its
     /// index and all buffers.
     pub fn write_many<B: WriteBuffer>(&self, writes: Vec<(u64, B)>) -> WriteMany<'_, B> {
-        WriteMany::new(&self.0, writes)
+        WriteMany::new(self, writes)
     }
 
     /// Blocks until `data` is written at `offset`; returns the number of bytes, fewer if the file
@@ -184,25 +183,23 @@ impl File {
     /// # Errors
     /// As [`File::write_at`].
     pub fn try_write_from(&self, data: &[u8], offset: u64) -> Option<Result<usize>> {
-        let file = &*self.0;
-        let (n, outcome) = match file.check(offset, data.len()) {
-            Ok(()) => file.target().try_write_slice(data, offset)?,
+        let (n, outcome) = match self.open.check(offset, data.len()) {
+            Ok(()) => self.target().try_write_slice(data, offset)?,
             Err(errno) => {
-                file.instance.counters.add(Count::FailedAtOnce);
+                self.instance.counters.add(Count::FailedAtOnce);
                 (0, Err(errno))
             }
         };
-        Some(written(file, offset, data.len(), n, file.open.write_flags(), outcome, Short::Allowed))
+        Some(written(&self.open, offset, data.len(), n, self.open.write_flags(), outcome, Short::Allowed))
     }
 
     fn write_blocking(&self, data: &[u8], offset: u64, short: Short) -> Result<usize> {
-        let file = &*self.0;
-        let (n, outcome) = match file.check(offset, data.len()) {
-            Ok(()) => file.target().write_blocking(data, offset),
+        let (n, outcome) = match self.open.check(offset, data.len()) {
+            Ok(()) => self.target().write_blocking(data, offset),
             Err(errno) => (0, Err(errno)),
         };
-        file.instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
-        written(file, offset, data.len(), n, file.open.write_flags(), outcome, short)
+        self.instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
+        written(&self.open, offset, data.len(), n, self.open.write_flags(), outcome, short)
     }
 
     /// Truncates the file to `length` bytes, or extends it with a hole.
@@ -285,20 +282,21 @@ impl File {
     /// Use it before another program reads the file, or before a rename or close. A write to the
     /// same range needs no such wait: the library orders overlapping writes.
     pub fn settled(&self) -> Settled<'_> {
-        Settled { file: &self.0, settling: Settling::default() }
+        Settled { file: self, settling: Settling::default() }
     }
 
     /// Acknowledges a failed write-back, so that syncs may succeed again. Before the call, rewrite
     /// or give up everything written since the last successful sync. Returns the failure, if any.
     pub fn acknowledge_sync_failure(&self) -> Option<Error> {
-        let errno = self.0.open.acknowledge_failure()?;
-        Some(self.0.error(ErrorOp::Sync, errno))
+        let errno = self.open.acknowledge_failure()?;
+        Some(self.open.error(ErrorOp::Sync, errno))
     }
 
     fn change(&self, request: Request) -> Operation<'_, Result<()>> {
         let (_, offset, length) = change_of(&request);
-        let fits = usize::try_from(length).map_err(|_| Errno::OVERFLOW).and_then(|length| self.0.check(offset, length));
-        Operation::checked(On::File(&self.0), fits, request, changed)
+        let fits =
+            usize::try_from(length).map_err(|_| Errno::OVERFLOW).and_then(|length| self.open.check(offset, length));
+        Operation::checked(self.target(), fits, request, changed)
     }
 }
 
@@ -312,7 +310,7 @@ enum Short {
 /// Result of a write, for its caller and for what is known of the file.
 #[inline]
 fn written(
-    file: &Opened,
+    file: &OpenFile,
     offset: u64,
     length: usize,
     n: usize,
@@ -321,7 +319,7 @@ fn written(
     short: Short,
 ) -> Result<usize> {
     if n > 0 && !flags.contains(WriteFlags::APPEND) {
-        file.open.wrote_to(offset + n as u64);
+        file.wrote_to(offset + n as u64);
     }
     let errno = outcome.err();
     // An error after all bytes were transferred means that they did not reach the device.
@@ -335,8 +333,8 @@ fn written(
 
 /// Through the page cache, errors other than EIO come before a byte moves. On the way to the device
 /// nobody knows.
-fn how_much(file: &Opened, n: usize, flags: WriteFlags, errno: Option<Errno>) -> Written {
-    let waits = file.open.reaches_the_device(flags);
+fn how_much(file: &OpenFile, n: usize, flags: WriteFlags, errno: Option<Errno>) -> Written {
+    let waits = file.reaches_the_device(flags);
     // These errors occur before any byte is written.
     let early = |errno| matches!(errno, Errno::INVAL | Errno::BADF | Errno::OVERFLOW | Errno::FBIG | Errno::OPNOTSUPP);
     let knows = errno.is_none_or(|errno| errno != Errno::IO && (!waits || early(errno)));
@@ -344,7 +342,7 @@ fn how_much(file: &Opened, n: usize, flags: WriteFlags, errno: Option<Errno>) ->
 }
 
 #[cold]
-fn write_error(file: &Opened, errno: Option<Errno>, flags: WriteFlags) -> Error {
+fn write_error(file: &OpenFile, errno: Option<Errno>, flags: WriteFlags) -> Error {
     match errno {
         None => Error::new(ErrorOp::Write, ErrorKind::WriteZero).at_shared(&file.path),
         Some(errno) => {
@@ -373,8 +371,8 @@ fn write_error(file: &Opened, errno: Option<Errno>, flags: WriteFlags) -> Error 
 }
 
 /// Why the second descriptor that an append needed could not be had, and what to do.
-fn cannot_append(file: &Opened) -> &'static str {
-    match file.open.handle.descriptor() {
+fn cannot_append(file: &OpenFile) -> &'static str {
+    match file.handle.descriptor() {
         Ok(fd) if sys::is_block_device(fd) => "a block device has no end to append to; write at an offset",
         _ => {
             "this file system may ignore RWF_APPEND and overwrite the file, or pwritev2(2) is refused here; and the file \
@@ -390,7 +388,7 @@ fn wrote<B>(Answer { on, outcome, request }: Answer<'_>, short: Short, back: fn(
         unreachable!("a write is answered with its transfer, not {request:?}")
     };
     let (offset, length) = transfer.asked();
-    let result = written(on.file(), offset, length, transfer.done(), *flags, outcome, short);
+    let result = written(on.open(), offset, length, transfer.done(), *flags, outcome, short);
     let buffer = back(Erased(transfer.take_memory()));
     match result {
         Ok(n) => Ok((n, buffer)),
@@ -418,10 +416,10 @@ fn change_of(request: &Request) -> (ErrorOp, u64, u64) {
 
 fn changed(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
     let Err(errno) = outcome else { return Ok(()) };
-    let file = on.file();
+    let file = on.open();
     let (name, offset, length) = change_of(request);
     let error = match request {
-        Request::Sync { .. } if file.open.has_failed() => file.error(name, errno).of_kind(ErrorKind::SyncFailed),
+        Request::Sync { .. } if file.has_failed() => file.error(name, errno).of_kind(ErrorKind::SyncFailed),
         _ => file.error(name, errno),
     };
     Err(if length > 0 { error.with_range(offset, length) } else { error })
@@ -430,7 +428,7 @@ fn changed(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
 /// Future of [`File::settled`].
 #[must_use = "it does nothing until it is awaited, or `wait` is called"]
 pub struct Settled<'f> {
-    file: &'f Opened,
+    file: &'f File,
     settling: Settling,
 }
 
@@ -453,7 +451,7 @@ impl Future for Settled<'_> {
 
 impl fmt::Debug for Settled<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settled").field("path", &self.file.path).finish_non_exhaustive()
+        f.debug_struct("Settled").field("path", &self.file.open.path).finish_non_exhaustive()
     }
 }
 
