@@ -12,6 +12,13 @@
 //! executor runs woken tasks after all tasks that were ready before. So a task that has yielded is
 //! pending again until the woken tasks have run.
 //!
+//! Tasks of tokio do not yield while another worker of their runtime is idle: it would have taken
+//! what waits. A task that wakes itself, as one that calls tokio's own `yield_now`, makes its worker
+//! wake another one, which finds no other task and may take this one. A lone task then made 0.4 of
+//! the reads of `pread` at four times the processor time, and makes 0.75 of them at 1.5 times. It
+//! still yields after a round: for its own timers, and for a task that it woke, which other workers
+//! do not take ("LIFO slot", `schedule_local` in tokio 1.54).
+//!
 //! A task whose timer has expired waits for all ready tasks. So turns are shorter if more tasks
 //! yield.
 //!
@@ -134,8 +141,67 @@ fn end(context: &mut Context<'_>) -> bool {
         TURN.set(turn_ns);
     }
     ROUND.set(round);
+    #[cfg(feature = "tokio")]
+    if WOKEN.get().0 == 0 && tokio::spares(waker) {
+        return false;
+    }
     waker.wake_by_ref();
     true
+}
+
+/// What a task's worker can see of the others.
+#[cfg(feature = "tokio")]
+mod tokio {
+    use std::cell::Cell;
+    use std::future::{Future, poll_fn};
+    use std::pin::pin;
+    use std::sync::OnceLock;
+    use std::task::{Context, Poll, Waker};
+
+    use tokio::runtime::{Handle, worker_index};
+    use tokio::task::LocalSet;
+
+    use super::{ROUND_NS, TURN};
+
+    thread_local! {
+        /// Turns that ended without a yield since the last one, in nanoseconds.
+        static SPARED: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// True if the task of this waker need not yield now.
+    pub(super) fn spares(waker: &Waker) -> bool {
+        let spared = SPARED.get() + TURN.get();
+        let spares = spared <= ROUND_NS && is_of_a_task(waker) && another_worker_is_idle();
+        SPARED.set(if spares { spared } else { 0 });
+        spares
+    }
+
+    /// False for a future that an executor or a combinator within a task polls: its siblings are
+    /// ready, perhaps.
+    fn is_of_a_task(waker: &Waker) -> bool {
+        /// Address of the functions of all wakers of tasks; zero if it cannot be found out.
+        static OF_TASKS: OnceLock<usize> = OnceLock::new();
+        let address = |waker: &Waker| std::ptr::from_ref(waker.vtable()).addr();
+        let of_tasks = OF_TASKS.get_or_init(|| {
+            // This runs a task anywhere, without a runtime.
+            let tasks = LocalSet::new();
+            let task = tasks.spawn_local(poll_fn(move |context| Poll::Ready(address(context.waker()))));
+            let mut context = Context::from_waker(Waker::noop());
+            let _ = pin!(tasks).poll(&mut context);
+            match pin!(task).poll(&mut context) {
+                Poll::Ready(Ok(address)) => address,
+                _ => 0,
+            }
+        });
+        address(waker) == *of_tasks
+    }
+
+    fn another_worker_is_idle() -> bool {
+        let (Some(own), Ok(handle)) = (worker_index(), Handle::try_current()) else { return false };
+        let metrics = handle.metrics();
+        // It is odd while the worker is parked.
+        (0..metrics.num_workers()).any(|worker| worker != own && metrics.worker_park_unpark_count(worker) % 2 == 1)
+    }
 }
 
 /// True if a task that has yielded and is polled again must yield once more, to tasks whose

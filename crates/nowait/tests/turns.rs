@@ -270,6 +270,47 @@ fn completions_are_noticed_while_a_future_goes_on() {
     }));
 }
 
+/// A task that yields wakes another worker of tokio, which finds nothing and may take the task.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_task_beside_an_idle_worker_yields_seldom_and_lets_those_run_whom_it_woke() {
+    let _watchdog = Watchdog::new("a task beside an idle worker", 60);
+    let reads = || async {
+        let cached = Cached::new();
+        yields(cached.reads(PIECES)).await
+    };
+    let single = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let often = single.block_on(async { tokio::spawn(reads()).await.unwrap() });
+    assert!(often >= YIELDS_MIN);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    // A turn is 2.5 to 5 µs, a round 160. On a busy machine the other worker may be about to park, for
+    // long: that run is repeated.
+    loop {
+        let seldom = runtime.block_on(async { tokio::spawn(reads()).await.unwrap() });
+        assert!(seldom > 0);
+        if seldom < often / 8 {
+            break;
+        }
+    }
+    runtime.block_on(async {
+        let (wake, woken) = futures::channel::oneshot::channel();
+        let ran = Arc::new(AtomicBool::new(false));
+        let sets = ran.clone();
+        tokio::spawn(async move {
+            let () = woken.await.unwrap();
+            sets.store(true, Relaxed);
+        });
+        let task = tokio::spawn(async move {
+            let cached = Cached::new();
+            wake.send(()).unwrap();
+            while !ran.load(Relaxed) {
+                cached.reads(1).await;
+            }
+        });
+        task.await.unwrap();
+    });
+}
+
 /// Futures of an executor inside a task of tokio do not wait for that task's worker, which runs
 /// nothing else meanwhile.
 #[test]
