@@ -5,14 +5,12 @@
 //! bytes are on the heap, so that moving its owner does not move them. They are initialised at all
 //! times.
 
-mod callers;
 mod cursor;
 mod lent;
 pub(crate) mod mapping;
 mod memory;
 mod part;
 mod pooled;
-mod segments;
 mod vectored;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,14 +18,12 @@ use std::sync::{Mutex, MutexGuard};
 
 use crate::sys::calling_back;
 
-pub(crate) use self::callers::Erased;
-pub use self::callers::{ReadBuffer, WriteBuffer};
 pub(crate) use self::cursor::{Cursor, Direction};
 pub use self::lent::Lent;
-pub(crate) use self::memory::Memory;
+pub(crate) use self::memory::{Erased, Memory};
+pub use self::memory::{ReadBuffer, WriteBuffer};
 pub(crate) use self::part::Part;
 pub use self::pooled::{BUF_ALIGNMENT, Buf};
-pub(crate) use self::segments::Segments;
 pub use self::vectored::{ReadBuffers, WriteBuffers};
 
 /// Runs code of a user (a waker, a callback, a buffer's destructor) on a thread that works for

@@ -7,8 +7,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
+use super::cursor::Cursor;
 use super::memory::Memory;
-use super::segments::Segments;
 
 /// A part of one memory, used by one party: like a `Vec<u8>` that can be split, filled by different
 /// operations, and put together again.
@@ -36,9 +36,9 @@ unsafe impl Sync for Whole {}
 impl Part {
     /// All of a buffer.
     pub(crate) fn of(mut memory: Memory) -> Part {
-        let mut segments = Segments::none();
-        memory.segments(&mut segments);
-        let (base, len) = match segments.rest() {
+        let mut cursor = Cursor::at(0);
+        memory.segments(&mut cursor);
+        let (base, len) = match cursor.segments() {
             [one] => (one.iov_base.cast(), one.iov_len),
             many => unreachable!("a part is cut from one piece, not from {}", many.len()),
         };

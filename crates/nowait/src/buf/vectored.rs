@@ -1,7 +1,6 @@
 //! Several buffers for one vectored transfer: any number of one type, or a few of different types.
 
-use super::callers::{Erased, ReadBuffer, WriteBuffer, sealed::Sealed};
-use super::memory::Memory;
+use super::memory::{Erased, Memory, ReadBuffer, WriteBuffer, sealed::Sealed};
 
 /// Buffers that a vectored read fills in order and returns with its result. Implemented for a `Vec`
 /// or an array of [`ReadBuffer`]s, and for tuples of two to six of them.

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 
 use super::device::Alignment;
 use super::plan::Plan;
-use crate::buf::{Buf, Cursor, Direction, Segments};
+use crate::buf::{Buf, Cursor, Direction};
 
 /// The memory of a transfer of whole blocks: first block or blocks, the caller's memory, last
 /// block. Meanwhile the transfer's cursor is that of the blocks.
@@ -29,7 +29,7 @@ impl Edges {
             // Whole blocks of it would bring back what lies beside it, or anything.
             return Err(Errno::INVAL);
         }
-        let address = match cursor.segments.rest() {
+        let address = match cursor.segments() {
             [one] if direction == Direction::Read => Some(one.iov_base as usize),
             _ => None,
         };
@@ -40,17 +40,17 @@ impl Edges {
             first.as_deref_mut().map(|first| cursor.copy_to(first));
         }
         let skip = (cursor.position - plan.start) as usize;
-        let mut blocks = Segments::none();
+        let mut blocks = Cursor::at(plan.start);
         let mut push = |buf: &mut Option<Buf>| buf.as_mut().map(|buf| blocks.push(buf.as_mut_ptr(), buf.len()));
         push(&mut first);
         if plan.middle > 0 {
             let moved = plan.first - skip;
-            let from = address.map_or(std::ptr::null_mut(), |_| cursor.segments.rest()[0].iov_base.cast::<u8>());
+            let from = address.map_or(std::ptr::null_mut(), |_| cursor.segments()[0].iov_base.cast::<u8>());
             blocks.push(from.wrapping_add(moved), plan.middle);
         }
         let mut push = |buf: &mut Option<Buf>| buf.as_mut().map(|buf| blocks.push(buf.as_mut_ptr(), buf.len()));
         push(&mut last);
-        let asked = std::mem::replace(cursor, Cursor::new(blocks, plan.start));
+        let asked = std::mem::replace(cursor, blocks);
         Ok(Edges { direction, first, middle: plan.middle, last, skip, asked })
     }
 

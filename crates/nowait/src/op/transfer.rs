@@ -6,7 +6,7 @@
 
 use rustix::io::Errno;
 
-use crate::buf::{Cursor, Direction, Memory, Segments};
+use crate::buf::{Cursor, Direction, Memory};
 use crate::direct::{Alignment, Edges};
 
 /// Bytes on their way between a file and memory.
@@ -36,9 +36,8 @@ impl Transfer {
     /// Fills `memory` from `offset`, or writes it there.
     #[inline]
     pub(crate) fn new(mut memory: Memory, offset: u64) -> Transfer {
-        let mut segments = Segments::none();
-        memory.segments(&mut segments);
-        let cursor = Cursor::new(segments, offset);
+        let mut cursor = Cursor::at(offset);
+        memory.segments(&mut cursor);
         Transfer { memory, cursor, announced: false, attempt: false, block: 0, edges: None }
     }
 
@@ -48,8 +47,9 @@ impl Transfer {
     /// The transfer is not used after the borrow of `slice` has ended; so it is not given to a
     /// slot.
     pub(crate) unsafe fn lent(slice: &mut [u8], offset: u64) -> Transfer {
-        let segments = Segments::one(slice.as_mut_ptr(), slice.len());
-        Transfer { cursor: Cursor::new(segments, offset), ..Transfer::new(Memory::None, offset) }
+        let mut transfer = Transfer::new(Memory::None, offset);
+        transfer.cursor.push(slice.as_mut_ptr(), slice.len());
+        transfer
     }
 
     /// Writes a borrowed slice.
@@ -57,8 +57,9 @@ impl Transfer {
     /// # Safety
     /// As for [`Transfer::lent`]; and it is only written from.
     pub(crate) unsafe fn lent_out(slice: &[u8], offset: u64) -> Transfer {
-        let segments = Segments::one(slice.as_ptr().cast_mut(), slice.len());
-        Transfer { cursor: Cursor::new(segments, offset), ..Transfer::new(Memory::None, offset) }
+        let mut transfer = Transfer::new(Memory::None, offset);
+        transfer.cursor.push(slice.as_ptr().cast_mut(), slice.len());
+        transfer
     }
 
     /// A transfer without memory: there was none to allocate.
@@ -70,7 +71,7 @@ impl Transfer {
 
     #[inline]
     pub(crate) fn segments(&self) -> &[libc::iovec] {
-        self.cursor.segments.rest()
+        self.cursor.segments()
     }
 
     pub(crate) fn position(&self) -> u64 {
@@ -112,7 +113,7 @@ impl Transfer {
 
     /// The next `n` bytes.
     pub(crate) fn first(&self, n: usize) -> Vec<libc::iovec> {
-        self.cursor.segments.first(n)
+        self.cursor.first(n)
     }
 
     /// Whether a write is of whole blocks, or has been made ready.
@@ -161,7 +162,7 @@ impl Transfer {
     /// Gives the memory back. The segments point to where it was: this ends the transfer's use.
     #[inline]
     pub(crate) fn take_memory(&mut self) -> Memory {
-        self.cursor.segments = Segments::none();
+        self.cursor.clear();
         std::mem::replace(&mut self.memory, Memory::None)
     }
 }
