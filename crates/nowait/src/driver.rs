@@ -26,9 +26,9 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::buf::{contained, lock};
 use crate::engine::{local, pool};
 use crate::op::{Callback, Held, Leftovers, Outcome, Request};
+use crate::sync::{contained, lock};
 use crate::sys::{PerProcess, calls_back, fork_generation, spawn_service};
 
 static DRIVER: PerProcess<Driver> = PerProcess::new();

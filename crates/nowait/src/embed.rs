@@ -30,10 +30,10 @@ use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::{Call, Request};
 use crate::operation::{Answer, Operation, Started, called};
 
+pub use crate::engine::loop_ring::LoopRing;
 #[cfg(nowait_count)]
 #[doc(hidden)]
-pub use crate::buf::count::{contended_locks, locks};
-pub use crate::engine::loop_ring::LoopRing;
+pub use crate::sync::count::{contended_locks, locks};
 pub use crate::sys::{PerProcess, fork_generation, spawn, spawn_scoped};
 
 /// Turns: the time for which a thread serves one task before others run there.

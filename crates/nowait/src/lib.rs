@@ -305,6 +305,8 @@ mod stats;
 #[cfg(target_os = "linux")]
 pub mod stream;
 #[cfg(target_os = "linux")]
+mod sync;
+#[cfg(target_os = "linux")]
 mod sys;
 #[cfg(target_os = "linux")]
 mod turn;

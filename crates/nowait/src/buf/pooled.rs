@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::lock;
+use crate::sync::lock;
 use crate::sys::PerProcess;
 
 /// Alignment of every [`Buf`] in bytes: a page, which suffices for direct I/O on all tested

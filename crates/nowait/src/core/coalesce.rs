@@ -17,7 +17,6 @@
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-use crate::buf::lock;
 use crate::core::dispatch::Target;
 use crate::core::inline::Tried;
 use crate::core::instance::Instance;
@@ -26,6 +25,7 @@ use crate::op::help::{self, Helped};
 use crate::op::outstanding::{Outstanding, Turn};
 use crate::op::{Leftovers, Notify, OpenFile, Owner, Request, Slot};
 use crate::stats::Count;
+use crate::sync::lock;
 use crate::sys::{PerProcess, WriteFlags};
 
 /// Larger writes gain nothing from being coalesced.

@@ -27,9 +27,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use crate::engine::{Engine, local};
 use crate::op::help;
 use crate::op::outstanding::{OnTheirWay, Resume, Turn};
-use crate::op::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, lock};
 use crate::op::{Change, FileQueues, OpenFile, Permit, Room, Slot};
 use crate::stats::Count;
+use crate::sync::loomed::{AtomicU64, AtomicUsize, Mutex, MutexGuard, lock};
 
 /// Abandoned writes are looked for in a line of this length, and again when it has doubled.
 const SWEEP_MIN: usize = 64;

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::core::memory::{current, field, groups, limit};
+use crate::core::available::{current, field, groups, limit};
 use crate::sys::PerProcess;
 
 /// A sample allows this part of the distance to be written,

@@ -13,7 +13,8 @@ use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::ahead::Ahead;
-use crate::buf::{BUF_ALIGNMENT, Buf, locking};
+use crate::buf::{BUF_ALIGNMENT, Buf};
+use crate::sync::locking;
 use crate::sys;
 
 /// Required multiples, of addresses and of places and lengths. Powers of two.

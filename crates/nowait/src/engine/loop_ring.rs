@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use super::queue::{NoticedBy, Queue, Reap};
 use super::reaper::{Reaped, Reapers};
 use super::{Refusal, local};
-use crate::buf::lock;
 use crate::op::help::{self, Helped};
+use crate::sync::lock;
 use crate::sys::{self, PerProcess};
 
 /// Ring for an event loop that is not a Rust executor: epoll(7), libuv, GLib, asyncio.

@@ -30,11 +30,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::buf::{Direction, lock};
+use crate::buf::Direction;
 use crate::direct::{self, Directness};
 use crate::op::{
     Done, Handle, OpenFile, Outcome, Owned, Owner, PathAt, QueueKind, Request, Slot, Step, Transfer, step,
 };
+use crate::sync::lock;
 use crate::sys::{self, Wait, WriteFlags};
 
 pub(crate) trait Engine: Send + Sync {

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use super::Refusal;
 use super::queue::Queue;
-use crate::buf::lock;
 use crate::stats::thread_number;
+use crate::sync::lock;
 
 /// Rings that one instance, or one runtime, makes at most: beyond that, threads share. Each costs
 /// a descriptor and, with `DEPTH` entries, 28 KiB of memory that counts as locked.

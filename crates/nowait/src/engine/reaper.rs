@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll};
 use rustix::io::Errno;
 
 use super::Retry;
-use crate::buf::lock;
+use crate::sync::lock;
 use crate::sys;
 
 /// A queue that the reaper serves. Its descriptor is readable, or becomes so again

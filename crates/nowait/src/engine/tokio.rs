@@ -31,8 +31,8 @@ use super::known::{self, Key};
 use super::queue::{NoticedBy, Queue, Reap};
 use super::queues::{QUEUES_MAX, Queues};
 use super::reaper::{Reaped, Reapers};
-use crate::buf::lock;
 use crate::stats::thread_number;
+use crate::sync::lock;
 
 #[derive(Clone, Default)]
 pub(super) struct Runtimes(Arc<Mutex<Vec<Runtime>>>);

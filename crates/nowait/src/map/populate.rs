@@ -19,14 +19,15 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::Inner;
-use crate::buf::lock;
 use crate::buf::mapping::{Fault, How, Missing, page_bytes};
-use crate::core::memory;
+use crate::core::available::available_bytes;
 use crate::engine::local;
 use crate::error::{Error, ErrorOp, Result};
 use crate::file::File;
-use crate::op::{Done, Outcome, Owned, Request, contained};
+use crate::op::{Done, Outcome, Owned, Request};
 use crate::operation::run_in_pool;
+use crate::sync::contained;
+use crate::sync::lock;
 
 const CHUNK_BYTES: usize = 2 << 20;
 /// Share of the memory that is available at the start.
@@ -188,7 +189,7 @@ impl<'m> Populate<'m> {
     pub fn start(self) -> Result<Populating> {
         let map = self.map;
         map.file.open.check(0, 0).map_err(|errno| map.error(ErrorOp::Populate, errno, &self.range))?;
-        let memory = memory::available_bytes().map_or(u64::MAX, |bytes| (bytes as f64 * self.memory_share) as u64);
+        let memory = available_bytes().map_or(u64::MAX, |bytes| (bytes as f64 * self.memory_share) as u64);
         let page = page_bytes();
         let paced = self.bytes_per_second.map_or(usize::MAX, |rate| (rate / CHUNKS_PER_SECOND) as usize).max(page);
         let work = Arc::new(Work {

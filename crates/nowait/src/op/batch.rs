@@ -3,8 +3,8 @@
 use std::task::{Context, Poll, Waker};
 
 use super::help;
-use super::sync::{Mutex, lock};
 use crate::stats::thread_number;
+use crate::sync::loomed::{Mutex, lock};
 
 /// The common list of operations that belong together: their numbers, in the order in which they
 /// finish.

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use rustix::fs::{AtFlags, FileType, StatxFlags, major, makedev, minor};
 
 use super::request::Handle;
-use crate::buf::{Direction, lock};
+use crate::buf::Direction;
+use crate::sync::lock;
 use crate::sys::{MNT_ID_UNIQUE, PerProcess, fork_generation};
 
 /// Queue length of most devices, in requests; assumed for a file system without a block device.

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
-use crate::buf::lock;
+use crate::sync::lock;
 use crate::sys::{self, PerProcess};
 
 /// Time that a queue's thread has to return before help starts.

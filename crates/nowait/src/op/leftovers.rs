@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::file::{Fallback, OpenFile};
 use super::request::{Done, Outcome, Owned, Request};
 use super::transfer::Transfer;
-use crate::buf::{Memory, contained};
+use crate::buf::Memory;
+use crate::sync::contained;
 
 /// Leftovers of an operation: the last reference to its file, and a result or buffer that no future
 /// takes. Dropping them may block (`close(2)`, `munmap(2)`, a user's destructor). So no engine

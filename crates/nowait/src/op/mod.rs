@@ -33,28 +33,4 @@ pub(crate) use request::{Call, Done, Handle, OpenDir, Outcome, Owned, PathAt, Re
 pub(crate) use slot::{Callback, Notify, Profile, Slot};
 pub(crate) use transfer::{Step, Transfer, step};
 
-pub(crate) use crate::buf::{Direction, contained};
-
-/// Locks and atomics of slots and of what gives them their turn, exchanged when the hand-over is
-/// checked in every order of its steps (`make loom`).
-pub(crate) mod sync {
-    #[cfg(not(nowait_loom))]
-    pub(crate) use std::sync::{
-        Condvar, Mutex, MutexGuard,
-        atomic::{AtomicU64, AtomicUsize},
-    };
-
-    #[cfg(nowait_loom)]
-    pub(crate) use loom::sync::{
-        Condvar, Mutex, MutexGuard,
-        atomic::{AtomicU64, AtomicUsize},
-    };
-
-    #[cfg(not(nowait_loom))]
-    pub(crate) use crate::buf::lock;
-
-    #[cfg(nowait_loom)]
-    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-        mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
+pub(crate) use crate::buf::Direction;

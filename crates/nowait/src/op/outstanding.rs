@@ -32,8 +32,8 @@ use std::task::{Context, Poll, Waker};
 
 use super::file::Change;
 use super::help;
-use super::sync::{Condvar, Mutex, MutexGuard, lock};
-use crate::buf::contained;
+use crate::sync::contained;
+use crate::sync::loomed::{Condvar, Mutex, MutexGuard, lock};
 
 /// The bytes of a file that an operation changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::thread::Thread;
 use super::file::Room;
 use super::outstanding::Outstanding;
 use super::slot::Slot;
-use super::sync::{Mutex, MutexGuard, lock};
+use crate::sync::loomed::{Mutex, MutexGuard, lock};
 
 /// Per-file queue, drained by one thread at a time: the kernel would make others wait for the
 /// file's lock.

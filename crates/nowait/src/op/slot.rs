@@ -32,10 +32,11 @@ use super::help;
 use super::leftovers::{Leftovers, Unwanted, let_go};
 use super::owner::{Owner, Work};
 use super::request::{Done, Outcome, Request};
-use super::sync::{Mutex, MutexGuard, lock};
 use super::transfer::{Step, step};
-use crate::buf::{Direction, contained};
+use crate::buf::Direction;
 use crate::stats::{Count, thread_number};
+use crate::sync::contained;
+use crate::sync::loomed::{Mutex, MutexGuard, lock};
 
 /// Called once, by the thread that ends the operation, with no lock held. It does not panic, and runs
 /// a user's code only where that thread may ([`crate::sys::calls_back`]).

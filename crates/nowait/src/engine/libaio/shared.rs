@@ -16,13 +16,13 @@ use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
 use super::sys::{Context, DEPTH, Entry};
-use crate::buf::lock;
 use crate::engine::places::{Lined, Places};
 use crate::engine::reaper::{Reaped, Reaper};
 use crate::engine::{Engine, Refusal, pool};
 use crate::op::help::{self, Helped};
 use crate::op::{Backlog, PLACES_MIN, Slot};
 use crate::stats::Count;
+use crate::sync::lock;
 
 pub(crate) struct Aio {
     desk: Arc<Desk>,

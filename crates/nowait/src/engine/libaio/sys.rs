@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex};
 
 use rustix::io::Errno;
 
-use crate::buf::lock;
 use crate::engine::Refusal;
 use crate::op::{Owner, Request, Slot};
+use crate::sync::lock;
 use crate::sys::{PerProcess, SEGMENTS_MAX, fork_generation, last_errno, retry, spawn};
 
 /// Operations in flight that one context takes; more wait in line. All contexts of the system share

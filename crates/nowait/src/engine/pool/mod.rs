@@ -35,8 +35,8 @@ pub(crate) use self::pools::{Pools, of_process};
 pub(crate) use self::threads::is_own_thread;
 use self::threads::{call, takes_next, wait};
 use super::Engine;
-use crate::buf::lock;
 use crate::op::{Backlog, FileQueues, Leftovers, OpenFile, QueueKind, SHARE, Slot, on_threads};
+use crate::sync::lock;
 
 /// As many threads as a device usefully has reads in flight; they exist only while there is work
 /// for them.

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use super::{Pool, THREADS_MAX};
-use crate::buf::lock;
 use crate::engine::Engine;
 use crate::op::{Fallback, Leftovers, OpenFile, QueueKind, Slot};
+use crate::sync::lock;
 use crate::sys::PerProcess;
 
 /// Pools by device. Open files refer to them, and slots keep their files open. So a slot that is

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::file_queue::{end, serve_file_queue};
 use super::{ANNOUNCED, FileQueue, Shared, State, THREAD, discard};
-use crate::buf::lock;
 use crate::engine::run_for;
 use crate::op::{STUCK, Slot};
+use crate::sync::lock;
 use crate::sys;
 
 /// Time without a call after which a thread ends.

@@ -38,10 +38,10 @@ use super::places::{Lined, Places};
 use super::reaper::Reaped;
 use super::uring::{self, Ring, Untaken, Usage};
 use super::{Refusal, pool};
-use crate::buf::{lock, locking};
 use crate::op::help::{self, Helped};
 use crate::op::{Backlog, PLACES_MIN, Profile, STUCK, Slot};
 use crate::stats::Count;
+use crate::sync::{lock, locking};
 use crate::turn::{self, Notice};
 
 /// A slot that the kernel has finished with, and its result.

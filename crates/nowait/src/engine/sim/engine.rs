@@ -10,12 +10,12 @@ use rustix::io::Errno;
 
 use super::Sim;
 use super::world::{World, under_way};
-use crate::buf::lock;
 use crate::engine::Engine;
 use crate::op::{
     FileQueues, Handle, OpenFile, Outcome, Owner, PathAt, QueueKind, Request, SHARE, Slot, Waiter, Work, in_queues,
 };
 use crate::stats::Count;
+use crate::sync::lock;
 use crate::sys::{self, Wait};
 
 pub(super) struct Disk {

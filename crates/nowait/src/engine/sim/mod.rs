@@ -46,8 +46,8 @@ use self::disk::{FILE_MAX, Store, plain};
 use self::engine::{Disk, SimEngine};
 use self::world::{Random, World};
 use super::Engine;
-use crate::buf::lock;
 use crate::op::Backlog;
+use crate::sync::lock;
 use crate::sys;
 
 /// Probabilities of faults, from 0 to 1, for each call.
