@@ -67,7 +67,13 @@ fn uses(code: &str) -> Vec<(bool, String)> {
             let tree = code[at + 4..].split(';').next().unwrap_or_default();
             let mut paths = Vec::new();
             expand(&tree.split_whitespace().collect::<Vec<_>>().join(" "), "", &mut paths);
-            found.extend(paths.into_iter().map(|path| (!before.is_empty(), path)));
+            // In a module within the file, `super` is the file.
+            let is_inner = code[line..].starts_with(' ');
+            let from_file = |path: String| match path.strip_prefix("super::") {
+                Some(name) if is_inner => format!("self::{name}"),
+                _ => path,
+            };
+            found.extend(paths.into_iter().map(|path| (!before.is_empty(), from_file(path))));
         }
     }
     found
