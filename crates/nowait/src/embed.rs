@@ -28,7 +28,8 @@ use rustix::io::Errno;
 use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::{Call, Request};
-use crate::operation::{Answer, Operation, Started, called};
+use crate::operation::Operation;
+use crate::started::{Answer, Started, called};
 
 pub use crate::engine::loop_ring::LoopRing;
 #[cfg(nowait_count)]

@@ -301,6 +301,8 @@ mod operation;
 #[cfg(all(test, target_os = "linux"))]
 mod pages;
 #[cfg(target_os = "linux")]
+mod started;
+#[cfg(target_os = "linux")]
 mod stats;
 #[cfg(target_os = "linux")]
 pub mod stream;
@@ -331,7 +333,9 @@ pub use file::{Advice, Closed, DirectIo, File, OpenOptions, RangeLock, TryLockEr
 #[cfg(target_os = "linux")]
 pub use gather::{Exceptions, Gather, GatherEach, Gathered, Ranges};
 #[cfg(target_os = "linux")]
-pub use operation::{Operation, Started, Steps, Write};
+pub use operation::{Operation, Steps, Write};
+#[cfg(target_os = "linux")]
+pub use started::Started;
 #[cfg(target_os = "linux")]
 pub use stats::Stats;
 #[cfg(target_os = "linux")]

@@ -6,7 +6,8 @@ use crate::buf::{ReadBuffer, WriteBuffer};
 use crate::error::Error;
 use crate::gather::{Gather, GatherEach};
 use crate::map::{Populate, Populating};
-use crate::operation::{Operation, Started, Steps, Write};
+use crate::operation::{Operation, Steps, Write};
+use crate::started::Started;
 use crate::stream::{Put, PutSlice, Step, Stream};
 use crate::write::{Settled, WriteMany};
 

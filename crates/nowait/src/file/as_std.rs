@@ -20,7 +20,8 @@ use crate::core::instance::Nowait;
 use crate::engine::local;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::{Call, Handle, Request};
-use crate::operation::{Operation, called};
+use crate::operation::Operation;
+use crate::started::called;
 use crate::sys;
 
 /// Kind of a range's lock; see [`File::try_lock_range`].

@@ -21,7 +21,8 @@ use crate::direct::{self, Alignment, Directness};
 use crate::engine::local;
 use crate::error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result};
 use crate::op::{Done, Handle, OpenFile, Request, Transfer};
-use crate::operation::{Answer, Conclude, Operation};
+use crate::operation::Operation;
+use crate::started::{Answer, Conclude};
 use crate::stats::Count;
 use crate::sys;
 

@@ -10,7 +10,8 @@ use super::File;
 use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::{Done, Owned, PathAt, Request};
-use crate::operation::{Answer, Operation};
+use crate::operation::Operation;
+use crate::started::Answer;
 
 /// Options for opening a file, named as in [`std::fs::OpenOptions`].
 #[derive(Clone, Debug)]

@@ -10,7 +10,8 @@ use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
 use crate::op::{Done, Handle, OpenDir, Owned, PathAt, Request};
-use crate::operation::{Answer, Operation};
+use crate::operation::Operation;
+use crate::started::Answer;
 
 /// Open directory. Names are resolved from its descriptor (`openat(2)`), even if it is renamed or
 /// the working directory changes. Clones share the descriptor. On a simulator it is only a path.

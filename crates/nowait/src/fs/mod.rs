@@ -27,7 +27,8 @@ use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
 use crate::op::{Call, Done, Owned, PathAt, Request};
-use crate::operation::{Answer, Conclude, Operation, Steps, called};
+use crate::operation::{Operation, Steps};
+use crate::started::{Answer, Conclude, called};
 
 /// Entry of a directory; see [`read_dir`].
 #[derive(Clone)]

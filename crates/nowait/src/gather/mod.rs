@@ -28,7 +28,8 @@ use crate::driver;
 use crate::engine::local;
 use crate::error::{BufferError, Error, ErrorKind, ErrorOp, Result};
 use crate::file::File;
-use crate::operation::{Started, Steps};
+use crate::operation::Steps;
+use crate::started::Started;
 use crate::stats::Count;
 use crate::turn;
 

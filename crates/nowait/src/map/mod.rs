@@ -64,7 +64,8 @@ use crate::core::dispatch::Target;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::File;
 use crate::op::{Done, Request};
-use crate::operation::{Answer, Operation};
+use crate::operation::Operation;
+use crate::started::Answer;
 
 /// Range of a file as read-only, private memory (`MAP_PRIVATE`).
 ///

@@ -17,7 +17,7 @@ use super::{Caller, Step, Stream, wait};
 use crate::buf::{BUF_ALIGNMENT, Buf};
 use crate::error::{Error, ErrorOp, Moved, Result};
 use crate::file::File;
-use crate::operation::Started;
+use crate::started::Started;
 use crate::turn;
 
 /// Bytes of one request. Larger requests gained nothing on the disks measured, and delay the first

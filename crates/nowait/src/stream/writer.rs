@@ -14,7 +14,7 @@ use crate::buf::{BUF_ALIGNMENT, Buf, Erased, Memory, WriteBuffer};
 use crate::error::{BufferResult, Error, ErrorOp, Result};
 use crate::file::File;
 use crate::op::Transfer;
-use crate::operation::Started;
+use crate::started::Started;
 use crate::sys::{WriteFlags, fork_generation};
 use crate::turn;
 

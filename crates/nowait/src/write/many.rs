@@ -17,7 +17,7 @@ use crate::engine::local;
 use crate::error::{BufferError, BufferResult, Error};
 use crate::file::File;
 use crate::op::{Batch, Notify, Outcome, Request, Slot, Transfer};
-use crate::operation::Started;
+use crate::started::Started;
 use crate::stats::Count;
 use crate::turn;
 

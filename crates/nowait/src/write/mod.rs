@@ -20,7 +20,8 @@ use crate::error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, 
 use crate::file::File;
 use crate::op::outstanding::Settling;
 use crate::op::{Change, OpenFile, Outcome, Request, Transfer};
-use crate::operation::{Answer, Conclude, Operation, Started, Write};
+use crate::operation::{Operation, Write};
+use crate::started::{Answer, Conclude, Started};
 use crate::stats::Count;
 use crate::sys::{self, WriteFlags};
 
