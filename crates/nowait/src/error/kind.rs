@@ -10,13 +10,13 @@ use rustix::io::Errno;
 /// [`InvalidRange`](ErrorKind::InvalidRange).
 ///
 /// # Kinds for crates built on this one
-/// `nowait-log`, `nowait-probe` and the language bindings return this crate's [`Error`], too. So a
+/// `nowait-log`, `nowait-probe` and the language bindings return this crate's [`Error`](crate::Error), too. So a
 /// function that reads files and appends to a log has one error type, and a binding converts errors
 /// at one place. Five kinds are of use to any store of records, and this crate never returns them:
 /// [`NoSuchRecord`](ErrorKind::NoSuchRecord), [`Locked`](ErrorKind::Locked),
 /// [`Damaged`](ErrorKind::Damaged), [`Indeterminate`](ErrorKind::Indeterminate) and
 /// [`Poisoned`](ErrorKind::Poisoned). The crate that returns one adds the advice
-/// ([`Error::with_advice`]) and names its operation ([`ErrorOp::Other`]).
+/// ([`Error::with_advice`](crate::Error::with_advice)) and names its operation ([`ErrorOp::Other`]).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
@@ -102,11 +102,11 @@ pub enum ErrorKind {
     Poisoned,
     /// The file system accepted fewer bytes than were passed, without an error.
     WriteZero,
-    /// Anything else; see [`Error::raw_os_error`].
+    /// Anything else; see [`Error::raw_os_error`](crate::Error::raw_os_error).
     Other,
 }
 
-/// Operation that failed; see [`Error::operation`].
+/// Operation that failed; see [`Error::operation`](crate::Error::operation).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorOp {
