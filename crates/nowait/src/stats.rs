@@ -99,8 +99,9 @@ pub(crate) enum Count {
 }
 
 const CELLS: usize = Count::WidenedBytes as usize + 1;
-/// As many as threads write at once on a large machine: 16 KiB an instance. Fewer under loom, whose
-/// threads have small stacks.
+/// As many as threads write at once on a large machine: 16 KiB an instance. On two processors, 1, 2
+/// and 64 groups serve cached reads equally fast (docs/measurements/2026-11-27-road). Fewer under
+/// loom, whose threads have small stacks.
 const GROUPS: usize = if cfg!(nowait_loom) { 16 } else { 64 };
 
 /// Two lines of 64 bytes: neighbouring lines are fetched in pairs on x86-64.
