@@ -60,7 +60,7 @@ type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Ended<T> = Result<T, Box<dyn Any + Send>>;
 type Receive<T> = Box<dyn FnOnce(T) + Send>;
 
-struct Task<T> {
+struct DriverTask<T> {
     /// It is in the driver's queue.
     is_ready: AtomicBool,
     /// Lets go of its future early.
@@ -68,17 +68,17 @@ struct Task<T> {
     /// Passes a result to a callback that came late.
     pass_late: fn(Ended<T>, Receive<T>),
     fork_generation: u64,
-    state: Mutex<State<T>>,
+    state: Mutex<DriverState<T>>,
 }
 
-struct State<T> {
-    work: Stage<T>,
+struct DriverState<T> {
+    work: DriverStage<T>,
     end: End<T>,
     /// The clock of the runtime that started it, until it ends.
     clock: Option<Held>,
 }
 
-enum Stage<T> {
+enum DriverStage<T> {
     Waiting(Work<T>),
     /// The driver polls it.
     Polled,
@@ -100,7 +100,7 @@ enum End<T> {
 
 /// Handle of a task; a future of its result. Dropped, it gives the task up.
 pub(crate) struct Driven<T> {
-    task: Arc<Task<T>>,
+    task: Arc<DriverTask<T>>,
     finishes: bool,
 }
 
@@ -146,7 +146,7 @@ fn call(callback: impl FnOnce() + Send + 'static) {
     }
 }
 
-fn begin<T, F>(future: F, end: End<T>) -> Result<Arc<Task<T>>, (io::Error, F, End<T>)>
+fn begin<T, F>(future: F, end: End<T>) -> Result<Arc<DriverTask<T>>, (io::Error, F, End<T>)>
 where
     T: Send + 'static,
     F: Future<Output = T> + Send + 'static,
@@ -154,7 +154,7 @@ where
     if let Err(error) = DRIVER.get(Driver::default).start() {
         return Err((error, future, end));
     }
-    let task = Task::new(Stage::Waiting(Box::pin(future)), end, |work| {
+    let task = DriverTask::new(DriverStage::Waiting(Box::pin(future)), end, |work| {
         // It may close a file, unmap memory, or run a user's destructor.
         let steps: Box<dyn Send> = Box::new(work);
         pool::of_process().let_go(Leftovers::from(steps));
@@ -204,7 +204,7 @@ impl Driver {
     }
 }
 
-impl<T: Send + 'static> Wake for Task<T> {
+impl<T: Send + 'static> Wake for DriverTask<T> {
     fn wake(self: Arc<Self>) {
         if self.fork_generation != fork_generation() {
             // The parent's.
@@ -215,13 +215,13 @@ impl<T: Send + 'static> Wake for Task<T> {
     }
 }
 
-impl<T: Send + 'static> Run for Task<T> {
+impl<T: Send + 'static> Run for DriverTask<T> {
     fn run(self: Arc<Self>) {
         // Before the poll: a wake-up during it makes it ready again.
         self.is_ready.store(false, SeqCst);
         let mut state = lock(&self.state);
-        let mut work = match replace(&mut state.work, Stage::Polled) {
-            Stage::Waiting(work) => work,
+        let mut work = match replace(&mut state.work, DriverStage::Polled) {
+            DriverStage::Waiting(work) => work,
             // Woken by what it left behind.
             other => return state.work = other,
         };
@@ -231,8 +231,8 @@ impl<T: Send + 'static> Run for Task<T> {
         let result = match polled {
             Ok(Poll::Pending) => {
                 let mut state = lock(&self.state);
-                if let Stage::Polled = state.work {
-                    state.work = Stage::Waiting(work);
+                if let DriverStage::Polled = state.work {
+                    state.work = DriverStage::Waiting(work);
                     return;
                 }
                 // Its handle was dropped meanwhile.
@@ -248,18 +248,18 @@ impl<T: Send + 'static> Run for Task<T> {
     }
 }
 
-impl<T: Send + 'static> Task<T> {
-    fn new(work: Stage<T>, end: End<T>, let_go: fn(Work<T>)) -> Arc<Task<T>> {
-        let clock = if let Stage::Waiting(_) = work { Some(Held::here()) } else { None };
-        let state = Mutex::new(State { work, end, clock });
+impl<T: Send + 'static> DriverTask<T> {
+    fn new(work: DriverStage<T>, end: End<T>, let_go: fn(Work<T>)) -> Arc<DriverTask<T>> {
+        let clock = if let DriverStage::Waiting(_) = work { Some(Held::here()) } else { None };
+        let state = Mutex::new(DriverState { work, end, clock });
         let pass_late = |result, callback| call(move || pass(result, callback));
         let (is_ready, fork_generation) = (AtomicBool::new(false), fork_generation());
-        Arc::new(Task { is_ready, let_go, pass_late, fork_generation, state })
+        Arc::new(DriverTask { is_ready, let_go, pass_late, fork_generation, state })
     }
 
     fn end(&self, result: Ended<T>) {
         let mut state = lock(&self.state);
-        state.work = Stage::Over;
+        state.work = DriverStage::Over;
         let clock = state.clock.take();
         match replace(&mut state.end, End::Gone) {
             End::Taken(waker) => {
@@ -293,7 +293,7 @@ fn pass<T>(result: Ended<T>, callback: impl FnOnce(T)) {
 impl<T: Send + 'static> Driven<T> {
     /// Makes the handle of an operation that has ended already.
     pub(crate) fn ended(output: T) -> Driven<T> {
-        Driven { task: Task::new(Stage::Over, End::Here(Ok(output)), drop), finishes: false }
+        Driven { task: DriverTask::new(DriverStage::Over, End::Here(Ok(output)), drop), finishes: false }
     }
 }
 
@@ -359,15 +359,15 @@ impl<T> Drop for Driven<T> {
         let (work, end, clock) = match &state.end {
             // Called back.
             End::Passed(_) => return,
-            End::Taken(_) if self.finishes => (Stage::Over, replace(&mut state.end, End::Dropped), None),
+            End::Taken(_) if self.finishes => (DriverStage::Over, replace(&mut state.end, End::Dropped), None),
             _ => {
-                let work = replace(&mut state.work, Stage::Over);
+                let work = replace(&mut state.work, DriverStage::Over);
                 (work, replace(&mut state.end, End::Gone), state.clock.take())
             }
         };
         drop(state);
         // Requests that the kernel has keep their memory.
-        if let Stage::Waiting(work) = work {
+        if let DriverStage::Waiting(work) = work {
             (self.task.let_go)(work);
         }
         drop((end, clock));

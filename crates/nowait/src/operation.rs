@@ -31,7 +31,7 @@ use crate::turn;
 #[must_use = "an operation does nothing until it is awaited or started, or `wait` is called"]
 pub struct Operation<'f, T> {
     on: Target<'f>,
-    state: State,
+    state: Phase,
     /// The answer to a new request that was served at its first poll, whose task had to yield.
     served: Option<Outcome>,
     /// How often the task has given way since.
@@ -51,14 +51,14 @@ impl<T> Operation<'_, T> {
         if let Some(file) = self.on.file {
             fields.field("path", &file.path);
         }
-        if let State::New(Request::Read(transfer) | Request::Write(transfer, _)) = &self.state {
+        if let Phase::New(Request::Read(transfer) | Request::Write(transfer, _)) = &self.state {
             fields.field("offset", &transfer.position()).field("length", &transfer.left());
         }
-        fields.field("has_begun", &matches!(self.state, State::Begun(_) | State::Spent)).finish_non_exhaustive()
+        fields.field("has_begun", &matches!(self.state, Phase::Begun(_) | Phase::Spent)).finish_non_exhaustive()
     }
 }
 
-enum State {
+enum Phase {
     New(Request),
     /// Refused before it began. Boxed to keep operations small: they are moved often.
     Refused(Box<(Errno, Request)>),
@@ -69,12 +69,12 @@ enum State {
 impl<'f, T> Operation<'f, T> {
     #[inline]
     pub(crate) fn new(on: Target<'f>, request: Request, conclude: Conclude<T>) -> Self {
-        Operation { on, state: State::New(request), served: None, gave_way: 0, conclude }
+        Operation { on, state: Phase::New(request), served: None, gave_way: 0, conclude }
     }
 
     /// Makes an operation that fails with `errno` when it begins.
     pub(crate) fn refused(on: Target<'f>, errno: Errno, request: Request, conclude: Conclude<T>) -> Self {
-        Operation { on, state: State::Refused(Box::new((errno, request))), served: None, gave_way: 0, conclude }
+        Operation { on, state: Phase::Refused(Box::new((errno, request))), served: None, gave_way: 0, conclude }
     }
 
     /// Makes an operation, or one that fails as `checked` did.
@@ -97,15 +97,15 @@ impl<'f, T> Operation<'f, T> {
     pub fn wait(mut self) -> T {
         self.settle();
         let on = self.on;
-        if let State::Begun(_) = self.state {
+        if let Phase::Begun(_) = self.state {
             on.instance.engines().ring.lend_all();
         }
         let forced = matches!(on.instance.policy.forced, Some(Route::Ring | Route::Pool));
-        match std::mem::replace(&mut self.state, State::Spent) {
-            State::New(mut request) if !forced => {
+        match std::mem::replace(&mut self.state, Phase::Spent) {
+            Phase::New(mut request) if !forced => {
                 local::flush();
                 let Ok(_permit) = on.enter(&request) else {
-                    self.state = State::New(request);
+                    self.state = Phase::New(request);
                     return local::drive(self);
                 };
                 let outcome = match (&request, on.file) {
@@ -113,7 +113,7 @@ impl<'f, T> Operation<'f, T> {
                     // the next is shared.
                     (Request::Sync { .. }, Some(file)) => {
                         if !file.queues().of(QueueKind::Syncs).enter() {
-                            self.state = State::New(request);
+                            self.state = Phase::New(request);
                             return local::drive(self);
                         }
                         on.run_in_queue(file, &mut request)
@@ -140,7 +140,7 @@ impl<'f, T> Operation<'f, T> {
     pub fn start(mut self) -> Started<T> {
         self.settle();
         let on = self.on;
-        let State::New(request) = &mut self.state else { return self.submit() };
+        let Phase::New(request) = &mut self.state else { return self.submit() };
         let now = match request {
             Request::Write(..) => on.try_write_now(request),
             Request::Read(transfer) if loop_ring::submits_many() && on.reads_batches_by_ring(transfer.left()) => {
@@ -167,17 +167,17 @@ impl<'f, T> Operation<'f, T> {
         self.settle();
         let Operation { on, state, conclude, .. } = self;
         let begun = match state {
-            State::New(request) => {
+            Phase::New(request) => {
                 let notify = Notify::Waker(Waker::noop().clone());
                 Begun::under_way(on.submit(request, notify, turn.as_mut()))
             }
-            State::Refused(refused) => {
+            Phase::Refused(refused) => {
                 on.instance.counters.add(Count::FailedAtOnce);
                 let (errno, request) = *refused;
                 Begun::ended(Err(errno), request)
             }
-            State::Begun(begun) => begun,
-            State::Spent => Begun::Spent,
+            Phase::Begun(begun) => begun,
+            Phase::Spent => Begun::Spent,
         };
         Started::single(on, begun, conclude)
     }
@@ -205,7 +205,7 @@ impl<'f, T> Operation<'f, T> {
         self.settle();
         let Operation { on, state, conclude, .. } = self;
         match state {
-            State::New(request) => {
+            Phase::New(request) => {
                 let call = concludes(on.to_owned(), conclude, callback);
                 // Nobody looks at the slot.
                 drop(local::elsewhere(|| on.submit(request, Notify::Call(call), None)));
@@ -216,35 +216,35 @@ impl<'f, T> Operation<'f, T> {
 
     /// Passes the request to `submit`, at the first poll.
     fn poll_later(&mut self, context: &Context<'_>, submit: impl FnOnce(Request, Notify) -> Arc<Slot>) -> Poll<T> {
-        let State::New(request) = std::mem::replace(&mut self.state, State::Spent) else { polled_too_often() };
+        let Phase::New(request) = std::mem::replace(&mut self.state, Phase::Spent) else { polled_too_often() };
         let slot = submit(request, Notify::Waker(context.waker().clone()));
         // The operation may be complete already: return the answer without waiting for a wake-up.
         if let Some((outcome, mut request)) = slot.take() {
             return Poll::Ready((self.conclude)(Answer { on: self.on, outcome, request: &mut request }));
         }
-        self.state = State::Begun(Begun::under_way(slot));
+        self.state = Phase::Begun(Begun::under_way(slot));
         Poll::Pending
     }
 
     /// Makes an operation that was served, and whose task had to yield, one that has ended.
     fn settle(&mut self) {
         if let Some(outcome) = self.served.take() {
-            self.state = match std::mem::replace(&mut self.state, State::Spent) {
-                State::New(request) => State::Begun(Begun::ended(outcome, request)),
-                State::Refused(refused) => State::Begun(Begun::ended(outcome, refused.1)),
+            self.state = match std::mem::replace(&mut self.state, Phase::Spent) {
+                Phase::New(request) => Phase::Begun(Begun::ended(outcome, request)),
+                Phase::Refused(refused) => Phase::Begun(Begun::ended(outcome, refused.1)),
                 state => state,
             };
         }
     }
 }
 
-impl State {
+impl Phase {
     /// Returns the request, while no engine has it.
     fn request_mut(&mut self) -> Option<&mut Request> {
         match self {
-            State::New(request) => Some(request),
-            State::Refused(refused) => Some(&mut refused.1),
-            State::Begun(_) | State::Spent => None,
+            Phase::New(request) => Some(request),
+            Phase::Refused(refused) => Some(&mut refused.1),
+            Phase::Begun(_) | Phase::Spent => None,
         }
     }
 }
@@ -255,9 +255,9 @@ impl<T> Future for Operation<'_, T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let Operation { on, state, served, gave_way, conclude } = &mut *self;
         let on = *on;
-        if let State::Begun(begun) = state {
+        if let Phase::Begun(begun) = state {
             let (outcome, mut request) = ready!(begun.poll(context));
-            *state = State::Spent;
+            *state = Phase::Spent;
             return Poll::Ready(conclude(Answer { on, outcome, request: &mut request }));
         }
         if served.is_some() && turn::gives_way(context, gave_way) {
@@ -265,11 +265,11 @@ impl<T> Future for Operation<'_, T> {
         }
         if let (Some(outcome), Some(request)) = (served.take(), state.request_mut()) {
             let output = conclude(Answer { on, outcome, request });
-            *state = State::Spent;
+            *state = Phase::Spent;
             return Poll::Ready(output);
         }
         let now = match state {
-            State::New(request @ Request::Write(..)) => {
+            Phase::New(request @ Request::Write(..)) => {
                 if coalesce::may_gain(&on, request) {
                     // The write may be coalesced with writes of other futures.
                     return self.poll_later(context, |request, notify| coalesce::collect(&on, request, notify));
@@ -283,14 +283,14 @@ impl<T> Future for Operation<'_, T> {
                 }
             }
             // Worked on where it lies: a request is large, and this is the path of cached reads.
-            State::New(request) => on.try_now(request).map(|outcome| (outcome, request)),
-            State::Refused(refused) => {
+            Phase::New(request) => on.try_now(request).map(|outcome| (outcome, request)),
+            Phase::Refused(refused) => {
                 turn::called(0);
                 on.instance.counters.add(Count::FailedAtOnce);
                 let (errno, request) = &mut **refused;
                 Some((Err(*errno), request))
             }
-            State::Begun(_) | State::Spent => None,
+            Phase::Begun(_) | Phase::Spent => None,
         };
         if let Some((outcome, request)) = now {
             // Tasks that only ever read cached data must let others run now and then.
@@ -299,7 +299,7 @@ impl<T> Future for Operation<'_, T> {
                 return Poll::Pending;
             }
             let output = conclude(Answer { on, outcome, request });
-            *state = State::Spent;
+            *state = Phase::Spent;
             return Poll::Ready(output);
         }
         self.poll_later(context, |request, notify| on.submit(request, notify, None))

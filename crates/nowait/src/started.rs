@@ -51,14 +51,14 @@ pub(crate) fn polled_too_often() -> ! {
 
 /// An operation that has begun.
 pub(crate) enum Begun {
-    UnderWay(UnderWay),
+    InFlight(InFlight),
     /// Completed at once.
     Ended(Box<(Outcome, Request)>),
     Spent,
 }
 
 /// An operation that an engine has.
-pub(crate) struct UnderWay {
+pub(crate) struct InFlight {
     slot: Arc<Slot>,
     when_dropped: WhenDropped,
 }
@@ -74,7 +74,7 @@ enum WhenDropped {
 
 impl Begun {
     pub(crate) fn under_way(slot: Arc<Slot>) -> Begun {
-        Begun::UnderWay(UnderWay { slot, when_dropped: WhenDropped::Abandon })
+        Begun::InFlight(InFlight { slot, when_dropped: WhenDropped::Abandon })
     }
 
     pub(crate) fn ended(outcome: Outcome, request: Request) -> Begun {
@@ -82,7 +82,7 @@ impl Begun {
     }
 
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<(Outcome, Request)> {
-        if let Begun::UnderWay(under_way) = self {
+        if let Begun::InFlight(under_way) = self {
             let answer = ready!(under_way.slot.poll(context));
             turn::runs(1);
             under_way.when_dropped = WhenDropped::Nothing;
@@ -96,7 +96,7 @@ impl Begun {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
         match self.when_dropped {
             WhenDropped::Abandon => self.slot.abandon(),
@@ -219,7 +219,7 @@ impl<T> Started<T> {
         let Some(on) = on else { polled_too_often() };
         let call = concludes(on, conclude, callback);
         match begun {
-            Begun::UnderWay(mut under_way) => {
+            Begun::InFlight(mut under_way) => {
                 under_way.when_dropped = WhenDropped::Nothing;
                 under_way.slot.call_back(call);
             }
@@ -234,7 +234,7 @@ impl<T> Started<T> {
     /// Lets the operation run to completion even if this `Started` is dropped.
     pub fn finish_on_drop(mut self) -> Self {
         match &mut self.0 {
-            Way::Single(Single { begun: Begun::UnderWay(under_way), .. }) => {
+            Way::Single(Single { begun: Begun::InFlight(under_way), .. }) => {
                 under_way.when_dropped = WhenDropped::Finish;
             }
             Way::Single(_) => {}

@@ -20,11 +20,11 @@ pub(crate) struct Cursor {
 enum Segments {
     One([libc::iovec; 1]),
     /// Behind a pointer, so that the usual case is small: operations are moved about.
-    Many(Box<Many>),
+    Scattered(Box<Scattered>),
 }
 
 #[derive(Debug)]
-struct Many {
+struct Scattered {
     all: Vec<libc::iovec>,
     first: usize,
 }
@@ -54,9 +54,9 @@ impl Cursor {
         match &mut self.segments {
             Segments::One([only]) if only.iov_len == 0 => *only = new,
             Segments::One([only]) => {
-                self.segments = Segments::Many(Box::new(Many { all: vec![*only, new], first: 0 }));
+                self.segments = Segments::Scattered(Box::new(Scattered { all: vec![*only, new], first: 0 }));
             }
-            Segments::Many(many) => many.all.push(new),
+            Segments::Scattered(many) => many.all.push(new),
         }
     }
 
@@ -65,7 +65,7 @@ impl Cursor {
     pub(crate) fn segments(&self) -> &[libc::iovec] {
         match &self.segments {
             Segments::One(one) => one,
-            Segments::Many(many) => &many.all[many.first..],
+            Segments::Scattered(many) => &many.all[many.first..],
         }
     }
 
@@ -102,8 +102,8 @@ impl Cursor {
         };
         match &mut self.segments {
             Segments::One([only]) => shorten(only, n),
-            Segments::Many(many) => {
-                let Many { all, first } = &mut **many;
+            Segments::Scattered(many) => {
+                let Scattered { all, first } = &mut **many;
                 while *first + 1 < all.len() && n >= all[*first].iov_len {
                     n -= all[*first].iov_len;
                     *first += 1;

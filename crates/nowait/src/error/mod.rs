@@ -21,10 +21,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Error of this crate. It is one pointer wide and cheap to clone. It converts into a
 /// [`std::io::Error`] of the nearest kind, which contains this error ([`Error::inside`]).
 #[derive(Clone)]
-pub struct Error(Arc<Inner>);
+pub struct Error(Arc<ErrorParts>);
 
 #[derive(Clone)]
-struct Inner {
+struct ErrorParts {
     kind: ErrorKind,
     cause: Option<Cause>,
     operation: ErrorOp,
@@ -51,7 +51,7 @@ impl Error {
     /// [`at`](Error::at) adds the path, [`with_range`](Error::with_range) adds offset and length,
     /// and [`with_detail`](Error::with_detail) adds any other detail.
     pub fn new(operation: ErrorOp, kind: ErrorKind) -> Self {
-        Error(Arc::new(Inner {
+        Error(Arc::new(ErrorParts {
             kind,
             cause: None,
             operation,
@@ -75,7 +75,7 @@ impl Error {
         error
     }
 
-    fn inner(&mut self) -> &mut Inner {
+    fn inner(&mut self) -> &mut ErrorParts {
         Arc::make_mut(&mut self.0)
     }
 

@@ -22,7 +22,7 @@ use crate::stats::Count;
 const ADVICE_BYTES_MAX: usize = 128 << 10;
 
 /// A part of a missing range that is read by one call.
-struct Piece {
+struct AdvisedPiece {
     offset: u64,
     length: usize,
     /// Place in the output.
@@ -33,7 +33,7 @@ struct Piece {
 
 /// How far a missing range has come.
 #[derive(Clone, Copy)]
-struct Progress {
+struct RangeProgress {
     /// Bytes from the start of the range that have arrived, up to the end of the file.
     there: usize,
     error: Option<Errno>,
@@ -47,15 +47,15 @@ pub(super) fn read(file: &File, ranges: &[Extent], output: &mut [u8], found: Fou
         let (offset, length) = ranges[miss.index];
         for at in (miss.done..length).step_by(ADVICE_BYTES_MAX) {
             let length = (length - at).min(ADVICE_BYTES_MAX);
-            pieces.push(Piece { offset: offset + at as u64, length, start: miss.start + at, miss: number });
+            pieces.push(AdvisedPiece { offset: offset + at as u64, length, start: miss.start + at, miss: number });
         }
     }
     if !pieces.is_sorted_by_key(|piece| piece.offset) {
         pieces.sort_unstable_by_key(|piece| piece.offset);
     }
-    let mut progress: Vec<Progress> =
-        misses.iter().map(|miss| Progress { there: ranges[miss.index].1, error: None }).collect();
-    let mut ahead = Ahead { file, options, pieces: &pieces, next: 0, under_way: VecDeque::new() };
+    let mut progress: Vec<RangeProgress> =
+        misses.iter().map(|miss| RangeProgress { there: ranges[miss.index].1, error: None }).collect();
+    let mut ahead = AdviceAhead { file, options, pieces: &pieces, next: 0, under_way: VecDeque::new() };
     for (number, piece) in pieces.iter().enumerate() {
         // A single read would only wait for its own advice.
         if pieces.len() > 1 && options.depth > 1 {
@@ -72,7 +72,7 @@ pub(super) fn read(file: &File, ranges: &[Extent], output: &mut [u8], found: Fou
             progress.there = progress.there.min(piece.start - misses[piece.miss].start + n);
         }
     }
-    for (miss, Progress { there, error }) in misses.iter().zip(progress) {
+    for (miss, RangeProgress { there, error }) in misses.iter().zip(progress) {
         let (offset, length) = ranges[miss.index];
         if let Some(errno) = error {
             output[miss.start..miss.start + length].fill(0);
@@ -87,18 +87,18 @@ pub(super) fn read(file: &File, ranges: &[Extent], output: &mut [u8], found: Fou
 }
 
 /// Tells the kernel what comes next.
-struct Ahead<'a> {
+struct AdviceAhead<'a> {
     file: &'a File,
     options: Options,
     /// By place in the file.
-    pieces: &'a [Piece],
+    pieces: &'a [AdvisedPiece],
     /// First range that was not announced.
     next: usize,
     /// For each advice that is not used up, the last piece of it.
     under_way: VecDeque<usize>,
 }
 
-impl Ahead<'_> {
+impl AdviceAhead<'_> {
     /// Keeps `depth` advices under way; piece `number` is read next.
     fn keep_up(&mut self, number: usize) {
         while self.under_way.front().is_some_and(|last| *last < number) {

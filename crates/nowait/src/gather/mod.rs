@@ -77,7 +77,7 @@ pub struct Gather<'f, B: ReadBuffer = Buf> {
     buffer: Option<B>,
     /// Makes a buffer where none was given.
     make: fn(usize) -> Option<B>,
-    work: Option<Work>,
+    work: Option<GatherWork>,
     /// Completed, or being polled: after a panic it cannot continue.
     ready: bool,
 }
@@ -278,7 +278,7 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
         };
         self.ready = false;
         match &self.work {
-            Some(Work { slow: None, found, .. }) if is_through && found.misses.is_empty() => {
+            Some(GatherWork { slow: None, found, .. }) if is_through && found.misses.is_empty() => {
                 match self.poll_with(&mut Context::from_waker(Waker::noop()), take) {
                     Poll::Ready(result) => Some(result),
                     Poll::Pending => None,
@@ -300,7 +300,7 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
     }
 
     /// Checks the call, and allocates its memory.
-    fn begin(&mut self) -> std::result::Result<&mut Work, BufferError<B>> {
+    fn begin(&mut self) -> std::result::Result<&mut GatherWork, BufferError<B>> {
         if self.work.is_none() {
             let buffer = self.buffer.take();
             let room = buffer.as_ref().map_or(usize::MAX, |buffer| buffer.as_ref().len());
@@ -320,7 +320,8 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
                     return Err(BufferError { error, buffer });
                 }
             };
-            self.work = Some(Work { output: Part::of(memory), next: 0, start: 0, found: Found::default(), slow: None });
+            self.work =
+                Some(GatherWork { output: Part::of(memory), next: 0, start: 0, found: Found::default(), slow: None });
         }
         match &mut self.work {
             Some(work) => Ok(work),
@@ -377,7 +378,9 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
         }
         let Some(slow) = &mut work.slow else { unreachable!("it was made above") };
         ready!(slow.poll(file, context, SUBMITTED_BYTES_MAX, take));
-        let Some(Work { slow: Some(slow), output, .. }) = self.work.take() else { unreachable!("it was polled above") };
+        let Some(GatherWork { slow: Some(slow), output, .. }) = self.work.take() else {
+            unreachable!("it was polled above")
+        };
         drop(output);
         let (rest, exceptions) = slow.finish();
         let Some(memory) = rest.into_memory() else { unreachable!("all parts came back with their reads") };
@@ -628,7 +631,7 @@ impl<F: FnMut(usize, std::result::Result<&[u8], &Error>)> Take for Hand<'_, F> {
 }
 
 /// A gather under way.
-struct Work {
+struct GatherWork {
     /// Present in the first pass, absent in the second.
     output: Part,
     /// The first pass continues with this range, which begins at `start`.

@@ -22,9 +22,9 @@ pub(super) struct Slow {
     /// The smallest unit that the device moves; 1 through the page cache.
     block: u64,
     /// Pieces still to read, by place in the file, from the back.
-    pieces: Vec<Piece>,
+    pieces: Vec<ReadPiece>,
     /// Each range that missed.
-    ranges: Vec<Waiting>,
+    ranges: Vec<WaitingRange>,
     in_flight: Vec<Option<Flight>>,
     free: Vec<usize>,
     batch: Arc<Batch>,
@@ -35,7 +35,7 @@ pub(super) struct Slow {
 }
 
 /// A part of a range that is read by one request.
-struct Piece {
+struct ReadPiece {
     offset: u64,
     part: Part,
     /// Number in `Slow::ranges`.
@@ -47,7 +47,7 @@ struct Piece {
 }
 
 /// A range with outstanding pieces.
-struct Waiting {
+struct WaitingRange {
     index: usize,
     extent: Extent,
     outstanding: usize,
@@ -60,22 +60,22 @@ struct Waiting {
 
 /// A request in flight. The parts that it fills travel with the request; `segments` describes them.
 struct Flight {
-    slot: Submitted,
+    slot: SubmittedRead,
     offset: u64,
-    segments: Segments,
+    segments: Layout,
 }
 
 /// A slot that is abandoned if this is dropped before its result is taken: the gather was dropped
 /// half-way.
-struct Submitted(Option<Arc<Slot>>);
+struct SubmittedRead(Option<Arc<Slot>>);
 
-impl Submitted {
+impl SubmittedRead {
     fn take(mut self) -> Option<(Outcome, Request)> {
         self.0.take()?.take()
     }
 }
 
-impl Drop for Submitted {
+impl Drop for SubmittedRead {
     fn drop(&mut self) {
         if let Some(slot) = &self.0 {
             slot.abandon();
@@ -83,12 +83,12 @@ impl Drop for Submitted {
     }
 }
 
-enum Segments {
+enum Layout {
     /// One piece, which is the usual case.
     One { waiting: usize, at: usize },
     /// Several, in order of place in the file: the pieces with a part of their own, the gaps
     /// between them, and those that lie in others' parts, to be copied from there.
-    Merged { read: Vec<Segment>, copied: Vec<Piece> },
+    Merged { read: Vec<Segment>, copied: Vec<ReadPiece> },
 }
 
 struct Segment {
@@ -108,8 +108,14 @@ impl Slow {
             position = miss.start + extent.1;
             let mut part = output.split_to(extent.1);
             let waiting = ranges.len();
-            let mut range =
-                Waiting { index: miss.index, extent, outstanding: 0, parts: Vec::new(), there: extent.1, error: None };
+            let mut range = WaitingRange {
+                index: miss.index,
+                extent,
+                outstanding: 0,
+                parts: Vec::new(),
+                there: extent.1,
+                error: None,
+            };
             if miss.done > 0 {
                 range.parts.push((0, part.split_to(miss.done)));
             }
@@ -117,7 +123,7 @@ impl Slow {
             while !part.is_empty() {
                 let part = part.split_to(part.len().min(REQUEST_BYTES_MAX));
                 let length = part.len();
-                pieces.push(Piece { offset: extent.0 + at as u64, part, waiting, at, alone: false });
+                pieces.push(ReadPiece { offset: extent.0 + at as u64, part, waiting, at, alone: false });
                 range.outstanding += 1;
                 at += length;
             }
@@ -198,7 +204,7 @@ impl Slow {
         let (memory, segments) = match self.follows(&piece) {
             true => self.merge(piece),
             false => {
-                let segments = Segments::One { waiting: piece.waiting, at: piece.at };
+                let segments = Layout::One { waiting: piece.waiting, at: piece.at };
                 (Memory::Part(piece.part), segments)
             }
         };
@@ -207,12 +213,12 @@ impl Slow {
         let bytes = transfer.left();
         let request = Request::Read(transfer);
         let slot = file.target().submit(request, Notify::Batch(self.batch.clone(), place), None);
-        self.in_flight[place] = Some(Flight { slot: Submitted(Some(slot)), offset, segments });
+        self.in_flight[place] = Some(Flight { slot: SubmittedRead(Some(slot)), offset, segments });
         Some(bytes)
     }
 
     /// The next piece is to be read together with this one.
-    fn follows(&self, piece: &Piece) -> bool {
+    fn follows(&self, piece: &ReadPiece) -> bool {
         let end = piece.offset + piece.part.len() as u64;
         self.pieces.last().is_some_and(|next| {
             let gap = next.offset.saturating_sub(end);
@@ -234,7 +240,7 @@ impl Slow {
     }
 
     /// Builds one scattered read of `first` and those that follow it closely.
-    fn merge(&mut self, first: Piece) -> (Memory, Segments) {
+    fn merge(&mut self, first: ReadPiece) -> (Memory, Layout) {
         let begin = first.offset;
         let mut end = begin;
         let mut wanted = 0;
@@ -246,7 +252,7 @@ impl Slow {
                 // Other pieces already read the first bytes of this one.
                 let whole = overlap == piece.part.len();
                 let head = piece.part.split_to(overlap);
-                copied.push(Piece {
+                copied.push(ReadPiece {
                     offset: piece.offset,
                     part: head,
                     waiting: piece.waiting,
@@ -271,10 +277,10 @@ impl Slow {
             memory.push(Memory::Part(piece.part));
             next = self.next_mergeable(end, wanted, begin, memory.len());
         }
-        (Memory::Many(memory), Segments::Merged { read, copied })
+        (Memory::Many(memory), Layout::Merged { read, copied })
     }
 
-    fn next_mergeable(&mut self, end: u64, wanted: usize, begin: u64, segments: usize) -> Option<Piece> {
+    fn next_mergeable(&mut self, end: u64, wanted: usize, begin: u64, segments: usize) -> Option<ReadPiece> {
         let next = self.pieces.last()?;
         let gap = next.offset.saturating_sub(end);
         let new = (next.offset + next.part.len() as u64).saturating_sub(end.max(next.offset)) as usize;
@@ -292,10 +298,10 @@ impl Slow {
         let there = flight.offset + transfer.done() as u64;
         let moved = transfer.done();
         match (flight.segments, transfer.take_memory()) {
-            (Segments::One { waiting, at }, Memory::Part(part)) => {
+            (Layout::One { waiting, at }, Memory::Part(part)) => {
                 self.settle(file, waiting, at, flight.offset, part, there, outcome.err(), take);
             }
-            (Segments::Merged { read, copied }, Memory::Many(memory)) => {
+            (Layout::Merged { read, copied }, Memory::Many(memory)) => {
                 self.complete_merged(file, read, copied, memory, there, outcome, take);
             }
             _ => unreachable!("memory comes back as it went"),
@@ -308,7 +314,7 @@ impl Slow {
         &mut self,
         file: &File,
         read: Vec<Segment>,
-        mut copied: Vec<Piece>,
+        mut copied: Vec<ReadPiece>,
         memory: Vec<Memory>,
         there: u64,
         outcome: Outcome,
@@ -322,7 +328,7 @@ impl Slow {
             // Reading each piece alone shows which one failed.
             let read = read.into_iter().zip(memory).filter_map(|(segment, memory)| {
                 let ((waiting, at), part) = (segment.owner?, parts(memory)?);
-                Some(Piece { offset: segment.offset, part, waiting, at, alone: true })
+                Some(ReadPiece { offset: segment.offset, part, waiting, at, alone: true })
             });
             self.pieces.extend(read);
             self.pieces.append(&mut copied);

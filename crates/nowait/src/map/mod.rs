@@ -71,13 +71,13 @@ use crate::started::Answer;
 ///
 /// Share it in an [`Arc`]. The memory is unmapped when the map is dropped and populating has
 /// stopped.
-pub struct Map(Arc<Inner>);
+pub struct Map(Arc<SharedMap>);
 
 /// Range of a file as writable memory.
 pub struct MapMut(Map);
 
 /// The state that a map shares with its populating.
-struct Inner {
+struct SharedMap {
     mapping: Arc<Mapping>,
     file: File,
     place: Place,
@@ -230,7 +230,7 @@ impl AsRef<[u8]> for Map {
 
 impl fmt::Debug for Map {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { file, place: Place { length, .. }, .. } = &*self.0;
+        let SharedMap { file, place: Place { length, .. }, .. } = &*self.0;
         f.debug_struct("Map").field("file", file).field("offset", &self.offset()).field("length", length).finish()
     }
 }
@@ -366,7 +366,7 @@ fn map(file: &File, range: impl RangeBounds<u64>, access: Access) -> Result<Map>
     };
     let mapping = Mapping::new(descriptor, file_offset, mapped, access).map_err(failed)?;
     let lead = if length == 0 { 0 } else { lead };
-    Ok(Map(Arc::new(Inner {
+    Ok(Map(Arc::new(SharedMap {
         mapping: Arc::new(mapping),
         file: file.clone(),
         place: Place { file_offset, lead, length },
@@ -389,7 +389,7 @@ fn bounds<T: Copy + TryInto<u64>>(range: impl RangeBounds<T>) -> (u64, Option<u6
     (start, end)
 }
 
-impl Inner {
+impl SharedMap {
     /// Bounds as a range of the map, no longer than it is.
     fn clip(&self, range: impl RangeBounds<usize>) -> Range<usize> {
         let (start, end) = bounds(range);

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::Inner;
+use super::SharedMap;
 use crate::buf::mapping::{Fault, How, Missing, page_bytes};
 use crate::core::available::available_bytes;
 use crate::engine::local;
@@ -61,7 +61,7 @@ pub enum Mechanism {
 /// Default: the whole range in order, in chunks of 2 MiB, up to 80 % of the available memory.
 #[must_use = "no page is populated until it is started or awaited, or `wait` is called"]
 pub struct Populate<'m> {
-    map: &'m Arc<Inner>,
+    map: &'m Arc<SharedMap>,
     range: Range<usize>,
     first: Vec<Range<usize>>,
     chunk_bytes: usize,
@@ -120,7 +120,7 @@ pub struct Progress {
 }
 
 impl<'m> Populate<'m> {
-    pub(super) fn new(map: &'m Arc<Inner>, range: Range<usize>) -> Populate<'m> {
+    pub(super) fn new(map: &'m Arc<SharedMap>, range: Range<usize>) -> Populate<'m> {
         Populate {
             map,
             range,
@@ -192,7 +192,7 @@ impl<'m> Populate<'m> {
         let memory = available_bytes().map_or(u64::MAX, |bytes| (bytes as f64 * self.memory_share) as u64);
         let page = page_bytes();
         let paced = self.bytes_per_second.map_or(usize::MAX, |rate| (rate / CHUNKS_PER_SECOND) as usize).max(page);
-        let work = Arc::new(Work {
+        let work = Arc::new(PopulateWork {
             map: Arc::downgrade(map),
             how: if self.mechanism == Mechanism::Read { How::Read } else { How::Populate },
             chunk_bytes: self.chunk_bytes.min(paced).div_ceil(page).saturating_mul(page),
@@ -202,12 +202,12 @@ impl<'m> Populate<'m> {
             bytes: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
             on_chunk: self.on_chunk,
-            state: Mutex::new(State {
+            state: Mutex::new(PopulateState {
                 plan: plan(&self.range, &self.first, |range| map.pages(range)),
                 survey: Survey::new(map.pages(self.range.clone())),
                 range: self.range,
                 next: 0,
-                task: Task::None,
+                task: PopulateTask::None,
                 ended: None,
                 read: 0,
                 due: Instant::now(),
@@ -288,12 +288,12 @@ fn plan(
 /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory) if no memory is available. Chunks that were
 /// already reported stay populated.
 pub struct Populating {
-    work: Arc<Work>,
+    work: Arc<PopulateWork>,
     detached: bool,
 }
 
-struct Work {
-    map: Weak<Inner>,
+struct PopulateWork {
+    map: Weak<SharedMap>,
     how: How,
     chunk_bytes: usize,
     bytes_per_second: Option<u64>,
@@ -303,16 +303,16 @@ struct Work {
     bytes: AtomicU64,
     cancelled: AtomicBool,
     on_chunk: Mutex<Option<OnChunk>>,
-    state: Mutex<State>,
+    state: Mutex<PopulateState>,
 }
 
-struct State {
+struct PopulateState {
     range: Range<usize>,
     /// Pages of the mapping; those before `next`, and before the start of that one, have been asked
     /// for.
     plan: Vec<Range<usize>>,
     next: usize,
-    task: Task,
+    task: PopulateTask,
     /// The answer of a task that has ended, until it is processed.
     ended: Option<Outcome>,
     survey: Survey,
@@ -331,7 +331,7 @@ struct State {
 
 /// Task of the pool: one chunk after the other, with a survey of pages before the read-ahead of a
 /// chunk can come near them.
-enum Task {
+enum PopulateTask {
     None,
     Survey(Range<usize>),
     Chunk(Range<usize>),
@@ -380,10 +380,10 @@ impl Survey {
 
 thread_local! {
     /// The work whose task this thread is submitting.
-    static SUBMITTING: Cell<*const Work> = const { Cell::new(std::ptr::null()) };
+    static SUBMITTING: Cell<*const PopulateWork> = const { Cell::new(std::ptr::null()) };
 }
 
-impl Work {
+impl PopulateWork {
     /// Processes a task that has ended, and submits the next. Called at the start, and at the end
     /// of each task (which the next one `follows`) by a thread of the pool.
     fn advance(self: &Arc<Self>, follows: bool) {
@@ -401,7 +401,7 @@ impl Work {
             let map = self.map.upgrade();
             let chunk = match state.ended.take() {
                 Some(ended) => self.collect(&mut state, map.as_deref(), ended),
-                None if matches!(state.task, Task::None) => None,
+                None if matches!(state.task, PopulateTask::None) => None,
                 // The pool has it still.
                 None => return,
             };
@@ -440,10 +440,10 @@ impl Work {
     }
 
     /// Records the end of a task; returns the bytes of the map that it has brought in.
-    fn collect(&self, state: &mut State, map: Option<&Inner>, outcome: Outcome) -> Option<Range<usize>> {
-        match (std::mem::replace(&mut state.task, Task::None), outcome) {
-            (Task::Chunk(pages), outcome) => return self.note(state, map, pages, outcome),
-            (Task::Survey(pages), Ok(Done::Owned(owned))) => {
+    fn collect(&self, state: &mut PopulateState, map: Option<&SharedMap>, outcome: Outcome) -> Option<Range<usize>> {
+        match (std::mem::replace(&mut state.task, PopulateTask::None), outcome) {
+            (PopulateTask::Chunk(pages), outcome) => return self.note(state, map, pages, outcome),
+            (PopulateTask::Survey(pages), Ok(Done::Owned(owned))) => {
                 if let Owned::Faulted(missing) = *owned {
                     state.survey.note(&pages, missing.as_ref());
                 }
@@ -460,8 +460,8 @@ impl Work {
     /// Records the end of a chunk; returns the bytes of the map that it has brought in.
     fn note(
         &self,
-        state: &mut State,
-        map: Option<&Inner>,
+        state: &mut PopulateState,
+        map: Option<&SharedMap>,
         pages: Range<usize>,
         outcome: Outcome,
     ) -> Option<Range<usize>> {
@@ -484,7 +484,7 @@ impl Work {
     }
 
     /// Returns the next task for the pool; none at the end.
-    fn next(&self, state: &mut State, map: Option<&Inner>) -> Option<(File, Request)> {
+    fn next(&self, state: &mut PopulateState, map: Option<&SharedMap>) -> Option<(File, Request)> {
         if state.end.is_some() {
             return None;
         }
@@ -502,7 +502,7 @@ impl Work {
             return None;
         }
         if let Some(due) = state.survey.due(&pages) {
-            state.task = Task::Survey(due.clone());
+            state.task = PopulateTask::Survey(due.clone());
             return Some(self.request(map, due, None, true));
         }
         let missing = state.survey.missing.bytes(&pages);
@@ -520,17 +520,17 @@ impl Work {
             state.due = begin + Duration::from_secs_f64(missing as f64 / rate as f64);
             begin
         });
-        state.task = Task::Chunk(pages.clone());
+        state.task = PopulateTask::Chunk(pages.clone());
         Some(self.request(map, pages, begin, false))
     }
 
-    fn request(&self, map: &Inner, pages: Range<usize>, begin: Option<Instant>, survey: bool) -> (File, Request) {
+    fn request(&self, map: &SharedMap, pages: Range<usize>, begin: Option<Instant>, survey: bool) -> (File, Request) {
         let (ranges, place, how) = (vec![pages], map.place, self.how);
         let fault = Fault { ranges, place, how, scattered: false, begin, survey, beyond: None };
         (map.file.clone(), Request::Fault { mapping: map.mapping.clone(), fault })
     }
 
-    fn end(&self, state: &mut State, stopped: Option<Stopped>) {
+    fn end(&self, state: &mut PopulateState, stopped: Option<Stopped>) {
         state.end = Some(Ok(Populated { bytes: self.bytes.load(Relaxed), read: state.read, stopped }));
     }
 }
@@ -580,7 +580,7 @@ impl Populating {
         &self,
         context: &Context<'_>,
         awaits_chunk: bool,
-        look: impl FnOnce(&mut State) -> Option<T>,
+        look: impl FnOnce(&mut PopulateState) -> Option<T>,
     ) -> Poll<T> {
         // A waker's clone and drop may run anything: not under the lock.
         let waker = context.waker().clone();

@@ -106,10 +106,10 @@ impl Device {
     }
 
     /// Counts an operation until the value is dropped.
-    pub(super) fn begins(self: &Arc<Device>) -> UnderWay {
+    pub(super) fn begins(self: &Arc<Device>) -> OnDevice {
         let one_more = |before| Some(if is_of_here(before) { before + 1 } else { (fork_generation() << 32) + 1 });
         let _ = self.under_way.fetch_update(Relaxed, Relaxed, one_more);
-        UnderWay { device: self.clone(), process: fork_generation() as u32 }
+        OnDevice { device: self.clone(), process: fork_generation() as u32 }
     }
 }
 
@@ -119,12 +119,12 @@ fn is_of_here(under_way: u64) -> bool {
 }
 
 /// An operation that its device counts as under way.
-pub(super) struct UnderWay {
+pub(super) struct OnDevice {
     device: Arc<Device>,
     process: u32,
 }
 
-impl Drop for UnderWay {
+impl Drop for OnDevice {
     fn drop(&mut self) {
         // Not of a parent: its count is gone.
         let one_less = |before: u64| ((before >> 32) as u32 == self.process).then(|| before - 1);

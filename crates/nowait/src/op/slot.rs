@@ -26,7 +26,7 @@ use rustix::io::Errno;
 
 use super::batch::Batch;
 use super::clock::Held;
-use super::device::UnderWay;
+use super::device::OnDevice;
 use super::file::{Fallback, IN_QUEUE, ON_THREAD, OpenFile, Permit, in_queues};
 use super::help;
 use super::leftovers::{Leftovers, Unwanted, let_go};
@@ -71,9 +71,9 @@ enum Stage {
 }
 
 /// An operation while an engine has it; see the module's text.
-pub(crate) struct Slot(Mutex<Inner>);
+pub(crate) struct Slot(Mutex<SlotInner>);
 
-struct Inner {
+struct SlotInner {
     stage: Stage,
     /// The thread that submitted, whose own queue may have it.
     thread: usize,
@@ -87,14 +87,14 @@ struct Inner {
     /// ends.
     begun: u64,
     /// Whether it counts as under way on its device: since it began, or was announced.
-    on_device: Option<UnderWay>,
+    on_device: Option<OnDevice>,
     /// Dropped when the slot is finished or discarded.
     held: Option<Permit>,
     /// Dropped when the waiting party has been notified.
     clock: Option<Held>,
 }
 
-impl Inner {
+impl SlotInner {
     /// Counts it on its device, if the device sees it.
     fn enters_device(&mut self) {
         let Some(Owner::File(file)) = &self.owner else { return };
@@ -137,7 +137,7 @@ pub(crate) struct Profile {
 impl Slot {
     pub(crate) fn new(request: Request, owner: Owner, notify: Notify) -> Arc<Slot> {
         owner.counters().add(Count::Submitted);
-        let mut inner = Inner {
+        let mut inner = SlotInner {
             stage: Stage::Waiting(notify),
             thread: thread_number(),
             request: Some(request),
@@ -411,7 +411,7 @@ impl Drop for Slot {
     }
 }
 
-fn begin(inner: &mut Inner, counts: u64) {
+fn begin(inner: &mut SlotInner, counts: u64) {
     if let (0, Some(Owner::File(file))) = (inner.begun, &inner.owner) {
         file.begun.fetch_add(counts, Relaxed);
         inner.begun = counts;
@@ -419,7 +419,7 @@ fn begin(inner: &mut Inner, counts: u64) {
     }
 }
 
-fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> Leftovers {
+fn finish(mut inner: MutexGuard<'_, SlotInner>, outcome: Outcome, served: Count) -> Leftovers {
     let Some(owner) = inner.owner.take() else {
         debug_assert!(false, "a slot finishes once, and with its work put back");
         return Leftovers::default();
@@ -472,7 +472,7 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> 
     }
 }
 
-fn take(inner: &mut Inner) -> Option<(Outcome, Request)> {
+fn take(inner: &mut SlotInner) -> Option<(Outcome, Request)> {
     if !matches!(inner.stage, Stage::Finished(_)) {
         return None;
     }

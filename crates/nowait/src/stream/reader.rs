@@ -53,7 +53,7 @@ pub struct Reader {
     position: u64,
     /// Offset of the next request.
     next: u64,
-    ahead: VecDeque<Ahead>,
+    ahead: VecDeque<ReadAhead>,
     ahead_bytes: usize,
     /// How many may be.
     window: usize,
@@ -65,7 +65,7 @@ pub struct Reader {
     seeking: Option<(i64, Started<Result<u64>>)>,
 }
 
-struct Ahead {
+struct ReadAhead {
     length: usize,
     read: Started<Moved<Buf>>,
 }
@@ -267,7 +267,7 @@ impl Reader {
                 _ => caller.submit(|| read.submit()),
             };
             let is_there = read.is_ended();
-            self.ahead.push_back(Ahead { length, read });
+            self.ahead.push_back(ReadAhead { length, read });
             self.ahead_bytes += length;
             self.next += length as u64;
             if is_there {
