@@ -69,7 +69,7 @@ loom:
 	RUSTFLAGS="--cfg nowait_log_loom" $(CARGO) test $(LOCKED) -p nowait-log --lib --target-dir target/loom-log loom_tests
 
 locks:
-	RUSTFLAGS="--cfg nowait_count" $(CARGO) test $(LOCKED) -p nowait --test locks --target-dir target/count -- --nocapture
+	RUSTFLAGS="--cfg nowait_count" $(CARGO) test $(LOCKED) -p nowait --test contract --target-dir target/count locks:: -- --nocapture
 
 python-test:
 	tools/python

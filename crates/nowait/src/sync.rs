@@ -32,7 +32,7 @@ pub(crate) fn locking() {
     count::add();
 }
 
-/// Counts what operations cost where many threads make them: `tests/locks.rs`.
+/// Counts what operations cost where many threads make them: `tests/contract/locks.rs`.
 #[cfg(nowait_count)]
 pub(crate) mod count {
     use std::cell::Cell;

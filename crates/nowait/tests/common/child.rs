@@ -1,8 +1,9 @@
 //! Tests that need a process of their own: the test binary runs itself again with a role to play.
 //!
-//! A binary that uses this has a test named `child`, which plays the role or, without one, does
-//! nothing.
+//! A file that calls this has a test named `child`, which plays the role or, without one, does
+//! nothing. For files in `common`, the binary's root has that test.
 
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -21,6 +22,7 @@ pub(crate) fn path() -> PathBuf {
 
 /// This binary in `role`, not started yet. A file that it would grow too far is an error to it, not
 /// its end (`SIGXFSZ`).
+#[track_caller]
 pub(crate) fn command(role: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", r#"trap "" XFSZ; exec "$0" "$@""#]).arg(std::env::current_exe().unwrap());
@@ -28,16 +30,31 @@ pub(crate) fn command(role: &str) -> Command {
 }
 
 /// As [`command`], where such a file is the end of the process.
+#[track_caller]
 pub(crate) fn mortal(role: &str) -> Command {
     in_role(Command::new(std::env::current_exe().unwrap()), role)
 }
 
+#[track_caller]
 fn in_role(mut command: Command, role: &str) -> Command {
-    command.args(["child", "--exact", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+    let test = test_in(Path::new(Location::caller().file()));
+    command.args([&test, "--exact", "--nocapture", "--test-threads=1"]).env(ROLE, role);
     command
 }
 
+/// Name of the test that plays the roles of a file.
+fn test_in(file: &Path) -> String {
+    let folder = file.parent().and_then(Path::file_name).unwrap_or_default();
+    let module = file.file_stem().and_then(|stem| stem.to_str()).expect("files of tests have plain names");
+    // A file below `tests` is a binary's root; `common` belongs to all.
+    if folder == "tests" || folder == "common" || module == "main" {
+        return "child".to_string();
+    }
+    format!("{module}::child")
+}
+
 /// This binary in `role`, to work on `path`.
+#[track_caller]
 pub(crate) fn command_at(role: &str, path: &Path) -> Command {
     let mut command = command(role);
     command.env(PATH, path);
@@ -45,10 +62,12 @@ pub(crate) fn command_at(role: &str, path: &Path) -> Command {
 }
 
 /// Runs this binary again in `role`; panics with what it printed when it fails.
+#[track_caller]
 pub(crate) fn play(role: &str) {
     finish(role, command(role));
 }
 
+#[track_caller]
 pub(crate) fn play_at(role: &str, path: &Path) {
     finish(role, command_at(role, path));
 }
@@ -58,6 +77,7 @@ pub(crate) fn finish(role: &str, mut command: Command) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(status.success(), "child {role:?} ended with {status}:\n{text}");
+    assert!(text.contains("1 passed"), "no test plays {role:?}:\n{text}");
     // Skips and seeds, for whoever reads the log.
     text.lines().filter(|line| line.contains("skipped:")).for_each(|line| eprintln!("{line}"));
 }

@@ -25,6 +25,9 @@ const FILE_BYTES: u64 = 1 << 30;
 /// Most requests at a time that no thread waits for.
 const BACKGROUND_MAX: u32 = 1024;
 
+/// Role of the child that serves.
+pub(crate) const ROLE: &str = "fuse";
+
 const HANG: u8 = b'h';
 const GO_ON: u8 = b'g';
 /// How long each read and write takes while it goes on, in milliseconds.
@@ -53,7 +56,7 @@ impl Stalling {
     /// the role `fuse`.
     fn slow(delay: Duration) -> Result<Stalling, String> {
         let (dir, point) = mounts::folder_and_point()?;
-        let mut command = child::command_at("fuse", &point);
+        let mut command = child::command_at(ROLE, &point);
         command.env(DELAY, delay.as_millis().to_string());
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())?;

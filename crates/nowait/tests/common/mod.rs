@@ -17,10 +17,12 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use nowait::sim::Sim;
-use nowait::{Engine, File, Nowait, OpenOptions, Operation, Started};
+use nowait::sim::{Faults, Sim};
+use nowait::{Buf, Engine, ErrorKind, File, Nowait, OpenOptions, Operation, Route, Started};
 use rng::Rng;
 use tempfile::TempDir;
+
+const PAGE: usize = 4096;
 
 /// Bytes that tell a wrong offset: no 8 of them repeat.
 pub(crate) fn contents(len: usize, seed: u64) -> Vec<u8> {
@@ -285,7 +287,6 @@ pub(crate) fn aio_instance() -> Option<Nowait> {
 /// Reads pages past the page cache, `count` at a time, for each kind of caller. Another executor
 /// has a thread of its own, as it must inside `block_on`.
 pub(crate) fn read_pages_in_every_way(file: &File, sample: &Sample, count: u64) {
-    const PAGE: usize = 4096;
     let pages = (sample.bytes.len() / PAGE) as u64;
     let offset = |i: u64| (i * 7919 % pages) * PAGE as u64;
     let right = |(i, read): (u64, nowait::Result<nowait::Buf>)| {
@@ -296,4 +297,93 @@ pub(crate) fn read_pages_in_every_way(file: &File, sample: &Sample, count: u64) 
     (0..).zip(other).for_each(right);
     (0..).zip(nowait::block_on(all())).for_each(right);
     (0..count.min(50)).map(|i| (i, file.read_range(offset(i), PAGE).wait())).for_each(right);
+}
+
+/// Instances that write on the caller's thread where they can, and such that never do.
+pub(crate) fn writing_instances() -> [Nowait; 3] {
+    let pool = Nowait::builder().engine(Engine::Pool).route(Some(Route::Pool));
+    [Nowait::builder(), Nowait::builder().strict(true), pool].map(|builder| builder.build().unwrap())
+}
+
+pub(crate) fn create(nowait: &Nowait, path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).open_in(nowait, path).wait().unwrap()
+}
+
+/// Every sync of every clone fails, until that is acknowledged.
+pub(crate) fn assert_syncs_fail(file: &File, errno: i32) {
+    for clone in [file.clone(), file.clone()] {
+        for way in Way::ALL {
+            for result in [way.run(clone.sync_data()), way.run(clone.sync_all())] {
+                let error = result.unwrap_err();
+                assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::SyncFailed, Some(errno)), "{way:?}");
+                assert!(error.to_string().contains("acknowledge_sync_failure"), "{error}");
+            }
+        }
+    }
+}
+
+pub(crate) fn assert_syncs_succeed(file: &File) {
+    Way::ALL.into_iter().for_each(|way| way.run(file.sync_data()).unwrap());
+}
+
+pub(crate) fn page_of(byte: u8) -> Buf {
+    let mut page = Buf::zeroed(PAGE);
+    page.fill(byte);
+    page
+}
+
+/// Returns the contents of a folder, by name.
+pub(crate) fn names(folder: &Path) -> Vec<String> {
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+    let mut names: Vec<String> = std::fs::read_dir(folder).unwrap().map(name).collect();
+    names.sort();
+    names
+}
+
+/// A simulated disk that moves only when told to, with a file "a", opened.
+pub(crate) fn manual(seed: u64, bytes: &[u8], set: impl FnOnce(&mut Faults)) -> (Sim, Nowait, File) {
+    let sim = Sim::manual(seed);
+    let mut faults = Faults::default();
+    set(&mut faults);
+    sim.set_faults(faults);
+    sim.create("a", bytes);
+    let nowait = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
+    let file = open(&nowait, "a".as_ref());
+    (sim, nowait, file)
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    Drop,
+    Leak,
+}
+
+impl End {
+    pub(crate) fn of<T>(self, future: T) {
+        match self {
+            End::Drop => drop(future),
+            End::Leak => std::mem::forget(future),
+        }
+    }
+}
+
+pub(crate) fn forced(route: Route) -> Nowait {
+    Nowait::builder().route(Some(route)).build().unwrap()
+}
+
+/// Polls reads of cold data once and gives them up.
+pub(crate) async fn give_up(file: &File, rng: &mut Rng, count: usize, end: End) {
+    let len = file.size().await.unwrap() as usize;
+    for _ in 0..count {
+        let offset = rng.below(len - PAGE) as u64;
+        let mut read = Box::pin(file.read_at(vec![0; PAGE], offset));
+        let _ = std::future::poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
+        end.of(read);
+    }
+}
+
+/// An empty file past the page cache; says so where there are none, as on tmpfs before Linux 6.6.
+pub(crate) fn create_direct(nowait: &Nowait, path: &Path) -> Option<File> {
+    std::fs::write(path, []).unwrap();
+    open_direct(nowait, path)
 }

@@ -188,9 +188,12 @@ macro_rules! three_ways {
 }
 
 // Below the macros that they use.
+pub(crate) mod maps;
+pub(crate) mod mix;
 mod names;
 mod started;
 mod steps;
+pub(crate) mod streams;
 mod writes;
 
 const LEN: usize = 10_000;

@@ -1,0 +1,33 @@
+//! What the library promises on file systems and devices that the tests make, where calls are
+//! refused or run into a limit, and of what a process of its own can count: its memory, threads and
+//! descriptors. Needs root for most.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../promises/mod.rs"]
+mod promises;
+
+mod aio;
+mod appends;
+mod direct;
+mod filesystems;
+mod first_calls;
+mod footprint;
+mod fork;
+mod full_disks;
+mod isolation;
+mod limits;
+mod lost_writes;
+mod model;
+mod opens;
+mod order;
+mod refused;
+mod writes;
+
+/// Serves the file systems of all modules.
+#[test]
+fn child() {
+    if common::child::role().as_deref() == Some(common::fuse::ROLE) {
+        common::fuse::serve();
+    }
+}
