@@ -1,7 +1,7 @@
 //! The contract on every engine, path and simulated disk; and the counters that say which way was
 //! taken.
 
-use crate::common::{Sample, assert_settled, cold, is_slow, mounts, poll_once};
+use crate::common::{Sample, assert_settled, cold, eventually, is_slow, mounts, poll_once};
 use crate::promises::{Ctx, keeps_every_promise};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -198,13 +198,16 @@ fn awaited_and_waited(nowait: &Nowait) -> (Stats, Stats) {
 
 #[test]
 fn counters_tell_the_way() {
-    let (awaited, waited) = awaited_and_waited(&Nowait::builder().build().unwrap());
-    assert_eq!((awaited.started, waited.started), (READS, READS));
     // The sample's file system is not known: where attempts are refused, one is enough to know.
-    // Hits are timed, and on an interpreted processor copying alone takes as long as a device.
+    // Hits are timed: on a busy machine some look like reads of the device, and on an interpreted
+    // processor copying alone takes as long.
     let least = if is_slow() { 1 } else { READS - 2 };
-    assert!(awaited.inline >= least, "cached reads are served inline: {awaited:?}");
-    assert_eq!(waited.blocking, READS);
+    let all_inline = eventually(|| {
+        let (awaited, waited) = awaited_and_waited(&Nowait::builder().build().unwrap());
+        assert_eq!((awaited.started, waited.started, waited.blocking), (READS, READS, READS));
+        awaited.inline >= least
+    });
+    assert!(all_inline, "cached reads are served inline");
 
     let (awaited, waited) = awaited_and_waited(&builder(Engine::Pool).route(Some(Route::Pool)).build().unwrap());
     assert_eq!((awaited.pool, waited.pool, awaited.attempts), (READS, READS, 0));
@@ -221,22 +224,25 @@ fn counters_tell_the_way() {
 #[test]
 fn tries_are_counted_if_they_succeed() {
     let sample = Sample::new(1 << 20);
-    let nowait = Nowait::builder().build().unwrap();
-    let file = sample.open(&nowait);
-    let mut served = 0;
-    let cached = counted(&nowait, || {
-        for i in 0..READS {
-            let mut bytes = [0; 100];
-            if let Some(read) = file.try_read_into(&mut bytes, i) {
-                assert_eq!(read.unwrap(), 100);
-                assert_eq!(bytes[..], *sample.expected(i, 100));
-                served += 1;
-            }
-        }
-    });
     // As in `counters_tell_the_way`.
-    assert!(served >= if is_slow() { 1 } else { READS - 2 }, "{cached:?}");
-    assert_eq!((cached.started, cached.inline), (served, served));
+    let most_succeed = eventually(|| {
+        let nowait = Nowait::builder().build().unwrap();
+        let file = sample.open(&nowait);
+        let mut served = 0;
+        let cached = counted(&nowait, || {
+            for i in 0..READS {
+                let mut bytes = [0; 100];
+                if let Some(read) = file.try_read_into(&mut bytes, i) {
+                    assert_eq!(read.unwrap(), 100);
+                    assert_eq!(bytes[..], *sample.expected(i, 100));
+                    served += 1;
+                }
+            }
+        });
+        assert_eq!((cached.started, cached.inline), (served, served));
+        served >= if is_slow() { 1 } else { READS - 2 }
+    });
+    assert!(most_succeed, "cached reads are served inline");
 
     let sim = Sim::manual(1);
     sim.set_faults(faults(|faults| faults.not_now = 1.0));

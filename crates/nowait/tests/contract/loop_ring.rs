@@ -114,11 +114,7 @@ fn what_a_loop_does_not_notice_a_thread_does() {
         let wakes: Arc<Wakes> = Arc::default();
         let mut read = fixture.ring.submit(|| fixture.read(round));
         assert!(ready(&mut read, &wakes).is_none(), "a direct read is pending until somebody has looked");
-        let begun = Instant::now();
-        while wakes.all.load(SeqCst) == 0 {
-            assert!(begun.elapsed() < at_most(Duration::from_secs(5)), "nobody came");
-            thread::sleep(Duration::from_millis(1));
-        }
+        assert!(eventually(|| wakes.all.load(SeqCst) > 0), "nobody came");
         assert_eq!(
             ready(&mut read, &wakes).unwrap().unwrap()[..],
             *fixture.sample.expected((round * PAGE) as u64, PAGE)
@@ -140,8 +136,9 @@ fn what_a_loop_does_not_notice_a_thread_does() {
 #[test]
 fn a_loop_that_blocks_is_helped_at_once() {
     let Some(fixture) = Fixture::or_skip("the loop blocks") else { return };
-    let begun = Instant::now();
+    let mut fastest = Duration::MAX;
     for round in 0..50 {
+        let begun = Instant::now();
         // On the operation itself.
         fixture.ring.submit(|| fixture.read(round)).wait().unwrap();
         // On another that has to come after it.
@@ -154,9 +151,10 @@ fn a_loop_that_blocks_is_helped_at_once() {
         let tell = move |result: Result<Buf>| sender.send(result.is_ok()).unwrap();
         fixture.ring.submit(|| fixture.file.read_range(0, PAGE).on_complete(tell));
         assert!(receiver.recv_timeout(Duration::from_secs(30)).unwrap());
+        fastest = fastest.min(begun.elapsed());
     }
-    // Unasked, help comes after 50 ms and more.
-    assert!(begun.elapsed() < at_most(Duration::from_millis(50 * 50)), "{:?}", begun.elapsed());
+    // Unasked, help comes after 50 ms and more, in every round. A busy machine holds up some.
+    assert!(fastest < at_most(Duration::from_millis(50)), "the fastest round: {fastest:?}");
     assert_settled(&fixture.nowait);
 }
 

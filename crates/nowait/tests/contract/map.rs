@@ -5,12 +5,13 @@ use std::future::Future;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use crate::common::cold::{cached_pages, drop_pages};
 use crate::common::mounts::temp_dir;
 use crate::common::rng::Rng;
-use crate::common::{at_most, open, writable};
+use crate::common::{Watchdog, at_most, eventually, open, writable};
 use crate::promises::maps::*;
 use nowait::map::{Map, MapMut, Mechanism, Paging, Populated, Stopped};
 use nowait::{Engine, ErrorKind, File, Nowait};
@@ -223,10 +224,9 @@ fn budgets_are_kept() {
     assert_eq!((populated.bytes, populated.read), (4 << 20, 4 << 20));
     let least = Duration::from_secs_f64((populated.bytes as f64 - (rate / 20) as f64) / rate as f64);
     assert!(began.elapsed() >= least, "{:?} for 4 MiB at 16 MiB a second", began.elapsed());
-    // Cached pages cost no bandwidth.
-    let began = Instant::now();
-    assert_eq!(map.populate(..4 << 20).bytes_per_second_max(1 << 20).wait().unwrap().read, 0);
-    assert!(began.elapsed() < at_most(Duration::from_secs(2)), "{:?}", began.elapsed());
+    // Cached pages cost no bandwidth: they would take weeks.
+    let _watchdog = Watchdog::new("cached pages at a byte a second", 60);
+    assert_eq!(map.populate(..4 << 20).bytes_per_second_max(1).wait().unwrap().read, 0);
 }
 
 #[test]
@@ -268,13 +268,21 @@ fn a_waker_that_panics_ends_nothing() {
     let dir = temp_dir();
     let (path, _) = sample(dir.path(), LENGTH);
     let map = map(&File::open(&path).wait().unwrap(), ..).unwrap();
-    let mut populating = map.populate(..).chunk_bytes(64 << 10).start().unwrap();
     let waker = std::task::Waker::from(Arc::new(Panics));
-    let mut context = std::task::Context::from_waker(&waker);
-    while std::pin::pin!(populating.next_chunk()).poll(&mut context).is_ready() {
-        assert!(populating.progress().bytes < LENGTH as u64, "too quick to be waited for");
-    }
-    assert_eq!(populating.wait().unwrap().bytes, LENGTH as u64);
+    // A thread that is held up meets a populating that has ended.
+    let is_waited_for = || {
+        let mut context = std::task::Context::from_waker(&waker);
+        let mut populating = map.populate(..).chunk_bytes(64 << 10).start().unwrap();
+        let mut is_ready = || match std::pin::pin!(populating.next_chunk()).poll(&mut context) {
+            Poll::Ready(chunk) => chunk.unwrap().is_some(),
+            Poll::Pending => false,
+        };
+        while is_ready() {}
+        let is_pending = populating.progress().bytes < LENGTH as u64;
+        assert_eq!(populating.wait().unwrap().bytes, LENGTH as u64);
+        is_pending
+    };
+    assert!(eventually(is_waited_for), "too quick to be waited for");
 }
 
 #[test]
@@ -284,10 +292,10 @@ fn many_ranges_first_are_no_long_work() {
     std::fs::File::create(&path).unwrap().set_len(1 << 30).unwrap();
     let map = map(&File::open(&path).wait().unwrap(), ..).unwrap();
     let mut random = Rng::new(5);
-    let first: Vec<Range<usize>> = (0..20_000).map(|_| random.below(1 << 30)).map(|at| at..at + 1).collect();
-    let began = Instant::now();
+    let first: Vec<Range<usize>> = (0..400_000).map(|_| random.below(1 << 30)).map(|at| at..at + 1).collect();
+    // Work that grows with the square of their number would take minutes.
+    let _watchdog = Watchdog::new("many ranges first", 30);
     let populating = map.populate(..).first(first).start().unwrap();
-    assert!(began.elapsed() < at_most(Duration::from_secs(1)), "{:?}", began.elapsed());
     drop(populating);
 }
 

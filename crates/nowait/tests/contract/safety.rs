@@ -281,7 +281,7 @@ fn file_and_instance_dropped_with_work_in_flight() {
                 file.close().unwrap();
             }
         }
-        assert!(start.elapsed() < at_most(Duration::from_secs(1)), "dropping waits for nobody");
+        assert!(start.elapsed() < at_most(Duration::from_secs(10)), "dropping waits for nobody");
     }
     assert!(
         eventually(|| crate::common::descriptors_of(&sample.path) == 0),

@@ -234,7 +234,7 @@ fn a_slow_file_beside_one_that_hangs() {
     // By eight threads a quarter of a second; by eight a second, if nobody sees that one is free,
     // twelve.
     let took = begun.elapsed();
-    assert!(took < at_most(Duration::from_secs(4)), "{took:?}");
+    assert!(took < at_most(Duration::from_secs(8)), "{took:?}");
     hangs.go_on();
     futures::executor::block_on(futures::future::join_all(waiting));
 }
@@ -336,9 +336,11 @@ fn a_slow_device_takes_no_thread_of_another() {
     let (_dir, path) = other_file();
     for nowait in instances() {
         let (slow, healthy) = (open_at(&nowait, &slow.file(), false), open_at(&nowait, &path, false));
+        let alone = synced_writes(&healthy);
         let reads = begin_reads(&slow, 2 * ALL_THREADS);
         let took = synced_writes(&healthy);
-        assert!(took < at_most(Duration::from_secs(4)), "{took:?}");
+        // Behind its reads, each of the 20 would wait 0.9 s and more.
+        assert!(took < at_most(Duration::from_secs(8)) + 3 * alone, "{took:?}, {alone:?} alone");
         drop(reads);
     }
 }
@@ -351,12 +353,14 @@ fn files_of_a_device_that_hangs_take_no_thread_of_another() {
     for nowait in instances() {
         let files: Vec<_> = (0..320).map(|_| open_at(&nowait, &hangs.file(), false)).collect();
         let healthy = open_at(&nowait, &path, false);
+        let alone = synced_writes(&healthy);
         hangs.hang();
         static AT: AtomicU64 = AtomicU64::new(READS_AT);
         let of = |file: &File| begin(read_of(file, AT.fetch_add(1 << 20, SeqCst) % (1 << 30)));
         let waiting: Vec<_> = files.iter().map(of).collect();
         let took = synced_writes(&healthy);
-        assert!(took < at_most(Duration::from_secs(2)), "{took:?}");
+        // A pool whose threads all hang lets others come after a second each.
+        assert!(took < at_most(Duration::from_secs(8)) + 3 * alone, "{took:?}, {alone:?} alone");
         hangs.go_on();
         futures::executor::block_on(futures::future::join_all(waiting));
     }
