@@ -22,12 +22,3 @@ fn power_cuts_lose_nothing_acknowledged() {
 fn rot_is_reported() {
     rot::rot();
 }
-
-#[test]
-fn child() {
-    match common::child::role().as_deref() {
-        None => {}
-        Some("writer") => writer::write(),
-        Some(other) => unreachable!("{other}"),
-    }
-}

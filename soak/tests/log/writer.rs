@@ -158,3 +158,12 @@ impl Writer {
         }
     }
 }
+
+#[test]
+fn child() {
+    match child::role().as_deref() {
+        None => {}
+        Some("writer") => write(),
+        Some(other) => unreachable!("{other}"),
+    }
+}
