@@ -9,9 +9,11 @@ use std::time::Duration;
 use crate::common::{Sample, Watchdog, assert_settled, contents, eventually, poll_once};
 use crate::promises::mix::*;
 use futures::future::{join_all, maybe_done};
+#[cfg(feature = "tokio")]
+use nowait::Engine;
 use nowait::map::Map;
 use nowait::stream::{Reader, Writer};
-use nowait::{Engine, File, Nowait, OpenOptions, Wait};
+use nowait::{File, Nowait, OpenOptions, Wait};
 use tokio::runtime;
 
 #[test]
