@@ -220,6 +220,17 @@ pub(crate) fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Outp
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
+/// Polls each once, and returns those that are pending.
+pub(crate) fn pending<F: Future>(mut futures: Vec<Pin<Box<F>>>) -> Vec<Pin<Box<F>>> {
+    futures.retain_mut(|future| poll_once(future.as_mut()).is_pending());
+    futures
+}
+
+/// As [`pending`], on a thread that ends then.
+pub(crate) fn pending_after_their_thread<F: Future + Send>(futures: Vec<Pin<Box<F>>>) -> Vec<Pin<Box<F>>> {
+    std::thread::scope(|scope| scope.spawn(|| pending(futures)).join().unwrap())
+}
+
 /// Asks again and again until `done` or the time is up; gives the last answer.
 pub(crate) fn eventually(done: impl Fn() -> bool) -> bool {
     let until = Instant::now() + at_most(Duration::from_secs(30));

@@ -20,14 +20,7 @@ use tokio::runtime;
 fn tokio_multi_thread() {
     on_each_instance("tokio_multi_thread", |file, sample, runtimes| {
         let runtime = runtimes.multi_thread();
-        runtime.block_on(read_mix(&file, sample));
-        let tasks: Vec<_> = (0..4)
-            .map(|_| {
-                let file = file.clone();
-                runtime.spawn(async move { read_mix(&file, sample).await })
-            })
-            .collect();
-        runtime.block_on(join_all(tasks)).into_iter().for_each(Result::unwrap);
+        read_mix_in(&runtime, &file, sample, 4);
     });
 }
 

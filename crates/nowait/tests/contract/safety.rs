@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::rng::Rng;
 use crate::common::{
-    End, Sample, Watchdog, assert_settled, at_most, contents, eventually, expected, forced, give_up, manual, poll_once,
+    End, Sample, Watchdog, assert_settled, at_most, contents, eventually, expected, forced, give_up, manual,
+    pending_after_their_thread, poll_once,
 };
 use crate::promises::mix::direct_reads_wait_elsewhere;
 use futures::future::join_all;
@@ -218,14 +219,8 @@ fn submitting_thread_ends_before_its_reads() {
     for round in 0..40u64 {
         sample.cool();
         let offset = |i: u64| (i * 7919 * PAGE as u64 + round) % (LEN - PAGE) as u64;
-        let mut reads: Vec<_> = (0..100).map(|i| Box::pin(file.read_range(offset(i), PAGE))).collect();
-        let submitted = std::thread::scope(|scope| {
-            let submit = || {
-                reads.retain_mut(|read| poll_once(read.as_mut()).is_pending());
-                reads
-            };
-            scope.spawn(submit).join().unwrap()
-        });
+        let reads = (0..100).map(|i| Box::pin(file.read_range(offset(i), PAGE))).collect();
+        let submitted = pending_after_their_thread(reads);
         let results = futures::executor::block_on(join_all(submitted));
         for result in results {
             assert_eq!(result.unwrap().len(), PAGE);
@@ -234,8 +229,7 @@ fn submitting_thread_ends_before_its_reads() {
     assert_settled(&nowait);
 }
 
-/// A direct read waits for the device whatever it is told: it must not do so on the caller's
-/// thread.
+/// A direct read waits for the device, with RWF_NOWAIT too: it must not wait on the caller's thread.
 #[test]
 fn direct_reads_are_never_inline() {
     direct_reads_wait_elsewhere(Sample::new(4 << 20));

@@ -142,9 +142,8 @@ fn a_write_behind_that_fails_fails_the_next_write() {
     assert!(writer.write(b"more").is_err());
 }
 
-/// Symptom: `sync_data` gave Ok while bytes were in nobody's hands but the writer's. Cause: a sync
-/// that had been dropped under way was taken for the one that was asked for later. Now each covers
-/// all that was given before it was made.
+/// Symptom: `sync_data` gave Ok while bytes were only in the writer's memory. Cause: a sync that had
+/// been dropped under way was taken for a later one. Each covers all bytes that were given before it.
 #[test]
 fn a_sync_covers_what_was_written_after_one_that_was_dropped() {
     let _watchdog = Watchdog::new("dropped syncs", 60);

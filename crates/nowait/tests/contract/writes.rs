@@ -101,7 +101,7 @@ fn close_after_the_last_operation_closes() {
 
 // Devices that fail.
 
-/// A simulated disk that moves only when told to, or by itself, with an empty file "a" open.
+/// A simulated disk with an empty file "a" open.
 fn simulated(sim: &Sim, builder: nowait::Builder, set: impl FnOnce(&mut Faults)) -> (Nowait, File) {
     let mut faults = Faults::default();
     set(&mut faults);
@@ -251,7 +251,7 @@ fn write_that_would_wait_is_given_back() {
     let error: Error = error.error;
     assert_eq!((error.kind(), error.bytes_written()), (ErrorKind::WouldBlock, Some(Written::First(0))));
     assert_eq!((error.offset(), error.length()), (Some(50), Some(600)));
-    // Of another file, up to the instance's bound.
+    // Another file's writes reach the instance's bound.
     sim.create("b", []);
     let other = writable(&nowait, "b".as_ref());
     let mut second = Box::pin(other.try_write_at(vec![2; 900], 0).unwrap());
@@ -526,8 +526,8 @@ fn writes_of_one_turn_are_made_together() {
             }
         });
         if round % 10 == 0 {
-            // Of overlapping ones those made at once came first, so that only the whole range is
-            // known to be theirs.
+            // Overlapping writes that are made at once may come first: only the whole range is known
+            // to be theirs.
             bytes = std::fs::read(&path).unwrap();
             continue;
         }

@@ -35,6 +35,17 @@ pub(crate) async fn read_mix(file: &File, sample: &Sample) {
     }
 }
 
+/// Reads in a runtime's root future, then in as many tasks at once.
+pub(crate) fn read_mix_in(runtime: &runtime::Runtime, file: &File, sample: &'static Sample, tasks: usize) {
+    runtime.block_on(read_mix(file, sample));
+    let task = |_| {
+        let file = file.clone();
+        runtime.spawn(async move { read_mix(&file, sample).await })
+    };
+    let tasks: Vec<_> = (0..tasks).map(task).collect();
+    runtime.block_on(join_all(tasks)).into_iter().for_each(Result::unwrap);
+}
+
 /// Page of the sample at `offset`; zeros past the end.
 pub(crate) fn padded(sample: &Sample, offset: u64) -> Vec<u8> {
     let mut page = sample.expected(offset, PAGE).to_vec();
@@ -54,7 +65,7 @@ pub(crate) fn instances() -> Vec<Nowait> {
 pub(crate) struct Runtimes(#[cfg_attr(not(feature = "tokio"), allow(dead_code))] pub(crate) Option<Nowait>);
 
 impl Runtimes {
-    /// Of both kinds.
+    /// Both kinds.
     pub(crate) fn of(nowait: &Nowait) -> [Runtimes; 2] {
         [None, Some(nowait.clone())].map(Runtimes)
     }

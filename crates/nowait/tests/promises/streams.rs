@@ -14,7 +14,7 @@ use nowait::{Buf, Engine, File, Nowait, OpenOptions};
 pub(crate) const MIB: usize = 1 << 20;
 pub(crate) const SIZES: [usize; 9] = [0, 1, 4095, 4096, 4097, MIB / 2 - 1, MIB / 2, MIB / 2 + 1, 5 * MIB + 3];
 
-/// The default, the pool, and libaio where it can be had.
+/// Instances: the default, the pool, and libaio where the kernel allows it.
 pub(crate) fn instances() -> impl Iterator<Item = Nowait> {
     let build = |engine| match Nowait::builder().engine(engine).build() {
         Ok(nowait) => Some(nowait),
@@ -38,8 +38,7 @@ pub(crate) fn buffer(bytes: &[u8]) -> Buf {
     buffer
 }
 
-/// By `way`, with an executor of a thread of its own, as it must be for a caller that is inside
-/// `block_on`.
+/// Reads a chunk in this way, on a thread with an executor: the caller may be inside `block_on`.
 pub(crate) fn chunk(reader: &mut Reader, way: Way) -> nowait::Result<Option<Buf>> {
     match way {
         Way::Waited => reader.chunk().wait(),

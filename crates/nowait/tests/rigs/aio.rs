@@ -13,7 +13,7 @@ use crate::common::mounts::{self, Kind, Mount, temp_dir};
 use crate::common::rng::Rng;
 use crate::common::{
     Sample, Watchdog, Way, aio_instance, assert_settled, at_most, contents, eventually, is_slow, open_direct,
-    poll_once, put, read_pages_in_every_way,
+    pending_after_their_thread, poll_once, put, read_pages_in_every_way,
 };
 use futures::future::join_all;
 use nowait::{Buf, DirectIo, Engine, ErrorKind, File, Nowait, Route};
@@ -338,14 +338,8 @@ fn submitting_thread_ends_before_its_reads() {
     let Some((nowait, _sample, file)) = direct(16 << 20) else { return };
     for round in 0..40u64 {
         let offset = |i: u64| (i * 7919 + round) % 4096 * PAGE as u64;
-        let mut reads: Vec<_> = (0..100).map(|i| Box::pin(file.read_range(offset(i), PAGE))).collect();
-        let submitted = std::thread::scope(|scope| {
-            let submit = || {
-                reads.retain_mut(|read| poll_once(read.as_mut()).is_pending());
-                reads
-            };
-            scope.spawn(submit).join().unwrap()
-        });
+        let reads = (0..100).map(|i| Box::pin(file.read_range(offset(i), PAGE))).collect();
+        let submitted = pending_after_their_thread(reads);
         futures::executor::block_on(join_all(submitted)).into_iter().for_each(|read| drop(read.unwrap()));
     }
     assert_settled(&nowait);

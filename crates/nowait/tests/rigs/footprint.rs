@@ -104,14 +104,7 @@ fn without_io() {
                     builder.enable_time();
                 }
                 let runtime = builder.build().unwrap();
-                runtime.block_on(read_mix(&file, sample));
-                let tasks: Vec<_> = (0..2)
-                    .map(|_| {
-                        let file = file.clone();
-                        runtime.spawn(async move { read_mix(&file, sample).await })
-                    })
-                    .collect();
-                runtime.block_on(join_all(tasks)).into_iter().for_each(Result::unwrap);
+                read_mix_in(&runtime, &file, sample, 2);
             }
         }
     });

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::rng::Rng;
 use crate::common::{
     End, Sample, Watchdog, aio_instance, assert_settled, child, contents, eventually, expected, forced, give_up,
-    manual, open_direct, poll_once, read_pages_in_every_way,
+    manual, open_direct, pending, poll_once, read_pages_in_every_way,
 };
 use futures::future::join_all;
 use nowait::{Engine, File, Nowait, Route};
@@ -198,8 +198,7 @@ fn forked_in_a_runtime() {
         for i in 0..4 {
             file.read_range(i << 12, PAGE).await.unwrap();
         }
-        let mut reads: Vec<_> = (0..20).map(|i| Box::pin(file.read_range(i << 12, PAGE))).collect();
-        reads.retain_mut(|read| poll_once(read.as_mut()).is_pending());
+        let reads = pending((0..20).map(|i| Box::pin(file.read_range(i << 12, PAGE))).collect());
         // They lie in the ring of the runtime, which looks at nothing before this returns.
         std::thread::sleep(Duration::from_millis(20));
         in_fork(|| {
@@ -411,9 +410,9 @@ fn forked() {
         let file = sample.open(&nowait);
         read_in_every_way(&file, &sample, 100);
         // In flight, in both kinds of ring, when the fork comes.
-        let mut reads: Vec<_> = (0..50).map(|i| Box::pin(file.read_range(i * 50_000, PAGE))).collect();
+        let reads = (0..50).map(|i| Box::pin(file.read_range(i * 50_000, PAGE))).collect();
         sample.cool();
-        reads.retain_mut(|read| poll_once(read.as_mut()).is_pending());
+        let mut reads = pending(reads);
         in_fork(|| read_in_every_way(&file, &sample, 100));
         for read in &mut reads {
             assert_eq!(futures::executor::block_on(read.as_mut()).unwrap().len(), PAGE);
@@ -444,8 +443,7 @@ fn forked_with_libaio() {
     let Some((nowait, file)) = aio_file(&sample) else { return };
     read_pages_in_every_way(&file, &sample, 100);
     // In flight, in both kinds of context, when the fork comes.
-    let mut reads: Vec<_> = (0..50).map(|i| Box::pin(file.read_range(i * 8192, PAGE))).collect();
-    reads.retain_mut(|read| poll_once(read.as_mut()).is_pending());
+    let reads = pending((0..50).map(|i| Box::pin(file.read_range(i * 8192, PAGE))).collect());
     in_fork(|| {
         read_pages_in_every_way(&file, &sample, 100);
         // Its own are kept for later, and serve later threads.
