@@ -14,10 +14,11 @@
 //!
 //! Tasks of tokio do not yield while another worker of their runtime is idle: it would have taken
 //! what waits. A task that wakes itself, as one that calls tokio's own `yield_now`, makes its worker
-//! wake another one, which finds no other task and may take this one. A lone task then made 0.4 of
-//! the reads of `pread` at four times the processor time, and makes 0.75 of them at 1.5 times. It
-//! still yields after a round: for its own timers, and for a task that it woke, which other workers
-//! do not take ("LIFO slot", `schedule_local` in tokio 1.54).
+//! wake another one, which finds no other task and may take this one. A lone task that does so each
+//! turn makes 0.4 of the reads of `pread` at four times the processor time; with a yield in each
+//! round it makes 0.75 of them at 1.5 times. A round ends in a yield, for the task's own timers, and
+//! for a task that it woke, which other workers do not take ("LIFO slot", `schedule_local` in tokio
+//! 1.54).
 //!
 //! A task whose timer has expired waits for all ready tasks. So turns are shorter if more tasks
 //! yield.
@@ -149,7 +150,7 @@ fn end(context: &mut Context<'_>) -> bool {
     true
 }
 
-/// What a task's worker can see of the others.
+/// Looks at the other workers of a task's runtime.
 #[cfg(feature = "tokio")]
 mod tokio {
     use std::cell::Cell;
