@@ -150,6 +150,14 @@ fn end(context: &mut Context<'_>) -> bool {
     true
 }
 
+/// True on a worker of tokio's while another one of its runtime is idle.
+pub(crate) fn another_worker_is_idle() -> bool {
+    #[cfg(feature = "tokio")]
+    return tokio::another_worker_is_idle();
+    #[cfg(not(feature = "tokio"))]
+    return false;
+}
+
 /// Looks at the other workers of a task's runtime.
 #[cfg(feature = "tokio")]
 mod tokio {
@@ -197,7 +205,7 @@ mod tokio {
         address(waker) == *of_tasks
     }
 
-    fn another_worker_is_idle() -> bool {
+    pub(super) fn another_worker_is_idle() -> bool {
         let (Some(own), Ok(handle)) = (worker_index(), Handle::try_current()) else { return false };
         let metrics = handle.metrics();
         // It is odd while the worker is parked.

@@ -91,7 +91,7 @@ impl<'a> FirstPass<'a> {
     }
 
     /// One whose caller blocks.
-    fn blocking(file: &'a File, found: &'a mut Found, take: &'a mut dyn Take) -> Self {
+    pub(super) fn blocking(file: &'a File, found: &'a mut Found, take: &'a mut dyn Take) -> Self {
         let mut pass = FirstPass::new(file, found, take);
         (pass.run_bytes_max, pass.copied_bytes_max) = (REQUEST_BYTES_MAX, usize::MAX);
         pass.trust = file.open.reads.trusts(&file.instance.policy).then(Trust::new);

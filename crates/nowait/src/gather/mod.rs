@@ -2,7 +2,7 @@
 //!
 //! Ranges land one after the other in the caller's order: range `i` begins at the sum of the
 //! lengths before it. There are two passes. The first walks the ranges in the caller's order and
-//! copies cached ones inline. The second sorts the rest by offset, merges neighbours, and keeps a
+//! copies cached ones inline, if they are many with a thread of the pool. The second sorts the rest by offset, merges neighbours, and keeps a
 //! bounded number of reads in flight to the end: by advice and plain calls if the caller blocks, by
 //! queued reads otherwise.
 
@@ -10,11 +10,12 @@ mod ahead;
 mod cached;
 mod queued;
 mod ranges;
+mod results;
+mod shares;
 
 use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
-use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -23,6 +24,8 @@ use rustix::io::Errno;
 use self::cached::FirstPass;
 use self::queued::Slow;
 pub use self::ranges::Ranges;
+pub use self::results::{Exceptions, Gathered};
+use self::shares::Shares;
 use crate::buf::{Buf, Erased, Part, ReadBuffer};
 use crate::driver;
 use crate::engine::local;
@@ -90,6 +93,11 @@ impl File {
     /// Ranges may be unsorted, overlap, repeat, be empty, or lie past the end of the file. The
     /// result of a range is short if the file ends inside it, and empty if it ends before. An error
     /// of one range does not affect the others.
+    ///
+    /// If reads of the file were cached for long, a gather of 384 KiB or more is copied by two
+    /// threads: this one, and one of the pool, whose part counts as one operation in
+    /// [`Stats::pool`](crate::Stats::pool). On a worker of tokio 128 KiB suffice, while another
+    /// worker is idle. [`Gather::each`] and [`Gather::start`] copy on one thread.
     pub fn gather<'f>(&'f self, ranges: impl Ranges<'f>) -> Gather<'f> {
         Gather {
             file: Cow::Borrowed(self),
@@ -152,7 +160,17 @@ impl File {
             }
         }
         let mut found = Found::default();
-        cached::serve_blocking(file, ranges, output, &mut found);
+        let is_shared = shares::may_divide(file, total)
+            && Part::lend(output, |mut output| match Shares::divide(file, ranges, &mut output) {
+                Some(shares) => {
+                    shares.copy_all(&mut output, &mut found);
+                    true
+                }
+                None => false,
+            });
+        if !is_shared {
+            cached::serve_blocking(file, ranges, output, &mut found);
+        }
         if found.misses.is_empty() {
             return Ok(found.exceptions);
         }
@@ -214,7 +232,12 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
         if let Some(work) = self.work.as_mut().filter(|_| fresh) {
             // A buffer of the caller's may be longer.
             let total = self.ranges.iter().map(|range| range.1).sum();
-            cached::serve_blocking(&self.file, &self.ranges, &mut work.output[..total], &mut work.found);
+            match Shares::divide(&self.file, &self.ranges, &mut work.output) {
+                Some(shares) => shares.copy_all(&mut work.output, &mut work.found),
+                None => {
+                    cached::serve_blocking(&self.file, &self.ranges, &mut work.output[..total], &mut work.found);
+                }
+            }
             work.next = self.ranges.len();
             // A blocking wait does not count as inline service.
             turn::begin();
@@ -320,8 +343,14 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
                     return Err(BufferError { error, buffer });
                 }
             };
-            self.work =
-                Some(GatherWork { output: Part::of(memory), next: 0, start: 0, found: Found::default(), slow: None });
+            self.work = Some(GatherWork {
+                output: Part::of(memory),
+                next: 0,
+                start: 0,
+                shares: None,
+                found: Found::default(),
+                slow: None,
+            });
         }
         match &mut self.work {
             Some(work) => Ok(work),
@@ -337,7 +366,7 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
     ) -> std::result::Result<bool, BufferError<B>> {
         self.begin()?;
         let Some(work) = &mut self.work else { unreachable!("it was begun above") };
-        if work.slow.is_none() {
+        if work.slow.is_none() && work.shares.is_none() {
             let ranges = &self.ranges[work.next..];
             let mut pass = FirstPass::new(&self.file, &mut work.found, take);
             let (count, bytes) = pass.run(ranges, work.next, &mut work.output[work.start..], work.start, ends);
@@ -345,6 +374,30 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
             work.start += bytes;
         }
         Ok(work.next == self.ranges.len())
+    }
+
+    /// The first pass of a large gather, by two threads. Ready at once for any other.
+    fn share(&mut self, take: &dyn Take, context: &mut Context<'_>) -> std::result::Result<Poll<()>, BufferError<B>> {
+        if self.work.is_none() {
+            self.begin()?;
+            let Some(work) = &mut self.work else { unreachable!("it was begun above") };
+            if take.is_for_any_thread() {
+                work.shares = Shares::divide(&self.file, &self.ranges, &mut work.output);
+            }
+        }
+        let Some(work) = &mut self.work else { unreachable!("it was begun above") };
+        if let Some(shares) = &mut work.shares {
+            if !shares.copy(|| turn::ends(context)) {
+                return Ok(Poll::Pending);
+            }
+            let (output, found) = (&mut work.output, &mut work.found);
+            if shares.poll(context, output, found).is_pending() {
+                return Ok(Poll::Pending);
+            }
+            work.shares = None;
+            work.next = self.ranges.len();
+        }
+        Ok(Poll::Ready(()))
     }
 
     fn poll_with(
@@ -364,6 +417,11 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
         context: &mut Context<'_>,
         take: &mut dyn Take,
     ) -> Poll<std::result::Result<Gathered<B>, BufferError<B>>> {
+        match self.share(take, context) {
+            Ok(Poll::Ready(())) => {}
+            Ok(Poll::Pending) => return Poll::Pending,
+            Err(error) => return Poll::Ready(Err(error)),
+        }
         match self.first_pass(take, || turn::ends(context)) {
             Ok(true) => {}
             Ok(false) => return Poll::Pending,
@@ -461,132 +519,6 @@ impl<F: FnMut(usize, std::result::Result<&[u8], &Error>) + Unpin, B: ReadBuffer>
     }
 }
 
-/// Incomplete ranges of a gather; usually none.
-#[derive(Clone, Debug, Default)]
-pub struct Exceptions {
-    short: Vec<(usize, usize)>,
-    errors: Vec<Error>,
-}
-
-impl Exceptions {
-    /// By index, which `length` relies on.
-    fn sorted(mut self) -> Self {
-        self.short.sort_unstable();
-        self.errors.sort_by_key(Error::range_index);
-        self
-    }
-
-    /// Returns true if every range is complete.
-    pub fn is_empty(&self) -> bool {
-        self.short.is_empty() && self.errors.is_empty()
-    }
-
-    /// Returns the ranges that the end of the file cut short, as pairs of index and bytes read,
-    /// sorted by index.
-    pub fn short(&self) -> &[(usize, usize)] {
-        &self.short
-    }
-
-    /// Returns the errors of failed ranges, sorted by [`range_index`](Error::range_index).
-    pub fn errors(&self) -> &[Error] {
-        &self.errors
-    }
-
-    /// Returns the number of bytes read of range `index`, whose length is `length`.
-    ///
-    /// # Errors
-    /// The range's own.
-    pub fn length(&self, index: usize, length: usize) -> std::result::Result<usize, &Error> {
-        if let Ok(at) = self.errors.binary_search_by_key(&Some(index), Error::range_index) {
-            return Err(&self.errors[at]);
-        }
-        match self.short.binary_search_by_key(&index, |short| short.0) {
-            Ok(at) => Ok(self.short[at].1),
-            Err(_) => Ok(length),
-        }
-    }
-}
-
-/// Result of a gather: one buffer with the ranges in the caller's order.
-#[derive(Debug)]
-pub struct Gathered<B = Buf> {
-    ends: Vec<usize>,
-    exceptions: Exceptions,
-    buffer: B,
-}
-
-impl<B: AsRef<[u8]>> Gathered<B> {
-    /// Returns the number of ranges.
-    pub fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// Returns true if there are no ranges.
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    /// Returns the position of range `index` in the buffer, at its requested length.
-    ///
-    /// # Panics
-    /// When there is no such range.
-    pub fn span(&self, index: usize) -> Range<usize> {
-        let start = if index == 0 { 0 } else { self.ends[index - 1] };
-        start..self.ends[index]
-    }
-
-    /// Returns the bytes of range `index`; fewer than requested if the file ends inside it.
-    ///
-    /// # Errors
-    /// The range's own.
-    ///
-    /// # Panics
-    /// When there is no such range.
-    pub fn get(&self, index: usize) -> std::result::Result<&[u8], &Error> {
-        let span = self.span(index);
-        let length = self.exceptions.length(index, span.len())?;
-        Ok(&self.buffer.as_ref()[span.start..span.start + length])
-    }
-
-    /// Iterates over all ranges in the caller's order.
-    pub fn iter(&self) -> impl Iterator<Item = std::result::Result<&[u8], &Error>> {
-        (0..self.len()).map(|index| self.get(index))
-    }
-
-    /// Returns the errors of failed ranges, sorted by index.
-    pub fn errors(&self) -> &[Error] {
-        self.exceptions.errors()
-    }
-
-    /// Returns the incomplete ranges.
-    pub fn exceptions(&self) -> &Exceptions {
-        &self.exceptions
-    }
-
-    /// Returns the buffer, which contains all ranges one after the other. Bytes that were not read
-    /// are zero.
-    pub fn into_buffer(self) -> B {
-        self.buffer
-    }
-}
-
-#[cfg(feature = "bytes")]
-impl Gathered<Buf> {
-    /// Returns the ranges as `Bytes`, in the caller's order, without a copy. They share the buffer,
-    /// which returns to its pool when the last one is dropped. If the file ends inside a range, its
-    /// `Bytes` are shorter.
-    ///
-    /// # Errors
-    /// The error of the first failed range.
-    pub fn into_bytes(self) -> Result<Vec<bytes::Bytes>> {
-        let place = |index| self.get(index).map(|range| self.span(index).start..self.span(index).start + range.len());
-        let places = (0..self.len()).map(place).collect::<std::result::Result<Vec<_>, _>>();
-        let places = places.map_err(Error::clone)?;
-        let all = bytes::Bytes::from(self.buffer);
-        Ok(places.into_iter().map(|place| all.slice(place)).collect())
-    }
-}
-
 /// Returns the sum of the lengths, or why the call as a whole is refused.
 fn total(file: &File, ranges: &[Extent], room: usize) -> Result<usize> {
     file.open.check(0, 0).map_err(|errno| file.open.error(ErrorOp::Gather, errno))?;
@@ -614,12 +546,19 @@ fn total(file: &File, ranges: &[Extent], room: usize) -> Result<usize> {
 /// Receives each range as it completes.
 trait Take {
     fn take(&mut self, index: usize, result: std::result::Result<&[u8], &Error>);
+    /// Nothing is called.
+    fn is_for_any_thread(&self) -> bool {
+        false
+    }
 }
 
 struct Ignore;
 
 impl Take for Ignore {
     fn take(&mut self, _: usize, _: std::result::Result<&[u8], &Error>) {}
+    fn is_for_any_thread(&self) -> bool {
+        true
+    }
 }
 
 struct Hand<'a, F>(&'a mut F);
@@ -637,6 +576,8 @@ struct GatherWork {
     /// The first pass continues with this range, which begins at `start`.
     next: usize,
     start: usize,
+    /// What is left of the first pass, where two threads make it.
+    shares: Option<Shares>,
     found: Found,
     slow: Option<Slow>,
 }
@@ -657,6 +598,13 @@ struct Found {
 }
 
 impl Found {
+    /// Adds what was found in later ranges.
+    fn absorb(&mut self, later: Found) {
+        self.misses.extend(later.misses);
+        self.exceptions.short.extend(later.exceptions.short);
+        self.exceptions.errors.extend(later.exceptions.errors);
+    }
+
     fn short(&mut self, index: usize, n: usize) {
         self.exceptions.short.push((index, n));
     }

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::common::rng::Rng;
 use crate::common::{Sample, Watchdog, assert_settled, cold, contents, expected, has_memory, open, poll_once};
 use nowait::sim::{Faults, Sim};
-use nowait::{Engine, Error, ErrorKind, File, Gathered, Nowait, Route};
+use nowait::{Closed, Engine, Error, ErrorKind, File, Gathered, Nowait, Route};
 
 type Extent = (u64, usize);
 
@@ -363,6 +363,72 @@ fn threads_that_gather_much_at_a_time() {
     drop(file);
     // Helpers keep nothing of it.
     assert_settled(&nowait);
+}
+
+/// A sample in the page cache, whose reads have hit so often that large gathers are shared.
+fn trusted(nowait: &Nowait, bytes: usize) -> (Sample, File) {
+    let sample = Sample::new(bytes);
+    let file = open(nowait, &sample.path);
+    futures::executor::block_on(async {
+        for number in 0..2000 {
+            file.read_at(vec![0; 16], number % 1000 * 4096).await.unwrap();
+        }
+    });
+    (sample, file)
+}
+
+/// Two threads copy a large gather, also if parts of it are cold. The file closes at once after it.
+#[test]
+fn two_threads_copy_a_large_gather() {
+    let _watchdog = Watchdog::new("two_threads_copy_a_large_gather", 60);
+    let mut rng = Rng::for_test();
+    let nowait = Nowait::builder().build().unwrap();
+    let (sample, file) = trusted(&nowait, 4 << 20);
+    let before = nowait.stats().pool;
+    let cool = |rng: &mut Rng| {
+        let (offset, length) = (rng.below(4 << 20) as u64 & !4095, std::num::NonZeroU64::new(64 << 10));
+        let file = std::fs::File::open(&sample.path).unwrap();
+        rustix::fs::fadvise(&file, offset, length, rustix::fs::Advice::DontNeed).unwrap();
+    };
+    for round in 0..40 {
+        let mut ranges: Vec<Extent> =
+            (0..300).map(|_| (rng.below(sample.bytes.len()) as u64, rng.below(5000))).collect();
+        if round % 4 == 1 {
+            ranges.push((i64::MAX as u64, 0));
+            ranges.insert(rng.below(ranges.len()), (sample.bytes.len() as u64 - 10, 5000));
+        }
+        if round % 2 == 0 {
+            gather_in_every_way(&file, &sample.bytes, &ranges, &mut rng, &|| {});
+        } else {
+            let rng = std::cell::RefCell::new(Rng::new(rng.below(1 << 30) as u64));
+            gather_in_every_way(&file, &sample.bytes, &ranges, &mut Rng::for_test(), &|| cool(&mut rng.borrow_mut()));
+        }
+    }
+    assert!(nowait.stats().pool > before, "another thread took part");
+    drop(file.gather([(0, 1 << 20), (1 << 20, 1 << 20)]).wait().unwrap());
+    assert!(matches!(file.close().unwrap(), Closed::Now), "the other thread keeps the file");
+    assert_settled(&nowait);
+}
+
+/// The other thread's part of a gather that is dropped, or leaked, ends too.
+#[test]
+fn a_large_gather_may_be_dropped_at_any_time() {
+    let _watchdog = Watchdog::new("a_large_gather_may_be_dropped_at_any_time", 60);
+    let mut rng = Rng::for_test();
+    let nowait = Nowait::builder().build().unwrap();
+    let (sample, file) = trusted(&nowait, 4 << 20);
+    let ranges: Vec<Extent> = (0..400).map(|_| (rng.below(4 << 20) as u64, 4096)).collect();
+    for round in 0..200 {
+        let mut gather = Box::pin(file.gather(&ranges).into_buffer(vec![0; 400 * 4096]));
+        for _ in 0..rng.below(30) {
+            if poll_once(gather.as_mut()).is_ready() {
+                break;
+            }
+        }
+        if round % 10 == 0 { std::mem::forget(gather) } else { drop(gather) }
+    }
+    assert_settled(&nowait);
+    assert_right(nowait::block_on(file.gather(&ranges)).unwrap(), &sample.bytes, &ranges);
 }
 
 #[test]
