@@ -9,8 +9,8 @@ WITHOUT_BENCH := --no-default-features \
 	--features nowait/tokio-test-util,nowait/stream,nowait/futures-io,nowait-log/tokio,nowait-probe/json
 BENCH := cd bench && CARGO_TARGET_DIR=../target
 
-.PHONY: help test bench-test soak c-tools loom locks python-test python-test-all stores-test integrations docs book lint bench \
-	bench-check fio-engine fio-compare peers-test kernels kernels-smoke oldest-rust advisories semver release-check install \
+.PHONY: help test bench-test soak c-tools loom locks python-test python-test-all stores-test integrations service docs book lint \
+	bench bench-check fio-engine fio-compare peers-test kernels kernels-smoke oldest-rust advisories semver release-check install \
 	uninstall
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make python-test-all  the same with its large extras: torch and others"
 	@echo "make stores-test  part of make test: the ObjectStore of crates/nowait-object-store, a workspace of its own"
 	@echo "make integrations  not part of make test: DataFusion and a Ballista cluster through that store, small (bench/integrations/README.md)"
+	@echo "make service  part of make integrations: an HTTP service on nowait and on tokio::fs, beside each other (bench/integrations/service)"
 	@echo "make docs    tables in docs and README.md, from the JSON that they name; docs/measurements: losses.md, README.md"
 	@echo "make book    docs/ as a searchable book, in target/book; needs mdbook and python3"
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; licences, where there is cargo-deny"
@@ -85,6 +86,9 @@ stores-test:
 
 integrations:
 	bench/integrations/check
+
+service:
+	bench/integrations/service/check
 
 docs:
 	$(BENCH) $(CARGO) run $(LOCKED) --example docs
