@@ -27,6 +27,7 @@ use rustix::io::Errno;
 
 use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
+use crate::op::watcher::{self, Of};
 use crate::op::{Call, Request};
 use crate::operation::Operation;
 use crate::started::{Answer, Started, called};
@@ -72,13 +73,13 @@ pub mod turn {
     pub use crate::turn::{copied, ends};
 }
 
-/// Hands all in-flight completions of an instance to its reaper thread.
+/// Hands the in-flight completions of all tokio runtimes and event loops to a thread of the library.
 ///
 /// Call it before this thread blocks until an operation of another thread or task completes, for
 /// example in a receive from a channel. If this thread drives the tokio runtime that reaps that
 /// operation, the completion would not be noticed otherwise. [`Operation::wait`] calls it.
-pub fn notice_by_thread(nowait: &Nowait) {
-    nowait.0.engines().ring.lend_all();
+pub fn notice_by_thread() {
+    watcher::ask_of(Of::Reactors);
 }
 
 /// Returns the time of the instance's monotonic clock: the system's, or its simulator's.

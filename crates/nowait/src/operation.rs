@@ -16,6 +16,7 @@ use crate::core::instance::Instance;
 use crate::core::policy::Route;
 use crate::driver;
 use crate::engine::{local, loop_ring};
+use crate::op::watcher::{self, Of};
 use crate::op::{Notify, OpenFile, Outcome, Owner, QueueKind, Request, Slot};
 use crate::started::{Answer, Begun, Conclude, Started, concludes, polled_too_often};
 use crate::stats::Count;
@@ -98,7 +99,7 @@ impl<'f, T> Operation<'f, T> {
         self.settle();
         let on = self.on;
         if let Phase::Begun(_) = self.state {
-            on.instance.engines().ring.lend_all();
+            watcher::ask_of(Of::Reactors);
         }
         let forced = matches!(on.instance.policy.forced, Some(Route::Ring | Route::Pool));
         match std::mem::replace(&mut self.state, Phase::Spent) {

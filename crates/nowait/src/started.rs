@@ -11,6 +11,7 @@ use crate::core::dispatch::{OwnTarget, Target};
 use crate::driver::{self, Driven};
 use crate::engine::local;
 use crate::error::{Error, Result};
+use crate::op::watcher::{self, Of};
 use crate::op::{Callback, Done, Outcome, Owned, Request, Slot};
 use crate::turn;
 
@@ -189,8 +190,8 @@ impl<T> Started<T> {
     /// Blocks until the operation has completed; returns the result.
     pub fn wait(self) -> T {
         // A runtime that should notice the completion may be blocked by us.
-        if let Way::Single(Single { on: Some(on), .. }) = &self.0 {
-            on.get().instance.engines().ring.lend_all();
+        if let Way::Single(Single { on: Some(_), .. }) = &self.0 {
+            watcher::ask_of(Of::Reactors);
         }
         local::drive(self)
     }

@@ -146,7 +146,7 @@ impl Shared {
 
     /// Has completions noticed that the calling thread, which is about to sleep, may hold up.
     pub(crate) fn watch_all(&self) {
-        embed::notice_by_thread(&self.dir.instance);
+        embed::notice_by_thread();
     }
 
     /// True if this thread changes names or replaces the control file, and so runs no code of the

@@ -14,15 +14,16 @@
 //! The thread may block elsewhere before the end of its turn, even on one of these writes. Then the
 //! helper takes them (`op/help.rs`), and the pool makes them.
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use crate::core::dispatch::Target;
 use crate::core::inline::Tried;
 use crate::core::instance::Instance;
 use crate::engine::{local, write_slots};
-use crate::op::help::{self, Helped};
 use crate::op::outstanding::{Outstanding, Turn};
+use crate::op::watcher::{self, Glance, Note, NoticedBy, Watched};
 use crate::op::{Leftovers, Notify, OpenFile, Owner, Request, Slot};
 use crate::stats::Count;
 use crate::sync::lock;
@@ -62,8 +63,7 @@ struct Turnful {
     collected: Mutex<Collected>,
     /// The helper found some at its last glance.
     is_seen: AtomicBool,
-    /// Help was asked for.
-    is_wanted: AtomicBool,
+    note: Note,
 }
 
 // A child of `fork` has no part in what its parent's thread has collected.
@@ -72,8 +72,8 @@ thread_local!(static COLLECTED: PerProcess<Arc<Turnful>> = const { PerProcess::n
 impl Turnful {
     fn of_thread() -> Arc<Turnful> {
         let new: Arc<Turnful> = Arc::default();
-        let known: Arc<dyn Helped> = new.clone();
-        help::register(Arc::downgrade(&known));
+        let known: Weak<dyn Watched> = Arc::<Turnful>::downgrade(&new);
+        watcher::register(known, NoticedBy::Thread);
         new
     }
 
@@ -83,35 +83,35 @@ impl Turnful {
         self.is_seen.store(false, SeqCst);
         std::mem::take(&mut collected.files)
     }
-
-    fn is_empty(&self) -> bool {
-        lock(&self.collected).files.is_empty()
-    }
 }
 
-impl Helped for Turnful {
-    fn want(&self) -> bool {
-        !self.is_empty() && !self.is_wanted.swap(true, SeqCst)
+impl Watched for Turnful {
+    fn noticed_by(&self) -> NoticedBy {
+        NoticedBy::Thread
     }
 
-    fn is_wanted(&self) -> bool {
-        self.is_wanted.load(SeqCst)
+    fn note(&self) -> &Note {
+        &self.note
     }
 
-    fn help(&self) -> help::State {
-        self.is_wanted.store(false, SeqCst);
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn serve(&self) {
         self.take().into_iter().for_each(OfFile::hand_over);
-        help::State::Quiet
     }
 
-    fn glance(&self) -> bool {
-        if self.is_empty() {
-            return false;
+    fn is_quiet(&self) -> bool {
+        lock(&self.collected).files.is_empty()
+    }
+
+    fn glance(&self) -> Glance {
+        match self.is_quiet() {
+            true => Glance::Quiet,
+            false if self.is_seen.swap(true, SeqCst) => Glance::Left,
+            false => Glance::Busy,
         }
-        if self.is_seen.swap(true, SeqCst) {
-            self.is_wanted.store(true, SeqCst);
-        }
-        true
     }
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn collect(target: &Target<'_>, request: Request, notify: Notify) -> 
         collected.bytes >= BYTES_MAX || collected.writes >= WRITES_MAX
     });
     // After the write is in the list, or a glance of the helper might come too early.
-    help::watch();
+    watcher::watch();
     if is_full {
         write_collected();
     }

@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use crate::engine::{Engine, local};
-use crate::op::help;
 use crate::op::outstanding::{OnTheirWay, Resume, Turn};
+use crate::op::watcher;
 use crate::op::{Change, FileQueues, OpenFile, Permit, Room, Slot};
 use crate::stats::Count;
 use crate::sync::loomed::{AtomicU64, AtomicUsize, Mutex, MutexGuard, lock};
@@ -147,7 +147,7 @@ impl Throttle {
         engine.submit(slot);
         if queues.outstanding().is_awaited() {
             // The awaited change may be in the queue of a thread that does something else.
-            help::ask();
+            watcher::ask();
         }
         if self.is_awaited() {
             self.admit(admits, lock(&self.line), None);
@@ -306,7 +306,7 @@ impl Throttle {
         drop(line);
         if asks {
             // The awaited change may be in the queue of a thread that does something else.
-            help::ask();
+            watcher::ask();
         }
     }
 

@@ -52,7 +52,7 @@ thread_local!(static KNOWN: RefCell<Known> = const {
 /// remembered.
 pub(super) fn find_or(key: Key, look_up: impl FnOnce() -> Option<Arc<Queue>>) -> Option<Arc<Queue>> {
     // In this order: if the ring is not retired after its share was taken, `Queues` still had a
-    // share then. So the reaper does not mistake the ring for one without submitters.
+    // share then. So a watcher does not mistake the ring for one without submitters.
     if let Some(queue) = recall(key).filter(|queue| !queue.is_retired()) {
         return Some(queue);
     }
@@ -89,10 +89,10 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::queue::NoticedBy;
+    use crate::op::watcher::NoticedBy;
 
     fn queue_or_skip() -> Option<Arc<Queue>> {
-        Queue::new(NoticedBy::Reaper, 0)
+        Queue::new(NoticedBy::Watcher, 0)
             .inspect_err(|refusal| eprintln!("skipped: no io_uring ({:?})", refusal.errno))
             .ok()
     }

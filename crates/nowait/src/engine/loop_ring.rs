@@ -2,22 +2,16 @@
 //! when the ring's descriptor is readable. No other thread runs for a completion.
 //!
 //! The loop may be busy or blocked while another thread waits for one of its operations. Then a
-//! reaper thread reaps in its place. It starts at once if help is requested (`op/help.rs`),
-//! otherwise if nothing has ended between two glances of the helper. The loop takes the ring back
-//! when it looks again.
+//! watcher reaps in its place (`op/watcher.rs`). The loop takes the ring back when it looks again.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::Arc;
 
-use super::queue::{NoticedBy, Queue, Reap};
-use super::reaper::{Reaped, Reapers};
+use super::queue::{Queue, Reap};
 use super::{Refusal, local};
-use crate::op::help::{self, Helped};
-use crate::sync::lock;
-use crate::sys::{self, PerProcess};
+use crate::op::watcher::{self, NoticedBy, Rung, Watched};
+use crate::sys;
 
 /// Ring for an event loop that is not a Rust executor: epoll(7), libuv, GLib, asyncio.
 ///
@@ -80,13 +74,9 @@ use crate::sys::{self, PerProcess};
 /// the usual route.
 pub struct LoopRing {
     queue: Arc<Queue>,
-    _loan: Arc<Loan>,
-    /// Dropped after the ring, which a reaper may then find that it has alone.
+    /// Dropped after the ring, which a watcher may then find that it has alone.
     _rung: Rung,
 }
-
-/// Some loop of this process, or of a parent, has a ring.
-static IS_USED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// The ring that this thread submits to now.
@@ -95,30 +85,10 @@ thread_local! {
     static IS_MANY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// All rings of loops, for those who are about to block.
-fn rings() -> MutexGuard<'static, Vec<Weak<Queue>>> {
-    static RINGS: PerProcess<Mutex<Vec<Weak<Queue>>>> = PerProcess::new();
-    lock(RINGS.get(Mutex::default))
-}
-
-/// The reapers that step in.
-fn reapers() -> &'static Reapers {
-    static REAPERS: PerProcess<Reapers> = PerProcess::new();
-    REAPERS.get(Reapers::default)
-}
-
 impl LoopRing {
     pub(crate) fn set_up() -> Result<LoopRing, Refusal> {
         let queue = Queue::new(NoticedBy::Reactor, 0)?;
-        let loan = Arc::new(Loan(Arc::downgrade(&queue)));
-        let known: Arc<dyn Helped> = loan.clone();
-        help::register(Arc::downgrade(&known));
-        let mut rings = rings();
-        rings.retain(|known| known.strong_count() > 0);
-        rings.push(Arc::downgrade(&queue));
-        drop(rings);
-        IS_USED.store(true, Relaxed);
-        Ok(LoopRing { queue, _loan: loan, _rung: Rung })
+        Ok(LoopRing { queue, _rung: Rung })
     }
 
     /// Calls `start`, which starts operations on this thread. Operations for io_uring go to this
@@ -155,8 +125,8 @@ impl LoopRing {
         if !self.queue.is_ours() {
             return;
         }
-        if self.queue.is_watched() {
-            reapers().take_back(&*self.queue);
+        if self.queue.note().is_lent() {
+            watcher::take_back(&*self.queue);
         }
         sys::calling_back(true, || self.queue.reap(Reap::Surely));
     }
@@ -179,21 +149,6 @@ struct Many(bool);
 impl Drop for Many {
     fn drop(&mut self) {
         IS_MANY.set(self.0);
-    }
-}
-
-/// Lets a reaper notice the completions of all rings of loops: a loop may be blocked by the caller.
-pub(super) fn lend_all() {
-    if IS_USED.load(Relaxed) {
-        let rings: Vec<_> = rings().iter().filter_map(Weak::upgrade).collect();
-        rings.iter().for_each(lend);
-    }
-}
-
-fn lend(queue: &Arc<Queue>) {
-    if queue.is_ours() && !queue.is_quiet() {
-        queue.submit_staged();
-        reapers().lend(queue);
     }
 }
 
@@ -235,42 +190,7 @@ impl Drop for LoopRing {
     fn drop(&mut self) {
         // Without a thread no completion is noticed: slots stay allocated, which is safe.
         if self.queue.is_ours() && !self.queue.is_quiet() {
-            reapers().adopt(&self.queue);
+            watcher::adopt(&self.queue);
         }
-    }
-}
-
-/// Wakes the reapers when it is dropped.
-struct Rung;
-
-impl Drop for Rung {
-    fn drop(&mut self) {
-        reapers().ring_all();
-    }
-}
-
-/// Lends a ring of a loop that may be blocked.
-struct Loan(Weak<Queue>);
-
-impl Helped for Loan {
-    /// Calls a reaper, not the helper.
-    fn want(&self) -> bool {
-        self.0.upgrade().iter().for_each(lend);
-        false
-    }
-
-    /// The loop may be run no more: a reaper takes a ring where nothing ends from one glance to the
-    /// next.
-    fn glance(&self) -> bool {
-        let Some(queue) = self.0.upgrade() else { return false };
-        let (is_busy, is_left) = queue.glance_at_ended();
-        if is_left {
-            lend(&queue);
-        }
-        is_busy
-    }
-
-    fn is_of_a_runtime(&self) -> bool {
-        true
     }
 }

@@ -15,7 +15,6 @@ mod places;
 pub(crate) mod pool;
 mod queue;
 mod queues;
-mod reaper;
 pub(crate) mod shared;
 #[cfg(feature = "sim")]
 pub mod sim;
@@ -32,6 +31,7 @@ use rustix::io::Errno;
 
 use crate::buf::Direction;
 use crate::direct::{self, Directness};
+use crate::op::watcher;
 use crate::op::{
     Done, Handle, OpenFile, Outcome, Owned, Owner, PathAt, QueueKind, Request, Slot, Step, Transfer, step,
 };
@@ -106,10 +106,6 @@ pub(crate) trait Engine: Send + Sync {
     fn is_refused(&self) -> bool {
         false
     }
-
-    /// Lets a thread of the engine notice the completions of all that is in flight: the caller may
-    /// block the runtime that would.
-    fn lend_all(&self) {}
 }
 
 /// Why the kernel refused a queue: the size that was tried last, and the errno.
@@ -132,7 +128,7 @@ pub(crate) struct Retry(Mutex<Option<Instant>>);
 
 impl Retry {
     /// How soon a try follows one that failed.
-    pub(crate) const AGAIN: Duration = Duration::from_millis(100);
+    pub(crate) const AGAIN: Duration = watcher::RETRY;
 
     /// Tries, unless a try has failed a moment ago.
     fn when_due<T>(&self, make: impl FnOnce() -> Option<T>) -> Option<T> {

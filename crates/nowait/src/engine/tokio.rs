@@ -1,8 +1,8 @@
 //! Rings of tokio runtimes. A task submits staged entries when its worker has nothing else to run.
-//! tokio's reactor, which watches the ring's descriptor, or the reaper thread notices completions.
+//! tokio's reactor, which watches the ring's descriptor, or a watcher notices completions.
 //!
 //! The reactor serves runtimes that were attached
-//! ([`Nowait::attach_tokio`](crate::Nowait::attach_tokio)), and the reaper all others. tokio tells
+//! ([`Nowait::attach_tokio`](crate::Nowait::attach_tokio)), and a watcher all others. tokio tells
 //! whether a runtime has an I/O driver by a panic and in no other way (1.54; tokio-rs/tokio#8361
 //! asks for the same of timers). A panic that is caught still reaches the process's hook, and with
 //! `panic = "abort"` it ends the process. So nothing here asks.
@@ -11,7 +11,7 @@
 //! completions. A thread may merely have entered a current-thread runtime, or be one of its
 //! blocking threads. So only a task uses the ring of such a runtime, on the thread that last ran
 //! the ring's own tasks. Everything else, including the root future of its `block_on`, uses the
-//! instance's common rings. When a runtime ends, the reaper serves its rings until their last
+//! instance's common rings. When a runtime ends, a watcher serves its rings until their last
 //! operations complete.
 //!
 //! `unsafe` here: tokio asks for a promise that the descriptor stays open.
@@ -28,9 +28,9 @@ use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::task::AbortHandle;
 
 use super::known::{self, Key};
-use super::queue::{NoticedBy, Queue, Reap};
+use super::queue::{Queue, Reap};
 use super::queues::{QUEUES_MAX, Queues};
-use super::reaper::{Reaped, Reapers};
+use crate::op::watcher::{self, NoticedBy, Rung};
 use crate::stats::thread_number;
 use crate::sync::lock;
 
@@ -46,7 +46,7 @@ struct Runtime {
 }
 
 impl Runtime {
-    /// Lets the reactor, or the reaper, notice completions of new rings. Existing rings stay as
+    /// Lets the reactor, or a watcher, notice completions of new rings. Existing rings stay as
     /// they are. Returns them, to be dropped with nothing locked.
     fn set_attached(&mut self, attached: bool) -> Option<Arc<Queues>> {
         let changed = std::mem::replace(&mut self.attached, attached) != attached;
@@ -105,74 +105,49 @@ impl Runtimes {
 
     /// A ring of the runtime that this thread works for, if its completions will be noticed.
     /// `engine` is the number of the engine whose runtimes these are.
-    pub(super) fn queue(&self, engine: u64, reapers: &Arc<Reapers>) -> Option<Arc<Queue>> {
+    pub(super) fn queue(&self, engine: u64) -> Option<Arc<Queue>> {
         let handle = Handle::try_current().ok()?;
         let single = handle.runtime_flavor() == RuntimeFlavor::CurrentThread;
         if single && tokio::task::try_id().is_none() {
             return None;
         }
-        let queue = known::find_or(Key { engine, runtime: Some(handle.id()) }, || self.look_up(&handle, reapers))?;
-        if !queue.is_in_reactor() && !reapers.adopt(&queue) {
+        let queue = known::find_or(Key { engine, runtime: Some(handle.id()) }, || self.look_up(&handle))?;
+        if !queue.is_in_reactor() && !watcher::adopt(&queue) {
             return None;
         }
         (!single || queue.driver.load(Ordering::Relaxed) == thread_number()).then_some(queue)
     }
 
     /// This thread's ring of a runtime.
-    fn look_up(&self, handle: &Handle, reapers: &Arc<Reapers>) -> Option<Arc<Queue>> {
+    fn look_up(&self, handle: &Handle) -> Option<Arc<Queue>> {
         let (attached, queues) = self.look_at(handle, |runtime| (runtime.attached, runtime.queues.clone()));
         // One, of a current-thread runtime.
         let workers = handle.metrics().num_workers();
         let mut made = false;
-        let noticed_by = if attached { NoticedBy::Reactor } else { NoticedBy::Reaper };
+        let noticed_by = if attached { NoticedBy::Reactor } else { NoticedBy::Watcher };
         let make = |place| Queue::new(noticed_by, place).inspect(|_| made = true);
         let queue = queues.mine(workers.min(QUEUES_MAX), make).ok()?;
         if made {
-            let served = || Served { queue: queue.clone(), queues: queues.clone(), reapers: Rung(reapers.clone()) };
+            let served = || Served { queue: queue.clone(), queues: queues.clone(), _rung: Rung };
             let mut tasks = vec![handle.spawn(flush(Flusher(served()))).abort_handle()];
             if attached {
-                let watcher = Watcher { served: served(), id: handle.id(), runtimes: self.clone() };
-                tasks.push(handle.spawn(watch(watcher)).abort_handle());
+                let reactor = InReactor { served: served(), id: handle.id(), runtimes: self.clone() };
+                tasks.push(handle.spawn(notice(reactor)).abort_handle());
             }
             self.keep(handle.id(), tasks);
         }
         Some(queue)
     }
 
-    /// Lets the reaper notice the completions of what is in flight: their runtimes may be blocked.
-    pub(super) fn lend(&self, reapers: &Reapers) {
-        self.all().iter().filter(|queue| !queue.is_quiet()).for_each(|queue| lend(queue, reapers));
-    }
-
-    /// Lets the reaper notice the completions of rings where nothing has ended since the last call.
-    /// False if nothing is in flight anywhere.
-    pub(super) fn lend_left(&self, reapers: &Reapers) -> bool {
-        let mut is_any_busy = false;
-        for queue in self.all().iter().filter(|queue| queue.is_in_reactor()) {
-            let (is_busy, is_left) = queue.glance_at_ended();
-            is_any_busy |= is_busy;
-            if is_left {
-                lend(queue, reapers);
-            }
-        }
-        is_any_busy
-    }
-
     pub(super) fn all(&self) -> Vec<Arc<Queue>> {
         lock(&self.0).iter().flat_map(|runtime| runtime.queues.all()).collect()
     }
 
-    /// The engine is gone: the tasks end, and the reaper takes what is in flight.
+    /// The engine is gone: the tasks end, and a watcher takes what is in flight.
     pub(super) fn close(&self) {
         let runtimes = std::mem::take(&mut *lock(&self.0));
         runtimes.iter().flat_map(|runtime| &runtime.tasks).for_each(AbortHandle::abort);
     }
-}
-
-fn lend(queue: &Arc<Queue>, reapers: &Reapers) {
-    // Staged entries are not in the kernel yet.
-    queue.enter();
-    reapers.lend(queue);
 }
 
 /// Held by a task of a runtime as long as that lives.
@@ -197,17 +172,8 @@ impl Drop for Known {
 struct Served {
     queue: Arc<Queue>,
     queues: Arc<Queues>,
-    /// After the ring, which a reaper may now find that it has alone.
-    reapers: Rung,
-}
-
-/// Wakes the reapers when it is dropped.
-struct Rung(Arc<Reapers>);
-
-impl Drop for Rung {
-    fn drop(&mut self) {
-        self.0.ring_all();
-    }
+    /// After the ring, which a watcher may now find that it has alone.
+    _rung: Rung,
 }
 
 impl Served {
@@ -216,39 +182,39 @@ impl Served {
     }
 }
 
-/// Dropped with the task that watches: by the runtime's end, or the engine's.
-struct Watcher {
+/// Dropped with the task that notices completions: by the runtime's end, or the engine's.
+struct InReactor {
     served: Served,
     id: Id,
     runtimes: Runtimes,
 }
 
-impl Drop for Watcher {
+impl Drop for InReactor {
     fn drop(&mut self) {
-        let Served { queue, queues, reapers, .. } = &self.served;
+        let Served { queue, queues, .. } = &self.served;
         queues.remove(queue);
         // Without a thread no completion is noticed: slots stay allocated, which is safe, and their
         // futures belong to a runtime that has ended.
-        let _ = reapers.0.adopt(queue);
+        let _ = watcher::adopt(queue);
     }
 }
 
-async fn watch(watcher: Watcher) {
-    let Served { queue, .. } = &watcher.served;
+async fn notice(reactor: InReactor) {
+    let Served { queue, .. } = &reactor.served;
     // SAFETY: the descriptor is the ring's, which the `Arc` inside keeps open and the same as long
     // as it lives.
     let fd = unsafe { AsyncFd::register_with_interest(Descriptor(queue.clone()), Interest::READABLE) };
     let Ok(fd) = fd else {
         // The runtime ends, or the user has no epoll watches left: the next ring would fare no
         // better.
-        let mut runtimes = lock(&watcher.runtimes.0);
-        let runtime = runtimes.iter_mut().find(|runtime| runtime.id == watcher.id);
+        let mut runtimes = lock(&reactor.runtimes.0);
+        let runtime = runtimes.iter_mut().find(|runtime| runtime.id == reactor.id);
         let before = runtime.and_then(|runtime| runtime.set_attached(false));
         drop(runtimes);
         return drop(before);
     };
     loop {
-        watcher.served.runs_here();
+        reactor.served.runs_here();
         let Ok(mut guard) = fd.readable().await else { return };
         // First clear the readiness, then reap: completions in between are reported again
         // (edge-triggered).

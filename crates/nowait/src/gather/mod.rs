@@ -31,6 +31,7 @@ use crate::driver;
 use crate::engine::local;
 use crate::error::{BufferError, Error, ErrorKind, ErrorOp, Result};
 use crate::file::File;
+use crate::op::watcher::{self, Of};
 use crate::operation::Steps;
 use crate::started::Started;
 use crate::stats::Count;
@@ -316,7 +317,7 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
         let Gather { file, ranges, options, buffer, make, work, ready } = self;
         if work.as_ref().is_some_and(|work| work.slow.is_some()) {
             // It was polled: the runtime that should notice completions may not do so.
-            file.instance.engines().ring.lend_all();
+            watcher::ask_of(Of::Reactors);
         }
         let (file, ranges) = (Cow::Owned(file.into_owned()), Cow::Owned(ranges.into_owned()));
         Gather { file, ranges, options, buffer, make, work, ready }

@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, Waker};
 
-use super::help;
+use super::watcher;
 use crate::stats::thread_number;
 use crate::sync::loomed::{Mutex, lock};
 
@@ -48,7 +48,7 @@ impl Batch {
         if has_moved {
             // A task that moved to another worker is still its runtime's.
             let is_same = old.as_ref().is_some_and(|old| old.will_wake(context.waker()));
-            help::ask_of(if is_same { help::Of::Threads } else { help::Of::All });
+            watcher::ask_of(if is_same { watcher::Of::Threads } else { watcher::Of::All });
         }
         drop(old);
         Poll::Pending

@@ -11,7 +11,6 @@ mod device;
 mod file;
 #[cfg(test)]
 pub(crate) mod fixture;
-pub(crate) mod help;
 mod leftovers;
 pub(crate) mod outstanding;
 mod owner;
@@ -19,6 +18,7 @@ mod queue;
 mod request;
 mod slot;
 mod transfer;
+pub(crate) mod watcher;
 
 pub(crate) use backlog::{Backlog, PLACES_MIN, SHARE, STUCK};
 pub(crate) use batch::Batch;

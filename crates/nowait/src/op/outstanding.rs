@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 
 use super::file::Change;
-use super::help;
+use super::watcher;
 use crate::sync::contained;
 use crate::sync::loomed::{Condvar, Mutex, MutexGuard, lock};
 
@@ -403,7 +403,7 @@ impl Outstanding {
         while must(&mut changes) {
             let Some(after) = ask_again else {
                 drop(changes);
-                ask_again = Some(help::ask());
+                ask_again = Some(watcher::ask());
                 changes = self.changes();
                 continue;
             };
@@ -505,7 +505,7 @@ impl Settling {
             return Poll::Ready(());
         }
         if first {
-            help::ask();
+            watcher::ask();
         }
         Poll::Pending
     }

@@ -28,11 +28,11 @@ use super::batch::Batch;
 use super::clock::Held;
 use super::device::OnDevice;
 use super::file::{Fallback, IN_QUEUE, ON_THREAD, OpenFile, Permit, in_queues};
-use super::help;
 use super::leftovers::{Leftovers, Unwanted, let_go};
 use super::owner::{Owner, Work};
 use super::request::{Done, Outcome, Request};
 use super::transfer::{Step, step};
+use super::watcher;
 use crate::buf::Direction;
 use crate::stats::{Count, thread_number};
 use crate::sync::contained;
@@ -327,7 +327,7 @@ impl Slot {
                 let has_moved = std::mem::replace(&mut inner.thread, thread_number()) != thread_number();
                 drop(inner);
                 if has_moved {
-                    help::ask();
+                    watcher::ask();
                 }
                 drop(old);
                 return Poll::Pending;
@@ -354,7 +354,7 @@ impl Slot {
             let old = std::mem::replace(notify, Notify::Call(call));
             drop(inner);
             // The thread whose own queue may have it has no reason to look there.
-            help::ask();
+            watcher::ask();
             // A waker's drop may run anything.
             drop(old);
             return;

@@ -47,6 +47,7 @@ pub use writer::{Put, PutSlice, Writer};
 
 use crate::engine::local;
 use crate::file::File;
+use crate::op::watcher::{self, Of};
 
 /// Step of a stream: await it, or [`wait`](Step::wait) for it. If dropped before it is ready, the
 /// step has no effect or its full effect.
@@ -98,7 +99,7 @@ impl<S: Stream, T> Step<'_, S, T> {
 
 fn wait<S: Stream, T>(stream: &mut S, poll: fn(&mut S, &mut Context<'_>, Caller) -> Poll<T>) -> T {
     // A runtime that should notice the completions may be blocked by us.
-    stream.file().instance.engines().ring.lend_all();
+    watcher::ask_of(Of::Reactors);
     local::drive(std::future::poll_fn(|context| poll(stream, context, Caller::Thread)))
 }
 

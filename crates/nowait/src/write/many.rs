@@ -16,6 +16,7 @@ use crate::driver;
 use crate::engine::local;
 use crate::error::{BufferError, BufferResult, Error};
 use crate::file::File;
+use crate::op::watcher::{self, Of};
 use crate::op::{Batch, Notify, Outcome, Request, Slot, Transfer};
 use crate::started::Started;
 use crate::stats::Count;
@@ -120,7 +121,7 @@ impl<'f, B: WriteBuffer> WriteMany<'f, B> {
     /// As [`File::write_many`](crate::File::write_many).
     pub fn wait(mut self) -> BufferResult<Vec<B>> {
         if self.next > 0 || self.outstanding > 0 || self.file.open.direct.is_some() {
-            self.file.instance.engines().ring.lend_all();
+            watcher::ask_of(Of::Reactors);
             return local::drive(self);
         }
         local::flush();
@@ -170,7 +171,7 @@ impl<'f, B: WriteBuffer> WriteMany<'f, B> {
     fn into_task(self) -> impl Future<Output = BufferResult<Vec<B>>> + Send + 'static {
         let WriteMany { file, runs, next, slots, backs, outstanding, queues, batch, finished, error, back } = self;
         // If it was polled: the runtime that should notice completions may not do so.
-        file.instance.engines().ring.lend_all();
+        watcher::ask_of(Of::Reactors);
         let file = Cow::Owned(file.into_owned());
         let mut many: WriteMany<'static, B> =
             WriteMany { file, runs, next, slots, backs, outstanding, queues, batch, finished, error, back };

@@ -24,7 +24,7 @@ fn tokio_multi_thread() {
     });
 }
 
-/// A ring for each worker, first in the reaper and then others in the reactor: a worker that went on
+/// A ring for each worker, first in the watcher and then others in the reactor: a worker that went on
 /// with the one it knows would be noticed all the same, so this tells only that nothing is lost.
 #[test]
 fn tokio_with_many_workers_is_attached_later() {

@@ -278,7 +278,7 @@ fn a_read_given_up_in_block_on_keeps_no_descriptor() {
                 nowait::block_on(async {
                     for i in 0..count {
                         let mut read = Box::pin(file.read_range(i * 65536, PAGE));
-                        // Ready already, if the reaper was quicker than this poll.
+                        // Ready already, if the watcher was quicker than this poll.
                         let _ = futures::poll!(&mut read);
                     }
                 });
@@ -432,8 +432,8 @@ mod destructors {
                 }
                 assert!(eventually(|| threads.lock().unwrap().len() == 40));
                 let threads = threads.lock().unwrap();
-                let notices = ["nowait-reaper", "nowait-driver"];
-                let noticing = threads.iter().flatten().find(|thread| notices.contains(&thread.as_str()));
+                let notices = |thread: &&String| thread.starts_with("nowait-watch") || *thread == "nowait-driver";
+                let noticing = threads.iter().flatten().find(notices);
                 assert_eq!(noticing, None, "{name}: {threads:?}");
             }
             assert_settled(&nowait);

@@ -13,7 +13,7 @@ const PAGE: usize = 4096;
 const COUNT: u64 = 320;
 
 /// Makes `COUNT` operations, `depth` at a time, after as many that warm up; each takes at most `own`
-/// locks on this thread and `all` on all threads, the reaper's included.
+/// locks on this thread and `all` on all threads, the watchers' included.
 fn count<'f, F: Future + 'f>(name: &str, depth: u64, (own, all): (f64, f64), operation: impl Fn(u64) -> F) {
     let round = |first: u64| {
         for at in (0..COUNT).step_by(depth as usize) {
@@ -76,7 +76,7 @@ fn locks_of_each_operation() {
     count("cold direct read, our block_on, depth 1", 1, (10.5, 11.0), async |i| {
         drop(nowait::block_on(direct.read_range(at(i), PAGE)).unwrap())
     });
-    // The own share depends on who reaps: at depth 32 it is nearly all where the reaper comes late.
+    // The own share depends on who reaps: at depth 32 it is nearly all where the watcher comes late.
     for depth in [1, 32] {
         count(&format!("direct write, a future, depth {depth}"), depth, (18.0, 26.0), async |i| {
             drop(direct.write_all_at(Buf::zeroed(PAGE), at(i)).await.unwrap())

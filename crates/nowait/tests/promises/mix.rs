@@ -60,7 +60,7 @@ pub(crate) fn instances() -> Vec<Nowait> {
     builders.into_iter().map(|builder| builder.build().unwrap()).collect()
 }
 
-/// Makes runtimes, attached to an instance or not: then the reaper serves them.
+/// Makes runtimes, attached to an instance or not: then the watcher serves them.
 #[derive(Clone)]
 pub(crate) struct Runtimes(#[cfg_attr(not(feature = "tokio"), allow(dead_code))] pub(crate) Option<Nowait>);
 

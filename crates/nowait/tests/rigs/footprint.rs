@@ -110,7 +110,7 @@ fn without_io() {
     });
 }
 
-/// The reaper is a thread of its own; a reactor makes it superfluous.
+/// Queues without an owner have a watcher; a reactor makes it superfluous.
 #[test]
 fn attached_runtimes_need_no_thread_of_ours() {
     child::play("attached");
@@ -123,16 +123,16 @@ fn attached() {
     };
     let sample: &'static Sample = Box::leak(Box::new(Sample::new(LEN)));
     let file = sample.open(&nowait);
-    let reaper_runs = || {
+    let watcher_runs = || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
         let names = tasks.map(|task| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default());
-        names.into_iter().any(|name| name.trim() == "nowait-reaper")
+        names.into_iter().any(|name| name.trim() == "nowait-watch-1")
     };
     for attached in [true, false] {
         let runtime = Runtimes(attached.then(|| nowait.clone())).multi_thread();
         let clone = file.clone();
         runtime.block_on(runtime.spawn(async move { read_mix(&clone, sample).await })).unwrap();
-        assert_eq!(reaper_runs(), !(attached && cfg!(feature = "tokio")), "attached: {attached}");
+        assert_eq!(watcher_runs(), !(attached && cfg!(feature = "tokio")), "attached: {attached}");
     }
     std::fs::remove_dir_all(sample.path.parent().unwrap()).unwrap();
 }

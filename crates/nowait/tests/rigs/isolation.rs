@@ -529,15 +529,15 @@ fn relieve_and_wait() {
 }
 
 #[test]
-fn a_reaper_ends_with_its_instance_whoever_asks_for_help() {
-    child::play("reapers");
+fn a_watcher_ends_with_its_queues_whoever_asks_for_help() {
+    child::play("watchers");
 }
 
 fn make_instances() {
     let _watchdog = Watchdog::new("instances that go", 120);
     let comm = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
     let tasks = || std::fs::read_dir("/proc/self/task").unwrap().flatten().map(comm);
-    let reapers = || tasks().filter(|name| name.trim() == "nowait-reaper").count();
+    let watchers = || tasks().filter(|name| name.starts_with("nowait-watch")).count();
     let (_dir, path) = other_file();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -558,7 +558,7 @@ fn make_instances() {
         }
         stop.store(true, SeqCst);
     });
-    assert!(eventually(|| reapers() == 0), "{} reapers are left", reapers());
+    assert!(eventually(|| watchers() == 0), "{} watchers are left", watchers());
 }
 
 #[test]
@@ -567,7 +567,7 @@ fn child() {
         None => {}
         Some("leftovers") => leave_files(),
         Some("relief") => relieve_and_wait(),
-        Some("reapers") => make_instances(),
+        Some("watchers") => make_instances(),
         Some(other) => unreachable!("{other}"),
     }
 }

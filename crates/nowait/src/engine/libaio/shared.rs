@@ -1,7 +1,7 @@
 //! libaio for futures on any executor, where io_uring is refused: direct I/O without a thread for
 //! each operation.
 //!
-//! One context, to which any thread submits, and the reaper thread that notices completions by the
+//! One context, to which any thread submits, and the watcher that notices completions by the
 //! context's eventfd. Each operation is submitted at once, since any thread may submit and no turn
 //! collects several. Nothing is cancelled: the kernel cannot cancel I/O of files.
 //!
@@ -9,25 +9,23 @@
 //! lent to the kernel.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
 use super::sys::{Context, DEPTH, Entry};
 use crate::engine::places::{Lined, Places};
-use crate::engine::reaper::{Reaped, Reaper};
 use crate::engine::{Engine, Refusal, pool};
-use crate::op::help::{self, Helped};
+use crate::op::watcher::{self, Glance, Note, NoticedBy, Rung, Watched};
 use crate::op::{Backlog, PLACES_MIN, Slot};
 use crate::stats::Count;
 use crate::sync::lock;
 
 pub(crate) struct Aio {
     desk: Arc<Desk>,
-    /// Dropped last: its drop rings the bell, and the reaper looks whether others hold the desk.
-    reaper: Arc<Reaper>,
+    /// Dropped last: the watcher looks whether others hold the desk.
+    _rung: Rung,
 }
 
 /// A context and the line before it.
@@ -37,7 +35,7 @@ struct Desk {
     eventfd: OwnedFd,
     line: Mutex<Places>,
     quiet: Condvar,
-    watched: AtomicBool,
+    note: Note,
 }
 
 /// How a slot that had a place was sent.
@@ -56,17 +54,17 @@ impl Aio {
         let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let eventfd = eventfd.map_err(|errno| Refusal { errno, entries: DEPTH })?;
         let context = Context::set_up()?;
-        let (line, quiet, watched) = (Mutex::default(), Condvar::new(), AtomicBool::new(false));
-        let desk = Arc::new(Desk { context, eventfd, line, quiet, watched });
-        let known: Arc<dyn Helped> = desk.clone();
-        help::register(Arc::downgrade(&known));
-        Ok(Aio { desk, reaper: Arc::default() })
+        let (line, quiet, note) = (Mutex::default(), Condvar::new(), Note::default());
+        let desk = Arc::new(Desk { context, eventfd, line, quiet, note });
+        let known: Weak<dyn Watched> = Arc::<Desk>::downgrade(&desk);
+        watcher::register(known, NoticedBy::Watcher);
+        Ok(Aio { desk, _rung: Rung })
     }
 }
 
 impl Engine for Aio {
     fn submit(&self, slot: Arc<Slot>) {
-        if self.reaper.adopt(&self.desk) {
+        if watcher::adopt(&self.desk) {
             self.desk.submit(slot);
         } else {
             pool::hand_on(slot);
@@ -100,7 +98,7 @@ impl Desk {
             line.backlog.push(slot);
             let shed = line.backlog.take_shed();
             drop(line);
-            help::watch();
+            watcher::watch();
             return self.discard(shed);
         }
         line.in_flight += 1;
@@ -189,14 +187,28 @@ impl Lined for Desk {
     }
 }
 
-impl Helped for Desk {
-    fn glance(&self) -> bool {
-        self.relieve_line()
+impl Watched for Desk {
+    fn noticed_by(&self) -> NoticedBy {
+        NoticedBy::Watcher
     }
-}
 
-impl Reaped for Desk {
-    fn reap_surely(&self) {
+    fn note(&self) -> &Note {
+        &self.note
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.eventfd.as_fd())
+    }
+
+    fn waits_for_owner(&self) -> bool {
+        false
+    }
+
+    fn glance(&self) -> Glance {
+        if self.relieve_line() { Glance::Busy } else { Glance::Quiet }
+    }
+
+    fn serve(&self) {
         // Room for all that can be in flight: the eventfd reports later ones again. An error comes
         // from a filter which came late; the kernel's operations are lost then.
         let mut events = Vec::with_capacity(DEPTH as usize);
@@ -217,16 +229,6 @@ impl Reaped for Desk {
 
     fn is_quiet(&self) -> bool {
         lock(&self.line).is_quiet()
-    }
-
-    fn watched(&self) -> &AtomicBool {
-        &self.watched
-    }
-}
-
-impl AsFd for Desk {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.eventfd.as_fd()
     }
 }
 

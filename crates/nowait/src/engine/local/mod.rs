@@ -27,7 +27,7 @@ use std::task::{Context, Poll};
 
 use self::bell::{Bell, Kept, Notice, PARKED};
 use self::own::{Own, State};
-use crate::op::help;
+use crate::op::watcher;
 use crate::op::{OpenFile, Slot};
 use crate::sys::PerProcess;
 use crate::turn;
@@ -194,7 +194,7 @@ impl Drop for Driving {
         if last {
             do_what_is_due();
             if LOCAL.try_with(|local| local.staged.take()).unwrap_or(false) {
-                own().iter().for_each(|own| own.leave_to_helper());
+                own().into_iter().for_each(Own::leave_to_watcher);
             }
             // What the thread has waited for is no task's turn.
             turn::begin();
@@ -217,14 +217,14 @@ fn turn(notice: &Notice) {
         return;
     }
     while notice.falls_asleep(PARKED) {
-        let alone = help::when_alone();
+        let alone = watcher::when_alone();
         match alone {
             Some(after) => std::thread::park_timeout(after),
             None => std::thread::park(),
         }
         notice.bell.awake();
         if alone.is_some() {
-            help::ask();
+            watcher::ask();
         }
     }
 }

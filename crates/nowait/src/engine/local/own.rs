@@ -1,19 +1,18 @@
 //! A thread's own ring, which a helper serves while the thread is elsewhere and others wait.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use rustix::io::Errno;
 
 use super::bell::{Bell, IN_QUEUE, Notice};
 use crate::engine::places::Lined;
-use crate::engine::queue::{NoticedBy, Queue, Reap};
-use crate::engine::reaper::Reaped;
+use crate::engine::queue::{Queue, Reap};
 use crate::engine::{Refusal, Retry};
 use crate::op::Slot;
-use crate::op::help::{self, Helped};
+use crate::op::watcher::{self, Glance, Note, NoticedBy, Watched};
 
 /// A thread's own ring.
 pub(super) struct Own {
@@ -21,8 +20,8 @@ pub(super) struct Own {
     bell: Arc<Bell>,
     /// Its thread is in a system call that submits and waits.
     is_inside: AtomicBool,
-    /// Help was asked for, and something may be in flight.
-    is_wanted: AtomicBool,
+    /// A watcher serves it while it is lent.
+    note: Note,
     /// Counts the thread's visits.
     visits: AtomicU64,
     /// The count at the helper's last glance.
@@ -72,12 +71,14 @@ impl Own {
     fn new(bell: Arc<Bell>) -> Result<Arc<Own>, Refusal> {
         bell.descriptor().ok_or(Refusal { errno: Errno::MFILE, entries: 0 })?;
         let queue = Queue::new(NoticedBy::Thread, 0)?;
-        let (is_inside, is_wanted) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (is_inside, note) = (AtomicBool::new(false), Note::default());
         let (visits, glanced_at) = (AtomicU64::new(1), AtomicU64::new(0));
-        let own = Arc::new(Own { queue, bell, is_inside, is_wanted, visits, glanced_at });
-        let known: Arc<dyn Helped> = own.clone();
-        help::register(Arc::downgrade(&known));
-        Ok(own)
+        let own = Arc::new(Own { queue, bell, is_inside, note, visits, glanced_at });
+        let known: Weak<dyn Watched> = Arc::<Own>::downgrade(&own);
+        match watcher::register(known, NoticedBy::Thread) {
+            true => Ok(own),
+            false => Err(Refusal { errno: Errno::MFILE, entries: 0 }),
+        }
     }
 
     pub(super) fn is_ours(&self) -> bool {
@@ -155,8 +156,8 @@ impl Own {
     fn visit(&self, visit: impl FnOnce(&Queue)) {
         self.visits.fetch_add(1, SeqCst);
         visit(&self.queue);
-        if self.is_wanted.load(SeqCst) {
-            help::look();
+        if self.note.is_lent() {
+            watcher::look(self);
         }
     }
 
@@ -171,10 +172,9 @@ impl Own {
     }
 
     /// Lets a helper end what is left: the thread does something else.
-    pub(super) fn leave_to_helper(&self) {
+    pub(super) fn leave_to_watcher(self: Arc<Self>) {
         if !self.queue.is_quiet() {
-            self.is_wanted.store(true, SeqCst);
-            help::look();
+            watcher::lend(self);
         }
     }
 
@@ -184,60 +184,54 @@ impl Own {
         self.queue.submit_staged();
         self.queue.reap(Reap::Surely);
         self.queue.submit_staged();
-        if !self.queue.is_quiet() {
-            help::keep(self);
-        }
+        self.leave_to_watcher();
     }
 }
 
-impl Helped for Own {
-    fn want(&self) -> bool {
-        !self.is_wanted.swap(true, SeqCst)
+impl Watched for Own {
+    fn noticed_by(&self) -> NoticedBy {
+        NoticedBy::Thread
     }
 
-    fn is_wanted(&self) -> bool {
-        self.is_wanted.load(SeqCst)
+    fn note(&self) -> &Note {
+        &self.note
     }
 
-    fn glance(&self) -> bool {
-        // Its thread waits there.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.queue.as_fd())
+    }
+
+    fn serve(&self) {
+        // Its thread looks when it leaves.
         if self.is_inside.load(SeqCst) {
-            return true;
+            return;
         }
-        self.queue.relieve_line();
-        let is_busy = !self.queue.is_quiet();
-        let visits = self.visits.load(SeqCst);
-        if is_busy && self.glanced_at.swap(visits, SeqCst) == visits {
-            self.is_wanted.store(true, SeqCst);
-        }
-        is_busy
-    }
-
-    fn help(&self) -> help::State {
-        if self.is_inside.load(SeqCst) {
-            return help::State::Inside;
-        }
-        let before = self.queue.ended();
         self.queue.enter_announced();
-        self.queue.enter();
+        self.queue.submit_staged();
+        self.queue.reap(Reap::Surely);
         // The rest of short transfers, and slots that were in line.
         self.queue.submit_staged();
         if self.is_inside.load(SeqCst) {
             self.call_back();
         }
-        if self.queue.is_quiet() {
-            self.is_wanted.store(false, SeqCst);
-            // Its thread may have left more meanwhile, and asked for help before that store.
-            if self.queue.is_quiet() {
-                return help::State::Quiet;
-            }
-            self.is_wanted.store(true, SeqCst);
-        }
-        if self.queue.ended() == before { help::State::Waits } else { help::State::Progress }
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.queue.as_fd())
+    fn is_quiet(&self) -> bool {
+        self.queue.is_quiet()
+    }
+
+    fn glance(&self) -> Glance {
+        // Its thread waits there.
+        if self.is_inside.load(SeqCst) {
+            return Glance::Busy;
+        }
+        self.queue.relieve_line();
+        let visits = self.visits.load(SeqCst);
+        match self.queue.is_quiet() {
+            true => Glance::Quiet,
+            false if self.glanced_at.swap(visits, SeqCst) == visits => Glance::Left,
+            false => Glance::Busy,
+        }
     }
 }
 

@@ -15,9 +15,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::{Line, NoticedBy, Queue, Reap};
+use super::{Line, Queue, Reap};
 use crate::engine::pool;
-use crate::op::help;
+use crate::op::watcher::{self, NoticedBy};
 use crate::op::{Owner, Request, Slot};
 use crate::stats::Count;
 use crate::sys::{self, Wait};
@@ -222,7 +222,7 @@ impl Queue {
         self.has_announced.store(true, Relaxed);
         let (picks, is_late) = (line.picked < PICKED_MAX, line.announced.is_late());
         drop(line);
-        help::watch();
+        watcher::watch();
         if self.noticed_by == NoticedBy::Thread {
             return;
         }
@@ -339,7 +339,7 @@ mod tests {
     use crate::buf::Memory;
     use crate::engine::Refusal;
     use crate::op::fixture::file_of_fd;
-    use crate::op::help::Helped;
+    use crate::op::watcher::{Glance, Watched};
     use crate::op::{Notify, OpenFile, Owner, Request, Transfer};
 
     /// A ring, and reads of a pipe in it: attempts at them fail, as at what has not arrived.
@@ -353,7 +353,7 @@ mod tests {
     impl Piped {
         fn or_skip(reads: usize) -> Option<Piped> {
             let (reader, writer) = rustix::pipe::pipe().unwrap();
-            Piped::noticed_by(NoticedBy::Reaper, reader, writer, reads)
+            Piped::noticed_by(NoticedBy::Watcher, reader, writer, reads)
         }
 
         fn noticed_by(noticed_by: NoticedBy, reader: OwnedFd, writer: OwnedFd, reads: usize) -> Option<Piped> {
@@ -424,7 +424,7 @@ mod tests {
         let Some(piped) = Piped::or_skip(20) else { return };
         std::thread::sleep(FIRST_MAX + Duration::from_millis(1));
         // As the helper does, whatever the runtime's threads do.
-        assert!(piped.queue.glance());
+        assert!(piped.queue.glance() == Glance::Busy);
         assert!(!piped.has_others());
         piped.write(20);
         piped.all_end();

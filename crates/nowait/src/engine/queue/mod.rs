@@ -3,7 +3,7 @@
 //!
 //! There is one type for all owners. An owner decides who enters the kernel, and who notices
 //! completions: a thread that drives a future and sleeps in its ring (`engine/local`), a tokio
-//! runtime (`tokio.rs`), an event loop (`loop_ring.rs`), or the reaper. Any thread may submit, reap,
+//! runtime (`tokio.rs`), an event loop (`loop_ring.rs`), or a watcher. Any thread may submit, reap,
 //! and enter the kernel in place of the owner. No lock is held in a system call.
 //!
 //! Some entries leave early. The kernel holds a submission of many back ("plugged",
@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 use std::task::Waker;
 #[cfg(feature = "tokio")]
 use std::task::{Context, Poll};
@@ -35,10 +35,9 @@ use rustix::io::Errno;
 
 use self::announced::{Announced, FIRST_MAX};
 use super::places::{Lined, Places};
-use super::reaper::Reaped;
 use super::uring::{self, Ring, Untaken, Usage};
 use super::{Refusal, pool};
-use crate::op::help::{self, Helped};
+use crate::op::watcher::{self, Glance, Note, NoticedBy, Watched};
 use crate::op::{Backlog, PLACES_MIN, Profile, STUCK, Slot};
 use crate::stats::Count;
 use crate::sync::{lock, locking};
@@ -50,25 +49,11 @@ type Completion = (Arc<Slot>, Result<usize, Errno>);
 /// User data of the poll of a thread's bell. A slot's is its address.
 const BELL: u64 = 0;
 
-/// If nothing has ended in a ring for this time, its runtime or loop does not serve it.
-const LEFT_MIN: Duration = Duration::from_millis(25);
-
 /// Flag of [`Queue::entered`]: the kernel refuses to be entered.
 const DEAD: u32 = 1 << 31;
 
 /// Completions that are settled together.
 const BATCH: usize = 32;
-
-/// The party that notices the completions of a queue, and submits what is staged: its owner.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum NoticedBy {
-    /// A thread that drives a future, and sleeps in the ring.
-    Thread,
-    /// A reactor, or an event loop, which watches the ring's descriptor.
-    Reactor,
-    /// The reaper.
-    Reaper,
-}
 
 /// A ring and the line before it.
 pub(super) struct Queue {
@@ -80,10 +65,8 @@ pub(super) struct Queue {
     /// Held while completions are read.
     reaping: Mutex<()>,
     quiet: Condvar,
-    /// The reaper serves it; if lent, until it is quiet only.
-    watched: AtomicBool,
-    lent: AtomicBool,
-    /// Submits staged entries when its thread has nothing else to run; none under the reaper.
+    note: Note,
+    /// Submits staged entries when its thread has nothing else to run; none under a watcher.
     flusher: Mutex<Flusher>,
     /// Threads in a system call of the ring, and whether it is [`DEAD`].
     entered: AtomicU32,
@@ -115,7 +98,7 @@ enum Flusher {
 /// How to reap while another thread does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reap {
-    /// Leave it to that thread: the reactor or reaper comes for later completions.
+    /// Leave it to that thread: the reactor or watcher comes for later completions.
     IfNobodyDoes,
     /// Wait for that thread: it may have looked just before the completion that the caller expects.
     Surely,
@@ -142,8 +125,8 @@ struct Line {
     picked: u32,
     /// The kernel refuses every further call.
     dead: bool,
-    /// Operations that had ended at a glance, and when that was; none if nothing was in flight since.
-    glanced_at: Option<(u64, Instant)>,
+    /// Operations that had ended at the last glance, if anything was in flight.
+    glanced_at: Option<u64>,
 }
 
 impl Line {
@@ -164,8 +147,7 @@ impl Queue {
             line: Mutex::default(),
             reaping: Mutex::new(()),
             quiet: Condvar::new(),
-            watched: AtomicBool::new(false),
-            lent: AtomicBool::new(false),
+            note: Note::default(),
             flusher: Mutex::default(),
             entered: AtomicU32::new(0),
             has_line: AtomicBool::new(false),
@@ -177,8 +159,10 @@ impl Queue {
             driver: AtomicUsize::new(usize::MAX),
         });
         if noticed_by != NoticedBy::Thread {
-            let known: Arc<dyn Helped> = queue.clone();
-            help::register(Arc::downgrade(&known));
+            let known: Weak<dyn Watched> = Arc::<Queue>::downgrade(&queue);
+            if !watcher::register(known, noticed_by) {
+                return Err(Refusal { errno: Errno::MFILE, entries: 0 });
+            }
         }
         Ok(queue)
     }
@@ -192,11 +176,6 @@ impl Queue {
     #[cfg(feature = "tokio")]
     pub(super) fn is_in_reactor(&self) -> bool {
         self.noticed_by == NoticedBy::Reactor
-    }
-
-    /// Whether the reaper serves it now.
-    pub(super) fn is_watched(&self) -> bool {
-        self.watched.load(Acquire)
     }
 
     /// Whether threads that know it must look for another.
@@ -214,11 +193,6 @@ impl Queue {
 
     fn line(&self) -> MutexGuard<'_, Line> {
         lock(&self.line)
-    }
-
-    /// Counts completions.
-    pub(super) fn ended(&self) -> u64 {
-        lock(&self.line).places.ended
     }
 
     pub(super) fn in_flight(&self) -> u32 {
@@ -250,7 +224,7 @@ impl Queue {
             self.has_line.store(true, Relaxed);
             let shed = line.places.backlog.take_shed();
             drop(line);
-            help::watch();
+            watcher::watch();
             return self.discard(shed);
         }
         line.places.in_flight += 1;
@@ -272,7 +246,7 @@ impl Queue {
             if is_long {
                 self.submit_entries();
             }
-            return help::watch();
+            return watcher::watch();
         }
         // While the device is busy, an entry waits for others, or until this thread has nothing
         // else to run. That saves system calls, and lets the thread sleep.
@@ -285,7 +259,7 @@ impl Queue {
         // The owner, a runtime's workers or a loop, may be busy elsewhere from now on. With nothing
         // locked: this may start a thread.
         if self.noticed_by == NoticedBy::Reactor {
-            help::watch();
+            watcher::watch();
         }
         if !enters {
             return;
@@ -394,22 +368,16 @@ impl Queue {
         self.polls_bell.load(SeqCst)
     }
 
-    /// Returns whether something is in flight, and whether nothing has ended for a while although
-    /// something was: then the owner does not look. Glances may follow each other quickly.
-    pub(super) fn glance_at_ended(&self) -> (bool, bool) {
+    /// Returns whether something is in flight. The owner does not look if nothing has ended since
+    /// the last glance.
+    fn glance_at_ended(&self) -> Glance {
         let mut line = lock(&self.line);
         if line.places.is_quiet() {
             line.glanced_at = None;
-            return (false, false);
+            return Glance::Quiet;
         }
         let ended = line.places.ended;
-        match line.glanced_at {
-            Some((before, since)) if before == ended => (true, since.elapsed() >= LEFT_MIN),
-            _ => {
-                line.glanced_at = Some((ended, Instant::now()));
-                (true, false)
-            }
-        }
+        if line.glanced_at.replace(ended) == Some(ended) { Glance::Left } else { Glance::Busy }
     }
 
     /// Submits staged entries, by the flusher, whose thread has nothing else to run.
@@ -664,16 +632,25 @@ impl Lined for Queue {
     }
 }
 
-impl Helped for Queue {
-    /// Serves a queue that no thread owns.
-    fn glance(&self) -> bool {
-        // Both, each for its own sake.
-        self.relieve_line() | self.enter_late()
+/// As a queue that no thread owns.
+impl Watched for Queue {
+    fn noticed_by(&self) -> NoticedBy {
+        self.noticed_by
     }
-}
 
-impl Reaped for Queue {
-    fn reap_surely(&self) {
+    fn note(&self) -> &Note {
+        &self.note
+    }
+
+    fn place(&self) -> usize {
+        self.place
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
+    }
+
+    fn serve(&self) {
         self.submit_staged();
         self.reap(Reap::Surely);
     }
@@ -682,16 +659,22 @@ impl Reaped for Queue {
         lock(&self.line).places.is_quiet()
     }
 
-    fn place(&self) -> usize {
-        self.place
+    fn waits_for_owner(&self) -> bool {
+        match self.noticed_by {
+            // A runtime's flusher may not run.
+            NoticedBy::Watcher => lock(&self.line).staged > 0,
+            _ => !self.is_quiet(),
+        }
     }
 
-    fn watched(&self) -> &AtomicBool {
-        &self.watched
-    }
-
-    fn lent(&self) -> Option<&AtomicBool> {
-        Some(&self.lent)
+    fn glance(&self) -> Glance {
+        // Both, each for its own sake.
+        let is_busy = self.relieve_line() | self.enter_late();
+        match self.noticed_by {
+            NoticedBy::Reactor => self.glance_at_ended(),
+            _ if is_busy => Glance::Busy,
+            _ => Glance::Quiet,
+        }
     }
 }
 
@@ -708,7 +691,7 @@ mod tests {
 
     #[test]
     fn a_place_without_an_entry_gives_the_slot_back() {
-        let queue = match Queue::new(NoticedBy::Reaper, 0) {
+        let queue = match Queue::new(NoticedBy::Watcher, 0) {
             Ok(queue) => queue,
             Err(refusal) => return eprintln!("skipped: no io_uring ({:?})", refusal.errno),
         };
@@ -734,7 +717,7 @@ mod tests {
     /// entries.
     #[test]
     fn the_bell_is_polled_though_slots_have_all_entries() {
-        let queue = match Queue::new(NoticedBy::Reaper, 0) {
+        let queue = match Queue::new(NoticedBy::Watcher, 0) {
             Ok(queue) => queue,
             Err(refusal) => return eprintln!("skipped: no io_uring ({:?})", refusal.errno),
         };
