@@ -124,7 +124,7 @@ impl Builder {
         };
         let refusal = match instance.engine {
             Engine::Uring => instance.engines().ring_refusal(),
-            Engine::Aio => instance.engines().aio().err(),
+            Engine::Aio => instance.engines().aio_refusal(),
             _ => None,
         };
         if let Some(refusal) = refusal {
@@ -206,9 +206,10 @@ impl Nowait {
     }
 
     /// Returns why libaio is not available for direct I/O; `None` if it is, or if it is not needed.
-    /// The call initialises libaio.
+    /// The call initialises libaio. A shortage (EAGAIN, EMFILE, ENFILE, ENOMEM) is tried again as in
+    /// [`Nowait::ring_refusal`].
     pub fn aio_refusal(&self) -> Option<&Refusal> {
-        self.0.engines().aio().err()
+        self.0.engines().aio_refusal()
     }
 
     /// Returns true if slow operations can go to io_uring.
@@ -224,7 +225,7 @@ impl Nowait {
         loop {
             local::drain();
             engines.ring.drain();
-            if let Some(Ok(aio)) = engines.aio.as_ref().and_then(OnceLock::get) {
+            if let Some((Some(aio), _)) = engines.aio.as_ref().and_then(OnceLock::get) {
                 aio.drain();
             }
             engines.pool.drain();
@@ -318,13 +319,16 @@ pub(crate) struct Engines {
     refusal: Option<Refusal>,
     /// libaio for direct I/O, if it may be used: set up on first use, since contexts are few in a
     /// system.
-    aio: Option<OnceLock<std::result::Result<Arc<dyn engine::Engine>, Refusal>>>,
+    aio: Option<OnceLock<MadeOrRefused>>,
 }
+
+/// An engine, unless it is refused for good, and why it is or was refused.
+type MadeOrRefused = (Option<Arc<dyn engine::Engine>>, Option<Refusal>);
 
 impl Engines {
     /// The engine for direct I/O.
     pub(crate) fn direct(&self) -> &Arc<dyn engine::Engine> {
-        self.aio().unwrap_or(&self.ring)
+        self.aio().and_then(|(aio, _)| aio.as_ref()).unwrap_or(&self.ring)
     }
 
     /// Why there is no ring, or none yet.
@@ -332,17 +336,19 @@ impl Engines {
         self.refusal.as_ref().filter(|_| !self.has_ring || self.ring.is_refused())
     }
 
-    /// The engine for direct I/O, or why libaio is refused.
-    fn aio(&self) -> std::result::Result<&Arc<dyn engine::Engine>, &Refusal> {
-        match &self.aio {
-            Some(aio) => aio
-                .get_or_init(|| {
-                    let aio = Aio::new().map_err(|refusal| Refusal::of(AIO, refusal))?;
-                    Ok(Arc::new(aio))
-                })
-                .as_ref(),
-            None => Ok(&self.ring),
-        }
+    /// Why there is no libaio, or none yet.
+    fn aio_refusal(&self) -> Option<&Refusal> {
+        let (aio, refusal) = self.aio()?;
+        refusal.as_ref().filter(|_| aio.as_ref().is_none_or(|aio| aio.is_refused()))
+    }
+
+    /// libaio, if it may be used.
+    fn aio(&self) -> Option<&MadeOrRefused> {
+        let set_up = || match Aio::new() {
+            Ok((aio, refusal)) => (Some(Arc::new(aio) as _), refusal.map(|refusal| Refusal::of(AIO, refusal))),
+            Err(refusal) => (None, Some(Refusal::of(AIO, refusal))),
+        };
+        self.aio.as_ref().map(|aio| aio.get_or_init(set_up))
     }
 }
 

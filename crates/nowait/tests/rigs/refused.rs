@@ -26,6 +26,7 @@ const LATE_FLAGS: &str = "late flags";
 const NO_THREAD: &str = "no thread";
 const EXPLAINED: &str = "explained";
 const FEW_DESCRIPTORS: &str = "few descriptors";
+const FEW_FOR_LIBAIO: &str = "few descriptors for libaio";
 
 /// Other interfaces that are refused, in a process without io_uring.
 const NO_RING: &str = "no ring";
@@ -70,6 +71,12 @@ fn handed_on_to_a_pool_of_one_thread() {
 #[test]
 fn by_a_shortage_of_descriptors_that_passes() {
     child::play(FEW_DESCRIPTORS);
+}
+
+/// Symptom: an instance whose first direct read was made while descriptors were short never used libaio.
+#[test]
+fn libaio_by_a_shortage_of_descriptors_that_passes() {
+    child::play(FEW_FOR_LIBAIO);
 }
 
 #[test]
@@ -381,6 +388,9 @@ fn child() {
     if role == FEW_DESCRIPTORS {
         return with_few_descriptors();
     }
+    if role == FEW_FOR_LIBAIO {
+        return libaio_with_few_descriptors();
+    }
     if role == NO_THREAD {
         return without_threads();
     }
@@ -450,6 +460,33 @@ fn with_few_descriptors() {
     assert_eq!(made.stats().ring, 1);
     assert_settled(&before);
     assert_settled(&made);
+}
+
+fn libaio_with_few_descriptors() {
+    let _watchdog = Watchdog::new("few descriptors for libaio", 60);
+    filter(libc::EPERM, &[libc::SYS_io_uring_setup]);
+    if aio_instance().is_none() {
+        return;
+    }
+    let sample = Sample::new(1 << 20);
+    let nowait = Nowait::builder().build().unwrap();
+    let Some(file) = open_direct(&nowait, &sample.path) else { return };
+    let read = |i: u64| {
+        let page = futures::executor::block_on(file.read_range(i * 4096, 4096)).unwrap();
+        assert!(*page == *sample.expected(i * 4096, 4096));
+    };
+    let limit = take_descriptors();
+    read(0);
+    let refusal = nowait.aio_refusal().unwrap();
+    assert_eq!((refusal.raw_os_error(), nowait.stats().aio), (libc::EMFILE, 0));
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    assert!(crate::common::eventually(|| {
+        read(1);
+        nowait.aio_refusal().is_none()
+    }));
+    read(2);
+    assert!(nowait.stats().aio > 0, "{:?}", nowait.stats());
+    assert_settled(&nowait);
 }
 
 /// Both kinds of ring are used, then forbidden: what follows is served without them.

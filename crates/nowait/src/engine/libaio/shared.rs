@@ -9,21 +9,22 @@
 //! lent to the kernel.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
 use super::sys::{Context, DEPTH, Entry};
 use crate::engine::places::{Lined, Places};
-use crate::engine::{Engine, Refusal, pool};
+use crate::engine::{Engine, Refusal, Retry, pool};
 use crate::op::watcher::{self, Glance, Note, NoticedBy, Rung, Watched};
 use crate::op::{Backlog, PLACES_MIN, Slot};
 use crate::stats::Count;
 use crate::sync::lock;
 
 pub(crate) struct Aio {
-    desk: Arc<Desk>,
+    desk: OnceLock<Arc<Desk>>,
+    refused: Retry,
     /// Dropped last: the watcher looks whether others hold the desk.
     _rung: Rung,
 }
@@ -50,7 +51,30 @@ enum Sent {
 }
 
 impl Aio {
-    pub(crate) fn new() -> Result<Aio, Refusal> {
+    /// Tries to make the context, so that a refusal is known at once. A shortage that passes is
+    /// returned with the engine, which tries again.
+    pub(crate) fn new() -> Result<(Aio, Option<Refusal>), Refusal> {
+        let aio = Aio { desk: OnceLock::new(), refused: Retry::default(), _rung: Rung };
+        match Desk::new() {
+            Ok(desk) => _ = aio.desk.set(desk),
+            Err(refusal) if refusal.passes() => return Ok((aio, Some(refusal))),
+            Err(refusal) => return Err(refusal),
+        }
+        Ok((aio, None))
+    }
+
+    /// None while it is refused.
+    fn desk(&self) -> Option<&Arc<Desk>> {
+        if self.desk.get().is_none() {
+            // Another thread may have made one meanwhile.
+            let _ = self.desk.set(self.refused.when_due(|| Desk::new().ok())?);
+        }
+        self.desk.get()
+    }
+}
+
+impl Desk {
+    fn new() -> Result<Arc<Desk>, Refusal> {
         let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let eventfd = eventfd.map_err(|errno| Refusal { errno, entries: DEPTH })?;
         let context = Context::set_up()?;
@@ -58,24 +82,28 @@ impl Aio {
         let desk = Arc::new(Desk { context, eventfd, line, quiet, note });
         let known: Weak<dyn Watched> = Arc::<Desk>::downgrade(&desk);
         watcher::register(known, NoticedBy::Watcher);
-        Ok(Aio { desk, _rung: Rung })
+        Ok(desk)
     }
 }
 
 impl Engine for Aio {
     fn submit(&self, slot: Arc<Slot>) {
-        if watcher::adopt(&self.desk) {
-            self.desk.submit(slot);
-        } else {
-            pool::hand_on(slot);
+        match self.desk().filter(|desk| watcher::adopt(desk)) {
+            Some(desk) => desk.submit(slot),
+            None => pool::hand_on(slot),
         }
     }
 
+    fn is_refused(&self) -> bool {
+        self.desk().is_none()
+    }
+
     fn drain(&self) {
-        let mut line = lock(&self.desk.line);
+        let Some(desk) = self.desk.get() else { return };
+        let mut line = lock(&desk.line);
         line.draining += 1;
         while !line.is_quiet() {
-            line = self.desk.quiet.wait(line).unwrap_or_else(|poisoned| poisoned.into_inner());
+            line = desk.quiet.wait(line).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
         line.draining -= 1;
         drop(line);
