@@ -17,7 +17,7 @@ use nowait_log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A thread that cannot have a ring of its own, and blocks the runtime to whose ring its blocks go
-/// instead, waits for the device and not for a glance of the reaper.
+/// instead, waits for the device and not for a glance of a watcher.
 #[test]
 fn a_thread_that_blocks_its_runtime_commits_without_a_ring_of_its_own() {
     const COMMITS: u32 = 40;
@@ -31,7 +31,7 @@ fn a_thread_that_blocks_its_runtime_commits_without_a_ring_of_its_own() {
     let (log, _) = thread::spawn(move || Log::open(&path, &options).wait()).join().unwrap().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (committing, beside) = (log.clone(), dir.path().join("other"));
-    // The root future is served by the reaper, a task by the runtime's ring.
+    // The root future is served by a watcher, a task by the runtime's ring.
     let task = runtime.spawn(async move {
         nowait.attach_tokio().unwrap();
         std::fs::write(&beside, [1; 4096]).unwrap();

@@ -218,15 +218,17 @@
 //!   worker, such as opens, advice, and slow reads on tmpfs, overlayfs or FUSE. They also serve
 //!   reads of more than [`Builder::inline_bytes_max`], and all slow operations if io_uring is
 //!   refused.
-//! * `nowait-watch-1` and higher: one thread of the process for each eight shared rings, started when a
-//!   future submits to such a ring. It reaps completions and calls wakers. [`block_on`], `wait` and
-//!   an event loop with a [`embed::LoopRing`] do not need it. Tasks on an attached tokio runtime
-//!   (`Nowait::attach_tokio`, feature `tokio`) do not either.
+//! * `nowait-watch-2` and higher: one thread of the process for each eight shared rings, started
+//!   when a future submits to such a ring. It reaps completions and calls wakers. [`block_on`],
+//!   `wait` and an event loop with a [`embed::LoopRing`] do not need it. Tasks on an attached tokio
+//!   runtime (`Nowait::attach_tokio`, feature `tokio`) do not either.
 //! * `nowait-driver`: one thread for the process, started by the first [`Gather::start`],
 //!   [`Steps::start`], [`WriteMany::start`] or `on_complete` of these. It runs them to completion and
 //!   calls their callbacks, and those of completions that a thread of the program notices.
-//! * `nowait-watch-0`: serves the queue of a thread, a runtime or an event loop while its owner is
+//! * `nowait-watch-1`: serves the queue of a thread, a runtime or an event loop while its owner is
 //!   busy elsewhere and others wait for operations in the queue.
+//! * `nowait-watch-0`: looks at intervals, while operations are in flight, which queues and threads
+//!   need help.
 //!
 //! A waker runs on one of these threads, or on a thread of the program that submits or polls another
 //! operation and reaps this one's completion. So a waker must not block, nor take a lock that the
@@ -246,9 +248,9 @@
 //! no results.
 //!
 //! * `tokio`: submits the requests of a worker's tasks together. In an attached runtime
-//!   (`Nowait::attach_tokio`) tokio's reactor watches the ring, and no thread of the library is needed.
-//!   Without the feature the crate works on tokio, too, through the thread `nowait-watch-1`. The feature also
-//!   adds `stream::TokioIo`, which implements tokio's I/O traits.
+//!   (`Nowait::attach_tokio`) tokio's reactor watches the ring, and no thread of the library is
+//!   needed. Without the feature the crate works on tokio, too, through the thread `nowait-watch-2`.
+//!   The feature also adds `stream::TokioIo`, which implements tokio's I/O traits.
 //! * `bytes`: accepts `bytes::BytesMut` for reads and writes, and `bytes::Bytes` for writes.
 //! * `stream`: adds `stream::Chunks`, a `futures_core::Stream` of `bytes::Bytes`.
 //! * `futures-io`: adds `stream::FuturesIo`, which implements the traits of futures-io, such as
@@ -379,9 +381,9 @@ pub use write::{Allocate, Settled, WriteMany};
 /// ring, its operations go to the pool, with the same results.
 ///
 /// Operations that were dropped, or moved to another thread, complete without this thread: after
-/// `block_on` returns, and while the future computes or blocks. The thread `nowait-watch-0` then submits and
-/// reaps in place of this thread. It starts at once if another operation waits for one of
-/// these, otherwise within 0.1 s.
+/// `block_on` returns, and while the future computes or blocks. The thread `nowait-watch-1` then
+/// submits and reaps in place of this thread. It starts at once if another operation waits for one
+/// of these, otherwise within 0.1 s.
 ///
 /// The future may call `wait`, `read_into`, `gather_into` and `block_on` itself. These calls do not
 /// disturb the operations in flight.
@@ -389,8 +391,8 @@ pub use write::{Allocate, Settled, WriteMany};
 /// # Blocking this thread by other means
 ///
 /// The future may block this thread by other means: another executor's `block_on`, receiving from a
-/// channel, joining a thread. The thread `nowait-watch-0` then completes the operations in flight, with a
-/// delay.
+/// channel, joining a thread. The thread `nowait-watch-1` then completes the operations in flight,
+/// with a delay.
 #[cfg(target_os = "linux")]
 pub fn block_on<F: std::future::Future>(future: F) -> F::Output {
     engine::local::drive(future)

@@ -1,7 +1,7 @@
 //! Callbacks of a log, one after the other, on a thread of the log's own.
 //!
 //! A callback is the user's code: it may block, panic, or use the log. A thread that ends a commit
-//! (in `wait`, a ring's reaper, maintenance) only puts it in a queue. The thread of callbacks
+//! (in `wait`, a watcher, maintenance) only puts it in a queue. The thread of callbacks
 //! starts with the first and ends after some seconds without one.
 
 use std::cell::Cell;

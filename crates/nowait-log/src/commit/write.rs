@@ -64,7 +64,7 @@ impl Shared {
         let write = self.write(&sealed);
         let written = match Submitter::of(self.control.caller) {
             // Submitted while this thread drives a future, so that it goes to the thread's own ring:
-            // else it would go to a shared one, whose reaper would have to wake for each block. And
+            // else it would go to a shared one, whose watcher would have to wake for each block. And
             // waited for, not awaited: where the thread cannot have a ring it may go to that of a
             // runtime which this thread blocks, and `wait` has others notice its end.
             Submitter::Ring if self.dir.instance.has_ring() => nowait::block_on(async { write.submit().wait() }),

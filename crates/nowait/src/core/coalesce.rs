@@ -12,7 +12,7 @@
 //! dropped is in the file, or is never made.
 //!
 //! The thread may block elsewhere before the end of its turn, even on one of these writes. Then the
-//! helper takes them (`op/help.rs`), and the pool makes them.
+//! watcher takes them (`op/watcher`), and the pool makes them.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -61,7 +61,7 @@ struct Collecting {
 #[derive(Default)]
 struct Turnful {
     collected: Mutex<Collected>,
-    /// The helper found some at its last glance.
+    /// A watcher found some at its last glance.
     is_seen: AtomicBool,
     note: Note,
 }
@@ -155,7 +155,7 @@ pub(crate) fn collect(target: &Target<'_>, request: Request, notify: Notify) -> 
         }
         collected.bytes >= BYTES_MAX || collected.writes >= WRITES_MAX
     });
-    // After the write is in the list, or a glance of the helper might come too early.
+    // After the write is in the list, or a glance might come too early.
     watcher::watch();
     if is_full {
         write_collected();

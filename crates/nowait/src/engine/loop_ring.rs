@@ -2,7 +2,7 @@
 //! when the ring's descriptor is readable. No other thread runs for a completion.
 //!
 //! The loop may be busy or blocked while another thread waits for one of its operations. Then a
-//! watcher reaps in its place (`op/watcher.rs`). The loop takes the ring back when it looks again.
+//! watcher reaps in its place (`op/watcher`). The loop takes the ring back when it looks again.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::queue::{Queue, Reap};
 use super::{Refusal, local};
-use crate::op::watcher::{self, NoticedBy, Rung, Watched};
+use crate::op::watcher::{self, NoticedBy, Watched};
 use crate::sys;
 
 /// Ring for an event loop that is not a Rust executor: epoll(7), libuv, GLib, asyncio.
@@ -74,8 +74,6 @@ use crate::sys;
 /// the usual route.
 pub struct LoopRing {
     queue: Arc<Queue>,
-    /// Dropped after the ring, which a watcher may then find that it has alone.
-    _rung: Rung,
 }
 
 thread_local! {
@@ -88,7 +86,7 @@ thread_local! {
 impl LoopRing {
     pub(crate) fn set_up() -> Result<LoopRing, Refusal> {
         let queue = Queue::new(NoticedBy::Reactor, 0)?;
-        Ok(LoopRing { queue, _rung: Rung })
+        Ok(LoopRing { queue })
     }
 
     /// Calls `start`, which starts operations on this thread. Operations for io_uring go to this
@@ -188,9 +186,6 @@ impl std::fmt::Debug for LoopRing {
 
 impl Drop for LoopRing {
     fn drop(&mut self) {
-        // Without a thread no completion is noticed: slots stay allocated, which is safe.
-        if self.queue.is_ours() && !self.queue.is_quiet() {
-            watcher::adopt(&self.queue);
-        }
+        self.queue.leave();
     }
 }

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use super::Refusal;
 use super::queue::Queue;
+#[cfg(feature = "tokio")]
+use crate::op::watcher;
 use crate::stats::thread_number;
 use crate::sync::lock;
 
@@ -68,11 +70,19 @@ impl Queues {
     pub(super) fn remove(&self, queue: &Arc<Queue>) {
         queue.retired.store(true, Release);
         lock(&self.0).queues.retain(|known| !Arc::ptr_eq(known, queue));
+        watcher::leave(queue.clone());
     }
 
     /// Marks these queues, so that threads which know one look for another.
     #[cfg(feature = "tokio")]
     pub(super) fn retire(&self) {
         lock(&self.0).queues.iter().for_each(|queue| queue.retired.store(true, Release));
+    }
+}
+
+impl Drop for Queues {
+    fn drop(&mut self) {
+        // Nothing submits any more: the operations that could have their instance have ended.
+        self.all().iter().for_each(Queue::leave);
     }
 }

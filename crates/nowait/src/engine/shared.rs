@@ -2,7 +2,7 @@
 //!
 //! The engine has a few rings (`queue`). Each thread prefers one of them, so that the short lock
 //! around the submission queue is rarely contended. Watchers notice completions
-//! (`op/watcher.rs`); in an attached tokio runtime, a task in tokio's reactor does (`tokio.rs`). A
+//! (`op/watcher`); in an attached tokio runtime, a task in tokio's reactor does (`tokio.rs`). A
 //! queue lives until nothing is in flight, so that dropping the engine does not block. Memory of a
 //! request that a dead device never completes is leaked, not freed.
 
@@ -15,7 +15,7 @@ use super::queue::Queue;
 use super::queues::{QUEUES_MAX, Queues};
 use super::{Engine, Refusal, Retry, local, loop_ring, pool};
 use crate::op::Slot;
-use crate::op::watcher::{self, NoticedBy, Rung};
+use crate::op::watcher::{self, NoticedBy};
 use crate::sys;
 use crate::turn;
 
@@ -28,8 +28,6 @@ pub(crate) struct Uring {
     refused: Retry,
     #[cfg(feature = "tokio")]
     runtimes: super::tokio::Runtimes,
-    /// Dropped last: the watchers look whether others hold the rings.
-    _rung: Rung,
 }
 
 impl Uring {
@@ -44,7 +42,6 @@ impl Uring {
             refused: Retry::default(),
             #[cfg(feature = "tokio")]
             runtimes: super::tokio::Runtimes::default(),
-            _rung: Rung,
         };
         match Queue::new(NoticedBy::Watcher, 0) {
             Ok(first) => engine.queues.add(first),

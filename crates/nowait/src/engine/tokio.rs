@@ -30,7 +30,7 @@ use tokio::task::AbortHandle;
 use super::known::{self, Key};
 use super::queue::{Queue, Reap};
 use super::queues::{QUEUES_MAX, Queues};
-use crate::op::watcher::{self, NoticedBy, Rung};
+use crate::op::watcher::{self, NoticedBy};
 use crate::stats::thread_number;
 use crate::sync::lock;
 
@@ -128,7 +128,7 @@ impl Runtimes {
         let make = |place| Queue::new(noticed_by, place).inspect(|_| made = true);
         let queue = queues.mine(workers.min(QUEUES_MAX), make).ok()?;
         if made {
-            let served = || Served { queue: queue.clone(), queues: queues.clone(), _rung: Rung };
+            let served = || Served { queue: queue.clone(), queues: queues.clone() };
             let mut tasks = vec![handle.spawn(flush(Flusher(served()))).abort_handle()];
             if attached {
                 let reactor = InReactor { served: served(), id: handle.id(), runtimes: self.clone() };
@@ -172,8 +172,6 @@ impl Drop for Known {
 struct Served {
     queue: Arc<Queue>,
     queues: Arc<Queues>,
-    /// After the ring, which a watcher may now find that it has alone.
-    _rung: Rung,
 }
 
 impl Served {
@@ -191,11 +189,8 @@ struct InReactor {
 
 impl Drop for InReactor {
     fn drop(&mut self) {
-        let Served { queue, queues, .. } = &self.served;
+        let Served { queue, queues } = &self.served;
         queues.remove(queue);
-        // Without a thread no completion is noticed: slots stay allocated, which is safe, and their
-        // futures belong to a runtime that has ended.
-        let _ = watcher::adopt(queue);
     }
 }
 
@@ -240,7 +235,7 @@ struct Flusher(Served);
 
 impl Drop for Flusher {
     fn drop(&mut self) {
-        let Flusher(Served { queue, queues, .. }) = self;
+        let Flusher(Served { queue, queues }) = self;
         queues.remove(queue);
         queue.end_flushing();
     }

@@ -29,7 +29,7 @@ const KERNEL_WORKERS_MAX: u32 = 32;
 /// The ring's use, which decides the set-up flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Usage {
-    /// One thread submits and reaps (COOP_TASKRUN, 5.19), or a helper in its place.
+    /// One thread submits and reaps (COOP_TASKRUN, 5.19), or a watcher in its place.
     Owned,
     /// Any thread may.
     Shared,

@@ -23,7 +23,7 @@
 //! consume the report, and a concurrent sync would then succeed. So no sync runs beside a direct
 //! durable write ([`Outstanding::begin_sync`]).
 //!
-//! A wait here is for a completion, which needs no other thread's poll (`op/help.rs`).
+//! A wait here is for a completion, which needs no other thread's poll (`op/watcher`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

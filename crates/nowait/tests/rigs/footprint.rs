@@ -126,7 +126,7 @@ fn attached() {
     let watcher_runs = || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
         let names = tasks.map(|task| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default());
-        names.into_iter().any(|name| name.trim() == "nowait-watch-1")
+        names.into_iter().any(|name| name.trim() == "nowait-watch-2")
     };
     for attached in [true, false] {
         let runtime = Runtimes(attached.then(|| nowait.clone())).multi_thread();

@@ -337,8 +337,8 @@ fn without_threads() {
         assert_eq!(error.raw_os_error(), Some(libc::EAGAIN));
         assert_settled(&nowait);
     }
-    let ours = ["nowait-watch-0", "nowait-watch-1", "nowait-driver"];
-    assert_eq!(ours.map(threads), [0; 3]);
+    let ours = ["nowait-watch-0", "nowait-watch-1", "nowait-watch-2", "nowait-driver"];
+    assert_eq!(ours.map(threads), [0; 4]);
 }
 
 /// The error of an operation without a substitute names the refused call.

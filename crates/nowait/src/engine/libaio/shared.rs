@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::sys::{Context, DEPTH, Entry};
 use crate::engine::places::{Lined, Places};
 use crate::engine::{Engine, Refusal, Retry, pool};
-use crate::op::watcher::{self, Glance, Note, NoticedBy, Rung, Watched};
+use crate::op::watcher::{self, Glance, Note, NoticedBy, Watched};
 use crate::op::{Backlog, PLACES_MIN, Slot};
 use crate::stats::Count;
 use crate::sync::lock;
@@ -25,8 +25,6 @@ use crate::sync::lock;
 pub(crate) struct Aio {
     desk: OnceLock<Arc<Desk>>,
     refused: Retry,
-    /// Dropped last: the watcher looks whether others hold the desk.
-    _rung: Rung,
 }
 
 /// A context and the line before it.
@@ -54,7 +52,7 @@ impl Aio {
     /// Tries to make the context, so that a refusal is known at once. A shortage that passes is
     /// returned with the engine, which tries again.
     pub(crate) fn new() -> Result<(Aio, Option<Refusal>), Refusal> {
-        let aio = Aio { desk: OnceLock::new(), refused: Retry::default(), _rung: Rung };
+        let aio = Aio { desk: OnceLock::new(), refused: Retry::default() };
         match Desk::new() {
             Ok(desk) => _ = aio.desk.set(desk),
             Err(refusal) if refusal.passes() => return Ok((aio, Some(refusal))),
@@ -70,6 +68,14 @@ impl Aio {
             let _ = self.desk.set(self.refused.when_due(|| Desk::new().ok())?);
         }
         self.desk.get()
+    }
+}
+
+impl Drop for Aio {
+    fn drop(&mut self) {
+        if let Some(desk) = self.desk.take().filter(|desk| desk.context.is_ours()) {
+            watcher::leave(desk);
+        }
     }
 }
 

@@ -10,11 +10,11 @@
 //! a thread that is awake checks a flag.
 //!
 //! A thread that computes, or blocks elsewhere, does not serve its ring. If others wait for an
-//! operation there, a helper serves the ring instead (`op/help.rs`). The helper also ends what is
+//! operation there, a watcher serves the ring instead (`op/watcher`). It also ends what is
 //! left when `drive` returns or the thread ends: operations that were abandoned, or whose futures
 //! moved to another thread.
 //!
-//! `bell.rs` wakes a thread; `own.rs` shares its ring with a helper; this file drives futures.
+//! `bell.rs` wakes a thread; `own.rs` shares its ring with a watcher; this file drives futures.
 
 mod bell;
 mod own;

@@ -1,4 +1,4 @@
-//! A thread's own ring, which a helper serves while the thread is elsewhere and others wait.
+//! A thread's own ring, which a watcher serves while the thread is elsewhere and others wait.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -24,7 +24,7 @@ pub(super) struct Own {
     note: Note,
     /// Counts the thread's visits.
     visits: AtomicU64,
-    /// The count at the helper's last glance.
+    /// The count at the watcher's last glance.
     glanced_at: AtomicU64,
 }
 
@@ -127,8 +127,8 @@ impl Own {
     fn wait(&self, want: impl FnOnce() -> usize) -> bool {
         let mut waits = false;
         self.visit(|queue| {
-            // In this order: either the thread sees what a helper has ended, or that the bell has
-            // rung, or the helper sees that the thread is inside.
+            // In this order: either the thread sees what a watcher has ended, or that the bell has
+            // rung, or the watcher sees that the thread is inside.
             self.is_inside.store(true, SeqCst);
             if let (false, Some(eventfd)) = (queue.polls_bell(), self.bell.descriptor()) {
                 // Cleared only now: a late ring would end the next sleep early, and no more.
@@ -161,7 +161,7 @@ impl Own {
         }
     }
 
-    /// Wakes the thread, which came while a helper served the ring: the helper may have reaped what
+    /// Wakes the thread, which came while a watcher served the ring: the watcher may have reaped what
     /// the thread sleeps for, and the poll of the bell that was to wake it.
     fn call_back(&self) {
         self.bell.write();
@@ -171,20 +171,22 @@ impl Own {
         }
     }
 
-    /// Lets a helper end what is left: the thread does something else.
+    /// Lets a watcher end what is left: the thread does something else.
     pub(super) fn leave_to_watcher(self: Arc<Self>) {
         if !self.queue.is_quiet() {
             watcher::lend(self);
         }
     }
 
-    /// Leaves the ring to a helper: its thread ends.
+    /// Leaves the ring to a watcher: its thread ends.
     pub(super) fn leave(self: Arc<Self>) {
         self.queue.enter_announced();
         self.queue.submit_staged();
         self.queue.reap(Reap::Surely);
         self.queue.submit_staged();
-        self.leave_to_watcher();
+        if self.note.is_watched() || !self.queue.is_quiet() {
+            watcher::leave(self);
+        }
     }
 }
 
@@ -241,9 +243,9 @@ mod tests {
     use crate::op::fixture::{file_of_fd, read_of};
 
     /// Symptom: a thread slept on beside an operation that hung, though its future had been woken: the
-    /// helper had reaped the poll of its bell.
+    /// watcher had reaped the poll of its bell.
     #[test]
-    fn a_helper_that_reaps_the_poll_of_a_bell_wakes_the_thread_all_the_same() {
+    fn a_watcher_that_reaps_the_poll_of_a_bell_wakes_the_thread_all_the_same() {
         let own = match Own::new(Bell::new()) {
             Ok(own) => own,
             Err(refusal) => return eprintln!("skipped: no io_uring ({:?})", refusal.errno),
@@ -253,7 +255,7 @@ mod tests {
         assert!(own.stage(slot.clone()).is_ok());
         own.queue.poll_bell(own.bell.descriptor().unwrap().as_fd());
         own.bell.write();
-        // As a helper does that looked before the thread came.
+        // As a watcher does that looked before the thread came.
         own.queue.enter();
         own.queue.reap(Reap::Surely);
         assert!(!own.queue.polls_bell());

@@ -191,6 +191,13 @@ impl Queue {
         self.entered.load(Acquire) & DEAD != 0
     }
 
+    /// Leaves it to a watcher, if that has anything to do: no thread submits to it any more.
+    pub(super) fn leave(self: &Arc<Queue>) {
+        if self.is_ours() && (self.note.is_watched() || !self.is_quiet()) {
+            watcher::leave(self.clone());
+        }
+    }
+
     fn line(&self) -> MutexGuard<'_, Line> {
         lock(&self.line)
     }
@@ -651,6 +658,7 @@ impl Watched for Queue {
     }
 
     fn serve(&self) {
+        self.enter_late();
         self.submit_staged();
         self.reap(Reap::Surely);
     }
@@ -668,11 +676,14 @@ impl Watched for Queue {
     }
 
     fn glance(&self) -> Glance {
-        // Both, each for its own sake.
-        let is_busy = self.relieve_line() | self.enter_late();
+        let is_busy = self.relieve_line();
+        let line = self.line();
+        let (is_late, has_others) = (line.announced.is_late(), line.announced.has_others());
+        drop(line);
         match self.noticed_by {
+            _ if is_late => Glance::Left,
             NoticedBy::Reactor => self.glance_at_ended(),
-            _ if is_busy => Glance::Busy,
+            _ if is_busy || has_others => Glance::Busy,
             _ => Glance::Quiet,
         }
     }

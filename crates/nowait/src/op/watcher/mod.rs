@@ -1,0 +1,317 @@
+//! Serves queues whose owner is absent, away or asleep.
+//!
+//! A watcher is a thread that sleeps in epoll over some queues. It submits what is staged there,
+//! settles completions, and calls wakers. It serves a queue without an owner as long as threads
+//! submit to it, and the queue of a thread, a runtime or an event loop until nothing is in flight.
+//!
+//! An owner may compute, or block on a thread whose write waits behind one in the owner's queue. So
+//! a caller whose progress may depend on such a queue [asks](ask) for help:
+//!
+//! * a write that has to wait for others, and a thread that submits a write for which others wait
+//!   (`core/throttle.rs`);
+//! * a thread or task that waits for a file's changes to end, or for its durable writes
+//!   (`op/outstanding.rs`);
+//! * a future that is polled by another thread than the one that submitted (`op/slot.rs`);
+//! * a thread that goes, or returns from its `block_on`, and leaves operations behind
+//!   (`engine/local/mod.rs`).
+//!
+//! The owner's waiters may also be unknown: a set of futures that was moved polls only the futures
+//! that were woken. So one watcher, which serves no queue, glances at all of them at intervals. It
+//! lends those to another where the owner has not been, or nothing has ended, since the last glance.
+//!
+//! Entering a queue may sleep, and code of a user may block. So the queues with owners have a
+//! watcher apart from those without. A watcher that is stuck in one queue gets a second thread for
+//! the others, when it is called or at a glance: glances go on while a watcher is awake.
+//!
+//! If no thread can be started, the asking thread serves the queues once, and asks again at
+//! intervals while it sleeps. A thread inherits the seccomp filter of the one that starts it. That
+//! is one which has just submitted to a ring, so it may use io_uring itself.
+
+mod thread;
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use self::thread::Watcher;
+use crate::sync::lock;
+use crate::sys::PerProcess;
+
+/// Interval of glances: an owner with something in flight may stay out of its queue for so long.
+/// Also the interval at which a sleeping thread asks again, in case the watcher does not run.
+const GLANCES: Duration = Duration::from_millis(50);
+/// Interval at which a sleeping thread asks again if no thread can be started.
+const ALONE: Duration = Duration::from_millis(1);
+/// How soon a try to start a thread follows one that failed.
+pub(crate) const RETRY: Duration = Duration::from_millis(100);
+
+/// Number of the watcher that only glances. It enters no queue and runs no code of a user.
+const GLANCING: usize = 0;
+/// Number of the watcher of queues with owners.
+const OF_OWNERS: usize = 1;
+/// Number of the first watcher of queues without an owner.
+const OF_NOBODY: usize = 2;
+const WATCHERS: usize = OF_NOBODY + 8;
+/// Queues without an owner that share a watcher: one thread cannot reap millions of completions a
+/// second (docs/scaling.md).
+const QUEUES_EACH: usize = 8;
+
+/// The party that submits what is staged in a queue, and notices completions: its owner.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoticedBy {
+    /// A thread that drives a future, and sleeps in its ring.
+    Thread,
+    /// A reactor, or an event loop, which watches the queue's descriptor.
+    Reactor,
+    /// A watcher.
+    Watcher,
+}
+
+/// What a watcher finds at a glance.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Glance {
+    /// No further glance is needed.
+    Quiet,
+    /// An operation is in flight or in line.
+    Busy,
+    /// A watcher must serve it: so it was at the last glance, and the owner has not been there since.
+    Left,
+}
+
+/// A queue that watchers serve.
+pub(crate) trait Watched: Send + Sync {
+    fn noticed_by(&self) -> NoticedBy;
+    fn note(&self) -> &Note;
+    /// Place among the queues of an instance; neighbours have the same watcher.
+    fn place(&self) -> usize {
+        0
+    }
+    /// Readable, or becomes so again (edge-triggered), on each completion.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+    /// Serves the queue as its owner would, without waiting.
+    fn serve(&self);
+    /// Nothing is in flight or in line.
+    fn is_quiet(&self) -> bool;
+    /// Whether operations wait for the owner.
+    fn waits_for_owner(&self) -> bool {
+        !self.is_quiet()
+    }
+    /// Looks whether the owner is away, without a system call that may sleep. Hands the line on if
+    /// nothing ends.
+    fn glance(&self) -> Glance;
+}
+
+/// A watcher's own note on a queue.
+#[derive(Default)]
+pub(crate) struct Note {
+    /// How it serves the queue.
+    how: AtomicU8,
+    /// Calls of [`Watched::serve`] that are due: one thread makes all of them.
+    due: AtomicUsize,
+}
+
+/// It does not.
+const NOT: u8 = 0;
+/// Until nothing is in flight.
+const LENT: u8 = 1;
+/// As long as threads may submit to it. A thread of the watcher runs.
+const ADOPTED: u8 = 2;
+/// No thread finds it any more: until nothing is in flight, and only the watcher has the queue.
+const LEFT: u8 = 3;
+
+impl Note {
+    fn get(&self) -> u8 {
+        self.how.load(SeqCst)
+    }
+
+    fn set(&self, how: u8) {
+        self.how.store(how, SeqCst);
+    }
+
+    /// Whether a watcher has the queue.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.get() != NOT
+    }
+
+    /// Whether a watcher serves the queue in the place of its owner.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.get() == LENT
+    }
+}
+
+/// All watchers of the process.
+struct Watchers {
+    all: [Watcher; WATCHERS],
+    known: Mutex<Vec<(NoticedBy, Weak<dyn Watched>)>>,
+    /// Some known queue has a reactor.
+    has_reactors: AtomicBool,
+    /// A queue may have operations in flight, or a watcher is awake: one glances at intervals.
+    glances: AtomicBool,
+    /// At the last request for help, no thread could be started.
+    is_missed: AtomicBool,
+}
+
+fn watchers() -> &'static Watchers {
+    static WATCHERS: PerProcess<Watchers> = PerProcess::new();
+    WATCHERS.get(|| Watchers {
+        all: std::array::from_fn(Watcher::new),
+        known: Mutex::default(),
+        has_reactors: AtomicBool::new(false),
+        glances: AtomicBool::new(false),
+        is_missed: AtomicBool::new(false),
+    })
+}
+
+fn of(queue: &dyn Watched) -> &'static Watcher {
+    let number = match queue.noticed_by() {
+        NoticedBy::Watcher => OF_NOBODY + queue.place() / QUEUES_EACH % (WATCHERS - OF_NOBODY),
+        NoticedBy::Thread | NoticedBy::Reactor => OF_OWNERS,
+    };
+    &watchers().all[number]
+}
+
+/// Serves a queue, unless another thread does: that serves it again then.
+fn serve(queue: &dyn Watched) {
+    let due = &queue.note().due;
+    if due.fetch_add(1, SeqCst) > 0 {
+        return;
+    }
+    loop {
+        let seen = due.load(SeqCst);
+        queue.serve();
+        if due.compare_exchange(seen, 0, SeqCst, SeqCst).is_ok() {
+            return;
+        }
+    }
+}
+
+/// Makes a queue known, as long as it lives. False while descriptors are short: no watcher could
+/// serve it.
+pub(crate) fn register(queue: Weak<dyn Watched>, noticed_by: NoticedBy) -> bool {
+    let watchers = watchers();
+    if noticed_by == NoticedBy::Reactor {
+        watchers.has_reactors.store(true, Relaxed);
+    }
+    let mut known = lock(&watchers.known);
+    known.retain(|(_, known)| known.strong_count() > 0);
+    known.push((noticed_by, queue));
+    drop(known);
+    [GLANCING, OF_OWNERS].iter().all(|number| watchers.all[*number].descriptors().is_some())
+}
+
+/// Serves a queue from now on, until it is [left](leave). False if no thread can be started.
+pub(crate) fn adopt<Q: Watched + 'static>(queue: &Arc<Q>) -> bool {
+    if queue.note().get() == ADOPTED {
+        return true;
+    }
+    let watcher = of(&**queue);
+    // The thread first: from the note on, others rely on it.
+    watcher.look() && watcher.add(queue.clone(), ADOPTED) && watcher.look()
+}
+
+/// Serves a queue in the place of its owner until nothing is in flight. False if no thread can be
+/// started; then [`ask`] serves it.
+pub(crate) fn lend(queue: Arc<dyn Watched>) -> bool {
+    let watcher = of(&*queue);
+    watcher.add(queue, LENT);
+    watcher.look()
+}
+
+/// Keeps a queue that its owner and submitters leave until nothing is in flight. If no thread can
+/// be started now, [`ask`] serves it, or a later thread.
+pub(crate) fn leave(queue: Arc<dyn Watched>) {
+    let watcher = of(&*queue);
+    watcher.add(queue, LEFT);
+    watcher.look();
+}
+
+/// Ends a loan, if there is one: the owner serves the queue again.
+pub(crate) fn take_back(queue: &dyn Watched) {
+    let watcher = of(queue);
+    let mut list = lock(&watcher.list);
+    let is_it = |(_, known): &(u64, Arc<dyn Watched>)| std::ptr::addr_eq(Arc::as_ptr(known), queue);
+    if let Some(at) = list.queues.iter().position(is_it).filter(|_| queue.note().is_lent()) {
+        watcher.forget(queue);
+        let gone = list.queues.swap_remove(at);
+        drop(list);
+        drop(gone);
+    }
+}
+
+/// Selects queues by their owners.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// The queues of threads.
+    Threads,
+    /// The queues of reactors.
+    Reactors,
+    All,
+}
+
+/// Asks for help with every queue that has something in flight now. Returns the time after which a
+/// sleeping thread must ask again. Call this without any lock held: wakers may run here.
+pub(crate) fn ask() -> Duration {
+    ask_of(Of::All)
+}
+
+/// As [`ask`], for some queues.
+pub(crate) fn ask_of(of: Of) -> Duration {
+    let watchers = watchers();
+    if of == Of::Reactors && !watchers.has_reactors.load(Relaxed) {
+        return GLANCES;
+    }
+    let is_asked = |by: NoticedBy| match of {
+        Of::Threads => by == NoticedBy::Thread,
+        Of::Reactors => by == NoticedBy::Reactor,
+        Of::All => true,
+    };
+    let known = watchers.known(is_asked);
+    let waiting = known.into_iter().filter(|queue| queue.waits_for_owner());
+    // Ask for each queue, without a short cut after the first.
+    let alone = waiting.fold(false, |alone, queue| !lend(queue) | alone);
+    if alone || of == Of::All {
+        watchers.is_missed.store(alone, Relaxed);
+    }
+    if alone {
+        watchers.all[OF_OWNERS].serve(|_| true);
+        return ALONE;
+    }
+    GLANCES
+}
+
+/// Returns the time after which a parked thread must ask again, if the last request failed.
+#[inline]
+pub(crate) fn when_alone() -> Option<Duration> {
+    watchers().is_missed.load(Relaxed).then_some(ALONE)
+}
+
+/// Notes that a queue has got something, and its owner may not come back to it.
+#[inline]
+pub(crate) fn watch() {
+    #[cold]
+    fn begin() {
+        if !watchers().glances.swap(true, SeqCst) && !watchers().all[GLANCING].look() {
+            // The next one tries again.
+            watchers().glances.store(false, SeqCst);
+        }
+    }
+    if !watchers().glances.load(Relaxed) {
+        begin();
+    }
+}
+
+/// Wakes the watcher of a queue to look at all that it serves.
+pub(crate) fn look(queue: &dyn Watched) {
+    of(queue).look();
+}
+
+impl Watchers {
+    /// Returns the queues of some owners. The caller drops them, with nothing locked: each may be
+    /// the last share.
+    fn known(&self, is_meant: impl Fn(NoticedBy) -> bool) -> Vec<Arc<dyn Watched>> {
+        let known = lock(&self.known);
+        known.iter().filter(|(by, _)| is_meant(*by)).filter_map(|(_, queue)| queue.upgrade()).collect()
+    }
+}
