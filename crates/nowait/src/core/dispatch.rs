@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
-use crate::core::instance::Instance;
+use crate::core::instance::{Engines, Instance};
 use crate::core::policy::Route;
 use crate::direct::{self, Direct};
 use crate::engine::{local, read_blocking, write_blocking};
@@ -124,7 +124,7 @@ impl<'f> Target<'f> {
 
     /// Announces a read to the kernel, which begins it, if it will be collected: by a thread of the
     /// pool, of which few keep the device busy then, or beside a read that a ring has.
-    fn announce(&self, request: &mut Request, route: Route) {
+    fn announce(&self, engines: &Engines, request: &mut Request, route: Route) {
         let (Request::Read(transfer), Some(file)) = (request, self.file) else { return };
         let reads = &file.reads;
         let policy = &self.instance.policy;
@@ -132,8 +132,8 @@ impl<'f> Target<'f> {
         if file.direct.is_some() || !reads.may_announce(policy, length) || file.device().is_full() {
             return;
         }
-        let is_for_pool = route == Route::Pool || !self.instance.engines().has_ring;
-        let is_collected = || local::takes_announced(file) || self.instance.engines().ring.takes_announced(file);
+        let is_for_pool = route == Route::Pool || !engines.has_ring;
+        let is_collected = || local::takes_announced(file) || engines.ring.takes_announced(file);
         if !is_for_pool && (transfer.is_long() || !is_collected()) {
             return;
         }
@@ -211,13 +211,14 @@ impl<'f> Target<'f> {
             // Writes that this thread has collected come first.
             local::do_what_is_due();
         }
+        let engines = self.instance.engines();
         let route = match (&mut request, self.file.map(|file| (file, &file.direct))) {
             (Request::Read(transfer), Some((file, Some(direct)))) => {
-                self.direct_route(file, direct, transfer, Direction::Read)
+                self.direct_route(engines.has_ring, file, direct, transfer, Direction::Read)
             }
             (Request::Write(..), Some((_, Some(_)))) if change.is_some_and(|change| change.alone) => Route::Pool,
             (Request::Write(transfer, _), Some((file, Some(direct)))) => {
-                self.direct_route(file, direct, transfer, Direction::Write)
+                self.direct_route(engines.has_ring, file, direct, transfer, Direction::Write)
             }
             (Request::Read(transfer), Some((file, None))) => {
                 match file.reads.slow_route(&self.instance.policy, transfer.left()) {
@@ -231,19 +232,34 @@ impl<'f> Target<'f> {
             // 6.12), and an open must be followed by an fstat in any case.
             _ => Route::Pool,
         };
-        self.announce(&mut request, route);
+        self.announce(engines, &mut request, route);
         let owner = match self.file {
             Some(file) => Owner::File(file.clone()),
             None => Owner::Nobody(self.instance.counters.clone(), self.instance.pools.clone()),
         };
         let slot = Slot::new(request, owner, notify);
-        self.submit_slot(slot.clone(), route, change, turn);
+        let engine = match (route, self.file) {
+            (Route::Pool, _) => &engines.pool,
+            (_, Some(file)) if file.direct.is_some() => engines.direct(),
+            _ => &engines.ring,
+        };
+        match (change, self.file) {
+            // In its turn.
+            (Some(change), Some(file)) => engines.throttle.submit(slot.clone(), file, engine, change, turn),
+            _ => engine.submit(slot.clone()),
+        }
         slot
     }
 
     /// Chooses the route of a direct transfer, and makes it ready for a ring.
-    fn direct_route(&self, file: &OpenFile, direct: &Direct, transfer: &mut Transfer, direction: Direction) -> Route {
-        let has_ring = self.instance.engines().has_ring;
+    fn direct_route(
+        &self,
+        has_ring: bool,
+        file: &OpenFile,
+        direct: &Direct,
+        transfer: &mut Transfer,
+        direction: Direction,
+    ) -> Route {
         // A ring is asked not to wait. libaio waits in the submission.
         if !has_ring && direction == Direction::Read && !self.may_ring(file) {
             return Route::Pool;
@@ -254,19 +270,5 @@ impl<'f> Target<'f> {
     /// Whether a queue to the kernel serves reads of the file, and no thread of the kernel.
     fn may_ring(&self, file: &OpenFile) -> bool {
         self.instance.policy.forced.is_some() || self.accepts_nowait(file)
-    }
-
-    /// Gives a slot to the engine of a route; one that changes its file, in its turn.
-    fn submit_slot(&self, slot: Arc<Slot>, route: Route, change: Option<Change>, turn: Option<&mut Turn<'_>>) {
-        let engines = self.instance.engines();
-        let engine = match (route, self.file) {
-            (Route::Pool, _) => &engines.pool,
-            (_, Some(file)) if file.direct.is_some() => engines.direct(),
-            _ => &engines.ring,
-        };
-        match (change, self.file) {
-            (Some(change), Some(file)) => engines.throttle.submit(slot, file, engine, change, turn),
-            _ => engine.submit(slot),
-        }
     }
 }

@@ -1,8 +1,9 @@
-//! The rings that a thread submitted to last. Each cold read of a future looks its thread's ring
-//! up, and takes no lock that all threads share.
+//! The ring that a thread submitted to last. A cold read of a future finds its thread's ring there,
+//! and takes no lock that all threads share. A thread that alternates between engines takes that
+//! lock each time.
 //!
 //! A thread keeps no ring alive. The weak share costs the memory of a [`Queue`], without the ring's
-//! memory and descriptor, until the thread ends or has used other engines.
+//! memory and descriptor, until the thread ends or uses another engine.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,21 +36,10 @@ pub(super) fn next_engine() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Rings that a thread remembers: those of a few engines and runtimes.
-const KNOWN_MAX: usize = 4;
+thread_local!(static LAST: RefCell<Option<(Key, Weak<Queue>)>> = const { RefCell::new(None) });
 
-struct Known {
-    entries: [Option<(Key, Weak<Queue>)>; KNOWN_MAX],
-    /// The oldest, which the next one replaces.
-    oldest: usize,
-}
-
-thread_local!(static KNOWN: RefCell<Known> = const {
-    RefCell::new(Known { entries: [const { None }; KNOWN_MAX], oldest: 0 })
-});
-
-/// Returns the ring that this thread used last for `key`; else what `look_up` finds, which is
-/// remembered.
+/// Returns the ring that this thread used last, if it is one of `key`; else what `look_up` finds,
+/// which is remembered.
 pub(super) fn find_or(key: Key, look_up: impl FnOnce() -> Option<Arc<Queue>>) -> Option<Arc<Queue>> {
     // In this order: if the ring is not retired after its share was taken, `Queues` still had a
     // share then. So a watcher does not mistake the ring for one without submitters.
@@ -62,28 +52,13 @@ pub(super) fn find_or(key: Key, look_up: impl FnOnce() -> Option<Arc<Queue>>) ->
 }
 
 fn recall(key: Key) -> Option<Arc<Queue>> {
-    KNOWN.try_with(|known| known.borrow().get(key)?.upgrade()).ok().flatten()
+    let find = |last: &Option<(Key, Weak<Queue>)>| last.as_ref().filter(|(known, _)| *known == key)?.1.upgrade();
+    LAST.try_with(|last| find(&last.borrow())).ok().flatten()
 }
 
 fn remember(key: Key, queue: &Arc<Queue>) {
     // A thread that is being torn down remembers nothing.
-    let _ = KNOWN.try_with(|known| known.borrow_mut().set(key, Arc::downgrade(queue)));
-}
-
-impl Known {
-    fn get(&self, key: Key) -> Option<&Weak<Queue>> {
-        self.entries.iter().flatten().find(|(known, _)| *known == key).map(|(_, queue)| queue)
-    }
-
-    fn set(&mut self, key: Key, queue: Weak<Queue>) {
-        let same = self.entries.iter().position(|entry| entry.as_ref().is_some_and(|(known, _)| *known == key));
-        let at = same.unwrap_or_else(|| {
-            let oldest = self.oldest;
-            self.oldest = (oldest + 1) % KNOWN_MAX;
-            oldest
-        });
-        self.entries[at] = Some((key, queue));
-    }
+    let _ = LAST.try_with(|last| last.replace(Some((key, Arc::downgrade(queue)))));
 }
 
 #[cfg(test)]
@@ -109,15 +84,6 @@ mod tests {
         drop((queue, found));
         assert!(share.upgrade().is_none(), "a thread keeps a ring open");
         assert!(find_or(key, || None).is_none());
-    }
-
-    #[test]
-    fn the_oldest_is_forgotten_first() {
-        let Some(queue) = queue_or_skip() else { return };
-        let keys: Vec<Key> = (0..=KNOWN_MAX).map(|_| Key::common(next_engine())).collect();
-        keys.iter().for_each(|key| drop(find_or(*key, || Some(queue.clone()))));
-        assert!(keys[1..].iter().all(|key| recall(*key).is_some()));
-        assert!(recall(keys[0]).is_none());
     }
 
     #[cfg(feature = "tokio")]
