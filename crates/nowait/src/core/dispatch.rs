@@ -217,6 +217,7 @@ impl<'f> Target<'f> {
                 self.direct_route(engines.has_ring, file, direct, transfer, Direction::Read)
             }
             (Request::Write(..), Some((_, Some(_)))) if change.is_some_and(|change| change.alone) => Route::Pool,
+            (Request::Write(_, flags), Some((file, Some(_)))) if self.is_lone_durable(file, *flags) => Route::Pool,
             (Request::Write(transfer, _), Some((file, Some(direct)))) => {
                 self.direct_route(engines.has_ring, file, direct, transfer, Direction::Write)
             }
@@ -265,6 +266,17 @@ impl<'f> Target<'f> {
             return Route::Pool;
         }
         direct::route(&self.instance.policy, has_ring, file, direct, transfer, direction, || self.end_of(file))
+    }
+
+    /// True for a durable direct write alone in flight, unless this thread will wait in its own ring.
+    /// From a queue to the kernel, a work queue would sync it (docs/kernel.md), as soon as that worker
+    /// is given a processor: beside programs that compute, a scheduler tick later. A pool thread syncs
+    /// in its own call. Of many in flight, a queue makes more.
+    fn is_lone_durable(&self, file: &OpenFile, flags: WriteFlags) -> bool {
+        flags.contains(WriteFlags::DURABLE)
+            && file.on_their_way() == 0
+            && self.instance.policy.forced.is_none()
+            && !local::is_driving()
     }
 
     /// Whether a queue to the kernel serves reads of the file, and no thread of the kernel.

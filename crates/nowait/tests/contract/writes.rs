@@ -326,6 +326,40 @@ fn direct_writes_arrive() {
     }
 }
 
+/// From a queue to the kernel, a work queue would sync it, which waits for a processor beside programs
+/// that compute. Of many in flight, the queue makes more.
+#[test]
+fn lone_durable_direct_write_is_a_threads() {
+    let folder = temp_dir();
+    let nowait = Nowait::builder().build().unwrap();
+    let Some(file) = create_direct(&nowait, &folder.path().join("direct")) else { return };
+    // Space, so that a ring would not refuse for lack of it.
+    file.write_all_at(Buf::zeroed(64 * PAGE), 0).wait().unwrap();
+    file.sync_data().wait().unwrap();
+    let pool = |write: &dyn Fn(u64)| {
+        let before = nowait.stats();
+        (0..64).for_each(|i| write(i * PAGE as u64));
+        assert_settled(&nowait);
+        nowait.stats().pool - before.pool
+    };
+    let durable = |offset| drop(futures::executor::block_on(file.write_all_at(page_of(1), offset).durable()).unwrap());
+    assert_eq!(pool(&durable), 64);
+    let (told, hear) = std::sync::mpsc::channel();
+    let called_back = |offset| {
+        let told = told.clone();
+        file.write_all_at(page_of(2), offset).durable().on_complete(move |written| told.send(written.is_ok()).unwrap());
+        assert!(hear.recv().unwrap());
+    };
+    assert_eq!(pool(&called_back), 64);
+    if nowait.has_ring() {
+        let many = |_| {
+            let writes = (0..64).map(|i| file.write_all_at(page_of(3), i * PAGE as u64).durable());
+            futures::executor::block_on(join_all(writes)).into_iter().for_each(|written| drop(written.unwrap()));
+        };
+        assert!(pool(&many) < 64 * 32, "most of them went to the pool");
+    }
+}
+
 #[test]
 fn direct_write_left_in_a_threads_ring_holds_up_no_other_thread() {
     let folder = temp_dir();
