@@ -10,11 +10,10 @@ use crate::core::policy::Route;
 use crate::core::policy::{OpenSelector, Policy};
 use crate::core::throttle::Throttle;
 use crate::direct::Directness;
-use crate::engine::libaio::shared::Aio;
 use crate::engine::local;
 use crate::engine::loop_ring::LoopRing;
 use crate::engine::pool::{Pools, THREADS_MAX};
-use crate::engine::shared::Uring;
+use crate::engine::shared::SharedQueues;
 #[cfg(feature = "sim")]
 use crate::engine::sim::Sim;
 use crate::engine::{self};
@@ -344,7 +343,7 @@ impl Engines {
 
     /// libaio, if it may be used.
     fn aio(&self) -> Option<&MadeOrRefused> {
-        let set_up = || match Aio::new() {
+        let set_up = || match SharedQueues::libaio() {
             Ok((aio, refusal)) => (Some(Arc::new(aio) as _), refusal.map(|refusal| Refusal::of(AIO, refusal))),
             Err(refusal) => (None, Some(Refusal::of(AIO, refusal))),
         };
@@ -376,7 +375,7 @@ impl Instance {
             }
             let pool: Arc<dyn engine::Engine> = self.pools.clone();
             let ring = match self.engine {
-                Engine::Auto | Engine::Uring => Some(Uring::new()),
+                Engine::Auto | Engine::Uring => Some(SharedQueues::rings()),
                 _ => None,
             };
             let (ring, refusal): (Option<Arc<dyn engine::Engine>>, _) = match ring {

@@ -7,11 +7,10 @@
 //!
 //! `unsafe` here: transfers on memory that the caller lends for the call.
 
+mod kernel;
 mod known;
-pub(crate) mod libaio;
 pub(crate) mod local;
 pub(crate) mod loop_ring;
-mod places;
 pub(crate) mod pool;
 mod queue;
 mod queues;
@@ -20,7 +19,6 @@ pub(crate) mod shared;
 pub mod sim;
 #[cfg(feature = "tokio")]
 mod tokio;
-pub(crate) mod uring;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};

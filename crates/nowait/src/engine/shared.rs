@@ -1,7 +1,8 @@
-//! Rings for futures on any executor: any thread may submit, any thread may reap.
+//! Queues for futures on any executor: any thread may submit, any thread may reap.
 //!
-//! The engine has a few rings (`queue`). Each thread prefers one of them, so that the short lock
-//! around the submission queue is rarely contended. Watchers notice completions
+//! The engine has a few rings (`queue`), or one context of libaio, for direct I/O where io_uring is
+//! refused. Each thread prefers one ring, so that the short lock around the submission queue is
+//! rarely contended. Watchers notice completions
 //! (`op/watcher`); in an attached tokio runtime, a task in tokio's reactor does (`tokio.rs`). A
 //! queue lives until nothing is in flight, so that dropping the engine does not block. Memory of a
 //! request that a dead device never completes is leaked, not freed.
@@ -19,59 +20,85 @@ use crate::op::watcher::{self, NoticedBy};
 use crate::sys;
 use crate::turn;
 
-/// The ring engine.
-pub(crate) struct Uring {
+/// The engine over queues to the kernel.
+pub(crate) struct SharedQueues {
     /// Names it in what threads know.
     number: u64,
+    /// Makes a queue, for a place.
+    make: fn(usize) -> Result<Arc<Queue>, Refusal>,
     queues: Queues,
     queues_max: usize,
+    /// They are rings, not libaio.
+    are_rings: bool,
     refused: Retry,
     #[cfg(feature = "tokio")]
     runtimes: super::tokio::Runtimes,
 }
 
-impl Uring {
-    /// Tries to make a first ring, so that a refusal is known at once. A shortage that passes is
-    /// returned with the engine, which tries again. (Short of locked memory, libaio is the better
-    /// engine for direct I/O.)
-    pub(crate) fn new() -> Result<(Uring, Option<Refusal>), Refusal> {
-        let engine = Uring {
+impl SharedQueues {
+    /// Makes an engine over rings, as [`libaio`](SharedQueues::libaio) does. (Short of locked memory,
+    /// libaio is the better engine for direct I/O.)
+    pub(crate) fn rings() -> Result<(SharedQueues, Option<Refusal>), Refusal> {
+        let make = |place| Queue::new(NoticedBy::Watcher, place);
+        SharedQueues::try_first(make, true, |errno| errno != Errno::NOMEM)
+    }
+
+    /// Tries to make the queue, so that a refusal is known at once. A shortage that passes is
+    /// returned with the engine, which tries again.
+    pub(crate) fn libaio() -> Result<(SharedQueues, Option<Refusal>), Refusal> {
+        SharedQueues::try_first(Queue::libaio, false, |_| true)
+    }
+
+    fn try_first(
+        make: fn(usize) -> Result<Arc<Queue>, Refusal>,
+        are_rings: bool,
+        tries_again: fn(Errno) -> bool,
+    ) -> Result<(SharedQueues, Option<Refusal>), Refusal> {
+        let engine = SharedQueues {
             number: known::next_engine(),
+            make,
             queues: Queues::default(),
-            queues_max: sys::processors().min(QUEUES_MAX),
+            queues_max: if are_rings { sys::processors().min(QUEUES_MAX) } else { 1 },
+            are_rings,
             refused: Retry::default(),
             #[cfg(feature = "tokio")]
             runtimes: super::tokio::Runtimes::default(),
         };
-        match Queue::new(NoticedBy::Watcher, 0) {
+        match make(0) {
             Ok(first) => engine.queues.add(first),
-            Err(refusal) if refusal.passes() && refusal.errno != Errno::NOMEM => return Ok((engine, Some(refusal))),
+            Err(refusal) if refusal.passes() && tries_again(refusal.errno) => return Ok((engine, Some(refusal))),
             Err(refusal) => return Err(refusal),
         }
         Ok((engine, None))
     }
 
-    /// The ring for this thread; none if its completions would not be noticed.
+    /// The queue for this thread; none if its completions would not be noticed.
     fn queue(&self) -> Option<Arc<Queue>> {
         #[cfg(feature = "tokio")]
-        let may_be_a_runtimes = !local::is_elsewhere() && !pool::is_own_thread();
+        let may_be_a_runtimes = self.are_rings && !local::is_elsewhere() && !pool::is_own_thread();
         #[cfg(feature = "tokio")]
         if let Some(queue) = may_be_a_runtimes.then(|| self.runtimes.queue(self.number)).flatten() {
             return Some(queue);
         }
         let queue = known::find_or(Key::common(self.number), || {
-            let mine = || self.queues.mine(self.queues_max, |place| Queue::new(NoticedBy::Watcher, place)).ok();
+            let mine = || self.queues.mine(self.queues_max, self.make).ok();
             self.refused.when_due(mine)
         })?;
         watcher::adopt(&queue).then_some(queue)
     }
 }
 
-impl Engine for Uring {
+impl Engine for SharedQueues {
     fn submit(&self, slot: Arc<Slot>) {
-        let Err(slot) = local::stage(slot) else { return };
-        if let Some(queue) = loop_ring::current().filter(|_| !pool::is_own_thread()) {
-            return queue.submit(slot, false);
+        let mut slot = slot;
+        if self.are_rings {
+            match local::stage(slot) {
+                Ok(()) => return,
+                Err(back) => slot = back,
+            }
+            if let Some(queue) = loop_ring::current().filter(|_| !pool::is_own_thread()) {
+                return queue.submit(slot, false);
+            }
         }
         match self.queue() {
             // The kernel completes a request in the thread that submitted it, unless that sleeps
@@ -94,7 +121,8 @@ impl Engine for Uring {
     #[cfg(feature = "tokio")]
     fn takes_announced(&self, file: &Arc<crate::op::OpenFile>) -> bool {
         let takes = |queue: Arc<Queue>| queue.is_in_reactor() && queue.takes_announced(Arc::as_ptr(file).addr());
-        !local::is_driving()
+        self.are_rings
+            && !local::is_driving()
             && !pool::is_own_thread()
             && loop_ring::current().is_none()
             && self.queue().is_some_and(takes)
@@ -117,7 +145,7 @@ impl Engine for Uring {
 }
 
 #[cfg(feature = "tokio")]
-impl Drop for Uring {
+impl Drop for SharedQueues {
     fn drop(&mut self) {
         self.runtimes.close();
     }

@@ -8,7 +8,6 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use super::bell::{Bell, IN_QUEUE, Notice};
-use crate::engine::places::Lined;
 use crate::engine::queue::{Queue, Reap};
 use crate::engine::{Refusal, Retry};
 use crate::op::Slot;

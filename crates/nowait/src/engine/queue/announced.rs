@@ -193,7 +193,7 @@ impl Queue {
         if let Some(woke) = line.woke.take() {
             line.is_slow = woke.elapsed() > POLL_MAX;
         }
-        let has_place = line.places.in_flight < self.ring.depth && !line.dead;
+        let has_place = line.in_flight < self.depth && !line.dead;
         let takes = has_place && !line.is_slow && line.announced.accepts(file);
         let leaves = takes && line.staged > 0 && !line.announced.has_others();
         if leaves {
@@ -213,8 +213,8 @@ impl Queue {
     /// Leaves a slot that has a place among the others, behind the first: its read is announced.
     pub(super) fn leave_announced(&self, mut line: MutexGuard<'_, Line>, slot: Arc<Slot>) {
         // It begins.
-        if line.dead || self.ring.encode(&slot).is_none() {
-            line.places.in_flight -= 1;
+        if line.dead || !self.kernel.begin(&slot) {
+            line.in_flight -= 1;
             drop(line);
             return pool::hand_on(slot);
         }
@@ -322,8 +322,8 @@ impl Queue {
             let again = self.settle(slot, Ok(n));
             let mut line = self.line();
             line.announced.collected();
-            line.places.in_flight -= u32::from(!again);
-            line.places.ended += 1;
+            line.in_flight -= u32::from(!again);
+            line.ended += 1;
             self.fill(line, Vec::new());
         }
     }
@@ -438,7 +438,7 @@ mod tests {
             std::thread::sleep(2 * ARRIVED_MAX);
             assert!(piped.has_others());
             piped.write(1);
-            while piped.queue.line().places.ended < ended {
+            while piped.queue.line().ended < ended {
                 piped.queue.reap(Reap::Surely);
             }
         }

@@ -18,8 +18,10 @@
 //! lock, and a slot's pointer travels through the kernel as user data.
 
 mod announced;
+mod line;
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, BorrowedFd};
 #[cfg(feature = "tokio")]
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -30,15 +32,16 @@ use std::task::Waker;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use io_uring::{opcode, types};
 use rustix::io::Errno;
 
-use self::announced::{Announced, FIRST_MAX};
-use super::places::{Lined, Places};
-use super::uring::{self, Ring, Untaken, Usage};
+use self::announced::FIRST_MAX;
+use self::line::Line;
+use super::kernel::Kernel;
+use super::kernel::libaio::Libaio;
+use super::kernel::ring::{self, Usage};
 use super::{Refusal, pool};
 use crate::op::watcher::{self, Glance, Note, NoticedBy, Watched};
-use crate::op::{Backlog, PLACES_MIN, Profile, STUCK, Slot};
+use crate::op::{PLACES_MIN, Profile, STUCK, Slot};
 use crate::stats::Count;
 use crate::sync::{lock, locking};
 use crate::turn::{self, Notice};
@@ -57,7 +60,9 @@ const BATCH: usize = 32;
 
 /// A ring and the line before it.
 pub(super) struct Queue {
-    ring: Ring,
+    kernel: Box<dyn Kernel>,
+    /// Operations in flight that the kernel takes.
+    depth: u32,
     /// Place among the rings of its instance or runtime.
     place: usize,
     noticed_by: NoticedBy,
@@ -104,44 +109,22 @@ pub(super) enum Reap {
     Surely,
 }
 
-/// Guards the submission queue, too.
-#[derive(Default)]
-struct Line {
-    /// Taken: in the kernel, or staged.
-    places: Places,
-    /// Entries staged since the last submission.
-    staged: u32,
-    /// Staged entries that wait for one more. Grows with each submission since its owner's last.
-    held: u32,
-    /// Slots' shares, as user data, of entries that the kernel has not taken.
-    untaken: Untaken<u64>,
-    /// Reads of a file: the first has an entry while there are others.
-    announced: Announced<Arc<Slot>>,
-    /// When futures were last woken, until one of them submits.
-    woke: Option<Instant>,
-    /// The last one took long to submit: it computes.
-    is_slow: bool,
-    /// How often in a row threads that submit have looked at completions on the way.
-    picked: u32,
-    /// The kernel refuses every further call.
-    dead: bool,
-    /// Operations that had ended at the last glance, if anything was in flight.
-    glanced_at: Option<u64>,
-}
-
-impl Line {
-    /// Takes note of a submission of what is staged.
-    fn leaves(&mut self, depth: u32) {
-        self.staged = 0;
-        self.held = (self.held * 2 + 2).min(depth);
-    }
-}
-
 impl Queue {
+    /// Makes one over a ring.
     pub(super) fn new(noticed_by: NoticedBy, place: usize) -> Result<Arc<Queue>, Refusal> {
-        let ring = uring::set_up(if noticed_by == NoticedBy::Thread { Usage::Owned } else { Usage::Shared })?;
+        let ring = ring::set_up(if noticed_by == NoticedBy::Thread { Usage::Owned } else { Usage::Shared })?;
+        Queue::over(Box::new(ring), noticed_by, place)
+    }
+
+    /// Makes one over libaio.
+    pub(super) fn libaio(place: usize) -> Result<Arc<Queue>, Refusal> {
+        Queue::over(Box::new(Libaio::set_up()?), NoticedBy::Watcher, place)
+    }
+
+    fn over(kernel: Box<dyn Kernel>, noticed_by: NoticedBy, place: usize) -> Result<Arc<Queue>, Refusal> {
         let queue = Arc::new(Queue {
-            ring,
+            depth: kernel.depth(),
+            kernel,
             place,
             noticed_by,
             line: Mutex::default(),
@@ -169,7 +152,7 @@ impl Queue {
 
     /// False in a child of the process that made it.
     pub(super) fn is_ours(&self) -> bool {
-        self.ring.is_ours()
+        self.kernel.is_ours()
     }
 
     /// Whether a reactor, or an event loop, notices its completions.
@@ -198,43 +181,39 @@ impl Queue {
         }
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
-        lock(&self.line)
-    }
-
     pub(super) fn in_flight(&self) -> u32 {
-        lock(&self.line).places.in_flight
+        self.line().in_flight
     }
 
     /// Takes a slot. Unless it `enters` the kernel, the owner or the caller submits what is staged.
     pub(super) fn submit(&self, slot: Arc<Slot>, enters: bool) {
         let Profile { is_long, buffered_read, is_excess } = slot.profile();
-        let mut line = lock(&self.line);
+        let mut line = self.line();
         if self.noticed_by == NoticedBy::Thread && line.staged > line.held {
             // Only now that one more follows: the last entries of a turn are left to the call that
             // waits.
-            line.leaves(self.ring.depth);
+            line.leaves(self.depth);
             drop(line);
             self.submit_entries();
-            line = lock(&self.line);
+            line = self.line();
         }
         // Its submission would sleep for a place in the device's queue.
-        let waits = is_excess || line.places.in_flight >= self.ring.depth;
-        if waits && (line.places.in_flight == 0 || slot.is_below(PLACES_MIN)) {
+        let waits = is_excess || line.in_flight >= self.depth;
+        if waits && (line.in_flight == 0 || slot.is_below(PLACES_MIN)) {
             drop(line);
             // No completion would pass a place on: nothing is in flight, or all of it may hang.
             return pool::hand_on(slot);
         }
         if waits {
             slot.count(Count::Queued);
-            line.places.backlog.push(slot);
+            line.backlog.push(slot);
             self.has_line.store(true, Relaxed);
-            let shed = line.places.backlog.take_shed();
+            let shed = line.backlog.take_shed();
             drop(line);
             watcher::watch();
             return self.discard(shed);
         }
-        line.places.in_flight += 1;
+        line.in_flight += 1;
         let share = Arc::as_ptr(&slot) as u64;
         if buffered_read.is_some_and(|(file, is_announced)| line.announced.takes(share, file, is_announced)) {
             return self.leave_announced(line, slot);
@@ -247,7 +226,7 @@ impl Queue {
         if self.noticed_by == NoticedBy::Thread {
             // One task may compute for long before the root future is pending.
             if is_long {
-                line.leaves(self.ring.depth);
+                line.leaves(self.depth);
             }
             drop(line);
             if is_long {
@@ -257,9 +236,9 @@ impl Queue {
         }
         // While the device is busy, an entry waits for others, or until this thread has nothing
         // else to run. That saves system calls, and lets the thread sleep.
-        let waits = !is_long && line.staged <= line.held && line.places.in_flight > line.staged;
+        let waits = !is_long && line.staged <= line.held && line.in_flight > line.staged;
         if !waits {
-            line.held = (line.held * 2 + 2).min(self.ring.depth);
+            line.held = (line.held * 2 + 2).min(self.depth);
         }
         let flusher = if waits && enters { self.call_flusher() } else { Flusher::Nobody };
         drop(line);
@@ -294,7 +273,7 @@ impl Queue {
         // A waker's clone and drop may run anything: not under a lock.
         let asleep = Flusher::Asleep(context.waker().clone());
         // In this order, as in `submit`.
-        let line = lock(&self.line);
+        let line = self.line();
         if line.staged > 0 {
             return Poll::Ready(());
         }
@@ -307,7 +286,7 @@ impl Queue {
     /// Flushes a last time: the flusher ends.
     #[cfg(feature = "tokio")]
     pub(super) fn end_flushing(&self) {
-        let line = lock(&self.line);
+        let line = self.line();
         *lock(&self.flusher) = Flusher::Nobody;
         drop(line);
         self.enter();
@@ -316,49 +295,31 @@ impl Queue {
     /// Stages a slot that has a place (counted in `in_flight`). If the ring cannot serve it, frees
     /// the place and returns the slot, to be handed on with nothing locked.
     fn push(&self, line: &mut Line, slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
-        let Some(entry) = self.ring.encode(&slot).filter(|_| !line.dead) else {
-            line.places.in_flight -= 1;
-            return Err(slot);
-        };
-        let share = Arc::into_raw(slot) as u64;
-        // SAFETY: the entry's memory and descriptor belong to the slot, of which the user data is a
-        // share that lasts until the completion.
-        if !unsafe { self.push_entry(line, entry, share) } {
+        // The share that its user data is, from here on.
+        let slot = ManuallyDrop::new(slot);
+        // SAFETY: `line` is the lock of this submission queue, and the share lasts until the
+        // completion.
+        if line.dead || !unsafe { self.kernel.stage(&slot, &mut line.untaken) } {
             // There are as many entries as places, but the kernel frees all entries of a call at
             // its end, and operations that ended before that have been reaped already.
-            line.places.in_flight -= 1;
-            // SAFETY: the share was made above, and the kernel did not get it.
-            return Err(unsafe { Arc::from_raw(share as *const Slot) });
+            line.in_flight -= 1;
+            return Err(ManuallyDrop::into_inner(slot));
         }
+        line.staged += 1;
         Ok(())
-    }
-
-    /// Stages an entry; false if there is no room for it.
-    ///
-    /// # Safety
-    /// Memory and descriptor of the entry outlast its completion.
-    unsafe fn push_entry(&self, line: &mut Line, entry: io_uring::squeue::Entry, user_data: u64) -> bool {
-        // SAFETY: `line` is the lock of this submission queue; the rest is the caller's promise.
-        let (pushed, length) = unsafe {
-            let mut queue = self.ring.ring.submission_shared();
-            (queue.push(&entry.user_data(user_data)).is_ok(), queue.len())
-        };
-        if pushed {
-            line.untaken.push(user_data, length);
-            line.staged += 1;
-        }
-        pushed
     }
 
     /// Has the ring poll the bell of its thread, until it rings.
     pub(super) fn poll_bell(&self, bell: BorrowedFd<'_>) {
-        let entry = opcode::PollAdd::new(types::Fd(bell.as_raw_fd()), libc::POLLIN as u32).build();
         // Before the entry is there: another thread may submit and reap it at once.
         self.polls_bell.store(true, SeqCst);
         let stage = || {
-            let mut line = lock(&self.line);
-            // SAFETY: a poll has no memory, and the kernel keeps the eventfd open as long as it polls.
-            !line.dead && unsafe { self.push_entry(&mut line, entry.clone(), BELL) }
+            let mut line = self.line();
+            let line = &mut *line;
+            // SAFETY: `line` is the lock of this submission queue.
+            let is_staged = !line.dead && unsafe { self.kernel.stage_poll(bell, BELL, &mut line.untaken) };
+            line.staged += u32::from(is_staged);
+            is_staged
         };
         if stage() {
             return;
@@ -378,25 +339,25 @@ impl Queue {
     /// Returns whether something is in flight. The owner does not look if nothing has ended since
     /// the last glance.
     fn glance_at_ended(&self) -> Glance {
-        let mut line = lock(&self.line);
-        if line.places.is_quiet() {
+        let mut line = self.line();
+        if line.is_quiet() {
             line.glanced_at = None;
             return Glance::Quiet;
         }
-        let ended = line.places.ended;
+        let ended = line.ended;
         if line.glanced_at.replace(ended) == Some(ended) { Glance::Left } else { Glance::Busy }
     }
 
     /// Submits staged entries, by the flusher, whose thread has nothing else to run.
     #[cfg(feature = "tokio")]
     pub(super) fn flush(&self) {
-        lock(&self.line).held = 0;
+        self.line().held = 0;
         self.enter();
     }
 
     /// Submits staged entries, whichever thread staged them.
     pub(super) fn enter(&self) {
-        lock(&self.line).staged = 0;
+        self.line().staged = 0;
         self.submit_entries();
         // A read that needed no device is complete by now, and its future wakes at once.
         self.reap(Reap::IfNobodyDoes);
@@ -405,7 +366,7 @@ impl Queue {
     /// Submits what is staged, if anything is. Reaps no completions.
     pub(super) fn submit_staged(&self) {
         // A separate statement, so that the lock is released at its end.
-        let is_staged = std::mem::take(&mut lock(&self.line).staged) > 0;
+        let is_staged = std::mem::take(&mut self.line().staged) > 0;
         if is_staged {
             self.submit_entries();
         }
@@ -414,15 +375,15 @@ impl Queue {
     /// Submits what is staged, and sleeps until `want` operations have ended, or something in line
     /// may not wait longer. For its thread. False if nothing is in flight.
     pub(super) fn wait(&self, want: usize) -> bool {
-        let mut line = lock(&self.line);
-        if line.places.in_flight == 0 {
+        let mut line = self.line();
+        if line.in_flight == 0 {
             return false;
         }
         let is_staged = std::mem::take(&mut line.staged) > 0;
         line.held = 0;
         // Slots in line must not wait for operations that never end, and announced ones not for
         // their first.
-        let patience = match (line.announced.has_others(), line.places.backlog.len()) {
+        let patience = match (line.announced.has_others(), line.backlog.len()) {
             (true, _) => Some(FIRST_MAX),
             (false, 1..) => Some(STUCK),
             (false, 0) => None,
@@ -434,7 +395,7 @@ impl Queue {
             true => self.enter_kernel(0, None),
             false => self.enter_kernel(want, patience),
         };
-        if result.is_err_and(|error| uring::is_lasting(&error)) {
+        if result.is_err_and(|error| ring::is_lasting(&error)) {
             // The kernel's operations are lost with the ring. Do not spin on it.
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -453,7 +414,7 @@ impl Queue {
             match self.enter_kernel(0, None) {
                 // Interrupted, or short of memory or of room for completions (others reap those):
                 // try again.
-                Err(error) if !uring::is_lasting(&error) => std::thread::yield_now(),
+                Err(error) if !ring::is_lasting(&error) => std::thread::yield_now(),
                 _ => return,
             }
         }
@@ -463,10 +424,10 @@ impl Queue {
     /// the refusal may be a filter of one thread only, and two must not own an entry.
     fn enter_kernel(&self, want: usize, patience: Option<Duration>) -> std::io::Result<()> {
         let result = match self.entered.fetch_add(1, SeqCst) & DEAD {
-            0 => self.ring.enter(want, patience),
+            0 => self.kernel.enter(want, patience),
             _ => Err(Errno::BADF.into()),
         };
-        if result.as_ref().is_err_and(uring::is_lasting) {
+        if result.as_ref().is_err_and(ring::is_lasting) {
             self.entered.fetch_or(DEAD, SeqCst);
         }
         if self.entered.fetch_sub(1, SeqCst) == DEAD | 1 {
@@ -479,24 +440,24 @@ impl Queue {
     /// Later slots are handed on, too.
     #[cold]
     fn give_up(&self) {
-        let mut line = lock(&self.line);
+        let mut line = self.line();
         line.dead = true;
-        // SAFETY: `line` is the lock of this submission queue.
-        let length = unsafe { self.ring.ring.submission_shared() }.len();
         let mut slots: Vec<Arc<Slot>> = Vec::new();
-        for share in line.untaken.take(length).into_iter().filter(|share| *share != BELL) {
-            line.places.in_flight -= 1;
+        // SAFETY: `line` is the lock of this submission queue.
+        let untaken = unsafe { self.kernel.take_untaken(&mut line.untaken) };
+        for share in untaken.into_iter().filter(|share| *share != BELL) {
+            line.in_flight -= 1;
             // SAFETY: the share was made in `push`, and the kernel never gets the entry.
             slots.push(unsafe { Arc::from_raw(share as *const Slot) });
         }
         for slot in line.announced.take() {
-            line.places.in_flight -= 1;
+            line.in_flight -= 1;
             slots.push(slot);
         }
-        slots.extend(std::iter::from_fn(|| line.places.backlog.pop()));
-        let shed = line.places.backlog.take_shed();
+        slots.extend(std::iter::from_fn(|| line.backlog.pop()));
+        let shed = line.backlog.take_shed();
         line.staged = 0;
-        line.places.tell_if_quiet(&self.quiet);
+        line.tell_if_quiet(&self.quiet);
         drop(line);
         self.discard(shed);
         slots.into_iter().for_each(pool::hand_on);
@@ -523,9 +484,9 @@ impl Queue {
                 again += usize::from(self.settle(slot, result));
             }
         }
-        let mut line = lock(&self.line);
-        line.places.in_flight -= (n - again) as u32;
-        line.places.ended += n as u64;
+        let mut line = self.line();
+        line.in_flight -= (n - again) as u32;
+        line.ended += n as u64;
         // A slot that was submitted meanwhile may lie where one of these did. If that is the first,
         // another becomes an entry early.
         let first = shares[..n].iter().find_map(|share| line.announced.ended(*share));
@@ -539,15 +500,15 @@ impl Queue {
         self.fill(line, refused);
         // The new first may have ended already. Leave it for the next reap, which the ring's
         // descriptor will trigger. A thread looks again before it sleeps.
-        is_full || !(begins || self.noticed_by == NoticedBy::Thread)
+        is_full || !begins && self.noticed_by != NoticedBy::Thread && self.kernel.looks_freely()
     }
 
     /// Settles a slot that the kernel has finished with. True if it keeps its place: the rest of its
     /// transfer goes to the kernel, or the slot was handed on with its place given back.
     fn settle(&self, slot: Arc<Slot>, result: Result<usize, Errno>) -> bool {
-        let Some(slot) = pool::settle(slot, result, Count::Ring) else { return false };
+        let Some(slot) = pool::settle(slot, result, self.kernel.count()) else { return false };
         // A separate statement, so that the lock is released at its end.
-        let pushed = self.push(&mut lock(&self.line), slot);
+        let pushed = self.push(&mut self.line(), slot);
         pushed.unwrap_or_else(pool::hand_on);
         true
     }
@@ -555,15 +516,15 @@ impl Queue {
     /// Gives free places to slots in line, submits what is staged, and hands on what was `refused`.
     /// A thread that sleeps in its ring leaves staged entries to that call.
     fn fill(&self, mut line: MutexGuard<'_, Line>, mut refused: Vec<Arc<Slot>>) {
-        while line.places.in_flight < self.ring.depth && line.places.backlog.len() > 0 {
-            let (next, mut excess) = line.places.next();
+        while line.in_flight < self.depth && line.backlog.len() > 0 {
+            let (next, mut excess) = line.next();
             refused.append(&mut excess);
             let Some(slot) = next else { break };
-            line.places.in_flight += 1;
+            line.in_flight += 1;
             refused.extend(self.push(&mut line, slot).err());
         }
-        let shed = line.places.backlog.take_shed();
-        line.places.tell_if_quiet(&self.quiet);
+        let shed = line.backlog.take_shed();
+        line.tell_if_quiet(&self.quiet);
         let submits = self.noticed_by != NoticedBy::Thread && std::mem::take(&mut line.staged) > 0;
         drop(line);
         self.discard(shed);
@@ -584,45 +545,21 @@ impl Queue {
             (Reap::IfNobodyDoes, Err(TryLockError::WouldBlock)) => return None,
             (Reap::Surely, Err(TryLockError::WouldBlock)) => lock(&self.reaping),
         };
-        let (mut n, mut looked_at) = (0, 0);
-        // SAFETY: `reaping` is the lock of this completion queue.
-        let queue = unsafe { self.ring.ring.completion_shared() };
-        for entry in queue.take(batch.len()) {
-            looked_at += 1;
-            if entry.user_data() == BELL {
-                self.polls_bell.store(false, SeqCst);
-                continue;
+        let mut n = 0;
+        let max = batch.len();
+        let mut take = |user_data: u64, result| {
+            if user_data == BELL {
+                return self.polls_bell.store(false, SeqCst);
             }
-            let slot = entry.user_data() as *const Slot;
             // SAFETY: the user data of every other entry is a share made in `push`, and the kernel
             // posts one completion for it.
-            let slot = unsafe { Arc::from_raw(slot) };
-            batch[n] = Some((slot, uring::decode(&entry)));
+            let slot = unsafe { Arc::from_raw(user_data as *const Slot) };
+            batch[n] = Some((slot, result));
             n += 1;
-        }
-        Some((n, looked_at == batch.len()))
-    }
-
-    pub(super) fn drain(&self) {
-        // Reaps now and then: the runtime that should notice completions may not be driven now.
-        const LOOK_AGAIN: Duration = Duration::from_millis(10);
-        // Each of the others would wait for such a look at the one before.
-        self.enter_announced();
-        self.enter();
-        let mut line = lock(&self.line);
-        line.places.draining += 1;
-        while !line.places.is_quiet() {
-            let (after, timeout) =
-                self.quiet.wait_timeout(line, LOOK_AGAIN).unwrap_or_else(|poisoned| poisoned.into_inner());
-            line = after;
-            if timeout.timed_out() {
-                drop(line);
-                self.enter_announced();
-                self.reap(Reap::Surely);
-                line = lock(&self.line);
-            }
-        }
-        line.places.draining -= 1;
+        };
+        // SAFETY: `reaping` is the lock of this completion queue.
+        let looked_at = unsafe { self.kernel.collect(max, &mut take) };
+        Some((n, looked_at == max))
     }
 }
 
@@ -630,12 +567,6 @@ impl Notice for Queue {
     fn notice(&self) {
         self.submit_staged();
         self.reap_some(Reap::IfNobodyDoes);
-    }
-}
-
-impl Lined for Queue {
-    fn with_line<T>(&self, look: impl FnOnce(&mut Backlog, u64) -> T) -> T {
-        lock(&self.line).places.look(&self.quiet, look)
     }
 }
 
@@ -664,13 +595,13 @@ impl Watched for Queue {
     }
 
     fn is_quiet(&self) -> bool {
-        lock(&self.line).places.is_quiet()
+        self.line().is_quiet()
     }
 
     fn waits_for_owner(&self) -> bool {
         match self.noticed_by {
             // A runtime's flusher may not run.
-            NoticedBy::Watcher => lock(&self.line).staged > 0,
+            NoticedBy::Watcher => self.line().staged > 0,
             _ => !self.is_quiet(),
         }
     }
@@ -691,7 +622,7 @@ impl Watched for Queue {
 
 impl AsFd for Queue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.ring.ring.as_fd()
+        self.kernel.as_fd()
     }
 }
 
@@ -708,18 +639,18 @@ mod tests {
         };
         let file = file_of_fd(std::fs::File::open("/dev/zero").unwrap());
         let slot = || read_of(&file);
-        let depth = queue.ring.depth;
+        let depth = queue.depth;
         let mut line = lock(&queue.line);
         for _ in 0..depth {
-            line.places.in_flight += 1;
+            line.in_flight += 1;
             assert!(queue.push(&mut line, slot()).is_ok());
         }
         // As when all but the new one were reaped while a thread is still in the call that submits
         // them.
-        line.places.in_flight = 1;
+        line.in_flight = 1;
         assert!(queue.push(&mut line, slot()).is_err());
-        assert_eq!(line.places.in_flight, 0);
-        line.places.in_flight = depth;
+        assert_eq!(line.in_flight, 0);
+        line.in_flight = depth;
         drop(line);
         queue.drain();
     }
@@ -734,9 +665,9 @@ mod tests {
         };
         let file = file_of_fd(std::fs::File::open("/dev/zero").unwrap());
         let mut line = lock(&queue.line);
-        for _ in 0..queue.ring.depth {
+        for _ in 0..queue.depth {
             let slot = read_of(&file);
-            line.places.in_flight += 1;
+            line.in_flight += 1;
             assert!(queue.push(&mut line, slot).is_ok());
         }
         drop(line);

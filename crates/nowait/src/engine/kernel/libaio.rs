@@ -10,19 +10,25 @@
 //!
 //! `unsafe` here: the system calls.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+use super::Kernel;
+use super::ring::Untaken;
 use crate::engine::Refusal;
 use crate::op::{Owner, Request, Slot};
+use crate::stats::Count;
 use crate::sync::lock;
 use crate::sys::{PerProcess, SEGMENTS_MAX, fork_generation, last_errno, retry, spawn};
 
 /// Operations in flight that one context takes; more wait in line. All contexts of the system share
 /// `fs.aio-max-nr`, 65536 by default.
-pub(crate) const DEPTH: u32 = 128;
+const DEPTH: u32 = 128;
 
 /// A longer transfer would be split into more requests than a device takes at once, and sleep for
 /// places inside `io_submit`.
@@ -31,18 +37,33 @@ const TRANSFER_MAX: usize = 1 << 20;
 /// Contexts that are kept for later.
 const SPARES_MAX: usize = 8;
 
+/// Events that one call collects at most.
+const EVENTS: usize = 32;
+
+/// A context, and the entries on their way to it.
+pub(in crate::engine) struct Libaio {
+    context: Context,
+    /// The kernel adds to it with each completion.
+    eventfd: OwnedFd,
+    staged: Mutex<Vec<Entry>>,
+    /// User data of entries that the kernel has refused.
+    refused: Mutex<Vec<u64>>,
+    /// Entries that the kernel has.
+    taken: AtomicUsize,
+}
+
 /// An `aio_context_t`. Without a destructor: a context that is not retired lives as long as the
 /// process, and so does what it has in flight.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Context {
+#[derive(Clone, Copy)]
+struct Context {
     id: libc::c_ulong,
     generation: u64,
 }
 
 /// `struct iocb` of linux/aio_abi.h.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Entry {
+#[derive(Clone, Copy, Default)]
+struct Entry {
     user_data: u64,
     #[cfg(target_endian = "little")]
     key: u32,
@@ -64,8 +85,8 @@ pub(crate) struct Entry {
 
 /// `struct io_event`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Event {
+#[derive(Clone, Copy, Default)]
+struct Event {
     user_data: u64,
     entry: u64,
     result: i64,
@@ -89,8 +110,105 @@ fn spares() -> &'static Mutex<Vec<Context>> {
     SPARES.get(Mutex::default)
 }
 
+impl Libaio {
+    pub(in crate::engine) fn set_up() -> Result<Libaio, Refusal> {
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let eventfd = eventfd.map_err(|errno| Refusal { errno, entries: DEPTH })?;
+        let context = Context::set_up()?;
+        Ok(Libaio { context, eventfd, staged: Mutex::default(), refused: Mutex::default(), taken: AtomicUsize::new(0) })
+    }
+}
+
+impl Kernel for Libaio {
+    fn depth(&self) -> u32 {
+        DEPTH
+    }
+
+    /// A child has none of its parent's contexts (`io_setup(2)`).
+    fn is_ours(&self) -> bool {
+        self.context.generation == fork_generation()
+    }
+
+    fn count(&self) -> Count {
+        Count::Aio
+    }
+
+    fn looks_freely(&self) -> bool {
+        false
+    }
+
+    unsafe fn stage(&self, slot: &Arc<Slot>, _: &mut Untaken) -> bool {
+        let Some(entry) = Entry::of(slot) else { return false };
+        let (user_data, eventfd) = (Arc::as_ptr(slot) as u64, self.eventfd.as_raw_fd() as u32);
+        lock(&self.staged).push(Entry { user_data, flags: TELLS_EVENTFD, eventfd, ..entry });
+        true
+    }
+
+    /// Does not wait: no thread owns it.
+    fn enter(&self, _want: usize, _patience: Option<Duration>) -> std::io::Result<()> {
+        let mut entries = std::mem::take(&mut *lock(&self.staged));
+        let mut rest = &mut entries[..];
+        while !rest.is_empty() {
+            // SAFETY: memory and descriptor of an entry belong to its slot, which lives until its user
+            // data is collected, as the caller of `stage` has promised. The eventfd outlives the
+            // context's last event.
+            match unsafe { self.context.submit(rest) } {
+                Ok(taken) if taken > 0 => {
+                    self.taken.fetch_add(taken, Relaxed);
+                    rest = &mut rest[taken..];
+                }
+                // Memory is short, or the first of them is refused.
+                _ => {
+                    lock(&self.refused).push(rest[0].user_data);
+                    // The counter is far from full.
+                    let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
+                    rest = &mut rest[1..];
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Entries that the kernel has refused end as if they were cancelled: a plain call can do it, or
+    /// gives the errno that counts.
+    unsafe fn collect(&self, max: usize, each: &mut dyn FnMut(u64, Result<usize, Errno>)) -> usize {
+        let mut refused = lock(&self.refused);
+        let some = refused.len().min(max);
+        let some: Vec<u64> = refused.drain(..some).collect();
+        drop(refused);
+        some.iter().for_each(|user_data| each(*user_data, Err(Errno::CANCELED)));
+        let mut events = [Event::default(); EVENTS];
+        // An error comes from a filter that came late; the kernel's operations are lost then.
+        let n = self.context.collect(&mut events[..EVENTS.min(max - some.len())]).unwrap_or(0);
+        self.taken.fetch_sub(n, Relaxed);
+        events[..n].iter().for_each(|event| each(event.user_data, event.result()));
+        some.len() + n
+    }
+}
+
+impl Drop for Libaio {
+    /// Keeps the context for another, unless the kernel has entries whose events were lost.
+    fn drop(&mut self) {
+        if !self.is_ours() || *self.taken.get_mut() > 0 {
+            return;
+        }
+        let mut spares = lock(spares());
+        if spares.len() < SPARES_MAX {
+            return spares.push(self.context);
+        }
+        drop(spares);
+        self.context.destroy();
+    }
+}
+
+impl AsFd for Libaio {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.eventfd.as_fd()
+    }
+}
+
 impl Context {
-    pub(crate) fn set_up() -> Result<Context, Refusal> {
+    fn set_up() -> Result<Context, Refusal> {
         if let Some(spare) = lock(spares()).pop() {
             return Ok(spare);
         }
@@ -110,24 +228,6 @@ impl Context {
         Ok(context)
     }
 
-    /// Whether this process made it. A child has none of its parent's contexts (`io_setup(2)`).
-    pub(crate) fn is_ours(&self) -> bool {
-        self.generation == fork_generation()
-    }
-
-    /// Gives up a context that has nothing in flight and is not used afterwards. Does not block.
-    pub(crate) fn retire(self) {
-        if !self.is_ours() {
-            return;
-        }
-        let mut spares = lock(spares());
-        if spares.len() < SPARES_MAX {
-            return spares.push(self);
-        }
-        drop(spares);
-        self.destroy();
-    }
-
     /// Destroys it on a thread; if none can be started, it stays.
     fn destroy(self) {
         let _ = spawn("nowait-destroy", move || {
@@ -140,7 +240,7 @@ impl Context {
     ///
     /// # Safety
     /// Each entry's memory and descriptor stay valid until its event has been read.
-    pub(crate) unsafe fn submit(&self, entries: &mut [Entry]) -> Result<usize, Errno> {
+    unsafe fn submit(&self, entries: &mut [Entry]) -> Result<usize, Errno> {
         let mut pointers = [std::ptr::null_mut::<Entry>(); DEPTH as usize];
         let count = entries.len().min(pointers.len());
         for (pointer, entry) in pointers.iter_mut().zip(entries) {
@@ -154,25 +254,21 @@ impl Context {
         })
     }
 
-    /// Adds the available events to `events`, as many as it has room for.
-    pub(crate) fn collect(&self, events: &mut Vec<Event>) -> Result<(), Errno> {
-        let room = events.spare_capacity_mut();
-        let (room, start) = (room.len() as libc::c_long, room.as_mut_ptr());
+    /// Moves available events to `events`. Returns their number.
+    fn collect(&self, events: &mut [Event]) -> Result<usize, Errno> {
+        let (room, start) = (events.len() as libc::c_long, events.as_mut_ptr());
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the kernel writes at most `room` events to the vector's spare room, and reads the
-        // limit.
+        // SAFETY: the kernel writes at most `room` events, which consist of plain numbers, and reads
+        // the limit.
         let count = unsafe { libc::syscall(libc::SYS_io_getevents, self.id, 0, room, start, &raw mut now) };
-        let count = usize::try_from(count).map_err(|_| last_errno())?;
-        // SAFETY: the kernel has written this number of events, which consist of plain numbers.
-        unsafe { events.set_len(events.len() + count) };
-        Ok(())
+        usize::try_from(count).map_err(|_| last_errno())
     }
 }
 
 impl Entry {
     /// Encodes a slot's request; the caller adds the user data. None if it would run inside the
     /// submission: a thread of ours is the better choice.
-    pub(crate) fn of(slot: &Arc<Slot>) -> Option<Entry> {
+    fn of(slot: &Arc<Slot>) -> Option<Entry> {
         slot.begin(|request, owner| {
             let Owner::File(file) = owner else { return None };
             let (transfer, one, many, flags) = match request {
@@ -198,24 +294,11 @@ impl Entry {
             })
         })
     }
-
-    pub(crate) fn with(self, user_data: u64) -> Entry {
-        Entry { user_data, ..self }
-    }
-
-    /// Adds one to an eventfd when it completes.
-    pub(crate) fn telling(self, eventfd: impl AsFd) -> Entry {
-        Entry { flags: TELLS_EVENTFD, eventfd: eventfd.as_fd().as_raw_fd() as u32, ..self }
-    }
 }
 
 impl Event {
-    pub(crate) fn user_data(&self) -> u64 {
-        self.user_data
-    }
-
     /// A count, or an errno.
-    pub(crate) fn result(&self) -> Result<usize, Errno> {
+    fn result(&self) -> Result<usize, Errno> {
         usize::try_from(self.result).map_err(|_| Errno::from_raw_os_error(self.result.unsigned_abs() as i32))
     }
 }

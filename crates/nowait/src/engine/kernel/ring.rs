@@ -1,9 +1,11 @@
-//! Common to all rings: set-up by trying, encoding a request, decoding a result.
+//! io_uring: set-up by trying, encoding a request, decoding a result.
 //!
-//! `unsafe` here: a ring is dropped in the process that made it, and in no other.
+//! `unsafe` here: both of the ring's queues are used through a shared reference, each under a lock
+//! of the caller. A ring is dropped in the process that made it, and in no other.
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,14 +13,16 @@ use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use super::Refusal;
+use super::Kernel;
+use crate::engine::Refusal;
 use crate::op::{Owner, Request, Slot};
+use crate::stats::Count;
 use crate::sys::{TRANSFER_MAX, WriteFlags, fork_generation};
 
 /// Operations in flight that one ring takes; more wait in line. Also the size of its submission
 /// queue, so that one thread's push never finds it full after a flush, and the completion queue
 /// (twice as long) never overflows.
-pub(crate) const DEPTH: u32 = 256;
+const DEPTH: u32 = 256;
 /// The smallest ring that is tried when memory for a larger one is refused (RLIMIT_MEMLOCK counts
 /// again since 6.14).
 const DEPTH_MIN: u32 = 8;
@@ -28,28 +32,20 @@ const KERNEL_WORKERS_MAX: u32 = 32;
 
 /// The ring's use, which decides the set-up flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Usage {
+pub(in crate::engine) enum Usage {
     /// One thread submits and reaps (COOP_TASKRUN, 5.19), or a watcher in its place.
     Owned,
     /// Any thread may.
     Shared,
 }
 
-pub(crate) struct Ring {
-    pub(crate) ring: ManuallyDrop<IoUring>,
+pub(in crate::engine) struct Ring {
+    ring: ManuallyDrop<IoUring>,
     /// The entries that were granted.
-    pub(crate) depth: u32,
+    depth: u32,
     /// `IORING_OP_READ` exists (5.6); READV always does.
     has_read: bool,
     generation: u64,
-}
-
-impl Ring {
-    /// False in a child of the process that made it. Its memory is not mapped there
-    /// (`MADV_DONTFORK`), and the kernel completes into the parent's.
-    pub(crate) fn is_ours(&self) -> bool {
-        self.generation == fork_generation()
-    }
 }
 
 impl Drop for Ring {
@@ -64,7 +60,7 @@ impl Drop for Ring {
 
 /// Tries set-up flags from the best to none, and smaller rings when memory is short. Kernel
 /// versions are not asked for: a filter, a sysctl, a limit or an old kernel all answer in an errno.
-pub(crate) fn set_up(usage: Usage) -> Result<Ring, Refusal> {
+pub(in crate::engine) fn set_up(usage: Usage) -> Result<Ring, Refusal> {
     let mut entries = DEPTH;
     loop {
         match set_up_with(usage, entries) {
@@ -111,10 +107,43 @@ fn cap_kernel_workers(ring: &IoUring) {
     }
 }
 
-impl Ring {
-    /// Submits staged entries in one system call, and waits there for `want` completions, at most
-    /// for `patience`, and perhaps for fewer.
-    pub(crate) fn enter(&self, want: usize, patience: Option<Duration>) -> std::io::Result<()> {
+impl Kernel for Ring {
+    fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Its memory is not mapped in a child (`MADV_DONTFORK`), and the kernel completes into the
+    /// parent's.
+    fn is_ours(&self) -> bool {
+        self.generation == fork_generation()
+    }
+
+    fn count(&self) -> Count {
+        Count::Ring
+    }
+
+    fn looks_freely(&self) -> bool {
+        true
+    }
+
+    fn begin(&self, slot: &Arc<Slot>) -> bool {
+        self.encode(slot).is_some()
+    }
+
+    unsafe fn stage(&self, slot: &Arc<Slot>, untaken: &mut Untaken) -> bool {
+        // SAFETY: memory and descriptor of the entry belong to the slot; the rest is the caller's
+        // promise.
+        self.encode(slot).is_some_and(|entry| unsafe { self.push(entry, Arc::as_ptr(slot) as u64, untaken) })
+    }
+
+    unsafe fn stage_poll(&self, fd: BorrowedFd<'_>, user_data: u64, untaken: &mut Untaken) -> bool {
+        let entry = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), libc::POLLIN as u32).build();
+        // SAFETY: a poll has no memory, and the kernel keeps the descriptor's file open as long as it
+        // polls; the rest is the caller's promise.
+        unsafe { self.push(entry, user_data, untaken) }
+    }
+
+    fn enter(&self, want: usize, patience: Option<Duration>) -> std::io::Result<()> {
         let submitter = self.ring.submitter();
         match patience.filter(|_| want > 0) {
             None => submitter.submit_and_wait(want),
@@ -132,10 +161,37 @@ impl Ring {
         .map(drop)
     }
 
+    unsafe fn take_untaken(&self, untaken: &mut Untaken) -> Vec<u64> {
+        // SAFETY: the caller's promise.
+        untaken.take(unsafe { self.ring.submission_shared() }.len())
+    }
+
+    unsafe fn collect(&self, max: usize, each: &mut dyn FnMut(u64, Result<usize, Errno>)) -> usize {
+        // SAFETY: the caller's promise.
+        let queue = unsafe { self.ring.completion_shared() };
+        queue.take(max).map(|entry| each(entry.user_data(), decode(&entry))).count()
+    }
+}
+
+impl Ring {
+    /// # Safety
+    /// The caller has the lock of the submission queue. Memory and descriptor of the entry outlast
+    /// its completion.
+    unsafe fn push(&self, entry: squeue::Entry, user_data: u64, untaken: &mut Untaken) -> bool {
+        // SAFETY: the caller's promises.
+        let (is_pushed, length) = unsafe {
+            let mut queue = self.ring.submission_shared();
+            (queue.push(&entry.user_data(user_data)).is_ok(), queue.len())
+        };
+        if is_pushed {
+            untaken.push(user_data, length);
+        }
+        is_pushed
+    }
+
     /// Encodes the request of a slot, which begins; the caller adds the user data. None if a ring
     /// would use a kernel worker: a thread of ours is the better choice.
-    pub(crate) fn encode(&self, slot: &Arc<Slot>) -> Option<squeue::Entry> {
-        use std::os::fd::AsRawFd;
+    fn encode(&self, slot: &Arc<Slot>) -> Option<squeue::Entry> {
         slot.begin(|request, owner| {
             let is_direct = matches!(owner, Owner::File(file) if file.is_direct());
             let fd = types::Fd(owner.handle()?.descriptor().ok()?.as_raw_fd());
@@ -190,38 +246,37 @@ impl Ring {
 
 /// Whether the kernel refuses this ring for good, such as under a seccomp filter that came later.
 /// Other errors pass: interruptions, timeouts, shortage of memory or of room for completions.
-pub(crate) fn is_lasting(error: &std::io::Error) -> bool {
+pub(in crate::engine) fn is_lasting(error: &std::io::Error) -> bool {
     !matches!(Errno::from_io_error(error), Some(Errno::INTR | Errno::TIME | Errno::AGAIN | Errno::BUSY | Errno::NOMEM))
 }
 
 /// Entries that were pushed and that the kernel may not have taken yet, in order. A ring that may
-/// no longer be entered gives them back.
-pub(crate) struct Untaken<T>(VecDeque<T>);
+/// no longer be entered gives them back, by their user data.
+#[derive(Default)]
+pub(in crate::engine) struct Untaken(VecDeque<u64>);
 
-impl<T> Default for Untaken<T> {
-    fn default() -> Self {
-        Untaken(VecDeque::new())
-    }
-}
-
-impl<T> Untaken<T> {
+impl Untaken {
     /// Notes an entry that was just pushed; the queue now has `length` entries.
-    pub(crate) fn push(&mut self, entry: T, length: usize) {
+    fn push(&mut self, user_data: u64, length: usize) {
         self.0.drain(..(self.0.len() + 1).saturating_sub(length));
-        self.0.push_back(entry);
+        self.0.push_back(user_data);
     }
 
     /// Returns the entries that the kernel has not taken, `length` in number, and forgets all.
-    pub(crate) fn take(&mut self, length: usize) -> VecDeque<T> {
+    fn take(&mut self, length: usize) -> Vec<u64> {
         let taken = self.0.len().saturating_sub(length);
-        let rest = self.0.split_off(taken);
-        self.0.clear();
-        rest
+        self.0.drain(..).skip(taken).collect()
+    }
+}
+
+impl AsFd for Ring {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ring.as_fd()
     }
 }
 
 /// Decodes an operation's result: a count, or a negated errno.
-pub(crate) fn decode(entry: &cqueue::Entry) -> Result<usize, Errno> {
+fn decode(entry: &cqueue::Entry) -> Result<usize, Errno> {
     match entry.result() {
         n if n >= 0 => Ok(n as usize),
         errno => Err(Errno::from_raw_os_error(-errno)),

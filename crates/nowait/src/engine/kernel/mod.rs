@@ -1,0 +1,72 @@
+//! What a queue needs of the kernel: io_uring, or libaio for direct I/O where io_uring is refused.
+//!
+//! `unsafe` here: what the caller of an unsafe method promises.
+
+pub(super) mod libaio;
+pub(super) mod ring;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use self::ring::Untaken;
+use crate::op::Slot;
+use crate::stats::Count;
+
+/// Takes entries, each with the address of its slot as user data. Its descriptor is readable, or
+/// becomes so again (edge-triggered), on each completion.
+pub(super) trait Kernel: AsFd + Send + Sync {
+    /// Operations in flight that it takes.
+    fn depth(&self) -> u32;
+
+    /// False in a child of the process that made it.
+    fn is_ours(&self) -> bool;
+
+    /// How operations that it serves are counted.
+    fn count(&self) -> Count;
+
+    /// Whether it costs no system call to look for completions.
+    fn looks_freely(&self) -> bool;
+
+    /// Begins an announced read, which is staged later. False as in [`Kernel::stage`].
+    fn begin(&self, _slot: &Arc<Slot>) -> bool {
+        false
+    }
+
+    /// Stages an entry for a slot, which begins. False if a thread of ours serves it better, or there
+    /// is no room.
+    ///
+    /// # Safety
+    /// The caller has the lock of the submission queue. Once the entry is staged, the slot lives until
+    /// its user data is [collected](Kernel::collect) or [given back](Kernel::take_untaken).
+    unsafe fn stage(&self, slot: &Arc<Slot>, untaken: &mut Untaken) -> bool;
+
+    /// Stages a poll of a descriptor. False if there is no room.
+    ///
+    /// # Safety
+    /// The caller has the lock of the submission queue.
+    unsafe fn stage_poll(&self, _fd: BorrowedFd<'_>, _user_data: u64, _untaken: &mut Untaken) -> bool {
+        false
+    }
+
+    /// Submits what is staged, and waits for `want` completions, at most for `patience` and perhaps
+    /// for fewer.
+    fn enter(&self, want: usize, patience: Option<Duration>) -> std::io::Result<()>;
+
+    /// Passes on the user data and results of at most `max` available completions. Returns their
+    /// number.
+    ///
+    /// # Safety
+    /// The caller has the lock of the completion queue.
+    unsafe fn collect(&self, max: usize, each: &mut dyn FnMut(u64, Result<usize, Errno>)) -> usize;
+
+    /// Returns the user data of entries that the kernel has not taken: it refuses to be entered.
+    ///
+    /// # Safety
+    /// The caller has the lock of the submission queue, and no thread enters any more.
+    unsafe fn take_untaken(&self, _untaken: &mut Untaken) -> Vec<u64> {
+        Vec::new()
+    }
+}

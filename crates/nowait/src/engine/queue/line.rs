@@ -1,0 +1,178 @@
+//! The places of a queue, and the slots that wait for one.
+
+use std::sync::{Arc, Condvar, MutexGuard};
+use std::time::{Duration, Instant};
+
+use super::announced::Announced;
+use super::{Queue, Reap};
+use crate::engine::kernel::ring::Untaken;
+use crate::engine::pool;
+use crate::op::{Backlog, Slot};
+use crate::sync::lock;
+
+/// Guards the submission queue, too.
+#[derive(Default)]
+pub(super) struct Line {
+    /// Taken places: slots in the kernel, or staged.
+    pub(super) in_flight: u32,
+    pub(super) backlog: Backlog,
+    /// Counts completions.
+    pub(super) ended: u64,
+    /// Threads that wait for quiet.
+    pub(super) draining: u32,
+    /// Entries staged since the last submission.
+    pub(super) staged: u32,
+    /// Staged entries that wait for one more. Grows with each submission since its owner's last.
+    pub(super) held: u32,
+    /// Slots' shares, as user data, of entries that the kernel has not taken.
+    pub(super) untaken: Untaken,
+    /// Reads of a file: the first has an entry while there are others.
+    pub(super) announced: Announced<Arc<Slot>>,
+    /// When futures were last woken, until one of them submits.
+    pub(super) woke: Option<Instant>,
+    /// The last one took long to submit: it computes.
+    pub(super) is_slow: bool,
+    /// How often in a row threads that submit have looked at completions on the way.
+    pub(super) picked: u32,
+    /// The kernel refuses every further call.
+    pub(super) dead: bool,
+    /// Operations that had ended at the last glance, if anything was in flight.
+    pub(super) glanced_at: Option<u64>,
+}
+
+impl Line {
+    pub(super) fn is_quiet(&self) -> bool {
+        self.in_flight == 0 && self.backlog.is_quiet()
+    }
+
+    /// Takes the next slot in line whose device is not full. If there is none and nothing is in
+    /// flight, no completion would pass a place on. Then the slots that were passed over are
+    /// returned, for the pool.
+    pub(super) fn next(&mut self) -> (Option<Arc<Slot>>, Vec<Arc<Slot>>) {
+        /// Most slots that are passed over while others are in flight.
+        const EXCESS_MAX: usize = 16;
+        let mut excess = Vec::new();
+        let mut next = None;
+        while self.in_flight == 0 || excess.len() < EXCESS_MAX {
+            match self.backlog.pop() {
+                Some(slot) if slot.profile().is_excess => excess.push(slot),
+                found => {
+                    next = found;
+                    break;
+                }
+            }
+        }
+        if self.in_flight == 0 && next.is_none() {
+            return (None, excess);
+        }
+        excess.into_iter().rev().for_each(|slot| self.backlog.push_front(slot));
+        (next, Vec::new())
+    }
+
+    /// Notifies the threads that wait for quiet at `quiet`, if there are any. (std's `notify_all`
+    /// makes a system call even without waiters.)
+    pub(super) fn tell_if_quiet(&self, quiet: &Condvar) {
+        if self.draining > 0 && self.is_quiet() {
+            quiet.notify_all();
+        }
+    }
+
+    /// Takes note of a submission of what is staged.
+    pub(super) fn leaves(&mut self, depth: u32) {
+        self.staged = 0;
+        self.held = (self.held * 2 + 2).min(depth);
+    }
+}
+
+impl Queue {
+    pub(super) fn line(&self) -> MutexGuard<'_, Line> {
+        lock(&self.line)
+    }
+
+    /// Discards slots that the line has shed. Called with nothing locked.
+    pub(super) fn discard(&self, shed: Vec<Arc<Slot>>) {
+        if !shed.is_empty() {
+            let count = shed.len();
+            pool::discard(shed);
+            self.discarded(count);
+        }
+    }
+
+    fn discarded(&self, count: usize) {
+        let mut line = self.line();
+        line.backlog.discarded(count);
+        line.tell_if_quiet(&self.quiet);
+    }
+
+    /// Hands the line on to the pool if no operation ends in the queue; false if the line is empty.
+    pub(in crate::engine) fn relieve_line(&self) -> bool {
+        let mut line = self.line();
+        let ended = line.ended;
+        let stuck = line.backlog.take_stuck(ended, Instant::now());
+        let (shed, is_busy) = (line.backlog.take_shed(), line.backlog.len() > 0);
+        line.tell_if_quiet(&self.quiet);
+        drop(line);
+        self.discard(shed);
+        if !stuck.is_empty() {
+            let count = stuck.len();
+            stuck.into_iter().for_each(pool::hand_on);
+            self.discarded(count);
+        }
+        is_busy
+    }
+
+    pub(in crate::engine) fn drain(&self) {
+        // Reaps now and then: the runtime that should notice completions may not be driven now.
+        const LOOK_AGAIN: Duration = Duration::from_millis(10);
+        // Each of the others would wait for such a look at the one before.
+        self.enter_announced();
+        self.enter();
+        let mut line = self.line();
+        line.draining += 1;
+        while !line.is_quiet() {
+            let (after, timeout) =
+                self.quiet.wait_timeout(line, LOOK_AGAIN).unwrap_or_else(|poisoned| poisoned.into_inner());
+            line = after;
+            if timeout.timed_out() {
+                drop(line);
+                self.enter_announced();
+                self.reap(Reap::Surely);
+                line = self.line();
+            }
+        }
+        line.draining -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::MemfdFlags;
+
+    use super::*;
+    use crate::op::fixture::{file_of_fd, read_of};
+
+    /// Symptom: but for the first few, a line before a full device waited for a second, with nothing
+    /// in flight.
+    #[test]
+    fn a_line_before_a_full_device_leaves_as_a_whole_when_nothing_is_in_flight() {
+        // No other test reads files of its device.
+        let file = file_of_fd(rustix::fs::memfd_create("line", MemfdFlags::CLOEXEC).unwrap());
+        let slot = || read_of(&file);
+        let mut line = Line::default();
+        (0..100).for_each(|_| line.backlog.push(slot()));
+        let mut under_way = Vec::new();
+        while !file.device().is_full() {
+            under_way.push(slot());
+            assert_eq!(under_way.last().unwrap().begin(|_, _| Some(())), Some(()));
+        }
+        line.in_flight = 1;
+        let (next, excess) = line.next();
+        assert!(next.is_none() && excess.is_empty());
+        assert_eq!(line.backlog.len(), 100, "a completion passes a place on");
+        line.in_flight = 0;
+        let (next, excess) = line.next();
+        assert!(next.is_none());
+        assert_eq!((excess.len(), line.backlog.len()), (100, 0));
+        under_way.iter().for_each(|slot| drop(slot.finish(Err(rustix::io::Errno::IO), crate::stats::Count::Ring)));
+    }
+}
