@@ -8,6 +8,7 @@ mod model;
 mod step;
 mod world;
 
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use common::mounts::{self, Kind, Mount};
 use common::{child, rng::Rng};
 use nowait::{Engine, Nowait};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use world::{Executor, World};
 
@@ -46,6 +48,23 @@ fn with_libaio() {
 #[test]
 fn with_the_pool() {
     child::play("pool");
+}
+
+#[test]
+fn strict() {
+    child::play("strict");
+}
+
+/// No descriptor is free for half of the time.
+#[test]
+fn with_few_descriptors() {
+    child::play("few descriptors");
+}
+
+/// No thread can be started from some time on.
+#[test]
+fn without_more_threads() {
+    child::play("no threads");
 }
 
 #[test]
@@ -80,6 +99,7 @@ fn child() {
     let nowait = match &*role {
         "libaio" => nowait.engine(Engine::Aio),
         "pool" => nowait.engine(Engine::Pool),
+        "strict" => nowait.strict(true),
         "refused" => {
             refuse_io_uring();
             nowait
@@ -87,38 +107,92 @@ fn child() {
         _ => nowait,
     };
     let nowait = nowait.build().unwrap();
-    let later = (role == "refused later").then_some(refuse_io_uring as fn());
+    let trouble = match &*role {
+        "refused later" => Trouble::NoRing,
+        "few descriptors" => Trouble::FewDescriptors,
+        "no threads" => Trouble::NoThreads,
+        _ => Trouble::None,
+    };
     if role == "mounted" {
-        return torture(&nowait, &child::path(), later);
+        return torture(&nowait, &child::path(), trouble);
     }
-    torture(&nowait, mounts::temp_dir().path(), later);
+    torture(&nowait, mounts::temp_dir().path(), trouble);
+}
+
+/// What happens to the process while its tasks run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    None,
+    /// io_uring is refused after a third of the time.
+    NoRing,
+    /// No descriptor is free, every other moment.
+    FewDescriptors,
+    /// No thread can be started after a third of the time.
+    NoThreads,
 }
 
 /// Refuses io_uring to all threads of this process from now on.
 fn refuse_io_uring() {
-    let calls = [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+    refuse(&[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register], libc::EPERM);
+}
+
+/// Answers `errno` to system calls of all threads of this process from now on.
+fn refuse(calls: &[libc::c_long], errno: libc::c_int) {
     let filter = SeccompFilter::new(
-        calls.into_iter().map(|call| (call, vec![])).collect(),
+        calls.iter().map(|call| (*call, vec![])).collect(),
         SeccompAction::Allow,
-        SeccompAction::Errno(libc::EPERM as u32),
+        SeccompAction::Errno(errno as u32),
         std::env::consts::ARCH.try_into().unwrap(),
     );
     let program: BpfProgram = filter.unwrap().try_into().unwrap();
     seccompiler::apply_filter_all_threads(&program).unwrap();
 }
 
-fn torture(nowait: &Nowait, dir: &Path, later: Option<fn()>) {
+/// Takes the descriptors that are free, until it is dropped.
+struct NoDescriptors(Rlimit);
+
+impl NoDescriptors {
+    fn new() -> NoDescriptors {
+        let limit = getrlimit(Resource::Nofile);
+        let lowest = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(lowest), ..limit.clone() }).unwrap();
+        NoDescriptors(limit)
+    }
+}
+
+impl Drop for NoDescriptors {
+    fn drop(&mut self) {
+        setrlimit(Resource::Nofile, self.0.clone()).unwrap();
+    }
+}
+
+fn torture(nowait: &Nowait, dir: &Path, trouble: Trouble) {
     let seed = nowait_soak::seed();
     eprintln!("{}: NOWAIT_TEST_SEED={seed}", dir.display());
     let world = World::new(nowait, dir);
     let mut rng = Rng::new(seed);
+    smol::block_on(smol::Timer::after(Duration::from_millis(1)));
     let mut tasks = Tasks::start(&world, &mut rng);
     let (begun, duration) = (Instant::now(), Duration::from_secs(nowait_soak::seconds()));
-    let mut later = later;
+    let mut later = matches!(trouble, Trouble::NoRing | Trouble::NoThreads);
     while begun.elapsed() < duration && !world.hangs(HANG) {
-        std::thread::sleep(Duration::from_millis(200));
-        if begun.elapsed() > duration / 3 {
-            later.take().into_iter().for_each(|refuse| refuse());
+        {
+            // The executors have theirs by then.
+            let takes = trouble == Trouble::FewDescriptors && begun.elapsed() > Duration::from_secs(2);
+            let _none_free = takes.then(NoDescriptors::new);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        if later && begun.elapsed() > duration / 3 {
+            later = false;
+            if trouble == Trouble::NoRing {
+                refuse_io_uring();
+            } else {
+                world.may_spawn.store(false, Relaxed);
+                // A task may be about to start one.
+                std::thread::sleep(Duration::from_secs(1));
+                refuse(&[libc::SYS_clone, libc::SYS_clone3], libc::EAGAIN);
+            }
         }
     }
     world.stop.store(true, Relaxed);

@@ -117,11 +117,12 @@ impl Task {
     /// callback, or blocked.
     async fn finish<T: Send + 'static>(&mut self, mut started: Started<T>) -> T {
         let (sender, receiver) = oneshot::channel();
+        let may_spawn = self.world.may_spawn.load(Relaxed);
         match self.rng.below(5) {
             0 if self.executor != Executor::CurrentThread => return started.wait(),
             1 => started.on_complete(move |ended| drop(sender.send(ended))),
-            2 => drop(std::thread::spawn(move || sender.send(started.wait()))),
-            3 => {
+            2 if may_spawn => drop(std::thread::spawn(move || sender.send(started.wait()))),
+            3 if may_spawn => {
                 // Its waker changes under way.
                 if let Poll::Ready(ended) = futures::poll!(&mut started) {
                     return ended;

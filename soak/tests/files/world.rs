@@ -48,6 +48,8 @@ pub(crate) struct World {
     pub(crate) acknowledged: Mutex<Vec<u64>>,
     pub(crate) given_up: AtomicU64,
     pub(crate) stop: AtomicBool,
+    /// Tasks may start threads.
+    pub(crate) may_spawn: AtomicBool,
     faults: Mutex<Vec<String>>,
     kinds: Mutex<BTreeMap<&'static str, u64>>,
     /// What each task does, and since when.
@@ -69,6 +71,8 @@ impl World {
             let name = format!("{}-{index}", if direct { "direct" } else { "cached" });
             let file = open(&name, direct);
             file.set_len((REGIONS * REGION) as u64).wait().unwrap();
+            // Blocks in part take another descriptor, which is there when none is free.
+            file.write_all_at(vec![0; 2], 1).wait().unwrap();
             let regions = (0..REGIONS).map(|_| Mutex::new(Region::zeroed(REGION))).collect();
             Shared { name, file, regions, gate: tokio::sync::RwLock::default() }
         };
@@ -80,6 +84,7 @@ impl World {
             acknowledged: Mutex::default(),
             given_up: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            may_spawn: AtomicBool::new(true),
             faults: Mutex::default(),
             kinds: Mutex::default(),
             under_way: Mutex::default(),

@@ -78,8 +78,10 @@ pub(crate) fn finish(role: &str, mut command: Command) {
     let text = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(status.success(), "child {role:?} ended with {status}:\n{text}");
     assert!(text.contains("1 passed"), "no test plays {role:?}:\n{text}");
-    // Skips and seeds, for whoever reads the log.
-    text.lines().filter(|line| line.contains("skipped:")).for_each(|line| eprintln!("{line}"));
+    // Skips, seeds and what a soak did, for whoever reads the log.
+    let is_shown =
+        |line: &&str| ["skipped:", "NOWAIT_TEST_SEED=", " operations, "].iter().any(|word| line.contains(word));
+    text.lines().filter(is_shown).for_each(|line| eprintln!("{line}"));
 }
 
 /// Gives up root for good, all threads at once.
