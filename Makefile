@@ -128,7 +128,7 @@ semver:
 release-check:
 	tools/release/check $(PART)
 
-# Seconds of each test, and states of the log's model: some 20 minutes in all.
+# Seconds of each test, and states of the log's model: some 25 minutes in all.
 SOAK_SECONDS ?= 60
 SOAK_STATES ?= 1000000
 soak: export NOWAIT_SOAK_SECONDS := $(SOAK_SECONDS)
