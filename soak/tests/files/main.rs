@@ -155,14 +155,14 @@ impl NoDescriptors {
     fn new() -> NoDescriptors {
         let limit = getrlimit(Resource::Nofile);
         let lowest = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
-        setrlimit(Resource::Nofile, Rlimit { current: Some(lowest), ..limit.clone() }).unwrap();
+        setrlimit(Resource::Nofile, Rlimit { current: Some(lowest), ..limit }).unwrap();
         NoDescriptors(limit)
     }
 }
 
 impl Drop for NoDescriptors {
     fn drop(&mut self) {
-        setrlimit(Resource::Nofile, self.0.clone()).unwrap();
+        setrlimit(Resource::Nofile, self.0).unwrap();
     }
 }
 
