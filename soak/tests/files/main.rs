@@ -171,6 +171,7 @@ fn torture(nowait: &Nowait, dir: &Path, trouble: Trouble) {
     eprintln!("{}: NOWAIT_TEST_SEED={seed}", dir.display());
     let world = World::new(nowait, dir);
     let mut rng = Rng::new(seed);
+    // Takes smol's own descriptors and threads before there are none.
     smol::block_on(smol::Timer::after(Duration::from_millis(1)));
     let mut tasks = Tasks::start(&world, &mut rng);
     let (begun, duration) = (Instant::now(), Duration::from_secs(nowait_soak::seconds()));
