@@ -103,8 +103,8 @@ impl Engine for SharedQueues {
         match self.queue() {
             // The kernel completes a request in the thread that submitted it, unless that sleeps
             // uninterruptibly. A thread of the pool may, from now on, for another file. So the
-            // watcher submits.
-            Some(queue) if pool::is_own_thread() => {
+            // watcher submits to a ring.
+            Some(queue) if self.are_rings && pool::is_own_thread() => {
                 queue.submit(slot, false);
                 watcher::look(&*queue);
             }

@@ -175,6 +175,15 @@ struct Served {
 }
 
 impl Served {
+    /// Retires the ring, as its tasks end. False in a child, which may drop a runtime of its parent.
+    fn ends(&self) -> bool {
+        let is_ours = self.queue.is_ours();
+        if is_ours {
+            self.queues.remove(&self.queue);
+        }
+        is_ours
+    }
+
     fn runs_here(&self) {
         self.queue.driver.store(thread_number(), Ordering::Relaxed);
     }
@@ -189,8 +198,7 @@ struct InReactor {
 
 impl Drop for InReactor {
     fn drop(&mut self) {
-        let Served { queue, queues } = &self.served;
-        queues.remove(queue);
+        self.served.ends();
     }
 }
 
@@ -235,9 +243,9 @@ struct Flusher(Served);
 
 impl Drop for Flusher {
     fn drop(&mut self) {
-        let Flusher(Served { queue, queues }) = self;
-        queues.remove(queue);
-        queue.end_flushing();
+        if self.0.ends() {
+            self.0.queue.end_flushing();
+        }
     }
 }
 

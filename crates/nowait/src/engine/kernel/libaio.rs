@@ -10,6 +10,7 @@
 //!
 //! `unsafe` here: the system calls.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -45,7 +46,7 @@ pub(in crate::engine) struct Libaio {
     context: Context,
     /// The kernel adds to it with each completion.
     eventfd: OwnedFd,
-    staged: Mutex<Vec<Entry>>,
+    staged: Mutex<VecDeque<Entry>>,
     /// User data of entries that the kernel has refused.
     refused: Mutex<Vec<u64>>,
     /// Entries that the kernel has.
@@ -140,33 +141,29 @@ impl Kernel for Libaio {
     unsafe fn stage(&self, slot: &Arc<Slot>, _: &mut Untaken) -> bool {
         let Some(entry) = Entry::of(slot) else { return false };
         let (user_data, eventfd) = (Arc::as_ptr(slot) as u64, self.eventfd.as_raw_fd() as u32);
-        lock(&self.staged).push(Entry { user_data, flags: TELLS_EVENTFD, eventfd, ..entry });
+        lock(&self.staged).push_back(Entry { user_data, flags: TELLS_EVENTFD, eventfd, ..entry });
         true
     }
 
-    /// Does not wait: no thread owns it.
+    /// Does not wait: no thread owns it. Submits one entry at a time: where it sleeps for one, each
+    /// thread that has staged another submits that.
     fn enter(&self, _want: usize, _patience: Option<Duration>) -> std::io::Result<()> {
-        let mut entries = std::mem::take(&mut *lock(&self.staged));
-        let mut rest = &mut entries[..];
-        while !rest.is_empty() {
-            // SAFETY: memory and descriptor of an entry belong to its slot, which lives until its user
+        loop {
+            // A separate statement, so that the lock is released at its end.
+            let next = lock(&self.staged).pop_front();
+            let Some(mut entry) = next else { return Ok(()) };
+            // SAFETY: memory and descriptor of the entry belong to its slot, which lives until its user
             // data is collected, as the caller of `stage` has promised. The eventfd outlives the
             // context's last event.
-            match unsafe { self.context.submit(rest) } {
-                Ok(taken) if taken > 0 => {
-                    self.taken.fetch_add(taken, Relaxed);
-                    rest = &mut rest[taken..];
-                }
-                // Memory is short, or the first of them is refused.
-                _ => {
-                    lock(&self.refused).push(rest[0].user_data);
-                    // The counter is far from full.
-                    let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
-                    rest = &mut rest[1..];
-                }
+            if unsafe { self.context.submit(Some(&mut entry)) }.is_ok() {
+                self.taken.fetch_add(1, Relaxed);
+                continue;
             }
+            // It is refused, or memory is short.
+            lock(&self.refused).push(entry.user_data);
+            // The counter is far from full.
+            let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
         }
-        Ok(())
     }
 
     /// Entries that the kernel has refused end as if they were cancelled: a plain call can do it, or
@@ -221,7 +218,7 @@ impl Context {
         let context = Context { id, generation: fork_generation() };
         // A filter may let a context be made and not be used.
         // SAFETY: there is no entry.
-        if let Err(errno) = unsafe { context.submit(&mut []) } {
+        if let Err(errno) = unsafe { context.submit(None) } {
             context.destroy();
             return Err(Refusal { errno, entries: DEPTH });
         }
@@ -236,21 +233,20 @@ impl Context {
         });
     }
 
-    /// Submits entries until the kernel refuses one: all, as a rule. An error is that of the first.
+    /// Submits an entry; without one, finds out whether that is refused.
     ///
     /// # Safety
-    /// Each entry's memory and descriptor stay valid until its event has been read.
-    unsafe fn submit(&self, entries: &mut [Entry]) -> Result<usize, Errno> {
-        let mut pointers = [std::ptr::null_mut::<Entry>(); DEPTH as usize];
-        let count = entries.len().min(pointers.len());
-        for (pointer, entry) in pointers.iter_mut().zip(entries) {
-            *pointer = entry;
-        }
+    /// The entry's memory and descriptor stay valid until its event has been read.
+    unsafe fn submit(&self, entry: Option<&mut Entry>) -> Result<(), Errno> {
+        let count = libc::c_long::from(entry.is_some());
+        let mut pointer = entry.map_or(std::ptr::null_mut(), std::ptr::from_mut);
         retry(|| {
-            // SAFETY: `count` pointers to entries that are borrowed for the call, in which the
-            // kernel copies them (and sets their keys); the caller vouches for what they name.
-            let taken = unsafe { libc::syscall(libc::SYS_io_submit, self.id, count, pointers.as_mut_ptr()) };
-            usize::try_from(taken).map_err(|_| last_errno())
+            // SAFETY: a pointer to an entry that is borrowed for the call, in which the kernel copies
+            // it (and sets its key); the caller vouches for what it names.
+            match unsafe { libc::syscall(libc::SYS_io_submit, self.id, count, &raw mut pointer) } {
+                taken if taken == count => Ok(()),
+                _ => Err(last_errno()),
+            }
         })
     }
 
