@@ -81,7 +81,6 @@ fn main() -> Result<(), Box<dyn Error>> {
 async fn serve(options: &Serve) -> io::Result<()> {
     let files = make_dir(&options.dir)?;
     let listener = TcpListener::bind(options.listen).await?;
-    println!("listening on {}", listener.local_addr()?);
     match options.way {
         Way::Nowait => service::serve(listener, WithNowait::new(&options.dir).await?, &files).await,
         Way::Tokio => service::serve(listener, WithTokio::new(&options.dir).await?, &files).await,

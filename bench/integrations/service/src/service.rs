@@ -70,6 +70,7 @@ struct OpenFiles<F> {
 
 /// Serves until the process receives SIGINT or SIGTERM; then ends the requests, then the storage.
 pub(crate) async fn serve<S: Storage>(listener: TcpListener, storage: S, dir: &Path) -> io::Result<()> {
+    println!("listening on {}", listener.local_addr()?);
     let listener = listener.tap_io(|connection| _ = connection.set_nodelay(true));
     let mut terminated = signal(SignalKind::terminate())?;
     let ended = async move {
@@ -221,6 +222,7 @@ impl IntoResponse for Failure {
             io::ErrorKind::ConnectionAborted => StatusCode::BAD_REQUEST,
             io::ErrorKind::FileTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
+            io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         if status.is_server_error() {

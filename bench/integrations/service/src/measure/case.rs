@@ -67,8 +67,9 @@ impl Case {
         only.is_empty() || only.iter().any(|text| self.name().contains(text.as_str()))
     }
 
-    /// Duration of a round: shorter where the device would end the file.
+    /// Duration of a round: shorter where the device would reach the end of the file.
     pub(super) fn seconds(&self, options: &Options) -> u64 {
-        if self.cache == Some(Cache::Cold) && self.bytes >= 512 << 10 { 1 } else { options.seconds }
+        let reads_much = self.cache == Some(Cache::Cold) && self.bytes >= 512 << 10 && !self.is_busy;
+        if reads_much { 1 } else { options.seconds }
     }
 }

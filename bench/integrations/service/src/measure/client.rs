@@ -4,14 +4,12 @@ use std::io;
 use std::process::Command;
 use std::time::Duration;
 
-use serde::Serialize;
-
 use super::Result;
 use super::case::{Case, Kind};
 use super::server::Server;
 
 /// Figures of one way in one round.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Round {
     pub(super) requests: u64,
     pub(super) requests_per_s: f64,

@@ -50,9 +50,9 @@ pub(crate) struct Options {
     #[arg(value_name = "TEXT")]
     only: Vec<String>,
 
-    /// Write the figures of all rounds to FILE, as JSON
+    /// Write the figures of all rounds to FILE, separated by tabs
     #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    tsv: Option<PathBuf>,
 }
 
 /// Bytes of the file that cached rounds read.
@@ -102,8 +102,8 @@ pub(crate) fn run(options: &Options) -> std::result::Result<(), Box<dyn Error>> 
         println!("{name:<8} {value}");
     }
     println!("\n{}", table::of(&rows));
-    if let Some(path) = &options.json {
-        fs::write(path, table::json(&environment, &rows))?;
+    if let Some(path) = &options.tsv {
+        fs::write(path, table::tsv(&rows))?;
     }
     measured
 }

@@ -2,8 +2,6 @@
 
 use std::fmt::Write;
 
-use nowait_bench::machine::environment::Environment;
-
 use super::Rounds;
 use super::case::Case;
 use super::client::Round;
@@ -38,14 +36,21 @@ pub(super) fn of(rows: &[(Case, Rounds)]) -> String {
     text
 }
 
-/// Returns all rounds, for later evaluation.
-pub(super) fn json(environment: &Environment, rows: &[(Case, Rounds)]) -> String {
-    let cases = rows.iter().map(|(case, rounds)| {
-        let [nowait, tokio] = &rounds.ways;
-        serde_json::json!({ "case": case.name(), "peak_mib": rounds.peak_mib, "nowait": nowait, "tokio": tokio })
-    });
-    let report = serde_json::json!({ "environment": environment, "cases": cases.collect::<Vec<_>>() });
-    format!("{report:#}\n")
+/// Returns the figures of all rounds, for later evaluation.
+pub(super) fn tsv(rows: &[(Case, Rounds)]) -> String {
+    let mut text = String::from("case\tway\tround");
+    FIGURES.iter().for_each(|(name, _)| _ = write!(text, "\t{name}"));
+    text.push('\n');
+    for (case, rounds) in rows {
+        for (way, rounds) in ["nowait", "tokio"].iter().zip(&rounds.ways) {
+            for (number, round) in rounds.iter().enumerate() {
+                _ = write!(text, "{}\t{way}\t{number}", case.name());
+                FIGURES.iter().for_each(|(_, figure)| _ = write!(text, "\t{:.1}", figure(round)));
+                text.push('\n');
+            }
+        }
+    }
+    text
 }
 
 /// Lowest, median and highest.
