@@ -172,7 +172,7 @@ struct nowait_instance_options {
     size_t size;
     // One of NOWAIT_ENGINE_...
     uint32_t engine;
-    // 1: the submitting thread makes only non-blocking attempts (RWF_NOWAIT).
+    // 1: the submitting thread makes only non-blocking reads (RWF_NOWAIT).
     uint32_t strict;
     // Maximum duration of a plain call on the submitting thread, for files that refuse RWF_NOWAIT:
     // this, plus a nanosecond for each byte. 0: 100 us.

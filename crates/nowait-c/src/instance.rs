@@ -42,7 +42,7 @@ pub struct InstanceOptions {
     pub size: usize,
     /// One of NOWAIT_ENGINE_...
     pub engine: u32,
-    /// 1: the submitting thread makes only non-blocking attempts (RWF_NOWAIT).
+    /// 1: the submitting thread makes only non-blocking reads (RWF_NOWAIT).
     pub strict: u32,
     /// Maximum duration of a plain call on the submitting thread, for files that refuse RWF_NOWAIT:
     /// this, plus a nanosecond for each byte. 0: 100 us.

@@ -59,8 +59,9 @@ impl Builder {
         self
     }
 
-    /// Allows only non-blocking attempts (`RWF_NOWAIT`) on the polling thread. On tmpfs, overlayfs
-    /// or FUSE, plain calls that would otherwise run inline then go to the pool. Default: off.
+    /// Allows only non-blocking reads (`RWF_NOWAIT`) on the polling thread. Writes go to the pool,
+    /// since even a non-blocking write waits while its file system is frozen. On tmpfs, overlayfs or
+    /// FUSE, reads go to the pool, too. Default: off.
     pub fn strict(mut self, strict: bool) -> Self {
         self.policy.strict = strict;
         self

@@ -41,7 +41,7 @@ pub enum Route {
 /// The limits of an instance; set once by its builder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy {
-    /// Only attempts that the kernel promises not to block may run inline.
+    /// Only calls that the kernel promises not to block may run inline: non-blocking reads.
     pub(crate) strict: bool,
     /// A plain inline call may take this long, and a nanosecond more for each byte that it copies.
     pub(crate) budget_ns: u64,
@@ -346,7 +346,8 @@ impl WriteSelector {
     ) -> Choice {
         let attempts = attempts && self.nowait.load(Relaxed) != NOWAIT_REFUSED;
         match policy.forced {
-            None if len > policy.inline_bytes_max => Choice::Slow,
+            // An attempt, too, waits while the file system is frozen.
+            None if policy.strict || len > policy.inline_bytes_max => Choice::Slow,
             None if attempts && self.attempts.allows() => Choice::Attempt,
             None => self.instead(policy, is_cheap),
             Some(Route::Inline) if attempts => Choice::Attempt,
@@ -360,7 +361,7 @@ impl WriteSelector {
     /// microseconds for that.)
     #[inline]
     pub(crate) fn instead(&self, policy: &Policy, is_cheap: impl FnOnce() -> bool) -> Choice {
-        let plain = !policy.strict && policy.forced.is_none() && self.plain.allows() && is_cheap();
+        let plain = policy.forced.is_none() && self.plain.allows() && is_cheap();
         if plain { Choice::Budgeted } else { Choice::Slow }
     }
 
@@ -571,10 +572,11 @@ mod tests {
     fn writes_are_attempts_where_they_are_accepted_and_plain_calls_where_those_are_cheap() {
         let writes = WriteSelector::default();
         let choose = |cheap| writes.choose(&POLICY, 4096, true, || cheap);
-        assert_eq!((choose(true), choose(false)), (Choice::Attempt, Choice::Attempt));
+        let strict = || writes.choose(&Policy { strict: true, ..POLICY }, 4096, true, || true);
+        assert_eq!((choose(true), choose(false), strict()), (Choice::Attempt, Choice::Attempt, Choice::Slow));
         writes.attempt_refused();
         assert_eq!((choose(true), choose(false)), (Choice::Budgeted, Choice::Slow));
-        assert_eq!(writes.choose(&Policy { strict: true, ..POLICY }, 4096, true, || true), Choice::Slow);
+        assert_eq!(strict(), Choice::Slow);
         assert!(writes.budgeted(&POLICY, 4096, 10_000_000));
         assert_eq!((choose(true), choose(true), choose(true)), (Choice::Slow, Choice::Slow, Choice::Budgeted));
     }
