@@ -211,6 +211,9 @@ impl<'f> Target<'f> {
             // Writes that this thread has collected come first.
             local::do_what_is_due();
         }
+        if let Some(file) = self.file {
+            file.measure_device();
+        }
         let engines = self.instance.engines();
         let route = match (&mut request, self.file.map(|file| (file, &file.direct))) {
             (Request::Read(transfer), Some((file, Some(direct)))) => {

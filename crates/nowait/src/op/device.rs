@@ -2,11 +2,13 @@
 //! another device.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use rustix::fs::{AtFlags, FileType, StatxFlags, major, makedev, minor};
+use rustix::io::Errno;
 
 use super::request::Handle;
 use crate::buf::Direction;
@@ -15,6 +17,9 @@ use crate::sys::{MNT_ID_UNIQUE, PerProcess, fork_generation};
 
 /// Queue length of most devices, in requests; assumed for a file system without a block device.
 const HELD_REQUESTS: u32 = 128;
+/// A block device's queue is measured once so many operations are under way: half of the shortest
+/// queue of common devices (SATA without a scheduler).
+const MEASURED_FROM: u32 = 16;
 /// Devices that are remembered while no file of theirs is open.
 const REMEMBERED_MAX: usize = 64;
 /// Number of the device of simulated files.
@@ -39,7 +44,9 @@ pub(crate) struct Device {
     /// upper half is the process that has begun them: a child of a fork counts anew.
     under_way: AtomicU64,
     /// Limit of operations under way, up to which a thread that must not sleep submits another.
-    places: u32,
+    places: AtomicU32,
+    /// Whether `places` is known, or a thread is about to find out.
+    is_measured: AtomicBool,
 }
 
 impl Device {
@@ -52,23 +59,20 @@ impl Device {
         };
         // While no file of it is open, another file system may get its number.
         let is_same = |device: &&Arc<Device>| device.mount == mount || Arc::strong_count(device) > 1;
-        let known = KNOWN.get(Mutex::default);
-        if let Some(device) = lock(known).get(&number).filter(is_same) {
+        let mut known = lock(KNOWN.get(Mutex::default));
+        if let Some(device) = known.get(&number).filter(is_same) {
             return device.clone();
         }
-        // With nothing locked: this reads files of /sys.
-        let places = if number == STREAMS { u32::MAX } else { held_requests(number).unwrap_or(HELD_REQUESTS) };
+        let held = if number == STREAMS { u32::MAX } else { HELD_REQUESTS };
         let new = Arc::new(Device {
             number,
             mount,
             answers: [(); 2].map(|()| AtomicBool::new(number == SIMULATED)),
             under_way: AtomicU64::new(0),
-            places: (places - places / 4).max(1),
+            places: AtomicU32::new(places_of(held)),
+            // File systems without a block device have no queue.
+            is_measured: AtomicBool::new(matches!(number, STREAMS | SIMULATED) || major(number) == 0),
         });
-        let mut known = lock(known);
-        if let Some(device) = known.get(&number).filter(is_same) {
-            return device.clone();
-        }
         if known.len() >= REMEMBERED_MAX {
             known.retain(|_, device| Arc::strong_count(device) > 1);
         }
@@ -102,7 +106,17 @@ impl Device {
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         let under_way = self.under_way.load(Relaxed);
-        under_way as u32 >= self.places && is_of_here(under_way)
+        under_way as u32 >= self.places.load(Relaxed) && is_of_here(under_way)
+    }
+
+    /// Returns what measures the device's queue when it is dropped, on a thread that may wait: once,
+    /// and early enough to end before the queue is full.
+    #[inline]
+    pub(super) fn measurement(self: &Arc<Device>) -> Option<Measurement> {
+        let is_due = !self.is_measured.load(Relaxed)
+            && self.under_way.load(Relaxed) as u32 >= MEASURED_FROM
+            && !self.is_measured.swap(true, Relaxed);
+        is_due.then(|| Measurement(self.clone()))
     }
 
     /// Counts an operation until the value is dropped.
@@ -110,6 +124,27 @@ impl Device {
         let one_more = |before| Some(if is_of_here(before) { before + 1 } else { (fork_generation() << 32) + 1 });
         let _ = self.under_way.fetch_update(Relaxed, Relaxed, one_more);
         OnDevice { device: self.clone(), process: fork_generation() as u32 }
+    }
+}
+
+/// How many requests of those that a device holds may be under way.
+fn places_of(held: u32) -> u32 {
+    (held - held / 4).max(1)
+}
+
+/// Measures a device's queue when it is dropped. A read of a queue's attribute may wait for all
+/// requests of that queue: kernels up to 6.14 hold one lock while they read an attribute, and while
+/// they change one (`queue_attr_show`, `queue_attr_store`, block/blk-sysfs.c).
+pub(super) struct Measurement(Arc<Device>);
+
+impl Drop for Measurement {
+    fn drop(&mut self) {
+        let Measurement(device) = self;
+        match held_requests(device.number) {
+            Ok(held) => device.places.store(places_of(held), Relaxed),
+            // Tried again: descriptors or memory are short.
+            Err(_) => device.is_measured.store(false, Relaxed),
+        }
     }
 }
 
@@ -148,24 +183,61 @@ fn number_and_mount(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
 }
 
 /// Returns how many requests a block device queues before a submission sleeps. For a device made of
-/// others, this is the shortest of their queues. None for a file system without a block device.
-fn held_requests(number: u64) -> Option<u32> {
-    let device = format!("/sys/dev/block/{}:{}", major(number), minor(number));
-    let parts = std::fs::read_dir(format!("{device}/slaves")).into_iter().flatten().flatten();
-    let held = |device: &str| {
-        // A partition has no queue; that of its disk applies.
-        ["queue", "../queue"].iter().find_map(|queue| {
-            let text = std::fs::read_to_string(format!("{device}/{queue}/nr_requests")).ok()?;
-            text.trim().parse().ok()
-        })
+/// others, this is the shortest of their queues. An error is a shortage, which passes.
+fn held_requests(number: u64) -> io::Result<u32> {
+    /// None for what is not there, or hidden.
+    fn found<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
+        match answer {
+            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
+                Err(error)
+            }
+            answer => Ok(answer.ok()),
+        }
+    }
+    // A partition has no queue; that of its disk applies.
+    let held = |device: &str| -> io::Result<Option<u32>> {
+        for queue in ["queue", "../queue"] {
+            if let Some(text) = found(std::fs::read_to_string(format!("{device}/{queue}/nr_requests")))? {
+                return Ok(text.trim().parse::<u32>().ok());
+            }
+        }
+        Ok(None)
     };
-    let shortest = parts.filter_map(|part| held(part.path().to_str()?)).min();
-    shortest.or_else(|| held(&device))
+    let device = format!("/sys/dev/block/{}:{}", major(number), minor(number));
+    let mut shortest = None;
+    for part in found(std::fs::read_dir(format!("{device}/slaves")))?.into_iter().flatten().flatten() {
+        shortest = shortest.into_iter().chain(held(&part.path().to_string_lossy())?).min();
+    }
+    Ok(shortest.or(held(&device)?).unwrap_or(HELD_REQUESTS))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Symptom: the first read of a file slept behind a change of its device's scheduler, which waits
+    /// for all requests of a device that hangs (kernels up to 6.14).
+    #[test]
+    fn a_queue_is_measured_once_before_it_is_full() {
+        let device = Arc::new(Device {
+            number: makedev(u32::MAX >> 20, 1),
+            mount: 0,
+            answers: Default::default(),
+            under_way: AtomicU64::new(0),
+            places: AtomicU32::new(20),
+            is_measured: AtomicBool::new(false),
+        });
+        let mut under_way: Vec<_> = (1..MEASURED_FROM).map(|_| device.begins()).collect();
+        assert!(device.measurement().is_none());
+        under_way.push(device.begins());
+        let measurement = device.measurement().unwrap();
+        assert!(!device.is_full() && device.measurement().is_none());
+        assert_eq!(device.places.load(Relaxed), 20);
+        // There is no such device: it counts as most do.
+        drop(measurement);
+        assert!(device.measurement().is_none());
+        assert_eq!(device.places.load(Relaxed), 96);
+    }
 
     /// Symptom: with a hundred reads of pipes that hung, the reads of all other pipes left the rings.
     #[test]

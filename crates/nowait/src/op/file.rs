@@ -208,6 +208,17 @@ impl OpenFile {
         self.device.get().unwrap_or_else(|| find(self))
     }
 
+    /// Has a thread of the device's pool measure the device's queue, if that is due. Call this with no
+    /// lock held.
+    #[inline]
+    pub(crate) fn measure_device(&self) {
+        let device = self.device();
+        if let Some(measurement) = device.measurement() {
+            let measurement: Box<dyn Send> = Box::new(measurement);
+            self.fallback.let_go(device.number, measurement.into());
+        }
+    }
+
     /// Returns the handle for a request.
     #[inline]
     pub(crate) fn handle_for(&self, request: &Request) -> Result<&Handle, Errno> {

@@ -24,7 +24,7 @@ pub(crate) struct Leftovers {
 pub(super) enum Unwanted {
     /// A buffer or a result that no future takes.
     Answer(Request, Outcome),
-    /// The future of several steps that were given up.
+    /// The future of several steps that were given up, or another value whose drop may wait.
     Steps(Box<dyn Send>),
 }
 
