@@ -17,7 +17,7 @@ const HUNG: u64 = 300;
 /// Behind what is written, and what the kernel may have read when a device was made of it.
 const READS_AT: u64 = 512 << 20;
 
-type Hung<'f> = Pin<Box<dyn Future<Output = ()> + Send + 'f>>;
+pub(crate) type Hung<'f> = Pin<Box<dyn Future<Output = ()> + Send + 'f>>;
 
 /// Reads and writes of a file that hangs, polled once: on an executor of others, and in this
 /// thread's own queue.
@@ -35,7 +35,7 @@ fn hang(file: &File) -> Vec<Hung<'_>> {
 }
 
 /// Other files' work meanwhile, by every way of calling.
-fn works(nowait: &Nowait, path: &FsPath) {
+pub(crate) fn works(nowait: &Nowait, path: &FsPath) {
     for (way, direct) in Way::ALL.into_iter().flat_map(|way| [(way, false), (way, true)]) {
         let mut options = OpenOptions::new();
         let file = way.run(options.read(true).write(true).direct(direct).open_in(nowait, path)).unwrap();
@@ -210,7 +210,7 @@ fn open_at(nowait: &Nowait, path: &FsPath, direct: bool) -> File {
     OpenOptions::new().read(true).write(true).direct(direct).open_in(nowait, path).wait().unwrap()
 }
 
-fn other_file() -> (tempfile::TempDir, std::path::PathBuf) {
+pub(crate) fn other_file() -> (tempfile::TempDir, std::path::PathBuf) {
     let dir = mounts::temp_dir();
     let path = dir.path().join("other");
     std::fs::write(&path, vec![0; 1 << 20]).unwrap();
@@ -474,10 +474,12 @@ fn what_a_thread_of_the_pool_finds_abandoned_before_it_hangs() {
     first.hang();
     second.hang();
     let before = begin(read_of(&first_file, READS_AT));
-    (0..10).for_each(|i| assert!(poll_once(read_of(&other, i * 4096).as_mut()).is_pending()));
+    // Their own device may answer within the poll.
+    (0..10).for_each(|i| _ = poll_once(read_of(&other, i * 4096).as_mut()));
     let after = begin(read_of(&second_file, READS_AT));
     first.go_on();
-    assert!(eventually(|| nowait.stats().cancelled == 10), "they wait for another file: {:?}", nowait.stats());
+    let all_but_one_ended = || nowait.stats().started == nowait.stats().ended() + 1;
+    assert!(eventually(all_but_one_ended), "they wait for another file: {:?}", nowait.stats());
     second.go_on();
     futures::executor::block_on(futures::future::join(before, after));
 }

@@ -22,6 +22,7 @@ mod model;
 mod opens;
 mod order;
 mod refused;
+mod troubles;
 mod writes;
 
 /// Serves the file systems of all modules.

@@ -239,7 +239,8 @@ fn a_server_that_does_not_answer_stops_no_executor() {
     }
     stalling.hang();
     let mut opening = Box::pin(open(&nowait, &path));
-    assert!(poll_once(opening.as_mut()).is_pending());
+    let answer = poll_once(opening.as_mut());
+    assert!(answer.is_pending(), "{answer:?}");
     stalling.go_on();
     futures::executor::block_on(opening).unwrap();
 }
