@@ -138,15 +138,9 @@ fn no_room(dir: &Path) -> Option<String> {
     if (1..ROOM_BYTES).contains(&free) {
         return Some(format!("{} MiB are free there, {} MiB are asked for", mib(free), mib(ROOM_BYTES)));
     }
-    let memory = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text))?;
+    let memory = nowait::embed::available_bytes()?;
     (memory < ROOM_BYTES)
         .then(|| format!("{} MiB of memory are available, {} MiB are asked for", mib(memory), mib(ROOM_BYTES)))
-}
-
-/// Memory that is available, of `/proc/meminfo` (3.14).
-fn available(meminfo: &str) -> Option<u64> {
-    let figure = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    figure.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 #[cfg(test)]
@@ -172,11 +166,5 @@ mod tests {
             assert_eq!(search(first), Some(first));
         }
         assert_eq!((search(2000), search(200), search(1)), (None, Some(256), Some(1)));
-    }
-
-    #[test]
-    fn memory_is_read_of_the_kernels_table() {
-        assert_eq!(available("MemTotal:  8 kB\nMemAvailable:     12345 kB\n"), Some(12345 << 10));
-        assert_eq!(available("MemTotal: 8 kB\n"), None);
     }
 }

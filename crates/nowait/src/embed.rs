@@ -13,6 +13,7 @@
 //! * State of a process that may fork: [`PerProcess`], [`fork_generation`].
 //! * Futures that return data from memory: [`turn`].
 //! * Clocks that a simulator may replace: [`now`], [`wall_clock`].
+//! * Memory that the page cache may use: [`available_bytes`].
 
 use std::any::Any;
 use std::future::Future;
@@ -25,6 +26,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::Errno;
 
+use crate::core::available;
 use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::watcher::{self, Of};
@@ -101,6 +103,21 @@ pub fn wall_clock(nowait: &Nowait) -> Duration {
         return sim.wall_clock();
     }
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Returns the bytes of memory that a process may use before the system swaps or kills: that is
+/// `MemAvailable` of `proc_meminfo(5)`, or what a memory cgroup (version 2) of this process has left
+/// if that is less. Page cache that can be dropped counts as available.
+///
+/// Returns `None` if the system does not report it. The call reads a few files of `/proc` and
+/// `/sys`, and waits for no device.
+///
+/// ```
+/// let large = nowait::embed::available_bytes().is_some_and(|available| (8 << 30) > available / 2);
+/// # let _ = large;
+/// ```
+pub fn available_bytes() -> Option<u64> {
+    available::available_bytes()
 }
 
 /// Calls `function`, which may block: on a pool thread if awaited, on this thread in

@@ -8,10 +8,12 @@
 
 use std::borrow::Cow;
 
+use nowait::embed;
+
 use super::ends::Ends;
 use super::pass::Zeros;
 use crate::options::{Reflink, Sparse};
-use crate::os::{data, memory};
+use crate::os::data;
 use crate::report::Way;
 use crate::shared::{Ability, Devices, Shared};
 
@@ -73,7 +75,7 @@ pub(crate) fn choose(shared: &Shared, ends: &Ends<'_>, facts: &Facts, refused: &
     if facts.size < COLD_BYTES_MIN || !may_skip_pieces {
         return (Way::Plain, because("short, or searched for zeros"));
     }
-    let is_large = || memory::available_bytes().is_some_and(|available| facts.size > available / 2);
+    let is_large = || embed::available_bytes().is_some_and(|available| facts.size > available / 2);
     if facts.size >= LARGE_BYTES_MIN && may_be_direct && is_large() {
         return (Way::Direct, because("large against free memory"));
     }

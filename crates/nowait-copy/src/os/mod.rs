@@ -3,6 +3,5 @@
 
 pub(crate) mod data;
 pub(crate) mod kind;
-pub(crate) mod memory;
 pub(crate) mod name;
 pub(crate) mod temporary;
