@@ -164,6 +164,61 @@ fn memory_of_abandoned_reads_stays_with_the_kernel() {
     }
 }
 
+/// Works on its files, in every way, when its thread ends.
+struct WorksAtTheEnd(Vec<nowait::File>);
+
+impl Drop for WorksAtTheEnd {
+    fn drop(&mut self) {
+        for file in &self.0 {
+            let read = nowait::block_on(file.read_range(16_384, PAGE)).unwrap();
+            assert!(*read == contents(1 << 20, 1)[16_384..][..PAGE]);
+            let small = (0..4).map(|i| file.write_all_at(vec![1; 10], i * 10));
+            nowait::block_on(join_all(small)).into_iter().for_each(|write| drop(write.unwrap()));
+            file.read_range(8192, PAGE).submit().wait().unwrap();
+            file.write_all_at(vec![2; 5000], 77).durable().wait().unwrap();
+            file.gather([(0, 10), (40_000, 500)]).wait().unwrap();
+            drop(file.read_range(12_288, PAGE).submit());
+            nowait::block_on(async { _ = poll_once(std::pin::pin!(file.read_range(0, PAGE))) });
+            file.settled().wait();
+        }
+        ENDED.fetch_add(1, SeqCst);
+    }
+}
+
+static ENDED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
+/// Destructors of thread-locals run in the reverse order of first use: before those of the library, and
+/// after them.
+#[test]
+fn destructors_of_thread_locals_work_on_files() {
+    type End = std::cell::RefCell<Option<WorksAtTheEnd>>;
+    thread_local!(static BEFORE: End = const { std::cell::RefCell::new(None) });
+    thread_local!(static AFTER: End = const { std::cell::RefCell::new(None) });
+    let _watchdog = Watchdog::new("destructors_of_thread_locals_work_on_files", 60);
+    let sample = Sample::new(1 << 20);
+    std::fs::write(&sample.path, contents(1 << 20, 1)).unwrap();
+    let nowait = Nowait::builder().build().unwrap();
+    let direct = crate::common::open_direct(&nowait, &sample.path);
+    let files: Vec<_> = [crate::common::writable(&nowait, &sample.path)].into_iter().chain(direct).collect();
+    for (before, uses, after) in [(true, true, true), (false, true, true), (true, false, false)] {
+        let files = files.clone();
+        let at_end = || Some(WorksAtTheEnd(files.clone()));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                BEFORE.set(before.then(at_end).flatten());
+                if uses {
+                    files.iter().for_each(|file| _ = nowait::block_on(file.read_range(4096, PAGE)).unwrap());
+                }
+                AFTER.set(after.then(at_end).flatten());
+            });
+        });
+    }
+    // Destructors may run after the scope has ended.
+    assert!(eventually(|| ENDED.load(SeqCst) == 4));
+    drop(files);
+    assert_settled(&nowait);
+}
+
 #[test]
 fn thread_ends_with_abandoned_operations() {
     let _watchdog = Watchdog::new("thread_ends_with_abandoned_operations", 60);
