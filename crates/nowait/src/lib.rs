@@ -93,9 +93,9 @@
 //!
 //! When polled, a write runs on the polling thread if it should not block; otherwise a pool thread
 //! makes it. See [`File::write_at`]. One thread at a time makes the queued writes of a file, in
-//! order, and merges neighbours into one call. Under [`block_on`] a small write is collected until
-//! the other futures were polled, and merged with its neighbours. The bytes in flight are bounded
-//! ([`Builder::write_bytes_max`]).
+//! order, and merges neighbours into one call. While writes of a file's tasks continue each other, a
+//! small one waits until the other tasks were polled, and is merged with its neighbours. The bytes
+//! in flight are bounded ([`Builder::write_bytes_max`]).
 //!
 //! # Direct I/O and streams
 //!

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use rustix::io::Errno;
 
-use crate::core::coalesce;
+use crate::core::combine;
 use crate::core::dispatch::Target;
 use crate::core::inline::NotNow;
 use crate::core::instance::Instance;
@@ -47,6 +47,13 @@ impl<T> fmt::Debug for Operation<'_, T> {
 }
 
 impl<T> Operation<'_, T> {
+    fn poll_begun(&mut self, context: &mut Context<'_>) -> Poll<T> {
+        let Phase::Begun(begun) = &mut self.state else { polled_too_often() };
+        let (outcome, mut request) = ready!(begun.poll(context));
+        self.state = Phase::Spent;
+        Poll::Ready((self.conclude)(Answer { on: self.on, outcome, request: &mut request }))
+    }
+
     fn fields(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
         let mut fields = f.debug_struct(name);
         if let Some(file) = self.on.file {
@@ -177,7 +184,10 @@ impl<'f, T> Operation<'f, T> {
                 let (errno, request) = *refused;
                 Begun::ended(Err(errno), request)
             }
-            Phase::Begun(begun) => begun,
+            Phase::Begun(mut begun) => {
+                begun.hand_over();
+                begun
+            }
             Phase::Spent => Begun::Spent,
         };
         Started::single(on, begun, conclude)
@@ -213,6 +223,14 @@ impl<'f, T> Operation<'f, T> {
             }
             state => Operation { on, state, served: None, gave_way: 0, conclude }.submit().on_complete(callback),
         }
+    }
+
+    /// Leaves a write to be made with those of other futures, at the first poll.
+    fn leave_write(&mut self, context: &mut Context<'_>) -> Poll<T> {
+        let Phase::New(request) = std::mem::replace(&mut self.state, Phase::Spent) else { polled_too_often() };
+        let (slot, may_have_ended) = combine::leave(&self.on, request, context);
+        self.state = Phase::Begun(Begun::left(slot));
+        if may_have_ended { self.poll_begun(context) } else { Poll::Pending }
     }
 
     /// Passes the request to `submit`, at the first poll.
@@ -257,9 +275,13 @@ impl<T> Future for Operation<'_, T> {
         let Operation { on, state, served, gave_way, conclude } = &mut *self;
         let on = *on;
         if let Phase::Begun(begun) = state {
-            let (outcome, mut request) = ready!(begun.poll(context));
-            *state = Phase::Spent;
-            return Poll::Ready(conclude(Answer { on, outcome, request: &mut request }));
+            let is_left = begun.is_left();
+            let polled = self.poll_begun(context);
+            if !is_left || polled.is_ready() {
+                return polled;
+            }
+            combine::make(&on);
+            return if turn::ends(context) { Poll::Pending } else { self.poll_begun(context) };
         }
         if served.is_some() && turn::gives_way(context, gave_way) {
             return Poll::Pending;
@@ -271,9 +293,8 @@ impl<T> Future for Operation<'_, T> {
         }
         let now = match state {
             Phase::New(request @ Request::Write(..)) => {
-                if coalesce::may_gain(&on, request) {
-                    // The write may be coalesced with writes of other futures.
-                    return self.poll_later(context, |request, notify| coalesce::collect(&on, request, notify));
+                if combine::may_gain(&on, request) {
+                    return self.leave_write(context);
                 }
                 match on.try_write_now(request) {
                     Ok(outcome) => Some((outcome, request)),

@@ -68,6 +68,8 @@ pub(crate) struct InFlight {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WhenDropped {
     Abandon,
+    /// The same; and the pool makes the writes that were left with this one.
+    HandOver,
     Finish,
     /// Its answer has been taken.
     Nothing,
@@ -76,6 +78,24 @@ enum WhenDropped {
 impl Begun {
     pub(crate) fn under_way(slot: Arc<Slot>) -> Begun {
         Begun::InFlight(InFlight { slot, when_dropped: WhenDropped::Abandon })
+    }
+
+    /// A write that was left to be made with others, when its future or another one is polled.
+    pub(crate) fn left(slot: Arc<Slot>) -> Begun {
+        Begun::InFlight(InFlight { slot, when_dropped: WhenDropped::HandOver })
+    }
+
+    #[inline]
+    pub(crate) fn is_left(&self) -> bool {
+        matches!(self, Begun::InFlight(InFlight { when_dropped: WhenDropped::HandOver, .. }))
+    }
+
+    /// Passes a write that was left to the pool: nobody may poll it.
+    pub(crate) fn hand_over(&mut self) {
+        if let Begun::InFlight(InFlight { slot, when_dropped: when_dropped @ WhenDropped::HandOver }) = self {
+            *when_dropped = WhenDropped::Abandon;
+            slot.hand_over_left();
+        }
     }
 
     pub(crate) fn ended(outcome: Outcome, request: Request) -> Begun {
@@ -101,6 +121,10 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         match self.when_dropped {
             WhenDropped::Abandon => self.slot.abandon(),
+            WhenDropped::HandOver => {
+                self.slot.abandon();
+                self.slot.hand_over_left();
+            }
             WhenDropped::Finish => self.slot.detach(),
             WhenDropped::Nothing => {}
         }

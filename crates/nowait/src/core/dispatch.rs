@@ -207,10 +207,6 @@ impl<'f> Target<'f> {
     pub(crate) fn submit(&self, mut request: Request, notify: Notify, turn: Option<&mut Turn<'_>>) -> Arc<Slot> {
         // Before it is made ready for its device, which may move its place to that of a block.
         let change = self.file.and_then(|file| file.change(&request));
-        if change.is_some() && turn.is_none() {
-            // Writes that this thread has collected come first.
-            local::do_what_is_due();
-        }
         if let Some(file) = self.file {
             file.measure_device();
         }

@@ -18,8 +18,8 @@ use crate::core::dispatch::Target;
 use crate::core::instance::Instance;
 use crate::core::policy::{Choice, Route};
 use crate::core::writeback;
-use crate::engine::{Engine, lend_out, local, read_blocking, read_now};
-use crate::op::outstanding::{Outstanding, Turn};
+use crate::engine::{Engine, lend_out, read_blocking, read_now};
+use crate::op::outstanding::Turn;
 use crate::op::{Done, END_UNKNOWN, Handle, OpenFile, Outcome, Request};
 use crate::stats::Count;
 use crate::sys::{self, Wait, WriteFlags};
@@ -158,9 +158,8 @@ impl<'f> Target<'f> {
         }
     }
 
-    /// As [`Target::try_now`], for a write. Writes that this thread has collected are made first.
+    /// As [`Target::try_now`], for a write.
     pub(crate) fn try_write_now(&self, request: &mut Request) -> Result<Outcome, NotNow<'f>> {
-        local::do_what_is_due();
         let Some(file) = self.file else { return Err(None) };
         let (offset, length, appends) = match request {
             Request::Write(transfer, _) if transfer.left() == 0 => return Ok(self.answered(Ok(Done::Nothing))),
@@ -172,7 +171,10 @@ impl<'f> Target<'f> {
         };
         let (engine, order) = (&*self.instance.engines().pool, file.outstanding());
         let call = |wait| transfer(engine, file, request, length, wait);
-        let (tried, turn) = self.try_write(file, order, offset, length, appends, call);
+        let flags = if appends { WriteFlags::APPEND } else { WriteFlags::NONE };
+        // None if the write would overtake an earlier change.
+        let enter = || order.try_enter(file.span(offset, length, flags));
+        let (tried, turn) = self.try_write(file, offset, length, appends, false, enter, call);
         self.ended(tried).ok_or(turn)
     }
 
@@ -321,36 +323,37 @@ impl<'f> Target<'f> {
         Tried::Called(result)
     }
 
-    /// Writes `length` bytes on this thread if that should not block. `call` makes one attempt, or,
-    /// if it may wait, writes everything. Also returns the write's turn in the order of the file's
-    /// changes, if bytes were moved or a plain call was made.
+    /// Writes `length` bytes on this thread if that should not block. `enter` gives the write its
+    /// turn in the order of the file's changes, unless it must wait for it. If this thread `owns` the
+    /// file's queue of writes, none that are on their way are in its way. `call` makes one attempt, or, if it may wait, writes everything.
+    /// Also returns the turn, if bytes were moved or a plain call was made.
     #[inline]
-    pub(crate) fn try_write<'o>(
+    #[expect(clippy::too_many_arguments)]
+    pub(crate) fn try_write<T>(
         &self,
         file: &OpenFile,
-        order: &'o Outstanding,
         offset: u64,
         length: usize,
         appends: bool,
+        owns: bool,
+        enter: impl FnOnce() -> Option<T>,
         mut call: impl FnMut(Wait) -> Result<usize, Errno>,
-    ) -> (Tried, Option<Turn<'o>>) {
-        const NOT_NOW: (Tried, Option<Turn<'_>>) = (Tried::Part(0), None);
+    ) -> (Tried, Option<T>) {
+        let not_now = || (Tried::Part(0), None);
         let Instance { policy, counters, .. } = &**self.instance;
         let writes = &file.writes;
         // An attempt, too, waits for a file system that is frozen (`file_start_write`,
         // include/linux/fs.h).
         if !self.may_call(file, Direction::Write) {
-            return NOT_NOW;
+            return not_now();
         }
-        let is_cheap = || self.writes_cheaply(file, offset, length, appends);
+        let is_cheap = || self.writes_cheaply(file, offset, length, appends, owns);
         // Half an append by an attempt would leave room for another before the rest.
         let mut choice = writes.choose(policy, length, !appends, is_cheap);
         if choice == Choice::Slow {
-            return NOT_NOW;
+            return not_now();
         }
-        let flags = if appends { WriteFlags::APPEND } else { WriteFlags::NONE };
-        // None if the write would overtake an earlier change.
-        let Some(turn) = order.try_enter(file.span(offset, length, flags)) else { return NOT_NOW };
+        let Some(turn) = enter() else { return not_now() };
         if choice == Choice::Attempt {
             // The call is not timed: it does not wait for a device, and one write teaches nothing
             // about other causes of delay.
@@ -377,7 +380,7 @@ impl<'f> Target<'f> {
             }
         }
         if choice != Choice::Budgeted {
-            return NOT_NOW;
+            return not_now();
         }
         let begun = Instant::now();
         let result = call(Wait::Allowed);
@@ -394,14 +397,14 @@ impl<'f> Target<'f> {
     /// Whether a plain write should not block: it covers whole pages, its edges are cached or past
     /// the end of the file, no other write of the file is in the way, and the kernel is not about
     /// to throttle writers.
-    fn writes_cheaply(&self, file: &OpenFile, offset: u64, length: usize, appends: bool) -> bool {
+    fn writes_cheaply(&self, file: &OpenFile, offset: u64, length: usize, appends: bool, owns: bool) -> bool {
         const PAGE: u64 = crate::buf::BUF_ALIGNMENT as u64;
         /// A thread that writes holds the file's lock: for this much, some tens of microseconds,
         /// unless it was put to sleep.
         const OVERTAKEN_BYTES_MAX: u64 = 64 << 10;
         let end = offset + length as u64;
         let edge_is_cached = |place: u64| place % PAGE == 0 || self.page_is_cached(file, place - place % PAGE);
-        let on_their_way = file.on_their_way();
+        let on_their_way = if owns { 0 } else { file.on_their_way() };
         // An append must not overtake another: the order of submission decides where it lands.
         (on_their_way == 0 || (!appends && on_their_way <= OVERTAKEN_BYTES_MAX && writeback::is_calm()))
             && (appends

@@ -18,6 +18,7 @@ use crate::engine::shared::SharedQueues;
 use crate::engine::sim::Sim;
 use crate::engine::{self};
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
+use crate::op::left;
 use crate::op::{Handle, OpenFile};
 use crate::stats::{Counters, Stats};
 use crate::sys::PerProcess;
@@ -223,6 +224,7 @@ impl Nowait {
     pub fn drain(&self) {
         let engines = self.0.engines();
         loop {
+            left::hand_over();
             local::drain();
             engines.ring.drain();
             if let Some((Some(aio), _)) = engines.aio.as_ref().and_then(OnceLock::get) {

@@ -2,7 +2,7 @@
 //! on writes on their way.
 
 pub(crate) mod available;
-pub(crate) mod coalesce;
+pub(crate) mod combine;
 pub(crate) mod dispatch;
 pub(crate) mod inline;
 pub(crate) mod instance;

@@ -330,6 +330,8 @@ pub(crate) struct WriteSelector {
     attempts: Backoff,
     plain: Backoff,
     together: Backoff,
+    /// Small writes that executors of others have polled, up to a bound.
+    polled: AtomicU32,
     pub(crate) rings: Rings,
 }
 
@@ -365,15 +367,33 @@ impl WriteSelector {
         if plain { Choice::Budgeted } else { Choice::Slow }
     }
 
-    /// True if a write should wait for other writes of the same thread that may continue it.
+    /// True if a write should wait for other writes of the file that may continue it. The wait costs
+    /// nothing if the thread `drives` one future. Elsewhere a file with few writes never pays for it.
     #[inline]
-    pub(crate) fn collects(&self, policy: &Policy) -> bool {
-        policy.forced.is_none() && self.together.allows()
+    pub(crate) fn combines(&self, policy: &Policy, drives: bool) -> bool {
+        policy.forced.is_none() && (drives || self.has_many()) && self.together.allows()
     }
 
-    /// Records how many writes were collected, and how many calls they took.
-    pub(crate) fn collected(&self, writes: usize, calls: usize) {
-        if calls < writes { self.together.good() } else { self.together.bad(MISSES_BORNE) }
+    fn has_many(&self) -> bool {
+        const SINGLE_FIRST: u32 = 64;
+        let polled = self.polled.load(Relaxed);
+        if polled < SINGLE_FIRST {
+            // A write that another thread counts too may go uncounted.
+            self.polled.store(polled + 1, Relaxed);
+        }
+        polled == SINGLE_FIRST
+    }
+
+    /// Records how many writes were left to be made together, and how many calls they took.
+    ///
+    /// A task that yields makes most executors wake another thread, which costs as much as some five
+    /// calls. It costs nothing if the thread `drives` one future.
+    pub(crate) fn combined(&self, writes: usize, calls: usize, drives: bool) {
+        if writes > if drives { calls } else { 5 * calls } {
+            self.together.good()
+        } else {
+            self.together.bad(MISSES_BORNE)
+        }
     }
 
     /// Records an attempt that moved bytes.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::file::{Fallback, OpenFile};
 use super::request::{Done, Outcome, Owned, Request};
+use super::slot::Slot;
 use super::transfer::Transfer;
 use crate::buf::Memory;
 use crate::sync::contained;
@@ -35,6 +36,11 @@ pub(crate) struct Home {
 }
 
 impl Home {
+    /// Has the pools take a slot.
+    pub(super) fn take(&self, slot: Arc<Slot>) {
+        self.pools.take(slot);
+    }
+
     pub(super) fn of(file: &OpenFile) -> Home {
         Home { pools: file.fallback.clone(), device: file.device().number }
     }

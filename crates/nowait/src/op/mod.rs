@@ -11,6 +11,7 @@ mod device;
 mod file;
 #[cfg(test)]
 pub(crate) mod fixture;
+pub(crate) mod left;
 mod leftovers;
 pub(crate) mod outstanding;
 mod owner;

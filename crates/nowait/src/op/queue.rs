@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 
 use super::file::Room;
+use super::left::Left;
 use super::outstanding::Outstanding;
 use super::slot::Slot;
 use crate::sync::loomed::{Mutex, MutexGuard, lock};
@@ -19,8 +20,9 @@ pub(crate) struct FileQueue(Mutex<Waiting>);
 #[derive(Default)]
 pub(crate) struct Waiting {
     pub(crate) waiters: VecDeque<Waiter>,
-    /// A thread owns the queue, or was called.
+    /// A thread owns the queue, or was called. Otherwise the waiters are writes that were left.
     pub(crate) busy: bool,
+    pub(super) left: Left,
 }
 
 /// A waiter in a queue.

@@ -210,6 +210,12 @@ impl Slot {
         inner.request.as_ref().map(look)
     }
 
+    /// Has the pool make what was left in its file's queue of writes.
+    pub(crate) fn hand_over_left(&self) {
+        let queues = self.with(|_, owner| owner.file().map(|file| file.queues().clone())).flatten();
+        queues.iter().for_each(|queues| queues.hand_over_left());
+    }
+
     /// Engine: takes the work out, to do it without holding the lock. None if it was abandoned:
     /// that ends it here, so the thread must be one that may wait.
     pub(crate) fn take_work(&self) -> Option<Work> {

@@ -15,6 +15,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use crate::buf::{Erased, WriteBuffer, WriteBuffers};
+use crate::core::combine;
 use crate::engine::local;
 use crate::error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result, Written};
 use crate::file::File;
@@ -128,8 +129,8 @@ impl File {
         buffer: B,
         offset: u64,
     ) -> std::result::Result<Started<BufferResult<B>>, BufferError<B>> {
-        // Writes that this thread has collected come first.
-        local::do_what_is_due();
+        // Those that were left come first.
+        combine::make(&self.target());
         let memory = buffer.into_memory().0;
         let length = memory.len();
         let engines = self.instance.engines();
@@ -275,10 +276,6 @@ impl File {
     /// ended. The wait covers all clones and threads, and operations whose future was dropped.
     /// Await it, or [`wait`](Settled::wait) for it. The wait begins no operation, reports no error,
     /// and makes nothing durable. Dropping it has no effect.
-    ///
-    /// It does not wait for a small write that another thread's [`block_on`](crate::block_on) has
-    /// collected but not begun. If the future of such a write is dropped before it begins, the
-    /// write is never made.
     ///
     /// Use it before another program reads the file, or before a rename or close. A write to the
     /// same range needs no such wait: the library orders overlapping writes.
@@ -444,7 +441,6 @@ impl Settled<'_> {
 impl Future for Settled<'_> {
     type Output = ();
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        local::do_what_is_due();
         let file = self.file;
         self.settling.poll(file.open.outstanding(), context)
     }

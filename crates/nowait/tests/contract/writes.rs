@@ -514,6 +514,110 @@ fn drain_makes_what_waits_for_the_end_of_the_turn() {
     });
 }
 
+/// Symptom: `settled` returned while a small write that had been polled waited for its thread.
+#[test]
+fn settled_waits_for_a_small_write_that_waits_for_others() {
+    let _watchdog = Watchdog::new("settled beside a small write", 60);
+    let folder = temp_dir();
+    let path = folder.path().join("file");
+    std::fs::write(&path, b"").unwrap();
+    let nowait = Nowait::builder().build().unwrap();
+    let file = writable(&nowait, &path);
+    nowait::block_on(async {
+        let mut write = Box::pin(file.write_all_at(vec![7; 100], 0));
+        assert!(poll_once(write.as_mut()).is_pending(), "it is kept for others to join");
+        std::thread::scope(|scope| scope.spawn(|| file.settled().wait()).join().unwrap());
+        assert_eq!(std::fs::read(&path).unwrap(), [7; 100]);
+        write.await.unwrap();
+    });
+}
+
+/// Tasks on two threads write neighbouring pages, each its own; some writes are dropped after a
+/// poll: they are made, or not, and touch no other page.
+#[cfg(feature = "tokio")]
+#[test]
+fn neighbours_of_several_threads_are_made_together() {
+    const TASKS: usize = 16;
+    const ROUNDS: usize = 200;
+    let _watchdog = Watchdog::new("neighbours of several threads", 120);
+    let folder = temp_dir();
+    let path = folder.path().join("file");
+    std::fs::write(&path, vec![0; TASKS * ROUNDS * PAGE]).unwrap();
+    let nowait = Nowait::builder().build().unwrap();
+    let file = writable(&nowait, &path);
+    let seed = Rng::for_test().below(1 << 30) as u64;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let kept: Vec<Vec<bool>> = runtime.block_on(async {
+        let tasks = (0..TASKS).map(|task| {
+            let (file, mut rng) = (file.clone(), Rng::new(seed + task as u64));
+            tokio::spawn(async move {
+                let mut kept = Vec::new();
+                for round in 0..ROUNDS {
+                    let place = round * TASKS + task;
+                    let mut write =
+                        Box::pin(file.write_all_at(vec![1 + (place % 250) as u8; PAGE], (place * PAGE) as u64));
+                    let keeps = rng.below(10) > 0;
+                    if keeps {
+                        write.await.unwrap();
+                    } else {
+                        let _ = poll_once(write.as_mut());
+                    }
+                    kept.push(keeps);
+                }
+                kept
+            })
+        });
+        let mut all = Vec::new();
+        for task in tasks.collect::<Vec<_>>() {
+            all.push(task.await.unwrap());
+        }
+        all
+    });
+    assert!(nowait.stats().joined > 0, "none was made with another");
+    file.settled().wait();
+    let bytes = std::fs::read(&path).unwrap();
+    for (place, page) in bytes.chunks(PAGE).enumerate() {
+        let made = vec![1 + (place % 250) as u8; PAGE];
+        let is_kept = kept[place % TASKS][place / TASKS];
+        assert!(*page == *made || (!is_kept && page.iter().all(|byte| *byte == 0)), "page {place}, seed {seed}");
+    }
+    drop(runtime);
+    assert_settled(&nowait);
+}
+
+/// Where a call for several writes fails half-way, each write has its own result.
+#[test]
+fn an_error_among_writes_made_together_belongs_to_those_that_it_hits() {
+    let memory = rustix::fs::memfd_create("sealed", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    let memory = std::fs::File::from(memory);
+    memory.set_len(8 * PAGE as u64).unwrap();
+    // It cannot grow.
+    rustix::fs::fcntl_add_seals(&memory, rustix::fs::SealFlags::GROW).unwrap();
+    let nowait = Nowait::builder().build().unwrap();
+    let file = File::from_std(&nowait, memory.try_clone().unwrap(), "/sealed").unwrap();
+    for _ in 0..20 {
+        let page = |place: usize| file.write_all_at(vec![1 + place as u8; PAGE], (place * PAGE) as u64);
+        let results = nowait::block_on(join_all((0..16).map(page)));
+        for (place, result) in results.into_iter().enumerate() {
+            match result {
+                Ok(_) => assert!(place < 8, "page {place}"),
+                Err(error) => {
+                    assert!(place >= 8, "page {place}: {error}");
+                    assert_eq!(error.error.raw_os_error(), Some(libc::EPERM));
+                    assert_eq!(
+                        (error.error.offset(), &*error.buffer),
+                        (Some((place * PAGE) as u64), &[1 + place as u8; PAGE][..])
+                    );
+                }
+            }
+        }
+        let mut bytes = vec![0; 8 * PAGE];
+        std::os::unix::fs::FileExt::read_exact_at(&memory, &mut bytes, 0).unwrap();
+        assert!(bytes.chunks(PAGE).enumerate().all(|(place, page)| *page == [1 + place as u8; PAGE]));
+    }
+    assert_settled(&nowait);
+}
+
 /// Writes of futures in one turn are made together, in any order, also where they overlap, and
 /// where some are dropped.
 #[test]

@@ -42,8 +42,6 @@ struct Local {
     kept: PerProcess<Cell<Option<Kept>>>,
     /// Its submissions go to queues that complete without its polls.
     elsewhere: Cell<bool>,
-    /// Called before the thread sleeps, or blocks elsewhere.
-    due: Cell<Option<fn()>>,
 }
 
 thread_local!(static LOCAL: Local = const {
@@ -54,7 +52,6 @@ thread_local!(static LOCAL: Local = const {
         bell: PerProcess::new(),
         kept: PerProcess::new(),
         elsewhere: Cell::new(false),
-        due: Cell::new(None),
     }
 });
 
@@ -162,19 +159,6 @@ pub(crate) fn is_elsewhere() -> bool {
     LOCAL.try_with(|local| local.elsewhere.get()).unwrap_or(true)
 }
 
-/// Calls `work` once, before this thread, which drives a future, sleeps or blocks elsewhere. There
-/// is one kind of such work.
-pub(crate) fn before_sleep(work: fn()) {
-    let _ = LOCAL.try_with(|local| local.due.set(Some(work)));
-}
-
-/// Does deferred work. Staged entries are submitted first: the device works on them meanwhile.
-pub(crate) fn do_what_is_due() {
-    let Some(work) = LOCAL.try_with(|local| local.due.take()).unwrap_or(None) else { return };
-    submit_own();
-    work();
-}
-
 /// Marks this thread as driving while it lives, also if the future panics.
 struct Driving {
     /// Noted by the drive of an outer future, and put back at the end.
@@ -192,7 +176,6 @@ impl Drop for Driving {
     fn drop(&mut self) {
         let last = LOCAL.try_with(|local| local.depth.get() == 1).unwrap_or(false);
         if last {
-            do_what_is_due();
             if LOCAL.try_with(|local| local.staged.take()).unwrap_or(false) {
                 own().into_iter().for_each(Own::leave_to_watcher);
             }
@@ -212,7 +195,6 @@ fn notice_own() {
 
 /// Waits, after a pending poll, until something may have changed.
 fn turn(notice: &Notice) {
-    do_what_is_due();
     if own().is_some_and(|own| own.sleep(notice)) {
         return;
     }
@@ -231,7 +213,6 @@ fn turn(notice: &Notice) {
 
 /// Waits until nothing is in flight in this thread's ring, abandoned operations included.
 pub(crate) fn drain() {
-    do_what_is_due();
     while own().is_some_and(|own| own.drain()) {}
 }
 
@@ -240,17 +221,10 @@ pub(crate) fn drain() {
 pub(crate) fn flush() {
     #[cold]
     fn flush_now() {
-        do_what_is_due();
-        submit_own();
-    }
-    // Most threads drive no future: they have staged and deferred nothing.
-    if LOCAL.try_with(|local| local.depth.get() > 0 || local.due.get().is_some()).unwrap_or(false) {
-        flush_now();
-    }
-}
-
-fn submit_own() {
-    if is_driving() {
         own().iter().for_each(|own| own.submit());
+    }
+    // Most threads drive no future: they have staged nothing.
+    if is_driving() {
+        flush_now();
     }
 }

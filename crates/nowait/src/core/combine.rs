@@ -1,0 +1,158 @@
+//! Small writes of several tasks, made together.
+//!
+//! Tasks that write one file continue each other more often than not, and a call for many pages
+//! costs little more than one for a page. So at its first poll a small write is left in its file's
+//! queue of writes (`op/queue.rs`), and the first task to leave one yields. Whichever of their
+//! futures is polled next makes all of them: one call for neighbours, on its thread if that should
+//! not block. What should not be made there is the pool's. A file whose writes do not continue each
+//! other, or come one at a time, does without for a while (`core/policy.rs`).
+//!
+//! A write that was left is in the order of its file's changes, and its bytes are counted as on
+//! their way. Any other write of the file that joins the queue calls a thread of the pool, which
+//! makes all. So does a watcher, for a caller that waits for a change, or if no task has come back
+//! between two glances.
+
+use std::sync::Arc;
+use std::task::Context;
+
+use crate::core::dispatch::Target;
+use crate::core::inline::Tried;
+use crate::engine::{local, write_slots};
+use crate::op::left::{LeftTo, LeftWrite};
+use crate::op::watcher;
+use crate::op::{Leftovers, Notify, OpenFile, Owner, QueueKind, Request, Slot};
+use crate::stats::Count;
+use crate::sys::WriteFlags;
+
+/// Larger writes gain nothing.
+const WRITE_BYTES_MAX: usize = 64 << 10;
+/// Bytes that one thread makes without a pause, for other writers of its file: some tens of
+/// microseconds.
+const MADE_BYTES_MAX: usize = 512 << 10;
+
+/// Whether a request may gain by waiting for other writes of its file.
+#[inline]
+pub(crate) fn may_gain(target: &Target<'_>, request: &Request) -> bool {
+    match (request, target.file) {
+        (Request::Write(transfer, WriteFlags::NONE), Some(file)) => {
+            (1..=WRITE_BYTES_MAX).contains(&transfer.left())
+                && file.direct.is_none()
+                && file.handle.descriptor().is_ok()
+                && file.writes.combines(&target.instance.policy, local::is_driving())
+        }
+        _ => false,
+    }
+}
+
+/// Leaves a request for which [`may_gain`] is true to the next poll of such a write. Whoever polls
+/// its future calls [`make`]. False if it waits for that.
+pub(crate) fn leave(target: &Target<'_>, request: Request, context: &Context<'_>) -> (Arc<Slot>, bool) {
+    let notify = Notify::Waker(context.waker().clone());
+    let admitted = target.file.and_then(|file| {
+        let change = file.change(&request)?;
+        Some((file, change, target.instance.engines().throttle.enter(file, change)?))
+    });
+    // It has to wait for others in any case.
+    let Some((file, change, permit)) = admitted else { return (target.submit(request, notify, None), true) };
+    let slot = Slot::new(request, Owner::File(file.clone()), notify);
+    slot.hold(permit);
+    let queues = file.queues();
+    let left_to = queues.leave_write(slot.clone(), change.bytes as usize);
+    match left_to {
+        // Other tasks run first, and may leave theirs.
+        LeftTo::Itself => context.waker().wake_by_ref(),
+        LeftTo::Another => {}
+        LeftTo::Now => make(target),
+    }
+    if queues.outstanding().is_awaited() {
+        watcher::ask();
+    }
+    (slot, left_to == LeftTo::Now)
+}
+
+/// Makes the writes that were left in the queue of a file, unless another thread owns it.
+pub(crate) fn make(target: &Target<'_>) {
+    let Some(file) = target.file else { return };
+    let queues = file.queues();
+    let mut ended = Vec::new();
+    let (mut bytes, mut is_claimed) = (0, false);
+    while let Some(writes) = queues.take_left(is_claimed) {
+        is_claimed = true;
+        bytes += writes.iter().map(|write| write.length).sum::<usize>();
+        let rest = make_all(target, file, writes, &mut ended);
+        let is_held_up = !rest.is_empty();
+        queues.put_back(rest);
+        if is_held_up || bytes >= MADE_BYTES_MAX {
+            break;
+        }
+    }
+    if is_claimed {
+        target.instance.engines().pool.resume(file, QueueKind::Writes);
+    }
+    // A waker may block: the queue was given up first.
+    for (slot, length) in ended {
+        slot.complete(Ok(length), Count::InlineTogether).into_iter().for_each(Leftovers::let_go);
+    }
+}
+
+/// Makes writes, one call for neighbours. Adds those that are through to `ended`, and returns the
+/// others.
+fn make_all(
+    target: &Target<'_>,
+    file: &OpenFile,
+    mut writes: Vec<LeftWrite>,
+    ended: &mut Vec<(Arc<Slot>, usize)>,
+) -> Vec<LeftWrite> {
+    // They have begun, so that none overlaps another: they may be made in any order.
+    writes.sort_unstable_by_key(|write| write.offset);
+    let (mut moved, mut calls, mut all) = (Vec::with_capacity(writes.len()), 0, true);
+    for run in writes.chunk_by(|one, next| one.offset + one.length as u64 == next.offset) {
+        // One that has to wait for a thread is a sign for those behind it.
+        let mut bytes = if all { make_run(target, file, run) } else { 0 };
+        calls += 1;
+        for write in run {
+            let mine = bytes.min(write.length);
+            bytes -= mine;
+            all &= mine == write.length;
+            moved.push(mine);
+        }
+    }
+    file.writes.combined(writes.len(), calls, local::is_driving());
+    let mut rest = Vec::new();
+    for (write, moved) in writes.into_iter().zip(moved) {
+        if moved == write.length {
+            ended.push((write.slot, moved));
+        } else if moved == 0 {
+            rest.push(write);
+        } else {
+            // A part is no end, unless its future was dropped.
+            match write.slot.complete(Ok(moved), Count::InlineTogether) {
+                Some(leftovers) => leftovers.let_go(),
+                None => rest.push(write),
+            }
+        }
+    }
+    rest
+}
+
+/// Makes one call for neighbours, on this thread if it should not block. Returns the bytes that it
+/// moved. The pool finds out about an error, which belongs to one of them.
+fn make_run(target: &Target<'_>, file: &OpenFile, run: &[LeftWrite]) -> usize {
+    let counters = &target.instance.counters;
+    let (offset, length) = (run[0].offset, run.iter().map(|write| write.length).sum());
+    let slots = || run.iter().map(|write| &*write.slot);
+    let call = |wait| write_slots(&file.handle, slots(), offset, wait);
+    // They are in the order of changes since they were left.
+    let (tried, _) = target.try_write(file, offset, length, false, true, || Some(()), call);
+    if run.len() > 1 {
+        counters.add_many(Count::Joined, run.len() as u64);
+    }
+    match tried {
+        Tried::Hit => {
+            counters.add(Count::AttemptTogether);
+            length
+        }
+        Tried::Part(moved) => moved,
+        Tried::Called(result) => result.unwrap_or(0),
+    }
+}

@@ -1,0 +1,223 @@
+//! Writes that were left in their file's queue, for the next poll of a task that waits for one of
+//! them (`core/combine.rs`). They are in the order of the file's changes.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use super::queue::{FileQueues, QueueKind, Waiter, Waiting};
+use super::request::Request;
+use super::slot::Slot;
+use super::watcher::{self, Glance, Note, NoticedBy, Watched};
+use crate::sys::{PerProcess, WriteFlags};
+
+/// Writes, and bytes of writes, that wait in a queue for their tasks; then one makes them.
+const LEFT_MAX: usize = 256;
+const LEFT_BYTES_MAX: usize = 256 << 10;
+
+/// Who makes a write that was left in a queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LeftTo {
+    /// Its own task, at the next poll, if no other comes before.
+    Itself,
+    /// A task that left one before, or the owner of the queue.
+    Another,
+    /// This thread, now: there are enough.
+    Now,
+}
+
+/// A write that was left in a queue.
+pub(crate) struct LeftWrite {
+    pub(crate) slot: Arc<Slot>,
+    pub(crate) offset: u64,
+    pub(crate) length: usize,
+}
+
+impl LeftWrite {
+    /// None of another request, or of one that has ended.
+    fn of(slot: &Arc<Slot>) -> Option<LeftWrite> {
+        slot.with(|request, _| match request {
+            Request::Write(transfer, WriteFlags::NONE) => {
+                Some(LeftWrite { slot: slot.clone(), offset: transfer.position(), length: transfer.left() })
+            }
+            _ => None,
+        })?
+    }
+}
+
+/// What a queue notes of the writes that were left there.
+#[derive(Default)]
+pub(super) struct Left {
+    /// Since the queue was empty.
+    bytes: usize,
+    /// Counts the claims of the queue for them.
+    claims: u64,
+    /// The file is among those that are looked at.
+    is_watched: bool,
+}
+
+impl FileQueues {
+    /// Leaves a write of `length` bytes.
+    pub(crate) fn leave_write(self: &Arc<Self>, slot: Arc<Slot>, length: usize) -> LeftTo {
+        let mut waiting = self.of(QueueKind::Writes).lock();
+        let is_first = waiting.waiters.is_empty();
+        waiting.left.bytes = length + if is_first { 0 } else { waiting.left.bytes };
+        waiting.waiters.push_back(Waiter::Slot(slot));
+        let is_full = waiting.waiters.len() >= LEFT_MAX || waiting.left.bytes >= LEFT_BYTES_MAX;
+        let left_to = match waiting.busy {
+            true => LeftTo::Another,
+            false if is_full => LeftTo::Now,
+            false if is_first => LeftTo::Itself,
+            false => LeftTo::Another,
+        };
+        let is_watched = std::mem::replace(&mut waiting.left.is_watched, true);
+        drop(waiting);
+        if !is_watched {
+            Watching::of_process().add(self.clone());
+        }
+        left_to
+    }
+
+    /// Claims the queue, unless this thread has, and takes the writes at its front. None if there
+    /// are none, or another thread owns it.
+    pub(crate) fn take_left(&self, is_claimed: bool) -> Option<Vec<LeftWrite>> {
+        let mut waiting = self.of(QueueKind::Writes).lock();
+        if waiting.waiters.is_empty() || (!is_claimed && waiting.busy) {
+            return None;
+        }
+        let mut writes = Vec::with_capacity(waiting.waiters.len());
+        while let Some(Waiter::Slot(slot)) = waiting.waiters.front() {
+            let Some(write) = LeftWrite::of(slot) else { break };
+            writes.push(write);
+            waiting.waiters.pop_front();
+        }
+        if writes.is_empty() {
+            return None;
+        }
+        waiting.busy = true;
+        waiting.left.claims += 1;
+        Some(writes)
+    }
+
+    /// Puts writes back to the front of the queue, which this thread owns.
+    pub(crate) fn put_back(&self, writes: Vec<LeftWrite>) {
+        if !writes.is_empty() {
+            let mut waiting = self.of(QueueKind::Writes).lock();
+            writes.into_iter().rev().for_each(|write| waiting.waiters.push_front(Waiter::Slot(write.slot)));
+        }
+    }
+
+    /// Whether writes were left, for which no thread was called.
+    pub(crate) fn has_left(&self) -> bool {
+        self.of(QueueKind::Writes).lock().has_left()
+    }
+
+    /// Has the pool make the writes that were left.
+    pub(crate) fn hand_over_left(&self) {
+        let mut waiting = self.of(QueueKind::Writes).lock();
+        // One of them joins again, as others do that call a thread.
+        let first = if waiting.has_left() { waiting.waiters.pop_front() } else { None };
+        drop(waiting);
+        let Some(slot) = first.and_then(Waiter::into_slot) else { return };
+        // It has its owner until it ends, which only the owner of the queue may do.
+        if let Some(home) = slot.with(|_, owner| owner.home()) {
+            home.take(slot);
+        }
+    }
+
+    /// Whether writes are late: left as long ago as `claims` says, which is renewed. None if there
+    /// are none: the file is watched no more.
+    pub(crate) fn glance(&self, claims: &mut u64) -> Option<bool> {
+        let mut waiting = self.of(QueueKind::Writes).lock();
+        let is_same = std::mem::replace(claims, waiting.left.claims) == waiting.left.claims;
+        if is_same && !waiting.has_left() {
+            waiting.left.is_watched = false;
+            return None;
+        }
+        Some(is_same)
+    }
+}
+
+impl Waiting {
+    fn has_left(&self) -> bool {
+        !self.busy && !self.waiters.is_empty()
+    }
+}
+
+/// Has the pool make all writes that were left.
+pub(crate) fn hand_over() {
+    Watching::of_process().serve();
+}
+
+/// The files in whose queues writes may be left, and how often each queue was claimed up to the
+/// last glance.
+#[derive(Default)]
+struct Watching {
+    files: std::sync::Mutex<Vec<(Arc<FileQueues>, u64)>>,
+    note: Note,
+}
+
+impl Watching {
+    fn of_process() -> &'static Arc<Watching> {
+        static WATCHING: PerProcess<Arc<Watching>> = PerProcess::new();
+        WATCHING.get(|| {
+            let new: Arc<Watching> = Arc::default();
+            let known: Arc<dyn Watched> = new.clone();
+            watcher::register(Arc::downgrade(&known), NoticedBy::Thread);
+            new
+        })
+    }
+
+    fn add(&self, queues: Arc<FileQueues>) {
+        crate::sync::lock(&self.files).push((queues, 0));
+        // After the file is in the list, or a glance might come too early.
+        watcher::watch();
+    }
+
+    fn files(&self) -> Vec<Arc<FileQueues>> {
+        crate::sync::lock(&self.files).iter().map(|(queues, _)| queues.clone()).collect()
+    }
+}
+
+impl Watched for Watching {
+    fn noticed_by(&self) -> NoticedBy {
+        NoticedBy::Thread
+    }
+
+    fn note(&self) -> &Note {
+        &self.note
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn serve(&self) {
+        self.files().iter().for_each(|queues| queues.hand_over_left());
+    }
+
+    fn is_quiet(&self) -> bool {
+        !self.files().iter().any(|queues| queues.has_left())
+    }
+
+    fn glance(&self) -> Glance {
+        let (mut is_late, mut gone) = (false, Vec::new());
+        let mut files = crate::sync::lock(&self.files);
+        files.retain_mut(|(queues, claims)| match queues.glance(claims) {
+            Some(late) => {
+                is_late |= late;
+                true
+            }
+            None => {
+                gone.push(queues.clone());
+                false
+            }
+        });
+        let is_empty = files.is_empty();
+        drop(files);
+        match (is_late, is_empty) {
+            (true, _) => Glance::Left,
+            (false, true) => Glance::Quiet,
+            (false, false) => Glance::Busy,
+        }
+    }
+}
