@@ -120,7 +120,7 @@ pub fn available_bytes() -> Option<u64> {
     available::available_bytes()
 }
 
-/// Calls `function`, which may block: on a pool thread if awaited, on this thread in
+/// Calls `function`, which may block: on a pool thread if awaited, usually on this thread in
 /// [`wait`](Operation::wait). Use it to make several calls of std on one thread.
 ///
 /// An error contains `operation` and `path` if the call cannot be made. If the future is dropped

@@ -101,7 +101,9 @@ impl<'f, T> Operation<'f, T> {
 
     /// Blocks until the operation has completed; needs no executor. The call makes a plain system
     /// call where possible, which is the cheapest way for a blocking caller. Inside
-    /// [`block_on`](crate::block_on), it first submits the staged operations of other futures.
+    /// [`block_on`](crate::block_on), it first submits the staged operations of other futures. While
+    /// operations are in flight in this thread's ring, they complete only if the thread does not
+    /// sleep in a plain call: the operation goes to an engine then, as in [`Operation::submit`].
     pub fn wait(mut self) -> T {
         self.settle();
         let on = self.on;
@@ -110,6 +112,10 @@ impl<'f, T> Operation<'f, T> {
         }
         let forced = matches!(on.instance.policy.forced, Some(Route::Ring | Route::Pool));
         match std::mem::replace(&mut self.state, Phase::Spent) {
+            state @ Phase::New(_) if !forced && local::has_in_flight() => {
+                self.state = state;
+                local::drive(self.submit())
+            }
             Phase::New(mut request) if !forced => {
                 local::flush();
                 let Ok(_permit) = on.enter(&request) else {

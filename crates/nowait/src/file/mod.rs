@@ -231,6 +231,13 @@ impl File {
     /// As [`File::read_at`].
     pub fn read_into(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let length = buffer.len();
+        if local::has_in_flight()
+            && let Some(copy) = Buf::uncleared(length)
+        {
+            let (read, copy) = self.read_at(copy, offset).wait()?;
+            buffer[..read].copy_from_slice(&copy[..read]);
+            return Ok(read);
+        }
         let counters = &self.instance.counters;
         let result = self.open.check(offset, length).and_then(|()| self.target().read_blocking(buffer, offset));
         counters.add(if result.is_ok() { Count::Blocking } else { Count::FailedAtOnce });

@@ -120,7 +120,7 @@ impl<'f, B: WriteBuffer> WriteMany<'f, B> {
     /// # Errors
     /// As [`File::write_many`](crate::File::write_many).
     pub fn wait(mut self) -> BufferResult<Vec<B>> {
-        if self.next > 0 || self.outstanding > 0 || self.file.open.direct.is_some() {
+        if self.next > 0 || self.outstanding > 0 || self.file.open.direct.is_some() || local::has_in_flight() {
             watcher::ask_of(Of::Reactors);
             return local::drive(self);
         }

@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use crate::buf::{Erased, WriteBuffer, WriteBuffers};
+use crate::buf::{Buf, Erased, WriteBuffer, WriteBuffers};
 use crate::core::combine;
 use crate::engine::local;
 use crate::error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result, Written};
@@ -196,6 +196,16 @@ impl File {
     }
 
     fn write_blocking(&self, data: &[u8], offset: u64, short: Short) -> Result<usize> {
+        if local::has_in_flight()
+            && let Some(mut copy) = Buf::uncleared(data.len())
+        {
+            copy.copy_from_slice(data);
+            return match short {
+                Short::Allowed => self.write_at(copy, offset).wait().map(|(written, _)| written),
+                Short::Error => self.write_all_at(copy, offset).wait().map(|_| data.len()),
+            }
+            .map_err(Error::from);
+        }
         let (n, outcome) = match self.open.check(offset, data.len()) {
             Ok(()) => self.target().write_blocking(data, offset),
             Err(errno) => (0, Err(errno)),

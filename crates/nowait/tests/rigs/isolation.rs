@@ -293,6 +293,58 @@ fn a_pool_thread_that_lets_a_write_in_and_hangs() {
     futures::executor::block_on(futures::future::join_all(waiting));
 }
 
+/// Whether a thread of this process sleeps, in any way.
+fn sleeps(thread: rustix::thread::Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+    stat.rsplit(") ").next().unwrap().starts_with(['D', 'S'])
+}
+
+/// Symptom: a read in a thread's ring did not end while that thread slept uninterruptibly, in a
+/// plain call for another device.
+#[test]
+fn a_thread_that_waits_for_a_device_that_stalls() {
+    type Call = fn(&File, u64);
+    let calls: [(&str, bool, Call); 7] = [
+        ("read", false, |file, offset| drop(file.read_range(offset, 4096).wait().unwrap())),
+        ("direct read", true, |file, offset| drop(file.read_range(offset, 4096).wait().unwrap())),
+        ("read_into", false, |file, offset| assert_eq!(file.read_into(&mut [1; 4096], offset).unwrap(), 4096)),
+        ("direct read_into", true, |file, offset| assert_eq!(file.read_into(&mut [1; 512], offset).unwrap(), 512)),
+        ("gather_into", false, |file, offset| drop(file.gather_into(&[(offset, 4096)], &mut [1; 4096]).unwrap())),
+        ("direct write", true, |file, offset| drop(file.write_all_at(Buf::zeroed(4096), offset).wait().unwrap())),
+        ("write_all_from", true, |file, offset| file.write_all_from(&[1; 4096], offset).unwrap()),
+    ];
+    let _watchdog = Watchdog::new("a thread that waits for a device", 180);
+    let (Some(mut hangs), Some(mut slow)) = (stalling(0), stalling(0)) else { return };
+    let device = |stalling: &Stalling| mounts::or_skip("a loop device", LoopDevice::over(&stalling.file(), 512, None));
+    let (Some(hung_device), Some(slow_device)) = (device(&hangs), device(&slow)) else { return };
+    let nowait = Nowait::builder().build().unwrap();
+    let other = open_at(&nowait, slow_device.path(), true);
+    for (round, (name, direct, call)) in calls.into_iter().enumerate() {
+        let (hung, other) = (open_at(&nowait, hung_device.path(), direct), other.clone());
+        let offset = READS_AT + ((round as u64) << 24);
+        hangs.hang();
+        slow.hang();
+        let (send, receive) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            nowait::block_on(async {
+                let read = other.read_range(offset, 4096).submit();
+                send.send((read, rustix::thread::gettid())).unwrap();
+                call(&hung, offset);
+            });
+        });
+        let (read, id) = receive.recv().unwrap();
+        let mut read: Hung<'static> = Box::pin(async move { drop(read.await.unwrap()) });
+        // Not for a moment only, as before the call.
+        assert!(eventually(|| (0..100).all(|_| sleeps(id))));
+        slow.go_on();
+        let ended = ends(&mut read);
+        hangs.go_on();
+        thread.join().unwrap();
+        assert!(ended, "{name}: a read in the ring of the thread that waits");
+    }
+    assert_settled(&nowait);
+}
+
 #[test]
 fn a_submission_that_sleeps_holds_up_no_write_of_others() {
     let _watchdog = Watchdog::new("a submission that sleeps", 60);

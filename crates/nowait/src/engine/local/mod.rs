@@ -38,6 +38,8 @@ struct Local {
     own: RefCell<State>,
     /// A slot was staged since the last `drive` ended.
     staged: Cell<bool>,
+    /// Something may be in flight in its ring.
+    may_have_in_flight: Cell<bool>,
     bell: PerProcess<Arc<Bell>>,
     kept: PerProcess<Cell<Option<Kept>>>,
     /// Its submissions go to queues that complete without its polls.
@@ -49,6 +51,7 @@ thread_local!(static LOCAL: Local = const {
         depth: Cell::new(0),
         own: RefCell::new(State::New),
         staged: Cell::new(false),
+        may_have_in_flight: Cell::new(false),
         bell: PerProcess::new(),
         kept: PerProcess::new(),
         elsewhere: Cell::new(false),
@@ -78,7 +81,10 @@ pub(crate) fn stage(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
     let make = |local: &Local| {
         let bell = || local.bell.get(Bell::new).clone();
         let own = (local.depth.get() > 0).then(|| local.own.borrow_mut().make(bell).cloned()).flatten();
-        local.staged.set(local.staged.get() || own.is_some());
+        if own.is_some() {
+            local.staged.set(true);
+            local.may_have_in_flight.set(true);
+        }
         own
     };
     match LOCAL.try_with(make).ok().flatten() {
@@ -227,4 +233,18 @@ pub(crate) fn flush() {
     if is_driving() {
         flush_now();
     }
+}
+
+/// Whether operations are in flight in this thread's ring. They complete as this thread enters the
+/// kernel or sleeps there interruptibly. A plain call of this thread may sleep uninterruptibly, for
+/// a device that does not answer: the pool makes it, while this thread waits in its ring.
+#[inline]
+pub(crate) fn has_in_flight() -> bool {
+    #[cold]
+    fn ask_ring() -> bool {
+        let has = own().is_some_and(|own| own.has_in_flight());
+        let _ = LOCAL.try_with(|local| local.may_have_in_flight.set(has));
+        has
+    }
+    LOCAL.try_with(|local| local.may_have_in_flight.get()).unwrap_or(false) && ask_ring()
 }

@@ -97,6 +97,10 @@ impl Own {
         self.queue.takes_announced(file)
     }
 
+    pub(super) fn has_in_flight(&self) -> bool {
+        self.queue.in_flight() > 0
+    }
+
     /// Submits what is staged, and settles completions, without waiting.
     pub(super) fn look(&self) {
         self.visit(|queue| {
