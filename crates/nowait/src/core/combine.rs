@@ -103,6 +103,14 @@ fn make_all(
     mut writes: Vec<LeftWrite>,
     ended: &mut Vec<(Arc<Slot>, usize)>,
 ) -> Vec<LeftWrite> {
+    // Those that nobody waits for are not made.
+    writes.retain(|write| {
+        let is_wanted = !write.slot.is_abandoned();
+        if !is_wanted {
+            write.slot.discard().let_go();
+        }
+        is_wanted
+    });
     // They have begun, so that none overlaps another: they may be made in any order.
     writes.sort_unstable_by_key(|write| write.offset);
     let (mut moved, mut calls, mut all) = (Vec::with_capacity(writes.len()), 0, true);

@@ -324,9 +324,10 @@ impl<'f> Target<'f> {
     }
 
     /// Writes `length` bytes on this thread if that should not block. `enter` gives the write its
-    /// turn in the order of the file's changes, unless it must wait for it. If this thread `owns` the
-    /// file's queue of writes, none that are on their way are in its way. `call` makes one attempt, or, if it may wait, writes everything.
-    /// Also returns the turn, if bytes were moved or a plain call was made.
+    /// turn in the order of the file's changes, unless it must wait for it. If this thread `owns`
+    /// the file's queue of writes, no write that is under way delays it. `call` makes one attempt,
+    /// or, if it may wait, writes everything. Also returns the turn, if bytes were moved or a plain
+    /// call was made.
     #[inline]
     #[expect(clippy::too_many_arguments)]
     pub(crate) fn try_write<T>(

@@ -231,9 +231,7 @@ impl File {
     /// As [`File::read_at`].
     pub fn read_into(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let length = buffer.len();
-        if local::has_in_flight()
-            && let Some(copy) = Buf::uncleared(length)
-        {
+        if let Some(copy) = local::has_in_flight().then(|| Buf::uncleared(length)).flatten() {
             let (read, copy) = self.read_at(copy, offset).wait()?;
             buffer[..read].copy_from_slice(&copy[..read]);
             return Ok(read);

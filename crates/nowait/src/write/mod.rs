@@ -196,9 +196,7 @@ impl File {
     }
 
     fn write_blocking(&self, data: &[u8], offset: u64, short: Short) -> Result<usize> {
-        if local::has_in_flight()
-            && let Some(mut copy) = Buf::uncleared(data.len())
-        {
+        if let Some(mut copy) = local::has_in_flight().then(|| Buf::uncleared(data.len())).flatten() {
             copy.copy_from_slice(data);
             return match short {
                 Short::Allowed => self.write_at(copy, offset).wait().map(|(written, _)| written),

@@ -322,7 +322,7 @@ fn a_runtime_that_is_left() {
     });
 }
 
-/// Small writes are collected until the thread's turn ends, which does not come while it blocks.
+/// Small writes are left until a task is polled, which does not happen while the thread blocks.
 #[test]
 fn a_small_write_that_its_own_thread_waits_for() {
     let _watchdog = Watchdog::new("a small write that its own thread waits for", 60);
@@ -338,7 +338,7 @@ fn a_small_write_that_its_own_thread_waits_for() {
             if moved {
                 thread::spawn(move || futures::executor::block_on(write)).join().unwrap();
             } else {
-                // No other thread polls it: the helper finds it at a glance.
+                // No other thread polls it: a watcher finds it at a glance.
                 assert!(eventually(|| std::fs::read(path).unwrap() == [7; PAGE]));
             }
         });
