@@ -164,13 +164,13 @@ mod tokio {
     use std::cell::Cell;
     use std::future::{Future, poll_fn};
     use std::pin::pin;
-    use std::sync::OnceLock;
     use std::task::{Context, Poll, Waker};
 
     use tokio::runtime::{Handle, worker_index};
     use tokio::task::LocalSet;
 
     use super::{ROUND_NS, TURN};
+    use crate::sys::WriteOnce;
 
     thread_local! {
         /// Turns that ended without a yield since the last one, in nanoseconds.
@@ -189,7 +189,7 @@ mod tokio {
     /// ready, perhaps.
     fn is_of_a_task(waker: &Waker) -> bool {
         /// Address of the functions of all wakers of tasks; zero if it cannot be found out.
-        static OF_TASKS: OnceLock<usize> = OnceLock::new();
+        static OF_TASKS: WriteOnce<usize> = WriteOnce::new();
         let address = |waker: &Waker| std::ptr::from_ref(waker.vtable()).addr();
         let of_tasks = OF_TASKS.get_or_init(|| {
             // This runs a task anywhere, without a runtime.

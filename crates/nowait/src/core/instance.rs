@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "forced-routes")]
@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::left;
 use crate::op::{Handle, OpenFile};
 use crate::stats::{Counters, Stats};
-use crate::sys::PerProcess;
+use crate::sys::{PerProcess, WriteOnce};
 
 /// Engine for operations that cannot be served inline.
 #[non_exhaustive]
@@ -162,7 +162,7 @@ impl Nowait {
 
     /// Returns the instance that `File::open` uses.
     pub fn shared() -> &'static Nowait {
-        static SHARED: OnceLock<Nowait> = OnceLock::new();
+        static SHARED: WriteOnce<Nowait> = WriteOnce::new();
         SHARED.get_or_init(|| match Nowait::builder().build() {
             Ok(nowait) => nowait,
             // `Engine::Auto` falls back on threads, and those on the caller's own.
@@ -227,7 +227,7 @@ impl Nowait {
             left::hand_over();
             local::drain();
             engines.ring.drain();
-            if let Some((Some(aio), _)) = engines.aio.as_ref().and_then(OnceLock::get) {
+            if let Some((Some(aio), _)) = engines.aio.as_ref().and_then(WriteOnce::get) {
                 aio.drain();
             }
             engines.pool.drain();
@@ -321,7 +321,7 @@ pub(crate) struct Engines {
     refusal: Option<Refusal>,
     /// libaio for direct I/O, if it may be used: set up on first use, since contexts are few in a
     /// system.
-    aio: Option<OnceLock<MadeOrRefused>>,
+    aio: Option<WriteOnce<MadeOrRefused>>,
 }
 
 /// An engine, unless it is refused for good, and why it is or was refused.
@@ -393,7 +393,7 @@ impl Instance {
                 pool,
                 throttle,
                 refusal,
-                aio: may_aio.then(OnceLock::new),
+                aio: may_aio.then(WriteOnce::new),
             }
         })
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{
     AtomicBool, AtomicU32,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
-use std::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -15,7 +15,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::ahead::Ahead;
 use crate::buf::{BUF_ALIGNMENT, Buf};
 use crate::sync::locking;
-use crate::sys;
+use crate::sys::{self, WriteOnce};
 
 /// Required multiples, of addresses and of places and lengths. Powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub(crate) struct Direct {
     /// cache.
     refused: AtomicBool,
     /// The same file through the page cache, opened on first use.
-    cached: OnceLock<OwnedFd>,
+    cached: WriteOnce<OwnedFd>,
     pub(crate) ahead: Ahead,
     /// Held to write past the page cache (shared) or through it (alone) on a thread: a write may
     /// turn into the other kind on its way, when the device turns out to need more.
@@ -74,7 +74,7 @@ impl Direct {
     pub(crate) fn new(alignment: Alignment) -> Direct {
         let Alignment { memory, offset } = alignment;
         let (memory, offset, refused) = (memory.into(), offset.into(), AtomicBool::new(false));
-        let (cached, ahead, turn) = (OnceLock::new(), Ahead::default(), RwLock::new(()));
+        let (cached, ahead, turn) = (WriteOnce::new(), Ahead::default(), RwLock::new(()));
         Direct { memory, offset, refused, cached, ahead, turn }
     }
 

@@ -3,8 +3,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -21,7 +21,7 @@ use crate::core::policy::{ReadSelector, Rings, WriteSelector};
 use crate::direct::{Alignment, Direct, Directness};
 use crate::error::{Error, ErrorKind, ErrorOp};
 use crate::stats::{Count, Counters};
-use crate::sys::{self, PerProcess, WriteFlags};
+use crate::sys::{self, PerProcess, WriteFlags, WriteOnce};
 
 /// The pools of an instance, for requests that no other engine can serve. Called with no lock held.
 pub(crate) trait Fallback: Send + Sync {
@@ -55,7 +55,7 @@ pub(crate) struct OpenFile {
     write_flags: WriteFlags,
     /// Chosen by the first append, and again once `pwritev2(2)` is refused, whose flag makes a
     /// descriptor append.
-    appenders: [OnceLock<Appender>; 2],
+    appenders: [WriteOnce<Appender>; 2],
     /// Last known end of the file.
     pub(crate) end: AtomicU64,
     /// End of the last write, whose page is cached.
@@ -65,7 +65,7 @@ pub(crate) struct OpenFile {
     /// sync that succeeds proves nothing.
     sync_failure: AtomicI32,
     pub(super) begun: Begun,
-    device: OnceLock<Arc<Device>>,
+    device: WriteOnce<Arc<Device>>,
     pub(crate) counters: Arc<Counters>,
     /// No share of the instance, which may be dropped while slots are with an engine.
     pub(super) fallback: Arc<dyn Fallback>,
@@ -134,7 +134,7 @@ impl OpenFile {
             written_to: AtomicU64::new(END_UNKNOWN),
             sync_failure: AtomicI32::new(0),
             begun: Begun::default(),
-            device: OnceLock::new(),
+            device: WriteOnce::new(),
             counters,
             fallback,
         }
@@ -200,10 +200,7 @@ impl OpenFile {
     pub(crate) fn device(&self) -> &Arc<Device> {
         #[cold]
         fn find(file: &OpenFile) -> &Arc<Device> {
-            // Found before it is stored: a fork meanwhile would leave a cell to the child that no
-            // thread goes on to fill.
-            let device = Device::of(&file.handle);
-            file.device.get_or_init(|| device)
+            file.device.get_or_init(|| Device::of(&file.handle))
         }
         self.device.get().unwrap_or_else(|| find(self))
     }
@@ -252,7 +249,7 @@ impl OpenFile {
         }
     }
 
-    fn appender(&self) -> &OnceLock<Appender> {
+    fn appender(&self) -> &WriteOnce<Appender> {
         &self.appenders[usize::from(sys::are_write_flags_refused())]
     }
 

@@ -1,6 +1,6 @@
 //! The file that an operation belongs to, and keeps open.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::file::{Begun, Fallback, OpenFile};
 use super::leftovers::Home;
@@ -8,6 +8,7 @@ use super::outstanding::Syncing;
 use super::queue::{FileQueues, QueueKind};
 use super::request::{Handle, Outcome, Request};
 use crate::stats::{Count, Counters};
+use crate::sys::WriteOnce;
 
 /// The file that a slot keeps open; none for an open, and for operations on names.
 pub(crate) enum Owner {
@@ -37,7 +38,7 @@ impl Owner {
         match self {
             Owner::File(file) => file.begun.clone(),
             Owner::Nobody(..) => {
-                static NOBODY: OnceLock<Begun> = OnceLock::new();
+                static NOBODY: WriteOnce<Begun> = WriteOnce::new();
                 NOBODY.get_or_init(Begun::default).clone()
             }
         }

@@ -2,8 +2,8 @@
 //! claimed the queue.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 
 use super::file::Room;
@@ -11,6 +11,7 @@ use super::left::Left;
 use super::outstanding::Outstanding;
 use super::slot::Slot;
 use crate::sync::loomed::{Mutex, MutexGuard, lock};
+use crate::sys::WriteOnce;
 
 /// Per-file queue, drained by one thread at a time: the kernel would make others wait for the
 /// file's lock.
@@ -62,7 +63,7 @@ pub(crate) struct FileQueues {
     outstanding: Outstanding,
     /// Bound of the file's instance, kept here once for all permits: counting its shares, each write
     /// would write to a line that all threads share.
-    room: OnceLock<Arc<dyn Room>>,
+    room: WriteOnce<Arc<dyn Room>>,
 }
 
 impl FileQueues {

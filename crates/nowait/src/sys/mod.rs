@@ -2,18 +2,18 @@
 //! and nowhere else (of an engine's completions: in `op::step`).
 //!
 //! `unsafe` here: reads into and writes from raw segments, a block device's size, locks of ranges,
-//! `close(2)` with its answer, signal masks, scheduling policies, and the fork handler. Calls go through rustix, which
-//! enters the kernel directly: libc's wrappers are cancellation points and cost a tenth of a cached
-//! read.
+//! `close(2)` with its answer, signal masks, scheduling policies, and the fork handler. Calls go through rustix, which enters the kernel directly: libc's wrappers are
+//! cancellation points and cost a tenth of a cached read.
 
 mod names;
+mod once;
 
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Once, OnceLock};
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
 use rustix::fs::{Advice, AtFlags, FallocateFlags, FileType, OFlags, StatxFlags};
@@ -22,6 +22,8 @@ use rustix::ioctl;
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
 pub(crate) use self::names::{MNT_ID_UNIQUE, check, list, open, open_cached, open_dir, rename, reopen, sync_dir};
+pub use self::once::PerProcess;
+pub(crate) use self::once::WriteOnce;
 
 /// The most that one read or write moves: `MAX_RW_COUNT` (`read(2)`, NOTES). Longer requests come
 /// back short.
@@ -545,60 +547,4 @@ pub(crate) fn calling_back<T>(calls_back: bool, run: impl FnOnce() -> T) -> T {
     }
     let _before = Before(CALLS_BACK.replace(calls_back));
     run()
-}
-
-/// Value that belongs to one process. After a fork the child makes a new one. The child neither
-/// uses nor drops the parent's value: threads that the child lacks may hold its locks.
-///
-/// ```
-/// use nowait::embed::PerProcess;
-/// use std::sync::Mutex;
-///
-/// static NAMES: PerProcess<Mutex<Vec<String>>> = PerProcess::new();
-///
-/// NAMES.get(Default::default).lock().unwrap().push("parent".to_owned());
-/// ```
-#[derive(Debug)]
-pub struct PerProcess<T> {
-    value: OnceLock<(u64, T)>,
-    /// The child's.
-    next: OnceLock<Box<PerProcess<T>>>,
-}
-
-impl<T> PerProcess<T> {
-    /// Makes an empty cell.
-    pub const fn new() -> Self {
-        PerProcess { value: OnceLock::new(), next: OnceLock::new() }
-    }
-
-    /// Returns the value of this process. The first call in each process creates the value. If
-    /// several calls create values at the same time, one value is kept and the others are dropped.
-    pub fn get(&self, make: impl FnOnce() -> T) -> &T {
-        let here = fork_generation();
-        let mut node = self;
-        while let Some((generation, value)) = node.value.get() {
-            if *generation == here {
-                return value;
-            }
-            node = node.next.get_or_init(|| Box::new(PerProcess::new()));
-        }
-        // Made before it is stored: a fork meanwhile would leave a cell to the child that no thread
-        // goes on to fill.
-        let value = make();
-        &node.value.get_or_init(|| (here, value)).1
-    }
-}
-
-impl<T> Default for PerProcess<T> {
-    fn default() -> Self {
-        PerProcess::new()
-    }
-}
-
-impl<T> Drop for PerProcess<T> {
-    fn drop(&mut self) {
-        if let Some(value) = self.value.take().filter(|(generation, _)| *generation != fork_generation()) {
-            std::mem::forget(value);
-        }
-    }
 }

@@ -2,13 +2,15 @@
 //! eventfd.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, fence};
-use std::sync::{Arc, OnceLock};
 use std::task::{Wake, Waker};
 use std::thread::Thread;
 
 use rustix::event::EventfdFlags;
+
+use crate::sys::WriteOnce;
 
 const AWAKE: u8 = 0;
 pub(super) const IN_QUEUE: u8 = 1;
@@ -18,13 +20,13 @@ pub(super) const PARKED: u8 = 2;
 pub(super) struct Bell {
     sleep: AtomicU8,
     /// Made for the thread's first queue: one that only reads cached pages has none.
-    eventfd: OnceLock<OwnedFd>,
+    eventfd: WriteOnce<OwnedFd>,
     thread: Thread,
 }
 
 impl Bell {
     pub(super) fn new() -> Arc<Bell> {
-        Arc::new(Bell { sleep: AtomicU8::new(AWAKE), eventfd: OnceLock::new(), thread: std::thread::current() })
+        Arc::new(Bell { sleep: AtomicU8::new(AWAKE), eventfd: WriteOnce::new(), thread: std::thread::current() })
     }
 
     /// None while descriptors are short.

@@ -3,14 +3,14 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use super::{ADOPTED, GLANCES, GLANCING, Glance, LEFT, NOT, OF_OWNERS, RETRY, Watched, lend, serve, watch, watchers};
 use crate::sync::lock;
-use crate::sys;
+use crate::sys::{self, WriteOnce};
 
 /// Time that an owner has to return before its queue is served.
 const GRACE: Duration = Duration::from_micros(500);
@@ -25,7 +25,7 @@ pub(super) struct Watcher {
     /// The thread's name contains it.
     number: usize,
     /// Made with the first queue, and kept.
-    descriptors: OnceLock<Descriptors>,
+    descriptors: WriteOnce<Descriptors>,
     pub(super) list: Mutex<List>,
     /// The bell rings, or the thread is about to look.
     looks: AtomicBool,
@@ -68,7 +68,7 @@ pub(super) struct Served {
 
 /// Milliseconds of the process, from one.
 fn now_ms() -> u64 {
-    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    static BEGAN: WriteOnce<Instant> = WriteOnce::new();
     1 + BEGAN.get_or_init(Instant::now).elapsed().as_millis() as u64
 }
 
