@@ -103,7 +103,7 @@ fn make_all(
     mut writes: Vec<LeftWrite>,
     ended: &mut Vec<(Arc<Slot>, usize)>,
 ) -> Vec<LeftWrite> {
-    // Those that nobody waits for are not made.
+    // Abandoned writes end here, unmade.
     writes.retain(|write| {
         let is_wanted = !write.slot.is_abandoned();
         if !is_wanted {

@@ -577,7 +577,7 @@ struct GatherWork {
     /// The first pass continues with this range, which begins at `start`.
     next: usize,
     start: usize,
-    /// What is left of the first pass, where two threads make it.
+    /// The rest of the first pass, where two threads make it.
     shares: Option<Shares>,
     found: Found,
     slow: Option<Slow>,

@@ -47,7 +47,7 @@ pub(super) fn may_divide(file: &File, bytes: usize) -> bool {
 /// The shares of a gather.
 pub(super) struct Shares {
     work: Arc<Mutex<ShareList>>,
-    /// What the caller copies, and the number of its ranges and bytes that are done.
+    /// The share that the caller copies, and the number of its ranges and bytes that are done.
     own: Option<(Share, usize, usize)>,
     /// The other thread's call.
     call: CopyCall,

@@ -2,19 +2,20 @@
 //! them (`core/combine.rs`). They are in the order of the file's changes.
 
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use super::queue::{FileQueues, QueueKind, Waiter, Waiting};
 use super::request::Request;
 use super::slot::Slot;
 use super::watcher::{self, Glance, Note, NoticedBy, Watched};
+use crate::sync::lock;
 use crate::sys::{PerProcess, WriteFlags};
 
 /// Writes, and bytes of writes, that wait in a queue for their tasks; then one makes them.
 const LEFT_MAX: usize = 256;
 const LEFT_BYTES_MAX: usize = 256 << 10;
 
-/// Who makes a write that was left in a queue.
+/// The party that makes a write which was left in a queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeftTo {
     /// Its own task, at the next poll, if no other comes before.
@@ -44,7 +45,7 @@ impl LeftWrite {
     }
 }
 
-/// What a queue notes of the writes that were left there.
+/// Notes of a queue on the writes that were left there.
 #[derive(Default)]
 pub(super) struct Left {
     /// Since the queue was empty.
@@ -152,7 +153,7 @@ pub(crate) fn hand_over() {
 /// last glance.
 #[derive(Default)]
 struct Watching {
-    files: std::sync::Mutex<Vec<(Arc<FileQueues>, u64)>>,
+    files: Mutex<Vec<(Arc<FileQueues>, u64)>>,
     note: Note,
 }
 
@@ -168,13 +169,13 @@ impl Watching {
     }
 
     fn add(&self, queues: Arc<FileQueues>) {
-        crate::sync::lock(&self.files).push((queues, 0));
+        lock(&self.files).push((queues, 0));
         // After the file is in the list, or a glance might come too early.
         watcher::watch();
     }
 
     fn files(&self) -> Vec<Arc<FileQueues>> {
-        crate::sync::lock(&self.files).iter().map(|(queues, _)| queues.clone()).collect()
+        lock(&self.files).iter().map(|(queues, _)| queues.clone()).collect()
     }
 }
 
@@ -200,8 +201,9 @@ impl Watched for Watching {
     }
 
     fn glance(&self) -> Glance {
+        // Files that are looked at no more are dropped with nothing locked.
         let (mut is_late, mut gone) = (false, Vec::new());
-        let mut files = crate::sync::lock(&self.files);
+        let mut files = lock(&self.files);
         files.retain_mut(|(queues, claims)| match queues.glance(claims) {
             Some(late) => {
                 is_late |= late;

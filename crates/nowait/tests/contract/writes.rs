@@ -496,9 +496,10 @@ fn names_are_changed_and_made_durable() {
     }
 }
 
-/// Symptom: under `block_on` a small write waited for the end of the turn, and `drain` for nothing.
-#[test]
-fn drain_makes_what_waits_for_the_end_of_the_turn() {
+/// Polls a small write once, which leaves it for others to join. `makes` must have made it when it
+/// returns.
+fn a_left_write_is_made_by(makes: impl Fn(&Nowait, &File)) {
+    let _watchdog = Watchdog::new("a small write that waits for others", 60);
     let folder = temp_dir();
     let path = folder.path().join("file");
     std::fs::write(&path, b"").unwrap();
@@ -507,28 +508,26 @@ fn drain_makes_what_waits_for_the_end_of_the_turn() {
     nowait::block_on(async {
         let mut write = Box::pin(file.write_all_at(vec![7; 100], 0));
         assert!(poll_once(write.as_mut()).is_pending(), "it is kept for others to join");
-        nowait.drain();
-        assert_eq!(nowait.stats().started, nowait.stats().ended());
+        makes(&nowait, &file);
         assert_eq!(std::fs::read(&path).unwrap(), [7; 100]);
         write.await.unwrap();
+    });
+}
+
+/// Symptom: under `block_on` a small write waited for the end of the turn, and `drain` for nothing.
+#[test]
+fn drain_makes_what_waits_for_the_end_of_the_turn() {
+    a_left_write_is_made_by(|nowait, _| {
+        nowait.drain();
+        assert_eq!(nowait.stats().started, nowait.stats().ended());
     });
 }
 
 /// Symptom: `settled` returned while a small write that had been polled waited for its thread.
 #[test]
 fn settled_waits_for_a_small_write_that_waits_for_others() {
-    let _watchdog = Watchdog::new("settled beside a small write", 60);
-    let folder = temp_dir();
-    let path = folder.path().join("file");
-    std::fs::write(&path, b"").unwrap();
-    let nowait = Nowait::builder().build().unwrap();
-    let file = writable(&nowait, &path);
-    nowait::block_on(async {
-        let mut write = Box::pin(file.write_all_at(vec![7; 100], 0));
-        assert!(poll_once(write.as_mut()).is_pending(), "it is kept for others to join");
+    a_left_write_is_made_by(|_, file| {
         std::thread::scope(|scope| scope.spawn(|| file.settled().wait()).join().unwrap());
-        assert_eq!(std::fs::read(&path).unwrap(), [7; 100]);
-        write.await.unwrap();
     });
 }
 

@@ -1,4 +1,4 @@
-//! What is measured.
+//! The cases that are measured.
 
 use super::Options;
 
@@ -6,7 +6,7 @@ use super::Options;
 pub(super) struct Case {
     pub(super) kind: Kind,
     pub(super) bytes: u64,
-    /// Where requests read: at multiples of `bytes`, so many.
+    /// Number of places where requests read, at multiples of `bytes`.
     pub(super) places: u64,
     pub(super) cache: Option<Cache>,
     pub(super) connections: u32,

@@ -1,4 +1,4 @@
-//! What a queue needs of the kernel: io_uring, or libaio for direct I/O where io_uring is refused.
+//! The kernel side of a queue: io_uring, or libaio for direct I/O where io_uring is refused.
 //!
 //! `unsafe` here: what the caller of an unsafe method promises.
 
