@@ -136,12 +136,14 @@ impl File {
         Target { instance: &self.instance, file: Some(&self.open) }
     }
 
-    /// Whether reads go through the page cache, so that it can be told to read ahead. (A file that
-    /// refuses `RWF_NOWAIT` may bypass it without saying so: FUSE with `FOPEN_DIRECT_IO`.)
+    /// Whether this thread, which blocks, makes plain reads that go through the page cache, so that
+    /// the kernel can be told to read ahead. (A file that refuses `RWF_NOWAIT` may bypass the cache
+    /// without saying so: FUSE with `FOPEN_DIRECT_IO`.)
     pub(crate) fn reads_ahead(&self) -> bool {
         self.open.direct.is_none()
             && self.instance.policy.forced.is_none()
             && self.open.reads.nowait_accepted() == Some(true)
+            && !local::has_in_flight()
     }
 
     /// Returns the path by which the file was opened.
@@ -307,9 +309,9 @@ impl File {
     /// ones finish.
     ///
     /// If no clone, map, stream, log or operation uses the file any more, the call blocks for
-    /// `close(2)` and reports its error. Otherwise returns [`Closed::Later`]. Abandoned operations
-    /// may still be in flight: [`Nowait::drain`] waits for them. Closing makes nothing durable:
-    /// sync first.
+    /// `close(2)` and reports its error. (A pool thread makes it while this thread's ring has
+    /// operations in flight.) Otherwise returns [`Closed::Later`]. Abandoned operations may still
+    /// be in flight: [`Nowait::drain`] waits for them. Closing makes nothing durable: sync first.
     ///
     /// After I/O by io_uring the kernel may hold the file slightly longer: it posts a completion
     /// before it releases the request (seen on 6.18). Until that release, the space of an unlinked
@@ -321,8 +323,13 @@ impl File {
         self.open.close();
         // If several threads close at a time, one of them has the last reference.
         let Some(OpenFile { handle, path, .. }) = Arc::into_inner(self.open) else { return Ok(Closed::Later) };
-        local::flush();
-        let outcome = self.instance.engines().pool.run(None, &mut Request::Close(handle));
+        let mut close = Request::Close(handle);
+        let outcome = if local::has_in_flight() {
+            local::drive(Operation::new(self.instance.target(), close, |answer| answer.outcome).submit())
+        } else {
+            local::flush();
+            self.instance.engines().pool.run(None, &mut close)
+        };
         outcome.map(|_| Closed::Now).map_err(|errno| Error::from_errno(ErrorOp::Close, errno).at_shared(&path))
     }
 }

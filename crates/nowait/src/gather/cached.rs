@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::{Extent, Found, Ignore, Miss, REQUEST_BYTES_MAX, TURN_BYTES_MAX, Take};
 use crate::core::inline::{Tried, may_sleep};
 use crate::core::policy::ReadSelector;
-use crate::engine::{Engine, read_blocking, read_now};
+use crate::engine::{Engine, local, read_blocking, read_now};
 use crate::error::ErrorOp;
 use crate::file::File;
 use crate::stats::Count;
@@ -90,10 +90,12 @@ impl<'a> FirstPass<'a> {
         }
     }
 
-    /// One whose caller blocks.
+    /// One whose caller blocks. It copies nothing while its thread's ring has operations in flight,
+    /// since a plain call may sleep.
     pub(super) fn blocking(file: &'a File, found: &'a mut Found, take: &'a mut dyn Take) -> Self {
         let mut pass = FirstPass::new(file, found, take);
-        (pass.run_bytes_max, pass.copied_bytes_max) = (REQUEST_BYTES_MAX, usize::MAX);
+        pass.run_bytes_max = REQUEST_BYTES_MAX;
+        pass.copied_bytes_max = if local::has_in_flight() { 0 } else { usize::MAX };
         pass.trust = file.open.reads.trusts(&file.instance.policy).then(Trust::new);
         pass
     }

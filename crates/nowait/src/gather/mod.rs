@@ -154,7 +154,7 @@ impl File {
         // A single range that must be waited for in any case is not asked for twice. Its error
         // shows below.
         if let [(offset, length)] = *ranges {
-            let plain = file.reads_ahead() && !local::has_in_flight() && file.open.check(offset, length).is_ok();
+            let plain = file.reads_ahead() && file.open.check(offset, length).is_ok();
             if plain && file.target().read_blocking(output, offset) == Ok(length) {
                 file.instance.counters.add(Count::Blocking);
                 return Ok(Exceptions::default());
@@ -175,7 +175,7 @@ impl File {
         if found.misses.is_empty() {
             return Ok(found.exceptions);
         }
-        if file.reads_ahead() && !local::has_in_flight() {
+        if file.reads_ahead() {
             return Ok(ahead::read(file, ranges, output, found, Options::default()));
         }
         Ok(Part::lend(output, |part| {

@@ -29,6 +29,7 @@ const BACKGROUND_MAX: u32 = 1024;
 pub(crate) const ROLE: &str = "fuse";
 
 const HANG: u8 = b'h';
+const HANG_CLOSES: u8 = b'c';
 const GO_ON: u8 = b'g';
 /// How long each read and write takes while it goes on, in milliseconds.
 const DELAY: &str = "NOWAIT_TEST_FUSE_DELAY";
@@ -75,6 +76,11 @@ impl Stalling {
         self.tell(HANG);
     }
 
+    /// From now on no `close(2)` ends.
+    pub(crate) fn hang_closes(&mut self) {
+        self.tell(HANG_CLOSES);
+    }
+
     /// Those that came meanwhile end, and all that follow.
     pub(crate) fn go_on(&mut self) {
         self.tell(GO_ON);
@@ -116,7 +122,7 @@ pub(crate) fn serve() {
     mount(&device, &point);
     println!("{DONE}");
     let delay = Duration::from_millis(std::env::var(DELAY).unwrap().parse().unwrap());
-    let mut server = Server { device, delay, hangs: false, held: Vec::new(), late: VecDeque::new() };
+    let mut server = Server { device, delay, told: GO_ON, held: Vec::new(), late: VecDeque::new() };
     let mut request = vec![0; 256 << 10];
     let mut input = std::io::stdin();
     loop {
@@ -163,7 +169,8 @@ fn mount(device: &File, point: &Path) {
 struct Server {
     device: File,
     delay: Duration,
-    hangs: bool,
+    /// What it was told last.
+    told: u8,
     /// Requests that were not answered.
     held: Vec<Vec<u8>>,
     /// Those that are to be, and when.
@@ -172,8 +179,8 @@ struct Server {
 
 impl Server {
     fn obey(&mut self, what: u8) {
-        self.hangs = what == HANG;
-        if !self.hangs {
+        self.told = what;
+        if what == GO_ON {
             for request in std::mem::take(&mut self.held) {
                 self.serve(&request);
             }
@@ -184,13 +191,16 @@ impl Server {
     fn serve(&mut self, request: &[u8]) {
         let opcode = word(request, 4);
         let is_transfer = matches!(opcode, opcode::READ | opcode::WRITE | opcode::FSYNC);
-        if is_transfer || matches!(opcode, opcode::OPEN | opcode::GETATTR) {
-            if self.hangs {
-                return self.held.push(request.to_vec());
-            }
-            if self.delay > Duration::ZERO && is_transfer {
-                return self.late.push_back((Instant::now() + self.delay, request.to_vec()));
-            }
+        let hangs = match self.told {
+            HANG => is_transfer || matches!(opcode, opcode::OPEN | opcode::GETATTR),
+            HANG_CLOSES => opcode == opcode::FLUSH,
+            _ => false,
+        };
+        if hangs {
+            return self.held.push(request.to_vec());
+        }
+        if self.delay > Duration::ZERO && is_transfer {
+            return self.late.push_back((Instant::now() + self.delay, request.to_vec()));
         }
         self.answer(request);
     }

@@ -15,7 +15,7 @@ use nowait::{Buf, Engine, File, Nowait, OpenOptions, Route};
 /// More than any queue to the kernel, or pool, holds.
 const HUNG: u64 = 300;
 /// Behind what is written, and what the kernel may have read when a device was made of it.
-const READS_AT: u64 = 512 << 20;
+pub(crate) const READS_AT: u64 = 512 << 20;
 
 pub(crate) type Hung<'f> = Pin<Box<dyn Future<Output = ()> + Send + 'f>>;
 
@@ -178,7 +178,7 @@ fn begin_reads(file: &File, count: u64) -> Vec<Hung<'static>> {
     (0..count).map(|i| begin(read_of(file, READS_AT + (i << 20)))).collect()
 }
 
-fn read_of(file: &File, offset: u64) -> Hung<'static> {
+pub(crate) fn read_of(file: &File, offset: u64) -> Hung<'static> {
     let file = file.clone();
     Box::pin(async move { drop(file.read_at(Buf::zeroed(4096), offset).await.unwrap()) })
 }
@@ -189,7 +189,7 @@ fn begin(mut operation: Hung<'static>) -> Hung<'static> {
 }
 
 /// Whether an operation ends by itself, whoever waits for it.
-fn ends(operation: &mut Hung<'static>) -> bool {
+pub(crate) fn ends(operation: &mut Hung<'static>) -> bool {
     let until = Instant::now() + at_most(Duration::from_secs(10));
     loop {
         if poll_once(operation.as_mut()).is_ready() {
@@ -202,11 +202,11 @@ fn ends(operation: &mut Hung<'static>) -> bool {
     }
 }
 
-fn stalling(delay_ms: u64) -> Option<Stalling> {
+pub(crate) fn stalling(delay_ms: u64) -> Option<Stalling> {
     Stalling::or_skip(Duration::from_millis(delay_ms))
 }
 
-fn open_at(nowait: &Nowait, path: &FsPath, direct: bool) -> File {
+pub(crate) fn open_at(nowait: &Nowait, path: &FsPath, direct: bool) -> File {
     OpenOptions::new().read(true).write(true).direct(direct).open_in(nowait, path).wait().unwrap()
 }
 
@@ -291,58 +291,6 @@ fn a_pool_thread_that_lets_a_write_in_and_hangs() {
     assert!(ends(&mut first) && ends(&mut second), "a ring's request ends when the thread that submitted it wakes");
     hangs.go_on();
     futures::executor::block_on(futures::future::join_all(waiting));
-}
-
-/// Whether a thread of this process sleeps, in any way.
-fn sleeps(thread: rustix::thread::Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
-    stat.rsplit(") ").next().unwrap().starts_with(['D', 'S'])
-}
-
-/// Symptom: a read in a thread's ring did not end while that thread slept uninterruptibly, in a
-/// plain call for another device.
-#[test]
-fn a_thread_that_waits_for_a_device_that_stalls() {
-    type Call = fn(&File, u64);
-    let calls: [(&str, bool, Call); 7] = [
-        ("read", false, |file, offset| drop(file.read_range(offset, 4096).wait().unwrap())),
-        ("direct read", true, |file, offset| drop(file.read_range(offset, 4096).wait().unwrap())),
-        ("read_into", false, |file, offset| assert_eq!(file.read_into(&mut [1; 4096], offset).unwrap(), 4096)),
-        ("direct read_into", true, |file, offset| assert_eq!(file.read_into(&mut [1; 512], offset).unwrap(), 512)),
-        ("gather_into", false, |file, offset| drop(file.gather_into(&[(offset, 4096)], &mut [1; 4096]).unwrap())),
-        ("direct write", true, |file, offset| drop(file.write_all_at(Buf::zeroed(4096), offset).wait().unwrap())),
-        ("write_all_from", true, |file, offset| file.write_all_from(&[1; 4096], offset).unwrap()),
-    ];
-    let _watchdog = Watchdog::new("a thread that waits for a device", 180);
-    let (Some(mut hangs), Some(mut slow)) = (stalling(0), stalling(0)) else { return };
-    let device = |stalling: &Stalling| mounts::or_skip("a loop device", LoopDevice::over(&stalling.file(), 512, None));
-    let (Some(hung_device), Some(slow_device)) = (device(&hangs), device(&slow)) else { return };
-    let nowait = Nowait::builder().build().unwrap();
-    let other = open_at(&nowait, slow_device.path(), true);
-    for (round, (name, direct, call)) in calls.into_iter().enumerate() {
-        let (hung, other) = (open_at(&nowait, hung_device.path(), direct), other.clone());
-        let offset = READS_AT + ((round as u64) << 24);
-        hangs.hang();
-        slow.hang();
-        let (send, receive) = std::sync::mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            nowait::block_on(async {
-                let read = other.read_range(offset, 4096).submit();
-                send.send((read, rustix::thread::gettid())).unwrap();
-                call(&hung, offset);
-            });
-        });
-        let (read, id) = receive.recv().unwrap();
-        let mut read: Hung<'static> = Box::pin(async move { drop(read.await.unwrap()) });
-        // Not for a moment only, as before the call.
-        assert!(eventually(|| (0..100).all(|_| sleeps(id))));
-        slow.go_on();
-        let ended = ends(&mut read);
-        hangs.go_on();
-        thread.join().unwrap();
-        assert!(ended, "{name}: a read in the ring of the thread that waits");
-    }
-    assert_settled(&nowait);
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod promises;
 
 mod aio;
 mod appends;
+mod asleep;
 mod direct;
 mod filesystems;
 mod first_calls;
