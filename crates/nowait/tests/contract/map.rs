@@ -274,11 +274,8 @@ fn a_waker_that_panics_ends_nothing() {
     let passes = gate.clone();
     let mut populating = map.populate(..).chunk_bytes(64 << 10).on_chunk(move |_| drop(passes.lock())).start().unwrap();
     let mut context = std::task::Context::from_waker(&waker);
-    loop {
-        match std::pin::pin!(populating.next_chunk()).poll(&mut context) {
-            Poll::Ready(chunk) => assert!(chunk.unwrap().is_some(), "it ended at a callback that waits"),
-            Poll::Pending => break,
-        }
+    while let Poll::Ready(chunk) = std::pin::pin!(populating.next_chunk()).poll(&mut context) {
+        assert!(chunk.unwrap().is_some(), "it ended though a callback waits");
     }
     drop(held);
     assert_eq!(populating.wait().unwrap().bytes, LENGTH as u64);
