@@ -151,7 +151,8 @@ fn make_run(target: &Target<'_>, file: &OpenFile, run: &[LeftWrite]) -> usize {
     let slots = || run.iter().map(|write| &*write.slot);
     let call = |wait| write_slots(&file.handle, slots(), offset, wait);
     // They are in the order of changes since they were left.
-    let (tried, _) = target.try_write(file, offset, length, false, true, || Some(()), call);
+    let write = || target.try_write(file, offset, length, false, true, || Some(()), call);
+    let (tried, _) = file.queues().of(QueueKind::Writes).call(length as u64, write);
     if run.len() > 1 {
         counters.add_many(Count::Joined, run.len() as u64);
     }

@@ -20,7 +20,7 @@ use crate::core::policy::{Choice, Route};
 use crate::core::writeback;
 use crate::engine::{Engine, lend_out, read_blocking, read_now};
 use crate::op::outstanding::Turn;
-use crate::op::{Done, END_UNKNOWN, Handle, OpenFile, Outcome, Request};
+use crate::op::{Done, END_UNKNOWN, Handle, OpenFile, Outcome, QueueKind, Request};
 use crate::stats::Count;
 use crate::sys::{self, Wait, WriteFlags};
 use crate::turn;
@@ -400,14 +400,13 @@ impl<'f> Target<'f> {
     /// to throttle writers.
     fn writes_cheaply(&self, file: &OpenFile, offset: u64, length: usize, appends: bool, owns: bool) -> bool {
         const PAGE: u64 = crate::buf::BUF_ALIGNMENT as u64;
-        /// A thread that writes holds the file's lock: for this much, some tens of microseconds,
-        /// unless it was put to sleep.
-        const OVERTAKEN_BYTES_MAX: u64 = 64 << 10;
         let end = offset + length as u64;
         let edge_is_cached = |place: u64| place % PAGE == 0 || self.page_is_cached(file, place - place % PAGE);
-        let on_their_way = if owns { 0 } else { file.on_their_way() };
-        // An append must not overtake another: the order of submission decides where it lands.
-        (on_their_way == 0 || (!appends && on_their_way <= OVERTAKEN_BYTES_MAX && writeback::is_calm()))
+        // Those that wait in the file's queue delay none. But an append must not overtake another: the
+        // order of submission decides where it lands.
+        let queue = file.queues().of(QueueKind::Writes);
+        let may_overtake = || !appends && !queue.is_in_long_call() && writeback::is_calm();
+        (owns || file.on_their_way() == 0 || may_overtake())
             && (appends
                 || ((offset == file.written_to.load(Relaxed) || edge_is_cached(offset))
                     && (end / PAGE == offset / PAGE && offset % PAGE != 0 || edge_is_cached(end))))
@@ -448,5 +447,58 @@ impl<'f> Target<'f> {
             // In memory (tmpfs), or for the stall budget to judge.
             Err(errno) => errno == Errno::OPNOTSUPP,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use crate::core::instance::Nowait;
+    use crate::file::OpenOptions;
+    use crate::op::QueueKind;
+
+    /// Symptom: once more than 64 KiB of a file's small writes waited for a thread, all later ones
+    /// joined them, though each of these calls ended soon.
+    #[test]
+    fn writes_that_wait_for_a_thread_delay_no_small_one() {
+        let nowait = Nowait::builder().build().unwrap();
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = folder.path().join("file");
+        let file = OpenOptions::new().write(true).create(true).open_in(&nowait, &path).wait().unwrap();
+        // The device answers.
+        file.write_all_at(vec![1; 4096], 0).wait().unwrap();
+        let open = file.target().file.unwrap();
+        let queue = open.queues().of(QueueKind::Writes);
+        assert!(queue.enter());
+        let large = file.write_all_at(vec![2; 4 << 20], 4096).start();
+        assert_eq!(open.on_their_way(), 4 << 20);
+
+        let small = |block: u64| file.write_all_at(vec![3; 4096], (5 << 20) + 4096 * block).start();
+        let mut waiting = vec![large];
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // As long as the kernel is near to throttling writers, it waits for a thread all the same.
+        loop {
+            let before = open.on_their_way();
+            waiting.push(small(waiting.len() as u64));
+            if open.on_their_way() == before {
+                break;
+            }
+            assert!(Instant::now() < deadline, "it joined the others");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // Beside a call that holds the file's lock for long, it waits for a thread.
+        for (bytes, lasts_ms) in [(4 << 20, 0), (4096, 100)] {
+            let before = open.on_their_way();
+            let beside = queue.call(bytes, || {
+                std::thread::sleep(Duration::from_millis(lasts_ms));
+                small(waiting.len() as u64)
+            });
+            waiting.push(beside);
+            assert_eq!(open.on_their_way(), before + 4096);
+        }
+
+        file.target().instance.engines().pool.resume(open, QueueKind::Writes);
+        waiting.into_iter().for_each(|write| drop(write.wait().unwrap()));
     }
 }

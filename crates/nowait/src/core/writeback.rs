@@ -14,10 +14,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-
 use crate::core::available::{current, field, groups, limit};
-use crate::sys::PerProcess;
+use crate::sys::{PerProcess, tick_ns};
 
 /// A sample allows this part of the distance to be written,
 const SHARE: u64 = 8;
@@ -47,27 +45,20 @@ const PAGE: u64 = 4096;
 /// Whether `bytes` can be dirtied now, as far as is known, without being throttled. Takes them off
 /// the allowance.
 pub(crate) fn allows(bytes: usize) -> bool {
-    SAMPLER.get(Sampler::new).allows(bytes, now_ns())
+    SAMPLER.get(Sampler::new).allows(bytes, tick_ns())
 }
 
 /// Whether no writer is throttled now, as far as is known.
 pub(crate) fn is_calm() -> bool {
-    SAMPLER.get(Sampler::new).is_calm(now_ns())
+    SAMPLER.get(Sampler::new).is_calm(tick_ns())
 }
 
 /// Records that an allowed write took `elapsed_ns`, which is too long.
 pub(crate) fn slept(elapsed_ns: u64) {
-    SAMPLER.get(Sampler::new).slept(elapsed_ns, now_ns());
+    SAMPLER.get(Sampler::new).slept(elapsed_ns, tick_ns());
 }
 
 static SAMPLER: PerProcess<Sampler> = PerProcess::new();
-
-/// The clock of the last tick: some milliseconds old, for a fifth of the price of the exact one.
-/// Never zero.
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::MonotonicCoarse);
-    (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).max(1)
-}
 
 struct Sampler {
     /// Bytes that may be written before the next sample.

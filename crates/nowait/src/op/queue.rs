@@ -3,7 +3,10 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::thread::Thread;
 
 use super::file::Room;
@@ -11,12 +14,17 @@ use super::left::Left;
 use super::outstanding::Outstanding;
 use super::slot::Slot;
 use crate::sync::loomed::{Mutex, MutexGuard, lock};
-use crate::sys::WriteOnce;
+use crate::sys::{WriteOnce, tick_ns};
 
 /// Per-file queue, drained by one thread at a time: the kernel would make others wait for the
 /// file's lock.
 #[derive(Default)]
-pub(crate) struct FileQueue(Mutex<Waiting>);
+pub(crate) struct FileQueue {
+    waiting: Mutex<Waiting>,
+    /// The call that the owner makes: its bytes, and when it began. Hints, which no order depends on.
+    call_bytes: AtomicU64,
+    call_began_ns: AtomicU64,
+}
 
 #[derive(Default)]
 pub(crate) struct Waiting {
@@ -87,7 +95,27 @@ impl FileQueues {
 
 impl FileQueue {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Waiting> {
-        lock(&self.0)
+        lock(&self.waiting)
+    }
+
+    /// Runs the owner's call of `bytes` bytes.
+    pub(crate) fn call<T>(&self, bytes: u64, call: impl FnOnce() -> T) -> T {
+        self.call_began_ns.store(tick_ns(), Relaxed);
+        self.call_bytes.store(bytes, Relaxed);
+        let result = call();
+        self.call_bytes.store(0, Relaxed);
+        result
+    }
+
+    /// Whether the owner makes a call that holds the file's lock for long: more than some tens of
+    /// microseconds.
+    pub(crate) fn is_in_long_call(&self) -> bool {
+        const SHORT_BYTES_MAX: u64 = 64 << 10;
+        /// It waits for a device, or a processor. Some ticks of the clock.
+        const SHORT_NS_MAX: u64 = 10_000_000;
+        let bytes = self.call_bytes.load(Relaxed);
+        let lasts_ns = || tick_ns().saturating_sub(self.call_began_ns.load(Relaxed));
+        bytes > SHORT_BYTES_MAX || (bytes > 0 && lasts_ns() > SHORT_NS_MAX)
     }
 
     /// Claims the queue for this thread; false if another owns it.

@@ -58,11 +58,12 @@ pub(super) fn serve_file_queue(file_queues: &FileQueues, kind: QueueKind, give_w
     // Outside of the lock: an operation that ends here may queue more.
     let works: Vec<_> = batch.into_iter().filter_map(|slot| slot.take_work().map(|work| (slot, work))).collect();
     let whole = works.len() == taken;
-    if syncs {
-        sync(works, give_way)
-    } else {
-        write(works, whole, kind, give_way)
-    }
+    let bytes = works.iter().map(|(_, work)| if let Request::Write(rest, _) = &work.request { rest.left() } else { 0 });
+    let bytes = bytes.sum::<usize>() as u64;
+    file_queues.of(kind).call(bytes, || match syncs {
+        true => sync(works, give_way),
+        false => write(works, whole, kind, give_way),
+    });
     true
 }
 
