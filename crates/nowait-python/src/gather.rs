@@ -11,7 +11,7 @@ use pyo3::types::PyBytes;
 
 use crate::error::{OrRaise, exception};
 use crate::gathered::{Gathered, Plan};
-use crate::memory::{Buffer, Loan, NewBytes, has_buffer};
+use crate::memory::{Buffer, Loan, NewBytes, has_buffer, release_pending};
 use crate::ranges::{Extent, Ranges};
 
 /// Approximate interval at which a call checks for signals.
@@ -54,7 +54,9 @@ pub(crate) fn gather_list(
 ) -> PyResult<Vec<Py<PyBytes>>> {
     let (py, file) = (file.py(), crate::file::source(file)?);
     let extents = Ranges::new(offsets, lengths, file.path())?.extents;
-    let (objects, incomplete) = read_each(py, &file, &extents)?;
+    let read = read_each(py, &file, &extents);
+    release_pending(py);
+    let (objects, incomplete) = read?;
     short(py, file.path(), &extents, incomplete, partial)?;
     Ok(objects)
 }

@@ -315,6 +315,44 @@ path = {str(path)!r}
     assert (ended.stdout, ended.stderr) == ("done\n", "")
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "nowait.gather(path, [0], 1)",
+        "nowait._nowait.gather_list(path, [0], [1])",
+        "file.gather([0], 1).to_list()",
+        "file.read_at(0, 1)",
+        "file.readinto_at(0, bytearray(1))",
+        "list(nowait.gather_each(path, [0], 1))",
+    ],
+)
+def test_each_call_in_an_exit_handler_frees_what_another_thread_has_left(path: Path, call: str) -> None:
+    """There are no pending calls at that time: the exports wait for the next call."""
+    program = f"""
+import atexit, time
+path = {str(path)!r}
+
+def check():
+    completions, out = nowait._nowait.Completions(), bytearray(4096)
+    nowait._nowait.start_gather(completions, 1, file, [0], 4096, out, False).cancel()
+    deadline = time.monotonic() + 60
+    while not nowait._nowait.pending_releases():
+        # A gather that had ended has left its buffer here.
+        completions = None
+        assert time.monotonic() < deadline, "no thread leaves the buffer"
+        time.sleep(0.001)
+    {call}
+    out.append(1)
+    print("done")
+
+atexit.register(check)
+import nowait
+file = nowait.open(path)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("done\n", "")
+
+
 def test_it_links_what_every_system_has() -> None:
     """One extension for all versions of Python, and no library that a system may lack."""
     assert Path(nowait._nowait.__file__).name == "_nowait.abi3.so"

@@ -5,8 +5,8 @@
 //! with the memory into the operation, and its destructor is the last thing that happens there.
 //! That may be on a thread that has no Python thread state, and must not wait for one: the
 //! interpreter may be ending. Such a thread leaves the export to the interpreter that owns it,
-//! which releases it later ([`release_pending`]): at a pending call, or at the next call that
-//! releases memory. No pending call is made to an interpreter that has begun to end. Neither is one
+//! which releases it later ([`release_pending`]): at a pending call, or at the end of the next call
+//! that lends memory or returns bytes. No pending call is made to an interpreter that has begun to end. Neither is one
 //! made to a subinterpreter, since pending calls reach only the main one.
 //!
 //! Other threads of Python may look at the bytes, or change them, while an operation does, as with
@@ -216,7 +216,10 @@ impl Loan {
     /// Makes a `bytes` object of the first `n` bytes; without a copy if those are all.
     pub(crate) fn into_bytes(mut self, py: Python<'_>, n: usize) -> Py<PyBytes> {
         match std::mem::replace(&mut self.owner, Owner::None) {
-            Owner::Bytes(object) if n == self.len => object,
+            Owner::Bytes(object) if n == self.len => {
+                release_pending(py);
+                object
+            }
             owner => {
                 self.owner = owner;
                 let bytes = PyBytes::new(py, &self.as_ref()[..n.min(self.len)]).unbind();
@@ -245,11 +248,12 @@ impl Loan {
     }
 
     /// Gives the memory back, on a thread that has Python: at once, and not when the interpreter
-    /// finds time.
+    /// finds time. Releases pending exports, too: there may be no pending call for them.
     pub(crate) fn release(mut self, py: Python<'_>) {
         if let Owner::Export(export) = std::mem::replace(&mut self.owner, Owner::None) {
             export.release(py);
         }
+        release_pending(py);
     }
 }
 
