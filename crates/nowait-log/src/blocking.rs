@@ -22,15 +22,15 @@ use nowait::{Error, ErrorKind, ErrorOp, Result, block_on, embed};
 /// call runs to completion, and its result is dropped.
 #[must_use = "a call does nothing until it is awaited, or `wait` is called"]
 pub struct Blocking<T> {
-    state: State<T>,
+    state: Phase<T>,
     operation: ErrorOp,
     path: Arc<Path>,
 }
 
-type Call<T> = Box<dyn FnOnce() -> Result<T> + Send + Sync>;
+type LongCall<T> = Box<dyn FnOnce() -> Result<T> + Send + Sync>;
 
-enum State<T> {
-    New(Call<T>),
+enum Phase<T> {
+    New(LongCall<T>),
     UnderWay { answer: Arc<Mutex<Answer<T>>>, fork_generation: u64 },
     Spent,
 }
@@ -46,7 +46,7 @@ impl<T: Send + 'static> Blocking<T> {
         path: &Arc<Path>,
         call: impl FnOnce() -> Result<T> + Send + Sync + 'static,
     ) -> Blocking<T> {
-        Blocking { state: State::New(Box::new(call)), operation, path: path.clone() }
+        Blocking { state: Phase::New(Box::new(call)), operation, path: path.clone() }
     }
 
     /// Makes the call on this thread.
@@ -54,8 +54,8 @@ impl<T: Send + 'static> Blocking<T> {
     /// # Errors
     /// Those of the call.
     pub fn wait(mut self) -> Result<T> {
-        match std::mem::replace(&mut self.state, State::Spent) {
-            State::New(call) => call(),
+        match std::mem::replace(&mut self.state, Phase::Spent) {
+            Phase::New(call) => call(),
             state => {
                 self.state = state;
                 block_on(self)
@@ -63,7 +63,7 @@ impl<T: Send + 'static> Blocking<T> {
         }
     }
 
-    fn start(&self, call: Call<T>, waker: Waker) -> Result<State<T>> {
+    fn start(&self, call: LongCall<T>, waker: Waker) -> Result<Phase<T>> {
         let answer = Arc::new(Mutex::new(Answer { result: None, waker }));
         let for_thread = answer.clone();
         let run = move || {
@@ -77,7 +77,7 @@ impl<T: Send + 'static> Blocking<T> {
         embed::spawn("nowait-log-call", run).map_err(|error| {
             os::thread_error(self.operation, &error, &self.path, "no thread can be started for a call of a log")
         })?;
-        Ok(State::UnderWay { answer, fork_generation: embed::fork_generation() })
+        Ok(Phase::UnderWay { answer, fork_generation: embed::fork_generation() })
     }
 
     fn forked(&self) -> Error {
@@ -93,15 +93,15 @@ impl<T: Send + 'static> Future for Blocking<T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         // Cloning a waker, or dropping one, may run anything: not under the lock.
         let mut waker = context.waker().clone();
-        match std::mem::replace(&mut self.state, State::Spent) {
-            State::New(call) => {
+        match std::mem::replace(&mut self.state, Phase::Spent) {
+            Phase::New(call) => {
                 self.state = self.start(call, waker)?;
                 Poll::Pending
             }
-            State::UnderWay { fork_generation, .. } if fork_generation != embed::fork_generation() => {
+            Phase::UnderWay { fork_generation, .. } if fork_generation != embed::fork_generation() => {
                 Poll::Ready(Err(self.forked()))
             }
-            State::UnderWay { answer, fork_generation } => {
+            Phase::UnderWay { answer, fork_generation } => {
                 let result = {
                     let mut answer = lock(&answer);
                     std::mem::swap(&mut answer.waker, &mut waker);
@@ -111,12 +111,12 @@ impl<T: Send + 'static> Future for Blocking<T> {
                     Some(Ok(result)) => Poll::Ready(result),
                     Some(Err(panic)) => resume_unwind(panic),
                     None => {
-                        self.state = State::UnderWay { answer, fork_generation };
+                        self.state = Phase::UnderWay { answer, fork_generation };
                         Poll::Pending
                     }
                 }
             }
-            State::Spent => polled_too_often(),
+            Phase::Spent => polled_too_often(),
         }
     }
 }

@@ -250,9 +250,9 @@ impl Follower {
                 continue;
             }
             match self.go_on()? {
-                Step::Event(event) => return Ok(Some(event)),
-                Step::Again => continue,
-                Step::End => {}
+                Continuation::Event(event) => return Ok(Some(event)),
+                Continuation::Again => continue,
+                Continuation::End => {}
             }
             let waits = self.pending.back().is_some_and(|pending| pending.last_lsn > self.durable);
             if !waits {
@@ -505,7 +505,7 @@ impl Follower {
     }
 
     /// Begins to read a segment of the chain.
-    fn enter(&mut self, header: &SegmentHeader, chain: &[SegmentHeader]) -> Result<Step> {
+    fn enter(&mut self, header: &SegmentHeader, chain: &[SegmentHeader]) -> Result<Continuation> {
         let limit = chain.iter().find(|next| next.previous.segment == header.number).map(|next| next.previous);
         let opened = self.open(header, limit)?;
         // Only segments of the chain count: others may cover records that were cut off.
@@ -513,18 +513,18 @@ impl Follower {
         self.bytes_read += self.current.take().map_or(0, |current| current.blocks.bytes_read());
         self.current = opened;
         // Given up since: the next look finds another.
-        Ok(if self.current.is_some() { Step::Again } else { Step::End })
+        Ok(if self.current.is_some() { Continuation::Again } else { Continuation::End })
     }
 
     /// Checks whether the log continues elsewhere, after the end of the current segment.
-    fn go_on(&mut self) -> Result<Step> {
+    fn go_on(&mut self) -> Result<Continuation> {
         self.look()?;
         let chain = self.chain();
         let Some(current) = &mut self.current else {
             // The segment that holds the record, else the oldest.
             let next_lsn = self.next_lsn;
             let holds = chain.iter().rev().find(|header| header.first_lsn() <= next_lsn).or(chain.first());
-            return holds.copied().map_or(Ok(Step::End), |header| self.enter(&header, &chain));
+            return holds.copied().map_or(Ok(Continuation::End), |header| self.enter(&header, &chain));
         };
         let number = current.header.number;
         let here = chain.iter().position(|header| header.number == number);
@@ -532,17 +532,17 @@ impl Follower {
             Some(at) => chain.get(at + 1),
             None => chain.iter().find(|header| header.number > number),
         };
-        let Some(next) = next.copied() else { return Ok(Step::End) };
+        let Some(next) = next.copied() else { return Ok(Continuation::End) };
         let previous = next.previous;
         if here.is_some() && current.limit.is_none() && current.blocks.offset < previous.offset {
             // The last look may have been before its last blocks were written.
             current.limit = Some(previous);
             (current.idle, _) = (None, current.blocks.forget());
-            return Ok(Step::Again);
+            return Ok(Continuation::Again);
         }
         if here.is_some() && current.blocks.offset < previous.offset {
             self.pass_damage(previous.offset, previous.last_there() + 1)?;
-            return Ok(Step::Again);
+            return Ok(Continuation::Again);
         }
         // Blocks after the place where the log continues elsewhere do not count.
         let last = if here.is_some() { previous.last_there() } else { next.first_lsn() - 1 };
@@ -559,13 +559,13 @@ impl Follower {
             // The next segment's header says that the pending records are durable; `next` returns
             // them first.
             self.durable = self.durable.max(last);
-            return Ok(Step::Again);
+            return Ok(Continuation::Again);
         }
         if self.next_lsn > next.first_lsn() {
             self.next_lsn = next.first_lsn();
             self.durable = next.watermark;
             self.enter(&next, &chain)?;
-            return Ok(Step::Event(Followed::Cut(next.first_lsn() - 1)));
+            return Ok(Continuation::Event(Followed::Cut(next.first_lsn() - 1)));
         }
         self.enter(&next, &chain)
     }
@@ -582,7 +582,7 @@ impl Follower {
 }
 
 /// Result of the search for the place where the log continues.
-enum Step {
+enum Continuation {
     Event(Followed<'static>),
     Again,
     End,

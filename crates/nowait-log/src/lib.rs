@@ -121,7 +121,7 @@ use commit::Incoming;
 use format::FRAME_BYTES;
 use maintenance::Done;
 use nowait::{ErrorKind, ErrorOp, Result};
-use open::Open;
+use open::OpenLog;
 use pin::ReaderPin;
 use ticket::Records;
 
@@ -161,7 +161,7 @@ nowait::waits! {
 /// written in the background. [`Log::close`] waits for these writes. A future of a log is a handle,
 /// too, unless it borrows one.
 #[derive(Clone)]
-pub struct Log(Arc<Open>);
+pub struct Log(Arc<OpenLog>);
 
 impl Log {
     /// Opens the log in `dir` for appending. Creates it if it does not exist and
@@ -181,7 +181,7 @@ impl Log {
         let dir: Arc<Path> = dir.as_ref().into();
         let options = options.clone();
         Blocking::new(ErrorOp::Open, &dir.clone(), move || {
-            let (open, recovery) = Open::new(&dir, &options)?;
+            let (open, recovery) = OpenLog::new(&dir, &options)?;
             Ok((Log(Arc::new(open)), recovery))
         })
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nowait::embed;
 
 use super::calibrate;
-use super::commit::{RETRY, Shared, State, TICK};
+use super::commit::{Pipeline, RETRY, Shared, TICK};
 use super::format::Control;
 
 /// Time after which a measurement is tried again that was cut off.
@@ -160,7 +160,7 @@ pub(super) fn run_once(shared: &Arc<Shared>) -> Done {
 }
 
 /// True if nothing is left to do until the log is used again.
-fn is_idle(state: &State, now: Instant) -> bool {
+fn is_idle(state: &Pipeline, now: Instant) -> bool {
     state.is_quiet()
         && !state.has_untold()
         && !state.lacks_watermark(state.durable)
@@ -170,7 +170,7 @@ fn is_idle(state: &State, now: Instant) -> bool {
 }
 
 /// True if the strategy was measured long ago, and not tried again just now.
-fn wants_measurement(state: &State, now: Instant) -> bool {
+fn wants_measurement(state: &Pipeline, now: Instant) -> bool {
     let is_new = |measured: Instant| now.saturating_duration_since(measured) < MEASURE_AGAIN;
     state.is_measured()
         && calibrate::is_old(&state.upkeep.settings.measured)

@@ -10,10 +10,10 @@ use super::dir::{DirLock, LentLock};
 use super::os::lock;
 
 #[derive(Default)]
-pub(super) struct Preparer(Mutex<Inner>);
+pub(super) struct Preparer(Mutex<SpareThread>);
 
 #[derive(Default)]
-struct Inner {
+struct SpareThread {
     /// Keeps other writers out of the directory while the thread works.
     lock: Option<LentLock>,
     thread: Option<JoinHandle<()>>,
@@ -29,16 +29,16 @@ impl Preparer {
     /// Starts a thread that does `prepare`, which calls [`Preparer::is_done`]. Does nothing while
     /// there is one, or after [`Preparer::end`].
     pub(super) fn start(&self, prepare: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        let mut inner = lock(&self.0);
-        let Some(held) = inner.lock.clone().filter(|_| !inner.is_busy) else { return Ok(()) };
+        let mut spare = lock(&self.0);
+        let Some(held) = spare.lock.clone().filter(|_| !spare.is_busy) else { return Ok(()) };
         let run = move || {
             let _held = held;
             prepare();
         };
         let thread = embed::spawn("nowait-log-spare", run)?;
-        inner.is_busy = true;
+        spare.is_busy = true;
         // The thread before has ended, or is about to without touching anything.
-        inner.thread = Some(thread);
+        spare.thread = Some(thread);
         Ok(())
     }
 
@@ -49,9 +49,9 @@ impl Preparer {
 
     /// Allows no more threads: the log is closed. `waits`: also for the last one to end.
     pub(super) fn end(&self, waits: bool) {
-        let mut inner = lock(&self.0);
-        let (held, thread) = (inner.lock.take(), inner.thread.take());
-        drop(inner);
+        let mut spare = lock(&self.0);
+        let (held, thread) = (spare.lock.take(), spare.thread.take());
+        drop(spare);
         drop(held);
         if let Some(thread) = thread.filter(|thread| waits && thread.thread().id() != std::thread::current().id()) {
             // The thread does not panic; if it did, nothing would be left to do.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::commit::{Live, Retired, Shared, SpareFailure, State};
+use super::commit::{Live, Pipeline, Retired, Shared, SpareFailure};
 use super::dir::fill;
 use super::event::Event;
 use super::format::PAGE;
@@ -91,7 +91,7 @@ impl Shared {
     }
 
     /// Time after which retention lets something go though nothing happens.
-    pub(super) fn next_expiry(&self, state: &State) -> Option<Duration> {
+    pub(super) fn next_expiry(&self, state: &Pipeline) -> Option<Duration> {
         match &self.retention.0 {
             Rule::Age(age) if state.segments.len() > 1 => state.next_expiry(*age, embed::now(&self.dir.instance)),
             _ => None,
@@ -284,15 +284,15 @@ impl Shared {
     /// recorded before a file is removed or used again, the newest when it has its name durably,
     /// and the head when its header is durable.
     pub(super) fn record(&self) -> Result<()> {
-        self.replace_control(State::is_unrecorded)
+        self.replace_control(Pipeline::is_unrecorded)
     }
 
     /// As [`Shared::record`], for a log that ends. Also records the last durable record.
     pub(super) fn record_end(&self) -> Result<()> {
-        self.replace_control(State::is_end_unrecorded)
+        self.replace_control(Pipeline::is_end_unrecorded)
     }
 
-    fn replace_control(&self, is_wanted: impl Fn(&State) -> bool) -> Result<()> {
+    fn replace_control(&self, is_wanted: impl Fn(&Pipeline) -> bool) -> Result<()> {
         // One at a time, so that none takes the place of a newer one.
         let Some(recording) = self.recording.lock() else { return Ok(()) };
         let state = self.state();

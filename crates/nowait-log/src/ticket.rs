@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::commit::{Fate, Group, Incoming, Shared};
 use super::format::Entry;
-use super::open::Open;
+use super::open::OpenLog;
 use super::os::polled_too_often;
 use nowait::embed::turn;
 use nowait::{Error, Result, block_on};
@@ -272,7 +272,7 @@ impl Future for Durable {
 /// Future of [`Log::room`](super::Log::room).
 #[must_use = "a wait does nothing until it is awaited, or `wait` is called"]
 pub struct Room {
-    pub(super) log: Arc<Open>,
+    pub(super) log: Arc<OpenLog>,
     /// Bytes, frames included.
     pub(super) payload: usize,
 }

@@ -48,16 +48,17 @@ pub(crate) fn wake(waker: Waker) {
     Call::Wake(waker).run();
 }
 
-pub(crate) struct Calls(Arc<Queue>);
+pub(crate) struct Calls(Arc<Runner>);
 
-struct Queue {
+struct Runner {
     thread: &'static str,
-    state: Mutex<State>,
+    state: Mutex<Backlog>,
     work: Condvar,
 }
 
+/// Calls that the thread has not taken yet.
 #[derive(Default)]
-struct State {
+struct Backlog {
     calls: VecDeque<Call>,
     /// A thread takes calls from the queue until it has found it empty.
     is_served: bool,
@@ -73,7 +74,7 @@ thread_local! {
 impl Calls {
     /// A queue whose thread has this name.
     pub(crate) fn new(thread: &'static str) -> Calls {
-        Calls(Arc::new(Queue { thread, state: Mutex::default(), work: Condvar::new() }))
+        Calls(Arc::new(Runner { thread, state: Mutex::default(), work: Condvar::new() }))
     }
 
     /// Puts calls in the queue. The caller holds no lock.
@@ -117,7 +118,7 @@ impl Drop for Calls {
     }
 }
 
-impl Queue {
+impl Runner {
     fn address(self: &Arc<Self>) -> usize {
         Arc::as_ptr(self).addr()
     }
@@ -133,7 +134,7 @@ impl Queue {
                 state = lock(&self.state);
                 continue;
             }
-            let idle = |state: &mut State| state.calls.is_empty() && !state.is_over;
+            let idle = |state: &mut Backlog| state.calls.is_empty() && !state.is_over;
             let waited = self.work.wait_timeout_while(state, idle_max, idle);
             state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
             if state.calls.is_empty() {

@@ -12,9 +12,9 @@ use std::sync::atomic;
 use std::time::Instant;
 
 use super::group::Group;
-use super::state::{Completed, Ending, Next, Rewritten, State, Submission};
+use super::state::{Completed, Ending, Pipeline, Rewritten, Submission, Successor};
 use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, yield_now};
-use super::tail::Tail;
+use super::tail::TailCache;
 use nowait::Result;
 
 /// Most times that a thread which is about to write lets others run.
@@ -24,13 +24,13 @@ const YIELDS_MAX: u32 = 8;
 const YIELDS_MAX: u32 = 1;
 
 pub(crate) struct Handover<F> {
-    state: Mutex<State<F>>,
+    state: Mutex<Pipeline<F>>,
     /// Copy of the state's, for those that do not lock it.
     durable: AtomicU64,
     /// Likewise, for readers; `first` is the first record.
     epoch: atomic::AtomicU64,
     first: atomic::AtomicU64,
-    pub(crate) tail: Tail,
+    pub(crate) tail: TailCache,
     /// Sleep of the maintenance thread.
     pub(crate) work: Condvar,
     /// Sleep of threads whose append needs the next segment.
@@ -55,7 +55,7 @@ pub(crate) enum Turn<F> {
     Again,
     Write(Submission<F>),
     /// Its group ended while it gathered: another thread has to write.
-    PassOn(Next),
+    PassOn(Successor),
     /// Nothing to write for it.
     Sleep {
         /// A write is in flight whose completion this thread may hold up.
@@ -64,14 +64,14 @@ pub(crate) enum Turn<F> {
 }
 
 impl<F: Clone> Handover<F> {
-    pub(crate) fn new(state: State<F>, tail_bytes: u64) -> Handover<F> {
+    pub(crate) fn new(state: Pipeline<F>, tail_bytes: u64) -> Handover<F> {
         let (durable, epoch) = (AtomicU64::new(state.durable), atomic::AtomicU64::new(state.epoch));
         let first = atomic::AtomicU64::new(state.first_lsn());
-        let tail = Tail::new(tail_bytes);
+        let tail = TailCache::new(tail_bytes);
         Handover { state: Mutex::new(state), durable, epoch, first, tail, work: Condvar::new(), room: Condvar::new() }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State<F>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Pipeline<F>> {
         lock(&self.state)
     }
 
@@ -91,7 +91,7 @@ impl<F: Clone> Handover<F> {
     }
 
     /// Publishes the epoch, and what is durable. The state is locked.
-    pub(crate) fn publish(&self, state: &State<F>) {
+    pub(crate) fn publish(&self, state: &Pipeline<F>) {
         self.first.store(state.first_lsn(), Ordering::Relaxed);
         self.epoch.store(state.epoch, Ordering::Release);
         self.durable.store(state.durable, Ordering::Release);
@@ -142,9 +142,9 @@ impl<F: Clone> Handover<F> {
     /// their turns.
     fn gather<'s>(
         &'s self,
-        mut state: MutexGuard<'s, State<F>>,
+        mut state: MutexGuard<'s, Pipeline<F>>,
         now: impl Fn() -> Instant,
-    ) -> MutexGuard<'s, State<F>> {
+    ) -> MutexGuard<'s, Pipeline<F>> {
         state.gathering = Some(now());
         for _ in 0..YIELDS_MAX {
             drop(state);
@@ -158,7 +158,7 @@ impl<F: Clone> Handover<F> {
         state
     }
 
-    /// Records the end of a write; `rewritten` as in [`State::complete`].
+    /// Records the end of a write; `rewritten` as in [`Pipeline::complete`].
     pub(crate) fn complete(
         &self,
         id: u64,
@@ -185,11 +185,11 @@ impl Ending {
     /// else: the device has something to do then.
     pub(crate) fn wake_threads(&self, carry: impl FnOnce()) {
         let next = self.next();
-        if let Next::Carry = next {
+        if let Successor::Carry = next {
             carry();
         }
         self.groups.iter().for_each(|(group, fate)| group.end(*fate));
-        if let Next::Leader(group) = next {
+        if let Successor::Leader(group) = next {
             group.wake_leader();
         }
     }
@@ -206,7 +206,7 @@ mod tests {
     /// The thread that was appointed slept on uncounted, and nobody appointed it again.
     #[test]
     fn a_sleeper_counts_whose_appointment_another_took() {
-        let log = Handover::new(State::new(rules(1), start()), 0);
+        let log = Handover::new(Pipeline::new(rules(1), start()), 0);
         let append = || {
             let record = [b"a record".as_slice().into()];
             let appended = log.lock().append(&mut Incoming::Copied(&record), FRAME_BYTES + 8, false, Instant::now);
@@ -218,7 +218,7 @@ mod tests {
         let mut sleeper = ThreadWaits::default();
         assert!(matches!(log.turn(&group, &mut sleeper, Instant::now), Turn::Sleep { .. }));
         let completed = log.complete(first.id, Ok(()), None, Instant::now());
-        assert!(matches!(completed.ending.next(), Next::Leader(leader) if Arc::ptr_eq(&leader, &group)));
+        assert!(matches!(completed.ending.next(), Successor::Leader(leader) if Arc::ptr_eq(&leader, &group)));
         let mut newcomer = ThreadWaits::default();
         assert!(matches!(log.turn(&append(), &mut newcomer, Instant::now), Turn::Write(_)));
         assert!(matches!(log.turn(&group, &mut sleeper, Instant::now), Turn::Sleep { .. }));
@@ -256,7 +256,7 @@ mod loom_tests {
 
     /// A log whose first segment has its header on disk.
     fn log(depth: usize) -> Arc<Handover<()>> {
-        let log = Handover::new(State::new(rules(depth), start()), 0);
+        let log = Handover::new(Pipeline::new(rules(depth), start()), 0);
         let group = log.lock().put_watermark(false, false, now).ok().expect("room");
         carry(&log);
         assert_eq!(group.fate(), Some(Fate::Durable));
@@ -280,7 +280,7 @@ mod loom_tests {
             match log.turn(group, &mut waiter, now) {
                 Turn::Again => {}
                 Turn::Write(submission) => complete(log, submission),
-                Turn::PassOn(Next::Leader(group)) => group.wake_leader(),
+                Turn::PassOn(Successor::Leader(group)) => group.wake_leader(),
                 Turn::PassOn(_) => carry(log),
                 Turn::Sleep { .. } => group.sleep(None),
             }

@@ -40,15 +40,15 @@ pub(crate) use group::{Fate, Group};
 pub(crate) use state::fixture;
 pub(crate) use state::{NoRoom, RETRY, Retired, Rules, SpareFailure, Start, TICK};
 pub(crate) use sync::MutexGuard;
-pub(crate) use tail::Kept;
+pub(crate) use tail::CachedBlock;
 
 use calls::{Call, Calls};
 use handover::Handover;
 use hooks::Hooks;
 use state::{Poison, Refusal};
 
-/// The state of a log on files.
-pub(crate) type State = state::State<File>;
+/// The blocks of a log on files.
+pub(crate) type Pipeline = state::Pipeline<File>;
 
 /// A log that is open for appending, as its handles, futures and threads share it.
 pub(crate) struct Shared {
@@ -95,7 +95,7 @@ impl Shared {
     ) -> Shared {
         let start = start(embed::now(&dir.instance));
         let time_ms = start.segments.iter().rev().map(|segment| segment.time_ms).find(|time_ms| *time_ms > 0);
-        let state = State::new(rules, start);
+        let state = Pipeline::new(rules, start);
         Shared {
             dir,
             control,
@@ -119,7 +119,7 @@ impl Shared {
     }
 
     /// Locks the state.
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, Pipeline> {
         self.handover.lock()
     }
 
@@ -186,12 +186,12 @@ impl Shared {
     }
 
     /// The error of a log that has failed or is closing; for appends.
-    pub(crate) fn check_open(&self, state: &State) -> Result<()> {
+    pub(crate) fn check_open(&self, state: &Pipeline) -> Result<()> {
         state.check_open().map_err(|refusal| self.refusal(refusal))
     }
 
     /// The error of a log that has failed.
-    pub(crate) fn poisoned(&self, state: &State) -> Option<Error> {
+    pub(crate) fn poisoned(&self, state: &Pipeline) -> Option<Error> {
         let poison = state.poison.as_ref()?;
         Some(self.refusal(Refusal::Poisoned(poison.error.clone())))
     }
@@ -253,7 +253,7 @@ impl Shared {
     }
 
     /// Wakes the maintenance thread if it sleeps.
-    pub(crate) fn wake_maintenance(&self, state: &mut State) {
+    pub(crate) fn wake_maintenance(&self, state: &mut Pipeline) {
         if state.wake_maintenance() {
             self.handover.work.notify_one();
         }

@@ -14,7 +14,7 @@ use nowait::Buf;
 
 /// A durable block that holds records, as it was written.
 #[derive(Clone)]
-pub(crate) struct Kept {
+pub(crate) struct CachedBlock {
     pub(crate) bytes: Arc<Buf>,
     /// Offset of the block in `bytes`.
     pub(crate) base: usize,
@@ -26,10 +26,10 @@ pub(crate) struct Kept {
     pub(crate) records: u32,
 }
 
-impl Kept {
+impl CachedBlock {
     /// The block for an application.
     pub(super) fn handed_over(self) -> SealedBlock {
-        let Kept { bytes, base, epoch, first_lsn, records, .. } = self;
+        let CachedBlock { bytes, base, epoch, first_lsn, records, .. } = self;
         SealedBlock { bytes, base, first_lsn, records, epoch, is_durable: true }
     }
 
@@ -38,28 +38,28 @@ impl Kept {
     }
 }
 
-pub(crate) struct Tail {
+pub(crate) struct TailCache {
     bytes_max: u64,
     /// Readers. Changes with `blocks` locked.
     readers: AtomicU32,
-    blocks: Mutex<Blocks>,
+    blocks: Mutex<CachedBlocks>,
 }
 
 /// Blocks of one epoch, by LSN; some may be missing.
 #[derive(Default)]
-struct Blocks {
-    blocks: VecDeque<Kept>,
+struct CachedBlocks {
+    blocks: VecDeque<CachedBlock>,
     bytes: u64,
 }
 
 /// Blocks that the tail has given up: to be dropped with nothing locked.
 #[must_use = "dropped where nothing is locked"]
 #[derive(Default)]
-pub(crate) struct GivenUp(Vec<Kept>);
+pub(crate) struct GivenUp(Vec<CachedBlock>);
 
-impl Tail {
-    pub(crate) fn new(bytes_max: u64) -> Tail {
-        Tail { bytes_max, readers: AtomicU32::new(0), blocks: Mutex::default() }
+impl TailCache {
+    pub(crate) fn new(bytes_max: u64) -> TailCache {
+        TailCache { bytes_max, readers: AtomicU32::new(0), blocks: Mutex::default() }
     }
 
     /// Keeps blocks that have ended, up to the last record that is durable. The state is
@@ -92,7 +92,7 @@ impl Tail {
     }
 
     /// Returns the block that holds record `lsn`.
-    pub(crate) fn find(&self, lsn: u64) -> Option<Kept> {
+    pub(crate) fn find(&self, lsn: u64) -> Option<CachedBlock> {
         let kept = lock(&self.blocks);
         let at = kept.blocks.partition_point(|block| block.next_lsn() <= lsn);
         kept.blocks.get(at).filter(|block| block.first_lsn <= lsn).cloned()
@@ -112,7 +112,7 @@ impl Tail {
     }
 }
 
-impl Blocks {
+impl CachedBlocks {
     fn take(&mut self) -> GivenUp {
         self.bytes = 0;
         GivenUp(std::mem::take(&mut self.blocks).into())
@@ -123,14 +123,14 @@ impl Blocks {
 mod tests {
     use super::*;
 
-    fn block(first_lsn: u64, records: u32) -> Kept {
+    fn block(first_lsn: u64, records: u32) -> CachedBlock {
         let bytes = Arc::new(Buf::zeroed(4096));
-        Kept { bytes, base: 0, segment: 1, end: 0, epoch: 1, first_lsn, records }
+        CachedBlock { bytes, base: 0, segment: 1, end: 0, epoch: 1, first_lsn, records }
     }
 
     #[test]
     fn a_block_is_found_by_its_records_beside_gaps() {
-        let tail = Tail::new(1 << 20);
+        let tail = TailCache::new(1 << 20);
         tail.add_reader();
         for kept in [block(3, 2), block(5, 1), block(9, 3)] {
             lock(&tail.blocks).blocks.push_back(kept);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::state::{NoRoom, Refusal};
-use super::{Group, Shared, State};
+use super::{Group, Pipeline, Shared};
 use crate::os::APPEND;
 use nowait::{Error, ErrorKind, Result, embed};
 
@@ -29,13 +29,13 @@ impl Shared {
 
     /// Puts a watermark block behind what is pending; returns the group that waits for it. The log
     /// has not failed.
-    pub(crate) fn begin_watermark(&self, state: &mut State) -> std::result::Result<Arc<Group>, NoRoom<Error>> {
+    pub(crate) fn begin_watermark(&self, state: &mut Pipeline) -> std::result::Result<Arc<Group>, NoRoom<Error>> {
         self.put_watermark(state, false, false)
     }
 
     fn put_watermark(
         &self,
-        state: &mut State,
+        state: &mut Pipeline,
         is_last: bool,
         is_closed: bool,
     ) -> std::result::Result<Arc<Group>, NoRoom<Error>> {

@@ -9,8 +9,8 @@ use super::Shared;
 use super::block::{Live, Sealed, Times};
 use super::calls::{self, Call};
 use super::group::{Fate, Group};
-use super::state::{Completed, Ending, InFlight, Next, Rescue, Rewrite, Rewritten, Submission};
-use super::tail::Kept;
+use super::state::{Completed, Ending, InFlight, Rescue, Rewrite, Rewritten, Submission, Successor};
+use super::tail::CachedBlock;
 use crate::dir::LentLock;
 use crate::event::Event;
 use crate::options::{Durability, Submitter};
@@ -147,7 +147,7 @@ impl Shared {
         state.submit(is_carried, || embed::now(&self.dir.instance))
     }
 
-    /// A block is durable, or has failed. `rewritten` as in `State::complete`.
+    /// A block is durable, or has failed. `rewritten` as in `Pipeline::complete`.
     fn complete(self: &Arc<Self>, id: u64, result: Result<()>, rewritten: Option<Rewritten<File>>) {
         let (failed, is_durable) = (result.as_ref().err().cloned(), result.is_ok());
         let completed = self.handover.complete(id, result, rewritten, embed::now(&self.dir.instance));
@@ -157,7 +157,7 @@ impl Shared {
         }
         // Before wakers are called, which may not return: later blocks wait for these, in memory.
         for block in blocks.iter().filter(|_| is_durable) {
-            self.hooks.durable(block.id, || block.kept().map(Kept::handed_over), !self.holds_names());
+            self.hooks.durable(block.id, || block.kept().map(CachedBlock::handed_over), !self.holds_names());
         }
         if is_durable && blocks.iter().any(InFlight::begins_segment) {
             // The control file is to name the segment.
@@ -210,11 +210,11 @@ impl Shared {
     }
 
     /// Has another waiter write what is pending.
-    pub(super) fn pass_on(self: &Arc<Self>, next: Next) {
+    pub(super) fn pass_on(self: &Arc<Self>, next: Successor) {
         match next {
-            Next::Nobody => {}
-            Next::Leader(group) => group.wake_leader(),
-            Next::Carry => self.carry_all(),
+            Successor::Nobody => {}
+            Successor::Leader(group) => group.wake_leader(),
+            Successor::Carry => self.carry_all(),
         }
     }
 

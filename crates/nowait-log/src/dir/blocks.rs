@@ -44,7 +44,7 @@ impl Segment {
 
 /// Whole records behind a place where the order breaks.
 #[derive(Debug, Default)]
-pub(crate) struct Behind {
+pub(crate) struct Orphans {
     /// The highest watermark of a block there, and the block's offset. The header says it, whether
     /// or not the records are whole.
     pub(crate) proof: Option<(u64, u64)>,
@@ -72,7 +72,7 @@ pub(crate) struct Run {
     pub(crate) is_part: bool,
 }
 
-impl Behind {
+impl Orphans {
     /// Adds a block up to record `last_lsn`. `parts` are its whole records, if not all are whole.
     /// Call this in the order of the blocks' offsets.
     fn add(&mut self, segment: u64, header: &BlockHeader, parts: Option<Vec<Part>>, last_lsn: u64) {
@@ -264,8 +264,8 @@ impl Blocks {
     /// Finds whole records behind the current offset. `counts` returns the last record that counts
     /// of a block, or none if the block does not count. A whole header locates the next block;
     /// without one, each page is examined. So each byte is read once, whatever the contents.
-    pub(crate) fn behind(&mut self, counts: impl Fn(&BlockHeader) -> Option<u64>) -> Result<Behind> {
-        let mut found = Behind::default();
+    pub(crate) fn behind(&mut self, counts: impl Fn(&BlockHeader) -> Option<u64>) -> Result<Orphans> {
+        let mut found = Orphans::default();
         let (number, log_id) = (self.number, self.log_id);
         let mut offset = self.offset.max(PAGE as u64);
         while offset < self.bytes {

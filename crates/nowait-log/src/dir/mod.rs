@@ -18,7 +18,7 @@ use super::format::{CONTROL_BYTES, Control, NUMBER_MAX, PAGE};
 use super::os;
 use nowait::{Allocate, Buf, DirectIo, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, Operation, Result};
 
-pub(crate) use blocks::{Behind, Blocks, Broken, Run, SEARCHED_AT_END, Segment, Sought};
+pub(crate) use blocks::{Blocks, Broken, Orphans, Run, SEARCHED_AT_END, Segment, Sought};
 pub(crate) use lock::{DirLock, LentLock};
 pub(crate) use names::Names;
 pub(crate) use prefix::{Ages, lsn_by_bytes};

@@ -19,16 +19,16 @@ use super::retention::{Rule, first_needed};
 use nowait::{Error, ErrorKind, ErrorOp, Nowait, Result, embed};
 
 /// A log that is open for appending, until its last handle is gone.
-pub(super) struct Open {
+pub(super) struct OpenLog {
     pub(super) shared: Arc<Shared>,
     maintenance: Mutex<Option<JoinHandle<()>>>,
     /// Held until nothing of this log is in flight: by the maintenance thread, too.
     lock: Mutex<Option<Arc<DirLock>>>,
 }
 
-impl Open {
+impl OpenLog {
     /// Opens the log in `path`, or makes it.
-    pub(super) fn new(path: &Path, options: &Options) -> Result<(Open, Recovery)> {
+    pub(super) fn new(path: &Path, options: &Options) -> Result<(OpenLog, Recovery)> {
         let instance = options.instance.clone().unwrap_or_else(|| Nowait::shared().clone());
         options.check(path)?;
         let mut is_new = false;
@@ -71,7 +71,7 @@ impl Open {
             true => Some(start_maintenance(&shared, dir_lock.clone())?),
             false => None,
         };
-        let open = Open { shared, maintenance: Mutex::new(maintenance), lock: Mutex::new(Some(dir_lock)) };
+        let open = OpenLog { shared, maintenance: Mutex::new(maintenance), lock: Mutex::new(Some(dir_lock)) };
         Ok((open, recovery))
     }
 
@@ -117,7 +117,7 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenLog {
     fn drop(&mut self) {
         if self.shared.is_forked() {
             // The thread and the lock belong to the parent process.

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::commit::Kept;
+use crate::commit::CachedBlock;
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, Part, kind_at, record_at};
 use nowait::Buf;
 
 /// The block that is being read.
 #[derive(Default)]
-pub(super) struct Block {
+pub(super) struct BlockCursor {
     /// The block as it was written, where it comes from memory.
     shared: Option<Arc<Buf>>,
     /// Else its bytes, copied from a window that moves on.
@@ -28,7 +28,7 @@ pub(super) struct Block {
 }
 
 /// Result of a search in a block.
-pub(super) enum Search {
+pub(super) enum Lookup {
     Found,
     /// The record is behind the block.
     Behind,
@@ -36,7 +36,7 @@ pub(super) enum Search {
     NotHere,
 }
 
-impl Block {
+impl BlockCursor {
     /// Goes to a block from a segment. Records behind `limit` do not count.
     pub(super) fn load(&mut self, header: &BlockHeader, block: &[u8], parts: Option<Vec<Part>>, limit: u64) {
         self.shared = None;
@@ -49,8 +49,8 @@ impl Block {
     }
 
     /// Goes to a block that is in memory.
-    pub(super) fn share(&mut self, kept: Kept) {
-        let Kept { bytes, base, end, first_lsn, records, .. } = kept;
+    pub(super) fn share(&mut self, kept: CachedBlock) {
+        let CachedBlock { bytes, base, end, first_lsn, records, .. } = kept;
         let length = bytes.len().saturating_sub(base) as u64;
         (self.at, self.left, self.next_lsn) = (base + BLOCK_HEADER_BYTES, records, first_lsn);
         (self.offset, self.parts, self.last) = (end.saturating_sub(length), None, (0, 0));
@@ -81,17 +81,17 @@ impl Block {
     }
 
     /// Advances to record `lsn`.
-    pub(super) fn search(&mut self, lsn: u64) -> Search {
+    pub(super) fn search(&mut self, lsn: u64) -> Lookup {
         if self.next_lsn + u64::from(self.left) <= lsn {
-            return Search::Behind;
+            return Lookup::Behind;
         }
         while self.next_lsn < lsn {
             if self.skip().is_none() {
-                return Search::NotHere;
+                return Lookup::NotHere;
             }
         }
         let is_whole = |parts: &Vec<Part>| parts.iter().any(|part| part.lsns.contains(&lsn));
-        if self.parts.as_ref().is_none_or(is_whole) { Search::Found } else { Search::NotHere }
+        if self.parts.as_ref().is_none_or(is_whole) { Lookup::Found } else { Lookup::NotHere }
     }
 
     /// Advances to the next record.

@@ -24,8 +24,8 @@ use nowait::{Error, ErrorKind, ErrorOp, File, OpenOptions, Operation, Result, St
 
 pub use next::{Next, Tail};
 
-use block::{Block, Search};
-use piece::{Hole, Open, Passed};
+use block::{BlockCursor, Lookup};
+use piece::{Advance, Hole, OpenPiece, Passed};
 use source::{Piece, Source, Still};
 
 /// Record of a log.
@@ -44,10 +44,10 @@ pub struct Record<'a> {
 pub struct Reader {
     source: Source,
     next_lsn: u64,
-    block: Block,
-    segment: Option<Open>,
+    block: BlockCursor,
+    segment: Option<OpenPiece>,
     /// Place behind the last block that came from memory.
-    behind: Option<Behind>,
+    behind: Option<BlockPlace>,
     /// The piece that is being opened, for a caller that does not block.
     opening: Option<(Piece, Started<Result<File>>)>,
     /// Times that the record was not where it should be.
@@ -74,7 +74,7 @@ impl fmt::Debug for Reader {
 }
 
 /// Place of a block in its segment, and its first record.
-struct Behind {
+struct BlockPlace {
     segment: u64,
     offset: u64,
     lsn: u64,
@@ -136,7 +136,7 @@ impl Reader {
         Reader {
             source,
             next_lsn,
-            block: Block::default(),
+            block: BlockCursor::default(),
             segment: None,
             behind: None,
             opening: None,
@@ -299,21 +299,21 @@ impl Reader {
                 return Ok(Step::End);
             }
             match self.block.search(lsn) {
-                Search::Found => {
+                Lookup::Found => {
                     self.misses = 0;
                     return Ok(Step::Take);
                 }
-                Search::NotHere => {
+                Lookup::NotHere => {
                     self.missed(false)?;
                     continue;
                 }
-                Search::Behind if matches!(self.source, Source::Live(_)) && lsn < self.source.first_lsn() => {
+                Lookup::Behind if matches!(self.source, Source::Live(_)) && lsn < self.source.first_lsn() => {
                     return Err(self.unreadable());
                 }
-                Search::Behind if self.has_in_memory(lsn) => continue,
-                Search::Behind => {}
+                Lookup::Behind if self.has_in_memory(lsn) => continue,
+                Lookup::Behind => {}
             }
-            if let Some(passed) = self.segment.as_mut().map_or(Ok(None), Open::pass_hole)? {
+            if let Some(passed) = self.segment.as_mut().map_or(Ok(None), OpenPiece::pass_hole)? {
                 match passed {
                     Passed::Lacks(place) => return Ok(Step::Read(place)),
                     Passed::Hole(Hole { bytes, end_lsn, error }) => {
@@ -325,7 +325,7 @@ impl Reader {
                 continue;
             }
             let next = match &mut self.segment {
-                Some(open) if lsn > open.limit => piece::Next::NotHere,
+                Some(open) if lsn > open.limit => Advance::NotHere,
                 Some(open) => open.next(&mut self.block)?,
                 None => match self.piece() {
                     Some(piece) => return Ok(Step::Open(piece)),
@@ -336,12 +336,12 @@ impl Reader {
                 },
             };
             match next {
-                piece::Next::Loaded => {}
-                piece::Next::Lacks(place) => match self.segment_holds(lsn) {
+                Advance::Loaded => {}
+                Advance::Lacks(place) => match self.segment_holds(lsn) {
                     true => return Ok(Step::Read(place)),
                     false => self.missed(false)?,
                 },
-                piece::Next::NotHere => self.missed(false)?,
+                Advance::NotHere => self.missed(false)?,
             }
         }
     }
@@ -356,7 +356,7 @@ impl Reader {
             return true;
         }
         self.behind =
-            Some(Behind { segment: kept.segment, offset: kept.end, lsn: kept.first_lsn + u64::from(kept.records) });
+            Some(BlockPlace { segment: kept.segment, offset: kept.end, lsn: kept.first_lsn + u64::from(kept.records) });
         // The segment's next block would be this one.
         self.segment = None;
         self.opening = None;
@@ -507,7 +507,7 @@ impl Reader {
             Piece::Run(run) => run.lsns.end - 1,
         };
         self.block.forget();
-        self.segment = Some(Open::new(blocks, limit));
+        self.segment = Some(OpenPiece::new(blocks, limit));
         Ok(())
     }
 

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use super::block::Block;
+use super::block::BlockCursor;
 use crate::dir::{Blocks, Sought};
 use crate::format::PAGE;
 use nowait::{Error, Result};
 
 /// A piece that is open.
-pub(super) struct Open {
+pub(super) struct OpenPiece {
     pub(super) blocks: Blocks,
     /// Last record that counts. It may be lowered while the segment is written.
     pub(super) limit: u64,
@@ -47,7 +47,7 @@ pub(super) enum Passed {
 }
 
 /// Answer to the wish for the next block.
-pub(super) enum Next {
+pub(super) enum Advance {
     Loaded,
     /// These bytes are to be read first.
     Lacks((u64, usize)),
@@ -55,9 +55,9 @@ pub(super) enum Next {
     NotHere,
 }
 
-impl Open {
-    pub(super) fn new(blocks: Blocks, limit: u64) -> Open {
-        Open { blocks, limit, is_second_look: false, search: None }
+impl OpenPiece {
+    pub(super) fn new(blocks: Blocks, limit: u64) -> OpenPiece {
+        OpenPiece { blocks, limit, is_second_look: false, search: None }
     }
 
     /// Begins a search for the block behind the next block, which is not whole. Blocks end at
@@ -85,10 +85,10 @@ impl Open {
     }
 
     /// Loads the next block, if it is in memory.
-    pub(super) fn next(&mut self, into: &mut Block) -> Result<Next> {
+    pub(super) fn next(&mut self, into: &mut BlockCursor) -> Result<Advance> {
         loop {
             if let Some(place) = self.blocks.lacks()? {
-                return Ok(Next::Lacks(place));
+                return Ok(Advance::Lacks(place));
             }
             let (header, block, parts) = match self.blocks.next()? {
                 Some((header, block)) => (header, block, None),
@@ -100,12 +100,12 @@ impl Open {
                 // Damage costs no more than the records that it hit.
                 None => match self.blocks.next_in_part()? {
                     Some((header, block, parts)) => (header, block, Some(parts)),
-                    None => return Ok(Next::NotHere),
+                    None => return Ok(Advance::NotHere),
                 },
             };
             into.load(&header, block, parts, self.limit);
             self.is_second_look = false;
-            return Ok(Next::Loaded);
+            return Ok(Advance::Loaded);
         }
     }
 }

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::dir::{Behind, Blocks, Contents, LogDir, Run, Segment, Unreadable, Window, aside_number};
+use super::dir::{Blocks, Contents, LogDir, Orphans, Run, Segment, Unreadable, Window, aside_number};
 use super::format::{Control, End, Epochs, HeaderPage, PAGE, SegmentHeader};
 use super::options::{Calibration, Scan, Strategy};
 use super::os;
@@ -242,7 +242,7 @@ pub(crate) fn recover_aside(dir: &LogDir) -> Result<Option<(Control, Vec<Run>)>>
         }
         let mut blocks = Blocks::new(window, &stand_in(&control, number, 0)).reading_ahead();
         let name: Arc<str> = Arc::from(name);
-        let Behind { proof, runs: found, .. } = blocks.behind(|_| Some(u64::MAX))?;
+        let Orphans { proof, runs: found, .. } = blocks.behind(|_| Some(u64::MAX))?;
         watermark = watermark.max(proof.map_or(0, |(watermark, _)| watermark));
         runs.extend(found.into_iter().map(|run| Run { aside: Some(name.clone()), ..run }));
     }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::control::missing_behind;
 use super::runs::{in_order, is_of, joined, stand_in, within};
 use super::{Damage, Found, Place, Recovery};
-use crate::dir::{Behind, Blocks, Broken, LogDir, Run, Segment, Unreadable, Window, is_direct};
+use crate::dir::{Blocks, Broken, LogDir, Orphans, Run, Segment, Unreadable, Window, is_direct};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, Control, End, HeaderPage, LogId, PAGE, SegmentHeader};
 use crate::options::{Calibration, Scan, Strategy};
 use nowait::{Advice, File, Result, embed};
@@ -133,7 +133,7 @@ struct Evidence {
 impl Evidence {
     /// `limit`: where the next segment continues. What a block says about later records went with
     /// them when they were cut off.
-    fn add(&mut self, segment: u64, behind: &Behind, limit: Option<End>) {
+    fn add(&mut self, segment: u64, behind: &Orphans, limit: Option<End>) {
         let Some((watermark, offset)) = behind.proof else { return };
         let watermark = limit.map_or(watermark, |limit| watermark.min(limit.lsn));
         if watermark > self.watermark {
@@ -143,7 +143,7 @@ impl Evidence {
 }
 
 /// The kept part of the chain, read to where it stops.
-struct Kept {
+struct KeptChain {
     chain: Vec<Segment>,
     end: End,
     closed: bool,
@@ -194,7 +194,7 @@ impl Survey<'_> {
         let watermark = headers().map(|header| header.watermark).fold(recorded, u64::max);
         let mut evidence = Evidence { watermark, block: None };
         let lost_head = self.lost_head(&files);
-        let Kept { mut chain, mut end, closed, torn, is_unreadable, is_short, broken, gaps, mut runs } =
+        let KeptChain { mut chain, mut end, closed, torn, is_unreadable, is_short, broken, gaps, mut runs } =
             self.kept(&links.kept, &mut evidence)?;
         let headless = self.headless(&files, &links, end, &mut evidence)?;
         let head = headers().map(|header| header.number).chain(headless.numbers.iter().copied()).max();
@@ -544,9 +544,9 @@ impl Survey<'_> {
     }
 
     /// Reads the kept part of the chain, to where it stops.
-    fn kept(&mut self, links: &[Link], evidence: &mut Evidence) -> Result<Kept> {
+    fn kept(&mut self, links: &[Link], evidence: &mut Evidence) -> Result<KeptChain> {
         let end = End { lsn: links.first().map_or(0, |oldest| oldest.header.previous.lsn), ..End::default() };
-        let mut kept = Kept {
+        let mut kept = KeptChain {
             chain: Vec::new(),
             end,
             closed: false,
@@ -689,7 +689,7 @@ impl Survey<'_> {
     }
 
     /// Finds whole blocks of a segment that has no header.
-    fn look_anywhere(&mut self, number: u64) -> Result<Behind> {
+    fn look_anywhere(&mut self, number: u64) -> Result<Orphans> {
         let mut blocks = self.any_blocks(number, 0)?;
         let epochs = self.control.epochs.clone();
         let found = blocks.behind(|block| Some(epochs.last_of(block.epoch)))?;

@@ -11,7 +11,7 @@ use crate::options::Scan;
 use nowait::{File, Result};
 
 /// Where the newest segment ends.
-struct Tail {
+struct LogEnd {
     end: End,
     closed: bool,
     torn: Option<Place>,
@@ -45,7 +45,7 @@ impl Survey<'_> {
         let watermark = headers.fold(self.recorded_watermark(&links), u64::max);
         let file = self.file(newest.header.number)?;
         let Some(tail) = self.newest(&newest.header, file.clone(), watermark)? else { return Ok(None) };
-        let Tail { end, closed, torn, watermark, time_ms } = tail;
+        let LogEnd { end, closed, torn, watermark, time_ms } = tail;
         if !closed && file.size().wait()? < newest.header.bytes {
             return Ok(None);
         }
@@ -96,7 +96,7 @@ impl Survey<'_> {
 
     /// Finds the end of the newest segment, and verifies its blocks from the last one on that a
     /// watermark covers.
-    fn newest(&mut self, header: &SegmentHeader, file: File, watermark: u64) -> Result<Option<Tail>> {
+    fn newest(&mut self, header: &SegmentHeader, file: File, watermark: u64) -> Result<Option<LogEnd>> {
         let mut blocks = Blocks::new(Window::past_errors(file), header).searching();
         let mut watermark = watermark;
         let mut closed = false;
@@ -131,7 +131,7 @@ impl Survey<'_> {
         }
         let is_torn = is_begun || behind.proof.is_some();
         let torn = is_torn.then(|| Place { path: self.dir.segment_path(header.number), offset: end.offset });
-        Ok(Some(Tail { end, closed, torn, watermark, time_ms }))
+        Ok(Some(LogEnd { end, closed, torn, watermark, time_ms }))
     }
 
     /// True if the blocks of a segment are whole, from the last one on that a watermark covers, up

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::commit::block::{Block, Live};
 use crate::commit::group::{Fate, Group};
-use crate::commit::tail::Kept;
+use crate::commit::tail::CachedBlock;
 use crate::format::PAGE;
 use crate::os::lock;
 use nowait::{Buf, Error};
@@ -61,9 +61,9 @@ impl<F> InFlight<F> {
     }
 
     /// The block for those who read it from memory; none if it holds no records.
-    pub(crate) fn kept(&self) -> Option<Kept> {
+    pub(crate) fn kept(&self) -> Option<CachedBlock> {
         let bytes = self.group.sealed().filter(|_| self.records > 0)?;
-        Some(Kept {
+        Some(CachedBlock {
             bytes,
             base: if self.is_first { PAGE } else { 0 },
             segment: self.live.number,
@@ -88,7 +88,7 @@ pub(crate) struct Submission<F> {
 
 /// The next to write.
 #[derive(Default)]
-pub(crate) enum Next {
+pub(crate) enum Successor {
     #[default]
     Nobody,
     /// One of the threads that sleep in this group, which was appointed.
@@ -102,17 +102,17 @@ pub(crate) enum Next {
 pub(crate) struct Ending {
     pub(crate) groups: Vec<(Arc<Group>, Fate)>,
     wakers: Mutex<Vec<Waker>>,
-    next: Mutex<Next>,
+    next: Mutex<Successor>,
     is_over: AtomicBool,
 }
 
 impl Ending {
-    pub(super) fn new(groups: Vec<(Arc<Group>, Fate)>, wakers: Vec<Waker>, next: Next) -> Ending {
+    pub(super) fn new(groups: Vec<(Arc<Group>, Fate)>, wakers: Vec<Waker>, next: Successor) -> Ending {
         Ending { groups, wakers: Mutex::new(wakers), next: Mutex::new(next), is_over: AtomicBool::new(false) }
     }
 
     /// Takes the choice of who writes next.
-    pub(crate) fn next(&self) -> Next {
+    pub(crate) fn next(&self) -> Successor {
         std::mem::take(&mut *lock(&self.next))
     }
 

@@ -1,7 +1,7 @@
 //! Group commit as data: which block takes an append, which is written next, what is durable, and
 //! who writes next.
 //!
-//! Every transition is a function of [`State`]. There is no I/O here, no lock, and no clock but the
+//! Every transition is a function of [`Pipeline`]. There is no I/O here, no lock, and no clock but the
 //! one that is passed in. `F` is a segment's file, which the state keeps and never uses.
 //!
 //! A block has its place in a segment from the moment it is opened, so that no record with an LSN
@@ -30,14 +30,14 @@ use crate::stats::Numbers;
 use nowait::Result;
 
 pub(crate) use in_flight::{
-    Completed, Ending, InFlight, Next, Poison, Rescue, Rewrite, Rewritten, SpareFailure, Submission,
+    Completed, Ending, InFlight, Poison, Rescue, Rewrite, Rewritten, SpareFailure, Submission, Successor,
 };
 use rules::usable_end;
 pub(crate) use rules::{NoRoom, Refusal, Rules};
 use segments::Upkeep;
 pub(crate) use segments::{Retired, Start};
 
-/// `State::crowd` from which blocks are written one at a time. Two in flight halve the records of each:
+/// `Pipeline::crowd` from which blocks are written one at a time. Two in flight halve the records of each:
 /// 8 threads made 0.79 of the commits of one thread that writes for all, and 0.91 to 0.98 so (6.18,
 /// virtio, ext4).
 const CROWD: u32 = 4;
@@ -61,8 +61,8 @@ enum Spot {
     NextSegment,
 }
 
-/// A log that is open for appending, but for its files and its waiters.
-pub(crate) struct State<F> {
+/// Blocks of a log from append to durable, without its files and its waiters.
+pub(crate) struct Pipeline<F> {
     rules: Rules,
     pub(crate) next_lsn: u64,
     pub(crate) epoch: u64,
@@ -119,12 +119,12 @@ pub(crate) struct State<F> {
     pub(crate) numbers: Numbers,
 }
 
-impl<F: Clone> State<F> {
-    pub(crate) fn new(rules: Rules, start: Start<F>) -> State<F> {
+impl<F: Clone> Pipeline<F> {
+    pub(crate) fn new(rules: Rules, start: Start<F>) -> Pipeline<F> {
         let Start { epoch, current, segments, recorded, epochs, ages, now } = start;
         let upkeep = Upkeep::new(current.number, recorded, epochs, ages, now);
         let last_lsn = segments.last().map_or(0, |segment| segment.header.previous.lsn);
-        State {
+        Pipeline {
             rules,
             next_lsn: last_lsn + 1,
             epoch,
@@ -446,23 +446,23 @@ impl<F: Clone> State<F> {
     }
 
     /// Chooses who writes what is pending.
-    pub(crate) fn choose_next(&mut self, now: Instant) -> Next {
+    pub(crate) fn choose_next(&mut self, now: Instant) -> Successor {
         if !self.may_submit() {
-            return Next::Nobody;
+            return Successor::Nobody;
         }
         let pending = || self.ready.iter().chain(&self.open).filter(|block| block.is_wanted());
         if let Some(block) = pending().find(|block| block.group.has_sleepers()) {
             let group = block.group.clone();
             if !group.appoint() {
-                return Next::Nobody;
+                return Successor::Nobody;
             }
             self.gathering = Some(now);
-            return Next::Leader(group);
+            return Successor::Leader(group);
         }
         let any = self.is_dropped || !self.watchers.is_empty() || !self.room_wakers.is_empty();
         match pending().any(|block| any || block.group.has_idle_waiters()) {
-            true => Next::Carry,
-            false => Next::Nobody,
+            true => Successor::Carry,
+            false => Successor::Nobody,
         }
     }
 

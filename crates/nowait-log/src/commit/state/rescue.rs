@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::State;
+use super::Pipeline;
 use super::in_flight::{Rescue, Rewrite};
 
 /// Least and longest time that a write is waited for before another thread writes the block.
@@ -22,7 +22,7 @@ const FADES_BY: u32 = 16;
 /// of 64 that sleep costs as much as their commit.
 const LOOKOUTS: u32 = 2;
 
-impl<F: Clone> State<F> {
+impl<F: Clone> Pipeline<F> {
     /// True if a thread that goes to sleep, after `before` others of its group, looks after those that
     /// it waits for.
     pub(crate) fn looks_out(&self, before: u32) -> bool {

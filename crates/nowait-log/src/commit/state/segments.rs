@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::rules::{bytes_for, usable_end};
-use super::{Block, Live, NoRoom, RETRY, Refusal, SpareFailure, State};
+use super::{Block, Live, NoRoom, Pipeline, RETRY, Refusal, SpareFailure};
 use crate::dir::{Segment, lsn_by_bytes};
 use crate::format::{Control, End, Epochs, PAGE, SegmentHeader};
 use crate::options::Calibration;
@@ -114,7 +114,7 @@ fn room(bytes: u64) -> u64 {
     usable_end(bytes) - PAGE as u64
 }
 
-impl<F: Clone> State<F> {
+impl<F: Clone> Pipeline<F> {
     /// Continues in the next segment.
     pub(super) fn rotate(&mut self, now: Instant) {
         let Some(next) = self.spares.pop_front() else { return };

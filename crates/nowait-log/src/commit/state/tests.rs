@@ -8,26 +8,26 @@ fn now() -> Instant {
 }
 
 /// A log whose first segment has its header on disk.
-fn state(rules: Rules) -> State<()> {
-    let mut state = State::new(rules, start());
+fn state(rules: Rules) -> Pipeline<()> {
+    let mut state = Pipeline::new(rules, start());
     assert!(state.put_watermark(false, false, now).is_ok());
     write(&mut state);
     assert!(state.is_quiet());
     state
 }
 
-fn append(state: &mut State<()>, bytes: usize) -> std::result::Result<u64, NoRoom<Refusal>> {
+fn append(state: &mut Pipeline<()>, bytes: usize) -> std::result::Result<u64, NoRoom<Refusal>> {
     let record = vec![7; bytes];
     state
         .append(&mut Incoming::Copied(&[record.as_slice().into()]), FRAME_BYTES + bytes, false, now)
         .map(|(lsn, _)| lsn)
 }
 
-fn submit(state: &mut State<()>) -> Option<(u64, u64)> {
+fn submit(state: &mut Pipeline<()>) -> Option<(u64, u64)> {
     state.submit(false, now).map(|submission| (submission.id, submission.watermark))
 }
 
-fn write(state: &mut State<()>) -> Completed<()> {
+fn write(state: &mut Pipeline<()>) -> Completed<()> {
     let (id, _) = submit(state).expect("a block");
     state.complete(id, Ok(()), None, now())
 }
@@ -157,18 +157,18 @@ fn who_writes_next() {
     let mut state = state(rules(1));
     let (_, group) =
         state.append(&mut Incoming::Copied(&[b"one".as_slice().into()]), FRAME_BYTES + 3, false, now).ok().unwrap();
-    assert!(matches!(state.choose_next(now()), Next::Nobody), "nothing waits");
+    assert!(matches!(state.choose_next(now()), Successor::Nobody), "nothing waits");
     assert!(group.register(&mut None, Waker::noop()));
-    assert!(matches!(state.choose_next(now()), Next::Carry));
+    assert!(matches!(state.choose_next(now()), Successor::Carry));
     group.announce_sleeper();
-    assert!(matches!(state.choose_next(now()), Next::Leader(leader) if Arc::ptr_eq(&leader, &group)));
+    assert!(matches!(state.choose_next(now()), Successor::Leader(leader) if Arc::ptr_eq(&leader, &group)));
     assert!(state.gathering.is_some() && !group.has_sleepers());
     assert!(group.accept() && !group.accept());
     submit(&mut state).unwrap();
     assert!(state.gathering.is_none());
     state.append(&mut Incoming::Copied(&[b"two".as_slice().into()]), FRAME_BYTES + 3, false, now).ok().unwrap();
     assert!(state.watch(9, Waker::noop().clone()).is_none());
-    assert!(matches!(state.choose_next(now()), Next::Nobody), "one is in flight");
+    assert!(matches!(state.choose_next(now()), Successor::Nobody), "one is in flight");
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn a_segment_is_not_used_again_while_a_block_of_it_is_out() {
     assert!(state.reusable().is_some() && state.has_surplus());
 }
 
-fn filled(segments: u64) -> State<()> {
+fn filled(segments: u64) -> Pipeline<()> {
     let mut state = state(rules(1));
     for number in 2..=segments + 1 {
         append(&mut state, SEGMENT_BYTES as usize - 4 * PAGE).ok().unwrap();
@@ -330,7 +330,7 @@ fn patience_follows_the_slowest_write() {
     let mut state = state(rules(1));
     let began = now();
     let at = |milliseconds| began + Duration::from_millis(milliseconds);
-    let rewrite = |state: &mut State<()>, now| matches!(state.rescue(now), Some(Rescue::Rewrite(_)));
+    let rewrite = |state: &mut Pipeline<()>, now| matches!(state.rescue(now), Some(Rescue::Rewrite(_)));
     // The end of the first write, which is not marked as over.
     let Some(Rescue::End(ending)) = state.rescue(at(10_000)) else { panic!("it is overdue") };
     ending.set_over();
