@@ -119,10 +119,10 @@ impl fmt::Display for Operation {
 
 /// Error for a file that could not be copied, or warning about a file that was.
 #[derive(Clone, Debug)]
-pub struct Failure(Box<Inner>);
+pub struct Failure(Box<Details>);
 
 #[derive(Clone, Debug)]
-struct Inner {
+struct Details {
     kind: FailureKind,
     operation: Operation,
     path: PathBuf,
@@ -134,7 +134,7 @@ struct Inner {
 
 impl Failure {
     pub(crate) fn new(operation: Operation, path: &Path, kind: FailureKind) -> Self {
-        Failure(Box::new(Inner {
+        Failure(Box::new(Details {
             kind,
             operation,
             path: path.to_path_buf(),
@@ -230,7 +230,7 @@ impl Failure {
 
 /// Advice on an errno with a special meaning when a name is created or replaced.
 fn of_name(failure: &Failure) -> Option<&'static str> {
-    let Inner { kind, operation, errno, .. } = &*failure.0;
+    let Details { kind, operation, errno, .. } = &*failure.0;
     let makes_name = matches!(operation, Operation::Rename | Operation::CreateDir | Operation::Stage | Operation::Link);
     match (kind, errno) {
         (FailureKind::System(_), Some(Errno::PERM)) if makes_name => {
@@ -289,7 +289,7 @@ fn advice(kind: FailureKind, operation: Operation) -> Option<&'static str> {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { kind, operation, path, offset, errno, detail, .. } = &*self.0;
+        let Details { kind, operation, path, offset, errno, detail, .. } = &*self.0;
         write!(f, "{operation} {}", Shown(path))?;
         if let Some(offset) = offset {
             write!(f, " at byte {offset}")?;

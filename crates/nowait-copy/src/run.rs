@@ -40,10 +40,10 @@ pub fn copy_all<P: AsRef<Path>>(sources: &[P], target: impl AsRef<Path>, options
 pub fn start<P: AsRef<Path>>(sources: &[P], target: impl AsRef<Path>, options: &Options) -> Result<Started> {
     let plan = Plan::new(sources, target.as_ref(), options)?;
     let shared = plan.shared.clone();
-    let end = Arc::new(End::default());
-    let tells = Tells(end.clone());
+    let end = Arc::new(Completion::default());
+    let guard = CompletesOnDrop(end.clone());
     let work = embed::spawn("nowait-copy", move || {
-        let _tells = tells;
+        let _guard = guard;
         plan.run()
     });
     let thread = work.map_err(|error| Failure::from_io(Operation::Copy, target.as_ref(), &error))?;
@@ -54,7 +54,7 @@ pub fn start<P: AsRef<Path>>(sources: &[P], target: impl AsRef<Path>, options: &
 pub struct Started {
     shared: Arc<Shared>,
     thread: JoinHandle<Result<Report>>,
-    end: Arc<End>,
+    end: Arc<Completion>,
 }
 
 impl Started {
@@ -106,9 +106,9 @@ impl std::fmt::Debug for Started {
     }
 }
 
-/// End of a copy, and those who wait for it.
+/// End of a copy, and the futures that wait for it.
 #[derive(Default)]
-struct End(Mutex<Waiters>);
+struct Completion(Mutex<Waiters>);
 
 #[derive(Default)]
 struct Waiters {
@@ -118,7 +118,7 @@ struct Waiters {
     numbered: u64,
 }
 
-impl End {
+impl Completion {
     fn lock(&self) -> MutexGuard<'_, Waiters> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,10 +130,10 @@ impl End {
     }
 }
 
-/// Tells of the end when it is dropped, with the copy's thread.
-struct Tells(Arc<End>);
+/// Reports the end when it is dropped, with the copy's thread.
+struct CompletesOnDrop(Arc<Completion>);
 
-impl Drop for Tells {
+impl Drop for CompletesOnDrop {
     fn drop(&mut self) {
         let mut waiters = self.0.lock();
         waiters.is_over = true;
@@ -146,7 +146,7 @@ impl Drop for Tells {
 /// Future of [`Started::ended`].
 #[must_use = "a future does nothing until it is awaited"]
 pub struct Ended {
-    end: Arc<End>,
+    end: Arc<Completion>,
     number: u64,
 }
 
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn the_end_wakes_each_future_that_waits_once() {
-        let end = Arc::new(End::default());
+        let end = Arc::new(Completion::default());
         let futures: Vec<(Ended, Arc<Wakes>)> = (0..3).map(|_| (end.new_future(), Arc::default())).collect();
         let polls = |(future, wakes): &(Ended, Arc<Wakes>)| future.leave(Some(Waker::from(wakes.clone())));
         assert!(!futures.iter().any(polls));
@@ -340,7 +340,7 @@ mod tests {
         let mut futures = futures;
         let (_, dropped) = futures.pop().unwrap();
         assert_eq!(Arc::strong_count(&dropped), 1, "a future that is gone has left no waker");
-        drop(Tells(end.clone()));
+        drop(CompletesOnDrop(end.clone()));
         assert!(futures.iter().all(|(_, wakes)| wakes.0.load(Ordering::SeqCst) == 1));
         assert!(futures.iter().all(polls));
         assert_eq!(end.lock().wakers.len(), 0);
@@ -349,11 +349,11 @@ mod tests {
     /// Symptom that it looks for: whoever awaits a copy whose thread panicked waits for ever.
     #[test]
     fn a_panic_ends_a_copy() {
-        let end = Arc::new(End::default());
-        let tells = Tells(end.clone());
+        let end = Arc::new(Completion::default());
+        let guard = CompletesOnDrop(end.clone());
         let ended = end.new_future();
         let thread = std::thread::spawn(move || {
-            let _tells = tells;
+            let _guard = guard;
             std::panic::resume_unwind(Box::new(()));
         });
         assert!(thread.join().is_err());

@@ -14,7 +14,7 @@ use crate::error::{Failure, Operation, Result};
 use crate::os::data;
 
 /// One end: a source, or a target that is being written.
-pub(crate) struct End<'a> {
+pub(crate) struct Endpoint<'a> {
     pub(crate) path: &'a Path,
     pub(crate) device: u64,
     fd: Option<BorrowedFd<'a>>,
@@ -23,15 +23,15 @@ pub(crate) struct End<'a> {
     file: OnceCell<File>,
 }
 
-impl<'a> End<'a> {
+impl<'a> Endpoint<'a> {
     /// Uses a descriptor; the instance makes the calls that a simulated file needs.
     pub(crate) fn of_descriptor(path: &'a Path, device: u64, fd: BorrowedFd<'a>, instance: &'a Nowait) -> Self {
-        End { path, device, fd: Some(fd), instance, file: OnceCell::new() }
+        Endpoint { path, device, fd: Some(fd), instance, file: OnceCell::new() }
     }
 
     /// Uses only operations of an instance.
     pub(crate) fn of_file(path: &'a Path, file: &File, instance: &'a Nowait) -> Self {
-        End { path, device: 0, fd: None, instance, file: OnceCell::from(file.clone()) }
+        Endpoint { path, device: 0, fd: None, instance, file: OnceCell::from(file.clone()) }
     }
 
     /// The descriptor, unless only an instance's operations may be used.
@@ -201,6 +201,6 @@ impl<'a> End<'a> {
 
 /// A source and the file that is made of it.
 pub(crate) struct Ends<'a> {
-    pub(crate) source: End<'a>,
-    pub(crate) target: End<'a>,
+    pub(crate) source: Endpoint<'a>,
+    pub(crate) target: Endpoint<'a>,
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nowait::{ErrorKind, File, OpenOptions};
 
 use super::FileOutcome;
-use super::ends::{End, Ends};
+use super::ends::{Endpoint, Ends};
 use super::fill::{self, Filled, Size};
 use crate::error::{Failure, Operation, Result};
 use crate::options::SyncPolicy;
@@ -54,8 +54,8 @@ fn fill_and_name(
 ) -> Result<Filled> {
     let instance = &shared.instance;
     let ends = Ends {
-        source: End::of_file(source_path, source, instance),
-        target: End::of_file(target_path, &staged, instance),
+        source: Endpoint::of_file(source_path, source, instance),
+        target: Endpoint::of_file(target_path, &staged, instance),
     };
     let filled = fill::fill(shared, &ends, Size { bytes, stored_bytes: None }, None, Vec::new())?;
     if shared.options.sync != SyncPolicy::None {

@@ -25,11 +25,11 @@ use nowait::ErrorKind;
 use rustix::fs::Stat;
 use rustix::io::retry_on_intr;
 
-use self::ends::{End, Ends};
+use self::ends::{Endpoint, Ends};
 use self::fill::{Earlier, Filled, Size};
 use self::journal::{Journal, Resumed};
 use self::ladder::Choice;
-use self::stage::{Place, Stage};
+use self::stage::{Destination, Stage};
 use crate::error::{Failure, FailureKind, Operation, Result};
 use crate::options::{Reflink, SyncPolicy};
 use crate::os::name;
@@ -92,7 +92,7 @@ pub(crate) struct FileOutcome {
 
 /// Copies one file.
 pub(crate) fn copy_file(job: &FileJob<'_>, shared: &Shared) -> Result<FileOutcome> {
-    let place = Place {
+    let place = Destination {
         directory: job.target_dir,
         device: job.target_device,
         name: job.target_name,
@@ -146,7 +146,7 @@ pub(crate) fn discard_resumable(target_dir: BorrowedFd<'_>, target_name: &CStr, 
 type Staged<'a> = (Stage<'a>, Filled, Option<(Journal, CString)>);
 
 /// Makes the staged file and fills it.
-fn stage<'a>(job: &FileJob<'_>, shared: &'a Shared, place: Place<'a>) -> Result<Staged<'a>> {
+fn stage<'a>(job: &FileJob<'_>, shared: &'a Shared, place: Destination<'a>) -> Result<Staged<'a>> {
     let size = Size {
         bytes: u64::try_from(job.stat.st_size).unwrap_or(0),
         stored_bytes: u64::try_from(job.stat.st_blocks).ok().map(|blocks| blocks.saturating_mul(512)),
@@ -183,7 +183,7 @@ fn stage<'a>(job: &FileJob<'_>, shared: &'a Shared, place: Place<'a>) -> Result<
 fn resume<'a>(
     job: &FileJob<'_>,
     shared: &'a Shared,
-    place: Place<'a>,
+    place: Destination<'a>,
     size: Size,
     resumed: Resumed,
     refused: Vec<Choice>,
@@ -224,8 +224,8 @@ fn fill(
 
 fn ends<'e>(job: &'e FileJob<'_>, shared: &'e Shared, stage: &'e Stage<'_>) -> Ends<'e> {
     Ends {
-        source: End::of_descriptor(job.source_path, job.stat.st_dev, job.source, &shared.instance),
-        target: End::of_descriptor(job.target_path, job.target_device, stage.fd(), &shared.instance),
+        source: Endpoint::of_descriptor(job.source_path, job.stat.st_dev, job.source, &shared.instance),
+        target: Endpoint::of_descriptor(job.target_path, job.target_device, stage.fd(), &shared.instance),
     }
 }
 

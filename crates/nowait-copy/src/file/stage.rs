@@ -20,9 +20,9 @@ use crate::shared::{Ability, Shared};
 /// From this size on, a file has no name until it is complete, even if it replaces another.
 const UNNAMED_BYTES_MIN: u64 = 1 << 20;
 
-/// Where a staged file is to go.
+/// Directory and name that a staged file gets.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct Destination<'a> {
     pub(crate) directory: BorrowedFd<'a>,
     /// Device of the directory.
     pub(crate) device: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Place<'a> {
 /// A staged file.
 pub(crate) struct Stage<'a> {
     shared: &'a Shared,
-    place: Place<'a>,
+    place: Destination<'a>,
     file: OwnedFd,
     /// None if it has no name.
     temporary: Option<CString>,
@@ -47,7 +47,7 @@ pub(crate) struct Stage<'a> {
 
 impl<'a> Stage<'a> {
     /// Creates a file that only this process's user can open.
-    pub(crate) fn new(shared: &'a Shared, place: Place<'a>, size: u64) -> Result<Self> {
+    pub(crate) fn new(shared: &'a Shared, place: Destination<'a>, size: u64) -> Result<Self> {
         let failed = |errno| Failure::from_errno(Operation::Stage, place.path, errno);
         let devices = (place.device, place.device);
         let suits = (place.is_new || size >= UNNAMED_BYTES_MIN) && shared.has_proc;
@@ -67,7 +67,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Takes over a file that an earlier run may have left.
-    pub(crate) fn kept(shared: &'a Shared, place: Place<'a>, file: OwnedFd, name: CString) -> Self {
+    pub(crate) fn kept(shared: &'a Shared, place: Destination<'a>, file: OwnedFd, name: CString) -> Self {
         Stage { shared, place, file, temporary: Some(name), is_kept: true }
     }
 
@@ -82,7 +82,7 @@ impl<'a> Stage<'a> {
 
     /// Gives the file its name: in one step, so that the name has the old file or this one.
     pub(crate) fn publish(mut self) -> Result<()> {
-        let Place { directory, name, path, is_new, .. } = self.place;
+        let Destination { directory, name, path, is_new, .. } = self.place;
         let failed = |errno| failed_to_name(path, is_new, errno);
         if self.temporary.is_none() {
             match self.link(name) {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use nowait::{Advice, Buf, File, Moved, Started};
 use rustix::io::Errno;
 
-use super::ends::{End, Ends};
+use super::ends::{Endpoint, Ends};
 use super::extents::{EXTENT_ALIGNMENT, Extents};
 use super::pass::Check;
 use crate::error::{Failure, FailureKind, Operation, Result};
@@ -33,7 +33,7 @@ pub(crate) fn of_source(shared: &Shared, ends: &Ends<'_>, extents: &Extents, blo
 ///
 /// # Errors
 /// [`FailureKind::VerificationFailed`], with the offset of the first piece that differs.
-pub(crate) fn target(shared: &Shared, target: &End<'_>, checks: &[Check], depth: usize) -> Result<()> {
+pub(crate) fn target(shared: &Shared, target: &Endpoint<'_>, checks: &[Check], depth: usize) -> Result<()> {
     let mut differs = None;
     compare(shared, target, &open(target)?, checks, depth, |check, is_same| {
         differs = (!is_same).then_some(check.offset);
@@ -46,7 +46,7 @@ pub(crate) fn target(shared: &Shared, target: &End<'_>, checks: &[Check], depth:
 }
 
 /// The target as the device has it.
-fn open(target: &End<'_>) -> Result<File> {
+fn open(target: &Endpoint<'_>) -> Result<File> {
     if let Some(file) = target.direct(false) {
         return Ok(file);
     }
@@ -64,7 +64,7 @@ fn open(target: &End<'_>) -> Result<File> {
 /// that this is enough. A piece that the file does not have whole is not.
 pub(crate) fn compare(
     shared: &Shared,
-    target: &End<'_>,
+    target: &Endpoint<'_>,
     file: &File,
     checks: &[Check],
     depth: usize,

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::error::{Failure, FailureKind, Operation};
 
-pub(crate) use process::{Place, Process};
+pub(crate) use process::{DirProperties, Process};
 use xattr::Node;
 
 /// Bits that let a program run as its owner or group.

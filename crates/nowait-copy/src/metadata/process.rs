@@ -43,7 +43,7 @@ impl Process {
     }
 
     /// Returns true if a new file in `place` gets the owner and group of `stat` by default.
-    pub(crate) fn owns_alike(&self, stat: &Stat, place: &Place) -> bool {
+    pub(crate) fn owns_alike(&self, stat: &Stat, place: &DirProperties) -> bool {
         place.is_plain && stat.st_uid == self.user && stat.st_gid == self.group && stat.st_gid == place.group
     }
 
@@ -88,7 +88,7 @@ const CASEFOLD: u32 = 0x4000_0000;
 
 /// Properties of new entries of a directory.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct DirProperties {
     /// Device of the directory.
     pub device: u64,
     /// New entries inherit an ACL.
@@ -103,12 +103,12 @@ pub(crate) struct Place {
     group: u32,
 }
 
-impl Place {
+impl DirProperties {
     /// An existing directory.
     pub(crate) fn of(dir: BorrowedFd<'_>, stat: &Stat) -> Self {
         let magic = rustix::fs::fstatfs(dir).map_or(0, |fs| fs.f_type as u32);
         let folds = || rustix::fs::ioctl_getflags(dir).is_ok_and(|flags| flags.bits() & CASEFOLD != 0);
-        Place {
+        DirProperties {
             device: stat.st_dev,
             has_default_acl: xattr::has_default_acl(dir),
             may_ignore_case: IGNORES_CASE.contains(&magic) || folds(),
@@ -120,7 +120,7 @@ impl Place {
 
     /// A directory just made in this one, with this `stat`; it has no default ACL.
     pub(crate) fn below(&self, stat: &Stat) -> Self {
-        Place { has_default_acl: false, group: stat.st_gid, ..*self }
+        DirProperties { has_default_acl: false, group: stat.st_gid, ..*self }
     }
 }
 

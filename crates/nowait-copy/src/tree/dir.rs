@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::links::Identity;
 use super::listing::Listing;
-use crate::metadata::Place;
+use crate::metadata::DirProperties;
 use crate::os::temporary;
 use crate::shared::Shared;
 
@@ -38,7 +38,7 @@ pub(super) struct Dir {
     pub relative: PathBuf,
     /// Identity of the source.
     pub identity: Identity,
-    pub place: Place,
+    pub place: DirProperties,
     /// True if this copy created the target, so that it contains nothing else.
     pub is_new: bool,
     /// Metadata of source and target when opened. `None` for the directory that contains an
@@ -79,7 +79,7 @@ impl Dir {
         paths: Paths,
         relative: PathBuf,
         identity: Identity,
-        place: Place,
+        place: DirProperties,
         is_new: bool,
         stats: Option<Stats>,
     ) -> Self {

@@ -14,7 +14,7 @@ use super::links::identity;
 use super::listing::Listing;
 use super::{Task, Tree};
 use crate::error::{Failure, FailureKind, Operation, Result};
-use crate::metadata::{self, Place};
+use crate::metadata::{self, DirProperties};
 use crate::meter::lock;
 use crate::os::{name, temporary};
 use crate::report::Event;
@@ -26,7 +26,7 @@ const BATCH: usize = 32;
 struct Made {
     target: Option<OwnedFd>,
     stat: Option<Stat>,
-    place: Place,
+    place: DirProperties,
     is_new: bool,
 }
 
@@ -166,7 +166,7 @@ impl Tree<'_> {
         let stat = rustix::fs::fstat(&target).map_err(|errno| failed(Operation::Stat, errno))?;
         let mut place = match is_new {
             true => parent.place.below(&stat),
-            false => Place::of(target.as_fd(), &stat),
+            false => DirProperties::of(target.as_fd(), &stat),
         };
         if !is_new {
             self.note_device(target.as_fd(), place.device, path);

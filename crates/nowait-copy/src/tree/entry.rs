@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::Tree;
 use super::dir::{Dir, Paths};
-use super::links::{Turn, Waiter, identity};
+use super::links::{LinkAction, Waiter, identity};
 use crate::error::{Failure, FailureKind, Operation, Result, shown};
 use crate::file::{self, FileJob};
 use crate::metadata;
@@ -28,18 +28,18 @@ pub(super) enum Existing {
     /// Something that is to be replaced.
     Old(Stat),
     /// Something that is to be kept.
-    Kept(Kept),
+    Kept(KeptTarget),
 }
 
 /// Existing target that the copy keeps.
-pub(super) struct Kept {
+pub(super) struct KeptTarget {
     why: &'static str,
     /// Some if it seems to be a copy of the entry, to which other names of the file are linked.
     copy: Option<Stat>,
 }
 
 /// An entry as it was found.
-pub(super) struct Entry<'a> {
+pub(super) struct SourceEntry<'a> {
     pub dir: &'a Arc<Dir>,
     pub source_name: &'a CStr,
     pub target_name: &'a CStr,
@@ -67,7 +67,7 @@ impl Tree<'_> {
         if FileType::from_raw_mode(stat.st_mode).is_dir() {
             return self.directory(thread, dir, source_name, target_name);
         }
-        let entry = Entry { dir, source_name, target_name, paths, stat, file };
+        let entry = SourceEntry { dir, source_name, target_name, paths, stat, file };
         let old = match self.existing(&entry) {
             Ok(Existing::Kept(kept)) => return self.kept(&entry, &kept),
             Ok(Existing::Nothing) => None,
@@ -87,18 +87,18 @@ impl Tree<'_> {
 
     /// Leaves an entry out whose target is kept; if the file has other names, they are names of one
     /// file in the target, too.
-    fn kept(&self, entry: &Entry<'_>, Kept { why, copy }: &Kept) {
+    fn kept(&self, entry: &SourceEntry<'_>, KeptTarget { why, copy }: &KeptTarget) {
         let skipped = || self.skipped(&entry.paths.source, why);
         let is_linked = entry.stat.st_nlink > 1 && !self.shared.options.dry_run;
         let Some(old) = copy.as_ref().filter(|_| is_linked) else { return skipped() };
         match self.meet(entry) {
-            Turn::Wait => {}
-            Turn::Link(copy, waiter) if copy.identity != identity(old) => self.hard_link(&copy, waiter),
-            Turn::Link(..) => {
+            LinkAction::Wait => {}
+            LinkAction::Link(copy, waiter) if copy.identity != identity(old) => self.hard_link(&copy, waiter),
+            LinkAction::Link(..) => {
                 skipped();
                 self.end_task(entry.dir.clone());
             }
-            Turn::Copy => {
+            LinkAction::Copy => {
                 skipped();
                 self.link_others(entry, old);
                 self.end_task(entry.dir.clone());
@@ -108,7 +108,7 @@ impl Tree<'_> {
 
     /// Asks what to do with one of several names; adds a task to its directory, which is not
     /// complete until the name is there.
-    fn meet(&self, entry: &Entry<'_>) -> Turn {
+    fn meet(&self, entry: &SourceEntry<'_>) -> LinkAction {
         let waiter = Waiter {
             dir: entry.dir.clone(),
             source_name: entry.source_name.to_owned(),
@@ -119,18 +119,18 @@ impl Tree<'_> {
     }
 
     /// Copies an entry that has, or may have, several names.
-    fn linked(&self, thread: usize, entry: &Entry<'_>, old: Option<Stat>) {
+    fn linked(&self, thread: usize, entry: &SourceEntry<'_>, old: Option<Stat>) {
         match self.meet(entry) {
-            Turn::Wait => return,
-            Turn::Link(copy, waiter) => return self.hard_link(&copy, waiter),
-            Turn::Copy => {}
+            LinkAction::Wait => return,
+            LinkAction::Link(copy, waiter) => return self.hard_link(&copy, waiter),
+            LinkAction::Copy => {}
         }
         self.end_task(entry.dir.clone());
         self.copy_first(thread, entry, old);
     }
 
     /// Copies an entry. Returns true if the copy has its final name.
-    pub(super) fn copy(&self, entry: &Entry<'_>, old: Option<Stat>) -> bool {
+    pub(super) fn copy(&self, entry: &SourceEntry<'_>, old: Option<Stat>) -> bool {
         let copied = match &entry.file {
             Some(source) => self.regular(entry, source),
             None => self.node(entry, old),
@@ -152,7 +152,7 @@ impl Tree<'_> {
     pub(super) fn alone(&self, dir: &Arc<Dir>, source_name: &CStr, target_name: &CStr) -> bool {
         let paths = dir.paths(source_name, target_name);
         let found = self.find(dir, source_name, &paths, FileType::Unknown);
-        let found = found.map(|(stat, file)| Entry { dir, source_name, target_name, paths, stat, file });
+        let found = found.map(|(stat, file)| SourceEntry { dir, source_name, target_name, paths, stat, file });
         match found.and_then(|entry| Ok((self.existing(&entry)?, entry))) {
             Ok((Existing::Nothing, entry)) => self.copy(&entry, None),
             Ok((Existing::Old(old), entry)) => self.copy(&entry, Some(old)),
@@ -200,8 +200,8 @@ impl Tree<'_> {
         Ok((found, Some(file)))
     }
 
-    fn regular(&self, entry: &Entry<'_>, source: &OwnedFd) -> Result<()> {
-        let Entry { dir, stat, paths, .. } = entry;
+    fn regular(&self, entry: &SourceEntry<'_>, source: &OwnedFd) -> Result<()> {
+        let SourceEntry { dir, stat, paths, .. } = entry;
         let Some(target_dir) = dir.target() else { return Ok(()) };
         let subject = metadata::Subject {
             stat,
@@ -236,15 +236,15 @@ impl Tree<'_> {
     }
 
     /// Tells of an entry that has its name.
-    pub(super) fn copied(&self, entry: &Entry<'_>, way: Way, why: &str, bytes: u64) {
+    pub(super) fn copied(&self, entry: &SourceEntry<'_>, way: Way, why: &str, bytes: u64) {
         self.note_made(entry.dir, entry.target_name);
         let (source, target) = (&entry.paths.source, &entry.paths.target);
         self.shared.options.tell(&Event::Copied { source, target, way, why, bytes });
     }
 
     /// Looks what has the entry's name in the target, and whether it may be replaced.
-    fn existing(&self, entry: &Entry<'_>) -> Result<Existing> {
-        let Entry { dir, target_name, paths, stat, .. } = entry;
+    fn existing(&self, entry: &SourceEntry<'_>) -> Result<Existing> {
+        let SourceEntry { dir, target_name, paths, stat, .. } = entry;
         let Some(target_dir) = dir.target().filter(|_| !dir.is_new) else { return Ok(Existing::Nothing) };
         let old = match rustix::fs::statat(target_dir, *target_name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(Existing::Nothing),
@@ -274,17 +274,17 @@ impl Tree<'_> {
         let options = &self.shared.options;
         let is_regular = is_file && old_type.is_file();
         let found = match options.update {
-            Update::None => Existing::Kept(Kept { why: "it exists", copy: None }),
+            Update::None => Existing::Kept(KeptTarget { why: "it exists", copy: None }),
             Update::Older if self.is_not_older(dir, stat, &old) => {
                 let is_alike = is_regular && stat.st_size == old.st_size && self.is_modified_alike(dir, stat, &old);
-                Existing::Kept(Kept { why: "it is not older", copy: is_alike.then_some(old) })
+                Existing::Kept(KeptTarget { why: "it is not older", copy: is_alike.then_some(old) })
             }
             _ if options.resume && is_regular => match self.finished(entry, &old) {
                 Some(why) => {
                     if !options.dry_run {
                         file::discard_resumable(target_dir, target_name, stat);
                     }
-                    Existing::Kept(Kept { why, copy: Some(old) })
+                    Existing::Kept(KeptTarget { why, copy: Some(old) })
                 }
                 None => Existing::Old(old),
             },

@@ -6,7 +6,7 @@ use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::Tree;
-use super::entry::Entry;
+use super::entry::SourceEntry;
 use super::links::identity;
 use crate::metadata;
 use crate::os::data;
@@ -17,7 +17,7 @@ const BLOCK_BYTES: usize = 256 << 10;
 impl Tree<'_> {
     /// Returns why an entry need not be copied, if `old` is a complete copy: it has the entry's
     /// size, time and bytes. Other metadata are set where they differ.
-    pub(super) fn finished(&self, entry: &Entry<'_>, old: &Stat) -> Option<&'static str> {
+    pub(super) fn finished(&self, entry: &SourceEntry<'_>, old: &Stat) -> Option<&'static str> {
         let source = entry.file.as_ref()?.as_fd();
         let target = self.open_same(entry, source, old)?;
         let target = target.as_fd();
@@ -43,8 +43,8 @@ impl Tree<'_> {
 
     /// Opens `old` if it has the entry's size, modification time and bytes. Size and time alone
     /// prove nothing, since timestamps are coarse. Returns none, too, if a file cannot be read.
-    fn open_same(&self, entry: &Entry<'_>, source: BorrowedFd<'_>, old: &Stat) -> Option<OwnedFd> {
-        let Entry { dir, stat, target_name, .. } = entry;
+    fn open_same(&self, entry: &SourceEntry<'_>, source: BorrowedFd<'_>, old: &Stat) -> Option<OwnedFd> {
+        let SourceEntry { dir, stat, target_name, .. } = entry;
         if stat.st_size != old.st_size || !self.is_modified_alike(dir, stat, old) {
             return None;
         }

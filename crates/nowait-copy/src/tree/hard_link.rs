@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
 use super::dir::{DIRECTORY, Dir, open_path, parent_of};
-use super::entry::Entry;
+use super::entry::SourceEntry;
 use super::links::{Copy, Waiter, identity};
 use super::{Task, Tree};
 use crate::error::{Failure, FailureKind, Operation};
@@ -18,7 +18,7 @@ use crate::shared::Shared;
 
 impl Tree<'_> {
     /// Copies a file with several names, and links those that waited for it.
-    pub(super) fn copy_first(&self, thread: usize, entry: &Entry<'_>, old: Option<Stat>) {
+    pub(super) fn copy_first(&self, thread: usize, entry: &SourceEntry<'_>, old: Option<Stat>) {
         let source = identity(&entry.stat);
         let is_copied = self.copy(entry, old);
         let made = entry
@@ -37,7 +37,7 @@ impl Tree<'_> {
 
     /// Links names that waited for an entry, of which `made` is the copy; those to come are linked
     /// to it, too.
-    pub(super) fn link_others(&self, entry: &Entry<'_>, made: &Stat) {
+    pub(super) fn link_others(&self, entry: &SourceEntry<'_>, made: &Stat) {
         let copy = Copy { identity: identity(made), path: entry.paths.target.clone() };
         let names = match self.shared.options.follow {
             // Symbolic links to the file count as further names.

@@ -31,14 +31,15 @@ pub(super) struct Copy {
     pub path: PathBuf,
 }
 
-enum State {
+/// First copy of a file with several names.
+enum FirstCopy {
     Copying(Vec<Waiter>),
     /// Its copy, and how many names of the source are still to come.
     Copied(Copy, u64),
 }
 
 /// Action for a name.
-pub(super) enum Turn {
+pub(super) enum LinkAction {
     /// Copy the file, then call [`Links::finished`].
     Copy,
     /// Link it to this copy.
@@ -49,28 +50,28 @@ pub(super) enum Turn {
 
 /// Files with several names, as far as they were met.
 #[derive(Default)]
-pub(super) struct Links(Mutex<HashMap<Identity, State>>);
+pub(super) struct Links(Mutex<HashMap<Identity, FirstCopy>>);
 
 impl Links {
     /// Asks what to do with a name.
-    pub(super) fn meet(&self, source: Identity, waiter: Waiter) -> Turn {
+    pub(super) fn meet(&self, source: Identity, waiter: Waiter) -> LinkAction {
         let mut files = lock(&self.0);
         match files.get_mut(&source) {
             None => {
-                files.insert(source, State::Copying(Vec::new()));
-                Turn::Copy
+                files.insert(source, FirstCopy::Copying(Vec::new()));
+                LinkAction::Copy
             }
-            Some(State::Copying(waiters)) => {
+            Some(FirstCopy::Copying(waiters)) => {
                 waiters.push(waiter);
-                Turn::Wait
+                LinkAction::Wait
             }
-            Some(State::Copied(copy, left)) => {
+            Some(FirstCopy::Copied(copy, left)) => {
                 let copy = copy.clone();
                 *left = left.saturating_sub(1);
                 if *left == 0 {
                     files.remove(&source);
                 }
-                Turn::Link(copy, waiter)
+                LinkAction::Link(copy, waiter)
             }
         }
     }
@@ -78,10 +79,10 @@ impl Links {
     /// The file was copied: returns the names to link. `names` is the source's number of them.
     pub(super) fn finished(&self, source: Identity, copy: Copy, names: u64) -> Vec<Waiter> {
         let mut files = lock(&self.0);
-        let Some(State::Copying(waiters)) = files.remove(&source) else { return Vec::new() };
+        let Some(FirstCopy::Copying(waiters)) = files.remove(&source) else { return Vec::new() };
         let left = names.saturating_sub(1 + waiters.len() as u64);
         if left > 0 {
-            files.insert(source, State::Copied(copy, left));
+            files.insert(source, FirstCopy::Copied(copy, left));
         }
         waiters
     }
@@ -89,7 +90,7 @@ impl Links {
     /// The file could not be copied: returns the names that waited, each to be tried anew.
     pub(super) fn failed(&self, source: Identity) -> Vec<Waiter> {
         match lock(&self.0).remove(&source) {
-            Some(State::Copying(waiters)) => waiters,
+            Some(FirstCopy::Copying(waiters)) => waiters,
             _ => Vec::new(),
         }
     }

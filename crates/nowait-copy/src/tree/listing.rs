@@ -15,11 +15,12 @@ const BUFFER_BYTES: usize = 32 << 10;
 pub(super) struct Listing {
     /// Names, each with its NUL.
     names: Vec<u8>,
-    entries: Vec<Entry>,
+    entries: Vec<DirEntry>,
 }
 
+/// Name in a directory.
 #[derive(Clone, Copy)]
-struct Entry {
+struct DirEntry {
     inode: u64,
     /// Where in `names` its name begins.
     name: u32,
@@ -42,7 +43,7 @@ impl Listing {
             // Four GiB of names in one directory are more than any file system has.
             let at = u32::try_from(listing.names.len()).map_err(|_| Errno::OVERFLOW)?;
             listing.names.extend_from_slice(name.to_bytes_with_nul());
-            listing.entries.push(Entry { inode: entry.ino(), name: at, file_type: entry.file_type() });
+            listing.entries.push(DirEntry { inode: entry.ino(), name: at, file_type: entry.file_type() });
         }
         listing.entries.sort_unstable_by_key(|entry| entry.inode);
         Ok(listing)
@@ -54,7 +55,7 @@ impl Listing {
 
     /// The entry at `index`: its name, and its type as far as the directory says.
     pub(super) fn entry(&self, index: usize) -> (&CStr, FileType) {
-        let Entry { name, file_type, .. } = self.entries[index];
+        let DirEntry { name, file_type, .. } = self.entries[index];
         // Names are stored with their NULs.
         let name = CStr::from_bytes_until_nul(&self.names[name as usize..]).unwrap_or_default();
         (name, file_type)

@@ -36,7 +36,7 @@ use crate::shared::Shared;
 use dir::Dir;
 use links::{Identity, Links, identity};
 use listing::Listing;
-use queue::Queue;
+use queue::TaskQueue;
 
 pub(crate) use filter::Filter;
 pub(crate) use top::{Top, stat_argument};
@@ -48,7 +48,7 @@ pub(crate) struct Tree<'s> {
     tops: Vec<Top>,
     process: Process,
     links: Links,
-    queue: Queue<Task>,
+    queue: TaskQueue<Task>,
     report: Mutex<Report>,
     /// Directories of the target that sources go to: a source that meets one of them would be
     /// copied into itself.
@@ -78,7 +78,7 @@ enum Task {
 
 impl<'s> Tree<'s> {
     pub(crate) fn new(shared: &'s Shared, filter: Filter, tops: Vec<Top>, threads: usize, is_counted: bool) -> Self {
-        let queue = Queue::new(threads);
+        let queue = TaskQueue::new(threads);
         let is_merged = tops.iter().any(|top| top.round() > 0);
         Tree {
             shared,

@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::Tree;
-use super::entry::Entry;
+use super::entry::SourceEntry;
 use crate::error::{Failure, FailureKind, Operation, Result};
 use crate::metadata;
 use crate::report::Way;
@@ -15,8 +15,8 @@ use crate::report::Way;
 impl Tree<'_> {
     /// Makes an entry that has no data. Where it may replace another it is made under a temporary
     /// name, and gets its own when it is complete.
-    pub(super) fn node(&self, entry: &Entry<'_>, old: Option<Stat>) -> Result<()> {
-        let Entry { dir, paths, stat, .. } = entry;
+    pub(super) fn node(&self, entry: &SourceEntry<'_>, old: Option<Stat>) -> Result<()> {
+        let SourceEntry { dir, paths, stat, .. } = entry;
         let Some(target_dir) = dir.target() else { return Ok(()) };
         let temporary = match dir.is_new && old.is_none() {
             true => None,
@@ -46,8 +46,8 @@ impl Tree<'_> {
 }
 
 /// Makes the entry, and says what it is.
-fn make(entry: &Entry<'_>, target_dir: BorrowedFd<'_>, name: &CStr) -> Result<&'static str> {
-    let Entry { dir, paths, stat, .. } = entry;
+fn make(entry: &SourceEntry<'_>, target_dir: BorrowedFd<'_>, name: &CStr) -> Result<&'static str> {
+    let SourceEntry { dir, paths, stat, .. } = entry;
     let file_type = FileType::from_raw_mode(stat.st_mode);
     let (operation, what, made) = match file_type {
         FileType::Symlink => {
@@ -85,7 +85,7 @@ fn make(entry: &Entry<'_>, target_dir: BorrowedFd<'_>, name: &CStr) -> Result<&'
 
 /// Opens the entry just made, as a place: unless another took its name since, in a directory that
 /// others may write to.
-fn open_made(entry: &Entry<'_>, target_dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
+fn open_made(entry: &SourceEntry<'_>, target_dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
     let failed = |errno| Failure::from_errno(Operation::Open, &entry.paths.target, errno);
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made = rustix::fs::openat(target_dir, name, flags, Mode::empty()).map_err(failed)?;

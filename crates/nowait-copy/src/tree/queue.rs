@@ -8,22 +8,22 @@ use crate::meter::lock;
 /// A queue for each thread. A thread takes its own newest task, so that a tree is walked depth
 /// first and few directories are open; and another's oldest where it has none, so that two threads
 /// seldom work in one directory, whose lock they would both need.
-pub(super) struct Queue<T> {
-    state: Mutex<State<T>>,
+pub(super) struct TaskQueue<T> {
+    state: Mutex<Tasks<T>>,
     changed: Condvar,
 }
 
-struct State<T> {
+struct Tasks<T> {
     tasks: Vec<VecDeque<T>>,
     /// Tasks that are queued or at work.
     outstanding: usize,
     waiting: usize,
 }
 
-impl<T> Queue<T> {
+impl<T> TaskQueue<T> {
     pub(super) fn new(threads: usize) -> Self {
         let tasks = (0..threads).map(|_| VecDeque::new()).collect();
-        Queue { state: Mutex::new(State { tasks, outstanding: 0, waiting: 0 }), changed: Condvar::new() }
+        TaskQueue { state: Mutex::new(Tasks { tasks, outstanding: 0, waiting: 0 }), changed: Condvar::new() }
     }
 
     /// Queues tasks of a thread; the last is taken first.
@@ -69,7 +69,7 @@ impl<T> Queue<T> {
     }
 }
 
-impl<T> State<T> {
+impl<T> Tasks<T> {
     fn steal(&mut self, thread: usize) -> Option<T> {
         let threads = self.tasks.len();
         (1..threads).find_map(|distance| self.tasks[(thread + distance) % threads].pop_front())
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_thread_takes_its_newest_task_and_another_the_oldest() {
-        let queue = Queue::new(2);
+        let queue = TaskQueue::new(2);
         queue.push(0, [1, 2, 3]);
         assert_eq!((queue.take(0), queue.take(1), queue.take(1)), (Some(3), Some(1), Some(2)));
         for _ in 0..3 {
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn all_threads_end_when_the_last_task_is_done() {
-        let queue = Queue::new(3);
+        let queue = TaskQueue::new(3);
         queue.push(0, [10_u32]);
         let sum = std::sync::atomic::AtomicU32::new(0);
         std::thread::scope(|scope| {

@@ -14,7 +14,7 @@ use super::Tree;
 use super::dir::{DIRECTORY, Dir, Paths, join, open_path, parent_of};
 use super::links::{Identity, identity};
 use crate::error::{Failure, FailureKind, Operation, Result, shown};
-use crate::metadata::Place;
+use crate::metadata::DirProperties;
 use crate::meter::lock;
 use crate::options::Follow;
 
@@ -185,7 +185,7 @@ impl Tree<'_> {
         if is_directory {
             lock(&self.targets).push(identity(&target_stat));
         }
-        let place = Place::of(target.as_fd(), &target_stat);
+        let place = DirProperties::of(target.as_fd(), &target_stat);
         self.note_device(target.as_fd(), place.device, &top.target_dir);
         let paths = Paths { source: top.source_dir.clone(), target: top.target_dir.clone() };
         let relative = PathBuf::new();

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::ends::{End, Ends};
+use super::ends::{Endpoint, Ends};
 use super::extents::Extents;
 use super::pass::{Done, Pass, Zeros};
 use super::{FileJob, FileOutcome, copy_file, kernel, verify};
@@ -327,8 +327,8 @@ fn the_kernel_copies_where_it_can_and_else_says_that_it_cannot() {
         let shared = Shared::new(options.clone());
         let device = |file: &File| file.metadata().unwrap().dev();
         let ends = Ends {
-            source: End::of_descriptor(&source_path, device(&source), source.as_fd(), &shared.instance),
-            target: End::of_descriptor(&path, device(&target), target.as_fd(), &shared.instance),
+            source: Endpoint::of_descriptor(&source_path, device(&source), source.as_fd(), &shared.instance),
+            target: Endpoint::of_descriptor(&path, device(&target), target.as_fd(), &shared.instance),
         };
         let mut pass = Pass::new(&shared, &ends, Zeros::Write);
         let done = kernel::copy(&mut pass, &Extents::whole(contents.len() as u64)).unwrap();
@@ -343,8 +343,8 @@ fn the_kernel_copies_where_it_can_and_else_says_that_it_cannot() {
     let target = File::create_new(&path).unwrap();
     let shared = Shared::new(options);
     let ends = Ends {
-        source: End::of_descriptor(&source_path, 0, source.as_fd(), &shared.instance),
-        target: End::of_descriptor(&path, 0, target.as_fd(), &shared.instance),
+        source: Endpoint::of_descriptor(&source_path, 0, source.as_fd(), &shared.instance),
+        target: Endpoint::of_descriptor(&path, 0, target.as_fd(), &shared.instance),
     };
     let mut pass = Pass::new(&shared, &ends, Zeros::Write);
     assert!(matches!(kernel::copy(&mut pass, &Extents::whole(30 * MIB as u64)).unwrap(), Done::Refused(_)));
@@ -358,7 +358,7 @@ fn a_wrong_copy_is_not_given_its_name() {
     fs::write(&path, bytes(3 * MIB + 1, 1)).unwrap();
     let file = File::options().read(true).write(true).open(&path).unwrap();
     let shared = Shared::new(Options::new());
-    let end = || End::of_descriptor(&path, 0, file.as_fd(), &shared.instance);
+    let end = || Endpoint::of_descriptor(&path, 0, file.as_fd(), &shared.instance);
     let ends = Ends { source: end(), target: end() };
     let whole = Extents::whole(3 * MIB as u64 + 1);
     let checks = verify::of_source(&shared, &ends, &whole, MIB as u64).unwrap();
