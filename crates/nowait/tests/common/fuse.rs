@@ -76,7 +76,7 @@ impl Stalling {
         self.tell(HANG);
     }
 
-    /// From now on no `close(2)` ends.
+    /// From now on no `close(2)` ends, and anything else does.
     pub(crate) fn hang_closes(&mut self) {
         self.tell(HANG_CLOSES);
     }
@@ -180,10 +180,8 @@ struct Server {
 impl Server {
     fn obey(&mut self, what: u8) {
         self.told = what;
-        if what == GO_ON {
-            for request in std::mem::take(&mut self.held) {
-                self.serve(&request);
-            }
+        for request in std::mem::take(&mut self.held) {
+            self.serve(&request);
         }
         println!("{DONE}");
     }

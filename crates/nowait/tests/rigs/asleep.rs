@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use crate::common::fuse::Stalling;
 use crate::common::mounts::{self, Frozen, Kind, LoopDevice, Mount};
-use crate::common::{Watchdog, assert_settled, eventually};
+use crate::common::{Watchdog, assert_settled, child, eventually};
 use crate::isolation::{Hung, READS_AT, ends, open_at, other_file, stalling};
 use nowait::{Buf, File, Nowait};
 
@@ -120,6 +120,11 @@ fn a_thread_that_waits_for_a_device_that_stalls() {
 /// The same for plain calls that returned soon before: they may run inline.
 #[test]
 fn a_thread_that_waits_for_a_server_that_was_quick() {
+    // A child of a process with a file whose `close(2)` hangs would hang, too.
+    child::play("server");
+}
+
+fn wait_for_server() {
     let calls: [(&str, Call); 4] = [
         ("read", |file, offset| drop(file.read_range(offset, 4096).wait().unwrap())),
         ("gather_into", |file, offset| {
@@ -180,5 +185,14 @@ fn a_plain_call_of_a_future_keeps_the_ring_of_its_thread() {
         let call = move || drop(futures::executor::block_on(file.read_range(READS_AT, 4096)).unwrap());
         assert_eq!(slow.ends_beside(call, || hangs.go_on()), strict);
         assert_settled(&slow.nowait);
+    }
+}
+
+#[test]
+fn child() {
+    match child::role().as_deref() {
+        None => {}
+        Some("server") => wait_for_server(),
+        Some(other) => unreachable!("{other}"),
     }
 }

@@ -17,6 +17,7 @@ mod footprint;
 mod fork;
 mod full_disks;
 mod isolation;
+mod leftovers;
 mod limits;
 mod lost_writes;
 mod model;
