@@ -5,6 +5,7 @@
 //! one that began later and was dropped.
 
 use std::future::Future;
+use std::os::fd::AsRawFd;
 use std::pin::{Pin, pin};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -387,12 +388,16 @@ fn settled_waits_for_calls_that_other_threads_make() {
     }
 }
 
-/// Whether a thread of a pool is in an uninterruptible sleep.
-fn a_thread_of_a_pool_sleeps() -> bool {
-    let stats = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path().join("stat"));
-    stats.filter_map(|stat| std::fs::read_to_string(stat).ok()).any(|stat| {
-        let (name, rest) = stat.rsplit_once(')').unwrap();
-        name.contains("nowait-pool") && rest.starts_with(" D")
+/// Whether a thread of a pool is in an uninterruptible sleep, in a call for this file.
+fn a_thread_of_a_pool_sleeps(file: &File) -> bool {
+    let descriptor = format!("{:#x}", file.descriptor().unwrap().as_raw_fd());
+    std::fs::read_dir("/proc/self/task").unwrap().flatten().any(|task| {
+        let read = |name: &str| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        // Its number, and then its arguments (proc_pid_syscall(5)).
+        let is_call = read("syscall").split(' ').nth(1) == Some(&descriptor);
+        let stat = read("stat");
+        is_call
+            && stat.rsplit_once(')').is_some_and(|(name, rest)| name.contains("nowait-pool") && rest.starts_with(" D"))
     })
 }
 
@@ -441,9 +446,8 @@ fn a_write_that_was_given_up_and_settled_never_follows_its_retry() {
     let frozen = Frozen::new(&mount);
     collect(&file, |writes, _, goes_on| {
         goes_on.send(()).unwrap();
-        // A watcher calls a thread of the pool, which sleeps in the call. (Or one of another test does:
-        // then these writes may be given up before they are made.)
-        assert!(eventually(a_thread_of_a_pool_sleeps), "they are being made");
+        // A watcher calls a thread of the pool, which sleeps in the call.
+        assert!(eventually(|| a_thread_of_a_pool_sleeps(&file)), "they are being made");
         drop(writes);
         let settled = pin!(file.settled());
         drop(frozen);
