@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::path::Path as FsPath;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -368,16 +369,16 @@ fn files_of_a_device_that_hangs_take_no_thread_of_another() {
 
 /// Threads that read a healthy file with direct I/O, each by futures of its own, and count.
 struct Readers {
-    stop: std::sync::Arc<AtomicBool>,
-    counts: Vec<std::sync::Arc<AtomicU64>>,
+    stop: Arc<AtomicBool>,
+    counts: Vec<Arc<AtomicU64>>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
 impl Readers {
     fn start(nowait: &Nowait, path: &FsPath, threads: usize) -> Readers {
-        let stop = std::sync::Arc::new(AtomicBool::new(false));
-        let counts: Vec<_> = (0..threads).map(|_| std::sync::Arc::new(AtomicU64::new(0))).collect();
-        let start = |count: &std::sync::Arc<AtomicU64>| {
+        let stop = Arc::new(AtomicBool::new(false));
+        let counts: Vec<_> = (0..threads).map(|_| Arc::new(AtomicU64::new(0))).collect();
+        let start = |count: &Arc<AtomicU64>| {
             let (file, stop, count) = (open_at(nowait, path, true), stop.clone(), count.clone());
             std::thread::spawn(move || {
                 while !stop.load(SeqCst) {
@@ -430,6 +431,71 @@ fn more_buffered_reads_than_a_device_holds() {
     readers.end();
     hangs.go_on();
     futures::executor::block_on(futures::future::join_all(waiting));
+}
+
+/// Reads of a file, each begun by the callback of the one before it.
+struct Chain {
+    file: File,
+    /// How many it reads, and from where.
+    pages: u64,
+    from: u64,
+    read: AtomicU64,
+    ends: AtomicBool,
+}
+
+impl Chain {
+    fn start(file: File, (pages, from): (u64, u64), count: u64) -> Arc<Chain> {
+        let chain = Arc::new(Chain { file, pages, from, read: AtomicU64::new(0), ends: AtomicBool::new(false) });
+        (0..count).for_each(|_| chain.clone().go_on());
+        chain
+    }
+
+    fn go_on(self: Arc<Self>) {
+        /// Each page once, far from the last one.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let page = NEXT.fetch_add(40_503, SeqCst) % self.pages;
+        self.file.clone().read_range(self.from + page * 4096, 4096).on_complete(move |page| {
+            drop(page.unwrap());
+            self.read.fetch_add(1, SeqCst);
+            if !self.ends.load(SeqCst) {
+                self.go_on();
+            }
+        });
+    }
+
+    fn reads_more(&self, count: u64) -> bool {
+        let before = self.read.load(SeqCst);
+        eventually(|| self.read.load(SeqCst) > before + count)
+    }
+}
+
+/// Symptom: a thread that called back submitted the next read of a device that hung, and slept there;
+/// no future and no callback of other files was served.
+#[test]
+fn callbacks_that_begin_reads_of_a_device_that_stalls() {
+    let _watchdog = Watchdog::new("callbacks beside a device that stalls", 120);
+    let Some(mut hangs) = stalling(0) else { return };
+    let Some(device) = mounts::or_skip("a loop device", LoopDevice::over(&hangs.file(), 512, None)) else { return };
+    let (_dir, path) = other_file();
+    for (strict, direct) in [(false, false), (true, false), (true, true)] {
+        let nowait = Nowait::builder().strict(strict).build().unwrap();
+        let hung = open_at(&nowait, device.path(), direct);
+        hung.advise(0, 0, nowait::Advice::Random).wait().unwrap();
+        // More than the device takes.
+        let hung = Chain::start(hung, (1 << 17, READS_AT), 300);
+        let healthy = Chain::start(open_at(&nowait, &path, true), (256, 0), 4);
+        let readers = Readers::start(&nowait, &path, 6);
+        let go_on = || readers.go_on() && healthy.reads_more(10);
+        assert!(go_on() && hung.reads_more(1000));
+        hangs.hang();
+        assert!(go_on(), "a device that hangs stops others: strict {strict}, direct {direct}");
+        works(&nowait, &path);
+        assert!(go_on());
+        [&hung, &healthy].iter().for_each(|chain| chain.ends.store(true, SeqCst));
+        hangs.go_on();
+        readers.end();
+        assert_settled(&nowait);
+    }
 }
 
 #[test]
