@@ -10,6 +10,7 @@ mod promises;
 mod aio;
 mod appends;
 mod asleep;
+mod churn;
 mod direct;
 mod filesystems;
 mod first_calls;
