@@ -15,7 +15,7 @@ use nowait_copy::{Ended, Options, Progress, Reflink, Report, Sparse, Started, Sy
 
 use crate::border::{self, Growing, answer, fill, many, size, status};
 use crate::failure::{Failure, Result};
-use crate::handle::{Kind, Table, Used};
+use crate::handle::{HandleKind, Table, Used};
 
 /// Handle of a copy, running or ended; 0 means none. nowait_submit_copy_wait reports the end of the
 /// copy to a queue.
@@ -132,7 +132,7 @@ unsafe impl Growing for CopyReport {
     const FIRST_BYTES: usize = size_of::<CopyReport>();
 }
 
-static COPIES: Table<Copying> = Table::new(Kind::Copy);
+static COPIES: Table<Copying> = Table::new(HandleKind::Copy);
 
 /// A copy, and what it came to.
 pub(crate) struct Copying {

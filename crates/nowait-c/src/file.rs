@@ -15,7 +15,7 @@ use nowait::{DirectIo, File, Lent, OpenOptions, Write};
 
 use crate::border::{self, answer, attempt, count, many, many_mut, status, wanted};
 use crate::failure::{Failure, Result};
-use crate::handle::{Kind, Table};
+use crate::handle::{HandleKind, Table};
 use crate::instance::{InstanceHandle, with_instance};
 
 /// Handle of an open file; 0 means none.
@@ -34,7 +34,7 @@ pub const NOWAIT_WRITE_ATOMIC: u32 = 4;
 /// The sync also covers attributes such as times: fsync(2) instead of fdatasync(2).
 pub const NOWAIT_SYNC_ALL: u32 = 1;
 
-pub(crate) static FILES: Table<File> = Table::new(Kind::File);
+pub(crate) static FILES: Table<File> = Table::new(HandleKind::File);
 
 /// Opens a file, as open(2) does. `flags` are O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT and the
 /// like; `mode` contains the permissions of a new file. `instance` may be 0.
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn nowait_write_at(
             return Ok(file.write_from(data, offset)?);
         }
         let flags = WriteFlags::new(flags)?;
-        let loan = Loan::default();
+        let loan = BlockingLoan::default();
         // SAFETY: `data` is valid for reads, and unchanged, until `loan` is dropped, which waits for
         // the release.
         let memory = unsafe { Lent::from_raw(NonNull::from(data).cast(), data.len(), loan.token()) };
@@ -311,7 +311,7 @@ pub unsafe extern "C" fn nowait_append(file: FileHandle, buffer: *const c_void, 
         let data: &[u8] = unsafe { many(buffer.cast(), length, "buffer") }?;
         let flags = WriteFlags::new(flags)?;
         let file = FILES.get(file)?;
-        let loan = Loan::default();
+        let loan = BlockingLoan::default();
         // SAFETY: as in nowait_write_at.
         let memory = unsafe { Lent::from_raw(NonNull::from(data).cast(), data.len(), loan.token()) };
         flags.on(file.append(memory)).wait().map_err(|error| error.error)?;
@@ -322,16 +322,16 @@ pub unsafe extern "C" fn nowait_append(file: FileHandle, buffer: *const c_void, 
 /// A loan of a caller's memory for one call, which returns when nothing has the memory any more, and
 /// so does a panic.
 #[derive(Default)]
-pub(crate) struct Loan(Arc<()>);
+pub(crate) struct BlockingLoan(Arc<()>);
 
-impl Loan {
+impl BlockingLoan {
     /// Token of lent memory; dropped when the library no longer uses the memory.
     pub(crate) fn token(&self) -> Arc<()> {
         self.0.clone()
     }
 }
 
-impl Drop for Loan {
+impl Drop for BlockingLoan {
     fn drop(&mut self) {
         // Normally the operation has ended and released the loan.
         while Arc::strong_count(&self.0) > 1 {

@@ -1,19 +1,19 @@
-//! Handles: numbers that C has in the place of pointers.
+//! Handles: numbers that C has instead of pointers.
 //!
-//! A closed pointer cannot be distinguished from an open one. A handle can: it names a place in a
-//! table, and how often that place has been given out. So a second close, a use after the close,
+//! A closed pointer cannot be distinguished from an open one. A handle can: it names a slot in a
+//! table, and how often that slot has been given out. So a second close, a use after the close,
 //! and a handle of another kind are errors, not accidents.
 //!
 //! ```text
 //! bits 63..56  kind
-//! bits 55..32  place in the table
-//! bits 31..0   generation of the place
+//! bits 55..32  slot in the table
+//! bits 31..0   generation of the slot
 //! ```
 //!
-//! A place holds its value until it is closed and no call uses it. A use costs two atomic
-//! operations on the place, and takes no lock.
+//! A slot holds its value until it is closed and no call uses it. A use costs two atomic
+//! operations on the slot, and takes no lock.
 //!
-//! `unsafe` here: a value is read through a shared reference, while the state of its place says
+//! `unsafe` here: a value is read through a shared reference, while the state of its slot says
 //! that it is there.
 
 use std::cell::UnsafeCell;
@@ -26,19 +26,19 @@ use nowait::embed::PerProcess;
 
 use crate::failure::{Failure, Result};
 
-const PLACE_BITS: u32 = 24;
+const SLOT_BITS: u32 = 24;
 const FIRST_CHUNK: usize = 64;
-/// Each chunk has twice the places of the one before: enough for `1 << PLACE_BITS` places.
+/// Each chunk has twice the slots of the one before: enough for `1 << SLOT_BITS` slots.
 const CHUNKS: usize = 19;
 
-/// State of a place: generation, `OPEN`, and the number of its users.
+/// State of a slot: generation, `OPEN`, and the number of its users.
 const OPEN: u64 = 1 << 31;
 const USERS: u64 = OPEN - 1;
 
 /// Kind of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum HandleKind {
     Instance = 1,
     File,
     Queue,
@@ -47,72 +47,80 @@ pub(crate) enum Kind {
     Copy,
 }
 
-impl Kind {
+impl HandleKind {
     fn name(self) -> &'static str {
         match self {
-            Kind::Instance => "instance",
-            Kind::File => "file",
-            Kind::Queue => "queue",
-            Kind::Log => "log",
-            Kind::Reader => "log reader",
-            Kind::Copy => "copy",
+            HandleKind::Instance => "instance",
+            HandleKind::File => "file",
+            HandleKind::Queue => "queue",
+            HandleKind::Log => "log",
+            HandleKind::Reader => "log reader",
+            HandleKind::Copy => "copy",
         }
     }
 
-    fn of(handle: u64) -> Option<Kind> {
-        let kinds = [Kind::Instance, Kind::File, Kind::Queue, Kind::Log, Kind::Reader, Kind::Copy];
+    fn of(handle: u64) -> Option<HandleKind> {
+        let kinds = [
+            HandleKind::Instance,
+            HandleKind::File,
+            HandleKind::Queue,
+            HandleKind::Log,
+            HandleKind::Reader,
+            HandleKind::Copy,
+        ];
         kinds.into_iter().find(|kind| *kind as u64 == handle >> 56)
     }
 }
 
 /// All open handles of one kind.
 pub(crate) struct Table<T> {
-    kind: Kind,
-    /// Places are never moved or freed, so that a stale handle can always be looked up.
-    chunks: [OnceLock<Box<[Place<T>]>>; CHUNKS],
-    /// How many places have been in use.
+    kind: HandleKind,
+    /// Slots are never moved or freed, so that a stale handle can always be looked up.
+    chunks: [OnceLock<Box<[HandleSlot<T>]>>; CHUNKS],
+    /// How many slots have been in use.
     made: AtomicU32,
-    /// Places that are free again. The place that has been free longest is used next, so generations
+    /// Slots that are free again. The slot that has been free longest is used next, so generations
     /// grow slowly. A forked child has a new list: a thread that the child lacks may hold the lock.
     vacant: PerProcess<Mutex<VecDeque<u32>>>,
 }
 
-struct Place<T> {
+struct HandleSlot<T> {
     state: AtomicU64,
-    /// Written by the only owner of the place: the call that opens it, or, when it is closed, the
+    /// Written by the only owner of the slot: the call that opens it, or, when it is closed, the
     /// last user. Read by users, of which there are none then. With the process that opened it.
     value: UnsafeCell<Option<(T, u64)>>,
 }
 
 // SAFETY: users share the value by reference (`T: Sync`), and the last of them takes it, on
 // whatever thread (`T: Send`). `state` orders these, as `Table` has it.
-unsafe impl<T: Send + Sync> Sync for Place<T> {}
+unsafe impl<T: Send + Sync> Sync for HandleSlot<T> {}
 
 impl<T: Send + Sync> Table<T> {
-    pub(crate) const fn new(kind: Kind) -> Table<T> {
+    pub(crate) const fn new(kind: HandleKind) -> Table<T> {
         let chunks = [const { OnceLock::new() }; CHUNKS];
         Table { kind, chunks, made: AtomicU32::new(0), vacant: PerProcess::new() }
     }
 
-    /// Opens a place for `value`; returns its handle, which is never 0.
+    /// Opens a slot for `value`; returns its handle, which is never 0.
     pub(crate) fn insert(&self, value: T) -> Result<u64> {
         let vacant = self.vacant().pop_front();
-        let number = vacant.map_or_else(|| self.make_place(), Ok)?;
+        let number = vacant.map_or_else(|| self.make_slot(), Ok)?;
         let (chunk, at) = chunk_of(number);
-        let places = self.chunks[chunk].get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| Place::default()).collect());
-        let place = &places[at];
-        // SAFETY: the place was vacant, and `number` is this call's alone; nobody uses the value
+        let slots =
+            self.chunks[chunk].get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| HandleSlot::default()).collect());
+        let slot = &slots[at];
+        // SAFETY: the slot was vacant, and `number` is this call's alone; nobody uses the value
         // before `OPEN` is stored.
-        unsafe { *place.value.get() = Some((value, nowait::embed::fork_generation())) };
-        let generation = place.state.load(Ordering::Relaxed) >> 32;
-        place.state.store(generation << 32 | OPEN, Ordering::Release);
+        unsafe { *slot.value.get() = Some((value, nowait::embed::fork_generation())) };
+        let generation = slot.state.load(Ordering::Relaxed) >> 32;
+        slot.state.store(generation << 32 | OPEN, Ordering::Release);
         Ok((self.kind as u64) << 56 | u64::from(number) << 32 | generation)
     }
 
-    fn make_place(&self) -> Result<u32> {
-        let more = |made: u32| (made >> PLACE_BITS == 0).then_some(made + 1);
+    fn make_slot(&self) -> Result<u32> {
+        let more = |made: u32| (made >> SLOT_BITS == 0).then_some(made + 1);
         self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map_err(|_| {
-            let text = format!("{} handles are open, which is the maximum; close some", 1 << PLACE_BITS);
+            let text = format!("{} handles are open, which is the maximum; close some", 1 << SLOT_BITS);
             Failure::new(libc::EMFILE, text)
         })
     }
@@ -141,7 +149,7 @@ impl<T: Send + Sync> Table<T> {
     /// dropped there when that ends.
     pub(crate) fn close(&self, handle: u64) -> Result<Option<T>> {
         let used = self.enter(handle, OPEN)?;
-        let value = self.leave(used.number, used.place);
+        let value = self.leave(used.number, used.slot);
         std::mem::forget(used);
         Ok(value)
     }
@@ -149,48 +157,48 @@ impl<T: Send + Sync> Table<T> {
     /// Counts one more user, and takes the flags `closes` off. Refused if the handle is not open.
     #[inline]
     fn enter(&self, handle: u64, closes: u64) -> Result<Used<'_, T>> {
-        let number = (handle >> 32) as u32 & ((1 << PLACE_BITS) - 1);
-        let place = match handle >> 56 == self.kind as u64 {
-            true => self.place(number),
+        let number = (handle >> 32) as u32 & ((1 << SLOT_BITS) - 1);
+        let slot = match handle >> 56 == self.kind as u64 {
+            true => self.slot(number),
             false => None,
         };
-        let Some(place) = place else { return Err(self.stale(handle)) };
-        let mut state = place.state.load(Ordering::Relaxed);
+        let Some(slot) = slot else { return Err(self.stale(handle)) };
+        let mut state = slot.state.load(Ordering::Relaxed);
         loop {
             if state >> 32 != handle & u64::from(u32::MAX) || state & OPEN == 0 {
                 return Err(self.stale(handle));
             }
             let entered = (state & !closes) + 1;
             // Acquire: the value was written before `OPEN` was stored.
-            match place.state.compare_exchange_weak(state, entered, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Ok(Used { table: self, number, place }),
+            match slot.state.compare_exchange_weak(state, entered, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Ok(Used { table: self, number, slot }),
                 Err(now) => state = now,
             }
         }
     }
 
-    /// Counts one user less. Vacates the place, and returns the value, if that was the last of a
+    /// Counts one user less. Vacates the slot, and returns the value, if that was the last of a
     /// closed handle.
     #[inline]
-    fn leave(&self, number: u32, place: &Place<T>) -> Option<T> {
+    fn leave(&self, number: u32, slot: &HandleSlot<T>) -> Option<T> {
         // Release: this use comes before the last user takes the value. Acquire: as that user.
-        let before = place.state.fetch_sub(1, Ordering::AcqRel);
-        if before & (OPEN | USERS) == 1 { self.vacate(number, place, before) } else { None }
+        let before = slot.state.fetch_sub(1, Ordering::AcqRel);
+        if before & (OPEN | USERS) == 1 { self.vacate(number, slot, before) } else { None }
     }
 
     #[cold]
-    fn vacate(&self, number: u32, place: &Place<T>, state: u64) -> Option<T> {
+    fn vacate(&self, number: u32, slot: &HandleSlot<T>, state: u64) -> Option<T> {
         // SAFETY: the handle is closed, so that no call enters any more, and the last user has
         // left.
-        let value = unsafe { (*place.value.get()).take() }.map(|(value, _)| value);
+        let value = unsafe { (*slot.value.get()).take() }.map(|(value, _)| value);
         let generation = ((state >> 32) as u32).wrapping_add(1);
-        place.state.store(u64::from(generation) << 32, Ordering::Release);
+        slot.state.store(u64::from(generation) << 32, Ordering::Release);
         self.vacant().push_back(number);
         value
     }
 
     #[inline]
-    fn place(&self, number: u32) -> Option<&Place<T>> {
+    fn slot(&self, number: u32) -> Option<&HandleSlot<T>> {
         let (chunk, at) = chunk_of(number);
         self.chunks.get(chunk)?.get()?.get(at)
     }
@@ -202,7 +210,7 @@ impl<T: Send + Sync> Table<T> {
     #[cold]
     fn stale(&self, handle: u64) -> Failure {
         let name = self.kind.name();
-        let text = match Kind::of(handle) {
+        let text = match HandleKind::of(handle) {
             _ if handle == 0 => format!("the {name} handle is 0: nothing was opened"),
             Some(kind) if kind != self.kind => {
                 format!("the handle {handle:#x} belongs to a {}, not to a {name}", kind.name())
@@ -214,13 +222,13 @@ impl<T: Send + Sync> Table<T> {
     }
 }
 
-impl<T> Default for Place<T> {
-    fn default() -> Place<T> {
-        Place { state: AtomicU64::new(0), value: UnsafeCell::new(None) }
+impl<T> Default for HandleSlot<T> {
+    fn default() -> HandleSlot<T> {
+        HandleSlot { state: AtomicU64::new(0), value: UnsafeCell::new(None) }
     }
 }
 
-/// Chunk of a place, and its index there.
+/// Chunk of a slot, and its index there.
 fn chunk_of(number: u32) -> (usize, usize) {
     let number = number as usize + FIRST_CHUNK;
     let chunk = (number / FIRST_CHUNK).ilog2() as usize;
@@ -231,7 +239,7 @@ fn chunk_of(number: u32) -> (usize, usize) {
 pub(crate) struct Used<'t, T: Send + Sync> {
     table: &'t Table<T>,
     number: u32,
-    place: &'t Place<T>,
+    slot: &'t HandleSlot<T>,
 }
 
 impl<T: Send + Sync> Used<'_, T> {
@@ -242,11 +250,11 @@ impl<T: Send + Sync> Used<'_, T> {
 
     #[inline]
     fn held(&self) -> &(T, u64) {
-        // SAFETY: `enter` counted this user while the place was open, and the value stays until the
+        // SAFETY: `enter` counted this user while the slot was open, and the value stays until the
         // last user leaves.
-        match unsafe { &*self.place.value.get() } {
+        match unsafe { &*self.slot.value.get() } {
             Some(held) => held,
-            None => unreachable!("an open place has a value"),
+            None => unreachable!("an open slot has a value"),
         }
     }
 }
@@ -263,7 +271,7 @@ impl<T: Send + Sync> Deref for Used<'_, T> {
 impl<T: Send + Sync> Drop for Used<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        drop(self.table.leave(self.number, self.place));
+        drop(self.table.leave(self.number, self.slot));
     }
 }
 
@@ -280,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_handle_is_open_until_it_is_closed() {
-        let table = Table::new(Kind::File);
+        let table = Table::new(HandleKind::File);
         let one = table.insert("one").unwrap();
         let two = table.insert("two").unwrap();
         assert_ne!(one, two);
@@ -288,7 +296,7 @@ mod tests {
         assert_eq!(table.close(one).unwrap(), Some("one"));
         assert_eq!(errno(table.get(one)), Some(libc::EBADF));
         assert_eq!(errno(table.close(one)), Some(libc::EBADF));
-        // The place is used again, under another handle.
+        // The slot is used again, under another handle.
         let three = table.insert("three").unwrap();
         assert_eq!(three & !u64::from(u32::MAX), one & !u64::from(u32::MAX));
         assert_eq!(errno(table.get(one)), Some(libc::EBADF));
@@ -297,7 +305,7 @@ mod tests {
 
     #[test]
     fn numbers_that_are_no_handles_are_refused() {
-        let table = Table::new(Kind::File);
+        let table = Table::new(HandleKind::File);
         let open = table.insert(()).unwrap();
         for bad in [0, 1, u64::MAX, open + 1, open + (1 << 32), open + (1 << 56), open | 0xff << 56, open ^ 1 << 31] {
             assert_eq!(errno(table.get(bad)), Some(libc::EBADF), "{bad:#x}");
@@ -307,13 +315,13 @@ mod tests {
     }
 
     #[test]
-    fn places_are_found_in_chunks_of_growing_size() {
-        for (number, place) in [(0, (0, 0)), (63, (0, 63)), (64, (1, 0)), (191, (1, 127)), (192, (2, 0))] {
-            assert_eq!(chunk_of(number), place);
+    fn slots_are_found_in_chunks_of_growing_size() {
+        for (number, slot) in [(0, (0, 0)), (63, (0, 63)), (64, (1, 0)), (191, (1, 127)), (192, (2, 0))] {
+            assert_eq!(chunk_of(number), slot);
         }
-        let last = (1 << PLACE_BITS) - 1;
+        let last = (1 << SLOT_BITS) - 1;
         assert!(chunk_of(last).0 < CHUNKS);
-        let table = Table::new(Kind::Log);
+        let table = Table::new(HandleKind::Log);
         let handles: Vec<u64> = (0..1000).map(|number| table.insert(number).unwrap()).collect();
         for (number, handle) in handles.iter().enumerate() {
             assert_eq!(*table.get(*handle).unwrap(), number);
@@ -322,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_value_that_is_used_outlives_its_handle() {
-        let table = Table::new(Kind::File);
+        let table = Table::new(HandleKind::File);
         let value = Arc::new(());
         let handle = table.insert(value.clone()).unwrap();
         let used = table.get(handle).unwrap();
@@ -335,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_child_opens_handles_although_its_parent_had_the_lock() {
-        let table = Table::new(Kind::File);
+        let table = Table::new(HandleKind::File);
         let parents = table.insert("parent's").unwrap();
         let lock = table.vacant();
         // SAFETY: the child calls the table and libc alone, and ends without a destructor.
@@ -370,7 +378,7 @@ mod tests {
                 self.1.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let table: Table<Value> = Table::new(Kind::File);
+        let table: Table<Value> = Table::new(HandleKind::File);
         let cells: Vec<AtomicU64> = (0..8).map(|_| AtomicU64::new(0)).collect();
         let (opened, dropped) = (AtomicU64::new(0), Arc::new(AtomicU64::new(0)));
         std::thread::scope(|scope| {

@@ -9,7 +9,7 @@ use nowait::{Builder, Engine, Nowait, Stats};
 
 use crate::border::{self, Growing, answer, count, fill, status};
 use crate::failure::{Failure, Result, last_text};
-use crate::handle::{Kind, Table, Used};
+use crate::handle::{HandleKind, Table, Used};
 
 /// Version of the interface that this header describes: NOWAIT_VERSION_MAJOR.MINOR.PATCH.
 pub const NOWAIT_VERSION_MAJOR: u32 = 0;
@@ -31,7 +31,7 @@ pub const NOWAIT_ENGINE_POOL: u32 = 3;
 /// instance of the process; its first use creates it, and it needs no close.
 pub type InstanceHandle = u64;
 
-pub(crate) static INSTANCES: Table<Nowait> = Table::new(Kind::Instance);
+pub(crate) static INSTANCES: Table<Nowait> = Table::new(HandleKind::Instance);
 
 /// Options of an instance. Zero the struct, set `size`, then set the members that differ from the
 /// default.

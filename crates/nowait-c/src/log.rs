@@ -10,13 +10,13 @@ use nowait_log::{Entry, Log, Options, Recovery, Scan, backup_in, truncate_prefix
 
 use crate::border::{self, Growing, answer, fill, many, size, status, wanted};
 use crate::failure::Result;
-use crate::handle::{Kind, Table};
+use crate::handle::{HandleKind, Table};
 use crate::instance::{InstanceHandle, with_instance};
 
 /// Handle of a log that is open for appending; 0 means none.
 pub type LogHandle = u64;
 
-pub(crate) static LOGS: Table<Log> = Table::new(Kind::Log);
+pub(crate) static LOGS: Table<Log> = Table::new(HandleKind::Log);
 
 /// Options of a log. Zero the struct, set `size`, then set the members that differ from the
 /// default.

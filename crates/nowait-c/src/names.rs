@@ -10,7 +10,7 @@ use nowait::{Lent, Nowait, Operation};
 
 use crate::border::{self, many, status};
 use crate::failure::{Failure, Result};
-use crate::file::Loan;
+use crate::file::BlockingLoan;
 use crate::instance::{InstanceHandle, with_instance};
 
 /// The new names are durable when the call returns: it syncs the directories.
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn nowait_rename(
     flags: u32,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    status(|| unsafe { Change::rename(instance, from, to, flags) }?.wait())
+    status(|| unsafe { NameChange::rename(instance, from, to, flags) }?.wait())
 }
 
 /// Removes the name of a file, or of anything but a directory (unlink(2)). The file continues to
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn nowait_rename(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_remove_file(instance: InstanceHandle, path: *const c_char, flags: u32) -> c_int {
     // SAFETY: the caller's promise.
-    status(|| unsafe { Change::one(Kind::RemoveFile, instance, path, flags) }?.wait())
+    status(|| unsafe { NameChange::one(NameOp::RemoveFile, instance, path, flags) }?.wait())
 }
 
 /// Creates a directory, with the permissions 0777 less the umask (mkdir(2)). `flags` is 0 or
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn nowait_remove_file(instance: InstanceHandle, path: *con
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_create_dir(instance: InstanceHandle, path: *const c_char, flags: u32) -> c_int {
     // SAFETY: the caller's promise.
-    status(|| unsafe { Change::one(Kind::CreateDir, instance, path, flags) }?.wait())
+    status(|| unsafe { NameChange::one(NameOp::CreateDir, instance, path, flags) }?.wait())
 }
 
 /// Removes an empty directory (rmdir(2)). `flags` is 0 or NOWAIT_NAME_DURABLE; `instance` may be 0.
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn nowait_create_dir(instance: InstanceHandle, path: *cons
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_remove_dir(instance: InstanceHandle, path: *const c_char, flags: u32) -> c_int {
     // SAFETY: the caller's promise.
-    status(|| unsafe { Change::one(Kind::RemoveDir, instance, path, flags) }?.wait())
+    status(|| unsafe { NameChange::one(NameOp::RemoveDir, instance, path, flags) }?.wait())
 }
 
 /// Makes creations, renames and removals in the directory `path` durable. If `flags` is
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn nowait_remove_dir(instance: InstanceHandle, path: *cons
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_sync_dir(instance: InstanceHandle, path: *const c_char, flags: u32) -> c_int {
     // SAFETY: the caller's promise.
-    status(|| unsafe { Change::sync_dir(instance, path, flags) }?.wait())
+    status(|| unsafe { NameChange::sync_dir(instance, path, flags) }?.wait())
 }
 
 /// Replaces the contents of a file by `length` bytes, or creates the file. Readers see all of the
@@ -133,15 +133,15 @@ pub unsafe extern "C" fn nowait_write_atomic(
     status(|| {
         // SAFETY: the caller's promise.
         let whole = unsafe { Whole::new(instance, path, (buffer, length), flags) }?;
-        let loan = Loan::default();
+        let loan = BlockingLoan::default();
         nowait::block_on(whole.run(loan.token())).map(drop)
     })
 }
 
 /// A change of names, not begun yet.
-pub(crate) struct Change {
+pub(crate) struct NameChange {
     nowait: Nowait,
-    kind: Kind,
+    op: NameOp,
     path: PathBuf,
     /// The new name of a rename.
     to: PathBuf,
@@ -150,7 +150,7 @@ pub(crate) struct Change {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum NameOp {
     Rename { replace: bool },
     RemoveFile,
     CreateDir,
@@ -158,7 +158,7 @@ pub(crate) enum Kind {
     SyncDir,
 }
 
-impl Change {
+impl NameChange {
     /// # Safety
     /// As nowait_rename.
     pub(crate) unsafe fn rename(
@@ -166,7 +166,7 @@ impl Change {
         from: *const c_char,
         to: *const c_char,
         flags: u32,
-    ) -> Result<Change> {
+    ) -> Result<NameChange> {
         // SAFETY: the caller's promise.
         let (path, to) = unsafe { (border::path(from, "from")?, border::path(to, "to")?) };
         let known = "NOWAIT_NAME_DURABLE, NOWAIT_RENAME_NEW or 0";
@@ -180,25 +180,30 @@ impl Change {
                 synced.push(directory_of(path));
             }
         }
-        let kind = Kind::Rename { replace: flags & NOWAIT_RENAME_NEW == 0 };
+        let op = NameOp::Rename { replace: flags & NOWAIT_RENAME_NEW == 0 };
         let nowait = with_instance(instance, |nowait| Ok(nowait.clone()))?;
-        Ok(Change { nowait, kind, path: path.into(), to: to.into(), synced })
+        Ok(NameChange { nowait, op, path: path.into(), to: to.into(), synced })
     }
 
     /// # Safety
     /// As nowait_remove_file.
-    pub(crate) unsafe fn one(kind: Kind, instance: InstanceHandle, path: *const c_char, flags: u32) -> Result<Change> {
+    pub(crate) unsafe fn one(
+        op: NameOp,
+        instance: InstanceHandle,
+        path: *const c_char,
+        flags: u32,
+    ) -> Result<NameChange> {
         // SAFETY: the caller's promise.
         let path = unsafe { border::path(path, "path") }?;
         let flags = known_flags(flags, NOWAIT_NAME_DURABLE, "NOWAIT_NAME_DURABLE or 0")?;
         let synced = if flags == 0 { Vec::new() } else { vec![directory_of(path)] };
         let nowait = with_instance(instance, |nowait| Ok(nowait.clone()))?;
-        Ok(Change { nowait, kind, path: path.into(), to: PathBuf::new(), synced })
+        Ok(NameChange { nowait, op, path: path.into(), to: PathBuf::new(), synced })
     }
 
     /// # Safety
     /// As nowait_sync_dir.
-    pub(crate) unsafe fn sync_dir(instance: InstanceHandle, path: *const c_char, flags: u32) -> Result<Change> {
+    pub(crate) unsafe fn sync_dir(instance: InstanceHandle, path: *const c_char, flags: u32) -> Result<NameChange> {
         // SAFETY: the caller's promise.
         let path = unsafe { border::path(path, "path") }?;
         let path = match known_flags(flags, NOWAIT_SYNC_PARENT, "NOWAIT_SYNC_PARENT or 0")? {
@@ -206,17 +211,17 @@ impl Change {
             _ => directory_of(path),
         };
         let nowait = with_instance(instance, |nowait| Ok(nowait.clone()))?;
-        Ok(Change { nowait, kind: Kind::SyncDir, path, to: PathBuf::new(), synced: Vec::new() })
+        Ok(NameChange { nowait, op: NameOp::SyncDir, path, to: PathBuf::new(), synced: Vec::new() })
     }
 
     fn operation(&self) -> Operation<'_, nowait::Result<()>> {
-        match self.kind {
-            Kind::Rename { replace: true } => self.nowait.fs().rename(&self.path, &self.to),
-            Kind::Rename { replace: false } => self.nowait.fs().rename_new(&self.path, &self.to),
-            Kind::RemoveFile => self.nowait.fs().remove_file(&self.path),
-            Kind::CreateDir => self.nowait.fs().create_dir(&self.path),
-            Kind::RemoveDir => self.nowait.fs().remove_dir(&self.path),
-            Kind::SyncDir => self.nowait.fs().sync_dir(&self.path),
+        match self.op {
+            NameOp::Rename { replace: true } => self.nowait.fs().rename(&self.path, &self.to),
+            NameOp::Rename { replace: false } => self.nowait.fs().rename_new(&self.path, &self.to),
+            NameOp::RemoveFile => self.nowait.fs().remove_file(&self.path),
+            NameOp::CreateDir => self.nowait.fs().create_dir(&self.path),
+            NameOp::RemoveDir => self.nowait.fs().remove_dir(&self.path),
+            NameOp::SyncDir => self.nowait.fs().sync_dir(&self.path),
         }
     }
 

@@ -9,13 +9,13 @@ use std::sync::{Mutex, MutexGuard};
 use nowait_log::{Reader, Record};
 
 use crate::border::{answer, count, status};
-use crate::handle::{Kind, Table};
+use crate::handle::{HandleKind, Table};
 use crate::log::{LOGS, LogHandle};
 
 /// Handle of a reader of a log; 0 means none.
 pub type ReaderHandle = u64;
 
-static READERS: Table<Mutex<Reader>> = Table::new(Kind::Reader);
+static READERS: Table<Mutex<Reader>> = Table::new(HandleKind::Reader);
 
 /// A record of a log. The layout is fixed.
 #[repr(C)]

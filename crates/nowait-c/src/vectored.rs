@@ -9,7 +9,7 @@ use nowait::Lent;
 
 use crate::border::{count, many, many_mut};
 use crate::failure::{Failure, Result};
-use crate::file::{FILES, FileHandle, Loan, WriteFlags};
+use crate::file::{BlockingLoan, FILES, FileHandle, WriteFlags};
 
 /// Reads from `offset` on into `buffers`, one after the other. Otherwise it behaves like
 /// nowait_read_at with their total length. Any number of buffers is allowed, including empty ones.
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn nowait_read_vectored_at(
         // SAFETY: the caller's promise.
         let segments = unsafe { Segments::to_read(buffers, buffers_count) }?;
         let file = FILES.get(file)?;
-        let loan = Loan::default();
+        let loan = BlockingLoan::default();
         // SAFETY: the caller's promise, until `loan` is dropped, which waits for the release.
         let memory = unsafe { segments.lend(loan.token()) };
         let read = file.read_vectored_at(memory, offset).wait();
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn nowait_write_vectored_at(
         let segments = unsafe { Segments::to_write(buffers, buffers_count) }?;
         let flags = WriteFlags::new(flags)?;
         let file = FILES.get(file)?;
-        let loan = Loan::default();
+        let loan = BlockingLoan::default();
         // SAFETY: the caller's promise, until `loan` is dropped, which waits for the release.
         let memory = unsafe { segments.lend(loan.token()) };
         let written = flags.on(file.write_vectored_at(memory, offset)).wait();

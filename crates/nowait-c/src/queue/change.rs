@@ -9,13 +9,13 @@ use std::sync::Arc;
 use libc::iovec;
 use nowait::{File, Lent};
 
-use super::operation::{Operation, Work};
+use super::operation::{Awaited, QueuedOperation};
 use super::{QUEUES, QueueHandle};
 use crate::border::{many, many_mut, status};
 use crate::failure::Result;
 use crate::file::{FILES, FileHandle, WriteFlags, syncs_all};
 use crate::instance::InstanceHandle;
-use crate::names::{Change, Kind, Whole};
+use crate::names::{NameChange, NameOp, Whole};
 use crate::space::{advised, allocation};
 use crate::vectored::Segments;
 
@@ -45,11 +45,11 @@ fn write(
     (start, length): (NonNull<u8>, usize),
     offset: u64,
     flags: WriteFlags,
-    operation: &Arc<Operation>,
-) -> Work {
+    operation: &Arc<QueuedOperation>,
+) -> Awaited {
     // SAFETY: the caller's promise: the completion is not given out before the loan is back.
     let memory = unsafe { Lent::from_raw(start, length, operation.loan()) };
-    Work::Transfer(flags.on(file.write_at(memory, offset)).start())
+    Awaited::Transfer(flags.on(file.write_at(memory, offset)).start())
 }
 
 /// Starts a write, as nowait_write_at. See nowait_submit_read for the rest. Overlapping writes of
@@ -105,9 +105,9 @@ pub unsafe extern "C" fn nowait_submit_writes(
             let buffer: &[u8] = unsafe { many(one.buffer.cast(), one.length, "the buffer of a write") }?;
             let start = NonNull::from(buffer).cast();
             let flags = WriteFlags::new(u32::try_from(one.flags).unwrap_or(u32::MAX))?;
-            ready.push((FILES.get(one.file)?, start, flags, queue.list.open(one.user.expose_provenance())?));
+            ready.push((FILES.get(one.file)?, start, flags, queue.open(one.user.expose_provenance())?));
         }
-        let submitted = queue.list.submit(|| {
+        let submitted = queue.batch(|| {
             let started = ready.into_iter().zip(writes).map(|((file, start, flags, opened), one)| {
                 one.operation = opened.operation().number;
                 let work = write(&file, (start, one.length), one.offset, flags, opened.operation());
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn nowait_submit_write_vectored(
         QUEUES.get_own(queue)?.submit(user, operation, |operation| {
             // SAFETY: the caller's promise: the completion is not given out before the loan is back.
             let memory = unsafe { segments.lend(Arc::new(operation.loan())) };
-            Ok(Work::Vectored(flags.on(file.write_vectored_at(memory, offset)).start()))
+            Ok(Awaited::Vectored(flags.on(file.write_vectored_at(memory, offset)).start()))
         })
     })
 }
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn nowait_submit_append(
         QUEUES.get_own(queue)?.submit(user, operation, |operation| {
             // SAFETY: the caller's promise: the completion is not given out before the loan is back.
             let memory = unsafe { Lent::from_raw(start, length, operation.loan()) };
-            Ok(Work::Append(flags.on(file.append(memory)).start()))
+            Ok(Awaited::Append(flags.on(file.append(memory)).start()))
         })
     })
 }
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn nowait_submit_sync(
         let all = syncs_all(flags)?;
         let file = FILES.get(file)?;
         let sync = |file: &File| if all { file.sync_all().start() } else { file.sync_data().start() };
-        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Work::Change(sync(&file))))
+        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Awaited::Change(sync(&file))))
     })
 }
 
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn nowait_submit_set_length(
 ) -> c_int {
     status(|| {
         let file = FILES.get(file)?;
-        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Work::Change(file.set_len(length).start())))
+        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Awaited::Change(file.set_len(length).start())))
     })
 }
 
@@ -240,7 +240,9 @@ pub unsafe extern "C" fn nowait_submit_allocate(
     status(|| {
         let how = allocation(how)?;
         let file = FILES.get(file)?;
-        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Work::Change(file.allocate(how, offset, length).start())))
+        QUEUES
+            .get_own(queue)?
+            .submit(user, operation, |_| Ok(Awaited::Change(file.allocate(how, offset, length).start())))
     })
 }
 
@@ -263,7 +265,7 @@ pub unsafe extern "C" fn nowait_submit_advise(
         let advice = advised(advice)?;
         let file = FILES.get(file)?;
         let advise = |file: &File| file.advise(offset, length, advice).start();
-        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Work::Change(advise(&file))))
+        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Awaited::Change(advise(&file))))
     })
 }
 
@@ -284,7 +286,7 @@ pub unsafe extern "C" fn nowait_submit_rename(
     operation: *mut u64,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    status(|| submit_change(queue, unsafe { Change::rename(instance, from, to, flags) }, user, operation))
+    status(|| submit_change(queue, unsafe { NameChange::rename(instance, from, to, flags) }, user, operation))
 }
 
 /// Starts to remove a file, as nowait_remove_file. See nowait_submit_rename for the rest.
@@ -300,8 +302,10 @@ pub unsafe extern "C" fn nowait_submit_remove_file(
     user: *mut c_void,
     operation: *mut u64,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    status(|| submit_change(queue, unsafe { Change::one(Kind::RemoveFile, instance, path, flags) }, user, operation))
+    status(|| {
+        // SAFETY: the caller's promise.
+        submit_change(queue, unsafe { NameChange::one(NameOp::RemoveFile, instance, path, flags) }, user, operation)
+    })
 }
 
 /// Starts to create a directory, as nowait_create_dir. See nowait_submit_rename for the rest.
@@ -317,8 +321,10 @@ pub unsafe extern "C" fn nowait_submit_create_dir(
     user: *mut c_void,
     operation: *mut u64,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    status(|| submit_change(queue, unsafe { Change::one(Kind::CreateDir, instance, path, flags) }, user, operation))
+    status(|| {
+        // SAFETY: the caller's promise.
+        submit_change(queue, unsafe { NameChange::one(NameOp::CreateDir, instance, path, flags) }, user, operation)
+    })
 }
 
 /// Starts to remove an empty directory, as nowait_remove_dir. See nowait_submit_rename for the
@@ -335,8 +341,10 @@ pub unsafe extern "C" fn nowait_submit_remove_dir(
     user: *mut c_void,
     operation: *mut u64,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    status(|| submit_change(queue, unsafe { Change::one(Kind::RemoveDir, instance, path, flags) }, user, operation))
+    status(|| {
+        // SAFETY: the caller's promise.
+        submit_change(queue, unsafe { NameChange::one(NameOp::RemoveDir, instance, path, flags) }, user, operation)
+    })
 }
 
 /// Starts to make the names in a directory durable, as nowait_sync_dir. The sync covers the changes
@@ -354,7 +362,7 @@ pub unsafe extern "C" fn nowait_submit_sync_dir(
     operation: *mut u64,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    status(|| submit_change(queue, unsafe { Change::sync_dir(instance, path, flags) }, user, operation))
+    status(|| submit_change(queue, unsafe { NameChange::sync_dir(instance, path, flags) }, user, operation))
 }
 
 /// Starts to replace a file atomically, as nowait_write_atomic. See nowait_submit_rename for the
@@ -379,13 +387,13 @@ pub unsafe extern "C" fn nowait_submit_write_atomic(
         // SAFETY: the caller's promise.
         let whole = unsafe { Whole::new(instance, path, (buffer, length), flags) }?;
         let queue = QUEUES.get_own(queue)?;
-        queue.submit(user, operation, |operation| Work::driven(whole.run(operation.loan())))
+        queue.submit(user, operation, |operation| Awaited::driven(whole.run(operation.loan())))
     })
 }
 
-fn submit_change(queue: QueueHandle, change: Result<Change>, user: *mut c_void, operation: *mut u64) -> Result<()> {
+fn submit_change(queue: QueueHandle, change: Result<NameChange>, user: *mut c_void, operation: *mut u64) -> Result<()> {
     let change = change?;
-    QUEUES.get_own(queue)?.submit(user, operation, |_| Work::driven(change.run()))
+    QUEUES.get_own(queue)?.submit(user, operation, |_| Awaited::driven(change.run()))
 }
 
 const _: () = assert!(size_of::<WriteRequest>() == 56);

@@ -12,12 +12,12 @@ use nowait::embed::LoopRing;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 
-use super::operation::{Operation, Work};
+use super::operation::{Awaited, QueuedOperation};
 use crate::failure::{Failure, Result};
 
 /// The operations of a queue.
-pub(super) struct List {
-    inner: Mutex<Inner>,
+pub(super) struct CompletionQueue {
+    operations: Mutex<Operations>,
     /// Readable while something is listed, and no thread reaps.
     event: OwnedFd,
     /// Where reads go, and an epoll of its descriptor and the event; none where io_uring is refused.
@@ -25,11 +25,11 @@ pub(super) struct List {
 }
 
 #[derive(Default)]
-struct Inner {
+struct Operations {
     /// Operations that may have ended.
-    listed: VecDeque<Arc<Operation>>,
-    /// All operations, each in a separate place.
-    places: Vec<Place>,
+    listed: VecDeque<Arc<QueuedOperation>>,
+    /// All operations, each in a slot of its own.
+    slots: Vec<OperationSlot>,
     vacant: Vec<u32>,
     is_closed: bool,
     /// Threads that reap now.
@@ -39,12 +39,12 @@ struct Inner {
 }
 
 #[derive(Default)]
-struct Place {
+struct OperationSlot {
     generation: u32,
-    operation: Option<Arc<Operation>>,
+    operation: Option<Arc<QueuedOperation>>,
 }
 
-impl Inner {
+impl Operations {
     fn check_open(&self) -> Result<()> {
         match self.is_closed {
             true => Err(Failure::new(libc::EBADF, "the queue was closed")),
@@ -53,14 +53,14 @@ impl Inner {
     }
 }
 
-impl Place {
+impl OperationSlot {
     fn is_of(&self, number: u64) -> bool {
         u64::from(self.generation) == number >> 32
     }
 }
 
-impl List {
-    pub(super) fn new() -> Result<Arc<List>> {
+impl CompletionQueue {
+    pub(super) fn new() -> Result<Arc<CompletionQueue>> {
         let no_descriptor = |errno: Errno| {
             let text = format!("a queue needs descriptors: {errno}; raise the limit (ulimit -n)");
             Failure::new(errno.raw_os_error(), text)
@@ -76,7 +76,7 @@ impl List {
             }
             Err(_) => None,
         };
-        Ok(Arc::new(List { inner: Mutex::default(), event, ring }))
+        Ok(Arc::new(CompletionQueue { operations: Mutex::default(), event, ring }))
     }
 
     /// Readable when there may be completions.
@@ -85,72 +85,72 @@ impl List {
     }
 
     /// Calls `start`, which starts operations: those for a ring are submitted in one system call.
-    pub(super) fn submit<T>(&self, start: impl FnOnce() -> T) -> T {
+    pub(super) fn batch<T>(&self, start: impl FnOnce() -> T) -> T {
         match &self.ring {
             Some((ring, _)) => ring.submit(start),
             None => start(),
         }
     }
 
-    /// Calls `start`, which starts `count` operations, as `submit` does.
-    pub(super) fn submit_many<T>(&self, count: usize, start: impl FnOnce() -> T) -> T {
+    /// Calls `start`, which starts `count` operations, as `batch` does.
+    pub(super) fn batch_many<T>(&self, count: usize, start: impl FnOnce() -> T) -> T {
         match &self.ring {
             Some((ring, _)) if count > 1 => ring.submit_many(start),
-            _ => self.submit(start),
+            _ => self.batch(start),
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn operations(&self) -> MutexGuard<'_, Operations> {
+        self.operations.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Makes an operation, which is the queue's until its completion is reaped.
     pub(super) fn open(self: &Arc<Self>, user: usize) -> Result<Opened> {
-        let inner = &mut *self.inner();
-        inner.check_open()?;
-        let place = match inner.vacant.pop() {
-            Some(place) => place,
+        let operations = &mut *self.operations();
+        operations.check_open()?;
+        let slot = match operations.vacant.pop() {
+            Some(slot) => slot,
             None => {
-                let Ok(place) = u32::try_from(inner.places.len()) else {
+                let Ok(slot) = u32::try_from(operations.slots.len()) else {
                     return Err(Failure::new(libc::EAGAIN, "the queue has 4294967296 operations; reap some"));
                 };
-                inner.places.push(Place::default());
-                place
+                operations.slots.push(OperationSlot::default());
+                slot
             }
         };
-        let at = &mut inner.places[place as usize];
+        let at = &mut operations.slots[slot as usize];
         // The generation is never 0, so no number is 0.
         at.generation = at.generation.checked_add(1).unwrap_or(1);
-        let operation = Operation::new(self, u64::from(at.generation) << 32 | u64::from(place), user);
+        let operation = QueuedOperation::new(self, u64::from(at.generation) << 32 | u64::from(slot), user);
         at.operation = Some(operation.clone());
         Ok(Opened(Some(operation)))
     }
 
     /// Finds an operation whose completion was not reaped.
-    pub(super) fn find(&self, number: u64) -> Option<Arc<Operation>> {
-        let inner = self.inner();
-        let place = inner.places.get(number as u32 as usize).filter(|place| place.is_of(number));
-        place.and_then(|place| place.operation.clone())
+    pub(super) fn find(&self, number: u64) -> Option<Arc<QueuedOperation>> {
+        let operations = self.operations();
+        let slot = operations.slots.get(number as u32 as usize).filter(|slot| slot.is_of(number));
+        slot.and_then(|slot| slot.operation.clone())
     }
 
     /// Number of operations whose completion was not reaped.
     pub(super) fn len(&self) -> usize {
-        let inner = self.inner();
-        inner.places.len() - inner.vacant.len()
+        let operations = self.operations();
+        operations.slots.len() - operations.vacant.len()
     }
 
     /// Refused once it is closed.
     pub(super) fn check_open(&self) -> Result<()> {
-        self.inner().check_open()
+        self.operations().check_open()
     }
 
     /// Takes no more operations, if it has none. Threads that sleep on the descriptor wake up.
     pub(super) fn close(&self) -> Result<()> {
-        let mut inner = self.inner();
-        match inner.places.len() - inner.vacant.len() {
+        let mut operations = self.operations();
+        match operations.slots.len() - operations.vacant.len() {
             0 => {
-                inner.is_closed = true;
-                self.set(&mut inner);
+                operations.is_closed = true;
+                self.set(&mut operations);
                 Ok(())
             }
             left => {
@@ -163,18 +163,18 @@ impl List {
     }
 
     /// Lists an operation that may have ended.
-    pub(super) fn add(operation: Arc<Operation>) {
+    pub(super) fn add(operation: Arc<QueuedOperation>) {
         if operation.is_listed.swap(true, SeqCst) {
             return;
         }
-        let list = operation.list.clone();
-        let mut inner = list.inner();
-        inner.listed.push_back(operation);
-        list.tell(&mut inner);
+        let queue = operation.queue.clone();
+        let mut operations = queue.operations();
+        operations.listed.push_back(operation);
+        queue.tell(&mut operations);
     }
 
     /// Passes up to `room` completions to `take`; returns how many there were.
-    pub(super) fn reap(&self, room: usize, mut take: impl FnMut(usize, &Operation, Result<u64>)) -> usize {
+    pub(super) fn reap(&self, room: usize, mut take: impl FnMut(usize, &QueuedOperation, Result<u64>)) -> usize {
         let _reaping = Reaping::new(self);
         if let Some((ring, _)) = &self.ring {
             ring.notice();
@@ -190,8 +190,8 @@ impl List {
         taken
     }
 
-    fn next(&self) -> Option<Arc<Operation>> {
-        let operation = self.inner().listed.pop_front()?;
+    fn next(&self) -> Option<Arc<QueuedOperation>> {
+        let operation = self.operations().listed.pop_front()?;
         // Before it is polled: a wake-up from then on lists it again. A swap, and no store, so that
         // one that came before, and found it listed, has happened before it is polled.
         operation.is_listed.swap(false, SeqCst);
@@ -199,24 +199,24 @@ impl List {
     }
 
     fn vacate(&self, number: u64) {
-        let inner = &mut *self.inner();
-        let place = number as u32;
-        let at = inner.places.get_mut(place as usize).filter(|at| at.is_of(number));
+        let operations = &mut *self.operations();
+        let slot = number as u32;
+        let at = operations.slots.get_mut(slot as usize).filter(|at| at.is_of(number));
         if at.and_then(|at| at.operation.take()).is_some() {
-            inner.vacant.push(place);
+            operations.vacant.push(slot);
         }
     }
 
     /// Sets the event if something is listed and no thread reaps: one that does comes to it, or calls
     /// this when it leaves.
-    fn tell(&self, inner: &mut Inner) {
-        if inner.reaping == 0 && !inner.listed.is_empty() {
-            self.set(inner);
+    fn tell(&self, operations: &mut Operations) {
+        if operations.reaping == 0 && !operations.listed.is_empty() {
+            self.set(operations);
         }
     }
 
-    fn set(&self, inner: &mut Inner) {
-        if !std::mem::replace(&mut inner.is_set, true) {
+    fn set(&self, operations: &mut Operations) {
+        if !std::mem::replace(&mut operations.is_set, true) {
             // An eventfd counts to 2^64 - 2, so this write never blocks.
             _ = rustix::io::retry_on_intr(|| rustix::io::write(&self.event, &1_u64.to_ne_bytes()));
         }
@@ -224,10 +224,10 @@ impl List {
 }
 
 /// An operation that has not begun. Dropped, it never was.
-pub(super) struct Opened(Option<Arc<Operation>>);
+pub(super) struct Opened(Option<Arc<QueuedOperation>>);
 
 impl Opened {
-    pub(super) fn operation(&self) -> &Arc<Operation> {
+    pub(super) fn operation(&self) -> &Arc<QueuedOperation> {
         match &self.0 {
             Some(operation) => operation,
             None => unreachable!("it is taken by `begin` alone"),
@@ -235,7 +235,7 @@ impl Opened {
     }
 
     /// Begins to wait for `work`: its completion will be reaped.
-    pub(super) fn begin(mut self, work: Work) {
+    pub(super) fn begin(mut self, work: Awaited) {
         if let Some(operation) = self.0.take() {
             operation.begin(work);
         }
@@ -245,32 +245,32 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         if let Some(operation) = self.0.take() {
-            operation.list.vacate(operation.number);
+            operation.queue.vacate(operation.number);
         }
     }
 }
 
 /// A thread that reaps. When it leaves, also by a panic, it announces the entries that it leaves
 /// behind.
-struct Reaping<'l>(&'l List);
+struct Reaping<'q>(&'q CompletionQueue);
 
 impl Reaping<'_> {
-    fn new(list: &List) -> Reaping<'_> {
-        let inner = &mut *list.inner();
-        inner.reaping += 1;
+    fn new(queue: &CompletionQueue) -> Reaping<'_> {
+        let operations = &mut *queue.operations();
+        operations.reaping += 1;
         // The event of a closed queue stays set, so that every waiter wakes.
-        if !inner.is_closed && std::mem::take(&mut inner.is_set) {
-            let answer = rustix::io::retry_on_intr(|| rustix::io::read(&list.event, &mut [0; 8]));
+        if !operations.is_closed && std::mem::take(&mut operations.is_set) {
+            let answer = rustix::io::retry_on_intr(|| rustix::io::read(&queue.event, &mut [0; 8]));
             debug_assert_eq!(answer, Ok(8));
         }
-        Reaping(list)
+        Reaping(queue)
     }
 }
 
 impl Drop for Reaping<'_> {
     fn drop(&mut self) {
-        let mut inner = self.0.inner();
-        inner.reaping -= 1;
-        self.0.tell(&mut inner);
+        let mut operations = self.0.operations();
+        operations.reaping -= 1;
+        self.0.tell(&mut operations);
     }
 }

@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use self::change::*;
-use self::list::List;
+use self::list::CompletionQueue;
 pub use self::submit::*;
 use crate::border::{answer, count, many_mut, status};
 use crate::failure::{Failure, Result};
-use crate::handle::{Kind, Table};
+use crate::handle::{HandleKind, Table};
 
 /// Handle of a queue of operations and their completions; 0 means none.
 pub type QueueHandle = u64;
@@ -46,15 +46,11 @@ pub struct Completion {
     pub message: *const c_char,
 }
 
-static QUEUES: Table<Queue> = Table::new(Kind::Queue);
+static QUEUES: Table<Arc<CompletionQueue>> = Table::new(HandleKind::Queue);
 
 thread_local! {
     /// Texts of the completions that this thread reaped last.
     static TEXTS: RefCell<Vec<CString>> = const { RefCell::new(Vec::new()) };
-}
-
-struct Queue {
-    list: Arc<List>,
 }
 
 /// Creates a queue with a descriptor. Use one queue for each thread, or one for all threads of a
@@ -69,7 +65,7 @@ pub unsafe extern "C" fn nowait_queue_open(queue: *mut QueueHandle) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
         let queue = unsafe { answer(queue, "queue") }?;
-        queue.write(QUEUES.insert(Queue { list: List::new()? })?);
+        queue.write(QUEUES.insert(CompletionQueue::new()?)?);
         Ok(())
     })
 }
@@ -83,7 +79,7 @@ pub extern "C" fn nowait_queue_close(queue: QueueHandle) -> c_int {
     status(|| {
         let used = QUEUES.get(queue)?;
         if !used.is_parents() {
-            used.list.close()?;
+            used.close()?;
         }
         drop(used);
         QUEUES.close(queue).map(drop)
@@ -99,13 +95,13 @@ pub extern "C" fn nowait_queue_close(queue: QueueHandle) -> c_int {
 /// restarted by the kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_queue_descriptor(queue: QueueHandle) -> c_int {
-    count(|| Ok(QUEUES.get(queue)?.list.descriptor().as_raw_fd() as usize)) as c_int
+    count(|| Ok(QUEUES.get(queue)?.descriptor().as_raw_fd() as usize)) as c_int
 }
 
 /// Returns the number of operations whose completions were not reaped, or -EBADF. Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_queue_operations(queue: QueueHandle) -> i64 {
-    count(|| Ok(QUEUES.get_own(queue)?.list.len()))
+    count(|| Ok(QUEUES.get_own(queue)?.len()))
 }
 
 /// Cancels an operation. It still has a completion: with -ECANCELED, or with its result if it had
@@ -119,7 +115,7 @@ pub extern "C" fn nowait_queue_operations(queue: QueueHandle) -> i64 {
 pub extern "C" fn nowait_cancel(queue: QueueHandle, operation: u64) -> c_int {
     status(|| {
         let queue = QUEUES.get_own(queue)?;
-        let Some(found) = queue.list.find(operation) else {
+        let Some(found) = queue.find(operation) else {
             let text = format!("the queue has no operation {operation:#x}: its completion was reaped");
             return Err(Failure::new(libc::ENOENT, text));
         };
@@ -157,13 +153,13 @@ pub unsafe extern "C" fn nowait_reap(
         let queue = QUEUES.get_own(queue)?;
         let deadline = u64::try_from(timeout_ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms));
         loop {
-            let taken = reap(&queue.list, completions);
+            let taken = reap(&queue, completions);
             if taken > 0 || timeout_ms == 0 {
                 return Ok(taken);
             }
             // After that there is nothing to wait for.
-            queue.list.check_open()?;
-            if !sleep(&queue.list, deadline)? {
+            queue.check_open()?;
+            if !sleep(&queue, deadline)? {
                 return Ok(0);
             }
         }
@@ -171,9 +167,9 @@ pub unsafe extern "C" fn nowait_reap(
     reaped as c_int
 }
 
-fn reap(list: &List, completions: &mut [Completion]) -> usize {
+fn reap(queue: &CompletionQueue, completions: &mut [Completion]) -> usize {
     let mut texts = Vec::new();
-    let taken = list.reap(completions.len(), |at, operation, result| {
+    let taken = queue.reap(completions.len(), |at, operation, result| {
         let user = ptr::with_exposed_provenance_mut(operation.user);
         let operation = operation.number;
         completions[at] = match result {
@@ -193,10 +189,10 @@ fn reap(list: &List, completions: &mut [Completion]) -> usize {
 }
 
 /// Sleeps until there may be completions; false if the time is over.
-fn sleep(list: &List, deadline: Option<Instant>) -> Result<bool> {
+fn sleep(queue: &CompletionQueue, deadline: Option<Instant>) -> Result<bool> {
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let timeout = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
-    let mut events = [PollFd::from_borrowed_fd(list.descriptor(), PollFlags::IN)];
+    let mut events = [PollFd::from_borrowed_fd(queue.descriptor(), PollFlags::IN)];
     match poll(&mut events, timeout.as_ref()) {
         Ok(ready) => Ok(ready > 0),
         Err(errno) => Err(Failure::new(errno.raw_os_error(), format!("wait for completions: {errno}"))),

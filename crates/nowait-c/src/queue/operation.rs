@@ -14,13 +14,13 @@ use std::task::{Context, Poll, Wake, Waker};
 use nowait::{BufferError, BufferResult, Lent, Moved, Started, embed};
 use nowait_log::Durable;
 
-use super::list::List;
+use super::list::CompletionQueue;
 use crate::border::panicked;
 use crate::copy::CopyEnd;
 use crate::failure::{Failure, Result};
 
 /// Future of the library that an operation waits for.
-pub(super) enum Work {
+pub(super) enum Awaited {
     /// A read or a write.
     Transfer(Started<Moved<Lent>>),
     /// The same, with several pieces of memory.
@@ -35,11 +35,11 @@ pub(super) enum Work {
     Copy(CopyEnd),
 }
 
-impl Work {
+impl Awaited {
     /// Has the library's driver run a future of several operations: their progress does not depend on
     /// the thread that reaps.
-    pub(super) fn driven(future: impl Future<Output = Result<u64>> + Send + 'static) -> Result<Work> {
-        embed::start(future).map(Work::Driven).map_err(|error| {
+    pub(super) fn driven(future: impl Future<Output = Result<u64>> + Send + 'static) -> Result<Awaited> {
+        embed::start(future).map(Awaited::Driven).map_err(|error| {
             let text = format!("submit: no thread can be started: {error}; raise the limit (ulimit -u)");
             Failure::new(error.raw_os_error().unwrap_or(libc::EAGAIN), text)
         })
@@ -47,31 +47,31 @@ impl Work {
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<u64>> {
         match self {
-            Work::Transfer(started) => Pin::new(started).poll(context).map(|moved| match moved {
+            Awaited::Transfer(started) => Pin::new(started).poll(context).map(|moved| match moved {
                 Ok((bytes, _memory)) => Ok(bytes as u64),
                 Err(BufferError { error, buffer: _memory, .. }) => Err(error.into()),
             }),
-            Work::Vectored(started) => Pin::new(started).poll(context).map(|moved| match moved {
+            Awaited::Vectored(started) => Pin::new(started).poll(context).map(|moved| match moved {
                 Ok((bytes, _memory)) => Ok(bytes as u64),
                 Err(BufferError { error, buffer: _memory, .. }) => Err(error.into()),
             }),
-            Work::Append(started) => Pin::new(started).poll(context).map(|taken| match taken {
+            Awaited::Append(started) => Pin::new(started).poll(context).map(|taken| match taken {
                 Ok(memory) => Ok(memory.len() as u64),
                 Err(BufferError { error, buffer: _memory, .. }) => Err(error.into()),
             }),
-            Work::Change(started) => Pin::new(started).poll(context).map(|result| Ok(result.map(|()| 0)?)),
-            Work::Record(durable) => Pin::new(durable).poll(context).map(|result| Ok(result?)),
+            Awaited::Change(started) => Pin::new(started).poll(context).map(|result| Ok(result.map(|()| 0)?)),
+            Awaited::Record(durable) => Pin::new(durable).poll(context).map(|result| Ok(result?)),
             // A panic of the future is passed on here. It is this operation's result, and no other's.
-            Work::Driven(started) => catch_unwind(AssertUnwindSafe(|| Pin::new(started).poll(context)))
+            Awaited::Driven(started) => catch_unwind(AssertUnwindSafe(|| Pin::new(started).poll(context)))
                 .unwrap_or_else(|panic| Poll::Ready(Err(panicked(panic)))),
-            Work::Copy(end) => Pin::new(end).poll(context).map(|result| result.map(|()| 0)),
+            Awaited::Copy(end) => Pin::new(end).poll(context).map(|result| result.map(|()| 0)),
         }
     }
 }
 
-enum State {
+enum Phase {
     New,
-    UnderWay(Work),
+    UnderWay(Awaited),
     Ended(Result<u64>),
     /// The work was given up.
     Cancelled,
@@ -79,14 +79,14 @@ enum State {
 }
 
 /// An operation under way.
-pub(super) struct Operation {
-    pub(super) list: Arc<List>,
+pub(super) struct QueuedOperation {
+    pub(super) queue: Arc<CompletionQueue>,
     /// Place in the queue, and its generation.
     pub(super) number: u64,
     /// The caller's pointer.
     pub(super) user: usize,
     /// Held while the work is polled, which does not wait.
-    state: Mutex<State>,
+    state: Mutex<Phase>,
     is_cancelled: AtomicBool,
     /// The library has no memory of the caller's for it.
     is_returned: AtomicBool,
@@ -94,13 +94,13 @@ pub(super) struct Operation {
     pub(super) is_listed: AtomicBool,
 }
 
-impl Operation {
-    pub(super) fn new(list: &Arc<List>, number: u64, user: usize) -> Arc<Operation> {
-        Arc::new(Operation {
-            list: list.clone(),
+impl QueuedOperation {
+    pub(super) fn new(queue: &Arc<CompletionQueue>, number: u64, user: usize) -> Arc<QueuedOperation> {
+        Arc::new(QueuedOperation {
+            queue: queue.clone(),
             number,
             user,
-            state: Mutex::new(State::New),
+            state: Mutex::new(Phase::New),
             is_cancelled: AtomicBool::new(false),
             is_returned: AtomicBool::new(true),
             is_listed: AtomicBool::new(false),
@@ -108,19 +108,19 @@ impl Operation {
     }
 
     /// A token that goes with memory that is lent for the operation.
-    pub(super) fn loan(self: &Arc<Self>) -> Loan {
+    pub(super) fn loan(self: &Arc<Self>) -> LoanToken {
         self.is_returned.store(false, SeqCst);
-        Loan(self.clone())
+        LoanToken(self.clone())
     }
 
     /// Begins to wait for `work`.
-    pub(super) fn begin(self: &Arc<Self>, work: Work) {
+    pub(super) fn begin(self: &Arc<Self>, work: Awaited) {
         let mut state = self.state();
-        *state = State::UnderWay(work);
+        *state = Phase::UnderWay(work);
         let has_ended = self.advance(&mut state);
         drop(state);
         if has_ended {
-            List::add(self.clone());
+            CompletionQueue::add(self.clone());
         }
     }
 
@@ -128,9 +128,9 @@ impl Operation {
     pub(super) fn take(self: &Arc<Self>) -> Option<Result<u64>> {
         let mut state = self.state();
         self.advance(&mut state);
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Ended(result) => Some(result),
-            State::Cancelled if self.is_returned.load(SeqCst) => {
+        match std::mem::replace(&mut *state, Phase::Taken) {
+            Phase::Ended(result) => Some(result),
+            Phase::Cancelled if self.is_returned.load(SeqCst) => {
                 let text =
                     "the operation was cancelled; a write, sync or other change may or may not have taken effect";
                 Some(Err(Failure::new(libc::ECANCELED, text)))
@@ -143,11 +143,11 @@ impl Operation {
     }
 
     /// Polls the work. Leaves its waker, or its result.
-    fn advance(self: &Arc<Self>, state: &mut State) -> bool {
-        let State::UnderWay(work) = state else { return false };
+    fn advance(self: &Arc<Self>, state: &mut Phase) -> bool {
+        let Phase::UnderWay(work) = state else { return false };
         let waker = Waker::from(self.clone());
         let Poll::Ready(result) = work.poll(&mut Context::from_waker(&waker)) else { return false };
-        *state = State::Ended(result);
+        *state = Phase::Ended(result);
         true
     }
 
@@ -155,38 +155,38 @@ impl Operation {
     pub(super) fn cancel(self: &Arc<Self>) {
         let mut state = self.state();
         // A completed operation keeps its result.
-        if self.advance(&mut state) || !matches!(*state, State::UnderWay(_)) {
+        if self.advance(&mut state) || !matches!(*state, Phase::UnderWay(_)) {
             drop(state);
-            return List::add(self.clone());
+            return CompletionQueue::add(self.clone());
         }
-        let work = std::mem::replace(&mut *state, State::Cancelled);
+        let work = std::mem::replace(&mut *state, Phase::Cancelled);
         self.is_cancelled.store(true, SeqCst);
         drop(state);
         drop(work);
         if self.is_returned.load(SeqCst) {
-            List::add(self.clone());
+            CompletionQueue::add(self.clone());
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Phase> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-impl Wake for Operation {
+impl Wake for QueuedOperation {
     fn wake(self: Arc<Self>) {
-        List::add(self);
+        CompletionQueue::add(self);
     }
 }
 
 /// Goes with memory that is lent for an operation; dropped when the library has it no more.
-pub(super) struct Loan(Arc<Operation>);
+pub(super) struct LoanToken(Arc<QueuedOperation>);
 
-impl Drop for Loan {
+impl Drop for LoanToken {
     fn drop(&mut self) {
         self.0.is_returned.store(true, SeqCst);
         if self.0.is_cancelled.load(SeqCst) {
-            List::add(self.0.clone());
+            CompletionQueue::add(self.0.clone());
         }
     }
 }
@@ -197,9 +197,9 @@ mod tests {
 
     #[test]
     fn a_panic_in_several_steps_is_the_result_of_that_operation() {
-        let list = List::new().unwrap();
-        let operation = Operation::new(&list, 1, 0);
-        operation.begin(Work::driven(async { panic!("on purpose") }).unwrap());
+        let queue = CompletionQueue::new().unwrap();
+        let operation = QueuedOperation::new(&queue, 1, 0);
+        operation.begin(Awaited::driven(async { panic!("on purpose") }).unwrap());
         let result = loop {
             match operation.take() {
                 Some(result) => break result,

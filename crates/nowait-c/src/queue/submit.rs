@@ -9,8 +9,9 @@ use std::sync::Arc;
 use libc::iovec;
 use nowait::{File, Lent, Moved};
 
-use super::operation::{Operation, Work};
-use super::{QUEUES, Queue, QueueHandle};
+use super::list::CompletionQueue;
+use super::operation::{Awaited, QueuedOperation};
+use super::{QUEUES, QueueHandle};
 use crate::border::{many_mut, status, wanted};
 use crate::copy::{CopyEnd, CopyHandle};
 use crate::failure::Result;
@@ -37,22 +38,22 @@ pub struct Read {
     pub operation: u64,
 }
 
-impl Queue {
+impl CompletionQueue {
     /// Makes an operation, and begins the work that `start` makes for it. Its number is written before
     /// another thread may reap it.
     ///
     /// All functions that submit have their callers promise that `number` is NULL or points to a
     /// number.
     pub(super) fn submit(
-        &self,
+        self: &Arc<Self>,
         user: *mut c_void,
         number: *mut u64,
-        start: impl FnOnce(&Arc<Operation>) -> Result<Work>,
+        start: impl FnOnce(&Arc<QueuedOperation>) -> Result<Awaited>,
     ) -> Result<()> {
         // SAFETY: the caller's promise.
         let number = unsafe { wanted(number, "operation") }?;
-        let opened = self.list.open(user.expose_provenance())?;
-        let work = self.list.submit(|| start(opened.operation()))?;
+        let opened = self.open(user.expose_provenance())?;
+        let work = self.batch(|| start(opened.operation()))?;
         if let Some(number) = number {
             number.write(opened.operation().number);
         }
@@ -66,7 +67,7 @@ fn read<'f>(
     file: &'f File,
     (start, length): (NonNull<u8>, usize),
     offset: u64,
-    operation: &Arc<Operation>,
+    operation: &Arc<QueuedOperation>,
 ) -> nowait::Operation<'f, Moved<Lent>> {
     // SAFETY: the caller's promise: the completion is not given out before the loan is back.
     let memory = unsafe { Lent::from_raw(start, length, operation.loan()) };
@@ -99,7 +100,7 @@ pub unsafe extern "C" fn nowait_submit_read(
         let start = NonNull::from(buffer).cast();
         let file = FILES.get(file)?;
         QUEUES.get_own(queue)?.submit(user, operation, |operation| {
-            Ok(Work::Transfer(read(&file, (start, length), offset, operation).start()))
+            Ok(Awaited::Transfer(read(&file, (start, length), offset, operation).start()))
         })
     })
 }
@@ -123,13 +124,13 @@ pub unsafe extern "C" fn nowait_submit_reads(queue: QueueHandle, reads: *mut Rea
             // SAFETY: the caller's promise.
             let buffer: &mut [u8] = unsafe { many_mut(one.buffer.cast(), one.length, "the buffer of a read") }?;
             let start = NonNull::from(buffer).cast();
-            ready.push((FILES.get(one.file)?, start, queue.list.open(one.user.expose_provenance())?));
+            ready.push((FILES.get(one.file)?, start, queue.open(one.user.expose_provenance())?));
         }
-        let submitted = queue.list.submit_many(ready.len(), || {
+        let submitted = queue.batch_many(ready.len(), || {
             let started = ready.into_iter().zip(reads).map(|((file, start, opened), one)| {
                 one.operation = opened.operation().number;
                 let read = read(&file, (start, one.length), one.offset, opened.operation());
-                (opened, Work::Transfer(read.start()))
+                (opened, Awaited::Transfer(read.start()))
             });
             started.collect::<Vec<_>>()
         });
@@ -162,7 +163,7 @@ pub unsafe extern "C" fn nowait_submit_read_vectored(
         QUEUES.get_own(queue)?.submit(user, operation, |operation| {
             // SAFETY: the caller's promise: the completion is not given out before the loan is back.
             let memory = unsafe { segments.lend(Arc::new(operation.loan())) };
-            Ok(Work::Vectored(file.read_vectored_at(memory, offset).start()))
+            Ok(Awaited::Vectored(file.read_vectored_at(memory, offset).start()))
         })
     })
 }
@@ -191,7 +192,7 @@ pub unsafe extern "C" fn nowait_submit_gather(
         // SAFETY: the caller's promise.
         let job = unsafe { Job::new(file, (ranges, ranges_count), (output, output_bytes), results) }?;
         let queue = QUEUES.get_own(queue)?;
-        queue.submit(user, operation, |operation| Work::driven(job.run(operation.loan())))
+        queue.submit(user, operation, |operation| Awaited::driven(job.run(operation.loan())))
     })
 }
 
@@ -210,7 +211,7 @@ pub unsafe extern "C" fn nowait_submit_log_wait(
 ) -> c_int {
     status(|| {
         let log = LOGS.get(log)?;
-        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Work::Record(log.wait_durable(record))))
+        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Awaited::Record(log.wait_durable(record))))
     })
 }
 
@@ -229,6 +230,6 @@ pub unsafe extern "C" fn nowait_submit_copy_wait(
 ) -> c_int {
     status(|| {
         let end = CopyEnd::of(copy)?;
-        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Work::Copy(end)))
+        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Awaited::Copy(end)))
     })
 }
