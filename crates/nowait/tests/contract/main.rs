@@ -17,6 +17,7 @@ mod locks;
 mod loop_ring;
 mod map;
 mod meetings;
+mod overlaps;
 mod progress;
 mod safety;
 mod sim;
