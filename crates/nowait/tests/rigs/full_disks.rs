@@ -49,7 +49,7 @@ fn under_a_quota() {
 fn fill_up(nowait: &Nowait, folder: &FsPath, way: Way, errno: i32) {
     let (ballast, path) = (folder.join("ballast"), folder.join("file"));
     // Not while a round is under way.
-    crate::common::mounts::free_what_was_removed(folder);
+    mounts::free_what_was_removed(folder);
     assert!(eventually(|| std::fs::write(&ballast, vec![1; 4 << 20]).is_ok()));
     let file = create(nowait, &path);
     let mut bytes = Vec::new();
@@ -141,8 +141,9 @@ fn lose_a_write_back(nowait: &Nowait, folder: &FsPath, image: &FsPath, way: Way)
     assert_syncs_fail(&second, errno);
 
     // The device is well again. What it lost is lost all the same.
+    // Forks of other tests may have the ballast open until they end.
+    filler.set_len(0).unwrap();
     std::fs::remove_file(&ballast).unwrap();
-    drop(filler);
     assert_syncs_fail(&file, errno);
     assert_eq!(file.acknowledge_sync_failure().unwrap().raw_os_error(), Some(errno));
     assert_syncs_fail(&second, errno);
@@ -188,6 +189,24 @@ fn atomic_write_without_room_leaves_the_old_contents() {
 
 /// The end of a file whose disk is full is the end of what was written: no space that was reserved
 /// ahead, in whole or (ext4) in part, and none for what failed.
+/// Removes the file that has filled a disk, and waits until `bytes` can be written there. Forks of
+/// other tests may have the file open until they end: so it is cut first.
+fn make_room(full: &FsPath, bytes: usize) {
+    let folder = full.parent().unwrap();
+    // Refused while there is no room for a note of the change.
+    let _ = std::fs::File::options().write(true).truncate(true).open(full);
+    std::fs::remove_file(full).unwrap();
+    let probe = folder.join("probe");
+    let has_room = || {
+        mounts::free_what_was_removed(folder);
+        let written = std::fs::write(&probe, vec![1; bytes]).and_then(|()| std::fs::File::open(&probe)?.sync_all());
+        let _ = std::fs::remove_file(&probe);
+        written.is_ok()
+    };
+    assert!(eventually(has_room), "no room for {bytes} bytes after the removal of {full:?}");
+    mounts::free_what_was_removed(folder);
+}
+
 #[test]
 fn a_full_disk_is_an_error_and_leaves_no_tail() {
     let data = Endless(contents(MIB + 8, 4));
@@ -220,8 +239,7 @@ fn a_full_disk_is_an_error_and_leaves_no_tail() {
                 }
                 drop((writer, file));
                 assert_settled(&nowait);
-                std::fs::remove_file(&path).unwrap();
-                mounts::free_what_was_removed(mount.path());
+                make_room(&path, 8 << 20);
             }
         }
     }
@@ -247,8 +265,7 @@ fn a_full_disk_leaves_no_tail_of_a_writer_that_is_dropped() {
         data.assert_is_in(&now, len - 512..len, &format!("{len} bytes"));
         drop(file);
         assert_settled(&nowait);
-        std::fs::remove_file(&path).unwrap();
-        mounts::free_what_was_removed(mount.path());
+        make_room(&path, 8 << 20);
     }
 }
 
