@@ -202,9 +202,11 @@ pub(crate) struct Watchdog(Option<mpsc::Sender<()>>);
 
 impl Watchdog {
     pub(crate) fn new(name: impl Into<String>, seconds: u64) -> Watchdog {
+        const SHORTEST: u64 = 120;
         let name = name.into();
         let (alive, watched) = mpsc::channel();
-        let bound = at_most(Duration::from_secs(seconds));
+        // A busy disk alone may hold up the calls of a test for half a minute.
+        let bound = at_most(Duration::from_secs(seconds.max(SHORTEST)));
         std::thread::spawn(move || {
             if watched.recv_timeout(bound) == Err(RecvTimeoutError::Timeout) {
                 eprintln!("watchdog: {name} hangs: no end after {bound:?}");
