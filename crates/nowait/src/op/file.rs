@@ -11,8 +11,8 @@ use rustix::io::Errno;
 
 use super::device::Device;
 use super::leftovers::Leftovers;
-use super::outstanding::{Outstanding, Resume, Span, Syncing};
-use super::queue::{FileQueues, QueueKind};
+use super::outstanding::{Change, Outstanding, Span, Syncing};
+use super::queue::{FileQueues, QueueKind, Room};
 use super::request::{Handle, Outcome, Request};
 use super::slot::Slot;
 use super::transfer::Transfer;
@@ -462,17 +462,6 @@ impl OpenFile {
     }
 }
 
-/// A request that changes a file's bytes, as those see it that give it its turn.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Change {
-    pub(crate) span: Span,
-    pub(crate) bytes: u64,
-    /// Excludes all other writes.
-    pub(crate) alone: bool,
-    /// Excludes syncs: a direct write that waits for the device.
-    pub(crate) durable: bool,
-}
-
 /// A change's bytes on their way; given back when it is finished. No share of the file: the permit
 /// outlives the slot's own, and `File::close` would find the file in use.
 pub(crate) struct Permit {
@@ -496,25 +485,12 @@ impl Permit {
     }
 }
 
-/// Bound on the bytes on their way, of all files.
-pub(crate) trait Room: Resume {
-    /// Takes back what a change had, which is finished. True if others may wait for it. Called with
-    /// nothing locked.
-    fn give_back(&self, queues: &FileQueues, change: &Change, number: u64) -> bool;
-}
-
 impl Drop for Permit {
     fn drop(&mut self) {
         let Some(room) = self.queues.room() else { return };
         if room.give_back(&self.queues, &self.change, self.number) {
             room.clone().resume();
         }
-    }
-}
-
-impl Change {
-    fn of(span: Span) -> Change {
-        Change { span, bytes: 0, alone: false, durable: false }
     }
 }
 

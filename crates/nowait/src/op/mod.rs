@@ -26,10 +26,11 @@ pub(crate) use batch::Batch;
 pub(crate) use clock::Held;
 #[cfg(feature = "sim")]
 pub(crate) use file::in_queues;
-pub(crate) use file::{Change, END_UNKNOWN, Fallback, OpenFile, Permit, Room, on_threads};
+pub(crate) use file::{END_UNKNOWN, Fallback, OpenFile, Permit, on_threads};
 pub(crate) use leftovers::Leftovers;
+pub(crate) use outstanding::Change;
 pub(crate) use owner::{Owner, Work};
-pub(crate) use queue::{FileQueues, QueueKind, Waiter};
+pub(crate) use queue::{FileQueues, QueueKind, Room, Waiter};
 pub(crate) use request::{Call, Done, Handle, OpenDir, Outcome, Owned, PathAt, Request};
 pub(crate) use slot::{Callback, Notify, Profile, Slot};
 pub(crate) use transfer::{Step, Transfer, step};

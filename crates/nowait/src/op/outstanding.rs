@@ -30,7 +30,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 
-use super::file::Change;
 use super::watcher;
 use crate::sync::contained;
 use crate::sync::loomed::{Condvar, Mutex, MutexGuard, lock};
@@ -59,6 +58,23 @@ impl Span {
 
     fn is_empty(self) -> bool {
         self.start == self.end
+    }
+}
+
+/// A request that changes a file's bytes, as those see it that give it its turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change {
+    pub(crate) span: Span,
+    pub(crate) bytes: u64,
+    /// Excludes all other writes.
+    pub(crate) alone: bool,
+    /// Excludes syncs: a direct write that waits for the device.
+    pub(crate) durable: bool,
+}
+
+impl Change {
+    pub(super) fn of(span: Span) -> Change {
+        Change { span, bytes: 0, alone: false, durable: false }
     }
 }
 

@@ -9,9 +9,8 @@ use std::sync::atomic::{
 };
 use std::thread::Thread;
 
-use super::file::Room;
 use super::left::Left;
-use super::outstanding::Outstanding;
+use super::outstanding::{Change, Outstanding, Resume};
 use super::slot::Slot;
 use crate::sync::loomed::{Mutex, MutexGuard, lock};
 use crate::sys::{WriteOnce, tick_ns};
@@ -62,6 +61,13 @@ impl Parked {
         self.owns.store(true, SeqCst);
         self.thread.unpark();
     }
+}
+
+/// Bound on the bytes on their way, of all files.
+pub(crate) trait Room: Resume {
+    /// Takes back what a change had, which is finished. True if others may wait for it. Called with
+    /// nothing locked.
+    fn give_back(&self, queues: &FileQueues, change: &Change, number: u64) -> bool;
 }
 
 /// The queues of one file in one process.

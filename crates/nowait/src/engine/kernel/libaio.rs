@@ -19,8 +19,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use super::Kernel;
-use super::ring::Untaken;
+use super::{Kernel, Untaken};
 use crate::engine::Refusal;
 use crate::op::{Owner, Request, Slot};
 use crate::stats::Count;

@@ -5,13 +5,13 @@
 pub(super) mod libaio;
 pub(super) mod ring;
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
 
-use self::ring::Untaken;
 use crate::op::Slot;
 use crate::stats::Count;
 
@@ -68,5 +68,24 @@ pub(super) trait Kernel: AsFd + Send + Sync {
     /// The caller has the lock of the submission queue, and no thread enters any more.
     unsafe fn take_untaken(&self, _untaken: &mut Untaken) -> Vec<u64> {
         Vec::new()
+    }
+}
+
+/// Entries that were pushed and that the kernel may not have taken yet, in order. A ring that may
+/// no longer be entered gives them back, by their user data.
+#[derive(Default)]
+pub(super) struct Untaken(VecDeque<u64>);
+
+impl Untaken {
+    /// Notes an entry that was just pushed; the queue now has `length` entries.
+    fn push(&mut self, user_data: u64, length: usize) {
+        self.0.drain(..(self.0.len() + 1).saturating_sub(length));
+        self.0.push_back(user_data);
+    }
+
+    /// Returns the entries that the kernel has not taken, `length` in number, and forgets all.
+    fn take(&mut self, length: usize) -> Vec<u64> {
+        let taken = self.0.len().saturating_sub(length);
+        self.0.drain(..).skip(taken).collect()
     }
 }

@@ -3,7 +3,6 @@
 //! `unsafe` here: both of the ring's queues are used through a shared reference, each under a lock
 //! of the caller. A ring is dropped in the process that made it, and in no other.
 
-use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use super::Kernel;
+use super::{Kernel, Untaken};
 use crate::engine::Refusal;
 use crate::op::{Owner, Request, Slot};
 use crate::stats::Count;
@@ -248,25 +247,6 @@ impl Ring {
 /// Other errors pass: interruptions, timeouts, shortage of memory or of room for completions.
 pub(in crate::engine) fn is_lasting(error: &std::io::Error) -> bool {
     !matches!(Errno::from_io_error(error), Some(Errno::INTR | Errno::TIME | Errno::AGAIN | Errno::BUSY | Errno::NOMEM))
-}
-
-/// Entries that were pushed and that the kernel may not have taken yet, in order. A ring that may
-/// no longer be entered gives them back, by their user data.
-#[derive(Default)]
-pub(in crate::engine) struct Untaken(VecDeque<u64>);
-
-impl Untaken {
-    /// Notes an entry that was just pushed; the queue now has `length` entries.
-    fn push(&mut self, user_data: u64, length: usize) {
-        self.0.drain(..(self.0.len() + 1).saturating_sub(length));
-        self.0.push_back(user_data);
-    }
-
-    /// Returns the entries that the kernel has not taken, `length` in number, and forgets all.
-    fn take(&mut self, length: usize) -> Vec<u64> {
-        let taken = self.0.len().saturating_sub(length);
-        self.0.drain(..).skip(taken).collect()
-    }
 }
 
 impl AsFd for Ring {

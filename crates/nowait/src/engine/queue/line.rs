@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::announced::Announced;
 use super::{Queue, Reap};
-use crate::engine::kernel::ring::Untaken;
+use crate::engine::kernel::Untaken;
 use crate::engine::pool;
 use crate::op::{Backlog, Slot};
 use crate::sync::lock;
