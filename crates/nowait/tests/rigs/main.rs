@@ -24,6 +24,7 @@ mod lost_writes;
 mod model;
 mod opens;
 mod order;
+mod partial;
 mod refused;
 mod troubles;
 mod writes;
