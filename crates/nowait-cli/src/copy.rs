@@ -18,13 +18,13 @@ use serde_json::{Map, Value, json};
 use crate::show::complain;
 use crate::{cli, interrupt};
 pub(crate) use args::Copy;
+use args::USAGE;
 
 /// Warnings of one kind that are shown; more are counted.
 const WARNINGS_SHOWN: u32 = 20;
 
-/// Exit codes.
+/// Exit codes, beside [`USAGE`].
 const SOME: u8 = 1;
-const USAGE: u8 = 2;
 const NOTHING: u8 = 3;
 const DIFFERS: u8 = 5;
 const INTERRUPTED: u8 = 130;

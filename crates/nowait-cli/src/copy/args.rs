@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use nowait_copy::{Follow, Options, Reflink, Sparse, SyncPolicy, Update};
 
-use super::USAGE;
 use crate::cli;
+
+/// Exit code of wrong usage.
+pub(super) const USAGE: u8 = 2;
 
 const EXIT_CODES: &str = "\
 Exit codes:

@@ -6,15 +6,29 @@
 //! no sync is needed: pieces lost in a power failure are copied again.
 
 use std::ffi::{CStr, CString};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FileType, FlockOperation, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::pass::Check;
 use crate::os::{data, name};
 
 const MAGIC: &[u8; 16] = b"nowait-copy-1\n\0\0";
+/// A piece of the target, and the checksum (CRC-32C) of the bytes read for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Check {
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+    pub(crate) crc: u32,
+}
+
+impl Check {
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.offset..self.offset + u64::from(self.length)
+    }
+}
+
 /// Bytes of a record: offset, length, checksum of the piece, checksum of the record.
 const RECORD_BYTES: usize = 20;
 /// Records that are written together: 8 MiB of requests.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use rustix::io::retry_on_intr;
 
 use super::ends::Ends;
-use super::journal::Journal;
+use super::journal::{Check, Journal};
 use crate::error::{Failure, FailureKind, Operation, Result};
 use crate::shared::Shared;
 
@@ -16,20 +16,6 @@ pub(crate) enum Done {
     All,
     /// The way was refused, perhaps after a part: another way must copy from the beginning.
     Refused(Cow<'static, str>),
-}
-
-/// A piece of the target, and the checksum (CRC-32C) of the bytes read for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Check {
-    pub(crate) offset: u64,
-    pub(crate) length: u32,
-    pub(crate) crc: u32,
-}
-
-impl Check {
-    pub(crate) fn range(&self) -> Range<u64> {
-        self.offset..self.offset + u64::from(self.length)
-    }
 }
 
 /// Zeros that need not be written.

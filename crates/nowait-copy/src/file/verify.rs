@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::ends::{Endpoint, Ends};
 use super::extents::{EXTENT_ALIGNMENT, Extents};
-use super::pass::Check;
+use super::journal::Check;
 use crate::error::{Failure, FailureKind, Operation, Result};
 use crate::shared::Shared;
 

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 
 use super::Tree;
 use super::dir::DIRECTORY;
-use super::links::{Identity, identity};
+use super::dir::{Identity, identity};
 use super::listing::Listing;
 use super::stat_argument;
 use crate::options::Follow;

@@ -11,7 +11,6 @@ use std::sync::{Arc, OnceLock};
 use rustix::fs::{CWD, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::links::Identity;
 use super::listing::Listing;
 use crate::metadata::DirProperties;
 use crate::os::temporary;
@@ -23,6 +22,13 @@ pub(super) const DIRECTORY: OFlags =
 
 /// Longest path that the kernel takes in one piece, less its NUL.
 const PATH_BYTES_MAX: usize = 4095;
+
+/// Device and inode.
+pub(super) type Identity = (u64, u64);
+
+pub(super) fn identity(stat: &Stat) -> Identity {
+    (stat.st_dev, stat.st_ino)
+}
 
 /// A pair of directories. It stays open until all that is in it is copied, since its own times are
 /// set after that; entries are reached by descriptor, so that paths may be longer than `PATH_MAX`,

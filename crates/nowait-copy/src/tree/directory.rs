@@ -9,8 +9,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::dir::{DIRECTORY, Dir, Paths, Stats};
-use super::links::identity;
+use super::dir::{DIRECTORY, Dir, Paths, Stats, identity};
 use super::listing::Listing;
 use super::{Task, Tree};
 use crate::error::{Failure, FailureKind, Operation, Result};

@@ -8,8 +8,8 @@ use rustix::fs::{AtFlags, FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::Tree;
-use super::dir::{Dir, Paths};
-use super::links::{LinkAction, Waiter, identity};
+use super::dir::{Dir, Paths, identity};
+use super::links::{LinkAction, Waiter};
 use crate::error::{Failure, FailureKind, Operation, Result, shown};
 use crate::file::{self, FileJob};
 use crate::metadata;

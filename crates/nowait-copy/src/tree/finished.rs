@@ -6,8 +6,8 @@ use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::Tree;
+use super::dir::identity;
 use super::entry::SourceEntry;
-use super::links::identity;
 use crate::metadata;
 use crate::os::data;
 

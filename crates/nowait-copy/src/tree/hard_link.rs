@@ -7,9 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
-use super::dir::{DIRECTORY, Dir, open_path, parent_of};
+use super::dir::{DIRECTORY, Dir, identity, open_path, parent_of};
 use super::entry::SourceEntry;
-use super::links::{Copy, Waiter, identity};
+use super::links::{Copy, Waiter};
 use super::{Task, Tree};
 use crate::error::{Failure, FailureKind, Operation};
 use crate::options::Follow;

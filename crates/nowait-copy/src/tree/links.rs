@@ -5,17 +5,8 @@ use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use rustix::fs::Stat;
-
-use super::dir::Dir;
+use super::dir::{Dir, Identity};
 use crate::meter::lock;
-
-/// Device and inode.
-pub(super) type Identity = (u64, u64);
-
-pub(super) fn identity(stat: &Stat) -> Identity {
-    (stat.st_dev, stat.st_ino)
-}
 
 /// A name of the source that waits for the copy of its file.
 pub(super) struct Waiter {

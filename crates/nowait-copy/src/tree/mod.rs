@@ -33,8 +33,8 @@ use crate::options::{Follow, SyncPolicy};
 use crate::os::name;
 use crate::report::{Event, Report};
 use crate::shared::Shared;
-use dir::Dir;
-use links::{Identity, Links, identity};
+use dir::{Dir, Identity, identity};
+use links::Links;
 use listing::Listing;
 use queue::TaskQueue;
 

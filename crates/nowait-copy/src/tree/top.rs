@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::Tree;
 use super::dir::{DIRECTORY, Dir, Paths, join, open_path, parent_of};
-use super::links::{Identity, identity};
+use super::dir::{Identity, identity};
 use crate::error::{Failure, FailureKind, Operation, Result, shown};
 use crate::metadata::DirProperties;
 use crate::meter::lock;

@@ -8,8 +8,10 @@ use nowait::{ErrorKind, ErrorOp};
 use super::super::e_tag;
 use super::super::object_store::path::{self, Path};
 use super::super::object_store::{Error, ObjectMeta, Result};
-use super::STORE;
 use crate::files::{Files, Stat, is_staged};
+
+/// The store's name in errors.
+const STORE: &str = "NowaitFileSystem";
 
 /// Returns the path of an object. A location has no empty segment, no `.` and `..`, and no control
 /// characters: it is a path as it is, without an encoding.

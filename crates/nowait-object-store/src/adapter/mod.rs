@@ -213,6 +213,3 @@ impl ObjectStore for NowaitFileSystem {
         self.files.rename(&from, to, replace).await.map_err(failed)
     }
 }
-
-/// The store's name in errors.
-const STORE: &str = "NowaitFileSystem";
