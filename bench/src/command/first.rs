@@ -24,22 +24,22 @@ const COMMITS: Duration = Duration::from_millis(60);
 const READERS: &[&str] = &["pread", "threads", "willneed", "ring", "tokio", OURS, ON_TOKIO];
 
 /// A table of the run: its share of the time, its ways, and its cases.
-struct Share {
+struct TableShare {
     table: &'static str,
     parts: u32,
     ways: &'static [&'static str],
     choose: fn(&mut Options),
 }
 
-static SHARES: [Share; 5] = [
-    Share { table: "reads", parts: 2, ways: READERS, choose: |options| options.depths = vec![1, 32] },
-    Share {
+static SHARES: [TableShare; 5] = [
+    TableShare { table: "reads", parts: 2, ways: READERS, choose: |options| options.depths = vec![1, 32] },
+    TableShare {
         table: "cached",
         parts: 1,
         ways: &["pread", "ring", "tokio", OURS, ON_TOKIO],
         choose: |options| options.cases = vec!["threads=1".to_owned()],
     },
-    Share {
+    TableShare {
         table: "gather",
         parts: 1,
         ways: READERS,
@@ -47,13 +47,13 @@ static SHARES: [Share; 5] = [
             (options.records, options.cases) = (vec![64], vec!["records=64,cold".to_owned()]);
         },
     },
-    Share {
+    TableShare {
         table: "writes",
         parts: 1,
         ways: &["pwrite", "pwritev-16", "threads", "ring", "tokio", OURS, ON_TOKIO],
         choose: |options| (options.depths, options.size) = (vec![16], None),
     },
-    Share {
+    TableShare {
         table: "log",
         parts: 1,
         ways: &["append-fdatasync", "direct-dsync", "thread-batch", "thread-batch-direct", OURS],
@@ -83,7 +83,7 @@ pub(super) fn is_asked(options: &Bench) -> bool {
 
 pub(super) fn parts(options: &Bench) -> Vec<Part> {
     let quick = settled(&Options { quick: true, ..options.asked.clone() });
-    let part = |share: &Share| {
+    let part = |share: &TableShare| {
         let mut asked = Options {
             ways: share.ways.iter().map(|way| (*way).to_owned()).collect(),
             budget: time(options) * share.parts / PARTS,

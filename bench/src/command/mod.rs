@@ -133,7 +133,7 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
 }
 
 /// Tables to measure with the same options.
-struct Part {
+struct RunPart {
     asked: Options,
     tables: Vec<&'static Table>,
     /// One table of the first run, which has one time limit for all tables.
@@ -141,18 +141,18 @@ struct Part {
 }
 
 /// Tables to measure.
-fn parts(options: &Bench) -> Result<Vec<Part>> {
+fn parts(options: &Bench) -> Result<Vec<RunPart>> {
     let asked = settled(&options.asked);
     if first::is_asked(options) {
         return Ok(first::parts(options));
     }
     let tables = table::asked(&options.tables, &asked);
     table::check(&tables, &asked)?;
-    Ok(vec![Part { asked, tables, is_first: false }])
+    Ok(vec![RunPart { asked, tables, is_first: false }])
 }
 
 /// `file` is the size in bytes of the test file to create.
-fn plan(parts: &[Part], file: Option<u64>) -> Plan {
+fn plan(parts: &[RunPart], file: Option<u64>) -> Plan {
     let tables = parts.iter().flat_map(|part| table::plan(&part.tables, &part.asked, None).tables).collect();
     Plan { file_s: file.map_or(0.0, Plan::writing_s), tables }
 }

@@ -258,7 +258,7 @@ impl<'a> Tally<'a> {
 
 /// The system's counters at one moment.
 #[derive(Debug)]
-struct Reading {
+struct Counters {
     at: Instant,
     process: Usage,
     thread: Usage,
@@ -276,8 +276,8 @@ pub struct Round<'a> {
     began: Instant,
     /// Until the clock started.
     prepared: Duration,
-    started: Option<Reading>,
-    stopped: Option<Reading>,
+    started: Option<Counters>,
+    stopped: Option<Counters>,
     inline_fraction: Option<f64>,
 }
 
@@ -306,7 +306,7 @@ impl<'a> Round<'a> {
         self.meet();
         let machine_us = busy_us();
         let (process, thread) = (Usage::of_process(), Usage::of_this_thread());
-        self.started = Some(Reading { at: Instant::now(), process, thread, workers, machine_us });
+        self.started = Some(Counters { at: Instant::now(), process, thread, workers, machine_us });
     }
 
     /// Stops the clock after all completions, before any teardown.
@@ -314,7 +314,7 @@ impl<'a> Round<'a> {
         let (at, thread) = (Instant::now(), Usage::of_this_thread());
         self.meet();
         let (process, machine_us) = (Usage::of_process(), busy_us());
-        self.stopped = Some(Reading { at, process, thread, workers: RingWorkers::now(), machine_us });
+        self.stopped = Some(Counters { at, process, thread, workers: RingWorkers::now(), machine_us });
     }
 
     fn meet(&mut self) {
@@ -369,8 +369,8 @@ impl Sample {
 
     /// `None` where a caller never started or stopped its clock.
     pub fn of(callers: &[Round<'_>]) -> Option<Self> {
-        let started: Vec<&Reading> = callers.iter().map(|caller| caller.started.as_ref()).collect::<Option<_>>()?;
-        let stopped: Vec<&Reading> = callers.iter().map(|caller| caller.stopped.as_ref()).collect::<Option<_>>()?;
+        let started: Vec<&Counters> = callers.iter().map(|caller| caller.started.as_ref()).collect::<Option<_>>()?;
+        let stopped: Vec<&Counters> = callers.iter().map(|caller| caller.stopped.as_ref()).collect::<Option<_>>()?;
         let first = started.iter().min_by_key(|reading| reading.at)?;
         let last = stopped.iter().max_by_key(|reading| reading.at)?;
         let spent = started.iter().zip(&stopped).map(|(start, stop)| stop.thread.since(&start.thread).cpu_us());

@@ -30,7 +30,7 @@ const LENGTHS: RangeInclusive<u64> = 4 << 10..=16 << 10;
 const LONGEST_ROUND: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum TreeState {
     /// With inodes and names.
     Cold,
     DataCold,
@@ -48,17 +48,17 @@ fn bytes(options: &Options) -> u64 {
 fn cases(options: &Options) -> Vec<Case> {
     // The files, which the first case makes.
     let made: Rc<OnceCell<Tree>> = Rc::default();
-    let cold = if options.drop_caches { (State::Cold, "cold") } else { (State::DataCold, "data-cold") };
+    let cold = if options.drop_caches { (TreeState::Cold, "cold") } else { (TreeState::DataCold, "data-cold") };
     let time = if options.quick { options.round_time } else { LONGEST_ROUND };
     let mut cases = Vec::new();
-    for (state, name) in [cold, (State::Hot, "hot")] {
+    for (state, name) in [cold, (TreeState::Hot, "hot")] {
         for depth in options.or_usual(&options.depths, &[1, 16], &[1, 16, 64]) {
             let ways = ways::filers(options.roster);
             let refused: Vec<Option<String>> = ways.iter().map(|way| way.refused()).collect();
             let tree = made.clone();
             let open = move |ways, run: &mut Run<'_>| {
                 make(&tree, run)?;
-                Ok(Some(Reading { ways, state, depth, tree, files: Arc::default() }))
+                Ok(Some(FileCase { ways, state, depth, tree, files: Arc::default() }))
             };
             let case = Case::new(format!("{name} depth={depth}"), ways, Work::For(time), open);
             cases.push(case.refusing(refused).in_directory().if_cold());
@@ -87,22 +87,22 @@ fn make(tree: &OnceCell<Tree>, run: &mut Run<'_>) -> Result<()> {
 }
 
 /// One case, ready to be measured.
-struct Reading {
+struct FileCase {
     ways: Vec<Part<dyn FileWay>>,
-    state: State,
+    state: TreeState,
     depth: usize,
     tree: Rc<OnceCell<Tree>>,
     /// The same for every way of a round.
     files: Arc<[(u64, PathBuf)]>,
 }
 
-impl Reading {
+impl FileCase {
     fn tree(&self) -> &Tree {
         self.tree.get().expect("the case made it when it was opened")
     }
 }
 
-impl Bench for Reading {
+impl Bench for FileCase {
     fn prepare(&mut self, place: &Place<'_>, stage: Stage, operations: usize) -> Result<()> {
         let (mut random, count) = (stage.random(place.options.seed), operations.max(2 * self.depth));
         let numbers = random.permutation(self.tree().files()).into_iter().take(count);
@@ -114,9 +114,9 @@ impl Bench for Reading {
         let (tree, files, depth) = (self.tree(), &self.files, self.depth);
         let numbers = files.iter().map(|(number, _)| *number);
         match self.state {
-            State::Hot => tree.make_hot(numbers.clone())?,
-            State::DataCold => tree.make_cold(numbers.clone())?,
-            State::Cold => {
+            TreeState::Hot => tree.make_hot(numbers.clone())?,
+            TreeState::DataCold => tree.make_cold(numbers.clone())?,
+            TreeState::Cold => {
                 tree.make_cold(numbers.clone())?;
                 tree.forget_inodes(numbers.clone())?;
             }

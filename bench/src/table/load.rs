@@ -122,8 +122,8 @@ fn cases(arriving: Arriving, options: &Options) -> Vec<Case> {
         let work = Work::Exactly(count, options.load_time);
         let behind = behind.clone();
         let arrivals = move |does| {
-            let (exact, inputs) = (ExactTimers::set()?, Inputs::default());
-            Ok(Some(Arrivals { does, rate: rate as f64, behind, inputs, _exact: exact }))
+            let (exact, inputs) = (ExactTimers::set()?, ArrivalInputs::default());
+            Ok(Some(LoadCase { does, rate: rate as f64, behind, inputs, _exact: exact }))
         };
         let roster = options.roster;
         match arriving {
@@ -149,25 +149,25 @@ enum Doing {
 }
 
 /// One kind of work at one rate, ready to be measured.
-struct Arrivals {
+struct LoadCase {
     does: Doing,
     rate: f64,
     /// Ways that have not kept a lower rate.
     behind: Rc<RefCell<Vec<String>>>,
-    inputs: Inputs,
+    inputs: ArrivalInputs,
     _exact: ExactTimers,
 }
 
 /// Inputs of a round, the same for all ways.
 #[derive(Default)]
-struct Inputs {
+struct ArrivalInputs {
     pace: Option<Pace>,
     count: usize,
     offsets: Vec<u64>,
     seed: u64,
 }
 
-impl Bench for Arrivals {
+impl Bench for LoadCase {
     fn takes(&self, _: usize, name: &str) -> bool {
         !self.behind.borrow().iter().any(|behind| behind == name)
     }
@@ -190,12 +190,12 @@ impl Bench for Arrivals {
             offsets = order.take(count * records).map(|page| page * BLOCK as u64).collect();
         }
         let pace = Some(Pace::poisson(self.rate, count, &mut random));
-        self.inputs = Inputs { pace, count, offsets, seed };
+        self.inputs = ArrivalInputs { pace, count, offsets, seed };
         Ok(())
     }
 
     fn turn(&mut self, turn: &Turn<'_>) -> Result<Sample> {
-        let Inputs { pace, count, offsets, .. } = &self.inputs;
+        let ArrivalInputs { pace, count, offsets, .. } = &self.inputs;
         let (count, cancel, offsets) = (*count as u64, turn.cancel, &offsets[..]);
         let pace = pace.as_ref().ok_or_else(|| turn.failed("its round has no arrivals"))?;
         let index = turn.index;

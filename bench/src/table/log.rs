@@ -86,7 +86,7 @@ const FEWEST: u64 = 4;
 const SYNC_EVERY: u64 = 64 << 20;
 
 #[derive(Clone, Copy)]
-struct Shape {
+struct CommitShape {
     /// Records under way at a time, of all writers.
     slots: usize,
     /// Those of each writer, where a way [pipelines](LogWay::pipelines).
@@ -132,8 +132,8 @@ fn cases(kind: Logged, options: &Options) -> Vec<Case> {
                 Logged::Pipelined => format!("threads={writers} in-flight={in_flight}"),
                 Logged::Tokio => format!("tasks={writers}"),
             };
-            let shape = Shape { slots: writers * in_flight, in_flight, size, limits };
-            let open = move |ways, run: &mut Run<'_>| Durable::open(ways, shape, run).map(Some);
+            let shape = CommitShape { slots: writers * in_flight, in_flight, size, limits };
+            let open = move |ways, run: &mut Run<'_>| LogCase::open(ways, shape, run).map(Some);
             let (name, work) = (format!("{name} size={}", size_of(size)), Work::For(options.commit_time));
             cases.push(Case::new(name, ways.clone(), work, open).in_directory().beside(BESIDE));
         }
@@ -142,9 +142,9 @@ fn cases(kind: Logged, options: &Options) -> Vec<Case> {
 }
 
 /// One case, ready to be measured.
-struct Durable {
+struct LogCase {
     ways: Vec<Part<dyn LogWay>>,
-    shape: Shape,
+    shape: CommitShape,
     /// Free bytes of the file system before anything was written, and whether it allows `O_DIRECT`.
     free: u64,
     direct: bool,
@@ -152,8 +152,8 @@ struct Durable {
     commits: u64,
 }
 
-impl Durable {
-    fn open(ways: Vec<Part<dyn LogWay>>, shape: Shape, run: &mut Run<'_>) -> Result<Self> {
+impl LogCase {
+    fn open(ways: Vec<Part<dyn LogWay>>, shape: CommitShape, run: &mut Run<'_>) -> Result<Self> {
         let dir = &run.options.dir;
         let probe = testfile::create_nameless(dir)?;
         let direct = run.takes_direct(&sys::path_of(&probe), "log: its direct ways are")?;
@@ -169,7 +169,7 @@ impl Durable {
     }
 }
 
-impl Bench for Durable {
+impl Bench for LogCase {
     fn takes(&self, index: usize, _: &str) -> bool {
         self.direct || !self.ways[index].direct()
     }
@@ -181,7 +181,7 @@ impl Bench for Durable {
     }
 
     fn turn(&mut self, turn: &Turn<'_>) -> Result<Sample> {
-        let (way, Shape { slots, in_flight, size, limits }) = (self.ways[turn.index], self.shape);
+        let (way, CommitShape { slots, in_flight, size, limits }) = (self.ways[turn.index], self.shape);
         // Other records for each way that is verified, so that none finds those of the one before.
         let seed = if turn.verifies() { turn.index as u64 + 1 } else { 0 };
         let in_flight = if way.pipelines() { in_flight } else { 1 };

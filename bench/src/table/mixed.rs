@@ -21,8 +21,8 @@ pub static MIXED: Table = Table {
     takes: &["hot", "tasks", "workers", "beside"],
     file_size: file_size_of_reads,
     cases: |options| {
-        let case = |shape: Shape| {
-            let open = move |ways, run: &mut Run<'_>| Mixed::open(ways, shape, run);
+        let case = |shape: MixShape| {
+            let open = move |ways, run: &mut Run<'_>| MixedCase::open(ways, shape, run);
             Case::new(shape.name(), ways::mixers(options.roster), Work::For(options.mixed_time), open)
         };
         shapes(options).into_iter().map(case).collect()
@@ -87,14 +87,14 @@ fn late(row: &Row, of: fn(&Latency) -> u64) -> Option<String> {
 
 /// A case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shape {
+struct MixShape {
     hot: usize,
     tasks: usize,
     workers: usize,
     beside: Beside,
 }
 
-impl Shape {
+impl MixShape {
     fn name(&self) -> String {
         let Self { hot, tasks, workers, beside } = self;
         let beside = if *beside == Beside::Nobody { String::new() } else { format!(" beside={}", name(*beside)) };
@@ -104,13 +104,13 @@ impl Shape {
 
 /// Returns all combinations of the given options. Without any, varies one axis at a time, with the
 /// others at their usual values.
-fn shapes(options: &Options) -> Vec<Shape> {
+fn shapes(options: &Options) -> Vec<MixShape> {
     let Options { hot, tasks, workers, beside, quick, .. } = options;
     let mut shapes = Vec::new();
     let mut add = |hot: &[usize], tasks: &[usize], workers: &[usize], beside: &[Beside]| {
         for (&beside, &tasks) in beside.iter().flat_map(|beside| tasks.iter().map(move |tasks| (beside, tasks))) {
             for &hot in hot {
-                shapes.extend(workers.iter().map(|&workers| Shape { hot, tasks, workers, beside }));
+                shapes.extend(workers.iter().map(|&workers| MixShape { hot, tasks, workers, beside }));
             }
         }
     };
@@ -146,16 +146,16 @@ fn programs(beside: Beside, file: &TestFile) -> std::io::Result<Option<Programs>
 }
 
 /// One case, ready to be measured.
-struct Mixed {
+struct MixedCase {
     ways: Vec<Part<dyn MixedWay>>,
-    shape: Shape,
+    shape: MixShape,
     layout: Layout,
     log: Option<OwnLog>,
     plan: Plan,
 }
 
-impl Mixed {
-    fn open(ways: Vec<Part<dyn MixedWay>>, shape: Shape, run: &mut Run<'_>) -> Result<Option<Self>> {
+impl MixedCase {
+    fn open(ways: Vec<Part<dyn MixedWay>>, shape: MixShape, run: &mut Run<'_>) -> Result<Option<Self>> {
         let file = run.place().file()?;
         if let Err(why) = programs(shape.beside, file) {
             run.report.note(Code::CaseLeftOut, format!("mixed {}: {why}", shape.name()));
@@ -171,7 +171,7 @@ impl Mixed {
     }
 }
 
-impl Bench for Mixed {
+impl Bench for MixedCase {
     fn prepare(&mut self, place: &Place<'_>, stage: Stage, operations: usize) -> Result<()> {
         let mut random = stage.random(place.options.seed);
         self.plan = Plan::new(self.layout, self.shape.tasks, operations, self.shape.hot, &mut random);
@@ -179,7 +179,7 @@ impl Bench for Mixed {
     }
 
     fn turn(&mut self, turn: &Turn<'_>) -> Result<Sample> {
-        let (file, Shape { workers, beside, .. }) = (turn.file()?, self.shape);
+        let (file, MixShape { workers, beside, .. }) = (turn.file()?, self.shape);
         file.make_mixed(self.layout.runs())?;
         let matches = |offset: u64, bytes: &[u8]| file.matches(offset, bytes);
         let writes = beside == Beside::Writes;
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn every_case_has_a_name_of_its_own() {
-        let names: Vec<String> = shapes(&Options::new(false, 1)).iter().map(Shape::name).collect();
+        let names: Vec<String> = shapes(&Options::new(false, 1)).iter().map(MixShape::name).collect();
         assert_eq!(names.len(), 8 + 6 + 8);
         assert!(names.iter().enumerate().all(|(i, name)| !names[..i].contains(name)), "{names:?}");
         assert!(names.contains(&"hot=90 tasks=64 workers=2 beside=log".to_owned()));
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_combined_with_the_usual() {
-        let asked = |options: Options| shapes(&options).iter().map(Shape::name).collect::<Vec<_>>();
+        let asked = |options: Options| shapes(&options).iter().map(MixShape::name).collect::<Vec<_>>();
         let one = Options { hot: vec![100], workers: vec![1], ..Options::new(false, 1) };
         assert_eq!(asked(one), ["hot=100 tasks=64 workers=1"]);
         let besides = Options { tasks: vec![4], beside: vec![Beside::Writes, Beside::Log], ..Options::new(false, 1) };

@@ -35,7 +35,7 @@ pub static READS: Table = Table {
     file_size: file_size_of_reads,
     cases: |options| {
         let depths = options.or_usual(&options.depths, &[1, 4, 32], &[1, 2, 4, 8, 16, 32, 128]);
-        let of = |depth| reading(format!("depth={depth}"), State::Cold, Shape { depth, ..PAGES }, options);
+        let of = |depth| reading(format!("depth={depth}"), CacheState::Cold, ReadShape { depth, ..PAGES }, options);
         depths.into_iter().map(of).collect()
     },
     grids: DEVICE,
@@ -51,12 +51,12 @@ pub static CACHED: Table = Table {
     toured: true,
     file_size: file_size_of_reads,
     cases: |options| {
-        let (two, half) = (Shape { callers: 2, ..PAGES }, Shape { block: HALF_BLOCK, ..PAGES });
+        let (two, half) = (ReadShape { callers: 2, ..PAGES }, ReadShape { block: HALF_BLOCK, ..PAGES });
         vec![
-            reading("threads=1".to_owned(), State::Cached, PAGES, options),
-            reading("threads=2".to_owned(), State::Cached, two, options),
+            reading("threads=1".to_owned(), CacheState::Cached, PAGES, options),
+            reading("threads=2".to_owned(), CacheState::Cached, two, options),
             // Only the halves of blocks cannot be dropped: in memory, or where extents are read as a whole.
-            reading("64K,half".to_owned(), State::HalfCached, half, options).if_cold(),
+            reading("64K,half".to_owned(), CacheState::HalfCached, half, options).if_cold(),
         ]
     },
     advice: cost_of_a_cached_read,
@@ -75,12 +75,12 @@ pub static GATHER: Table = Table {
     cases: |options| {
         let full = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096];
         let records = options.or_usual(&options.records, &[1, 8, 64, 512], &full);
-        let of = |(state, suffix): (State, &str)| {
+        let of = |(state, suffix): (CacheState, &str)| {
             let name = |records| format!("records={records},{suffix}");
-            let case = |&records| reading(name(records), state, Shape { records, ..PAGES }, options);
+            let case = |&records| reading(name(records), state, ReadShape { records, ..PAGES }, options);
             records.iter().map(case).collect::<Vec<_>>()
         };
-        [(State::Cold, "cold"), (State::Cached, "cached")].into_iter().flat_map(of).collect()
+        [(CacheState::Cold, "cold"), (CacheState::Cached, "cached")].into_iter().flat_map(of).collect()
     },
     grids: DEVICE,
     latency: "p99 latency of a batch, µs",
@@ -89,7 +89,7 @@ pub static GATHER: Table = Table {
 
 /// State of the page cache when the clock starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum CacheState {
     Cold,
     Cached,
     /// The first half of each block that is read.
@@ -97,7 +97,7 @@ enum State {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shape {
+struct ReadShape {
     block: usize,
     /// In flight for each of `callers` threads.
     depth: usize,
@@ -108,7 +108,7 @@ struct Shape {
 
 const BLOCK: usize = 4 << 10;
 const HALF_BLOCK: usize = 64 << 10;
-const PAGES: Shape = Shape { block: BLOCK, depth: 1, callers: 1, records: 0 };
+const PAGES: ReadShape = ReadShape { block: BLOCK, depth: 1, callers: 1, records: 0 };
 
 const FULL_SIZE: u64 = 1 << 30;
 const QUICK_SIZE: u64 = 64 << 20;
@@ -126,7 +126,7 @@ pub(super) fn file_size_of_reads(options: &Options) -> Option<u64> {
     Some(if options.quick { QUICK_SIZE } else { FULL_SIZE })
 }
 
-fn reading(name: String, state: State, shape: Shape, options: &Options) -> Case {
+fn reading(name: String, state: CacheState, shape: ReadShape, options: &Options) -> Case {
     let mut ways = match (shape.records > 0, options.direct) {
         (true, _) => ways::gatherers(options.roster),
         (false, true) => ways::direct_readers(options.roster),
@@ -134,17 +134,17 @@ fn reading(name: String, state: State, shape: Shape, options: &Options) -> Case 
     };
     ways.retain(|way| (shape.depth == 1 && shape.records == 0) || !way.one_at_a_time());
     let open = move |ways, run: &mut Run<'_>| {
-        let device = run.report.environment.device.clone().filter(|_| state == State::Cold);
-        Ok(Some(Reading { ways, state, shape, inputs: Inputs::default(), cached_after: 0, device }))
+        let device = run.report.environment.device.clone().filter(|_| state == CacheState::Cold);
+        Ok(Some(ReadCase { ways, state, shape, inputs: Inputs::default(), cached_after: 0, device }))
     };
     Case::new(name, ways, Work::For(options.round_time), open)
 }
 
 /// One case, ready to be measured.
-struct Reading {
+struct ReadCase {
     ways: Vec<Part<dyn ReadWay>>,
-    state: State,
-    shape: Shape,
+    state: CacheState,
+    shape: ReadShape,
     inputs: Inputs,
     /// The most pages that a round past the page cache left in it, or another program did.
     cached_after: u64,
@@ -159,25 +159,25 @@ struct Inputs {
     ranges: Vec<Range>,
 }
 
-impl Reading {
+impl ReadCase {
     /// `count` of the file's `places`, in random order; each once, or round and round where the
     /// file is cached.
     fn places(&self, random: &mut Random, places: u64, size: u64, count: usize) -> Vec<u64> {
         let order = random.permutation(places).into_iter().map(|place| place * size);
         match self.state {
-            State::Cached => order.cycle().take(count).collect(),
-            State::Cold | State::HalfCached => order.take(count).collect(),
+            CacheState::Cached => order.cycle().take(count).collect(),
+            CacheState::Cold | CacheState::HalfCached => order.take(count).collect(),
         }
     }
 
     /// About `operations` random operations. Unless the file is cached, no page is in two of them,
     /// and there are no more than the file has room for.
     fn inputs(&self, size: u64, mut random: Random, operations: usize) -> Inputs {
-        let Shape { block, depth, callers, records } = self.shape;
+        let ReadShape { block, depth, callers, records } = self.shape;
         if records == 0 {
             let block = block as u64;
             // A short block at the end has no half of its own.
-            let blocks = if self.state == State::HalfCached { size / block } else { size.div_ceil(block) };
+            let blocks = if self.state == CacheState::HalfCached { size / block } else { size.div_ceil(block) };
             let offsets = self.places(&mut random, blocks, block, operations.max(depth * callers * 2));
             return Inputs { offsets, ..Inputs::default() };
         }
@@ -199,7 +199,7 @@ impl Reading {
         }
         let tail = (size - 1) / self.shape.block as u64 * self.shape.block as u64;
         let offsets = &mut self.inputs.offsets;
-        if !offsets.is_empty() && self.state != State::HalfCached && !offsets.contains(&tail) {
+        if !offsets.is_empty() && self.state != CacheState::HalfCached && !offsets.contains(&tail) {
             offsets.pop();
             offsets.push(tail);
         }
@@ -207,16 +207,16 @@ impl Reading {
 
     fn make_state(&self, file: &TestFile) -> Result<()> {
         match self.state {
-            State::Cold => file.make_cold(),
-            State::HalfCached => file.make_half_cached(&self.inputs.offsets, self.shape.block),
-            State::Cached => file.make_warm(),
+            CacheState::Cold => file.make_cold(),
+            CacheState::HalfCached => file.make_half_cached(&self.inputs.offsets, self.shape.block),
+            CacheState::Cached => file.make_warm(),
         }
     }
 
     /// One way, once; and the operations and bytes that it is to do.
     fn once(&self, turn: &Turn<'_>, file: &TestFile, check: Option<&Check<'_>>) -> (Outcome<()>, (u64, u64)) {
         let (way, target, cancel) = (self.ways[turn.index], Target::of(file), turn.cancel);
-        let (Shape { block, depth, callers, records }, Inputs { offsets, ranges }) = (self.shape, &self.inputs);
+        let (ReadShape { block, depth, callers, records }, Inputs { offsets, ranges }) = (self.shape, &self.inputs);
         if records > 0 {
             let job = Gather::new(target, ranges, records, cancel);
             let mut output = Buffer::new(job.output_len());
@@ -228,7 +228,7 @@ impl Reading {
     }
 }
 
-impl Bench for Reading {
+impl Bench for ReadCase {
     fn prepare(&mut self, place: &Place<'_>, stage: Stage, operations: usize) -> Result<()> {
         let size = place.file()?.size();
         self.inputs = self.inputs(size, stage.random(place.options.seed), operations);

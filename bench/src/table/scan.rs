@@ -39,26 +39,26 @@ const STRIDE: u64 = 4;
 
 /// The blocks of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shape {
+struct ScanShape {
     block: usize,
     depth: usize,
     stride: u64,
 }
 
-fn shapes(options: &Options) -> Vec<Shape> {
+fn shapes(options: &Options) -> Vec<ScanShape> {
     let blocks = options.or_usual(&options.blocks, &[4 << 10, 128 << 10], &[4 << 10, 16 << 10, 128 << 10]);
     let depths = options.or_usual(&options.depths, &[1, 8], &[1, 8]);
     let mut shapes = Vec::new();
     for stride in [1, STRIDE] {
         // Strides are for one in flight in a quick run.
         for &depth in depths.iter().take(if options.quick && stride > 1 { 1 } else { usize::MAX }) {
-            shapes.extend(blocks.iter().map(|&block| Shape { block, depth, stride }));
+            shapes.extend(blocks.iter().map(|&block| ScanShape { block, depth, stride }));
         }
     }
     shapes
 }
 
-impl Shape {
+impl ScanShape {
     fn case(self, options: &Options) -> Case {
         let Self { block, depth, stride } = self;
         let stride = if stride == 1 { String::new() } else { format!("stride={stride} ") };
@@ -82,14 +82,14 @@ impl Shape {
 /// One case, ready to be measured.
 struct Scan {
     ways: Vec<Part<dyn ReadWay>>,
-    shape: Shape,
+    shape: ScanShape,
     offsets: Vec<u64>,
 }
 
 impl Bench for Scan {
     /// As many blocks as there are, from a place of the seed's choice on.
     fn prepare(&mut self, place: &Place<'_>, stage: Stage, operations: usize) -> Result<()> {
-        let (size, Shape { block, depth, stride }) = (place.file()?.size(), self.shape);
+        let (size, ScanShape { block, depth, stride }) = (place.file()?.size(), self.shape);
         let mut random = stage.random(place.options.seed);
         let places = self.shape.places(size);
         let blocks = places.min(operations.max(2 * depth) as u64);
@@ -110,7 +110,7 @@ impl Bench for Scan {
         let (path, size) = (file.path(), file.size());
         let opened = File::open(path).map_err(|error| Error::io("open", path, &error))?;
         let target = Target { file: &opened, path, size, direct: false };
-        let Shape { block, depth, .. } = self.shape;
+        let ScanShape { block, depth, .. } = self.shape;
         let job = Reads { target, block, depth, offsets: &self.offsets, pace: None, cancel: turn.cancel };
         let matches = |offset: u64, bytes: &[u8]| file.matches(offset, bytes);
         let mut buffer = Buffer::new(block * depth);
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_reader_with_a_place_takes_part_where_blocks_follow_each_other_one_at_a_time() {
-        let ways = |stride, depth| Shape { block: 4096, depth, stride }.suited(ways::scanners(WAYS));
+        let ways = |stride, depth| ScanShape { block: 4096, depth, stride }.suited(ways::scanners(WAYS));
         let has = |stride, depth| ways(stride, depth).iter().any(|way| way.name() == "nowait-stream");
         assert_eq!([has(1, 1), has(1, 8), has(4, 1), has(4, 8)], [true, false, false, false]);
         assert_eq!(ways(1, 1).len(), ways(4, 1).len() + 1);

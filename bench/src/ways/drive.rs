@@ -41,7 +41,7 @@ pub(super) enum Kind {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Operation {
     pub kind: Kind,
-    /// Its number in [`Plan::files`], or of a whole one in [`Plan::path`]; of a gather, its own.
+    /// Its number in [`RoundPlan::files`], or of a whole one in [`RoundPlan::path`]; of a gather, its own.
     pub file: usize,
     pub offset: u64,
     /// 0 for a whole file.
@@ -71,7 +71,7 @@ impl Operation {
 }
 
 /// Operations of a round. Tasks share them.
-pub(super) struct Plan {
+pub(super) struct RoundPlan {
     list: List,
     /// Open as all ways have them.
     pub files: Vec<Arc<File>>,
@@ -104,7 +104,7 @@ enum List {
 }
 
 /// How a way opens the files of a plan.
-pub(super) enum Open<'a> {
+pub(super) enum FileOpening<'a> {
     /// Uses the open files.
     AsGiven,
     ByName {
@@ -116,7 +116,7 @@ pub(super) enum Open<'a> {
     Nothing,
 }
 
-impl Plan {
+impl RoundPlan {
     fn new(list: List, files: Vec<Arc<File>>, block: usize, depth: usize) -> Self {
         Self { list, files, path: PathBuf::new(), direct: false, block, depth, pace: None }
     }
@@ -184,15 +184,15 @@ impl Plan {
         if let List::Whole { len_max, .. } = self.list { len_max } else { self.block }
     }
 
-    pub(super) fn open(&self) -> Open<'_> {
+    pub(super) fn open(&self) -> FileOpening<'_> {
         let path = &*self.path;
         match self.list {
             List::Reads { .. } | List::Gathers { .. } if self.direct => {
-                Open::ByName { path, reads: true, writes: false }
+                FileOpening::ByName { path, reads: true, writes: false }
             }
-            List::Reads { .. } | List::Gathers { .. } => Open::AsGiven,
-            List::Writes { .. } => Open::ByName { path, reads: false, writes: true },
-            List::Whole { .. } => Open::Nothing,
+            List::Reads { .. } | List::Gathers { .. } => FileOpening::AsGiven,
+            List::Writes { .. } => FileOpening::ByName { path, reads: false, writes: true },
+            List::Whole { .. } => FileOpening::Nothing,
         }
     }
 
@@ -238,7 +238,7 @@ impl Plan {
 
 /// A plan, until the user wants to stop.
 pub(super) struct Job<'a> {
-    pub plan: Arc<Plan>,
+    pub plan: Arc<RoundPlan>,
     cancel: &'a AtomicBool,
 }
 
@@ -251,9 +251,9 @@ impl Job<'_> {
 }
 
 impl Deref for Job<'_> {
-    type Target = Plan;
+    type Target = RoundPlan;
 
-    fn deref(&self) -> &Plan {
+    fn deref(&self) -> &RoundPlan {
         &self.plan
     }
 }
@@ -273,11 +273,11 @@ pub(super) trait Drive: Sync {
     fn gathers(&self, job: &Gathers<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let extents = job.offsets.iter().map(|&offset| (offset, job.block)).collect();
         let list = List::Gathers { extents, records: job.records };
-        let plan = Plan {
+        let plan = RoundPlan {
             path: job.target.path.into(),
             direct: job.target.direct,
             pace: Some(job.pace.clone()),
-            ..Plan::new(list, vec![Arc::new(job.target.file.try_clone()?)], job.output_len(), job.depth)
+            ..RoundPlan::new(list, vec![Arc::new(job.target.file.try_clone()?)], job.output_len(), job.depth)
         };
         self.drive(&Job { plan: Arc::new(plan), cancel: job.cancel }, buffer, round)
     }
@@ -300,11 +300,11 @@ impl<D: Drive> ReadWay for D {
 
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let list = List::Reads { offsets: job.offsets.into(), size: job.target.size };
-        let plan = Plan {
+        let plan = RoundPlan {
             path: job.target.path.into(),
             direct: job.target.direct,
             pace: job.pace.cloned(),
-            ..Plan::new(list, vec![Arc::new(job.target.file.try_clone()?)], job.block, job.depth)
+            ..RoundPlan::new(list, vec![Arc::new(job.target.file.try_clone()?)], job.block, job.depth)
         };
         self.drive(&Job { plan: Arc::new(plan), cancel: job.cancel }, buffer, round)
     }
@@ -323,8 +323,8 @@ impl<D: Drive> GatherWay for D {
 impl<D: Drive> WriteWay for D {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let list = List::Writes { blocks: job.blocks as usize, contents: job.contents };
-        let plan = Plan::new(list, vec![job.file.clone()], job.block, job.depth);
-        let plan = Plan { path: job.path.into(), ..plan };
+        let plan = RoundPlan::new(list, vec![job.file.clone()], job.block, job.depth);
+        let plan = RoundPlan { path: job.path.into(), ..plan };
         self.drive(&Job { plan: Arc::new(plan), cancel: job.cancel }, buffer, round)
     }
 }
@@ -336,7 +336,7 @@ impl<D: Drive> FileWay for D {
 
     fn whole(&self, job: &SmallFiles<'_>, round: &mut Round<'_>) -> io::Result<()> {
         let list = List::Whole { files: job.files.clone(), len_max: job.len_max };
-        let plan = Arc::new(Plan::new(list, Vec::new(), 0, job.depth));
+        let plan = Arc::new(RoundPlan::new(list, Vec::new(), 0, job.depth));
         self.drive(&Job { plan, cancel: job.cancel }, &mut [], round)
     }
 }
@@ -418,7 +418,7 @@ fn is_made(operation: Operation) -> bool {
 /// One operation; the buffer, and the bytes of a whole file.
 async fn one(
     handle: &impl Handle,
-    plan: &Plan,
+    plan: &RoundPlan,
     operation: Operation,
     buffer: Buf,
 ) -> io::Result<(Buf, Option<Vec<u8>>)> {
@@ -471,14 +471,14 @@ struct Noted {
 }
 
 impl Noted {
-    fn new(plan: &Plan, round: &Tally<'_>) -> Self {
+    fn new(plan: &RoundPlan, round: &Tally<'_>) -> Self {
         let seen = Vec::with_capacity(plan.count().div_ceil(plan.depth) * 2);
         let sampled_one_in = (SAMPLED_EVERY / plan.len_max().max(1) as u64).max(1);
         Self { seen, sampled_one_in, sampled: Vec::new(), bytes: round.verifies().then(Vec::new) }
     }
 
     #[inline]
-    fn add(&mut self, plan: &Plan, operation: Operation, bytes: &[u8], started: Instant) {
+    fn add(&mut self, plan: &RoundPlan, operation: Operation, bytes: &[u8], started: Instant) {
         self.seen.push((bytes.len(), started, Instant::now()));
         if operation.kind == Kind::Gather {
             return self.add_gather(plan.extents(operation), bytes);

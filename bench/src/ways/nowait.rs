@@ -22,7 +22,7 @@ use std::time::Instant;
 
 use nowait::{Buf, Engine, File, Nowait, OpenOptions, Stats};
 
-use super::drive::{Drive, Handle, Job, Kind, Open, Operation, Plan, in_block_on, in_turn, on_tokio};
+use super::drive::{Drive, FileOpening, Handle, Job, Kind, Operation, RoundPlan, in_block_on, in_turn, on_tokio};
 use super::log::durable::Durable;
 use super::runtime::{Seen, run_on_the_clock};
 use super::{Does, ON_TOKIO, OURS, Way, mixed, stall};
@@ -254,14 +254,14 @@ impl Session {
 
 impl Session<Library> {
     /// The files of a plan, as a user opens them.
-    fn plan(instance: &Nowait, plan: &Plan) -> io::Result<Self> {
+    fn plan(instance: &Nowait, plan: &RoundPlan) -> io::Result<Self> {
         let file = match plan.open() {
-            Open::Nothing => Vec::new(),
-            Open::ByName { path, reads, writes } => {
+            FileOpening::Nothing => Vec::new(),
+            FileOpening::ByName { path, reads, writes } => {
                 let options = OpenOptions::new().read(reads).write(writes).direct(plan.direct).clone();
                 vec![options.open_in(instance, path).wait()?]
             }
-            Open::AsGiven => {
+            FileOpening::AsGiven => {
                 let open = |file: &Arc<fs::File>| Ok(File::from_std(instance, file.try_clone()?, "of the table")?);
                 plan.files.iter().map(open).collect::<io::Result<_>>()?
             }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
-use super::drive::{Drive, Job, Kind, Operation, Plan, in_turn};
+use super::drive::{Drive, Job, Kind, Operation, RoundPlan, in_turn};
 use super::{Does, Way, stall};
 use crate::measure::meter::Round;
 use crate::measure::work::Gather;
@@ -47,7 +47,7 @@ pub(super) fn all(file: &File, extents: &[(u64, usize)], block: &mut [u8]) -> io
 }
 
 /// The same of a plan's files; the bytes of a whole one.
-pub(super) fn call(plan: &Plan, operation: Operation, block: &mut [u8]) -> io::Result<Option<Vec<u8>>> {
+pub(super) fn call(plan: &RoundPlan, operation: Operation, block: &mut [u8]) -> io::Result<Option<Vec<u8>>> {
     match operation.kind {
         Kind::Whole => fs::read(plan.path(operation)).map(Some),
         Kind::Gather => all(&plan.files[0], plan.extents(operation), block).map(|()| None),

@@ -10,7 +10,7 @@ use std::process;
 use std::slice;
 use std::time::Instant;
 
-use super::drive::{Job, Kind, Operation, Plan};
+use super::drive::{Job, Kind, Operation, RoundPlan};
 use super::ring::{Request, Uring};
 use crate::measure::meter::{Round, Tally};
 use crate::measure::pace::sleep_until;
@@ -44,7 +44,7 @@ impl Desk {
     }
 
     /// `plan`: of gathers. `paths`: of whole files, by their numbers.
-    fn flight<'b>(&mut self, plan: Option<&'b Plan>, paths: &'b [CString]) -> Flight<'_, 'b> {
+    fn flight<'b>(&mut self, plan: Option<&'b RoundPlan>, paths: &'b [CString]) -> Flight<'_, 'b> {
         Flight { desk: self, in_flight: 0, plan, paths, buffers: PhantomData }
     }
 
@@ -177,7 +177,7 @@ impl Desk {
 struct Flight<'q, 'b> {
     desk: &'q mut Desk,
     in_flight: usize,
-    plan: Option<&'b Plan>,
+    plan: Option<&'b RoundPlan>,
     paths: &'b [CString],
     buffers: PhantomData<&'b mut [u8]>,
 }

@@ -30,7 +30,7 @@ use std::time::Instant;
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{IoUring, opcode, types};
 
-use super::drive::{Drive, Job, Kind, Open, Operation};
+use super::drive::{Drive, FileOpening, Job, Kind, Operation};
 use super::queue::Desk;
 use super::{Does, Way, mixed, stall};
 use crate::measure::meter::Round;
@@ -49,7 +49,7 @@ pub(crate) static RING: Way = Way::new(
         Does::LoadReads(&Ring),
         Does::LoadGathers(&Ring),
         Does::Writes(&Ring),
-        Does::Stalls(&stall::Ring),
+        Does::Stalls(&stall::ChainedWrites),
         Does::Files(&Ring),
         Does::Mixed(&mixed::Tasks::Ring),
     ],
@@ -98,7 +98,7 @@ impl Drive for Ring {
         let mut ring = Uring::new(&files, job.depth, job.records().max(1))?;
         if job.records() > 0 {
             ring = ring.together();
-        } else if let (true, Open::ByName { writes: false, .. }) = (job.direct, job.open()) {
+        } else if let (true, FileOpening::ByName { writes: false, .. }) = (job.direct, job.open()) {
             ring = ring.registering(buffer);
         }
         Desk::new(ring).drive(job, &[], buffer, round)

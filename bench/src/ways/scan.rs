@@ -20,19 +20,19 @@ use crate::measure::meter::Round;
 use crate::measure::work::Reads;
 use crate::sys::Mapping;
 
-pub(crate) struct Buffered;
+pub(crate) struct StdReader;
 
 pub(crate) static BUFREADER: Way = Way::new(
     "bufreader",
     "std's BufReader with a buffer of 256 KiB, from which it copies one block at a time",
-    &[Does::Scans(&Buffered)],
+    &[Does::Scans(&StdReader)],
 )
 .hue(7);
 
 /// The buffer of GNU `cat` (coreutils 9.5, `io_blksize`).
 const WINDOW: usize = 256 << 10;
 
-impl ReadWay for Buffered {
+impl ReadWay for StdReader {
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let (mut reader, mut place) = (BufReader::with_capacity(WINDOW, job.target.file), 0);
         reader.rewind()?;

@@ -29,7 +29,7 @@ pub(crate) const LONGEST_ROUND: Duration = Duration::from_secs(20);
 
 pub(crate) struct Blocking;
 pub(crate) struct Tokio;
-pub(crate) struct Ring;
+pub(crate) struct ChainedWrites;
 pub(crate) struct Futures {
     pub strict: bool,
 }
@@ -44,7 +44,7 @@ impl WriteWay for Blocking {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let block = &mut buffer[..job.block];
         round.start();
-        let mut heart = Heart::new();
+        let mut heart = Heartbeat::new();
         for offset in job.each_offset() {
             job.contents.place(block, offset);
             job.file.write_all_at(block, offset)?;
@@ -58,11 +58,11 @@ impl WriteWay for Blocking {
     }
 }
 
-impl WriteWay for Ring {
+impl WriteWay for ChainedWrites {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let mut desk = desk(job.file, job.depth)?;
         let mut heart = None;
-        desk.writes_beside(job, buffer, round, |tally| heart.get_or_insert_with(Heart::new).beat(tally))
+        desk.writes_beside(job, buffer, round, |tally| heart.get_or_insert_with(Heartbeat::new).beat(tally))
     }
 }
 
@@ -110,7 +110,7 @@ fn beside_a_heartbeat(
     };
     let mut writers: FuturesUnordered<_> = (0..job.depth).map(writer).collect();
     round.start();
-    let mut heart = Heart::new();
+    let mut heart = Heartbeat::new();
     let all = future::poll_fn(|context: &mut Context<'_>| {
         let polled = writers.poll_next_unpin(context);
         goes_on.set(heart.beat(&mut tally.borrow_mut()) && goes_on.get());
@@ -140,12 +140,12 @@ async fn give_way() {
     .await;
 }
 
-struct Heart {
+struct Heartbeat {
     began: Instant,
     last: Instant,
 }
 
-impl Heart {
+impl Heartbeat {
     fn new() -> Self {
         let now = Instant::now();
         Self { began: now, last: now }

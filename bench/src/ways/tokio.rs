@@ -72,8 +72,8 @@ impl Drive for SpawnBlocking {
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let file = Arc::new(job.target.file.try_clone()?);
         let batches: Vec<Box<[Range]>> = job.each_batch().map(|batch| batch.ranges.into()).collect();
-        let shares: Vec<Vec<Share>> =
-            job.each_batch().map(|batch| batch.shares(GATHER_THREADS).map(Share::of).collect()).collect();
+        let shares: Vec<Vec<OwnedBatch>> =
+            job.each_batch().map(|batch| batch.shares(GATHER_THREADS).map(OwnedBatch::of).collect()).collect();
         let mut memory = BytesMut::zeroed(output.len());
         let mut seen = Seen::new(&round.tally);
         let task = async move {
@@ -99,12 +99,12 @@ impl Drive for SpawnBlocking {
 }
 
 /// Records of a batch, for a closure, which cannot borrow the job.
-struct Share {
+struct OwnedBatch {
     ranges: Box<[Range]>,
     bytes: usize,
 }
 
-impl Share {
+impl OwnedBatch {
     fn of(share: Batch<'_>) -> Self {
         Self { ranges: share.ranges.into(), bytes: share.bytes }
     }

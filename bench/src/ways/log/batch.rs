@@ -124,7 +124,7 @@ impl LogWay for ThreadBatch {
 }
 
 pub(super) struct Log {
-    open: Mutex<Batch>,
+    open: Mutex<OpenBatch>,
     /// Rung when the thread sleeps and there is a batch.
     bell: Condvar,
     /// The last batch of an even number that is on stable storage, and of an odd one. Writers of a
@@ -135,7 +135,7 @@ pub(super) struct Log {
 }
 
 /// The one that writers add to.
-struct Batch {
+struct OpenBatch {
     number: u32,
     buffer: Buffer,
     len: usize,
@@ -151,12 +151,12 @@ impl Log {
     /// `capacity`: all records that may be under way, since a batch may have all of them.
     fn new(capacity: usize, direct: bool) -> Self {
         let buffer = Buffer::new(room(true, capacity));
-        let open = Batch { number: 1, buffer, len: 0, place: 0, told: Vec::new(), sleeps: false, closed: false };
+        let open = OpenBatch { number: 1, buffer, len: 0, place: 0, told: Vec::new(), sleeps: false, closed: false };
         let durable = [AtomicU32::new(0), AtomicU32::new(0)];
         Self { open: Mutex::new(open), bell: Condvar::new(), durable, failed: AtomicBool::new(false), direct }
     }
 
-    fn open(&self) -> MutexGuard<'_, Batch> {
+    fn open(&self) -> MutexGuard<'_, OpenBatch> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

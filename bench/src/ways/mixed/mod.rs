@@ -64,7 +64,7 @@ impl MixedWay for Tasks {
     fn mixed(&self, job: &Mixed<'_>, round: &mut Round<'_>) -> io::Result<Mixture> {
         let file = Arc::new(job.target.file.try_clone()?);
         match self {
-            Self::Plain => on_tokio(&Calls(file), |file, _| Ok(Calls(file)), job, round),
+            Self::Plain => on_tokio(&PlainCalls(file), |file, _| Ok(PlainCalls(file)), job, round),
             Self::Ring => on_tokio(&Queued(file), |file, _| Ok(Queued(file)), job, round),
             Self::SpawnBlocking => {
                 let closures = |file| Closures([file].into());
@@ -87,9 +87,9 @@ impl MixedWay for Tasks {
 }
 
 #[derive(Clone)]
-struct Calls(Arc<File>);
+struct PlainCalls(Arc<File>);
 
-impl Handle for Calls {
+impl Handle for PlainCalls {
     async fn one(&self, operation: Operation, mut buffer: Buf) -> io::Result<Buf> {
         one(&self.0, operation, &mut buffer[..operation.len])?;
         Ok(buffer)

@@ -97,15 +97,15 @@ impl ReadWay for TokioFs {
 
 /// The writes that are still to be made, for tasks, which cannot borrow the job.
 #[derive(Clone)]
-struct Blocks {
+struct WriteSequence {
     next: Arc<AtomicU64>,
     count: u64,
     contents: Contents,
 }
 
-impl Blocks {
-    fn of(job: &Writes<'_>) -> Blocks {
-        Blocks { next: Arc::default(), count: job.blocks, contents: job.contents }
+impl WriteSequence {
+    fn of(job: &Writes<'_>) -> WriteSequence {
+        WriteSequence { next: Arc::default(), count: job.blocks, contents: job.contents }
     }
 
     /// Makes the next block in `buffer`; gives its offset.
@@ -120,7 +120,7 @@ impl Blocks {
 
 impl WriteWay for TokioFs {
     fn writes(&self, job: &Writes<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let blocks = Blocks::of(job);
+        let blocks = WriteSequence::of(job);
         let open = || fs::OpenOptions::new().write(true).open(job.path).map(File::from_std);
         let files: Vec<File> = (0..job.depth).map(|_| open()).collect::<io::Result<_>>()?;
         let tasks = files.into_iter().zip(job.buffers()).map(|(mut file, mut block)| {
