@@ -29,6 +29,8 @@ fn exit_codes(own: &[u8]) -> String {
     EXIT_CODES.iter().filter(is_listed).map(line).fold("Exit codes:".to_owned(), |text, line| text + &line)
 }
 
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
 /// Last message of the command, and its exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -126,7 +128,7 @@ pub(crate) fn end_without(subcommand: &str, argument: &str) -> ! {
 }
 
 /// Writes the manual pages, one for each subcommand: `nowait-copy.1` and so on.
-pub(crate) fn write_manual(dir: &std::path::Path) -> Result<(), Failure> {
+pub(crate) fn write_manual(dir: &std::path::Path) -> Result<()> {
     std::fs::create_dir_all(dir)
         .and_then(|()| clap_mangen::generate_to(command().disable_help_subcommand(true), dir))
         .map_err(|error| manual_failure(&error, dir))

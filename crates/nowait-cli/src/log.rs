@@ -14,12 +14,10 @@ use nowait_log::{
 };
 use serde_json::json;
 
-use crate::cli::{self, Failure};
+use crate::cli::{self, Failure, Result};
 use crate::show::complain;
 
 mod tail;
-
-type Result<T> = std::result::Result<T, Failure>;
 
 /// Small, so that a writer that lives for some milliseconds goes through several.
 const TORTURE_SEGMENT_BYTES: u64 = 128 << 10;

@@ -11,10 +11,8 @@ use nowait_probe::{
 };
 use serde_json::{Value, json};
 
-use crate::cli::{self, Failure};
+use crate::cli::{self, Failure, Result};
 use crate::show;
-
-type Result<T> = std::result::Result<T, Failure>;
 
 const NOT_MET: u8 = 9;
 const REFUSED: u8 = 10;

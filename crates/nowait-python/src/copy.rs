@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Options of a copy: the keywords of `nowait.copy`.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub(crate) struct How {
+pub(crate) struct CopyOptions {
     sync: String,
     reflink: String,
     update: String,
@@ -33,7 +33,7 @@ pub(crate) struct How {
     exclude: Vec<String>,
 }
 
-impl How {
+impl CopyOptions {
     fn options(self) -> PyResult<Options> {
         let word = |name: &str, word: &str, known: &str| {
             PyValueError::new_err(format!("{name} is {word:?}; give one of {known}"))
@@ -75,10 +75,10 @@ pub(crate) fn copy<'py>(
     sources: Vec<Bound<'py, PyAny>>,
     target: &Bound<'py, PyAny>,
     progress: Option<&Bound<'py, PyAny>>,
-    how: How,
+    how: CopyOptions,
 ) -> PyResult<Bound<'py, PyDict>> {
     let py = target.py();
-    let plan = Plan::new(&sources, target, how, progress.is_some())?;
+    let plan = CopyPlan::new(&sources, target, how, progress.is_some())?;
     let copying = plan.start().map_err(|failure| raised(py, &failure))?;
     let looked = watch(
         &copying,
@@ -97,17 +97,22 @@ pub(crate) fn copy<'py>(
 }
 
 /// Sources, target and options of a copy.
-struct Plan {
+struct CopyPlan {
     sources: Vec<PathBuf>,
     target: PathBuf,
     options: Options,
 }
 
-impl Plan {
-    fn new(sources: &[Bound<'_, PyAny>], target: &Bound<'_, PyAny>, how: How, tells_progress: bool) -> PyResult<Plan> {
+impl CopyPlan {
+    fn new(
+        sources: &[Bound<'_, PyAny>],
+        target: &Bound<'_, PyAny>,
+        how: CopyOptions,
+        tells_progress: bool,
+    ) -> PyResult<CopyPlan> {
         let options = how.options()?.count_first(tells_progress);
         let sources = sources.iter().map(file::path).collect::<PyResult<_>>()?;
-        Ok(Plan { sources, target: file::path(target)?, options })
+        Ok(CopyPlan { sources, target: file::path(target)?, options })
     }
 
     fn start(&self) -> nowait_copy::Result<nowait_copy::Started> {
@@ -144,9 +149,9 @@ struct News {
 }
 
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<News>>);
+struct SharedNews(Arc<Mutex<News>>);
 
-impl Shared {
+impl SharedNews {
     fn lock(&self) -> MutexGuard<'_, News> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -164,9 +169,9 @@ impl Shared {
 }
 
 /// Records the end, however the thread ends.
-struct End(Shared);
+struct EndsNews(SharedNews);
 
-impl Drop for End {
+impl Drop for EndsNews {
     fn drop(&mut self) {
         self.0.change(|news| news.has_ended = true);
     }
@@ -174,7 +179,7 @@ impl Drop for End {
 
 /// A copy that a task awaits.
 #[pyclass(frozen, module = "nowait")]
-pub(crate) struct Copying(Shared);
+pub(crate) struct Copying(SharedNews);
 
 #[pymethods]
 impl Copying {
@@ -214,17 +219,17 @@ pub(crate) fn start_copy(
     sources: Vec<Bound<'_, PyAny>>,
     target: &Bound<'_, PyAny>,
     tells_progress: bool,
-    how: How,
+    how: CopyOptions,
 ) -> PyResult<Copying> {
-    let plan = Plan::new(&sources, target, how, tells_progress)?;
-    let shared = Shared::default();
-    let end = End(shared.clone());
+    let plan = CopyPlan::new(&sources, target, how, tells_progress)?;
+    let shared = SharedNews::default();
+    let end = EndsNews(shared.clone());
     nowait::embed::spawn("nowait-watch", move || run(&plan, tells_progress, &end.0))
         .map_err(|error| crate::driver::no_thread(&error))?;
     Ok(Copying(shared))
 }
 
-fn run(plan: &Plan, tells_progress: bool, shared: &Shared) {
+fn run(plan: &CopyPlan, tells_progress: bool, shared: &SharedNews) {
     let mut last = None;
     let report = plan.start().and_then(|copying| {
         let watched = watch(&copying, std::thread::sleep, |now| {

@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Complete ranges that the consumer has not taken yet.
 #[derive(Default)]
-struct State {
+struct Backlog {
     /// Index of each range, and number of bytes read.
     arrived: VecDeque<(usize, usize)>,
     failed: Option<Error>,
@@ -37,18 +37,18 @@ struct State {
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct ArrivalQueue {
+    state: Mutex<Backlog>,
     more: Condvar,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ArrivalQueue {
+    fn lock(&self) -> MutexGuard<'_, Backlog> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state, and wakes the consumer.
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut Backlog)) {
         let mut state = self.lock();
         change(&mut state);
         let waiting = state.waiting.take();
@@ -61,9 +61,9 @@ impl Shared {
 }
 
 /// Records the end, however the task ends.
-struct End(Arc<Shared>);
+struct EndsArrivals(Arc<ArrivalQueue>);
 
-impl Drop for End {
+impl Drop for EndsArrivals {
     fn drop(&mut self) {
         self.0.change(|state| state.has_ended = true);
     }
@@ -72,7 +72,7 @@ impl Drop for End {
 /// A gather in progress: see `nowait.gather_each`.
 #[pyclass(frozen, module = "nowait")]
 pub(crate) struct Arrivals {
-    shared: Arc<Shared>,
+    shared: Arc<ArrivalQueue>,
     running: Running,
 }
 
@@ -83,7 +83,7 @@ impl Arrivals {
         loop {
             let has_more = py.detach(|| {
                 let state = self.shared.lock();
-                let is_idle = |state: &mut State| state.arrived.is_empty() && !state.has_ended;
+                let is_idle = |state: &mut Backlog| state.arrived.is_empty() && !state.has_ended;
                 let waited = self.shared.more.wait_timeout_while(state, LOOK, is_idle);
                 !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
             });
@@ -152,8 +152,8 @@ pub(crate) fn start_each(
     let ranges = Ranges::new(offsets, lengths, opened.path())?;
     let (memory, loan) = gather::memory(py, out, ranges.total)?;
     let rows = Plan::of(&ranges).finish(&memory, Vec::new())?;
-    let shared = Arc::new(Shared::default());
-    let end = End(shared.clone());
+    let shared = Arc::new(ArrivalQueue::default());
+    let end = EndsArrivals(shared.clone());
     let running = spawn(async move {
         let shared = end.0.clone();
         let extents = ranges.extents;

@@ -43,7 +43,7 @@ pub(crate) fn map_file(file: &Bound<'_, PyAny>, offset: u64, length: Option<u64>
 /// Ranges and options of populating.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub(crate) struct How {
+pub(crate) struct PopulateOptions {
     start: usize,
     stop: usize,
     first: Vec<(usize, usize)>,
@@ -52,7 +52,7 @@ pub(crate) struct How {
     chunk_bytes: usize,
 }
 
-fn begin(py: Python<'_>, mapping: &Mapping, how: &How) -> PyResult<Populating> {
+fn begin(py: Python<'_>, mapping: &Mapping, how: &PopulateOptions) -> PyResult<Populating> {
     let mut populate = mapping
         .map
         .populate(how.start..how.stop)
@@ -84,7 +84,7 @@ fn object(py: Python<'_>, populated: &Populated) -> PyResult<Py<PyAny>> {
 #[pyo3(signature = (mapping, how, progress = None))]
 pub(crate) fn populate(
     mapping: &Bound<'_, Mapping>,
-    how: How,
+    how: PopulateOptions,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Py<PyAny>> {
     let py = mapping.py();
@@ -116,7 +116,7 @@ pub(crate) fn start_populate(
     completions: &Bound<'_, Completions>,
     number: u64,
     mapping: &Bound<'_, Mapping>,
-    how: How,
+    how: PopulateOptions,
 ) -> PyResult<Running> {
     let populating = begin(mapping.py(), mapping.get(), &how)?;
     let (to, map) = (completions.get().receiver(number), mapping.get().map.clone());

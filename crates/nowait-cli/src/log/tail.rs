@@ -23,7 +23,7 @@ pub(super) fn tail(options: &cli::Tail) -> Result<()> {
     let interrupted = if options.follow { Some(interrupts()?) } else { None };
     let mut follower = super::of_log(&options.dir, follow(&options.dir, FollowFrom::Last(options.count)).wait())?;
     follower.skip_damage(options.skip_damage);
-    let mut tail = Tail { options, follower, stage: Stage::Begun, is_damaged: false };
+    let mut tail = Printer { options, follower, stage: Stage::Begun, is_damaged: false };
     let mut out = BufWriter::new(io::stdout().lock());
     let (mut delay, mut looks) = (DELAY_MIN, 0);
     loop {
@@ -68,7 +68,7 @@ pub(super) fn tail(options: &cli::Tail) -> Result<()> {
 }
 
 /// State of a log that is printed.
-struct Tail<'o> {
+struct Printer<'o> {
     options: &'o cli::Tail,
     follower: Follower,
     stage: Stage,
@@ -85,7 +85,7 @@ enum Stage {
     Coming,
 }
 
-impl Tail<'_> {
+impl Printer<'_> {
     /// Checks whether the log has lost its end.
     fn look_at_end(&mut self) -> Result<()> {
         let recovery = match inspect_end(&self.options.dir).wait() {
