@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::args::Bench;
 use super::show::{WIDTH, under_load, wrapped};
-use super::{Part, duration, plan, settled};
+use super::{RunPart, duration, plan, settled};
 use crate::measure::options::{MOST_ROUNDS, Options};
 use crate::report::figures::{short, whole_size_of};
 use crate::report::notes::Code;
@@ -81,7 +81,7 @@ pub(super) fn is_asked(options: &Bench) -> bool {
     !(cases || named || options.from.is_some())
 }
 
-pub(super) fn parts(options: &Bench) -> Vec<Part> {
+pub(super) fn parts(options: &Bench) -> Vec<RunPart> {
     let quick = settled(&Options { quick: true, ..options.asked.clone() });
     let part = |share: &TableShare| {
         let mut asked = Options {
@@ -92,7 +92,7 @@ pub(super) fn parts(options: &Bench) -> Vec<Part> {
             ..quick.clone()
         };
         (share.choose)(&mut asked);
-        Part { asked, tables: table::by_name(share.table).into_iter().collect(), is_first: true }
+        RunPart { asked, tables: table::by_name(share.table).into_iter().collect(), is_first: true }
     };
     SHARES.iter().map(part).collect()
 }

@@ -48,15 +48,15 @@ struct Ready {
 }
 
 enum Job {
-    Poll(Arc<dyn Run>),
+    Poll(Arc<dyn Runnable>),
     Call(Box<dyn FnOnce() + Send>),
 }
 
-trait Run: Send + Sync {
+trait Runnable: Send + Sync {
     fn run(self: Arc<Self>);
 }
 
-type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Ended<T> = Result<T, Box<dyn Any + Send>>;
 type Receive<T> = Box<dyn FnOnce(T) + Send>;
 
@@ -64,7 +64,7 @@ struct DriverTask<T> {
     /// It is in the driver's queue.
     is_ready: AtomicBool,
     /// Lets go of its future early.
-    let_go: fn(Work<T>),
+    let_go: fn(BoxFuture<T>),
     /// Passes a result to a callback that came late.
     pass_late: fn(Ended<T>, Receive<T>),
     fork_generation: u64,
@@ -79,7 +79,7 @@ struct DriverState<T> {
 }
 
 enum DriverStage<T> {
-    Waiting(Work<T>),
+    Waiting(BoxFuture<T>),
     /// The driver polls it.
     Polled,
     /// It has ended, or was given up.
@@ -215,7 +215,7 @@ impl<T: Send + 'static> Wake for DriverTask<T> {
     }
 }
 
-impl<T: Send + 'static> Run for DriverTask<T> {
+impl<T: Send + 'static> Runnable for DriverTask<T> {
     fn run(self: Arc<Self>) {
         // Before the poll: a wake-up during it makes it ready again.
         self.is_ready.store(false, SeqCst);
@@ -249,7 +249,7 @@ impl<T: Send + 'static> Run for DriverTask<T> {
 }
 
 impl<T: Send + 'static> DriverTask<T> {
-    fn new(work: DriverStage<T>, end: End<T>, let_go: fn(Work<T>)) -> Arc<DriverTask<T>> {
+    fn new(work: DriverStage<T>, end: End<T>, let_go: fn(BoxFuture<T>)) -> Arc<DriverTask<T>> {
         let clock = if let DriverStage::Waiting(_) = work { Some(Held::here()) } else { None };
         let state = Mutex::new(DriverState { work, end, clock });
         let pass_late = |result, callback| call(move || pass(result, callback));

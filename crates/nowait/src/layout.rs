@@ -1,5 +1,5 @@
 //! Compares ARCHITECTURE.md with the sources: the order of the files, the files with `unsafe`, and the names of tests.
-//! Also checks the items of `lib.rs`.
+//! Also checks the items of `lib.rs`, and the names of types in all crates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -249,6 +249,60 @@ fn no_file_is_longer_than_a_reader_can_hold() {
     for (path, text) in files {
         let lines = text.lines().count();
         assert!(lines <= LINES_MAX, "{} has {lines} lines: divide it by its concepts", path.display());
+    }
+}
+
+/// A type that a file declares outside of its tests, and whether it is private.
+fn declared(line: &str) -> Option<(&str, bool)> {
+    let code = line.trim_start();
+    let (is_private, item) = match (code.strip_prefix("pub "), code.strip_prefix("pub(")) {
+        (Some(item), _) => (false, item),
+        (None, Some(rest)) => (true, rest.split_once(") ")?.1),
+        (None, None) => (true, code),
+    };
+    // An indented `type` is an associated one.
+    let kinds = ["struct ", "enum ", "union ", "trait ", "unsafe trait ", "type "];
+    let kind = kinds.into_iter().find(|kind| item.starts_with(kind) && (*kind != "type " || code == line))?;
+    let name = item[kind.len()..].split(|c: char| !c.is_alphanumeric() && c != '_').next()?;
+    name.starts_with(char::is_uppercase).then_some((name, is_private))
+}
+
+/// Two declarations in one file are alternatives (`#[cfg]`), or local to modules and functions.
+#[test]
+fn a_private_type_has_a_name_that_no_other_type_of_its_crate_has() {
+    const TWICE: [(&str, &str, &str); 2] = [
+        ("nowait", "Engine", "a trait, and the public enum of its implementations"),
+        ("nowait-log", "Pipeline", "an alias for the type of the same name, on files"),
+    ];
+    if Sources::read().is_none() {
+        return;
+    }
+    let folders = std::fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    let mut twice = BTreeSet::new();
+    for folder in folders.chain([root().join("bench")]).filter(|folder| folder.join("src").is_dir()) {
+        let krate = folder.file_name().unwrap().to_str().unwrap();
+        let mut files = BTreeMap::new();
+        read_below(&folder.join("src"), &mut files);
+        let mut places = BTreeMap::<&str, (bool, BTreeSet<&PathBuf>)>::new();
+        let is_test = |path: &&PathBuf| path.ends_with("tests.rs") || path.iter().any(|part| part == "tests");
+        for path in files.keys().filter(|path| !is_test(path)) {
+            let is_test_module = |line: &&str| line.starts_with("mod ") && line.contains("test") && line.ends_with('{');
+            let code = files[path].lines().take_while(|line| !is_test_module(line));
+            for (name, is_private) in code.filter_map(declared) {
+                let place = places.entry(name).or_default();
+                place.0 |= is_private;
+                place.1.insert(path);
+            }
+        }
+        assert!(places.len() > 5, "only {} types were found in {krate}", places.len());
+        let clashing = places.iter().filter(|(_, (is_private, files))| *is_private && files.len() > 1);
+        twice.extend(clashing.map(|(name, (_, files))| (krate.to_owned(), (*name).to_owned(), format!("{files:?}"))));
+    }
+    let known = |krate: &str, name: &str| TWICE.iter().any(|known| (known.0, known.1) == (krate, name));
+    let unknown: Vec<_> = twice.iter().filter(|(krate, name, _)| !known(krate, name)).collect();
+    assert!(unknown.is_empty(), "two types with one name: {unknown:#?}");
+    for (krate, name, _) in TWICE {
+        assert!(twice.iter().any(|clash| (&*clash.0, &*clash.1) == (krate, name)), "{krate}: {name} is unique now");
     }
 }
 

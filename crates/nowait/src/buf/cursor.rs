@@ -5,7 +5,7 @@
 
 /// Bytes still to move: their place in the file, and their memory.
 #[derive(Debug)]
-pub(crate) struct Cursor {
+pub(crate) struct TransferCursor {
     segments: Segments,
     /// The next byte's place in the file.
     pub(crate) position: u64,
@@ -35,12 +35,12 @@ pub(crate) enum Direction {
     Write,
 }
 
-impl Cursor {
+impl TransferCursor {
     /// Makes a cursor without memory.
     #[inline]
-    pub(crate) fn at(position: u64) -> Cursor {
+    pub(crate) fn at(position: u64) -> TransferCursor {
         let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        Cursor { segments: Segments::One([none]), position, left: 0, done: 0 }
+        TransferCursor { segments: Segments::One([none]), position, left: 0, done: 0 }
     }
 
     /// Adds a segment behind the others.
@@ -72,7 +72,7 @@ impl Cursor {
     /// Forgets the segments: their memory goes elsewhere.
     #[inline]
     pub(crate) fn clear(&mut self) {
-        self.segments = Cursor::at(0).segments;
+        self.segments = TransferCursor::at(0).segments;
     }
 
     /// The first `n` bytes of what is left.
@@ -149,7 +149,7 @@ impl Cursor {
 mod tests {
     use super::*;
 
-    fn lens(cursor: &Cursor) -> Vec<usize> {
+    fn lens(cursor: &TransferCursor) -> Vec<usize> {
         cursor.segments().iter().map(|segment| segment.iov_len).collect()
     }
 
@@ -157,7 +157,7 @@ mod tests {
     fn segments_advance_across_borders_and_skip_empty_parts() {
         let mut bytes = [0u8; 10];
         let start = bytes.as_mut_ptr();
-        let mut cursor = Cursor::at(100);
+        let mut cursor = TransferCursor::at(100);
         cursor.push(start, 3);
         cursor.push(start, 0);
         cursor.push(start.wrapping_add(3), 3);

@@ -4,7 +4,7 @@
 use std::convert::identity;
 use std::sync::Arc;
 
-use super::cursor::Cursor;
+use super::cursor::TransferCursor;
 use super::lent::Lent;
 use super::part::Part;
 use super::pooled::Buf;
@@ -71,7 +71,7 @@ impl Memory {
     /// moved. What is only to be written from must not be written to: [`ReadBuffer`] keeps it out
     /// of reads.
     #[inline]
-    pub(crate) fn segments(&mut self, out: &mut Cursor) {
+    pub(crate) fn segments(&mut self, out: &mut TransferCursor) {
         match self {
             Memory::None => {}
             Memory::Vec(vec) | Memory::Room(vec) => out.push(vec.as_mut_ptr(), vec.len()),
@@ -260,7 +260,7 @@ mod tests {
         fn round_trip<B: ReadBuffer + AsRef<[u8]>>(buffer: B) {
             let len = buffer.as_ref().len();
             let mut memory = buffer.into_memory();
-            let mut cursor = Cursor::at(0);
+            let mut cursor = TransferCursor::at(0);
             memory.0.segments(&mut cursor);
             assert_eq!(cursor.left, len);
             assert_eq!(B::from_memory(memory).as_ref().len(), len);

@@ -13,7 +13,7 @@ mod part;
 mod pooled;
 mod vectored;
 
-pub(crate) use self::cursor::{Cursor, Direction};
+pub(crate) use self::cursor::{Direction, TransferCursor};
 pub use self::lent::Lent;
 pub(crate) use self::memory::{Erased, Memory};
 pub use self::memory::{ReadBuffer, WriteBuffer};

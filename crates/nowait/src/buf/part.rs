@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-use super::cursor::Cursor;
+use super::cursor::TransferCursor;
 use super::memory::Memory;
 
 /// A part of one memory, used by one party: like a `Vec<u8>` that can be split, filled by different
@@ -36,7 +36,7 @@ unsafe impl Sync for Whole {}
 impl Part {
     /// All of a buffer.
     pub(crate) fn of(mut memory: Memory) -> Part {
-        let mut cursor = Cursor::at(0);
+        let mut cursor = TransferCursor::at(0);
         memory.segments(&mut cursor);
         let (base, len) = match cursor.segments() {
             [one] => (one.iov_base.cast(), one.iov_len),

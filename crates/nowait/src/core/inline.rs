@@ -22,7 +22,7 @@ use crate::engine::{Engine, lend_out, read_blocking, read_now};
 use crate::op::outstanding::Turn;
 use crate::op::{Done, END_UNKNOWN, Handle, OpenFile, Outcome, QueueKind, Request};
 use crate::stats::Count;
-use crate::sys::{self, Wait, WriteFlags};
+use crate::sys::{self, WaitMode, WriteFlags};
 use crate::turn;
 
 /// How a read or write on the caller's thread ended.
@@ -51,12 +51,12 @@ fn transfer(
     file: &OpenFile,
     request: &mut Request,
     length: usize,
-    wait: Wait,
+    wait: WaitMode,
 ) -> Result<usize, Errno> {
     match wait {
-        Wait::Never => engine.try_now(&file.handle, request, wait),
+        WaitMode::Never => engine.try_now(&file.handle, request, wait),
         // The request knows how much was moved.
-        Wait::Allowed => engine.run_on(file, request).map(|_| length),
+        WaitMode::Allowed => engine.run_on(file, request).map(|_| length),
     }
 }
 
@@ -189,8 +189,8 @@ impl<'f> Target<'f> {
         }
         let (engine, length) = (&*self.instance.engines().pool, slice.len());
         let tried = self.try_read(length, |wait| match wait {
-            Wait::Never => read_now(engine, &file.handle, slice, offset, wait),
-            Wait::Allowed => read_blocking(engine, file, slice, offset),
+            WaitMode::Never => read_now(engine, &file.handle, slice, offset, wait),
+            WaitMode::Allowed => read_blocking(engine, file, slice, offset),
         });
         let read = if let Tried::Called(Ok(n)) = tried { n } else { length };
         self.ended(tried).map(|outcome| outcome.map(|_| read))
@@ -256,7 +256,7 @@ impl<'f> Target<'f> {
             let block = file.direct.as_ref().map_or(1, |direct| direct.alignment().offset as usize);
             let Some(mut block) = Buf::uncleared(block) else { return false };
             let engine = &*self.instance.engines().pool;
-            match read_now(engine, &file.handle, &mut block, FAR, Wait::Never) {
+            match read_now(engine, &file.handle, &mut block, FAR, WaitMode::Never) {
                 Ok(_) | Err(Errno::AGAIN) => file.reads.attempt_accepted(),
                 Err(Errno::OPNOTSUPP) => file.reads.attempt_refused(),
                 // No answer, as of a file that is open for writing only.
@@ -270,7 +270,7 @@ impl<'f> Target<'f> {
     /// Reads `length` bytes on this thread if that should not block. `call` makes one attempt, or,
     /// allowed to wait, reads to the end.
     #[inline]
-    pub(crate) fn try_read(&self, length: usize, mut call: impl FnMut(Wait) -> Result<usize, Errno>) -> Tried {
+    pub(crate) fn try_read(&self, length: usize, mut call: impl FnMut(WaitMode) -> Result<usize, Errno>) -> Tried {
         let Some(file) = self.file else { return Tried::Part(0) };
         let reads = &file.reads;
         let Instance { policy, counters, .. } = &**self.instance;
@@ -280,7 +280,7 @@ impl<'f> Target<'f> {
             Choice::Budgeted => {}
             Choice::Attempt => {
                 let begun = reads.is_timed(attempt_number()).then(Instant::now);
-                match call(Wait::Never) {
+                match call(WaitMode::Never) {
                     // Zero is never the end of the file: kernels 5.9 and 5.10 answered so before it
                     // (tokio-rs/tokio#3803).
                     Ok(n) if n > 0 => {
@@ -313,7 +313,7 @@ impl<'f> Target<'f> {
             }
         }
         let begun = Instant::now();
-        let result = call(Wait::Allowed);
+        let result = call(WaitMode::Allowed);
         let elapsed_ns = begun.elapsed().as_nanos() as u64;
         turn::charge(elapsed_ns);
         if reads.budgeted(policy, length, elapsed_ns) {
@@ -338,7 +338,7 @@ impl<'f> Target<'f> {
         appends: bool,
         owns: bool,
         enter: impl FnOnce() -> Option<T>,
-        mut call: impl FnMut(Wait) -> Result<usize, Errno>,
+        mut call: impl FnMut(WaitMode) -> Result<usize, Errno>,
     ) -> (Tried, Option<T>) {
         let not_now = || (Tried::Part(0), None);
         let Instance { policy, counters, .. } = &**self.instance;
@@ -358,7 +358,7 @@ impl<'f> Target<'f> {
         if choice == Choice::Attempt {
             // The call is not timed: it does not wait for a device, and one write teaches nothing
             // about other causes of delay.
-            let answer = call(Wait::Never);
+            let answer = call(WaitMode::Never);
             turn::called(answer.unwrap_or(0));
             match answer {
                 Ok(n) if n > 0 => {
@@ -384,7 +384,7 @@ impl<'f> Target<'f> {
             return not_now();
         }
         let begun = Instant::now();
-        let result = call(Wait::Allowed);
+        let result = call(WaitMode::Allowed);
         let elapsed_ns = begun.elapsed().as_nanos() as u64;
         turn::charge(elapsed_ns);
         if writes.budgeted(policy, length, elapsed_ns) {
@@ -442,7 +442,7 @@ impl<'f> Target<'f> {
             Some(_) => {}
             None => return false,
         }
-        match read_now(engine, &file.handle, &mut [0], start, Wait::Never) {
+        match read_now(engine, &file.handle, &mut [0], start, WaitMode::Never) {
             Ok(n) => n > 0,
             // In memory (tmpfs), or for the stall budget to judge.
             Err(errno) => errno == Errno::OPNOTSUPP,

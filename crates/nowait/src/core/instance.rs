@@ -259,7 +259,7 @@ const RING: &str = "io_uring_setup";
 const AIO: &str = "io_setup";
 
 impl Refusal {
-    fn of(call: &'static str, refusal: engine::Refusal) -> Refusal {
+    fn of(call: &'static str, refusal: engine::QueueRefusal) -> Refusal {
         Refusal { call, errno: refusal.errno.raw_os_error(), entries: refusal.entries }
     }
 

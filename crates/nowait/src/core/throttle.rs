@@ -38,7 +38,7 @@ pub(crate) struct Throttle {
     per_file: u64,
     per_instance: u64,
     totals: Totals,
-    line: Mutex<Line>,
+    line: Mutex<ThrottleLine>,
 }
 
 /// Counts that each write of the instance looks at, in a cache line of their own.
@@ -52,23 +52,23 @@ struct Totals {
 }
 
 #[derive(Default)]
-struct Line {
+struct ThrottleLine {
     /// The files that have writes in line. Those held up by the file's bound do not hold up others.
-    files: VecDeque<Waiting>,
+    files: VecDeque<FileWrites>,
     /// Empty: a line's memory, for the next file that has one.
-    spare: VecDeque<Entry>,
+    spare: VecDeque<HeldWrite>,
     sweep_at: usize,
     /// A write was left in line meanwhile: the thread that admits asks for help with what it waits
     /// for.
     asks: bool,
 }
 
-struct Waiting {
+struct FileWrites {
     file: Arc<OpenFile>,
-    entries: VecDeque<Entry>,
+    entries: VecDeque<HeldWrite>,
 }
 
-struct Entry {
+struct HeldWrite {
     slot: Arc<Slot>,
     engine: Arc<dyn Engine>,
     change: Change,
@@ -178,7 +178,7 @@ impl Throttle {
         engine: &Arc<dyn Engine>,
         change: Change,
         handed_on: Option<u64>,
-    ) -> MutexGuard<'_, Line> {
+    ) -> MutexGuard<'_, ThrottleLine> {
         let mut line = lock(&self.line);
         if !self.fits(file.borrow(), &change) || self.holds_up(&line, file.borrow()) {
             slot.count(Count::Throttled);
@@ -188,17 +188,17 @@ impl Throttle {
         line.asks = true;
         let waiting = self.totals.waiting.fetch_add(1, SeqCst) + 1;
         let number = handed_on.unwrap_or_else(|| file.borrow().outstanding().join(change.span));
-        let entry = Entry { slot, engine: engine.clone(), change, number };
+        let entry = HeldWrite { slot, engine: engine.clone(), change, number };
         match line.files.iter_mut().find(|waiting| Arc::ptr_eq(&waiting.file, file.borrow())) {
             // Ordered by number, since a change waits for lower numbers.
-            Some(Waiting { entries, .. }) => {
+            Some(FileWrites { entries, .. }) => {
                 let at = entries.partition_point(|other| other.number <= number);
                 entries.insert(at, entry);
             }
             None => {
                 let mut entries = std::mem::take(&mut line.spare);
                 entries.push_back(entry);
-                line.files.push_back(Waiting { file: file.borrow().clone(), entries });
+                line.files.push_back(FileWrites { file: file.borrow().clone(), entries });
             }
         }
         // Given up here, not at the end: by then the slot may have ended.
@@ -209,7 +209,7 @@ impl Throttle {
         }
         self.totals.waiting.fetch_sub(abandoned.len(), SeqCst);
         drop(line);
-        for (queues, Entry { slot, change, number, .. }) in abandoned {
+        for (queues, HeldWrite { slot, change, number, .. }) in abandoned {
             slot.discard().let_go();
             queues.outstanding().give_up(number, change.span);
         }
@@ -247,10 +247,10 @@ impl Throttle {
 
     /// True if a later change of this file must wait behind a change in line. This is a change of the
     /// same file, or one that waits for the instance's bound, which delays all changes behind it.
-    fn holds_up(&self, line: &Line, file: &OpenFile) -> bool {
+    fn holds_up(&self, line: &ThrottleLine, file: &OpenFile) -> bool {
         line.files.iter().any(|waiting| {
             ptr::eq(&*waiting.file, file)
-                || waiting.entries.front().is_some_and(|Entry { change, .. }| {
+                || waiting.entries.front().is_some_and(|HeldWrite { change, .. }| {
                     let now = waiting.file.outstanding().on_their_way();
                     self.fits_file(now, change) && !self.fits_instance(now, change)
                 })
@@ -287,9 +287,9 @@ impl Throttle {
 
     /// Gives changes in line to their engines while there is room; `own` is this thread's. The
     /// engine is called with nothing locked.
-    fn admit<'a>(self: &'a Arc<Self>, admits: Admits, mut line: MutexGuard<'a, Line>, own: Option<&Arc<Slot>>) {
+    fn admit<'a>(self: &'a Arc<Self>, admits: Admits, mut line: MutexGuard<'a, ThrottleLine>, own: Option<&Arc<Slot>>) {
         let mut asks = false;
-        while let Some((queues, Entry { slot, engine, change, number })) = self.next(&mut line) {
+        while let Some((queues, HeldWrite { slot, engine, change, number })) = self.next(&mut line) {
             drop(line);
             // An abandoned slot gets a permit, too; both are discarded later.
             slot.hold(self.permit(queues.clone(), change, number));
@@ -313,11 +313,11 @@ impl Throttle {
     /// Takes the next change for which there is room, and counts it. Files take turns. A write that
     /// the instance's bound holds up holds up all behind it, or large writes would never have their
     /// turn; but not those of a file with nothing on its way.
-    fn next(self: &Arc<Self>, line: &mut Line) -> Option<(Arc<FileQueues>, Entry)> {
+    fn next(self: &Arc<Self>, line: &mut ThrottleLine) -> Option<(Arc<FileQueues>, HeldWrite)> {
         let mut is_full = false;
         for at in 0..line.files.len() {
-            let Waiting { file, entries } = &line.files[at];
-            let Some(Entry { change, number, .. }) = entries.front() else { continue };
+            let FileWrites { file, entries } = &line.files[at];
+            let Some(HeldWrite { change, number, .. }) = entries.front() else { continue };
             // Asked under the file's lock: what is on its way is what was given back.
             let fits = |now: OnTheirWay| {
                 if is_full && now.bytes > 0 || !self.fits_file(now, change) {
@@ -345,10 +345,10 @@ impl Throttle {
     }
 }
 
-impl Line {
+impl ThrottleLine {
     /// Takes out abandoned writes, often enough that they never outnumber the wanted ones by more
     /// than a constant factor.
-    fn sweep(&mut self, length: usize) -> Vec<(Arc<FileQueues>, Entry)> {
+    fn sweep(&mut self, length: usize) -> Vec<(Arc<FileQueues>, HeldWrite)> {
         if length < self.sweep_at.max(SWEEP_MIN) {
             return Vec::new();
         }

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 
 use super::device::Alignment;
 use super::plan::Plan;
-use crate::buf::{Buf, Cursor, Direction};
+use crate::buf::{Buf, Direction, TransferCursor};
 
 /// The memory of a transfer of whole blocks: first block or blocks, the caller's memory, last
 /// block. Meanwhile the transfer's cursor is that of the blocks.
@@ -19,12 +19,16 @@ pub(crate) struct Edges {
     /// Bytes of the first block before the first that was asked for.
     skip: usize,
     /// The caller's cursor.
-    asked: Cursor,
+    asked: TransferCursor,
 }
 
 impl Edges {
     /// Makes `cursor` that of whole blocks. A write has to be of whole blocks already.
-    pub(crate) fn widen(cursor: &mut Cursor, alignment: Alignment, direction: Direction) -> Result<Edges, Errno> {
+    pub(crate) fn widen(
+        cursor: &mut TransferCursor,
+        alignment: Alignment,
+        direction: Direction,
+    ) -> Result<Edges, Errno> {
         if direction == Direction::Write && !alignment.suits_place(cursor.position, cursor.left) {
             // Whole blocks of it would bring back what lies beside it, or anything.
             return Err(Errno::INVAL);
@@ -40,7 +44,7 @@ impl Edges {
             first.as_deref_mut().map(|first| cursor.copy_to(first));
         }
         let skip = (cursor.position - plan.start) as usize;
-        let mut blocks = Cursor::at(plan.start);
+        let mut blocks = TransferCursor::at(plan.start);
         let mut push = |buf: &mut Option<Buf>| buf.as_mut().map(|buf| blocks.push(buf.as_mut_ptr(), buf.len()));
         push(&mut first);
         if plan.middle > 0 {
@@ -55,13 +59,13 @@ impl Edges {
     }
 
     /// Bytes that the blocks have beyond those asked for.
-    pub(crate) fn more(&self, blocks: &Cursor) -> usize {
+    pub(crate) fn more(&self, blocks: &TransferCursor) -> usize {
         // Less, at the largest place that a file can have.
         blocks.left.saturating_sub(self.asked.left)
     }
 
     /// Makes `cursor` the caller's again, and moves the bytes that have arrived to their places.
-    pub(crate) fn settle(self, cursor: &mut Cursor) {
+    pub(crate) fn settle(self, cursor: &mut TransferCursor) {
         let Edges { direction, first, middle, last, skip, asked } = self;
         let done = cursor.done.saturating_sub(skip).min(asked.left);
         let before = asked.done;

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 use super::device::Direct;
 use crate::buf::{BUF_ALIGNMENT, Buf, Direction};
-use crate::op::{Done, OpenFile, Outcome, Request, Step, Transfer, step};
-use crate::sys::{self, Wait, WriteFlags};
+use crate::op::{Done, NextStep, OpenFile, Outcome, Request, Transfer, step};
+use crate::sys::{self, WaitMode, WriteFlags};
 
 /// Runs a request of a file with direct I/O to its end on this thread. `plain` makes the plain
 /// calls of a request that suits the device. If it fails with EINVAL, the device needs a larger
@@ -146,7 +146,7 @@ fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags:
         }
         // SAFETY: the segments are the transfer's, which we have for the call, or `copy`'s.
         let result =
-            unsafe { sys::write_at(if is_edge { cached } else { fd }, &segments, position, flags, Wait::Allowed) };
+            unsafe { sys::write_at(if is_edge { cached } else { fd }, &segments, position, flags, WaitMode::Allowed) };
         if result.is_err_and(|errno| OpenFile::needs_other_appender(errno, flags)) {
             let refused = cached;
             cached = file.descriptor_to_append(refused)?;
@@ -164,7 +164,7 @@ fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags:
                 continue;
             }
         }
-        if let Step::Finish(end) = step(transfer, result) {
+        if let NextStep::Finish(end) = step(transfer, result) {
             break end.map(|()| Done::Nothing);
         }
     };

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::queue::{Queue, Reap};
-use super::{Refusal, local};
+use super::{QueueRefusal, local};
 use crate::op::watcher::{self, NoticedBy, Watched};
 use crate::sys;
 
@@ -84,7 +84,7 @@ thread_local! {
 }
 
 impl LoopRing {
-    pub(crate) fn set_up() -> Result<LoopRing, Refusal> {
+    pub(crate) fn set_up() -> Result<LoopRing, QueueRefusal> {
         let queue = Queue::new(NoticedBy::Reactor, 0)?;
         Ok(LoopRing { queue })
     }

@@ -31,16 +31,16 @@ use crate::buf::Direction;
 use crate::direct::{self, Directness};
 use crate::op::watcher;
 use crate::op::{
-    Done, Handle, OpenFile, Outcome, Owned, Owner, PathAt, QueueKind, Request, Slot, Step, Transfer, step,
+    Done, Handle, NextStep, OpenFile, Outcome, Owned, Owner, PathAt, QueueKind, Request, Slot, Transfer, step,
 };
 use crate::sync::lock;
-use crate::sys::{self, Wait, WriteFlags};
+use crate::sys::{self, WaitMode, WriteFlags};
 
 pub(crate) trait Engine: Send + Sync {
-    /// Makes one attempt at a transfer on this thread. With `Wait::Never` it does not sleep, and
+    /// Makes one attempt at a transfer on this thread. With `WaitMode::Never` it does not sleep, and
     /// any answer but bytes means "not now": the slow route distinguishes errors and the end of
     /// file.
-    fn try_now(&self, handle: &Handle, request: &mut Request, wait: Wait) -> Result<usize, Errno> {
+    fn try_now(&self, handle: &Handle, request: &mut Request, wait: WaitMode) -> Result<usize, Errno> {
         let (transfer, result) = transfer_once(handle.descriptor()?, request, wait).ok_or(Errno::INVAL)?;
         let n = result?;
         transfer.advance(n);
@@ -108,12 +108,12 @@ pub(crate) trait Engine: Send + Sync {
 
 /// Why the kernel refused a queue: the size that was tried last, and the errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct QueueRefusal {
     pub(crate) errno: Errno,
     pub(crate) entries: u32,
 }
 
-impl Refusal {
+impl QueueRefusal {
     /// Whether a later try may succeed: descriptors, memory or the like are short.
     pub(crate) fn passes(&self) -> bool {
         matches!(self.errno, Errno::MFILE | Errno::NFILE | Errno::AGAIN | Errno::NOMEM)
@@ -146,7 +146,7 @@ pub(crate) fn read_now(
     handle: &Handle,
     slice: &mut [u8],
     offset: u64,
-    wait: Wait,
+    wait: WaitMode,
 ) -> Result<usize, Errno> {
     if let Handle::Descriptor(fd) = handle {
         // As every engine of the kernel does, without the cost of a request.
@@ -171,7 +171,7 @@ pub(crate) fn read_blocking(
     let mut n = 0;
     if file.direct.is_none() {
         // Usually one call reads all of it. A request is made for the rest only.
-        match read_now(engine, &file.handle, slice, offset, Wait::Allowed) {
+        match read_now(engine, &file.handle, slice, offset, WaitMode::Allowed) {
             Ok(all) if all == slice.len() => return Ok(all),
             answer => n = answer.unwrap_or(0),
         }
@@ -204,7 +204,7 @@ pub(crate) fn write_blocking(
         // `run` records.
         let segment = libc::iovec { iov_base: slice.as_ptr().cast_mut().cast(), iov_len: slice.len() };
         // SAFETY: the segment is `slice`, borrowed for the call.
-        match unsafe { sys::write_at(fd.as_fd(), &[segment], offset, WriteFlags::NONE, Wait::Allowed) } {
+        match unsafe { sys::write_at(fd.as_fd(), &[segment], offset, WriteFlags::NONE, WaitMode::Allowed) } {
             Ok(all) if all == slice.len() => return (all, Ok(Done::Nothing)),
             Ok(moved) => n = moved,
             Err(errno) => return (0, Err(errno)),
@@ -251,7 +251,7 @@ pub(crate) fn write_coalesced<'r>(
     let (offset, flags) = place.ok_or(Errno::INVAL)?;
     // SAFETY: the requests are borrowed for the call, and the memory of a transfer is not written
     // to (see `Transfer`).
-    unsafe { sys::write_at(fd, &segments, offset, flags, Wait::Allowed) }
+    unsafe { sys::write_at(fd, &segments, offset, flags, WaitMode::Allowed) }
 }
 
 /// Makes one call for the writes of several adjacent slots; none (EAGAIN) if one of them was
@@ -261,7 +261,7 @@ pub(crate) fn write_slots<'s>(
     handle: &Handle,
     slots: impl ExactSizeIterator<Item = &'s Slot>,
     offset: u64,
-    wait: Wait,
+    wait: WaitMode,
 ) -> Result<usize, Errno> {
     let mut segments = Vec::with_capacity(slots.len());
     for slot in slots {
@@ -282,7 +282,7 @@ pub(crate) fn write_slots<'s>(
 fn transfer_once<'r>(
     fd: BorrowedFd<'_>,
     request: &'r mut Request,
-    wait: Wait,
+    wait: WaitMode,
 ) -> Option<(&'r mut Transfer, Result<usize, Errno>)> {
     match request {
         Request::Read(transfer) => {
@@ -364,10 +364,10 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
     match request {
         Request::Read(transfer) | Request::Write(transfer, _) if transfer.left() == 0 => Ok(Done::Nothing),
         Request::Read(_) | Request::Write(..) => loop {
-            let Some((transfer, result)) = transfer_once(fd()?, request, Wait::Allowed) else {
+            let Some((transfer, result)) = transfer_once(fd()?, request, WaitMode::Allowed) else {
                 return Err(Errno::INVAL);
             };
-            if let Step::Finish(end) = step(transfer, result) {
+            if let NextStep::Finish(end) = step(transfer, result) {
                 return end.map(|()| Done::Nothing);
             }
         },

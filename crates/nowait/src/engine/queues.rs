@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering::Release;
 use std::sync::{Arc, Mutex};
 
-use super::Refusal;
+use super::QueueRefusal;
 use super::queue::Queue;
 #[cfg(feature = "tokio")]
 use crate::op::watcher;
@@ -33,8 +33,8 @@ impl Queues {
     pub(super) fn mine(
         &self,
         max: usize,
-        make: impl FnOnce(usize) -> Result<Arc<Queue>, Refusal>,
-    ) -> Result<Arc<Queue>, Refusal> {
+        make: impl FnOnce(usize) -> Result<Arc<Queue>, QueueRefusal>,
+    ) -> Result<Arc<Queue>, QueueRefusal> {
         /// Threads that are remembered; later ones share by number.
         const THREADS_MAX: usize = 256;
         let thread = thread_number();

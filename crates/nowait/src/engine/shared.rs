@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::known::{self, Key};
 use super::queue::Queue;
 use super::queues::{QUEUES_MAX, Queues};
-use super::{Engine, Refusal, Retry, local, loop_ring, pool};
+use super::{Engine, QueueRefusal, Retry, local, loop_ring, pool};
 use crate::op::Slot;
 use crate::op::watcher::{self, NoticedBy};
 use crate::sys;
@@ -25,7 +25,7 @@ pub(crate) struct SharedQueues {
     /// Names it in what threads know.
     number: u64,
     /// Makes a queue, for a place.
-    make: fn(usize) -> Result<Arc<Queue>, Refusal>,
+    make: fn(usize) -> Result<Arc<Queue>, QueueRefusal>,
     queues: Queues,
     queues_max: usize,
     /// They are rings, not libaio.
@@ -38,22 +38,22 @@ pub(crate) struct SharedQueues {
 impl SharedQueues {
     /// Makes an engine over rings, as [`libaio`](SharedQueues::libaio) does. (Short of locked memory,
     /// libaio is the better engine for direct I/O.)
-    pub(crate) fn rings() -> Result<(SharedQueues, Option<Refusal>), Refusal> {
+    pub(crate) fn rings() -> Result<(SharedQueues, Option<QueueRefusal>), QueueRefusal> {
         let make = |place| Queue::new(NoticedBy::Watcher, place);
         SharedQueues::try_first(make, true, |errno| errno != Errno::NOMEM)
     }
 
     /// Tries to make the queue, so that a refusal is known at once. A shortage that passes is
     /// returned with the engine, which tries again.
-    pub(crate) fn libaio() -> Result<(SharedQueues, Option<Refusal>), Refusal> {
+    pub(crate) fn libaio() -> Result<(SharedQueues, Option<QueueRefusal>), QueueRefusal> {
         SharedQueues::try_first(Queue::libaio, false, |_| true)
     }
 
     fn try_first(
-        make: fn(usize) -> Result<Arc<Queue>, Refusal>,
+        make: fn(usize) -> Result<Arc<Queue>, QueueRefusal>,
         are_rings: bool,
         tries_again: fn(Errno) -> bool,
-    ) -> Result<(SharedQueues, Option<Refusal>), Refusal> {
+    ) -> Result<(SharedQueues, Option<QueueRefusal>), QueueRefusal> {
         let engine = SharedQueues {
             number: known::next_engine(),
             make,

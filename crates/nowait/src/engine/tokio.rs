@@ -128,7 +128,7 @@ impl Runtimes {
         let make = |place| Queue::new(noticed_by, place).inspect(|_| made = true);
         let queue = queues.mine(workers.min(QUEUES_MAX), make).ok()?;
         if made {
-            let served = || Served { queue: queue.clone(), queues: queues.clone() };
+            let served = || ServedRing { queue: queue.clone(), queues: queues.clone() };
             let mut tasks = vec![handle.spawn(flush(Flusher(served()))).abort_handle()];
             if attached {
                 let reactor = InReactor { served: served(), id: handle.id(), runtimes: self.clone() };
@@ -169,12 +169,12 @@ impl Drop for Known {
 }
 
 /// Shared by the tasks of a ring.
-struct Served {
+struct ServedRing {
     queue: Arc<Queue>,
     queues: Arc<Queues>,
 }
 
-impl Served {
+impl ServedRing {
     /// Retires the ring, as its tasks end. False in a child, which may drop a runtime of its parent.
     fn ends(&self) -> bool {
         let is_ours = self.queue.is_ours();
@@ -191,7 +191,7 @@ impl Served {
 
 /// Dropped with the task that notices completions: by the runtime's end, or the engine's.
 struct InReactor {
-    served: Served,
+    served: ServedRing,
     id: Id,
     runtimes: Runtimes,
 }
@@ -203,7 +203,7 @@ impl Drop for InReactor {
 }
 
 async fn notice(reactor: InReactor) {
-    let Served { queue, .. } = &reactor.served;
+    let ServedRing { queue, .. } = &reactor.served;
     // SAFETY: the descriptor is the ring's, which the `Arc` inside keeps open and the same as long
     // as it lives.
     let fd = unsafe { AsyncFd::register_with_interest(Descriptor(queue.clone()), Interest::READABLE) };
@@ -239,7 +239,7 @@ async fn flush(flusher: Flusher) {
 }
 
 /// Dropped with the task that flushes.
-struct Flusher(Served);
+struct Flusher(ServedRing);
 
 impl Drop for Flusher {
     fn drop(&mut self) {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::sys::{self, retry};
 
 /// Result of a copy in which no system call failed.
-pub(super) enum Copied {
+pub(super) enum CopyOutcome {
     Bytes(u64),
     /// The copy was refused for this reason, and nothing was changed.
     Refused(&'static str),
@@ -23,8 +23,8 @@ const RANGE_BYTES_MAX: usize = 1 << 30;
 const PIECE_BYTES: usize = 256 << 10;
 
 /// Copies contents and permissions of the regular file `from`. Blocks.
-pub(super) fn copy(from: &Path, to: &Path) -> io::Result<Copied> {
-    const NO_FILE: Copied = Copied::Refused("the source is not a regular file; name a regular file");
+pub(super) fn copy(from: &Path, to: &Path) -> io::Result<CopyOutcome> {
+    const NO_FILE: CopyOutcome = CopyOutcome::Refused("the source is not a regular file; name a regular file");
     let source = match sys::open(CWD, from, OFlags::RDONLY, Mode::empty()) {
         Err(Errno::SPIPE | Errno::NXIO) => return Ok(NO_FILE),
         opened => opened?,
@@ -39,14 +39,14 @@ pub(super) fn copy(from: &Path, to: &Path) -> io::Result<Copied> {
     let target = retry(|| rustix::fs::open(to, flags, mode))?;
     let old = retry(|| rustix::fs::fstat(&target))?;
     if (old.st_dev, old.st_ino) == (stat.st_dev, stat.st_ino) {
-        return Ok(Copied::Refused("source and target are one file, which is unchanged; name another target"));
+        return Ok(CopyOutcome::Refused("source and target are one file, which is unchanged; name another target"));
     }
     if FileType::from_raw_mode(old.st_mode) == FileType::RegularFile {
         retry(|| rustix::fs::ftruncate(&target, 0))?;
         // An existing file has another mode, and the umask has reduced that of a new file.
         retry(|| rustix::fs::fchmod(&target, mode))?;
     }
-    Ok(Copied::Bytes(contents(&source, &target)?))
+    Ok(CopyOutcome::Bytes(contents(&source, &target)?))
 }
 
 /// Copies from the start of `source` to its end; returns the number of bytes.

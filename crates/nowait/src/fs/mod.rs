@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use self::copy::Copied;
+use self::copy::CopyOutcome;
 pub use self::dir::Dir;
 pub use self::temporary::AtomicOptions;
 pub(crate) use self::temporary::{Temporary, create_beside};
@@ -380,8 +380,8 @@ fn copied(answer: Answer<'_>) -> Result<u64> {
         request => unreachable!("a call is answered with itself, not {request:?}"),
     };
     match called(answer)? {
-        Copied::Bytes(bytes) => Ok(bytes),
-        Copied::Refused(why) => {
+        CopyOutcome::Bytes(bytes) => Ok(bytes),
+        CopyOutcome::Refused(why) => {
             let error = Error::new(ErrorOp::Copy, ErrorKind::InvalidInput).at(&from);
             Err(error.with_advice(format!("to {}: {why}", to.display())))
         }

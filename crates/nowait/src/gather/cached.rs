@@ -11,7 +11,7 @@ use crate::engine::{Engine, local, read_blocking, read_now};
 use crate::error::ErrorOp;
 use crate::file::File;
 use crate::stats::Count;
-use crate::sys::Wait;
+use crate::sys::WaitMode;
 
 /// A caller that blocks has no turns.
 fn never() -> bool {
@@ -169,7 +169,7 @@ impl<'a> FirstPass<'a> {
         }
         if let Some(trust) = &mut self.trust {
             // Anything but all of it is left to the attempt.
-            if read_now(engine, handle, chunk, offset, Wait::Allowed) == Ok(chunk.len()) {
+            if read_now(engine, handle, chunk, offset, WaitMode::Allowed) == Ok(chunk.len()) {
                 self.trusted += 1;
                 trust.calls += 1;
                 trust.bytes += chunk.len();
@@ -193,8 +193,8 @@ impl<'a> FirstPass<'a> {
             return Now::Part(0);
         }
         let tried = self.file.target().try_read(length, |wait| match wait {
-            Wait::Never => read_now(engine, handle, chunk, offset, wait),
-            Wait::Allowed => read_blocking(engine, open, chunk, offset),
+            WaitMode::Never => read_now(engine, handle, chunk, offset, wait),
+            WaitMode::Allowed => read_blocking(engine, open, chunk, offset),
         });
         match tried {
             Tried::Hit => {

@@ -56,7 +56,7 @@ pub(super) struct Shares {
 #[derive(Default)]
 struct ShareList {
     left: VecDeque<Share>,
-    done: Vec<Copied>,
+    done: Vec<CachedBytes>,
     count: usize,
 }
 
@@ -65,11 +65,11 @@ struct Share {
     file: File,
     ranges: Arc<[Extent]>,
     own: Range<usize>,
-    copied: Copied,
+    copied: CachedBytes,
 }
 
 /// The bytes of a share, as far as they are cached.
-struct Copied {
+struct CachedBytes {
     begin: usize,
     output: Part,
     found: Found,
@@ -87,7 +87,7 @@ impl Drop for CopyCall {
 impl Share {
     /// The whole share, on a thread that may wait.
     fn copy(&mut self) {
-        let Copied { begin, output, found } = &mut self.copied;
+        let CachedBytes { begin, output, found } = &mut self.copied;
         let ranges = &self.ranges[self.own.clone()];
         FirstPass::blocking(&self.file, found, &mut Ignore).run(ranges, self.own.start, output, *begin, || false);
     }
@@ -115,7 +115,7 @@ impl Shares {
                 bytes += ranges[end].1;
                 end += 1;
             }
-            let copied = Copied { begin, output: output.split_to(bytes), found: Found::default() };
+            let copied = CachedBytes { begin, output: output.split_to(bytes), found: Found::default() };
             list.left.push_back(Share { file: file.clone(), ranges: ranges.clone(), own: first..end, copied });
             (first, begin) = (end, begin + bytes);
         }
@@ -137,7 +137,7 @@ impl Shares {
         loop {
             let next = self.own.take().or_else(|| lock(&self.work).left.pop_front().map(|share| (share, 0, 0)));
             let Some((mut share, count, bytes)) = next else { return true };
-            let Copied { begin, output, found } = &mut share.copied;
+            let CachedBytes { begin, output, found } = &mut share.copied;
             let first = share.own.start + count;
             let ranges = &share.ranges[first..share.own.end];
             let mut ignore = Ignore;

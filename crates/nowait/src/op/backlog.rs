@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use super::file::{Begun, in_queues, on_threads};
+use super::file::{OperationCount, in_queues, on_threads};
 use super::slot::Slot;
 
 /// If a queue to the kernel is full, perhaps of operations that never end, the pool serves files
@@ -65,7 +65,7 @@ impl Hasher for AddressHasher {
 
 /// The slots of one file, or of none.
 struct Queued {
-    begun: Begun,
+    begun: OperationCount,
     /// With each, whether it was announced.
     slots: VecDeque<(Arc<Slot>, bool)>,
 }
@@ -131,7 +131,7 @@ impl Backlog {
     }
 
     /// As [`Backlog::pop`], of files with fewer operations under way than `busy_max`; `of` extracts
-    /// the count from [`Begun`].
+    /// the count from [`OperationCount`].
     pub(crate) fn pop_below(&mut self, busy_max: u32, of: impl Fn(u64) -> u32) -> Option<Arc<Slot>> {
         loop {
             let busy = |key: &usize| self.files.get(key).map_or(u32::MAX, |queued| of(queued.begun.load(Relaxed)));

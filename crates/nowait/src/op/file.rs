@@ -64,7 +64,7 @@ pub(crate) struct OpenFile {
     /// each descriptor, and takes the pages for clean from then on (`fsync(2)`, NOTES): a second
     /// sync that succeeds proves nothing.
     sync_failure: AtomicI32,
-    pub(super) begun: Begun,
+    pub(super) begun: OperationCount,
     device: WriteOnce<Arc<Device>>,
     pub(crate) counters: Arc<Counters>,
     /// No share of the instance, which may be dropped while slots are with an engine.
@@ -72,9 +72,9 @@ pub(crate) struct OpenFile {
 }
 
 /// Counts a file's operations in queues to the kernel, and on threads. No share of the file.
-pub(super) type Begun = Arc<AtomicU64>;
+pub(super) type OperationCount = Arc<AtomicU64>;
 
-/// One operation, as [`Begun`] counts it.
+/// One operation, as [`OperationCount`] counts it.
 pub(super) const IN_QUEUE: u64 = 1;
 pub(super) const ON_THREAD: u64 = 1 << 32;
 
@@ -133,7 +133,7 @@ impl OpenFile {
             end: AtomicU64::new(END_UNKNOWN),
             written_to: AtomicU64::new(END_UNKNOWN),
             sync_failure: AtomicI32::new(0),
-            begun: Begun::default(),
+            begun: OperationCount::default(),
             device: WriteOnce::new(),
             counters,
             fallback,

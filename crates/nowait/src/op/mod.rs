@@ -33,6 +33,6 @@ pub(crate) use owner::{Owner, Work};
 pub(crate) use queue::{FileQueues, QueueKind, Room, Waiter};
 pub(crate) use request::{Call, Done, Handle, OpenDir, Outcome, Owned, PathAt, Request};
 pub(crate) use slot::{Callback, Notify, Profile, Slot};
-pub(crate) use transfer::{Step, Transfer, step};
+pub(crate) use transfer::{NextStep, Transfer, step};
 
 pub(crate) use crate::buf::Direction;

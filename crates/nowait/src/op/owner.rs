@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::file::{Begun, Fallback, OpenFile};
+use super::file::{Fallback, OpenFile, OperationCount};
 use super::leftovers::Home;
 use super::outstanding::Syncing;
 use super::queue::{FileQueues, QueueKind};
@@ -34,12 +34,12 @@ impl Owner {
 
     /// The count of its file's operations under way. Those without a file share one that stays
     /// zero.
-    pub(super) fn begun(&self) -> Begun {
+    pub(super) fn begun(&self) -> OperationCount {
         match self {
             Owner::File(file) => file.begun.clone(),
             Owner::Nobody(..) => {
-                static NOBODY: WriteOnce<Begun> = WriteOnce::new();
-                NOBODY.get_or_init(Begun::default).clone()
+                static NOBODY: WriteOnce<OperationCount> = WriteOnce::new();
+                NOBODY.get_or_init(OperationCount::default).clone()
             }
         }
     }

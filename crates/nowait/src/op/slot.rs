@@ -31,7 +31,7 @@ use super::file::{Fallback, IN_QUEUE, ON_THREAD, OpenFile, Permit, in_queues};
 use super::leftovers::{Leftovers, Unwanted, let_go};
 use super::owner::{Owner, Work};
 use super::request::{Done, Outcome, Request};
-use super::transfer::{Step, step};
+use super::transfer::{NextStep, step};
 use super::watcher;
 use crate::buf::Direction;
 use crate::stats::{Count, thread_number};
@@ -302,12 +302,12 @@ impl Slot {
         }
         let step = match &mut inner.request {
             Some(Request::Read(transfer) | Request::Write(transfer, _)) => step(transfer, result),
-            _ => Step::Finish(result.map(drop)),
+            _ => NextStep::Finish(result.map(drop)),
         };
         match (step, &inner.stage) {
-            (Step::Again, Stage::Waiting(_)) => None,
-            (Step::Again, _) => Some(finish(inner, Ok(Done::Nothing), served)),
-            (Step::Finish(end), _) => Some(finish(inner, end.map(|()| Done::Nothing), served)),
+            (NextStep::Again, Stage::Waiting(_)) => None,
+            (NextStep::Again, _) => Some(finish(inner, Ok(Done::Nothing), served)),
+            (NextStep::Finish(end), _) => Some(finish(inner, end.map(|()| Done::Nothing), served)),
         }
     }
 

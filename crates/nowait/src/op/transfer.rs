@@ -6,14 +6,14 @@
 
 use rustix::io::Errno;
 
-use crate::buf::{Cursor, Direction, Memory};
+use crate::buf::{Direction, Memory, TransferCursor};
 use crate::direct::{Alignment, Edges};
 
 /// Bytes on their way between a file and memory.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     pub(super) memory: Memory,
-    cursor: Cursor,
+    cursor: TransferCursor,
     /// The bytes were announced to the kernel, which has begun to read them.
     pub(crate) announced: bool,
     /// A ring returns EAGAIN instead of passing the request to a kernel worker.
@@ -36,7 +36,7 @@ impl Transfer {
     /// Fills `memory` from `offset`, or writes it there.
     #[inline]
     pub(crate) fn new(mut memory: Memory, offset: u64) -> Transfer {
-        let mut cursor = Cursor::at(offset);
+        let mut cursor = TransferCursor::at(offset);
         memory.segments(&mut cursor);
         Transfer { memory, cursor, announced: false, attempt: false, block: 0, edges: None }
     }
@@ -155,7 +155,7 @@ impl Transfer {
     /// The place of the first byte, and how many bytes were asked for.
     #[inline]
     pub(crate) fn asked(&self) -> (u64, usize) {
-        let Cursor { position, left, done, .. } = self.cursor;
+        let TransferCursor { position, left, done, .. } = self.cursor;
         (position - done as u64, done + left)
     }
 
@@ -169,7 +169,7 @@ impl Transfer {
 
 /// An engine's next step with a slot after a result.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum NextStep {
     /// Give the rest to the kernel.
     Again,
     /// Call `finish`.
@@ -181,21 +181,21 @@ pub(crate) enum Step {
 /// was allowed to wait, is the end of the file. (For direct I/O, also one that ends inside a
 /// block.)
 #[inline]
-pub(crate) fn step(transfer: &mut Transfer, result: Result<usize, Errno>) -> Step {
+pub(crate) fn step(transfer: &mut Transfer, result: Result<usize, Errno>) -> NextStep {
     let end = match result {
         Ok(0) => Ok(()),
         Ok(n) => {
             transfer.advance(n);
             if transfer.left() > 0 && !transfer.ends_in_a_block() {
-                return Step::Again;
+                return NextStep::Again;
             }
             Ok(())
         }
-        Err(Errno::INTR) => return Step::Again,
+        Err(Errno::INTR) => return NextStep::Again,
         Err(errno) => Err(errno),
     };
     transfer.settle();
-    Step::Finish(end)
+    NextStep::Finish(end)
 }
 
 #[cfg(test)]
@@ -205,11 +205,15 @@ mod tests {
     #[test]
     fn short_results_go_round_and_only_zero_ends_early() {
         let mut transfer = Transfer::new(Memory::Vec(vec![0; 8]), 0);
-        assert_eq!(step(&mut transfer, Ok(3)), Step::Again);
-        assert_eq!(step(&mut transfer, Err(Errno::INTR)), Step::Again);
-        assert_eq!(step(&mut transfer, Ok(4)), Step::Again);
-        assert_eq!(step(&mut transfer, Ok(0)), Step::Finish(Ok(())));
+        assert_eq!(step(&mut transfer, Ok(3)), NextStep::Again);
+        assert_eq!(step(&mut transfer, Err(Errno::INTR)), NextStep::Again);
+        assert_eq!(step(&mut transfer, Ok(4)), NextStep::Again);
+        assert_eq!(step(&mut transfer, Ok(0)), NextStep::Finish(Ok(())));
         assert_eq!((transfer.done(), transfer.left(), transfer.position()), (7, 1, 7));
-        assert_eq!(step(&mut transfer, Ok(100)), Step::Finish(Ok(())), "more than asked for stays inside the buffer");
+        assert_eq!(
+            step(&mut transfer, Ok(100)),
+            NextStep::Finish(Ok(())),
+            "more than asked for stays inside the buffer"
+        );
     }
 }

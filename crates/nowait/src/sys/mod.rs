@@ -35,7 +35,7 @@ pub(crate) const SEGMENTS_MAX: usize = 1024;
 
 /// How a read may behave when the data is not in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wait {
+pub(crate) enum WaitMode {
     /// Sleep until the device answers.
     Allowed,
     /// `RWF_NOWAIT` (Linux 4.14, `preadv2(2)`): answer EAGAIN, or what is cached, instead of
@@ -52,7 +52,7 @@ pub(crate) unsafe fn read_at(
     fd: BorrowedFd<'_>,
     segments: &[libc::iovec],
     offset: u64,
-    wait: Wait,
+    wait: WaitMode,
 ) -> Result<usize, Errno> {
     if let [one] = segments {
         let length = one.iov_len.min(TRANSFER_MAX);
@@ -61,8 +61,8 @@ pub(crate) unsafe fn read_at(
         // SAFETY: the caller vouches for the memory.
         let slice = unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), length) };
         return match wait {
-            Wait::Allowed => retry(|| rustix::io::pread(fd, &mut *slice, offset)),
-            Wait::Never => {
+            WaitMode::Allowed => retry(|| rustix::io::pread(fd, &mut *slice, offset)),
+            WaitMode::Never => {
                 attempt(|| rustix::io::preadv2(fd, &mut [IoSliceMut::new(slice)], offset, ReadWriteFlags::NOWAIT))
             }
         };
@@ -74,8 +74,8 @@ pub(crate) unsafe fn read_at(
     };
     let mut slices: Vec<_> = segments.iter().take(SEGMENTS_MAX).map(slice).collect();
     match wait {
-        Wait::Allowed => retry(|| rustix::io::preadv(fd, &mut slices, offset)),
-        Wait::Never => attempt(|| rustix::io::preadv2(fd, &mut slices, offset, ReadWriteFlags::NOWAIT)),
+        WaitMode::Allowed => retry(|| rustix::io::preadv(fd, &mut slices, offset)),
+        WaitMode::Never => attempt(|| rustix::io::preadv2(fd, &mut slices, offset, ReadWriteFlags::NOWAIT)),
     }
 }
 
@@ -100,7 +100,7 @@ impl WriteFlags {
     pub(crate) const NONE: WriteFlags = WriteFlags(0);
     /// Linux 4.7.
     pub(crate) const DURABLE: WriteFlags = WriteFlags(libc::RWF_DSYNC as u32);
-    /// Linux 4.13. For rings; of a plain call, `Wait` says it.
+    /// Linux 4.13. For rings; of a plain call, `WaitMode` says it.
     pub(crate) const NOWAIT: WriteFlags = WriteFlags(libc::RWF_NOWAIT as u32);
     /// Linux 4.16.
     pub(crate) const APPEND: WriteFlags = WriteFlags(libc::RWF_APPEND as u32);
@@ -132,7 +132,7 @@ pub(crate) unsafe fn write_at(
     segments: &[libc::iovec],
     offset: u64,
     flags: WriteFlags,
-    wait: Wait,
+    wait: WaitMode,
 ) -> Result<usize, Errno> {
     let slice = |segment: &libc::iovec| -> &[u8] {
         let start = std::ptr::NonNull::new(segment.iov_base.cast()).unwrap_or(std::ptr::NonNull::dangling());
@@ -140,7 +140,7 @@ pub(crate) unsafe fn write_at(
         unsafe { std::slice::from_raw_parts(start.as_ptr(), segment.iov_len.min(TRANSFER_MAX)) }
     };
     let mut bits = ReadWriteFlags::from_bits_retain(flags.bits());
-    if wait == Wait::Never {
+    if wait == WaitMode::Never {
         bits |= ReadWriteFlags::NOWAIT;
     }
     match segments {

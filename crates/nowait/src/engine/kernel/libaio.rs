@@ -20,7 +20,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::{Kernel, Untaken};
-use crate::engine::Refusal;
+use crate::engine::QueueRefusal;
 use crate::op::{Owner, Request, Slot};
 use crate::stats::Count;
 use crate::sync::lock;
@@ -45,7 +45,7 @@ pub(in crate::engine) struct Libaio {
     context: Context,
     /// The kernel adds to it with each completion.
     eventfd: OwnedFd,
-    staged: Mutex<VecDeque<Entry>>,
+    staged: Mutex<VecDeque<Iocb>>,
     /// User data of entries that the kernel has refused.
     refused: Mutex<Vec<u64>>,
     /// Entries that the kernel has.
@@ -63,7 +63,7 @@ struct Context {
 /// `struct iocb` of linux/aio_abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Entry {
+struct Iocb {
     user_data: u64,
     #[cfg(target_endian = "little")]
     key: u32,
@@ -93,7 +93,7 @@ struct Event {
     result2: i64,
 }
 
-const _: () = assert!(size_of::<Entry>() == 64 && size_of::<Event>() == 32);
+const _: () = assert!(size_of::<Iocb>() == 64 && size_of::<Event>() == 32);
 
 /// `IOCB_CMD_*`.
 const PREAD: u16 = 0;
@@ -111,9 +111,9 @@ fn spares() -> &'static Mutex<Vec<Context>> {
 }
 
 impl Libaio {
-    pub(in crate::engine) fn set_up() -> Result<Libaio, Refusal> {
+    pub(in crate::engine) fn set_up() -> Result<Libaio, QueueRefusal> {
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let eventfd = eventfd.map_err(|errno| Refusal { errno, entries: DEPTH })?;
+        let eventfd = eventfd.map_err(|errno| QueueRefusal { errno, entries: DEPTH })?;
         let context = Context::set_up()?;
         Ok(Libaio { context, eventfd, staged: Mutex::default(), refused: Mutex::default(), taken: AtomicUsize::new(0) })
     }
@@ -138,9 +138,9 @@ impl Kernel for Libaio {
     }
 
     unsafe fn stage(&self, slot: &Arc<Slot>, _: &mut Untaken) -> bool {
-        let Some(entry) = Entry::of(slot) else { return false };
+        let Some(entry) = Iocb::of(slot) else { return false };
         let (user_data, eventfd) = (Arc::as_ptr(slot) as u64, self.eventfd.as_raw_fd() as u32);
-        lock(&self.staged).push_back(Entry { user_data, flags: TELLS_EVENTFD, eventfd, ..entry });
+        lock(&self.staged).push_back(Iocb { user_data, flags: TELLS_EVENTFD, eventfd, ..entry });
         true
     }
 
@@ -204,7 +204,7 @@ impl AsFd for Libaio {
 }
 
 impl Context {
-    fn set_up() -> Result<Context, Refusal> {
+    fn set_up() -> Result<Context, QueueRefusal> {
         if let Some(spare) = lock(spares()).pop() {
             return Ok(spare);
         }
@@ -212,14 +212,14 @@ impl Context {
         // SAFETY: io_setup writes the context to the variable, which must be 0 before, and is.
         match unsafe { libc::syscall(libc::SYS_io_setup, DEPTH, &raw mut id) } {
             0 => {}
-            _ => return Err(Refusal { errno: last_errno(), entries: DEPTH }),
+            _ => return Err(QueueRefusal { errno: last_errno(), entries: DEPTH }),
         }
         let context = Context { id, generation: fork_generation() };
         // A filter may let a context be made and not be used.
         // SAFETY: there is no entry.
         if let Err(errno) = unsafe { context.submit(None) } {
             context.destroy();
-            return Err(Refusal { errno, entries: DEPTH });
+            return Err(QueueRefusal { errno, entries: DEPTH });
         }
         Ok(context)
     }
@@ -236,7 +236,7 @@ impl Context {
     ///
     /// # Safety
     /// The entry's memory and descriptor stay valid until its event has been read.
-    unsafe fn submit(&self, entry: Option<&mut Entry>) -> Result<(), Errno> {
+    unsafe fn submit(&self, entry: Option<&mut Iocb>) -> Result<(), Errno> {
         let count = libc::c_long::from(entry.is_some());
         let mut pointer = entry.map_or(std::ptr::null_mut(), std::ptr::from_mut);
         retry(|| {
@@ -260,10 +260,10 @@ impl Context {
     }
 }
 
-impl Entry {
+impl Iocb {
     /// Encodes a slot's request; the caller adds the user data. None if it would run inside the
     /// submission: a thread of ours is the better choice.
-    fn of(slot: &Arc<Slot>) -> Option<Entry> {
+    fn of(slot: &Arc<Slot>) -> Option<Iocb> {
         slot.begin(|request, owner| {
             let Owner::File(file) = owner else { return None };
             let (transfer, one, many, flags) = match request {
@@ -278,14 +278,14 @@ impl Entry {
                 [segment] => (one, segment.iov_base as u64, segment.iov_len),
                 segments => (many, segments.as_ptr() as u64, segments.len().min(SEGMENTS_MAX)),
             };
-            Some(Entry {
+            Some(Iocb {
                 opcode,
                 rw_flags: flags,
                 descriptor: file.handle.descriptor().ok()?.as_raw_fd() as u32,
                 buffer,
                 length: length as u64,
                 offset: transfer.position(),
-                ..Entry::default()
+                ..Iocb::default()
             })
         })
     }

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::{Kernel, Untaken};
-use crate::engine::Refusal;
+use crate::engine::QueueRefusal;
 use crate::op::{Owner, Request, Slot};
 use crate::stats::Count;
 use crate::sys::{TRANSFER_MAX, WriteFlags, fork_generation};
@@ -59,13 +59,13 @@ impl Drop for Ring {
 
 /// Tries set-up flags from the best to none, and smaller rings when memory is short. Kernel
 /// versions are not asked for: a filter, a sysctl, a limit or an old kernel all answer in an errno.
-pub(in crate::engine) fn set_up(usage: Usage) -> Result<Ring, Refusal> {
+pub(in crate::engine) fn set_up(usage: Usage) -> Result<Ring, QueueRefusal> {
     let mut entries = DEPTH;
     loop {
         match set_up_with(usage, entries) {
             Ok(ring) => return Ok(ring),
             Err(Errno::NOMEM) if entries > DEPTH_MIN => entries /= 2,
-            Err(errno) => return Err(Refusal { errno, entries }),
+            Err(errno) => return Err(QueueRefusal { errno, entries }),
         }
     }
 }

@@ -64,14 +64,14 @@ impl Bell {
 }
 
 /// The waker of one `drive`.
-pub(super) struct Notice {
+pub(super) struct DriveWaker {
     notified: AtomicBool,
     pub(super) bell: Arc<Bell>,
 }
 
-impl Notice {
-    fn new(bell: Arc<Bell>) -> Arc<Notice> {
-        Arc::new(Notice { notified: AtomicBool::new(false), bell })
+impl DriveWaker {
+    fn new(bell: Arc<Bell>) -> Arc<DriveWaker> {
+        Arc::new(DriveWaker { notified: AtomicBool::new(false), bell })
     }
 
     /// Clears the flag. A swap, which also reads it: the next poll sees what the waker wrote
@@ -93,20 +93,20 @@ impl Notice {
 }
 
 /// A notice and its waker, kept by a thread from one `drive` to the next.
-pub(super) struct Kept {
-    pub(super) notice: Arc<Notice>,
+pub(super) struct KeptWaker {
+    pub(super) notice: Arc<DriveWaker>,
     pub(super) waker: Waker,
 }
 
-impl Kept {
-    pub(super) fn new(bell: Arc<Bell>) -> Kept {
-        let notice = Notice::new(bell);
-        Kept { waker: Waker::from(notice.clone()), notice }
+impl KeptWaker {
+    pub(super) fn new(bell: Arc<Bell>) -> KeptWaker {
+        let notice = DriveWaker::new(bell);
+        KeptWaker { waker: Waker::from(notice.clone()), notice }
     }
 
     /// As new, for another future, unless a clone of the waker is still about: that would wake the
     /// wrong one.
-    pub(super) fn renew(self) -> Option<Kept> {
+    pub(super) fn renew(self) -> Option<KeptWaker> {
         if Arc::strong_count(&self.notice) > 2 {
             return None;
         }
@@ -117,7 +117,7 @@ impl Kept {
     }
 }
 
-impl Wake for Notice {
+impl Wake for DriveWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }

@@ -25,8 +25,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use self::bell::{Bell, Kept, Notice, PARKED};
-use self::own::{Own, State};
+use self::bell::{Bell, DriveWaker, KeptWaker, PARKED};
+use self::own::{Own, OwnRing};
 use crate::op::watcher;
 use crate::op::{OpenFile, Slot};
 use crate::sys::PerProcess;
@@ -35,13 +35,13 @@ use crate::turn;
 struct Local {
     /// `drive` calls under way on this thread.
     depth: Cell<u32>,
-    own: RefCell<State>,
+    own: RefCell<OwnRing>,
     /// A slot was staged since the last `drive` ended.
     staged: Cell<bool>,
     /// Something may be in flight in its ring.
     may_have_in_flight: Cell<bool>,
     bell: PerProcess<Arc<Bell>>,
-    kept: PerProcess<Cell<Option<Kept>>>,
+    kept: PerProcess<Cell<Option<KeptWaker>>>,
     /// Its submissions go to queues that complete without its polls.
     elsewhere: Cell<bool>,
 }
@@ -49,7 +49,7 @@ struct Local {
 thread_local!(static LOCAL: Local = const {
     Local {
         depth: Cell::new(0),
-        own: RefCell::new(State::New),
+        own: RefCell::new(OwnRing::New),
         staged: Cell::new(false),
         may_have_in_flight: Cell::new(false),
         bell: PerProcess::new(),
@@ -60,7 +60,7 @@ thread_local!(static LOCAL: Local = const {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        if let State::Ready(own) = std::mem::replace(self.own.get_mut(), State::Refused(None)) {
+        if let OwnRing::Ready(own) = std::mem::replace(self.own.get_mut(), OwnRing::Refused(None)) {
             if own.is_ours() {
                 own.leave();
             } else {
@@ -106,9 +106,9 @@ pub(crate) fn drive<F: Future>(future: F) -> F::Output {
     #[cfg(feature = "tokio")]
     let future = tokio::task::coop::unconstrained(future);
     let _driving = Driving::new();
-    let new = |local: &Local| Kept::new(local.bell.get(Bell::new).clone());
+    let new = |local: &Local| KeptWaker::new(local.bell.get(Bell::new).clone());
     let kept = LOCAL.try_with(|local| local.kept.get(Cell::default).take().unwrap_or_else(|| new(local)));
-    let kept = kept.unwrap_or_else(|_| Kept::new(Bell::new()));
+    let kept = kept.unwrap_or_else(|_| KeptWaker::new(Bell::new()));
     // The future is gone afterwards: operations it leaves behind are not wanted any more.
     let output = poll_to_end(future, &kept);
     let _ = LOCAL.try_with(|local| {
@@ -120,7 +120,7 @@ pub(crate) fn drive<F: Future>(future: F) -> F::Output {
 }
 
 #[inline(always)]
-fn poll_to_end<F: Future>(future: F, Kept { notice, waker }: &Kept) -> F::Output {
+fn poll_to_end<F: Future>(future: F, KeptWaker { notice, waker }: &KeptWaker) -> F::Output {
     let mut future = pin!(future);
     let mut context = Context::from_waker(waker);
     loop {
@@ -200,7 +200,7 @@ fn notice_own() {
 }
 
 /// Waits, after a pending poll, until something may have changed.
-fn turn(notice: &Notice) {
+fn turn(notice: &DriveWaker) {
     if own().is_some_and(|own| own.sleep(notice)) {
         return;
     }

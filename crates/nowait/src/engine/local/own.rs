@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
-use super::bell::{Bell, IN_QUEUE, Notice};
+use super::bell::{Bell, DriveWaker, IN_QUEUE};
 use crate::engine::queue::{Queue, Reap};
-use crate::engine::{Refusal, Retry};
+use crate::engine::{QueueRefusal, Retry};
 use crate::op::Slot;
 use crate::op::watcher::{self, Glance, Note, NoticedBy, Watched};
 
@@ -28,18 +28,18 @@ pub(super) struct Own {
 }
 
 /// A thread's ring, which is made on first use.
-pub(super) enum State {
+pub(super) enum OwnRing {
     New,
     /// The kernel refused a ring for this thread; other engines serve, until then at least.
     Refused(Option<Instant>),
     Ready(Arc<Own>),
 }
 
-impl State {
+impl OwnRing {
     /// Returns the ring, if the thread has one that this process made.
     pub(super) fn get(&self) -> Option<&Arc<Own>> {
         match self {
-            State::Ready(own) if own.queue.is_ours() => Some(own),
+            OwnRing::Ready(own) if own.queue.is_ours() => Some(own),
             _ => None,
         }
     }
@@ -47,18 +47,18 @@ impl State {
     /// Returns the ring, which is made if it is time to try.
     pub(super) fn make(&mut self, bell: impl FnOnce() -> Arc<Bell>) -> Option<&Arc<Own>> {
         let is_due = match self {
-            State::New => true,
-            State::Refused(until) => until.is_some_and(|until| Instant::now() >= until),
+            OwnRing::New => true,
+            OwnRing::Refused(until) => until.is_some_and(|until| Instant::now() >= until),
             // A child cannot use its parent's.
-            State::Ready(own) => !own.queue.is_ours(),
+            OwnRing::Ready(own) => !own.queue.is_ours(),
         };
         if is_due {
             let made = match Own::new(bell()) {
-                Ok(own) => State::Ready(own),
-                Err(refusal) if refusal.passes() => State::Refused(Some(Instant::now() + Retry::AGAIN)),
-                Err(_) => State::Refused(None),
+                Ok(own) => OwnRing::Ready(own),
+                Err(refusal) if refusal.passes() => OwnRing::Refused(Some(Instant::now() + Retry::AGAIN)),
+                Err(_) => OwnRing::Refused(None),
             };
-            if let State::Ready(parents) = std::mem::replace(self, made) {
+            if let OwnRing::Ready(parents) = std::mem::replace(self, made) {
                 std::mem::forget(parents);
             }
         }
@@ -67,8 +67,8 @@ impl State {
 }
 
 impl Own {
-    fn new(bell: Arc<Bell>) -> Result<Arc<Own>, Refusal> {
-        bell.descriptor().ok_or(Refusal { errno: Errno::MFILE, entries: 0 })?;
+    fn new(bell: Arc<Bell>) -> Result<Arc<Own>, QueueRefusal> {
+        bell.descriptor().ok_or(QueueRefusal { errno: Errno::MFILE, entries: 0 })?;
         let queue = Queue::new(NoticedBy::Thread, 0)?;
         let (is_inside, note) = (AtomicBool::new(false), Note::default());
         let (visits, glanced_at) = (AtomicU64::new(1), AtomicU64::new(0));
@@ -76,7 +76,7 @@ impl Own {
         let known: Weak<dyn Watched> = Arc::<Own>::downgrade(&own);
         match watcher::register(known, NoticedBy::Thread) {
             true => Ok(own),
-            false => Err(Refusal { errno: Errno::MFILE, entries: 0 }),
+            false => Err(QueueRefusal { errno: Errno::MFILE, entries: 0 }),
         }
     }
 
@@ -118,7 +118,7 @@ impl Own {
 
     /// Sleeps until something may have changed, unless `notice` has come. False if nothing is in
     /// flight.
-    pub(super) fn sleep(&self, notice: &Notice) -> bool {
+    pub(super) fn sleep(&self, notice: &DriveWaker) -> bool {
         self.wait(|| if notice.falls_asleep(IN_QUEUE) { 1 } else { 0 })
     }
 

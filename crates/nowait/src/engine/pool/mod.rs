@@ -59,13 +59,13 @@ const THREAD: usize = 8;
 const ANNOUNCED: usize = 1;
 
 /// One of a file's queues.
-type FileQueue = (Arc<FileQueues>, QueueKind);
+type FileQueueRef = (Arc<FileQueues>, QueueKind);
 
 #[derive(Default)]
 struct State {
     queue: Backlog,
     /// Per-file queues with pending work and no thread draining them.
-    file_queues: VecDeque<FileQueue>,
+    file_queues: VecDeque<FileQueueRef>,
     /// Leftovers of ended operations, to be dropped.
     leftovers: VecDeque<Leftovers>,
     letting_go: usize,
@@ -120,7 +120,7 @@ impl State {
     }
 
     /// Takes work that a relief may do while the other threads hang.
-    fn next_for_relief(&mut self) -> (Option<Arc<Slot>>, Option<FileQueue>) {
+    fn next_for_relief(&mut self) -> (Option<Arc<Slot>>, Option<FileQueueRef>) {
         // No thread is at work for a file whose queue is here.
         match self.file_queues.pop_front() {
             Some(file_queue) => (None, Some(file_queue)),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, MutexGuard};
 use std::time::Duration;
 
 use super::file_queue::{end, serve_file_queue};
-use super::{ANNOUNCED, FileQueue, Shared, State, THREAD, discard};
+use super::{ANNOUNCED, FileQueueRef, Shared, State, THREAD, discard};
 use crate::engine::run_for;
 use crate::op::{STUCK, Slot};
 use crate::sync::lock;
@@ -225,7 +225,7 @@ fn serve_one<'a>(
     shared: &'a Arc<Shared>,
     mut state: MutexGuard<'a, State>,
     slot: Option<Arc<Slot>>,
-    file_queue: Option<FileQueue>,
+    file_queue: Option<FileQueueRef>,
 ) -> MutexGuard<'a, State> {
     let shed = state.queue.take_shed();
     let weight = if slot.as_ref().is_some_and(|slot| slot.is_announced()) { ANNOUNCED } else { THREAD };

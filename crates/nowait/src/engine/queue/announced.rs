@@ -20,7 +20,7 @@ use crate::engine::pool;
 use crate::op::watcher::{self, NoticedBy};
 use crate::op::{Owner, Request, Slot};
 use crate::stats::Count;
-use crate::sys::{self, Wait};
+use crate::sys::{self, WaitMode};
 use crate::turn;
 
 /// A future that submits its next read this soon after its wake-up does little else. Then the queue
@@ -178,7 +178,7 @@ fn attempt(slot: &Slot) -> Option<usize> {
         let fd = owner.handle()?.descriptor().ok()?;
         // SAFETY: a transfer's segments are writable and used by one party at a time, now by this
         // queue: its entry is not pushed.
-        let result = unsafe { sys::read_at(fd, transfer.segments(), transfer.position(), Wait::Never) };
+        let result = unsafe { sys::read_at(fd, transfer.segments(), transfer.position(), WaitMode::Never) };
         result.ok().filter(|n| *n > 0)
     };
     slot.with(attempt)?
@@ -337,7 +337,7 @@ mod tests {
 
     use super::*;
     use crate::buf::Memory;
-    use crate::engine::Refusal;
+    use crate::engine::QueueRefusal;
     use crate::op::fixture::file_of_fd;
     use crate::op::watcher::{Glance, Watched};
     use crate::op::{Notify, OpenFile, Owner, Request, Transfer};
@@ -357,7 +357,7 @@ mod tests {
         }
 
         fn noticed_by(noticed_by: NoticedBy, reader: OwnedFd, writer: OwnedFd, reads: usize) -> Option<Piped> {
-            let skip = |refusal: &Refusal| eprintln!("skipped: no io_uring ({:?})", refusal.errno);
+            let skip = |refusal: &QueueRefusal| eprintln!("skipped: no io_uring ({:?})", refusal.errno);
             let queue = Queue::new(noticed_by, 0).inspect_err(skip).ok()?;
             let file = file_of_fd(reader);
             let mut piped = Piped { queue, file, writer, slots: Vec::new() };

@@ -39,7 +39,7 @@ use self::line::Line;
 use super::kernel::Kernel;
 use super::kernel::libaio::Libaio;
 use super::kernel::ring::{self, Usage};
-use super::{Refusal, pool};
+use super::{QueueRefusal, pool};
 use crate::op::watcher::{self, Glance, Note, NoticedBy, Watched};
 use crate::op::{PLACES_MIN, Profile, STUCK, Slot};
 use crate::stats::Count;
@@ -72,7 +72,7 @@ pub(super) struct Queue {
     quiet: Condvar,
     note: Note,
     /// Submits staged entries when its thread has nothing else to run; none under a watcher.
-    flusher: Mutex<Flusher>,
+    flusher: Mutex<FlushTask>,
     /// Threads in a system call of the ring, and whether it is [`DEAD`].
     entered: AtomicU32,
     /// Slots may be in line, or reads announced. Set, and cleared, by the thread that owns the ring, so
@@ -91,7 +91,7 @@ pub(super) struct Queue {
 }
 
 #[derive(Default)]
-enum Flusher {
+enum FlushTask {
     #[default]
     Nobody,
     /// The flusher runs, or was woken, and will look at staged entries.
@@ -111,17 +111,17 @@ pub(super) enum Reap {
 
 impl Queue {
     /// Makes one over a ring.
-    pub(super) fn new(noticed_by: NoticedBy, place: usize) -> Result<Arc<Queue>, Refusal> {
+    pub(super) fn new(noticed_by: NoticedBy, place: usize) -> Result<Arc<Queue>, QueueRefusal> {
         let ring = ring::set_up(if noticed_by == NoticedBy::Thread { Usage::Owned } else { Usage::Shared })?;
         Queue::over(Box::new(ring), noticed_by, place)
     }
 
     /// Makes one over libaio.
-    pub(super) fn libaio(place: usize) -> Result<Arc<Queue>, Refusal> {
+    pub(super) fn libaio(place: usize) -> Result<Arc<Queue>, QueueRefusal> {
         Queue::over(Box::new(Libaio::set_up()?), NoticedBy::Watcher, place)
     }
 
-    fn over(kernel: Box<dyn Kernel>, noticed_by: NoticedBy, place: usize) -> Result<Arc<Queue>, Refusal> {
+    fn over(kernel: Box<dyn Kernel>, noticed_by: NoticedBy, place: usize) -> Result<Arc<Queue>, QueueRefusal> {
         let queue = Arc::new(Queue {
             depth: kernel.depth(),
             kernel,
@@ -144,7 +144,7 @@ impl Queue {
         if noticed_by != NoticedBy::Thread {
             let known: Weak<dyn Watched> = Arc::<Queue>::downgrade(&queue);
             if !watcher::register(known, noticed_by) {
-                return Err(Refusal { errno: Errno::MFILE, entries: 0 });
+                return Err(QueueRefusal { errno: Errno::MFILE, entries: 0 });
             }
         }
         Ok(queue)
@@ -240,7 +240,7 @@ impl Queue {
         if !waits {
             line.held = (line.held * 2 + 2).min(self.depth);
         }
-        let flusher = if waits && enters { self.call_flusher() } else { Flusher::Nobody };
+        let flusher = if waits && enters { self.call_flusher() } else { FlushTask::Nobody };
         drop(line);
         // The owner, a runtime's workers or a loop, may be busy elsewhere from now on. With nothing
         // locked: this may start a thread.
@@ -251,19 +251,19 @@ impl Queue {
             return;
         }
         match flusher {
-            Flusher::Nobody => self.enter(),
-            Flusher::Awake => {}
-            Flusher::Asleep(waker) => waker.wake(),
+            FlushTask::Nobody => self.enter(),
+            FlushTask::Awake => {}
+            FlushTask::Asleep(waker) => waker.wake(),
         }
     }
 
     /// Calls the flusher, which submits staged entries soon. Returns it, to be woken with nothing
     /// locked.
-    fn call_flusher(&self) -> Flusher {
+    fn call_flusher(&self) -> FlushTask {
         let mut flusher = lock(&self.flusher);
         match *flusher {
-            Flusher::Nobody => Flusher::Nobody,
-            Flusher::Awake | Flusher::Asleep(_) => std::mem::replace(&mut *flusher, Flusher::Awake),
+            FlushTask::Nobody => FlushTask::Nobody,
+            FlushTask::Awake | FlushTask::Asleep(_) => std::mem::replace(&mut *flusher, FlushTask::Awake),
         }
     }
 
@@ -271,7 +271,7 @@ impl Queue {
     #[cfg(feature = "tokio")]
     pub(super) fn poll_staged(&self, context: &mut Context<'_>) -> Poll<()> {
         // A waker's clone and drop may run anything: not under a lock.
-        let asleep = Flusher::Asleep(context.waker().clone());
+        let asleep = FlushTask::Asleep(context.waker().clone());
         // In this order, as in `submit`.
         let line = self.line();
         if line.staged > 0 {
@@ -287,7 +287,7 @@ impl Queue {
     #[cfg(feature = "tokio")]
     pub(super) fn end_flushing(&self) {
         let line = self.line();
-        *lock(&self.flusher) = Flusher::Nobody;
+        *lock(&self.flusher) = FlushTask::Nobody;
         drop(line);
         self.enter();
     }

@@ -75,45 +75,45 @@ pub(super) type Names = BTreeMap<PathBuf, Node>;
 
 /// A change of one file.
 #[derive(Clone)]
-pub(super) enum Change {
+pub(super) enum DiskChange {
     Bytes { start: usize, bytes: Arc<Vec<u8>> },
     Length { from: usize, to: usize },
 }
 
-impl Change {
+impl DiskChange {
     pub(super) fn sectors(&self) -> usize {
         match self {
-            Change::Bytes { start, bytes } => sectors(*start, bytes.len()),
-            Change::Length { .. } => 1,
+            DiskChange::Bytes { start, bytes } => sectors(*start, bytes.len()),
+            DiskChange::Length { .. } => 1,
         }
     }
 
     pub(super) fn make(&self, image: &mut Image) {
         match self {
-            Change::Bytes { start, bytes } => image.put(*start, bytes),
+            DiskChange::Bytes { start, bytes } => image.put(*start, bytes),
             _ => self.make_sector(image, 0),
         }
     }
 
     pub(super) fn make_sector(&self, image: &mut Image, sector: usize) {
         match self {
-            Change::Bytes { start, bytes } => {
+            DiskChange::Bytes { start, bytes } => {
                 let range = in_sector(*start, bytes.len(), sector);
                 image.put(start + range.start, &bytes[range]);
             }
             // If the cut before this extension was lost, the file is long enough already.
-            Change::Length { from, to } if to > from => image.resize(image.len().max(*to)),
-            Change::Length { to, .. } => image.resize(image.len().min(*to)),
+            DiskChange::Length { from, to } if to > from => image.resize(image.len().max(*to)),
+            DiskChange::Length { to, .. } => image.resize(image.len().min(*to)),
         }
     }
 
     pub(super) fn unsynced(&self, path: &Path, complete: bool) -> Unsynced {
         let path = path.to_path_buf();
         match self {
-            Change::Bytes { start, bytes } => {
+            DiskChange::Bytes { start, bytes } => {
                 Unsynced::Write { path, offset: *start as u64, length: bytes.len(), complete }
             }
-            Change::Length { from, to } => Unsynced::Length { path, from: *from as u64, to: *to as u64, complete },
+            DiskChange::Length { from, to } => Unsynced::Length { path, from: *from as u64, to: *to as u64, complete },
         }
     }
 }

@@ -12,7 +12,7 @@ use std::ops::{Bound, Range};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use super::change::{Change, Names, Naming, Node, Unsynced};
+use super::change::{DiskChange, Names, Naming, Node, Unsynced};
 use super::image::{Image, SECTOR, in_sector, sectors};
 
 /// The largest file that a simulated disk takes.
@@ -26,10 +26,10 @@ pub(super) fn plain(path: &Path) -> PathBuf {
 struct Dated {
     number: u64,
     durable: bool,
-    change: Change,
+    change: DiskChange,
 }
 
-struct File {
+struct Inode {
     /// The last name that it had.
     path: PathBuf,
     contents: Image,
@@ -41,9 +41,9 @@ struct File {
     spoiled: Vec<Range<usize>>,
 }
 
-impl File {
-    fn new(path: PathBuf, contents: Image) -> File {
-        File {
+impl Inode {
+    fn new(path: PathBuf, contents: Image) -> Inode {
+        Inode {
             path,
             durable: contents.clone(),
             contents,
@@ -83,7 +83,7 @@ pub(super) struct UnderWay {
 /// Files and names. Numbers tell the order of changes, and of what has begun.
 pub(super) struct Store {
     number: u64,
-    files: Vec<File>,
+    files: Vec<Inode>,
     names: Names,
     durable_names: Names,
     namings: VecDeque<DatedNaming>,
@@ -135,7 +135,7 @@ impl Store {
         self.capacity.saturating_sub(self.names.values().map(length).sum())
     }
 
-    fn change(&mut self, file: usize, change: Change, durable: bool) {
+    fn change(&mut self, file: usize, change: DiskChange, durable: bool) {
         self.number += 1;
         let file = &mut self.files[file];
         change.make(&mut file.contents);
@@ -165,7 +165,7 @@ impl Store {
             let spoiled = std::mem::take(&mut self.files[file].spoiled).into_iter().flat_map(rest);
             self.files[file].spoiled = spoiled.filter(|range| !range.is_empty()).collect();
             self.extend(file, start + bytes.len(), durable);
-            self.change(file, Change::Bytes { start, bytes: Arc::new(bytes) }, durable);
+            self.change(file, DiskChange::Bytes { start, bytes: Arc::new(bytes) }, durable);
         }
     }
 
@@ -183,14 +183,14 @@ impl Store {
     pub(super) fn extend(&mut self, file: usize, to: usize, durable: bool) {
         let from = self.files[file].contents.len();
         if to > from {
-            self.change(file, Change::Length { from, to }, durable);
+            self.change(file, DiskChange::Length { from, to }, durable);
         }
     }
 
     pub(super) fn set_len(&mut self, file: usize, to: usize) {
         let from = self.files[file].contents.len();
         if to != from {
-            self.change(file, Change::Length { from, to }, false);
+            self.change(file, DiskChange::Length { from, to }, false);
         }
     }
 
@@ -213,9 +213,9 @@ impl Store {
             }
             for sector in (0..change.sectors()).filter(|_| keeps()) {
                 let change = match change {
-                    Change::Bytes { start, bytes } => {
+                    DiskChange::Bytes { start, bytes } => {
                         let range = in_sector(*start, bytes.len(), sector);
-                        Change::Bytes { start: start + range.start, bytes: Arc::new(bytes[range].to_vec()) }
+                        DiskChange::Bytes { start: start + range.start, bytes: Arc::new(bytes[range].to_vec()) }
                     }
                     length => length.clone(),
                 };
@@ -285,7 +285,7 @@ impl Store {
 
     /// A new file, in place of what had its name; durable at once only if that is said.
     pub(super) fn create(&mut self, path: &Path, contents: &[u8], durable: bool) -> usize {
-        self.files.push(File::new(path.to_path_buf(), Image::new(contents)));
+        self.files.push(Inode::new(path.to_path_buf(), Image::new(contents)));
         let file = self.files.len() - 1;
         let unsynced_in = if durable { Vec::new() } else { vec![parent(path)] };
         self.name(Naming::Created(path.to_path_buf(), Node::File(file)), unsynced_in);
@@ -363,7 +363,7 @@ impl Store {
             }
             let end = ends.entry(*file).or_insert(self.files[*file].contents.len());
             let start = start.unwrap_or(*end);
-            let mut undecided = |change: Change| {
+            let mut undecided = |change: DiskChange| {
                 let unsynced = Some(change.unsynced(&self.files[*file].path, false));
                 crash.undecided.push(Undecided { unsynced, what: What::File(*file, change) });
             };
@@ -371,17 +371,17 @@ impl Store {
                 // It will be refused.
                 None => continue,
                 Some(to) if to > FILE_MAX => continue,
-                Some(to) if to > *end => undecided(Change::Length { from: std::mem::replace(end, to), to }),
+                Some(to) if to > *end => undecided(DiskChange::Length { from: std::mem::replace(end, to), to }),
                 Some(_) => {}
             }
-            undecided(Change::Bytes { start, bytes: bytes.clone() });
+            undecided(DiskChange::Bytes { start, bytes: bytes.clone() });
         }
         crash
     }
 }
 
 enum What {
-    File(usize, Change),
+    File(usize, DiskChange),
     Names(Naming),
 }
 
@@ -437,7 +437,7 @@ impl Crash {
                 Node::File(file) => {
                     let spoiled = spoiled.remove(&file).unwrap_or_default();
                     let left = files.remove(&file).unwrap_or_default();
-                    store.files.push(File { spoiled, ..File::new(path.clone(), left) });
+                    store.files.push(Inode { spoiled, ..Inode::new(path.clone(), left) });
                     Node::File(store.files.len() - 1)
                 }
             };

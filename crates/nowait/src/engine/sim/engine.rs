@@ -16,7 +16,7 @@ use crate::op::{
 };
 use crate::stats::Count;
 use crate::sync::lock;
-use crate::sys::{self, Wait};
+use crate::sys::{self, WaitMode};
 
 pub(super) struct Disk {
     pub(super) world: Mutex<World>,
@@ -185,7 +185,7 @@ impl Drop for SimEngine {
 }
 
 impl Engine for SimEngine {
-    fn try_now(&self, handle: &Handle, request: &mut Request, wait: Wait) -> Result<usize, Errno> {
+    fn try_now(&self, handle: &Handle, request: &mut Request, wait: WaitMode) -> Result<usize, Errno> {
         let (transfer, flags) = match request {
             Request::Read(transfer) => (transfer, None),
             Request::Write(transfer, flags) => (transfer, Some(*flags)),

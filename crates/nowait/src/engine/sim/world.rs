@@ -11,8 +11,8 @@ use super::disk::{FILE_MAX, Store, UnderWay, plain};
 use super::image::Image;
 use super::{Faults, Sim};
 use crate::direct::Directness;
-use crate::op::{Backlog, Done, Handle, Outcome, Owned, Request, SHARE, Slot, Step, Transfer, step};
-use crate::sys::{Wait, WriteFlags};
+use crate::op::{Backlog, Done, Handle, NextStep, Outcome, Owned, Request, SHARE, Slot, Transfer, step};
+use crate::sys::{WaitMode, WriteFlags};
 
 pub(super) struct World {
     pub(super) random: Random,
@@ -26,10 +26,10 @@ pub(super) struct World {
     pub(super) depth: usize,
     pub(super) settling: usize,
     pub(super) engines: usize,
-    pub(super) watcher: Option<Watcher>,
+    pub(super) watcher: Option<Observer>,
 }
 
-pub(super) type Watcher = Arc<dyn Fn(&Sim) + Send + Sync>;
+pub(super) type Observer = Arc<dyn Fn(&Sim) + Send + Sync>;
 
 /// SplitMix64: the whole state is one word, which is the seed.
 pub(super) struct Random(pub(super) u64);
@@ -113,10 +113,10 @@ impl World {
             Request::Write(transfer, flags) => (transfer, Some(*flags)),
             request => return Some(self.other(handle, request, number)),
         };
-        let result = self.transfer(handle, transfer, flags, Wait::Allowed);
+        let result = self.transfer(handle, transfer, flags, WaitMode::Allowed);
         match step(transfer, result) {
-            Step::Again => None,
-            Step::Finish(end) => Some(end.map(|()| Done::Nothing)),
+            NextStep::Again => None,
+            NextStep::Finish(end) => Some(end.map(|()| Done::Nothing)),
         }
     }
 
@@ -126,7 +126,7 @@ impl World {
         handle: Option<&Handle>,
         transfer: &mut Transfer,
         flags: Option<WriteFlags>,
-        wait: Wait,
+        wait: WaitMode,
     ) -> Result<usize, Errno> {
         let file = file_of(handle)?;
         let length = self.contents(file)?.len();
@@ -147,15 +147,15 @@ impl World {
         let full = self.random.chance(faults.no_space) && extends;
         let mut fails = false;
         let short = match wait {
-            Wait::Never if faults.nowait_refused => return Err(Errno::OPNOTSUPP),
+            WaitMode::Never if faults.nowait_refused => return Err(Errno::OPNOTSUPP),
             _ if full => return Err(Errno::NOSPC),
-            Wait::Never if self.random.chance(faults.not_now) => return Err(Errno::AGAIN),
-            Wait::Never if self.random.chance(faults.empty_now) => return Ok(0),
-            Wait::Never => self.random.chance(faults.short_now),
-            Wait::Allowed if self.random.chance(faults.io_error) => return Err(Errno::IO),
-            Wait::Allowed if self.random.chance(read_error) => return Err(Errno::IO),
-            Wait::Allowed if self.random.chance(faults.interrupted) => return Err(Errno::INTR),
-            Wait::Allowed => {
+            WaitMode::Never if self.random.chance(faults.not_now) => return Err(Errno::AGAIN),
+            WaitMode::Never if self.random.chance(faults.empty_now) => return Ok(0),
+            WaitMode::Never => self.random.chance(faults.short_now),
+            WaitMode::Allowed if self.random.chance(faults.io_error) => return Err(Errno::IO),
+            WaitMode::Allowed if self.random.chance(read_error) => return Err(Errno::IO),
+            WaitMode::Allowed if self.random.chance(faults.interrupted) => return Err(Errno::INTR),
+            WaitMode::Allowed => {
                 fails = self.random.chance(write_error);
                 self.random.chance(faults.short)
             }
