@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common::fuse::Stalling;
 use crate::common::mounts::{self, LoopDevice};
 use crate::common::{Watchdog, Way, assert_settled, at_most, child, eventually, poll_once};
+use crate::promises::mix::Runtimes;
 use nowait::sim::Sim;
 use nowait::{Buf, Engine, File, Nowait, OpenOptions, Route};
 
@@ -431,6 +432,30 @@ fn more_buffered_reads_than_a_device_holds() {
     readers.end();
     hangs.go_on();
     futures::executor::block_on(futures::future::join_all(waiting));
+}
+
+/// The same by tasks of tokio, attached or not: neither worker sleeps.
+#[test]
+fn more_buffered_reads_than_a_device_holds_by_tasks() {
+    let _watchdog = Watchdog::new("more buffered reads than a device holds, by tasks", 120);
+    let Some(mut hangs) = stalling(0) else { return };
+    let Some(device) = mounts::or_skip("a loop device", LoopDevice::over(&hangs.file(), 512, None)) else { return };
+    let (_dir, path) = other_file();
+    let nowait = Nowait::builder().strict(true).build().unwrap();
+    let (hung, healthy) = (open_at(&nowait, device.path(), false), open_at(&nowait, &path, true));
+    hung.advise(0, 0, nowait::Advice::Random).wait().unwrap();
+    for (round, runtimes) in Runtimes::of(&nowait).into_iter().enumerate() {
+        let runtime = runtimes.multi_thread();
+        hangs.hang();
+        let offset = |i: u64| READS_AT + (i << 20) + ((round as u64) << 16);
+        let waiting: Vec<_> = (0..400).map(|i| runtime.spawn(read_of(&hung, offset(i)))).collect();
+        let read = |i: u64| runtime.spawn(read_of(&healthy, i % 256 * 4096));
+        let reads = async { futures::future::join_all((0..300).map(read)).await };
+        runtime.block_on(reads).into_iter().for_each(|read| read.unwrap());
+        hangs.go_on();
+        runtime.block_on(futures::future::join_all(waiting)).into_iter().for_each(|read| read.unwrap());
+    }
+    assert_settled(&nowait);
 }
 
 /// Reads of a file, each begun by the callback of the one before it.
