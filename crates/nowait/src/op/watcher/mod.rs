@@ -31,12 +31,13 @@ mod thread;
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use self::thread::Watcher;
 use crate::sync::lock;
+use crate::sync::loomed::AtomicUsize;
 use crate::sys::PerProcess;
 
 /// Interval of glances: an owner with something in flight may stay out of its queue for so long.
@@ -313,5 +314,69 @@ impl Watchers {
     fn known(&self, is_meant: impl Fn(NoticedBy) -> bool) -> Vec<Arc<dyn Watched>> {
         let known = lock(&self.known);
         known.iter().filter(|(by, _)| is_meant(*by)).filter_map(|(_, queue)| queue.upgrade()).collect()
+    }
+}
+
+#[cfg(all(test, nowait_loom))]
+mod loom_tests {
+    use loom::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    /// A queue that shows the model its steps.
+    #[derive(Default)]
+    struct Modelled {
+        note: Note,
+        staged: AtomicU32,
+        served: AtomicU32,
+        /// Threads inside of `serve`.
+        inside: AtomicU32,
+    }
+
+    impl Watched for Modelled {
+        fn noticed_by(&self) -> NoticedBy {
+            NoticedBy::Watcher
+        }
+
+        fn note(&self) -> &Note {
+            &self.note
+        }
+
+        fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn serve(&self) {
+            assert_eq!(self.inside.fetch_add(1, SeqCst), 0, "two threads serve the queue");
+            self.served.fetch_add(self.staged.swap(0, SeqCst), SeqCst);
+            self.inside.fetch_sub(1, SeqCst);
+        }
+
+        fn is_quiet(&self) -> bool {
+            self.staged.load(SeqCst) == 0
+        }
+
+        fn glance(&self) -> Glance {
+            Glance::Quiet
+        }
+    }
+
+    /// Each thread stages an entry and asks for the queue to be served, as callers do that could start
+    /// no thread, beside watchers. Whichever thread serves, no entry stays behind, and no two serve at
+    /// a time.
+    #[test]
+    fn an_entry_that_was_staged_before_a_call_is_served() {
+        loom::model(|| {
+            let queue = Arc::new(Modelled::default());
+            let stage_and_serve = |queue: &Modelled| {
+                queue.staged.fetch_add(1, SeqCst);
+                serve(queue);
+            };
+            let other = queue.clone();
+            let other = loom::thread::spawn(move || stage_and_serve(&other));
+            stage_and_serve(&queue);
+            other.join().unwrap();
+            assert_eq!(queue.served.load(SeqCst), 2);
+        });
     }
 }
