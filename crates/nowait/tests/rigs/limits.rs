@@ -1,8 +1,12 @@
 //! Limits of a process and of a user: the length of files, memory, and what may not be read or
 //! changed.
 
+use crate::common::fuse::Stalling;
 use crate::common::mounts::temp_dir;
-use crate::common::{Sample, Way, assert_settled, child, contents, create, names, open_direct, writing_instances};
+use crate::common::{
+    Sample, Watchdog, Way, assert_settled, child, contents, create, names, open, open_direct, poll_once,
+    writing_instances,
+};
 use crate::promises::maps::map;
 use nowait::{Buf, Engine, ErrorKind, File, Nowait, OpenOptions, Written, fs};
 
@@ -186,6 +190,56 @@ fn small_address_space() {
     assert_eq!(map(&file, ..1 << 20).unwrap().populate(..).wait().unwrap().bytes, 1 << 20);
 }
 
+/// Symptom: while the only thread of a pool hung and no other could be started, work was left in its
+/// queue, and stayed there after the limit on threads was gone.
+#[test]
+fn a_limit_on_threads_that_passes_is_not_remembered() {
+    child::play("threads");
+}
+
+fn short_of_threads() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let _watchdog = Watchdog::new("a limit on threads that passes", 120);
+    let (end, ended) = std::sync::mpsc::channel();
+    let limit = getrlimit(Resource::As);
+    let lifts = std::thread::spawn(move || {
+        for () in ended {
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            setrlimit(Resource::As, limit).unwrap();
+        }
+    });
+    // A watcher runs beside a ring. Without, the thread that waits is the only one.
+    for engine in [Engine::Pool, Engine::Auto] {
+        let Some(mut stalling) = Stalling::or_skip(std::time::Duration::ZERO) else { return };
+        let nowait = Nowait::builder().engine(engine.clone()).build().unwrap();
+        let [hangs, goes_on] = [(); 2].map(|()| open(&nowait, &stalling.file()));
+        if nowait.has_ring() {
+            let sample = Sample::new(100_000);
+            let file = sample.cool().open(&nowait);
+            futures::executor::block_on(file.read_range(0, 4096).submit()).unwrap();
+        }
+        stalling.hang_closes();
+        let read = hangs.read_range(0, 4096).submit();
+        drop(hangs);
+        // The thread that makes it closes the file.
+        read.detach();
+        // There is no memory for the stack of another thread.
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+        let (limit, used) = (getrlimit(Resource::As), pages * rustix::param::page_size() as u64);
+        setrlimit(Resource::As, Rlimit { current: Some(used + (1 << 20)), ..limit }).unwrap();
+        assert!(std::thread::Builder::new().spawn(|| ()).is_err(), "the limit has no effect");
+        let mut read = goes_on.read_range(4096, 4096).submit();
+        assert!(poll_once(std::pin::Pin::new(&mut read)).is_pending());
+        end.send(()).unwrap();
+        let waits = if matches!(engine, Engine::Pool) { read.wait() } else { futures::executor::block_on(read) };
+        assert_eq!(waits.unwrap().len(), 4096);
+        stalling.go_on();
+    }
+    drop(end);
+    lifts.join().unwrap();
+}
+
 #[test]
 fn child() {
     match child::role().as_deref() {
@@ -196,6 +250,7 @@ fn child() {
         Some("read-only folder") => read_only_folder(),
         Some("unreadable") => unreadable(),
         Some("small") => small_address_space(),
+        Some("threads") => short_of_threads(),
         Some(other) => unreachable!("{other}"),
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! A device or server that does not answer occupies threads. If work waits and nothing has ended
 //! for a second, more threads start, for files with few operations under way. So a file that hangs
-//! stops no other file.
+//! stops no other file. If no thread can be started, the pool tries again at intervals.
 //!
 //! An operation that waits for a device occupies a thread. An announced read is in progress before
 //! a thread takes it, so one thread collects several: fewer threads sleep and wake for the same

@@ -1,15 +1,17 @@
 //! The threads: when they come and go, what each takes next, and who relieves them when they hang.
 
 use std::cell::Cell;
-use std::sync::{Arc, Condvar, MutexGuard};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::file_queue::{end, serve_file_queue};
 use super::{ANNOUNCED, FileQueueRef, Shared, State, THREAD, discard};
 use crate::engine::run_for;
+use crate::op::watcher::{self, Glance, Note, NoticedBy, Watched};
 use crate::op::{STUCK, Slot};
 use crate::sync::lock;
-use crate::sys;
+use crate::sys::{self, PerProcess};
 
 /// Time without a call after which a thread ends.
 const IDLE_MAX: Duration = Duration::from_secs(5);
@@ -54,8 +56,8 @@ pub(super) fn wait<'a>(condvar: &Condvar, state: MutexGuard<'a, State>) -> Mutex
     condvar.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Starts a thread. If the system refuses (a limit on threads), existing threads do the work. If
-/// there are none, this thread does it now.
+/// Starts a thread. If the system refuses (a limit on threads), existing threads do the work, and in
+/// case all of them hang, a thread is tried again. If there are none, this thread does it now.
 fn spawn(shared: &Arc<Shared>) {
     let for_thread = shared.clone();
     let started = sys::spawn_service("nowait-pool", move || serve(&for_thread));
@@ -63,8 +65,10 @@ fn spawn(shared: &Arc<Shared>) {
         let mut state = lock(&shared.state);
         state.threads -= 1;
         if state.threads == 0 {
-            drop(serve_queue(shared, state));
+            return drop(serve_queue(shared, state));
         }
+        drop(state);
+        ShortPools::of_process().add(shared);
     }
 }
 
@@ -82,6 +86,9 @@ fn stand_by(shared: &Arc<Shared>, state: &mut State) {
     let for_thread = shared.clone();
     let started = sys::spawn_service("nowait-relief", move || relieve(&for_thread));
     state.stands_by = started.is_ok();
+    if !state.stands_by {
+        ShortPools::of_process().add(shared);
+    }
 }
 
 /// Watches whether the pool's threads hang. If they do, works in their place for files with few
@@ -125,6 +132,68 @@ fn relieve(shared: &Arc<Shared>) {
         }
     }
     state.stands_by = false;
+}
+
+/// The pools that could not start a thread. A watcher has them try again, or a caller that waits.
+#[derive(Default)]
+struct ShortPools {
+    pools: Mutex<Vec<Arc<Shared>>>,
+    note: Note,
+}
+
+impl ShortPools {
+    fn of_process() -> &'static Arc<ShortPools> {
+        static SHORT: PerProcess<Arc<ShortPools>> = PerProcess::new();
+        SHORT.get(|| {
+            let new: Arc<ShortPools> = Arc::default();
+            let known: Arc<dyn Watched> = new.clone();
+            watcher::register(Arc::downgrade(&known), NoticedBy::Thread);
+            new
+        })
+    }
+
+    fn add(&self, shared: &Arc<Shared>) {
+        let mut pools = lock(&self.pools);
+        if !pools.iter().any(|known| Arc::ptr_eq(known, shared)) {
+            pools.push(shared.clone());
+        }
+        drop(pools);
+        watcher::watch();
+        watcher::miss();
+    }
+}
+
+impl Watched for ShortPools {
+    fn noticed_by(&self) -> NoticedBy {
+        NoticedBy::Thread
+    }
+
+    fn note(&self) -> &Note {
+        &self.note
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn serve(&self) {
+        // A separate statement, so that the lock is released at its end.
+        let pools = std::mem::take(&mut *lock(&self.pools));
+        for shared in pools {
+            let state = lock(&shared.state);
+            if state.has_work() {
+                call(&shared, state);
+            }
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        lock(&self.pools).is_empty()
+    }
+
+    fn glance(&self) -> Glance {
+        if self.is_quiet() { Glance::Quiet } else { Glance::Left }
+    }
 }
 
 /// A thread's role in a pool.

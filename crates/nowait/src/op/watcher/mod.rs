@@ -282,6 +282,11 @@ pub(crate) fn ask_of(of: Of) -> Duration {
     GLANCES
 }
 
+/// Notes that a thread could not be started: parked threads ask for help from now on.
+pub(crate) fn miss() {
+    watchers().is_missed.store(true, Relaxed);
+}
+
 /// Returns the time after which a parked thread must ask again, if the last request failed.
 #[inline]
 pub(crate) fn when_alone() -> Option<Duration> {
