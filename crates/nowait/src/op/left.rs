@@ -22,7 +22,7 @@ pub(crate) enum LeftTo {
     Itself,
     /// A task that left one before, or the owner of the queue.
     Another,
-    /// This thread, now: there are enough.
+    /// This thread, now: there are enough, or no watcher runs.
     Now,
 }
 
@@ -73,9 +73,11 @@ impl FileQueues {
         let is_watched = std::mem::replace(&mut waiting.left.is_watched, true);
         drop(waiting);
         if !is_watched {
-            Watching::of_process().add(self.clone());
+            lock(&Watching::of_process().files).push((self.clone(), 0));
         }
-        left_to
+        // After the file is in the list, or a glance might come too early. Without glances, nobody
+        // would make it while its task does not run.
+        if watcher::watch() { left_to } else { LeftTo::Now }
     }
 
     /// Claims the queue, unless this thread has, and takes the writes at its front. None if there
@@ -166,12 +168,6 @@ impl Watching {
             watcher::register(Arc::downgrade(&known), NoticedBy::Thread);
             new
         })
-    }
-
-    fn add(&self, queues: Arc<FileQueues>) {
-        lock(&self.files).push((queues, 0));
-        // After the file is in the list, or a glance might come too early.
-        watcher::watch();
     }
 
     fn files(&self) -> Vec<Arc<FileQueues>> {

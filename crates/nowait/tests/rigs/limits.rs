@@ -1,14 +1,17 @@
 //! Limits of a process and of a user: the length of files, memory, and what may not be read or
 //! changed.
 
+use std::os::fd::AsRawFd;
+
 use crate::common::fuse::Stalling;
 use crate::common::mounts::temp_dir;
 use crate::common::{
-    Sample, Watchdog, Way, assert_settled, child, contents, create, names, open, open_direct, poll_once,
+    Sample, Watchdog, Way, assert_settled, child, contents, create, eventually, names, open, open_direct, poll_once,
     writing_instances,
 };
 use crate::promises::maps::map;
 use nowait::{Buf, Engine, ErrorKind, File, Nowait, OpenOptions, Written, fs};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const LIMIT: usize = 100_000;
 
@@ -19,7 +22,6 @@ fn file_that_may_not_grow_further_is_too_large() {
 }
 
 fn under_a_limit() {
-    use rustix::process::{Resource, Rlimit, setrlimit};
     let limit = Some(LIMIT as u64);
     setrlimit(Resource::Fsize, Rlimit { current: limit, maximum: limit }).unwrap();
     let folder = temp_dir();
@@ -57,7 +59,6 @@ fn under_a_limit() {
 /// Symptom: a direct write across the limit failed with EINVAL, since the kernel cuts it there
 /// before it checks the length. The file then assumed a larger alignment than the device needs.
 fn under_a_limit_past_the_cache() {
-    use rustix::process::{Resource, Rlimit, setrlimit};
     let limit = Some(LIMIT as u64);
     setrlimit(Resource::Fsize, Rlimit { current: limit, maximum: limit }).unwrap();
     let folder = temp_dir();
@@ -103,7 +104,6 @@ fn a_stream_reserves_nothing_beyond_the_limit() {
 }
 
 fn stream_below_a_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     const LENGTH: usize = 18 << 20;
     let folder = temp_dir();
     for (n, room) in [0, 1, 4096, 3 << 20, 64 << 20].into_iter().enumerate() {
@@ -198,7 +198,6 @@ fn a_limit_on_threads_that_passes_is_not_remembered() {
 }
 
 fn short_of_threads() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let _watchdog = Watchdog::new("a limit on threads that passes", 120);
     let (end, ended) = std::sync::mpsc::channel();
     let limit = getrlimit(Resource::As);
@@ -223,12 +222,7 @@ fn short_of_threads() {
         drop(hangs);
         // The thread that makes it closes the file.
         read.detach();
-        // There is no memory for the stack of another thread.
-        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-        let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
-        let (limit, used) = (getrlimit(Resource::As), pages * rustix::param::page_size() as u64);
-        setrlimit(Resource::As, Rlimit { current: Some(used + (1 << 20)), ..limit }).unwrap();
-        assert!(std::thread::Builder::new().spawn(|| ()).is_err(), "the limit has no effect");
+        allow_no_stack();
         let mut read = goes_on.read_range(4096, 4096).submit();
         assert!(poll_once(std::pin::Pin::new(&mut read)).is_pending());
         end.send(()).unwrap();
@@ -238,6 +232,51 @@ fn short_of_threads() {
     }
     drop(end);
     lifts.join().unwrap();
+}
+
+/// Symptom: a small write that was left for others to join was not made while its thread was busy, if
+/// descriptors or threads had been short when it was left.
+#[test]
+fn a_write_that_nobody_watches_is_made_at_once() {
+    child::play("no descriptor");
+    child::play("no stack");
+}
+
+fn leave_a_write(resource: Resource) {
+    let _watchdog = Watchdog::new("a small write that nobody watches", 120);
+    let folder = temp_dir();
+    let path = folder.path().join("file");
+    // Without a ring, no watcher has a descriptor yet.
+    let nowait = Nowait::builder().engine(Engine::Pool).build().unwrap();
+    let file = create(&nowait, &path);
+    nowait::block_on(async {
+        let mut write = Box::pin(file.write_all_at(vec![7; 100], 0));
+        let limit = getrlimit(resource);
+        match resource {
+            Resource::Nofile => {
+                let next = rustix::io::dup(file.descriptor().unwrap()).unwrap().as_raw_fd();
+                setrlimit(resource, Rlimit { current: Some(next as u64), ..limit }).unwrap();
+            }
+            _ => allow_no_stack(),
+        }
+        let polled = poll_once(write.as_mut());
+        setrlimit(resource, limit).unwrap();
+        let is_made = || std::fs::read(&path).unwrap() == [7; 100];
+        assert!(eventually(is_made), "it waits for its thread");
+        match polled {
+            std::task::Poll::Ready(written) => drop(written.unwrap()),
+            std::task::Poll::Pending => drop(write.await.unwrap()),
+        }
+    });
+}
+
+/// Sets a limit, below which there is no memory for the stack of another thread.
+fn allow_no_stack() {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+    let used = pages * rustix::param::page_size() as u64;
+    setrlimit(Resource::As, Rlimit { current: Some(used + (1 << 20)), ..getrlimit(Resource::As) }).unwrap();
+    assert!(std::thread::Builder::new().spawn(|| ()).is_err(), "the limit has no effect");
 }
 
 #[test]
@@ -251,6 +290,8 @@ fn child() {
         Some("unreadable") => unreadable(),
         Some("small") => small_address_space(),
         Some("threads") => short_of_threads(),
+        Some("no descriptor") => leave_a_write(Resource::Nofile),
+        Some("no stack") => leave_a_write(Resource::As),
         Some(other) => unreachable!("{other}"),
     }
 }

@@ -232,7 +232,11 @@ impl Queue {
             if is_long {
                 self.submit_entries();
             }
-            return watcher::watch();
+            if !watcher::watch() {
+                // Nobody else would submit it.
+                self.submit_staged();
+            }
+            return;
         }
         // While the device is busy, an entry waits for others, or until this thread has nothing
         // else to run. That saves system calls, and lets the thread sleep.

@@ -293,19 +293,20 @@ pub(crate) fn when_alone() -> Option<Duration> {
     watchers().is_missed.load(Relaxed).then_some(ALONE)
 }
 
-/// Notes that a queue has got something, and its owner may not come back to it.
+/// Notes that a queue has got something, and its owner may not come back to it. False if nobody
+/// glances at the queue: descriptors or threads are short.
 #[inline]
-pub(crate) fn watch() {
+pub(crate) fn watch() -> bool {
     #[cold]
-    fn begin() {
-        if !watchers().glances.swap(true, SeqCst) && !watchers().all[GLANCING].look() {
-            // The next one tries again.
-            watchers().glances.store(false, SeqCst);
+    fn begin() -> bool {
+        if watchers().glances.swap(true, SeqCst) || watchers().all[GLANCING].look() {
+            return true;
         }
+        // The next one tries again.
+        watchers().glances.store(false, SeqCst);
+        false
     }
-    if !watchers().glances.load(Relaxed) {
-        begin();
-    }
+    watchers().glances.load(Relaxed) || begin()
 }
 
 /// Wakes the watcher of a queue to look at all that it serves.
