@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 use crate::common::fuse::Stalling;
 use crate::common::mounts::temp_dir;
 use crate::common::{
-    Sample, Watchdog, Way, assert_settled, child, contents, create, eventually, names, open, open_direct, poll_once,
-    writing_instances,
+    Sample, Watchdog, Way, assert_settled, child, contents, create, eventually, names, open, open_direct, page_of,
+    poll_once, writing_instances,
 };
 use crate::promises::maps::map;
 use nowait::{Buf, Engine, ErrorKind, File, Nowait, OpenOptions, Written, fs};
@@ -240,17 +240,33 @@ fn short_of_threads() {
 fn a_write_that_nobody_watches_is_made_at_once() {
     child::play("no descriptor");
     child::play("no stack");
+    child::play("no stack, direct");
 }
 
 fn leave_a_write(resource: Resource) {
-    let _watchdog = Watchdog::new("a small write that nobody watches", 120);
-    let folder = temp_dir();
-    let path = folder.path().join("file");
     // Without a ring, no watcher has a descriptor yet.
     let nowait = Nowait::builder().engine(Engine::Pool).build().unwrap();
+    let folder = temp_dir();
+    let path = folder.path().join("file");
     let file = create(&nowait, &path);
+    is_made_while_its_thread_is_busy(&file, resource);
+}
+
+/// The same, of an entry that a thread has staged in its own ring.
+fn stage_a_write() {
+    let folder = temp_dir();
+    let path = folder.path().join("file");
+    std::fs::write(&path, [0; 4096]).unwrap();
+    let nowait = Nowait::builder().build().unwrap();
+    let Some(file) = open_direct(&nowait, &path) else { return };
+    is_made_while_its_thread_is_busy(&file, Resource::As);
+}
+
+/// Polls a write once while a resource is short. Then its thread does something else.
+fn is_made_while_its_thread_is_busy(file: &File, resource: Resource) {
+    let _watchdog = Watchdog::new("a write that nobody watches", 120);
     nowait::block_on(async {
-        let mut write = Box::pin(file.write_all_at(vec![7; 100], 0));
+        let mut write = Box::pin(file.write_all_at(page_of(7), 0));
         let limit = getrlimit(resource);
         match resource {
             Resource::Nofile => {
@@ -261,7 +277,7 @@ fn leave_a_write(resource: Resource) {
         }
         let polled = poll_once(write.as_mut());
         setrlimit(resource, limit).unwrap();
-        let is_made = || std::fs::read(&path).unwrap() == [7; 100];
+        let is_made = || std::fs::read(file.path()).unwrap() == *page_of(7);
         assert!(eventually(is_made), "it waits for its thread");
         match polled {
             std::task::Poll::Ready(written) => drop(written.unwrap()),
@@ -292,6 +308,7 @@ fn child() {
         Some("threads") => short_of_threads(),
         Some("no descriptor") => leave_a_write(Resource::Nofile),
         Some("no stack") => leave_a_write(Resource::As),
+        Some("no stack, direct") => stage_a_write(),
         Some(other) => unreachable!("{other}"),
     }
 }

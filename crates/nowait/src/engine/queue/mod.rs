@@ -233,8 +233,8 @@ impl Queue {
                 self.submit_entries();
             }
             if !watcher::watch() {
-                // Nobody else would submit it.
-                self.submit_staged();
+                // Nobody else would submit it, or notice that the pool has to make it.
+                self.enter();
             }
             return;
         }
