@@ -105,9 +105,9 @@ pub fn wall_clock(nowait: &Nowait) -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Returns the bytes of memory that a process may use before the system swaps or kills: that is
-/// `MemAvailable` of `proc_meminfo(5)`, or what a memory cgroup (version 2) of this process has left
-/// if that is less. Page cache that can be dropped counts as available.
+/// Returns the bytes of memory that a process may use before the system swaps or kills. The result
+/// is the smaller of two values: `MemAvailable` of `proc_meminfo(5)`, and the unused memory of this
+/// process's memory cgroup (version 2). Page cache that can be dropped counts as available.
 ///
 /// Returns `None` if the system does not report it. The call reads a few files of `/proc` and
 /// `/sys`, and waits for no device.

@@ -93,9 +93,9 @@
 //!
 //! When polled, a write runs on the polling thread if it should not block; otherwise a pool thread
 //! makes it. See [`File::write_at`]. One thread at a time makes the queued writes of a file, in
-//! order, and merges neighbours into one call. While writes of a file's tasks continue each other, a
-//! small one waits until the other tasks were polled, and is merged with its neighbours. The bytes
-//! in flight are bounded ([`Builder::write_bytes_max`]).
+//! order, and merges neighbours into one call. A small write may wait, on any executor, until its
+//! task or another that writes the file is polled next; then one call makes adjacent writes. The
+//! bytes in flight are bounded ([`Builder::write_bytes_max`]).
 //!
 //! # Direct I/O and streams
 //!
@@ -225,10 +225,10 @@
 //! * `nowait-driver`: one thread for the process, started by the first [`Gather::start`],
 //!   [`Steps::start`], [`WriteMany::start`] or `on_complete` of these. It runs them to completion and
 //!   calls their callbacks, and those of completions that a thread of the program notices.
-//! * `nowait-watch-1`: serves the queue of a thread, a runtime or an event loop while its owner is
-//!   busy elsewhere and others wait for operations in the queue.
-//! * `nowait-watch-0`: looks at intervals, while operations are in flight, which queues and threads
-//!   need help.
+//! * `nowait-watch-1`: submits and reaps operations of a thread, a runtime or an event loop that is
+//!   busy elsewhere.
+//! * `nowait-watch-0`: checks each 50 ms, while operations are in flight, which queues another thread
+//!   must serve, and which `nowait-watch` threads hang.
 //!
 //! A waker runs on one of these threads, or on a thread of the program that submits or polls another
 //! operation and reaps this one's completion. So a waker must not block, nor take a lock that the
@@ -382,8 +382,8 @@ pub use write::{Allocate, Settled, WriteMany};
 ///
 /// Operations that were dropped, or moved to another thread, complete without this thread: after
 /// `block_on` returns, and while the future computes or blocks. The thread `nowait-watch-1` then
-/// submits and reaps in place of this thread. It starts at once if another operation waits for one
-/// of these, otherwise within 0.1 s.
+/// submits and reaps in place of this thread. It begins at once if another operation waits for an
+/// operation of this thread, otherwise within about 0.1 s.
 ///
 /// The future may call `wait`, `read_into`, `gather_into` and `block_on` itself. These calls do not
 /// disturb the operations in flight.

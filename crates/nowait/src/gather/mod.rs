@@ -2,9 +2,9 @@
 //!
 //! Ranges land one after the other in the caller's order: range `i` begins at the sum of the
 //! lengths before it. There are two passes. The first walks the ranges in the caller's order and
-//! copies cached ones inline, if they are many with a thread of the pool. The second sorts the rest by offset, merges neighbours, and keeps a
-//! bounded number of reads in flight to the end: by advice and plain calls if the caller blocks, by
-//! queued reads otherwise.
+//! copies cached ranges inline; a pool thread copies part of a large gather. The second sorts the
+//! rest by offset, merges neighbours, and keeps a bounded number of reads in flight to the end: by
+//! advice and plain calls if the caller blocks, by queued reads otherwise.
 
 mod ahead;
 mod cached;
@@ -95,9 +95,9 @@ impl File {
     /// result of a range is short if the file ends inside it, and empty if it ends before. An error
     /// of one range does not affect the others.
     ///
-    /// If reads of the file were cached for long, a gather of 384 KiB or more is copied by two
-    /// threads: this one, and one of the pool, whose part counts as one operation in
-    /// [`Stats::pool`](crate::Stats::pool). On a worker of tokio 128 KiB suffice, while another
+    /// Two threads copy a gather of 384 KiB or more if many earlier reads of the file were cached:
+    /// this thread and a pool thread. The pool's part counts as one operation in
+    /// [`Stats::pool`](crate::Stats::pool). On a worker of tokio, 128 KiB suffice while another
     /// worker is idle. [`Gather::each`] and [`Gather::start`] copy on one thread.
     pub fn gather<'f>(&'f self, ranges: impl Ranges<'f>) -> Gather<'f> {
         Gather {
@@ -547,7 +547,7 @@ fn total(file: &File, ranges: &[Extent], room: usize) -> Result<usize> {
 /// Receives each range as it completes.
 trait Take {
     fn take(&mut self, index: usize, result: std::result::Result<&[u8], &Error>);
-    /// Nothing is called.
+    /// Whether another thread may copy ranges, because no code of the caller receives them.
     fn is_for_any_thread(&self) -> bool {
         false
     }

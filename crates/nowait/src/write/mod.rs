@@ -54,8 +54,14 @@ impl File {
     /// Overlapping writes of one file, through any clone, are made in the order of their start. The
     /// second write waits for the first, even if the future of the first was dropped. Appends are
     /// made in order, too. A future begins with its first poll, a blocking write with its call.
-    /// Under [`block_on`](crate::block_on) a small write begins after the other futures were
-    /// polled.
+    ///
+    /// A future may leave a small write (at most 64 KiB, buffered, without options) in the file's
+    /// queue at its first poll. The next poll of such a write of the file makes all of them, merged
+    /// with their neighbours. The write keeps its place in the order above. Under
+    /// [`block_on`](crate::block_on) a file's first writes are left, too; on other executors 64 small
+    /// writes of the open file precede. Where merging saves few calls, writes are not left for a
+    /// while. If none of these futures is polled again, a pool thread makes their writes, usually
+    /// within 0.1 s.
     ///
     /// On a file opened for appending the kernel ignores the offset, and each write is an append,
     /// as by [`File::append`].
@@ -129,7 +135,7 @@ impl File {
         buffer: B,
         offset: u64,
     ) -> std::result::Result<Started<BufferResult<B>>, BufferError<B>> {
-        // Those that were left come first.
+        // Writes that were left in the file's queue precede this one.
         combine::make(&self.target());
         let memory = buffer.into_memory().0;
         let length = memory.len();
