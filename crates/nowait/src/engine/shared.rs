@@ -22,13 +22,13 @@ use crate::turn;
 
 /// The engine over queues to the kernel.
 pub(crate) struct SharedQueues {
-    /// Names it in what threads know.
+    /// Identifies the engine in each thread's note of its last ring.
     number: u64,
     /// Makes a queue, for a place.
     make: fn(usize) -> Result<Arc<Queue>, QueueRefusal>,
     queues: Queues,
     queues_max: usize,
-    /// They are rings, not libaio.
+    /// Whether the queues are rings, or libaio.
     are_rings: bool,
     refused: Retry,
     #[cfg(feature = "tokio")]
@@ -36,15 +36,16 @@ pub(crate) struct SharedQueues {
 }
 
 impl SharedQueues {
-    /// Makes an engine over rings, as [`libaio`](SharedQueues::libaio) does. (Short of locked memory,
-    /// libaio is the better engine for direct I/O.)
+    /// Makes an engine over rings, as [`libaio`](SharedQueues::libaio) does over a context. If
+    /// locked memory is short, it returns the refusal: libaio then serves direct I/O better than
+    /// the pool.
     pub(crate) fn rings() -> Result<(SharedQueues, Option<QueueRefusal>), QueueRefusal> {
         let make = |place| Queue::new(NoticedBy::Watcher, place);
         SharedQueues::try_first(make, true, |errno| errno != Errno::NOMEM)
     }
 
-    /// Tries to make the queue, so that a refusal is known at once. A shortage that passes is
-    /// returned with the engine, which tries again.
+    /// Makes the first queue, so that a refusal is known at once. After a shortage that may pass,
+    /// it returns the engine with that shortage, and the engine tries again.
     pub(crate) fn libaio() -> Result<(SharedQueues, Option<QueueRefusal>), QueueRefusal> {
         SharedQueues::try_first(Queue::libaio, false, |_| true)
     }
@@ -72,7 +73,7 @@ impl SharedQueues {
         Ok((engine, None))
     }
 
-    /// The queue for this thread; none if its completions would not be noticed.
+    /// Returns the queue for this thread, or `None` if no party would notice its completions.
     fn queue(&self) -> Option<Arc<Queue>> {
         #[cfg(feature = "tokio")]
         let may_be_a_runtimes = self.are_rings && !local::is_elsewhere() && !pool::is_own_thread();

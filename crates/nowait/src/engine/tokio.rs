@@ -2,10 +2,10 @@
 //! tokio's reactor, which watches the ring's descriptor, or a watcher notices completions.
 //!
 //! The reactor serves runtimes that were attached
-//! ([`Nowait::attach_tokio`](crate::Nowait::attach_tokio)), and a watcher all others. tokio tells
-//! whether a runtime has an I/O driver by a panic and in no other way (1.54; tokio-rs/tokio#8361
-//! asks for the same of timers). A panic that is caught still reaches the process's hook, and with
-//! `panic = "abort"` it ends the process. So nothing here asks.
+//! ([`Nowait::attach_tokio`](crate::Nowait::attach_tokio)), and a watcher serves all others. tokio
+//! reveals a missing I/O driver only by a panic (1.54; tokio-rs/tokio#8361 concerns the same of
+//! timers). A caught panic still reaches the process's hook, and `panic = "abort"` ends the
+//! process. So this file never tests for a driver.
 //!
 //! Each runtime has its own rings, at most one per worker. A runtime that is not driven notices no
 //! completions. A thread may merely have entered a current-thread runtime, or be one of its

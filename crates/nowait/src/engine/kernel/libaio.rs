@@ -1,9 +1,9 @@
 //! The kernel's older queue (`io_setup(2)` and its family), for direct I/O where io_uring is
 //! refused: contexts, set up by trying; encoding requests; decoding results.
 //!
-//! Only for direct I/O: `io_submit` makes any other transfer completely before it returns. Direct
-//! I/O sleeps there, too, while the file system reads metadata blocks, extends the file, or waits
-//! for a place in the device's queue. The caller cannot know this beforehand.
+//! It serves only direct I/O: `io_submit` completes any other transfer before it returns. A direct
+//! transfer may also sleep in `io_submit`: while the file system reads metadata blocks or extends
+//! the file, or the device's queue is full. The caller cannot detect this beforehand.
 //!
 //! Destroying a context waits for two grace periods of RCU (30 ms on 6.18), and for everything in
 //! flight. So no caller destroys one: a few are kept for reuse, and the rest is left to a thread.
@@ -26,21 +26,21 @@ use crate::stats::Count;
 use crate::sync::lock;
 use crate::sys::{PerProcess, SEGMENTS_MAX, fork_generation, last_errno, retry, spawn};
 
-/// Operations in flight that one context takes; more wait in line. All contexts of the system share
-/// `fs.aio-max-nr`, 65536 by default.
+/// Limit of operations in flight of a context; further ones wait in line. All contexts of the
+/// system share `fs.aio-max-nr`, 65536 by default.
 const DEPTH: u32 = 128;
 
-/// A longer transfer would be split into more requests than a device takes at once, and sleep for
-/// places inside `io_submit`.
+/// Longest transfer in bytes. A longer one would be split into more requests than a device takes at
+/// once, and would sleep for places inside `io_submit`.
 const TRANSFER_MAX: usize = 1 << 20;
 
-/// Contexts that are kept for later.
+/// Limit of contexts that are kept for reuse.
 const SPARES_MAX: usize = 8;
 
-/// Events that one call collects at most.
+/// Limit of events that one call collects.
 const EVENTS: usize = 32;
 
-/// A context, and the entries on their way to it.
+/// A context, and the entries that it has not yet submitted.
 pub(in crate::engine) struct Libaio {
     context: Context,
     /// The kernel adds to it with each completion.
@@ -75,7 +75,7 @@ struct Iocb {
     descriptor: u32,
     /// The memory, or the segments.
     buffer: u64,
-    /// The length of that.
+    /// Length of the memory, or number of segments.
     length: u64,
     offset: u64,
     reserved: u64,
@@ -144,8 +144,8 @@ impl Kernel for Libaio {
         true
     }
 
-    /// Does not wait: no thread owns it. Submits one entry at a time: where it sleeps for one, each
-    /// thread that has staged another submits that.
+    /// Does not wait, since no thread owns the context. Submits one entry at a time: while one
+    /// submission sleeps, other threads submit their entries.
     fn enter(&self, _want: usize, _patience: Option<Duration>) -> std::io::Result<()> {
         loop {
             // A separate statement, so that the lock is released at its end.
@@ -158,15 +158,15 @@ impl Kernel for Libaio {
                 self.taken.fetch_add(1, Relaxed);
                 continue;
             }
-            // It is refused, or memory is short.
+            // The kernel refuses the entry, or memory is short.
             lock(&self.refused).push(entry.user_data);
-            // The counter is far from full.
+            // The write cannot block: the counter is far from full.
             let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
         }
     }
 
-    /// Entries that the kernel has refused end as if they were cancelled: a plain call can do it, or
-    /// gives the errno that counts.
+    /// Refused entries end as if they were cancelled. A plain call then transfers the data, or
+    /// returns the errno of the file.
     unsafe fn collect(&self, max: usize, each: &mut dyn FnMut(u64, Result<usize, Errno>)) -> usize {
         let mut refused = lock(&self.refused);
         let some = refused.len().min(max);
@@ -174,7 +174,8 @@ impl Kernel for Libaio {
         drop(refused);
         some.iter().for_each(|user_data| each(*user_data, Err(Errno::CANCELED)));
         let mut events = [Event::default(); EVENTS];
-        // An error comes from a filter that came late; the kernel's operations are lost then.
+        // Only a filter that was installed later causes an error. Operations in the kernel are lost
+        // then.
         let n = self.context.collect(&mut events[..EVENTS.min(max - some.len())]).unwrap_or(0);
         self.taken.fetch_sub(n, Relaxed);
         events[..n].iter().for_each(|event| each(event.user_data, event.result()));
@@ -183,7 +184,7 @@ impl Kernel for Libaio {
 }
 
 impl Drop for Libaio {
-    /// Keeps the context for another, unless the kernel has entries whose events were lost.
+    /// Keeps the context for reuse, unless events of its entries were lost.
     fn drop(&mut self) {
         if !self.is_ours() || *self.taken.get_mut() > 0 {
             return;
@@ -215,7 +216,7 @@ impl Context {
             _ => return Err(QueueRefusal { errno: last_errno(), entries: DEPTH }),
         }
         let context = Context { id, generation: fork_generation() };
-        // A filter may let a context be made and not be used.
+        // A filter may allow the set-up of a context and forbid its use.
         // SAFETY: there is no entry.
         if let Err(errno) = unsafe { context.submit(None) } {
             context.destroy();
@@ -224,7 +225,7 @@ impl Context {
         Ok(context)
     }
 
-    /// Destroys it on a thread; if none can be started, it stays.
+    /// Destroys the context on a thread. If no thread can be started, the context stays.
     fn destroy(self) {
         let _ = spawn("nowait-destroy", move || {
             // SAFETY: the context is not used again, nothing is in flight, and no memory is passed.
@@ -232,7 +233,7 @@ impl Context {
         });
     }
 
-    /// Submits an entry; without one, finds out whether that is refused.
+    /// Submits an entry. Without an entry, checks whether submissions are refused.
     ///
     /// # Safety
     /// The entry's memory and descriptor stay valid until its event has been read.
@@ -261,8 +262,8 @@ impl Context {
 }
 
 impl Iocb {
-    /// Encodes a slot's request; the caller adds the user data. None if it would run inside the
-    /// submission: a thread of ours is the better choice.
+    /// Encodes a slot's request; the caller adds the user data. Returns `None` if the request would
+    /// run inside the submission: a pool thread should serve it.
     fn of(slot: &Arc<Slot>) -> Option<Iocb> {
         slot.begin(|request, owner| {
             let Owner::File(file) = owner else { return None };
@@ -292,7 +293,7 @@ impl Iocb {
 }
 
 impl Event {
-    /// A count, or an errno.
+    /// Returns a number of bytes, or an errno.
     fn result(&self) -> Result<usize, Errno> {
         usize::try_from(self.result).map_err(|_| Errno::from_raw_os_error(self.result.unsigned_abs() as i32))
     }

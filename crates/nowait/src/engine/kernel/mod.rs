@@ -15,19 +15,19 @@ use rustix::io::Errno;
 use crate::op::Slot;
 use crate::stats::Count;
 
-/// Takes entries, each with the address of its slot as user data. Its descriptor is readable, or
-/// becomes so again (edge-triggered), on each completion.
+/// Interface of the kernel to a queue. An entry's user data is the address of its slot. The
+/// descriptor becomes readable (edge-triggered) on each completion.
 pub(super) trait Kernel: AsFd + Send + Sync {
-    /// Operations in flight that it takes.
+    /// Returns the limit of operations in flight.
     fn depth(&self) -> u32;
 
     /// False in a child of the process that made it.
     fn is_ours(&self) -> bool;
 
-    /// How operations that it serves are counted.
+    /// Returns the counter of its operations.
     fn count(&self) -> Count;
 
-    /// Whether it costs no system call to look for completions.
+    /// Whether a check for completions needs no system call.
     fn looks_freely(&self) -> bool;
 
     /// Begins an announced read, which is staged later. False as in [`Kernel::stage`].
@@ -35,8 +35,8 @@ pub(super) trait Kernel: AsFd + Send + Sync {
         false
     }
 
-    /// Stages an entry for a slot, which begins. False if a thread of ours serves it better, or there
-    /// is no room.
+    /// Stages an entry for a slot, which begins. Returns false if the queue is full, or a thread of
+    /// the library should serve the request.
     ///
     /// # Safety
     /// The caller has the lock of the submission queue. Once the entry is staged, the slot lives until
@@ -51,8 +51,8 @@ pub(super) trait Kernel: AsFd + Send + Sync {
         false
     }
 
-    /// Submits what is staged, and waits for `want` completions, at most for `patience` and perhaps
-    /// for fewer.
+    /// Submits staged entries. Waits for `want` completions, at most for `patience`; it may return
+    /// earlier.
     fn enter(&self, want: usize, patience: Option<Duration>) -> std::io::Result<()>;
 
     /// Passes on the user data and results of at most `max` available completions. Returns their
@@ -71,8 +71,8 @@ pub(super) trait Kernel: AsFd + Send + Sync {
     }
 }
 
-/// Entries that were pushed and that the kernel may not have taken yet, in order. A ring that may
-/// no longer be entered gives them back, by their user data.
+/// User data of pushed entries that the kernel may not have taken, in order. If the kernel refuses
+/// to be entered, they are returned to the queue.
 #[derive(Default)]
 pub(super) struct Untaken(VecDeque<u64>);
 

@@ -38,7 +38,7 @@ struct Local {
     own: RefCell<OwnRing>,
     /// A slot was staged since the last `drive` ended.
     staged: Cell<bool>,
-    /// Something may be in flight in its ring.
+    /// Operations may be in flight in the thread's ring.
     may_have_in_flight: Cell<bool>,
     bell: PerProcess<Arc<Bell>>,
     kept: PerProcess<Cell<Option<KeptWaker>>>,
@@ -229,7 +229,7 @@ pub(crate) fn flush() {
     fn flush_now() {
         own().iter().for_each(|own| own.submit());
     }
-    // Most threads drive no future: they have staged nothing.
+    // Most threads drive no future, and so have no staged entry.
     if is_driving() {
         flush_now();
     }

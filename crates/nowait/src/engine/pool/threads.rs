@@ -56,8 +56,9 @@ pub(super) fn wait<'a>(condvar: &Condvar, state: MutexGuard<'a, State>) -> Mutex
     condvar.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Starts a thread. If the system refuses (a limit on threads), existing threads do the work, and in
-/// case all of them hang, a thread is tried again. If there are none, this thread does it now.
+/// Starts a thread. If the system refuses (a limit on threads), existing threads do the work. The
+/// start is tried again, in case all of them hang. Without any thread, this thread does the work
+/// now.
 fn spawn(shared: &Arc<Shared>) {
     let for_thread = shared.clone();
     let started = sys::spawn_service("nowait-pool", move || serve(&for_thread));
@@ -134,7 +135,7 @@ fn relieve(shared: &Arc<Shared>) {
     state.stands_by = false;
 }
 
-/// The pools that could not start a thread. A watcher has them try again, or a caller that waits.
+/// Pools that could not start a thread. A watcher, or a caller that waits, lets them try again.
 #[derive(Default)]
 struct ShortPools {
     pools: Mutex<Vec<Arc<Shared>>>,

@@ -10,33 +10,34 @@ use crate::engine::pool;
 use crate::op::{Backlog, Slot};
 use crate::sync::lock;
 
-/// Guards the submission queue, too.
+/// Places of a queue, and the slots that wait for one. Its lock also guards the submission queue.
 #[derive(Default)]
 pub(super) struct Line {
-    /// Taken places: slots in the kernel, or staged.
+    /// Number of taken places, by slots in the kernel and staged slots.
     pub(super) in_flight: u32,
     pub(super) backlog: Backlog,
-    /// Counts completions.
+    /// Number of completions.
     pub(super) ended: u64,
-    /// Threads that wait for quiet.
+    /// Number of threads that wait until no operation is in flight or in line.
     pub(super) draining: u32,
     /// Entries staged since the last submission.
     pub(super) staged: u32,
-    /// Staged entries that wait for one more. Grows with each submission since its owner's last.
+    /// Number of staged entries up to which an entry waits for more. It grows with each submission
+    /// since the owner last submitted.
     pub(super) held: u32,
-    /// Slots' shares, as user data, of entries that the kernel has not taken.
+    /// User data of entries that the kernel may not have taken; each is a reference to a slot.
     pub(super) untaken: Untaken,
     /// Reads of a file: the first has an entry while there are others.
     pub(super) announced: Announced<Arc<Slot>>,
-    /// When futures were last woken, until one of them submits.
+    /// Time of the last wake-up of futures, until one of them submits.
     pub(super) woke: Option<Instant>,
-    /// The last one took long to submit: it computes.
+    /// The last woken future took long to submit, because it computes.
     pub(super) is_slow: bool,
-    /// How often in a row threads that submit have looked at completions on the way.
+    /// Number of successive reaps by threads that submit; a reap that the owner needs resets it.
     pub(super) picked: u32,
     /// The kernel refuses every further call.
     pub(super) dead: bool,
-    /// Operations that had ended at the last glance, if anything was in flight.
+    /// Value of `ended` at the last glance, if an operation was in flight then.
     pub(super) glanced_at: Option<u64>,
 }
 
@@ -45,8 +46,8 @@ impl Line {
         self.in_flight == 0 && self.backlog.is_quiet()
     }
 
-    /// Takes the next slot in line whose device is not full. If there is none and nothing is in
-    /// flight, no completion would pass a place on. Then the slots that were passed over are
+    /// Takes the next slot in line whose device is not full. Without such a slot, and with nothing
+    /// in flight, no completion would free a place. Then all slots that were passed over are
     /// returned, for the pool.
     pub(super) fn next(&mut self) -> (Option<Arc<Slot>>, Vec<Arc<Slot>>) {
         /// Most slots that are passed over while others are in flight.
@@ -77,7 +78,7 @@ impl Line {
         }
     }
 
-    /// Takes note of a submission of what is staged.
+    /// Records the submission of all staged entries.
     pub(super) fn leaves(&mut self, depth: u32) {
         self.staged = 0;
         self.held = (self.held * 2 + 2).min(depth);
@@ -104,7 +105,8 @@ impl Queue {
         line.tell_if_quiet(&self.quiet);
     }
 
-    /// Hands the line on to the pool if no operation ends in the queue; false if the line is empty.
+    /// Passes the line to the pool if no operation of the queue ends. Returns false if the line is
+    /// empty.
     pub(in crate::engine) fn relieve_line(&self) -> bool {
         let mut line = self.line();
         let ended = line.ended;
@@ -122,7 +124,7 @@ impl Queue {
     }
 
     pub(in crate::engine) fn drain(&self) {
-        // Reaps now and then: the runtime that should notice completions may not be driven now.
+        // This thread reaps at intervals: the runtime that owns the queue may not be driven now.
         const LOOK_AGAIN: Duration = Duration::from_millis(10);
         // Each of the others would wait for such a look at the one before.
         self.enter_announced();

@@ -4,28 +4,30 @@
 //! settles completions, and calls wakers. It serves a queue without an owner as long as threads
 //! submit to it, and the queue of a thread, a runtime or an event loop until nothing is in flight.
 //!
-//! An owner may compute, or block on a thread whose write waits behind one in the owner's queue. So
-//! a caller whose progress may depend on such a queue [asks](ask) for help:
+//! An owner may compute. It may also wait for a thread whose write waits for a write in the owner's
+//! queue. So a caller whose progress may depend on such a queue [asks](ask) for help:
 //!
-//! * a write that has to wait for others, and a thread that submits a write for which others wait
+//! * a thread whose write waits for other writes, or submits a write for which others wait
 //!   (`core/throttle.rs`);
 //! * a thread or task that waits for a file's changes to end, or for its durable writes
 //!   (`op/outstanding.rs`);
 //! * a future that is polled by another thread than the one that submitted (`op/slot.rs`);
-//! * a thread that goes, or returns from its `block_on`, and leaves operations behind
+//! * a thread that ends, or returns from its `block_on`, with operations in flight
 //!   (`engine/local/mod.rs`).
 //!
-//! The owner's waiters may also be unknown: a set of futures that was moved polls only the futures
-//! that were woken. So one watcher, which serves no queue, glances at all of them at intervals. It
-//! lends those to another where the owner has not been, or nothing has ended, since the last glance.
+//! Not every waiter asks: a set of futures that was moved to another thread polls only woken
+//! futures. So one watcher serves no queue, and glances at all queues at intervals. It lends a
+//! queue to another watcher if its owner has not entered it, or no operation has ended, since the
+//! last glance.
 //!
-//! Entering a queue may sleep, and code of a user may block. So the queues with owners have a
-//! watcher apart from those without. A watcher that is stuck in one queue gets a second thread for
-//! the others, when it is called or at a glance: glances go on while a watcher is awake.
+//! A submission may sleep, and a user's code may block. So queues with owners have a watcher of
+//! their own, and cannot delay queues without an owner. A watcher that is stuck in one queue gets a
+//! second thread for the others. A caller or a glance starts it; glances continue while a watcher
+//! is awake.
 //!
 //! If no thread can be started, the asking thread serves the queues once, and asks again at
-//! intervals while it sleeps. A thread inherits the seccomp filter of the one that starts it. That
-//! is one which has just submitted to a ring, so it may use io_uring itself.
+//! intervals while it sleeps. A watcher inherits the seccomp filter of the thread that starts it.
+//! That thread has just submitted to a ring, so the filter allows io_uring.
 
 mod thread;
 
@@ -40,26 +42,26 @@ use crate::sync::lock;
 use crate::sync::loomed::AtomicUsize;
 use crate::sys::PerProcess;
 
-/// Interval of glances: an owner with something in flight may stay out of its queue for so long.
-/// Also the interval at which a sleeping thread asks again, in case the watcher does not run.
+/// Interval of glances: the time for which an owner with operations in flight may stay out of its
+/// queue. A sleeping thread asks again at the same interval, in case the watcher does not run.
 const GLANCES: Duration = Duration::from_millis(50);
 /// Interval at which a sleeping thread asks again if no thread can be started.
 const ALONE: Duration = Duration::from_millis(1);
-/// How soon a try to start a thread follows one that failed.
+/// Time after a failed start of a thread until the next try.
 pub(crate) const RETRY: Duration = Duration::from_millis(100);
 
-/// Number of the watcher that only glances. It enters no queue and runs no code of a user.
+/// Number of the watcher that only glances. It enters no queue and runs no user's code.
 const GLANCING: usize = 0;
 /// Number of the watcher of queues with owners.
 const OF_OWNERS: usize = 1;
 /// Number of the first watcher of queues without an owner.
 const OF_NOBODY: usize = 2;
 const WATCHERS: usize = OF_NOBODY + 8;
-/// Queues without an owner that share a watcher: one thread cannot reap millions of completions a
-/// second (docs/scaling.md).
+/// Number of queues without an owner that share a watcher: one thread cannot reap millions of
+/// completions a second (docs/scaling.md).
 const QUEUES_EACH: usize = 8;
 
-/// The party that submits what is staged in a queue, and notices completions: its owner.
+/// Owner of a queue: the party that submits staged entries and reaps completions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoticedBy {
     /// A thread that drives a future, and sleeps in its ring.
@@ -70,14 +72,15 @@ pub(crate) enum NoticedBy {
     Watcher,
 }
 
-/// What a watcher finds at a glance.
+/// State of a queue at a glance.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Glance {
     /// No further glance is needed.
     Quiet,
     /// An operation is in flight or in line.
     Busy,
-    /// A watcher must serve it: so it was at the last glance, and the owner has not been there since.
+    /// A watcher must serve it: operations were in flight at the last glance, and the owner has not
+    /// entered the queue since.
     Left,
 }
 
@@ -89,37 +92,38 @@ pub(crate) trait Watched: Send + Sync {
     fn place(&self) -> usize {
         0
     }
-    /// Readable, or becomes so again (edge-triggered), on each completion.
+    /// Returns a descriptor that becomes readable (edge-triggered) on each completion.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
     /// Serves the queue as its owner would, without waiting.
     fn serve(&self);
-    /// Nothing is in flight or in line.
+    /// Whether no operation is in flight or in line.
     fn is_quiet(&self) -> bool;
     /// Whether operations wait for the owner.
     fn waits_for_owner(&self) -> bool {
         !self.is_quiet()
     }
-    /// Looks whether the owner is away, without a system call that may sleep. Hands the line on if
-    /// nothing ends.
+    /// Checks whether the owner is away, without a system call that may sleep. If no operation
+    /// ends, passes the line to the pool.
     fn glance(&self) -> Glance;
 }
 
 /// A watcher's own note on a queue.
 #[derive(Default)]
 pub(crate) struct Note {
-    /// How it serves the queue.
+    /// One of the constants below.
     how: AtomicU8,
     /// Calls of [`Watched::serve`] that are due: one thread makes all of them.
     due: AtomicUsize,
 }
 
-/// It does not.
+/// The watcher does not serve the queue.
 const NOT: u8 = 0;
-/// Until nothing is in flight.
+/// The watcher serves the queue in the place of its owner, until no operation is in flight.
 const LENT: u8 = 1;
-/// As long as threads may submit to it. A thread of the watcher runs.
+/// The watcher serves the queue while threads may submit to it. The watcher's thread runs.
 const ADOPTED: u8 = 2;
-/// No thread finds it any more: until nothing is in flight, and only the watcher has the queue.
+/// No thread can find the queue. The watcher serves it until no operation is in flight and no other
+/// reference exists.
 const LEFT: u8 = 3;
 
 impl Note {
@@ -146,9 +150,9 @@ impl Note {
 struct Watchers {
     all: [Watcher; WATCHERS],
     known: Mutex<Vec<(NoticedBy, Weak<dyn Watched>)>>,
-    /// Some known queue has a reactor.
+    /// A reactor owns a known queue.
     has_reactors: AtomicBool,
-    /// A queue may have operations in flight, or a watcher is awake: one glances at intervals.
+    /// The glancing watcher runs: a queue may have operations in flight, or a watcher is awake.
     glances: AtomicBool,
     /// At the last request for help, no thread could be started.
     is_missed: AtomicBool,
@@ -173,7 +177,7 @@ fn of(queue: &dyn Watched) -> &'static Watcher {
     &watchers().all[number]
 }
 
-/// Serves a queue, unless another thread does: that serves it again then.
+/// Serves a queue. If another thread serves it now, that thread serves it once more instead.
 fn serve(queue: &dyn Watched) {
     let due = &queue.note().due;
     if due.fetch_add(1, SeqCst) > 0 {
@@ -208,7 +212,7 @@ pub(crate) fn adopt<Q: Watched + 'static>(queue: &Arc<Q>) -> bool {
         return true;
     }
     let watcher = of(&**queue);
-    // The thread first: from the note on, others rely on it.
+    // The thread starts first: once the note is set, other threads rely on it.
     watcher.look() && watcher.add(queue.clone(), ADOPTED) && watcher.look()
 }
 
@@ -220,8 +224,8 @@ pub(crate) fn lend(queue: Arc<dyn Watched>) -> bool {
     watcher.look()
 }
 
-/// Keeps a queue that its owner and submitters leave until nothing is in flight. If no thread can
-/// be started now, [`ask`] serves it, or a later thread.
+/// Serves a queue without owner and submitters until no operation is in flight. If no thread can be
+/// started now, [`ask`] or a later thread serves it.
 pub(crate) fn leave(queue: Arc<dyn Watched>) {
     let watcher = of(&*queue);
     watcher.add(queue, LEFT);
@@ -270,7 +274,7 @@ pub(crate) fn ask_of(of: Of) -> Duration {
     };
     let known = watchers.known(is_asked);
     let waiting = known.into_iter().filter(|queue| queue.waits_for_owner());
-    // Ask for each queue, without a short cut after the first.
+    // `fold` lends each queue; `any` would stop at the first that is refused.
     let alone = waiting.fold(false, |alone, queue| !lend(queue) | alone);
     if alone || of == Of::All {
         watchers.is_missed.store(alone, Relaxed);
@@ -293,8 +297,8 @@ pub(crate) fn when_alone() -> Option<Duration> {
     watchers().is_missed.load(Relaxed).then_some(ALONE)
 }
 
-/// Notes that a queue has got something, and its owner may not come back to it. False if nobody
-/// glances at the queue: descriptors or threads are short.
+/// Starts glances, for an operation whose owner may not return to its queue. Returns false if no
+/// thread glances, because descriptors or threads are short.
 #[inline]
 pub(crate) fn watch() -> bool {
     #[cold]
@@ -302,21 +306,21 @@ pub(crate) fn watch() -> bool {
         if watchers().glances.swap(true, SeqCst) || watchers().all[GLANCING].look() {
             return true;
         }
-        // The next one tries again.
+        // The next caller tries again.
         watchers().glances.store(false, SeqCst);
         false
     }
     watchers().glances.load(Relaxed) || begin()
 }
 
-/// Wakes the watcher of a queue to look at all that it serves.
+/// Wakes the watcher of a queue to serve all its queues.
 pub(crate) fn look(queue: &dyn Watched) {
     of(queue).look();
 }
 
 impl Watchers {
-    /// Returns the queues of some owners. The caller drops them, with nothing locked: each may be
-    /// the last share.
+    /// Returns the queues of some owners. The caller drops them with no lock held: each may be the
+    /// last reference.
     fn known(&self, is_meant: impl Fn(NoticedBy) -> bool) -> Vec<Arc<dyn Watched>> {
         let known = lock(&self.known);
         known.iter().filter(|(by, _)| is_meant(*by)).filter_map(|(_, queue)| queue.upgrade()).collect()

@@ -27,7 +27,7 @@ pub(super) struct Watcher {
     /// Made with the first queue, and kept.
     descriptors: WriteOnce<Descriptors>,
     pub(super) list: Mutex<List>,
-    /// The bell rings, or the thread is about to look.
+    /// The bell was rung, and the thread has not yet served its queues.
     looks: AtomicBool,
     /// When the thread woke, in milliseconds of the process; zero while it sleeps.
     awake_since: AtomicU64,
@@ -38,35 +38,35 @@ pub(super) struct Descriptors {
     bell: OwnedFd,
 }
 
-/// The bell's number; no queue has it.
+/// Number of the bell in epoll's events; no queue has this number.
 const BELL: u64 = 0;
-/// The number of queues that epoll does not watch: they have no descriptor, or epoll refused it
-/// (`fs.epoll.max_user_watches`). They are served at intervals.
+/// Number of all queues that epoll does not watch: they have no descriptor, or epoll refused it
+/// (`fs.epoll.max_user_watches`). The watcher serves them at intervals.
 const UNWATCHED: u64 = u64::MAX;
 
 #[derive(Default)]
 pub(super) struct List {
-    /// By their numbers, with which events name them.
+    /// Each queue with its number in epoll's events.
     pub(super) queues: Vec<(u64, Arc<dyn Watched>)>,
     /// The last number that was given.
     last: u64,
-    /// Number of the thread that runs; another ends.
+    /// Number of the current thread; a thread with another number ends.
     thread: u64,
     runs: bool,
-    /// When a thread may be tried again, after a refusal.
+    /// Earliest time of the next start, after a refused one.
     refused_until: Option<Instant>,
 }
 
-/// What a watcher has found when it served its queues.
+/// State of a watcher's queues after it served them.
 pub(super) struct Served {
-    /// A queue must be looked at again though nothing may call for that.
+    /// A queue must be served again, although no event or caller may ask for it.
     is_left: bool,
     is_empty: bool,
     /// Number of the thread that runs.
     by: u64,
 }
 
-/// Milliseconds of the process, from one.
+/// Returns milliseconds since the first call, plus one.
 fn now_ms() -> u64 {
     static BEGAN: WriteOnce<Instant> = WriteOnce::new();
     1 + BEGAN.get_or_init(Instant::now).elapsed().as_millis() as u64
@@ -88,14 +88,14 @@ impl Watcher {
         self.descriptors.get()
     }
 
-    /// Adds a queue to those that it serves. False if it is to be adopted, and no thread runs, or
-    /// epoll refuses it; the caller then has another way.
+    /// Adds a queue to the list. Returns false for a queue to be adopted if no thread runs or epoll
+    /// refuses it; the caller then serves the operation otherwise.
     pub(super) fn add(&self, queue: Arc<dyn Watched>, how: u8) -> bool {
         let mut list = lock(&self.list);
         if how == ADOPTED && !list.runs {
             return false;
         }
-        // A lent queue may be going back: under the lock that is decided.
+        // The owner may take a lent queue back at the same time; the lock orders the two.
         if queue.note().get() == NOT {
             list.last += 1;
             let is_watched = queue.descriptor().zip(self.descriptors()).is_some_and(|(descriptor, own)| {
@@ -113,7 +113,7 @@ impl Watcher {
         true
     }
 
-    /// Ends the watch of a lent queue, which the caller takes out of the list.
+    /// Removes a queue from epoll; the caller removes it from the list.
     pub(super) fn forget(&self, queue: &dyn Watched) {
         if let (Some(Descriptors { epoll, .. }), Some(descriptor)) = (self.descriptors.get(), queue.descriptor()) {
             let _ = epoll::delete(epoll, descriptor);
@@ -126,8 +126,8 @@ impl Watcher {
         since != 0 && now_ms().saturating_sub(since) >= STUCK_MS
     }
 
-    /// Wakes the thread to look at all queues. Starts it if it does not run, or is stuck in one of
-    /// them. False if it cannot be started.
+    /// Wakes the thread to serve all queues. Starts a thread if none runs, or it is stuck in a
+    /// queue. Returns false if no thread runs.
     pub(super) fn look(&'static self) -> bool {
         if self.looks.swap(true, SeqCst) && !self.is_stuck() {
             return true;
@@ -146,7 +146,7 @@ impl Watcher {
         }
         drop(list);
         if runs {
-            // The counter is far from full, and a ringing bell need not ring again.
+            // The write cannot block: the counter is far from full.
             let _ = rustix::io::write(&descriptors.bell, &1u64.to_ne_bytes());
         }
         runs
@@ -184,7 +184,8 @@ impl Watcher {
             events.clear();
             match epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                // Not documented for a sound descriptor; do not spin should it last.
+                // No such error is documented for a valid descriptor. The sleep bounds the rate if
+                // it persists.
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
             self.awake_since.store(now_ms(), SeqCst);
@@ -197,18 +198,18 @@ impl Watcher {
             let has_event = |number: u64| events.iter().any(|event| event.data.u64() == number);
             let is_called = has_event(BELL);
             if is_called {
-                // In this order: a later call rings again, and no ring is cleared after it was heard.
+                // The bell is cleared before the flag, so that a later call rings again.
                 let _ = rustix::io::read(bell, &mut [0; 8]);
                 self.looks.store(false, SeqCst);
             }
-            // Not all of them at each completion of one: there may be as many as processors, and
-            // looking at one takes its locks.
+            // A completion of one queue does not serve all: there may be one for each processor,
+            // and serving takes a queue's locks.
             let all = is_called || events.is_empty();
             let served = self.serve(|number| all || number == UNWATCHED || has_event(number));
             is_left = served.is_left || is_left && !all;
             is_empty = served.is_empty;
             if served.by != thread {
-                // It was stuck, and another one runs now.
+                // This thread was stuck, and another thread has taken its place.
                 return;
             }
             if self.number == GLANCING {
@@ -226,7 +227,7 @@ impl Watcher {
         }
     }
 
-    /// Serves some of its queues, by their numbers, and lets go of those that are quiet.
+    /// Serves the queues whose numbers are selected, and removes quiet ones from the list.
     pub(super) fn serve(&self, is_served: impl Fn(u64) -> bool) -> Served {
         let of_interest = |(number, queue): &(u64, Arc<dyn Watched>)| is_served(*number).then(|| queue.clone());
         let served: Vec<_> = lock(&self.list).queues.iter().filter_map(of_interest).collect();
@@ -240,7 +241,7 @@ impl Watcher {
                 || !queue.is_quiet()
                 || match queue.note().get() {
                     ADOPTED => true,
-                    // Another thread may hold it for a moment, and submit to it.
+                    // Another thread that holds a reference may still submit.
                     LEFT => Arc::strong_count(queue) > 1,
                     _ => false,
                 };
@@ -253,18 +254,18 @@ impl Watcher {
         });
         let served = Served { is_left, is_empty: list.queues.is_empty(), by: list.thread };
         drop(list);
-        // With nothing locked: a ring is closed here.
+        // The last reference closes a ring, so no lock is held.
         drop(gone);
         served
     }
 }
 
-/// When the watcher that glances does so.
+/// Schedule of glances.
 #[derive(Default)]
 struct Glances {
     are_due_at: Option<Instant>,
-    /// The last one found nothing. (A queue that is empty now and then would call for a first one
-    /// each time.)
+    /// The last glance found nothing in flight. Glances end after two of these: otherwise a queue
+    /// that is empty now and then would start them each time.
     was_quiet: bool,
 }
 
@@ -279,7 +280,7 @@ impl Glances {
                 watchers.glances.store(false, SeqCst);
                 let serving = &watchers.all[OF_OWNERS..];
                 let mut is_quiet = serving.iter().all(|watcher| watcher.awake_since.load(SeqCst) == 0);
-                // Each of them, for its own sake.
+                // Each queue needs its own glance, even if an earlier one was busy.
                 for queue in watchers.known(|_| true) {
                     let glance = queue.glance();
                     is_quiet &= glance == Glance::Quiet;
