@@ -227,8 +227,8 @@
 //!   calls their callbacks, and those of completions that a thread of the program notices.
 //! * `nowait-watch-1`: submits and reaps operations of a thread, a runtime or an event loop that is
 //!   busy elsewhere.
-//! * `nowait-watch-0`: checks each 50 ms, while operations are in flight, which queues another thread
-//!   must serve, and which `nowait-watch` threads hang.
+//! * `nowait-watch-0`: checks each 50 ms, while operations are in flight, which queues another
+//!   thread must serve, and which `nowait-watch` threads hang.
 //!
 //! A waker runs on one of these threads, or on a thread of the program that submits or polls another
 //! operation and reaps this one's completion. So a waker must not block, nor take a lock that the

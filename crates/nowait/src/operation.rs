@@ -224,14 +224,15 @@ impl<'f, T> Operation<'f, T> {
         match state {
             Phase::New(request) => {
                 let call = concludes(on.to_owned(), conclude, callback);
-                // Nobody looks at the slot.
+                // The callback gets the result, so no thread reads the slot.
                 drop(local::elsewhere(|| on.submit(request, Notify::Call(call), None)));
             }
             state => Operation { on, state, served: None, gave_way: 0, conclude }.submit().on_complete(callback),
         }
     }
 
-    /// Leaves a write to be made with those of other futures, at the first poll.
+    /// Leaves a write in the file's queue at the first poll, to be merged with those of other
+    /// futures.
     fn leave_write(&mut self, context: &mut Context<'_>) -> Poll<T> {
         let Phase::New(request) = std::mem::replace(&mut self.state, Phase::Spent) else { polled_too_often() };
         let (slot, may_have_ended) = combine::leave(&self.on, request, context);

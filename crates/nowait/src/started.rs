@@ -68,7 +68,7 @@ pub(crate) struct InFlight {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WhenDropped {
     Abandon,
-    /// The same; and the pool makes the writes that were left with this one.
+    /// Abandons it, and passes other left writes of the file to the pool.
     HandOver,
     Finish,
     /// Its answer has been taken.
@@ -80,7 +80,7 @@ impl Begun {
         Begun::InFlight(InFlight { slot, when_dropped: WhenDropped::Abandon })
     }
 
-    /// A write that was left to be made with others, when its future or another one is polled.
+    /// A write that was left in the file's queue (`core/combine.rs`).
     pub(crate) fn left(slot: Arc<Slot>) -> Begun {
         Begun::InFlight(InFlight { slot, when_dropped: WhenDropped::HandOver })
     }
@@ -90,7 +90,7 @@ impl Begun {
         matches!(self, Begun::InFlight(InFlight { when_dropped: WhenDropped::HandOver, .. }))
     }
 
-    /// Passes a write that was left to the pool: nobody may poll it.
+    /// Passes a left write to the pool, since no future may be polled.
     pub(crate) fn hand_over(&mut self) {
         if let Begun::InFlight(InFlight { slot, when_dropped: when_dropped @ WhenDropped::HandOver }) = self {
             *when_dropped = WhenDropped::Abandon;

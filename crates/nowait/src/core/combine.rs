@@ -1,16 +1,15 @@
-//! Small writes of several tasks, made together.
+//! Merges small writes of several tasks.
 //!
-//! Tasks that write one file continue each other more often than not, and a call for many pages
-//! costs little more than one for a page. So at its first poll a small write is left in its file's
-//! queue of writes (`op/queue.rs`), and the first task to leave one yields. Whichever of their
-//! futures is polled next makes all of them: one call for neighbours, on its thread if that should
-//! not block. What should not be made there is the pool's. A file whose writes do not continue each
-//! other, or come one at a time, does without for a while (`core/policy.rs`).
+//! Tasks often write adjacent pages of one file, and a call for many pages costs little more than a
+//! call for one. So the first poll of a small write leaves it in the file's queue of writes
+//! (`op/queue.rs`). The first task that leaves a write yields. The next of these futures to be
+//! polled makes all writes that were left, with one call for neighbours. Its thread makes the calls
+//! that should not block, and a pool thread the others. The file's later writes are not left for a
+//! while if merging saved few calls (`core/policy.rs`).
 //!
-//! A write that was left is in the order of its file's changes, and its bytes are counted as on
-//! their way. Any other write of the file that joins the queue calls a thread of the pool, which
-//! makes all. So does a watcher, for a caller that waits for a change, or if no task has come back
-//! between two glances.
+//! A left write has its place in the order of the file's changes, and its bytes count as in flight.
+//! A pool thread makes all left writes in three cases: another write of the file joins the queue, a
+//! caller waits for a change, or no task claims the queue between two glances of a watcher.
 
 use std::sync::Arc;
 use std::task::Context;
@@ -24,10 +23,10 @@ use crate::op::{Leftovers, Notify, OpenFile, Owner, QueueKind, Request, Slot};
 use crate::stats::Count;
 use crate::sys::WriteFlags;
 
-/// Larger writes gain nothing.
+/// Longer writes gain nothing from merging.
 const WRITE_BYTES_MAX: usize = 64 << 10;
-/// Bytes that one thread makes without a pause, for other writers of its file: some tens of
-/// microseconds.
+/// Bytes that one thread writes before it gives up the queue to other writers of the file. They
+/// take some tens of microseconds.
 const MADE_BYTES_MAX: usize = 512 << 10;
 
 /// Whether a request may gain by waiting for other writes of its file.
@@ -44,22 +43,22 @@ pub(crate) fn may_gain(target: &Target<'_>, request: &Request) -> bool {
     }
 }
 
-/// Leaves a request for which [`may_gain`] is true to the next poll of such a write. Whoever polls
-/// its future calls [`make`]. False if it waits for that.
+/// Leaves a request for which [`may_gain`] is true in the file's queue; the next poll of such a
+/// write calls [`make`]. Returns true if the request may already have ended.
 pub(crate) fn leave(target: &Target<'_>, request: Request, context: &Context<'_>) -> (Arc<Slot>, bool) {
     let notify = Notify::Waker(context.waker().clone());
     let admitted = target.file.and_then(|file| {
         let change = file.change(&request)?;
         Some((file, change, target.instance.engines().throttle.enter(file, change)?))
     });
-    // It has to wait for others in any case.
+    // Without a permit, the write has to wait for earlier changes in any case.
     let Some((file, change, permit)) = admitted else { return (target.submit(request, notify, None), true) };
     let slot = Slot::new(request, Owner::File(file.clone()), notify);
     slot.hold(permit);
     let queues = file.queues();
     let left_to = queues.leave_write(slot.clone(), change.bytes as usize);
     match left_to {
-        // Other tasks run first, and may leave theirs.
+        // Other tasks run before this one, and may leave writes.
         LeftTo::Itself => context.waker().wake_by_ref(),
         LeftTo::Another => {}
         LeftTo::Now => make(target),
@@ -89,13 +88,13 @@ pub(crate) fn make(target: &Target<'_>) {
     if is_claimed {
         target.instance.engines().pool.resume(file, QueueKind::Writes);
     }
-    // A waker may block: the queue was given up first.
+    // A waker may block, so the queue is given up before wakers run.
     for (slot, length) in ended {
         slot.complete(Ok(length), Count::InlineTogether).into_iter().for_each(Leftovers::let_go);
     }
 }
 
-/// Makes writes, one call for neighbours. Adds those that are through to `ended`, and returns the
+/// Makes writes, with one call for neighbours. Adds complete writes to `ended`, and returns the
 /// others.
 fn make_all(
     target: &Target<'_>,
@@ -103,7 +102,7 @@ fn make_all(
     mut writes: Vec<LeftWrite>,
     ended: &mut Vec<(Arc<Slot>, usize)>,
 ) -> Vec<LeftWrite> {
-    // Abandoned writes end here, unmade.
+    // Abandoned writes end here, and write nothing.
     writes.retain(|write| {
         let is_wanted = !write.slot.is_abandoned();
         if !is_wanted {
@@ -111,11 +110,11 @@ fn make_all(
         }
         is_wanted
     });
-    // They have begun, so that none overlaps another: they may be made in any order.
+    // Writes that have begun do not overlap each other, so any order is allowed.
     writes.sort_unstable_by_key(|write| write.offset);
     let (mut moved, mut calls, mut all) = (Vec::with_capacity(writes.len()), 0, true);
     for run in writes.chunk_by(|one, next| one.offset + one.length as u64 == next.offset) {
-        // One that has to wait for a thread is a sign for those behind it.
+        // If one call should not be made here, the later ones are not tried either.
         let mut bytes = if all { make_run(target, file, run) } else { 0 };
         calls += 1;
         for write in run {
@@ -133,7 +132,7 @@ fn make_all(
         } else if moved == 0 {
             rest.push(write);
         } else {
-            // A part is no end, unless its future was dropped.
+            // A partial write ends only if its future was dropped.
             match write.slot.complete(Ok(moved), Count::InlineTogether) {
                 Some(leftovers) => leftovers.let_go(),
                 None => rest.push(write),
@@ -143,14 +142,14 @@ fn make_all(
     rest
 }
 
-/// Makes one call for neighbours, on this thread if it should not block. Returns the bytes that it
-/// moved. The pool finds out about an error, which belongs to one of them.
+/// Makes one call for neighbours, on this thread if it should not block. Returns the bytes written.
+/// An error belongs to one of the writes: the pool repeats them, and reports it.
 fn make_run(target: &Target<'_>, file: &OpenFile, run: &[LeftWrite]) -> usize {
     let counters = &target.instance.counters;
     let (offset, length) = (run[0].offset, run.iter().map(|write| write.length).sum());
     let slots = || run.iter().map(|write| &*write.slot);
     let call = |wait| write_slots(&file.handle, slots(), offset, wait);
-    // They are in the order of changes since they were left.
+    // No turn is needed: each write has had its place in the order since it was left.
     let write = || target.try_write(file, offset, length, false, true, || Some(()), call);
     let (tried, _) = file.queues().of(QueueKind::Writes).call(length as u64, write);
     if run.len() > 1 {

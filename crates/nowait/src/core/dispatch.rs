@@ -267,10 +267,10 @@ impl<'f> Target<'f> {
         direct::route(&self.instance.policy, has_ring, file, direct, transfer, direction, || self.end_of(file))
     }
 
-    /// True for a durable direct write alone in flight, unless this thread will wait in its own ring.
-    /// From a queue to the kernel, a work queue would sync it (docs/kernel.md), as soon as that worker
-    /// is given a processor: beside programs that compute, a scheduler tick later. A pool thread syncs
-    /// in its own call. Of many in flight, a queue makes more.
+    /// True for a durable direct write alone in flight, unless this thread will wait in its own
+    /// ring. After a write from a ring, a kernel work queue flushes the device (docs/kernel.md).
+    /// Beside programs that compute, that worker may wait for a scheduler tick. A pool thread
+    /// flushes in its own call. With several writes in flight, a ring is faster.
     fn is_lone_durable(&self, file: &OpenFile, flags: WriteFlags) -> bool {
         flags.contains(WriteFlags::DURABLE)
             && file.on_their_way() == 0

@@ -323,11 +323,11 @@ impl<'f> Target<'f> {
         Tried::Called(result)
     }
 
-    /// Writes `length` bytes on this thread if that should not block. `enter` gives the write its
-    /// turn in the order of the file's changes, unless it must wait for it. If this thread `owns`
-    /// the file's queue of writes, no write that is under way delays it. `call` makes one attempt,
-    /// or, if it may wait, writes everything. Also returns the turn, if bytes were moved or a plain
-    /// call was made.
+    /// Writes `length` bytes on this thread if that should not block. `enter` returns the write's
+    /// turn in the order of the file's changes, or `None` if an earlier change is in flight. If
+    /// this thread `owns` the file's queue of writes, no other write can delay it. `call` makes one
+    /// attempt with `WaitMode::Never`; otherwise it writes everything. The turn is returned if
+    /// bytes were moved or a plain call was made.
     #[inline]
     #[expect(clippy::too_many_arguments)]
     pub(crate) fn try_write<T>(
@@ -343,7 +343,7 @@ impl<'f> Target<'f> {
         let not_now = || (Tried::Part(0), None);
         let Instance { policy, counters, .. } = &**self.instance;
         let writes = &file.writes;
-        // An attempt, too, waits for a file system that is frozen (`file_start_write`,
+        // Even a non-blocking attempt waits while the file system is frozen (`file_start_write`,
         // include/linux/fs.h).
         if !self.may_call(file, Direction::Write) {
             return not_now();
@@ -402,8 +402,8 @@ impl<'f> Target<'f> {
         const PAGE: u64 = crate::buf::BUF_ALIGNMENT as u64;
         let end = offset + length as u64;
         let edge_is_cached = |place: u64| place % PAGE == 0 || self.page_is_cached(file, place - place % PAGE);
-        // Those that wait in the file's queue delay none. But an append must not overtake another: the
-        // order of submission decides where it lands.
+        // Only the call under way can delay this write, not those that wait in the file's queue. An
+        // append must not overtake another: the order of submission determines its offset.
         let queue = file.queues().of(QueueKind::Writes);
         let may_overtake = || !appends && !queue.is_in_long_call() && writeback::is_calm();
         (owns || file.on_their_way() == 0 || may_overtake())

@@ -330,7 +330,7 @@ pub(crate) struct WriteSelector {
     attempts: Backoff,
     plain: Backoff,
     together: Backoff,
-    /// Small writes that executors of others have polled, up to a bound.
+    /// Small writes that were polled outside of `block_on`, up to a bound.
     polled: AtomicU32,
     pub(crate) rings: Rings,
 }
@@ -348,7 +348,7 @@ impl WriteSelector {
     ) -> Choice {
         let attempts = attempts && self.nowait.load(Relaxed) != NOWAIT_REFUSED;
         match policy.forced {
-            // An attempt, too, waits while the file system is frozen.
+            // Even a non-blocking attempt waits while the file system is frozen.
             None if policy.strict || len > policy.inline_bytes_max => Choice::Slow,
             None if attempts && self.attempts.allows() => Choice::Attempt,
             None => self.instead(policy, is_cheap),
@@ -367,8 +367,9 @@ impl WriteSelector {
         if plain { Choice::Budgeted } else { Choice::Slow }
     }
 
-    /// True if a write should wait for other writes of the file that may continue it. The wait costs
-    /// nothing if the thread `drives` one future. Elsewhere a file with few writes never pays for it.
+    /// Returns true if a write should wait for writes of other tasks that may be adjacent. The wait
+    /// is free if the thread `drives` one future. On other executors, a file's first writes do not
+    /// wait.
     #[inline]
     pub(crate) fn combines(&self, policy: &Policy, drives: bool) -> bool {
         policy.forced.is_none() && (drives || self.has_many()) && self.together.allows()
@@ -378,16 +379,16 @@ impl WriteSelector {
         const SINGLE_FIRST: u32 = 64;
         let polled = self.polled.load(Relaxed);
         if polled < SINGLE_FIRST {
-            // A write that another thread counts too may go uncounted.
+            // Two threads may count at the same time and add one: the bound is not exact.
             self.polled.store(polled + 1, Relaxed);
         }
         polled == SINGLE_FIRST
     }
 
-    /// Records how many writes were left to be made together, and how many calls they took.
+    /// Records the number of writes that were left together, and of the calls that made them.
     ///
-    /// A task that yields makes most executors wake another thread, which costs as much as some five
-    /// calls. It costs nothing if the thread `drives` one future.
+    /// On most executors a task that yields wakes another thread, which costs about five calls. The
+    /// yield is free if the thread `drives` one future.
     pub(crate) fn combined(&self, writes: usize, calls: usize, drives: bool) {
         if writes > if drives { calls } else { 5 * calls } {
             self.together.good()

@@ -1,7 +1,7 @@
-//! A large gather of cached ranges is copied by two threads: the caller's, and one of the pool.
+//! Two threads copy a large gather of cached ranges: the caller's thread and a pool thread.
 //!
-//! The caller takes shares from the front, the other thread from the back. A thread that begins late
-//! finds fewer shares, or none. So the caller waits for one share at most.
+//! The caller takes shares from the front, the pool thread from the back. If the pool thread begins
+//! late, it finds fewer shares, or none. So the caller waits for at most one share.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -22,19 +22,20 @@ use crate::op::{Call, Notify, Request, Slot};
 use crate::sync::{contained, lock};
 use crate::turn;
 
-/// Bytes of a gather that two threads copy in any case. (One thread copies them in some 70 µs. To wake
-/// the other costs a tenth of that.)
+/// Shortest gather that two threads copy. (One thread copies it in some 70 µs; a wake-up of the
+/// other costs a tenth of that.)
 const BYTES_MIN: usize = 384 << 10;
-/// The same while another worker of tokio is idle, and so a processor is.
+/// Shortest gather that two threads copy while another worker of tokio, and so a processor, is
+/// idle.
 const BYTES_MIN_IDLE: usize = 128 << 10;
 /// Bytes of a share.
 const SHARE_BYTES: usize = 32 << 10;
-/// The wait for the last share begins without sleep: to sleep and to be woken takes longer than to
-/// copy a share.
+/// Time that the caller spins for the last share before it sleeps: a sleep and a wake-up take
+/// longer than the copy of a share.
 const SPIN: Duration = Duration::from_micros(15);
 
-/// Whether two threads copy a gather of `bytes`: it is large, and reads of the file have hit for
-/// long.
+/// Returns true if two threads copy a gather of `bytes`: it is large, and many earlier reads of the
+/// file were cached.
 pub(super) fn may_divide(file: &File, bytes: usize) -> bool {
     let File { open, instance } = file;
     bytes >= BYTES_MIN_IDLE
@@ -47,9 +48,9 @@ pub(super) fn may_divide(file: &File, bytes: usize) -> bool {
 /// The shares of a gather.
 pub(super) struct Shares {
     work: Arc<Mutex<ShareList>>,
-    /// The share that the caller copies, and the number of its ranges and bytes that are done.
+    /// The caller's share, and the numbers of its ranges and bytes that are copied.
     own: Option<(Share, usize, usize)>,
-    /// The other thread's call.
+    /// The pool thread's call.
     call: CopyCall,
 }
 
@@ -60,7 +61,7 @@ struct ShareList {
     count: usize,
 }
 
-/// Consecutive ranges, and where in the whole output their bytes begin.
+/// Consecutive ranges, with their part of the output.
 struct Share {
     file: File,
     ranges: Arc<[Extent]>,
@@ -68,14 +69,14 @@ struct Share {
     copied: CachedBytes,
 }
 
-/// The bytes of a share, as far as they are cached.
+/// Output of a share; it contains the bytes that were cached.
 struct CachedBytes {
     begin: usize,
     output: Part,
     found: Found,
 }
 
-/// It may end after the gather.
+/// Call of the pool thread, which may end after the gather.
 struct CopyCall(Arc<Slot>);
 
 impl Drop for CopyCall {
@@ -85,7 +86,7 @@ impl Drop for CopyCall {
 }
 
 impl Share {
-    /// The whole share, on a thread that may wait.
+    /// Copies the whole share, on a thread that may wait.
     fn copy(&mut self) {
         let CachedBytes { begin, output, found } = &mut self.copied;
         let ranges = &self.ranges[self.own.clone()];
@@ -93,7 +94,7 @@ impl Share {
     }
 }
 
-/// Puts a share back that is copied. Its file is free before the gather may end.
+/// Records a copied share. Its reference to the file is dropped before the gather can end.
 fn put(list: &Mutex<ShareList>, share: Share) {
     let Share { copied, file, ranges, .. } = share;
     drop((file, ranges));
@@ -101,7 +102,7 @@ fn put(list: &Mutex<ShareList>, share: Share) {
 }
 
 impl Shares {
-    /// Divides `output` if that pays: if it is large, and reads of the file have hit for long.
+    /// Divides `output` if [`may_divide`] is true.
     pub(super) fn divide(file: &File, ranges: &[Extent], output: &mut Part) -> Option<Shares> {
         if !may_divide(file, output.len()) {
             return None;
@@ -126,13 +127,13 @@ impl Shares {
             copy_from_the_back(&weak);
             Ok(())
         };
-        // Not an operation of the file: `File::close` waits for those.
+        // The call does not count as an operation of the file, for which `File::close` would wait.
         let call = Request::Call(Box::new(Call::new(ErrorOp::Gather, Path::new(""), copy)));
         let call = file.instance.target().submit(call, Notify::Waker(Waker::noop().clone()), None);
         Some(Shares { work: list, own: None, call: CopyCall(call) })
     }
 
-    /// Copies shares until none is left, or until `ends`. True if none is left.
+    /// Copies shares until none is left or `ends` returns true. Returns true if none is left.
     pub(super) fn copy(&mut self, mut ends: impl FnMut() -> bool) -> bool {
         loop {
             let next = self.own.take().or_else(|| lock(&self.work).left.pop_front().map(|share| (share, 0, 0)));
@@ -154,7 +155,7 @@ impl Shares {
         }
     }
 
-    /// Copies all of them, for a caller that may wait.
+    /// Copies all shares, for a caller that may wait.
     pub(super) fn copy_all(mut self, output: &mut Part, found: &mut Found) {
         loop {
             let Some(mut share) = lock(&self.work).left.pop_front() else { break };
@@ -164,7 +165,8 @@ impl Shares {
         local::drive(poll_fn(|context| self.poll(context, output, found)));
     }
 
-    /// Puts the output together, with what was not cached, when the other thread is through.
+    /// Joins the output, and collects the ranges that were not cached, after the pool thread's last
+    /// share.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, output: &mut Part, found: &mut Found) -> Poll<()> {
         let is_done = || {
             let list = lock(&self.work);
@@ -193,7 +195,7 @@ impl Shares {
     }
 }
 
-/// The other thread's part. It ends when the gather does.
+/// Copies shares on the pool thread, until none is left or the gather has ended.
 fn copy_from_the_back(list: &Weak<Mutex<ShareList>>) {
     let next = || {
         let list = list.upgrade()?;
@@ -203,7 +205,7 @@ fn copy_from_the_back(list: &Weak<Mutex<ShareList>>) {
     while let Some((list, mut share)) = next() {
         share.copy();
         put(&list, share);
-        // The buffer's destructor may run here, if the gather was dropped meanwhile.
+        // If the gather was dropped meanwhile, the buffer's destructor runs here.
         contained(|| drop(list));
     }
 }

@@ -17,8 +17,8 @@ use crate::sys::{MNT_ID_UNIQUE, PerProcess, fork_generation};
 
 /// Queue length of most devices, in requests; assumed for a file system without a block device.
 const HELD_REQUESTS: u32 = 128;
-/// A block device's queue is measured once so many operations are under way: half of the shortest
-/// queue of common devices (SATA without a scheduler).
+/// Number of operations in flight from which a block device's queue is measured: half of the
+/// shortest queue of common devices (SATA without a scheduler).
 const MEASURED_FROM: u32 = 16;
 /// Devices that are remembered while no file of theirs is open.
 const REMEMBERED_MAX: usize = 64;
@@ -45,7 +45,7 @@ pub(crate) struct Device {
     under_way: AtomicU64,
     /// Limit of operations under way, up to which a thread that must not sleep submits another.
     places: AtomicU32,
-    /// Whether `places` is known, or a thread is about to find out.
+    /// Whether `places` was measured, or a thread is about to measure it.
     is_measured: AtomicBool,
 }
 
@@ -109,8 +109,8 @@ impl Device {
         under_way as u32 >= self.places.load(Relaxed) && is_of_here(under_way)
     }
 
-    /// Returns what measures the device's queue when it is dropped, on a thread that may wait: once,
-    /// and early enough to end before the queue is full.
+    /// Returns a value whose drop measures the device's queue; drop it on a thread that may wait.
+    /// Only one call returns it, early enough for the measurement to end before the queue is full.
     #[inline]
     pub(super) fn measurement(self: &Arc<Device>) -> Option<Measurement> {
         let is_due = !self.is_measured.load(Relaxed)
@@ -127,7 +127,7 @@ impl Device {
     }
 }
 
-/// How many requests of those that a device holds may be under way.
+/// Returns the limit of requests in flight to a device that holds `held`.
 fn places_of(held: u32) -> u32 {
     (held - held / 4).max(1)
 }
@@ -142,7 +142,7 @@ impl Drop for Measurement {
         let Measurement(device) = self;
         match held_requests(device.number) {
             Ok(held) => device.places.store(places_of(held), Relaxed),
-            // Tried again: descriptors or memory are short.
+            // Descriptors or memory are short: a later operation measures again.
             Err(_) => device.is_measured.store(false, Relaxed),
         }
     }
@@ -183,9 +183,9 @@ fn number_and_mount(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
 }
 
 /// Returns how many requests a block device queues before a submission sleeps. For a device made of
-/// others, this is the shortest of their queues. An error is a shortage, which passes.
+/// others, this is the shortest of their queues. An error reports a shortage, which may pass.
 fn held_requests(number: u64) -> io::Result<u32> {
-    /// None for what is not there, or hidden.
+    /// Returns `None` if the entry is absent or hidden.
     fn found<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
         match answer {
             Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
@@ -194,7 +194,7 @@ fn held_requests(number: u64) -> io::Result<u32> {
             answer => Ok(answer.ok()),
         }
     }
-    // A partition has no queue; that of its disk applies.
+    // A partition uses the queue of its disk.
     let held = |device: &str| -> io::Result<Option<u32>> {
         for queue in ["queue", "../queue"] {
             if let Some(text) = found(std::fs::read_to_string(format!("{device}/{queue}/nr_requests")))? {
@@ -233,7 +233,7 @@ mod tests {
         let measurement = device.measurement().unwrap();
         assert!(!device.is_full() && device.measurement().is_none());
         assert_eq!(device.places.load(Relaxed), 20);
-        // There is no such device: it counts as most do.
+        // There is no such device: the default length is assumed.
         drop(measurement);
         assert!(device.measurement().is_none());
         assert_eq!(device.places.load(Relaxed), 96);

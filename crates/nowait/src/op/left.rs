@@ -1,5 +1,5 @@
-//! Writes that were left in their file's queue, for the next poll of a task that waits for one of
-//! them (`core/combine.rs`). They are in the order of the file's changes.
+//! Small writes that tasks left in their file's queue. The next poll of one of these tasks makes
+//! all of them (`core/combine.rs`). Each has its place in the order of the file's changes.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
@@ -11,18 +11,18 @@ use super::watcher::{self, Glance, Note, NoticedBy, Watched};
 use crate::sync::lock;
 use crate::sys::{PerProcess, WriteFlags};
 
-/// Writes, and bytes of writes, that wait in a queue for their tasks; then one makes them.
+/// Limits of the writes, and of their bytes, that are left in one queue.
 const LEFT_MAX: usize = 256;
 const LEFT_BYTES_MAX: usize = 256 << 10;
 
 /// The party that makes a write which was left in a queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeftTo {
-    /// Its own task, at the next poll, if no other comes before.
+    /// Its own task at the next poll, unless another task is polled earlier.
     Itself,
-    /// A task that left one before, or the owner of the queue.
+    /// A task that left an earlier write, or the owner of the queue.
     Another,
-    /// This thread, now: there are enough, or no watcher runs.
+    /// This thread at once: a limit is reached, or no watcher runs.
     Now,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct LeftWrite {
 }
 
 impl LeftWrite {
-    /// None of another request, or of one that has ended.
+    /// Returns `None` if the request is not a plain write, or has ended.
     fn of(slot: &Arc<Slot>) -> Option<LeftWrite> {
         slot.with(|request, _| match request {
             Request::Write(transfer, WriteFlags::NONE) => {
@@ -48,11 +48,11 @@ impl LeftWrite {
 /// Notes of a queue on the writes that were left there.
 #[derive(Default)]
 pub(super) struct Left {
-    /// Since the queue was empty.
+    /// Bytes left since the queue was last empty.
     bytes: usize,
-    /// Counts the claims of the queue for them.
+    /// Number of times that a task claimed the queue to make left writes.
     claims: u64,
-    /// The file is among those that are looked at.
+    /// Whether a watcher glances at the file.
     is_watched: bool,
 }
 
@@ -75,13 +75,13 @@ impl FileQueues {
         if !is_watched {
             lock(&Watching::of_process().files).push((self.clone(), 0));
         }
-        // After the file is in the list, or a glance might come too early. Without glances, nobody
-        // would make it while its task does not run.
+        // The file enters the list before this call, so that no glance misses it. Without glances,
+        // the write would wait until a task is polled.
         if watcher::watch() { left_to } else { LeftTo::Now }
     }
 
-    /// Claims the queue, unless this thread has, and takes the writes at its front. None if there
-    /// are none, or another thread owns it.
+    /// Claims the queue, unless this thread owns it, and takes the writes at its front. Returns
+    /// `None` if there is no write, or another thread owns the queue.
     pub(crate) fn take_left(&self, is_claimed: bool) -> Option<Vec<LeftWrite>> {
         let mut waiting = self.of(QueueKind::Writes).lock();
         if waiting.waiters.is_empty() || (!is_claimed && waiting.busy) {
@@ -109,26 +109,26 @@ impl FileQueues {
         }
     }
 
-    /// Whether writes were left, for which no thread was called.
+    /// Whether the queue contains left writes, and no thread was called for them.
     pub(crate) fn has_left(&self) -> bool {
         self.of(QueueKind::Writes).lock().has_left()
     }
 
-    /// Has the pool make the writes that were left.
+    /// Passes left writes to the pool.
     pub(crate) fn hand_over_left(&self) {
         let mut waiting = self.of(QueueKind::Writes).lock();
-        // One of them joins again, as others do that call a thread.
+        // The first write joins the queue again, which calls a pool thread for all.
         let first = if waiting.has_left() { waiting.waiters.pop_front() } else { None };
         drop(waiting);
         let Some(slot) = first.and_then(Waiter::into_slot) else { return };
-        // It has its owner until it ends, which only the owner of the queue may do.
+        // A slot keeps its owner until it ends, and only the owner of the queue ends it.
         if let Some(home) = slot.with(|_, owner| owner.home()) {
             home.take(slot);
         }
     }
 
-    /// Whether writes are late: left as long ago as `claims` says, which is renewed. None if there
-    /// are none: the file is watched no more.
+    /// Returns true if no task claimed the queue since the last glance, which saw `claims`; updates
+    /// `claims`. Returns `None` if no write is left: then glances at the file end.
     pub(crate) fn glance(&self, claims: &mut u64) -> Option<bool> {
         let mut waiting = self.of(QueueKind::Writes).lock();
         let is_same = std::mem::replace(claims, waiting.left.claims) == waiting.left.claims;
@@ -146,7 +146,7 @@ impl Waiting {
     }
 }
 
-/// Has the pool make all writes that were left.
+/// Passes the left writes of all files to the pool.
 pub(crate) fn hand_over() {
     Watching::of_process().serve();
 }
@@ -197,7 +197,7 @@ impl Watched for Watching {
     }
 
     fn glance(&self) -> Glance {
-        // Files that are looked at no more are dropped with nothing locked.
+        // Files leave the list under the lock, and are dropped without it.
         let (mut is_late, mut gone) = (false, Vec::new());
         let mut files = lock(&self.files);
         files.retain_mut(|(queues, claims)| match queues.glance(claims) {

@@ -20,7 +20,7 @@ use crate::sys::{WriteOnce, tick_ns};
 #[derive(Default)]
 pub(crate) struct FileQueue {
     waiting: Mutex<Waiting>,
-    /// The call that the owner makes: its bytes, and when it began. Hints, which no order depends on.
+    /// Length and begin of the owner's call. Both are hints: no order depends on them.
     call_bytes: AtomicU64,
     call_began_ns: AtomicU64,
 }
@@ -28,7 +28,7 @@ pub(crate) struct FileQueue {
 #[derive(Default)]
 pub(crate) struct Waiting {
     pub(crate) waiters: VecDeque<Waiter>,
-    /// A thread owns the queue, or was called. Otherwise the waiters are writes that were left.
+    /// A thread owns the queue, or was called to drain it. Otherwise all waiters are left writes.
     pub(crate) busy: bool,
     pub(super) left: Left,
 }
@@ -63,10 +63,10 @@ impl Parked {
     }
 }
 
-/// Bound on the bytes on their way, of all files.
+/// Bound on the bytes in flight of all files of an instance.
 pub(crate) trait Room: Resume {
-    /// Takes back what a change had, which is finished. True if others may wait for it. Called with
-    /// nothing locked.
+    /// Returns the bytes of a finished change to the bound. Returns true if other changes may wait
+    /// for it. Call this with no lock held.
     fn give_back(&self, queues: &FileQueues, change: &Change, number: u64) -> bool;
 }
 
@@ -117,7 +117,8 @@ impl FileQueue {
     /// microseconds.
     pub(crate) fn is_in_long_call(&self) -> bool {
         const SHORT_BYTES_MAX: u64 = 64 << 10;
-        /// It waits for a device, or a processor. Some ticks of the clock.
+        /// A longer call waits for a device or a processor. The clock's ticks take some
+        /// milliseconds.
         const SHORT_NS_MAX: u64 = 10_000_000;
         let bytes = self.call_bytes.load(Relaxed);
         let lasts_ns = || tick_ns().saturating_sub(self.call_began_ns.load(Relaxed));

@@ -210,7 +210,7 @@ impl Slot {
         inner.request.as_ref().map(look)
     }
 
-    /// Has the pool make what was left in its file's queue of writes.
+    /// Passes the left writes of its file to the pool.
     pub(crate) fn hand_over_left(&self) {
         let queues = self.with(|_, owner| owner.file().map(|file| file.queues().clone())).flatten();
         queues.iter().for_each(|queues| queues.hand_over_left());

@@ -2,8 +2,9 @@
 //! and nowhere else (of an engine's completions: in `op::step`).
 //!
 //! `unsafe` here: reads into and writes from raw segments, a block device's size, locks of ranges,
-//! `close(2)` with its answer, signal masks, scheduling policies, and the fork handler. Calls go through rustix, which enters the kernel directly: libc's wrappers are
-//! cancellation points and cost a tenth of a cached read.
+//! `close(2)` with its result, signal masks, scheduling policies, and the fork handler. Calls go
+//! through rustix, which enters the kernel directly: libc's wrappers are cancellation points and
+//! cost a tenth of a cached read.
 
 mod names;
 mod once;
@@ -410,8 +411,8 @@ pub fn fork_generation() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Returns the monotonic time of the last clock tick: some milliseconds old, for a fifth of the price
-/// of the exact one. Never zero.
+/// Returns the monotonic time of the last clock tick, in nanoseconds; never zero. It is up to some
+/// milliseconds old, and costs a fifth of the exact time.
 pub(crate) fn tick_ns() -> u64 {
     let now = clock_gettime(ClockId::MonotonicCoarse);
     (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).max(1)

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use super::fork_generation;
 
-/// Cell that is written once, as std's `OnceLock`. But no thread waits for another one that writes: a
-/// child of a fork would wait for a thread that it lacks.
+/// Cell that is written once, like std's `OnceLock`, but no thread waits for another thread's
+/// write. A child of a fork would wait without end for a thread that only its parent has.
 pub(crate) struct WriteOnce<T> {
     value: AtomicPtr<T>,
     /// It is sent and shared as one that owns a `T`, and gives it to any thread.

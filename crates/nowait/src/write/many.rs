@@ -120,7 +120,7 @@ impl<'f, B: WriteBuffer> WriteMany<'f, B> {
     /// # Errors
     /// As [`File::write_many`](crate::File::write_many).
     pub fn wait(mut self) -> BufferResult<Vec<B>> {
-        // Nor an attempt: it may sleep in a file system that is frozen.
+        // An attempt is not made either: it may sleep while the file system is frozen.
         self.queues |= local::has_in_flight();
         if self.queues || self.next > 0 || self.file.open.direct.is_some() {
             watcher::ask_of(Of::Reactors);

@@ -58,10 +58,10 @@ impl File {
     /// A future may leave a small write (at most 64 KiB, buffered, without options) in the file's
     /// queue at its first poll. The next poll of such a write of the file makes all of them, merged
     /// with their neighbours. The write keeps its place in the order above. Under
-    /// [`block_on`](crate::block_on) a file's first writes are left, too; on other executors 64 small
-    /// writes of the open file precede. Where merging saves few calls, writes are not left for a
-    /// while. If none of these futures is polled again, a pool thread makes their writes, usually
-    /// within 0.1 s.
+    /// [`block_on`](crate::block_on) a file's first writes are left, too; on other executors 64
+    /// small writes of the open file precede. Where merging saves few calls, writes are not left
+    /// for a while. If none of these futures is polled again, a pool thread makes their writes,
+    /// usually within 0.1 s.
     ///
     /// On a file opened for appending the kernel ignores the offset, and each write is an append,
     /// as by [`File::append`].
