@@ -1,7 +1,6 @@
 //! Small writes that tasks left in their file's queue. The next poll of one of these tasks makes
 //! all of them (`core/combine.rs`). Each has its place in the order of the file's changes.
 
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
 use super::queue::{FileQueues, QueueKind, Waiter, Waiting};
@@ -162,12 +161,7 @@ struct Watching {
 impl Watching {
     fn of_process() -> &'static Arc<Watching> {
         static WATCHING: PerProcess<Arc<Watching>> = PerProcess::new();
-        WATCHING.get(|| {
-            let new: Arc<Watching> = Arc::default();
-            let known: Arc<dyn Watched> = new.clone();
-            watcher::register(Arc::downgrade(&known), NoticedBy::Thread);
-            new
-        })
+        watcher::list_of_process(&WATCHING)
     }
 
     fn files(&self) -> Vec<Arc<FileQueues>> {
@@ -182,10 +176,6 @@ impl Watched for Watching {
 
     fn note(&self) -> &Note {
         &self.note
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
     }
 
     fn serve(&self) {

@@ -169,7 +169,7 @@ fn mount(device: &File, point: &Path) {
 struct Server {
     device: File,
     delay: Duration,
-    /// What it was told last.
+    /// Last command.
     told: u8,
     /// Requests that were not answered.
     held: Vec<Vec<u8>>,

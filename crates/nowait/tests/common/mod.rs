@@ -312,6 +312,18 @@ pub(crate) fn read_pages_in_every_way(file: &File, sample: &Sample, count: u64) 
     (0..count.min(50)).map(|i| (i, file.read_range(offset(i), PAGE).wait())).for_each(right);
 }
 
+/// A simulated disk whose attempts and calls are refused, shortened and interrupted, with one file.
+pub(crate) fn faulty_sim(rng: &mut Rng, length: usize) -> (Nowait, File) {
+    let mut faults = Faults::default();
+    (faults.not_now, faults.short_now, faults.short, faults.interrupted) = (0.5, 0.3, 0.3, 0.1);
+    let sim = Sim::new(rng.next());
+    sim.set_faults(faults);
+    sim.create("file", vec![0; length]);
+    let nowait = Nowait::builder().engine(Engine::Sim(sim)).build().unwrap();
+    let file = OpenOptions::new().read(true).write(true).open_in(&nowait, "file").wait().unwrap();
+    (nowait, file)
+}
+
 /// Instances that write on the caller's thread where they can, and such that never do.
 pub(crate) fn writing_instances() -> [Nowait; 3] {
     let pool = Nowait::builder().engine(Engine::Pool).route(Some(Route::Pool));

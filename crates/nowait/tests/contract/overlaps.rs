@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::mounts::temp_dir;
 use crate::common::rng::Rng;
-use crate::common::{Watchdog, assert_settled, poll_once};
+use crate::common::{Watchdog, assert_settled, faulty_sim, poll_once};
 use crate::promises::mix::Runtimes;
-use nowait::sim::{Faults, Sim};
 use nowait::{Buf, Builder, Engine, File, Nowait, OpenOptions, Route};
 
 const LEN: usize = 256 << 10;
@@ -194,12 +193,6 @@ fn little_room() {
 #[test]
 fn simulator() {
     let mut rng = Rng::for_test();
-    let mut faults = Faults::default();
-    (faults.not_now, faults.short_now, faults.short, faults.interrupted) = (0.5, 0.3, 0.3, 0.1);
-    let sim = Sim::new(rng.next());
-    sim.set_faults(faults);
-    sim.create("file", vec![0; LEN]);
-    let nowait = Nowait::builder().engine(Engine::Sim(sim)).build().unwrap();
-    let file = OpenOptions::new().read(true).write(true).open_in(&nowait, "file").wait().unwrap();
+    let (nowait, file) = faulty_sim(&mut rng, LEN);
     work(&nowait, &file, &mut rng);
 }

@@ -53,8 +53,8 @@ impl Slow {
         file
     }
 
-    /// Begins a read in the ring of a thread that makes `call` next, which waits for what was told to
-    /// hang. Returns whether the read ends before `go_on`.
+    /// Begins a read in the ring of a thread, which then makes `call` and sleeps in it until `go_on`.
+    /// Returns whether the read ends before that.
     fn ends_beside(&mut self, call: impl FnOnce() + Send + 'static, go_on: impl FnOnce()) -> bool {
         self.reads += 1;
         let (file, quick, offset) = (self.file.clone(), self.quick.clone(), READS_AT + (self.reads << 24));

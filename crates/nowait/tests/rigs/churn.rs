@@ -14,7 +14,7 @@ use nowait::{Advice, Buf, Engine, File, Nowait, OpenOptions, Result, Route, Star
 use tokio::runtime;
 
 const PAGE: usize = 4096;
-/// What is read is never written: that is behind it.
+/// Reads end here, and writes begin here: no test reads what another writes.
 const READ_BYTES: usize = 2 << 20;
 const ALL_BYTES: usize = 2 * READ_BYTES;
 
@@ -205,7 +205,7 @@ fn come_and_go(rng: &mut Rng, path: &Path, bytes: &Arc<[u8]>, time: Duration) {
     assert!(waited > 0);
 }
 
-/// What the process has open, and its threads.
+/// Lists the process's descriptors and threads.
 fn open_now() -> Vec<String> {
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|fd| std::fs::read_link(fd.path()));
     let names = std::fs::read_dir("/proc/self/task").unwrap().flatten();

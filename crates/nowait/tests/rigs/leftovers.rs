@@ -90,7 +90,7 @@ fn hang_destructors() {
     hang(LETTING_GO_MAX - 1);
     assert!(eventually(|| begun.load(SeqCst) == LETTING_GO_MAX - 1));
     are_let_go(&nowait, device.path(), true);
-    // As many as there may be: they stop what is left of their own device in their instance.
+    // The most that may drop at a time: no leftovers of this device in this instance are dropped now.
     hang(MANY);
     assert!(eventually(|| begun.load(SeqCst) == LETTING_GO_MAX));
     are_let_go(&nowait, &elsewhere, true);

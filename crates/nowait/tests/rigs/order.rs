@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::mounts::{Frozen, Kind, Mount, temp_dir};
 use crate::common::rng::Rng;
-use crate::common::{Watchdog, assert_settled, eventually, open_direct, poll_once, rounds, writable};
+use crate::common::{Watchdog, assert_settled, eventually, faulty_sim, open_direct, poll_once, rounds, writable};
 use futures::future::{Either, join_all, select};
 use nowait::sim::{Faults, Sim};
 use nowait::{Allocate, Buf, Builder, Engine, File, Nowait, OpenOptions, Route};
@@ -248,13 +248,7 @@ fn little_room() {
 #[test]
 fn simulator() {
     let mut rng = Rng::for_test();
-    let mut faults = Faults::default();
-    (faults.not_now, faults.short_now, faults.short, faults.interrupted) = (0.5, 0.3, 0.3, 0.1);
-    let sim = Sim::new(rng.next());
-    sim.set_faults(faults);
-    sim.create("file", vec![0; LEN]);
-    let nowait = Nowait::builder().engine(Engine::Sim(sim)).build().unwrap();
-    let file = OpenOptions::new().read(true).write(true).open_in(&nowait, "file").wait().unwrap();
+    let (nowait, file) = faulty_sim(&mut rng, LEN);
     work(&nowait, file, rng);
 }
 
@@ -404,7 +398,7 @@ fn a_thread_of_a_pool_sleeps(file: &File) -> bool {
 type Collected = Vec<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
 /// Has a thread poll two writes of neighbours under `block_on`, which are left to be made together.
-/// Gives them, and the thread's number, to `give_up`. The thread goes on when it is told to.
+/// Passes their futures, the thread's number and a sender to `give_up`. A message continues the thread.
 fn collect(file: &File, give_up: impl FnOnce(Collected, rustix::thread::Pid, mpsc::Sender<()>)) {
     let (send, receive) = mpsc::channel();
     let (goes_on, go_on) = mpsc::channel();

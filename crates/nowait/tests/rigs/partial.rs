@@ -25,6 +25,14 @@ impl Call {
     const ALL: [Call; 3] = [Call::Each, Call::Durable, Call::Many];
 }
 
+/// Writes the pieces as one batch, which fails.
+fn failed_batch(file: &File, data: &[u8], pieces: &[Range<usize>], way: Way) -> Error {
+    let writes = pieces.iter().map(|piece| (piece.start as u64, data[piece.clone()].to_vec()));
+    let many = file.write_many(writes.collect::<Vec<_>>());
+    let result = if way == Way::Waited { many.wait() } else { way.run_future(many) };
+    result.unwrap_err().error
+}
+
 /// Ranges that follow each other and cover `all`; most are small. In their order, or in another.
 fn pieces(all: Range<usize>, rng: &mut Rng) -> Vec<Range<usize>> {
     let mut pieces = Vec::new();
@@ -126,10 +134,7 @@ fn under_a_limit() {
                 let right = |piece: &Range<usize>| LIMIT.clamp(piece.start, piece.end) - piece.start;
                 let durable = call == Call::Durable;
                 if call == Call::Many {
-                    let writes = pieces.iter().map(|piece| (piece.start as u64, data[piece.clone()].to_vec()));
-                    let many = file.write_many(writes.collect::<Vec<_>>());
-                    let error = if way == Way::Waited { many.wait() } else { way.run_future(many) };
-                    let error = error.unwrap_err().error;
+                    let error = failed_batch(&file, &data, &pieces, way);
                     let first = pieces.iter().position(|piece| right(piece) < piece.len()).unwrap();
                     assert_eq!((error.kind(), error.range_index()), (ErrorKind::FileTooLarge, Some(first)), "{error}");
                     assert_eq!(error.bytes_written(), Some(Written::First(right(&pieces[first]) as u64)), "{error}");
@@ -176,10 +181,7 @@ fn writes_across_the_end_of_a_disk() {
                 let pieces = pieces(0..data.len(), &mut rng);
                 let durable = call == Call::Durable;
                 if call == Call::Many {
-                    let writes = pieces.iter().map(|piece| (piece.start as u64, data[piece.clone()].to_vec()));
-                    let many = file.write_many(writes.collect::<Vec<_>>());
-                    let error = if way == Way::Waited { many.wait() } else { way.run_future(many) };
-                    let error = error.unwrap_err().error;
+                    let error = failed_batch(&file, &data, &pieces, way);
                     let index = error.range_index().unwrap();
                     // The first that is not there.
                     let whole = |piece: &Range<usize>| Promised { first: piece.len(), exact: true };

@@ -35,7 +35,7 @@ enum Trouble {
     FrozenXfs,
 }
 
-/// What is known of the file when the trouble begins.
+/// State of the file's evidence when the trouble begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     /// It is new.
@@ -78,7 +78,7 @@ struct Cell {
     _dir: tempfile::TempDir,
 }
 
-/// What makes the trouble. Dropped from the top.
+/// Source of the trouble. The fields are dropped in order.
 struct State {
     frozen: Option<Frozen>,
     device: Option<LoopDevice>,

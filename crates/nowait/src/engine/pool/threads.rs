@@ -1,7 +1,6 @@
 //! The threads: when they come and go, what each takes next, and who relieves them when they hang.
 
 use std::cell::Cell;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -145,12 +144,7 @@ struct ShortPools {
 impl ShortPools {
     fn of_process() -> &'static Arc<ShortPools> {
         static SHORT: PerProcess<Arc<ShortPools>> = PerProcess::new();
-        SHORT.get(|| {
-            let new: Arc<ShortPools> = Arc::default();
-            let known: Arc<dyn Watched> = new.clone();
-            watcher::register(Arc::downgrade(&known), NoticedBy::Thread);
-            new
-        })
+        watcher::list_of_process(&SHORT)
     }
 
     fn add(&self, shared: &Arc<Shared>) {
@@ -171,10 +165,6 @@ impl Watched for ShortPools {
 
     fn note(&self) -> &Note {
         &self.note
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
     }
 
     fn serve(&self) {

@@ -92,8 +92,11 @@ pub(crate) trait Watched: Send + Sync {
     fn place(&self) -> usize {
         0
     }
-    /// Returns a descriptor that becomes readable (edge-triggered) on each completion.
-    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+    /// Returns a descriptor that becomes readable (edge-triggered) on each completion. Without one,
+    /// the watcher serves the queue at intervals.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     /// Serves the queue as its owner would, without waiting.
     fn serve(&self);
     /// Whether no operation is in flight or in line.
@@ -204,6 +207,16 @@ pub(crate) fn register(queue: Weak<dyn Watched>, noticed_by: NoticedBy) -> bool 
     known.push((noticed_by, queue));
     drop(known);
     [GLANCING, OF_OWNERS].iter().all(|number| watchers.all[*number].descriptors().is_some())
+}
+
+/// Returns the process's list of work for a watcher. The first call makes and registers it.
+pub(crate) fn list_of_process<L: Watched + Default + 'static>(list: &'static PerProcess<Arc<L>>) -> &'static Arc<L> {
+    list.get(|| {
+        let new: Arc<L> = Arc::default();
+        let known: Weak<dyn Watched> = Arc::<L>::downgrade(&new);
+        register(known, new.noticed_by());
+        new
+    })
 }
 
 /// Serves a queue from now on, until it is [left](leave). False if no thread can be started.
@@ -350,10 +363,6 @@ mod loom_tests {
 
         fn note(&self) -> &Note {
             &self.note
-        }
-
-        fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-            None
         }
 
         fn serve(&self) {
