@@ -1,4 +1,4 @@
-//! Appends: how records get into the open block, and what an append does that finds no room.
+//! Appends: copies records into the open block, and waits for room if the log has none.
 
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use nowait::{Error, ErrorKind, Result, embed};
 
 impl Shared {
-    /// Appends records as one batch; waits for room, if it may. Returns the LSN of the last, and
-    /// the group that waits for it.
+    /// Appends records as one batch; waits for room if `may_wait`. Returns the LSN of the last
+    /// record, and the group of its block.
     pub(super) fn append(
         self: &Arc<Self>,
         mut records: Incoming<'_>,
@@ -36,7 +36,8 @@ impl Shared {
         }
     }
 
-    /// Appends records once there is room; wakes `waker` then. `stalled`: since when it has waited.
+    /// Appends records if there is room; otherwise registers `waker`. `stalled` is the time since
+    /// which the append has waited.
     pub(super) fn poll_append(
         self: &Arc<Self>,
         mut records: Incoming<'_>,
@@ -53,7 +54,7 @@ impl Shared {
                 Err(NoRoom::Refused(error)) => return Poll::Ready(Err(error)),
                 Err(_) => *stalled = stalled.or_else(|| Some(Instant::now())),
             }
-            // Room that comes in between is seen by the next try.
+            // If room became available in between, the next try finds it.
             match self.poll_room(records.payload(), from_reserve, waker) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
@@ -95,7 +96,7 @@ impl Shared {
         self.check_payload(payload).map(|()| payload)
     }
 
-    /// Memory for a record of `bytes` bytes, in zeros.
+    /// Returns zeroed memory for a record of `bytes` bytes.
     pub(super) fn memory_for(&self, bytes: usize) -> Result<Vec<u8>> {
         self.check_payload(bytes.saturating_add(FRAME_BYTES))?;
         let mut memory = Vec::new();
@@ -104,17 +105,18 @@ impl Shared {
         Ok(memory)
     }
 
-    /// Waits for room, so that the append is tried again, or refuses it. Where it must not wait,
-    /// starts whatever makes room. In a callback of the log no append waits: it would hold up the
-    /// callbacks behind it.
+    /// Waits for room, after which the caller tries again, or returns the reason for refusal. If
+    /// the append must not wait, starts the work that makes room, and returns `WouldBlock`. In a
+    /// callback of the log no append waits: it would delay later callbacks.
     fn make_way(self: &Arc<Self>, no_room: NoRoom<Error>, may_wait: bool) -> Result<()> {
         let in_callback = self.calls.is_here();
-        // A thread that holds the names prepares the segment that it would wait for.
+        // A thread that holds the lock of the names is preparing a segment: it would wait for
+        // itself.
         let may_wait = may_wait && !in_callback && !self.names.is_mine();
         match no_room {
             NoRoom::Refused(error) => return Err(error),
             NoRoom::Budget if may_wait => {
-                // This thread writes what is in the way, if no other does.
+                // This thread writes the oldest pending block, unless another thread does.
                 let oldest = self.durable() + 1;
                 let group = self.state().group_of(oldest);
                 if let Some(group) = group {
@@ -149,7 +151,7 @@ impl Shared {
         if let Err(error) = self.check_payload(payload) {
             return Poll::Ready(Err(error));
         }
-        // Cloning a waker may run anything: not under a lock.
+        // Cloning a waker runs user code, so no lock is held.
         let waker = waker.clone();
         let mut state = self.state();
         let no_room = match self.refused(state.has_room(payload, from_reserve, || embed::now(&self.dir.instance))) {

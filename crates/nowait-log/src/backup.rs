@@ -1,9 +1,9 @@
 //! Copies a log while it is written: whole segments, and the newest segment up to its durable end.
 //!
-//! An inspection of the log determines what is copied, and where the copy ends. A file that is
-//! removed or used again meanwhile loses its name, and no number is used twice. So each file's name
-//! is looked up again after the file was copied. The copy is read and verified before it gets its
-//! name.
+//! An inspection of the log determines the segments to copy and the end of the copy. A segment that
+//! is removed or reused during the copy loses its name, and no segment number is used twice. So
+//! each name is looked up again after its file was copied. The copy is verified before it is
+//! renamed to its final name.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -23,9 +23,9 @@ use super::os;
 use super::recover::{Found, Recovery, epochs_of, read_control, recover};
 use nowait::{Buf, Error, ErrorKind, ErrorOp, File, Nowait, Result};
 
-/// Bytes of one read, for files that the kernel does not copy.
+/// Size of one read if `copy_file_range(2)` does not serve the files.
 const PIECE_BYTES: usize = 1 << 20;
-/// Tries to copy a log that removes segments before they are copied.
+/// Maximum number of attempts, each after the log removed a segment before it was copied.
 const TRIES: u32 = 20;
 
 /// Copies the log in `dir` to `dest`, even while a process writes the log. `dest` must not exist,
@@ -38,7 +38,8 @@ const TRIES: u32 = 20;
 /// whose name ends in `.partial`.
 ///
 /// Files that a salvage put aside are not copied. If the log removes its oldest records before they
-/// are copied, the copy lacks these. [`Log::backup`](super::Log::backup) pins them.
+/// are copied, the copy does not contain them. [`Log::backup`](super::Log::backup) pins its
+/// records.
 ///
 /// # Errors
 /// As [`inspect`](super::inspect()). [`ErrorKind::Damaged`] if the log is damaged; nothing is
@@ -59,7 +60,7 @@ pub fn backup_in(instance: &Nowait, dir: impl AsRef<Path>, dest: impl AsRef<Path
     Blocking::new(ErrorOp::Copy, &dir.clone(), move || copy_log(&open_dir(&instance, &dir)?, &dest))
 }
 
-/// Copies a log, under another name until it is whole.
+/// Copies a log under a temporary name, and renames the complete copy.
 pub(super) fn copy_log(from: &LogDir, dest: &Path) -> Result<Recovery> {
     let instance = &from.instance;
     let partial = partial_name(dest)?;
@@ -109,9 +110,10 @@ fn partial_name(dest: &Path) -> Result<PathBuf> {
     Ok(dest.with_file_name(partial))
 }
 
-/// Refuses a place that is not free; true if there is an empty directory.
+/// Refuses a destination that exists, unless it is an empty directory. Returns true for an empty
+/// directory.
 fn check_dest(instance: &Nowait, dest: &Path) -> Result<bool> {
-    // Also that of a broken symbolic link.
+    // True for a broken symbolic link, too.
     let has_name = || instance.fs().symlink_metadata(dest).wait().is_ok();
     match instance.fs().read_dir_names(dest).wait() {
         Ok(names) if names.is_empty() => return Ok(true),
@@ -132,7 +134,7 @@ fn clear(instance: &Nowait, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies until a copy is whole, and verifies it.
+/// Repeats the copy until it is complete, and verifies it.
 fn copy_whole(from: &LogDir, to: &LogDir) -> Result<Recovery> {
     for _ in 0..TRIES {
         let found = find(from, Scan::Tail)?;
@@ -143,7 +145,7 @@ fn copy_whole(from: &LogDir, to: &LogDir) -> Result<Recovery> {
             let is_whole = |found: &Found| found.check().is_ok() && found.recovery.last_lsn == last_lsn;
             match copied.filter(is_whole) {
                 Some(copied) => return Ok(Recovery { aside: Vec::new(), ..copied.recovery }),
-                // The log is damaged, or it was changed without a change of names.
+                // Either the log is damaged, or a segment changed without a change of names.
                 None => find(from, Scan::All)?.check()?,
             }
         }
@@ -159,7 +161,8 @@ fn too_fast(from: &LogDir) -> Error {
     )
 }
 
-/// Copies the segments that an inspection found; returns the last record. None if they are gone.
+/// Copies the segments that an inspection found; returns the LSN of the last copied record. None if
+/// the log removed them all.
 fn copy_found(from: &LogDir, to: &LogDir, found: &Found) -> Result<Option<u64>> {
     let mut chain: &[Segment] = &found.chain;
     let mut copied = 0;
@@ -168,7 +171,7 @@ fn copy_found(from: &LogDir, to: &LogDir, found: &Found) -> Result<Option<u64>> 
             copied += 1;
             continue;
         }
-        // This segment and all before it were given up; or it was cut off.
+        // The log removed this segment and all earlier ones, or truncated its end.
         let gone = copied + 1;
         let oldest = read_control(from)?.control.map_or(0, |control| control.oldest);
         if oldest <= segment.header.number || gone == chain.len() {
@@ -198,7 +201,8 @@ fn copy_found(from: &LogDir, to: &LogDir, found: &Found) -> Result<Option<u64>> 
     Ok(Some(last_lsn))
 }
 
-/// Copies a segment up to the end of its last block that counts. Returns false if its name is gone.
+/// Copies a segment up to the end of its last valid block. Returns false if the segment was
+/// removed.
 fn copy_segment(from: &LogDir, to: &LogDir, segment: &Segment) -> Result<bool> {
     let number = segment.header.number;
     let is_gone = |error: &Error| error.kind() == ErrorKind::NotFound;
@@ -228,8 +232,8 @@ fn copy_mode(from: &File, to: &File) -> Result<()> {
     mode.and_then(|mode| fchmod(there, mode)).map_err(|errno| os::system_error(ErrorOp::Metadata, errno, to.path()))
 }
 
-/// Copies the first `end` bytes of a file: by the kernel, which shares blocks if it can, and the
-/// rest by reads and writes.
+/// Copies the first `end` bytes of a file by `copy_file_range(2)`, which can share blocks. Reads
+/// and writes copy the rest.
 fn copy_bytes(from: &File, to: &File, end: u64) -> Result<()> {
     let mut at = copy_by_kernel(from, to, end);
     let mut buffer = Buf::zeroed(PIECE_BYTES.min(usize::try_from(end - at).unwrap_or(PIECE_BYTES)));
@@ -246,8 +250,8 @@ fn copy_bytes(from: &File, to: &File, end: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns the bytes that the kernel has copied. They are fewer than `end` if the call fails or
-/// does not serve these files. Reading and writing the rest then returns any error again.
+/// Returns the bytes that the kernel has copied. Fewer than `end` if the call fails or does not
+/// serve these files. Reads and writes of the rest then meet any error again.
 fn copy_by_kernel(from: &File, to: &File, end: u64) -> u64 {
     let (Some(here), Some(there)) = (from.descriptor(), to.descriptor()) else { return 0 };
     let mut at = 0;

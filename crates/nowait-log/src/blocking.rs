@@ -1,5 +1,5 @@
-//! Calls that take as long as the device does: made on the thread that waits for them, or else on
-//! one of their own.
+//! Calls that block for the device. They run on the thread that waits for them, or on a new thread
+//! if awaited.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -12,7 +12,7 @@ use std::thread;
 use super::os::{self, lock, polled_too_often};
 use nowait::{Error, ErrorKind, ErrorOp, Result, block_on, embed};
 
-/// Long-running call of a log, which has not begun. [`wait`](Blocking::wait) makes it on this
+/// Long-running call of a log that has not started yet. [`wait`](Blocking::wait) runs it on this
 /// thread. If awaited, it runs on a new thread, regardless of the executor.
 ///
 /// The thread does not belong to the instance's pool: the call waits for operations of that
@@ -49,7 +49,7 @@ impl<T: Send + 'static> Blocking<T> {
         Blocking { state: Phase::New(Box::new(call)), operation, path: path.clone() }
     }
 
-    /// Makes the call on this thread.
+    /// Runs the call on this thread.
     ///
     /// # Errors
     /// Those of the call.
@@ -91,7 +91,7 @@ impl<T: Send + 'static> Future for Blocking<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
-        // Cloning a waker, or dropping one, may run anything: not under the lock.
+        // Cloning or dropping a waker runs user code, so the lock is not held.
         let mut waker = context.waker().clone();
         match std::mem::replace(&mut self.state, Phase::Spent) {
             Phase::New(call) => {
@@ -145,7 +145,8 @@ mod tests {
         assert_ne!(block_on(call(here)).unwrap(), here());
     }
 
-    /// A call that was dropped under way runs to its end; one that was not polled does nothing.
+    /// A call that is dropped while it runs still completes; one that was never polled does
+    /// nothing.
     #[test]
     fn dropped_calls() {
         let (told, hear) = mpsc::channel();

@@ -1,17 +1,15 @@
-//! Measures the fastest way to get a block to stable storage: when a log is made, when it is found
-//! on another device, and now and then while it is idle.
+//! Measures the fastest way to make a block durable: when a log is created, when it is opened on
+//! another device, and once a month while it is idle.
 //!
-//! Nothing predicts it. Where the device has FUA a write with `RWF_DSYNC` is one command, and on
-//! some disks that is the slower one; a ring sleeps once for the write and the flush, a system call
-//! twice, but its completion takes a worker of the kernel, which a busy processor keeps waiting; on
-//! copy-on-write file systems more than one write in flight is slower.
+//! The fastest way cannot be predicted. On a device with FUA, a write with `RWF_DSYNC` is one
+//! command, which is slower on some disks. A ring sleeps once for the write and the flush, and a
+//! system call twice; but the ring's completion needs a kernel worker, which waits on a busy
+//! processor. On copy-on-write file systems more than one write in flight is slower.
 //!
-//! Two measurements of a device have to agree. They did not: each way had six turns of 8 ms, so
-//! that one that met a stall in each turn was measured by stalls; two in flight were compared in
-//! three turns of their own; and the choice followed from whichever median came out a little
-//! smaller. So all ways take turns of few writes. The lower quartile counts, since neighbours of
-//! the disk and of the processor only add to a time. And what is gained has to show in the even
-//! rounds and in the odd ones.
+//! Repeated measurements of a device must agree. So all ways take turns of few writes each, since
+//! in long turns a few stalls dominate the times of a way. The lower quartile counts, since other
+//! users of the disk and of the processor only add to a time. A gain must appear both in the even
+//! rounds and in the odd rounds.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,7 +18,8 @@ use crate::format::{Control, Measured, PAGE};
 use crate::options::{Durability, Strategy, Submitter, TWO, WAYS};
 use nowait::{Buf, File, OpenOptions, Result};
 
-/// Writes in a row of one way. The first is not counted: it pays for what the way before has left.
+/// Consecutive writes of one way. The first is not counted: it is slowed down by what the previous
+/// way left to the device.
 const BURST: usize = 4;
 /// Time of the measurement; a slow disk has the fewest rounds.
 const TIME: Duration = Duration::from_millis(180);
@@ -29,17 +28,16 @@ const ROUNDS_MAX: usize = 100;
 const FILE_BYTES: u64 = 1 << 20;
 /// Factor by which a way must be faster than the ones before it, which are simpler.
 const GAIN: f64 = 1.1;
-/// Factor by which two writes in flight must be faster than one. More are not tried: they bring
-/// separate pages to the disk several times as fast, but records share pages, and the more writes
-/// are in flight, the fewer records share one.
+/// Factor by which two writes in flight must be faster than one. More are not tried: separate pages
+/// become durable several times as fast, but more writes in flight mean fewer records per write.
 const GAIN_BY_DEPTH: f64 = 1.2;
 /// Factor by which another way must be faster than the one in use.
 const GAIN_BY_CHANGE: f64 = 1.1;
 /// Age from which a measurement is repeated.
 const OLD: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// Puts the fastest strategy in `dir` into `control`, and why. Leaves both as they are, and returns
-/// false, when `goes_on` says so in between.
+/// Stores the fastest strategy for `dir`, and its measurement, in `control`. If `goes_on` returns
+/// false meanwhile, leaves `control` unchanged and returns false.
 pub(crate) fn choose(dir: &LogDir, control: &mut Control, goes_on: impl FnMut() -> bool) -> Result<bool> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true).direct(control.direct);
@@ -57,7 +55,7 @@ pub(crate) fn choose(dir: &LogDir, control: &mut Control, goes_on: impl FnMut() 
     Ok(true)
 }
 
-/// Device of a directory; 0 where there is none.
+/// Device of a directory; 0 if it has none.
 pub(crate) fn device(dir: &LogDir) -> u64 {
     dir.descriptor().and_then(|descriptor| rustix::fs::fstat(descriptor).ok()).map_or(0, |stat| stat.st_dev)
 }
@@ -67,7 +65,7 @@ pub(crate) fn is_elsewhere(dir: &LogDir, measured: &Measured) -> bool {
     measured.at != 0 && measured.device != device(dir)
 }
 
-/// True if the strategy was measured, long ago.
+/// True if the strategy was measured, and the measurement is old.
 pub(crate) fn is_old(measured: &Measured) -> bool {
     let at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(measured.at));
     let age = at.and_then(|at| SystemTime::now().duration_since(at).ok());
@@ -82,7 +80,7 @@ fn measure(
     goes_on: impl FnMut() -> bool,
 ) -> Option<(Strategy, [u32; 4])> {
     if file.descriptor().is_none() {
-        // A simulated disk has no time.
+        // Writes of a simulated disk take no time.
         return Some((Strategy { durability: Durability::Write, by: Submitter::Ring, depth: 2 }, [0; 4]));
     }
     let mut page = 0;
@@ -100,21 +98,21 @@ fn measure(
 
 /// Strategies to be measured, the simplest first.
 fn candidates(direct: bool, has_ring: bool) -> Vec<Strategy> {
-    // Through the page cache a durable write does the same as a write and a sync, and less is known
-    // of its failures.
+    // Through the page cache, a durable write does the same as a write and a sync, and its failures
+    // are reported less reliably.
     let is_possible = |strategy: &Strategy| {
         (direct || strategy.durability != Durability::Write) && (strategy.by != Submitter::Ring || (has_ring && direct))
     };
     let alone = WAYS.map(|(durability, by, _)| Strategy { durability, by, depth: 1 });
-    // Two in flight are two threads' in a log; one thread's here, by whatever queue it has.
+    // In a log, two threads have two writes in flight. Here one thread has both, in any queue.
     let two = [Durability::Write, Durability::WriteAndSync];
     let two = two.map(|durability| Strategy { durability, by: Submitter::Call, depth: 2 });
     let two = two.into_iter().filter(|_| direct);
     alone.into_iter().chain(two).filter(is_possible).collect()
 }
 
-/// Lower quartiles of a strategy's times for a page, in nanoseconds: of all, and of those of the
-/// even rounds and of the odd ones.
+/// Lower quartiles of a strategy's times for a page, in nanoseconds: of all rounds, and of the even
+/// and the odd rounds.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     all: u32,
@@ -126,7 +124,7 @@ impl Cost {
         Some(Cost { all: quartile([even, odd].concat())?, halves: [quartile(even.into())?, quartile(odd.into())?] })
     }
 
-    /// True if both halves of the rounds say that this is faster by the factor.
+    /// True if this is faster by the factor in both halves of the rounds.
     fn is_faster(&self, than: &Cost, factor: f64) -> bool {
         self.halves.iter().zip(than.halves).all(|(ours, theirs)| f64::from(*ours) * factor < f64::from(theirs))
     }
@@ -138,7 +136,7 @@ fn quartile(mut times: Vec<u32>) -> Option<u32> {
 }
 
 /// Measures strategies in turns. `write` makes as many pages durable as the strategy has in flight,
-/// and says how long that took. One that fails is left out. None when it does not go on.
+/// and returns the time. A strategy that fails is left out. None if `goes_on` returned false.
 fn costs(
     candidates: &[Strategy],
     mut write: impl FnMut(Strategy) -> Result<Duration>,
@@ -154,7 +152,7 @@ fn costs(
             if !goes_on() {
                 return None;
             }
-            // Each is the first in turn.
+            // Each strategy is the first of a round in turn.
             let at = (round + turn) % candidates.len();
             let Some(halves) = &mut times[at] else { continue };
             let strategy = candidates[at];
@@ -176,7 +174,8 @@ fn costs(
     Some(candidates.iter().zip(times).filter_map(cost).collect())
 }
 
-/// Returns the strategy that is worth its effort, and the times to be recorded.
+/// Returns the fastest strategy, and the times to be recorded. A strategy replaces a simpler one,
+/// or the one in use, only if it is clearly faster.
 fn best(costs: &[(Strategy, Cost)], in_use: Option<Strategy>) -> (Strategy, [u32; 4]) {
     let mut page_ns = [0; 4];
     for (durability, by, place) in WAYS {
@@ -188,7 +187,7 @@ fn best(costs: &[(Strategy, Cost)], in_use: Option<Strategy>) -> (Strategy, [u32
         if next.1.is_faster(&best.1, GAIN) { next } else { best }
     };
     let Some((mut strategy, mut one)) = alone().reduce(better) else {
-        // Works everywhere.
+        // This strategy works everywhere.
         return (Strategy { durability: Durability::WriteAndSync, by: Submitter::Call, depth: 1 }, page_ns);
     };
     let used = in_use.and_then(|used| alone().find(|(tried, _)| *tried == Strategy { depth: 1, ..used }));
@@ -237,11 +236,11 @@ fn write(file: &File, strategy: Strategy, places: &[u64]) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// A disk, and a processor, that others use, too.
+    /// A disk and a processor with other users.
     struct Disk {
         random: u64,
         now: Duration,
-        /// Others use the disk until then, and not again until then.
+        /// Period in which others use the disk.
         busy: (Duration, Duration),
         last: Option<Strategy>,
     }
@@ -264,8 +263,9 @@ mod tests {
             Duration::from_secs_f64(self.random() * most / 1e3)
         }
 
-        /// Takes `true_us` and more: by a few per cent always, by half of it after another way; all
-        /// of some 10 ms takes three times as long, and one write in ten waits for a tick.
+        /// Takes `true_us` and a few per cent more, or half as much again after another way. Writes
+        /// in some periods of 10 ms take three times as long, and one write in ten waits for a
+        /// tick.
         fn write(&mut self, strategy: Strategy, true_us: f64) -> Duration {
             let mut us = true_us * (1.0 + 0.1 * self.random());
             if self.last.replace(strategy) != Some(strategy) {
@@ -287,7 +287,8 @@ mod tests {
         }
     }
 
-    /// Microseconds of a write: by a call, by the ring, with a sync; two in flight, with a sync.
+    /// Microseconds of a write: by a call, by the ring, and with a sync; then of two in flight,
+    /// without and with a sync.
     type Costs = [f64; 5];
 
     fn cost(costs: Costs, Strategy { durability, by, depth }: Strategy) -> f64 {
@@ -314,7 +315,8 @@ mod tests {
         Strategy { depth: 2, ..strategy }
     }
 
-    /// Two measurements of a disk agree, whatever else it does, and with what it costs.
+    /// All measurements of a disk agree with each other and with its true costs, whatever its other
+    /// load.
     #[test]
     fn every_measurement_of_a_disk_chooses_the_same() {
         let disks: [(&str, Costs, Strategy); 8] = [

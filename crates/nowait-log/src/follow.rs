@@ -1,4 +1,5 @@
-//! Following a log that another process writes: no memory is shared, so the end is looked at again.
+//! Follows a log that another process writes. No memory is shared, so the follower reads the end of
+//! the log again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
@@ -19,13 +20,13 @@ use super::os;
 use super::recover::{Damage, read_control};
 use nowait::{Advice, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, Result, block_on};
 
-/// Whole blocks that no watermark covers are synced after this time: a log that is idle gets its
-/// watermark block in a fifth of it.
+/// Time after which complete blocks without a covering watermark are synced. An idle log writes its
+/// watermark block in a fifth of this time.
 const SYNC_AFTER: Duration = Duration::from_millis(100);
 /// If no block follows the last one for this time, although the newest segment was written, the
 /// segment is searched.
 const SEARCH_AFTER: Duration = Duration::from_millis(500);
-/// Blocks read ahead of the watermark, at most. The writer has far fewer in flight.
+/// Maximum number of blocks read ahead of the watermark. The writer has far fewer in flight.
 const PENDING_MAX: usize = 64;
 
 /// First record that a [`Follower`] returns.
@@ -64,14 +65,14 @@ pub enum Followed<'a> {
 pub struct Follower {
     dir: LogDir,
     control: Control,
-    /// Headers by the segment's number. A number is never used again.
+    /// Headers by segment number. A number is never reused.
     headers: BTreeMap<u64, SegmentHeader>,
     current: Option<Current>,
-    /// Blocks read and not returned to their end, in order.
+    /// Blocks whose records were not all returned, in order.
     pending: VecDeque<Pending>,
-    /// When the first of them that is not known durable was read.
+    /// Time when the first block not known to be durable was read.
     pending_since: Option<Instant>,
-    /// Every record up to this one is durable.
+    /// LSN up to which all records are durable.
     durable: u64,
     /// Next record to be returned.
     next_lsn: u64,
@@ -92,22 +93,22 @@ struct Stuck {
     searched: Option<SystemTime>,
 }
 
-/// The segment that is read.
+/// The segment being read.
 struct Current {
     header: SegmentHeader,
     file: File,
     blocks: Blocks,
-    /// Where the next segment continues, once there is one.
+    /// Place from which the next segment continues, once there is one.
     limit: Option<End>,
-    /// The page behind the last block, when no block was begun there.
+    /// The page after the last block, as read when no block began there.
     idle: Option<Vec<u8>>,
     is_direct: bool,
 }
 
-/// A whole block, consecutive records of a block, or the damage between two of these.
+/// An intact block, consecutive records of a block, or damage between them.
 struct Pending {
     block: Vec<u8>,
-    /// Offset of the next record's frame, the LSN of that record, and the last LSN that counts.
+    /// Offset of the next record's frame, the LSN of that record, and the last valid LSN.
     at: usize,
     lsn: u64,
     last_lsn: u64,
@@ -215,7 +216,7 @@ impl Follower {
         }
         match control(&self.dir) {
             Ok(control) => Ok(control.log_id == self.control.log_id),
-            // `next` reports damage.
+            // `next` reports the damage.
             Err(error) => Ok(error.kind() != ErrorKind::NotFound),
         }
     }
@@ -279,7 +280,7 @@ impl Follower {
     /// As [`Follower::next`].
     pub fn settle(&mut self) -> Result<()> {
         if self.current.is_none() {
-            // Enters a segment, which is no event.
+            // Enters the segment before the first `next`.
             self.go_on()?;
         }
         loop {
@@ -291,11 +292,11 @@ impl Follower {
         if self.pending.back().is_some_and(|pending| pending.last_lsn > self.durable) { self.sync() } else { Ok(()) }
     }
 
-    /// Syncs the segment: whole blocks that were read before it are durable then.
+    /// Syncs the segment, which makes all complete blocks read before durable.
     fn sync(&mut self) -> Result<()> {
         let (Some(current), Some(last)) = (&self.current, self.pending.back()) else { return Ok(()) };
         match current.file.sync_data().wait() {
-            // A read-only file system has nothing to write back.
+            // A read-only file system has no dirty pages.
             Err(error) if error.raw_os_error() == Some(Errno::ROFS.raw_os_error()) => {}
             other => other?,
         }
@@ -325,10 +326,9 @@ impl Follower {
         Err(damage.error())
     }
 
-    /// Continues behind the last block of the newest segment, if a later block's watermark proves
-    /// that records between them were durable. Returns false if none does. Unless `at_once`,
-    /// searches only if no block followed for a while, and the file was changed since the last
-    /// search.
+    /// Continues after the last block of the newest segment, if a later block's watermark proves
+    /// that records between them were durable. Returns false otherwise. Unless `at_once`, searches
+    /// only if no block followed for a while, and the file was changed since the last search.
     fn pass_proven(&mut self, at_once: bool) -> Result<bool> {
         let Some(current) = self.current.as_mut().filter(|current| current.limit.is_none()) else { return Ok(false) };
         let (segment, offset, lsn) = (current.header.number, current.blocks.offset, current.blocks.next_lsn);
@@ -348,7 +348,7 @@ impl Follower {
         stuck.searched = changed;
         let blocks = &mut current.blocks;
         blocks.forget();
-        // All of it where the writer has gone on.
+        // Searches the whole segment if the writer has continued.
         let end = if at_once { offset.saturating_add(SEARCHED_AT_END) } else { current.header.bytes };
         let mut at = offset + PAGE as u64;
         let mut proof = None;
@@ -364,8 +364,8 @@ impl Follower {
         Ok(true)
     }
 
-    /// Continues behind a durable block that is not whole: with its whole records, or with the next
-    /// block before `end`. The first record behind `end` is `end_lsn`.
+    /// Continues after a damaged durable block: with its intact records, or with the next block
+    /// before `end`. The first record after `end` is `end_lsn`.
     fn pass_damage(&mut self, end: u64, end_lsn: u64) -> Result<()> {
         let Some(current) = &mut self.current else { return Ok(()) };
         let (number, from, lsn) = (current.header.number, current.blocks.offset, current.blocks.next_lsn);
@@ -444,7 +444,7 @@ impl Follower {
         Ok(true)
     }
 
-    /// Reads headers of segments that are new, and forgets those that are gone.
+    /// Reads headers of new segments, and drops those of removed ones.
     fn look(&mut self) -> Result<()> {
         let numbers = self.dir.contents()?.numbers;
         self.headers.retain(|number, _| numbers.binary_search(number).is_ok());
@@ -453,7 +453,7 @@ impl Follower {
                 continue;
             }
             let mut window = match self.dir.open(number, false, self.control.direct) {
-                // Removed since, or renamed.
+                // The file was removed or renamed.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 file => Window::new(file?).by_page(),
             };
@@ -470,8 +470,7 @@ impl Follower {
         Ok(())
     }
 
-    /// The chain: the newest segment and those that it continues, as far as they are there, oldest
-    /// first.
+    /// The chain: the newest segment and the existing segments that it continues, oldest first.
     fn chain(&self) -> Vec<SegmentHeader> {
         let head = self.headers.values().max_by_key(|header| (header.epoch, header.number));
         let before = |header: &SegmentHeader| self.headers.get(&header.previous.segment).copied();
@@ -480,12 +479,12 @@ impl Follower {
         chain
     }
 
-    /// First record of the oldest segment that is there.
+    /// First record of the oldest existing segment.
     fn oldest(&self) -> u64 {
         self.chain().first().map_or(1, SegmentHeader::first_lsn)
     }
 
-    /// One more than the last record whose block is whole now.
+    /// Returns the LSN after the last record of a complete block.
     fn end(&mut self) -> Result<u64> {
         let Some(head) = self.chain().last().copied() else { return Ok(1) };
         let Some(mut current) = self.open(&head, None)? else { return Ok(head.first_lsn()) };
@@ -508,11 +507,11 @@ impl Follower {
     fn enter(&mut self, header: &SegmentHeader, chain: &[SegmentHeader]) -> Result<Continuation> {
         let limit = chain.iter().find(|next| next.previous.segment == header.number).map(|next| next.previous);
         let opened = self.open(header, limit)?;
-        // Only segments of the chain count: others may cover records that were cut off.
+        // Only watermarks of the chain are valid: others may cover records that were cut off.
         self.durable = chain.iter().map(|header| header.watermark).fold(self.durable, u64::max);
         self.bytes_read += self.current.take().map_or(0, |current| current.blocks.bytes_read());
         self.current = opened;
-        // Given up since: the next look finds another.
+        // The segment was removed: the next call finds another.
         Ok(if self.current.is_some() { Continuation::Again } else { Continuation::End })
     }
 
@@ -521,7 +520,7 @@ impl Follower {
         self.look()?;
         let chain = self.chain();
         let Some(current) = &mut self.current else {
-            // The segment that holds the record, else the oldest.
+            // The segment that contains the record, else the oldest.
             let next_lsn = self.next_lsn;
             let holds = chain.iter().rev().find(|header| header.first_lsn() <= next_lsn).or(chain.first());
             return holds.copied().map_or(Ok(Continuation::End), |header| self.enter(&header, &chain));
@@ -535,7 +534,7 @@ impl Follower {
         let Some(next) = next.copied() else { return Ok(Continuation::End) };
         let previous = next.previous;
         if here.is_some() && current.limit.is_none() && current.blocks.offset < previous.offset {
-            // The last look may have been before its last blocks were written.
+            // Its last blocks may have been written after the last read.
             current.limit = Some(previous);
             (current.idle, _) = (None, current.blocks.forget());
             return Ok(Continuation::Again);
@@ -544,7 +543,7 @@ impl Follower {
             self.pass_damage(previous.offset, previous.last_there() + 1)?;
             return Ok(Continuation::Again);
         }
-        // Blocks after the place where the log continues elsewhere do not count.
+        // Blocks after the place where the log continues elsewhere are not valid.
         let last = if here.is_some() { previous.last_there() } else { next.first_lsn() - 1 };
         for pending in &mut self.pending {
             pending.last_lsn = pending.last_lsn.min(last);
@@ -556,7 +555,7 @@ impl Follower {
         self.pending.retain(|pending| pending.damage.as_ref().map_or(pending.lsn <= pending.last_lsn, holds));
         self.durable = self.durable.max(next.watermark);
         if !self.pending.is_empty() {
-            // The next segment's header says that the pending records are durable; `next` returns
+            // The next segment's header proves that the pending records are durable; `next` returns
             // them first.
             self.durable = self.durable.max(last);
             return Ok(Continuation::Again);
@@ -589,7 +588,8 @@ enum Continuation {
 }
 
 impl Current {
-    /// Reads the next block: its watermark, and the block unless all its records are before `from`.
+    /// Reads the next block. Returns its watermark, and the block unless all its records are before
+    /// `from`.
     fn read_block(&mut self, from: u64) -> Result<Option<(u64, Option<Pending>)>> {
         if self.limit.is_some_and(|limit| self.blocks.offset >= limit.offset) {
             return Ok(None);
@@ -619,12 +619,12 @@ impl Current {
             self.idle = None;
             return Ok(Some((header.watermark, pending)));
         }
-        // The page in which no block was found: in a newer look there may be one.
+        // The page without a block; a later read may find one there.
         self.idle = self.blocks.idle_page()?;
         Ok(None)
     }
 
-    /// True if the page behind the last block is as it was when no block was begun there.
+    /// True if the page after the last block has not changed since it contained no block.
     fn is_idle(&self) -> Result<bool> {
         let Some(idle) = &self.idle else { return Ok(false) };
         Ok(Window::new(self.file.clone()).by_page().at(self.blocks.offset, PAGE)? == idle)

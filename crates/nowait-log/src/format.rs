@@ -1,5 +1,5 @@
-//! Bytes of a log: control file, segment headers, blocks. `docs/log-format.md` has the layout. No
-//! I/O here.
+//! Encodes and decodes a log's control file, segment headers and blocks, without I/O.
+//! `docs/log-format.md` describes the layout.
 //!
 //! Decoding neither panics nor allocates more than its input, whatever the bytes.
 
@@ -9,20 +9,20 @@ mod tests;
 
 use std::ops::Range;
 
-/// Unit of writes: lengths and offsets are multiples of it.
+/// Unit of writes: lengths and offsets are multiples of a page.
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const VERSION: u32 = 2;
 /// Length of the control file: two copies.
 pub(crate) const CONTROL_BYTES: usize = 2 * PAGE;
 pub(crate) const BLOCK_HEADER_BYTES: usize = 64;
-/// Most bytes of a block, unless a single batch is larger. With 256 KiB, 64 records of 4 KiB took two
-/// writes.
+/// Maximum size of a block, unless a single batch is larger. With 256 KiB, 64 records of 4 KiB
+/// would need two writes.
 pub(crate) const BLOCK_BYTES_MAX: usize = 512 << 10;
-/// Bytes of a record beside its contents: checksum, length, kind.
+/// Bytes of a record's frame: checksum, length, kind.
 pub(crate) const FRAME_BYTES: usize = 9;
 
-/// The highest number of a segment, an epoch or a record. Higher ones are not the log's, so that
-/// counting on never overflows.
+/// The highest number of a segment, an epoch or a record. Higher numbers are treated as damage, so
+/// that increments never overflow.
 pub(crate) const NUMBER_MAX: u64 = u64::MAX >> 1;
 
 const CONTROL_MAGIC: &[u8; 8] = b"nwlogctl";
@@ -34,7 +34,7 @@ const COPY_AT: usize = PAGE / 2;
 /// Offset of the list of epochs in the control file, and bytes of an entry.
 const EPOCHS_AT: usize = 128;
 const EPOCH_BYTES: usize = 16;
-/// Most epochs that the control file lists.
+/// Maximum number of epochs in the control file.
 const EPOCHS_MAX: usize = 120;
 /// Offset of the checksum of all frames in a block's header.
 const FRAMES_AT: usize = 52;
@@ -55,7 +55,7 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// Last record that is there.
+    /// Last record that exists.
     pub(crate) fn last_there(&self) -> u64 {
         if self.lost_from == 0 { self.lsn } else { self.lost_from - 1 }
     }
@@ -76,21 +76,21 @@ pub(crate) struct Control {
     pub(crate) caller: u32,
     pub(crate) depth: u32,
     pub(crate) direct: bool,
-    /// Number of the oldest segment of the log. Older files may be gone.
+    /// Number of the oldest segment of the log. Older files may have been removed.
     pub(crate) oldest: u64,
-    /// Highest number of a segment that was there when this was written. 0 where that is not known.
+    /// Highest number of a segment that existed when this was written; 0 if unknown.
     pub(crate) newest: u64,
     pub(crate) measured: Measured,
     /// Number of the newest segment of the chain, in the last epoch, whose header was durable when
-    /// this was written. 0 if that is not known.
+    /// this was written. 0 if unknown.
     pub(crate) head: u64,
-    /// Every record up to this one was durable when this was written.
+    /// LSN up to which all records were durable when this was written.
     pub(crate) watermark: u64,
     pub(crate) epochs: Epochs,
 }
 
-/// Epochs in order, each with the last record before it. Records of an older epoch behind that
-/// record do not count.
+/// Epochs in order, each with the last record before it. Records of an older epoch after that
+/// record are not valid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Epochs(Vec<(u64, u64)>);
 
@@ -100,14 +100,14 @@ impl Epochs {
         self.0.last().map_or(0, |(epoch, _)| *epoch)
     }
 
-    /// Returns the last record of `epoch` that counts: the one before the first newer epoch.
+    /// Returns the last valid record of `epoch`: the one before the first newer epoch.
     pub(crate) fn last_of(&self, epoch: u64) -> u64 {
         self.0.iter().find(|(newer, _)| *newer > epoch).map_or(u64::MAX, |(_, last_lsn)| *last_lsn)
     }
 
-    /// Adds an epoch that is newer than the others, and begins behind record `last_lsn`. It
-    /// replaces epochs that do not begin behind an earlier record, since its bound on older epochs
-    /// is tighter.
+    /// Adds an epoch that is newer than the others, and begins after record `last_lsn`. It replaces
+    /// epochs that do not begin after an earlier record, since its bound on older epochs is
+    /// tighter.
     pub(crate) fn begin(&mut self, epoch: u64, last_lsn: u64) {
         self.0.retain(|(_, last)| *last < last_lsn);
         if self.0.len() == EPOCHS_MAX {
@@ -137,8 +137,9 @@ pub(crate) struct Measured {
     pub(crate) at: u64,
     /// Device of the log's directory (`st_dev`).
     pub(crate) device: u64,
-    /// Nanoseconds of a durable page, 0 where it was not measured: a durable write by the ring, by a
-    /// call, a write and a sync; and by the one of these that was chosen with two in flight.
+    /// Nanoseconds until a page is durable, 0 if not measured: by a durable write on the ring, by a
+    /// durable write call, and by a write and a sync. The last entry is for two pages in flight, by
+    /// the chosen durability.
     pub(crate) page_ns: [u32; 4],
 }
 
@@ -148,7 +149,7 @@ pub(crate) struct SegmentHeader {
     pub(crate) number: u64,
     pub(crate) epoch: u64,
     pub(crate) bytes: u64,
-    /// Every record up to this one was durable when the header was made.
+    /// LSN up to which all records were durable when the header was made.
     pub(crate) watermark: u64,
     pub(crate) previous: End,
     /// Number of the oldest segment of the log when the segment began.
@@ -240,7 +241,7 @@ impl Put<'_> {
     }
 }
 
-/// Puts magic, checksum of the rest and version into a page, or half a page.
+/// Writes magic, version and checksum into a page or half a page.
 fn seal_page(page: &mut [u8], magic: &[u8; 8]) {
     Put(&mut page[12..]).u32(VERSION);
     let crc = crc32c::crc32c(&page[12..]);
@@ -309,7 +310,7 @@ impl Control {
         })
     }
 
-    /// Offset of the first copy that is not whole.
+    /// Offset of the first damaged copy.
     pub(crate) fn bad_copy(bytes: &[u8]) -> Option<u64> {
         let mut copies = (0..CONTROL_BYTES).step_by(PAGE);
         let is_bad = |at: &usize| !bytes.get(*at..at + PAGE).is_some_and(|page| is_sealed(page, CONTROL_MAGIC));
@@ -338,8 +339,8 @@ impl SegmentHeader {
         seal_page(page, SEGMENT_MAGIC);
     }
 
-    /// Puts a copy into the second half of the watermark block that begins the segment, so that no
-    /// single page decides where the log continues.
+    /// Writes a copy into the second half of the watermark block that begins the segment, so that
+    /// damage to one page does not lose the place where the log continues.
     pub(crate) fn put_copy(&self, block: &mut [u8]) {
         self.encode(&mut block[COPY_AT..PAGE]);
     }
@@ -378,7 +379,7 @@ impl SegmentHeader {
             && self.bytes % PAGE as u64 == 0
             && lsn + 1 == u64_at(page, 56)
             && lost_from <= lsn + 1
-            // Records that are durable when a segment begins are in those before.
+            // Records that were durable when the segment began are in earlier segments.
             && self.watermark <= lsn
     }
 
@@ -426,8 +427,8 @@ pub(crate) fn block_bytes(payload: usize) -> usize {
 }
 
 impl BlockHeader {
-    /// Makes the header of a block with these records, and the checksums for their frames. Changes
-    /// nothing: that is left to [`Seal::put`].
+    /// Computes the header of a block with these records, and the checksums of their frames.
+    /// [`Seal::put`] writes both into the block.
     pub(crate) fn seal(&self, records: &[u8], seed: u32) -> Seal {
         let mut checksums = Vec::with_capacity(self.records as usize);
         let (mut at, mut lsn, mut frames) = (0, self.first_lsn, Frames::default());
@@ -472,13 +473,14 @@ impl BlockHeader {
             time_ms: u64_at(bytes, 56),
         };
         let sound = header.epoch.max(header.first_lsn) <= NUMBER_MAX
-            // The header was made before its own records were durable.
+            // The header was made before the block's records were durable.
             && header.watermark < header.first_lsn
             && u64::from(header.records) * FRAME_BYTES as u64 <= header.length.into();
         sound.then_some(header)
     }
 
-    /// Decodes a header whose checksum is right. `seed`: that of the segment in the header's epoch.
+    /// Decodes a header and verifies its checksum. `seed` returns the segment's seed for the
+    /// header's epoch.
     pub(crate) fn decode(bytes: &[u8], offset: u64, seed: impl FnOnce(u64) -> u32) -> Option<BlockHeader> {
         let header = BlockHeader::peek(bytes, offset)?;
         let crc = crc32c::crc32c_append(seed(header.epoch), &bytes[8..BLOCK_HEADER_BYTES]);
@@ -490,7 +492,7 @@ impl BlockHeader {
         block_bytes(self.length as usize)
     }
 
-    /// Offset behind the block in its segment.
+    /// Offset of the end of the block in its segment.
     pub(crate) fn padded_end(&self) -> u64 {
         self.offset + self.padded_bytes() as u64
     }
@@ -506,9 +508,9 @@ impl BlockHeader {
         walk.all(|record| record.is_whole) && walk.is_complete()
     }
 
-    /// Finds the intact records of a block that is damaged. If the places of its frames are known,
-    /// these are all records with a right checksum. Otherwise they are the records before the first
-    /// wrong checksum, since the places of later frames are unknown.
+    /// Finds the intact records of a damaged block. If the offsets of its frames are known, these
+    /// are all records with a valid checksum. Otherwise they are the records before the first
+    /// invalid checksum, since the offsets of later frames are unknown.
     pub(crate) fn whole_records(&self, block: &[u8], seed: u32) -> Vec<Part> {
         let mut walk = Walk::new(self, block, seed);
         let (mut parts, mut any_bad) = (Vec::<Part>::new(), false);
@@ -527,7 +529,7 @@ impl BlockHeader {
     }
 }
 
-/// Bytes that sealing adds to a block.
+/// Header and checksums that sealing adds to a block.
 pub(crate) struct Seal {
     header: [u8; BLOCK_HEADER_BYTES],
     /// Checksums of the records, in order.
@@ -538,14 +540,14 @@ pub(crate) struct Seal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) lsns: Range<u64>,
-    /// Their frames and bytes, in the block.
+    /// Byte range of their frames and contents in the block.
     pub(crate) bytes: Range<usize>,
 }
 
-/// Frames that are checked in one go: a checksum of few bytes takes as long as one of many.
+/// Number of frames checksummed in one call: a checksum of few bytes takes as long as one of many.
 const FRAMES_AT_ONCE: usize = 64;
 
-/// Checksum of all frames of a block, one after the other.
+/// Checksum of all frames of a block, in order.
 struct Frames {
     crc: u32,
     /// Frames that are not in the checksum yet.
@@ -574,12 +576,13 @@ impl Frames {
     }
 }
 
-/// The records of a block, one after the other, each where the lengths of those before it put it.
+/// Iterates over the records of a block. The lengths in earlier frames determine the offset of
+/// each.
 struct Walk<'b> {
     /// Header and records.
     block: &'b [u8],
     at: usize,
-    /// Records to come.
+    /// Number of records not returned yet.
     left: u32,
     lsn: u64,
     seed: u32,
@@ -595,13 +598,13 @@ struct Walked {
 
 impl<'b> Walk<'b> {
     fn new(header: &BlockHeader, block: &'b [u8], seed: u32) -> Walk<'b> {
-        // A block that is cut off has no records.
+        // A truncated block has no records.
         let block = block.get(..BLOCK_HEADER_BYTES + header.length as usize).unwrap_or_default();
         let (left, lsn, frames) = (header.records, header.first_lsn, Frames::default());
         Walk { block, at: BLOCK_HEADER_BYTES, left, lsn, seed, frames }
     }
 
-    /// True once all records were returned, if they are where the header says.
+    /// True if all records were returned, and the frames match the header.
     fn is_complete(&self) -> bool {
         self.left == 0 && self.at == self.block.len() && self.frames.checksum() == u32_at(self.block, FRAMES_AT)
     }
@@ -623,14 +626,14 @@ impl Iterator for Walk<'_> {
 }
 
 /// Checksum of a record with its frame. It depends on the segment and on the LSN, so that no record
-/// is taken for another one.
+/// is mistaken for another.
 #[inline]
 fn record_checksum(record: &[u8], seed: u32, lsn: u64) -> u32 {
     crc32c::crc32c_append(seed ^ lsn as u32, &record[4..])
 }
 
 impl Seal {
-    /// Puts header and checksums into the block.
+    /// Writes header and checksums into the block.
     pub(crate) fn put(&self, block: &mut [u8]) {
         let mut at = BLOCK_HEADER_BYTES;
         for crc in &self.checksums {
@@ -642,8 +645,8 @@ impl Seal {
     }
 }
 
-/// Puts the frame of a record into `out`, which has room for it. Its checksum is put when the block is
-/// sealed.
+/// Writes the frame of a record into `out`, which has room for it. [`Seal::put`] writes its
+/// checksum.
 pub(crate) fn put_frame(out: &mut [u8], kind: u8, length: usize) {
     Put(out).u32(0).u32(length as u32).bytes(&[kind]);
 }

@@ -113,11 +113,11 @@ fn looking<T: Send + 'static>(
     Blocking::new(os::RECOVER, &dir.clone(), move || look(&instance, &dir))
 }
 
-/// Looks at a log until two looks agree on what is missing.
+/// Reads a log until two consecutive reads miss the same things.
 pub(super) fn find(dir: &LogDir, scan: Scan) -> Result<Found> {
-    // A log that is being written changes while it is read: what is missing may have come since. It
-    // is believed missing when the next look misses it, too: that look begins when everything that
-    // spoke of it had been written.
+    // A log may change while it is read, so a missing part may have been written meanwhile. A part
+    // counts as missing only if the next read misses it, too: that read begins after everything
+    // that refers to the part was written.
     const LOOKS: u32 = 50;
     let mut before: Vec<(PathBuf, u64)> = Vec::new();
     for _ in 0..LOOKS {
@@ -134,7 +134,7 @@ pub(super) fn find(dir: &LogDir, scan: Scan) -> Result<Found> {
         let damaged = damage.iter().map(|damage| (damage.path.clone(), damage.bytes.start));
         let copied = from_copy.iter().map(|place| (place.path.clone(), place.offset));
         let doubts: Vec<(PathBuf, u64)> = damaged.chain(copied).collect();
-        // A page that the device cannot read is not missing because of a write meanwhile.
+        // A concurrent write does not explain a page that the device cannot read.
         if !unreadable.is_empty() || doubts.iter().all(|doubt| before.contains(doubt)) {
             return Ok(found);
         }

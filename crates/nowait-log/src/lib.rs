@@ -446,7 +446,7 @@ struct Service;
 mod tests {
     use std::path::{Path, PathBuf};
 
-    /// The rooms in order, as in the ARCHITECTURE.md of this crate.
+    /// The modules in the order of this crate's ARCHITECTURE.md.
     const ROOMS: [&str; 25] = [
         "format",
         "os",
@@ -485,7 +485,7 @@ mod tests {
         }
     }
 
-    /// Names that follow `prefix` in a text, up to the first character that no name has.
+    /// Identifiers that follow `prefix` in a text.
     fn names<'t>(text: &'t str, prefix: &'t str) -> impl Iterator<Item = &'t str> {
         text.match_indices(prefix).map(move |(at, _)| {
             let rest = &text[at + prefix.len()..];
@@ -493,7 +493,7 @@ mod tests {
         })
     }
 
-    /// No circle between the rooms.
+    /// Checks that no module uses a later one.
     #[test]
     fn rooms_use_those_above_them() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

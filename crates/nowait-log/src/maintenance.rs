@@ -1,8 +1,8 @@
-//! Work of a log that no commit should wait for: the next segment, segments that are no longer
-//! needed, records for which nothing waits, and the watermark block of an idle log.
+//! Work that no commit should wait for: preparing the next segment, removing segments that are no
+//! longer needed, and writing records without a waiter and the watermark block of an idle log.
 //!
-//! One thread for each log that is open for writing, asleep while the log is idle; or whoever calls
-//! `Log::maintain`.
+//! Each open log has one thread for this, which sleeps while the log is idle. Without the thread,
+//! callers of `Log::maintain` do the work.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use super::calibrate;
 use super::commit::{Pipeline, RETRY, Shared, TICK};
 use super::format::Control;
 
-/// Time after which a measurement is tried again that was cut off.
+/// Time after which an interrupted measurement is repeated.
 const MEASURE_AGAIN: Duration = Duration::from_secs(60);
 
-/// Result of one piece of maintenance.
+/// Result of one maintenance task.
 pub(super) enum Done {
     Something,
-    /// Nothing; there may be something to do later.
+    /// No task was due; one may be due later.
     Nothing(Later),
     /// The log is closing, and everything is written.
     Closed,
@@ -34,7 +34,7 @@ pub(super) enum Later {
 
 /// Runs on the maintenance thread until the log is closed.
 pub(super) fn run(shared: &Arc<Shared>) {
-    // Set by this thread only.
+    // Only this thread sets it.
     let _ = shared.maintenance.set(std::thread::current().id());
     loop {
         let later = match run_once(shared) {
@@ -45,13 +45,13 @@ pub(super) fn run(shared: &Arc<Shared>) {
         let mut state = shared.state();
         let now = embed::now(&shared.dir.instance);
         match later {
-            // An append may have come since, or the log begun to close.
+            // An append may have waited since, or the log may be closing.
             Later::In(_) if state.room_is_wanted() && state.lacks_spare(now) => {}
             Later::In(time) => {
                 let time = if state.is_closing { TICK } else { time };
                 drop(shared.handover.work.wait_timeout(state, time));
             }
-            // Checked again, since it may have changed.
+            // Checked again under the lock.
             Later::WhenWoken(time) if !state.is_closing && is_idle(&state, now) => {
                 state.maintenance_sleeps = true;
                 let work = &shared.handover.work;
@@ -66,7 +66,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
     }
 }
 
-/// Does one piece of maintenance, if any is due.
+/// Performs one maintenance task, if any is due.
 pub(super) fn run_once(shared: &Arc<Shared>) -> Done {
     if shared.is_forked() {
         return Done::Closed;
@@ -99,13 +99,13 @@ pub(super) fn run_once(shared: &Arc<Shared>) -> Done {
         if shared.write_all_here() {
             return Done::Something;
         }
-        // The largest number of writes is in flight.
+        // The maximum number of writes is in flight.
         state = shared.state();
     }
     drop(state);
     shared.apply_retention();
     state = shared.state();
-    // Before preparing the next segment, which may take long, unless appends wait for a segment.
+    // Unless appends wait for a segment, before preparing one, which may take long.
     if state.lacks_head(now()) && !state.room_is_wanted() {
         drop(state);
         if shared.record().is_ok() {
@@ -113,7 +113,7 @@ pub(super) fn run_once(shared: &Arc<Shared>) -> Done {
         }
         state = shared.state();
     }
-    // Before the watermark block, which may have no room without it.
+    // Before the watermark block, which may need the segment.
     if state.lacks_spare(now()) {
         drop(state);
         if shared.make_spare() {
@@ -159,7 +159,7 @@ pub(super) fn run_once(shared: &Arc<Shared>) -> Done {
     }
 }
 
-/// True if nothing is left to do until the log is used again.
+/// True if no task will be due until the log is used again.
 fn is_idle(state: &Pipeline, now: Instant) -> bool {
     state.is_quiet()
         && !state.has_untold()
@@ -169,7 +169,7 @@ fn is_idle(state: &Pipeline, now: Instant) -> bool {
         && !state.lacks_record(now)
 }
 
-/// True if the strategy was measured long ago, and not tried again just now.
+/// True if the measurement of the strategy is old, and was not just tried again.
 fn wants_measurement(state: &Pipeline, now: Instant) -> bool {
     let is_new = |measured: Instant| now.saturating_duration_since(measured) < MEASURE_AGAIN;
     state.is_measured()
@@ -177,8 +177,8 @@ fn wants_measurement(state: &Pipeline, now: Instant) -> bool {
         && !state.upkeep.measured.is_some_and(is_new)
 }
 
-/// Measures the strategy again, for the next opening: this one keeps its own. Ends without a result
-/// when the log is used.
+/// Measures the strategies again, for the next opening; the open log keeps its strategy. Ends
+/// without a result when the log is used.
 fn measure(shared: &Arc<Shared>, mut control: Control) {
     let goes_on = || {
         let state = shared.state();
@@ -208,8 +208,8 @@ mod tests {
         Log::open("/log", &options.maintenance(false)).wait().unwrap().0
     }
 
-    /// A watermark block that was begun just after the log had failed, or begun to close, never
-    /// ended, and maintenance waited for it.
+    /// Symptom: a watermark block begun just after the log failed or began to close never ended,
+    /// and maintenance waited for it.
     #[test]
     fn no_watermark_block_is_begun_where_none_ends() {
         let sim = Sim::new(1);
@@ -227,12 +227,12 @@ mod tests {
         assert_eq!(refusal(&shared), Some(ErrorKind::Closed));
     }
 
-    /// None if the watermark block is not refused in time.
+    /// Returns the kind of the refusal; None if the call does not return in time.
     fn refusal(shared: &Arc<Shared>) -> Option<ErrorKind> {
         let (told, hear) = std::sync::mpsc::channel();
         let shared = shared.clone();
         std::thread::spawn(move || {
-            // The receiver is gone when this comes too late.
+            // The receiver was dropped if the result is late.
             let _ = told.send(match shared.write_watermark() {
                 Err(NoRoom::Refused(error)) => Some(error.kind()),
                 _ => None,

@@ -1,4 +1,4 @@
-//! How a log is opened, and how its blocks get to stable storage.
+//! Options for opening a log, and strategies for making its blocks durable.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -49,13 +49,13 @@ pub struct Calibration {
     pub candidates: Vec<(Strategy, Duration)>,
 }
 
-/// Ways to make a page durable, the simplest first, and the place of each in `Measured::page_ns`.
+/// Ways to make a page durable, the simplest first, each with its index in `Measured::page_ns`.
 pub(super) const WAYS: [(Durability, Submitter, usize); 3] = [
     (Durability::Write, Submitter::Call, 1),
     (Durability::Write, Submitter::Ring, 0),
     (Durability::WriteAndSync, Submitter::Call, 2),
 ];
-/// Place of the time with two in flight.
+/// Index of the time with two pages in flight.
 pub(super) const TWO: usize = 3;
 
 impl Calibration {
@@ -181,7 +181,7 @@ impl Default for Options {
 pub(super) const SEGMENT_BYTES_MIN: u64 = 16 << 10;
 pub(super) const SEGMENT_BYTES_MAX: u64 = 1 << 40;
 const DEPTH_MAX: u32 = 64;
-/// More than any disk has.
+/// More than the size of any disk.
 const RESERVE_BYTES_MAX: u64 = 1 << 60;
 
 impl Options {

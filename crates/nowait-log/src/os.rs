@@ -1,4 +1,4 @@
-//! Errors of the log's own, and its locks.
+//! Errors that the log makes, and its locks.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -13,7 +13,7 @@ pub const APPEND: ErrorOp = ErrorOp::Other("append to");
 /// Value of [`Error::operation`] for recovery, also when a log is followed or inspected.
 pub const RECOVER: ErrorOp = ErrorOp::Other("recover");
 
-/// An error of the log's own.
+/// Makes an error of the log.
 pub(crate) fn error(operation: ErrorOp, kind: ErrorKind, path: &Path) -> Error {
     Error::new(operation, kind).at(path)
 }
@@ -25,25 +25,25 @@ pub(crate) fn damaged(path: &Path, offset: u64, length: u64, what: impl Display)
     ))
 }
 
-/// An error of the system, from its errno.
+/// Makes an error from an errno.
 pub(crate) fn system_error(operation: ErrorOp, errno: Errno, path: &Path) -> Error {
     Error::from_raw_os_error(operation, errno.raw_os_error()).at(path)
 }
 
-/// The error of a thread that cannot be started.
+/// Makes the error of a thread that cannot be started.
 pub(crate) fn thread_error(operation: ErrorOp, error: &std::io::Error, path: &Path, text: &str) -> Error {
     let errno = error.raw_os_error().map_or(Errno::AGAIN, Errno::from_raw_os_error);
     system_error(operation, errno, path).with_detail(text)
 }
 
-/// The end of a future that is polled after it was ready.
+/// Panics for a future that is polled after it was ready.
 #[cold]
 pub(crate) fn polled_too_often() -> ! {
     panic!("a future was polled after it was ready")
 }
 
-/// Locks, whatever happened to an earlier holder: every critical section of the log leaves its data
-/// whole at each step at which it can panic.
+/// Locks, and ignores poisoning: in every critical section of the log, the data are consistent
+/// wherever it can panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

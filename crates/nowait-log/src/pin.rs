@@ -1,4 +1,4 @@
-//! Pins: readers that keep what they have not read from being given up.
+//! Pins, by which readers keep records that they have not read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::commit::Shared;
 use nowait::{ErrorKind, ErrorOp, Result};
 
-/// Keeps the segment of a reader's next record, and later ones, until it is dropped.
+/// Keeps the segment of a reader's next record, and later ones, until dropped.
 pub(super) struct ReaderPin {
     shared: Arc<Shared>,
     next_lsn: Arc<AtomicU64>,
@@ -41,9 +41,9 @@ impl ReaderPin {
         Ok(ReaderPin { shared: shared.clone(), next_lsn })
     }
 
-    /// Lets records before `lsn` go.
+    /// Releases records before `lsn`.
     pub(super) fn follow(&self, lsn: u64) {
-        // Seen late, it keeps a segment for longer.
+        // If another thread sees the value late, a segment only stays longer.
         self.next_lsn.store(lsn, Ordering::Relaxed);
     }
 }
@@ -51,7 +51,7 @@ impl ReaderPin {
 impl Drop for ReaderPin {
     fn drop(&mut self) {
         if self.shared.is_forked() {
-            // A thread that is not there may hold the lock.
+            // In a forked child, a thread that does not exist there may hold the lock.
             return;
         }
         self.follow(u64::MAX);

@@ -21,13 +21,13 @@ struct SpareThread {
 }
 
 impl Preparer {
-    /// Allows threads, which hold `held` while they work.
+    /// Allows threads, which hold a share of `held` while they work.
     pub(super) fn lend(&self, held: Arc<DirLock>) {
         lock(&self.0).lock = Some(LentLock::new(held));
     }
 
-    /// Starts a thread that does `prepare`, which calls [`Preparer::is_done`]. Does nothing while
-    /// there is one, or after [`Preparer::end`].
+    /// Starts a thread that runs `prepare`, which must call [`Preparer::is_done`]. Does nothing
+    /// while a thread works, or after [`Preparer::end`].
     pub(super) fn start(&self, prepare: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let mut spare = lock(&self.0);
         let Some(held) = spare.lock.clone().filter(|_| !spare.is_busy) else { return Ok(()) };
@@ -37,7 +37,7 @@ impl Preparer {
         };
         let thread = embed::spawn("nowait-log-spare", run)?;
         spare.is_busy = true;
-        // The thread before has ended, or is about to without touching anything.
+        // The previous thread has ended, or only has to return.
         spare.thread = Some(thread);
         Ok(())
     }
@@ -47,14 +47,14 @@ impl Preparer {
         lock(&self.0).is_busy = false;
     }
 
-    /// Allows no more threads: the log is closed. `waits`: also for the last one to end.
+    /// Allows no more threads, since the log is closed. If `waits`, joins the last one.
     pub(super) fn end(&self, waits: bool) {
         let mut spare = lock(&self.0);
         let (held, thread) = (spare.lock.take(), spare.thread.take());
         drop(spare);
         drop(held);
         if let Some(thread) = thread.filter(|thread| waits && thread.thread().id() != std::thread::current().id()) {
-            // The thread does not panic; if it did, nothing would be left to do.
+            // The thread does not panic; after a panic there would be nothing to do.
             let _ = thread.join();
         }
     }

@@ -55,9 +55,9 @@ impl Retention {
     }
 }
 
-/// Asks the application for the first record that it needs; 0 if it panics.
+/// Calls the application's function for the first record that it needs; returns 0 if it panics.
 pub(crate) fn first_needed(first: &(dyn Fn() -> u64 + Send + Sync)) -> u64 {
-    // The payload of a panic is the user's, too: dropping it may panic again.
+    // Dropping the payload of a panic runs user code, and may panic again.
     catch_unwind(AssertUnwindSafe(first)).unwrap_or_else(|payload| {
         std::mem::forget(payload);
         0

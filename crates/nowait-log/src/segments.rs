@@ -1,5 +1,5 @@
-//! The next segments of a log: prepared ahead, made from segments that are no longer needed, and
-//! removed; and their numbers in the control file.
+//! Prepares the next segments of a log, reuses or removes old ones, and records their numbers in
+//! the control file.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,14 +12,14 @@ use super::os;
 use super::retention::{Rule, first_needed};
 use nowait::{ErrorKind, File, Result, embed};
 
-/// Pause between pieces of a segment that is prepared while there is room for long.
+/// Pause between pieces of a segment, while the log has enough room.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Time after which the user is asked again what may go, while the log is written.
+/// Time after which retention is applied again while the log is written.
 const AGAIN: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// Waits until the next segment is ready or cannot be prepared; prepares it where no other
-    /// thread does. Not for a thread that holds the names.
+    /// Waits until the next segment is ready or cannot be prepared. Prepares it if no other thread
+    /// does. The caller must not hold `names`.
     pub(super) fn wait_for_spare(self: &Arc<Self>) {
         if !self.rules.has_maintenance || self.maintenance.get() == Some(&std::thread::current().id()) {
             self.make_spare();
@@ -35,7 +35,7 @@ impl Shared {
         state.appends_wait -= 1;
     }
 
-    /// Lets another thread prepare the next segment, and then notifies those that wait for room.
+    /// Lets another thread prepare the next segment, which then notifies waiters for room.
     pub(super) fn begin_spare(self: &Arc<Self>) -> Result<()> {
         if self.rules.has_maintenance {
             let mut state = self.state();
@@ -49,11 +49,11 @@ impl Shared {
             shared.apply_retention();
             if let Some(names) = shared.names.lock() {
                 shared.make_spare_alone();
-                // A failed attempt is repeated with the next segment.
+                // A failed replacement is repeated with the next segment.
                 let _ = shared.record();
                 drop(names);
             }
-            // Before waiters are notified: they may need another segment.
+            // Before waiters are notified, since they may need another segment.
             shared.preparer.is_done();
             shared.serve_calls();
             shared.tell_of_room();
@@ -64,8 +64,8 @@ impl Shared {
         })
     }
 
-    /// Gives up what retention lets go, when a segment has ended or time has passed; and what a
-    /// reader kept and has read by now.
+    /// Retires segments by the retention rule, if a segment has ended or time has passed, and those
+    /// that pins have released.
     pub(super) fn apply_retention(&self) {
         let mut state = self.state();
         let now = embed::now(&self.dir.instance);
@@ -85,12 +85,12 @@ impl Shared {
         };
         if state.retire_before(lsn) {
             self.handover.publish(&state);
-            // The file system may have space now.
+            // The file system may have space again.
             state.spare_failure = None;
         }
     }
 
-    /// Time after which retention lets something go though nothing happens.
+    /// Time after which retention by age removes a segment of an idle log.
     pub(super) fn next_expiry(&self, state: &Pipeline) -> Option<Duration> {
         match &self.retention.0 {
             Rule::Age(age) if state.segments.len() > 1 => state.next_expiry(*age, embed::now(&self.dir.instance)),
@@ -98,28 +98,28 @@ impl Shared {
         }
     }
 
-    /// Prepares the next segment on this thread, from one that is no longer needed if there is one.
-    /// False when none was made.
+    /// Prepares the next segment on this thread, from a retired one if possible. False if none was
+    /// prepared.
     pub(super) fn make_spare(self: &Arc<Self>) -> bool {
         if self.names.is_mine() {
             return false;
         }
-        // First: what goes is used again.
+        // Retention first, since retired segments are reused.
         self.apply_retention();
-        // A thread that holds the names prepares a segment already.
+        // A thread that holds `names` is already preparing a segment.
         let Some(names) = self.names.lock() else { return false };
         let is_made = self.make_spare_alone();
         drop(names);
         self.serve_calls();
         self.tell_of_room();
         if is_made {
-            // Appends that wait for room do not wait for this. A failure is retried later.
+            // After the waiters for room were notified. A failure is retried later.
             let _ = self.record();
         }
         is_made
     }
 
-    /// As [`Shared::make_spare`], with the names held and without telling waiters.
+    /// As [`Shared::make_spare`], with `names` held and without notifying waiters.
     fn make_spare_alone(self: &Arc<Self>) -> bool {
         let mut state = self.state();
         if !(state.wants_spare() || state.looks_ahead()) || state.poison.is_some() {
@@ -127,7 +127,7 @@ impl Shared {
         }
         let bytes = state.next_bytes();
         let small = state.take_small_spare();
-        // One after the other, also after a failure: a number that is missing looks like damage.
+        // Numbers are consecutive, also after a failure: a missing number looks like damage.
         let number = state.upkeep.newest + 1;
         drop(state);
         let is_new = small.is_none();
@@ -140,7 +140,7 @@ impl Shared {
             },
         };
         if made.is_err() && is_new {
-            // The file may already have its name, if only the sync of the directory failed.
+            // If only the sync of the directory failed, the file already has its name.
             let _ = self.dir.remove(number);
         }
         let is_made = made.is_ok();
@@ -174,14 +174,14 @@ impl Shared {
         is_made
     }
 
-    /// Makes segment `number`; true if from one that was no longer needed.
+    /// Makes segment `number`; returns true if it reuses a retired one.
     fn next_segment(self: &Arc<Self>, number: u64, bytes: u64) -> Result<(Live<File>, bool)> {
         let state = self.state();
         let retired = state.reusable();
         let is_named = retired.is_some_and(|old| state.is_named(old.number));
         drop(state);
         if let Some(old) = retired.filter(|_| !is_named || self.record().is_ok()) {
-            // A segment that cannot be reused is removed later, and a new one is made.
+            // If the reuse fails, the old segment is removed later, and a new one is made.
             if let Ok(reused) = self.reuse(old, number, bytes) {
                 let mut state = self.state();
                 state.retired.retain(|known| *known != old);
@@ -199,8 +199,8 @@ impl Shared {
         Ok((Live::new(number, bytes, file), false))
     }
 
-    /// Gives a segment that is no longer needed a new number, and at least `bytes`. None when it is
-    /// not worth it, and gone.
+    /// Renumbers a retired segment and enlarges it to at least `bytes`. None if its file is missing
+    /// or unsuitable; an unsuitable file is removed.
     fn reuse(self: &Arc<Self>, old: Retired, number: u64, bytes: u64) -> Result<Option<Live<File>>> {
         let (dir, direct) = (&self.dir, self.control.direct);
         let file = match dir.open(old.number, true, direct) {
@@ -220,7 +220,7 @@ impl Shared {
         Ok(Some(Live::new(number, there.max(bytes), dir.open(number, true, direct)?)))
     }
 
-    /// Makes a segment larger that holds nothing of the log.
+    /// Enlarges a segment that contains nothing of the log.
     fn fill_up(self: &Arc<Self>, file: &File, there: u64, bytes: u64) -> Result<()> {
         if there >= bytes {
             return Ok(());
@@ -230,14 +230,14 @@ impl Shared {
         Ok(())
     }
 
-    /// Between pieces of a segment of `bytes` that is prepared: writes what is due, and leaves the
-    /// disk to commits. An error when the log is closing.
+    /// Called between pieces of a segment of `bytes`: writes due records, and lets commits use the
+    /// disk. An error if the log is closing.
     fn pause(self: &Arc<Self>, bytes: u64) -> Result<()> {
         let state = self.state();
         if state.is_closing {
             return Err(os::error(os::APPEND, ErrorKind::Closed, &self.dir.path));
         }
-        // While segments grow, the room that is there is small beside the one to come.
+        // While segments grow, the remaining room is small compared with the next segment.
         let enough = if state.is_growing() { bytes } else { bytes / 2 };
         let hurry = state.room_is_wanted() || state.room_left() < enough;
         let is_due = state.has_pending() && state.is_due(embed::now(&self.dir.instance));
@@ -245,21 +245,22 @@ impl Shared {
         drop(state);
         self.rescue();
         if lacks_head {
-            // The maintenance thread is busy here. A failure is tried again later.
+            // The maintenance thread is busy with the segment, so the control file is replaced
+            // here. A failure is retried later.
             let _ = self.record();
         }
         if is_due {
             self.write_all_here();
         }
         if !hurry && self.rules.has_maintenance {
-            // The log has room for a long time.
+            // The log has enough room meanwhile.
             std::thread::sleep(PAUSE);
         }
         Ok(())
     }
 
-    /// Removes the oldest segment that is no longer needed. The next is touched only when this one
-    /// is gone for good.
+    /// Removes the oldest retired segment. The next one may be removed only when this removal is
+    /// durable.
     pub(super) fn remove_oldest(&self) -> Result<()> {
         let Some(names) = self.names.lock() else { return Ok(()) };
         let oldest = self.state().reusable();
@@ -280,9 +281,9 @@ impl Shared {
     }
 
     /// Records in the control file which segments exist, and which of them hold the log. Recovery
-    /// takes what is missing between the oldest and the newest for damage: so the oldest is
-    /// recorded before a file is removed or used again, the newest when it has its name durably,
-    /// and the head when its header is durable.
+    /// treats a missing segment between the oldest and the newest as damage. So the oldest is
+    /// recorded before a file is removed or reused, the newest when its name is durable, and the
+    /// head when its header is durable.
     pub(super) fn record(&self) -> Result<()> {
         self.replace_control(Pipeline::is_unrecorded)
     }
@@ -293,7 +294,7 @@ impl Shared {
     }
 
     fn replace_control(&self, is_wanted: impl Fn(&Pipeline) -> bool) -> Result<()> {
-        // One at a time, so that none takes the place of a newer one.
+        // One replacement at a time, so that none overwrites a newer one.
         let Some(recording) = self.recording.lock() else { return Ok(()) };
         let state = self.state();
         let (control, is_closing) = (state.to_record(), state.is_closing);
@@ -316,7 +317,7 @@ impl Shared {
         written
     }
 
-    /// Wakes appends that wait for room: the next segment is ready, or cannot be prepared.
+    /// Wakes appends that wait for room, when the next segment is ready or cannot be prepared.
     fn tell_of_room(&self) {
         let rooms = std::mem::take(&mut self.state().room_wakers);
         self.handover.room.notify_all();

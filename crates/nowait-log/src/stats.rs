@@ -112,7 +112,7 @@ pub struct Percentiles {
     pub max: u64,
 }
 
-/// Histogram of times by powers of two, which many threads count in without a lock.
+/// Histogram of times by powers of two, to which threads add without a lock.
 pub(crate) struct Powers([AtomicU64; 64]);
 
 impl Default for Powers {
@@ -127,7 +127,7 @@ impl Powers {
         self.0[nanoseconds.ilog2() as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns percentiles, each as the largest time that its power of two counts.
+    /// Returns percentiles, each as the upper bound of its bucket.
     pub(crate) fn percentiles(&self) -> Percentiles {
         let counts = self.0.each_ref().map(|count| count.load(Ordering::Relaxed));
         let all: u64 = counts.iter().sum();

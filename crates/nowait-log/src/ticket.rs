@@ -1,5 +1,5 @@
-//! Futures of a log: an append that may wait for room, a record that was appended, any record, and
-//! room to append.
+//! Futures of a log: an append, an appended record, the durability of any record, and room for an
+//! append.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,16 +24,16 @@ pub struct Append<'a> {
     pub(super) log: &'a Arc<Shared>,
     pub(super) records: Records<'a>,
     pub(super) from_reserve: bool,
-    /// Since when it waits for room.
+    /// Time since which the append waits for room.
     pub(super) stalled: Option<Instant>,
     pub(super) is_ready: bool,
 }
 
-/// Records to be appended: one without an allocation.
+/// Records to append; a single one needs no allocation.
 pub(super) enum Records<'a> {
     One([Entry<'a>; 1]),
     Batch(Vec<Entry<'a>>),
-    /// One, in memory of the append's own.
+    /// One record, in memory of the append.
     Filled {
         kind: u8,
         bytes: Vec<u8>,
@@ -94,7 +94,7 @@ impl Future for Append<'_> {
             })
         });
         self.is_ready = !matches!(appended, Ok(None));
-        // Another thread copies memory that the log took over.
+        // Memory that moved to the log is copied by another thread.
         turn::copied(if matches!(appended, Ok(Some(_))) { self.records.bytes() } else { 0 });
         match appended {
             Ok(Some(appended)) => Poll::Ready(Ok(Ticket::new(self.log, appended))),
@@ -134,7 +134,8 @@ impl Ticket {
 
     /// Returns true if the record is durable. Takes no lock, and starts no write.
     pub fn is_durable(&self) -> bool {
-        // The second is known first. The first stays where the record is cut off later.
+        // The durable LSN is published before the group ends. The group's fate stays valid if the
+        // record is cut off later.
         self.group.fate() == Some(Fate::Durable) || self.shared.durable() >= self.lsn
     }
 
@@ -162,7 +163,7 @@ impl Ticket {
         self.shared.wait(self.lsn, &self.group)
     }
 
-    /// Starts to write what is pending, for a thread that waits for another log first.
+    /// Starts the write of pending records, for a thread that waits for another log first.
     pub(super) fn begin(&self) {
         if !self.is_durable() && !self.shared.is_forked() {
             self.shared.carry_all();
@@ -204,7 +205,7 @@ impl Future for Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        // In a forked child a thread that is not there may hold the lock.
+        // In a forked child, a thread that does not exist there may hold the lock.
         if let Some(place) = self.place.filter(|_| !self.shared.is_forked()) {
             self.group.unregister(place);
         }

@@ -34,7 +34,7 @@ use nowait::Result;
 #[derive(Debug, Default)]
 #[must_use = "no record is known to be durable until `Tickets` reports it"]
 pub struct Tickets {
-    /// The ticket that is ready last, of each log.
+    /// The last ticket of each log.
     last: Vec<Ticket>,
 }
 
@@ -50,8 +50,9 @@ impl Tickets {
             self.last.push(ticket);
             return;
         };
-        // Numbers are given anew when the log's end is cut off. What was appended before the cut is
-        // durable, so that of two records that are not the higher one was appended later.
+        // A cut of the log's end makes later records reuse LSNs. Records appended before the cut
+        // are durable. So if two records are not durable, the one with the higher LSN was appended
+        // later.
         if last.is_durable() || (!ticket.is_durable() && ticket.lsn() > last.lsn()) {
             *last = ticket;
         }
@@ -83,10 +84,10 @@ impl Tickets {
     /// log up to [`Log::durable_lsn`](super::Log::durable_lsn) are still durable.
     pub fn wait(mut self) -> Result<()> {
         let Some(first) = self.last.pop() else { return Ok(()) };
-        // In flight beside the log that this thread writes.
+        // Other logs write while this thread writes one.
         self.last.iter().for_each(Ticket::begin);
         let first = first.wait();
-        // All of them, so that the answer does not depend on who was first to fail.
+        // Waits for all, so that the result does not depend on which log fails first.
         self.last.into_iter().map(Ticket::wait).fold(first, |answer, next| answer.and(next)).map(drop)
     }
 }
@@ -108,7 +109,7 @@ impl FromIterator<Ticket> for Tickets {
 impl Future for Tickets {
     type Output = Result<()>;
 
-    /// Ready when all are durable, or one has failed.
+    /// Ready when all records are durable, or one log has failed.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let mut answer = Poll::Ready(Ok(()));
         for ticket in &mut self.last {

@@ -1,4 +1,4 @@
-//! Cutting a log: its beginning, segment by segment, and its end, after any record.
+//! Truncates a log: at its beginning by whole segments, and at its end after any record.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub fn truncate_prefix_in(instance: &Nowait, dir: impl AsRef<Path>, lsn: u64) ->
         let dir = open_dir(&instance, &dir)?;
         let contents = dir.contents()?;
         if !contents.has_control && contents.numbers.is_empty() {
-            // Create nothing in a directory that holds no log.
+            // Creates nothing in a directory without a log.
             return Err(no_log(&dir.path));
         }
         let _lock = DirLock::take(&dir)?;
@@ -67,7 +67,7 @@ impl Shared {
         if self.is_forked() {
             return Err(self.forked());
         }
-        // Where the log is to end, as found in this epoch.
+        // New end of the log, with the epoch in which it was determined.
         let mut found: Option<(u64, Result<End>)> = None;
         loop {
             let last = self.state().next_lsn - 1;
@@ -75,7 +75,7 @@ impl Shared {
             if let Some(group) = pending {
                 self.wait(last, &group)?;
             }
-            // Dropped behind the lock.
+            // Declared before the lock, so that it is dropped after it.
             let given_up;
             let mut state = self.state();
             self.check_open(&state)?;
@@ -89,7 +89,7 @@ impl Shared {
                 return Err(self.error(ErrorOp::SetLen, ErrorKind::NoSuchRecord, text));
             }
             if !state.is_quiet() {
-                // A watermark block is in flight, or records that were appended since.
+                // A watermark block is in flight, or records were appended meanwhile.
                 drop(state);
                 std::thread::yield_now();
                 continue;
@@ -108,10 +108,10 @@ impl Shared {
                 continue;
             }
             let place = match found.take() {
-                // Records that came since are behind it.
+                // Records appended meanwhile are after this place.
                 Some((epoch, place)) if epoch == state.epoch => place?,
                 _ => {
-                    // The file is read with nothing locked.
+                    // The file is read with no lock held.
                     let (epoch, segments) = (state.epoch, state.segments.clone());
                     drop(state);
                     found = Some((epoch, self.place_behind(&segments, lsn)));
@@ -120,20 +120,20 @@ impl Shared {
             };
             let cut_off = state.cut(place, embed::now(&self.dir.instance));
             let epoch = state.epoch;
-            // Before the same numbers are given anew.
+            // Before the same LSNs are reused.
             given_up = self.handover.tail.clear();
             self.handover.publish(&state);
-            // Behind nothing, and before whatever is appended from now on.
+            // Nothing is pending before this block, and later appends follow it.
             let group = self.begin_watermark(&mut state).map_err(|no_room| self.no_room(no_room))?;
             drop(state);
             drop(given_up);
             self.wait(lsn, &group)?;
-            // Before anything is acknowledged behind it: else what was cut off would be the log's
-            // end again if the new segment were lost.
+            // Before any later record is acknowledged: otherwise the cut-off records would become
+            // the log's end again if the new segment were lost.
             let recorded = self.record();
             self.set_named(epoch);
-            // Only now: until the new epoch is durable, the segments that were cut off are the end
-            // of the log.
+            // Only after the new epoch is durable: until then, the cut-off segments are the end of
+            // the log.
             let mut state = self.state();
             state.retired.extend(cut_off);
             state.spare_failure = None;

@@ -1,4 +1,4 @@
-//! A block: records that become durable together, in the buffer that is written.
+//! A block: records that become durable together, in one write buffer.
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -13,15 +13,15 @@ use nowait::Buf;
 /// Bytes of records in a block, unless a single batch is larger.
 const BLOCK_PAYLOAD_MAX: usize = BLOCK_BYTES_MAX - BLOCK_HEADER_BYTES;
 
-/// A segment that is written, or will be.
+/// A segment that is being written, or is ready to be.
 #[derive(Clone, Debug)]
 pub(crate) struct Live<F> {
     pub(crate) number: u64,
     /// Size of this segment.
     pub(crate) bytes: u64,
     pub(crate) file: F,
-    /// Shared by all blocks of the segment: while one of them is out, the file is neither used for
-    /// another segment nor removed.
+    /// Shared by all blocks of the segment: while one of them is in use, the file is neither reused
+    /// for another segment nor removed.
     in_use: Arc<()>,
 }
 
@@ -30,7 +30,8 @@ impl<F> Live<F> {
         Live { number, bytes, file, in_use: Arc::default() }
     }
 
-    /// Tells whether a block of the segment is out, without keeping the file open.
+    /// Returns a reference that is alive while a block of the segment is in use. It does not keep
+    /// the file open.
     pub(crate) fn uses(&self) -> Weak<()> {
         Arc::downgrade(&self.in_use)
     }
@@ -40,7 +41,7 @@ impl<F> Live<F> {
         std::mem::replace(&mut self.file, file)
     }
 
-    /// Gives the file up: it no longer counts as in use.
+    /// Releases the file, which this no longer marks as in use.
     pub(crate) fn into_file(self) -> F {
         self.file
     }
@@ -50,20 +51,20 @@ pub(crate) struct Block<F> {
     pub(crate) live: Live<F>,
     /// Header of the segment, in its first block.
     pub(crate) header: Option<SegmentHeader>,
-    /// Offset in the segment: of the header if there is one.
+    /// Offset of the block in the segment; if `header` is set, that of the header.
     pub(crate) offset: u64,
     buffer: Buf,
-    /// Records that are not in the buffer yet, each with its place there.
+    /// Records not copied into the buffer yet, each with its offset in the buffer.
     given: Vec<(usize, Vec<u8>)>,
     pub(crate) payload: usize,
     pub(crate) first_lsn: u64,
     pub(crate) records: u32,
     /// Written even without records, for its watermark.
     is_watermark: bool,
-    /// The last block of the log: it leaves when all before it is durable, so that its watermark
-    /// covers every record.
+    /// The last block of the log. It is submitted when all earlier blocks are durable, so that its
+    /// watermark covers every record.
     pub(crate) is_last: bool,
-    /// States that the log was closed.
+    /// The block states that the log was closed.
     is_closed: bool,
     pub(crate) group: Arc<Group>,
     pub(crate) opened: Instant,
@@ -73,8 +74,8 @@ pub(crate) struct Block<F> {
 pub(crate) enum Incoming<'a> {
     /// Copied into the block at once.
     Copied(&'a [Entry<'a>]),
-    /// One, whose memory the block takes over: it is copied when the block is sealed, with nothing
-    /// locked.
+    /// One record, whose memory moves into the block. It is copied when the block is sealed, with
+    /// no lock held.
     Given { kind: u8, bytes: &'a mut Vec<u8> },
 }
 
@@ -104,8 +105,7 @@ pub(crate) struct Times {
     pub(crate) previous_time_ms: u64,
 }
 
-/// A block as it is written. Its bytes do not change any more, and are shared: another thread may
-/// write them again.
+/// A block whose bytes are final. They are shared, since another thread may write them again.
 pub(crate) struct Sealed<F> {
     pub(crate) live: Live<F>,
     pub(crate) bytes: Arc<Buf>,
@@ -147,7 +147,7 @@ impl<F> Block<F> {
         self.base() + block_bytes(self.payload)
     }
 
-    /// True if the block is to be written.
+    /// True if the block must be written.
     pub(crate) fn is_wanted(&self) -> bool {
         self.records > 0 || self.is_watermark
     }
@@ -156,13 +156,14 @@ impl<F> Block<F> {
         (self.first_lsn + u64::from(self.records)).saturating_sub(1)
     }
 
-    /// True if `payload` more bytes fit, in a segment that may be used up to `end`.
+    /// True if `payload` more bytes fit into the block, in a segment whose usable part ends at
+    /// `end`.
     pub(crate) fn fits(&self, payload: usize, end: u64) -> bool {
         let all = self.payload + payload;
         (all <= BLOCK_PAYLOAD_MAX || self.payload == 0) && self.offset + (self.base() + block_bytes(all)) as u64 <= end
     }
 
-    /// Takes all of `records` into the block, or none of them; None without memory.
+    /// Adds all of `records` to the block, or none of them. None if memory is short.
     pub(crate) fn put(&mut self, records: &mut Incoming<'_>) -> Option<()> {
         let end = self.base() + BLOCK_HEADER_BYTES + self.payload + records.payload();
         self.make_room(end)?;
@@ -182,7 +183,8 @@ impl<F> Block<F> {
         Some(())
     }
 
-    /// Adds a record, for which there is room, without its bytes. Returns their place.
+    /// Adds a record without its bytes; the caller has checked the room. Returns the offset for the
+    /// bytes.
     fn put_frame(&mut self, kind: u8, length: usize) -> usize {
         let at = self.base() + BLOCK_HEADER_BYTES + self.payload;
         let start = at + FRAME_BYTES;
@@ -203,15 +205,15 @@ impl<F> Block<F> {
         Some(())
     }
 
-    /// Makes this a watermark block; None without memory.
+    /// Makes this a watermark block. None if memory is short.
     pub(crate) fn make_watermark(&mut self, is_last: bool, is_closed: bool) -> Option<()> {
         self.make_room(self.bytes())?;
         (self.is_watermark, self.is_last, self.is_closed) = (true, is_last, is_closed);
         Some(())
     }
 
-    /// Puts in place what was given, headers and checksums, the records' too: by the thread that
-    /// writes the block, with nothing locked.
+    /// Copies the records in `given` into the buffer, and writes headers and checksums. The thread
+    /// that writes the block calls it, with no lock held.
     pub(crate) fn seal(mut self, log_id: &LogId, epoch: u64, watermark: u64, times: Times) -> Sealed<F> {
         let (base, bytes) = (self.base(), self.bytes());
         for (start, record) in std::mem::take(&mut self.given) {
@@ -250,8 +252,9 @@ impl<F> Block<F> {
 mod tests {
     use super::*;
 
-    /// Memory that is given is taken over as it is, and what is written is what a copy would be:
-    /// beside records that are copied, in a buffer that grows, and in a segment's first block.
+    /// A block of given records has the same bytes as one of copied records: mixed with copied
+    /// records, in a buffer that grows, and in a segment's first block. Given memory is not copied
+    /// before the block is sealed.
     #[test]
     fn a_record_that_is_given_is_copied_when_the_block_is_sealed() {
         let header = crate::commit::state::fixture::start().segments[0].header;

@@ -1,8 +1,8 @@
-//! Callbacks of a log, one after the other, on a thread of the log's own.
+//! Callbacks of a log, one after the other, on the log's thread for them.
 //!
-//! A callback is the user's code: it may block, panic, or use the log. A thread that ends a commit
-//! (in `wait`, a watcher, maintenance) only puts it in a queue. The thread of callbacks
-//! starts with the first and ends after some seconds without one.
+//! A callback is the user's code: it may block, panic, or use the log. The thread that completes a
+//! commit (in `wait`, a watcher, maintenance) only adds the callback to a queue. The thread that
+//! runs callbacks starts with the first one, and ends after some seconds without one.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -25,14 +25,14 @@ pub(crate) enum Call {
     Durable(Callback, Result<u64>),
     Event(Observer, Event),
     Block(BlockHook, SealedBlock),
-    /// A waker that must not run where its record became durable.
+    /// A waker that must not run on the thread that completed its record.
     Wake(Waker),
 }
 
 impl Call {
     /// Runs the call, and contains a panic.
     fn run(self) {
-        // The payload of a panic is the user's, too: dropping it may panic again.
+        // Dropping the payload of a panic runs user code, and may panic again.
         catch_unwind(AssertUnwindSafe(|| match self {
             Call::Durable(callback, answer) => callback(answer),
             Call::Event(observer, event) => (observer.0)(&event),
@@ -56,13 +56,13 @@ struct Runner {
     work: Condvar,
 }
 
-/// Calls that the thread has not taken yet.
+/// Calls that the thread has not run yet.
 #[derive(Default)]
 struct Backlog {
     calls: VecDeque<Call>,
-    /// A thread takes calls from the queue until it has found it empty.
+    /// A thread serves the queue, until it finds it empty.
     is_served: bool,
-    /// The log is gone: the thread does not wait for more calls.
+    /// The log was dropped: the thread does not wait for more calls.
     is_over: bool,
 }
 
@@ -72,12 +72,12 @@ thread_local! {
 }
 
 impl Calls {
-    /// A queue whose thread has this name.
+    /// Makes a queue whose thread has this name.
     pub(crate) fn new(thread: &'static str) -> Calls {
         Calls(Arc::new(Runner { thread, state: Mutex::default(), work: Condvar::new() }))
     }
 
-    /// Puts calls in the queue. The caller holds no lock.
+    /// Adds calls to the queue. The caller holds no lock.
     pub(crate) fn add(&self, calls: impl IntoIterator<Item = Call>) {
         let mut state = lock(&self.0.state);
         state.calls.extend(calls);
@@ -87,8 +87,8 @@ impl Calls {
         }
     }
 
-    /// Starts a thread for the queue if it needs one. Where none can be started this thread serves
-    /// the queue, if it may: late is better than never.
+    /// Starts a thread for the queue if it needs one. If none can be started and `may_run_here` is
+    /// set, this thread serves the queue, so that no call is lost.
     pub(crate) fn serve(&self, may_run_here: bool) {
         let mut state = lock(&self.0.state);
         if state.is_served || state.calls.is_empty() {
@@ -175,7 +175,7 @@ mod tests {
         }
     }
 
-    /// A panic's payload that panics when it is dropped.
+    /// Panic payload that panics when it is dropped.
     struct Bomb;
 
     impl Drop for Bomb {
@@ -191,7 +191,7 @@ mod tests {
         let mine = calls.clone();
         calls.add([Call::Durable(Box::new(move |_| told.send((mine.is_here(), other.is_here())).unwrap()), Ok(1))]);
         assert!(!calls.is_here());
-        // The state after a thread could not be started.
+        // The state in which a failed start of a thread leaves the queue.
         lock(&calls.0.state).is_served = true;
         calls.0.run(Duration::ZERO);
         assert_eq!(hear.recv().unwrap(), (true, false));

@@ -10,7 +10,7 @@ use crate::os;
 use nowait::Buf;
 
 const PENDING: u32 = 0;
-/// One of the threads that sleep is to write the next block.
+/// One of the sleeping threads must write the next block.
 const LEAD: u32 = 1;
 const DURABLE: u32 = 2;
 const FAILED: u32 = 3;
@@ -22,20 +22,19 @@ pub(crate) enum Fate {
     Failed,
 }
 
-/// Those that wait for one block to become durable.
+/// Waiters for one block to become durable.
 pub(crate) struct Group {
     word: Word,
     /// Sleeping threads that are not appointed to lead. Changes with the state locked.
     sleepers: AtomicU32,
     /// Threads that sleep or are about to: if there are none, no wake-up is needed.
     asleep: AtomicU32,
-    /// Futures and callbacks: waiters that cannot write the block themselves. Changes with
-    /// `waiting` locked; the change is seen by whoever locks the state after the waiter has locked
-    /// it.
+    /// Futures and callbacks: waiters that cannot write the block. Changes with `waiting` locked. A
+    /// thread that locks the state after the waiter has locked it sees the change.
     idle: AtomicU32,
     ended: OnceLock<Instant>,
     waiting: Mutex<Waiting>,
-    /// The block as it is written, from its sealing to its end.
+    /// Bytes of the block, from sealing to completion.
     sealed: std::sync::Mutex<Option<Arc<Buf>>>,
 }
 
@@ -61,17 +60,17 @@ impl Group {
         })
     }
 
-    /// Keeps the bytes of the block while it is in flight.
+    /// Stores the bytes of the block while it is in flight.
     pub(crate) fn set_sealed(&self, bytes: Arc<Buf>) {
         *os::lock(&self.sealed) = Some(bytes);
     }
 
-    /// Bytes of the block, from its sealing until they are taken.
+    /// Bytes of the block, from sealing until [`Group::take_sealed`].
     pub(crate) fn sealed(&self) -> Option<Arc<Buf>> {
         os::lock(&self.sealed).clone()
     }
 
-    /// Takes the bytes of the block: nothing writes them any more, or they have another owner.
+    /// Takes the bytes of the block, when no further write needs them or they have another owner.
     pub(crate) fn take_sealed(&self) -> Option<Arc<Buf>> {
         os::lock(&self.sealed).take()
     }
@@ -90,13 +89,14 @@ impl Group {
         self.ended.get().map_or(Duration::ZERO, Instant::elapsed)
     }
 
-    /// Counts a thread that is about to sleep. Returns the number of those before it. The state is
-    /// locked, as it is where a leader is chosen, so none is missed.
+    /// Counts a thread that is about to sleep; returns the previous number. The state is locked
+    /// here and where a leader is chosen, so the choice misses no sleeper.
     pub(crate) fn announce_sleeper(&self) -> u32 {
         self.sleepers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Undoes this: the thread has woken, and was not appointed. The state is locked.
+    /// Undoes [`Group::announce_sleeper`] for a thread that woke without being appointed. The state
+    /// is locked.
     pub(crate) fn retract_sleeper(&self) {
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
@@ -113,8 +113,8 @@ impl Group {
     /// Sleeps until the group ends or one of its threads is to lead, `time` at most. May return
     /// early.
     pub(crate) fn sleep(&self, time: Option<Duration>) {
-        // Before the word is read, as the word is changed before this is read: one of the two sees
-        // the other.
+        // `asleep` is raised before the word is read, and the waker changes the word before it
+        // reads `asleep`: so at least one of the two sees the other's change.
         self.asleep.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.word.sleep_while(PENDING, time);
@@ -141,16 +141,16 @@ impl Group {
     }
 
     fn wake(&self, threads: u32) {
-        // After the change of the word.
+        // `asleep` is read after the word was changed: see `sleep`.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) > 0 {
             self.word.wake(threads);
         }
     }
 
-    /// Ends the group and wakes the threads that sleep; [`Group::next_waker`] and
-    /// [`Group::take_callbacks`] give the others.
-    /// Done again it changes nothing, and wakes those whom a thread that was held up has not.
+    /// Ends the group and wakes its sleeping threads; [`Group::next_waker`] and
+    /// [`Group::take_callbacks`] return the other waiters. May be called again, to wake threads
+    /// that a stalled first caller has not.
     pub(crate) fn end(&self, fate: Fate) {
         // A group ends once.
         let _ = self.ended.set(Instant::now());
@@ -159,15 +159,15 @@ impl Group {
             Fate::Failed => FAILED,
         };
         let waiting = lock(&self.waiting);
-        // An exchange, since an appointment may be accepted at the same time: the end comes after
-        // it.
+        // A swap, since another thread may accept an appointment at the same time: the end must
+        // overwrite the result of that exchange.
         self.word.0.swap(word, Ordering::Release);
         drop(waiting);
         self.wake(u32::MAX >> 1);
     }
 
-    /// Takes the waker of one of the futures, in the order in which they came. The group has ended.
-    /// One at a time, so that another thread wakes the rest where this one is held up.
+    /// Takes the waker of the next future, in order of registration. The group has ended. One at a
+    /// time, so that another thread can wake the rest if this thread stalls.
     pub(crate) fn next_waker(&self) -> Option<Waker> {
         let mut waiting = lock(&self.waiting);
         loop {
@@ -180,15 +180,14 @@ impl Group {
         }
     }
 
-    /// Takes the callbacks, in the order in which they were added. The group has ended.
+    /// Takes the callbacks in order of registration. The group has ended.
     pub(crate) fn take_callbacks(&self) -> Vec<(u64, Callback)> {
         std::mem::take(&mut lock(&self.waiting).callbacks)
     }
 
-    /// Registers `waker` at its `place`, which is chosen at the first call; false if the group has
-    /// ended.
+    /// Registers `waker` at `place`, which the first call assigns; false if the group has ended.
     pub(crate) fn register(&self, place: &mut Option<usize>, waker: &Waker) -> bool {
-        // Cloning and dropping a waker may run anything: not under a lock.
+        // Cloning and dropping a waker runs user code, so no lock is held.
         let waker = waker.clone();
         let mut waiting = lock(&self.waiting);
         if self.fate().is_some() {
@@ -207,7 +206,7 @@ impl Group {
         true
     }
 
-    /// Forgets the waker of a future that is dropped.
+    /// Removes the waker of a dropped future.
     pub(crate) fn unregister(&self, place: usize) {
         let mut waiting = lock(&self.waiting);
         let old = waiting.wakers.get_mut(place).and_then(Option::take);

@@ -3,10 +3,9 @@
 //!
 //! A thread that waits for its record takes the oldest block, if fewer than `depth` writes are in
 //! flight. It writes the block and waits for the device in one call; others fill the next block
-//! meanwhile. Then it ends the group of the block it wrote, which need not hold its own record, and
-//! wakes one thread of a later group to write.
-//! Whatever the order of the steps, no thread sleeps while it could write: the loom tests at the
-//! foot of this file check that.
+//! meanwhile. Then it ends the group of that block, which need not contain its own record, and
+//! wakes one thread of a later group to write. No thread sleeps while it could write, in any order
+//! of the steps: the loom tests at the end of this file check that.
 
 use std::sync::atomic;
 use std::time::Instant;
@@ -17,7 +16,7 @@ use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, yield_n
 use super::tail::TailCache;
 use nowait::Result;
 
-/// Most times that a thread which is about to write lets others run.
+/// Maximum number of times that a thread yields before it writes.
 #[cfg(not(nowait_log_loom))]
 const YIELDS_MAX: u32 = 8;
 #[cfg(nowait_log_loom)]
@@ -25,40 +24,41 @@ const YIELDS_MAX: u32 = 1;
 
 pub(crate) struct Handover<F> {
     state: Mutex<Pipeline<F>>,
-    /// Copy of the state's, for those that do not lock it.
+    /// Copy of the state's value, for readers without the lock.
     durable: AtomicU64,
-    /// Likewise, for readers; `first` is the first record.
+    /// Likewise; `first` is the LSN of the first record.
     epoch: atomic::AtomicU64,
     first: atomic::AtomicU64,
     pub(crate) tail: TailCache,
-    /// Sleep of the maintenance thread.
+    /// Wakes the maintenance thread.
     pub(crate) work: Condvar,
-    /// Sleep of threads whose append needs the next segment.
+    /// Wakes threads whose append needs the next segment.
     pub(crate) room: Condvar,
 }
 
-/// A thread that waits for a group.
+/// State of a thread that waits for a group.
 #[derive(Default)]
 pub(crate) struct ThreadWaits {
-    /// It has let others append before its write.
+    /// The thread has let others append before its write.
     has_gathered: bool,
-    /// It was counted as one that sleeps.
+    /// The group counts the thread as a sleeper.
     has_slept: bool,
-    /// The thread watches for stalled threads, and continues to do so when it sleeps again.
+    /// The thread watches for stalled threads, also when it sleeps again.
     pub(super) looks_out: bool,
 }
 
-/// Next step of a thread that waits. Moved once: a box would cost every write an allocation.
+/// Next step of a waiting thread. Not boxed: a box would cost an allocation for each write, and the
+/// value is moved only once.
 #[allow(clippy::large_enum_variant)]
 pub(crate) enum Turn<F> {
-    /// The group may have ended: look again.
+    /// The group may have ended: check its fate.
     Again,
     Write(Submission<F>),
-    /// Its group ended while it gathered: another thread has to write.
+    /// The thread's group ended while it gathered: another thread has to write.
     PassOn(Successor),
-    /// Nothing to write for it.
+    /// The thread has nothing to write.
     Sleep {
-        /// A write is in flight whose completion this thread may hold up.
+        /// A write is in flight whose completion this thread would delay by sleeping.
         has_carried: bool,
     },
 }
@@ -79,8 +79,8 @@ impl<F: Clone> Handover<F> {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// Epoch of the log. Who asks after [`Handover::durable`] learns of a cut that what it said
-    /// comes behind.
+    /// Epoch of the log. Read it after [`Handover::durable`]: if that value belongs to the log
+    /// after a cut, the epoch is that of the cut.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
@@ -90,18 +90,18 @@ impl<F: Clone> Handover<F> {
         self.first.load(Ordering::Relaxed)
     }
 
-    /// Publishes the epoch, and what is durable. The state is locked.
+    /// Publishes the first record, the epoch and the durable LSN. The state is locked.
     pub(crate) fn publish(&self, state: &Pipeline<F>) {
         self.first.store(state.first_lsn(), Ordering::Relaxed);
         self.epoch.store(state.epoch, Ordering::Release);
         self.durable.store(state.durable, Ordering::Release);
     }
 
-    /// Decides what a thread that waits for `group` does next.
+    /// Decides the next step of a thread that waits for `group`.
     ///
-    /// Threads that the last write has woken are likely to append again. So a thread that may write
-    /// lets others run first, once, when there were several: a write of all costs as much as a
-    /// write of one, and a record that comes too late waits for two writes.
+    /// Threads that the last write has woken are likely to append again. So if there were several,
+    /// a thread that may write lets others run first, once: a write of all their records costs as
+    /// much as a write of one, and a record that misses this write waits for two.
     pub(crate) fn turn(&self, group: &Group, waiter: &mut ThreadWaits, now: impl Fn() -> Instant) -> Turn<F> {
         let mut state = self.lock();
         if group.fate().is_some() {
@@ -112,7 +112,8 @@ impl<F: Clone> Handover<F> {
             state.gathering = None;
         }
         match (is_appointed, waiter.has_slept) {
-            // Appointed was one that sleeps, and will find that it is not: it counts again.
+            // A sleeping thread was appointed, and this thread took the appointment: the sleeper
+            // counts again.
             (true, false) => drop(group.announce_sleeper()),
             (false, true) => group.retract_sleeper(),
             _ => {}
@@ -122,7 +123,7 @@ impl<F: Clone> Handover<F> {
             waiter.has_gathered = true;
             state = self.gather(state, &now);
             if group.fate().is_some() {
-                // Others may have gone to sleep because this thread gathered.
+                // Other threads may sleep because this thread gathered.
                 return Turn::PassOn(state.choose_next(now()));
             }
         }
@@ -138,8 +139,8 @@ impl<F: Clone> Handover<F> {
         }
     }
 
-    /// Lets other threads run, until as many records have come as the last time or they have had
-    /// their turns.
+    /// Lets other threads run, until as many records were appended as last time, or after
+    /// [`YIELDS_MAX`] turns.
     fn gather<'s>(
         &'s self,
         mut state: MutexGuard<'s, Pipeline<F>>,
@@ -180,9 +181,9 @@ impl<F: Clone> Handover<F> {
 }
 
 impl Ending {
-    /// Ends groups and wakes their threads; wakes the next leader last, so that woken threads may
-    /// append before it writes. `carry` submits for those that do not write themselves, before all
-    /// else: the device has something to do then.
+    /// Ends groups and wakes their threads. The next leader is woken last, so that other threads
+    /// may append before it writes. `carry` submits blocks for futures and callbacks, before all
+    /// else, so that the device is not idle meanwhile.
     pub(crate) fn wake_threads(&self, carry: impl FnOnce()) {
         let next = self.next();
         if let Successor::Carry = next {
@@ -203,7 +204,8 @@ mod tests {
     use crate::format::FRAME_BYTES;
     use std::sync::Arc;
 
-    /// The thread that was appointed slept on uncounted, and nobody appointed it again.
+    /// Symptom: a sleeping thread whose appointment another thread took was no longer counted as a
+    /// sleeper, and never appointed again.
     #[test]
     fn a_sleeper_counts_whose_appointment_another_took() {
         let log = Handover::new(Pipeline::new(rules(1), start()), 0);
@@ -241,7 +243,7 @@ mod loom_tests {
     use super::*;
     use crate::format::FRAME_BYTES;
 
-    /// No time passes: each order of the steps is tried again and again, and must go the same way.
+    /// A constant: loom repeats each order of the steps, which must take the same course each time.
     fn now() -> Instant {
         static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
         *START.get_or_init(Instant::now)
@@ -270,7 +272,7 @@ mod loom_tests {
             .expect("room")
     }
 
-    /// As a thread of a log waits, with a disk that writes at once.
+    /// Waits as a thread of a log does; the disk completes each write at once.
     fn wait(log: &Handover<()>, group: &Group) -> Fate {
         let mut waiter = ThreadWaits::default();
         loop {
@@ -300,7 +302,7 @@ mod loom_tests {
         ending.set_over();
     }
 
-    /// Submits for those that do not write themselves, on a disk that writes at once.
+    /// Submits blocks for futures and callbacks; the disk completes each write at once.
     fn carry(log: &Handover<()>) {
         loop {
             let Some(submission) = log.lock().submit(true, now) else { return };

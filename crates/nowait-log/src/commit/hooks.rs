@@ -1,4 +1,4 @@
-//! Hands blocks over to the application, in their order, on a thread of their own.
+//! Passes blocks to the application's hooks in order, on a separate thread.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -18,12 +18,13 @@ struct Outlet {
     order: Mutex<Order>,
 }
 
-/// Blocks are sealed, and end, on several threads. Each is handed over when all before it were.
+/// Puts blocks in order, since several threads seal and complete them. Each block is passed on
+/// after all earlier ones.
 #[derive(Default)]
 struct Order {
-    /// Number of the next submission.
+    /// Number of the next submission to pass on.
     next: u64,
-    /// Later ones; None where there are no records.
+    /// Later submissions; None for a block without records.
     early: BTreeMap<u64, Option<SealedBlock>>,
 }
 
@@ -34,12 +35,12 @@ impl Hooks {
         Hooks { calls, sealed: hooks.sealed.map(outlet), durable: hooks.durable.map(outlet) }
     }
 
-    /// Hands over a block that was sealed. Nothing is locked.
+    /// Passes on a block that was sealed. The caller holds no lock.
     pub(crate) fn sealed(&self, id: u64, block: impl FnOnce() -> Option<SealedBlock>, may_run_here: bool) {
         self.hand_over(self.sealed.as_ref(), id, block, may_run_here);
     }
 
-    /// Hands over a block that is durable. Nothing is locked.
+    /// Passes on a block that is durable. The caller holds no lock.
     pub(crate) fn durable(&self, id: u64, block: impl FnOnce() -> Option<SealedBlock>, may_run_here: bool) {
         self.hand_over(self.durable.as_ref(), id, block, may_run_here);
     }
@@ -60,7 +61,8 @@ impl Hooks {
             let next = order.next;
             let Some(block) = order.early.remove(&next) else { break };
             order.next += 1;
-            // Under the lock of the order, which nothing else takes: so they come in this order.
+            // Under the lock of the order, so that calls are queued in order. No other code takes
+            // this lock.
             let calls = block.map(|block| Call::Block(outlet.hook.clone(), block));
             any |= calls.is_some();
             self.calls.add(calls);

@@ -1,9 +1,9 @@
 //! Group commit without a writer thread: a waiting thread writes all pending records.
 //!
-//! An append copies its records into the open block ([`state`]). A thread that waits writes a
-//! block, or sleeps until another thread has ([`handover`], `wait.rs`). Futures and callbacks have
-//! no thread in a system call: their block is submitted with a callback, which submits the next
-//! (`write.rs`).
+//! An append copies its records into the open block ([`state`]). A waiting thread writes a block,
+//! or sleeps until another thread has written it ([`handover`], `wait.rs`). For futures and
+//! callbacks no thread waits in a system call: their block is submitted with a callback, which
+//! submits the next block (`write.rs`).
 
 mod block;
 mod calls;
@@ -50,7 +50,7 @@ use state::{Poison, Refusal};
 /// The blocks of a log on files.
 pub(crate) type Pipeline = state::Pipeline<File>;
 
-/// A log that is open for appending, as its handles, futures and threads share it.
+/// State of an open log that its handles, futures and threads share.
 pub(crate) struct Shared {
     pub(crate) dir: LogDir,
     pub(crate) control: Control,
@@ -60,27 +60,27 @@ pub(crate) struct Shared {
     pub(crate) handover: Handover<File>,
     pub(crate) woken: Powers,
     pub(crate) stalls: Stalls,
-    /// Held while names in the directory change; locked before the state.
+    /// Lock for changes of names in the directory; taken before the state's lock.
     pub(crate) names: Names,
-    /// Held while the control file is replaced; locked after the names, and before the state.
+    /// Lock for replacing the control file; taken after `names`, and before the state's lock.
     pub(crate) recording: Names,
     pub(crate) calls: Calls,
-    /// Wakers of threads that hold the names.
+    /// Wakers that threads holding `names` pass on.
     pub(crate) wakes: Calls,
-    /// Hands blocks over.
+    /// Passes blocks to the application's hooks.
     pub(crate) hooks: Hooks,
-    /// Prepares segments where there is no maintenance thread.
+    /// Prepares segments if there is no maintenance thread.
     pub(crate) preparer: Preparer,
-    /// Lock of the directory: a thread that writes holds a share, so that no other process opens the
-    /// log while a write of this one may still come.
+    /// Lock of the directory. A writing thread holds a share, so that no other process can open the
+    /// log while a write of this process is still possible.
     pub(crate) dir_lock: Weak<DirLock>,
     /// The maintenance thread, which must not wait for itself.
     pub(crate) maintenance: OnceLock<ThreadId>,
     /// Time when the last block with records was made, in milliseconds since 1970 by the wall
     /// clock; 0 if that is not known.
     time_ms: AtomicU64,
-    /// Generation of the process that opened the log. A forked child has none of its threads, and
-    /// must not write.
+    /// Generation of the process that opened the log. A forked child has none of the log's threads,
+    /// and must not write.
     generation: u64,
 }
 
@@ -131,7 +131,7 @@ impl Shared {
         self.handover.epoch()
     }
 
-    /// Tells an event, later and elsewhere. The caller holds no lock but the names.
+    /// Queues an event for the log's callback thread. The caller holds no lock but `names`.
     pub(crate) fn tell_event(&self, event: impl FnOnce() -> Event) {
         if let Some(observer) = &self.observer {
             self.calls.add([Call::Event(observer.clone(), event())]);
@@ -144,13 +144,13 @@ impl Shared {
         LogStats { woken, stalls, stalled: self.stalls.time(), ..self.state().stats() }
     }
 
-    /// Has completions noticed that the calling thread, which is about to sleep, may hold up.
+    /// Hands completions that only the calling thread would notice to a watcher, before the thread
+    /// sleeps.
     pub(crate) fn watch_all(&self) {
         embed::notice_by_thread();
     }
 
-    /// True if this thread changes names or replaces the control file, and so runs no code of the
-    /// user's.
+    /// True if this thread holds `names` or `recording`, and so must not run user code.
     pub(crate) fn holds_names(&self) -> bool {
         self.names.is_mine() || self.recording.is_mine()
     }
@@ -230,7 +230,7 @@ impl Shared {
         })
     }
 
-    /// The error of a watermark block that finds no room; it cannot wait for any.
+    /// The error of a watermark block without room; such a block never waits for room.
     pub(crate) fn no_room(&self, no_room: NoRoom<Error>) -> Error {
         match no_room {
             NoRoom::Refused(error) => error,
@@ -238,7 +238,7 @@ impl Shared {
         }
     }
 
-    /// Refuses records that no segment has room for.
+    /// Refuses records that do not fit into any segment.
     pub(crate) fn check_payload(&self, payload: usize) -> Result<()> {
         if self.rules.fits_segment(payload) {
             return Ok(());

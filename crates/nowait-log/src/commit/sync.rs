@@ -1,5 +1,5 @@
-//! Locks, atomics and the sleep of a commit, exchanged when the hand-over is checked in every order
-//! of its steps (`make loom`).
+//! Locks, atomics and futexes of a commit. `make loom` replaces them to check the hand-over in
+//! every order of its steps.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// A word to sleep on.
+/// A futex word.
 #[cfg(not(nowait_log_loom))]
 pub(crate) struct Word(pub(crate) AtomicU32);
 
@@ -41,7 +41,7 @@ impl Word {
     /// Sleeps while the word is `value`, `time` at most. May return early.
     pub(crate) fn sleep_while(&self, value: u32, time: Option<Duration>) {
         let time = time.and_then(|time| Timespec::try_from(time).ok());
-        // Woken, interrupted, or too late to sleep: the caller looks again.
+        // The thread was woken or interrupted, or the word has changed: the caller checks again.
         let _ = futex::wait(&self.0, futex::Flags::PRIVATE, value, time.as_ref());
     }
 
@@ -60,7 +60,7 @@ impl Word {
         Word(AtomicU32::new(value), Mutex::new(()), Condvar::new())
     }
 
-    /// No time passes: whoever sleeps has to be woken.
+    /// In the model no time passes: every sleeper has to be woken.
     pub(crate) fn sleep_while(&self, value: u32, _time: Option<Duration>) {
         let guard = lock(&self.1);
         if self.0.load(Ordering::Acquire) == value {

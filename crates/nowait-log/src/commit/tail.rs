@@ -1,7 +1,7 @@
 //! The tail: the last durable blocks in memory, for readers that follow the end of the log.
 //!
-//! Blocks are kept only while there is a reader, up to a bound of bytes. One that is missing here is
-//! read from its segment.
+//! Blocks are kept only while a reader exists, up to a bound of bytes. Readers read other blocks
+//! from the segments.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,14 +12,14 @@ use crate::os::lock;
 use crate::sealed::SealedBlock;
 use nowait::Buf;
 
-/// A durable block that holds records, as it was written.
+/// A durable block with records, as it was written.
 #[derive(Clone)]
 pub(crate) struct CachedBlock {
     pub(crate) bytes: Arc<Buf>,
     /// Offset of the block in `bytes`.
     pub(crate) base: usize,
     pub(crate) segment: u64,
-    /// Offset of the block behind it in the segment.
+    /// Offset of the next block in the segment.
     pub(crate) end: u64,
     pub(crate) epoch: u64,
     pub(crate) first_lsn: u64,
@@ -27,7 +27,7 @@ pub(crate) struct CachedBlock {
 }
 
 impl CachedBlock {
-    /// The block for an application.
+    /// Converts the block for an application's hook.
     pub(super) fn handed_over(self) -> SealedBlock {
         let CachedBlock { bytes, base, epoch, first_lsn, records, .. } = self;
         SealedBlock { bytes, base, first_lsn, records, epoch, is_durable: true }
@@ -40,7 +40,7 @@ impl CachedBlock {
 
 pub(crate) struct TailCache {
     bytes_max: u64,
-    /// Readers. Changes with `blocks` locked.
+    /// Number of readers. Changes with `blocks` locked.
     readers: AtomicU32,
     blocks: Mutex<CachedBlocks>,
 }
@@ -52,7 +52,7 @@ struct CachedBlocks {
     bytes: u64,
 }
 
-/// Blocks that the tail has given up: to be dropped with nothing locked.
+/// Blocks removed from the tail, to be dropped with no lock held.
 #[must_use = "dropped where nothing is locked"]
 #[derive(Default)]
 pub(crate) struct GivenUp(Vec<CachedBlock>);
@@ -62,14 +62,14 @@ impl TailCache {
         TailCache { bytes_max, readers: AtomicU32::new(0), blocks: Mutex::default() }
     }
 
-    /// Keeps blocks that have ended, up to the last record that is durable. The state is
-    /// locked, so that they come in order, and before it is published that they are durable.
+    /// Keeps completed blocks up to the last durable record. Called with the state locked, so that
+    /// blocks are added in order, and before the durable LSN is published.
     pub(crate) fn keep<F>(&self, ended: &[InFlight<F>], durable: u64) -> GivenUp {
         let mut given_up = GivenUp::default();
         if self.readers.load(Ordering::Relaxed) == 0 || self.bytes_max == 0 {
             return given_up;
         }
-        // No commit waits for a reader: it finds what is left out in the segment.
+        // No commit waits for a reader: a reader finds an omitted block in its segment.
         let Ok(mut kept) = self.blocks.try_lock() else { return given_up };
         if self.readers.load(Ordering::Relaxed) == 0 {
             return given_up;
@@ -86,12 +86,12 @@ impl TailCache {
         given_up
     }
 
-    /// Gives up all blocks, before the end of the log is cut.
+    /// Removes all blocks, before the end of the log is cut.
     pub(crate) fn clear(&self) -> GivenUp {
         lock(&self.blocks).take()
     }
 
-    /// Returns the block that holds record `lsn`.
+    /// Returns the block that contains record `lsn`.
     pub(crate) fn find(&self, lsn: u64) -> Option<CachedBlock> {
         let kept = lock(&self.blocks);
         let at = kept.blocks.partition_point(|block| block.next_lsn() <= lsn);

@@ -32,12 +32,11 @@ impl Shared {
                 Turn::PassOn(next) => self.pass_on(next),
                 Turn::Sleep { has_carried } => {
                     if has_carried {
-                        // The runtime that should notice its completion may be blocked by this
-                        // thread.
+                        // The thread may block the runtime that should notice the completion.
                         self.watch_all();
                     }
                     group.sleep(waiter.looks_out.then_some(TICK));
-                    // Also where a signal has ended the sleep.
+                    // Also after a signal ended the sleep.
                     if waiter.looks_out && group.fate().is_none() {
                         self.rescue();
                     }
@@ -46,7 +45,7 @@ impl Shared {
         }
     }
 
-    /// The error of a record whose block failed.
+    /// Returns the error of a record whose block failed.
     pub(super) fn why(&self, lsn: u64) -> Error {
         match &self.state().poison {
             Some(poison) => self.failure(poison, lsn),
@@ -54,12 +53,12 @@ impl Shared {
         }
     }
 
-    /// Returns the answer for a record whose group has ended.
+    /// Returns the result for a record whose group has ended.
     pub(crate) fn answer(&self, lsn: u64, group: &Group) -> Option<Result<u64>> {
         group.fate().map(|fate| self.outcome(lsn, fate))
     }
 
-    /// Returns the answer for a record whose block has this fate.
+    /// Returns the result for a record whose block has this fate.
     pub(super) fn outcome(&self, lsn: u64, fate: Fate) -> Result<u64> {
         match fate {
             Fate::Durable => Ok(lsn),
@@ -70,7 +69,7 @@ impl Shared {
     /// Calls `callback` when the block of `group` is durable or has failed.
     pub(crate) fn call_back(self: &Arc<Self>, lsn: u64, group: &Group, callback: Callback) {
         if self.is_forked() {
-            // The thread of callbacks is the parent's.
+            // The child lacks the thread that runs callbacks.
             return callback(Err(self.forked()));
         }
         match group.add_callback(lsn, callback) {

@@ -1,4 +1,4 @@
-//! Watermark blocks: when a log is opened, is cut, becomes idle, and ends.
+//! Watermark blocks: written when a log is opened, is cut, becomes idle, or ends.
 
 use std::sync::Arc;
 
@@ -8,11 +8,10 @@ use crate::os::APPEND;
 use nowait::{Error, ErrorKind, Result, embed};
 
 impl Shared {
-    /// Writes a watermark block; it is durable when this returns.
+    /// Writes a watermark block, and waits until it is durable.
     pub(crate) fn write_watermark(self: &Arc<Self>) -> std::result::Result<(), NoRoom<Error>> {
         let mut state = self.state();
-        // A log that fails here has failed for good: a block that is added afterwards would never
-        // end.
+        // Checked in the lock that adds the block: a block added to a failed log would never end.
         state.check_open().map_err(|refusal| {
             NoRoom::Refused(match refusal {
                 Refusal::Closed => {
@@ -27,8 +26,8 @@ impl Shared {
         self.wait(0, &group).map(drop).map_err(NoRoom::Refused)
     }
 
-    /// Puts a watermark block behind what is pending; returns the group that waits for it. The log
-    /// has not failed.
+    /// Adds a watermark block after the pending blocks; returns its group. The log must not have
+    /// failed.
     pub(crate) fn begin_watermark(&self, state: &mut Pipeline) -> std::result::Result<Arc<Group>, NoRoom<Error>> {
         self.put_watermark(state, false, false)
     }
@@ -42,15 +41,15 @@ impl Shared {
         let rotations = state.numbers.rotations;
         let group = state.put_watermark(is_last, is_closed, || embed::now(&self.dir.instance));
         if state.numbers.rotations != rotations {
-            // The next segment is to be prepared.
+            // The next segment must be prepared.
             self.wake_maintenance(state);
         }
         self.refused(group)
     }
 
-    /// Refuses appends from here on, and puts the last watermark block behind what is pending.
-    /// `closed`: the block states that the log was closed. Returns the group that waits for it and
-    /// for everything before; None when the log is closing already, or needs no watermark block.
+    /// Refuses appends from now on, and adds the last watermark block after the pending blocks.
+    /// `closed`: the block states that the log was closed. Returns the block's group; None if the
+    /// log is already closing, or needs no watermark block.
     pub(crate) fn begin_closing(&self, closed: bool) -> Option<Result<Arc<Group>>> {
         let mut state = self.state();
         if !state.begin_closing(!closed) {
@@ -60,7 +59,7 @@ impl Shared {
         let last = match self.poisoned(&state) {
             Some(error) => Some(Err(error)),
             None if closed || state.lacks_watermark(last_lsn) => {
-                // A watermark always has room.
+                // The last page of the segment is reserved for this block.
                 Some(self.put_watermark(&mut state, true, closed).map_err(|no_room| self.no_room(no_room)))
             }
             None => None,

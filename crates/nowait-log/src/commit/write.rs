@@ -1,5 +1,5 @@
-//! Writes of blocks: on this thread, or by the engine with a callback; and what follows when one
-//! has ended.
+//! Writes of blocks, on this thread or by the engine with a callback, and the steps after each
+//! write.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,7 +23,7 @@ impl Shared {
         let Submission { id, block, epoch, watermark, .. } = submission;
         let (base, first_lsn, records) = (block.base(), block.first_lsn, block.records);
         let time_ms = self.wall_clock_ms();
-        // Blocks are submitted in order, and made at about the same time.
+        // Blocks are submitted in order, soon after they were made.
         let previous_time_ms = match records {
             0 => self.time_ms.load(Relaxed),
             _ => self.time_ms.swap(time_ms, Relaxed),
@@ -50,23 +50,23 @@ impl Shared {
     }
 
     fn durability(&self) -> Durability {
-        // The kernel reports a failed write-back once: through the page cache, a sync that succeeds
-        // beside another proves nothing.
+        // The kernel reports a failed write-back once. So through the page cache, a successful sync
+        // proves nothing if another sync runs at the same time.
         if self.control.direct { Durability::of(self.control.sync) } else { Durability::WriteAndSync }
     }
 
     /// Writes a block on this thread, and completes it.
     pub(super) fn write_here(self: &Arc<Self>, submission: Submission<File>) {
-        // Others may complete the block and close the log while this thread is held up.
+        // Other threads may complete the block and close the log while this thread is stalled.
         let Some(_held) = LentLock::of(&self.dir_lock) else { return self.refuse(&submission) };
         let id = submission.id;
         let sealed = self.seal(submission);
         let write = self.write(&sealed);
         let written = match Submitter::of(self.control.caller) {
-            // Submitted while this thread drives a future, so that it goes to the thread's own ring:
-            // else it would go to a shared one, whose watcher would have to wake for each block. And
-            // waited for, not awaited: where the thread cannot have a ring it may go to that of a
-            // runtime which this thread blocks, and `wait` has others notice its end.
+            // `block_on` makes the submission use the thread's own ring; on a shared ring, a
+            // watcher would wake for each block. `wait`, not `await`: if the thread has no ring,
+            // the write may use the ring of a runtime that this thread blocks, and `wait` lets a
+            // watcher notice the completion.
             Submitter::Ring if self.dir.instance.has_ring() => nowait::block_on(async { write.submit().wait() }),
             Submitter::Ring | Submitter::Call => write.wait(),
         };
@@ -74,7 +74,7 @@ impl Shared {
         self.complete(id, result, None);
     }
 
-    /// Syncs the file, if a write that succeeded needs that. Blocks.
+    /// Syncs the file after a successful write, if the strategy needs that. Blocks.
     fn synced(&self, written: BufferResult<Arc<Buf>>, file: &File) -> Result<()> {
         written.map_err(|failed| failed.error)?;
         match self.durability() {
@@ -83,8 +83,8 @@ impl Shared {
         }
     }
 
-    /// Has the engine write a block. The thread that notices its end completes it, and submits the
-    /// next.
+    /// Submits a block to the engine. The thread that notices the completion completes the block,
+    /// and submits the next.
     fn write_elsewhere(self: &Arc<Self>, submission: Submission<File>) {
         let Some(held) = LentLock::of(&self.dir_lock) else { return self.refuse(&submission) };
         let id = submission.id;
@@ -105,22 +105,22 @@ impl Shared {
         });
     }
 
-    /// Ends a block that must not be written: the log has failed and ended while this thread was
-    /// held up, and another opening may use the segment's file by now.
+    /// Ends a block that must not be written: the log failed and ended while this thread was
+    /// stalled, and another opening may use the segment's file.
     #[cold]
     fn refuse(self: &Arc<Self>, submission: &Submission<File>) {
         let error = self.error(APPEND, ErrorKind::Closed, "the log has ended");
         self.complete(submission.id, Err(error), None);
     }
 
-    /// Submits what may be submitted, for waiters that do not write themselves.
+    /// Submits pending blocks for futures and callbacks.
     pub(crate) fn carry_all(self: &Arc<Self>) {
         while let Some(submission) = self.submit(true) {
             self.write_elsewhere(submission);
         }
     }
 
-    /// Writes what is pending on this thread; false if there was nothing to write from the start.
+    /// Writes all pending blocks on this thread; false if there were none.
     pub(crate) fn write_all_here(self: &Arc<Self>) -> bool {
         let mut any = false;
         while let Some(submission) = self.submit(false) {
@@ -130,7 +130,7 @@ impl Shared {
         any
     }
 
-    /// Lets blocks leave of an epoch that a cut began.
+    /// Allows the submission of blocks of an epoch that a cut began.
     pub(crate) fn set_named(self: &Arc<Self>, epoch: u64) {
         let mut state = self.state();
         state.set_named(epoch);
@@ -147,7 +147,7 @@ impl Shared {
         state.submit(is_carried, || embed::now(&self.dir.instance))
     }
 
-    /// A block is durable, or has failed. `rewritten` as in `Pipeline::complete`.
+    /// Completes a block that is durable or has failed. `rewritten` as in `Pipeline::complete`.
     fn complete(self: &Arc<Self>, id: u64, result: Result<()>, rewritten: Option<Rewritten<File>>) {
         let (failed, is_durable) = (result.as_ref().err().cloned(), result.is_ok());
         let completed = self.handover.complete(id, result, rewritten, embed::now(&self.dir.instance));
@@ -155,21 +155,22 @@ impl Shared {
         if let Some(error) = failed.filter(|_| is_first_failure) {
             self.tell_event(|| Event::Failed { error });
         }
-        // Before wakers are called, which may not return: later blocks wait for these, in memory.
+        // Before wakers run, since a waker may never return: later blocks queue for the hooks
+        // behind these.
         for block in blocks.iter().filter(|_| is_durable) {
             self.hooks.durable(block.id, || block.kept().map(CachedBlock::handed_over), !self.holds_names());
         }
         if is_durable && blocks.iter().any(InFlight::begins_segment) {
-            // The control file is to name the segment.
+            // The control file must name the segment.
             self.wake_maintenance(&mut self.state());
         }
         self.finish(&ending);
-        // Their bytes are not needed any more.
+        // Frees the bytes of the blocks.
         blocks.iter().for_each(|block| drop(block.group.take_sealed()));
         drop((blocks, unwritten));
     }
 
-    /// Tells all that wait for a write which has ended.
+    /// Notifies all waiters of a completed write.
     fn finish(self: &Arc<Self>, ending: &Ending) {
         ending.wake_threads(|| self.carry_all());
         for (group, fate) in &ending.groups {
@@ -181,7 +182,7 @@ impl Shared {
         ending.set_over();
     }
 
-    /// Takes the steps of threads that are held up: see `state/rescue.rs`.
+    /// Takes overdue steps of stalled threads: see `state/rescue.rs`.
     pub(crate) fn rescue(self: &Arc<Self>) {
         loop {
             let mut state = self.state();
@@ -195,21 +196,21 @@ impl Shared {
         }
     }
 
-    /// Writes a block once more, on this thread.
+    /// Writes a block again, on this thread.
     fn rewrite(self: &Arc<Self>, rewrite: Rewrite<File>) {
-        // The block has ended, and the log too: its segments are those of another opening by now.
+        // The log has ended: another opening may use its segments.
         let Some(_held) = LentLock::of(&self.dir_lock) else { return };
         let Rewrite { id, live, offset, bytes } = rewrite;
         let began = embed::now(&self.dir.instance);
-        // Through another open file: the log's own file serialises overlapping writes. Where none
-        // can be opened the thread that is held up has to end its write.
+        // Uses another open file, since the log's own one serialises overlapping writes. If opening
+        // fails, only the stalled thread can end the write.
         let Ok(file) = self.dir.open(live.number, true, self.control.direct) else { return };
         let sealed = Sealed { live: Live::new(live.number, live.bytes, file), bytes, offset };
         let result = self.synced(self.write(&sealed).wait(), &sealed.live.file);
         self.complete(id, result, Some(Rewritten { began, file: sealed.live.file }));
     }
 
-    /// Has another waiter write what is pending.
+    /// Lets the next writer write pending blocks.
     pub(super) fn pass_on(self: &Arc<Self>, next: Successor) {
         match next {
             Successor::Nobody => {}
@@ -218,7 +219,7 @@ impl Shared {
         }
     }
 
-    /// Tells futures and callbacks of a group that has ended. Nothing is locked.
+    /// Notifies futures and callbacks of an ended group. The caller holds no lock.
     fn tell(&self, group: &Group, fate: Fate) {
         while let Some(waker) = group.next_waker() {
             self.wake_all([waker]);
@@ -232,8 +233,9 @@ impl Shared {
         self.serve_calls();
     }
 
-    /// Wakes tasks, with nothing locked: where this thread holds the names, another one does it.
-    /// Not that of callbacks: one of them may wait for what a task does when it is woken.
+    /// Wakes tasks. The caller holds no lock but `names`; if it holds that, another thread wakes
+    /// the tasks. This is not the thread that runs callbacks, since a callback may wait for one of
+    /// the tasks.
     pub(crate) fn wake_all(&self, wakers: impl IntoIterator<Item = Waker>) {
         let mut wakers = wakers.into_iter().peekable();
         if wakers.peek().is_some() && self.holds_names() {
@@ -244,8 +246,8 @@ impl Shared {
         }
     }
 
-    /// Has callbacks and wakers called by their threads. Where one cannot be started this thread
-    /// calls them, once it does not hold the names.
+    /// Starts the threads that run callbacks and wakers. If one cannot be started, this thread runs
+    /// them, unless it holds `names`.
     pub(crate) fn serve_calls(&self) {
         let may_run_here = !self.holds_names();
         self.wakes.serve(may_run_here);
@@ -270,8 +272,8 @@ mod tests {
         Log::open("/log", &options.segment_bytes(32 << 10).maintenance(false)).wait().unwrap().0
     }
 
-    /// A thread may be held up between its choice to write a block once more and the write. Once the
-    /// log is closed, its segments are those of another opening, which uses their files again.
+    /// Symptom: a thread stalled between its decision to write a block again and the write. It then
+    /// wrote after the log was closed, into a segment that another opening used.
     #[test]
     fn nothing_is_written_once_more_when_the_log_has_ended() {
         let sim = Sim::new(1);

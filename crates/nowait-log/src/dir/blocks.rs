@@ -1,4 +1,4 @@
-//! The blocks of a segment: in order, and behind a place where the order breaks.
+//! The blocks of a segment: in order, and after a place where no block continues the last.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,28 +11,28 @@ use crate::format::{
 use crate::os;
 use nowait::{Error, ErrorKind, ErrorOp, Result};
 
-/// Reads in flight beside the piece that is checked, so that the disk works meanwhile. With two it
+/// Number of reads in flight while a piece is verified, so that the disk stays busy. With two it
 /// was idle at times.
 const AHEAD: usize = 4;
-/// Bytes of the first read of a search for headers. Where it finds none, the next has four times as
-/// many as were read, up to the end, so that the device is waited for a few times only.
+/// Bytes of the first read of a search for headers. If it finds none, the next read is four times
+/// as long as all before, up to the end, so that the search waits for the device only a few times.
 const SEARCH_PIECE: usize = 64 << 10;
 const SEARCH_GROWTH: u64 = 4;
-/// Bytes without a header behind which none is searched for: more than a block has, unless a batch
-/// is larger.
+/// Bytes without a header after which a search ends: more than a block has, unless a batch is
+/// larger.
 const SEARCHED: u64 = (BLOCK_BYTES_MAX + PAGE) as u64;
-/// Likewise, where the log would end.
+/// Likewise at the end of the log.
 pub(crate) const SEARCHED_AT_END: u64 = 1 << 20;
 
-/// A segment of the chain, and where it ends.
+/// A segment of the chain, and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) header: SegmentHeader,
-    /// End of the last block that counts.
+    /// End of the last valid block.
     pub(crate) end: u64,
     pub(crate) last_lsn: u64,
-    /// Time when its last block with records was made, in milliseconds since 1970 by the wall clock
-    /// of that time; 0 if that is not known, or there is no such block.
+    /// Time when the segment's last block with records was made, in milliseconds since 1970 by the
+    /// wall clock of that time; 0 if unknown, or if there is no such block.
     pub(crate) time_ms: u64,
 }
 
@@ -42,38 +42,38 @@ impl Segment {
     }
 }
 
-/// Whole records behind a place where the order breaks.
+/// Intact records after a place where no block continues the last.
 #[derive(Debug, Default)]
 pub(crate) struct Orphans {
-    /// The highest watermark of a block there, and the block's offset. The header says it, whether
-    /// or not the records are whole.
+    /// The highest watermark of a block there, and the block's offset. It is in the block's header,
+    /// so the records need not be intact.
     pub(crate) proof: Option<(u64, u64)>,
     /// True if one of the blocks is not the first of the segment.
     pub(crate) beyond_first: bool,
-    /// Whole records, by offset.
+    /// Intact records, by offset.
     pub(crate) runs: Vec<Run>,
 }
 
-/// Consecutive records: of whole blocks, each of which continues the one before in offset and LSN,
-/// or of one block that is not whole.
+/// Consecutive records: those of intact blocks, each of which continues the previous one in offset
+/// and LSN, or those of one damaged block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) segment: u64,
-    /// Name of the file, where a salvage has put it aside.
+    /// Name of the file, if a salvage has put it aside.
     pub(crate) aside: Option<Arc<str>>,
     pub(crate) epoch: u64,
-    /// Place of the blocks; of the records, in a block that is not whole.
+    /// Byte range of the blocks; in a damaged block, of the records.
     pub(crate) bytes: Range<u64>,
     pub(crate) lsns: Range<u64>,
     /// Offset of the first block, and its first LSN.
     pub(crate) block: (u64, u64),
-    /// Others of the block are not whole. A write that was cut off leaves such blocks, too: these
-    /// count only where a watermark covers them.
+    /// Other records of the block are damaged. An interrupted write also leaves such blocks, so
+    /// these records count only if a watermark covers them.
     pub(crate) is_part: bool,
 }
 
 impl Orphans {
-    /// Adds a block up to record `last_lsn`. `parts` are its whole records, if not all are whole.
+    /// Adds a block up to record `last_lsn`. `parts` are its intact records, if others are damaged.
     /// Call this in the order of the blocks' offsets.
     fn add(&mut self, segment: u64, header: &BlockHeader, parts: Option<Vec<Part>>, last_lsn: u64) {
         let (start, end) = (header.offset, header.padded_end());
@@ -104,24 +104,23 @@ impl Orphans {
     }
 }
 
-/// Result of a search for the next whole header.
+/// Result of a search for the next intact header.
 pub(crate) enum Sought {
     Found(BlockHeader),
-    /// These bytes are to be read first.
+    /// These bytes must be read first.
     Lacks((u64, usize)),
     Nothing,
 }
 
-/// A block that continues the log where not all of its records are whole.
+/// A block that continues the log and has damaged records.
 #[derive(Clone, Debug)]
 pub(crate) struct Broken {
     pub(crate) header: BlockHeader,
-    /// End of the whole records at its beginning: the first that is missing, and its offset in the
-    /// segment.
+    /// First damaged record of the block, and its offset in the segment.
     pub(crate) whole_until: (u64, u64),
 }
 
-/// A block with its whole records.
+/// A block with its intact records.
 pub(crate) type InPart<'b> = (BlockHeader, &'b [u8], Vec<Part>);
 
 /// Blocks of a segment, read in order.
@@ -139,8 +138,8 @@ pub(crate) struct Blocks {
     pub(crate) next_lsn: u64,
     /// First record that the segment can hold.
     first_lsn: u64,
-    /// Last record that counts: where the log was cut, or goes on behind damage, the last block may
-    /// hold more.
+    /// Last valid record. The last block may contain more, if the log was cut or continues after
+    /// damage.
     last_lsn: u64,
 }
 
@@ -161,13 +160,13 @@ impl Blocks {
         }
     }
 
-    /// Takes a block as whole if its records up to this one are.
+    /// Treats a block as intact if its records up to `last_lsn` are.
     pub(crate) fn up_to(mut self, last_lsn: u64) -> Blocks {
         self.last_lsn = last_lsn;
         self
     }
 
-    /// The blocks of a run.
+    /// Returns the blocks of a run.
     pub(crate) fn of_run(window: Window, control: &Control, run: &Run) -> Blocks {
         let Control { log_id, segment_bytes: bytes, .. } = *control;
         let (offset, first_lsn) = run.block;
@@ -179,7 +178,7 @@ impl Blocks {
         blocks
     }
 
-    /// Begins at a block behind others, whose offset and first record these are.
+    /// Begins at the block at `offset`, whose first record is `lsn`.
     pub(crate) fn from(mut self, offset: u64, lsn: u64) -> Blocks {
         self.go_to(offset, lsn);
         self
@@ -190,7 +189,7 @@ impl Blocks {
         (self.offset, self.next_lsn) = (offset, lsn);
     }
 
-    /// Reads nothing behind `end` that is not asked for.
+    /// Limits read-ahead to bytes before `end`.
     pub(crate) fn read_up_to(&mut self, end: u64) {
         self.window.limit = end;
     }
@@ -201,7 +200,7 @@ impl Blocks {
         self
     }
 
-    /// Returns the block that continues the last one; None if there is no whole one.
+    /// Returns the block that continues the last one; None if there is none, or it is damaged.
     pub(crate) fn next(&mut self) -> Result<Option<(BlockHeader, &[u8])>> {
         let (seed, last_lsn) = (self.seed, self.last_lsn);
         let Some((header, block)) = self.continuing()? else { return Ok(None) };
@@ -211,7 +210,7 @@ impl Blocks {
         if is_whole { self.advance(header).map(Some) } else { Ok(None) }
     }
 
-    /// As [`Blocks::next`], for a block that is not whole; gives the whole records, too.
+    /// As [`Blocks::next`], but also for a damaged block. Returns the intact records, too.
     pub(crate) fn next_in_part(&mut self) -> Result<Option<InPart<'_>>> {
         let seed = self.seed;
         let Some((header, block)) = self.continuing()? else { return Ok(None) };
@@ -227,7 +226,7 @@ impl Blocks {
         Ok((header, self.window.at(offset, header.padded_bytes())?))
     }
 
-    /// Returns the next block's bytes, if its header is whole and continues the last block.
+    /// Returns the next block's bytes, if its header is intact and continues the last block.
     fn continuing(&mut self) -> Result<Option<(BlockHeader, &[u8])>> {
         let (offset, epoch, lsn) = (self.offset, self.epoch, self.next_lsn);
         let goes_on = |header: &BlockHeader| header.epoch == epoch && header.first_lsn == lsn;
@@ -235,7 +234,7 @@ impl Blocks {
         Ok(Some((header, self.window.at(offset, header.padded_bytes())?)))
     }
 
-    /// Returns the whole header at `offset`, of any epoch, if there is one and the block fits.
+    /// Returns the intact header at `offset`, of any epoch, if there is one and the block fits.
     fn header(&mut self, offset: u64) -> Result<Option<BlockHeader>> {
         let (number, log_id, epoch, ours) = (self.number, self.log_id, self.epoch, self.seed);
         let seed = |of: u64| if of == epoch { ours } else { seed(&log_id, number, of) };
@@ -244,12 +243,12 @@ impl Blocks {
         Ok(header.filter(|header| header.padded_bytes() as u64 <= room))
     }
 
-    /// Returns the header of the segment's first block, of any epoch, if it is whole.
+    /// Returns the header of the segment's first block, of any epoch, if it is intact.
     pub(crate) fn first_block(&mut self) -> Result<Option<BlockHeader>> {
         self.header(PAGE as u64)
     }
 
-    /// Returns the next block if it continues the log and is not whole.
+    /// Returns the next block if it continues the log and is damaged.
     pub(crate) fn broken(&mut self) -> Result<Option<Broken>> {
         let (offset, seed) = (self.offset, self.seed);
         let Some((header, block)) = self.continuing()? else { return Ok(None) };
@@ -261,9 +260,9 @@ impl Blocks {
         Ok(Some(Broken { header, whole_until }))
     }
 
-    /// Finds whole records behind the current offset. `counts` returns the last record that counts
-    /// of a block, or none if the block does not count. A whole header locates the next block;
-    /// without one, each page is examined. So each byte is read once, whatever the contents.
+    /// Finds intact records after the current offset. `counts` returns the last valid record of a
+    /// block, or none if the block is not valid. An intact header locates the next block; without
+    /// one, each page is examined. So each byte is read once, whatever the contents.
     pub(crate) fn behind(&mut self, counts: impl Fn(&BlockHeader) -> Option<u64>) -> Result<Orphans> {
         let mut found = Orphans::default();
         let (number, log_id) = (self.number, self.log_id);
@@ -286,18 +285,18 @@ impl Blocks {
         Ok(found)
     }
 
-    /// Reads little at a time, for a caller that searches.
+    /// Makes reads small, for a caller that searches.
     pub(crate) fn searching(mut self) -> Blocks {
         self.read_by(SEARCH_PIECE);
         self
     }
 
-    /// Sets the number of bytes to read at a time.
+    /// Sets the size of a read.
     pub(crate) fn read_by(&mut self, bytes: usize) {
         self.window.piece = bytes.min(self.bytes as usize).max(PAGE);
     }
 
-    /// Returns the first whole header of the segment in `range`.
+    /// Returns the first intact header of the segment in `range`.
     pub(crate) fn first_header(&mut self, range: Range<u64>) -> Result<Option<BlockHeader>> {
         let piece = self.window.piece;
         let found = self.search(range);
@@ -325,8 +324,8 @@ impl Blocks {
         Ok(None)
     }
 
-    /// Searches `range` for the next whole header, page by page, in bytes that are in memory.
-    /// Shortens the range to the part not searched yet.
+    /// Searches `range` for the next intact header, page by page, in the bytes in memory. Shortens
+    /// the range to the part not searched yet.
     pub(crate) fn seek_header(&mut self, range: &mut Range<u64>) -> Result<Sought> {
         let (epoch, lsn) = (self.epoch, self.next_lsn);
         while range.start < range.end {
@@ -344,13 +343,13 @@ impl Blocks {
         Ok(Sought::Nothing)
     }
 
-    /// Finds the last whole header of the segment: by halving what is left, since blocks lie one
-    /// after the other; then in order.
+    /// Finds the last intact header of the segment: first by bisection, since blocks are
+    /// contiguous, then in order.
     pub(crate) fn last_header(&mut self) -> Result<Option<BlockHeader>> {
         let first = PAGE as u64;
         let Some(mut last) = self.first_header(first..first + SEARCHED_AT_END)? else { return Ok(None) };
         loop {
-            // None was found behind it.
+            // No header was found after it.
             let mut high = self.bytes;
             while high.saturating_sub(last.padded_end()) > SEARCHED {
                 let middle = last.padded_end() + (high - last.padded_end()) / 2;
@@ -360,7 +359,7 @@ impl Blocks {
                     None => high = middle,
                 }
             }
-            // A block may be larger than what was searched.
+            // A block may be larger than the searched range.
             loop {
                 let end = last.padded_end();
                 let Some(next) = self.first_header(end..end + SEARCHED_AT_END)? else { return Ok(Some(last)) };
@@ -372,8 +371,8 @@ impl Blocks {
         }
     }
 
-    /// Goes to a block before `end`, the end of a block, that begins at record `lsn` or before it;
-    /// to the segment's first if there is none.
+    /// Moves back from `end`, the end of a block, to a block that begins at or before record `lsn`;
+    /// to the segment's first block if there is none.
     pub(crate) fn seek_back(&mut self, end: u64, lsn: u64) -> Result<()> {
         let first = PAGE as u64;
         let mut back = SEARCH_PIECE as u64;
@@ -391,7 +390,7 @@ impl Blocks {
         }
     }
 
-    /// Looks at nothing from `end` on.
+    /// Ends the segment at `end`.
     pub(crate) fn end_at(&mut self, end: u64) {
         self.bytes = self.bytes.min(end);
     }
@@ -404,7 +403,8 @@ impl Blocks {
         Ok(offset < end && self.window.is_unreadable(offset..end))
     }
 
-    /// The device's error, if that is why the next block, which has been read, is not whole.
+    /// The device's error, if it is the cause of the damage to the next block. That block must have
+    /// been read.
     pub(crate) fn read_error(&mut self) -> Option<Error> {
         if !matches!(self.lacks(), Ok(None)) {
             return None;
@@ -427,7 +427,7 @@ impl Blocks {
         Ok(header.is_some_and(|header| header.epoch == epoch && header.first_lsn == lsn))
     }
 
-    /// The page behind the last block, as it was when it was read; None if a block was begun there.
+    /// The page after the last block, as last read; None if a block begins there.
     pub(crate) fn idle_page(&mut self) -> Result<Option<Vec<u8>>> {
         if self.is_begun()? {
             return Ok(None);
@@ -452,12 +452,13 @@ impl Blocks {
         Ok((!self.window.has(offset, length)).then_some((offset, length)))
     }
 
-    /// Reads bytes that [`Blocks::lacks`] has named.
+    /// Reads bytes that [`Blocks::lacks`] returned.
     pub(crate) fn read(&mut self, (offset, length): (u64, usize)) -> Result<()> {
         self.window.at(offset, length).map(drop)
     }
 
-    /// As [`Blocks::read`], without blocking the thread; some of them may be lacking still.
+    /// As [`Blocks::read`], without blocking the thread. Some of the bytes may still be missing
+    /// afterwards.
     pub(crate) fn poll_read(&mut self, (offset, length): (u64, usize), context: &mut Context<'_>) -> Poll<Result<()>> {
         self.window.poll_read(offset, length, context)
     }

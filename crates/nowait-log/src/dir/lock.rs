@@ -1,4 +1,4 @@
-//! The lock of a log's directory: one process at a time writes a log.
+//! The lock of a log's directory: only one process at a time writes a log.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
@@ -11,11 +11,12 @@ use super::{LOCK, LogDir};
 use crate::os;
 use nowait::{ErrorKind, ErrorOp, File, OpenOptions, Result, embed};
 
-/// The lock of the directory, released on drop: also while a child of the process has copies of the
-/// descriptors.
+/// The lock of the directory. Dropping it releases the lock, even if a child process has copies of
+/// the descriptors.
 ///
-/// Two locks: that of the file `lock`, which every version of this library takes, and that of the
-/// directory itself, which also holds after `lock` was removed. A simulated directory has none.
+/// It consists of two locks. One is on the file `lock`, which every version of this library takes.
+/// The other is on the directory, so that it survives the removal of `lock`. A simulated directory
+/// has neither.
 pub(crate) struct DirLock {
     file: File,
     dir: LogDir,
@@ -35,9 +36,9 @@ impl DirLock {
             flock(fd, dir)?.map_err(|errno| os::system_error(ErrorOp::Open, errno, lock.file.path()))?;
         }
         if let Some(fd) = dir.descriptor() {
-            // A directory cannot be locked everywhere: over NFS flock(2) is a byte-range lock,
-            // which needs a file that is open for writing (fs/nfs/file.c, nfs_flock). The other
-            // lock suffices there.
+            // Not every file system can lock a directory: over NFS, flock(2) is a byte-range lock,
+            // which needs a file open for writing (fs/nfs/file.c, nfs_flock). The lock of the file
+            // suffices there.
             let _ = flock(fd, dir)?;
         }
         Ok(lock)
@@ -52,16 +53,15 @@ impl DirLock {
 impl Drop for DirLock {
     fn drop(&mut self) {
         for fd in [self.dir.descriptor(), self.file.descriptor()].into_iter().flatten() {
-            // Closing the descriptor would do, unless there is a copy of it.
+            // Closing the descriptor releases the lock only if no copy of the descriptor exists.
             let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
         }
     }
 }
 
-/// Takes one lock. The inner result is the kernel's answer where it has no such lock.
+/// Takes one lock. The inner result is the kernel's error if the file system has no such lock.
 fn flock(fd: BorrowedFd<'_>, dir: &LogDir) -> Result<std::result::Result<(), Errno>> {
-    // The descriptors of a killed process live on for a moment, while the kernel tears its rings
-    // down.
+    // The descriptors of a killed process stay open briefly, while the kernel tears down its rings.
     const TRIES: u32 = 6;
     const BETWEEN: Duration = Duration::from_millis(50);
     for last in (0..TRIES).rev() {
@@ -75,8 +75,8 @@ fn flock(fd: BorrowedFd<'_>, dir: &LogDir) -> Result<std::result::Result<(), Err
     Err(error.with_advice("the log is open for writing, in this or another process; close it there first"))
 }
 
-/// A share of the lock, for a thread that outlives the log. A forked child leaves it as it is: only
-/// the parent may release it.
+/// A share of the lock, for a thread that may outlive the log. A forked child never releases it:
+/// only the parent may.
 #[derive(Clone)]
 pub(crate) struct LentLock {
     lock: Option<Arc<DirLock>>,
@@ -88,8 +88,7 @@ impl LentLock {
         LentLock { lock: Some(lock), generation: embed::fork_generation() }
     }
 
-    /// A share of a lock that others hold; None if the log has ended, and the directory is not its
-    /// own any more.
+    /// Returns a share of the lock; None if the log has ended and released the directory.
     pub(crate) fn of(lock: &Weak<DirLock>) -> Option<LentLock> {
         lock.upgrade().map(LentLock::new)
     }

@@ -1,5 +1,5 @@
-//! A log's directory: names, and segments as files. What is not awaited or polled blocks the
-//! thread.
+//! A log's directory: names, and segments as files. Functions block the thread, except those that
+//! return futures or polls.
 
 mod blocks;
 mod lock;
@@ -35,15 +35,15 @@ const DAMAGED_END: &str = ".damaged";
 const SEGMENT_END: &str = ".seg";
 const DIGITS: usize = 20;
 
-/// Bytes of one write of zeros: small, so that commits get their turn in between.
+/// Bytes of one write of zeros: small, so that commits are served in between.
 const ZEROS_BYTES: usize = 256 << 10;
 
-/// The directory of a log, held open while the log is: the log stays in it when it is renamed, or
-/// when the process changes its working directory.
+/// The directory of an open log, held open. So the log stays in the directory after a rename, or
+/// after the process changes its working directory.
 #[derive(Clone)]
 pub(crate) struct LogDir {
     pub(crate) instance: Nowait,
-    /// The path it was opened by; for errors.
+    /// The path by which the directory was opened; for errors.
     pub(crate) path: Arc<Path>,
     dir: nowait::fs::Dir,
     /// Mode for the directory of a new log; none keeps the mode that the directory has.
@@ -71,7 +71,7 @@ fn segment_number(name: &str) -> Option<u64> {
     digits.parse().ok().filter(|number| plain && (1..=NUMBER_MAX).contains(number))
 }
 
-/// Number of the segment that a salvage put aside under this name. One segment may be put aside
+/// Number of the segment that a salvage put aside under this name. A segment may be put aside
 /// several times.
 pub(crate) fn aside_number(name: &str) -> Option<u64> {
     let name = name.strip_suffix(DAMAGED_END)?;
@@ -79,7 +79,7 @@ pub(crate) fn aside_number(name: &str) -> Option<u64> {
     segment_number(&name[..end])
 }
 
-/// True for what a preparation or a replacement leaves that was cut off, and for nothing else.
+/// True only for files that an interrupted preparation or replacement leaves.
 fn is_leftover(name: &str) -> bool {
     let number = || name.strip_prefix(PREPARED)?.strip_suffix(TEMPORARY_END)?.parse::<u64>().ok();
     name == CONTROL_TEMPORARY || name == CALIBRATION || number().is_some_and(|number| prepared_name(number) == name)
@@ -95,7 +95,7 @@ impl LogDir {
         Ok(LogDir { instance: instance.clone(), path: dir.path().into(), dir, made_with: None })
     }
 
-    /// The directory's descriptor; None on a simulator.
+    /// Returns the directory's descriptor; None on a simulator.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.dir.descriptor()
     }
@@ -115,7 +115,7 @@ impl LogDir {
                 Some(CONTROL) => contents.has_control = true,
                 Some(name) if segment_number(name).is_some() => contents.numbers.extend(segment_number(name)),
                 Some(name) if aside_number(name).is_some() => contents.aside.push(name.to_owned()),
-                // `lost+found` is mke2fs(8)'s, in the root of each file system.
+                // mke2fs(8) creates `lost+found` in the root of each file system.
                 Some(name) if is_leftover(name) || name == LOCK || name == "lost+found" => {}
                 _ => contents.other = contents.other.or(Some(name)),
             }
@@ -123,7 +123,7 @@ impl LogDir {
         Ok(contents)
     }
 
-    /// Removes leftovers of preparations and replacements that were cut off.
+    /// Removes leftovers of interrupted preparations and replacements.
     pub(crate) fn clean(&self) -> Result<()> {
         for name in self.dir.read_names().wait()? {
             if let Some(name) = name.to_str().filter(|name| is_leftover(name)) {
@@ -137,7 +137,7 @@ impl LogDir {
         self.open_file(OpenOptions::new().read(true).write(write).direct(direct), &segment_name(number))
     }
 
-    /// As [`LogDir::open`], to be awaited.
+    /// Awaitable form of [`LogDir::open`].
     pub(crate) fn opening(&self, number: u64, direct: bool) -> Operation<'_, Result<File>> {
         self.opening_file(OpenOptions::new().read(true).direct(direct), &segment_name(number))
     }
@@ -146,13 +146,13 @@ impl LogDir {
         self.opening_file(options, name).wait()
     }
 
-    /// As [`LogDir::open_file`], to be awaited.
+    /// Awaitable form of [`LogDir::open_file`].
     pub(crate) fn opening_file(&self, options: &OpenOptions, name: &str) -> Operation<'_, Result<File>> {
         self.dir.open_file(options, name)
     }
 
-    /// Creates the file of a new segment, for its owner only: the caller sets the mode. A user who
-    /// opened it with a wider mode could read all that is written later.
+    /// Creates the file of a new segment for its owner only; the caller sets the mode later. With a
+    /// wider mode, another user could open the file now, and read all later writes.
     pub(crate) fn create(&self, number: u64) -> Result<File> {
         self.open_file(OpenOptions::new().write(true).create_new(true).mode(0o600), &segment_name(number))
     }
@@ -165,11 +165,12 @@ impl LogDir {
         self.dir.remove_file(name).wait()
     }
 
-    /// Replaces the control file, durably. On a full disk it is overwritten in place.
+    /// Replaces the control file durably. On a full disk, overwrites it in place.
     pub(crate) fn write_control(&self, control: &Control) -> Result<()> {
         match self.replace_control(control) {
             Err(error) if error.kind() == ErrorKind::NoSpace => {
-                // If overwriting fails, too, return the replacement's error: it is the cause.
+                // If overwriting fails, too, return the error of the replacement, which is the
+                // cause.
                 self.overwrite_control(control).map_err(|_| error)
             }
             replaced => replaced,
@@ -186,9 +187,10 @@ impl LogDir {
         self.sync()
     }
 
-    /// Overwrites the control file, one copy after the other: each is durable before the other is
-    /// touched, so that one of them is whole at any time. The copy that counts is the last: where an
-    /// earlier call was cut off, the other one is older.
+    /// Overwrites the two copies in the control file, one after the other. Each copy is durable
+    /// before the other is written, so one of them is intact at any time. The copy in use, which is
+    /// the first intact one, is written last: after an interrupted call, the other one may be
+    /// older.
     fn overwrite_control(&self, control: &Control) -> Result<()> {
         let file = self.open_file(OpenOptions::new().read(true).write(true), CONTROL)?;
         let is_first_bad = Control::bad_copy(Window::past_errors(file.clone()).at(0, CONTROL_BYTES)?) == Some(0);
@@ -200,8 +202,8 @@ impl LogDir {
         Ok(())
     }
 
-    /// Reserves room on the disk for the next replacement of the control file: on a full disk it
-    /// has to be replaced before a segment may be removed.
+    /// Reserves disk space for the next replacement of the control file, which must precede the
+    /// removal of a segment on a full disk.
     pub(crate) fn reserve_control(&self) -> Result<()> {
         self.make_control()?.write_all_from(&[0; CONTROL_BYTES], 0)
     }
@@ -226,7 +228,7 @@ impl LogDir {
         }
     }
 
-    /// Gives the room of a segment back that holds nothing of the log, and leaves its name.
+    /// Frees the space of a segment that contains nothing of the log, but keeps its name.
     pub(crate) fn empty(&self, number: u64) -> Result<()> {
         match self.open_file(OpenOptions::new().write(true).truncate(true), &segment_name(number)) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -234,7 +236,7 @@ impl LogDir {
         }
     }
 
-    /// Gives a segment that is no longer needed the number of a new one.
+    /// Renames a segment that is no longer needed to the number of a new one.
     pub(crate) fn renumber(&self, from: u64, to: u64) -> Result<()> {
         self.dir.rename_new(segment_name(from), segment_name(to)).wait()
     }
@@ -258,8 +260,8 @@ impl LogDir {
         Err(os::error(ErrorOp::Rename, ErrorKind::AlreadyExists, &self.join(&name)))
     }
 
-    /// Puts a copy of a segment aside, durably but for its name. Unreadable pages become zeros, and
-    /// zeros are holes.
+    /// Puts a copy of a segment aside. The copy is durable, but its name is not yet. Unreadable
+    /// pages become zeros, and zeros become holes.
     pub(crate) fn copy_aside(&self, number: u64, bytes: u64, direct: bool) -> Result<()> {
         let temporary = prepared_name(number);
         let made = (|| {
@@ -288,9 +290,9 @@ impl LogDir {
         made
     }
 
-    /// Makes a segment of zeros that are written, not only reserved: a write into reserved space
-    /// makes the file system convert the extent and wait for its journal. Calls `pause` after each
-    /// piece; its error ends the preparation.
+    /// Prepares a segment of written zeros. Allocated space alone is not enough: a write to
+    /// unwritten extents makes the file system convert them and wait for its journal. Calls `pause`
+    /// after each piece; an error of `pause` ends the preparation.
     pub(crate) fn prepare(
         &self,
         number: u64,
@@ -298,8 +300,8 @@ impl LogDir {
         direct: bool,
         pause: impl FnMut() -> Result<()>,
     ) -> Result<File> {
-        // A name per number: another preparation must not write zeros over this segment once it is
-        // used.
+        // One name per number, so that a later preparation never overwrites this segment with
+        // zeros.
         let temporary = prepared_name(number);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true).direct(direct);
@@ -322,8 +324,8 @@ impl LogDir {
     }
 }
 
-/// Writes zeros to the end of a segment, and makes them durable. Calls `pause` after each piece; its
-/// error ends it.
+/// Writes durable zeros to the end of a segment. Calls `pause` after each piece; an error of
+/// `pause` ends the call.
 pub(crate) fn fill(file: &File, bytes: Range<u64>, mut pause: impl FnMut() -> Result<()>) -> Result<()> {
     let Range { start: mut at, end } = bytes;
     match file.allocate(Allocate::Reserve, at, end - at).wait() {
@@ -340,8 +342,8 @@ pub(crate) fn fill(file: &File, bytes: Range<u64>, mut pause: impl FnMut() -> Re
     file.sync_all().wait()
 }
 
-/// True if reads and writes of the file bypass the page cache. Those of a simulated file do, unless
-/// it refuses.
+/// True if reads and writes of the file bypass the page cache. Simulated files do, unless the
+/// simulator refuses direct I/O.
 pub(crate) fn is_direct(file: &File) -> bool {
     match file.direct() {
         DirectIo::Granted { .. } => true,
@@ -361,12 +363,13 @@ mod tests {
     use crate::commit::fixture;
     use crate::os::lock;
 
-    /// Two crashes on a full disk: the first leaves copies of two states, of which the newer counts.
+    /// Two crashes on a full disk: the first leaves copies of two states, of which the newer is
+    /// valid.
     #[test]
     fn a_control_file_that_is_overwritten_is_never_an_older_one() {
         let states = [1, 2, 3].map(|oldest| {
             let mut control = Control { oldest, newest: 3, ..fixture::start().recorded };
-            // More than a sector has.
+            // More than a sector contains.
             (1..=60).for_each(|epoch| control.epochs.begin(epoch, oldest * epoch));
             control
         });

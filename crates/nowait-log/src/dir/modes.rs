@@ -8,7 +8,7 @@ use super::{CONTROL, LogDir, segment_name};
 use crate::os;
 use nowait::{ErrorOp, File, OpenOptions, Result};
 
-/// Bits of a directory's mode that its files get.
+/// Bits of a directory's mode that its files inherit.
 const FILE_BITS: u32 = 0o666;
 const MODE_BITS: u32 = 0o7777;
 
@@ -20,7 +20,7 @@ impl LogDir {
     /// Creates or opens a file with this mode, whatever the umask is.
     pub(super) fn make_file(&self, options: &OpenOptions, name: &str, mode: Option<u32>) -> Result<File> {
         let mut options = options.clone();
-        // Set at creation, so that the mode is never wider than `mode`.
+        // The mode is set at creation, so that it is never wider than `mode`.
         mode.map(|mode| options.mode(mode));
         let file = self.open_file(&options, name)?;
         match mode.map_or(Ok(()), |mode| set_mode(&file, mode)) {

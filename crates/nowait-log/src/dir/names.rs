@@ -1,4 +1,4 @@
-//! The right to change names in a log's directory.
+//! Lock for changes of names in a log's directory.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -18,7 +18,7 @@ pub(crate) struct NamesGuard<'a> {
 }
 
 impl Names {
-    /// None when this thread holds it already.
+    /// Takes the lock; None if this thread already holds it.
     pub(crate) fn lock(&self) -> Option<NamesGuard<'_>> {
         if self.is_mine() {
             return None;
@@ -28,7 +28,8 @@ impl Names {
         Some(NamesGuard { names: self, _guard: guard })
     }
 
-    /// True if this thread holds it. Exact, since only this thread writes its own mark.
+    /// True if this thread holds the lock. Exact without the lock, since only this thread stores
+    /// its own mark.
     pub(crate) fn is_mine(&self) -> bool {
         self.holder.load(Ordering::Relaxed) == this_thread()
     }
@@ -40,7 +41,7 @@ impl Drop for NamesGuard<'_> {
     }
 }
 
-/// Returns an address that no other thread has while this one lives.
+/// Returns a mark of this thread: an address that is unique while the thread lives.
 fn this_thread() -> usize {
     thread_local!(static MARK: u8 = const { 0 });
     MARK.with(|mark| std::ptr::from_ref(mark).addr())

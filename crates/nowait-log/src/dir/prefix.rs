@@ -27,7 +27,7 @@ impl Ages {
         let mut ages = Ages::default();
         let (mut later_ms, mut steps_ms) = (now_ms, 0_u64);
         for segment in segments.iter().rev() {
-            // A segment of unknown time gets the age of the segment behind it.
+            // A segment of unknown time gets the age of the next segment.
             if segment.time_ms > 0 {
                 match later_ms.checked_sub(segment.time_ms).filter(|step_ms| *step_ms <= STEP_MAX_MS) {
                     Some(step_ms) => steps_ms = steps_ms.saturating_add(step_ms),
@@ -50,8 +50,8 @@ impl Ages {
     }
 }
 
-/// Returns the first record of the segments that hold the last `bytes` of blocks. The segment
-/// behind `segments` holds `newest` bytes of them.
+/// Returns the first record of the segments that hold the last `bytes` of blocks. The segment after
+/// `segments` contains `newest` bytes of them.
 pub(crate) fn lsn_by_bytes(segments: &[Segment], newest: u64, bytes: u64) -> Option<u64> {
     let mut kept = newest;
     let needed = segments.iter().rev().take_while(|segment| {
@@ -63,7 +63,7 @@ pub(crate) fn lsn_by_bytes(segments: &[Segment], newest: u64, bytes: u64) -> Opt
 }
 
 impl LogDir {
-    /// Removes segments that hold only records before `lsn`, but never the last one that holds
+    /// Removes segments that contain only records before `lsn`, but never the last one with
     /// records. The log must be locked and not open. Needs no free space. Returns false if there is
     /// no such segment.
     pub(crate) fn give_up_before(&self, lsn: u64, control: &mut Control, chain: &mut Vec<Segment>) -> Result<bool> {
@@ -74,7 +74,8 @@ impl LogDir {
         let (oldest, epoch) = (oldest.header.number, oldest.header.epoch);
         let mut given_up = Control { oldest, newest: control.newest.max(oldest), ..control.clone() };
         given_up.epochs.forget_before(epoch);
-        // First: recovery treats a missing segment behind the recorded oldest as damage.
+        // The control file first: recovery treats a missing segment after the recorded oldest one
+        // as damage.
         self.write_control(&given_up)?;
         *control = given_up;
         for gone in chain.drain(..count) {
@@ -109,10 +110,10 @@ mod tests {
         let days_ago = |days: u64| NOW - days * DAY;
         assert_eq!(ages(&[days_ago(9), days_ago(5), days_ago(1)], NOW), (vec![9, 5, 1], 0));
         assert_eq!(ages(&[days_ago(9), 0, days_ago(1), 0], NOW), (vec![9, 1, 1, 0], 0), "unknown");
-        // Records from 1970: the clock was not set yet.
+        // Records with times in 1970: the clock was not set yet.
         assert_eq!(ages(&[DAY, 3 * DAY, days_ago(1)], NOW), (vec![3, 1, 1], 1));
         assert_eq!(ages(&[DAY, 3 * DAY], NOW), (vec![2, 0], 1));
-        // The clock is at 1970 now, or years ahead.
+        // The clock is now at 1970, or years ahead.
         assert_eq!(ages(&[days_ago(9), days_ago(5)], DAY), (vec![0, 0], 1));
         assert_eq!(ages(&[days_ago(9), days_ago(5)], NOW + 9000 * DAY), (vec![4, 0], 1));
         // The clock was ahead for a while.

@@ -1,5 +1,5 @@
-//! Reads of a segment in order, with read-ahead; for recovery also past pages that the device
-//! cannot read.
+//! Sequential reads of a segment, with read-ahead. In recovery, they continue after unreadable
+//! pages.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -15,10 +15,9 @@ use crate::format::PAGE;
 use crate::os;
 use nowait::{Buf, Error, ErrorOp, File, Moved, Result, Started};
 
-/// Bytes of one read of a segment.
+/// Size of one read of a segment.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
-/// Bytes of the first read of a reader that does not block: enough for one that follows the end of
-/// the log.
+/// Size of the first read of a non-blocking reader: enough for a reader at the end of the log.
 const STEP_BYTES: usize = 64 << 10;
 
 /// Part of a log's file that the device cannot read.
@@ -32,7 +31,7 @@ pub struct Unreadable {
     pub what: String,
 }
 
-/// A window of a segment's bytes that moves forward.
+/// A forward-moving window of a segment's bytes.
 pub(crate) struct Window {
     file: File,
     buffer: Buf,
@@ -40,28 +39,29 @@ pub(crate) struct Window {
     start: u64,
     /// Bytes of `buffer` that have been read.
     filled: usize,
-    /// Bytes of one read.
+    /// Size of one read.
     pub(crate) piece: usize,
-    /// Reads in flight of the pieces that follow, each with its offset. No thread locks the mutex: a
-    /// receiver is not `Sync`, and a reader is.
+    /// Reads in flight of the next pieces, each with its offset. The mutex is never locked: it only
+    /// makes the receiver `Sync`, as a reader must be.
     ahead: VecDeque<(u64, Mutex<mpsc::Receiver<Moved<Buf>>>)>,
     pub(crate) ahead_max: usize,
     pub(crate) bytes_read: u64,
-    /// Read under way of a reader that does not block: its offset and length.
+    /// Read in flight of a non-blocking reader: its offset and length.
     reading: Option<(u64, usize, Started<Moved<Buf>>)>,
-    /// Bytes of its next read: doubled with each that continues the one before.
+    /// Size of the non-blocking reader's next read: doubled by each read that continues the
+    /// previous one.
     step: usize,
-    /// End of the file, if a read has come upon it.
+    /// End of the file, if a read has met it.
     end: Option<u64>,
-    /// Offset behind which nothing is read that was not asked for.
+    /// Offset after which only requested bytes are read.
     pub(crate) limit: u64,
-    /// Pages that the device could not read; they read as zeros. None: a page that cannot be read
-    /// is an error.
+    /// Pages that the device could not read, which read as zeros. If `None`, an unreadable page is
+    /// an error.
     unreadable: Option<Vec<Unreadable>>,
 }
 
-/// True for errors about the place that is read, not the request (`blk_errors` of block/blk-core.c;
-/// checksums of btrfs and xfs).
+/// True for errors of the place on the device, not of the request (`blk_errors` of
+/// block/blk-core.c; checksums of btrfs and xfs).
 fn is_of_the_place(error: &Error) -> bool {
     const ERRNOS: [Errno; 7] =
         [Errno::IO, Errno::NODATA, Errno::REMOTEIO, Errno::ILSEQ, Errno::BADMSG, Errno::UCLEAN, Errno::TIMEDOUT];
@@ -69,7 +69,7 @@ fn is_of_the_place(error: &Error) -> bool {
 }
 
 impl Window {
-    /// A window that continues behind pages that cannot be read, for recovery.
+    /// A window that continues after unreadable pages, for recovery.
     pub(crate) fn past_errors(file: File) -> Window {
         let mut window = Window::new(file);
         window.unreadable = Some(Vec::new());
@@ -100,19 +100,19 @@ impl Window {
         self
     }
 
-    /// Returns `length` bytes at `offset`, or as many as the file has there.
+    /// Returns `length` bytes at `offset`, or fewer at the end of the file.
     pub(crate) fn at(&mut self, offset: u64, length: usize) -> Result<&[u8]> {
         if !self.has(offset, length) {
             let (piece, reads_ahead) = (self.piece, self.ahead_max > 0);
             let alone = length.next_multiple_of(PAGE).max(piece);
             self.keep_from(offset, |kept| match reads_ahead {
                 false => alone,
-                // Room for whole pieces behind what is kept.
+                // Room for whole pieces after the kept bytes.
                 true => kept + length.next_multiple_of(piece),
             })?;
             self.collect_ahead()?;
             if self.filled < length {
-                // The buffer may be larger than what is wanted now.
+                // The buffer may be larger than this read.
                 let end = if reads_ahead { self.buffer.len() } else { alone };
                 let part = self.filled..end.min(self.filled + self.wanted(length));
                 let (n, asked) = (self.fill(part.clone())?, part.len());
@@ -120,13 +120,13 @@ impl Window {
             }
             self.read_ahead();
         }
-        // Behind the end of the file the window need not be there.
+        // After the end of the file, the window may be elsewhere.
         let from = offset.checked_sub(self.start).map_or(self.filled, |from| (from as usize).min(self.filled));
         Ok(&self.buffer[from..self.filled.min(from + length)])
     }
 
-    /// Moves the window to `offset`, with the bytes that are here already: they may be most of a
-    /// large block. Their number decides how large the buffer must be.
+    /// Moves the window to `offset`, and keeps bytes that are already in memory, which may be most
+    /// of a large block. `wanted` returns the buffer size for that number of kept bytes.
     fn keep_from(&mut self, offset: u64, wanted: impl FnOnce(usize) -> usize) -> Result<()> {
         let kept = match offset.checked_sub(self.start) {
             Some(from) if from < self.filled as u64 => {
@@ -145,8 +145,8 @@ impl Window {
         Ok(())
     }
 
-    /// Bytes of the next read, into the room behind those that are here, when `length` are asked
-    /// for from the start of the window.
+    /// Size of the next read for a request of `length` bytes from the start of the window. The read
+    /// fills the room after the bytes in memory.
     fn wanted(&self, length: usize) -> usize {
         let room = self.buffer.len() - self.filled;
         let asked = length.next_multiple_of(PAGE).saturating_sub(self.filled);
@@ -158,8 +158,7 @@ impl Window {
         Buf::uncleared(bytes).ok_or_else(|| os::system_error(ErrorOp::Read, Errno::NOMEM, self.file.path()))
     }
 
-    /// Takes note that the window has `n` more bytes, of those that were asked for; fewer mean that
-    /// the file ends there.
+    /// Adds `n` bytes to the window. Fewer than `asked` mean the end of the file.
     fn add(&mut self, n: usize, asked: usize) {
         self.filled += n;
         self.bytes_read += n as u64;
@@ -168,7 +167,7 @@ impl Window {
         }
     }
 
-    /// Reads into a part of the buffer; returns how many bytes the file has there.
+    /// Reads into a part of the buffer; returns the number of bytes, fewer at the end of the file.
     fn fill(&mut self, part: Range<usize>) -> Result<usize> {
         let offset = self.start + part.start as u64;
         let error = match self.file.read_into(&mut self.buffer[part.clone()], offset) {
@@ -184,7 +183,7 @@ impl Window {
         Ok(part.len())
     }
 
-    /// Clears a page that the device cannot read, and remembers it.
+    /// Clears and records a page that the device cannot read.
     fn skip(&mut self, part: Range<usize>, error: &Error) {
         let offset = self.start + part.start as u64;
         let end = self.start + part.end as u64;
@@ -208,8 +207,8 @@ impl Window {
         offset >= end || (self.start <= offset && end <= self.start + self.filled as u64)
     }
 
-    /// Reads more of the bytes that the window lacks, without blocking the thread. Beside it
-    /// there is no read-ahead.
+    /// Reads some of the bytes that the window lacks, without blocking the thread and without
+    /// read-ahead.
     pub(crate) fn poll_read(&mut self, offset: u64, length: usize, context: &mut Context<'_>) -> Poll<Result<()>> {
         let step = self.step;
         self.keep_from(offset, |kept| length.next_multiple_of(PAGE).max(kept + step))?;
@@ -236,7 +235,7 @@ impl Window {
                 n
             }
             Err(failed) if self.unreadable.is_some() && is_of_the_place(&failed.error) => {
-                // Page by page from here on, until one can be read.
+                // From here on page by page, until a page can be read.
                 self.step = PAGE;
                 if bytes > PAGE {
                     return Poll::Ready(Ok(()));
@@ -260,20 +259,20 @@ impl Window {
         self.unreadable.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Appends pieces that were read ahead, while they continue the window and fit.
+    /// Appends pieces from read-ahead, as long as they continue the window and fit.
     fn collect_ahead(&mut self) -> Result<()> {
         while self.buffer.len() - self.filled >= self.piece {
             let Some((offset, read)) = self.ahead.pop_front() else { break };
             if offset != self.start + self.filled as u64 {
-                // The caller has moved elsewhere.
+                // The caller has moved to another place.
                 self.ahead.clear();
                 break;
             }
-            // The callback is gone without a call where its operation never ends: in a forked
-            // child.
+            // In a forked child the operation never ends, and the callback is dropped without a
+            // call.
             let Ok(read) = read.into_inner().unwrap_or_else(PoisonError::into_inner).recv() else { break };
             let (n, bytes) = match read {
-                // Read again below, page by page.
+                // The caller reads again, page by page.
                 Err(failed) if self.unreadable.is_some() && is_of_the_place(&failed.error) => {
                     self.ahead.clear();
                     break;
@@ -289,21 +288,21 @@ impl Window {
 
     /// Keeps reads of the next pieces in flight.
     fn read_ahead(&mut self) {
-        // A manual simulator completes nothing until it is told to.
+        // A manual simulator completes nothing without a request.
         let depth = if self.file.descriptor().is_some() { self.ahead_max } else { 0 };
         while self.ahead.len() < depth {
             let end = self.start + self.filled as u64;
             let offset = self.ahead.back().map_or(end, |(offset, _)| offset + self.piece as u64);
             let Some(buffer) = Buf::uncleared(self.piece) else { return };
             let (send, receive) = mpsc::sync_channel(1);
-            // With a callback, since this thread does not drive its own ring until it needs the
-            // bytes. The receiver is gone if the window has moved elsewhere.
+            // A callback, since this thread does not drive its own ring until it needs the bytes.
+            // The receiver was dropped if the window has moved to another place.
             self.file.read_at(buffer, offset).on_complete(move |read| drop(send.send(read)));
             self.ahead.push_back((offset, Mutex::new(receive)));
         }
     }
 
-    /// Drops what was read, since it may have been written since.
+    /// Drops the bytes in memory, which may be outdated.
     pub(crate) fn forget(&mut self) {
         (self.filled, self.reading, self.step, self.end) = (0, None, STEP_BYTES, None);
         self.unreadable.iter_mut().for_each(Vec::clear);

@@ -138,7 +138,7 @@ fn a_watermark_block_that_begins_a_segment_has_a_copy_of_its_header() {
     }
 }
 
-/// Numbers, epochs and watermarks are counted on from: those that would overflow are refused.
+/// Numbers, epochs and watermarks whose increments would overflow are refused.
 #[test]
 fn numbers_that_would_overflow_are_not_the_logs() {
     let mut page = vec![0; PAGE];
@@ -197,8 +197,7 @@ fn a_block_is_whole_if_header_frames_and_records_are() {
     assert!(header.is_whole(&bytes, seed_here));
 }
 
-/// Each bit: one in a record's bytes costs that record, one in a frame the records behind it,
-/// too.
+/// A flipped bit in a record's bytes loses that record; one in a frame loses later records, too.
 #[test]
 fn a_bit_costs_its_record_or_those_behind_its_frame() {
     let records: [&[u8]; 4] = [b"first", b"", &[7; 500], b"last"];
@@ -222,17 +221,17 @@ fn a_bit_costs_its_record_or_those_behind_its_frame() {
     }
 }
 
-/// Records that are whole, and others than those that were written here.
+/// Records with valid checksums that were not written at this place are not accepted.
 #[test]
 fn records_of_another_place_are_not_whole() {
     let seed = seed(&ID, 7, 3);
     let (header, mut bytes) = block(&[b"aaaa", b"bbbb", b"cccc"]);
     let length = FRAME_BYTES + 4;
-    // Exchanged: each has another LSN.
+    // Two records exchanged: each has the LSN of the other.
     let mut exchanged = bytes.clone();
     exchanged[BLOCK_HEADER_BYTES..][..2 * length].rotate_left(length);
     assert!(header.whole_records(&exchanged, seed).is_empty());
-    // Sealed again in the new order: the header still differs.
+    // Sealed again in the new order: the header differs.
     let anew = header.seal(&exchanged[BLOCK_HEADER_BYTES..][..3 * length], seed);
     Seal { header: exchanged[..BLOCK_HEADER_BYTES].try_into().unwrap(), ..anew }.put(&mut exchanged);
     assert!(!header.is_whole(&exchanged, seed) && header.whole_records(&exchanged, seed).is_empty());
@@ -261,7 +260,7 @@ fn whatever_the_bytes_nothing_panics() {
         bytes.splice(..4.min(bytes.len()), BLOCK_MAGIC.iter().copied());
         if let Some(header) = BlockHeader::peek(&bytes, 4096) {
             let _ = header.padded_bytes();
-            // The header is used as if its checksum were right.
+            // The header is used without verifying its checksum.
             let _ = (header.is_whole(&bytes, 0), header.whole_records(&bytes, 0));
         }
         let _ = SegmentHeader::decode(&bytes, &ID, next() as u64);
@@ -269,8 +268,7 @@ fn whatever_the_bytes_nothing_panics() {
     }
 }
 
-/// A cut leaves less of all older epochs than those that it cut off; of more beginnings than there is
-/// room for the newest are kept.
+/// A cut bounds all older epochs. If the list is full, the newest entries are kept.
 #[test]
 fn epochs_count_up_to_the_first_newer_one_that_began() {
     let mut epochs = Epochs::default();

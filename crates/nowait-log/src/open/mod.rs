@@ -1,5 +1,5 @@
-//! Opening a log: made if there is none, recovered if there is one, continued in a new epoch; and
-//! its end.
+//! Opens a log: creates or recovers it, and continues it in a new epoch. Ends a log that is closed
+//! or dropped.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -18,16 +18,16 @@ use super::recover::{Found, Recovery, epochs_of, recover};
 use super::retention::{Rule, first_needed};
 use nowait::{Error, ErrorKind, ErrorOp, Nowait, Result, embed};
 
-/// A log that is open for appending, until its last handle is gone.
+/// A log that is open for appending, until its last handle is dropped.
 pub(super) struct OpenLog {
     pub(super) shared: Arc<Shared>,
     maintenance: Mutex<Option<JoinHandle<()>>>,
-    /// Held until nothing of this log is in flight: by the maintenance thread, too.
+    /// Held until no write of this log is in flight. The maintenance thread holds it, too.
     lock: Mutex<Option<Arc<DirLock>>>,
 }
 
 impl OpenLog {
-    /// Opens the log in `path`, or makes it.
+    /// Opens or creates the log in `path`.
     pub(super) fn new(path: &Path, options: &Options) -> Result<(OpenLog, Recovery)> {
         let instance = options.instance.clone().unwrap_or_else(|| Nowait::shared().clone());
         options.check(path)?;
@@ -43,13 +43,13 @@ impl OpenLog {
         if let Some(mode) = options.mode.filter(|_| is_new) {
             dir.set_dir_mode(mode)?;
         }
-        // Before anything is written: a directory without a log stays as it is.
+        // Before anything is written, so that a directory without a log stays unchanged.
         let contents = dir.contents()?;
         if !contents.has_control && contents.numbers.is_empty() {
             may_make(&dir, options, contents)?;
         }
         let dir_lock = Arc::new(DirLock::take(&dir)?);
-        // Only a full scan finds records after damage.
+        // A salvage needs a full scan, which alone finds records after damage.
         let scan = if options.salvage { Scan::All } else { options.scan };
         let found = match recover(&dir, true, scan)? {
             Some(found) => found,
@@ -75,34 +75,34 @@ impl OpenLog {
         Ok((open, recovery))
     }
 
-    /// Ends the threads of a log that is closed, and releases its directory.
+    /// Ends the threads of a closed log, and releases its directory.
     pub(super) fn end(&self) {
         // A separate statement, so that the thread is not joined under the lock.
         let maintenance = lock(&self.maintenance).take();
         if let Some(thread) = maintenance {
             if thread.thread().id() != std::thread::current().id() {
-                // The thread does not panic; if it did, nothing would be left to do.
+                // The thread does not panic; after a panic there would be nothing to do.
                 let _ = thread.join();
             }
         }
         self.shared.preparer.end(true);
         if lock(&self.lock).is_some() {
-            // Room for a replacement that does not come.
+            // The file reserves space for a replacement, which is no longer needed.
             let _ = self.shared.dir.remove_file(CONTROL_TEMPORARY);
         }
         lock(&self.lock).take();
     }
 
-    /// Writes what was appended to a log that nothing maintains, on a thread of its own: a handle
-    /// may be dropped where nothing may block.
+    /// Writes the pending records of a log without maintenance thread, on a new thread, since the
+    /// thread that drops a handle must not block.
     fn finish(&self) {
         let held = lock(&self.lock).take();
         if !held.as_ref().is_some_and(|lock| lock.is_held()) {
-            // Simulated, and so alone: nothing has to wait for its end.
+            // A simulated log: no other process waits for its end.
             maintenance::run_once(&self.shared);
             return;
         }
-        // No other process may open it while something is in flight.
+        // The lock is held, so that no other process opens the log while a write is in flight.
         let finish = |shared: &Arc<Shared>, _held: Option<Arc<DirLock>>| {
             while matches!(maintenance::run_once(shared), Done::Nothing(_)) {
                 shared.watch_all();
@@ -125,7 +125,7 @@ impl Drop for OpenLog {
             return;
         }
         let is_open = !self.shared.state().is_closing;
-        // Written by the maintenance thread, or below.
+        // The maintenance thread writes the block, or `finish` below.
         let _ = self.shared.begin_closing(false);
         self.shared.preparer.end(false);
         if is_open && !self.shared.rules.has_maintenance {
@@ -148,7 +148,7 @@ pub(super) fn no_log(path: &Path) -> Error {
     )
 }
 
-/// Refuses to make a log in a directory that holds something else, or where none was asked for.
+/// Refuses to create a log in a directory with other contents, or without [`Options::create`].
 fn may_make(dir: &LogDir, options: &Options, contents: Contents) -> Result<()> {
     let Some(other) = contents.other else {
         return if options.create { Ok(()) } else { Err(no_log(&dir.path)) };
@@ -178,17 +178,17 @@ fn start_maintenance(shared: &Arc<Shared>, lock: Arc<DirLock>) -> Result<JoinHan
     })
 }
 
-/// Makes an empty log. The control file comes last: without one no log was made.
+/// Creates an empty log. The control file is written last: a directory without it contains no log.
 fn make(dir: &LogDir, options: &Options) -> Result<()> {
     dir.clean()?;
     for number in dir.contents()?.numbers {
         dir.remove(number)?;
     }
-    // This segment only shows that the directory accepts one; the first opening begins the next.
+    // This segment only shows that one can be created; the first opening begins the next one.
     let file = dir.prepare(1, SEGMENT_BYTES_MIN, true, || Ok(()))?;
     let direct = is_direct(&file);
     drop(file);
-    // Unless it is measured: slow, and safe everywhere.
+    // The strategy if none is measured: slow, but works everywhere.
     let safe = Strategy { durability: Durability::WriteAndSync, by: Submitter::Call, depth: 1 };
     let strategy = if let SyncPolicy::Fixed(strategy) = options.sync { strategy } else { safe };
     let mut control = Control {
@@ -208,7 +208,7 @@ fn make(dir: &LogDir, options: &Options) -> Result<()> {
     if options.sync == SyncPolicy::Auto {
         calibrate::choose(dir, &mut control, || true)?;
     }
-    // The directory itself must last, before the file that makes it a log.
+    // The directory must be durable before the control file, which makes it a log.
     dir.sync_parent()?;
     dir.write_control(&control)
 }
@@ -223,13 +223,13 @@ fn new_id() -> LogId {
     id
 }
 
-/// Continues behind what was found: in a new segment of a new epoch, so that nothing on disk is
-/// written again.
+/// Continues after the recovered records in a new segment of a new epoch, so that no existing
+/// segment is written again.
 fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found) -> Result<(Arc<Shared>, Recovery)> {
     let Found { mut control, mut recorded, number_max, mut chain, mut end, mut recovery, free, lost, holed, .. } =
         found;
     for (what, last) in [("segment", number_max), ("epoch", recovery.epoch), ("record", recovery.next_lsn)] {
-        // Enough are left that none is counted past the last.
+        // The remaining half is enough, so that no increment passes the last number.
         if last > NUMBER_MAX / 2 {
             let text = format!("{what} number {last} is out of range; move the file out of the log's directory");
             return Err(os::error(os::RECOVER, ErrorKind::Damaged, &dir.path).with_advice(text));
@@ -247,7 +247,7 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
         SyncPolicy::Auto => {}
     }
     if recovery.control_lost {
-        // The log's segments may have been smaller so far.
+        // The log's existing segments may be smaller.
         control.segment_bytes = control.segment_bytes.max(options.segment_bytes);
         recorded = control.clone();
         dir.write_control(&recorded)?;
@@ -270,12 +270,12 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
     let wanted = options.first_segment_bytes.min(control.segment_bytes);
     let prepare = |bytes| dir.prepare(number, bytes, control.direct, || Ok(())).map(|file| (file, bytes));
     let is_full = |made: &Result<_>| made.as_ref().is_err_and(|error: &Error| error.kind() == ErrorKind::NoSpace);
-    // Free segments hold nothing. Their files are not reused: a write of a process that was killed
-    // may still be in flight there.
+    // Free segments contain nothing of the log. Their files are not reused, since a write of a
+    // killed process may still be in flight there.
     let mut made = prepare(wanted);
     if is_full(&made) && !chain.is_empty() {
-        // A log has a segment at any time. The names stay, too, until the new epoch is durable: up
-        // to then a number that is missing looks like damage.
+        // The chain is not empty, so the log keeps a segment. The names stay until the new epoch is
+        // durable: before, a missing number would look like damage.
         free.iter().try_for_each(|number| dir.empty(*number))?;
         made = prepare(wanted);
     }
@@ -302,16 +302,16 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
         }
         _ => error,
     })?;
-    // The log may have been copied here from where it was.
+    // The log may have been copied from a file system with direct I/O.
     control.direct &= is_direct(&file);
     if !control.direct {
-        // See `Shared::durability`: through the page cache nothing else proves that a block is
-        // durable.
+        // Through the page cache, only a write and a sync, one at a time, prove that a block is
+        // durable: see `Shared::durability`.
         (control.sync, control.depth) = (Durability::WriteAndSync.code(), 1);
     }
     if let Some(number) = holed {
-        // The segment stays, for the records before the hole. A copy, since its file is reused in
-        // time.
+        // The segment stays, for the records before the hole. A copy is put aside, since the file
+        // will be reused later.
         let is_holed = |segment: &&Segment| segment.header.number == number;
         let bytes = chain.iter().find(is_holed).map_or(control.segment_bytes, |segment| segment.header.bytes);
         dir.copy_aside(number, bytes, control.direct)?;
@@ -358,12 +358,13 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
         shared.dir.remove(*number)?;
     }
     match shared.record() {
-        // Maintenance tries again. Until then less is noticed that is missing.
+        // Maintenance tries again. Until then, recovery detects fewer missing segments.
         Err(error) if error.kind() == ErrorKind::NoSpace && lost.is_empty() => {}
         recorded => recorded?,
     }
-    // Only once the new epoch is durable: until then these files count. (From then on it says that
-    // they are to be put aside.) And once the control file says that the log begins behind them.
+    // Only after the new epoch is durable and the control file is replaced: until then, these files
+    // are part of the log. (If this is interrupted, the new segment's header shows that they must
+    // be put aside.)
     for number in &lost {
         shared.dir.put_aside(*number)?;
     }
@@ -380,7 +381,7 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
     Ok((shared, recovery))
 }
 
-/// Returns the first record that retention keeps, for a log that is not open yet.
+/// Returns the first record that retention keeps in a log that is not open yet.
 fn retained_from(dir: &LogDir, rule: &Rule, chain: &[Segment]) -> u64 {
     match rule {
         Rule::All => 0,

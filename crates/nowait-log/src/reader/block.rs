@@ -1,4 +1,4 @@
-//! A block in memory, and a reader's place in it.
+//! A block in memory, and a reader's position in it.
 
 use std::sync::Arc;
 
@@ -9,35 +9,35 @@ use nowait::Buf;
 /// The block that is being read.
 #[derive(Default)]
 pub(super) struct BlockCursor {
-    /// The block as it was written, where it comes from memory.
+    /// The block as it was written, if it comes from the tail in memory.
     shared: Option<Arc<Buf>>,
-    /// Else its bytes, copied from a window that moves on.
+    /// Otherwise its bytes, copied from a window that moves on.
     copy: Vec<u8>,
-    /// Place of the block in the segment, for errors.
+    /// Offset of the block in the segment, for errors.
     offset: u64,
-    /// Its whole records, if not all are.
+    /// Intact records of the block, if others are damaged.
     parts: Option<Vec<Part>>,
     /// Offset of the next record.
     at: usize,
-    /// Records left.
+    /// Number of remaining records.
     left: u32,
     /// LSN of the next record.
     next_lsn: u64,
-    /// Start and length of the last record that was returned.
+    /// Start and length of the last returned record.
     last: (usize, usize),
 }
 
 /// Result of a search in a block.
 pub(super) enum Lookup {
     Found,
-    /// The record is behind the block.
+    /// The record is after the block.
     Behind,
-    /// The block should hold the record, and it is not whole.
+    /// The block should contain the record, but the record is damaged.
     NotHere,
 }
 
 impl BlockCursor {
-    /// Goes to a block from a segment. Records behind `limit` do not count.
+    /// Moves to a block from a segment. Records after `limit` are not valid.
     pub(super) fn load(&mut self, header: &BlockHeader, block: &[u8], parts: Option<Vec<Part>>, limit: u64) {
         self.shared = None;
         self.copy.clear();
@@ -48,7 +48,7 @@ impl BlockCursor {
         (self.offset, self.parts, self.last) = (header.offset, parts, (0, 0));
     }
 
-    /// Goes to a block that is in memory.
+    /// Moves to a block in memory.
     pub(super) fn share(&mut self, kept: CachedBlock) {
         let CachedBlock { bytes, base, end, first_lsn, records, .. } = kept;
         let length = bytes.len().saturating_sub(base) as u64;
@@ -57,25 +57,25 @@ impl BlockCursor {
         self.shared = Some(bytes);
     }
 
-    /// Forgets the block's records, but for the last one that was returned.
+    /// Drops the block's records, except the last returned one.
     pub(super) fn forget(&mut self) {
         (self.left, self.next_lsn) = (0, 0);
     }
 
-    /// True if some records of the block are not whole.
+    /// True if some records of the block are damaged.
     pub(super) fn is_broken(&self) -> bool {
         self.parts.is_some()
     }
 
-    /// Returns the LSN of the first whole record behind the damaged record `lsn`. If there is none,
-    /// returns the LSN behind the block. None if the block does not hold `lsn`.
+    /// Returns the LSN of the first intact record after the damaged record `lsn`. If there is none,
+    /// returns the LSN after the block. None if the block does not contain `lsn`.
     pub(super) fn whole_behind(&self, lsn: u64) -> Option<u64> {
         let end = self.next_lsn + u64::from(self.left);
         let parts = self.parts.as_ref().filter(|_| (self.next_lsn..end).contains(&lsn))?;
         Some(parts.iter().map(|part| part.lsns.start).find(|start| *start > lsn).map_or(end, |start| start.min(end)))
     }
 
-    /// Place of the next record in the segment.
+    /// Offset of the next record in the segment.
     pub(super) fn place(&self) -> u64 {
         self.offset + self.at as u64
     }
@@ -107,7 +107,7 @@ impl BlockCursor {
         Some(())
     }
 
-    /// Kind and bytes of the last record that was returned.
+    /// Returns kind and bytes of the last returned record.
     pub(super) fn last(&self) -> (u8, &[u8]) {
         let ((start, length), bytes) = (self.last, self.bytes());
         (kind_at(bytes, start), bytes.get(start..start + length).unwrap_or_default())

@@ -1,4 +1,4 @@
-//! Reading a log: durable records only, in order. The last ones of an open log come from memory, the
+//! Reads the durable records of a log in order. The last records of an open log come from memory,
 //! others from the segments.
 
 mod block;
@@ -46,15 +46,15 @@ pub struct Reader {
     next_lsn: u64,
     block: BlockCursor,
     segment: Option<OpenPiece>,
-    /// Place behind the last block that came from memory.
+    /// Place after the last block from memory.
     behind: Option<BlockPlace>,
-    /// The piece that is being opened, for a caller that does not block.
+    /// The piece being opened, for a non-blocking caller.
     opening: Option<(Piece, Started<Result<File>>)>,
-    /// Times that the record was not where it should be.
+    /// Number of times that the next record was not found at its place.
     misses: u32,
-    /// The last miss was of a whole file.
+    /// At the last miss, the segment's file was missing.
     is_gone: bool,
-    /// Epoch of the log when it was looked at last.
+    /// Epoch of the log at the last check.
     epoch: u64,
     pin: Option<ReaderPin>,
     skips_damage: bool,
@@ -80,12 +80,12 @@ struct BlockPlace {
     lsn: u64,
 }
 
-/// Has the log keep its last blocks in memory.
+/// Makes the log keep its last blocks in memory while it exists.
 struct TailUse(Arc<Shared>);
 
 impl TailUse {
     fn new(shared: &Arc<Shared>) -> Option<TailUse> {
-        // In a forked child a thread that is not there may hold the lock.
+        // In a forked child, a thread that does not exist there may hold the lock.
         if shared.is_forked() {
             return None;
         }
@@ -104,13 +104,13 @@ impl Drop for TailUse {
 
 /// Next step of a reader.
 enum Step {
-    /// Return the record, which is in memory.
+    /// Returns the record, which is in memory.
     Take,
-    /// Nothing: no more records are durable.
+    /// Returns none: no further record is durable.
     End,
-    /// Open the file of a piece.
+    /// Opens the file of a piece.
     Open(Piece),
-    /// Read bytes of the open piece.
+    /// Reads bytes of the open piece.
     Read((u64, usize)),
 }
 
@@ -199,8 +199,7 @@ impl Reader {
         Next { reader: Some(self) }
     }
 
-    /// Reads on, on this thread, until the next record is in memory; false if it is not durable
-    /// yet.
+    /// Reads on this thread until the next record is in memory; false if it is not durable yet.
     fn load(&mut self) -> Result<bool> {
         self.opening = None;
         loop {
@@ -253,7 +252,7 @@ impl Reader {
         Tail { reader: Some(self), durable: None }
     }
 
-    /// Returns the wait for the next record, where it may still come.
+    /// Returns a future for the durability of the next record; None if a recovered log contains it.
     fn durable(&self) -> Result<Option<Durable>> {
         match &self.source {
             Source::Live(shared) => Ok(Some(Durable::new(shared, self.next_lsn))),
@@ -264,7 +263,7 @@ impl Reader {
         }
     }
 
-    /// Detects that the end of the log was cut, after which other records reuse the numbers.
+    /// Detects a cut of the log's end, after which new records reuse LSNs.
     fn follow(&mut self) -> Result<()> {
         let Source::Live(shared) = &self.source else { return Ok(()) };
         if shared.is_forked() {
@@ -287,11 +286,10 @@ impl Reader {
         Ok(())
     }
 
-    /// Decides what to do next; does nothing that may block. Locks the state where a piece is to be
-    /// opened or read.
+    /// Returns the next step, without blocking. Locks the state if a piece must be opened or read.
     fn step(&mut self) -> Result<Step> {
         loop {
-            // Before it looks for a cut: see `Handover::epoch`.
+            // Before `follow`, which reads the epoch: see `Handover::epoch`.
             let last_lsn = self.source.last_lsn();
             self.follow()?;
             let lsn = self.next_lsn;
@@ -346,38 +344,39 @@ impl Reader {
         }
     }
 
-    /// Goes to the block of record `lsn`, if the log has it in memory; true if there is something
-    /// to look at again.
+    /// Moves to the block of record `lsn`, if it is in memory. Returns true if the caller must
+    /// check again.
     fn has_in_memory(&mut self, lsn: u64) -> bool {
         let Source::Live(shared) = &self.source else { return false };
         let Some(kept) = shared.handover.tail.find(lsn) else { return false };
         if kept.epoch > self.epoch {
-            // The end was cut since it was looked for.
+            // The end was cut since the last check.
             return true;
         }
         self.behind =
             Some(BlockPlace { segment: kept.segment, offset: kept.end, lsn: kept.first_lsn + u64::from(kept.records) });
-        // The segment's next block would be this one.
+        // The open segment continues with this block, which needs no read.
         self.segment = None;
         self.opening = None;
         self.block.share(kept);
         true
     }
 
-    /// False if the log goes on elsewhere than in the open segment. Sees to it that no more of it is
-    /// read than is durable.
+    /// False if the log continues outside of the open segment. Limits reads of the segment to
+    /// durable bytes.
     fn segment_holds(&mut self, lsn: u64) -> bool {
         let (Source::Live(shared), Some(open)) = (&self.source, &mut self.segment) else { return true };
         let state = shared.state();
         let here = state.segments.iter().find(|segment| segment.header.number == open.blocks.number);
-        // A segment that is gone has none.
+        // A removed segment contains no valid record.
         open.limit = here.map_or(0, |segment| segment.last_lsn);
         open.blocks.read_up_to(state.durable_end(open.blocks.number).unwrap_or(u64::MAX));
         lsn <= open.limit
     }
 
-    /// Goes on after the next record was not where it should be: looks once more where it is now,
-    /// since its segment may have ended, or have been cut off; then goes on behind the hole.
+    /// Continues after a miss of the next record. The first miss makes the reader locate the record
+    /// again, since its segment may have ended or been cut off. The second miss makes it continue
+    /// after the hole.
     fn missed(&mut self, is_gone: bool) -> Result<()> {
         self.is_gone = is_gone;
         self.misses += 1;
@@ -428,8 +427,7 @@ impl Reader {
     fn lose(&mut self, number: u64, bytes: Range<u64>, end_lsn: u64, what: &str, error: Option<Error>) -> Result<()> {
         let lsns = self.next_lsn..end_lsn;
         if lsns.is_empty() {
-            // No record is lost: only a watermark block is not whole, or records before the next
-            // one.
+            // No record is lost: only a watermark block is damaged, or records before the next one.
             self.misses = 1;
             return Ok(());
         }
@@ -448,7 +446,7 @@ impl Reader {
         Err(error)
     }
 
-    /// Returns the record that [`Step::Take`] stands for.
+    /// Returns the record of [`Step::Take`].
     fn take(&mut self) -> Result<Record<'_>> {
         let lsn = self.next_lsn;
         if self.block.skip().is_none() {
@@ -460,7 +458,7 @@ impl Reader {
         Ok(Record { lsn, kind, bytes })
     }
 
-    /// As [`Reader::take`], for a task, which is charged for it.
+    /// As [`Reader::take`], and charges the task's turn for it.
     fn take_in_turn(&mut self) -> Result<Record<'_>> {
         let taken = self.take();
         turn::copied(taken.as_ref().map_or(0, |record| record.bytes.len()));
@@ -490,7 +488,7 @@ impl Reader {
 
     fn opened(&mut self, piece: &Piece, file: Result<File>) -> Result<()> {
         let window = match file {
-            // Removed since.
+            // The segment was removed.
             Err(error) if error.kind() == ErrorKind::NotFound => return self.missed(true),
             file => Window::past_errors(file?),
         };
@@ -511,8 +509,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Returns the first record behind those that are missing, and the damage if it is to be
-    /// reported.
+    /// Returns the first record after the missing ones, and the damage to report, if any.
     fn behind_hole(&self) -> Option<(u64, Option<Damage>)> {
         match &self.source {
             Source::Live(shared) => {

@@ -1,4 +1,4 @@
-//! Futures of a reader: its next record, now or once it is durable.
+//! Futures of a reader: for the next record, if it is durable or once it is.
 
 use std::fmt;
 use std::future::Future;
@@ -73,7 +73,7 @@ impl<'r> Tail<'r> {
     /// As [`Reader::tail`].
     pub fn wait(mut self) -> Result<Record<'r>> {
         let Some(reader) = self.reader.take() else { polled_too_often() };
-        // False, too, where it skipped records that a salvage left out.
+        // Also false after skipping records that a salvage left out.
         while !reader.load()? {
             if let Some(durable) = reader.durable()? {
                 durable.wait()?;

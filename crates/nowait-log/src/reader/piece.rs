@@ -1,4 +1,4 @@
-//! A segment, or a part of one, that a reader has open.
+//! A segment, or part of one, that a reader has open.
 
 use std::ops::Range;
 
@@ -7,51 +7,51 @@ use crate::dir::{Blocks, Sought};
 use crate::format::PAGE;
 use nowait::{Error, Result};
 
-/// A piece that is open.
+/// An open piece.
 pub(super) struct OpenPiece {
     pub(super) blocks: Blocks,
-    /// Last record that counts. It may be lowered while the segment is written.
+    /// Last valid record. It may be lowered while the segment is written.
     pub(super) limit: u64,
-    /// The next block was not whole, and is being read once more: its page may have been read
+    /// The next block was not intact, and is being read again, since its page may have been read
     /// before it was written.
     is_second_look: bool,
-    /// Search for the next block behind a block that is not whole.
+    /// Search for the next block after a damaged block.
     search: Option<Search>,
 }
 
 struct Search {
-    /// Place of the block that is not whole.
+    /// Offset of the damaged block.
     from: u64,
     /// Bytes not searched yet.
     left: Range<u64>,
-    /// First record behind these bytes.
+    /// First record after these bytes.
     end_lsn: u64,
     /// The device's error, if it is the cause.
     error: Option<Error>,
 }
 
-/// Bytes without a whole block.
+/// Bytes without an intact block.
 pub(super) struct Hole {
     pub(super) bytes: Range<u64>,
-    /// First record behind these bytes.
+    /// First record after these bytes.
     pub(super) end_lsn: u64,
     /// The device's error, if it is the cause.
     pub(super) error: Option<Error>,
 }
 
-/// Result of a search for the next whole block.
+/// Result of a search for the next intact block.
 pub(super) enum Passed {
     Hole(Hole),
     /// These bytes are to be read first.
     Lacks((u64, usize)),
 }
 
-/// Answer to the wish for the next block.
+/// Result of loading the next block.
 pub(super) enum Advance {
     Loaded,
     /// These bytes are to be read first.
     Lacks((u64, usize)),
-    /// There is none.
+    /// There is no next block.
     NotHere,
 }
 
@@ -60,8 +60,8 @@ impl OpenPiece {
         OpenPiece { blocks, limit, is_second_look: false, search: None }
     }
 
-    /// Begins a search for the block behind the next block, which is not whole. Blocks end at
-    /// `end`, and the first record behind `end` is `end_lsn`.
+    /// Begins a search for the block after the next block, which is damaged. Blocks end at `end`,
+    /// and the first record after `end` is `end_lsn`.
     pub(super) fn begin_search(&mut self, end: u64, end_lsn: u64) {
         let error = self.blocks.read_error();
         // Bytes in memory may have been read before they were written.
@@ -97,7 +97,7 @@ impl OpenPiece {
                     self.is_second_look = true;
                     continue;
                 }
-                // Damage costs no more than the records that it hit.
+                // Only the damaged records are lost.
                 None => match self.blocks.next_in_part()? {
                     Some((header, block, parts)) => (header, block, Some(parts)),
                     None => return Ok(Advance::NotHere),

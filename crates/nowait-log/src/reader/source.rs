@@ -19,16 +19,16 @@ pub(super) enum Source {
 pub(super) struct Still {
     pub(super) dir: LogDir,
     pub(super) control: Control,
-    /// Whole pieces of the log, by LSN.
+    /// Intact pieces of the log, by LSN.
     pub(super) pieces: Vec<Piece>,
-    /// Records between them that a salvage left out.
+    /// Records between the pieces that a salvage left out.
     pub(super) gaps: Vec<Range<u64>>,
     pub(super) damage: Vec<Damage>,
     pub(super) first_lsn: u64,
     pub(super) last_lsn: u64,
 }
 
-/// Whole blocks without a hole.
+/// Consecutive intact blocks.
 #[derive(Clone, PartialEq)]
 pub(super) enum Piece {
     Segment(Segment),
@@ -52,7 +52,7 @@ impl Piece {
 }
 
 impl Still {
-    /// Whole blocks of files that are no longer part of the log.
+    /// Returns the intact blocks of files that are no longer part of the log.
     pub(super) fn aside(dir: LogDir, control: Control, runs: Vec<Run>) -> Still {
         let pieces: Vec<Piece> = runs.into_iter().map(Piece::Run).collect();
         let first_lsn = pieces.first().map_or(1, |piece| piece.lsns().start);
@@ -76,8 +76,8 @@ impl Still {
         self.pieces.iter().find(|piece| piece.lsns().contains(&lsn))
     }
 
-    /// Returns the first record behind those that are missing at `lsn`, and the damage, unless a
-    /// salvage left them out.
+    /// Returns the first record after those missing at `lsn`, and the damage, unless a salvage left
+    /// them out.
     pub(super) fn behind_hole(&self, lsn: u64) -> Option<(u64, Option<Damage>)> {
         if self.piece(lsn).is_some() || lsn < self.first_lsn {
             return None;
@@ -115,7 +115,7 @@ impl Source {
         }
     }
 
-    /// First record of all.
+    /// First record of the source.
     pub(super) fn first_lsn(&self) -> u64 {
         match self {
             Source::Live(shared) => shared.handover.first(),

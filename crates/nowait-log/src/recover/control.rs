@@ -1,4 +1,4 @@
-//! The control file: read, judged, and rebuilt from segment headers where it is lost.
+//! Reads and verifies the control file, or rebuilds it from segment headers if it is lost.
 
 use crate::dir::{CONTROL, LogDir, Unreadable, Window, is_direct};
 use crate::format::{BadControl, CONTROL_BYTES, Control, Epochs, Measured, NUMBER_MAX, PAGE, SegmentHeader, VERSION};
@@ -8,7 +8,7 @@ use nowait::{Error, ErrorKind, OpenOptions, Result};
 
 use super::Place;
 
-/// A control file, as far as it can be read.
+/// A control file, with its damage.
 #[derive(Default)]
 pub(crate) struct ControlFile {
     pub(crate) control: Option<Control>,
@@ -58,16 +58,16 @@ fn is_plausible(control: &Control) -> bool {
         && control.epochs.are_in_order()
 }
 
-/// True if the making of a log was cut off: it makes one segment, of zeros, and writes the control
-/// file last.
+/// True if the creation of a log was interrupted: it creates one segment of zeros, and writes the
+/// control file last.
 pub(crate) fn is_unfinished(dir: &LogDir, numbers: &[u64]) -> Result<bool> {
     let [number @ 1] = *numbers else { return Ok(numbers.is_empty()) };
     let mut window = Window::new(dir.open(number, false, true)?);
     Ok(window.at(0, PAGE)?.iter().all(|byte| *byte == 0))
 }
 
-/// Rebuilds a control file from the segment headers that repeat it. The strategy, which they do not
-/// repeat, is the slowest, which works everywhere.
+/// Rebuilds a control file from segment headers. They do not contain the strategy, so the slowest
+/// is chosen, which works everywhere.
 pub(crate) fn rebuild_control(dir: &LogDir, numbers: &[u64]) -> Result<Control> {
     let mut rebuilt: Option<Control> = None;
     for &number in numbers {
@@ -82,7 +82,7 @@ pub(crate) fn rebuild_control(dir: &LogDir, numbers: &[u64]) -> Result<Control> 
             caller: Submitter::Call.code(),
             depth: 1,
             direct,
-            // The range is not known, so no segment counts as missing.
+            // The range is unknown, so no segment counts as missing.
             oldest: 0,
             newest: 0,
             measured: Measured::default(),
@@ -99,9 +99,9 @@ pub(crate) fn rebuild_control(dir: &LogDir, numbers: &[u64]) -> Result<Control> 
     rebuilt.filter(is_plausible).ok_or_else(|| no_control(dir, "no segment has an intact header"))
 }
 
-/// Returns the newest segment behind `head`, the newest of the chain, that is missing: the control
-/// file says that it was there. Numbers below `head` that the chain leaves out were cut off, put
-/// aside by a salvage, or left by an earlier opening.
+/// Returns the newest missing segment after `head`, the newest one of the chain. The control file
+/// shows that it existed. Lower numbers that the chain omits were cut off, put aside by a salvage,
+/// or left by an earlier opening.
 pub(crate) fn missing_behind(control: &Control, numbers: &[u64], head: u64) -> Option<u64> {
     let there = numbers.iter().rev().skip_while(|number| **number > control.newest);
     let in_a_row = (1..=control.newest).rev().zip(there).take_while(|(expected, number)| expected == *number);

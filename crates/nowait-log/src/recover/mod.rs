@@ -1,8 +1,8 @@
-//! Recovery: reads all of a log, whatever happened to it, and changes nothing.
+//! Recovery: reads a log, damaged or not, and changes nothing.
 //!
-//! The rules are those of `docs/log-format.md`: segment headers name the chain of segments; blocks
-//! are read as long as each continues the one before; and watermarks alone decide whether the place
-//! where they stop is a torn tail or damage.
+//! It follows `docs/log-format.md`. Segment headers define the chain of segments. Blocks are read
+//! as long as each continues the previous one. Only watermarks decide whether the end of these
+//! blocks is a torn tail or damage.
 
 mod control;
 mod runs;
@@ -115,7 +115,7 @@ impl fmt::Display for Damage {
 }
 
 impl Damage {
-    /// The fault, and what it costs, without the place.
+    /// Describes the fault and the lost records, without the place.
     fn finding(&self) -> String {
         let Damage { lsns, what, .. } = self;
         match lsns.end.saturating_sub(lsns.start) {
@@ -134,21 +134,21 @@ impl Damage {
 /// Findings of a recovery, with what the writer needs to continue.
 pub(crate) struct Found {
     pub(crate) control: Control,
-    /// Contents of the control file, or those that it had.
+    /// Contents of the control file, or its rebuilt contents.
     pub(crate) recorded: Control,
     pub(crate) recovery: Recovery,
-    /// Segments that hold the log, oldest first.
+    /// Segments that contain the log, oldest first.
     pub(crate) chain: Vec<Segment>,
     pub(crate) end: End,
-    /// Whole blocks beside the damage, by LSN.
+    /// Intact blocks outside of the chain, by LSN.
     pub(crate) runs: Vec<Run>,
     /// The highest segment number in use.
     pub(crate) number_max: u64,
-    /// Segments that hold nothing of the log: prepared, or cut off.
+    /// Segments that contain nothing of the log: prepared or cut off.
     pub(crate) free: Vec<u64>,
-    /// Segments that hold what is lost.
+    /// Segments that contain lost records.
     pub(crate) lost: Vec<u64>,
-    /// The segment of the chain in which something is lost.
+    /// The segment of the chain with lost records.
     pub(crate) holed: Option<u64>,
 }
 
@@ -159,8 +159,8 @@ impl Found {
     }
 }
 
-/// Reads the log in `dir`; None where there is none. `writer`: the log is locked and continues from
-/// here, so what is read is made durable.
+/// Reads the log in `dir`; None if there is none. If `writer`, the log is locked and will be
+/// continued, so the records that were read are made durable.
 pub(crate) fn recover(dir: &LogDir, writer: bool, scan: Scan) -> Result<Option<Found>> {
     let started = Instant::now();
     let contents = dir.contents()?;
@@ -200,9 +200,9 @@ pub(crate) fn recover(dir: &LogDir, writer: bool, scan: Scan) -> Result<Option<F
         let what = "the log has no segment, although a new log already has one";
         found.recovery.damage.push(Damage { path: dir.path.to_path_buf(), bytes: 0..0, lsns: 0..0, what: what.into() });
     }
-    // As on disk: the scan may change `direct`.
+    // The contents on disk, since the scan may change `direct`.
     found.recorded = control;
-    // Numbers of files that were put aside are not used again.
+    // Numbers of files put aside are not reused.
     found.number_max = aside.iter().filter_map(|name| aside_number(name)).fold(found.number_max, u64::max);
     found.recovery.aside = aside.iter().map(|name| dir.join(name)).collect();
     found.recovery.control_lost = is_control_lost;
@@ -210,8 +210,8 @@ pub(crate) fn recover(dir: &LogDir, writer: bool, scan: Scan) -> Result<Option<F
     Ok(Some(found))
 }
 
-/// Returns the epochs in the control file, and those of the chain that it lacks: the control file
-/// may be older than the log, or lost.
+/// Returns the epochs in the control file and in the chain: the control file may be outdated or
+/// lost.
 pub(crate) fn epochs_of(recorded: &Control, chain: &[Segment]) -> Epochs {
     let mut epochs = recorded.epochs.clone();
     for Segment { header, .. } in chain {
@@ -222,7 +222,7 @@ pub(crate) fn epochs_of(recorded: &Control, chain: &[Segment]) -> Epochs {
     epochs
 }
 
-/// Finds whole blocks in the files that salvages put aside, by LSN. None where there is no log.
+/// Finds intact blocks in the files that salvages put aside, by LSN. None if there is no log.
 pub(crate) fn recover_aside(dir: &LogDir) -> Result<Option<(Control, Vec<Run>)>> {
     let Contents { numbers, has_control, aside, .. } = dir.contents()?;
     if !has_control && numbers.is_empty() {

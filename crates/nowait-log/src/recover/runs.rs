@@ -1,4 +1,4 @@
-//! Runs of whole blocks: which belong to a segment, which count, and in what order.
+//! Selects and orders runs of intact blocks.
 
 use std::ops::Range;
 
@@ -12,12 +12,12 @@ pub(crate) fn stand_in(control: &Control, number: u64, lsn: u64) -> SegmentHeade
     SegmentHeader { log_id, number, bytes, previous, ..SegmentHeader::default() }
 }
 
-/// True for a block of the segment; false for earlier contents of its file.
+/// True if the block belongs to the segment; false for earlier contents of its file.
 pub(crate) fn is_of(header: &SegmentHeader, block: &BlockHeader) -> bool {
     block.epoch == header.epoch && block.first_lsn >= header.first_lsn()
 }
 
-/// Returns the part of a run that counts, where the log continues elsewhere from `limit` on.
+/// Returns the valid part of a run, if the log continues elsewhere from `limit` on.
 pub(crate) fn within(mut run: Run, limit: Option<End>) -> Option<Run> {
     if let Some(limit) = limit {
         run.lsns.end = run.lsns.end.min(limit.last_there() + 1);
@@ -28,9 +28,9 @@ pub(crate) fn within(mut run: Run, limit: Option<End>) -> Option<Run> {
     (!run.lsns.is_empty()).then_some(run)
 }
 
-/// Returns runs by LSN that overlap neither each other nor `kept`; of records that are there twice,
-/// the newer. Runs above the watermark count where they continue others that count; not those of
-/// blocks that are not whole: see [`count`].
+/// Returns runs by LSN that overlap neither each other nor `kept`. If a record exists twice, the
+/// newer one stays. A run above the watermark stays only if it continues a run that stays, and its
+/// blocks are intact: see [`count`].
 pub(crate) fn in_order(mut runs: Vec<Run>, kept: Range<u64>, watermark: u64) -> Vec<Run> {
     count(&mut runs, watermark);
     runs.sort_by_key(|run| (run.lsns.start, run.epoch));
@@ -56,12 +56,13 @@ pub(crate) fn in_order(mut runs: Vec<Run>, kept: Range<u64>, watermark: u64) -> 
     ordered
 }
 
-/// Drops records of blocks that are not whole and may never have been: a batch is not kept in part.
+/// Drops records of damaged blocks that may never have been complete, since a batch is not kept in
+/// part.
 pub(crate) fn count(runs: &mut Vec<Run>, watermark: u64) {
     runs.retain(|run| !run.is_part || run.block.1 <= watermark);
 }
 
-/// Returns the LSNs of the runs, joined.
+/// Returns the LSNs of the runs, with adjacent ranges joined.
 pub(crate) fn joined(runs: &[Run]) -> Vec<Range<u64>> {
     let mut joined: Vec<Range<u64>> = Vec::new();
     for run in runs {

@@ -1,5 +1,4 @@
-//! A log's directory, read as a whole: the chain of segments, its blocks, and what lies behind
-//! damage.
+//! Full scan of a log's directory: the chain of segments, its blocks, and records after damage.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -15,24 +14,24 @@ use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, Control, End, HeaderPage, L
 use crate::options::{Calibration, Scan, Strategy};
 use nowait::{Advice, File, Result, embed};
 
-/// Files of which the first page is read at a time, each by a thread.
+/// Maximum number of threads that read first pages.
 const READ_AT_ONCE: usize = 16;
-/// Fewest files for which a thread is worth it.
+/// Minimum number of files for each thread.
 const FILES_MIN: usize = 4;
 
-/// A recovery under way.
+/// A recovery in progress.
 pub(crate) struct Survey<'a> {
     pub(crate) dir: &'a LogDir,
     pub(crate) control: Control,
     pub(crate) writer: bool,
     pub(crate) is_control_lost: bool,
-    /// Oldest segment by the control file; headers may name a newer one.
+    /// Oldest segment according to the control file; headers may name a newer one.
     pub(crate) recorded_oldest: u64,
     pub(crate) bytes_read: u64,
     pub(crate) damage: Vec<Damage>,
     pub(crate) unreadable: Vec<Unreadable>,
     pub(crate) from_copy: Vec<Place>,
-    /// Segments that were read and that no watermark proves durable so far.
+    /// Segments that were read, and that no watermark proves durable yet.
     pub(crate) to_sync: Vec<(Segment, File)>,
 }
 
@@ -42,12 +41,11 @@ pub(super) struct Files {
     valid: Vec<SegmentHeader>,
     pub(super) unused: Vec<u64>,
     pub(super) bad: Vec<u64>,
-    /// Those among `bad` whose first page the device cannot read.
+    /// Files of `bad` whose first page the device cannot read.
     unreadable: Vec<u64>,
-    /// Files with the header of another segment, each with that header; they are among `unused`.
+    /// Files of `unused` with the header of another segment, each with that header.
     pub(super) others: Vec<(u64, SegmentHeader)>,
-    /// Number of the oldest segment of the log. Older segments were given up; their files may
-    /// exist.
+    /// Number of the oldest segment of the log. Files of older, removed segments may exist.
     oldest: u64,
 }
 
@@ -62,7 +60,7 @@ impl Files {
         self.head_before(u64::MAX).map_or((0, 0), |head| (head.epoch, head.number))
     }
 
-    /// Returns the newest valid header among those before `number`.
+    /// Returns the newest valid header before `number`.
     fn head_before(&self, number: u64) -> Option<&SegmentHeader> {
         let before = self.valid.iter().take_while(|header| header.number < number);
         let before = before.filter(|header| header.number >= self.oldest);
@@ -73,7 +71,7 @@ impl Files {
 /// First page of a file.
 struct First {
     page: HeaderPage,
-    /// It was taken from the header's copy.
+    /// The header was taken from its copy.
     is_copy: bool,
     unreadable: Vec<Unreadable>,
     bytes_read: u64,
@@ -104,8 +102,8 @@ pub(super) struct Link {
     /// End from which the next segment continues; None if there is no next segment, or if one in
     /// between is missing.
     pub(super) limit: Option<End>,
-    /// Last record that counts, bounded by newer epochs in the control file, also if the chain
-    /// lacks their segments.
+    /// Last valid record, bounded by newer epochs in the control file, even if the chain lacks
+    /// their segments.
     last_lsn: u64,
 }
 
@@ -114,16 +112,16 @@ pub(super) struct Link {
 pub(super) struct Chain {
     /// From the oldest segment to the first broken link, oldest first.
     pub(super) kept: Vec<Link>,
-    /// Segments behind the broken link.
+    /// Segments after the broken link.
     pub(super) severed: Vec<Link>,
-    /// Segments whose file has no valid header though a later segment names them, and where that
-    /// one continues.
+    /// Segments without a valid header that a later segment names, each with the place from which
+    /// that one continues.
     bad: Vec<(u64, End)>,
     /// Index of the damage between the two parts.
     severed_by: usize,
 }
 
-/// Evidence of records that were durable.
+/// Evidence that records were durable.
 struct Evidence {
     watermark: u64,
     /// Segment and offset of the block with the highest watermark.
@@ -131,8 +129,8 @@ struct Evidence {
 }
 
 impl Evidence {
-    /// `limit`: where the next segment continues. What a block says about later records went with
-    /// them when they were cut off.
+    /// Adds the watermark found in `behind`. Records after `limit`, from which the next segment
+    /// continues, were cut off, so the watermark counts only up to there.
     fn add(&mut self, segment: u64, behind: &Orphans, limit: Option<End>) {
         let Some((watermark, offset)) = behind.proof else { return };
         let watermark = limit.map_or(watermark, |limit| watermark.min(limit.lsn));
@@ -142,34 +140,34 @@ impl Evidence {
     }
 }
 
-/// The kept part of the chain, read to where it stops.
+/// The kept part of the chain, read to the last block that continues it.
 struct KeptChain {
     chain: Vec<Segment>,
     end: End,
     closed: bool,
     torn: Option<Place>,
-    /// It stopped at a page that cannot be read.
+    /// Reading stopped at an unreadable page.
     is_unreadable: bool,
-    /// It stopped in a file that has been cut: a crash never does that, since a segment has all its
-    /// bytes durably before its header is written.
+    /// Reading stopped in a shortened file. A crash never causes that, since all bytes of a segment
+    /// are durable before its header is written.
     is_short: bool,
-    /// It stopped at a block whose header is whole.
+    /// Reading stopped at a damaged block with an intact header.
     broken: Option<Broken>,
     gaps: Vec<Range<u64>>,
     runs: Vec<Run>,
 }
 
-/// Contents of segments that are newer than the chain and have no valid header.
+/// Segments that are newer than the chain and have no valid header.
 #[derive(Default)]
 struct Headless {
-    /// A segment that had a valid header once.
+    /// A segment that is proven to have had a valid header.
     proven: Option<u64>,
-    /// Segments that hold something.
+    /// Segments that contain blocks.
     numbers: Vec<u64>,
     runs: Vec<Run>,
 }
 
-/// Result of a scan, of a damaged or intact log.
+/// Result of a scan.
 #[derive(Default)]
 pub(super) struct Outcome {
     pub(super) chain: Vec<Segment>,
@@ -180,7 +178,7 @@ pub(super) struct Outcome {
     pub(super) gaps: Vec<Range<u64>>,
     pub(super) runs: Vec<Run>,
     pub(super) is_damaged: bool,
-    /// Segments that hold what is lost.
+    /// Segments that contain lost records.
     pub(super) lost: Vec<u64>,
     pub(super) holed: Option<u64>,
 }
@@ -208,8 +206,8 @@ impl Survey<'_> {
         let path = |number| self.dir.segment_path(number);
         let is_severed = !links.severed.is_empty();
         let Evidence { watermark, block } = evidence;
-        // A block that was durable is kept up to the first record that is not whole; any other was
-        // cut off, and does not count at all.
+        // A damaged block that was durable is kept up to its first damaged record. Any other
+        // incomplete block is a torn write, of which nothing is kept.
         let is_proven = watermark > end.lsn;
         let broken = broken.filter(|_| is_proven);
         let missing_at = broken.as_ref().map_or(end.offset, |broken| broken.whole_until.1);
@@ -225,7 +223,7 @@ impl Survey<'_> {
             true => format!("record {} is damaged", end.lsn + 1),
             false => "no intact block is here".to_owned(),
         };
-        // The first that applies explains where the log stops.
+        // The first reason that applies explains the end of the log.
         let reason = if is_severed {
             None
         } else if let Some(number) = headless.proven {
@@ -284,13 +282,13 @@ impl Survey<'_> {
                     (None, Some((at, offset))) if at == number && offset > place => offset,
                     _ => self.bytes_of(&files, number).max(place),
                 };
-                // Within the block, if all that is lost was there.
+                // Bounded by the block, if it contained all lost records.
                 let of_block =
                     broken.as_ref().filter(|broken| number == stopped && lsns.end <= broken.header.lsns().end);
                 let until = of_block.map_or(until, |Broken { header, .. }| {
                     until.min(header.offset + BLOCK_HEADER_BYTES as u64 + u64::from(header.length))
                 });
-                // Zero: the chain is empty, and no segment has a hole.
+                // If zero, the chain is empty, and no segment has a hole.
                 holed = (number == stopped && stopped != 0).then_some(number);
                 self.damage.push(Damage { path: path(number), bytes: place..until, lsns, what });
             } else if is_severed {
@@ -321,23 +319,23 @@ impl Survey<'_> {
             }
         };
         let lost = numbers.iter().copied().filter(|number| is_damaged && is_lost(number)).collect();
-        // First, since this damage says what to do.
+        // Listed first, since its text names the remedy.
         self.damage.splice(0..0, renamed.into_iter().map(|(_, damage)| damage));
         let torn = torn.filter(|_| !is_damaged);
         let outcome = Outcome { chain, end, next_lsn, closed, torn, gaps, runs, is_damaged, lost, holed };
         Ok(self.found(&files, numbers, outcome))
     }
 
-    /// Puts the findings together.
+    /// Combines the findings.
     pub(super) fn found(&mut self, files: &Files, numbers: &[u64], outcome: Outcome) -> Found {
         let Outcome { chain, end, next_lsn, closed, torn, gaps, runs, is_damaged, lost, holed } = outcome;
-        // Files that no salvage may remove, also where an earlier one was cut off before it had put
-        // them aside.
+        // Files that no salvage may remove, even if an earlier salvage was interrupted before it
+        // put them aside.
         let salvaged = chain.iter().filter(|segment| segment.header.previous.lost_from != 0);
         let salvaged = salvaged.map(|segment| segment.header.number).max().unwrap_or(0);
         let oldest = self.control.oldest;
         let is_lost = |number: &u64| match is_damaged {
-            // (What was given up may be removed.)
+            // (Files of removed segments may go.)
             false => *number < salvaged && !(*number < oldest && files.get(*number).is_some()),
             true => lost.contains(number),
         };
@@ -385,7 +383,7 @@ impl Survey<'_> {
         }
     }
 
-    /// Reads the first page of each file, or the copy of its header.
+    /// Reads the segment header of each file, or its copy.
     pub(super) fn files(&mut self, numbers: &[u64]) -> Result<Files> {
         let mut files = Files { oldest: self.control.oldest, ..Files::default() };
         let Control { log_id, segment_bytes, .. } = self.control;
@@ -416,11 +414,11 @@ impl Survey<'_> {
         Ok(files)
     }
 
-    /// Reads the first pages of files, many at a time: each waits for the device twice, since opening
-    /// tries whether it takes direct reads. None where that cannot be, or a file is not as it should
-    /// be.
+    /// Reads the first pages of files in parallel. Each file waits for the device twice, since
+    /// opening tries a direct read. Returns nothing if that is impossible, or any file cannot be
+    /// read in this way.
     fn first_pages(&self, numbers: &[u64]) -> Vec<First> {
-        // The segments of a simulator are read in order.
+        // On a simulator the caller reads segments in order.
         if !self.control.direct || self.dir.descriptor().is_none() || numbers.len() < 2 * FILES_MIN {
             return Vec::new();
         }
@@ -436,7 +434,7 @@ impl Survey<'_> {
             let threads: Vec<_> = parts.map(spawn).collect();
             threads.into_iter().flatten().flat_map(|thread| thread.join().unwrap_or_default()).collect()
         });
-        // All of them, in order.
+        // All files succeeded, and the pages are in order.
         if firsts.len() == numbers.len() { firsts } else { Vec::new() }
     }
 
@@ -450,23 +448,23 @@ impl Survey<'_> {
             let last_lsn = self.control.epochs.last_of(header.epoch);
             self.control.oldest = self.control.oldest.max(header.oldest);
             if limit.is_none() && last_lsn < header.first_lsn() && files.get(before).is_some() {
-                // The whole segment was cut off, and the segment behind the cut is missing.
+                // The whole segment was cut off, and the segment after the cut is missing.
                 link = files.get(before).copied();
                 continue;
             }
             chain.kept.push(Link { header, limit, last_lsn });
             limit = Some(header.previous);
             link = match files.get(before) {
-                // Older segments were dropped, whether or not their files exist.
+                // Older segments were removed from the log, whether or not their files exist.
                 _ if before == 0 || before < self.control.oldest => None,
                 Some(previous) => Some(*previous),
                 None => {
-                    // Zeros, too: a segment that another continues from was used.
+                    // Zeros are damage, too: a segment that another one continues was used.
                     let is_bad = files.bad.contains(&before) || files.unused.contains(&before);
                     let oldest = self.control.oldest;
                     let older = files.head_before(before).filter(|older| older.number >= oldest).copied();
                     if !is_bad && older.is_none() && self.recorded_oldest == 0 {
-                        // Without a control file: the log's beginning may have been removed.
+                        // Without a control file, the log's beginning may have been removed.
                         break;
                     }
                     let what = if is_bad { "the segment's header is damaged" } else { "the segment is missing" };
@@ -480,7 +478,8 @@ impl Survey<'_> {
                         chain.bad.push((before, header.previous));
                     }
                     if older.is_some() {
-                        // The whole prefix from the oldest record on can be kept.
+                        // A prefix from the oldest record on is kept, so segments after a broken
+                        // link are severed.
                         chain.severed.append(&mut chain.kept);
                         chain.severed_by = self.damage.len() - 1;
                         limit = None;
@@ -495,7 +494,7 @@ impl Survey<'_> {
     }
 
     /// Returns the last record that was durable when the control file was written, and was not cut
-    /// off since.
+    /// off later.
     pub(super) fn recorded_watermark(&self, links: &Chain) -> u64 {
         let headers = links.kept.iter().chain(&links.severed).map(|link| link.header);
         let newer = headers.filter(|header| header.epoch > self.control.epochs.newest());
@@ -504,7 +503,7 @@ impl Survey<'_> {
 
     /// Returns the head of the log if its header is lost. The control file names a head after its
     /// header is durable, and every later header would be newer. Without a control file, returns a
-    /// newer segment in a state that no crash leaves.
+    /// newer segment in a state that a crash cannot cause.
     pub(super) fn lost_head(&self, files: &Files) -> Option<u64> {
         let recorded = (self.control.epochs.newest(), self.control.head);
         let (epoch, newest) = files.head();
@@ -514,11 +513,11 @@ impl Survey<'_> {
         (self.control.head > 0 && (epoch, newest) < recorded).then_some(self.control.head)
     }
 
-    /// Finds files with the name of another segment. A file that is used again is none of these: it
-    /// has the header of a segment that was given up or cut off, and a higher number.
+    /// Finds files with the name of another segment. This excludes reused files: their header is
+    /// that of a removed or cut-off segment, and their number is higher.
     pub(super) fn renamed(&self, files: &Files, links: &Chain) -> Vec<(u64, Damage)> {
         let chain = || links.kept.iter().chain(&links.severed).map(|link| link.header);
-        // The one before may be missing because of its name.
+        // The previous segment may be missing because of its name.
         let is_of_log = |number: &u64| self.recorded_oldest > 0 && *number >= self.control.oldest;
         let oldest =
             chain().next().map_or(0, |oldest| Some(oldest.previous.segment).filter(is_of_log).unwrap_or(oldest.number));
@@ -534,7 +533,7 @@ impl Survey<'_> {
         files.others.iter().filter(is_renamed).map(damage).collect()
     }
 
-    /// Notices that a segment is gone behind `head`, the newest one that holds something.
+    /// Reports a missing segment after `head`, the newest one with contents.
     fn look_for_newest(&mut self, numbers: &[u64], head: u64) {
         if let Some(number) = missing_behind(&self.control, numbers, head) {
             let newest = self.control.newest;
@@ -543,7 +542,7 @@ impl Survey<'_> {
         }
     }
 
-    /// Reads the kept part of the chain, to where it stops.
+    /// Reads the kept part of the chain, as long as blocks continue it.
     fn kept(&mut self, links: &[Link], evidence: &mut Evidence) -> Result<KeptChain> {
         let end = End { lsn: links.first().map_or(0, |oldest| oldest.header.previous.lsn), ..End::default() };
         let mut kept = KeptChain {
@@ -560,7 +559,7 @@ impl Survey<'_> {
         let epochs = self.control.epochs.clone();
         for (index, Link { header, limit, last_lsn: cut_at }) in links.iter().enumerate() {
             let file = self.file(header.number)?;
-            // Where the log was cut, a block may hold more than counts.
+            // If the log was cut, a block may contain more than the valid records.
             let last_there = limit.map_or(*cut_at, |limit| limit.last_there());
             let mut blocks = Blocks::new(Window::past_errors(file.clone()), header).reading_ahead().up_to(last_there);
             kept.closed = false;
@@ -590,13 +589,13 @@ impl Survey<'_> {
                 continue;
             }
             if limit.is_none() && blocks.next_lsn > *cut_at {
-                // Everything behind was cut off.
+                // All later records were cut off.
                 kept.closed = false;
                 self.done(blocks);
                 break;
             }
             kept.is_unreadable = blocks.is_unreadable()?;
-            // Behind the block of a close there was nothing.
+            // After the block of a close, no bytes were written.
             kept.is_short = !kept.closed && file.size().wait()? < header.bytes;
             let is_begun = blocks.is_begun()?;
             kept.broken = blocks.broken()?;
@@ -607,7 +606,7 @@ impl Survey<'_> {
             evidence.add(header.number, &behind, *limit);
             kept.runs.extend(behind.runs.into_iter().filter_map(|run| within(run, *limit)));
             self.done(blocks);
-            // Later blocks were in flight with those that are missing here.
+            // Later blocks may have been in flight together with the missing ones.
             for later in &links[index + 1..] {
                 kept.runs.extend(self.look_behind(later, evidence)?);
             }
@@ -616,7 +615,7 @@ impl Survey<'_> {
         Ok(kept)
     }
 
-    /// Looks into newer segments without a valid header: the newest header itself may be damaged.
+    /// Searches newer segments without a valid header, since the newest header may be damaged.
     fn headless(&mut self, files: &Files, links: &Chain, end: End, evidence: &mut Evidence) -> Result<Headless> {
         let mut headless = Headless::default();
         let epochs = self.control.epochs.clone();
@@ -629,8 +628,8 @@ impl Survey<'_> {
             let is_newer =
                 |block: &BlockHeader| block.epoch > epoch || (block.epoch == epoch && block.first_lsn >= first_lsn);
             let behind = blocks.behind(|block| is_newer(block).then(|| epochs.last_of(block.epoch)))?;
-            // A write that is cut off leaves no unreadable page. An unreadable first block may have
-            // held records.
+            // An interrupted write leaves no unreadable page. An unreadable first block may have
+            // contained records.
             let is_unknown =
                 files.unreadable.contains(&number) && (behind.proof.is_some() || blocks.is_unreadable()?);
             self.done(blocks);
@@ -649,7 +648,7 @@ impl Survey<'_> {
     pub(super) fn file(&mut self, number: u64) -> Result<File> {
         let file = self.dir.open(number, false, self.control.direct)?;
         if !(self.control.direct && is_direct(&file)) {
-            // The log may have been copied here from where it was.
+            // The log may have been copied from a file system with direct I/O.
             self.control.direct = false;
             // After a failed write-back the page cache may hold data the disk never got. (On tmpfs
             // the pages are the storage.)
@@ -661,15 +660,15 @@ impl Survey<'_> {
         Ok(file)
     }
 
-    /// Syncs what was read: the application continues from it, so none of it may be in a cache
-    /// alone. A watermark proves that what it covers is durable.
+    /// Syncs segments that were read: the application continues from their records, so none may
+    /// exist only in a cache. Records covered by a watermark are durable.
     pub(super) fn make_durable(&self, watermark: u64) -> Result<()> {
         for (segment, file) in &self.to_sync {
             if !is_unspoken(segment, watermark, self.writer) {
                 continue;
             }
             match file.sync_data().wait() {
-                // A read-only file system has nothing to write back.
+                // A read-only file system has no dirty pages.
                 Err(error) if !self.writer && error.raw_os_error() == Some(Errno::ROFS.raw_os_error()) => {}
                 other => other?,
             }
@@ -677,7 +676,7 @@ impl Survey<'_> {
         if self.writer { self.dir.sync() } else { Ok(()) }
     }
 
-    /// Finds whole blocks of a segment that is not read in order.
+    /// Finds intact blocks of a segment that is not read in order.
     fn look_behind(&mut self, Link { header, limit, .. }: &Link, evidence: &mut Evidence) -> Result<Vec<Run>> {
         let epochs = self.control.epochs.clone();
         let file = self.file(header.number)?;
@@ -688,7 +687,7 @@ impl Survey<'_> {
         Ok(found.runs.into_iter().filter_map(|run| within(run, *limit)).collect())
     }
 
-    /// Finds whole blocks of a segment that has no header.
+    /// Finds intact blocks of a segment without a header.
     fn look_anywhere(&mut self, number: u64) -> Result<Orphans> {
         let mut blocks = self.any_blocks(number, 0)?;
         let epochs = self.control.epochs.clone();
@@ -711,12 +710,12 @@ impl Survey<'_> {
         }
     }
 
-    /// Size of a segment; without a header, the largest size of the log.
+    /// Size of a segment; without a header, the log's maximum segment size.
     fn bytes_of(&self, files: &Files, number: u64) -> u64 {
         files.get(number).map_or(self.control.segment_bytes, |header| header.bytes)
     }
 
-    /// Finds records that are known to be missing between, and behind, whole runs.
+    /// Finds records known to be missing between and after intact runs.
     fn holes(&self, files: &Files, runs: Vec<Run>, watermark: u64) -> Vec<Damage> {
         let mut holes = Vec::new();
         for (index, run) in runs.iter().enumerate() {
@@ -740,9 +739,9 @@ impl Survey<'_> {
     }
 }
 
-/// True if no watermark covers all of a segment: that it can be read proves that it was written,
-/// not that it is durable. For a writer a watermark block behind the last record has to be durable,
-/// too: the next header will say that the log continues behind it.
+/// True if no watermark covers all of a segment: reading a block proves that it was written, not
+/// that it is durable. For a writer, a watermark block after the last record must be durable, too,
+/// since the next segment's header will refer to its end.
 fn is_unspoken(segment: &Segment, watermark: u64, writer: bool) -> bool {
     let last = if writer { segment.last_lsn + 1 } else { segment.last_lsn };
     last > watermark || segment.is_empty()

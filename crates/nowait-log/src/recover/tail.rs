@@ -1,5 +1,5 @@
-//! Recovery of the end of a log only: the chain is taken from the segments' headers, and only
-//! blocks that no later watermark covers are read.
+//! Recovery of only the end of a log: reads the segments' headers for the chain, and the blocks
+//! that no later watermark covers.
 
 use super::control::missing_behind;
 use super::runs::is_of;
@@ -10,7 +10,7 @@ use crate::format::{End, PAGE, SegmentHeader};
 use crate::options::Scan;
 use nowait::{File, Result};
 
-/// Where the newest segment ends.
+/// End of the newest segment.
 struct LogEnd {
     end: End,
     closed: bool,
@@ -21,8 +21,8 @@ struct LogEnd {
 }
 
 impl Survey<'_> {
-    /// Reads the end of the log. None where anything is not as a crash may leave it: then all of
-    /// it has to be read.
+    /// Reads the end of the log. None if it contains anything that a crash cannot cause: then all
+    /// of the log has to be read.
     pub(crate) fn run_tail(&mut self, numbers: &[u64]) -> Result<Option<Found>> {
         let copies = self.from_copy.len();
         let files = self.files(numbers)?;
@@ -58,8 +58,8 @@ impl Survey<'_> {
             chain.push(Segment { header: link.header, end: place.offset, last_lsn: place.last_there(), time_ms });
             gaps.extend(Some(place.lost()).filter(|lost| !lost.is_empty()));
         }
-        // Segments before it that its watermarks do not cover: their last blocks were in flight with
-        // its first.
+        // Earlier segments that the newest one's watermarks do not cover: their last blocks were in
+        // flight with its first.
         for link in links.kept.iter().rev().skip(1) {
             let Some(limit) = link.limit else { return Ok(None) };
             if limit.last_there() <= watermark && limit.last_there() >= link.header.first_lsn() {
@@ -80,8 +80,8 @@ impl Survey<'_> {
         Ok(Some(found))
     }
 
-    /// True if a segment that is newer than the chain and has no header holds a first block: the
-    /// header was there once, or is still being written.
+    /// True if a segment newer than the chain, without a header, contains a first block: its header
+    /// existed once, or is still being written.
     fn any_begun(&mut self, files: &Files, newest: &SegmentHeader) -> Result<bool> {
         for number in files.unused.iter().copied().filter(|number| *number > newest.number) {
             let mut blocks = self.any_blocks(number, 0)?.searching();
@@ -94,7 +94,7 @@ impl Survey<'_> {
         Ok(false)
     }
 
-    /// Finds the end of the newest segment, and verifies its blocks from the last one on that a
+    /// Finds the end of the newest segment, and verifies its blocks from the last one that a
     /// watermark covers.
     fn newest(&mut self, header: &SegmentHeader, file: File, watermark: u64) -> Result<Option<LogEnd>> {
         let mut blocks = Blocks::new(Window::past_errors(file), header).searching();
@@ -107,7 +107,7 @@ impl Survey<'_> {
             last_end = last.padded_end();
             blocks.seek_back(last_end, watermark)?;
         }
-        // The rest is what has to be looked at anyhow.
+        // One read of all bytes that have to be verified.
         let rest = last_end.saturating_sub(blocks.offset).saturating_add(SEARCHED_AT_END).min(2 * SEARCHED_AT_END);
         blocks.read_by(rest as usize);
         while let Some((block, _)) = blocks.next()? {
@@ -117,8 +117,9 @@ impl Survey<'_> {
         }
         let end = End { segment: header.number, offset: blocks.offset, lsn: blocks.next_lsn - 1, lost_from: 0 };
         let is_begun = blocks.is_begun()?;
-        // The search for the last block stops at a block without a whole header, if that block is
-        // larger than the range that is searched for the next. No block follows that of a close.
+        // The search for the last block misses blocks after a damaged header, if that header's
+        // block is larger than the range searched for the next one. After the block of a close
+        // there is no block to miss.
         if closed && blocks.offset >= last_end {
             blocks.end_at(last_end.saturating_add(SEARCHED_AT_END));
         }
@@ -134,8 +135,8 @@ impl Survey<'_> {
         Ok(Some(LogEnd { end, closed, torn, watermark, time_ms }))
     }
 
-    /// True if the blocks of a segment are whole, from the last one on that a watermark covers, up
-    /// to where the next segment continues.
+    /// True if the blocks of a segment are intact, from the last one that a watermark covers to the
+    /// place from which the next segment continues.
     fn is_whole_to(&mut self, header: &SegmentHeader, file: File, limit: End, watermark: u64) -> Result<bool> {
         let blocks = Blocks::new(Window::past_errors(file), header).searching();
         let mut blocks = blocks.up_to(limit.last_there());

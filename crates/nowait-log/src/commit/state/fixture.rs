@@ -1,4 +1,4 @@
-//! A log for tests, without files.
+//! State of a log without files, for tests.
 
 use std::time::Instant;
 

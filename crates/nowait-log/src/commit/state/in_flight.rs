@@ -12,7 +12,7 @@ use crate::format::PAGE;
 use crate::os::lock;
 use nowait::{Buf, Error};
 
-/// First failure of a write: nothing is acknowledged after it.
+/// First failure of a write. No record is acknowledged after it.
 #[derive(Clone, Debug)]
 pub(crate) struct Poison {
     pub(crate) error: Error,
@@ -31,36 +31,36 @@ pub(crate) struct SpareFailure {
 pub(crate) struct InFlight<F> {
     pub(crate) id: u64,
     pub(super) live: Live<F>,
-    /// Place of the block in its segment: of the header if there is one.
+    /// Offset of the block in its segment; of the header in a segment's first block.
     pub(super) offset: u64,
     pub(super) first_lsn: u64,
     pub(super) last_lsn: u64,
     pub(super) epoch: u64,
     pub(super) watermark: u64,
     pub(super) bytes: u64,
-    /// It carries a segment's header.
+    /// The block contains its segment's header.
     pub(super) is_first: bool,
     pub(crate) group: Arc<Group>,
     pub(super) is_completed: bool,
-    /// No thread waits for it in a system call.
+    /// No thread waits for the block in a system call.
     pub(super) is_carried: bool,
     pub(super) records: u32,
     pub(super) payload: usize,
     pub(super) opened: Instant,
     pub(super) submitted: Instant,
-    /// Times that the block was written once more.
+    /// Number of times that another thread wrote the block again.
     pub(super) rewrites: u32,
-    /// Time from which another thread writes it.
+    /// Time after which another thread writes the block again.
     pub(super) due: Instant,
 }
 
 impl<F> InFlight<F> {
-    /// True if the header of a segment was written with it.
+    /// True if the block was written with a segment's header.
     pub(crate) fn begins_segment(&self) -> bool {
         self.is_first
     }
 
-    /// The block for those who read it from memory; none if it holds no records.
+    /// The block for readers in memory; None if it contains no records.
     pub(crate) fn kept(&self) -> Option<CachedBlock> {
         let bytes = self.group.sealed().filter(|_| self.records > 0)?;
         Some(CachedBlock {
@@ -75,7 +75,7 @@ impl<F> InFlight<F> {
     }
 }
 
-/// A block to be sealed and written, with nothing locked.
+/// A block to be sealed and written, with no lock held.
 pub(crate) struct Submission<F> {
     pub(crate) id: u64,
     pub(crate) block: Block<F>,
@@ -86,19 +86,19 @@ pub(crate) struct Submission<F> {
     pub(crate) _left: Vec<F>,
 }
 
-/// The next to write.
+/// The next writer.
 #[derive(Default)]
 pub(crate) enum Successor {
     #[default]
     Nobody,
-    /// One of the threads that sleep in this group, which was appointed.
+    /// A sleeping thread of this group, which was appointed.
     Leader(Arc<Group>),
-    /// Futures and callbacks wait alone: the thread at hand submits for them.
+    /// Only futures and callbacks wait: the calling thread submits for them.
     Carry,
 }
 
-/// Steps after the end of a write, with no lock held. The thread that noticed the end takes them;
-/// if this thread is delayed, another takes them, too. So each step may be taken twice.
+/// Steps after the end of a write, with no lock held. The thread that noticed the end takes these
+/// steps. If it is delayed, another thread takes them, too, so each step may be taken twice.
 pub(crate) struct Ending {
     pub(crate) groups: Vec<(Arc<Group>, Fate)>,
     wakers: Mutex<Vec<Waker>>,
@@ -111,12 +111,12 @@ impl Ending {
         Ending { groups, wakers: Mutex::new(wakers), next: Mutex::new(next), is_over: AtomicBool::new(false) }
     }
 
-    /// Takes the choice of who writes next.
+    /// Takes the next writer; later calls return `Nobody`.
     pub(crate) fn next(&self) -> Successor {
         std::mem::take(&mut *lock(&self.next))
     }
 
-    /// Takes a waker of a task that waits for a record, or for room.
+    /// Takes the waker of a task that waits for a record or for room.
     pub(crate) fn next_waker(&self) -> Option<Waker> {
         lock(&self.wakers).pop()
     }
@@ -134,33 +134,33 @@ impl Ending {
 /// The end of a write.
 pub(crate) struct Completed<F> {
     pub(crate) ending: Arc<Ending>,
-    /// Blocks that have ended, to be dropped with nothing locked.
+    /// Blocks that have ended, to be dropped with no lock held.
     pub(crate) blocks: Vec<InFlight<F>>,
     /// Blocks that failed before they were submitted.
     pub(crate) unwritten: Vec<Block<F>>,
-    /// The log has failed, and had not before.
+    /// This write is the first that failed.
     pub(crate) is_first_failure: bool,
 }
 
-/// A step for a thread that looks after one that is held up.
+/// A step that a thread takes for a stalled one.
 pub(crate) enum Rescue<F> {
-    /// Not all waiters were notified of the end of a write.
+    /// Some waiters were not notified of the end of a write.
     End(Arc<Ending>),
     /// The end of a write is overdue.
     Rewrite(Rewrite<F>),
 }
 
-/// A block was written once more.
+/// A block that was written again.
 pub(crate) struct Rewritten<F> {
     pub(crate) began: Instant,
     /// File of the block's segment, opened for this.
     pub(crate) file: F,
 }
 
-/// A block to be written once more, to the same place.
+/// A block to be written again, at the same place.
 pub(crate) struct Rewrite<F> {
     pub(crate) id: u64,
-    /// Keeps the segment's file from being used for another meanwhile.
+    /// Prevents the reuse of the segment's file meanwhile.
     pub(crate) live: Live<F>,
     pub(crate) offset: u64,
     pub(crate) bytes: Arc<Buf>,

@@ -1,12 +1,12 @@
-//! Group commit as data: which block takes an append, which is written next, what is durable, and
-//! who writes next.
+//! Group commit as data: the block that takes an append, the block to write next, the last durable
+//! record, and the next writer.
 //!
-//! Every transition is a function of [`Pipeline`]. There is no I/O here, no lock, and no clock but the
-//! one that is passed in. `F` is a segment's file, which the state keeps and never uses.
+//! Every transition is a function of [`Pipeline`]. No function performs I/O, takes a lock or reads
+//! a clock: the time is an argument. `F` is a segment's file, which the state keeps and never uses.
 //!
-//! A block has its place in a segment from the moment it is opened, so that no record with an LSN
-//! can find the disk full. Blocks may become durable in any order; a record is acknowledged when
-//! everything before it is durable, too.
+//! A block gets its place in a segment when it is opened, so that no record with an LSN can meet a
+//! full disk. Blocks may become durable in any order. A record is acknowledged when it and all
+//! earlier records are durable.
 
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -37,31 +37,30 @@ pub(crate) use rules::{NoRoom, Refusal, Rules};
 use segments::Upkeep;
 pub(crate) use segments::{Retired, Start};
 
-/// `Pipeline::crowd` from which blocks are written one at a time. Two in flight halve the records of each:
-/// 8 threads made 0.79 of the commits of one thread that writes for all, and 0.91 to 0.98 so (6.18,
-/// virtio, ext4).
+/// `Pipeline::crowd` from which blocks are written one at a time. With two in flight, each contains
+/// half the records. Relative to one thread that writes for all, 8 threads reached 0.79 of the
+/// commits with two in flight, and 0.91 to 0.98 with this limit (6.18, virtio, ext4).
 const CROWD: u32 = 4;
 
-/// Time for which others leave the writing to a thread that lets them append first, or that was woken
-/// to write.
+/// Time for which a thread that gathers appends, or was woken to write, keeps others from writing.
 const GATHER_MAX: Duration = Duration::from_millis(2);
 
-/// Time after which a segment that could not be prepared is tried again.
+/// Time after which a failed preparation of a segment is repeated.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
-/// Time without activity after which a record for which nothing waits is written, and a watermark
-/// block follows the last.
+/// Time without activity after which records without a waiter are written, and a watermark block
+/// after the last one.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 /// Place of the next append.
 enum Spot {
     OpenBlock,
-    /// A new block behind the others.
+    /// A new block after the others.
     NewBlock,
     /// A new block in the next segment.
     NextSegment,
 }
 
-/// Blocks of a log from append to durable, without its files and its waiters.
+/// Blocks of a log from append to durable, without files and threads.
 pub(crate) struct Pipeline<F> {
     rules: Rules,
     pub(crate) next_lsn: u64,
@@ -72,26 +71,26 @@ pub(crate) struct Pipeline<F> {
     ready: VecDeque<Block<F>>,
     in_flight: VecDeque<InFlight<F>>,
     next_id: u64,
-    /// Files of segments that the log has left, to be closed with nothing locked.
+    /// Files of segments that the log has left, to be closed with no lock held.
     left: Vec<F>,
     /// LSN of the last record that was submitted.
     submitted: u64,
-    /// LSN of the last record that is durable with everything before it.
+    /// LSN up to which all records are durable.
     pub(crate) durable: u64,
     pending_bytes: u64,
     /// Segment in which the next block is opened.
     current: Live<F>,
-    /// Offset of the next block in it.
+    /// Offset of the next block in `current`.
     offset: u64,
-    /// Segments that readers use, the current one last; the end of that one is not kept up to date.
+    /// Segments for readers, the current one last. The end of the current one is not updated.
     pub(crate) segments: Vec<Segment>,
     pub(crate) spares: VecDeque<Live<F>>,
     pub(crate) spare_failure: Option<SpareFailure>,
-    /// Segments that are no longer part of the log, and whose files are there, oldest first.
+    /// Segments that are no longer part of the log, but whose files exist, oldest first.
     pub(crate) retired: Vec<Retired>,
     pub(crate) upkeep: Upkeep,
     pub(crate) poison: Option<Poison>,
-    /// Epochs that began with a cut of the end, each with the last record that was kept.
+    /// Epochs that began with a cut of the log's end, each with the last kept record.
     pub(crate) cuts: Vec<(u64, u64)>,
     /// Highest watermark in a durable block.
     watermark: u64,
@@ -99,20 +98,20 @@ pub(crate) struct Pipeline<F> {
     pub(crate) last_active: Instant,
     pub(crate) maintenance_sleeps: bool,
     pub(crate) is_closing: bool,
-    /// Closing, and nothing waits for what is pending.
+    /// The log is closing, and no caller waits for pending records.
     is_dropped: bool,
     /// Threads that sleep until the next segment is ready.
     pub(crate) appends_wait: u32,
-    /// A thread is about to write, and lets others append first, since then.
+    /// Time since which a thread that is about to write lets others append first.
     pub(crate) gathering: Option<Instant>,
-    /// Ends of writes of which not all may have been told yet, each with the time from which another
-    /// thread does that.
+    /// Ends of writes that some waiters may not have learned of, each with the time after which
+    /// another thread notifies them.
     ending: VecDeque<(Instant, Arc<Ending>)>,
-    /// Time that the slowest of the last writes took.
+    /// Time of the slowest recent write.
     slowest: Duration,
-    /// Records in the block that ended last and in the block that was open then.
+    /// Records in the last completed block, and in the block that was open then.
     pub(crate) crowd: u32,
-    /// Wakers for LSNs, which may be appended later.
+    /// Wakers for LSNs, appended or not.
     watchers: Vec<(u64, Waker)>,
     /// Wakers for room to append.
     pub(crate) room_wakers: Vec<Waker>,
@@ -164,8 +163,8 @@ impl<F: Clone> Pipeline<F> {
 
     // Appending.
 
-    /// Takes records of `payload` bytes, frames included, as one batch. Returns the LSN of the
-    /// last, and the group that waits for it.
+    /// Adds records of `payload` bytes, frames included, as one batch. Returns the LSN of the last
+    /// record, and the group of its block.
     pub(crate) fn append(
         &mut self,
         records: &mut Incoming<'_>,
@@ -185,7 +184,7 @@ impl<F: Clone> Pipeline<F> {
         Ok((self.next_lsn - 1, block.group.clone()))
     }
 
-    /// Decides whether `payload` more bytes may be appended, wherever they go.
+    /// Decides whether `payload` more bytes may be appended, in any block.
     #[inline]
     fn admit(&self, payload: usize) -> std::result::Result<(), NoRoom<Refusal>> {
         self.check_open().map_err(NoRoom::Refused)?;
@@ -263,8 +262,7 @@ impl<F: Clone> Pipeline<F> {
         if !from_reserve && self.rules.reserve_bytes > 0 {
             let left = self.room_left();
             if left < self.rules.reserve_bytes.saturating_add(block_bytes(payload) as u64) {
-                // Whether this is the reserve is known only once another segment has been tried
-                // for.
+                // The reserve can be used only after the preparation of another segment was tried.
                 return Err(self.no_spare(left, true, now));
             }
         }
@@ -280,7 +278,7 @@ impl<F: Clone> Pipeline<F> {
         }
     }
 
-    /// Returns the offset of the next block if the open one is closed.
+    /// Returns the offset of the next block, once the open one is closed.
     fn offset_behind_open(&self) -> u64 {
         let open = self.open.as_ref().filter(|block| block.is_wanted());
         open.map_or(self.offset, |block| block.offset + block.bytes() as u64)
@@ -302,22 +300,24 @@ impl<F: Clone> Pipeline<F> {
 
     /// True if a block may be submitted now.
     pub(crate) fn may_submit(&self) -> bool {
-        // Many records are written one block at a time: a second write costs as much processor time
-        // again, and its records could have shared the next.
+        // With many records, blocks are written one at a time: a second write costs as much
+        // processor time as the first, and its records could have shared the next write.
         let depth = if self.crowd >= CROWD { 1 } else { self.rules.depth };
-        // Nothing is in flight beside a segment's header. So the header before it is durable, the
-        // chain can be followed, and later blocks prove that there was a header.
+        // No block is submitted while a segment's header is in flight. So when a header is
+        // submitted, the previous header is durable and the chain can be followed; and later blocks
+        // prove that the header existed.
         self.poison.is_none()
             && self.in_flight.len() < depth
             && !self.in_flight.iter().any(|block| block.is_first)
             && (self.in_flight.is_empty() || !self.ready.front().is_some_and(|block| block.is_last))
-            // Recovery must not mistake records acknowledged after a cut for records that were cut
-            // off.
+            // After a cut, only a segment's first block may leave before the control file names the
+            // epoch. Otherwise recovery could mistake acknowledged records for records that were
+            // cut off.
             && (!self.upkeep.is_unnamed || self.ready.front().is_some_and(|block| block.header.is_some()))
     }
 
-    /// Submits the oldest block, if there is one and it may be now. `is_carried`: no thread waits
-    /// for it in a system call.
+    /// Submits the oldest block, if one may be submitted now. `is_carried`: no thread waits for it
+    /// in a system call.
     pub(crate) fn submit(&mut self, is_carried: bool, now: impl Fn() -> Instant) -> Option<Submission<F>> {
         if !self.may_submit() {
             return None;
@@ -326,7 +326,7 @@ impl<F: Clone> Pipeline<F> {
             self.close_block();
         }
         let block = self.ready.pop_front()?;
-        // Clear the flag for a thread that gathers and will find its block gone.
+        // A thread that gathers finds its block submitted.
         self.gathering = None;
         let id = self.next_id;
         let submitted = now();
@@ -359,7 +359,8 @@ impl<F: Clone> Pipeline<F> {
         Some(Submission { id, block, epoch: self.epoch, watermark, _left: left })
     }
 
-    /// True while others leave the writing to a thread that gathers. Not for long: it may be held up.
+    /// True while a thread gathers and others must not write. Limited in time, since that thread
+    /// may be stalled.
     pub(crate) fn is_gathering(&self, now: impl Fn() -> Instant) -> bool {
         self.gathering.is_some_and(|since| now().saturating_duration_since(since) < GATHER_MAX)
     }
@@ -369,11 +370,11 @@ impl<F: Clone> Pipeline<F> {
         self.ready.iter().chain(&self.open).map(|block| block.records).sum()
     }
 
-    /// A write has ended: advances what is durable, or poisons the log; then decides who writes
-    /// next. `rewritten`: by this thread, once more.
+    /// Completes a write: advances the durable LSN or poisons the log, then chooses the next
+    /// writer. `rewritten` is set if this thread wrote the block again.
     ///
-    /// A success counts once, a failure always: where the block is durable by the write of another
-    /// thread, one that fails afterwards may have spoilt it.
+    /// Only the first success counts. A failure always counts: if another thread's write made the
+    /// block durable, a later failed write may have damaged it.
     pub(crate) fn complete(
         &mut self,
         id: u64,
@@ -426,7 +427,7 @@ impl<F: Clone> Pipeline<F> {
         Completed { ending, blocks, unwritten, is_first_failure }
     }
 
-    /// Acknowledges blocks with everything before them durable.
+    /// Acknowledges blocks up to the first one that is not durable.
     fn advance(&mut self, durable: &mut Vec<InFlight<F>>, wakers: &mut Vec<Waker>) {
         while self.in_flight.front().is_some_and(|block| block.is_completed) {
             let Some(block) = self.in_flight.pop_front() else { break };
@@ -445,7 +446,7 @@ impl<F: Clone> Pipeline<F> {
         }
     }
 
-    /// Chooses who writes what is pending.
+    /// Chooses the next writer of pending blocks.
     pub(crate) fn choose_next(&mut self, now: Instant) -> Successor {
         if !self.may_submit() {
             return Successor::Nobody;
@@ -466,8 +467,8 @@ impl<F: Clone> Pipeline<F> {
         }
     }
 
-    /// True if a write that no thread waits for has been in flight for longer than `age`: the
-    /// thread or task that should notice its end may be blocked.
+    /// True if a write without a waiting thread has been in flight for longer than `age`: the
+    /// thread or task that should notice its completion may be blocked.
     pub(crate) fn has_old_in_flight(&self, now: Instant, age: Duration) -> bool {
         let is_old = |block: &InFlight<F>| now.saturating_duration_since(block.submitted) > age;
         self.in_flight.iter().any(|block| block.is_carried && is_old(block))
@@ -478,7 +479,7 @@ impl<F: Clone> Pipeline<F> {
         self.in_flight.iter().any(|block| block.is_carried)
     }
 
-    /// True if the log has been left alone for long enough.
+    /// True if the log was inactive for [`TICK`].
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.last_active) >= TICK
     }
@@ -500,12 +501,12 @@ impl<F: Clone> Pipeline<F> {
         in_flight.chain(pending.map(|block| &block.group)).next().cloned()
     }
 
-    /// First record that is there, or will be.
+    /// LSN of the first record, or of the next one if the log has none.
     pub(crate) fn first_lsn(&self) -> u64 {
         self.segments.first().map_or(1, |segment| segment.header.first_lsn())
     }
 
-    /// End of the durable blocks in the segment of this number: nothing behind it is worth reading.
+    /// End of the durable blocks in segment `number`; readers read nothing after it.
     pub(crate) fn durable_end(&self, number: u64) -> Option<u64> {
         let in_flight = self.in_flight.front().map(|block| (block.live.number, block.offset));
         let ready = self.ready.front().map(|block| (block.live.number, block.offset));
@@ -521,14 +522,14 @@ impl<F: Clone> Pipeline<F> {
 
     // Watermarks, and the end.
 
-    /// True if a watermark block would say more than the segments do, once everything up to
-    /// `durable` is durable.
+    /// True if the segments contain no watermark for `durable`, so that a watermark block is
+    /// needed.
     pub(crate) fn lacks_watermark(&self, durable: u64) -> bool {
         self.watermark < durable
     }
 
-    /// Puts a watermark block behind what is pending; returns the group that waits for it. The log
-    /// has not failed.
+    /// Adds a watermark block after the pending blocks; returns its group. The log must not have
+    /// failed.
     pub(crate) fn put_watermark(
         &mut self,
         is_last: bool,
@@ -546,8 +547,8 @@ impl<F: Clone> Pipeline<F> {
         Ok(group)
     }
 
-    /// Refuses appends from here on; false if the log was closing already. `is_dropped`: nothing
-    /// waits for what is pending.
+    /// Refuses appends from now on; false if the log was already closing. `is_dropped`: no caller
+    /// waits for pending records.
     pub(crate) fn begin_closing(&mut self, is_dropped: bool) -> bool {
         if std::mem::replace(&mut self.is_closing, true) {
             return false;
@@ -556,9 +557,9 @@ impl<F: Clone> Pipeline<F> {
         true
     }
 
-    // Wakers, which are cloned and dropped with nothing locked.
+    // Wakers, which are cloned and dropped with no lock held.
 
-    /// Adds a waker for `lsn`; gives it back if there is one like it.
+    /// Adds a waker for `lsn`; returns it if an equal one is registered.
     pub(crate) fn watch(&mut self, lsn: u64, waker: Waker) -> Option<Waker> {
         if self.watchers.iter().any(|(known, old)| *known == lsn && old.will_wake(&waker)) {
             return Some(waker);
@@ -567,7 +568,7 @@ impl<F: Clone> Pipeline<F> {
         None
     }
 
-    /// Takes the wakers for records that were not appended before the log began to close.
+    /// Takes the wakers for records that will not be appended, since the log is closing.
     pub(crate) fn take_watchers_in_vain(&mut self) -> Vec<Waker> {
         let next_lsn = self.next_lsn;
         let (in_vain, other): (Vec<_>, Vec<_>) =
@@ -576,8 +577,8 @@ impl<F: Clone> Pipeline<F> {
         in_vain.into_iter().map(|(_, waker)| waker).collect()
     }
 
-    /// Marks the maintenance thread as awake; true if it has to be woken: it sleeps, or the next
-    /// segment has to be prepared at once.
+    /// Marks the maintenance thread as awake. Returns true if the caller must wake it: it sleeps,
+    /// or the next segment is needed at once.
     pub(crate) fn wake_maintenance(&mut self) -> bool {
         std::mem::replace(&mut self.maintenance_sleeps, false) | std::mem::take(&mut self.upkeep.has_news)
     }

@@ -1,4 +1,4 @@
-//! Parameters of a log, and the reasons why an append finds no room.
+//! Parameters of a log, and the reasons why an append has to wait or is refused.
 
 use crate::format::{BLOCK_HEADER_BYTES, FRAME_BYTES, LogId, PAGE, block_bytes};
 use nowait::Error;
@@ -7,17 +7,17 @@ use nowait::Error;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) log_id: LogId,
-    /// Size of the largest segment; the first one of each opening is smaller.
+    /// Maximum segment size; the first segments of each opening are smaller.
     pub(crate) segment_bytes: u64,
-    /// Most bytes that are appended and not durable.
+    /// Maximum of bytes appended and not yet durable.
     pub(crate) pending_bytes_max: u64,
-    /// Room reserved for appends from the reserve if no more space is available.
+    /// Bytes of prepared segments reserved for appends from the reserve.
     pub(crate) reserve_bytes: u64,
-    /// Most bytes of durable blocks that are kept for readers.
+    /// Maximum bytes of durable blocks kept for readers.
     pub(crate) tail_bytes: u64,
-    /// Most blocks in flight.
+    /// Maximum number of blocks in flight.
     pub(crate) depth: usize,
-    /// Most bytes of segments that are no longer needed and kept to be used again.
+    /// Maximum bytes of retired segments kept for reuse.
     pub(crate) recycle_bytes: u64,
     /// The strategy may be measured again.
     pub(crate) is_measured: bool,
@@ -25,14 +25,13 @@ pub(crate) struct Rules {
     pub(crate) has_maintenance: bool,
 }
 
-/// End of the part of a segment of `bytes` that is for records. The last page is for the watermark
-/// block that closes the log: it must not need another segment, which the disk may have no room for.
+/// End of the part for records in a segment of `bytes`. The last page is reserved for the watermark
+/// block that closes the log: that block must not need another segment, since the disk may be full.
 pub(crate) fn usable_end(bytes: u64) -> u64 {
     bytes - PAGE as u64
 }
 
-/// Size of a segment that has room for `payload` beside its header and the page kept for the last
-/// watermark block.
+/// Size of a segment for `payload` bytes, its header, and the page of the last watermark block.
 pub(crate) fn bytes_for(payload: usize) -> u64 {
     2 * PAGE as u64 + block_bytes(payload) as u64
 }
@@ -55,7 +54,7 @@ impl Rules {
 
 /// Reason why an append has to wait (`Budget`, `NoSpare`) or is refused.
 pub(crate) enum NoRoom<E> {
-    /// `pending_bytes_max` bytes wait to become durable.
+    /// `pending_bytes_max` bytes are pending.
     Budget,
     /// The next segment is not ready.
     NoSpare,
@@ -66,10 +65,10 @@ pub(crate) enum NoRoom<E> {
 pub(crate) enum Refusal {
     Poisoned(Error),
     Closed,
-    /// No segment can be prepared; `left` bytes of room are left.
+    /// No segment can be prepared; `left` bytes remain.
     NoSpace {
         left: u64,
-        /// The rest is reserved, and not for this append.
+        /// The remaining bytes are reserved, and this append may not use the reserve.
         is_reserved: bool,
         cause: Error,
     },

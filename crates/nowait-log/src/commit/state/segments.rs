@@ -1,5 +1,4 @@
-//! Segments of an open log: the one that is written, those that come next, and those that are no
-//! longer needed.
+//! Segments of an open log: the current one, the next ones, and those that are no longer needed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,21 +11,21 @@ use crate::format::{Control, End, Epochs, PAGE, SegmentHeader};
 use crate::options::Calibration;
 use crate::stats::LogStats;
 
-/// State that a log opens with.
+/// Initial state of an opened log.
 pub(crate) struct Start<F> {
     pub(crate) epoch: u64,
     pub(crate) current: Live<F>,
     pub(crate) segments: Vec<Segment>,
     /// Contents of the control file.
     pub(crate) recorded: Control,
-    /// Beginnings of epochs, including the one that begins now.
+    /// First records of epochs, including the new one.
     pub(crate) epochs: Epochs,
     /// Segments, and the time since the last record of each.
     pub(crate) ages: Vec<(u64, Duration)>,
     pub(crate) now: Instant,
 }
 
-/// A segment that is no longer part of the log. Its file is used again, or removed.
+/// A segment that is no longer part of the log. Its file will be reused or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Retired {
     pub(crate) number: u64,
@@ -35,31 +34,31 @@ pub(crate) struct Retired {
 
 /// State of the maintenance of segments.
 pub(crate) struct Upkeep {
-    /// Highest number that a segment has durably.
+    /// Highest segment number whose name is durable.
     pub(crate) newest: u64,
     /// Contents of the control file.
     pub(crate) recorded: Control,
-    /// The rest of what it should have: a strategy that was measured since.
+    /// New settings for the control file, from a later measurement.
     pub(crate) settings: Control,
-    /// Beginnings of epochs, including one whose first header is not durable yet.
+    /// First records of epochs, including one whose first header is not durable yet.
     epochs: Epochs,
-    /// A cut began the epoch, and the control file does not say so.
+    /// A cut began the epoch, and the control file does not contain it yet.
     pub(super) is_unnamed: bool,
-    /// Time of the last measurement that was begun.
+    /// Start of the last measurement.
     pub(crate) measured: Option<Instant>,
-    /// Time of the last replacement of the control file that failed.
+    /// Time of the last failed replacement of the control file.
     pub(crate) record_failed: Option<Instant>,
-    /// Least size of the next segment, for an append that found none that holds it.
+    /// Minimum size of the next segment, for an append that does not fit into the prepared one.
     wanted_bytes: u64,
     /// A segment began, and maintenance was not notified.
     pub(super) has_news: bool,
-    /// Segments that the log has left while blocks of them may be out.
+    /// Segments that the log has left, while their blocks may still be in use.
     out: Vec<(u64, Weak<()>)>,
-    /// Records before it are given up, as soon as no pin keeps them.
+    /// Records before this LSN are retired as soon as no pin keeps them.
     given_up: u64,
     /// Next records of readers that keep them.
     pins: Vec<Weak<AtomicU64>>,
-    /// Ends of segments, as far as they are known.
+    /// Ends of segments, if known.
     pub(super) ended: Vec<Ended>,
     /// A segment has ended since retention was last applied.
     pub(crate) has_ended: bool,
@@ -71,7 +70,7 @@ pub(crate) struct Upkeep {
 pub(super) struct Ended {
     pub(super) number: u64,
     at: Instant,
-    /// Age that it had then.
+    /// Age of the segment's last record at that time.
     age: Duration,
 }
 
@@ -109,7 +108,7 @@ impl Upkeep {
     }
 }
 
-/// Bytes of a segment that blocks with records can take.
+/// Bytes of a segment available for blocks with records.
 fn room(bytes: u64) -> u64 {
     usable_end(bytes) - PAGE as u64
 }
@@ -127,7 +126,8 @@ impl<F: Clone> Pipeline<F> {
         self.numbers.rotations += 1;
     }
 
-    /// Makes `next` the current segment, behind `previous`, which its header names.
+    /// Makes `next` the current segment. Its header names `previous` as the place that it
+    /// continues.
     fn begin_segment(&mut self, next: Live<F>, previous: End, now: Instant) {
         let header = SegmentHeader {
             log_id: self.rules.log_id,
@@ -149,9 +149,9 @@ impl<F: Clone> Pipeline<F> {
         (self.upkeep.wanted_bytes, self.upkeep.has_news, self.upkeep.has_ended) = (0, true, true);
     }
 
-    /// Cuts the log after `place` and continues in a new segment of a new epoch. Nothing is
-    /// pending, and there is a spare. Returns the segments that are cut off; they count until the
-    /// new segment's header is durable.
+    /// Cuts the log after `place` and continues in a new segment of a new epoch. The caller has
+    /// checked that nothing is pending and that a spare exists. Returns the segments that were cut
+    /// off; they are part of the log until the new segment's header is durable.
     pub(crate) fn cut(&mut self, place: End, now: Instant) -> Vec<Retired> {
         let Some(next) = self.spares.pop_front() else { return Vec::new() };
         let mut cut_off = Vec::new();
@@ -175,18 +175,19 @@ impl<F: Clone> Pipeline<F> {
         cut_off
     }
 
-    /// Gives up segments that hold only records before `lsn`, of those that are durable by now.
+    /// Retires segments that contain only durable records before `lsn`.
     pub(crate) fn retire_before(&mut self, lsn: u64) -> bool {
         self.upkeep.given_up = self.upkeep.given_up.max(lsn.min(self.durable + 1));
         self.retire()
     }
 
-    /// Gives up what may go by now: records that no reader keeps any more. False if there is none.
+    /// Retires segments that were given up and that no reader's pin keeps any more. False if there
+    /// are none.
     pub(crate) fn retire(&mut self) -> bool {
         let before = self.retired.len();
         let lsn = self.upkeep.given_up.min(self.pinned());
-        // The last segment with a durable header stays: without it a crash would leave a log
-        // without records, whose numbers begin anew.
+        // The last segment with a durable header stays: without it, a crash would leave a log
+        // without records whose LSNs start again from 1.
         while self.segments.get(1).is_some_and(|next| next.header.first_lsn() <= lsn.min(self.durable + 1))
             && self.durable_headers() > 1
             && self.check_open().is_ok()
@@ -198,15 +199,15 @@ impl<F: Clone> Pipeline<F> {
         self.retired.len() > before
     }
 
-    /// First record that a reader keeps.
+    /// First pinned record.
     fn pinned(&mut self) -> u64 {
         self.upkeep.pins.retain(|pin| pin.strong_count() > 0);
         let pins = self.upkeep.pins.iter().filter_map(Weak::upgrade);
         pins.map(|next_lsn| next_lsn.load(Ordering::Relaxed)).min().unwrap_or(u64::MAX)
     }
 
-    /// Keeps the segment of record `lsn`, and later ones, as long as the answer lives, which may be
-    /// advanced. Else the first record that is there.
+    /// Keeps the segment of record `lsn` and later ones while the returned pin lives; its value may
+    /// be advanced. If the record was removed, returns the first record as an error.
     pub(crate) fn pin(&mut self, lsn: u64) -> std::result::Result<Arc<AtomicU64>, u64> {
         let first = self.first_lsn();
         if lsn < first {
@@ -217,7 +218,7 @@ impl<F: Clone> Pipeline<F> {
         Ok(pin)
     }
 
-    /// First record of the segments that hold the last `bytes`.
+    /// First record of the segments that contain the last `bytes`.
     pub(crate) fn lsn_by_bytes(&self, bytes: u64) -> u64 {
         let Some((current, older)) = self.segments.split_last() else { return 0 };
         lsn_by_bytes(older, self.offset, bytes).unwrap_or(current.header.first_lsn())
@@ -238,7 +239,7 @@ impl<F: Clone> Pipeline<F> {
         firsts.into_iter().find(|first| *first <= self.durable).unwrap_or(0)
     }
 
-    /// Returns the time until the oldest segment is `age` old; none if age does not let it go.
+    /// Returns the time until the oldest segment is `age` old; None if it stays regardless of age.
     pub(crate) fn next_expiry(&self, age: Duration, now: Instant) -> Option<Duration> {
         let next = self.segments.get(1)?;
         let oldest = self.segments.first().filter(|_| next.header.first_lsn() <= self.first_of_last())?;
@@ -250,7 +251,7 @@ impl<F: Clone> Pipeline<F> {
     }
 
     /// Counts the segments, from the oldest on, whose header is durable. The log must keep one of
-    /// them: it is found from the header of its newest segment, and numbers continue from there.
+    /// them: recovery starts from the header of the newest segment, and continues its numbers.
     pub(super) fn durable_headers(&self) -> usize {
         let in_flight = self.in_flight.iter().filter(|block| block.is_first).count();
         let ready = self.ready.iter().filter(|block: &&Block<F>| block.header.is_some()).count();
@@ -258,7 +259,7 @@ impl<F: Clone> Pipeline<F> {
         self.segments.len().saturating_sub(in_flight + ready + current)
     }
 
-    // Segments to come.
+    // Next segments.
 
     /// True if the next segment is ready, and large enough for `payload`.
     pub(super) fn has_spare_for(&self, payload: usize) -> bool {
@@ -270,44 +271,43 @@ impl<F: Clone> Pipeline<F> {
         self.upkeep.wanted_bytes = self.upkeep.wanted_bytes.max(bytes_for(payload));
     }
 
-    /// True if a segment is to be prepared, or made larger: one for what comes next, and those of
-    /// the reserve.
+    /// True if a segment must be prepared or made larger: the next one, or one of the reserve.
     pub(crate) fn wants_spare(&self) -> bool {
         let reserved: u64 = self.spares.iter().skip(1).map(|spare| room(spare.bytes)).sum();
         let has_next = self.spares.front().is_some_and(|next| next.bytes >= self.upkeep.wanted_bytes);
         !has_next || reserved < self.rules.reserve_bytes
     }
 
-    /// Size of the next segment to be prepared: twice that of the one before, so that a log that
-    /// is opened often, and little used, stays small.
+    /// Size of the next segment to prepare: twice the previous one, so that a log that is often
+    /// opened and rarely used stays small.
     pub(crate) fn next_bytes(&self) -> u64 {
         let before = self.spares.back().map_or(self.current.bytes, |spare| spare.bytes);
         (2 * before).max(self.upkeep.wanted_bytes).min(self.rules.segment_bytes)
     }
 
-    /// Takes the next segment if it is too small for an append that waits.
+    /// Takes the next segment if it is too small for a waiting append.
     pub(crate) fn take_small_spare(&mut self) -> Option<Live<F>> {
         let is_small = self.spares.front().is_some_and(|next| next.bytes < self.upkeep.wanted_bytes);
         if is_small { self.spares.pop_front() } else { None }
     }
 
-    /// True while segments have not reached their largest size.
+    /// True while segments have not reached their maximum size.
     pub(crate) fn is_growing(&self) -> bool {
         self.current.bytes < self.rules.segment_bytes
     }
 
-    /// True if one more segment is to be prepared ahead of need: while segments grow, the next is
-    /// filled with zeros in less time than it takes to write the one before and this.
+    /// True if one more segment must be prepared ahead of need, while segments grow: the time to
+    /// write two segments is then available to fill the next, larger one with zeros.
     pub(crate) fn looks_ahead(&self) -> bool {
         self.is_growing() && self.offset_behind_open() > self.current.bytes / 2 && self.spares.len() < 2
     }
 
-    /// True if a segment is to be prepared and may be tried for now.
+    /// True if a segment must be prepared, and a try is allowed now.
     pub(crate) fn lacks_spare(&self, now: Instant) -> bool {
         (self.wants_spare() || self.looks_ahead()) && self.may_retry_spare(now)
     }
 
-    /// True unless a segment could not be prepared just now.
+    /// True unless a preparation failed less than [`RETRY`] ago.
     fn may_retry_spare(&self, now: Instant) -> bool {
         self.spare_failure.as_ref().is_none_or(|failure| now.saturating_duration_since(failure.at) >= RETRY)
     }
@@ -316,13 +316,13 @@ impl<F: Clone> Pipeline<F> {
     pub(super) fn no_spare(&self, left: u64, is_reserved: bool, now: impl Fn() -> Instant) -> NoRoom<Refusal> {
         let Some(SpareFailure { error, .. }) = &self.spare_failure else { return NoRoom::NoSpare };
         if !self.rules.has_maintenance && self.may_retry_spare(now()) {
-            // No other thread does.
+            // No other thread prepares it.
             return NoRoom::NoSpare;
         }
         NoRoom::Refused(Refusal::NoSpace { left, is_reserved, cause: error.clone() })
     }
 
-    /// Returns the bytes that appends can still take, in pages of blocks.
+    /// Returns the bytes, in pages of blocks, that are left for appends.
     pub(crate) fn room_left(&self) -> u64 {
         let used = self.offset_behind_open().max(PAGE as u64);
         let spares: u64 = self.spares.iter().map(|spare| room(spare.bytes)).sum();
@@ -336,23 +336,23 @@ impl<F: Clone> Pipeline<F> {
 
     // Segments that are no longer needed.
 
-    /// Oldest segment whose file may be used again or removed: no block of it is out.
+    /// Oldest retired segment, if its file may be reused or removed: no block of it is in use.
     pub(crate) fn reusable(&self) -> Option<Retired> {
         self.retired.first().filter(|oldest| !self.is_in_use(oldest.number)).copied()
     }
 
-    /// True if a block of the segment is out.
+    /// True if a block of the segment is in use.
     fn is_in_use(&self, number: u64) -> bool {
         self.upkeep.out.iter().any(|(out, uses)| *out == number && uses.strong_count() > 0)
     }
 
-    /// True if more segments are kept to be used again than may be, and one can be removed.
+    /// True if more segments are kept for reuse than allowed, and one can be removed.
     pub(crate) fn has_surplus(&self) -> bool {
         let kept: u64 = self.retired.iter().map(|retired| retired.bytes).sum();
         kept > self.rules.recycle_bytes && self.reusable().is_some()
     }
 
-    /// Counters, and how things stand.
+    /// Returns counters and current figures.
     pub(crate) fn stats(&self) -> LogStats {
         LogStats {
             pending_bytes: self.pending_bytes,
@@ -367,7 +367,7 @@ impl<F: Clone> Pipeline<F> {
     }
 
     /// Returns the contents that the control file should have: the segments that exist, and those
-    /// that hold the log.
+    /// that contain the log.
     pub(crate) fn to_record(&self) -> Control {
         let oldest = self.segments.first().map(|oldest| oldest.header);
         let (number, epoch) = oldest.map_or((self.current.number, self.epoch), |oldest| (oldest.number, oldest.epoch));
@@ -388,15 +388,15 @@ impl<F: Clone> Pipeline<F> {
     /// Returns the number of the newest segment of this epoch whose header is durable.
     fn durable_head(&self) -> Option<u64> {
         if self.poison.is_some() {
-            // A block that failed is not in flight any more, and may have had the header.
+            // A failed block is no longer in flight, and may have contained the header.
             return None;
         }
         let head = self.segments.get(self.durable_headers().checked_sub(1)?)?;
         (head.header.epoch == self.epoch).then_some(head.header.number)
     }
 
-    /// Returns true if the control file's list of segments is outdated. (Its watermark does not
-    /// count: it is outdated while the log is open.)
+    /// Returns true if the control file's list of segments is outdated. (The watermark is ignored:
+    /// it is always outdated while the log is open.)
     pub(crate) fn is_unrecorded(&self) -> bool {
         let Control { watermark, .. } = self.upkeep.recorded;
         self.upkeep.recorded != Control { watermark, ..self.to_record() }
@@ -407,26 +407,25 @@ impl<F: Clone> Pipeline<F> {
         self.poison.is_none() && self.upkeep.recorded != self.to_record()
     }
 
-    /// Returns true if the control file names an older head than the log's, and may be replaced
-    /// now.
+    /// Returns true if the head in the control file is outdated, and the file may be replaced now.
     pub(crate) fn lacks_head(&self, now: Instant) -> bool {
         self.durable_head().is_some_and(|head| head != self.upkeep.recorded.head) && self.may_record(now)
     }
 
-    /// True if the file of segment `number` may be gone only when the control file says that the log
-    /// begins behind it, or goes on elsewhere.
+    /// True if the file of segment `number` must stay until the control file states that the log
+    /// begins after the segment, or continues elsewhere.
     pub(crate) fn is_named(&self, number: u64) -> bool {
         let recorded = &self.upkeep.recorded;
         (recorded.oldest..self.to_record().oldest).contains(&number) || number == recorded.head
     }
 
-    /// Lets blocks of an epoch leave that a cut began: the control file names it, or cannot be
-    /// replaced. Does nothing if another cut has begun the next epoch since.
+    /// Allows the submission of blocks of an epoch that a cut began: the control file contains the
+    /// epoch, or cannot be replaced. Does nothing if a later cut has begun another epoch.
     pub(crate) fn set_named(&mut self, epoch: u64) {
         self.upkeep.is_unnamed &= self.epoch != epoch;
     }
 
-    /// Returns true if the control file has to be replaced, and may be replaced now.
+    /// Returns true if the control file must be replaced, and may be replaced now.
     pub(crate) fn lacks_record(&self, now: Instant) -> bool {
         self.is_unrecorded() && self.may_record(now)
     }

@@ -100,7 +100,7 @@ fn nothing_is_in_flight_beside_a_segments_header() {
 #[test]
 fn the_last_watermark_block_leaves_alone_and_always_has_room() {
     let mut state = state(rules(4));
-    // Up to the last page that records may take.
+    // Fills the part for records up to its last page.
     append(&mut state, SEGMENT_BYTES as usize - 3 * PAGE - 100).ok().unwrap();
     assert!(matches!(append(&mut state, PAGE), Err(NoRoom::NoSpare)));
     assert!(state.begin_closing(false) && !state.begin_closing(false));
@@ -210,7 +210,7 @@ fn a_segment_whose_header_failed_is_not_named() {
     assert!(!state.is_unrecorded() && !state.lacks_head(now()));
 }
 
-/// Symptom: records behind a second cut were written before the control file named that cut.
+/// Symptom: records after a second cut were written before the control file contained that cut.
 #[test]
 fn a_cut_is_not_named_by_the_one_before() {
     let mut state = state(rules(1));
@@ -233,15 +233,15 @@ fn a_cut_is_not_named_by_the_one_before() {
     assert!(state.may_submit());
 }
 
-/// A small segment, and an append that it cannot hold: the next one is made large enough, and
-/// appends that fit go on meanwhile.
+/// An append does not fit into a small segment: the next segment is made large enough, and smaller
+/// appends continue meanwhile.
 #[test]
 fn segments_grow_as_far_as_they_may_and_for_what_is_large() {
     let mut state = state(Rules { segment_bytes: 4 * SEGMENT_BYTES, ..rules(1) });
     assert_eq!(state.next_bytes(), 2 * SEGMENT_BYTES);
     state.spares.push_back(Live::new(2, 2 * SEGMENT_BYTES, ()));
     assert!(!state.wants_spare() && !state.lacks_spare(now()));
-    // Nothing waits for the one after that, which is prepared from the middle of this one on.
+    // No append waits for the segment after that; its preparation begins in the middle of this one.
     append(&mut state, SEGMENT_BYTES as usize / 2).ok().unwrap();
     assert!(!state.wants_spare() && state.lacks_spare(now()));
     let large = 3 * SEGMENT_BYTES as usize;
@@ -324,14 +324,14 @@ fn what_is_pinned_goes_when_it_was_read() {
     assert_eq!((state.retired.len(), state.segments.len()), (3, 1));
 }
 
-/// A slow device is not to write everything twice.
+/// A slow device must not write every block twice.
 #[test]
 fn patience_follows_the_slowest_write() {
     let mut state = state(rules(1));
     let began = now();
     let at = |milliseconds| began + Duration::from_millis(milliseconds);
     let rewrite = |state: &mut Pipeline<()>, now| matches!(state.rescue(now), Some(Rescue::Rewrite(_)));
-    // The end of the first write, which is not marked as over.
+    // The first write has ended, and its waiters are not all notified.
     let Some(Rescue::End(ending)) = state.rescue(at(10_000)) else { panic!("it is overdue") };
     ending.set_over();
     for took in [100, 10] {
@@ -348,7 +348,7 @@ fn patience_follows_the_slowest_write() {
     assert!(!rewrite(&mut state, due - Duration::from_millis(1)));
     assert!(rewrite(&mut state, due) && !rewrite(&mut state, due), "once, and then not for long");
     assert!(due > at(10_000 + 4 * 90), "four times the slowest of late");
-    // The thread that was held up took long, the device did not.
+    // The stalled thread took long, the device did not.
     let slowest = state.slowest;
     state.complete(submission.id, Ok(()), None, at(100_000)).ending.set_over();
     assert_eq!(state.slowest, slowest);
