@@ -13,7 +13,6 @@ use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
@@ -393,21 +392,21 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, 
 
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number of forks since the first call, at the cost of one load. An object made under
-/// another number, such as a ring, a thread or a held lock, belongs to a parent process and must
-/// not be used. A raw `clone(2)`, without libc's fork, is not counted.
+/// Returns a number that each fork since the first call increases, at the cost of two loads. An
+/// object made under another number, such as a ring, a thread or a held lock, belongs to a parent
+/// process and must not be used. A raw `clone(2)`, without libc's fork, is not counted.
 pub fn fork_generation() -> u64 {
-    static REGISTER: Once = Once::new();
+    static REGISTERED: WriteOnce<()> = WriteOnce::new();
     extern "C" fn in_child() {
         FORKS.fetch_add(1, Ordering::Relaxed);
     }
-    if !REGISTER.is_completed() {
-        REGISTER.call_once(|| {
-            // SAFETY: the handler only adds to an atomic, which is async-signal-safe, and lives as
-            // long as the program.
-            unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        });
-    }
+    // Threads that call this first at the same time each register the handler: none waits for
+    // another, which a child would not have.
+    REGISTERED.get_or_init(|| {
+        // SAFETY: the handler only adds to an atomic, which is async-signal-safe, and lives as long
+        // as the program.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
     FORKS.load(Ordering::Relaxed)
 }
 

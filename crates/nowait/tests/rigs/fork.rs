@@ -107,6 +107,13 @@ fn fork_while_a_value_is_made() {
     child::play("fork while a value is made");
 }
 
+/// Symptom: a child that was forked during the library's first call in its parent waited in its own
+/// first call without end.
+#[test]
+fn fork_during_the_first_call() {
+    child::play("fork during the first call");
+}
+
 #[test]
 fn forked_thread_ends() {
     child::play("forked thread ends");
@@ -234,6 +241,7 @@ fn child() {
         Some("fork while a thread syncs") => forked_while_a_thread_syncs(),
         Some("fork while others read") => forked_while_others_read(),
         Some("fork while a value is made") => forked_while_a_value_is_made(),
+        Some("fork during the first call") => forked_during_the_first_call(),
         Some("forked thread ends") => forked_thread(),
         Some("forked writers") => forked_writers(),
         Some("fork with started steps") => forked_with_started_steps(),
@@ -499,6 +507,44 @@ fn forked_while_a_value_is_made() {
         in_fork(|| assert_eq!(*VALUE.get(|| 2), 2));
         ends.wait();
     });
+}
+
+/// libc holds its lock of fork handlers from before a fork until after it. Here the fork waits in
+/// between, for the list of open streams, until the library's first call waits for that lock.
+fn forked_during_the_first_call() {
+    unsafe extern "C" {
+        fn flockfile(stream: *mut libc::FILE);
+        fn funlockfile(stream: *mut libc::FILE);
+    }
+    // SAFETY: two strings that outlive the call.
+    let stream = unsafe { libc::fopen(c"/dev/null".as_ptr(), c"w".as_ptr()) };
+    assert!(!stream.is_null());
+    // SAFETY: the stream stays open.
+    unsafe { flockfile(stream) };
+    let steps: [fn(); 3] = [
+        // It locks the list of open streams, and then each stream.
+        // SAFETY: without a stream, it flushes all of them.
+        || assert_eq!(unsafe { libc::fflush(std::ptr::null_mut()) }, 0),
+        || in_fork(|| _ = nowait::embed::fork_generation()),
+        || _ = nowait::embed::fork_generation(),
+    ];
+    let threads: Vec<_> = steps
+        .into_iter()
+        .map(|step| {
+            let (tell, told) = std::sync::mpsc::channel();
+            let thread = std::thread::spawn(move || {
+                tell.send(rustix::thread::gettid().as_raw_nonzero()).unwrap();
+                step();
+            });
+            let call = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
+            let waits_for = libc::SYS_futex.to_string();
+            assert!(eventually(|| std::fs::read_to_string(&call).unwrap().split(' ').next() == Some(&waits_for)));
+            thread
+        })
+        .collect();
+    // SAFETY: this thread has locked the stream.
+    unsafe { funlockfile(stream) };
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
 /// The locks of this crate may be held by threads that do not exist in the child.
