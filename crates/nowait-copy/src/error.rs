@@ -147,7 +147,7 @@ impl Failure {
 
     /// Makes the failure of a system call.
     pub(crate) fn from_errno(operation: Operation, path: &Path, errno: Errno) -> Self {
-        // The library's table from errno to kind.
+        // Uses the library's mapping from errno to kind.
         let known = nowait::Error::from_raw_os_error(nowait::ErrorOp::Copy, errno.raw_os_error());
         let mut failure = Self::new(operation, path, FailureKind::System(known.kind()));
         failure.0.errno = Some(errno);
@@ -173,7 +173,7 @@ impl Failure {
         }
     }
 
-    /// Changes the kind; the errno stays.
+    /// Changes the kind, and keeps the errno.
     pub(crate) fn of_kind(mut self, kind: FailureKind) -> Self {
         self.0.kind = kind;
         self

@@ -84,7 +84,7 @@ struct Readme;
 mod tests {
     use std::path::{Path, PathBuf};
 
-    /// The rooms in order, as in the ARCHITECTURE.md of this crate.
+    /// The modules in the order of this crate's ARCHITECTURE.md.
     const ROOMS: [&str; 10] =
         ["error", "report", "options", "meter", "os", "shared", "file", "metadata", "tree", "run"];
 
@@ -98,7 +98,7 @@ mod tests {
         }
     }
 
-    /// No circle between the rooms.
+    /// Checks that no module uses a later one.
     #[test]
     fn rooms_use_those_above_them() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -1,5 +1,5 @@
-//! Counters, the flag that ends a copy, and limits on its rate and on the pages that it leaves dirty:
-//! shared by its threads.
+//! Counters of a copy, its cancel flag, and its limits on rate and dirty pages, shared by its
+//! threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use crate::report::Progress;
 /// Interval at which a wait for the rate limit checks for cancellation.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Counters, the cancel flag and the limits. Reading it costs no system call.
+/// Counters, cancel flag and limits. Reading them makes no system call.
 #[derive(Debug)]
 pub(crate) struct Meter {
     bytes: AtomicU64,
@@ -53,7 +53,7 @@ impl Meter {
         self.is_cancelled.load(Relaxed)
     }
 
-    /// Waits until the rate limit lets `bytes` go; false if the copy is cancelled.
+    /// Waits until the rate limit admits `bytes`; false if the copy is cancelled.
     pub(crate) fn admit(&self, bytes: u64) -> bool {
         let Some(rate) = &self.rate else { return !self.is_cancelled() };
         let start = rate.reserve(bytes, Instant::now());
@@ -68,12 +68,12 @@ impl Meter {
         }
     }
 
-    /// Whether there is a limit on the rate.
+    /// True if the rate is limited.
     pub(crate) fn limits_rate(&self) -> bool {
         self.rate.is_some()
     }
 
-    /// Returns a block's length that keeps a limited rate even, and no longer than `block`.
+    /// Returns a block length of at most `block`, short enough for an even rate under the limit.
     pub(crate) fn block(&self, block: u64) -> u64 {
         const EVEN: u64 = 20;
         match &self.rate {
@@ -83,40 +83,40 @@ impl Meter {
         }
     }
 
-    /// Counts bytes that are in the target.
+    /// Counts bytes written to the target.
     pub(crate) fn copied(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Takes back bytes that are to be copied once more, in another way.
+    /// Subtracts bytes that another way will copy again.
     pub(crate) fn uncopied(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Relaxed);
     }
 
-    /// Counts a file that has its name.
+    /// Counts a finished file.
     pub(crate) fn file_done(&self) {
         self.files.fetch_add(1, Relaxed);
     }
 
-    /// Counts a file that is to be copied.
+    /// Counts a file to copy.
     pub(crate) fn found(&self, bytes: u64) {
         self.bytes_found.fetch_add(bytes, Relaxed);
         self.files_found.fetch_add(1, Relaxed);
     }
 
-    /// Says that the numbers found are the totals.
+    /// Marks the numbers found as totals.
     pub(crate) fn walked(&self) {
         self.is_walked.store(true, Relaxed);
     }
 
-    /// Counts bytes that went to the page cache; true if so many are dirty that some have to be
-    /// written back now. Half of the limit, since what is written back meanwhile counts, too.
+    /// Counts bytes written to the page cache; returns true if some must be written back now. The
+    /// threshold is half of the limit, since bytes in write-back count, too.
     pub(crate) fn dirtied(&self, bytes: u64) -> bool {
         let Some(max) = self.dirty_bytes_max else { return false };
         self.dirty_bytes.fetch_add(bytes, Relaxed) + bytes > max / 2
     }
 
-    /// Whether there is a limit on dirty pages.
+    /// True if dirty pages are limited.
     pub(crate) fn limits_dirty(&self) -> bool {
         self.dirty_bytes_max.is_some()
     }
@@ -153,15 +153,15 @@ impl Meter {
 #[derive(Debug)]
 struct Rate {
     bytes_per_second: u64,
-    /// When the bytes admitted so far are paid for.
+    /// Time at which the bytes admitted so far are within the rate.
     next: Mutex<Instant>,
 }
 
 impl Rate {
-    /// Returns when `bytes` may go: once those before them are paid for.
+    /// Returns the time at which `bytes` may be written: when earlier bytes are within the rate.
     fn reserve(&self, bytes: u64, now: Instant) -> Instant {
         let mut next = lock(&self.next);
-        // Idle time is not saved up.
+        // Idle time does not allow a burst later.
         let start = (*next).max(now);
         let nanoseconds = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second);
         *next = start + Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX / 4));
@@ -169,8 +169,7 @@ impl Rate {
     }
 }
 
-/// Locks, whatever happened to a thread that held the lock: what is kept under these locks is whole
-/// at any time.
+/// Locks, and ignores poisoning: the data under these locks are consistent at any time.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! How files and trees are copied.
+//! Options of a copy.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A copy from its start to its report.
+//! Runs a copy, from its start to its report.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::report::{Progress, Report};
 use crate::shared::Shared;
 use crate::tree::{Filter, Top, Tree, stat_argument};
 
-/// Threads for each processor: some wait for a disk while others copy.
+/// Number of threads for each processor: some wait for a disk while others copy.
 const THREADS_PER_PROCESSOR: usize = 2;
 
 /// Copies a file or a tree, and blocks until it is done. If the target is a directory, the copy is
@@ -130,7 +130,7 @@ impl Completion {
     }
 }
 
-/// Reports the end when it is dropped, with the copy's thread.
+/// Reports the end of the copy when the copy's thread drops it.
 struct CompletesOnDrop(Arc<Completion>);
 
 impl Drop for CompletesOnDrop {
@@ -151,7 +151,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Leaves this waker, or none; true if the copy has ended.
+    /// Replaces the registered waker; returns true if the copy has ended.
     fn leave(&self, waker: Option<Waker>) -> bool {
         let mut waiters = self.end.lock();
         let is_over = waiters.is_over;
@@ -159,7 +159,7 @@ impl Ended {
         let old = at.map(|at| waiters.wakers.swap_remove(at));
         waiters.wakers.extend(waker.filter(|_| !is_over).map(|waker| (self.number, waker)));
         drop(waiters);
-        // The drop of a waker may run any code, so the lock is not held.
+        // Dropping a waker runs user code, so the lock is not held.
         drop(old);
         is_over
     }
@@ -191,7 +191,7 @@ impl std::fmt::Debug for Ended {
     }
 }
 
-/// Sources and target, checked as far as that is possible without touching them.
+/// Sources and target, checked before any change.
 struct Plan {
     shared: Arc<Shared>,
     filter: Filter,
@@ -209,7 +209,7 @@ impl Plan {
             return wrong("several sources cannot have the same name");
         }
         let is_directory = match rustix::fs::stat(target) {
-            // On a simulated disk the target is a file's name.
+            // On a simulated disk, the target is always the name of a file.
             _ if options.instance.is_some() => false,
             Ok(stat) => FileType::from_raw_mode(stat.st_mode).is_dir(),
             Err(Errno::LOOP) => return Err(Failure::from_errno(Operation::Open, target, Errno::LOOP)),
@@ -245,7 +245,7 @@ impl Plan {
         let tree = Tree::new(&shared, filter, tops, threads, totals);
         std::thread::scope(|scope| {
             if totals {
-                // Without the totals the remaining time is not known; nothing else is lost.
+                // Without this thread, only the totals and the time left are unknown.
                 _ = embed::spawn_scoped(scope, "nowait-count", || tree.count_all());
             }
             for round in 0.. {
@@ -273,7 +273,7 @@ impl Plan {
     }
 }
 
-/// The target of a regular file: if it is a symbolic link, what it leads to.
+/// Returns the target of a regular file. If it is a symbolic link, returns the target of the link.
 fn followed(source: &Path, target: &Path, follow: Follow) -> Result<PathBuf> {
     let is_link = |path: &Path| rustix::fs::lstat(path).map(|stat| FileType::from_raw_mode(stat.st_mode).is_symlink());
     // A link or a directory replaces a link at the target.
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(end.lock().wakers.len(), 0);
     }
 
-    /// Symptom that it looks for: whoever awaits a copy whose thread panicked waits for ever.
+    /// Symptom: a task that awaited a copy was never woken after the copy's thread panicked.
     #[test]
     fn a_panic_ends_a_copy() {
         let end = Arc::new(Completion::default());

@@ -1,5 +1,4 @@
-//! State that the threads of a copy share: options, progress, and what was learned about file
-//! systems on the way.
+//! State that the threads of a copy share: options, progress, and refusals of file systems.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
@@ -20,14 +19,15 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) meter: Meter,
     pub(crate) learned: Learned,
-    /// Serves direct requests, and all others where the caller gave an instance.
+    /// Serves direct requests; if the caller passed an instance, serves all requests.
     pub(crate) instance: Nowait,
-    /// Files without a name can get one: not all kernels let all users do that by a descriptor alone.
+    /// True if `/proc` is available to link unnamed files: not every kernel lets every user do that
+    /// by a descriptor alone.
     pub(crate) has_proc: bool,
-    /// Part of the names of temporary files: of this copy alone.
+    /// Part of the names of temporary files, unique to this copy.
     token: u64,
     staged: AtomicU64,
-    /// Files that are copied by direct requests now: they share what may be in flight.
+    /// Number of files being copied by direct requests, which share the bytes in flight.
     direct_copies: AtomicUsize,
 }
 
@@ -39,8 +39,8 @@ impl Shared {
             learned: Learned::default(),
             instance,
             has_proc: std::path::Path::new("/proc/self/fd").exists(),
-            // Each hasher has random keys. Processes in different containers may have the same id
-            // and share a directory.
+            // A hasher has random keys. The process's id alone is not unique, since containers may
+            // share a directory.
             token: RandomState::new().hash_one(std::process::id()),
             staged: AtomicU64::new(0),
             direct_copies: AtomicUsize::new(0),
@@ -48,7 +48,7 @@ impl Shared {
         }
     }
 
-    /// Counts a copy by direct requests while the answer lives, which tells how many there are.
+    /// Counts a copy by direct requests until the returned guard is dropped.
     pub(crate) fn begin_direct(&self) -> DirectCopy<'_> {
         DirectCopy { count: self.direct_copies.fetch_add(1, Relaxed) + 1, shared: self }
     }
@@ -61,7 +61,7 @@ impl Shared {
 
 /// A copy by direct requests.
 pub(crate) struct DirectCopy<'s> {
-    /// Such copies when it began, with itself.
+    /// Number of such copies at its start, itself included.
     pub(crate) count: usize,
     shared: &'s Shared,
 }
@@ -89,14 +89,14 @@ pub(crate) enum Ability {
     RenameNew,
 }
 
-/// Device numbers of a source and a target; an ability of one of them has it twice.
+/// Device numbers of source and target; for an ability of one device, its number twice.
 pub(crate) type Devices = (u64, u64);
 
-/// Refusals, found out by trying: each is met once for each pair of devices.
+/// Refusals that were met, so that each is met only once for each pair of devices.
 #[derive(Debug, Default)]
 pub(crate) struct Learned {
     refused: Mutex<HashSet<(Ability, Devices)>>,
-    /// Whether a device's file system copies data itself.
+    /// True if `copy_file_range(2)` of a device's file system is more than a loop.
     copies: Mutex<HashMap<u64, bool>>,
     /// Resolution of each device's times, in nanoseconds.
     time_steps_ns: Mutex<HashMap<u64, i128>>,

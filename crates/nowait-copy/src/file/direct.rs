@@ -1,5 +1,5 @@
-//! Direct requests, several in flight: reads of the source and writes of the target, past the page
-//! cache of both, or of the source alone.
+//! Copies by direct requests, several in flight. They bypass the page cache for both files, or for
+//! the source only.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,8 +17,8 @@ use crate::error::{Failure, Operation, Result};
 /// Bytes of a request. Half the size is slower on most devices; twice the size is not faster.
 pub(crate) const REQUEST_BYTES: u64 = 1 << 20;
 
-/// Bytes in flight in each direction, for all files copied by this way at a time, unless the caller
-/// sets a depth. A file has at least two requests.
+/// Bytes in flight in each direction, for all files that use this way at a time, unless the caller
+/// sets a depth. Each file may have at least two requests in flight.
 const IN_FLIGHT_BYTES: u64 = 16 << 20;
 
 const PAGE_BYTES: usize = 4096;
@@ -31,7 +31,7 @@ pub(crate) fn depth(asked: Option<u32>, block: u64) -> usize {
     }
 }
 
-/// The files as they are opened for this way.
+/// Source and target, opened for this way.
 pub(crate) struct Files {
     pub(crate) source: File,
     pub(crate) target: File,
@@ -123,7 +123,8 @@ impl Flow<'_, '_> {
         let length = (piece.end - piece.start).next_multiple_of(EXTENT_ALIGNMENT);
         let buffer = usize::try_from(length).ok().and_then(Buf::uncleared);
         let mut buffer = buffer.ok_or_else(|| self.pass.ends.source.failure(Operation::Read, Errno::NOMEM))?;
-        // btrfs reads through the page cache into memory that has no pages yet (Linux 6.18).
+        // Touches each page: into memory without pages, btrfs reads through the page cache (Linux
+        // 6.18).
         buffer.chunks_mut(PAGE_BYTES).for_each(|page| page[0] = 0);
         let read = self.files.source.read_at(buffer, piece.start).submit();
         self.reads.push_back(Read { piece, read });
@@ -186,7 +187,7 @@ impl Flow<'_, '_> {
         self.reads.clear();
         while let Some(Write { piece, taken, write }) = self.writes.pop_front() {
             if write.await.is_ok() {
-                // For the journal. Only the first failure is reported.
+                // Completed writes still go to the journal. Only the first failure is reported.
                 let _ = self.pass.wrote(&piece, taken, false);
             }
         }

@@ -1,5 +1,5 @@
-//! The two ends of a copy, accessed by their descriptors. If the caller passes an instance, only
-//! its operations are used, since a simulated file has no descriptor.
+//! Source and target of a copy, accessed by their descriptors. If the caller passes an instance,
+//! only its operations are used, since a simulated file has no descriptor.
 
 use std::cell::OnceCell;
 use std::fs;
@@ -95,7 +95,7 @@ impl<'a> Endpoint<'a> {
         }
     }
 
-    /// Returns the size that the file has now.
+    /// Returns the current size of the file.
     pub(crate) fn size(&self) -> Result<u64> {
         match self.fd {
             Some(fd) => {
@@ -110,7 +110,7 @@ impl<'a> Endpoint<'a> {
         }
     }
 
-    /// Sets the length.
+    /// Sets the length of the file.
     pub(crate) fn set_len(&self, length: u64) -> Result<()> {
         match self.fd {
             Some(fd) => retry_on_intr(|| rustix::fs::ftruncate(fd, length))
@@ -173,13 +173,13 @@ impl<'a> Endpoint<'a> {
         twin.close().map(drop).map_err(|error| failed(&error))
     }
 
-    /// Writes a range back, and waits for that; not durable.
+    /// Writes a range back to the device and waits, without making it durable.
     pub(crate) fn write_back(&self, offset: u64, length: u64) -> Result<()> {
         let synced = self.file(Operation::Sync)?.sync_range(offset, length).wait();
         synced.map_err(|error| Failure::from_nowait(Operation::Sync, self.path, &error).at(offset))
     }
 
-    /// Opens the file again, to read what was written to it.
+    /// Opens the file again, to read it back.
     pub(crate) fn reopen(&self) -> Result<Option<File>> {
         let Some(fd) = self.fd else { return Ok(None) };
         let failed = |errno| match errno {
@@ -199,7 +199,7 @@ impl<'a> Endpoint<'a> {
     }
 }
 
-/// A source and the file that is made of it.
+/// A source and its copy.
 pub(crate) struct Ends<'a> {
     pub(crate) source: Endpoint<'a>,
     pub(crate) target: Endpoint<'a>,

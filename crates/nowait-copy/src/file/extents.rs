@@ -1,4 +1,4 @@
-//! Where a file has data.
+//! Ranges of a file that contain data.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -21,7 +21,7 @@ impl Extents {
         Extents((size > 0).then_some(0..size).into_iter().collect())
     }
 
-    /// Asks the file system (`SEEK_DATA`, `SEEK_HOLE`).
+    /// Finds the extents of a file (`SEEK_DATA`, `SEEK_HOLE`).
     pub(crate) fn of_file(fd: BorrowedFd<'_>, size: u64) -> Result<Self, Errno> {
         let mut extents = Extents::default();
         let mut offset = 0;
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(all.without(&all.0).0, []);
     }
 
-    /// Symptom of a map that is off: a hole in the middle of data, or data left out.
+    /// A wrong map would copy data as a hole, or omit data.
     #[test]
     fn a_files_extents_hold_all_of_its_data() {
         use std::os::fd::AsFd;

@@ -18,10 +18,11 @@ use crate::os::data;
 use crate::report::Way;
 use crate::shared::{Ability, Shared};
 
-/// Blocks of zeros that become holes with `--sparse=always`: the smallest that file systems have.
+/// Size of the blocks of zeros that become holes with `--sparse=always`: the smallest block size of
+/// file systems.
 const ZEROS_BYTES: usize = 4096;
-/// From this size on, the copy looks for holes even if the file has enough blocks: some may be
-/// reserved and not written.
+/// From this size on, the copy looks for holes even if the file has enough blocks: some of them may
+/// be allocated but unwritten.
 const MAP_BYTES_MIN: u64 = 1 << 20;
 
 /// Size of a source when it was opened.
@@ -32,7 +33,7 @@ pub(crate) struct Size {
     pub(crate) stored_bytes: Option<u64>,
 }
 
-/// Work of an earlier run to continue.
+/// Partial copy of an earlier run.
 pub(crate) struct Earlier<'a> {
     pub(crate) journal: &'a mut Journal,
     pub(crate) claimed: Vec<Check>,
@@ -82,7 +83,7 @@ pub(crate) fn clone(shared: &Shared, ends: &Ends<'_>, size: Size) -> Result<std:
     }))
 }
 
-/// Moves the data.
+/// Copies the data, by the first way that is not refused.
 pub(crate) fn fill<'a>(
     shared: &'a Shared,
     ends: &'a Ends<'a>,
@@ -110,7 +111,8 @@ pub(crate) fn fill<'a>(
         None => Vec::new(),
     };
     if !looks_sparse && extents.bytes() < size.bytes {
-        // Holes of the source are reserved space, so those of the copy are, too.
+        // Reserves space for all of the file, so holes of the source become unwritten blocks of the
+        // copy.
         let reserved = ends.target.allocate(&(0..size.bytes))?;
         pass.target_end = if reserved { size.bytes } else { 0 };
     }
@@ -161,7 +163,7 @@ pub(crate) fn fill<'a>(
     Ok(Filled { way, why, bytes: pass.copied_bytes, resumed_bytes, is_verified: options.verify })
 }
 
-/// Copies the data by one way.
+/// Copies the data by the given way.
 fn go(pass: &mut Pass<'_>, way: Way, extents: &Extents) -> Result<Done> {
     let (shared, ends) = (pass.shared, pass.ends);
     match way {
@@ -202,12 +204,13 @@ fn go(pass: &mut Pass<'_>, way: Way, extents: &Extents) -> Result<Done> {
     }
 }
 
-/// Opens the ends for direct I/O; returns `None` if the requested mode is refused.
+/// Opens source and target for direct I/O; returns `None` if the requested mode is refused.
 fn open(ends: &Ends<'_>, writes_direct: bool) -> Result<Option<Files>> {
     let source = ends.source.direct(false);
     let target = if writes_direct { ends.target.direct(true) } else { None };
     let (reads, writes) = (source.is_some(), target.is_some());
-    // For example tmpfs: one end refuses direct I/O, and the other can still bypass the page cache.
+    // One file system, such as tmpfs, may refuse direct I/O; the other one can still bypass the
+    // page cache.
     if !reads && !writes {
         return Ok(None);
     }

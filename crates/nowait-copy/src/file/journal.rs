@@ -1,7 +1,7 @@
-//! Remains of an interrupted copy, for the next run: the partial file, under a name that the next
-//! run finds, and a journal of finished pieces with their checksums.
+//! Files that an interrupted copy leaves for the next run: the partial file, under a name that the
+//! next run finds, and a journal of finished pieces with their checksums.
 //!
-//! The journal is believed after three checks. The source is the same (inode, size, times). Each
+//! The journal is used only after three checks. The source is the same (inode, size, times). Each
 //! record has a checksum. Each piece of the file, read back, matches the checksum in its record. So
 //! no sync is needed: pieces lost in a power failure are copied again.
 
@@ -31,9 +31,10 @@ impl Check {
 
 /// Bytes of a record: offset, length, checksum of the piece, checksum of the record.
 const RECORD_BYTES: usize = 20;
-/// Records that are written together: 8 MiB of requests.
+/// Number of records per write: 8 MiB of requests.
 const RECORDS: usize = 8;
-/// Maximum bytes of the target's name in these names, so that the full name has at most 255 bytes.
+/// Maximum bytes of the target's name in the names of both files, so that these have at most 255
+/// bytes.
 const NAME_BYTES_MAX: usize = 200;
 
 /// A journal that is being written, locked against other processes.
@@ -56,8 +57,8 @@ pub(crate) struct Resumed {
     pub(crate) claimed: Vec<Check>,
 }
 
-/// Opens the remains of an earlier run, or starts new ones. Returns `None` if another process has
-/// them open, or a directory has one of the names.
+/// Opens the files that an earlier run left, or creates new ones. Returns `None` if another process
+/// has them open, or a directory has one of the names.
 pub(crate) fn open(directory: BorrowedFd<'_>, target: &CStr, source: &Stat) -> Result<Option<Resumed>, Errno> {
     match open_or_begin(directory, target, source) {
         Err(Errno::ISDIR) => Ok(None),
@@ -87,13 +88,13 @@ fn open_or_begin(directory: BorrowedFd<'_>, target: &CStr, source: &Stat) -> Res
     Ok(Some(Resumed { journal, file: part, name: part_name, journal_name, claimed: Vec::new() }))
 }
 
-/// Removes the remains of an interrupted run after the target is complete, unless another process
-/// has them open.
+/// Removes the files of an interrupted run after the target is complete, unless another process has
+/// them open.
 pub(crate) fn discard(directory: BorrowedFd<'_>, target: &CStr) {
     let (part_name, journal_name) = (beside(target, "part"), beside(target, "journal"));
     let Ok(Some(file)) = open_own(directory, &journal_name) else { return };
     if retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)).is_ok() {
-        // If they stay, they are useless but harmless: the next run with --resume checks them.
+        // A failure is harmless: the next run with --resume checks the files.
         let _ = name::remove(directory, &part_name);
         let _ = name::remove(directory, &journal_name);
     }
@@ -116,7 +117,7 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        // Pieces that are not recorded are copied again.
+        // Unrecorded pieces are copied again.
         let _ = self.flush();
     }
 }
@@ -127,7 +128,7 @@ fn lock(directory: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, Errno
     const TRIES: u32 = 8;
     for _ in 0..TRIES {
         let file = match name::open_or_create(directory, name) {
-            // A link, or a socket.
+            // The name is a link or a socket.
             Err(Errno::LOOP | Errno::NXIO) => {
                 name::remove(directory, name)?;
                 continue;
@@ -150,7 +151,7 @@ fn lock(directory: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, Errno
         if is_own(&stat) {
             return Ok(Some(file));
         }
-        // Another program created it, and may write to it.
+        // Another program created the file, and may write to it.
         name::remove(directory, name)?;
     }
     Ok(None)
@@ -248,7 +249,7 @@ fn parse(records: &[u8]) -> (Vec<Check>, usize) {
         checks.push(Check { offset, length: word(8), crc: word(12) });
         valid_bytes += RECORD_BYTES;
     }
-    // The last record for an offset counts: an earlier run may have recorded a piece that did not
+    // The last record for an offset is valid: an earlier run may have recorded a piece that did not
     // match.
     checks.reverse();
     checks.sort_by_key(|check| check.offset);

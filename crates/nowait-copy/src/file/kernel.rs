@@ -1,4 +1,4 @@
-//! Copies in the kernel, or on the server: `copy_file_range(2)`.
+//! Copies in the kernel or on the server, by `copy_file_range(2)`.
 
 use rustix::io::Errno;
 

@@ -1,10 +1,13 @@
-//! Chooses the way to copy a file, and gives the reason. The ways in order: share the blocks; past
-//! the page cache, if it is to be left alone; have the server copy; past the page cache, if the
-//! file is large against free memory; read past it, if the file is long and not cached; read and
-//! write.
+//! Chooses the way to copy a file, and returns the reason. The ways in order:
 //!
-//! Each way is tried: after a refusal the next way copies the file, and the refusal is remembered
-//! for the pair of devices.
+//! 1. shared blocks;
+//! 2. direct or uncached requests, if the copy must not use the page cache;
+//! 3. a copy by the file system or its server;
+//! 4. direct requests, if the file is large compared with free memory;
+//! 5. direct reads and cached writes, if the file is long and not cached;
+//! 6. reads and writes.
+//!
+//! After a refusal, the next way copies the file. A refusal is remembered for the pair of devices.
 
 use std::borrow::Cow;
 
@@ -17,7 +20,7 @@ use crate::os::data;
 use crate::report::Way;
 use crate::shared::{Ability, Devices, Shared};
 
-/// From this size on a direct request is cheaper than the page cache's work.
+/// From this size on, direct requests are cheaper than the page cache.
 const DIRECT_BYTES_MIN: u64 = 64 << 10;
 /// From this size on, the choice depends on whether the file is cached.
 const COLD_BYTES_MIN: u64 = 4 << 20;
@@ -27,9 +30,10 @@ const LARGE_BYTES_MIN: u64 = 64 << 20;
 /// Facts that the choice depends on.
 pub(crate) struct Facts {
     pub(crate) size: u64,
-    /// True if it has fewer blocks than its size requires: holes, or compression.
+    /// True if the file has fewer blocks than its size requires, because of holes or compression.
     pub(crate) looks_sparse: bool,
-    /// True if this process must see the bytes: for a checksum, a journal, or zeros.
+    /// True if the data must pass through this process: for a checksum, a journal, or the detection
+    /// of zeros.
     pub(crate) is_seen: bool,
     pub(crate) zeros: Zeros,
 }

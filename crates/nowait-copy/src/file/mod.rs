@@ -1,5 +1,6 @@
-//! One regular file: staged, filled, verified, given its metadata, synced if requested, and renamed
-//! in one step. If an earlier step fails, the name keeps the old file.
+//! Copies a regular file: stages and fills a new file, verifies it, sets its metadata, syncs it if
+//! requested, and renames it atomically. If a step before the rename fails, the old file keeps its
+//! name.
 
 mod direct;
 mod ends;
@@ -38,11 +39,11 @@ use crate::shared::Shared;
 
 pub(crate) use self::instance::copy_by_instance;
 
-/// From this size on a copy that ends early is worth going on with.
+/// Minimum size of a file for which an interrupted copy is kept for `resume`.
 const RESUME_BYTES_MIN: u64 = 8 << 20;
 
-/// Copies metadata to a staged file, and returns warnings; called after its data, before its name.
-/// Arguments: source, staged file.
+/// Copies metadata to a staged file, and returns warnings. Called after the data was copied, and
+/// before the rename. Arguments: source, staged file.
 pub(crate) type Metadata<'a> = &'a dyn Fn(BorrowedFd<'_>, BorrowedFd<'_>) -> Result<Vec<Failure>>;
 
 /// A regular file to copy.
@@ -73,8 +74,8 @@ pub(crate) struct FileJob<'a> {
     pub metadata: Metadata<'a>,
 }
 
-/// Result of copying a regular file. The old target or the whole new one has the name, whatever
-/// happens.
+/// Result of copying a regular file. At any time, the name refers to the old target or to the
+/// complete new one.
 pub(crate) struct FileOutcome {
     /// Method by which the data was copied.
     pub way: Way,
@@ -110,7 +111,8 @@ pub(crate) fn copy_file(job: &FileJob<'_>, shared: &Shared) -> Result<FileOutcom
     let (is_synced, is_name_synced) = match shared.options.sync {
         SyncPolicy::None => (false, false),
         SyncPolicy::File => (true, true),
-        // The rest of a tree is synced at its end; an old file must not be lost before that.
+        // New files are synced at the end of the tree. A file that replaces an old one is synced
+        // now, so that a power loss keeps one of the two.
         SyncPolicy::All => (!job.is_new, false),
     };
     if is_synced {
@@ -120,7 +122,7 @@ pub(crate) fn copy_file(job: &FileJob<'_>, shared: &Shared) -> Result<FileOutcom
     stage.publish()?;
     shared.meter.file_done();
     if let Some((_locked, journal_name)) = kept {
-        // Left there, it is of no use and does no harm: the file that it is about is gone.
+        // A failure is harmless: the journal's file no longer has its staged name.
         let _ = name::remove(job.target_dir, &journal_name);
     } else if !job.is_new {
         discard_resumable(job.target_dir, job.target_name, job.stat);
@@ -133,19 +135,19 @@ pub(crate) fn copy_file(job: &FileJob<'_>, shared: &Shared) -> Result<FileOutcom
     Ok(FileOutcome { way, why, bytes, resumed_bytes, is_verified, warnings })
 }
 
-/// Removes what an interrupted run kept of a target that has all of the source now.
+/// Removes the files that an interrupted run kept, since the target is complete.
 pub(crate) fn discard_resumable(target_dir: BorrowedFd<'_>, target_name: &CStr, source: &Stat) {
-    // Shorter files leave nothing to resume.
+    // Copies of shorter files are not kept.
     if source.st_size as u64 >= RESUME_BYTES_MIN {
         journal::discard(target_dir, target_name);
     }
 }
 
-/// A staged file that is filled; and its journal with its name, if it has one. Until the file has its
-/// own name the journal stays locked: no other process takes the name of the staged one.
+/// A filled staged file, and its journal with the journal's name, if any. The journal stays locked
+/// until the file has its final name, so that no other process uses the staged file's name.
 type Staged<'a> = (Stage<'a>, Filled, Option<(Journal, CString)>);
 
-/// Makes the staged file and fills it.
+/// Creates and fills the staged file.
 fn stage<'a>(job: &FileJob<'_>, shared: &'a Shared, place: Destination<'a>) -> Result<Staged<'a>> {
     let size = Size {
         bytes: u64::try_from(job.stat.st_size).unwrap_or(0),
@@ -166,7 +168,7 @@ fn stage<'a>(job: &FileJob<'_>, shared: &'a Shared, place: Destination<'a>) -> R
     if shared.options.resume && size.bytes >= RESUME_BYTES_MIN {
         let resumed = journal::open(place.directory, place.name, job.stat);
         let resumed = resumed.map_err(|errno| Failure::from_errno(Operation::Journal, job.target_path, errno))?;
-        // None: another process has it.
+        // `None` if another process has the files open.
         if let Some(resumed) = resumed {
             return resume(job, shared, place, size, resumed, refused);
         }
@@ -179,7 +181,7 @@ fn stage<'a>(job: &FileJob<'_>, shared: &'a Shared, place: Destination<'a>) -> R
     Ok((stage, filled, None))
 }
 
-/// Continues the copy of an earlier run, or begins one that a later run can continue.
+/// Continues the copy of an earlier run, or starts one that a later run can continue.
 fn resume<'a>(
     job: &FileJob<'_>,
     shared: &'a Shared,
@@ -197,7 +199,8 @@ fn resume<'a>(
         Err(failure) => {
             if failure.kind() == FailureKind::VerificationFailed {
                 stage.is_worthless();
-                // It would not be believed. The failure is what is reported.
+                // The journal does not match the file. The verification failure is reported, not a
+                // failure to remove the journal.
                 let _ = name::remove(place.directory, &journal_name);
             }
             Err(failure)
@@ -205,7 +208,7 @@ fn resume<'a>(
     }
 }
 
-/// Fills a staged file, and hands its data over.
+/// Fills a staged file, and makes its file system report delayed errors.
 fn fill(
     job: &FileJob<'_>,
     shared: &Shared,
@@ -236,7 +239,7 @@ fn not_cloned(job: &FileJob<'_>) -> Failure {
         .with_advice("copy within one file system that supports reflinks, or allow other methods (reflink: auto)")
 }
 
-/// A warning if the source is not what it was when it was opened.
+/// Returns a warning if the source changed since it was opened.
 fn changed(job: &FileJob<'_>) -> Result<Option<Failure>> {
     let now = retry_on_intr(|| rustix::fs::fstat(job.source));
     let now = now.map_err(|errno| Failure::from_errno(Operation::Stat, job.source_path, errno))?;

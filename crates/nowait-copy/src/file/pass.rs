@@ -12,7 +12,7 @@ use crate::shared::Shared;
 
 /// Result of a way.
 pub(crate) enum Done {
-    /// To the end of the source.
+    /// The way copied all data up to the end of the source.
     All,
     /// The way was refused, perhaps after a part: another way must copy from the beginning.
     Refused(Cow<'static, str>),
@@ -38,7 +38,7 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// True if no byte of it must be written.
+    /// True if no byte of the piece must be written.
     pub(crate) fn is_zero(&self) -> bool {
         self.data_bytes == 0
     }
@@ -55,7 +55,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) journal: Option<&'a mut Journal>,
     /// Bytes in the target, without holes.
     pub(crate) copied_bytes: u64,
-    /// End of the source, if it was before its reported size.
+    /// End of the source, if it is before the reported size.
     pub(crate) source_end: Option<u64>,
     /// End of the target so far.
     pub(crate) target_end: u64,
@@ -90,7 +90,7 @@ impl<'a> Pass<'a> {
         Failure::new(Operation::Copy, self.ends.source.path, FailureKind::Cancelled)
     }
 
-    /// Examines a piece that was read.
+    /// Computes the facts about a piece that was read.
     pub(crate) fn take(&self, bytes: &[u8]) -> Taken {
         let data_bytes = match self.zeros {
             Zeros::SkipPieces if is_zero(bytes) => 0,
@@ -107,7 +107,7 @@ impl<'a> Pass<'a> {
     pub(crate) fn wrote(&mut self, piece: &Range<u64>, taken: Taken, is_dirty: bool) -> Result<()> {
         let bytes = piece.end - piece.start;
         if let Some(crc) = taken.crc {
-            // Pieces are not longer than a block.
+            // No piece is longer than a block.
             let check = Check { offset: piece.start, length: u32::try_from(bytes).unwrap_or(u32::MAX), crc };
             if let Some(checks) = &mut self.checks {
                 checks.push(check);
@@ -165,7 +165,7 @@ impl<'a> Pass<'a> {
         let own_bytes = dirty.end - dirty.start;
         let target = &self.ends.target;
         match target.fd() {
-            // Most dirty pages belong to other, finished files, which only this call writes back.
+            // Most dirty pages belong to other, finished files, so the whole file system is synced.
             Some(fd) if meter.is_mostly_of_others(own_bytes) => {
                 retry_on_intr(|| rustix::fs::syncfs(fd)).map_err(|errno| target.failure(Operation::Sync, errno))?;
                 meter.all_cleaned();

@@ -1,11 +1,11 @@
-//! The file that is to have the target's name, until it has it.
+//! The new file, before it gets the target's name.
 //!
-//! A file without a name (`O_TMPFILE`) leaves nothing behind, whatever ends the process. Where the
-//! target's name is free, it is also the faster way: 5,000 short files took 0.7 to 0.9 of the time
-//! on ext4, xfs, btrfs and tmpfs. To replace a file, the new file needs a temporary name, since
-//! only a rename replaces. Then a short file has one from the start, like every file if files
-//! without names are refused. The name is removed if the copy fails, and by a later copy to the
-//! directory if the process was killed ([`temporary`](crate::os::temporary)).
+//! A file without a name (`O_TMPFILE`) disappears if the process ends. If the target's name is
+//! free, it is also faster: 5,000 short files took 0.7 to 0.9 of the time on ext4, xfs, btrfs and
+//! tmpfs. To replace a file, the new file needs a temporary name, since only a rename replaces. A
+//! short file that replaces another has a temporary name from the start, and so has every file if
+//! files without names are refused. The name is removed if the copy fails. If the process was
+//! killed, a later copy to the directory removes it ([`temporary`](crate::os::temporary)).
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,7 +20,7 @@ use crate::shared::{Ability, Shared};
 /// From this size on, a file has no name until it is complete, even if it replaces another.
 const UNNAMED_BYTES_MIN: u64 = 1 << 20;
 
-/// Directory and name that a staged file gets.
+/// Directory and final name of a staged file.
 #[derive(Clone, Copy)]
 pub(crate) struct Destination<'a> {
     pub(crate) directory: BorrowedFd<'a>,
@@ -28,7 +28,7 @@ pub(crate) struct Destination<'a> {
     pub(crate) device: u64,
     pub(crate) name: &'a CStr,
     pub(crate) path: &'a Path,
-    /// Nothing has the name yet; if something has it after all, that is an error.
+    /// The name must be free; an existing name is an error.
     pub(crate) is_new: bool,
     /// Returns a name in the directory that no other copy uses.
     pub(crate) temporary_name: &'a dyn Fn() -> CString,
@@ -39,9 +39,9 @@ pub(crate) struct Stage<'a> {
     shared: &'a Shared,
     place: Destination<'a>,
     file: OwnedFd,
-    /// None if it has no name.
+    /// Temporary name; `None` if the file has no name.
     temporary: Option<CString>,
-    /// The name stays if the copy fails, so that a later run continues there.
+    /// If the copy fails, the name stays for a later run.
     is_kept: bool,
 }
 
@@ -54,7 +54,8 @@ impl<'a> Stage<'a> {
         if suits && !shared.learned.is_refused(Ability::TemporaryFile, devices) {
             match name::create_unnamed(place.directory) {
                 Ok(file) => return Ok(Stage { shared, place, file, temporary: None, is_kept: false }),
-                // Kernels and file systems without them try to open the directory for writing.
+                // Kernels and file systems without unnamed files try to open the directory for
+                // writing.
                 Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL | Errno::NOSYS) => {
                     shared.learned.refuse(Ability::TemporaryFile, devices);
                 }
@@ -66,7 +67,7 @@ impl<'a> Stage<'a> {
         Ok(Stage { shared, place, file, temporary: Some(temporary), is_kept: false })
     }
 
-    /// Takes over a file that an earlier run may have left.
+    /// Uses a file for `resume`, which an earlier run may have left.
     pub(crate) fn kept(shared: &'a Shared, place: Destination<'a>, file: OwnedFd, name: CString) -> Self {
         Stage { shared, place, file, temporary: Some(name), is_kept: true }
     }
@@ -75,12 +76,12 @@ impl<'a> Stage<'a> {
         self.file.as_fd()
     }
 
-    /// Gives the file up also where it was to be kept.
+    /// Marks the file for removal, even if it was kept for a later run.
     pub(crate) fn is_worthless(&mut self) {
         self.is_kept = false;
     }
 
-    /// Gives the file its name: in one step, so that the name has the old file or this one.
+    /// Gives the file its final name atomically: the name refers to the old file or to this one.
     pub(crate) fn publish(mut self) -> Result<()> {
         let Destination { directory, name, path, is_new, .. } = self.place;
         let failed = |errno| failed_to_name(path, is_new, errno);
@@ -106,7 +107,8 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Renames to a name that has to be free; false if the file system cannot say whether it is.
+    /// Renames to a name that must be free; false if the file system does not support
+    /// `RENAME_NOREPLACE`.
     fn rename_new(&self, temporary: &CStr) -> std::result::Result<bool, Errno> {
         let devices = (self.place.device, self.place.device);
         if self.shared.learned.is_refused(Ability::RenameNew, devices) {
@@ -122,8 +124,8 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Names a file without a name. By its descriptor alone where the kernel allows it (Linux 6.10,
-    /// or a capability), else by way of `/proc`.
+    /// Links an unnamed file: by its descriptor alone if the kernel allows that (Linux 6.10, or a
+    /// capability), otherwise through `/proc`.
     fn link(&self, name: &CStr) -> std::result::Result<(), Errno> {
         let devices = (self.place.device, self.place.device);
         let (learned, file, directory) = (&self.shared.learned, self.file.as_fd(), self.place.directory);

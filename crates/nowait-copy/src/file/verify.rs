@@ -11,7 +11,7 @@ use super::journal::Check;
 use crate::error::{Failure, FailureKind, Operation, Result};
 use crate::shared::Shared;
 
-/// Checksums of a source whose data did not pass through this process.
+/// Computes the checksums of a source whose data did not pass through this process.
 pub(crate) fn of_source(shared: &Shared, ends: &Ends<'_>, extents: &Extents, block: u64) -> Result<Vec<Check>> {
     let source = &ends.source;
     let mut buffer = Buf::uncleared(block as usize).ok_or_else(|| source.failure(Operation::Verify, Errno::NOMEM))?;
@@ -28,8 +28,8 @@ pub(crate) fn of_source(shared: &Shared, ends: &Ends<'_>, extents: &Extents, blo
     Ok(checks)
 }
 
-/// Reads the target around the page cache, as far as its file system can, and compares. The target
-/// has to be synced.
+/// Reads the target, past the page cache if the file system allows it, and compares checksums. The
+/// target must be synced before.
 ///
 /// # Errors
 /// [`FailureKind::VerificationFailed`], with the offset of the first piece that differs.
@@ -45,23 +45,23 @@ pub(crate) fn target(shared: &Shared, target: &Endpoint<'_>, checks: &[Check], d
     }
 }
 
-/// The target as the device has it.
+/// Opens the target for reads from the device.
 fn open(target: &Endpoint<'_>) -> Result<File> {
     if let Some(file) = target.direct(false) {
         return Ok(file);
     }
-    // Without direct I/O: what the page cache lets go of is read from the device.
+    // Without direct I/O, only pages dropped from the page cache are read from the device.
     let file = match target.reopen()? {
         Some(file) => file,
         None => target.file(Operation::Verify)?.clone(),
     };
-    // Advice only; on tmpfs the pages are the storage.
+    // A failure is ignored, since this is advice; on tmpfs the pages are the storage.
     let _ = file.advise(0, 0, Advice::DontNeed).wait();
     Ok(file)
 }
 
-/// Reads pieces, in order, and says of each whether it is what its checksum says, until `next` says
-/// that this is enough. A piece that the file does not have whole is not.
+/// Reads pieces in order, and calls `next` with each piece and whether it matches its checksum,
+/// until `next` returns false. A piece beyond the end of the file does not match.
 pub(crate) fn compare(
     shared: &Shared,
     target: &Endpoint<'_>,

@@ -1,4 +1,4 @@
-//! Owner, mode, times, extended attributes and ACLs: as `cp -a` keeps them.
+//! Copies owner, mode, times, extended attributes and ACLs like `cp -a`.
 
 mod process;
 mod xattr;
@@ -61,8 +61,8 @@ pub(crate) fn copy(
     lost.warnings
 }
 
-/// Sets the metadata of a symbolic link, or of a FIFO, socket or device: `node` is the open target
-/// (`O_PATH`), so that whoever may write to its directory cannot have another file set.
+/// Sets the metadata of a symbolic link, FIFO, socket or device. `node` is the open target
+/// (`O_PATH`), so that a user who replaces its name cannot redirect the call to another file.
 pub(crate) fn copy_node(
     (source_dir, source_name): (BorrowedFd<'_>, &std::ffi::CStr),
     node: BorrowedFd<'_>,
@@ -78,7 +78,7 @@ pub(crate) fn copy_node(
     }
     let (from, to) = (through_proc(source_dir, Some(source_name)), through_proc(node, None));
     mode &= attributes(Node::Link(&from), Node::Descriptor(&to), subject, &mut lost);
-    // A link has no mode.
+    // The mode of a symbolic link cannot be set.
     if !FileType::from_raw_mode(stat.st_mode).is_symlink() {
         if let Err(errno) = rustix::fs::chmod(&to, Mode::from_raw_mode(mode)) {
             lost.note(Operation::SetMode, errno);
@@ -112,8 +112,8 @@ fn attributes(source: Node<'_>, target: Node<'_>, subject: &Subject<'_>, lost: &
     rights
 }
 
-/// Returns true if an existing copy has the owner, mode and attributes of its source, as far as
-/// this process may set them.
+/// Returns true if an existing copy has the owner, mode and attributes of its source, apart from
+/// those that this process may not set.
 pub(crate) fn is_alike(
     (source, from): (BorrowedFd<'_>, &Stat),
     (target, to): (BorrowedFd<'_>, &Stat),
@@ -169,7 +169,7 @@ pub(crate) fn inherits_acl(directory: BorrowedFd<'_>) -> bool {
 fn keep_owner(stat: &Stat, lost: &mut Lost<'_>, set: impl Fn(Option<Uid>, Option<Gid>) -> Result<(), Errno>) -> bool {
     let (user, group) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
     let Err(errno) = set(Some(user), Some(group)) else { return true };
-    // Without the privilege it is no surprise: like `cp -a`, keep what is allowed.
+    // Without the privilege, a refusal is expected: like `cp -a`, the copy keeps what is allowed.
     _ = set(None, Some(group));
     if lost.process.may_chown || !matches!(errno, Errno::PERM | Errno::INVAL) {
         lost.note(Operation::SetOwner, errno);
@@ -215,8 +215,8 @@ fn times(stat: &Stat) -> Timestamps {
     }
 }
 
-/// A path to an open file, or to an entry of an open directory: for calls that know no descriptor of
-/// a place (`O_PATH`).
+/// Returns a path to an open file, or to an entry of an open directory, for calls that do not
+/// accept a descriptor with `O_PATH`.
 fn through_proc(fd: BorrowedFd<'_>, name: Option<&std::ffi::CStr>) -> std::path::PathBuf {
     use std::os::unix::ffi::OsStrExt;
     let mut path = std::path::PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));

@@ -16,7 +16,7 @@ pub(crate) struct Process {
     umask: Option<u32>,
     /// True if the process may change owners, so that a refusal comes from the file system.
     pub may_chown: bool,
-    /// True if it may change mode and times of other users' files.
+    /// True if the process may change mode and times of other users' files.
     may_change_all: bool,
 }
 
@@ -47,13 +47,13 @@ impl Process {
         place.is_plain && stat.st_uid == self.user && stat.st_gid == self.group && stat.st_gid == place.group
     }
 
-    /// True if the umask takes rights from the owner of what is made.
+    /// True if the umask removes rights of the owner from new files.
     pub(crate) fn masks_owner(&self) -> bool {
         self.umask.is_some_and(|umask| umask & 0o700 != 0)
     }
 }
 
-/// The umask, without setting it: that would be seen by other threads.
+/// Returns the umask from `/proc`: `umask(2)` would change it for other threads meanwhile.
 fn umask() -> Option<u32> {
     let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
@@ -71,7 +71,7 @@ const PLAIN: [u32; 6] = [
     0xCA45_1A4E, // bcachefs
 ];
 
-/// File systems whose names ignore case, always or as they are mounted.
+/// File systems whose names ignore case, always or by a mount option.
 const IGNORES_CASE: [u32; 8] = [
     0x4D44,      // FAT
     0x2011_BAB0, // exFAT
@@ -93,18 +93,18 @@ pub(crate) struct DirProperties {
     pub device: u64,
     /// New entries inherit an ACL.
     pub has_default_acl: bool,
-    /// Two names that differ in case only may be one.
+    /// Names that differ only in case may be the same name.
     pub may_ignore_case: bool,
-    /// No other machine writes to the file system.
+    /// True if no other machine writes to the file system.
     pub is_local: bool,
     /// True if the owner of new files is known in advance.
     is_plain: bool,
-    /// Group of the directory: that of new files, with setgid or `grpid`.
+    /// Group of the directory, which new files get with setgid or `grpid`.
     group: u32,
 }
 
 impl DirProperties {
-    /// An existing directory.
+    /// Examines an existing directory.
     pub(crate) fn of(dir: BorrowedFd<'_>, stat: &Stat) -> Self {
         let magic = rustix::fs::fstatfs(dir).map_or(0, |fs| fs.f_type as u32);
         let folds = || rustix::fs::ioctl_getflags(dir).is_ok_and(|flags| flags.bits() & CASEFOLD != 0);
@@ -118,13 +118,14 @@ impl DirProperties {
         }
     }
 
-    /// A directory just made in this one, with this `stat`; it has no default ACL.
+    /// Returns the properties of a directory just created in this one, with this `stat` and without
+    /// a default ACL.
     pub(crate) fn below(&self, stat: &Stat) -> Self {
         DirProperties { has_default_acl: false, group: stat.st_gid, ..*self }
     }
 }
 
-/// True for an errno by which a file system says that it has no such thing.
+/// True for an errno that shows that the file system does not support the call.
 pub(super) fn is_unsupported(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NOTTY)
 }

@@ -1,4 +1,4 @@
-//! Extended attributes, ACLs and capabilities among them, as they are stored.
+//! Copies extended attributes, including ACLs and capabilities, in their stored form.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, OsStr};
@@ -14,7 +14,7 @@ use crate::error::{Failure, FailureKind, Operation, shown};
 const ACCESS_ACL: &CStr = c"system.posix_acl_access";
 const DEFAULT_ACL: &CStr = c"system.posix_acl_default";
 
-/// Longest list of names, and longest value, that the kernel has.
+/// Maximum length of a list of names and of a value in the kernel.
 const LONGEST: usize = 64 << 10;
 
 /// Format of a stored ACL (`linux/posix_acl_xattr.h`): a version, then entries of tag, rights and
@@ -28,18 +28,18 @@ const MASK: u16 = 0x10;
 const OTHERS: u16 = 0x20;
 
 thread_local! {
-    /// List of names, and a value.
+    /// Buffers for a list of names and for a value.
     static BUFFERS: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
-/// Something that has attributes.
+/// An entry with attributes.
 #[derive(Clone, Copy)]
 pub(super) enum Node<'a> {
     /// An open file.
     File(BorrowedFd<'a>),
     /// An entry that may be a symbolic link, by a path through /proc.
     Link(&'a Path),
-    /// A place (`O_PATH`), by its descriptor's path in /proc.
+    /// An entry opened with `O_PATH`, by the path of its descriptor in /proc.
     Descriptor(&'a Path),
 }
 
@@ -78,8 +78,8 @@ impl Node<'_> {
         let is_missing = |errno| matches!(errno, Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS);
         match removed {
             Err(errno) if is_missing(errno) => Ok(()),
-            // The kernel refuses the call on an immutable file, or on another user's, before it
-            // looks for the attribute.
+            // On an immutable file, or another user's, the kernel refuses the call before it looks
+            // for the attribute.
             Err(_) if self.get(name, &mut [0; 1]).is_err_and(is_missing) => Ok(()),
             removed => removed,
         }
@@ -135,7 +135,7 @@ fn list(node: Node<'_>, names: &mut Vec<u8>) -> Result<usize, Errno> {
         listed => listed,
     };
     match listed {
-        // The file system has none.
+        // The file system has no attributes.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(0),
         listed => listed,
     }
@@ -147,7 +147,7 @@ fn names_to_keep(node: Node<'_>) -> Result<Vec<CString>, Errno> {
     let mut names = Vec::new();
     let length = list(node, &mut names)?;
     let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    // The names have no NUL: they were split at NULs.
+    // The names contain no NUL, since they were split at NULs.
     let names = names.filter_map(|name| CString::new(name).ok());
     Ok(names.filter(|name| !name.as_bytes().starts_with(b"security.") || is_capability(name)).collect())
 }
@@ -202,7 +202,7 @@ fn copy_named(source: Node<'_>, target: Node<'_>, path: &Path, mut names: &[u8],
                 copied.has_acl |= name == ACCESS_ACL;
                 copied.has_default_acl |= name == DEFAULT_ACL;
             }
-            // Removed meanwhile.
+            // The attribute was removed meanwhile.
             Err(Errno::NODATA) => {}
             Err(_) if is_privileged(name) => {}
             Err(errno) => {
@@ -218,8 +218,8 @@ fn copy_named(source: Node<'_>, target: Node<'_>, path: &Path, mut names: &[u8],
     copied
 }
 
-/// Attributes that the system sets itself, or that only root may: like `cp -a`, copied where that
-/// works.
+/// Attributes that the system sets, or only root may set. Like `cp -a`, the copy ignores a failure
+/// to set them.
 fn is_privileged(name: &CStr) -> bool {
     (name.to_bytes().starts_with(b"security.") && !is_capability(name)) || name.to_bytes().starts_with(b"trusted.")
 }
@@ -240,8 +240,7 @@ fn lost(path: &Path, errno: Errno, what: &str) -> Failure {
 /// True if new entries of a directory inherit an ACL.
 pub(super) fn has_default_acl(dir: BorrowedFd<'_>) -> bool {
     let mut value = [0_u8; 1];
-    // A longer one does not fit: it is there. It may be there where the directory is open as a place
-    // only (`O_PATH`).
+    // If the value does not fit, it exists. If the directory is open with `O_PATH`, it may exist.
     matches!(rustix::fs::fgetxattr(dir, DEFAULT_ACL, &mut value[..]), Ok(_) | Err(Errno::RANGE | Errno::BADF))
 }
 

@@ -1,4 +1,5 @@
-//! A file's data: shared, copied by the kernel, read and written past the page cache, its holes.
+//! Calls for a file's data: sharing blocks, copies by the kernel, uncached reads and writes, and
+//! holes.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -6,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Advice, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, IoSlice, IoSliceMut, ReadWriteFlags, retry_on_intr};
 
-/// `RWF_DONTCACHE` of Linux 6.14, which rustix does not name yet.
+/// `RWF_DONTCACHE` of Linux 6.14, which rustix lacks.
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
 /// True if an errno shows that the two file systems, or the kernel, never support the call.
@@ -40,7 +41,8 @@ pub(crate) fn copy_range(
     })
 }
 
-/// Reads once; zero at the end. `uncached` leaves no page in the cache that was not there.
+/// Makes one read call, which returns zero at the end of the file. With `uncached`, the call leaves
+/// no new pages in the page cache.
 pub(crate) fn read(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64, uncached: bool) -> Result<usize, Errno> {
     if uncached {
         let mut buffers = [IoSliceMut::new(buffer)];
@@ -69,8 +71,8 @@ pub(crate) fn write(fd: BorrowedFd<'_>, bytes: &[u8], offset: u64, uncached: boo
     Ok(())
 }
 
-/// Returns the data from `offset` on that is nearest, up to `size`; none where only a hole is left.
-/// A file system that knows no holes says that all of it is data.
+/// Returns the next range with data from `offset` on, up to `size`; none if only a hole remains. A
+/// file system without holes reports all of the file as data.
 pub(crate) fn next_data(fd: BorrowedFd<'_>, offset: u64, size: u64) -> Result<Option<Range<u64>>, Errno> {
     let start = match rustix::fs::seek(fd, SeekFrom::Data(offset)) {
         Ok(start) if start < size => start,
@@ -92,14 +94,14 @@ pub(crate) fn allocate(fd: BorrowedFd<'_>, range: &Range<u64>) -> Result<(), Err
     retry_on_intr(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), range.start, range.end - range.start))
 }
 
-/// Makes a range a hole; the length stays.
+/// Punches a hole, and keeps the length.
 pub(crate) fn punch(fd: BorrowedFd<'_>, range: &Range<u64>) -> Result<(), Errno> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     retry_on_intr(|| rustix::fs::fallocate(fd, flags, range.start, range.end - range.start))
 }
 
-/// Whether most of a file seems to be in the page cache: a byte here and there is read without
-/// waiting. Where that cannot be asked, it is not known to be.
+/// Estimates by non-blocking reads of single bytes whether most of a file is in the page cache.
+/// Returns false if the file system refuses such reads.
 pub(crate) fn is_cached(fd: BorrowedFd<'_>, size: u64) -> bool {
     const SAMPLES_MAX: u64 = 8;
     const APART: u64 = 1 << 20;
@@ -119,16 +121,16 @@ pub(crate) fn is_cached(fd: BorrowedFd<'_>, size: u64) -> bool {
 
 /// Drops the clean pages of a file from the page cache, from an offset on.
 pub(crate) fn drop_pages_from(fd: BorrowedFd<'_>, offset: u64) {
-    // Advice only.
+    // A failure is ignored, since this is advice.
     let _ = rustix::fs::fadvise(fd, offset, None, Advice::DontNeed);
 }
 
-/// Opens a file again, with other flags, although it has no name or a new one.
+/// Opens a file again with other flags, even if it was renamed or has no name.
 pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     retry_on_intr(|| rustix::fs::open(descriptor_path(fd), flags | OFlags::CLOEXEC, Mode::empty()))
 }
 
-/// The path of an open file, for as long as it is open.
+/// Returns a path that refers to an open file as long as it is open.
 pub(crate) fn descriptor_path(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }

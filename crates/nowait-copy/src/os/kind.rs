@@ -4,7 +4,8 @@ use std::os::fd::BorrowedFd;
 
 use rustix::io::{Errno, retry_on_intr};
 
-/// File systems that one kernel alone writes to, and that copy as the kernel's own loop does.
+/// File systems that only one kernel writes to, and whose `copy_file_range(2)` is the kernel's
+/// loop.
 const PLAIN: [u32; 10] = [
     0x0000_ef53, // ext2, ext3, ext4
     0x5846_5342, // xfs
@@ -18,29 +19,30 @@ const PLAIN: [u32; 10] = [
     0x3153_464a, // jfs
 ];
 
-/// File systems, beside those, whose `copy_file_range(2)` is the kernel's own loop, once they cannot
-/// share blocks: it moves a page at a time, and takes twice the processor time of reads and writes of
-/// a MiB (measured on ext4, Linux 6.18). Others have a way of their own, or a server that copies.
+/// Other file systems whose `copy_file_range(2)` is the kernel's loop if they cannot share blocks.
+/// The loop moves a page at a time, and takes twice the processor time of reads and writes of 1 MiB
+/// (measured on ext4, Linux 6.18). File systems in neither list have an implementation of the call,
+/// or a server that copies.
 const LOOPS: [u32; 2] = [
-    0x794c_7630, // overlayfs: that of the file system below
+    0x794c_7630, // overlayfs: the call of the layer
     0x0000_9660, // iso9660
 ];
 
-/// File systems, beside those, that one kernel alone writes to: all their writers see each other's
-/// locks, and `close(2)` hands nothing over to a server. (An overlay may lie on others, and be
-/// written to around it.)
+/// Other file systems that only one kernel writes to: all writers see each other's locks, and
+/// `close(2)` sends nothing to a server. (An overlay is not local: its layers may be on other file
+/// systems, and be written to directly.)
 const LOCAL: [u32; 3] = [
     0xca45_1a4e, // bcachefs
     0x2fc1_2fc1, // zfs
     0x5265_4973, // reiserfs
 ];
 
-/// True for a file system, by its number (`statfs(2)`), that one kernel alone writes to.
+/// True if only one kernel writes to the file system of this type number (`statfs(2)`).
 pub(crate) fn is_local(number: u32) -> bool {
     PLAIN.contains(&number) || LOCAL.contains(&number)
 }
 
-/// Whether `copy_file_range(2)` may do more than a loop of reads and writes would.
+/// Returns whether `copy_file_range(2)` may do more than a loop of reads and writes.
 pub(crate) fn copies_by_itself(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     let stat = retry_on_intr(|| rustix::fs::fstatfs(fd))?;
     // The field is signed on some machines; the numbers have 32 bits.

@@ -1,4 +1,4 @@
-//! Names of files in open directories.
+//! Calls for names in open directories.
 
 use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -13,64 +13,66 @@ use super::data::descriptor_path;
 /// more than the group has.
 pub(crate) const STAGED: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// Makes a file without a name in a directory's file system.
+/// Creates an unnamed file in a directory's file system.
 pub(crate) fn create_unnamed(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     retry_on_intr(|| rustix::fs::openat(directory, c".", flags, STAGED))
 }
 
-/// Makes a file whose name must be free.
+/// Creates a file; fails if the name exists.
 pub(crate) fn create_new(directory: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     retry_on_intr(|| rustix::fs::openat(directory, name, flags, STAGED))
 }
 
-/// Opens a file, and follows no link; or makes it.
+/// Opens or creates a file, without following a link.
 pub(crate) fn open_or_create(directory: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     retry_on_intr(|| rustix::fs::openat(directory, name, flags, STAGED))
 }
 
-/// Opens a file that is there, and follows no link.
+/// Opens an existing file, without following a link.
 pub(crate) fn open_existing(directory: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     retry_on_intr(|| rustix::fs::openat(directory, name, flags, Mode::empty()))
 }
 
-/// Opens what has a name, and follows no link, whatever its mode: for [`set_mode`] and `fstat(2)`.
+/// Opens an entry of any type and mode with `O_PATH`, without following a link, for [`set_mode`]
+/// and `fstat(2)`.
 pub(crate) fn open_place(directory: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     retry_on_intr(|| rustix::fs::openat(directory, name, flags, Mode::empty()))
 }
 
-/// Sets the mode of what [`open_place`] opened, by way of `/proc`: `fchmod(2)` refuses it.
+/// Sets the mode of an entry from [`open_place`] through `/proc`, since `fchmod(2)` refuses such a
+/// descriptor.
 pub(crate) fn set_mode(place: BorrowedFd<'_>, mode: Mode) -> Result<(), Errno> {
     let path = descriptor_path(place);
     retry_on_intr(|| rustix::fs::chmod(&path, mode))
 }
 
-/// Names a file that has no name by its descriptor alone (`AT_EMPTY_PATH`).
+/// Links an unnamed file by its descriptor alone (`AT_EMPTY_PATH`).
 pub(crate) fn link_descriptor(file: BorrowedFd<'_>, directory: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
     retry_on_intr(|| rustix::fs::linkat(file, c"", directory, name, AtFlags::EMPTY_PATH))
 }
 
-/// Names a file that has no name, by way of `/proc`.
+/// Links an unnamed file through `/proc`.
 pub(crate) fn link_by_proc(file: BorrowedFd<'_>, directory: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
     let path = descriptor_path(file);
     retry_on_intr(|| rustix::fs::linkat(CWD, &path, directory, name, AtFlags::SYMLINK_FOLLOW))
 }
 
-/// Renames within a directory, replacing what has the name.
+/// Renames within a directory, and replaces an existing entry.
 pub(crate) fn rename(directory: BorrowedFd<'_>, from: &CStr, to: &CStr) -> Result<(), Errno> {
     retry_on_intr(|| rustix::fs::renameat(directory, from, directory, to))
 }
 
-/// Renames within a directory; fails if something has the name (`RENAME_NOREPLACE`).
+/// Renames within a directory; fails if the name exists (`RENAME_NOREPLACE`).
 pub(crate) fn rename_new(directory: BorrowedFd<'_>, from: &CStr, to: &CStr) -> Result<(), Errno> {
     retry_on_intr(|| rustix::fs::renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE))
 }
 
-/// Removes a name; it is no error if there is none.
+/// Removes a name. A missing name is no error.
 pub(crate) fn remove(directory: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
     match retry_on_intr(|| rustix::fs::unlinkat(directory, name, AtFlags::empty())) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -78,8 +80,8 @@ pub(crate) fn remove(directory: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno
     }
 }
 
-/// Makes the names in a directory durable. The descriptor may be one of `O_PATH`, which cannot be
-/// synced: the directory is opened again then.
+/// Makes the names in a directory durable. A descriptor with `O_PATH` cannot be synced, so the
+/// directory is then opened again.
 pub(crate) fn sync_directory(directory: BorrowedFd<'_>) -> Result<(), Errno> {
     match retry_on_intr(|| rustix::fs::fsync(directory)) {
         Err(Errno::BADF) => {

@@ -19,19 +19,19 @@ use rustix::io::{Errno, retry_on_intr};
 use super::name;
 
 const PREFIX: &str = ".nowait-copy-";
-/// Hexadecimal digits of a copy's token, and most digits of a file's number.
+/// Number of hexadecimal digits of a copy's token, and maximum digits of a file's number.
 const TOKEN_DIGITS: usize = 16;
-/// A hyphen, and the hexadecimal digits of the checksum of everything before it.
+/// Length of a hyphen and the hexadecimal checksum of all bytes before it.
 const CHECK_BYTES: usize = 9;
-/// Ends a name that no lock guards.
+/// Marks a name that no lock guards.
 const UNGUARDED: char = 'u';
-/// Entries of a directory that are searched for such names, so that one file is copied quickly to a
-/// directory of millions.
+/// Maximum number of entries searched for such names, so that the copy of one file into a directory
+/// of millions is quick.
 const ENTRIES_MAX: usize = 1 << 16;
-/// Bytes of entries that the kernel returns in a call.
+/// Buffer size for the entries of one call.
 const BUFFER_BYTES: usize = 32 << 10;
 
-/// Returns a name: `token` is of a copy, `number` of a file in it.
+/// Returns the name for the copy with this token and the file with this number.
 pub(crate) fn name(token: u64, number: u64, is_guarded: bool) -> CString {
     let mut name = format!("{PREFIX}{token:016x}-{number:x}");
     name.push_str(&check(name.as_bytes()));
@@ -67,12 +67,12 @@ fn is_guarded_text(name: &[u8]) -> bool {
         })
 }
 
-/// Locks a directory, as long as its descriptor is open, and removes what copies left there that
-/// are gone. False if names in it have to be unguarded.
+/// Locks a directory while its descriptor is open, and removes the names that killed copies left in
+/// it. Returns false if names in it cannot be guarded.
 pub(crate) fn guard(directory: BorrowedFd<'_>) -> bool {
     let lock = |operation| retry_on_intr(|| rustix::fs::flock(directory, operation)).is_ok();
     if lock(FlockOperation::NonBlockingLockExclusive) {
-        // Where it fails, nothing is removed, and the next copy tries again.
+        // If this fails, the next copy tries again.
         _ = sweep(directory);
     }
     lock(FlockOperation::NonBlockingLockShared)
@@ -81,7 +81,7 @@ pub(crate) fn guard(directory: BorrowedFd<'_>) -> bool {
 /// Removes guarded names; the caller holds the exclusive lock.
 fn sweep(directory: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // A new open has its own position.
+    // Opened again, for a separate position.
     let listed = retry_on_intr(|| rustix::fs::openat(directory, c".", flags, Mode::empty()))?;
     let mut buffer = vec![MaybeUninit::uninit(); BUFFER_BYTES];
     let mut entries = RawDir::new(&listed, &mut buffer);
@@ -93,13 +93,13 @@ fn sweep(directory: BorrowedFd<'_>) -> Result<(), Errno> {
             left.push(entry.file_name().to_owned());
         }
     }
-    // A directory is no temporary file; this call does not remove it.
+    // The call does not remove directories, which are never temporary files.
     left.iter().filter(|name| is_own(directory, name)).for_each(|name| _ = name::remove(directory, name));
     Ok(())
 }
 
-/// Returns true if this process's user made the file. Always true for root, which may have changed
-/// the owner already.
+/// Returns true if this process's user may have created the file. Always true for root, which may
+/// have changed the owner already.
 fn is_own(directory: BorrowedFd<'_>, name: &CStr) -> bool {
     let user = rustix::process::geteuid();
     let stat = retry_on_intr(|| rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW));
@@ -155,8 +155,8 @@ mod tests {
         }
     }
 
-    /// Symptom: a copy that was killed left a file in the target for ever; or the next one took
-    /// away what another was writing.
+    /// Symptom: no copy removed the file that a killed copy had left; or a copy removed a file that
+    /// another one was writing.
     #[test]
     fn only_what_nobody_guards_is_removed() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();

@@ -1,4 +1,4 @@
-//! The total of what there is to copy, for the time left: counted while it is copied.
+//! Counts the files and bytes to copy, concurrently with the copy, for the time left.
 
 use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +14,7 @@ use super::listing::Listing;
 use super::stat_argument;
 use crate::options::Follow;
 
-/// A directory that is being counted: open, as listed, and how far the count is.
+/// A directory being counted: its descriptor, its listing, and the position in it.
 struct Level {
     dir: OwnedFd,
     listing: Listing,
@@ -24,8 +24,8 @@ struct Level {
 }
 
 impl Tree<'_> {
-    /// Counts files and their bytes in all sources. What cannot be read is left out: whoever copies
-    /// it says so.
+    /// Counts files and their bytes in all sources. Skips unreadable entries, which the copy
+    /// reports.
     pub(crate) fn count_all(&self) {
         for top in &self.tops {
             let source = top.source();

@@ -1,4 +1,4 @@
-//! A directory of the source and the one of the target that it is copied to, both open.
+//! A directory of the source and its copy in the target, both open.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString, OsStr};
@@ -16,11 +16,11 @@ use crate::metadata::DirProperties;
 use crate::os::temporary;
 use crate::shared::Shared;
 
-/// To list a directory, to reach what is in it, and to set its metadata.
+/// Flags for a directory that is listed, whose entries are opened, and whose metadata is set.
 pub(super) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
-/// Longest path that the kernel takes in one piece, less its NUL.
+/// Maximum length of a path in a system call, without its NUL.
 const PATH_BYTES_MAX: usize = 4095;
 
 /// Device and inode.
@@ -30,9 +30,9 @@ pub(super) fn identity(stat: &Stat) -> Identity {
     (stat.st_dev, stat.st_ino)
 }
 
-/// A pair of directories. It stays open until all that is in it is copied, since its own times are
-/// set after that; entries are reached by descriptor, so that paths may be longer than `PATH_MAX`,
-/// and a directory that is replaced meanwhile by a symbolic link leads nowhere else.
+/// A pair of directories. It stays open until all its entries are copied, since its times are set
+/// after that. Entries are opened by the directory's descriptor. So paths may be longer than
+/// `PATH_MAX`, and a directory that is replaced by a symbolic link does not redirect the copy.
 pub(super) struct Dir {
     pub parent: Option<Arc<Dir>>,
     pub source: OwnedFd,
@@ -50,13 +50,13 @@ pub(super) struct Dir {
     /// Metadata of source and target when opened. `None` for the directory that contains an
     /// argument, whose metadata is not copied.
     pub stats: Option<Stats>,
-    /// Tasks in it that are not done, its listing among them.
+    /// Number of unfinished tasks in the directory, including its listing.
     pending: AtomicUsize,
-    /// Names in the target before this copy, where case may be ignored.
+    /// Names in the target before this copy, if the target may ignore case.
     found_names: OnceLock<HashSet<CString>>,
     /// True if the source contains files of another user, for which `O_NOATIME` is refused.
     pub no_atime_refused: AtomicBool,
-    /// Whether temporary names in the target are guarded, once there are any.
+    /// True if temporary names in the target are guarded; set when the first one is created.
     is_guarded: OnceLock<bool>,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Stats {
     pub may_have_acl: bool,
 }
 
-/// Where an entry is, and where it goes.
+/// Paths of an entry in the source and in the target.
 pub(super) struct Paths {
     pub source: PathBuf,
     pub target: PathBuf,
@@ -110,13 +110,13 @@ impl Dir {
         }
     }
 
-    /// Paths of an entry, for messages.
+    /// Returns the paths of an entry, for messages.
     pub(super) fn paths(&self, source_name: &CStr, target_name: &CStr) -> Paths {
         Paths { source: join(&self.source_path, source_name), target: join(&self.target_path, target_name) }
     }
 
-    /// The directory and those above it, up to the source that was asked for: without the one that
-    /// holds that.
+    /// Iterates over the directory and those above it, up to the source argument; excludes the
+    /// directory that contains the argument.
     pub(super) fn chain(&self) -> impl Iterator<Item = &Dir> {
         std::iter::successors(Some(self), |dir| dir.parent.as_deref()).take_while(|dir| dir.parent.is_some())
     }
@@ -125,8 +125,8 @@ impl Dir {
         self.target.as_ref().map(AsFd::as_fd)
     }
 
-    /// True if a name that exists in the target is there in another case: it is of another file of
-    /// the source, or of somebody else's.
+    /// True if an existing name in the target was not listed there in this case. The entry then
+    /// belongs to another file.
     pub(super) fn is_other_case(&self, target_name: &CStr) -> bool {
         let Some(target) = self.target().filter(|_| self.place.may_ignore_case && target_name != c".") else {
             return false;
@@ -139,26 +139,26 @@ impl Dir {
         !names.contains(target_name)
     }
 
-    /// Returns a name for a temporary file in the target. The first one takes away what copies left
-    /// there that were killed.
+    /// Returns a name for a temporary file in the target. The first call removes names that killed
+    /// copies left there.
     pub(super) fn temporary_name(&self, shared: &Shared) -> CString {
         let guard = || self.place.is_local && self.target().is_some_and(temporary::guard);
         shared.temporary_name(*self.is_guarded.get_or_init(guard))
     }
 
-    /// Adds tasks, before the one that adds them is done.
+    /// Adds tasks. The task that adds them must not be done yet.
     pub(super) fn add_pending(&self, tasks: usize) {
         self.pending.fetch_add(tasks, Ordering::Relaxed);
     }
 
     /// Ends a task; true if it was the last one, so that the directory is complete.
     pub(super) fn end_task(&self) -> bool {
-        // Acquire: what other threads did in the directory is done before its times are set.
+        // Acquire, so that other threads' changes in the directory happen before its times are set.
         self.pending.fetch_sub(1, Ordering::AcqRel) == 1
     }
 }
 
-/// The path of an entry, without a leading `./` that nobody wrote.
+/// Returns the path of an entry, without a leading `./`.
 pub(super) fn join(dir: &Path, name: &CStr) -> PathBuf {
     match name {
         name if name == c"." => dir.to_path_buf(),
@@ -185,7 +185,7 @@ fn open_at(dir: Option<&OwnedFd>, path: &[u8], flags: OFlags) -> Result<OwnedFd,
     rustix::fs::openat(dir.map_or(CWD, AsFd::as_fd), path, flags, Mode::empty())
 }
 
-/// The directory part of a path.
+/// Returns the directory part of a path.
 pub(super) fn parent_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),

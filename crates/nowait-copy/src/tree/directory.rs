@@ -1,4 +1,4 @@
-//! One directory: it is made, listed, and its entries queued.
+//! Copies one directory: creates it, lists it, and queues its entries.
 
 use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,7 +18,7 @@ use crate::meter::lock;
 use crate::os::{name, temporary};
 use crate::report::Event;
 
-/// Entries that a thread takes at a time.
+/// Number of entries in a task.
 const BATCH: usize = 32;
 
 /// A directory of the target.
@@ -30,13 +30,13 @@ struct Made {
 }
 
 impl Tree<'_> {
-    /// Copies a directory: makes it, and queues what is in it.
+    /// Creates a directory, and queues its entries.
     pub(super) fn directory(&self, thread: usize, parent: &Arc<Dir>, source_name: &CStr, target_name: &CStr) {
         let paths = parent.paths(source_name, target_name);
         let opened = self.open_source(parent, source_name, DIRECTORY);
         let source = match opened {
             Ok(source) => source,
-            // Something else took its place.
+            // An entry of another type has replaced the directory.
             Err(Errno::NOTDIR | Errno::LOOP) => {
                 return self.entry(thread, parent, source_name, target_name, FileType::Unknown);
             }
@@ -54,7 +54,7 @@ impl Tree<'_> {
 
     /// Returns true if a directory on `device` is a mount point whose contents must not be copied.
     fn is_crossed(&self, parent: &Dir, device: u64) -> bool {
-        // The source that the caller named may be a mount point itself.
+        // The source argument may be a mount point.
         let above = parent.chain().next();
         self.shared.options.one_file_system && above.is_some_and(|above| above.identity.0 != device)
     }
@@ -95,7 +95,7 @@ impl Tree<'_> {
         }
         let relative = match parent.parent {
             Some(_) => parent.relative.join(OsStr::from_bytes(source_name.to_bytes())),
-            // The directory that holds an argument is above the source.
+            // The directory that contains an argument is above the source.
             None => std::path::PathBuf::new(),
         };
         let may_have_acl = !is_new || parent.place.has_default_acl;
@@ -107,7 +107,7 @@ impl Tree<'_> {
         Ok(Arc::new(Dir::new(Some(parent.clone()), source, target, paths, relative, identity, place, is_new, stats)))
     }
 
-    /// Makes a directory of the target, or opens the one that is there.
+    /// Creates a directory of the target, or opens the existing one.
     fn make_directory(&self, parent: &Dir, name: &CStr, path: &Path) -> Result<Made> {
         let failed = |operation, errno| Failure::from_errno(operation, path, errno);
         let nothing = || Made { target: None, stat: None, place: parent.place, is_new: true };
@@ -186,7 +186,7 @@ impl Tree<'_> {
         name::set_mode(place.as_fd(), Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700))
     }
 
-    /// Lists a directory and queues what is in it.
+    /// Lists a directory and queues its entries.
     fn list(&self, thread: usize, dir: Arc<Dir>) {
         let listing = match Listing::read(dir.source.as_fd()) {
             Ok(listing) => Arc::new(listing),
@@ -196,7 +196,7 @@ impl Tree<'_> {
             }
         };
         let mut tasks = Vec::new();
-        // Ranges of entries to copy here; a directory or an excluded entry ends a range.
+        // Start of a range of entries for one task; a directory or an excluded entry ends a range.
         let mut start = 0;
         let mut others = Vec::new();
         for index in 0..listing.len() {
@@ -223,7 +223,8 @@ impl Tree<'_> {
         if listing.len() > start {
             others.push(start..listing.len());
         }
-        // The last task is taken first: directories in the order of their inodes, after the others.
+        // The last task is taken first. So directories are copied after the other entries, in inode
+        // order.
         tasks.reverse();
         let entries = |range| Task::Entries { dir: dir.clone(), listing: listing.clone(), range };
         tasks.extend(others.into_iter().rev().map(entries));

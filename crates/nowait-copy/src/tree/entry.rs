@@ -1,4 +1,4 @@
-//! One entry that is not a directory.
+//! Copies one entry that is not a directory.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,29 +16,30 @@ use crate::metadata;
 use crate::options::Update;
 use crate::report::{Event, Way};
 
-/// Without `NONBLOCK`, opening a FIFO that took a file's place would wait for a writer.
+/// Without `NONBLOCK`, opening a FIFO that replaced the file would wait for a writer.
 const SOURCE: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
 
-/// Size from which reads may go to a ring, to which `NONBLOCK` matters, also on a regular file.
+/// Size from which reads may use a ring, where `NONBLOCK` has an effect even on a regular file.
 const RING_BYTES: i64 = 64 << 10;
 
 /// The target's entry of the same name.
 pub(super) enum Existing {
     Nothing,
-    /// Something that is to be replaced.
+    /// An entry that will be replaced.
     Old(Stat),
-    /// Something that is to be kept.
+    /// An entry that will be kept.
     Kept(KeptTarget),
 }
 
 /// Existing target that the copy keeps.
 pub(super) struct KeptTarget {
     why: &'static str,
-    /// Some if it seems to be a copy of the entry, to which other names of the file are linked.
+    /// Set if the target seems to be a copy of the entry. Other names of the file are then linked
+    /// to it.
     copy: Option<Stat>,
 }
 
-/// An entry as it was found.
+/// An entry of the source, with its metadata.
 pub(super) struct SourceEntry<'a> {
     pub dir: &'a Arc<Dir>,
     pub source_name: &'a CStr,
@@ -85,8 +86,8 @@ impl Tree<'_> {
         if entry.stat.st_nlink > 1 { self.linked(thread, &entry, old) } else { _ = self.copy(&entry, old) }
     }
 
-    /// Leaves an entry out whose target is kept; if the file has other names, they are names of one
-    /// file in the target, too.
+    /// Skips an entry whose target is kept. Other names of the file are still linked to one file in
+    /// the target.
     fn kept(&self, entry: &SourceEntry<'_>, KeptTarget { why, copy }: &KeptTarget) {
         let skipped = || self.skipped(&entry.paths.source, why);
         let is_linked = entry.stat.st_nlink > 1 && !self.shared.options.dry_run;
@@ -106,8 +107,8 @@ impl Tree<'_> {
         }
     }
 
-    /// Asks what to do with one of several names; adds a task to its directory, which is not
-    /// complete until the name is there.
+    /// Returns the action for one of several names. Adds a task to its directory, so that the
+    /// directory is complete only after the name exists.
     fn meet(&self, entry: &SourceEntry<'_>) -> LinkAction {
         let waiter = Waiter {
             dir: entry.dir.clone(),
@@ -164,7 +165,7 @@ impl Tree<'_> {
         }
     }
 
-    /// Opens a regular file, or asks for the type of what is none.
+    /// Opens a regular file, or returns the metadata of another entry.
     fn find(&self, dir: &Dir, name: &CStr, paths: &Paths, file_type: FileType) -> Result<(Stat, Option<OwnedFd>)> {
         let failed = |operation, errno| Failure::from_errno(operation, &paths.source, errno);
         let stat = |()| self.stat_source(dir, name).map_err(|errno| failed(Operation::Stat, errno));
@@ -177,13 +178,13 @@ impl Tree<'_> {
             },
         }
         let opened = match self.open_source(dir, name, SOURCE) {
-            // The file has a lease, and the kernel asks its holder to give it up.
+            // Another process holds a lease on the file; the open waits until the lease is broken.
             Err(Errno::AGAIN) => self.open_source(dir, name, SOURCE.difference(OFlags::NONBLOCK)),
             opened => opened,
         };
         let file = match opened {
             Ok(file) => file,
-            // A link or a socket took its place.
+            // A link or a socket has replaced the file.
             Err(Errno::LOOP | Errno::NXIO) => return Ok((stat(())?, None)),
             Err(errno) => return Err(failed(Operation::Open, errno)),
         };
@@ -235,14 +236,14 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Tells of an entry that has its name.
+    /// Reports a copied entry.
     pub(super) fn copied(&self, entry: &SourceEntry<'_>, way: Way, why: &str, bytes: u64) {
         self.note_made(entry.dir, entry.target_name);
         let (source, target) = (&entry.paths.source, &entry.paths.target);
         self.shared.options.tell(&Event::Copied { source, target, way, why, bytes });
     }
 
-    /// Looks what has the entry's name in the target, and whether it may be replaced.
+    /// Looks up the entry's name in the target, and decides whether the existing entry is replaced.
     fn existing(&self, entry: &SourceEntry<'_>) -> Result<Existing> {
         let SourceEntry { dir, target_name, paths, stat, .. } = entry;
         let Some(target_dir) = dir.target().filter(|_| !dir.is_new) else { return Ok(Existing::Nothing) };

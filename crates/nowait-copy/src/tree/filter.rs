@@ -1,4 +1,4 @@
-//! Patterns of what is copied.
+//! Patterns that select the files to copy.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -41,7 +41,7 @@ impl Filter {
         Ok(Filter { include: Patterns::new(&options.include)?, exclude: Patterns::new(&options.exclude)? })
     }
 
-    /// False if paths need not be put together: there are no patterns.
+    /// True if there are no patterns, so that no paths need to be built.
     pub(super) fn is_empty(&self) -> bool {
         self.include.is_empty() && self.exclude.is_empty()
     }
@@ -144,7 +144,7 @@ mod tests {
         assert!(filter.excludes(Some(Path::new("a/target")), OsStr::new("target"), true));
     }
 
-    /// Symptom: `--exclude build/` took files of that name, too: they were in no backup.
+    /// Symptom: `--exclude build/` also excluded files of that name, which were missing in backups.
     #[test]
     fn a_slash_at_the_end_is_for_directories() {
         let filter = Filter::new(&Options::new().exclude("build/").exclude("/a/b/").exclude("deep/**/x/")).unwrap();

@@ -11,12 +11,12 @@ use super::entry::SourceEntry;
 use crate::metadata;
 use crate::os::data;
 
-/// Bytes that are compared at a time.
+/// Number of bytes compared at a time.
 const BLOCK_BYTES: usize = 256 << 10;
 
 impl Tree<'_> {
-    /// Returns why an entry need not be copied, if `old` is a complete copy: it has the entry's
-    /// size, time and bytes. Other metadata are set where they differ.
+    /// If `old` is a complete copy, with the entry's size, time and bytes, returns the reason for
+    /// skipping the entry. Sets other metadata that differs.
     pub(super) fn finished(&self, entry: &SourceEntry<'_>, old: &Stat) -> Option<&'static str> {
         let source = entry.file.as_ref()?.as_fd();
         let target = self.open_same(entry, source, old)?;
@@ -56,7 +56,7 @@ impl Tree<'_> {
         is_same.then_some(target)
     }
 
-    /// Compares two files of `size` bytes. What is a hole in both is not read.
+    /// Compares two files of `size` bytes. Ranges that are holes in both files are not read.
     fn has_same_bytes(&self, source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64) -> Result<bool, Errno> {
         let (mut one, mut other) = (vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES]);
         let mut offset = 0;

@@ -1,4 +1,4 @@
-//! Further names of a file that has a copy.
+//! Links further names of a copied file.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,7 +17,7 @@ use crate::report::{Event, Way};
 use crate::shared::Shared;
 
 impl Tree<'_> {
-    /// Copies a file with several names, and links those that waited for it.
+    /// Copies a file with several names, and links the waiting names.
     pub(super) fn copy_first(&self, thread: usize, entry: &SourceEntry<'_>, old: Option<Stat>) {
         let source = identity(&entry.stat);
         let is_copied = self.copy(entry, old);
@@ -35,8 +35,8 @@ impl Tree<'_> {
         }
     }
 
-    /// Links names that waited for an entry, of which `made` is the copy; those to come are linked
-    /// to it, too.
+    /// Links the names that waited for an entry to its copy `made`. Later names will be linked to
+    /// it, too.
     pub(super) fn link_others(&self, entry: &SourceEntry<'_>, made: &Stat) {
         let copy = Copy { identity: identity(made), path: entry.paths.target.clone() };
         let names = match self.shared.options.follow {
@@ -49,7 +49,7 @@ impl Tree<'_> {
         }
     }
 
-    /// Gives a copy another name, and ends the task of that.
+    /// Links another name to a copy, and ends the name's task.
     pub(super) fn hard_link(&self, copy: &Copy, waiter: Waiter) {
         let Waiter { dir, source_name, target_name } = waiter;
         let paths = dir.paths(&source_name, &target_name);

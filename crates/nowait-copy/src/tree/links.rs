@@ -15,7 +15,7 @@ pub(super) struct Waiter {
     pub target_name: CString,
 }
 
-/// The copy of a file with several names. By path, since a descriptor of each would be too many.
+/// The copy of a file with several names, by path, since one descriptor for each would be too many.
 #[derive(Clone)]
 pub(super) struct Copy {
     pub identity: Identity,
@@ -25,7 +25,7 @@ pub(super) struct Copy {
 /// First copy of a file with several names.
 enum FirstCopy {
     Copying(Vec<Waiter>),
-    /// Its copy, and how many names of the source are still to come.
+    /// The copy, and the number of names of the source not met yet.
     Copied(Copy, u64),
 }
 
@@ -35,16 +35,16 @@ pub(super) enum LinkAction {
     Copy,
     /// Link it to this copy.
     Link(Copy, Waiter),
-    /// Nothing to do: the thread that copies the file links this name.
+    /// No action: the thread that copies the file links this name.
     Wait,
 }
 
-/// Files with several names, as far as they were met.
+/// Files with several names of which at least one was met.
 #[derive(Default)]
 pub(super) struct Links(Mutex<HashMap<Identity, FirstCopy>>);
 
 impl Links {
-    /// Asks what to do with a name.
+    /// Returns the action for a name.
     pub(super) fn meet(&self, source: Identity, waiter: Waiter) -> LinkAction {
         let mut files = lock(&self.0);
         match files.get_mut(&source) {
@@ -67,7 +67,8 @@ impl Links {
         }
     }
 
-    /// The file was copied: returns the names to link. `names` is the source's number of them.
+    /// Records that the file was copied; returns the names to link. `names` is the number of the
+    /// source's names.
     pub(super) fn finished(&self, source: Identity, copy: Copy, names: u64) -> Vec<Waiter> {
         let mut files = lock(&self.0);
         let Some(FirstCopy::Copying(waiters)) = files.remove(&source) else { return Vec::new() };
@@ -78,7 +79,8 @@ impl Links {
         waiters
     }
 
-    /// The file could not be copied: returns the names that waited, each to be tried anew.
+    /// Records that the copy failed; returns the waiting names, each of which must be copied
+    /// separately.
     pub(super) fn failed(&self, source: Identity) -> Vec<Waiter> {
         match lock(&self.0).remove(&source) {
             Some(FirstCopy::Copying(waiters)) => waiters,

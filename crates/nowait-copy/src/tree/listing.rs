@@ -1,4 +1,4 @@
-//! Names of a directory, in the order of their inodes.
+//! Names of a directory in inode order.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -7,10 +7,10 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{FileType, RawDir};
 use rustix::io::Errno;
 
-/// Bytes of entries that the kernel returns in a call.
+/// Buffer size for the entries of one call.
 const BUFFER_BYTES: usize = 32 << 10;
 
-/// A directory as it was listed.
+/// The entries of a directory.
 #[derive(Default)]
 pub(super) struct Listing {
     /// Names, each with its NUL.
@@ -22,14 +22,14 @@ pub(super) struct Listing {
 #[derive(Clone, Copy)]
 struct DirEntry {
     inode: u64,
-    /// Where in `names` its name begins.
+    /// Offset of the entry's name in `names`.
     name: u32,
     file_type: FileType,
 }
 
 impl Listing {
-    /// Lists an open directory. In the order of inodes, since the files of most file systems lie on
-    /// the disk in that order, and their names in that of a hash.
+    /// Lists an open directory in inode order. On most file systems, files are stored in this
+    /// order, whereas names are in the order of a hash.
     pub(super) fn read(dir: BorrowedFd<'_>) -> Result<Self, Errno> {
         let mut listing = Listing::default();
         let mut buffer = vec![MaybeUninit::uninit(); BUFFER_BYTES];
@@ -40,7 +40,7 @@ impl Listing {
             if name == c"." || name == c".." {
                 continue;
             }
-            // Four GiB of names in one directory are more than any file system has.
+            // No file system has 4 GiB of names in one directory.
             let at = u32::try_from(listing.names.len()).map_err(|_| Errno::OVERFLOW)?;
             listing.names.extend_from_slice(name.to_bytes_with_nul());
             listing.entries.push(DirEntry { inode: entry.ino(), name: at, file_type: entry.file_type() });
@@ -53,7 +53,7 @@ impl Listing {
         self.entries.len()
     }
 
-    /// The entry at `index`: its name, and its type as far as the directory says.
+    /// Returns the name of the entry at `index`, and its type if the directory contains it.
     pub(super) fn entry(&self, index: usize) -> (&CStr, FileType) {
         let DirEntry { name, file_type, .. } = self.entries[index];
         // Names are stored with their NULs.

@@ -1,4 +1,4 @@
-//! A tree: its directories are walked, and their entries copied, by a few threads.
+//! Copies trees: a few threads walk directories and copy their entries.
 
 mod count;
 mod dir;
@@ -50,27 +50,27 @@ pub(crate) struct Tree<'s> {
     links: Links,
     queue: TaskQueue<Task>,
     report: Mutex<Report>,
-    /// Directories of the target that sources go to: a source that meets one of them would be
-    /// copied into itself.
+    /// Directories of the target that sources are copied into. A source that contains one of them
+    /// would be copied into itself.
     targets: Mutex<Vec<Identity>>,
-    /// A directory on each device that something was copied to, for a sync at the end.
+    /// A directory on each device with copied entries, for the sync at the end.
     devices: Mutex<HashMap<u64, (PathBuf, OwnedFd)>>,
-    /// Sources that were begun, each with its target.
+    /// Sources that were started, each with its target.
     named: Mutex<HashSet<(Identity, PathBuf)>>,
-    /// Files that this copy has made, if several sources have the same target: none replaces a file
-    /// of another source.
+    /// Files that this copy created, if several sources have the same target, so that no source
+    /// replaces a file of another one.
     made: Option<Mutex<HashSet<Identity>>>,
-    /// Another thread counts what there is to copy.
+    /// True if another thread counts the files to copy.
     is_counted: bool,
 }
 
-/// A piece of work.
+/// A unit of work.
 enum Task {
     /// The source with this number.
     Top(usize),
-    /// A directory in another.
+    /// A directory in its parent.
     Directory { parent: Arc<Dir>, name: CString },
-    /// Some of the other entries of a directory, as listed.
+    /// Some entries of a directory that are not directories.
     Entries { dir: Arc<Dir>, listing: Arc<Listing>, range: Range<usize> },
     /// One entry: a name whose hard link could not be made to another copy.
     Entry { dir: Arc<Dir>, source_name: CString, target_name: CString },
@@ -96,7 +96,7 @@ impl<'s> Tree<'s> {
         }
     }
 
-    /// Queues the sources of a round. Returns false if there are none: all rounds are done.
+    /// Queues the sources of a round. Returns false if there are none, since all rounds are done.
     pub(crate) fn begin_round(&self, round: usize) -> bool {
         let of_round = |number: &usize| self.tops[*number].round() == round;
         let numbers: Vec<usize> = (0..self.tops.len()).filter(of_round).collect();
@@ -105,7 +105,7 @@ impl<'s> Tree<'s> {
         !numbers.is_empty()
     }
 
-    /// Works until all is copied, as one of the threads.
+    /// Runs tasks on this thread until all are done.
     pub(crate) fn work(&self, thread: usize) {
         while let Some(task) = self.queue.take(thread) {
             match task {
@@ -137,7 +137,7 @@ impl<'s> Tree<'s> {
         }
     }
 
-    /// Returns what was done.
+    /// Returns the report.
     pub(crate) fn into_report(self) -> Report {
         self.report.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
@@ -151,14 +151,14 @@ impl<'s> Tree<'s> {
         }
     }
 
-    /// Asks for type and metadata of an entry of the source.
+    /// Returns type and metadata of an entry of the source.
     fn stat_source(&self, dir: &Dir, name: &CStr) -> Result<Stat, Errno> {
         let flags = if self.follows(dir) { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
         rustix::fs::statat(&dir.source, name, flags)
     }
 
-    /// Opens an entry of the source, without a trace in its access time where that is allowed: a
-    /// changed time would have to be written, too.
+    /// Opens an entry of the source; if allowed, with `O_NOATIME`, since an updated access time
+    /// would also have to be written.
     fn open_source(&self, dir: &Dir, name: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
         let flags = if self.follows(dir) { flags } else { flags | OFlags::NOFOLLOW };
         let open = |flags| rustix::fs::openat(&dir.source, name, flags, Mode::empty());
@@ -184,7 +184,7 @@ impl<'s> Tree<'s> {
         }
     }
 
-    /// Sets the metadata of a directory in which nothing changes any more.
+    /// Sets the metadata of a directory whose entries are complete.
     fn complete(&self, dir: &Dir) {
         let Some(target) = dir.target() else { return };
         if self.shared.options.dry_run {
@@ -208,7 +208,7 @@ impl<'s> Tree<'s> {
         }
     }
 
-    /// Remembers to sync the device of an existing directory at the end.
+    /// Registers the device of an existing directory for the sync at the end.
     fn note_device(&self, dir: BorrowedFd<'_>, device: u64, path: &Path) {
         if self.shared.options.sync != SyncPolicy::All || self.shared.options.dry_run {
             return;
@@ -221,7 +221,7 @@ impl<'s> Tree<'s> {
         }
     }
 
-    /// Makes everything durable that was copied.
+    /// Makes all copied entries durable.
     pub(crate) fn sync_all(&self) {
         for (path, dir) in lock(&self.devices).values() {
             match rustix::fs::syncfs(dir) {

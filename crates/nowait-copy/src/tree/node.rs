@@ -13,8 +13,8 @@ use crate::metadata;
 use crate::report::Way;
 
 impl Tree<'_> {
-    /// Makes an entry that has no data. Where it may replace another it is made under a temporary
-    /// name, and gets its own when it is complete.
+    /// Creates an entry without data. If it may replace another, it is created under a temporary
+    /// name, and renamed when its metadata is set.
     pub(super) fn node(&self, entry: &SourceEntry<'_>, old: Option<Stat>) -> Result<()> {
         let SourceEntry { dir, paths, stat, .. } = entry;
         let Some(target_dir) = dir.target() else { return Ok(()) };
@@ -45,7 +45,7 @@ impl Tree<'_> {
     }
 }
 
-/// Makes the entry, and says what it is.
+/// Creates the entry, and returns the name of its type.
 fn make(entry: &SourceEntry<'_>, target_dir: BorrowedFd<'_>, name: &CStr) -> Result<&'static str> {
     let SourceEntry { dir, paths, stat, .. } = entry;
     let file_type = FileType::from_raw_mode(stat.st_mode);
@@ -83,8 +83,8 @@ fn make(entry: &SourceEntry<'_>, target_dir: BorrowedFd<'_>, name: &CStr) -> Res
     }
 }
 
-/// Opens the entry just made, as a place: unless another took its name since, in a directory that
-/// others may write to.
+/// Opens the new entry with `O_PATH`. Fails if another entry has replaced it, in a directory that
+/// other users may write to.
 fn open_made(entry: &SourceEntry<'_>, target_dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
     let failed = |errno| Failure::from_errno(Operation::Open, &entry.paths.target, errno);
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

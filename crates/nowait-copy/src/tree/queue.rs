@@ -1,4 +1,4 @@
-//! Work of the threads of a copy.
+//! Task queues of the threads of a copy.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -6,8 +6,8 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use crate::meter::lock;
 
 /// A queue for each thread. A thread takes its own newest task, so that a tree is walked depth
-/// first and few directories are open; and another's oldest where it has none, so that two threads
-/// seldom work in one directory, whose lock they would both need.
+/// first and few directories are open. A thread without tasks takes another thread's oldest task,
+/// so that two threads rarely work in one directory, whose lock both would need.
 pub(super) struct TaskQueue<T> {
     state: Mutex<Tasks<T>>,
     changed: Condvar,
@@ -15,7 +15,7 @@ pub(super) struct TaskQueue<T> {
 
 struct Tasks<T> {
     tasks: Vec<VecDeque<T>>,
-    /// Tasks that are queued or at work.
+    /// Number of tasks queued or running.
     outstanding: usize,
     waiting: usize,
 }
@@ -26,7 +26,7 @@ impl<T> TaskQueue<T> {
         TaskQueue { state: Mutex::new(Tasks { tasks, outstanding: 0, waiting: 0 }), changed: Condvar::new() }
     }
 
-    /// Queues tasks of a thread; the last is taken first.
+    /// Queues tasks of a thread, which takes the last one first.
     pub(super) fn push(&self, thread: usize, tasks: impl IntoIterator<Item = T>) {
         let mut state = lock(&self.state);
         let before = state.tasks[thread].len();
@@ -59,7 +59,7 @@ impl<T> TaskQueue<T> {
         }
     }
 
-    /// A task is done, and has queued what follows from it.
+    /// Ends a task, which has queued the tasks that follow from it.
     pub(super) fn done(&self) {
         let mut state = lock(&self.state);
         state.outstanding -= 1;

@@ -1,4 +1,4 @@
-//! A source as it was named, and where it goes.
+//! A source argument, and the place of its copy.
 
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
@@ -18,7 +18,7 @@ use crate::metadata::DirProperties;
 use crate::meter::lock;
 use crate::options::Follow;
 
-/// To reach what is in a directory; it need not be readable.
+/// Flags for a directory whose entries are opened; it need not be readable.
 const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// A source and the name of its copy.
@@ -30,7 +30,7 @@ pub(crate) struct Top {
     target_name: CString,
     /// Name of the source; none if it is `.`, `..` or `/`.
     name: Option<CString>,
-    /// The target was named with a slash at its end.
+    /// The target argument ends in a slash.
     needs_directory: bool,
     /// Round of the copy for this source, from 0. Earlier rounds copy sources with the same target.
     round: usize,
@@ -103,7 +103,7 @@ impl Top {
                 Failure::new(Operation::Copy, source, FailureKind::Usage).with_detail("the source is an empty path")
             );
         }
-        // A slash after a symbolic link stands for the link's target.
+        // A path with a slash after a symbolic link means the link's target.
         let name = name_of(source);
         let (source_dir, source_name) = match &name {
             Some(name) if !bytes.ends_with(b"/") => (parent_of(source).to_path_buf(), name.clone()),
@@ -113,7 +113,7 @@ impl Top {
     }
 }
 
-/// Asks for type and metadata of a source that was named.
+/// Returns type and metadata of a source argument.
 pub(crate) fn stat_argument(source: &Path, follow: Follow) -> std::result::Result<Stat, Errno> {
     if follow == Follow::Never { rustix::fs::lstat(source) } else { rustix::fs::stat(source) }
 }
@@ -149,7 +149,7 @@ impl Tree<'_> {
         }
     }
 
-    /// Opens the directories of a source and its copy; returns none if the source is left out. The
+    /// Opens the directories of a source and its copy; returns none if the source is excluded. The
     /// second value is true if the source is a directory.
     fn open_top(&self, top: &Top) -> Result<Option<(Arc<Dir>, bool)>> {
         let opened = |operation, path: &Path, errno| Failure::from_errno(operation, path, errno);
@@ -176,7 +176,7 @@ impl Tree<'_> {
         let target = open_target_dir(&top.target_dir)?;
         let target_stat =
             rustix::fs::fstat(&target).map_err(|errno| opened(Operation::Stat, &top.target_dir, errno))?;
-        // With `one_file_system` the copy does not enter mounts below the source.
+        // With `one_file_system`, the copy does not enter mounts below the source.
         let may_be_met = !self.shared.options.one_file_system || target_stat.st_dev == stat.st_dev;
         if is_directory && may_be_met && is_inside(&target, identity(&stat), top.target_name.as_c_str() != c".") {
             return Err(Failure::new(Operation::Copy, &top.source(), FailureKind::IntoItself)
@@ -194,7 +194,7 @@ impl Tree<'_> {
     }
 }
 
-/// Opens the directory that a copy goes to.
+/// Opens the directory that will contain a copy.
 fn open_target_dir(path: &Path) -> Result<OwnedFd> {
     let opened = match open_path(path, DIRECTORY) {
         // The directory may be writable although it is not readable.
@@ -213,7 +213,7 @@ fn open_target_dir(path: &Path) -> Result<OwnedFd> {
     })
 }
 
-/// True if a directory lies inside `source`, or is `source` itself and a name in it is made.
+/// True if a directory is below `source`, or is `source` and the copy creates a name in it.
 fn is_inside(target: &OwnedFd, source: Identity, is_made: bool) -> bool {
     let mut at: Option<OwnedFd> = None;
     let mut previous: Option<Identity> = None;

@@ -1,5 +1,4 @@
-//! One file, in every way, on the file systems that are at hand: ext4 or what `/var/tmp` lies on,
-//! and tmpfs.
+//! Copies one file by every way, on the file system of `/var/tmp` and on tmpfs.
 
 mod resumed;
 mod simulated;
@@ -31,7 +30,7 @@ fn folders() -> Vec<TempDir> {
     folders
 }
 
-/// Bytes of which no page is like another.
+/// Bytes without two equal pages.
 fn bytes(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(length + 8);
@@ -48,7 +47,7 @@ struct Job<'a> {
     target: &'a Path,
     is_new: bool,
     target_is_local: bool,
-    /// Called when the source is open, before it is copied.
+    /// Called after the source was opened, before it is copied.
     meanwhile: &'a dyn Fn(),
     metadata: super::Metadata<'a>,
 }
@@ -92,7 +91,7 @@ fn copy(source: &Path, target: &Path, options: &Options) -> Result<FileOutcome> 
     Job::new(source, target).run(&Shared::new(options.clone()))
 }
 
-/// Names in a folder.
+/// Names in a directory.
 fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> =
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -151,7 +150,7 @@ fn holes_stay_holes_and_zeros_become_holes_where_asked() {
             contents[offset..offset + length].copy_from_slice(&bytes(length, offset as u64));
             file.write_all_at(&contents[offset..offset + length], offset as u64).unwrap();
         }
-        // Zeros that were written.
+        // Written zeros.
         file.write_all_at(&vec![0; 2 * MIB], 12 * MIB as u64).unwrap();
         file.sync_all().unwrap();
         for (what, options) in ways() {
@@ -170,8 +169,7 @@ fn holes_stay_holes_and_zeros_become_holes_where_asked() {
     }
 }
 
-/// Symptom: with `--sparse=always`, zeros at the end of a file behind other bytes were not in the copy,
-/// which was shorter.
+/// Symptom: with `--sparse=always`, the copy lacked zeros at the end of a file, and was shorter.
 #[test]
 fn zeros_at_the_end_are_copied() {
     for folder in folders() {
@@ -312,7 +310,8 @@ fn a_directory_of_the_name_is_not_replaced() {
     }
 }
 
-/// The file systems at hand would be copied by other ways: their `copy_file_range` is a loop.
+/// Forces the way: on these file systems other ways are chosen, since their `copy_file_range` is a
+/// loop.
 #[test]
 fn the_kernel_copies_where_it_can_and_else_says_that_it_cannot() {
     let folders = folders();
@@ -338,7 +337,8 @@ fn the_kernel_copies_where_it_can_and_else_says_that_it_cannot() {
         assert!(!is_refused || devices.0 != devices.1, "within a file system it is there");
         assert!(is_refused || fs::read(&path).unwrap() == contents);
     }
-    // If the source is shorter than its size says, or its file system stops early, a read shows it.
+    // A read shows whether the source is shorter than its reported size, or its file system stops
+    // early.
     let path = folders[0].path().join("short");
     let target = File::create_new(&path).unwrap();
     let shared = Shared::new(options);

@@ -1,4 +1,4 @@
-//! Copies that end early and are gone on with.
+//! Interrupted copies that a later run resumes.
 
 use std::fs::{self, File};
 use std::os::fd::BorrowedFd;
@@ -11,7 +11,7 @@ use crate::error::FailureKind;
 use crate::options::{Options, Reflink};
 use crate::shared::Shared;
 
-/// A copy that is cancelled on its way, after which the names are there that `--resume` needs.
+/// Cancels a copy in progress, and checks that the files for `--resume` exist.
 fn interrupted(source: &Path, target: &Path, options: &Options) {
     let shared = Shared::new(options.clone().resume(true).reflink(Reflink::Never).bytes_per_second_max(Some(8 << 20)));
     std::thread::scope(|scope| {
@@ -43,7 +43,7 @@ fn a_copy_is_resumed_from_what_is_right() {
             let left = names(folder.path());
             assert!(left[0].starts_with(".target.") && left[0].ends_with(".nowait-journal"), "{left:?}");
             assert!(left[1].starts_with(".target.") && left[1].ends_with(".nowait-part"), "{left:?}");
-            // One piece that the journal claims is wrong.
+            // One piece of the journal does not match.
             let part = File::options().write(true).open(folder.path().join(&left[1])).unwrap();
             part.write_all_at(b"spoilt", 2 * MIB as u64 + 9).unwrap();
             let again = Shared::new(options.clone().resume(true).reflink(Reflink::Never));
@@ -56,7 +56,8 @@ fn a_copy_is_resumed_from_what_is_right() {
     }
 }
 
-/// Symptom: zeros of the source were not written over what had come into the part since.
+/// Symptom: zeros of the source did not overwrite bytes that were written to the partial file after
+/// the interruption.
 #[test]
 fn nothing_but_what_is_right_stays_in_a_resumed_copy() {
     for folder in folders() {
@@ -86,7 +87,7 @@ fn nothing_but_what_is_right_stays_in_a_resumed_copy() {
     }
 }
 
-/// Symptom: what an earlier run left of another source came into the copy.
+/// Symptom: the copy contained data that an earlier run had copied from another source.
 #[test]
 fn a_journal_of_another_source_is_not_believed() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -101,7 +102,7 @@ fn a_journal_of_another_source_is_not_believed() {
     assert_eq!(names(folder.path()), ["source", "target"]);
 }
 
-/// Symptom: a second copy of the same file took the first one's part away under it.
+/// Symptom: a second copy of the same file removed the partial file of the first one.
 #[test]
 fn two_copies_do_not_resume_the_same_part() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -118,8 +119,8 @@ fn two_copies_do_not_resume_the_same_part() {
     assert_eq!(names(folder.path()), ["source", "target"]);
 }
 
-/// Symptom: while a file that was complete got its metadata and was synced, another copy put its own
-/// part in the place of that file, which then got the name.
+/// Symptom: while a complete file got its metadata and was synced, another copy replaced it by its
+/// own partial file, which then got the final name.
 #[test]
 fn a_part_is_its_copy_s_until_it_has_its_name() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();

@@ -1,4 +1,4 @@
-//! A disk that fails, fills up and crashes: the name has the old file or the new one, whole.
+//! On a disk that fails, fills up or crashes, the name refers to the complete old or new file.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -29,15 +29,15 @@ fn disk(seed: u64, contents: &[u8]) -> Sim {
     sim
 }
 
-/// Sets a chance.
+/// Sets the chance of a fault.
 type Set = fn(&mut Faults);
 
-/// Through the page cache, and in direct requests.
+/// Chooses plain or direct requests.
 fn ways(seed: u64) -> Options {
     Options::new().cache_neutral(seed % 2 == 0).block_bytes(4096 << (seed % 3)).verify(seed % 5 == 0)
 }
 
-/// Contents of a seed's source: some short, some of many requests, with an end anywhere.
+/// Contents of a seed's source: short or of many requests, with an unaligned end.
 fn contents(seed: u64) -> Vec<u8> {
     bytes([10, 5000, 70_000, 200_001][seed as usize % 4], seed)
 }
@@ -68,13 +68,13 @@ fn a_disk_that_fails_leaves_the_old_file() {
                 Ok(_) => {
                     succeeded += 1;
                     assert!(now == contents, "{what}, seed {seed}: not what was copied");
-                    // It was said to be durable.
+                    // The copy was reported durable.
                     let after = sim.crash(|_, _| false).contents("/to/target").unwrap();
                     assert!(after == contents, "{what}, seed {seed}: lost in a crash");
                 }
                 Err(failure) => {
                     failed += 1;
-                    // A failed sync of the directory comes after the name.
+                    // The directory is synced after the rename, so the new file may have its name.
                     let is_whole = now == OLD || now == contents;
                     assert!(is_whole, "{what}, seed {seed}: {failure}, and {} bytes", now.len());
                     assert!(failure.raw_os_error().is_some(), "{what}, seed {seed}: {failure:?}");
@@ -86,7 +86,7 @@ fn a_disk_that_fails_leaves_the_old_file() {
     }
 }
 
-/// Calls that are refused, cut short, empty or interrupted: none of them is a failure.
+/// Calls that are refused, short, empty or interrupted, which must not fail the copy.
 fn some_faults() -> Faults {
     let mut faults = Faults::default();
     (faults.not_now, faults.empty_now, faults.short_now) = (0.2, 0.1, 0.2);
@@ -117,7 +117,7 @@ fn a_disk_of_any_size_has_the_old_file_or_the_new() {
     assert!(failed >= 35 && succeeded >= 5, "{failed} failed, {succeeded} did not");
 }
 
-/// Before every change that the copy makes, and after the last, the power goes.
+/// Simulates a power loss before each change that the copy makes, and after the last one.
 #[test]
 fn a_crash_at_any_moment_leaves_the_old_file_or_the_new() {
     let (mut old, mut new) = (0, 0);
@@ -152,7 +152,7 @@ fn a_crash_at_any_moment_leaves_the_old_file_or_the_new() {
     assert!(old > 100 && new > 60, "{old} old, {new} new");
 }
 
-/// Names in the target's folder.
+/// Names in the target's directory.
 fn left(sim: &Sim) -> Vec<String> {
     let instance = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
     let names = instance.fs().read_dir_names("/to").wait().unwrap();
