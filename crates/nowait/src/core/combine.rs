@@ -53,8 +53,7 @@ pub(crate) fn leave(target: &Target<'_>, request: Request, context: &Context<'_>
     });
     // Without a permit, the write has to wait for earlier changes in any case.
     let Some((file, change, permit)) = admitted else { return (target.submit(request, notify, None), true) };
-    let slot = Slot::new(request, Owner::File(file.clone()), notify);
-    slot.hold(permit);
+    let slot = Slot::with_permit(request, Owner::File(file.clone()), notify, Some(permit));
     let queues = file.queues();
     let left_to = queues.leave_write(slot.clone(), change.bytes as usize);
     match left_to {
@@ -73,9 +72,9 @@ pub(crate) fn leave(target: &Target<'_>, request: Request, context: &Context<'_>
 pub(crate) fn make(target: &Target<'_>) {
     let Some(file) = target.file else { return };
     let queues = file.queues();
-    let mut ended = Vec::new();
+    let (mut ended, mut abandoned) = (Vec::new(), Vec::new());
     let (mut bytes, mut is_claimed) = (0, false);
-    while let Some(writes) = queues.take_left(is_claimed) {
+    while let Some(writes) = queues.take_left(is_claimed, &mut abandoned) {
         is_claimed = true;
         bytes += writes.iter().map(|write| write.length).sum::<usize>();
         let rest = make_all(target, file, writes, &mut ended);
@@ -89,6 +88,7 @@ pub(crate) fn make(target: &Target<'_>) {
         target.instance.engines().pool.resume(file, QueueKind::Writes);
     }
     // A waker may block, so the queue is given up before wakers run.
+    abandoned.into_iter().for_each(|slot| slot.discard().let_go());
     for (slot, length) in ended {
         slot.complete(Ok(length), Count::InlineTogether).into_iter().for_each(Leftovers::let_go);
     }
@@ -102,14 +102,6 @@ fn make_all(
     mut writes: Vec<LeftWrite>,
     ended: &mut Vec<(Arc<Slot>, usize)>,
 ) -> Vec<LeftWrite> {
-    // Abandoned writes end here, and write nothing.
-    writes.retain(|write| {
-        let is_wanted = !write.slot.is_abandoned();
-        if !is_wanted {
-            write.slot.discard().let_go();
-        }
-        is_wanted
-    });
     // Writes that have begun do not overlap each other, so any order is allowed.
     writes.sort_unstable_by_key(|write| write.offset);
     let (mut moved, mut calls, mut all) = (Vec::with_capacity(writes.len()), 0, true);
@@ -162,5 +154,62 @@ fn make_run(target: &Target<'_>, file: &OpenFile, run: &[LeftWrite]) -> usize {
         }
         Tried::Part(moved) => moved,
         Tried::Called(result) => result.unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::task::Waker;
+
+    use super::*;
+    use crate::buf::WriteBuffer;
+    use crate::core::instance::Nowait;
+    use crate::file::OpenOptions;
+    use crate::op::outstanding::{Resume, Span};
+    use crate::op::{Change, Transfer};
+
+    /// A line of changes, which notes whether the file's queue of writes is owned when it goes on.
+    struct Line {
+        file: Arc<OpenFile>,
+        found_claimed: AtomicBool,
+        resumed: AtomicBool,
+    }
+
+    impl Resume for Line {
+        fn resume(self: Arc<Self>) {
+            self.found_claimed.store(self.file.queues().of(QueueKind::Writes).lock().busy, SeqCst);
+            self.resumed.store(true, SeqCst);
+        }
+    }
+
+    /// Symptom: what the end of an abandoned write let go on ran while this thread owned the file's
+    /// queue, in which all other writes of the file waited.
+    #[test]
+    fn abandoned_writes_end_when_the_queue_was_given_up() {
+        let nowait = Nowait::builder().build().unwrap();
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = folder.path().join("file");
+        let file = OpenOptions::new().write(true).create(true).open_in(&nowait, &path).wait().unwrap();
+        let target = file.target();
+        let open = target.file.unwrap();
+        let write = |block: u64| {
+            let transfer = Transfer::new(vec![1; 4096].into_memory().0, block * 4096);
+            leave(&target, Request::Write(transfer, WriteFlags::NONE), &Context::from_waker(Waker::noop())).0
+        };
+        let slots = [write(0), write(1)];
+        slots.iter().for_each(|slot| slot.abandon());
+        let line = Arc::new(Line {
+            file: open.clone(),
+            found_claimed: AtomicBool::new(false),
+            resumed: AtomicBool::new(false),
+        });
+        let change = Change { span: Span::new(4096, 1), bytes: 0, alone: false, durable: false };
+        let number = open.outstanding().join(change.span);
+        assert!(!open.outstanding().begin(number, &change, |_| true, || line.clone()));
+        make(&target);
+        assert!(line.resumed.load(SeqCst), "the abandoned write has not ended");
+        assert!(!line.found_claimed.load(SeqCst), "the queue is owned");
+        open.outstanding().give_up(number, change.span);
     }
 }

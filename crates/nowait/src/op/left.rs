@@ -32,18 +32,6 @@ pub(crate) struct LeftWrite {
     pub(crate) length: usize,
 }
 
-impl LeftWrite {
-    /// Returns `None` if the request is not a plain write, or has ended.
-    fn of(slot: &Arc<Slot>) -> Option<LeftWrite> {
-        slot.with(|request, _| match request {
-            Request::Write(transfer, WriteFlags::NONE) => {
-                Some(LeftWrite { slot: slot.clone(), offset: transfer.position(), length: transfer.left() })
-            }
-            _ => None,
-        })?
-    }
-}
-
 /// Notes of a queue on the writes that were left there.
 #[derive(Default)]
 pub(super) struct Left {
@@ -80,17 +68,34 @@ impl FileQueues {
     }
 
     /// Claims the queue, unless this thread owns it, and takes the writes at its front. Returns
-    /// `None` if there is no write, or another thread owns the queue.
-    pub(crate) fn take_left(&self, is_claimed: bool) -> Option<Vec<LeftWrite>> {
+    /// `None` if there is no write, or another thread owns the queue. Adds abandoned writes to
+    /// `abandoned`; the caller discards these when it has given up the queue.
+    pub(crate) fn take_left(&self, is_claimed: bool, abandoned: &mut Vec<Arc<Slot>>) -> Option<Vec<LeftWrite>> {
+        let plain_write = |request: &Request| match request {
+            Request::Write(transfer, WriteFlags::NONE) => Some((transfer.position(), transfer.left())),
+            _ => None,
+        };
         let mut waiting = self.of(QueueKind::Writes).lock();
         if waiting.waiters.is_empty() || (!is_claimed && waiting.busy) {
             return None;
         }
         let mut writes = Vec::with_capacity(waiting.waiters.len());
-        while let Some(Waiter::Slot(slot)) = waiting.waiters.front() {
-            let Some(write) = LeftWrite::of(slot) else { break };
-            writes.push(write);
-            waiting.waiters.pop_front();
+        while let Some(waiter) = waiting.waiters.pop_front() {
+            let slot = match waiter {
+                Waiter::Slot(slot) => slot,
+                thread => {
+                    waiting.waiters.push_front(thread);
+                    break;
+                }
+            };
+            match slot.with_wanted(plain_write) {
+                Some(Some((offset, length))) => writes.push(LeftWrite { slot, offset, length }),
+                Some(None) => {
+                    waiting.waiters.push_front(Waiter::Slot(slot));
+                    break;
+                }
+                None => abandoned.push(slot),
+            }
         }
         if writes.is_empty() {
             return None;

@@ -147,10 +147,14 @@ impl Changes {
     }
 
     fn is_behind_some(&self, number: u64, span: Span) -> bool {
-        let before_end = self.begun.partition_point(|live| live.span.start < span.end);
-        let is_in_begun = before_end > 0 && self.begun[before_end - 1].span.end > span.start;
+        let overlaps_begun = || {
+            let before_end = self.begun.partition_point(|live| live.span.start < span.end);
+            before_end > 0 && self.begun[before_end - 1].span.end > span.start
+        };
+        // Most changes go on where the last one ends.
+        let is_behind_all = self.begun.back().is_none_or(|last| last.span.end <= span.start);
         let mut earlier = self.waiting.iter().take_while(|live| live.number < number);
-        is_in_begun || earlier.any(|live| live.span.overlaps(span))
+        !is_behind_all && overlaps_begun() || earlier.any(|live| live.span.overlaps(span))
     }
 
     /// Whether a change has to wait: for one with a lower number, or for a sync.

@@ -136,6 +136,11 @@ pub(crate) struct Profile {
 
 impl Slot {
     pub(crate) fn new(request: Request, owner: Owner, notify: Notify) -> Arc<Slot> {
+        Slot::with_permit(request, owner, notify, None)
+    }
+
+    /// Makes one that keeps a permit until it is finished or discarded.
+    pub(crate) fn with_permit(request: Request, owner: Owner, notify: Notify, held: Option<Permit>) -> Arc<Slot> {
         owner.counters().add(Count::Submitted);
         let mut inner = SlotInner {
             stage: Stage::Waiting(notify),
@@ -144,7 +149,7 @@ impl Slot {
             owner: Some(owner),
             begun: 0,
             on_device: None,
-            held: None,
+            held,
             clock: Some(Held::here()),
         };
         if matches!(&inner.request, Some(Request::Read(transfer)) if transfer.announced) {

@@ -395,6 +395,7 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 /// Returns a number that each fork since the first call increases, at the cost of two loads. An
 /// object made under another number, such as a ring, a thread or a held lock, belongs to a parent
 /// process and must not be used. A raw `clone(2)`, without libc's fork, is not counted.
+#[inline]
 pub fn fork_generation() -> u64 {
     static REGISTERED: WriteOnce<()> = WriteOnce::new();
     extern "C" fn in_child() {

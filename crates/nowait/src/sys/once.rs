@@ -100,8 +100,17 @@ impl<T> PerProcess<T> {
 
     /// Returns the value of this process. The first call in each process creates the value. If
     /// several calls create values at the same time, one value is kept and the others are dropped.
+    #[inline]
     pub fn get(&self, make: impl FnOnce() -> T) -> &T {
         let here = fork_generation();
+        match self.value.get() {
+            Some((generation, value)) if *generation == here => value,
+            _ => self.get_or_make(here, make),
+        }
+    }
+
+    #[cold]
+    fn get_or_make(&self, here: u64, make: impl FnOnce() -> T) -> &T {
         let mut node = self;
         while let Some((generation, value)) = node.value.get() {
             if *generation == here {
