@@ -11,7 +11,7 @@ BENCH := cd bench && CARGO_TARGET_DIR=../target
 
 .PHONY: help test bench-test soak c-tools loom locks python-test python-test-all stores-test integrations service docs book lint \
 	bench bench-check fio-engine fio-compare peers-test kernels kernels-smoke oldest-rust advisories semver release-check install \
-	uninstall
+	uninstall versions
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
@@ -37,6 +37,7 @@ help:
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
 	@echo "make peers-test  other runtimes and logs as ways of \`nowait bench\` (bench/peers.md); not part of make test"
 	@echo "make bench-check   instructions (by valgrind) and speed against bench/examples/bars.json; ARGS=--record records them"
+	@echo "make versions  the library's speed against that of BASE (default: the last tag), in one program; ARGS (bench/versions/README.md)"
 	@echo "make kernels  the tests on Linux 5.10, 6.1 and 6.12, in QEMU (docs/kernels.md); kernels-smoke: appends and the contract on 5.10"
 	@echo
 	@echo "Tests that mount file systems need root; elsewhere they say that they skip."
@@ -106,6 +107,7 @@ lint:
 	$(CARGO) clippy $(LOCKED) -p nowait -p nowait-log -p nowait-copy -p nowait-probe -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --no-deps --all-features
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) -p nowait --no-deps --no-default-features
+	bench/versions/run --lint HEAD
 	$(CARGO) test $(LOCKED) -p nowait-cli --test msrv
 	cd crates/nowait-python && $(CARGO) fmt --check && $(CARGO) clippy $(LOCKED) --target-dir ../../target/python-build -- -D warnings
 	$(STORES) $(CARGO) fmt --check
@@ -163,6 +165,10 @@ bench:
 bench-check:
 	$(BENCH) $(CARGO) build $(LOCKED) --release --bins --example instructions --example bench_check
 	target/release/examples/bench_check $(ARGS)
+
+versions:
+	@test -n "$(BASE)" || { echo "no tag yet: make versions BASE=COMMIT"; exit 2; }
+	bench/versions/run $(BASE) $(ARGS)
 
 peers-test:
 	$(BENCH) $(CARGO) clippy $(LOCKED) --features peers --all-targets -- -D warnings

@@ -23,8 +23,8 @@ const DROPPED: [&str; 11] = [
     "ranges",
     "readwrite",
 ];
-/// Tables of examples and of `bench/integrations/`: the command has them not.
-const OF_EXAMPLES: [&str; 4] = ["scaling", "stores", "datafusion", "ballista"];
+/// Tables of examples, of `bench/integrations/` and `bench/versions/`: the command has them not.
+const OF_EXAMPLES: [&str; 5] = ["scaling", "stores", "datafusion", "ballista", "versions"];
 /// Tables of `crates/nowait-c/bench` and of fio. Their rows have figures of their own, which only the page's tables read.
 const OF_C: [&str; 4] = ["c-gather", "c-read", "c-epoll", "fio"];
 
