@@ -362,7 +362,7 @@ struct nowait_log_record {
     uint64_t number;
     // Bytes of the record; valid until the next call with this reader.
     const void *bytes;
-    // How many.
+    // Number of bytes.
     size_t length;
 };
 
@@ -476,7 +476,7 @@ struct nowait_read {
     nowait_file file;
     // Destination of the bytes.
     void *buffer;
-    // How many.
+    // Number of bytes.
     size_t length;
     // Offset in the file.
     uint64_t offset;

@@ -1,7 +1,7 @@
-//! The border: what every entry point does with panics, results and pointers of C.
+//! The border between C and Rust: panics, results and C pointers of every entry point.
 //!
-//! `unsafe` here: pointers of callers. What can be checked is checked: that they are not NULL, that
-//! they are aligned, and how large the structs are that they point to.
+//! `unsafe` here: pointers of callers. The functions check that a pointer is not NULL and is
+//! aligned, and the size of the struct that it points to.
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::mem::{MaybeUninit, align_of, size_of};
@@ -11,10 +11,10 @@ use std::path::Path;
 
 use crate::failure::{Failure, Result};
 
-/// Runs an entry point that answers with a number of bytes or things.
+/// Runs an entry point that returns a number of bytes or elements.
 ///
-/// A panic ends here. What it left behind is whole: the library's own locks are used after a panic
-/// as before it.
+/// A panic becomes an error. The library stays usable: its data are consistent after a panic, and
+/// its locks ignore poisoning.
 #[inline]
 pub(crate) fn count(call: impl FnOnce() -> Result<usize>) -> i64 {
     match catch_unwind(AssertUnwindSafe(call)) {
@@ -24,14 +24,14 @@ pub(crate) fn count(call: impl FnOnce() -> Result<usize>) -> i64 {
     }
 }
 
-/// Runs an entry point that answers with a count, or, without a text, with -EAGAIN.
+/// Runs an entry point that returns a count; or -EAGAIN, without a message.
 #[inline]
 pub(crate) fn attempt(call: impl FnOnce() -> Result<Option<usize>>) -> i64 {
     const AGAIN: usize = -(libc::EAGAIN as isize) as usize;
     count(|| Ok(call()?.unwrap_or(AGAIN)))
 }
 
-/// Runs an entry point that answers with 0.
+/// Runs an entry point that returns 0.
 #[inline]
 pub(crate) fn status(call: impl FnOnce() -> Result<()>) -> c_int {
     count(|| call().map(|()| 0)) as c_int
@@ -80,7 +80,7 @@ fn check_many<T>(pointer: *const T, count: usize, name: &str) -> Result<()> {
     check(pointer, name)
 }
 
-/// The `count` elements at `pointer`, which is not looked at if there are none.
+/// Returns the `count` elements at `pointer`. If `count` is 0, ignores the pointer.
 ///
 /// # Safety
 /// If `pointer` is aligned and not NULL: `count` elements are valid for reads, and nothing changes
@@ -95,11 +95,11 @@ pub(crate) unsafe fn many<'a, T>(pointer: *const T, count: usize, name: &str) ->
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
-/// As [`many`], to be written to.
+/// Returns elements for writing; otherwise as [`many`].
 ///
 /// # Safety
-/// As [`many`]; also valid for writes, and nothing else uses it. What C has not written counts as
-/// initialised here, since it comes from outside of Rust; it is not read.
+/// As [`many`]; also valid for writes, and nothing else uses them. Bytes that C has not written
+/// count as initialised, since they come from outside of Rust; they are not read.
 #[inline]
 pub(crate) unsafe fn many_mut<'a, T>(pointer: *mut T, count: usize, name: &str) -> Result<&'a mut [T]> {
     if count == 0 {
@@ -110,7 +110,7 @@ pub(crate) unsafe fn many_mut<'a, T>(pointer: *mut T, count: usize, name: &str) 
     Ok(unsafe { std::slice::from_raw_parts_mut(pointer, count) })
 }
 
-/// Where an answer goes.
+/// Returns the place of an output.
 ///
 /// # Safety
 /// If `pointer` is aligned and not NULL: it is valid for writes, and nothing else uses it, for `'a`.
@@ -121,7 +121,7 @@ pub(crate) unsafe fn answer<'a, T>(pointer: *mut T, name: &str) -> Result<&'a mu
     Ok(unsafe { &mut *pointer.cast() })
 }
 
-/// As [`answer`], of an answer that the caller need not want: NULL.
+/// As [`answer`], for an optional output; None for NULL.
 ///
 /// # Safety
 /// As [`answer`].
@@ -134,7 +134,7 @@ pub(crate) unsafe fn wanted<'a, T>(pointer: *mut T, name: &str) -> Result<Option
     unsafe { answer(pointer, name) }.map(Some)
 }
 
-/// A path.
+/// Returns the path in a string.
 ///
 /// # Safety
 /// If `pointer` is not NULL: it is a string that ends with a zero byte, and nothing changes it, for
@@ -145,18 +145,19 @@ pub(crate) unsafe fn path<'a>(pointer: *const c_char, name: &str) -> Result<&'a 
     Ok(Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(pointer) }.to_bytes())))
 }
 
-/// A struct that begins with its own size in bytes, as a `usize`, so that it can grow: callers that
-/// were built with an older or newer header tell so.
+/// A struct whose first field is its size in bytes, a `usize`. So the struct can grow: the size
+/// shows the version of the header that the caller was built with.
 ///
 /// # Safety
-/// `repr(C)`; the first field is that `usize`; made of numbers alone, for which all bytes will do.
+/// `repr(C)`; the first field is that `usize`; all fields are numbers, for which any bytes are
+/// valid.
 pub(crate) unsafe trait Growing: Copy + Default {
     /// Size in the first version of the interface.
     const FIRST_BYTES: usize;
 }
 
-/// Reads a struct of options; the defaults for NULL. What an older caller does not have is zero. A
-/// newer one may have more, as long as that is zero.
+/// Reads a struct of options; returns the defaults for NULL. Fields that an older caller lacks are
+/// zero. Additional fields of a newer caller must be zero.
 ///
 /// # Safety
 /// If `pointer` is aligned and not NULL: as many bytes are valid for reads as its first field says.
@@ -175,13 +176,13 @@ pub(crate) unsafe fn options<T: Growing>(pointer: *const T, name: &str) -> Resul
             format!("{name} has members that this library does not know: it is older than the header; set them to 0");
         return Err(Failure::new(libc::E2BIG, text));
     }
-    // SAFETY: `known` bytes are there on both sides, and all bytes will do for `T`.
+    // SAFETY: both sides have `known` bytes, and any bytes are valid for `T`.
     unsafe { std::ptr::copy_nonoverlapping(given.as_ptr(), std::ptr::from_mut(&mut options).cast(), known) };
     Ok(options)
 }
 
-/// Fills in a struct of answers, as far as both sides know it. The rest of a newer caller's is zero.
-/// The first field stays as the caller set it.
+/// Fills the fields of an output struct that both sides know, and zeroes the other fields of a
+/// newer caller. The first field stays as the caller set it.
 ///
 /// # Safety
 /// If `pointer` is aligned and not NULL: as many bytes are valid for reads and writes as its first
@@ -191,7 +192,7 @@ pub(crate) unsafe fn fill<T: Growing>(pointer: *mut T, value: &T, name: &str) ->
     let bytes = unsafe { size(pointer, name) }?;
     let known = bytes.min(size_of::<T>());
     let first = size_of::<usize>();
-    // SAFETY: `known` bytes are there on both sides, of which the first field is left out.
+    // SAFETY: both sides have `known` bytes; the copy omits the first field.
     unsafe {
         let (from, to) = (std::ptr::from_ref(value).cast::<u8>(), pointer.cast::<u8>());
         std::ptr::copy_nonoverlapping(from.add(first), to.add(first), known - first);
@@ -200,7 +201,7 @@ pub(crate) unsafe fn fill<T: Growing>(pointer: *mut T, value: &T, name: &str) ->
     Ok(())
 }
 
-/// Checks that [`fill`] will succeed, before anything is done that cannot be undone.
+/// Checks that [`fill`] will succeed, before a call that cannot be undone.
 ///
 /// # Safety
 /// As [`fill`].
@@ -208,7 +209,7 @@ pub(crate) unsafe fn size<T: Growing>(pointer: *const T, name: &str) -> Result<u
     check(pointer, name)?;
     // SAFETY: the caller's promise; the first field is a `usize`.
     let bytes = unsafe { pointer.cast::<usize>().read() };
-    // No version of a struct will be so large: it was not set.
+    // No version of a struct will be larger: a larger size was not set by the caller.
     const BYTES_MAX: usize = 4096;
     if !(T::FIRST_BYTES..=BYTES_MAX).contains(&bytes) {
         let text =
@@ -226,7 +227,7 @@ mod tests {
     use crate::failure::last_text;
 
     fn last() -> String {
-        // SAFETY: the text of this thread, which makes no other call meanwhile.
+        // SAFETY: the text of this thread, which makes no other failing call meanwhile.
         unsafe { CStr::from_ptr(last_text()) }.to_string_lossy().into_owned()
     }
 

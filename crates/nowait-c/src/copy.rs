@@ -134,9 +134,9 @@ unsafe impl Growing for CopyReport {
 
 static COPIES: Table<Copying> = Table::new(HandleKind::Copy);
 
-/// A copy, and what it came to.
+/// A copy, and its result.
 pub(crate) struct Copying {
-    /// Until a thread waits for it.
+    /// The running copy, until a thread waits for it.
     started: Mutex<Option<Started>>,
     report: OnceLock<Result<Report>>,
     ended: Ended,
@@ -161,7 +161,7 @@ impl Copying {
     }
 }
 
-/// The first failure, or warning, of a copy that has ended.
+/// Returns the first failure or warning of an ended copy as an error.
 fn first_failure(report: &Report) -> Result<()> {
     match report.failures.first().or(report.warnings.first()) {
         Some(failure) => Err(failure.clone().into()),
@@ -170,7 +170,7 @@ fn first_failure(report: &Report) -> Result<()> {
     }
 }
 
-/// Future of the end of a copy, for queues: what nowait_copy_wait returns.
+/// Future of the end of a copy, for queues. Its result is that of nowait_copy_wait.
 pub(crate) struct CopyEnd {
     ended: Ended,
     copying: Used<'static, Copying>,

@@ -1,4 +1,4 @@
-//! Failures as C has them: a negative errno, and a text for people that the thread keeps.
+//! Failures for C: a negative errno, and a message that the thread keeps.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -9,12 +9,12 @@ use nowait_copy::FailureKind;
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
-/// An errno, and what failed, where, why, and what to do next.
+/// An errno, and a message: operation, place, cause, and next step.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) errno: c_int,
     text: Cow<'static, str>,
-    /// Index of the range of a gather that it is of.
+    /// Index of the failed range of a gather.
     pub(crate) range_index: usize,
 }
 
@@ -34,14 +34,14 @@ impl Failure {
         self
     }
 
-    /// The text as C has it. Zero bytes, which only a path could have, are left out.
+    /// Converts the message to a C string. Omits zero bytes, which only a path could contain.
     pub(crate) fn into_text(self) -> CString {
         let mut bytes = self.text.into_owned().into_bytes();
         bytes.retain(|byte| *byte != 0);
         CString::new(bytes).unwrap_or_default()
     }
 
-    /// Keeps the text for `nowait_error_message`; returns the negative errno.
+    /// Stores the message for `nowait_error_message`; returns the negative errno.
     #[cold]
     pub(crate) fn report(self) -> c_int {
         let errno = self.errno;
@@ -53,7 +53,7 @@ impl Failure {
     }
 }
 
-/// Text of this thread's last failure; empty if there was none.
+/// Returns the message of this thread's last failure; empty if there was none.
 pub(crate) fn last_text() -> *const c_char {
     let text = LAST.try_with(|last| last.borrow().as_ref().map(|text| text.as_ptr()));
     text.ok().flatten().unwrap_or(c"".as_ptr())
@@ -84,7 +84,7 @@ impl From<nowait_copy::Failure> for Failure {
     }
 }
 
-/// The errno of a failure that the kernel gave none for.
+/// Returns the errno for a failure without an errno of the kernel.
 fn errno_of(kind: ErrorKind) -> c_int {
     match kind {
         ErrorKind::NotFound => libc::ENOENT,

@@ -70,7 +70,7 @@ fn open_options(flags: c_int, mode: c_uint) -> OpenOptions {
     let appends = flags & libc::O_APPEND != 0 && access != libc::O_RDONLY;
     let mut options = OpenOptions::new();
     options.read(access != libc::O_WRONLY).write(access != libc::O_RDONLY).append(appends).mode(mode);
-    // O_CREAT and what goes with it are the kernel's to judge.
+    // The kernel checks O_CREAT and the related flags.
     options.direct(flags & libc::O_DIRECT != 0).custom_flags(flags & !(libc::O_ACCMODE | libc::O_DIRECT));
     options
 }
@@ -110,8 +110,7 @@ pub unsafe extern "C" fn nowait_file_from_descriptor(
         if descriptor < 0 {
             return Err(bad(libc::EBADF));
         }
-        // SAFETY: if it is not open, or another thread closes it, fcntl(2) says so: nothing else is
-        // done with it.
+        // SAFETY: the descriptor is only used by fcntl(2), which fails if it is not open.
         let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
         let own = borrowed.try_clone_to_owned().map_err(|error| bad(error.raw_os_error().unwrap_or(libc::EBADF)))?;
         let opened = with_instance(instance, |nowait| Ok(File::from_std(nowait, own.into(), &name)?))?;
@@ -319,8 +318,8 @@ pub unsafe extern "C" fn nowait_append(file: FileHandle, buffer: *const c_void, 
     })
 }
 
-/// A loan of a caller's memory for one call, which returns when nothing has the memory any more, and
-/// so does a panic.
+/// A loan of a caller's memory for one call. The call returns, or passes on a panic, only after the
+/// library has released the memory.
 #[derive(Default)]
 pub(crate) struct BlockingLoan(Arc<()>);
 
@@ -340,7 +339,7 @@ impl Drop for BlockingLoan {
     }
 }
 
-/// Options of a write, that are known.
+/// Checked flags of a write.
 #[derive(Clone, Copy)]
 pub(crate) struct WriteFlags(u32);
 

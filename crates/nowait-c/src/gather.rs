@@ -62,19 +62,20 @@ pub unsafe extern "C" fn nowait_gather(
     })
 }
 
-/// A gather for a queue: the caller's memory, until it ends.
+/// A gather for a queue, with the caller's memory until its end.
 pub(crate) struct Job {
     file: File,
     ranges: Box<[Range]>,
     extents: Vec<(u64, usize)>,
-    /// The bytes of all ranges, and how many there are.
+    /// Destination for the bytes of all ranges, and its length.
     output: NonNull<u8>,
     output_bytes: usize,
-    /// None if the caller does not want them.
+    /// None if the caller passed NULL.
     results: Option<NonNull<i64>>,
 }
 
-// SAFETY: the caller's memory, which is lent to whichever thread runs the job, and used by it alone.
+// SAFETY: the caller lends the memory to the thread that runs the job, and only that thread uses
+// it.
 unsafe impl Send for Job {}
 
 impl Job {
@@ -99,14 +100,15 @@ impl Job {
         let file = File::clone(&*FILES.get(file)?);
         let extents = extents(&file, ranges)?;
         let sum = extents.iter().try_fold(0_usize, |sum, extent| sum.checked_add(extent.1));
-        // More than there is room for: the library says so, with as much as there is.
+        // If the sum exceeds the output, the library reports that error.
         let output_bytes = sum.map_or(output.len(), |sum| sum.min(output.len()));
         Ok(Job { file, ranges: ranges.into(), extents, output: NonNull::from(output).cast(), output_bytes, results })
     }
 
-    /// Runs it, with a token that goes with the caller's memory.
+    /// Runs the gather. The token is dropped when the caller's memory is released.
     pub(crate) async fn run(self, loan: impl Send + 'static) -> Result<u64> {
-        // SAFETY: the promise of `new`: the completion is not given out before the loan is back.
+        // SAFETY: the promise of `new`, since the completion is reaped only after the loan was
+        // dropped.
         let memory = unsafe { Lent::from_raw(self.output, self.output_bytes, loan) };
         let gathered = self.file.gather(&*self.extents).into_buffer(memory).await.map_err(|error| error.error)?;
         let results = self.results.map(|results| {
@@ -127,7 +129,7 @@ fn extents(file: &File, ranges: &[Range]) -> Result<Vec<(u64, usize)>> {
     Ok(extents)
 }
 
-/// Fills in the results of a gather; answers with the first range that is not complete.
+/// Fills the results of a gather; returns the first incomplete range as an error.
 fn first_exception(file: &File, ranges: &[Range], exceptions: &Exceptions, results: Option<&mut [i64]>) -> Result<()> {
     if let Some(results) = results {
         for (result, range) in results.iter_mut().zip(ranges) {

@@ -1,8 +1,8 @@
-//! Handles: numbers that C has instead of pointers.
+//! Handles: numbers that C uses instead of pointers.
 //!
-//! A closed pointer cannot be distinguished from an open one. A handle can: it names a slot in a
-//! table, and how often that slot has been given out. So a second close, a use after the close,
-//! and a handle of another kind are errors, not accidents.
+//! A closed pointer cannot be distinguished from an open one. A handle can: it contains the number
+//! of a slot in a table, and the generation of the slot. So a second close, a use after the close,
+//! and a handle of another kind return errors.
 //!
 //! ```text
 //! bits 63..56  kind
@@ -10,11 +10,11 @@
 //! bits 31..0   generation of the slot
 //! ```
 //!
-//! A slot holds its value until it is closed and no call uses it. A use costs two atomic
+//! A slot keeps its value until the handle is closed and no call uses it. A use costs two atomic
 //! operations on the slot, and takes no lock.
 //!
-//! `unsafe` here: a value is read through a shared reference, while the state of its slot says
-//! that it is there.
+//! `unsafe` here: a value is read through a shared reference while the state of its slot guarantees
+//! that it exists.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -77,7 +77,7 @@ pub(crate) struct Table<T> {
     kind: HandleKind,
     /// Slots are never moved or freed, so that a stale handle can always be looked up.
     chunks: [OnceLock<Box<[HandleSlot<T>]>>; CHUNKS],
-    /// How many slots have been in use.
+    /// Number of slots ever used.
     made: AtomicU32,
     /// Slots that are free again. The slot that has been free longest is used next, so generations
     /// grow slowly. A forked child has a new list: a thread that the child lacks may hold the lock.
@@ -86,13 +86,14 @@ pub(crate) struct Table<T> {
 
 struct HandleSlot<T> {
     state: AtomicU64,
-    /// Written by the only owner of the slot: the call that opens it, or, when it is closed, the
-    /// last user. Read by users, of which there are none then. With the process that opened it.
+    /// The value, and the fork generation of the process that opened it. Written only by the slot's
+    /// sole owner: the call that opens it, or its last user after the close. Read by users, of
+    /// which none exist at these times.
     value: UnsafeCell<Option<(T, u64)>>,
 }
 
-// SAFETY: users share the value by reference (`T: Sync`), and the last of them takes it, on
-// whatever thread (`T: Send`). `state` orders these, as `Table` has it.
+// SAFETY: users share the value by reference (`T: Sync`), and the last user takes it, on any thread
+// (`T: Send`). The transitions of `state` in `Table` order these accesses.
 unsafe impl<T: Send + Sync> Sync for HandleSlot<T> {}
 
 impl<T: Send + Sync> Table<T> {
@@ -109,7 +110,7 @@ impl<T: Send + Sync> Table<T> {
         let slots =
             self.chunks[chunk].get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| HandleSlot::default()).collect());
         let slot = &slots[at];
-        // SAFETY: the slot was vacant, and `number` is this call's alone; nobody uses the value
+        // SAFETY: the slot was vacant, and only this call has `number`; no call uses the value
         // before `OPEN` is stored.
         unsafe { *slot.value.get() = Some((value, nowait::embed::fork_generation())) };
         let generation = slot.state.load(Ordering::Relaxed) >> 32;
@@ -125,14 +126,14 @@ impl<T: Send + Sync> Table<T> {
         })
     }
 
-    /// Returns the value of a handle, which stays while it is used.
+    /// Returns the value of a handle; the value stays while the result exists.
     #[inline]
     pub(crate) fn get(&self, handle: u64) -> Result<Used<'_, T>> {
         self.enter(handle, 0)
     }
 
-    /// As `get`, of a handle that this process opened: its value has threads, or locks that another
-    /// thread of the parent may have held at the fork.
+    /// As `get`, but only for a handle that this process opened. Its value has threads, or locks
+    /// that another thread of the parent may have held at the fork.
     pub(crate) fn get_own(&self, handle: u64) -> Result<Used<'_, T>> {
         let used = self.get(handle)?;
         if used.is_parents() {
@@ -145,8 +146,8 @@ impl<T: Send + Sync> Table<T> {
         Ok(used)
     }
 
-    /// Closes a handle. Returns the value; `None` if another thread uses it at this moment: it is
-    /// dropped there when that ends.
+    /// Closes a handle and returns its value. Returns `None` if another thread uses the value now;
+    /// that thread drops it afterwards.
     pub(crate) fn close(&self, handle: u64) -> Result<Option<T>> {
         let used = self.enter(handle, OPEN)?;
         let value = self.leave(used.number, used.slot);
@@ -154,7 +155,7 @@ impl<T: Send + Sync> Table<T> {
         Ok(value)
     }
 
-    /// Counts one more user, and takes the flags `closes` off. Refused if the handle is not open.
+    /// Adds a user, and clears the flags `closes`. Fails if the handle is not open.
     #[inline]
     fn enter(&self, handle: u64, closes: u64) -> Result<Used<'_, T>> {
         let number = (handle >> 32) as u32 & ((1 << SLOT_BITS) - 1);
@@ -177,8 +178,8 @@ impl<T: Send + Sync> Table<T> {
         }
     }
 
-    /// Counts one user less. Vacates the slot, and returns the value, if that was the last of a
-    /// closed handle.
+    /// Removes a user. If it was the last one of a closed handle, vacates the slot and returns the
+    /// value.
     #[inline]
     fn leave(&self, number: u32, slot: &HandleSlot<T>) -> Option<T> {
         // Release: this use comes before the last user takes the value. Acquire: as that user.
@@ -188,8 +189,7 @@ impl<T: Send + Sync> Table<T> {
 
     #[cold]
     fn vacate(&self, number: u32, slot: &HandleSlot<T>, state: u64) -> Option<T> {
-        // SAFETY: the handle is closed, so that no call enters any more, and the last user has
-        // left.
+        // SAFETY: the handle is closed, so no further call enters, and the last user has left.
         let value = unsafe { (*slot.value.get()).take() }.map(|(value, _)| value);
         let generation = ((state >> 32) as u32).wrapping_add(1);
         slot.state.store(u64::from(generation) << 32, Ordering::Release);
@@ -228,7 +228,7 @@ impl<T> Default for HandleSlot<T> {
     }
 }
 
-/// Chunk of a slot, and its index there.
+/// Returns the chunk of a slot, and its index in the chunk.
 fn chunk_of(number: u32) -> (usize, usize) {
     let number = number as usize + FIRST_CHUNK;
     let chunk = (number / FIRST_CHUNK).ilog2() as usize;
@@ -243,7 +243,7 @@ pub(crate) struct Used<'t, T: Send + Sync> {
 }
 
 impl<T: Send + Sync> Used<'_, T> {
-    /// Whether it was opened before the fork that made this process.
+    /// True if the handle was opened before the fork that created this process.
     pub(crate) fn is_parents(&self) -> bool {
         self.held().1 != nowait::embed::fork_generation()
     }
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(table.close(one).unwrap(), Some("one"));
         assert_eq!(errno(table.get(one)), Some(libc::EBADF));
         assert_eq!(errno(table.close(one)), Some(libc::EBADF));
-        // The slot is used again, under another handle.
+        // The slot is reused under another handle.
         let three = table.insert("three").unwrap();
         assert_eq!(three & !u64::from(u32::MAX), one & !u64::from(u32::MAX));
         assert_eq!(errno(table.get(one)), Some(libc::EBADF));
@@ -346,16 +346,17 @@ mod tests {
         let table = Table::new(HandleKind::File);
         let parents = table.insert("parent's").unwrap();
         let lock = table.vacant();
-        // SAFETY: the child calls the table and libc alone, and ends without a destructor.
+        // SAFETY: the child calls only the table and libc, and ends without running destructors.
         match unsafe { libc::fork() } {
             0 => {
-                // SAFETY: it ends the child if that waits for the lock.
+                // SAFETY: alarm(2) has no memory arguments. It ends the child if the child waits
+                // for the lock.
                 unsafe { libc::alarm(30) };
                 let own = table.insert("child's").and_then(|own| table.get(own).map(|value| *value));
                 let inherited = table.get(parents).map(|value| *value);
                 let is_right =
                     own.is_ok_and(|own| own == "child's") && inherited.is_ok_and(|value| value == "parent's");
-                // SAFETY: ends the child.
+                // SAFETY: ends the child without running destructors.
                 unsafe { libc::_exit(c_int::from(!is_right)) }
             }
             child => {
@@ -368,8 +369,8 @@ mod tests {
         drop(lock);
     }
 
-    /// Symptom that it looks for: a handle that gives another handle's value, or a value that is
-    /// closed twice or never.
+    /// Checks that no handle returns another handle's value, and that each value is closed exactly
+    /// once.
     #[test]
     fn threads_open_use_and_close() {
         struct Value(AtomicU64, Arc<AtomicU64>);

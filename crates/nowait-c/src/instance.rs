@@ -192,7 +192,7 @@ pub extern "C" fn nowait_instance_has_ring(instance: InstanceHandle) -> c_int {
     count(|| with_instance(instance, |nowait| Ok(nowait.has_ring().into()))) as c_int
 }
 
-/// Calls `with` with an instance: the shared one for 0.
+/// Calls `with` with an instance; 0 means the shared one.
 pub(crate) fn with_instance<R>(instance: InstanceHandle, with: impl FnOnce(&Nowait) -> Result<R>) -> Result<R> {
     if instance == 0 {
         return with(Nowait::shared());

@@ -1,15 +1,15 @@
 //! The C interface of nowait: `include/nowait.h`, a static library, and a shared one that `make
-//! install` links from it. The header is the documentation; `docs/guide/c.md` is the way in.
+//! install` links from it. The header is the reference; `docs/guide/c.md` is the introduction.
 //!
-//! Everything here is for C. Rust programs use the crates below: `nowait`, `nowait-log`,
-//! `nowait-copy`, `nowait-probe`.
+//! This crate is for C only. Rust programs use `nowait`, `nowait-log`, `nowait-copy` and
+//! `nowait-probe`.
 //!
-//! The files in order; each uses those above it:
+//! The files in order; each uses only those before it:
 //!
-//! * `failure.rs`: a negative errno, and a text that the thread keeps;
-//! * `border.rs`: panics end there; callers' pointers, and structs that grow;
-//! * `handle.rs`: numbers in the place of pointers, so that a stale one is an error;
-//! * then the interface itself: `instance.rs`, `file.rs`, `vectored.rs`, `space.rs`, `metadata.rs`,
+//! * `failure.rs`: a negative errno, and a message that the thread keeps;
+//! * `border.rs`: catches panics; checks callers' pointers, and structs that grow;
+//! * `handle.rs`: numbers instead of pointers, so that a stale one is an error;
+//! * then the interface: `instance.rs`, `file.rs`, `vectored.rs`, `space.rs`, `metadata.rs`,
 //!   `lock.rs`, `names.rs`, `gather.rs`, `log.rs`, `reader.rs`, `copy.rs`, `queue/`, `probe.rs`.
 
 mod border;

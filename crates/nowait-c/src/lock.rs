@@ -90,7 +90,7 @@ pub extern "C" fn nowait_file_is_range_locked(file: FileHandle, kind: u32, offse
     }) as c_int
 }
 
-/// Returns 1 for a lock that was taken, and 0 for one that another open has.
+/// Returns 1 if the lock was taken, and 0 if another open holds a conflicting lock.
 fn taken(lock: std::result::Result<(), TryLockError>) -> Result<usize> {
     match lock {
         Ok(()) => Ok(1),

@@ -1,6 +1,6 @@
 //! Durable logs; `reader.rs` reads them back.
 //!
-//! A ticket of the log is the record's number, which needs no release.
+//! C has no tickets: the number of a record is enough to wait for it, and needs no release.
 //!
 //! `unsafe` here: entry points, and pointers of callers.
 
@@ -269,7 +269,7 @@ pub unsafe extern "C" fn nowait_log_last(log: LogHandle, durable: *mut u64, appe
         // SAFETY: the caller's promise.
         let (durable, appended) = unsafe { (wanted(durable, "durable")?, wanted(appended, "appended")?) };
         let log = LOGS.get(log)?;
-        // In this order the second is not less than the first.
+        // Read in this order, `last` is not less than `last_durable`.
         let (last_durable, last) = (log.durable_lsn(), log.last_lsn());
         durable.map(|durable| durable.write(last_durable));
         appended.map(|appended| appended.write(last));

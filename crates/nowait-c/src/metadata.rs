@@ -142,7 +142,7 @@ fn since_1970(time: SystemTime) -> i64 {
         Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
         Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |ns| -ns),
     };
-    // The least number means that it is not known.
+    // The minimum means that the time is unknown.
     ns.max(i64::MIN + 1)
 }
 

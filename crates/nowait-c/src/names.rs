@@ -138,7 +138,7 @@ pub unsafe extern "C" fn nowait_write_atomic(
     })
 }
 
-/// A change of names, not begun yet.
+/// A change of names that has not started yet.
 pub(crate) struct NameChange {
     nowait: Nowait,
     op: NameOp,
@@ -173,8 +173,8 @@ impl NameChange {
         let flags = known_flags(flags, NOWAIT_NAME_DURABLE | NOWAIT_RENAME_NEW, known)?;
         let mut synced = Vec::new();
         if flags & NOWAIT_NAME_DURABLE != 0 {
-            // The new name first: a crash between the syncs then leaves both names instead of
-            // neither.
+            // The directory of the new name first: a crash between the syncs then leaves both names
+            // instead of neither.
             synced.push(directory_of(to));
             if directory_of(path) != directory_of(to) {
                 synced.push(directory_of(path));
@@ -225,7 +225,7 @@ impl NameChange {
         }
     }
 
-    /// Makes the change on this thread.
+    /// Performs the change on this thread.
     fn wait(self) -> Result<()> {
         self.operation().wait()?;
         for directory in &self.synced {
@@ -234,7 +234,7 @@ impl NameChange {
         Ok(())
     }
 
-    /// Makes the change on threads of the library.
+    /// Performs the change on threads of the library.
     pub(crate) async fn run(self) -> Result<u64> {
         self.operation().await?;
         for directory in &self.synced {
@@ -244,7 +244,7 @@ impl NameChange {
     }
 }
 
-/// An atomic replacement of a file, not begun yet.
+/// An atomic replacement of a file that has not started yet.
 pub(crate) struct Whole {
     nowait: Nowait,
     path: PathBuf,
@@ -252,7 +252,7 @@ pub(crate) struct Whole {
     length: usize,
 }
 
-// SAFETY: the caller's memory, which is lent to whichever thread runs it.
+// SAFETY: the caller lends the memory to the thread that runs the replacement.
 unsafe impl Send for Whole {}
 
 impl Whole {
@@ -271,7 +271,7 @@ impl Whole {
         Ok(Whole { nowait, path: path.into(), start: NonNull::from(bytes).cast(), length })
     }
 
-    /// Runs the replacement. The token is dropped when the caller's memory is no longer used.
+    /// Runs the replacement. The token is dropped when the caller's memory is released.
     pub(crate) async fn run(self, token: impl Send + 'static) -> Result<u64> {
         // SAFETY: the promise of `new`.
         let memory = unsafe { Lent::from_raw(self.start, self.length, token) };
@@ -284,7 +284,7 @@ fn directory_of(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent.into(),
         Some(_) => PathBuf::from("."),
-        // The root, or an empty path: the kernel returns the error.
+        // The root or an empty path, for which the kernel returns the error.
         None => path.into(),
     }
 }

@@ -1,4 +1,4 @@
-//! How files are served, as JSON.
+//! Reports how files are served, as JSON.
 //!
 //! `unsafe` here: entry points, and their callers' pointers.
 
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn nowait_probe(path: *const c_char, flags: u32, json: *mu
         let (path, json) = unsafe { (border::path(path, "path")?, answer(json, "json")?) };
         let report = options(flags)?.run(path)?;
         let text = CString::new(format!("{:#}", report.to_json()));
-        // JSON has no zero bytes.
+        // JSON contains no zero bytes.
         let text = text.map_err(|_| Failure::new(libc::EILSEQ, "the report has a zero byte"))?;
         json.write(text.into_raw());
         Ok(())
@@ -52,7 +52,7 @@ fn options(flags: u32) -> Result<Options> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nowait_text_free(text: *mut c_char) {
     if !text.is_null() {
-        // SAFETY: the caller's promise: it was made by `into_raw`.
+        // SAFETY: the caller's promise: `into_raw` returned the pointer.
         drop(unsafe { CString::from_raw(text) });
     }
 }

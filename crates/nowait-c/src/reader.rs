@@ -25,7 +25,7 @@ pub struct LogRecord {
     pub number: u64,
     /// Bytes of the record; valid until the next call with this reader.
     pub bytes: *const c_void,
-    /// How many.
+    /// Number of bytes.
     pub length: usize,
 }
 

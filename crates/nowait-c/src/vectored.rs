@@ -66,7 +66,7 @@ pub unsafe extern "C" fn nowait_write_vectored_at(
     })
 }
 
-/// A caller's buffers, checked.
+/// Checked buffers of a caller.
 pub(crate) struct Segments(Vec<(NonNull<u8>, usize)>);
 
 impl Segments {

@@ -39,7 +39,7 @@ pub struct WriteRequest {
     pub operation: u64,
 }
 
-/// Prepares a write of memory that is lent until the completion is reaped.
+/// Prepares a write from memory that is lent until the completion is reaped.
 fn write(
     file: &File,
     (start, length): (NonNull<u8>, usize),
@@ -47,7 +47,7 @@ fn write(
     flags: WriteFlags,
     operation: &Arc<QueuedOperation>,
 ) -> Awaited {
-    // SAFETY: the caller's promise: the completion is not given out before the loan is back.
+    // SAFETY: the caller's promise: the completion is reaped only after the loan was dropped.
     let memory = unsafe { Lent::from_raw(start, length, operation.loan()) };
     Awaited::Transfer(flags.on(file.write_at(memory, offset)).start())
 }
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn nowait_submit_write_vectored(
         let flags = WriteFlags::new(flags)?;
         let file = FILES.get(file)?;
         QUEUES.get_own(queue)?.submit(user, operation, |operation| {
-            // SAFETY: the caller's promise: the completion is not given out before the loan is back.
+            // SAFETY: the caller's promise: the completion is reaped only after the loan was dropped.
             let memory = unsafe { segments.lend(Arc::new(operation.loan())) };
             Ok(Awaited::Vectored(flags.on(file.write_vectored_at(memory, offset)).start()))
         })
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn nowait_submit_append(
         let flags = WriteFlags::new(flags)?;
         let file = FILES.get(file)?;
         QUEUES.get_own(queue)?.submit(user, operation, |operation| {
-            // SAFETY: the caller's promise: the completion is not given out before the loan is back.
+            // SAFETY: the caller's promise: the completion is reaped only after the loan was dropped.
             let memory = unsafe { Lent::from_raw(start, length, operation.loan()) };
             Ok(Awaited::Append(flags.on(file.append(memory)).start()))
         })

@@ -1,7 +1,8 @@
-//! The operations of a queue, those of them that may have ended, and the descriptor that says so.
+//! A queue's operations, the list of those that may have ended, and the descriptor that is readable
+//! while the list has entries.
 //!
-//! The reaping thread itself notices completions of the ring, whose descriptor is part of the
-//! queue's. Other threads list the operations that they complete, and set an event.
+//! The reaping thread notices the ring's completions; the queue's descriptor covers the ring's.
+//! Other threads list the operations that they complete, and set an event.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,9 +19,9 @@ use crate::failure::{Failure, Result};
 /// The operations of a queue.
 pub(super) struct CompletionQueue {
     operations: Mutex<Operations>,
-    /// Readable while something is listed, and no thread reaps.
+    /// Readable while operations are listed and no thread reaps.
     event: OwnedFd,
-    /// Where reads go, and an epoll of its descriptor and the event; none where io_uring is refused.
+    /// Ring for reads, and an epoll of its descriptor and the event; None if io_uring is refused.
     ring: Option<(LoopRing, OwnedFd)>,
 }
 
@@ -28,13 +29,13 @@ pub(super) struct CompletionQueue {
 struct Operations {
     /// Operations that may have ended.
     listed: VecDeque<Arc<QueuedOperation>>,
-    /// All operations, each in a slot of its own.
+    /// All operations, one per slot.
     slots: Vec<OperationSlot>,
     vacant: Vec<u32>,
     is_closed: bool,
-    /// Threads that reap now.
+    /// Number of threads that reap now.
     reaping: u32,
-    /// The event is set.
+    /// True if the event is set.
     is_set: bool,
 }
 
@@ -79,12 +80,12 @@ impl CompletionQueue {
         Ok(Arc::new(CompletionQueue { operations: Mutex::default(), event, ring }))
     }
 
-    /// Readable when there may be completions.
+    /// Returns the descriptor, which is readable when there may be completions.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.ring.as_ref().map_or(&self.event, |(_, both)| both).as_fd()
     }
 
-    /// Calls `start`, which starts operations: those for a ring are submitted in one system call.
+    /// Calls `start`, which starts operations. One system call submits those for a ring.
     pub(super) fn batch<T>(&self, start: impl FnOnce() -> T) -> T {
         match &self.ring {
             Some((ring, _)) => ring.submit(start),
@@ -104,7 +105,7 @@ impl CompletionQueue {
         self.operations.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Makes an operation, which is the queue's until its completion is reaped.
+    /// Makes an operation, which stays in the queue until its completion is reaped.
     pub(super) fn open(self: &Arc<Self>, user: usize) -> Result<Opened> {
         let operations = &mut *self.operations();
         operations.check_open()?;
@@ -133,18 +134,18 @@ impl CompletionQueue {
         slot.and_then(|slot| slot.operation.clone())
     }
 
-    /// Number of operations whose completion was not reaped.
+    /// Returns the number of operations whose completion was not reaped.
     pub(super) fn len(&self) -> usize {
         let operations = self.operations();
         operations.slots.len() - operations.vacant.len()
     }
 
-    /// Refused once it is closed.
+    /// Fails if the queue is closed.
     pub(super) fn check_open(&self) -> Result<()> {
         self.operations().check_open()
     }
 
-    /// Takes no more operations, if it has none. Threads that sleep on the descriptor wake up.
+    /// Closes the queue, if it has no operations. Threads that sleep on the descriptor wake up.
     pub(super) fn close(&self) -> Result<()> {
         let mut operations = self.operations();
         match operations.slots.len() - operations.vacant.len() {
@@ -173,7 +174,7 @@ impl CompletionQueue {
         queue.tell(&mut operations);
     }
 
-    /// Passes up to `room` completions to `take`; returns how many there were.
+    /// Passes up to `room` completions to `take`; returns their number.
     pub(super) fn reap(&self, room: usize, mut take: impl FnMut(usize, &QueuedOperation, Result<u64>)) -> usize {
         let _reaping = Reaping::new(self);
         if let Some((ring, _)) = &self.ring {
@@ -192,8 +193,9 @@ impl CompletionQueue {
 
     fn next(&self) -> Option<Arc<QueuedOperation>> {
         let operation = self.operations().listed.pop_front()?;
-        // Before it is polled: a wake-up from then on lists it again. A swap, and no store, so that
-        // one that came before, and found it listed, has happened before it is polled.
+        // Cleared before the operation is polled, so that a wake-up from now on lists it again. A
+        // swap, not a store: a wake-up that found the operation listed then happens before the
+        // poll.
         operation.is_listed.swap(false, SeqCst);
         Some(operation)
     }
@@ -207,8 +209,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Sets the event if something is listed and no thread reaps: one that does comes to it, or calls
-    /// this when it leaves.
+    /// Sets the event if operations are listed and no thread reaps. A reaping thread takes them, or
+    /// calls this when it leaves.
     fn tell(&self, operations: &mut Operations) {
         if operations.reaping == 0 && !operations.listed.is_empty() {
             self.set(operations);
@@ -223,7 +225,7 @@ impl CompletionQueue {
     }
 }
 
-/// An operation that has not begun. Dropped, it never was.
+/// An operation that has not begun. Dropping it removes it from the queue.
 pub(super) struct Opened(Option<Arc<QueuedOperation>>);
 
 impl Opened {
@@ -234,7 +236,7 @@ impl Opened {
         }
     }
 
-    /// Begins to wait for `work`: its completion will be reaped.
+    /// Begins to wait for `work`. A completion will follow.
     pub(super) fn begin(mut self, work: Awaited) {
         if let Some(operation) = self.0.take() {
             operation.begin(work);
@@ -250,8 +252,8 @@ impl Drop for Opened {
     }
 }
 
-/// A thread that reaps. When it leaves, also by a panic, it announces the entries that it leaves
-/// behind.
+/// A reaping thread. When it leaves, also by a panic, it announces the entries that it leaves in
+/// the list.
 struct Reaping<'q>(&'q CompletionQueue);
 
 impl Reaping<'_> {

@@ -1,5 +1,5 @@
-//! Queues: operations are submitted with a pointer of the caller's (`submit.rs`, `change.rs`), and their
-//! completions reaped in the order in which they come.
+//! Queues: operations are submitted with a caller's pointer (`submit.rs`, `change.rs`), and their
+//! completions are reaped in order of arrival.
 //!
 //! `unsafe` here: entry points, and their callers' pointers.
 
@@ -49,7 +49,7 @@ pub struct Completion {
 static QUEUES: Table<Arc<CompletionQueue>> = Table::new(HandleKind::Queue);
 
 thread_local! {
-    /// Texts of the completions that this thread reaped last.
+    /// Messages of the completions that this thread reaped last.
     static TEXTS: RefCell<Vec<CString>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn nowait_reap(
             if taken > 0 || timeout_ms == 0 {
                 return Ok(taken);
             }
-            // After that there is nothing to wait for.
+            // A closed queue has no completions to wait for.
             queue.check_open()?;
             if !sleep(&queue, deadline)? {
                 return Ok(0);
@@ -183,12 +183,12 @@ fn reap(queue: &CompletionQueue, completions: &mut [Completion]) -> usize {
             }
         };
     });
-    // At the end of a thread they go at once.
+    // At the end of a thread, they are dropped at once.
     drop(TEXTS.try_with(|last| last.replace(texts)));
     taken
 }
 
-/// Sleeps until there may be completions; false if the time is over.
+/// Sleeps until there may be completions; false after the deadline.
 fn sleep(queue: &CompletionQueue, deadline: Option<Instant>) -> Result<bool> {
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let timeout = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });

@@ -1,8 +1,8 @@
-//! An operation under way, from its submission to its completion.
+//! A submitted operation, until its completion.
 //!
-//! It is a future of the library, polled where completions are reaped. Its waker puts it on its
-//! queue's list of those to be polled. Cancelled, the future is dropped, and the operation ends when
-//! the library gives back the memory that it was lent.
+//! An operation is a future of the library. Threads that reap completions poll it. Its waker adds
+//! it to its queue's list. A cancellation drops the future; the operation then ends when the
+//! library releases the lent memory.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ use crate::failure::{Failure, Result};
 pub(super) enum Awaited {
     /// A read or a write.
     Transfer(Started<Moved<Lent>>),
-    /// The same, with several pieces of memory.
+    /// A read or a write of several pieces of memory.
     Vectored(Started<Moved<Vec<Lent>>>),
     Append(Started<BufferResult<Lent>>),
     /// A sync, or another change of a file without data.
@@ -36,8 +36,8 @@ pub(super) enum Awaited {
 }
 
 impl Awaited {
-    /// Has the library's driver run a future of several operations: their progress does not depend on
-    /// the thread that reaps.
+    /// Lets the library's driver run a future of several operations, so that their progress does
+    /// not depend on the reaping thread.
     pub(super) fn driven(future: impl Future<Output = Result<u64>> + Send + 'static) -> Result<Awaited> {
         embed::start(future).map(Awaited::Driven).map_err(|error| {
             let text = format!("submit: no thread can be started: {error}; raise the limit (ulimit -u)");
@@ -61,7 +61,7 @@ impl Awaited {
             }),
             Awaited::Change(started) => Pin::new(started).poll(context).map(|result| Ok(result.map(|()| 0)?)),
             Awaited::Record(durable) => Pin::new(durable).poll(context).map(|result| Ok(result?)),
-            // A panic of the future is passed on here. It is this operation's result, and no other's.
+            // A panic of the future becomes the result of this operation only.
             Awaited::Driven(started) => catch_unwind(AssertUnwindSafe(|| Pin::new(started).poll(context)))
                 .unwrap_or_else(|panic| Poll::Ready(Err(panicked(panic)))),
             Awaited::Copy(end) => Pin::new(end).poll(context).map(|result| result.map(|()| 0)),
@@ -73,24 +73,24 @@ enum Phase {
     New,
     UnderWay(Awaited),
     Ended(Result<u64>),
-    /// The work was given up.
+    /// The operation was cancelled.
     Cancelled,
     Taken,
 }
 
-/// An operation under way.
+/// A submitted operation.
 pub(super) struct QueuedOperation {
     pub(super) queue: Arc<CompletionQueue>,
-    /// Place in the queue, and its generation.
+    /// Slot in the queue, and the slot's generation.
     pub(super) number: u64,
     /// The caller's pointer.
     pub(super) user: usize,
-    /// Held while the work is polled, which does not wait.
+    /// Locked while the work is polled; a poll does not wait.
     state: Mutex<Phase>,
     is_cancelled: AtomicBool,
-    /// The library has no memory of the caller's for it.
+    /// True if the operation holds no memory of the caller.
     is_returned: AtomicBool,
-    /// It is on the list of those to be polled.
+    /// True if the operation is on the queue's list.
     pub(super) is_listed: AtomicBool,
 }
 
@@ -107,7 +107,7 @@ impl QueuedOperation {
         })
     }
 
-    /// A token that goes with memory that is lent for the operation.
+    /// Returns a token for memory that is lent for the operation.
     pub(super) fn loan(self: &Arc<Self>) -> LoanToken {
         self.is_returned.store(false, SeqCst);
         LoanToken(self.clone())
@@ -124,7 +124,7 @@ impl QueuedOperation {
         }
     }
 
-    /// Returns the result if it has ended.
+    /// Returns the result if the operation has ended.
     pub(super) fn take(self: &Arc<Self>) -> Option<Result<u64>> {
         let mut state = self.state();
         self.advance(&mut state);
@@ -142,7 +142,7 @@ impl QueuedOperation {
         }
     }
 
-    /// Polls the work. Leaves its waker, or its result.
+    /// Polls the work, which stores its waker or its result. Returns true if it has ended.
     fn advance(self: &Arc<Self>, state: &mut Phase) -> bool {
         let Phase::UnderWay(work) = state else { return false };
         let waker = Waker::from(self.clone());
@@ -151,7 +151,7 @@ impl QueuedOperation {
         true
     }
 
-    /// Gives it up, if it has not ended. Either way its completion comes.
+    /// Cancels the operation, unless it has ended. In both cases a completion follows.
     pub(super) fn cancel(self: &Arc<Self>) {
         let mut state = self.state();
         // A completed operation keeps its result.
@@ -179,7 +179,7 @@ impl Wake for QueuedOperation {
     }
 }
 
-/// Goes with memory that is lent for an operation; dropped when the library has it no more.
+/// Token of memory that is lent for an operation; dropped when the library releases the memory.
 pub(super) struct LoanToken(Arc<QueuedOperation>);
 
 impl Drop for LoanToken {

@@ -28,7 +28,7 @@ pub struct Read {
     pub file: FileHandle,
     /// Destination of the bytes.
     pub buffer: *mut c_void,
-    /// How many.
+    /// Number of bytes.
     pub length: usize,
     /// Offset in the file.
     pub offset: u64,
@@ -39,10 +39,10 @@ pub struct Read {
 }
 
 impl CompletionQueue {
-    /// Makes an operation, and begins the work that `start` makes for it. Its number is written before
-    /// another thread may reap it.
+    /// Makes an operation, and begins the work that `start` returns. The operation's number is
+    /// stored before another thread can reap the completion.
     ///
-    /// All functions that submit have their callers promise that `number` is NULL or points to a
+    /// The callers of all entry points that submit promise that `number` is NULL or points to a
     /// number.
     pub(super) fn submit(
         self: &Arc<Self>,
@@ -62,14 +62,14 @@ impl CompletionQueue {
     }
 }
 
-/// Makes a read into memory that stays the library's until the completion is reaped.
+/// Prepares a read into memory that is lent until the completion is reaped.
 fn read<'f>(
     file: &'f File,
     (start, length): (NonNull<u8>, usize),
     offset: u64,
     operation: &Arc<QueuedOperation>,
 ) -> nowait::Operation<'f, Moved<Lent>> {
-    // SAFETY: the caller's promise: the completion is not given out before the loan is back.
+    // SAFETY: the caller's promise: the completion is reaped only after the loan was dropped.
     let memory = unsafe { Lent::from_raw(start, length, operation.loan()) };
     file.read_at(memory, offset)
 }
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn nowait_submit_read_vectored(
         let segments = unsafe { Segments::to_read(buffers, buffers_count) }?;
         let file = FILES.get(file)?;
         QUEUES.get_own(queue)?.submit(user, operation, |operation| {
-            // SAFETY: the caller's promise: the completion is not given out before the loan is back.
+            // SAFETY: the caller's promise: the completion is reaped only after the loan was dropped.
             let memory = unsafe { segments.lend(Arc::new(operation.loan())) };
             Ok(Awaited::Vectored(file.read_vectored_at(memory, offset).start()))
         })
