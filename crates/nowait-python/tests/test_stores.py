@@ -6,6 +6,7 @@ import asyncio
 import copy
 import io
 import pickle
+import resource
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
@@ -258,6 +259,26 @@ def test_ranges_are_those_of_obstore(tmp_path: Path) -> None:
         expected = outcome(others.get, "a", options={"range": asked})
         assert outcome(ours.get, "a", options={"range": asked}) == expected, asked
     assert list(ours.list("a")) == list(others.list("a")) == []
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_a_failed_put_names_its_object(tmp_path: Path, is_awaited: bool) -> None:
+    """The temporary name means nothing to a caller. Python ignores SIGXFSZ, so the write fails."""
+    store = NowaitStore(tmp_path)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limit[1]))
+    try:
+        with pytest.raises(nowait.Error) as failed:
+            if is_awaited:
+                asyncio.run(store.put_async("object", bytes(100_000)))
+            else:
+                store.put("object", bytes(100_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    target = str(tmp_path / "object")
+    assert failed.value.filename == target
+    assert target in str(failed.value) and ".nowait-" not in str(failed.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_list_while_objects_come_and_go(tmp_path: Path) -> None:

@@ -156,9 +156,13 @@ static void whole_files(nowait_queue queue, char **argv) {
 
     EQUAL(nowait_write_atomic(0, missing, "x", 1, 0), -ENOENT);
     SAYS("open");
+    SAYS(missing);
+    SAYS("create the directory");
     EQUAL(nowait_create_dir(0, dir, 0), 0);
     EQUAL(nowait_write_atomic(0, dir, "x", 1, 0), -EISDIR);
     SAYS("rename");
+    SAYS("name a file");
+    SAYS("cannot take this name");
     EQUAL(nowait_submit_write_atomic(queue, 0, dir, "x", 1, 0, NULL, NULL), 0);
     EQUAL(only_result(queue, "rename"), -EISDIR);
     EQUAL(nowait_remove_dir(0, dir, 0), 0);

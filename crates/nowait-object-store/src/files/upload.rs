@@ -31,7 +31,8 @@ impl Upload {
         let create = move |path: &Path| {
             let Options { nowait, durable, direct, .. } = &store.options;
             let open = |staged: &Path| {
-                OpenOptions::new().write(true).create_new(true).direct(*direct).open_in(nowait, staged).wait()
+                let opened = OpenOptions::new().write(true).create_new(true).direct(*direct).open_in(nowait, staged);
+                opened.wait().map_err(|error| error.at(path))
             };
             Staged::create(nowait, path, *durable, open)
         };
@@ -51,9 +52,10 @@ impl Upload {
         let writes: Vec<_> = writes.collect();
         let length = self.length - begin;
         let file = self.staged.as_ref().map(|(file, _)| file.clone()).ok_or_else(|| self.is_over());
-        let written = self.written.clone();
+        let (written, path) = (self.written.clone(), self.path.clone());
         async move {
-            file?.write_many(writes).await?;
+            // The caller knows the object's name only.
+            file?.write_many(writes).await.map_err(|error| Error::from(error).at(path))?;
             written.fetch_add(length, Ordering::AcqRel);
             Ok(())
         }
@@ -79,13 +81,14 @@ impl Upload {
             }
             Ok(Stat::of(&file.metadata().await?))
         };
-        let stat = match finished.await {
+        let finished: Result<Stat> = finished.await;
+        let stat = match finished {
             Ok(stat) => stat,
             Err(error) => {
                 self.staged = Some((file, staged));
                 // Returns the first error.
                 let _ = self.abort().await;
-                return Err(error);
+                return Err(error.at(&self.path));
             }
         };
         let publish = move |path: &Path| {
@@ -94,7 +97,7 @@ impl Upload {
                 Ok(_) => staged.publish(path, replace, durable),
                 Err(error) => {
                     let _ = staged.remove();
-                    Err(error)
+                    Err(error.at(path))
                 }
             }
         };

@@ -191,6 +191,27 @@ async fn of_many_that_create_one_wins_and_nothing_partial_is_seen() {
     assert_eq!(names(&dir.path().join("new")), ["object"]);
 }
 
+/// Symptom: an upload's error named its staged file, which a user of the store does not know.
+#[tokio::test]
+async fn a_failed_upload_names_its_object() {
+    for options in [Options::new(), Options::new().direct(true)] {
+        let (dir, store) = store(options);
+        store.put(&Path::from("object"), "".into()).await.unwrap();
+        // A name of 255 bytes at most: the staged name is cut, the object's is not.
+        for name in ["object/below".to_owned(), "x".repeat(256)] {
+            let object = Path::from(name.as_str());
+            let complete = async {
+                let mut upload = store.put_multipart(&object).await?;
+                upload.put_part("some".into()).await?;
+                upload.complete().await
+            };
+            let error = complete.await.unwrap_err();
+            let path = dir.path().join(&name);
+            assert!(error.to_string().contains(path.to_str().unwrap()) && !error.to_string().contains('#'), "{error}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn an_upload_is_seen_when_complete_and_leaves_nothing_otherwise() {
     let (dir, store) = store(Options::new());

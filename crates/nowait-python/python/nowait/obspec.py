@@ -275,7 +275,7 @@ class NowaitStore:
         creates = _put_mode(mode, attributes, tags)
         target = self._path(path)
         staged = _stage(target)
-        try:
+        with _removed_after_an_error(staged, target):
             with File(staged, "x") as opened:
                 at = 0
                 for piece in _pieces(file, chunk_size):
@@ -283,9 +283,6 @@ class NowaitStore:
                 opened.sync()
                 meta = self._meta(target, os.fstat(opened.fileno()))
             _finish(staged, target, creates)
-        except BaseException:
-            staged.unlink(missing_ok=True)
-            raise
         return {"e_tag": meta["e_tag"], "version": None}
 
     async def put_async(
@@ -308,7 +305,7 @@ class NowaitStore:
         creates = _put_mode(mode, attributes, tags)
         target = self._path(path)
         staged = await _loops.in_thread(_stage, target)
-        try:
+        with _removed_after_an_error(staged, target):
             async with await aio.open_file(staged, "x") as opened:
                 at = 0
                 async for piece in _pieces_async(file, chunk_size):
@@ -316,10 +313,6 @@ class NowaitStore:
                 await opened.sync()
                 meta = self._meta(target, os.fstat(opened.fileno()))
             await _loops.in_thread(_finish, staged, target, creates)
-        except BaseException:
-            # Not awaited: the task may have been cancelled.
-            staged.unlink(missing_ok=True)
-            raise
         return {"e_tag": meta["e_tag"], "version": None}
 
     def list(
@@ -386,11 +379,8 @@ class NowaitStore:
             copy(source, target, no_target_directory=True)
             return
         staged = _stage(target)
-        try:
+        with _removed_after_an_error(staged, target):
             copy(source, staged, no_target_directory=True)
-        except BaseException:
-            staged.unlink(missing_ok=True)
-            raise
         _finish(staged, target, True)
 
     async def copy_async(self, from_: str, to: str, *, overwrite: bool = True) -> None:
@@ -399,12 +389,8 @@ class NowaitStore:
         if overwrite:
             await aio.copy(source, target, no_target_directory=True)
             return
-        try:
+        with _removed_after_an_error(staged, target):
             await aio.copy(source, staged, no_target_directory=True)
-        except BaseException:
-            # Not awaited: the task may have been cancelled.
-            staged.unlink(missing_ok=True)
-            raise
         await _loops.in_thread(_finish, staged, target, True)
 
     def rename(self, from_: str, to: str, *, overwrite: bool = True) -> None:
@@ -453,6 +439,20 @@ def _stage(target: _Path) -> _Path:
     """Returns the temporary name of an incomplete object; creates its directory."""
     target.parent.mkdir(parents=True, exist_ok=True)
     return target.with_name(f"{_STAGED}put-{secrets.token_hex(8)}")
+
+
+@contextlib.contextmanager
+def _removed_after_an_error(staged: _Path, target: _Path) -> Iterator[None]:
+    """After an error, removes the incomplete object, and replaces its temporary name in the error."""
+    try:
+        yield
+    except BaseException as error:
+        # Not awaited: the task may have been cancelled.
+        staged.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == os.fspath(staged):
+            error.filename = os.fspath(target)
+            error.strerror = (error.strerror or "").replace(os.fspath(staged), os.fspath(target))
+        raise
 
 
 def _finish(staged: _Path, target: _Path, creates: bool) -> None:

@@ -338,10 +338,10 @@ functions! {
     /// the syncs.
     ///
     /// # Errors
-    /// Those of the steps. If a step before the final sync of the directory fails, the old contents
-    /// are untouched, and the temporary file is removed. The same holds if the future is dropped
-    /// early. A crash, or a drop while the file is created, may leave the temporary file. Its name
-    /// begins with a dot and ends in `.tmp`.
+    /// Those of the steps; all of them name `path`. If a step before the final sync of the directory
+    /// fails, the old contents are untouched, and the temporary file is removed. The same holds if
+    /// the future is dropped early. A crash, or a drop while the file is created, may leave the
+    /// temporary file. Its name begins with a dot and ends in `.tmp`.
     fn write_atomic(self, path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<Result<()>> {
         AtomicOptions::new().write_in(self.0, path, data)
     }

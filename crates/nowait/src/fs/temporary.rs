@@ -6,7 +6,9 @@ use std::fs::Metadata;
 use std::hash::{BuildHasher, Hasher};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::MOUNTED;
 use crate::buf::WriteBuffer;
 use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
@@ -108,7 +110,11 @@ pub(crate) async fn create_beside(nowait: &Nowait, path: &Path, options: AtomicO
     for last in (0..TRIES).rev() {
         let (directory, temporary) = beside(path)?;
         match OpenOptions::new().write(true).create_new(true).mode(mode).open_in(nowait, &temporary).await {
-            Ok(file) => {
+            Ok(mut file) => {
+                // Its errors name the path that the caller knows.
+                if let Some(open) = Arc::get_mut(&mut file.open) {
+                    open.path = Arc::from(path);
+                }
                 return Ok((
                     file,
                     Temporary {
@@ -121,10 +127,21 @@ pub(crate) async fn create_beside(nowait: &Nowait, path: &Path, options: AtomicO
                 ));
             }
             Err(error) if error.kind() == ErrorKind::AlreadyExists && last > 0 => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(not_created(error.at(path), &directory)),
         }
     }
     unreachable!("the last try returns")
+}
+
+/// Adds the directory to an error of the temporary file's creation.
+fn not_created(error: Error, directory: &Path) -> Error {
+    let directory = directory.display();
+    match error.kind() {
+        ErrorKind::NotFound => {
+            error.with_advice(format!("its directory {directory} does not exist; create the directory first"))
+        }
+        _ => error.with_detail(format!("its new contents are first written to a temporary file in {directory}")),
+    }
 }
 
 /// The temporary name of a file that is to replace another. Drop removes it, on a pool thread.
@@ -153,16 +170,28 @@ impl Temporary {
                 file.sync_all().await?;
             }
             file.close()?;
-            nowait.fs().rename(&temporary, path).await
+            let renamed = nowait.fs().rename(&temporary, path).await;
+            renamed.map_err(|error| match error.kind() {
+                ErrorKind::ResourceBusy => error.at(path).with_advice(MOUNTED),
+                _ => error.at(path).with_detail("its new contents cannot take this name"),
+            })
         };
         let renamed = renamed.await;
         self.path = None;
         match renamed {
             Ok(()) if !options.durable => Ok(()),
-            Ok(()) => nowait.fs().sync_dir(&self.directory).await,
+            Ok(()) => nowait.fs().sync_dir(&self.directory).await.map_err(|error| {
+                let directory = self.directory.display();
+                let text = format!("it has its new contents, but {directory} was not synced: a crash may undo that");
+                error.at(path).with_detail(text)
+            }),
             Err(error) => {
                 let _ = nowait.fs().remove_file(&temporary).submit().finish_on_drop().await;
-                Err(error)
+                Err(match error.kind() {
+                    // Its advice is for a file that stays open.
+                    ErrorKind::SyncFailed => error.with_advice("the old contents are kept; replace the file again"),
+                    _ => error,
+                })
             }
         }
     }

@@ -55,7 +55,8 @@ impl AtomicWriter {
     /// Creates the temporary file, in the directory of `path`.
     ///
     /// # Errors
-    /// Those of [`OpenOptions::open`](crate::OpenOptions::open), of a new file in that directory.
+    /// Those of [`OpenOptions::open`](crate::OpenOptions::open), of a new file in that directory. They
+    /// name `path`, not the temporary file.
     pub fn create(path: impl AsRef<Path>) -> Steps<Result<AtomicWriter>> {
         AtomicOptions::new().create(path)
     }
@@ -73,7 +74,8 @@ impl AtomicWriter {
         &mut self.writer
     }
 
-    /// Returns the new file, which has its temporary name.
+    /// Returns the new file, which has a temporary name. Its `path`, and its errors, are of the final
+    /// name.
     pub fn file(&self) -> &File {
         &self.file
     }

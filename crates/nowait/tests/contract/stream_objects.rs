@@ -7,8 +7,9 @@ use std::path::Path;
 use crate::common::mounts::temp_dir;
 use crate::common::rng::Rng;
 use crate::common::{Watchdog, Way, assert_settled, contents, eventually};
+use nowait::sim::{Faults, Sim};
 use nowait::stream::{AtomicWriter, Cursor, Reader, Writer};
-use nowait::{Engine, ErrorKind, File, Nowait, OpenOptions};
+use nowait::{Engine, ErrorKind, ErrorOp, File, Nowait, OpenOptions};
 
 const LEN: usize = 600_000;
 
@@ -241,6 +242,75 @@ fn a_file_is_replaced_when_it_is_committed_and_not_before() {
     let error = AtomicWriter::create(folder.path().join("missing/file")).wait().err().unwrap();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert_eq!(AtomicWriter::create("/").wait().err().unwrap().kind(), ErrorKind::InvalidInput);
+}
+
+/// Symptom: errors named the temporary file, which the caller does not know. Cause: each step
+/// reported its own path. Guarantee: an error of any step names the path that is replaced, and says
+/// what to do.
+#[test]
+fn a_failed_replacement_names_the_path_that_it_was_given() {
+    let folder = temp_dir();
+    std::fs::write(folder.path().join("file"), "").unwrap();
+    std::fs::create_dir(folder.path().join("folder")).unwrap();
+    let long = "x".repeat(256);
+    for engine in [Engine::Auto, Engine::Pool] {
+        let nowait = Nowait::builder().engine(engine).build().unwrap();
+        for (name, operation, kind, parts) in [
+            ("missing/file", ErrorOp::Open, ErrorKind::NotFound, ["missing does not exist", "create the directory"]),
+            ("file/file", ErrorOp::Open, ErrorKind::NotADirectory, ["temporary file in", "check the path"]),
+            ("folder", ErrorOp::Rename, ErrorKind::IsADirectory, ["cannot take this name", "name a file"]),
+            (&long, ErrorOp::Rename, ErrorKind::InvalidFilename, ["cannot take this name", "shorter"]),
+        ] {
+            let path = folder.path().join(name);
+            let streamed = || AtomicWriter::create_in(&nowait, &path).wait()?.commit().wait();
+            for error in [nowait.fs().write_atomic(&path, "new").wait().unwrap_err(), streamed().unwrap_err()] {
+                assert_replaces(&error, &path);
+                assert_eq!((error.operation(), error.kind()), (operation, kind), "{error}");
+                assert!(parts.iter().all(|part| error.to_string().contains(part)), "{error}");
+            }
+        }
+        assert!(eventually(|| std::fs::read_dir(folder.path()).unwrap().count() == 2));
+    }
+}
+
+fn assert_replaces(error: &nowait::Error, path: &Path) {
+    assert_eq!(error.path(), Some(path), "{error}");
+    assert!(!error.to_string().contains(".tmp"), "{error}");
+}
+
+/// As above, for each step that a disk fails.
+#[test]
+fn a_replacement_that_the_disk_fails_names_its_path() {
+    let path = Path::new("file");
+    // Before the named step, or once the file has its new contents.
+    let step = |renamed: bool, set: fn(&mut Faults), operation, part: &str| {
+        let sim = Sim::manual(1);
+        let nowait = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
+        let mut faults = Faults::default();
+        faults.not_now = 1.0;
+        set(&mut faults);
+        let mut replace = std::pin::pin!(nowait.fs().write_atomic(path, vec![1; 600]));
+        while renamed && sim.contents(path).is_none() {
+            assert!(crate::common::poll_once(replace.as_mut()).is_pending());
+            assert!(sim.step());
+        }
+        sim.set_faults(faults);
+        let replaced = loop {
+            match crate::common::poll_once(replace.as_mut()) {
+                std::task::Poll::Ready(replaced) => break replaced,
+                std::task::Poll::Pending => assert!(sim.step()),
+            }
+        };
+        let error = replaced.unwrap_err();
+        assert_replaces(&error, path);
+        assert_eq!(error.operation(), operation, "{error}");
+        assert!(error.to_string().contains(part), "{error}");
+    };
+    step(false, |faults| faults.no_space = 1.0, ErrorOp::Open, "temporary file in .");
+    step(false, |faults| faults.write_error = 1.0, ErrorOp::Write, "length 600");
+    step(false, |faults| faults.sync_error = 1.0, ErrorOp::Sync, "old contents are kept");
+    step(false, |faults| faults.close_error = 1.0, ErrorOp::Close, "kernel log");
+    step(true, |faults| faults.sync_error = 1.0, ErrorOp::Sync, "a crash may undo that");
 }
 
 #[cfg(feature = "stream")]
