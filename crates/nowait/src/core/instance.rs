@@ -179,17 +179,16 @@ impl Nowait {
     /// cannot attach automatically, since tokio reports a missing reactor only by a panic.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] outside of a tokio runtime, or in one that has ended.
+    /// [`ErrorKind::Unsupported`] outside of a tokio runtime, or in one that has ended. Those of
+    /// `eventfd(2)` and `epoll_ctl(2)`: too many open files, no memory, or
+    /// [`ErrorKind::NoSpace`] if the user has the maximum number of epoll watches.
     ///
     /// # Panics
     /// In a runtime without `enable_io` or `enable_all`, like tokio's own I/O types. The library
     /// works in such a runtime without this call.
     #[cfg(feature = "tokio")]
     pub fn attach_tokio(&self) -> Result<()> {
-        self.0.engines().ring.attach_tokio().map_err(|error| {
-            let advice = "call it inside a tokio runtime that runs and was built with enable_io or enable_all";
-            Error::new(ErrorOp::Build, ErrorKind::Unsupported).with_advice(format!("{error}: {advice}"))
-        })
+        self.0.engines().ring.attach_tokio()
     }
 
     /// Returns the counters since the instance was made. While operations are in flight, the

@@ -96,7 +96,7 @@ pub(crate) trait Engine: Send + Sync {
 
     /// Lets the reactor of this thread's tokio runtime notice completions.
     #[cfg(feature = "tokio")]
-    fn attach_tokio(&self) -> std::io::Result<()> {
+    fn attach_tokio(&self) -> crate::error::Result<()> {
         Ok(())
     }
 

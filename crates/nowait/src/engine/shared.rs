@@ -130,7 +130,7 @@ impl Engine for SharedQueues {
     }
 
     #[cfg(feature = "tokio")]
-    fn attach_tokio(&self) -> std::io::Result<()> {
+    fn attach_tokio(&self) -> crate::error::Result<()> {
         self.runtimes.attach()
     }
 

@@ -22,6 +22,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
@@ -30,6 +31,7 @@ use tokio::task::AbortHandle;
 use super::known::{self, Key};
 use super::queue::{Queue, Reap};
 use super::queues::{QUEUES_MAX, Queues};
+use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::watcher::{self, NoticedBy};
 use crate::stats::thread_number;
 use crate::sync::lock;
@@ -59,17 +61,22 @@ impl Runtime {
 
 impl Runtimes {
     /// Lets the current runtime's reactor notice completions until it ends. Panics if it has none.
-    pub(super) fn attach(&self) -> io::Result<()> {
-        let handle = Handle::try_current().map_err(io::Error::other)?;
+    pub(super) fn attach(&self) -> Result<()> {
+        let handle = Handle::try_current().map_err(|_| {
+            let advice = "this thread is in no tokio runtime; call it in a task, under block_on, or where the runtime \
+                          is entered";
+            Error::new(ATTACH, ErrorKind::Unsupported).with_advice(advice)
+        })?;
         if self.look_at(&handle, |runtime| runtime.attached) {
             return Ok(());
         }
-        let bell = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| Error::from_errno(ATTACH, errno))?;
         // With nothing locked: this is where tokio panics if the runtime has no I/O driver, or
         // refuses if it has ended.
         // SAFETY: the descriptor is owned, and stays open until it is dropped with the
         // registration.
-        drop(unsafe { AsyncFd::register_with_interest(bell, Interest::READABLE) }?);
+        let registered = unsafe { AsyncFd::register_with_interest(bell, Interest::READABLE) };
+        drop(registered.map_err(|error| not_registered(&error.into()))?);
         drop(self.look_at(&handle, |runtime| runtime.set_attached(true)));
         Ok(())
     }
@@ -147,6 +154,20 @@ impl Runtimes {
     pub(super) fn close(&self) {
         let runtimes = std::mem::take(&mut *lock(&self.0));
         runtimes.iter().flat_map(|runtime| &runtime.tasks).for_each(AbortHandle::abort);
+    }
+}
+
+const ATTACH: ErrorOp = ErrorOp::Other("attach to a tokio runtime");
+
+/// Makes an error of tokio's reactor, which reports the errno of `epoll_ctl(2)`, or its own end.
+fn not_registered(error: &io::Error) -> Error {
+    match Errno::from_io_error(error) {
+        Some(errno) if errno == Errno::NOSPC => Error::from_errno(ATTACH, errno).with_advice(
+            "this user has the maximum number of epoll watches; raise the limit (sysctl fs.epoll.max_user_watches)",
+        ),
+        Some(errno) => Error::from_errno(ATTACH, errno),
+        None => Error::new(ATTACH, ErrorKind::Unsupported)
+            .with_advice(format!("{error}; call it in a runtime that has not ended")),
     }
 }
 

@@ -277,7 +277,7 @@ impl ErrorKind {
             ErrorKind::Io => ("the device reported an error", Some("check the kernel log")),
             ErrorKind::OutOfMemory => ("out of memory", Some("request less at a time")),
             ErrorKind::TooManyFiles => ("too many open files", Some("close some, or raise the limit (ulimit -n)")),
-            ErrorKind::Unsupported => ("not supported for this file", None),
+            ErrorKind::Unsupported => ("not supported here", None),
             ErrorKind::InvalidInput => ("a parameter is not valid", None),
             ErrorKind::InvalidData => ("the contents are not UTF-8 text", Some("read them as bytes")),
             ErrorKind::EngineUnavailable => ("this engine is not available here", Some("choose Engine::Auto")),

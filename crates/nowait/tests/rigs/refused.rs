@@ -441,7 +441,19 @@ fn with_few_descriptors() {
         let read = futures::executor::block_on(file.read_range(i * 4096, 4096)).unwrap();
         assert!(*read == *sample.expected(i * 4096, 4096));
     };
+    #[cfg(feature = "tokio")]
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let limit = take_descriptors();
+    #[cfg(feature = "tokio")]
+    {
+        let error = runtime.block_on(async { before.attach_tokio() }).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TooManyFiles);
+        let text = error.to_string();
+        assert!(
+            text.starts_with("attach to a tokio runtime: too many open files") && text.contains("ulimit"),
+            "{text}"
+        );
+    }
     let made = Nowait::builder().route(Some(Route::Ring)).build().unwrap();
     assert!(!made.has_ring());
     let refusal = made.ring_refusal().unwrap();
