@@ -32,7 +32,7 @@ pub(crate) const RESULTS_MAX: usize = 16;
 const TURN: u32 = 32;
 const BYTES_OF_ONE: usize = 8 << 10;
 
-/// Makes the result of an operation, on a thread that has Python.
+/// Makes the result of an operation, on a thread attached to Python.
 type Finish = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
 /// Queue of completed operations. A loop watches `fileno()`, and calls `drain()` when it is
@@ -72,7 +72,7 @@ impl Receiver {
 
 impl Queue {
     fn make_readable(&self) {
-        // Refused if its counter is full, and so readable.
+        // The write is refused if the counter is full; the eventfd is then already readable.
         let _ = rustix::io::write(&self.readable, &1u64.to_ne_bytes());
     }
 }
@@ -110,7 +110,7 @@ impl Completions {
 
     /// Counts an operation that ended at once; returns true if the task must yield.
     pub(crate) fn charge(&self, bytes: usize) -> bool {
-        // Used by the loop's thread alone.
+        // Only the loop's thread uses the counter.
         let ones = u32::try_from(bytes / BYTES_OF_ONE).unwrap_or(TURN).saturating_add(1);
         let charged = self.charged.load(Ordering::Relaxed).saturating_add(ones);
         let is_over = charged >= TURN;
@@ -136,7 +136,7 @@ impl Completions {
     /// Takes completed operations: number, success, and result or exception. If more remain, the
     /// descriptor stays readable.
     fn drain(&self, py: Python<'_>) -> Vec<(u64, bool, Py<PyAny>)> {
-        // First: what is put into an empty queue from here on makes it readable again.
+        // Read first: a later result for the empty queue makes the eventfd readable again.
         let _ = rustix::io::read(&self.queue.readable, &mut [0u8; 8]);
         let mut ended = self.queue.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let count = ended.len().min(RESULTS_MAX);

@@ -87,7 +87,7 @@ pub(crate) fn copy<'py>(
     );
     if let Err(raised) = looked {
         copying.cancel();
-        // The target has the old file or the new one when this returns.
+        // Waits until the name refers to the old file or the complete new one.
         let _ = py.detach(|| copying.wait());
         return Err(raised);
     }
@@ -136,7 +136,7 @@ fn watch<E>(
     Ok(())
 }
 
-/// News from the thread that watches a copy, for the task that awaits it.
+/// State of a copy that its watching thread reports to the awaiting task.
 #[derive(Default)]
 struct News {
     progress: Option<Progress>,
@@ -144,7 +144,7 @@ struct News {
     /// True after the last result.
     has_ended: bool,
     is_cancelled: bool,
-    /// The loop whose task waits.
+    /// Receiver of the loop whose task waits.
     waiting: Option<Receiver>,
 }
 
@@ -168,7 +168,7 @@ impl SharedNews {
     }
 }
 
-/// Records the end, however the thread ends.
+/// Records the end of the thread, also after a panic.
 struct EndsNews(SharedNews);
 
 impl Drop for EndsNews {
@@ -183,11 +183,11 @@ pub(crate) struct Copying(SharedNews);
 
 #[pymethods]
 impl Copying {
-    /// Takes the news: progress, and at the end the report. `None` if the task must wait for
-    /// completion `number`.
+    /// Takes the reported state: progress, or at the end the report. `None` if the task must wait
+    /// for completion `number`.
     ///
     /// # Errors
-    /// Nothing could be copied.
+    /// The exception of a copy that could not start.
     fn poll<'py>(&self, completions: &Bound<'py, Completions>, number: u64) -> PyResult<Option<Told<'py>>> {
         let py = completions.py();
         let mut news = self.0.lock();

@@ -1,6 +1,7 @@
-//! Gathers, copies and logs, which consist of several operations, as tasks of the library's driver.
+//! Runs gathers, copies and logs, which consist of several operations, as tasks of the library's
+//! driver.
 //!
-//! Each is a future that the thread `nowait-driver` polls, and none blocks this thread: a gather
+//! A task is a future that the thread `nowait-driver` polls. No task blocks this thread: a gather
 //! that waits for a device does not delay another one.
 
 use std::future::Future;
@@ -39,7 +40,7 @@ impl Drop for Running {
     }
 }
 
-/// The exception for a thread that the system does not start.
+/// Returns the exception for a thread that could not be started.
 pub(crate) fn no_thread(error: &std::io::Error) -> PyErr {
     PyRuntimeError::new_err(format!("no thread can be started: {error}; raise the limit (ulimit -u)"))
 }
@@ -57,7 +58,7 @@ pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> PyResu
 pub(crate) fn wait<T: Send + 'static>(py: Python<'_>, future: impl Future<Output = T> + Send + 'static) -> PyResult<T> {
     let (sender, receiver) = mpsc::channel();
     let running = spawn(async move {
-        // Refused only if no caller waits.
+        // Fails only if the caller no longer waits.
         let _ = sender.send(future.await);
     })?;
     let receiver = Mutex::new(receiver);

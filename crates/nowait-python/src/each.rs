@@ -1,8 +1,9 @@
 //! Gathers that deliver each range as it completes, in any order.
 //!
-//! The driver fills one memory, and adds the number of each complete range to a list. The consumer
-//! takes the list: it blocks for the next range, or its loop's completion queue wakes it. Bytes are
-//! not copied: the consumer accesses a complete range while others are still being read.
+//! The driver fills one buffer, and adds the index of each complete range to a list. The consumer
+//! takes ranges from the list. It blocks for the next range, or its loop's completion queue wakes
+//! it. Bytes are not copied: the consumer accesses a complete range while others are still being
+//! read.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -32,7 +33,7 @@ struct Backlog {
     failed: Option<Error>,
     /// True after the last result.
     has_ended: bool,
-    /// The loop whose consumer waits.
+    /// Receiver of the loop whose consumer waits.
     waiting: Option<Receiver>,
 }
 
@@ -60,7 +61,7 @@ impl ArrivalQueue {
     }
 }
 
-/// Records the end, however the task ends.
+/// Records the end of the task, also after a panic or a cancellation.
 struct EndsArrivals(Arc<ArrivalQueue>);
 
 impl Drop for EndsArrivals {

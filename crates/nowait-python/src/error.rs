@@ -1,4 +1,4 @@
-//! Errors of the library as exceptions of Python: the classes are in `nowait/_errors.py`.
+//! Converts errors of the library to Python exceptions, whose classes are in `nowait/_errors.py`.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     make(py, &format!("{:?}", error.kind()), error.raw_os_error(), &error.to_string(), path, place)
 }
 
-/// Makes an exception of a kind that the library does not have, or of another crate's error.
+/// Makes an exception of a kind that the library lacks, or for another crate's error.
 pub(crate) fn make(
     py: Python<'_>,
     kind: &str,

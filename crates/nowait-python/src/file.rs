@@ -1,4 +1,4 @@
-//! Files: opened by path, or taken from what Python has open.
+//! Files: opened by path, or duplicated from Python's open files.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -33,7 +33,7 @@ impl File {
         File { path: file.path().to_owned(), file: Mutex::new(Some(file)), mode: mode.to_owned() }
     }
 
-    /// The open file.
+    /// Returns the open file.
     ///
     /// # Errors
     /// `ClosedError`.
@@ -44,13 +44,13 @@ impl File {
         }
     }
 
-    /// Takes the file out; this object is closed afterwards.
+    /// Removes and returns the file; this object is then closed.
     pub(crate) fn take(&self) -> Option<nowait::File> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-/// Options of `open(2)` for a mode of Python's `open`.
+/// Returns the options of `open(2)` for a mode of Python's `open`.
 pub(crate) fn options(mode: &str, direct: bool) -> PyResult<OpenOptions> {
     let mut options = OpenOptions::new();
     options.direct(direct);
@@ -148,7 +148,7 @@ impl File {
         &self.mode
     }
 
-    /// True if it was closed.
+    /// True if the file was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).is_none()
@@ -160,7 +160,7 @@ impl File {
         Ok(matches!(self.get(py, ErrorOp::Metadata)?.direct(), DirectIo::Granted { .. }))
     }
 
-    /// Descriptor, which this file still owns.
+    /// The file's descriptor, which the file still owns.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         Ok(self.get(py, ErrorOp::Metadata)?.as_fd().as_raw_fd())
     }
@@ -208,7 +208,7 @@ impl File {
         let file = self.get(py, ErrorOp::Write)?;
         let bytes = bytes::Bytes::from_owner(Loan::readable(data)?);
         let length = bytes.len();
-        // One call of any duration: after a signal it ends in the background.
+        // One call of any duration: after a signal, it continues in the background.
         let appended = if length > PIECE_BYTES {
             driver::wait(py, async move {
                 let append = file.append(bytes);

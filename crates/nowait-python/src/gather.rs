@@ -239,7 +239,7 @@ fn read_each(py: Python<'_>, file: &File, extents: &[Extent]) -> PyResult<(Vec<P
         objects.extend(made.into_iter().map(|object| object.finish(py)));
         parts.took(began.elapsed());
     }
-    // Both lists are in the order in which the reads ended.
+    // Both lists are in order of completion.
     incomplete.short.sort_unstable();
     incomplete.errors.sort_by_key(Error::range_index);
     Ok((objects, incomplete))

@@ -48,7 +48,7 @@ impl Places {
     }
 }
 
-/// Remaining step after the read, which needs a Python thread state.
+/// Last step after the read, which needs a Python thread state.
 pub(crate) struct Plan {
     places: Places,
     total: usize,
@@ -83,17 +83,17 @@ impl Plan {
     }
 }
 
-/// The first `total` bytes of a memory, as a memoryview in one dimension.
+/// Returns the first `total` bytes of a memory, as a memoryview in one dimension.
 pub(crate) fn flat<'py>(memory: &Bound<'py, PyAny>, total: usize) -> PyResult<Bound<'py, PyAny>> {
     let py = memory.py();
     if total == 0 {
-        // A memoryview of no bytes has no shape to cast. This one can be written to.
+        // An empty memoryview cannot be cast. A bytearray's memoryview is writable.
         return Ok(PyMemoryView::from(PyByteArray::new(py, b"").as_any())?.into_any());
     }
     part(&PyMemoryView::from(memory)?.call_method1("cast", ("B",))?, 0, total)
 }
 
-/// `length` bytes of a memoryview from `start` on.
+/// Returns `length` bytes of a memoryview from `start` on.
 pub(crate) fn part<'py>(bytes: &Bound<'py, PyAny>, start: usize, length: usize) -> PyResult<Bound<'py, PyAny>> {
     bytes.get_item(PySlice::new(bytes.py(), start as isize, (start + length) as isize, 1))
 }

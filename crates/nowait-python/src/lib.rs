@@ -1,10 +1,10 @@
-//! The extension module of the Python package `nowait`. What users import is in `python/nowait`;
-//! `python/nowait/_nowait.pyi` describes this.
+//! The extension module of the Python package `nowait`. Users import the modules in
+//! `python/nowait`; `python/nowait/_nowait.pyi` describes this one.
 //!
-//! Files in reading order: `memory/` (what Python lends, and is lent; the only `unsafe`),
+//! Files in reading order: `memory/` (memory lent by Python and to Python; the only `unsafe`),
 //! `error.rs`, `ranges.rs` (offsets and lengths in), `gathered.rs` (the result), `gather.rs`,
-//! `file.rs`; for event loops `completions.rs`, `driver.rs`, `start.rs`,
-//! `each.rs`, `files.rs`; `log.rs`, `copy.rs`, `probe.rs` and `map.rs` stand by themselves.
+//! `file.rs`; for event loops `completions.rs`, `driver.rs`, `start.rs`, `each.rs`, `files.rs`;
+//! `log.rs`, `copy.rs`, `probe.rs` and `map.rs` are independent of each other.
 
 mod completions;
 mod copy;
@@ -60,7 +60,7 @@ mod _nowait {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        // Before the interpreter begins to end, and so while other threads may still have exports.
+        // Runs before the interpreter begins to end, while other threads may still have exports.
         module.py().import("atexit")?.call_method1("register", (module.getattr("end")?,))?;
         Ok(())
     }

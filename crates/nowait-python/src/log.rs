@@ -39,13 +39,13 @@ impl Log {
     }
 }
 
-/// Appends records as one batch; delivers the number of the last.
+/// Appends records as one batch; returns the number of the last.
 async fn append(log: nowait_log::Log, records: Vec<bytes::Bytes>, durable: bool) -> nowait::Result<u64> {
     let ticket = match &records[..] {
         [one] => log.append(one).await,
         many => log.append_batch(many.iter().map(|record| &record[..])).await,
     }?;
-    // Copied: the lenders may have it back.
+    // The log has copied the records, so their memory is released.
     drop(records);
     let lsn = ticket.lsn();
     if durable {
@@ -191,7 +191,7 @@ impl Log {
                     }
                 }
             }
-            // A record before it waits for room: keep the order.
+            // An earlier record waits for room, and the order must be kept.
             rest.push(bytes::Bytes::copy_from_slice(bytes));
         }
         if rest.is_empty() {
@@ -272,7 +272,7 @@ impl Log {
         self.path.as_os_str()
     }
 
-    /// True if it was closed.
+    /// True if the log was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).is_none()
@@ -349,11 +349,11 @@ fn found<'py>(py: Python<'py>, recovery: &Recovery) -> PyResult<Bound<'py, PyDic
     Ok(found)
 }
 
-/// A reader; a task of the driver owns it while it waits for records.
+/// State of a reader. A task of the driver owns it while it waits for records.
 struct Reading {
     log: nowait_log::Log,
     reader: Option<Reader>,
-    /// LSN from which to restart if the task was cancelled.
+    /// LSN from which reading restarts after the task was cancelled.
     next_lsn: u64,
     skips_damage: bool,
     /// Error that followed the records of the last batch.
@@ -379,8 +379,8 @@ pub(crate) struct LogReader {
 }
 
 impl LogReader {
-    /// Takes the reader now, and reads some records with it. Drops the reader if the task is given
-    /// up.
+    /// Takes the reader at the call, and returns a future that reads some records. Dropping the
+    /// future drops the reader.
     fn batch(&self, tail: bool) -> impl Future<Output = nowait::Result<Records>> + Send + 'static {
         let mut reading = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (reader, failed) = (reading.reader(), reading.failed.take());

@@ -103,7 +103,7 @@ pub(crate) fn populate(
         if let Some(ended) = ended {
             return object(py, &ended);
         }
-        // Dropped by an exception, it is cancelled.
+        // An exception drops the operation, which cancels it.
         py.check_signals()?;
         py.detach(|| std::thread::sleep(sleep));
         sleep = (sleep * 2).min(LOOK);

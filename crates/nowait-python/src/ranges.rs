@@ -1,4 +1,4 @@
-//! Offsets and lengths, from Python objects of many types.
+//! Reads offsets and lengths from Python objects of many types.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// Reads offsets, and lengths or one length for all. `path` is named in errors.
+    /// Reads offsets, and lengths or one length for all. Errors contain `path`.
     ///
     /// # Errors
     /// `TypeError` for an argument that is not an integer; `ValueError` for a mismatch; the
@@ -73,7 +73,7 @@ struct Bad {
 
 /// Reads one length for all ranges; `None` if the argument is a list.
 fn one_length(object: &Bound<'_, PyAny>) -> PyResult<Option<Result<usize, String>>> {
-    // Arrays and tensors have `__index__`, too, whatever their length.
+    // Arrays and tensors of any length have `__index__`, too.
     let is_one = object.is_instance_of::<PyInt>() || (object.hasattr("__index__")? && object.len().is_err());
     if !is_one {
         return Ok(None);
@@ -92,7 +92,7 @@ fn integers(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Result<Vec<u64>, 
         Some(Elements::Others(_, dimensions)) if dimensions != 1 => {
             return Err(PyValueError::new_err(format!("the {what}s have {dimensions} dimensions; give one")));
         }
-        // Objects: each is looked at.
+        // An array of objects, which are read one by one.
         Some(Elements::Others(format, _)) if format == "O" => {}
         Some(Elements::Others(format, _)) => {
             let name = match &*format {
@@ -103,7 +103,7 @@ fn integers(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Result<Vec<u64>, 
             return Err(PyTypeError::new_err(format!("the {what}s are {name} (format {format:?}); give integers")));
         }
         None if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() => {}
-        // Series of pandas, tensors of torch, arrays of arrow.
+        // A pandas series, a torch tensor or an arrow array.
         None if object.hasattr("__array__")? => return integers(&object.call_method0("__array__")?, what),
         None => {}
     }
@@ -123,7 +123,7 @@ fn integers(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Result<Vec<u64>, 
     Ok(Ok(numbers))
 }
 
-/// Reads one integer; its text if it is negative or too large.
+/// Reads one integer; returns its text if it is negative or too large.
 fn integer(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Result<u64, String>> {
     if object.is_instance_of::<PyBool>() {
         return Err(PyTypeError::new_err(format!("one {what} is a boolean; give an integer")));

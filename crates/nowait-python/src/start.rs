@@ -1,6 +1,7 @@
-//! Operations that an event loop awaits. Each is tried on the loop's thread first, which takes no
-//! longer than a copy from the page cache. A thread of the library notices operations that wait for
-//! the device. Gathers go to the driver: many ranges take long even if they are cached.
+//! Starts operations that an event loop awaits. Each operation is first tried on the loop's thread,
+//! which takes no longer than a copy from the page cache. A thread of the library notices
+//! operations that wait for the device. Gathers go to the driver: many ranges take long even if
+//! they are cached.
 
 use nowait::{Error, ErrorOp, Lent, Nowait, Started};
 use pyo3::IntoPyObjectExt;
@@ -62,7 +63,7 @@ pub(crate) fn start_read(
     let started = opened.read_at(Lent::new(loan), offset).start();
     deliver((completions, number), (started, length), move |py, read| {
         let (n, lent) = read.map_err(Error::from).or_raise(py)?;
-        // The last that could change the bytes.
+        // After this, the bytes no longer change.
         drop(lent);
         if n == length {
             bytes.into_py_any(py)

@@ -45,8 +45,8 @@ if _TYPE_CHECKING:
 _Sequence.register(Gathered)
 
 
-# Names whose modules are imported on first use: they need asyncio, dataclasses or numpy, which take
-# longer than all the rest.
+# Names whose modules are imported on first use. These modules need asyncio, dataclasses or numpy,
+# whose import takes longer than that of the package.
 _LATER = {
     "CopyError": "_copy",
     "CopyProgress": "_copy",

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from nowait._types import Path
 
-# Bytes that are read ahead for lines.
+# Number of bytes read ahead for lines.
 _AHEAD = 64 << 10
-# Bytes of the first chunk of text; each later chunk has twice as many, up to `_AHEAD`. A character that
-# cannot be decoded is reported when its chunk is read.
+# Size of the first chunk of text; each later chunk is twice as large, up to `_AHEAD`. A character
+# that cannot be decoded is reported when its chunk is read.
 _FIRST_CHUNK = 8 << 10
 
 
@@ -40,9 +40,9 @@ class _Cursor(Generic[AnyStr]):
         self._appends = "a" in mode
         self._reads = "r" in mode or "+" in mode
         self._writes = "r" not in mode or "+" in mode
-        # A cancelled write or cut may still be in flight.
+        # True if a cancelled write or truncation may still be in flight.
         self._is_unsettled = False
-        # The cursor is at the end of the file, wherever that is when it is asked for.
+        # True if the cursor follows the end of the file, whose position is looked up when needed.
         self._is_at_end = False
 
     @property
@@ -87,7 +87,7 @@ class _Cursor(Generic[AnyStr]):
             async with self._turn:
                 pass
         finally:
-            # Begun also when the wait was cancelled.
+            # The file is closed even if the wait was cancelled.
             await _loops.call(_nowait.start_close, self._file)
 
     async def readline(self, size: int = -1) -> AnyStr:
@@ -160,7 +160,7 @@ class _Cursor(Generic[AnyStr]):
         return await _loops.call(_nowait.start_read, self._file, position, length)
 
     async def _write_at(self, position: int, data: ReadableBuffer) -> None:
-        """Writes all of `data`, and moves the cursor behind it. The caller holds the turn."""
+        """Writes all of `data`, and moves the cursor after it. The caller holds the turn."""
         try:
             await _loops.call(
                 _nowait.start_write, self._file, None if self._appends else position, data, False
@@ -403,7 +403,7 @@ class AsyncTextFile(_Cursor[str]):
             await self._ready()
             self._check_reads()
             if size is None or size < 0:
-                # As many bytes as there are. Of some files of the kernel the size is zero.
+                # Requests all remaining bytes. Some files of the kernel report a size of zero.
                 while await self._fill(await self._size() - self._in.position):
                     pass
                 return self._in.take(self._in.available)
@@ -459,7 +459,7 @@ class AsyncTextFile(_Cursor[str]):
             end = self._in.line_end(searched)
             there = self._in.available
             if end == 0 and not (0 <= size <= there):
-                # An end of two characters may have its first one there.
+                # The last character may be the first one of a line end of two characters.
                 searched = max(there - 1, 0)
                 # Twice as many each time: a long line is not copied again and again.
                 if await self._fill(there) or self._in.available > there:

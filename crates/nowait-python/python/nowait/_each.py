@@ -35,7 +35,7 @@ def gather_each(
                 yield index, rows[index][:length]
     finally:
         arrivals.cancel()
-        # An exception keeps the frames that it passed, and what they have.
+        # An exception would keep this frame, and with it the rows.
         del rows
 
 
@@ -53,7 +53,7 @@ def gather_files(
     """
     listed = list(requests)
     if len(listed) == 1:
-        # On this thread, which costs less.
+        # One request runs on this thread, which costs less.
         file, offsets, lengths = listed[0]
         return [_nowait.gather(file, offsets, lengths, out, partial=partial)]
     gathered: list[Gathered] = _nowait.start_files(listed, out, partial)

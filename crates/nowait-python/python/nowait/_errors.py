@@ -17,7 +17,7 @@ class Error(OSError):
     index: int | None = None
     offset: int | None = None
     length: int | None = None
-    # Of `nowait.copy`: what was copied all the same.
+    # Report of `nowait.copy`, which contains the files that were copied.
     report: Any = None
 
     def __str__(self) -> str:
@@ -90,7 +90,7 @@ _CLASSES: dict[str, type[Error]] = {
     "Damaged": DamagedError,
 }
 
-# Where the kernel gave none.
+# Errnos for errors without an errno of the kernel.
 _ERRNOS: dict[str, int] = {
     "UnexpectedEof": _errno.ENODATA,
     "InvalidRange": _errno.EOVERFLOW,

@@ -110,8 +110,8 @@ class RawFile(io.RawIOBase):
         self._check()
         pieces: list[bytes] = []
         while True:
-            # As many as there are: a piece that is shorter would be copied. Of some files of the
-            # kernel the size is zero.
+            # Requests all remaining bytes, since a shorter result would be copied. Some files of
+            # the kernel report a size of zero.
             left = self._file.size() - self._position
             piece = self._file.read_at(self._position, left if left > 0 else 64 << 10)
             if not piece:

@@ -90,7 +90,7 @@ class Log(_nowait.Log):
 
 # Maximum number of tasks woken before other tasks run: about 100 µs.
 _WOKEN_MAX = 256
-# Records of more bytes are not copied on the loop's thread.
+# Larger records are not copied on the loop's thread.
 _LARGE = 64 << 10
 
 
@@ -102,7 +102,7 @@ class _Group:
     def __init__(self, log: Log, loop: _loops.Loop, open_groups: dict[_loops.Loop, _Group]) -> None:
         self._log = log
         self._loop = loop
-        # Contains this group until it is submitted.
+        # The groups of the loop, which contain this group until it is submitted.
         self._open_groups = open_groups
         self.records: list[bytes] = []
         self.futures: list[_loops.Future] = []

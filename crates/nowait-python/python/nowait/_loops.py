@@ -44,7 +44,7 @@ class Future(Waiter, Protocol):
 class Loop:
     """Pending operations of one loop, by number."""
 
-    # Whatever is awaited there is a checkpoint.
+    # True if each await must yield to other tasks, as a checkpoint of trio does.
     always_rests = False
 
     def __init__(self) -> None:
@@ -174,11 +174,12 @@ class _Trio(Loop):
         return await self.trio.to_thread.run_sync(function)
 
 
-# Kept by the loop's reader alone: its futures keep the loop, which may be closed before they are done.
+# Only the loop's reader holds a strong reference. Pending futures refer to the loop, which may be
+# closed before they are done.
 _asyncio: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Asyncio]] = (
     weakref.WeakKeyDictionary()
 )
-# The last loop that was looked up; usually it is the only one.
+# The last loop that was looked up, which is usually the only one.
 _last: tuple[weakref.ref[asyncio.AbstractEventLoop], weakref.ref[_Asyncio]] | None = None
 _trio: weakref.WeakKeyDictionary[trio.lowlevel.TrioToken, _Trio] = weakref.WeakKeyDictionary()
 
@@ -235,7 +236,7 @@ class Turn:
         try:
             await event.wait()
         except BaseException:
-            # A cancelled task may have got the turn already.
+            # A cancelled task may already have the turn.
             if event.is_set():
                 self._pass_on()
             else:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nowait._types import Path
 
 
-# Bytes of rows that an iteration reads at a time.
+# Size of the batches of rows that an iteration reads.
 _SOME_BYTES = 1 << 20
 
 
@@ -94,7 +94,7 @@ class Rows:
         """Returns the file offsets of rows; a negative index counts from the end."""
         indices = numpy.asarray(rows)
         if indices.size == 0 and indices.dtype.kind == "f":
-            # What an empty list becomes.
+            # numpy converts an empty list to an array of floats.
             indices = indices.astype(numpy.int64)
         if indices.dtype.kind not in "iu":
             hint = "; give numpy.flatnonzero(mask)" if indices.dtype.kind == "b" else ""
@@ -173,7 +173,7 @@ class Rows:
     def _array_indices(self, array: NDArray[Any], dimension: int) -> list[NDArray[Any]]:
         """Returns an index array; for a mask, the indices where it is true."""
         if array.dtype.kind == "b":
-            # After an ellipsis the dimension is not known yet; numpy compares the lengths then.
+            # After an ellipsis the dimension is unknown here, so numpy compares the lengths.
             expected = self.shape[dimension : dimension + array.ndim]
             if dimension == 0 and array.shape != expected:
                 raise IndexError(f"a mask of shape {array.shape} for an array of shape {self.shape}")

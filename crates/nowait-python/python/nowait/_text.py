@@ -9,8 +9,9 @@ import re
 from collections import deque
 from typing import NamedTuple
 
-# Bits of a cookie: a position, characters to skip after it, and the decoder's state, which is zero for
-# most encodings. A cookie without the others is the position itself, as `io.TextIOWrapper` has it.
+# Bits of a cookie: a position, characters to skip after it, and the decoder's state, which is zero
+# for most encodings. If the other fields are zero, the cookie is the position, as in
+# `io.TextIOWrapper`.
 _POSITION_BITS = 64
 _SKIP_BITS = 32
 
@@ -66,7 +67,7 @@ class Decoded:
         self._newline = newline
         self._lines = None if newline else io.IncrementalNewlineDecoder(decoder, newline is None)
         self._decoder = self._lines or decoder
-        # Of an encoding with a byte order mark, none is expected behind the start of the file.
+        # An encoding with a byte order mark expects the mark only at the start of the file.
         self._state = 0 if "".encode(encoding, errors) else self._decoder.getstate()[1]
         self.restart(0)
 
@@ -101,10 +102,11 @@ class Decoded:
     def _move(self, position: int, skip: int) -> None:
         self._position = position
         self._text = ""
-        # Characters of the text that were taken; more than it has, if the first to come are to be
-        # skipped.
+        # Number of characters taken from the text. It exceeds the text's length if the next
+        # characters must be skipped.
         self._used = skip
-        # Where the text is from. The first chunk has so many characters before the text.
+        # Chunks from which the text was decoded, and the number of characters of the first chunk
+        # before the text.
         self._chunks: deque[_Chunk] = deque()
         self._before = 0
 
@@ -152,7 +154,7 @@ class Decoded:
     def place(self) -> Place:
         """Returns the place of the next character."""
         found = self._place()
-        # At the start the decoder has its first state, whatever number that has.
+        # At the start of the file, the decoder has its initial state, which need not be zero.
         return Place(0, 0, found.skip) if found.position == 0 else found
 
     def _place(self) -> Place:
@@ -176,7 +178,7 @@ class Decoded:
             return (count, *self._decoder.getstate())
 
         try:
-            # The fewest bytes that make so many characters.
+            # The minimum number of bytes that decode to this number of characters.
             low, high = 0, len(chunk.data) + 1
             while low < high:
                 length = (low + high) // 2
@@ -189,14 +191,15 @@ class Decoded:
                 count, held, state = decode(length)
                 if count == characters and not held:
                     return Place(chunk.position + length, state, 0)
-            # They end inside of what is decoded at once: the place is before that.
+            # The position is inside bytes that are decoded in one step, so the place is before
+            # them.
             while length > 0:
                 length -= 1
                 count, held, state = decode(length)
                 if held:
                     length -= len(held) - 1
                 elif self._lines and state & 1 and count + 1 == characters:
-                    # A carriage return that is held back in case a line feed follows.
+                    # The decoder holds back a carriage return, in case a line feed follows.
                     return Place(chunk.position + length, state & ~1, 0)
                 elif count <= characters:
                     return Place(chunk.position + length, state, characters - count)

@@ -142,7 +142,7 @@ async def gather(
     if isinstance(file, AsyncFile):
         file = file._file
     elif not isinstance(file, _nowait.File | int) and not hasattr(file, "fileno"):
-        # An open may wait for a disk or a server.
+        # The open may wait for a disk or a server.
         opened = await _loops.call(_nowait.start_open, file, "r", False, 0)
         try:
             return await gather(opened, offsets, lengths, out, partial=partial)
@@ -169,7 +169,7 @@ async def gather_each(
                 yield index, rows[index][:length]
     finally:
         arrivals.cancel()
-        # An exception keeps the frames that it passed, and what they have.
+        # An exception would keep this frame, and with it the rows.
         del rows
 
 

@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalFileSystem", "NowaitFileSystem"]
 
-# Most files that `cat_ranges` has open at a time. The limit of most processes is 1024.
+# Maximum number of files that `cat_ranges` opens at a time. The usual limit of a process is 1024.
 _FILES_MAX = 128
 
 
 def _unsized(file: File) -> bytes:
     """Reads a file that reports a size of zero: an empty file, or one in /proc."""
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        # A device has no end.
+        # A device has no end, so a read of all of it would never return.
         raise OSError(errno.EINVAL, "a range of a special file; open it and read", file.name)
     return file.raw().readall()
 
 
-# The name is what arrow looks at: files of a `LocalFileSystem` it reads by itself, in parallel. Those of
-# any other it reads through Python, one piece after the other.
+# arrow checks the class name. It reads files of a `LocalFileSystem` natively and in parallel, and
+# files of any other class through Python, one piece after the other.
 class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
     """Local files, like fsspec's class of the same name, with native reads of ranges.
 
@@ -88,7 +88,7 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
         starts, ends = _each(starts, len(paths)), _each(ends, len(paths))
         if len(starts) != len(paths) or len(ends) != len(paths):
             raise ValueError(f"{len(paths)} paths, {len(starts)} starts and {len(ends)} ends; give as many")
-        # Of many ranges most are of the same files.
+        # Most of many ranges belong to the same few files.
         stripped = {path: self._strip_protocol(path) for path in set(paths)}
         by_path: dict[str, Sequence[int]] = {}
         if len(stripped) == 1:
@@ -155,7 +155,7 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
         try:
             if not requests:
                 return
-            # Of one file, ranges become `bytes` while others are read.
+            # For one file, ranges are converted to `bytes` while others are read.
             if len(requests) == 1:
                 read = [_nowait.gather_list(*requests[0], partial=True)]
             else:
@@ -163,12 +163,12 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
         except Exception as error:
             if on_error != "return":
                 raise
-            # Of one file, ranges become `bytes` while others are read.
+            # The only request failed.
             if len(requests) == 1:
                 for index in places[0]:
                     results[index] = error
                 return
-            # One of them failed: each by itself.
+            # A request failed, so each request is read separately.
             for request, indices in zip(requests, places, strict=True):
                 LocalFileSystem._read([request], [indices], results, on_error)
             return
@@ -189,7 +189,7 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
         if self.isdir(source):
             self.mkdirs(target, exist_ok=True)
             return
-        # The file and not a link to it.
+        # Copies the file, not a symbolic link to it.
         copy(os.path.realpath(source), target, no_target_directory=True)
 
     def get_file(self, path1: str, path2: Any, callback: Any = None, **_: Any) -> None:

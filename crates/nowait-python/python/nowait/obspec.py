@@ -46,9 +46,9 @@ __all__ = [
     "PutResult",
 ]
 
-# Names that no object has yet begin so, here and in `copy`.
+# Prefix of the temporary names of incomplete objects, here and in `copy`.
 _STAGED = ".nowait-"
-# Bytes that are read at a time from a source of `put`.
+# Number of bytes read at a time from a source of `put`.
 _CHUNK = 1 << 20
 
 
@@ -358,7 +358,7 @@ class NowaitStore:
             path = _Path(directory, name)
             if name.startswith(_STAGED) or not path.is_file():
                 continue
-            # It may be deleted meanwhile.
+            # The object may be deleted meanwhile.
             with contextlib.suppress(FileNotFoundError):
                 yield self._meta(path, path.stat())
 

@@ -1,7 +1,7 @@
-//! Integers of Python objects that have a buffer.
+//! Reads integers from Python objects with a buffer.
 //!
-//! `unsafe` here: a format that the exporter has as a C string, and a copy of elements that do not lie
-//! together.
+//! `unsafe` here: an exporter's format, which is a C string, and a copy of elements that are not
+//! contiguous.
 
 use std::ptr::NonNull;
 
@@ -19,11 +19,11 @@ pub(crate) struct Integer {
     pub(crate) is_swapped: bool,
 }
 
-/// Elements of an object that has a buffer.
+/// Elements of an object with a buffer.
 pub(crate) enum Elements {
-    /// Integers in one dimension, in memory that is lent for the call.
+    /// Integers in one dimension, in lent memory.
     Integers(Integer, Loan),
-    /// Others: `struct`'s format of one, and the number of dimensions.
+    /// Other elements: their `struct` format, and the number of dimensions.
     Others(String, usize),
 }
 
@@ -46,10 +46,10 @@ pub(crate) fn elements(object: &Bound<'_, PyAny>) -> PyResult<Option<Elements>> 
     if export.is_contiguous() {
         return Ok(Some(Elements::Integers(integer, Loan::of(export))));
     }
-    // Every second one, or from the back.
+    // The elements are not contiguous: a slice with a step, or reversed.
     let (size, mut copy) = (export.0.len, Loan::bytes(object.py(), export.0.len.max(0) as usize)?);
     let to = copy.as_mut().as_mut_ptr().cast();
-    // SAFETY: `to` has room for `size` bytes, those of all elements.
+    // SAFETY: `to` has room for `size` bytes, the size of all elements.
     let failed = unsafe { ffi::PyBuffer_ToContiguous(to, &*export.0, size, b'C' as _) } != 0;
     export.release(object.py());
     if failed { Err(PyErr::fetch(object.py())) } else { Ok(Some(Elements::Integers(integer, copy))) }

@@ -1,4 +1,4 @@
-//! Memory of the library, lent to Python.
+//! Memory of the library that is lent to Python.
 //!
 //! `unsafe` here: the exporter's side of the buffer protocol, and a map of a file.
 
@@ -14,18 +14,18 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 /// Page-aligned memory of the library, in huge pages from 64 KiB on, and reused after it is freed.
-/// Its bytes are whatever an earlier use left there.
+/// Its initial bytes are undefined.
 ///
-/// Give it as `out` where reads repeat: memory that was used before needs no page faults.
+/// Pass it as `out` to repeated reads: reused memory causes no page faults.
 #[pyclass(frozen, module = "nowait")]
 pub(crate) struct Buffer {
-    /// Kept alive here; Python accesses its bytes through exports.
+    /// Keeps the memory alive; Python accesses its bytes through exports.
     _buf: Buf,
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: exports of the memory are made and used as Python's rules say; this has its address only.
+// SAFETY: Python's rules govern the use of exports; this type only stores the address.
 unsafe impl Send for Buffer {}
 // SAFETY: as above.
 unsafe impl Sync for Buffer {}
@@ -57,8 +57,8 @@ impl Buffer {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
         let (start, len) = (this.start.as_ptr().cast(), this.len as ffi::Py_ssize_t);
-        // SAFETY: `view` is the consumer's to fill. It gets a reference to this object, which keeps
-        // the memory, of which `len` bytes are initialised.
+        // SAFETY: the consumer passes `view` to be filled. The view gets a reference to this
+        // object, which keeps the memory; its `len` bytes are initialised.
         match unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, len, 0, flags) } {
             0 => Ok(()),
             _ => Err(PyErr::fetch(slf.py())),
@@ -66,7 +66,7 @@ impl Buffer {
     }
 }
 
-/// An object whose buffer is that of another one: the base of `Gathered`, and of Python's `Map`.
+/// An object that exports the buffer of another one: the base of `Gathered`, and of Python's `Map`.
 #[pyclass(frozen, subclass, module = "nowait")]
 pub(crate) struct View {
     object: Py<PyAny>,
@@ -86,7 +86,8 @@ impl View {
     }
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
-        // SAFETY: `view` is the consumer's to fill, and to release with the object it came from.
+        // SAFETY: the consumer passes `view` to be filled, and releases it with the object that
+        // filled it.
         match unsafe { ffi::PyObject_GetBuffer(slf.get().object.as_ptr(), view, flags) } {
             0 => Ok(()),
             _ => Err(PyErr::fetch(slf.py())),
@@ -106,15 +107,15 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: the map is `Send` and `Sync`; the address is handed out only.
+// SAFETY: the map is `Send` and `Sync`; the address is only passed on.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     pub(crate) fn of(file: &nowait::File, range: Range<u64>) -> nowait::Result<Mapping> {
-        // SAFETY: the bytes are Python's to look at, through exports, and Python assumes of a buffer
-        // that others may change it. Here no slice of them is used: of this one only the address.
+        // SAFETY: only Python accesses the bytes, through exports, and Python allows other writers
+        // of a buffer. This code uses only the address of the map, and no slice of its bytes.
         let map = unsafe { Map::new(file, range)? };
         let (start, len) = (NonNull::from(&*map).cast(), map.len());
         Ok(Mapping { map: Arc::new(map), start, len })
@@ -134,8 +135,8 @@ impl Mapping {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
         let (start, len) = (this.start.as_ptr().cast(), this.len as ffi::Py_ssize_t);
-        // SAFETY: `view` is the consumer's to fill. It gets a reference to this object, which keeps
-        // the map. Read-only.
+        // SAFETY: the consumer passes `view` to be filled. The view gets a reference to this
+        // object, which keeps the map, and is read-only.
         match unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, len, 1, flags) } {
             0 => Ok(()),
             _ => Err(PyErr::fetch(slf.py())),

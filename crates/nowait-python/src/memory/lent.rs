@@ -1,16 +1,17 @@
-//! Memory and descriptors of Python objects, lent to operations.
+//! Memory and descriptors of Python objects that are lent to operations.
 //!
-//! An exporter must neither resize nor free what it exports. So a [`Loan`] holds its export as long
-//! as an operation may touch the bytes, whatever became of the call that made it: the export moves
-//! with the memory into the operation, and its destructor is the last thing that happens there.
-//! That may be on a thread that has no Python thread state, and must not wait for one: the
-//! interpreter may be ending. Such a thread leaves the export to the interpreter that owns it,
-//! which releases it later ([`release_pending`]): at a pending call, or at the end of the next call
-//! that lends memory or returns bytes. No pending call is made to an interpreter that has begun to end. Neither is one
-//! made to a subinterpreter, since pending calls reach only the main one.
+//! An exporter must neither resize nor free exported memory. So a [`Loan`] holds its export as long
+//! as an operation may access the bytes, even if the call that made the loan has ended. The export
+//! moves with the memory into the operation, whose last step is the export's destructor.
 //!
-//! Other threads of Python may look at the bytes, or change them, while an operation does, as with
-//! `readinto` of any file object. What they see, or what is written then, is unspecified.
+//! That destructor may run on a thread without a Python thread state. The thread must not wait for
+//! one, since the interpreter may be ending. So it leaves the export to the owning interpreter, which
+//! releases it later ([`release_pending`]): at a pending call, or at the end of the next call that
+//! lends memory or returns bytes. No pending call is made to an interpreter that has begun to end. A
+//! subinterpreter gets none either, since pending calls reach only the main interpreter.
+//!
+//! Other Python threads may read or change the bytes during an operation, as with `readinto` of any
+//! file object. The bytes that they read, or that the operation writes then, are unspecified.
 //!
 //! `unsafe` here: the buffer protocol, the bytes of a new `bytes` object, and a descriptor that Python
 //! holds open.
@@ -27,12 +28,12 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// From this length on `bytes(n)` makes an object, whose memory the allocator has cleared already: new
-/// pages of the kernel are. To clear it here would keep the interpreter, and an event loop, for a
-/// millisecond per 10 MB.
+/// From this length on, `bytes(n)` makes the object: its memory consists of new pages of the
+/// kernel, which are already zero. Clearing it here would block the interpreter, and an event loop,
+/// for a millisecond per 10 MB.
 const CLEARED_MIN: usize = 64 << 10;
 
-/// One interpreter, and its exports that threads without Python have left to it.
+/// One interpreter, and the exports that threads without Python left to it.
 struct Interpreter {
     is_main: bool,
     pending: Mutex<Pending>,
@@ -77,32 +78,33 @@ impl Interpreter {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves an export to this interpreter. Any thread may call this.
+    /// Leaves an export to this interpreter for release. Any thread may call this.
     fn leave(&self, export: Export) {
         let mut pending = self.lock();
         pending.exports.push(export);
         if self.is_main && !pending.is_ending && !pending.is_asked {
-            // SAFETY: any thread may call it while the interpreter exists. It has not begun to end:
-            // `is_ending` is false, and `end` cannot return while this thread has the lock. The
-            // call fails if too many such calls are pending: the next loan tries again.
+            // SAFETY: any thread may call the function while the interpreter exists. The
+            // interpreter has not begun to end: `is_ending` is false, and `end` cannot return while
+            // this thread holds the lock. The call fails if too many such calls are pending; the
+            // next loan tries again.
             pending.is_asked = unsafe { ffi::Py_AddPendingCall(Some(pending_call), ptr::null_mut()) } == 0;
         }
     }
 }
 
-/// A view of a Python object's memory, and the interpreter that owns the object. Drop does not
-/// release the view: see [`Loan`].
+/// A view of a Python object's memory, and the interpreter that owns the object. Dropping it does
+/// not release the view: see [`Loan`].
 pub(super) struct Export(pub(super) Box<ffi::Py_buffer>, &'static Interpreter);
 
-// SAFETY: the fields are plain values. The memory that they point to is kept by the exporter until
-// the release, for any thread.
+// SAFETY: the fields are plain values. The exporter keeps the memory that they point to until the
+// release, for any thread.
 unsafe impl Send for Export {}
 
 impl Export {
     pub(super) fn of(object: &Bound<'_, PyAny>, flags: c_int) -> PyResult<Export> {
         let mut view = Box::new(ffi::Py_buffer::new());
-        // SAFETY: the thread is attached, and the view is written by the exporter. It is boxed since
-        // an exporter may keep its address.
+        // SAFETY: the thread is attached, and the exporter fills the view. The view is boxed, since
+        // an exporter may store its address.
         match unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut *view, flags) } {
             0 => Ok(Export(view, Interpreter::current(object.py()))),
             _ => Err(PyErr::fetch(object.py())),
@@ -110,12 +112,13 @@ impl Export {
     }
 
     pub(super) fn release(mut self, _attached: Python<'_>) {
-        // SAFETY: filled by `PyObject_GetBuffer`, and released once, since this consumes it.
+        // SAFETY: `PyObject_GetBuffer` filled the view, and this call, which consumes it, releases
+        // it once.
         unsafe { ffi::PyBuffer_Release(&mut *self.0) }
     }
 
     pub(super) fn is_contiguous(&self) -> bool {
-        // SAFETY: filled by `PyObject_GetBuffer`.
+        // SAFETY: `PyObject_GetBuffer` filled the view.
         unsafe { ffi::PyBuffer_IsContiguous(&*self.0, b'C' as _) != 0 }
     }
 
@@ -130,7 +133,7 @@ enum Owner {
     Export(Export),
     /// A new `bytes` object, not visible to other code yet.
     Bytes(Py<PyBytes>),
-    /// A loan of which this is a part.
+    /// A larger loan of which this is a part.
     Whole {
         _loan: Arc<Loan>,
     },
@@ -144,7 +147,7 @@ pub(crate) struct Loan {
     owner: Owner,
 }
 
-// SAFETY: the owner keeps the bytes in their place, for any thread, until it is given up.
+// SAFETY: the owner keeps the bytes at their address, for any thread, until it is dropped.
 unsafe impl Send for Loan {}
 // SAFETY: as above; shared access only reads.
 unsafe impl Sync for Loan {}
@@ -155,17 +158,17 @@ impl Loan {
         Loan { start, len, owner: Owner::Export(export) }
     }
 
-    /// The bytes of a writable, C-contiguous object.
+    /// Lends the bytes of a writable, C-contiguous object.
     ///
     /// # Errors
-    /// `TypeError` for an object without a buffer, `BufferError` for one that cannot be written to,
-    /// or whose bytes do not lie together.
+    /// `TypeError` for an object without a buffer; `BufferError` for a buffer that is read-only or
+    /// not contiguous.
     pub(crate) fn writable(object: &Bound<'_, PyAny>) -> PyResult<Loan> {
         let error = match Export::of(object, ffi::PyBUF_WRITABLE | ffi::PyBUF_C_CONTIGUOUS) {
             Ok(export) => return Ok(Loan::of(export)),
             Err(error) => error,
         };
-        // Exporters differ in their exceptions.
+        // Exporters raise different exceptions.
         let Ok(export) = Export::of(object, ffi::PyBUF_FULL_RO) else {
             let name = object.get_type().name()?;
             return Err(PyTypeError::new_err(format!(
@@ -181,7 +184,7 @@ impl Loan {
         }
     }
 
-    /// The bytes of a C-contiguous object, to be read only.
+    /// Lends the bytes of a C-contiguous object for reading only.
     ///
     /// # Errors
     /// Those of the exporter.
@@ -189,14 +192,15 @@ impl Loan {
         Ok(Loan::of(Export::of(object, ffi::PyBUF_C_CONTIGUOUS)?))
     }
 
-    /// Zeros that become a `bytes` object: [`Loan::into_bytes`].
+    /// Lends zeros that [`Loan::into_bytes`] makes a `bytes` object.
     ///
     /// # Errors
     /// `MemoryError`.
     pub(crate) fn bytes(py: Python<'_>, len: usize) -> PyResult<Loan> {
         if len < CLEARED_MIN {
             let NewBytes { object, start, .. } = NewBytes::new(py, len)?;
-            // SAFETY: `len` bytes of it are ours alone. Rust's memory is initialised at all times.
+            // SAFETY: only this code has the `len` bytes of the new object. They are initialised,
+            // as Rust requires.
             unsafe { ptr::write_bytes(start.as_ptr(), 0, len) };
             return Ok(Loan { start, len, owner: Owner::Bytes(object) });
         }
@@ -204,8 +208,8 @@ impl Loan {
         Ok(Loan { start: start_of(&object)?, len, owner: Owner::Bytes(object.unbind()) })
     }
 
-    /// As [`Loan::bytes`], and the object itself, which is to be shown to nobody while there is the
-    /// loan.
+    /// As [`Loan::bytes`]; also returns the object, which no other code may see while the loan
+    /// exists.
     pub(crate) fn shared_bytes(py: Python<'_>, len: usize) -> PyResult<(Loan, Py<PyBytes>)> {
         let loan = Loan::bytes(py, len)?;
         let Owner::Bytes(object) = &loan.owner else { unreachable!("it was made of an object of bytes") };
@@ -213,7 +217,7 @@ impl Loan {
         Ok((loan, object))
     }
 
-    /// Makes a `bytes` object of the first `n` bytes; without a copy if those are all.
+    /// Makes a `bytes` object of the first `n` bytes; without a copy if these are all bytes.
     pub(crate) fn into_bytes(mut self, py: Python<'_>, n: usize) -> Py<PyBytes> {
         match std::mem::replace(&mut self.owner, Owner::None) {
             Owner::Bytes(object) if n == self.len => {
@@ -229,17 +233,17 @@ impl Loan {
         }
     }
 
-    /// Divides it into loans of these lengths, one after the other. The memory is given back when all
-    /// of them are gone.
+    /// Splits the loan into consecutive loans of these lengths. The memory is released when all of
+    /// them are dropped.
     ///
     /// # Panics
-    /// If the lengths add up to more than it has.
+    /// If the sum of the lengths exceeds the loan.
     pub(crate) fn split(self, lengths: impl Iterator<Item = usize>) -> Vec<Loan> {
         let (whole, mut at) = (Arc::new(self), 0);
         let part = |len: usize| {
             assert!(len <= whole.len - at, "a part of {len} bytes at {at} of {}", whole.len);
-            // SAFETY: inside the memory, or at its end. No other part has these bytes, and nobody else
-            // asks for those of the whole.
+            // SAFETY: the address is inside the memory, or at its end. No other part has these
+            // bytes, and the bytes of the whole are not accessed.
             let start = unsafe { whole.start.add(at) };
             at += len;
             Loan { start, len, owner: Owner::Whole { _loan: whole.clone() } }
@@ -247,8 +251,8 @@ impl Loan {
         lengths.map(part).collect()
     }
 
-    /// Gives the memory back, on a thread that has Python: at once, and not when the interpreter
-    /// finds time. Releases pending exports, too: there may be no pending call for them.
+    /// Releases the memory at once, on a thread attached to Python, without waiting for a pending
+    /// call. Also releases pending exports, for which there may be no pending call.
     pub(crate) fn release(mut self, py: Python<'_>) {
         if let Owner::Export(export) = std::mem::replace(&mut self.owner, Owner::None) {
             export.release(py);
@@ -268,7 +272,7 @@ fn start_of(object: &Bound<'_, PyBytes>) -> PyResult<NonNull<u8>> {
     NonNull::new(start).ok_or_else(|| PyErr::fetch(object.py()))
 }
 
-/// A new `bytes` object, not visible to other code yet, which any thread may fill.
+/// A new `bytes` object that any thread may fill. No other code sees it yet.
 pub(crate) struct NewBytes {
     object: Py<PyBytes>,
     start: NonNull<u8>,
@@ -276,36 +280,36 @@ pub(crate) struct NewBytes {
     filled: usize,
 }
 
-// SAFETY: the object keeps its bytes in their place, for any thread.
+// SAFETY: the object keeps its bytes at their address, for any thread.
 unsafe impl Send for NewBytes {}
 
 impl NewBytes {
-    /// One of `len` bytes, whose pages are not touched yet.
+    /// Makes an object of `len` bytes, without touching its pages.
     ///
     /// # Errors
     /// `MemoryError`.
     pub(crate) fn new(py: Python<'_>, len: usize) -> PyResult<NewBytes> {
         let size = size_of_bytes(len)?;
-        // SAFETY: without contents, the call makes an object whose bytes the caller is to fill.
+        // SAFETY: without contents, the call makes an object whose bytes the caller fills.
         let object = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(ptr::null(), size))? };
         let object = object.cast_into::<PyBytes>()?;
         Ok(NewBytes { start: start_of(&object)?, object: object.unbind(), len, filled: 0 })
     }
 
-    /// Copies its bytes, and no more than it has room for.
+    /// Copies `bytes` into the object, as far as they fit.
     pub(crate) fn fill(&mut self, bytes: &[u8]) {
         self.filled = bytes.len().min(self.len);
-        // SAFETY: these bytes at `start` are ours alone, and no other memory overlaps them. An empty
-        // object may be shared by all, but then nothing is written.
+        // SAFETY: only this code has these bytes at `start`, and no other memory overlaps them. An
+        // empty object may be shared, but then nothing is written.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr(), self.filled) };
     }
 
-    /// The object, or a shorter one if fewer bytes were filled.
+    /// Returns the object, or a shorter one if fewer bytes were filled.
     pub(crate) fn finish(self, py: Python<'_>) -> Py<PyBytes> {
         if self.filled == self.len {
             return self.object;
         }
-        // SAFETY: `fill` wrote these bytes at `start`, and the object is still ours.
+        // SAFETY: `fill` wrote these bytes at `start`, and no other code has the object yet.
         let filled = unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.filled) };
         PyBytes::new(py, filled).unbind()
     }
@@ -313,7 +317,7 @@ impl NewBytes {
 
 impl AsRef<[u8]> for Loan {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the owner keeps `len` bytes at `start`, of whose contents nothing is assumed.
+        // SAFETY: the owner keeps `len` bytes at `start`; no content is assumed.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -321,7 +325,7 @@ impl AsRef<[u8]> for Loan {
 impl AsMut<[u8]> for Loan {
     /// Only for a loan that is [`writable`](Loan::writable), or for new [`bytes`](Loan::bytes).
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above. A loan that is only readable goes to writes, which use `AsRef`.
+        // SAFETY: as above. Readable loans are passed only to writes, which use `AsRef`.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
@@ -335,18 +339,18 @@ impl Drop for Loan {
 }
 
 extern "C" fn pending_call(_: *mut c_void) -> c_int {
-    // The interpreter makes such calls with its thread attached.
+    // The interpreter runs pending calls on an attached thread.
     let _ = Python::try_attach(release_pending);
     0
 }
 
-/// Releases the exports that threads without Python have left to this thread's interpreter.
+/// Releases the exports that threads without Python left to this thread's interpreter.
 pub(crate) fn release_pending(py: Python<'_>) {
     let mut pending = Interpreter::current(py).lock();
     pending.is_asked = false;
     let exports = std::mem::take(&mut pending.exports);
     drop(pending);
-    // An exporter's release may run anything.
+    // A release may run Python code, so the lock is not held.
     exports.into_iter().for_each(|export| export.release(py));
 }
 
@@ -357,23 +361,23 @@ pub(crate) fn end(py: Python<'_>) {
     release_pending(py);
 }
 
-/// Number of exports that wait for this interpreter, for tests.
+/// Returns the number of exports left to this interpreter, for tests.
 #[pyfunction]
 pub(crate) fn pending_releases(py: Python<'_>) -> usize {
     Interpreter::current(py).lock().exports.len()
 }
 
-/// Whether an object has a buffer.
+/// Returns true if an object has a buffer.
 pub(crate) fn has_buffer(object: &Bound<'_, PyAny>) -> bool {
-    // SAFETY: the thread is attached; the call only looks at the type.
+    // SAFETY: the thread is attached; the call only reads the object's type.
     unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) != 0 }
 }
 
-/// Duplicates a descriptor that Python holds open, so that it may be closed there meanwhile.
+/// Duplicates a descriptor of Python, which Python may then close.
 pub(crate) fn duplicate(fd: RawFd) -> std::io::Result<OwnedFd> {
     if fd < 0 {
         return Err(std::io::Error::from_raw_os_error(rustix::io::Errno::BADF.raw_os_error()));
     }
-    // SAFETY: it is used for this call only, which refuses one that is not open.
+    // SAFETY: the descriptor is used only by this call, which fails if it is not open.
     unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()
 }

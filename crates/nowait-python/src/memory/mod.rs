@@ -1,5 +1,5 @@
-//! Memory, both ways: what Python lends (`lent.rs`), integers that lie in it (`elements.rs`), and what
-//! is lent to Python (`exported.rs`). These files have the `unsafe` of this crate, and no other has.
+//! Memory lent by Python (`lent.rs`), integers in such memory (`elements.rs`), and memory lent to
+//! Python (`exported.rs`). Only these files contain `unsafe`.
 
 mod elements;
 mod exported;
