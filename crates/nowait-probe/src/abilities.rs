@@ -1,4 +1,4 @@
-//! Abilities of a file, found out by trying.
+//! Abilities of a file, determined by trial.
 
 use std::path::Path;
 
@@ -28,12 +28,12 @@ pub struct Abilities {
     pub direct: Option<DirectIo>,
     /// Atomic writes (`RWF_ATOMIC`), if `statx(2)` reports them.
     pub atomic_writes: Option<AtomicWrites>,
-    /// Overwriting takes a new place on the device (btrfs, without the attribute `C`).
+    /// Overwritten data moves to new blocks (btrfs, without the attribute `C`).
     pub(crate) copies_on_write: bool,
 }
 
 impl Abilities {
-    /// Tries writes on a scratch file.
+    /// Determines abilities by writes to a scratch file.
     pub(crate) fn try_writes(&mut self, dir: &Path, attributes: IFlags, nowait: &Nowait) -> std::io::Result<()> {
         let tested = twin::make(dir, attributes, Case::CachedOverwrite, 1)?;
         let page = [0; PAGE];
@@ -52,7 +52,7 @@ impl Abilities {
         Ok(())
     }
 
-    /// Findings of this library's selectors for an open file.
+    /// Records the findings of this library's selectors for an open file.
     pub(crate) fn learn(&mut self, case: Case, file: &File) {
         if case == Case::CachedRead {
             self.nowait_reads = file.nowait_reads();
@@ -69,7 +69,8 @@ impl Abilities {
     }
 }
 
-/// Tells by an answer whether requests that do not wait are taken.
+/// Returns whether the result of a non-blocking request shows support; `None` if it does not show
+/// that.
 pub(crate) fn accepted(answer: std::result::Result<(), Errno>) -> Option<bool> {
     match answer {
         Ok(()) | Err(Errno::AGAIN) => Some(true),

@@ -1,4 +1,4 @@
-//! Kinds of requests that are asked for.
+//! Kinds of requests that the probe makes.
 
 use crate::kernel::PAGE;
 use crate::ring::Ask;
@@ -85,7 +85,7 @@ impl Case {
         matches!(self, Case::Append | Case::AppendAllocated | Case::DirectAppend | Case::DirectUnwritten)
     }
 
-    /// Bytes of a request that is made alone; a sync has none.
+    /// Bytes of a single request; none for a sync.
     pub(crate) fn bytes(self) -> Option<u32> {
         match self {
             Case::Sync => None,
@@ -94,8 +94,8 @@ impl Case {
         }
     }
 
-    /// True if the case is also measured at other depths. Not for syncs, which io_uring always gives
-    /// to a worker, and not for the control.
+    /// True if the case is also measured at other depths. False for syncs, which io_uring always
+    /// gives to a worker, and for the control.
     pub(crate) fn has_depths(self) -> bool {
         !matches!(self, Case::Sync | Case::ForcedRead)
     }

@@ -1,8 +1,8 @@
-//! The same requests at other depths and sizes: a file that is served well one request at a time
-//! may not be where many are submitted together, or long ones.
+//! The same requests at other depths and sizes. A file that serves single requests well may serve
+//! batches or long requests worse.
 //!
-//! Sizes are asked for one at a time and at one depth, depths at one size. Where the verdict
-//! changes between two depths, those between are asked for as well.
+//! Sizes are probed by single requests and at one depth; depths are probed at one size. If the
+//! verdict changes between two depths, depths between them are probed, too.
 
 use std::fs::File;
 use std::io;
@@ -15,26 +15,25 @@ use super::verdict::{TOGETHER, Verdict};
 use super::{Case, Eye, Tested, twin};
 use crate::report::{Outcome, Row, Step};
 
-/// Requests submitted together, beside one alone.
+/// Numbers of requests per submission, besides one.
 const DEPTHS: [u32; 3] = [TOGETHER, 256, DEPTH_MAX];
 /// Maximum number of requests of one submission.
 pub(super) const DEPTH_MAX: u32 = 1024;
-/// Sizes of requests, beside a page.
+/// Sizes of requests, besides a page.
 const SIZES: [u32; 2] = [128 << 10, 1 << 20];
-/// Submissions of a depth and size, by the bytes that they move together: fewer where they are
-/// long, more where there is one request in each.
+/// Number of submissions, by the maximum of their total bytes: fewer if they are long.
 const SUBMISSIONS: [(u32, u32); 3] = [(1 << 20, 3), (8 << 20, 2), (u32::MAX, 1)];
 const SUBMISSIONS_ALONE: u32 = 6;
-/// Depths between those above that are asked for, of one kind of request.
+/// Maximum number of depths between those above, for one kind of request.
 const BETWEEN_MAX: usize = 6;
-/// Room on the disk, and memory, below which none of this is done: it takes 33 MiB at a time.
+/// Minimum of free disk space and memory for these steps, which need 33 MiB at a time.
 const ROOM_BYTES: u64 = 256 << 20;
 
-/// Makes the file of a step, and says where its requests go: for a case, bytes of a request, and
-/// the number of submissions and of requests in each.
+/// Makes the file of a step, and the offsets of its requests. Arguments: case, bytes of a request,
+/// number of submissions, and requests per submission.
 type Make<'a> = dyn Fn(Case, u32, u32, u32) -> io::Result<Option<Tested>> + 'a;
 
-/// On scratch files: adds steps to the rows of what was seen; or says why not.
+/// Adds steps on scratch files to the observed rows; returns the reason if some or all are missing.
 pub(super) fn of_scratch(dir: &Path, attributes: IFlags, eye: &mut Eye, rows: &mut [Row]) -> Option<String> {
     if let Some(why) = no_room(dir) {
         return Some(why);
@@ -57,19 +56,19 @@ pub(super) fn of_scratch(dir: &Path, attributes: IFlags, eye: &mut Eye, rows: &m
     })
 }
 
-/// On the file itself: past the page cache, which would fill up otherwise.
+/// Adds steps on the file itself, by direct reads only: others would fill the page cache.
 pub(super) fn of_file(file: &File, size: u64, eye: &mut Eye, rows: &mut [Row]) -> Option<String> {
     let row = rows.iter_mut().find(|row| row.case == Case::DirectRead)?;
     steps(eye, std::slice::from_mut(row), &|case, bytes, submissions, depth| {
         let one = u64::from(depth) * u64::from(bytes + PAGE as u32);
-        // A short file allows fewer.
+        // A short file allows fewer submissions.
         let submissions = u64::from(submissions).min(size / one) as u32;
         (submissions > 0).then(|| twin::within(file, case, bytes, submissions * depth)).transpose()
     })
 }
 
-/// All steps of all rows. Those of one request at a time come first: many workers are idle after
-/// the others, and end one by one.
+/// Makes all steps of all rows. Single requests come first: batches leave many idle workers, which
+/// end one by one.
 fn steps(eye: &mut Eye, rows: &mut [Row], make: &Make<'_>) -> Option<String> {
     let depth_max = eye.depth_max();
     let is_seen = |row: &&mut Row| matches!(row.ring, Outcome::Seen(_)) && row.case.has_depths();
@@ -105,7 +104,7 @@ fn steps(eye: &mut Eye, rows: &mut [Row], make: &Make<'_>) -> Option<String> {
     })
 }
 
-/// None: the file is too short for it.
+/// Makes one step. `None` if the file is too short.
 fn step(eye: &mut Eye, case: Case, depth: u32, bytes: u32, make: &Make<'_>) -> Option<Step> {
     let together = depth.saturating_mul(bytes);
     let submissions = match depth {
@@ -119,8 +118,8 @@ fn step(eye: &mut Eye, case: Case, depth: u32, bytes: u32, make: &Make<'_>) -> O
     Some(Step { depth, bytes, ring })
 }
 
-/// The depth to ask for next, to find where the verdict changes: a power of two between two depths
-/// whose verdicts differ. None: there is none between.
+/// Returns the next depth to probe: a multiple by a power of two between two depths with different
+/// verdicts. `None` if there is none.
 fn between(mut by_depth: Vec<(u32, Verdict)>) -> Option<u32> {
     by_depth.sort_by_key(|(depth, _)| *depth);
     by_depth.windows(2).find_map(|pair| {
@@ -130,7 +129,7 @@ fn between(mut by_depth: Vec<(u32, Verdict)>) -> Option<u32> {
     })
 }
 
-/// Why scratch files of this size should not be made here.
+/// Returns the reason why scratch files of this size should not be created here.
 fn no_room(dir: &Path) -> Option<String> {
     let mib = |bytes: u64| bytes >> 20;
     let free = rustix::fs::statvfs(dir).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
@@ -151,7 +150,7 @@ mod tests {
     #[test]
     fn the_depth_where_the_verdict_changes_is_searched_for() {
         let at = |depth: u32, sleeps: bool| (depth, Verdict { way: Way::Async, sleeps });
-        // From `first` on, submissions sleep.
+        // Submissions sleep from depth `first` on.
         let search = |first: u32| {
             let mut known: Vec<_> = [1, 32, 256, 1024].map(|depth| at(depth, depth >= first)).to_vec();
             for _ in 0..BETWEEN_MAX {

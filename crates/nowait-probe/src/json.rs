@@ -1,4 +1,4 @@
-//! A report as JSON.
+//! Converts a report to JSON.
 
 use nowait::DirectIo;
 use serde_json::{Value, json};

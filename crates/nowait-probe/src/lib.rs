@@ -116,7 +116,7 @@ pub struct Options {
     requests: u32,
     evict: bool,
     shallow: bool,
-    /// The ring keeps completions back, where the kernel can. Off: as before Linux 6.1.
+    /// True to defer completions if the kernel supports it. False behaves like a kernel before 6.1.
     defer: bool,
 }
 
@@ -260,7 +260,7 @@ impl Options {
         Ok(report)
     }
 
-    /// A row for each case, on scratch files.
+    /// Returns a row for each case, on scratch files.
     fn scratch(
         &self,
         dir: &Path,
@@ -275,7 +275,7 @@ impl Options {
             let make = || twin::make(dir, attributes, case, self.requests);
             let tested = match make() {
                 Ok(tested) => tested,
-                // Without direct I/O, or without allocating ahead.
+                // The file system lacks direct I/O or preallocation.
                 Err(error) if case.is_direct() || case == Case::AppendAllocated => {
                     rows.push(Row::refused(case, &error));
                     continue;
@@ -296,7 +296,7 @@ impl Options {
         Ok(rows)
     }
 
-    /// The file's size, and a row for each case that only reads, of the file itself.
+    /// Returns the file's size, and a row for each case that only reads, on the file itself.
     fn reads(
         &self,
         opened: &Opened,
@@ -321,7 +321,7 @@ impl Options {
         let cold: Vec<u64> =
             places.iter().copied().filter(|offset| !page_is_cached(file.as_fd(), *offset).unwrap_or(true)).collect();
         let mut rows = Vec::new();
-        // Those that are cold first: they are cached then.
+        // Cold reads first, since they leave their pages cached.
         for case in [Case::ColdRead, Case::CachedRead, Case::DirectRead, Case::ForcedRead] {
             let direct = match case.is_direct().then(|| twin::direct(file)) {
                 Some(Err(error)) => {
@@ -331,13 +331,14 @@ impl Options {
                 direct => direct.and_then(std::result::Result::ok),
             };
             let offsets = if case == Case::ColdRead { &cold } else { &places };
-            // Half of them are the ring's, half the library's; of one page both read the same.
+            // The ring reads every second offset, and the library the others; if there is one page,
+            // both read it.
             let half = |which: usize| {
                 let offsets = offsets.iter().skip(if offsets.len() > 1 { which } else { 0 }).step_by(2);
                 offsets.copied().take(self.requests as usize).collect::<Vec<u64>>()
             };
-            // To the end and no further: a read that comes short is made again, to see that it is
-            // the end.
+            // Reads do not reach beyond the end: the library repeats a short read to verify the
+            // end.
             let length = if case.is_direct() { PAGE } else { size.min(PAGE as u64) as usize };
             let mut tested = Tested { file: file.try_clone()?, direct, offsets: half(0), length };
             let ring = eye.look(case, &tested, 1);
@@ -350,10 +351,10 @@ impl Options {
     }
 }
 
-/// A file, opened for reading.
+/// A file that is open for reading.
 struct Opened {
     file: StdFile,
-    /// Its access time stays as it is.
+    /// True if reads do not change its access time.
     quietly: bool,
 }
 
@@ -362,14 +363,14 @@ fn open_quietly(path: &Path) -> std::result::Result<Opened, Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | flags;
         rustix::io::retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()))
     };
-    // Only its owner may say so.
+    // Only the owner may set the flag.
     match open(OFlags::NOATIME) {
         Ok(fd) => Ok(Opened { file: fd.into(), quietly: true }),
         Err(_) => Ok(Opened { file: open(OFlags::empty())?.into(), quietly: false }),
     }
 }
 
-/// A file in the state that a case asks for, and where its requests go.
+/// A file in the state that a case requires, and the offsets of its requests.
 struct Tested {
     file: StdFile,
     direct: Option<StdFile>,
@@ -383,7 +384,8 @@ impl Tested {
         self.direct.as_ref().unwrap_or(&self.file)
     }
 
-    /// Sees to it that what a request at `offset` needs is so. False: it is not, and cannot be had.
+    /// Brings the page at `offset` into the state that the case requires. False if that is
+    /// impossible.
     fn is_ready(&self, case: Case, offset: u64) -> bool {
         let start = offset - offset % PAGE as u64;
         match case {
@@ -398,7 +400,7 @@ impl Tested {
     }
 }
 
-/// Sees what becomes of requests, where that can be seen.
+/// Observes the handling of requests, or contains the reason why it cannot.
 enum Eye {
     Open { observer: Box<Observer>, controls: Controls },
     Blind(String),
@@ -442,12 +444,12 @@ impl Eye {
         self.observer().is_some_and(Observer::defers)
     }
 
-    /// The most requests that can be submitted together; none where nothing is seen.
+    /// Maximum number of requests of one submission; zero if requests cannot be observed.
     fn depth_max(&self) -> u32 {
         self.observer().map_or(0, Observer::depth_max)
     }
 
-    /// Makes the requests of a case, `depth` of them in each submission.
+    /// Makes the requests of a case, `depth` of them per submission.
     fn look(&mut self, case: Case, tested: &Tested, depth: u32) -> Outcome {
         let observer = match self {
             Eye::Open { observer, .. } => observer,
@@ -459,7 +461,7 @@ impl Eye {
         for offsets in tested.offsets.chunks(depth.max(1) as usize) {
             let ready = offsets.iter().filter(|offset| tested.is_ready(case, **offset));
             let asks: Vec<_> = ready.map(|offset| case.ask(*offset, tested.length)).collect();
-            // With far fewer requests, the depth would differ.
+            // A submission of far fewer requests would be one of another depth.
             if asks.len() * 8 < offsets.len() * 7 || asks.is_empty() {
                 continue;
             }
@@ -486,7 +488,7 @@ impl Eye {
         if rates.requests == 0 { Outcome::NotInState } else { Outcome::Seen(rates) }
     }
 
-    /// The controls once more: what held at first may not any longer.
+    /// Repeats the controls, since observation may have stopped working meanwhile.
     fn close(self) -> Option<Controls> {
         let Eye::Open { mut observer, mut controls } = self else { return None };
         controls.add(&mut observer).ok()?;
@@ -531,8 +533,8 @@ fn serve(
         served.ring += (after.ring - before.ring) as u32;
         served.aio += (after.aio - before.aio) as u32;
         served.pool += (after.pool - before.pool) as u32;
-        // Only a ring has workers. To look after each request that needed none would slow down the
-        // next: caches go cold.
+        // Only a ring has workers. Examining the workers after each other request would slow down
+        // the next one, since caches go cold.
         if let (Some(workers), true) = (workers, after.ring > before.ring) {
             served.worker += u32::from(at_rest.is_some_and(|before| !workers.ran_since(&before).is_empty()));
             at_rest = workers.at_rest();
@@ -557,7 +559,7 @@ async fn request(file: &File, case: Case, offset: u64, length: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// As on Linux 5.10 and 5.15: the whole probe, on a ring without SINGLE_ISSUER and
+    /// Runs the whole probe as on Linux 5.10 and 5.15, on a ring without SINGLE_ISSUER and
     /// DEFER_TASKRUN.
     #[test]
     fn a_kernel_that_keeps_no_completions_back_is_probed() {

@@ -1,18 +1,17 @@
-//! Sees what becomes of requests: of one at a time, and of some that are submitted together.
+//! Observes how the kernel handles single requests and batches.
 //!
-//! The ring posts nothing between this thread's enters, but for what a submission itself completes.
-//! So a completion that is there when the submission returns was made inline. Whether a worker had
-//! to run is seen by its thread's count of runs; every now and then one runs that nobody asked to
-//! (it wakes when it has been idle for five seconds), so that workers are kept from being idle so
-//! long. The kernel's tracepoints are counted beside it, where they can be.
+//! The ring posts completions only in this thread's enters. So a completion that is available when
+//! the submission returns was made inline. A worker's use shows in its thread's count of runs. An
+//! idle worker also runs without a request when its timeout of five seconds ends, so this thread
+//! gives work to workers before that. If possible, the kernel's tracepoints are counted, too.
 //!
-//! How many of several requests went to workers, only the tracepoint says: a worker that finds the
-//! next one waiting takes it without sleeping, in one run. Without it those that were not inline
-//! are unclear where a worker ran.
+//! For a batch, only the tracepoint counts the requests that went to workers: a worker takes the
+//! next waiting request without sleeping, in the same run. Without the tracepoint, the requests of
+//! a batch that were not inline are unclear if a worker ran.
 //!
-//! Before Linux 6.1 a ring cannot keep completions back: what a device completed before the
-//! submission returned counts as inline. Before 5.12 workers are the kernel's own threads, of which
-//! this process sees nothing: its tracepoint has to tell then.
+//! Before Linux 6.1 a ring cannot defer completions: requests that the device completes before the
+//! submission returns count as inline. Before 5.12 workers are kernel threads that this process
+//! does not see, so only the tracepoint counts them.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -25,20 +24,19 @@ use super::ring::{Ask, Ring};
 use super::tracepoints::Tracepoints;
 use super::workers::{Runs, Workers};
 
-/// Requests of each kind whose way is known beforehand.
+/// Number of control requests of each kind.
 const CONTROLS: u32 = 8;
-/// A worker that was idle for longer is woken before its own timeout wakes it.
+/// Idle time after which a worker gets work, before its timeout wakes it.
 const IDLE_MAX: Duration = Duration::from_secs(3);
-/// A little less than the time after which an idle worker wakes (`WORKER_IDLE_TIMEOUT`, 5 s,
-/// io_uring/io-wq.c).
+/// Slightly less than the timeout of an idle worker (`WORKER_IDLE_TIMEOUT`, 5 s, io_uring/io-wq.c).
 const WAKES_AFTER: Duration = Duration::from_millis(4500);
 
-/// Which way a request took.
+/// Handling of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Took {
-    /// It was complete when its submission returned, and no worker ran.
+    /// The request was complete when its submission returned, and no worker ran.
     Inline,
-    /// It was completed later, and no worker ran.
+    /// The request completed later, and no worker ran.
     Async,
     /// A worker ran.
     Worker,
@@ -46,7 +44,7 @@ pub(super) enum Took {
     Unclear,
 }
 
-/// Observations of a submission, and how many of its requests took which way.
+/// Observations of a submission, with counts of its requests by handling.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     pub(super) inline: u32,
@@ -64,29 +62,31 @@ pub(super) struct Seen {
     pub(super) errno: Option<Errno>,
 }
 
-/// Whether the kernel's tracepoints say the same as was seen without them.
+/// Agreement of the kernel's tracepoints with the other observations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Compared {
     /// Also true if workers are not visible: then only the tracepoint shows them.
     pub(super) worker: bool,
-    /// True also where the ring does not keep completions back: then it is not compared.
+    /// Also true if the ring does not defer completions, since inline completions are then not
+    /// compared.
     pub(super) inline: bool,
     pub(super) slept: bool,
 }
 
 pub(super) struct Observer {
     ring: Ring,
-    /// None where workers are no threads of this process.
+    /// `None` if workers are not threads of this process.
     pub(super) workers: Option<Workers>,
     tracepoints: Result<Tracepoints, String>,
-    /// When a worker was last seen to run.
+    /// Time when a worker was last observed to run.
     ran: Instant,
     idle: Idle,
 }
 
-/// How long each worker may have been idle.
+/// Maximum idle time of each worker.
 struct Idle {
-    /// By its thread number: how often it has run, and a time after which it last did.
+    /// For each worker's thread number: its number of runs, and a time after which its last run
+    /// began.
     since: BTreeMap<i32, (u64, Instant)>,
     looked: Instant,
 }
@@ -110,20 +110,20 @@ impl Idle {
     }
 }
 
-/// Why requests cannot be watched.
+/// Reason why requests cannot be observed.
 #[derive(Debug)]
 pub(super) enum Blind {
     /// There is no ring.
     Refused(Errno),
-    /// The ring answered so.
+    /// The ring returned this error.
     Broken(Errno),
-    /// Workers are not seen, and the tracepoint is not counted, for this reason.
+    /// Workers are not visible, and the tracepoint cannot be counted, for this reason.
     NoWorkers(String),
 }
 
 impl Observer {
-    /// For up to `depth` requests together, on a ring that keeps completions back if it may
-    /// `defer` and the kernel can.
+    /// Makes an observer for up to `depth` requests per submission. Its ring defers completions if
+    /// `defer` is set and the kernel supports that.
     pub(super) fn new(depth: u32, defer: bool) -> Result<Observer, Blind> {
         let mut ring = Ring::set_up(depth, defer).map_err(Blind::Refused)?;
         let workers = Workers::find(CONTROLS, || ring.nop(true, None).map(drop)).map_err(Blind::Broken)?;
@@ -138,18 +138,18 @@ impl Observer {
         }
     }
 
-    /// The most requests that can be submitted together.
+    /// Maximum number of requests of one submission.
     pub(super) fn depth_max(&self) -> u32 {
         self.ring.entries()
     }
 
-    /// Whether completions are kept back until they are asked for.
+    /// True if completions are deferred until they are requested.
     pub(super) fn defers(&self) -> bool {
         self.ring.defers
     }
 
-    /// Makes requests that need no file: how many of those that were forced on a worker were seen
-    /// there, of those that were not were seen inline.
+    /// Makes requests without a file, half of them forced onto a worker. Counts the forced ones
+    /// observed on a worker, and the others observed inline.
     pub(super) fn control(&mut self) -> Result<Control, Errno> {
         let mut control = Control { forced: CONTROLS, plain: CONTROLS, ..Control::default() };
         for _ in 0..CONTROLS {
@@ -159,7 +159,7 @@ impl Observer {
         Ok(control)
     }
 
-    /// Submits requests together. An error: the ring cannot be used any more.
+    /// Submits a batch of requests. After an error the ring is unusable.
     pub(super) fn ask(&mut self, file: BorrowedFd<'_>, asks: &[Ask]) -> Result<Seen, Errno> {
         self.watch(asks.len() as u32, |ring, tracepoints| ring.ask(file, asks, tracepoints))
     }
@@ -170,7 +170,7 @@ impl Observer {
         run: impl FnOnce(&mut Ring, Option<&Tracepoints>) -> Result<super::ring::Ran, Errno>,
     ) -> Result<Seen, Errno> {
         if self.ran.elapsed() > IDLE_MAX {
-            // So that the one that runs now is known to have run after this.
+            // Records the runs before, so that the worker's next run is known to begin after this.
             self.rest();
             self.ring.nop(true, None)?;
             self.ran = Instant::now();
@@ -217,14 +217,14 @@ impl Observer {
         Ok(seen)
     }
 
-    /// How often each worker has run, now that none does.
+    /// Waits until no worker runs; returns the number of runs of each.
     fn rest(&mut self) -> Option<Runs> {
         let runs = self.workers.as_ref()?.at_rest()?;
         self.idle.note(&runs, Instant::now());
         Some(runs)
     }
 
-    /// Source that showed whether a worker ran, and why a better one was not available.
+    /// Returns the source of the observations, and why a better one was not available.
     pub(super) fn evidence(&self) -> Evidence {
         match (&self.workers, &self.tracepoints) {
             (None, _) => Evidence::Tracepoint,
@@ -234,14 +234,14 @@ impl Observer {
     }
 }
 
-/// Observations of a submission, from which the way of its requests follows.
+/// Observations of a submission, which determine the handling of its requests.
 struct Facts {
     requests: u32,
-    /// Completions that were there when it returned.
+    /// Completions available when the submission returned.
     present: u32,
-    /// None: workers are not seen, or did not come to rest before.
+    /// `None` if workers are not visible, or did not become idle before.
     worker_ran: Option<bool>,
-    /// Requests that were given to workers, by the tracepoint.
+    /// Requests given to workers, counted by the tracepoint.
     punts: Option<u64>,
     workers_are_seen: bool,
     defers: bool,
@@ -270,10 +270,10 @@ impl Facts {
         let worker_ran = if self.workers_are_seen { self.worker_ran } else { self.punts.map(|punts| punts > 0) };
         match worker_ran {
             None => Took::Unclear,
-            // The tracepoint is passed for this request alone.
+            // Only this request can have passed the tracepoint.
             Some(true) if !self.workers_are_seen => Took::Worker,
-            // The worker woke without a request: if the ring keeps completions back, only the
-            // submitting thread can have completed it by now. (Otherwise a worker may have been quick.)
+            // The worker woke without a request: if the ring defers completions, only the
+            // submitting thread can have completed it by now. (Otherwise a fast worker may have.)
             Some(true) if inline && self.defers => Took::Unclear,
             Some(true) if self.by_themselves => Took::Unclear,
             Some(true) => Took::Worker,
@@ -289,12 +289,12 @@ impl Facts {
         if let Some(punts) = self.punts {
             seen.worker = self.requests.min(u32::try_from(punts).unwrap_or(u32::MAX));
         }
-        // A worker's completion may be among those that are there, if they are not kept back.
+        // Without deferral, the available completions may include those of workers.
         seen.inline = self.present.min(self.requests - seen.worker);
         let rest = self.requests - seen.worker - seen.inline;
         match (self.punts, self.worker_ran) {
             (Some(_), _) | (None, Some(false)) => seen.asynchronous = rest,
-            // Requests go to the worker that ran last.
+            // These workers had been idle longest, but a request goes to the worker that ran last.
             (None, Some(true)) if self.by_themselves => seen.asynchronous = rest,
             (None, _) => seen.unclear = rest,
         }
@@ -319,7 +319,7 @@ mod tests {
         Observer::new(64, defer).map_err(|blind| eprintln!("skipped: {blind:?}")).ok()
     }
 
-    /// As before Linux 5.12, where no worker is seen: the tracepoint alone tells the same.
+    /// Before Linux 5.12 no worker is visible: the tracepoint alone must show the same.
     #[test]
     fn the_tracepoint_alone_tells_who_made_a_request() {
         let Some(mut observer) = observer(true) else { return };
@@ -332,7 +332,8 @@ mod tests {
         assert_eq!((control.forced_seen, control.plain_seen), (CONTROLS, CONTROLS));
     }
 
-    /// As before Linux 6.1: a worker that was done before the submission returned is seen.
+    /// Before Linux 6.1, a worker may complete a request before the submission returns: it must
+    /// still be observed.
     #[test]
     fn a_ring_that_keeps_nothing_back_tells_who_made_a_request() {
         let Some(mut observer) = observer(false) else { return };
@@ -360,7 +361,7 @@ mod tests {
             // The tracepoint makes no difference.
             assert_eq!(facts(1, present, ran, Some(1)).alone(), took, "{present} {ran:?}");
         }
-        // Where completions are not kept back, a worker may be done before the submission returns.
+        // Without deferral, a worker may complete before the submission returns.
         assert_eq!(Facts { defers: false, ..facts(1, 1, Some(true), None) }.alone(), Took::Worker);
         assert_eq!(Facts { by_themselves: true, ..facts(1, 0, Some(true), None) }.alone(), Took::Unclear);
         let traced = |punts| Facts { workers_are_seen: false, ..facts(1, 0, None, punts) }.alone();
@@ -375,18 +376,18 @@ mod tests {
         };
         assert_eq!(ways(facts(32, 2, Some(true), Some(10))), [2, 20, 10, 0]);
         assert_eq!(ways(facts(32, 0, Some(false), Some(0))), [0, 32, 0, 0]);
-        // Workers that were done early have put completions there, too.
+        // Fast workers have also posted completions.
         assert_eq!(ways(facts(32, 30, Some(true), Some(10))), [22, 0, 10, 0]);
         assert_eq!(ways(facts(32, 0, None, Some(40))), [0, 0, 32, 0]);
-        // Without it a worker's runs do not say how many were its.
+        // Without the tracepoint, a worker's runs do not show its number of requests.
         assert_eq!(ways(facts(32, 2, Some(true), None)), [2, 0, 0, 30]);
         assert_eq!(ways(facts(32, 2, Some(false), None)), [2, 30, 0, 0]);
         assert_eq!(ways(facts(32, 2, None, None)), [2, 0, 0, 30]);
         assert_eq!(ways(Facts { by_themselves: true, ..facts(32, 2, Some(true), None) }), [2, 30, 0, 0]);
     }
 
-    /// Symptom: a request that the device completed was told to be a worker's, while another of two
-    /// workers had been idle for five seconds, and ended.
+    /// Symptom: a request that the device completed was attributed to a worker, because one of two
+    /// workers ended after five idle seconds.
     #[test]
     fn each_worker_has_an_idle_time_of_its_own() {
         let begun = Instant::now();
@@ -394,10 +395,10 @@ mod tests {
         let mut idle = Idle { since: BTreeMap::new(), looked: begun };
         idle.note(&[(1, 5), (2, 5)].into(), at(1));
         idle.note(&[(1, 6), (2, 5)].into(), at(4));
-        // The first ran after the first look; the second before it.
+        // The first worker ran after the first check, the second before it.
         assert!(!idle.may_have_woken(1, at(5)) && idle.may_have_woken(2, at(5)));
         assert!(idle.may_have_woken(1, at(6)));
-        // One that was not there before has just been made.
+        // A worker that did not exist before is new.
         assert!(!idle.may_have_woken(3, at(9)));
         idle.note(&[(1, 6)].into(), at(5));
         assert!(!idle.may_have_woken(2, at(9)) && idle.may_have_woken(1, at(6)));

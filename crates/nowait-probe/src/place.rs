@@ -1,5 +1,5 @@
-//! Where a file is: its file system and its device, as they describe themselves. Read, never
-//! changed; what cannot be found out is left out, not guessed.
+//! A file's file system and device, as the kernel reports them. Changes nothing, and omits
+//! properties that the kernel does not report.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -75,8 +75,8 @@ impl Place {
         }
         let mount = (stat.stx_mask & MOUNT_NUMBER != 0).then(|| Mount::numbered(stat.stx_mnt_id)).flatten();
         let number = format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor);
-        // A file system over several devices has a number that is none's: then by the name that it
-        // was mounted by.
+        // The number of a file system over several devices belongs to none of them. Then the
+        // mount's source names the device.
         let device = Device::numbered(&number).or_else(|| Device::at(&mount.as_ref()?.source));
         Place {
             file_system: mount.as_ref().map(|mount| mount.file_system.clone()),
@@ -88,11 +88,11 @@ impl Place {
 }
 
 impl AtomicWrites {
-    /// Facts that a file states of itself.
+    /// Returns the sizes that `statx(2)` reports.
     pub(super) fn of(file: impl AsFd) -> Option<AtomicWrites> {
         let asked = StatxFlags::from_bits_retain(WRITE_ATOMIC);
         let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, asked).ok()?;
-        // The mask may say that there are some, and the figures that there are none (ext4, 6.18).
+        // The mask may be set although the sizes are zero (ext4, 6.18).
         (stat.stx_mask & WRITE_ATOMIC != 0 && stat.stx_atomic_write_unit_max > 0).then_some(AtomicWrites {
             bytes_min: stat.stx_atomic_write_unit_min,
             bytes_max: stat.stx_atomic_write_unit_max,
@@ -106,11 +106,11 @@ impl Device {
         Device::at(Path::new("/sys/dev/block").join(number))
     }
 
-    /// By its folder under /sys, or its node under /dev.
+    /// Finds a device by its directory under /sys, or its node under /dev.
     fn at(path: impl AsRef<Path>) -> Option<Device> {
         let name = fs::canonicalize(path).ok()?.file_name()?.to_str()?.to_owned();
         let folder = fs::canonicalize(Path::new("/sys/class/block").join(&name)).ok()?;
-        // A partition has the queue of its disk.
+        // A partition uses the queue of its disk.
         let queue = [folder.join("queue"), folder.parent()?.join("queue")].into_iter().find(|queue| queue.is_dir());
         let text = |file: &str| line(queue.as_ref()?.join(file));
         let number = |file: &str| text(file)?.parse::<u64>().ok();
@@ -132,7 +132,7 @@ pub(super) fn line(path: impl AsRef<Path>) -> Option<String> {
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// The one in brackets: `none [mq-deadline] kyber` is `mq-deadline`.
+/// Returns the word in brackets: for `none [mq-deadline] kyber`, `mq-deadline`.
 fn chosen(all: &str) -> &str {
     all.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or(all, |(name, _)| name)
 }
@@ -185,7 +185,7 @@ mod tests {
     fn a_file_is_somewhere() {
         let place = Place::of(fs::File::open(".").unwrap());
         assert!(place.file_system.is_some() && place.mount_options.is_some(), "{place:?}");
-        // A path that is not on a separate file system has none.
+        // /proc has no device.
         assert_eq!(Place::of(fs::File::open("/proc/self/status").unwrap()).device, None);
     }
 }

@@ -1,4 +1,4 @@
-//! Whether io_uring is within reach, what it can do, and what to change where it is not.
+//! Availability of io_uring, its operations, and advice if it is not available.
 
 use std::fs;
 
@@ -74,8 +74,8 @@ impl Reach {
     }
 }
 
-/// Filters that this process is under; where only the mode is told, 2 says that there is one at
-/// least (`proc_pid_status(5)`).
+/// Number of seccomp filters on this process. If the kernel reports only the mode, 2 means at least
+/// one filter (`proc_pid_status(5)`).
 fn filters(status: &str) -> Option<u32> {
     let field = |name: &str| {
         let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -84,13 +84,13 @@ fn filters(status: &str) -> Option<u32> {
     field("Seccomp_filters").or_else(|| Some(u32::from(field("Seccomp")? == 2)))
 }
 
-/// Security modules that are active.
+/// Active security modules.
 fn modules() -> Option<String> {
     line("/sys/kernel/security/lsm")
 }
 
-/// Says what to change. The facts are told apart as far as they can be: several may hold at a time,
-/// and the sysctl comes first, since it refuses before anything else is asked.
+/// Returns advice. Several causes may apply at a time; the sysctl comes first, since the kernel
+/// checks it first.
 fn remedy(errno: i32, reach: &Reach, modules: Option<&str>) -> String {
     match (errno, reach.disabled) {
         (libc::EPERM, Some(2)) => "switch it on: sysctl kernel.io_uring_disabled=0".to_owned(),

@@ -1,4 +1,4 @@
-//! Why io_uring does not serve a kind of request inline.
+//! Reasons why io_uring does not serve a kind of request inline.
 
 use std::fmt;
 

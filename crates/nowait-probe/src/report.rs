@@ -1,4 +1,4 @@
-//! The report: a row for each kind of request, what the ring and the library did with it.
+//! The report: for each kind of request, the results through the ring and through the library.
 
 use std::fmt;
 use std::path::PathBuf;

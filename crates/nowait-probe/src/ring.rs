@@ -86,7 +86,7 @@ pub(super) struct TracedRun {
     pub(super) completions: u64,
     /// Until the submission returned.
     pub(super) sleeps: u64,
-    /// Until the last completion: some are given to a worker only then.
+    /// Until the last completion, since some requests are given to a worker only then.
     pub(super) punts: u64,
 }
 

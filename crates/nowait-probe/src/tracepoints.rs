@@ -35,7 +35,8 @@ pub(super) struct Counts {
 }
 
 impl Tracepoints {
-    /// Begins to count them for a thread, zero for the calling one; or returns what this requires.
+    /// Begins to count for a thread; zero means the calling thread. An error states the
+    /// requirements.
     pub(super) fn count(thread: i32) -> Result<Tracepoints, String> {
         Ok(Tracepoints {
             punts: count_punts(thread)?,
@@ -53,7 +54,7 @@ impl Tracepoints {
     }
 }
 
-/// Counts the requests that a thread gives to workers; or returns what this requires.
+/// Counts the requests that a thread gives to workers. An error states the requirements.
 pub(super) fn count_punts(thread: i32) -> Result<Passes, String> {
     passes(PUNT, thread, None)
 }
@@ -129,7 +130,7 @@ mod tests {
         assert_eq!(tracepoint(&[&empty, &full], PUNT, &with), Ok(1234));
     }
 
-    /// A sleep is counted by the filter, and by getrusage(2) as well.
+    /// The filter and getrusage(2) must count the same sleeps.
     #[test]
     fn sleeps_are_counted_and_nothing_else() {
         let tracepoints = match Tracepoints::count(0) {
@@ -140,7 +141,7 @@ mod tests {
         let before = counts();
         for _ in 0..10 {
             std::thread::sleep(std::time::Duration::from_micros(100));
-            // Gives up the processor, and still wants it.
+            // Yields the processor, but stays runnable.
             std::thread::yield_now();
         }
         let after = counts();

@@ -30,13 +30,13 @@ const ATTRIBUTES: IFlags = IFlags::NOCOW.union(IFlags::COMPRESSED).union(IFlags:
 /// `FS_DAX_FL` of linux/fs.h.
 const DAX: IFlags = IFlags::from_bits_retain(0x0200_0000);
 
-/// Attributes of a file that its scratch file gets; none if the file system has none.
+/// Returns the attributes of a file for its scratch file; none if the file system has none.
 pub(super) fn attributes(file: &File) -> IFlags {
     let kept = ATTRIBUTES.union(DAX);
     rustix::fs::ioctl_getflags(file).map_or(IFlags::empty(), |flags| flags & kept)
 }
 
-/// Names of the attributes, as in `chattr(1)`.
+/// Returns the names of attributes, as in `chattr(1)`.
 pub(super) fn attribute_names(flags: IFlags) -> Vec<&'static str> {
     let names = [
         (IFlags::NOCOW, "no copy-on-write"),
@@ -114,8 +114,8 @@ pub(super) fn make_data(dir: &Path, attributes: IFlags, length: u64) -> io::Resu
     Ok(file)
 }
 
-/// Requests of the given size within a written file of sufficient length. They are a page apart, so
-/// that the device cannot merge them.
+/// Returns requests of the given size within a written file of sufficient length. They are a page
+/// apart, so that the device cannot merge them.
 pub(super) fn within(file: &File, case: Case, bytes: u32, count: u32) -> io::Result<Tested> {
     let stride = (u64::from(bytes).next_multiple_of(PAGE as u64)) + PAGE as u64;
     let first = if case == Case::ColdPartialWrite { PART_OFFSET } else { 0 };
@@ -161,7 +161,7 @@ pub(super) fn make_growing(dir: &Path, attributes: IFlags, case: Case, bytes: u3
     Ok(Tested { file, direct, offsets, length: bytes as usize })
 }
 
-/// The same file with direct I/O.
+/// Opens the same file with direct I/O.
 pub(super) fn direct(file: &File) -> io::Result<File> {
     let writes = rustix::fs::fcntl_getfl(file)? & OFlags::RWMODE != OFlags::RDONLY;
     OpenOptions::new().read(true).write(writes).custom_flags(libc::O_DIRECT).open(path_of(file))
@@ -171,7 +171,7 @@ fn allocate(file: &File, how: FallocateFlags, length: u64) -> io::Result<()> {
     Ok(rustix::fs::fallocate(file, how, 0, length + PAGE as u64)?)
 }
 
-/// Bytes that no file system can compress.
+/// Fills a file with bytes that no file system can compress.
 fn fill(file: &File, length: u64) -> io::Result<()> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut chunk = vec![0; 1 << 16];
@@ -205,7 +205,7 @@ pub(super) fn drop_pages(file: &File, length: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The errno of an error of std.
+/// Returns the errno of an error of std.
 pub(super) fn errno_of(error: &io::Error) -> Errno {
     let inside = nowait::Error::inside(error).and_then(nowait::Error::raw_os_error);
     inside.map(Errno::from_raw_os_error).or_else(|| Errno::from_io_error(error)).unwrap_or(Errno::IO)
@@ -220,7 +220,7 @@ mod tests {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         for count in [96, 768, 2048, 192, 384, 1024, 12, 24, 48, 64, 32] {
             let made = make_growing(dir.path(), IFlags::empty(), Case::DirectUnwritten, PAGE as u32, count);
-            // Without direct I/O, or without allocating ahead.
+            // The file system lacks direct I/O or preallocation.
             let Ok(tested) = made else { return eprintln!("skipped: {made:?}", made = made.err()) };
             let near = tested.offsets.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == PAGE as u64);
             assert_eq!(near.count(), 0, "{count}");

@@ -1,4 +1,4 @@
-//! One word for a kind of request at a depth and a size, and where it changes with them.
+//! Verdicts for a kind of request at each depth and size, and the values at which they change.
 
 use crate::report::{Outcome, Rates, Row};
 
@@ -62,8 +62,8 @@ impl Rates {
 }
 
 impl Verdict {
-    /// Returns whether a caller is served alike: inline and asynchronous requests use no thread,
-    /// and if workers cannot be counted, there may be as many as before.
+    /// Returns true if the verdicts need not differ for a caller. Neither inline nor asynchronous
+    /// requests use a thread. If workers cannot be counted, their number may be unchanged.
     pub(crate) fn is_like(self, other: Verdict) -> bool {
         let kind = |way: Way| match way {
             Way::Inline | Way::Async => 0,
@@ -128,7 +128,7 @@ impl Row {
         if by_size.len() > 1 {
             sentences.push(sentence(&by_size, size, ""));
         }
-        // Nothing to report if each size is served as when alone.
+        // Nothing to report if each size in a batch has the verdict of its single requests.
         let news = by_size_together.len() > 1
             && !verdicts.iter().filter(|(depth, ..)| *depth == TOGETHER).all(|(_, bytes, verdict)| {
                 verdicts.iter().any(|(depth, alone, other)| *depth == 1 && alone == bytes && verdict.is_like(*other))
@@ -143,16 +143,16 @@ impl Row {
 /// Depth at which sizes are examined, besides one at a time.
 pub(crate) const TOGETHER: u32 = 32;
 
-/// Runs of equal verdicts: first and last value of each run, and its verdict. A run that is both
-/// inline and asynchronous has the verdict of its last value.
+/// Returns runs of equal verdicts: first and last value of each run, and its verdict. A run that is
+/// both inline and asynchronous has the verdict of its last value.
 fn runs(found: &[(u32, Verdict)]) -> Vec<(u32, u32, Verdict)> {
     let mut runs: Vec<(u32, u32, Verdict)> = Vec::new();
     for (at, verdict) in found {
         match runs.last_mut() {
             Some((_, last, before)) if before.is_like(*verdict) => {
                 *last = *at;
-                // An uncertain verdict keeps the previous one; one that is seldom inline is
-                // asynchronous.
+                // An uncertain verdict keeps the previous one. A run that is partly asynchronous
+                // counts as asynchronous.
                 if !matches!(verdict.way, Way::Unclear) && !matches!(before.way, Way::Async) {
                     *before = *verdict;
                 }
@@ -200,8 +200,8 @@ mod tests {
     const KIB: u32 = 1 << 10;
     const MIB: u32 = 1 << 20;
 
-    /// Requests of three submissions, by way: inline, async, worker, unclear; and submissions that
-    /// slept.
+    /// Returns rates of three submissions: counts of inline, async, worker and unclear requests,
+    /// and of submissions that slept.
     fn rates(ways: [u32; 4], slept: u32) -> Rates {
         let [inline, asynchronous, worker, unclear] = ways;
         let requests = ways.iter().sum();
@@ -219,7 +219,7 @@ mod tests {
         rates(ways, if sleeps { 3 } else { 0 })
     }
 
-    /// A row whose requests are served so one at a time, and so at each depth and size.
+    /// Returns a row with the rates of single requests and of each depth and size.
     fn row(case: Case, alone: Rates, steps: &[(u32, u32, Rates)]) -> Row {
         let steps = steps.iter().map(|(depth, bytes, rates)| Step {
             depth: *depth,
@@ -229,7 +229,7 @@ mod tests {
         Row { case, ring: Outcome::Seen(alone), nowait: None, reason: None, steps: steps.collect() }
     }
 
-    /// Depth, the way of all requests, whether all submissions slept.
+    /// Depth, handling of all requests, and whether all submissions slept.
     type Served = (u32, Way, bool);
 
     fn by_depth(steps: &[Served]) -> Vec<String> {
@@ -271,9 +271,9 @@ mod tests {
                 ),
             ),
             (&[(1, Async, false), (2, Worker, false)], Some("async one at a time; by workers from 2 in flight")),
-            // Device and host are quicker at times: no thread waits either way.
+            // Device and host are sometimes faster. In both cases no thread waits.
             (&[(1, Inline, false), (32, Async, false), (256, Inline, false)], None),
-            // Workers cannot be counted: no news where they made the requests before.
+            // Workers cannot be counted: no change is reported if they served the requests before.
             (&[(1, Worker, false), (32, Unclear, false), (1024, Unclear, false)], None),
             (
                 &[(1, Async, false), (32, Async, false), (256, Unclear, false), (1024, Worker, false)],
@@ -283,7 +283,7 @@ mod tests {
                 &[(1, Async, false), (32, Unclear, false)],
                 Some("async one at a time; perhaps by workers from 32 in flight"),
             ),
-            // A change back: each change is reported.
+            // The verdict changes back: each change is reported.
             (
                 &[(1, Worker, false), (32, Async, false), (256, Worker, false)],
                 Some("by workers one at a time; async from 32 in flight; by workers from 256"),
@@ -308,7 +308,7 @@ mod tests {
             row(Case::DirectRead, quick, &steps).changes()
         };
         assert!(sized([quick, quick], [quick; 3]).is_empty());
-        // As they are alone, so they are together.
+        // Batches have the verdicts of single requests.
         let said = sized([quick, worker], [quick, quick, worker]);
         assert_eq!(said, ["async up to 128 KiB; by workers from 1 MiB"]);
         let said = sized([quick, quick], [quick, worker, worker]);

@@ -89,7 +89,7 @@ fn look(process: &Path) -> std::io::Result<Look> {
     Ok(threads.into_iter().map(|thread| (thread.number, (thread.clone(), moved(process, thread.number)))).collect())
 }
 
-/// Bytes that a thread has read from devices and written to them: `io` in its directory
+/// Returns the bytes that a thread has read from and written to devices, from `io` in its directory
 /// (`proc_pid_io(5)`).
 fn moved(process: &Path, thread: i32) -> Option<(u64, u64)> {
     let text = fs::read_to_string(process.join(format!("task/{thread}/io"))).ok()?;
@@ -97,8 +97,8 @@ fn moved(process: &Path, thread: i32) -> Option<(u64, u64)> {
     Some((field("read_bytes:")?, field("write_bytes:")?))
 }
 
-/// Counts the requests that each thread gives to workers, without threads that end meanwhile; or
-/// returns why they cannot be counted.
+/// Counts the requests that each thread gives to workers; skips threads that end meanwhile. The
+/// inner error states why they cannot be counted.
 fn count_punts(process: &Path) -> std::io::Result<Result<Vec<Passes>, String>> {
     let numbers = fs::read_dir(process.join("task"))?.flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

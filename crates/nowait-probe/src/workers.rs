@@ -1,5 +1,5 @@
-//! The kernel's workers, as `/proc` shows them: threads of the process, named after the thread that
-//! they work for.
+//! The kernel's workers in `/proc`: threads of the process, named after the thread that they work
+//! for.
 //!
 //! The name ends in the number that this thread has in the first pid namespace, which a container
 //! does not know. So a thread finds its workers' name by giving them work.
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const NAME: &str = "iou-wrk-";
-/// If two checks this far apart see the same, no worker is about to sleep.
+/// Interval of two checks: if both find the same, no worker is about to sleep.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 const QUIET_WITHIN: Duration = Duration::from_secs(1);
 
@@ -28,8 +28,8 @@ pub(super) struct Thread {
     pub(super) on_processor_ns: u64,
 }
 
-/// The threads of a process (`/proc/N`) whose names begin in one of these ways. One that ends
-/// meanwhile is left out.
+/// Returns the threads of a process (`/proc/N`) whose names begin with one of these prefixes. Skips
+/// threads that end meanwhile.
 pub(super) fn threads(process: &Path, prefixes: &[&str]) -> std::io::Result<Vec<Thread>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(process.join("task"))? {
@@ -42,7 +42,7 @@ pub(super) fn threads(process: &Path, prefixes: &[&str]) -> std::io::Result<Vec<
             }
             let number = folder.file_name()?.to_str()?.parse().ok()?;
             let stat = read("stat")?;
-            // After the name, which may contain brackets.
+            // The state follows the name, which may contain brackets.
             let asleep = stat.rsplit_once(") ")?.1.starts_with('S');
             let schedstat = read("schedstat")?;
             let mut figures = schedstat.split_whitespace().map(|figure| figure.parse().ok());
@@ -67,7 +67,7 @@ impl Workers {
     pub(super) fn find<E>(requests: u32, mut force: impl FnMut() -> Result<(), E>) -> Result<Option<Workers>, E> {
         let mut names = BTreeMap::new();
         for _ in 0..requests {
-            // Time for a busy worker to go to sleep: only then does it run again.
+            // A busy worker must go to sleep before its next run is counted.
             std::thread::sleep(20 * LOOK_AGAIN);
             let before = all();
             force()?;
