@@ -217,6 +217,28 @@ impl Nowait {
         self.0.engines().has_ring && self.ring_refusal().is_none()
     }
 
+    /// Returns what makes operations of this instance slower than they could be, a sentence each:
+    /// io_uring is refused, or futures of a tokio runtime that is not attached (`attach_tokio`,
+    /// feature `tokio`) went to a ring. A program may print them once, for example when it has warmed
+    /// up.
+    ///
+    /// ```
+    /// for sentence in nowait::Nowait::shared().advice() {
+    ///     eprintln!("nowait: {sentence}");
+    /// }
+    /// ```
+    pub fn advice(&self) -> Vec<String> {
+        let refused = |refusal: &Refusal| format!("io_uring is refused, so cold reads cost a thread switch: {refusal}");
+        let advice = self.ring_refusal().map(refused);
+        #[cfg(feature = "tokio")]
+        let advice = advice.into_iter().chain(self.0.engines().ring.has_unattached_runtime().then(|| {
+            "a tokio runtime is not attached, so each completion costs a thread switch: call Nowait::attach_tokio \
+             in a runtime that was built with enable_io or enable_all"
+                .to_owned()
+        }));
+        advice.into_iter().collect()
+    }
+
     /// Blocks until no operation submitted through this instance is in flight, including abandoned
     /// ones. It does not wait for operations that other threads have staged in their own rings (see
     /// [`block_on`](crate::block_on)).

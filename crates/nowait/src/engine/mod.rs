@@ -100,6 +100,12 @@ pub(crate) trait Engine: Send + Sync {
         Ok(())
     }
 
+    /// Whether a watcher, and not the reactor, notices completions of a tokio runtime.
+    #[cfg(feature = "tokio")]
+    fn has_unattached_runtime(&self) -> bool {
+        false
+    }
+
     /// Whether the kernel refuses its queues for the moment. Tries again, if that is due.
     fn is_refused(&self) -> bool {
         false

@@ -134,6 +134,11 @@ impl Engine for SharedQueues {
         self.runtimes.attach()
     }
 
+    #[cfg(feature = "tokio")]
+    fn has_unattached_runtime(&self) -> bool {
+        self.runtimes.has_unattached()
+    }
+
     fn is_refused(&self) -> bool {
         self.queues.all().is_empty() && self.queue().is_none()
     }

@@ -150,6 +150,11 @@ impl Runtimes {
         lock(&self.0).iter().flat_map(|runtime| runtime.queues.all()).collect()
     }
 
+    /// Whether a runtime that is not attached has submitted to a ring.
+    pub(super) fn has_unattached(&self) -> bool {
+        lock(&self.0).iter().any(|runtime| !runtime.attached && !runtime.queues.all().is_empty())
+    }
+
     /// The engine is gone: the tasks end, and a watcher takes what is in flight.
     pub(super) fn close(&self) {
         let runtimes = std::mem::take(&mut *lock(&self.0));

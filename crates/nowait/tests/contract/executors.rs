@@ -183,6 +183,29 @@ fn tokio_entered_but_ended() {
 /// Guarantee: it names the cause, and the next step.
 #[cfg(feature = "tokio")]
 #[test]
+fn a_runtime_that_is_not_attached_is_advised_of() {
+    let Ok(nowait) = Nowait::builder().engine(Engine::Uring).build() else {
+        return eprintln!("skipped: there is no ring");
+    };
+    let sample: &'static Sample = Box::leak(Box::new(Sample::new(LEN)));
+    let file = sample.open(&nowait);
+    let runtime = Runtimes(None).multi_thread();
+    let read = || {
+        let file = file.clone();
+        runtime.block_on(runtime.spawn(async move { file.read_range(0, 4096).submit().await })).unwrap().unwrap();
+    };
+    let is_advised = || nowait.advice().iter().any(|sentence| sentence.contains("attach_tokio"));
+    assert!(!is_advised(), "no runtime was used");
+    read();
+    assert!(is_advised());
+    runtime.block_on(async { nowait.attach_tokio().unwrap() });
+    read();
+    assert!(!is_advised(), "it is attached");
+    std::fs::remove_dir_all(sample.path.parent().unwrap()).unwrap();
+}
+
+#[cfg(feature = "tokio")]
+#[test]
 fn what_is_no_runtime_is_not_attached() {
     let unsupported = |nowait: &Nowait, parts: [&str; 2]| {
         let error = nowait.attach_tokio().unwrap_err();

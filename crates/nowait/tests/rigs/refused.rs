@@ -458,6 +458,7 @@ fn with_few_descriptors() {
     assert!(!made.has_ring());
     let refusal = made.ring_refusal().unwrap();
     assert_eq!(refusal.raw_os_error(), libc::EMFILE);
+    assert!(made.advice()[0].contains(&refusal.to_string()), "{:?}", made.advice());
     let error = Nowait::builder().engine(Engine::Uring).build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::EngineUnavailable);
     shared(&file, 0);
@@ -468,6 +469,7 @@ fn with_few_descriptors() {
         before.stats().ring > 0
     }));
     assert!(crate::common::eventually(|| made.has_ring()) && made.ring_refusal().is_none());
+    assert!(made.advice().is_empty());
     shared(&sample.open(&made), 2);
     assert_eq!(made.stats().ring, 1);
     assert_settled(&before);
