@@ -11,24 +11,24 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum ErrorKind {
     /// The options contradict each other.
     Usage,
-    /// The disk (or the quota) has no room for the test file, or for what is to be written.
+    /// The disk or the quota has no room for the test file or the writes.
     NoRoom,
-    /// No file can be made in this directory, or the file given may not be read.
+    /// No file can be created in this directory, or the given file may not be read.
     NotWritable,
-    /// The file given cannot be measured: missing, a directory, too small. Or the directory is
-    /// missing, or is none.
+    /// The given file cannot be measured: it is missing, a directory, or too small. Or the given
+    /// directory is missing, or not a directory.
     BadFile,
-    /// Pages stay in the page cache, so nothing may be called cold.
+    /// Pages stay in the page cache, so no read would be cold.
     NotCold,
-    /// A run is worse than the one that it is compared with.
+    /// A run is worse than the earlier run.
     Worse,
-    /// The user asked to stop.
+    /// The user interrupted the run.
     Interrupted,
     Other,
 }
 
 impl ErrorKind {
-    /// Error of a file that could not be made or written.
+    /// Returns the kind for a file that could not be created or written.
     pub(crate) fn of_write(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoRoom,
@@ -37,7 +37,7 @@ impl ErrorKind {
         }
     }
 
-    /// Exit code of a command that measures.
+    /// Returns the exit code of the command.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Other => 1,
@@ -67,7 +67,7 @@ impl Error {
         Self::new(ErrorKind::Interrupted, "interrupted; nothing was left behind")
     }
 
-    /// An unexpected failure of a system call on `path`.
+    /// Makes the error of an unexpected failure of a system call on `path`.
     pub fn io(operation: &str, path: &Path, error: &io::Error) -> Self {
         Self::new(ErrorKind::Other, format!("{operation} {}: {error}", path.display()))
     }

@@ -1,6 +1,6 @@
 //! The library of `nowait bench`: workloads, ways and tables.
 //!
-//! Read downwards: a file uses those above it. The one exception is `meter`, the loop of all cases,
+//! A file uses only those above it in this list. The exception is `meter`, the loop of all cases,
 //! which uses `table`.
 //!
 //! * [`error`]: errors, sorted by what the user can do about them.
@@ -22,7 +22,7 @@
 //! * [`report`], its data: rows and notes, [`figures`](report::figures) as text,
 //!   and [`axes`](report::axes) of cases.
 //! * [`stats`]: the ratio of two ways, its interval, and the conclusion.
-//! * [`table`]: a file for each table or a few. Start at [`table::Table`].
+//! * [`table`]: one or a few tables in each file. Start at [`table::Table`].
 //! * [`report`], for its readers: [`preflight`](report::preflight)
 //!   (conditions that distort the figures), [`verdict`](report::verdict) (sentences),
 //!   [`page`](report::page) (HTML with charts).
@@ -36,7 +36,8 @@
 //! * CPU time is that of the whole process, because a thread's clock does not include kernel
 //!   workers.
 
-// Public for the command and for programs of `integrations/`: no interface is promised.
+// Items are public for the command and the programs of `integrations/`; the interface is not
+// stable.
 #![allow(missing_docs)]
 
 pub mod command;

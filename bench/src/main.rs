@@ -29,14 +29,16 @@ fn main() -> ExitCode {
             eprintln!("nowait bench: signal {signal} ends it at once: {error}");
         }
     }
-    // A write beyond RLIMIT_FSIZE fails, instead of a signal that ends the process with its files left.
+    // Without a handler, a write beyond RLIMIT_FSIZE would end the process by a signal, and leave
+    // its files.
     if let Err(error) = flag::register(SIGXFSZ, Arc::default()) {
         eprintln!("nowait bench: a limit of file sizes ends it: {error}");
     }
     match run(&Command::parse().bench, option_env!("NOWAIT_COMMIT"), &cancel) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Not `eprintln`, which panics where standard error is closed: the exit code still counts.
+            // Not `eprintln`, which panics if standard error is closed, and would change the exit
+            // code.
             let _ = writeln!(io::stderr(), "nowait bench: {error}");
             ExitCode::from(error.kind().exit_code())
         }

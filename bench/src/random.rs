@@ -1,14 +1,14 @@
-//! Seeded numbers: the same seed gives the same file, the same offsets and the same records.
+//! Seeded numbers: equal seeds produce equal files, offsets and records.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A seed by the clock, short enough to be typed again.
+/// Returns a seed from the clock, short enough to be typed again.
 pub fn fresh_seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros() as u64 % 1_000_000)
 }
 
-/// SplitMix64: one addition and a mix per number, and any number can be had without those before
-/// it.
+/// SplitMix64: one addition and a mix per number. Any number can be computed without its
+/// predecessors.
 #[derive(Debug, Clone)]
 pub struct Random {
     state: u64,
@@ -21,12 +21,12 @@ impl Random {
         Self { state: seed }
     }
 
-    /// The generator that has already given `skip` numbers.
+    /// Returns the generator after `skip` numbers.
     pub fn at(seed: u64, skip: u64) -> Self {
         Self { state: seed.wrapping_add(skip.wrapping_mul(STEP)) }
     }
 
-    /// The generator of one of a seed's sequences, of which none continues another.
+    /// Returns the generator of one of a seed's sequences. No sequence continues another.
     pub fn of(seed: u64, sequence: u64) -> Self {
         Self::new(Self::at(seed, sequence).number())
     }
@@ -38,13 +38,13 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound` (not 0). The bias, below 2⁻³² for the bounds used here, does not
-    /// matter to an offset.
+    /// Returns a number below `bound`, which must not be 0. The bias, below 2⁻³² for the bounds
+    /// used here, is irrelevant for offsets.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.number()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// The numbers `0..count` in random order (Fisher-Yates).
+    /// Returns the numbers `0..count` in random order (Fisher-Yates).
     pub fn permutation(&mut self, count: u64) -> Vec<u64> {
         let mut order: Vec<u64> = (0..count).collect();
         for i in (1..order.len()).rev() {

@@ -1,6 +1,6 @@
 //! The statistics of the benchmark: intervals of the ratio of two ways, from their rounds.
 //!
-//! All intervals are Student's t on logarithms of speeds, where half and double are the same
+//! All intervals are Student's t on logarithms of speeds, where half and double have the same
 //! distance from 1. Rounds of one run are paired: in round `i` both ways met the same state of a
 //! shared disk, so their ratio varies less than either speed. Rounds of two runs are not paired
 //! ([`Ratio::of_runs`], Welch).
@@ -13,24 +13,24 @@
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// A way is called level with another if the interval of its ratio lies above this. So a way that
-/// is slower than that is called level in one run of 40, however many rounds there are.
+/// A way is reported as level with another if the interval of its ratio lies above this. So a way
+/// that is slower than this is reported as level in one run of 40, for any number of rounds.
 pub const LEVEL: f64 = 0.95;
-/// Two rounds say nothing of a spread.
+/// Minimum number of rounds: two do not show a spread.
 const ROUNDS_MIN: usize = 3;
-/// The share of runs in which the truth lies beyond an end of the interval.
+/// Share of runs in which the truth lies beyond one end of the interval.
 pub const OUTSIDE: f64 = 0.025;
-/// Share of runs, with all their comparisons, that call any level way slower.
+/// Share of runs, with all their comparisons, that report any equally fast way as slower.
 const ALARM: f64 = 0.001;
-/// Standard errors from which on a correlation of neighbours counts: less costs independent values
-/// their power, more lets alarms of correlated ones through (simulated). And the most that is
-/// believed.
+/// Number of standard errors from which a correlation of neighbours counts, and the maximum that is
+/// used. A lower number costs power for independent values; a higher one causes false alarms for
+/// correlated values (simulated).
 const CHANCE: f64 = 1.0;
 const CORRELATION_MAX: f64 = 0.9;
-/// Intervals within this factor of 1 are written in per cent.
+/// Intervals within this factor of 1 are formatted in per cent.
 const CLOSE: f64 = 1.5;
 
-/// The ratio of two speeds, as the log of its geometric mean, its standard error, and the degrees of
+/// The ratio of two speeds: the log of its geometric mean, the standard error, and the degrees of
 /// freedom of that.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
@@ -39,21 +39,22 @@ pub struct Ratio {
     pub freedom: f64,
 }
 
-/// Conclusion about a way from its ratio to another. In order: of several, the last decides.
+/// Conclusion about a way from its ratio to another. If there are several, the last in this order
+/// applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Finding {
-    /// At least level with the other.
+    /// The way is at least as fast as the other.
     Level,
-    /// The rounds scatter too much, or are too few.
+    /// The rounds scatter too much, or there are too few.
     CannotTell,
-    /// Slower than the other.
+    /// The way is slower than the other.
     Behind,
 }
 
 impl Ratio {
-    /// The ratio of `ours` to `other`, of one round each at the same index. None if there are too
-    /// few, not as many of both, or one without a speed.
+    /// Returns the ratio of `ours` to `other`, whose rounds are paired by index. None if there are
+    /// too few rounds, different numbers of rounds, or a round without a speed.
     pub fn of_rounds(ours: &[f64], other: &[f64]) -> Option<Ratio> {
         if ours.len() != other.len() {
             return None;
@@ -61,14 +62,14 @@ impl Ratio {
         Self::of_logs(&ours.iter().zip(other).map(|(ours, other)| (ours / other).ln()).collect::<Vec<_>>())
     }
 
-    /// The ratio of speeds of two runs, whose rounds have nothing to do with each other (Welch), but may
-    /// be like the round before. None as above.
+    /// Returns the ratio of speeds of two runs. Their rounds are independent of each other (Welch),
+    /// but may be correlated with the preceding round. None as above.
     pub fn of_runs(ours: &[f64], other: &[f64]) -> Option<Ratio> {
         let of = |speeds: &[f64]| Self::in_turn(&speeds.iter().map(|speed| speed.ln()).collect::<Vec<_>>());
         Some(of(ours)?.over(&of(other)?))
     }
 
-    /// The mean of logs. None if there are too few, or one is no number.
+    /// Returns the mean of logs. None if there are too few, or one is not finite.
     pub fn of_logs(logs: &[f64]) -> Option<Ratio> {
         if logs.len() < ROUNDS_MIN || logs.iter().any(|log| !log.is_finite()) {
             return None;
@@ -86,7 +87,7 @@ impl Ratio {
         Self::of_logs(logs).map(|mean| Ratio { error: mean.error * ((1.0 + r) / (1.0 - r)).sqrt(), ..mean })
     }
 
-    /// The ratio of two ratios that were measured apart (Welch and Satterthwaite).
+    /// Returns the ratio of two independent ratios (Welch and Satterthwaite).
     pub fn over(&self, other: &Ratio) -> Ratio {
         let error = self.error.hypot(other.error);
         let part = |of: &Ratio| of.error.powi(4) / of.freedom;
@@ -94,7 +95,8 @@ impl Ratio {
         Ratio { log: self.log - other.log, error, freedom }
     }
 
-    /// Distance from the log beyond which the truth lies, on one side, in the share `outside` of runs.
+    /// Returns the distance from the log beyond which the truth lies, on one side, in the share
+    /// `outside` of runs.
     pub fn reach(&self, outside: f64) -> f64 {
         if self.error == 0.0 { 0.0 } else { self.error * student(outside, self.freedom) }
     }
@@ -103,24 +105,26 @@ impl Ratio {
         self.log.exp()
     }
 
-    /// The truth lies below this in one run of 40.
+    /// Returns the lower end: the truth lies below it in one run of 40.
     pub fn low(&self) -> f64 {
         (self.log - self.reach(OUTSIDE)).exp()
     }
 
-    /// The truth lies above this in one run of 40.
+    /// Returns the upper end: the truth lies above it in one run of 40.
     pub fn high(&self) -> f64 {
         (self.log + self.reach(OUTSIDE)).exp()
     }
 
-    /// More rounds narrow the interval, and so decide more; they never make a slower way level.
+    /// Returns the conclusion. More rounds narrow the interval, and so permit more conclusions;
+    /// they never make a slower way level.
     ///
-    /// `comparisons`: the number of all comparisons in the run. Among many equally fast ways, some
-    /// seem slower, so the condition for "behind" becomes stricter with that number (Bonferroni).
-    /// "Level" needs no such correction: a way is level only if it is level with each of the others.
+    /// `comparisons` is the number of all comparisons in the run. Among many equally fast ways,
+    /// some seem slower, so the condition for "behind" becomes stricter with that number
+    /// (Bonferroni). "Level" needs no such correction: a way is level only if it is level with each
+    /// of the others.
     ///
-    /// `control`: the [distance] of a way from itself in the same rounds. Differences that are no
-    /// larger are not reported.
+    /// `control` is the [distance] of a way from itself in the same rounds. Smaller differences are
+    /// not reported.
     pub fn finding(&self, comparisons: usize, control: f64) -> Finding {
         if self.low() >= LEVEL && 1.0 / control >= LEVEL {
             Finding::Level
@@ -131,12 +135,13 @@ impl Ratio {
         }
     }
 
-    /// Returns whether it is below 1, which of level ways is said in the share `alarm` of runs.
+    /// Returns whether the ratio is below 1. For equal ways, this is true in the share `alarm` of
+    /// runs.
     pub fn is_below(&self, alarm: f64) -> bool {
         self.log + self.reach(alarm) < 0.0
     }
 
-    /// Returns whether it is above 1, likewise.
+    /// Returns whether the ratio is above 1, likewise.
     pub fn is_above(&self, alarm: f64) -> bool {
         self.log - self.reach(alarm) > 0.0
     }
@@ -156,7 +161,7 @@ impl Ratio {
     }
 }
 
-/// `3.9–4.4`
+/// Formats as `3.9–4.4`.
 pub fn range(low: f64, high: f64) -> String {
     let figure = |ratio: f64| match ratio {
         small if small < 1.995 => format!("{small:.2}"),
@@ -167,13 +172,13 @@ pub fn range(low: f64, high: f64) -> String {
     if low == high { low } else { format!("{low}–{high}") }
 }
 
-/// How far the ratio of two ways is from 1, whichever is the quicker, as a ratio of at least 1. None
-/// as for [`Ratio::of_rounds`].
+/// Returns the distance of two ways as a ratio of at least 1, regardless of which one is faster.
+/// None as for [`Ratio::of_rounds`].
 pub fn distance(ours: &[f64], other: &[f64]) -> Option<f64> {
     Some(Ratio::of_rounds(ours, other)?.log.abs().exp())
 }
 
-/// The middle value, or the mean of the two in the middle; 0 of nothing.
+/// Returns the middle value, or the mean of the two in the middle; 0 for no values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -184,7 +189,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The least and the most, as shares of `middle`.
+/// Returns minimum and maximum, as shares of `middle`.
 pub fn spread(values: &[f64], middle: f64) -> (f64, f64) {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let most = values.iter().copied().fold(0.0, f64::max);
@@ -195,7 +200,7 @@ pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Correlation of neighbours; none if it is so small that chance would do, since few values show one.
+/// Returns the correlation of neighbours; 0 if it is small enough to be chance.
 fn correlation(values: &[f64]) -> f64 {
     let (n, middle) = (values.len() as f64, mean(values));
     let apart: Vec<f64> = values.iter().map(|value| value - middle).collect();
@@ -204,12 +209,12 @@ fn correlation(values: &[f64]) -> f64 {
         return 0.0;
     }
     let found = apart.iter().zip(&apart[1..]).map(|(one, next)| one * next).sum::<f64>() / squares;
-    // Without one, its standard error is about 1 / sqrt(n). What is found is too low by (1 + 4 r) / n
-    // (Kendall).
+    // For independent values, the standard error is about 1 / sqrt(n). The estimate is too low by
+    // (1 + 4 r) / n (Kendall).
     if found < CHANCE / n.sqrt() { 0.0 } else { ((found * n + 1.0) / (n - 4.0)).min(CORRELATION_MAX) }
 }
 
-/// Value above which Student's t lies with probability `above`.
+/// Returns the value above which Student's t lies with probability `above`.
 fn student(above: f64, freedom: f64) -> f64 {
     let t = StudentsT::new(0.0, 1.0, freedom).expect("freedom is positive: no ratio has fewer than three rounds");
     -t.inverse_cdf(above)
@@ -223,30 +228,30 @@ mod tests {
     use crate::random::Random;
     use crate::report::Report;
 
-    /// A number between 0 and 1.
+    /// Returns a number between 0 and 1.
     fn unit(random: &mut Random) -> f64 {
         (random.below(1 << 53) as f64 + 0.5) / (1u64 << 53) as f64
     }
 
-    /// A standard normal variable (Box and Muller).
+    /// Draws a standard normal variable (Box and Muller).
     fn normal(random: &mut Random) -> f64 {
         (-2.0 * unit(random).ln()).sqrt() * (std::f64::consts::TAU * unit(random)).cos()
     }
 
-    /// Logs of a way's rounds, whose truth is 0.
+    /// Draws logs of a way's rounds, whose true mean is 0.
     type Scatter<'a> = &'a dyn Fn(&mut Random, usize) -> Vec<f64>;
 
     fn gauss(noise: f64) -> impl Fn(&mut Random, usize) -> Vec<f64> {
         move |random, rounds| (0..rounds).map(|_| noise * normal(random)).collect()
     }
 
-    /// One round in five is slow, by 30 % on average: skewed, as on a disk that others use.
+    /// One round in five is slower, by 30 % on average: a skewed distribution, as on a shared disk.
     fn skewed(random: &mut Random, rounds: usize) -> Vec<f64> {
         let slow = |random: &mut Random| if random.below(5) == 0 { 0.3 * unit(random).ln() } else { 0.0 };
         (0..rounds).map(|_| 0.05 * normal(random) + slow(random) + 0.06).collect()
     }
 
-    /// Rounds that are like the one before (AR(1)).
+    /// Rounds correlated with the preceding one (AR(1)).
     fn in_moods(noise: f64, correlation: f64) -> impl Fn(&mut Random, usize) -> Vec<f64> {
         move |random, rounds| {
             let mut last = normal(random);
@@ -258,8 +263,8 @@ mod tests {
         }
     }
 
-    /// Pairs of neighbours of the records in docs/measurements, so with their tails and correlation:
-    /// logs of ratios of two ways, less their mean, over their deviation.
+    /// Pairs of successive rounds from docs/measurements, which have real tails and correlation:
+    /// logs of ratios of two ways, minus their mean, divided by their deviation.
     fn recorded() -> (Vec<[f64; 2]>, Vec<f64>) {
         let (mut pairs, mut deviations) = (Vec::new(), Vec::new());
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/measurements");
@@ -272,7 +277,7 @@ mod tests {
                     for (one, other) in rows.iter().zip(rows.iter().skip(1)).filter(|(one, _)| one.rounds.len() >= 5) {
                         let Some(ratio) = Ratio::of_rounds(&one.rounds, &other.rounds) else { continue };
                         let n = one.rounds.len() as f64;
-                        // The mean of so few rounds hides some of their scatter.
+                        // The mean of few rounds hides part of their scatter.
                         let (deviation, wider) = (ratio.error * n.sqrt(), (n / (n - 1.0)).sqrt());
                         let apart = |(one, other): (&f64, &f64)| ((one / other).ln() - ratio.log) / deviation * wider;
                         let logs: Vec<f64> = one.rounds.iter().zip(&other.rounds).map(apart).collect();
@@ -287,8 +292,8 @@ mod tests {
         (pairs, deviations)
     }
 
-    /// Shares of runs that call any of the ways level, and any behind, that are all `truth` times as
-    /// fast as ours. One of the others is measured twice.
+    /// Returns the shares of runs that report a way as level and as behind. Its speed is `truth`
+    /// times that of the others. One of the others is measured twice.
     fn found(
         [of_ours, of_others]: [Scatter; 2],
         truth: f64,
@@ -305,7 +310,7 @@ mod tests {
             let control = distance(&draw(of_others), &others[0]).unwrap();
             let ours: Vec<f64> = draw(of_ours).iter().map(|speed| speed * truth).collect();
             let of = |other: &Vec<f64>| Ratio::of_rounds(&ours, other).unwrap().finding(comparisons, control);
-            // A way is level if it is with each of the others.
+            // A way is level if it is level with each of the others.
             match others.iter().map(of).max().unwrap() {
                 Finding::Level => level += 1,
                 Finding::Behind => behind += 1,
@@ -315,7 +320,8 @@ mod tests {
         (f64::from(level) / runs as f64, f64::from(behind) / runs as f64)
     }
 
-    /// Share of comparisons of two runs that call any of `rows` equal rows better or worse.
+    /// Returns the share of comparisons of two runs that report any of `rows` equal rows as better
+    /// or worse.
     fn changed(scatter: Scatter, rounds: usize, rows: usize, runs: usize) -> f64 {
         let (mut random, alarm) = (Random::new(11), OUTSIDE / rows as f64);
         let mut run = || scatter(&mut random, rounds).into_iter().map(f64::exp).collect::<Vec<_>>();
@@ -327,8 +333,8 @@ mod tests {
         changed as f64 / runs as f64
     }
 
-    /// The promises of the verdict, for runs of one comparison and of 36. What it does not promise: of a
-    /// way that alone has rare slow rounds, rounds without one say that it is quicker than it is.
+    /// The promises of the verdict, for runs of one comparison and of 36. They do not hold for a
+    /// way that alone has rare slow rounds: rounds without one overestimate its speed.
     #[test]
     #[ignore = "half a minute, in a release build"]
     fn promises() {
@@ -363,7 +369,7 @@ mod tests {
                     let changed = changed(scatter[1], rounds, comparisons, runs);
                     println!("{name:16} {rounds:6} {comparisons:11} {level:24.4} {behind:20.4} {changed:14.4}");
                     assert!(!promised || level <= 0.05 && behind <= 0.01, "{name}: {level} {behind}");
-                    // Rounds of two runs do not cancel what neighbours share.
+                    // Rounds of two runs are not paired, so a common correlation does not cancel.
                     let most = if name == "correlated 0.2" { 0.16 } else { 0.06 };
                     assert!(changed <= most, "{name}: {changed}");
                 }
@@ -373,7 +379,7 @@ mod tests {
 
     #[test]
     fn rounds_are_paired() {
-        // A disk that is ten times slower in one round is so for both.
+        // The disk is ten times slower in one round, for both ways.
         let ours = [100.0, 10.0, 101.0, 99.0, 100.0];
         let other = [200.0, 20.2, 200.0, 202.0, 198.0];
         let ratio = Ratio::of_rounds(&ours, &other).unwrap();
@@ -381,13 +387,13 @@ mod tests {
         assert_eq!(ratio.finding(1, 1.0), Finding::Behind);
         let itself = Ratio::of_rounds(&ours, &ours).unwrap();
         assert_eq!(itself.finding(1, 1.0), Finding::Level);
-        // A way that differs from itself by more says nothing of such a difference.
+        // The control differs by more, so the difference is not reported.
         assert_eq!(ratio.finding(1, 2.1), Finding::CannotTell);
         assert_eq!(itself.finding(1, 1.06), Finding::CannotTell);
         assert_eq!(Ratio::of_rounds(&ours[..2], &other[..2]), None);
         assert_eq!(Ratio::of_rounds(&ours, &other[..4]), None);
         assert_eq!(Ratio::of_rounds(&ours, &[1.0, 0.0, 1.0, 1.0, 1.0]), None);
-        // Of two runs they are not, so that this one round says that nothing is known.
+        // Rounds of two runs are not paired, so this one round makes the result uncertain.
         let runs = Ratio::of_runs(&ours, &other).unwrap();
         assert!((runs.log - ratio.log).abs() < 1e-12 && runs.low() < 0.2 && runs.high() > 1.0, "{runs:?}");
     }
@@ -410,7 +416,8 @@ mod tests {
         ] {
             assert!((student(above, freedom) - exact).abs() < 1e-3, "{above} {freedom}: {}", student(above, freedom));
         }
-        // Far out, for few rounds of a run with many cases: t of 2 has a closed form.
+        // In the far tail, as for few rounds in a run of many cases. For 2 degrees of freedom, t
+        // has a closed form.
         let (above, t): (f64, f64) = (1e-6, student(1e-6, 2.0));
         assert!(((0.5 - t / (2.0 * (2.0 + t * t).sqrt())) / above - 1.0).abs() < 1e-3, "{t}");
         let of = |error, freedom| Ratio { log: 0.0, error, freedom };

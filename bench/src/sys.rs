@@ -22,19 +22,20 @@ use crate::random::Random;
 
 pub const PAGE: u64 = 4096;
 
-/// For each page of the file's first `len` bytes, whether it is in the page cache.
+/// Returns for each page of the file's first `len` bytes whether it is in the page cache.
 ///
-/// `mincore` and not `cachestat`, which says 0 on overlayfs whatever is cached. The kernel answers
-/// "all cached" to one who neither owns the file nor may write it.
+/// Uses `mincore`, since `cachestat` always reports 0 on overlayfs. `mincore` reports all pages as
+/// cached to a caller who neither owns the file nor may write it.
 pub fn residency(file: &File, len: u64) -> io::Result<Vec<bool>> {
     if len == 0 {
         return Ok(Vec::new());
     }
-    // Never touched, it has no page table entries, so it does not itself hold pages in the cache.
+    // The mapping is never touched, so it has no page table entries that would keep pages in the
+    // cache.
     let map = Mapping::new(file, len)?;
     let mut pages = vec![0u8; len.div_ceil(PAGE) as usize];
-    // SAFETY: mincore wants a page-aligned mapped range, which `map` is for `len` bytes, and one
-    // byte of room for each page of it, which `pages` has.
+    // SAFETY: mincore requires a page-aligned mapped range, which `map` is, and one byte for each
+    // of its pages, which `pages` has.
     let status = unsafe { libc::mincore(map.0.as_mut_ptr().cast(), map.0.len(), pages.as_mut_ptr()) };
     if status != 0 {
         return Err(io::Error::last_os_error());
@@ -42,11 +43,11 @@ pub fn residency(file: &File, len: u64) -> io::Result<Vec<bool>> {
     Ok(pages.into_iter().map(|page| page & 1 != 0).collect())
 }
 
-/// A file's first bytes as memory: read-only and shared, which for one who only reads is the same
-/// as private.
+/// A file's first bytes as memory, read-only and shared. For reads, shared and private are the
+/// same.
 ///
-/// Its bytes are only copied out, never referred to: another process may write to the file. One
-/// that cuts it short ends this process, with SIGBUS at the next touch of what is gone.
+/// The bytes are only copied, never referenced, since another process may write to the file. If a
+/// process truncates the file, the next access beyond its end kills this process by SIGBUS.
 #[derive(Debug)]
 pub struct Mapping(MmapRaw);
 
@@ -59,16 +60,15 @@ impl Mapping {
     pub fn copy(&self, offset: u64, to: &mut [u8]) {
         let end = offset + to.len() as u64;
         assert!(end <= self.0.len() as u64, "{offset}..{end} is not mapped");
-        // SAFETY: the source lies within the mapping, and `to` is memory of this process's own.
-        // Bytes that another process writes meanwhile come as they may: every value is one, and the
-        // run compares them.
+        // SAFETY: the source lies within the mapping, and `to` is separate memory. Another process
+        // may write the bytes meanwhile: any value is valid, and the run compares them.
         unsafe { ptr::copy_nonoverlapping(self.0.as_ptr().add(offset as usize), to.as_mut_ptr(), to.len()) };
     }
 }
 
-/// Bytes of the file's first `len` that were never written: holes, and extents that are only allocated.
-/// They read as zeros, without the disk. Drops the file's pages from the cache, since clean ones count as
-/// data there.
+/// Returns the number of unwritten bytes in the file's first `len`: holes, and allocated extents
+/// without data. Reads of them do not use the disk. Drops the file's pages from the cache first,
+/// since clean pages of such extents count as data.
 pub fn unwritten(file: &File, len: u64) -> io::Result<u64> {
     drop_cache(file)?;
     let (mut at, mut unwritten) = (0, 0);
@@ -83,18 +83,17 @@ pub fn unwritten(file: &File, len: u64) -> io::Result<u64> {
     Ok(unwritten)
 }
 
-/// Asks for the file's pages to be dropped from the cache. A request: the caller verifies with
-/// [`residency`].
+/// Requests the drop of the file's pages from the cache. The caller verifies it with [`residency`].
 pub fn drop_cache(file: &File) -> io::Result<()> {
     drop_cache_of(file, 0, 0)
 }
 
-/// The same for a range of whole pages; the length 0 means all to the end.
+/// Requests the drop of a range of whole pages; a length of 0 means to the end of the file.
 pub fn drop_cache_of(file: &File, offset: u64, len: u64) -> io::Result<()> {
     Ok(fadvise(file, offset, NonZeroU64::new(len), Expected::DontNeed)?)
 }
 
-/// Turns readahead off on this open file, so that a read of 4 KiB is a read of 4 KiB.
+/// Disables readahead on this open file, so that a read of 4 KiB loads only 4 KiB.
 pub fn expect_random(file: &File) -> io::Result<()> {
     Ok(fadvise(file, 0, None, Expected::Random)?)
 }
@@ -104,11 +103,11 @@ pub fn will_need(file: &File, offset: u64, len: usize) -> io::Result<()> {
     Ok(fadvise(file, offset, NonZeroU64::new(len as u64), Expected::WillNeed)?)
 }
 
-/// Work of a process that disturbs others.
+/// Work of a disturbing process.
 #[derive(Debug, Clone, Copy)]
 pub enum Errand<'a> {
     Compute,
-    /// Reads blocks at random places, which `seed` draws.
+    /// Reads blocks at random offsets, drawn by `seed`.
     Read {
         file: &'a File,
         blocks: u64,
@@ -117,22 +116,21 @@ pub enum Errand<'a> {
     },
 }
 
-/// A copy of this process that does an errand again and again, until this is dropped or this process
-/// ends.
+/// A forked child that repeats an errand until this is dropped or the parent ends.
 #[derive(Debug)]
 pub struct Child(Pid);
 
 impl Child {
-    /// Fails where there may be no more processes.
+    /// Forks the child. Fails if the limit of processes is reached.
     pub fn start(errand: Errand<'_>) -> io::Result<Self> {
         let parent = rustix::process::getpid();
-        // Made here, since the child may not allocate. Aligned for every disk's direct reads.
+        // Allocated before the fork, since the child must not allocate. Aligned for direct reads of
+        // any disk.
         let bytes = if let Errand::Read { bytes, .. } = errand { bytes } else { 1 };
         let mut buffer = memmap2::MmapMut::map_anon(bytes)?;
-        // SAFETY: of the threads the child has only this one, and a lock that another held at this
-        // moment stays locked there. So until it ends it may make only calls that are safe in a
-        // signal handler: `disturb` makes system calls and computes, it neither allocates nor panics
-        // nor returns.
+        // SAFETY: the child has only this thread, and locks that other threads held at the fork
+        // stay locked. So the child may only make calls that are safe in a signal handler:
+        // `disturb` makes system calls and computes, and neither allocates nor panics nor returns.
         match unsafe { libc::fork() } {
             0 => disturb(parent, errand, &mut buffer),
             id => Pid::from_raw(id).filter(|_| id > 0).map(Self).ok_or_else(io::Error::last_os_error),
@@ -146,13 +144,13 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // One that has ended is waited for, too, so that its number is nobody else's before.
+        // The child's number is not reused before the wait, even if the child has ended.
         let _ = kill_process(self.0, Signal::KILL);
         while let Err(Errno::INTR) = waitpid(Some(self.0), WaitOptions::empty()) {}
     }
 }
 
-/// Runs in the child of a fork: see there.
+/// Runs in the forked child, under the rules in [`Child::start`].
 fn disturb(parent: Pid, errand: Errand<'_>, buffer: &mut [u8]) -> ! {
     const STEPS: u64 = 1 << 16;
     let mut number: u64 = 0;
@@ -166,29 +164,29 @@ fn disturb(parent: Pid, errand: Errand<'_>, buffer: &mut [u8]) -> ! {
             }
             Errand::Read { file, blocks, bytes, seed } => {
                 let block = Random::at(seed, number).below(blocks);
-                // A disk that fails leaves its tenant with nothing to do.
+                // After a read error, the tenant ends.
                 if rustix::io::pread(file, &mut *buffer, block * bytes as u64).is_err() {
                     break;
                 }
             }
         }
     }
-    // SAFETY: it ends the process at once, and runs nothing of it.
+    // SAFETY: ends the process at once, without running destructors.
     unsafe { libc::_exit(0) }
 }
 
-/// A path by which this process can open a file again that has no name.
+/// Returns a path by which this process can reopen a file without a name.
 pub fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// Bytes that a process (its number, or `self`) has had read from storage so far, kernel workers for
-/// its rings included; `None` where the kernel does not count them.
+/// Returns the bytes that a process (its number, or `self`) has read from storage so far, including
+/// its rings' kernel workers. `None` if the kernel does not count them.
 pub fn read_bytes(process: impl fmt::Display) -> Option<u64> {
     number_of(format!("/proc/{process}/io"), "read_bytes:")
 }
 
-/// The number behind a name that begins a line of a file in `/proc`.
+/// Returns the number after a name at the start of a line, in a file of `/proc`.
 pub fn number_of(path: impl AsRef<Path>, name: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
@@ -203,8 +201,8 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Usage of all threads of the process, those that have ended and the kernel's `iou-wrk`
-    /// threads included.
+    /// Returns the usage of all threads of the process, including ended threads and `iou-wrk`
+    /// threads.
     pub fn of_process() -> Self {
         Self::of(libc::RUSAGE_SELF)
     }
@@ -214,10 +212,10 @@ impl Usage {
     }
 
     fn of(who: libc::c_int) -> Self {
-        // SAFETY: `rusage` is made of integers only, for which all zeroes is a value.
+        // SAFETY: all fields of `rusage` are integers, for which zero bytes are valid.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: getrusage fills the one struct it is given; it lives on this stack. With the
-        // constants used here it cannot fail.
+        // SAFETY: getrusage fills only the given struct. With the constants used here it cannot
+        // fail.
         unsafe { libc::getrusage(who, &mut usage) };
         let microseconds = |t: libc::timeval| t.tv_sec as f64 * 1e6 + t.tv_usec as f64;
         Self {
@@ -241,12 +239,12 @@ impl Usage {
 }
 
 /// Runs of each `iou-wrk` thread of this process, and their time. A request that io_uring hands to
-/// a worker ("punts") makes one of them run, so the growth counts the punts: exactly at depth 1,
-/// and from below where one wake-up serves several requests.
+/// a worker (a punt) makes a worker run, so the increase counts the punts: exactly at depth 1, and
+/// a lower bound if one wake-up serves several requests.
 #[derive(Debug, Clone, Default)]
 pub struct RingWorkers(Option<HashMap<String, Runs>>);
 
-/// A thread's turns on a processor.
+/// A thread's runs on a processor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Runs {
     pub count: u64,
@@ -258,9 +256,8 @@ impl RingWorkers {
         Self::of(Path::new("/proc/self"))
     }
 
-    /// Reads them from this folder of a process. It says nothing where the kernel does not count
-    /// (CONFIG_SCHED_INFO): there a thread has no `schedstat`, or one that says that it has never
-    /// run, though it just looked.
+    /// Reads the runs from this directory of a process. Empty if the kernel does not count runs
+    /// (CONFIG_SCHED_INFO): `schedstat` is then missing, or shows zero runs for the calling thread.
     fn of(process: &Path) -> Self {
         let counts = Runs::of(&process.join("schedstat")).is_some_and(|runs| runs.count > 0);
         let threads = fs::read_dir(process.join("task")).ok().filter(|_| counts);
@@ -281,7 +278,7 @@ impl RingWorkers {
         Some((thread.file_name().to_string_lossy().into_owned(), runs))
     }
 
-    /// Sum of their runs since `earlier`. A worker that did not exist then counts from 0.
+    /// Returns the sum of the runs since `earlier`. A worker that did not exist then counts from 0.
     pub fn since(&self, earlier: &Self) -> Option<Runs> {
         let (now, earlier) = (self.0.as_ref()?, earlier.0.as_ref()?);
         Some(now.iter().fold(Runs::default(), |sum, (id, runs)| {
@@ -295,7 +292,7 @@ impl RingWorkers {
 }
 
 impl Runs {
-    /// The first and the third number of a thread's `schedstat`
+    /// Reads the first and third number of a thread's `schedstat`
     /// (Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat").
     fn of(schedstat: &Path) -> Option<Self> {
         let text = fs::read_to_string(schedstat).ok()?;

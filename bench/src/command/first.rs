@@ -105,7 +105,7 @@ fn time(options: &Bench) -> Duration {
 
 /// Remaining time, and the number of parts that share it.
 pub(super) struct Budget {
-    /// `None` where rounds are counted.
+    /// `None` if the number of rounds is given.
     ends: Option<Instant>,
     parts: u32,
 }
@@ -171,7 +171,7 @@ pub(super) fn screen(report: &Report, left_out: &[LeftOut], options: &Bench) -> 
     text + &next(options)
 }
 
-/// Kernel, processors, file system, device.
+/// Describes kernel, processors, file system and device.
 fn machine(report: &Report) -> String {
     let environment = &report.environment;
     let cpu = environment.cpu_model.as_deref().unwrap_or("of an unknown kind");
@@ -238,7 +238,7 @@ fn next(options: &Bench) -> String {
     ];
     let width = rows.iter().map(|(command, _)| command.chars().count()).max().unwrap_or(0);
     let line = |(command, what)| match format!("  {command:<width$}  {what}\n") {
-        // A command is whole, so that it can be copied.
+        // A command is not wrapped, so that it can be copied.
         long if long.chars().count() > WIDTH => format!("  {command}\n"),
         line => line,
     };

@@ -55,7 +55,7 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
     let (is_first, mut budget) = (parts[0].is_first, Budget::new(options));
     let size = tables.iter().filter_map(|table| (table.file_size)(&asked)).max();
     let made = size.map(|size| asked.size.unwrap_or(size)).filter(|_| asked.file.is_none());
-    // What is wrong with the place is all that is said.
+    // An error of the place is the only output.
     match &asked.file {
         Some(path) => drop(TestFile::existing(path)?),
         None => {
@@ -90,7 +90,7 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
         for part in &mut parts {
             let (asked, tables) = (&mut part.asked, &part.tables);
             if part.is_first {
-                // Its only table has one phase.
+                // The part's only table has one phase.
                 if tables.iter().any(|table| (table.file_size)(asked).is_some() != (phase == Phase::File)) {
                     continue;
                 }
@@ -116,13 +116,13 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
         Ok(())
     };
     let ran = measure(file.as_ref(), Phase::File);
-    // Its memory and its room on the disk are free again before anything is written.
+    // Frees the file's memory and disk space before other files are written.
     drop(file);
     let ran = ran.and_then(|()| measure(None, Phase::Directory));
     report.environment.load = watch.load();
     preflight::look_at_load(&mut report);
     preflight::look_at_rows(&mut report);
-    // After an error, too: what is complete is worth having.
+    // The completed rows are kept after an error, too.
     report.partial = ran.as_ref().err().map(|error| match error.kind() {
         ErrorKind::Interrupted => "interrupted".to_owned(),
         _ => error.to_string(),
@@ -136,7 +136,7 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
 struct RunPart {
     asked: Options,
     tables: Vec<&'static Table>,
-    /// One table of the first run, which has one time limit for all tables.
+    /// True for a table of the first run, which has one time limit for all tables.
     is_first: bool,
 }
 
@@ -212,7 +212,7 @@ fn tour(options: &Bench) -> Option<Bench> {
     named.then(|| Bench { tables: toured.chain(options.tables.clone()).collect(), asked, ..options.clone() })
 }
 
-/// Options of the command, as tables take them.
+/// Converts the options of the command to those of tables.
 fn settled(asked: &Options) -> Options {
     // Checks of the whole machine need root.
     let thorough = rustix::process::geteuid().is_root() && !asked.quick;
@@ -266,7 +266,7 @@ fn print_to(to: impl Write, text: &str) -> Result<()> {
     if show::is_utf8_locale() { write_to(to, text) } else { write_to(to, &show::ascii(text)) }
 }
 
-/// A reader that went away (`| head`) is not an error.
+/// A reader that closed the pipe (`| head`) is not an error.
 fn write_to(mut to: impl Write, text: &str) -> Result<()> {
     match to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -304,8 +304,8 @@ impl Results {
         [&self.json, &self.page].into_iter().flatten().any(Destination::is_stdout)
     }
 
-    /// Prints the tables, and writes the requested files if there are figures; also where nothing can be
-    /// printed, for example on a terminal that was closed.
+    /// Prints the tables, and writes the requested files if there are figures. Writes them even if
+    /// printing fails, for example on a closed terminal.
     fn show(self, report: &Report, screen: Option<String>, options: &Bench, output: &Output) -> Result<()> {
         let all = || show::report(report, options.verbose, output.colour());
         let explained = options.explain.as_ref().map_or_else(String::new, |_| show::explanations(report));

@@ -212,7 +212,7 @@ fn figures<'a>(
     }
 }
 
-/// The [`COLUMNS`] that fit into a line.
+/// Names of the [`COLUMNS`] that fit into a line.
 const PRINTED: [&str; 12] =
     ["per s", "min–max", "p50 µs", "p99 µs", "max µs", "CPU µs", "ring", "pool", "system", "csw", "punts", "inline"];
 

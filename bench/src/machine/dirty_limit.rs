@@ -14,24 +14,25 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::sys::{PAGE, number_of};
 
-/// Dirty bytes from which on writers are made to wait (`nr_dirty_threshold` of `/proc/vmstat`);
-/// `None` where that cannot be read.
+/// Returns the dirty bytes at which writers are throttled (`nr_dirty_threshold` of `/proc/vmstat`);
+/// `None` if that cannot be read.
 pub fn bytes() -> Option<u64> {
     Some(number_of("/proc/vmstat", "nr_dirty_threshold ")? * PAGE)
 }
 
-/// The limits as they were; put back when dropped.
+/// The previous limits, which drop restores.
 #[derive(Debug)]
 pub struct Lowered {
     saved: Vec<(PathBuf, String)>,
-    /// Held until the values are back: of two overlapping runs, the second would restore what the
-    /// first has lowered.
+    /// Held until the values are restored. Without the lock, the second of two overlapping runs
+    /// would restore the values that the first had lowered.
     _lock: File,
 }
 
 impl Lowered {
-    /// Writers sleep from `limit` bytes on, and write-back begins at `background`. After an error
-    /// all is as it was. `WouldBlock` says that another run has lowered them.
+    /// Sets the limits: writers sleep from `limit` bytes on, and write-back begins at `background`.
+    /// After an error the limits are unchanged. Returns `WouldBlock` if another run has lowered
+    /// them.
     pub fn new(limit: u64, background: u64) -> io::Result<Self> {
         Self::in_folder("/proc/sys/vm".into(), limit, background)
     }
@@ -40,13 +41,13 @@ impl Lowered {
         let lock = File::open(folder.join("dirty_bytes"))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         let mut lowered = Self { saved: Vec::new(), _lock: lock };
-        // The background first: it is to stay below the other at any time.
+        // The background limit first, since it must stay below the other one at any time.
         for (name, value) in [("dirty_background", background), ("dirty", limit)] {
             let (in_bytes, in_percent) = (folder.join(format!("{name}_bytes")), folder.join(format!("{name}_ratio")));
             let bytes = fs::read_to_string(&in_bytes)?;
             let percent = fs::read_to_string(&in_percent)?;
             fs::write(&in_bytes, value.to_string())?;
-            // One of the two is in force; to write it zeroes the other.
+            // One of the two values is in force; writing one zeroes the other.
             let saved = if bytes.trim() == "0" { (in_percent, percent) } else { (in_bytes, bytes) };
             lowered.saved.push(saved);
         }

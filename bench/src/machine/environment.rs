@@ -18,9 +18,9 @@ use crate::sys::number_of;
 #[serde(default)]
 pub struct Environment {
     pub version: String,
-    /// From which the program was built, where that is known.
+    /// Commit from which the program was built, if known.
     pub commit: Option<String>,
-    /// As it can be typed again in a shell.
+    /// The command line, quoted for a shell.
     pub command: String,
     pub date: String,
     pub kernel: String,
@@ -28,7 +28,7 @@ pub struct Environment {
     pub path: String,
     pub filesystem: Option<String>,
     pub mount_options: Option<String>,
-    /// Only for ext4. One without a journal makes growing and syncing a file unusually cheap.
+    /// Only for ext4. Without a journal, growing and syncing a file is unusually cheap.
     pub journal: Option<bool>,
     pub device: Option<String>,
     pub scheduler: Option<String>,
@@ -39,15 +39,15 @@ pub struct Environment {
     pub governor: Option<String>,
     pub memory_bytes: u64,
     pub cgroup_memory_max: Option<u64>,
-    /// Processors' worth of time that a cgroup allows.
+    /// Number of processors whose time a cgroup allows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_quota: Option<f64>,
-    /// When anonymous memory gets huge pages: `always`, `madvise` or `never`.
+    /// Use of huge pages for anonymous memory: `always`, `madvise` or `never`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub huge_pages: Option<String>,
     pub load: Load,
-    /// In the table of stalls: from how much dirty data on writers were made to wait, and how much
-    /// a round wrote.
+    /// In the table of stalls: the dirty bytes at which writers are throttled, and the bytes that a
+    /// round wrote.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dirty_limit_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,8 +58,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Describes the file system that holds `path`. The caller adds what it knows of the file
-    /// itself.
+    /// Describes the file system of `path`. The caller adds facts about the file.
     pub fn of(path: &Path) -> Self {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let place = File::open(&path).map_or_else(|_| Place::default(), |opened| Place::of(&opened));
@@ -90,7 +89,7 @@ impl Environment {
         }
     }
 
-    /// Lines to print before the tables, as (name, value).
+    /// Returns the lines to print before the tables, as (name, value).
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
         let commit = self.commit.as_ref().map(|commit| format!("commit {commit}"));
@@ -126,7 +125,7 @@ impl Environment {
     }
 }
 
-/// Arguments as a shell takes them.
+/// Quotes arguments for a shell.
 fn command(arguments: impl Iterator<Item = OsString>) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+,./:@%".contains(c);
     let quoted = |argument: OsString| {
@@ -160,30 +159,30 @@ fn cpu_model() -> Option<String> {
     Some(model.split_once(':')?.1.trim().to_owned())
 }
 
-/// Bytes, by the name in `/proc/meminfo`.
+/// Returns the bytes of a field of `/proc/meminfo`.
 fn memory(field: &str) -> u64 {
     number_of("/proc/meminfo", field).unwrap_or(0) << 10
 }
 
-/// The tightest `memory.max` from this process's cgroup (version 2) up to the root.
+/// Returns the lowest `memory.max` of this process's cgroup (version 2) and its ancestors.
 fn cgroup_memory_max() -> Option<u64> {
     cgroups().iter().filter_map(|group| line(group.join("memory.max"))?.parse().ok()).min()
 }
 
-/// The tightest `cpu.max` from this process's cgroup (version 2) up to the root, as a number of
-/// processors.
+/// Returns the lowest `cpu.max` of this process's cgroup (version 2) and its ancestors, as a number
+/// of processors.
 fn cpu_quota() -> Option<f64> {
     let quotas = cgroups().into_iter().filter_map(|group| quota(&line(group.join("cpu.max"))?));
     quotas.min_by(f64::total_cmp)
 }
 
-/// Limit in a `cpu.max`: microseconds in each period, or `max`.
+/// Parses a `cpu.max`: microseconds in each period, or `max`.
 fn quota(text: &str) -> Option<f64> {
     let (quota, period) = text.split_once(' ')?;
     Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?)
 }
 
-/// This process's cgroup (version 2) and those above it.
+/// Returns this process's cgroup (version 2) and its ancestors.
 fn cgroups() -> Vec<PathBuf> {
     const ROOT: &str = "/sys/fs/cgroup";
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -192,7 +191,7 @@ fn cgroups() -> Vec<PathBuf> {
     own.ancestors().take_while(|group| group.starts_with(ROOT)).map(Path::to_owned).collect()
 }
 
-/// The choice that the kernel puts in brackets: `always [madvise] never`.
+/// Returns the choice in brackets: for `always [madvise] never`, `madvise`.
 fn chosen(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     Some(rest.split_once(']')?.0.to_owned())
@@ -205,7 +204,7 @@ fn has_journal(device: &str) -> bool {
     journals.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
 }
 
-/// `2025-01-31T12:34:56Z`. The calendar is Howard Hinnant's `civil_from_days`.
+/// Formats as `2025-01-31T12:34:56Z`, by Howard Hinnant's `civil_from_days`.
 fn utc(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, second) = (seconds / 86400, seconds % 86400);

@@ -1,5 +1,5 @@
-//! Other work of the machine: load, stolen time, and other users of the disk. It distorts figures
-//! that are measured at the same time.
+//! Other work of the machine, which distorts figures: load, stolen time, and other users of the
+//! disk.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -12,30 +12,30 @@ use serde::{Deserialize, Serialize};
 const NOTICEABLE: f64 = 0.05;
 /// Bytes per second of other programs at the device from which they are reported.
 const NOTICEABLE_BYTES: f64 = 1e6;
-/// Duration of the look at an idle machine.
+/// Duration of the observation before a run.
 const LOOK: Duration = Duration::from_millis(300);
 /// The kernel's unit in the statistics of block devices (Documentation/block/stat.rst).
 const SECTOR: u64 = 512;
 
-/// Work of others while the bench did nothing, and time taken from it while it ran.
+/// Work of other programs before the run, and stolen time during the run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Load {
     /// Tasks that ran or waited for a disk, over the last minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub average: Option<f64>,
-    /// Share of all processors that others had before the run.
+    /// Share of all processors that other programs used before the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub others: Option<f64>,
-    /// Share of all processors' time that the hypervisor gave to others, over the whole run.
+    /// Share of all processors' time that the hypervisor gave to other guests, over the whole run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stolen: Option<f64>,
-    /// Bytes a second that others read from and wrote to the device before the run.
+    /// Bytes per second that other programs read from and wrote to the device before the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_bytes_per_s: Option<f64>,
 }
 
-/// Watches the machine from before a run to its end.
+/// Observes the machine from before a run to its end.
 #[derive(Debug)]
 pub struct Watch {
     begun: Option<Ticks>,
@@ -43,8 +43,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Looks at the machine for a third of a second, in which the caller does nothing. `device`: its
-    /// name in `/sys/class/block`.
+    /// Begins with an observation of 300 ms, during which this process is idle. `device` is a name
+    /// in `/sys/class/block`.
     pub fn begin(device: Option<&str>) -> Watch {
         let counters = || device.and_then(Transfers::of);
         let (ticks, transfers, at) = (Ticks::now(), counters(), Instant::now());
@@ -61,7 +61,7 @@ impl Watch {
         Watch { begun: ticks_after, load }
     }
 
-    /// Returns what was seen so far.
+    /// Returns the load so far.
     pub fn load(&self) -> Load {
         let passed = self.begun.zip(Ticks::now()).map(|(before, after)| after.since(before));
         Load { stolen: passed.and_then(|passed| passed.share(passed.stolen)), ..self.load.clone() }
@@ -134,22 +134,23 @@ pub fn busy_us() -> Option<f64> {
     Ticks::now().map(|ticks| ticks.busy as f64 * 1e6 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Transfers of a block device since it was there (Documentation/block/stat.rst).
+/// Transfers of a block device since its creation (Documentation/block/stat.rst).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Transfers {
     pub reads: u64,
     pub read_bytes: u64,
     pub written_bytes: u64,
-    /// Sum of the times that reads took, so that divided by a duration it is their mean number in
+    /// Sum of the durations of reads. Divided by a period, it is the mean number of reads in
     /// flight.
     pub read_time: Duration,
 }
 
 impl Transfers {
-    /// Counts of the device with this name in `/sys/class/block`, or `None` if it does not count.
+    /// Returns the counts of the device with this name in `/sys/class/block`; `None` if it does not
+    /// count.
     pub fn of(device: &str) -> Option<Transfers> {
         let folder = Path::new("/sys/class/block").join(device);
-        // A partition has no queue of its own.
+        // A partition uses the queue of its disk.
         let counts = ["queue/iostats", "../queue/iostats"].iter().find_map(|file| fs::read(folder.join(file)).ok());
         if counts.is_some_and(|counts| counts.starts_with(b"0")) {
             return None;
@@ -157,8 +158,8 @@ impl Transfers {
         Transfers::parse(&fs::read_to_string(folder.join("stat")).ok()?)
     }
 
-    /// Counts of the device that holds this file, or `None` if the file system is on none, on several, or
-    /// on one that has not counted a write yet.
+    /// Returns the counts of the device of this file. `None` if the file system is on no device, on
+    /// several, or on one that has not counted a write yet.
     pub fn under(file: &File) -> Option<Transfers> {
         let device = file.metadata().ok()?.dev();
         let folder = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
@@ -218,7 +219,7 @@ mod tests {
         let (before, own) = (busy_us().unwrap(), Usage::of_process());
         while Usage::of_process().since(&own).cpu_us() < 100_000.0 {}
         let busy_us = busy_us().unwrap() - before;
-        // Time that the hypervisor takes is in the one and not in the other.
+        // Stolen time counts in only one of the two figures.
         assert!(busy_us >= 10_000.0, "{busy_us}");
     }
 
@@ -238,7 +239,7 @@ mod tests {
     #[test]
     fn this_machine_tells() {
         let watch = Watch::begin(None);
-        // Time has passed since, by the tick.
+        // Waits until the tick counters have advanced.
         std::thread::sleep(LOOK);
         let load = watch.load();
         assert!((0.0..=1.0).contains(&load.others.unwrap()) && (0.0..=1.0).contains(&load.stolen.unwrap()), "{load:?}");

@@ -10,9 +10,9 @@ use std::thread;
 
 use crate::sys::{self, Child, Errand};
 
-/// Bytes of a read of the tenant.
+/// Size of the tenant's reads.
 pub const TENANT_BLOCK: usize = 128 << 10;
-/// Reads that it has in flight.
+/// Number of the tenant's reads in flight.
 pub const TENANT_DEPTH: usize = 4;
 
 /// Programs that run until this is dropped, or the process ends.
@@ -23,14 +23,14 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Keeps every processor busy that this process may use.
+    /// Keeps all processors busy that this process may use.
     pub fn busy() -> io::Result<Self> {
         let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let children = (0..processors).map(|_| Child::start(Errand::Compute)).collect::<io::Result<_>>()?;
         Ok(Self { children, reads: false })
     }
 
-    /// Reads blocks at random places of this file, past the page cache. An error where its file
+    /// Reads blocks at random offsets of this file, past the page cache. An error if its file
     /// system has no direct I/O.
     pub fn tenant(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
@@ -44,8 +44,8 @@ impl Programs {
         Ok(Self { children, reads: true })
     }
 
-    /// Reads that the tenant has made so far; `None` of programs that read nothing, and where the
-    /// kernel does not count them.
+    /// Returns the number of the tenant's reads so far. `None` for programs that do not read, or if
+    /// the kernel does not count reads.
     pub fn reads(&self) -> Option<u64> {
         let bytes = self.children.iter().map(|child| sys::read_bytes(child.id()));
         let sum: u64 = bytes.sum::<Option<u64>>()?;

@@ -22,34 +22,36 @@ use crate::random::Random;
 use crate::report::figures::whole_size_of;
 use crate::sys::{self, PAGE};
 
-/// The smallest file worth measuring: with less, depth 128 has nothing to be random about.
+/// Minimum file size. In a smaller file, offsets at depth 128 are not random.
 pub const SMALLEST: u64 = 1 << 20;
 
 const CHUNK: usize = 1 << 20;
-/// Synced in steps, so that the progress shown is true and an interrupt is obeyed at once.
+/// Bytes between syncs, so that the shown progress is accurate and an interrupt takes effect at
+/// once.
 const SYNC_EVERY: u64 = 64 << 20;
-/// Attempts at having pages cached, or not, with longer and longer pauses. Pages may be taken from
-/// us while we fill the cache (another program's pressure, a `drop_caches`), and stay for a while
-/// that were to go (dirty ones, those in the list of another processor).
+/// Attempts to bring pages into a state, with increasing pauses. While the cache is filled, the
+/// kernel may drop pages (memory pressure, a `drop_caches`). Dirty pages, and pages in another
+/// processor's list, may stay cached for a while.
 const ATTEMPTS: u32 = 6;
 
 #[derive(Debug)]
 pub struct TestFile {
-    /// Without readahead.
+    /// The file without readahead.
     random: File,
-    /// The same past the page cache, where the ways are to read there.
+    /// The file with direct I/O, if the ways bypass the page cache.
     direct: Option<File>,
     path: PathBuf,
     size: u64,
-    /// Seed of the bytes; `None` for a user's file, which is compared with what `pread` says.
+    /// Seed of the contents; `None` for a user's file, whose contents are compared with the result
+    /// of `pread`.
     seed: Option<u64>,
     origin: String,
     /// Keeps the unlinked file alive.
     _keeper: Option<File>,
 }
 
-/// The first bytes of every page, so that a timed round can tell a page from all others for some
-/// nanoseconds. Those of a user's file are not known.
+/// The first bytes of each page, by which a timed round identifies a page in some nanoseconds.
+/// Unknown for a user's file.
 #[derive(Debug, Clone, Copy)]
 pub struct Marks(Option<u64>);
 
@@ -63,7 +65,7 @@ impl Marks {
 }
 
 impl TestFile {
-    /// Makes the file in `dir`. `progress` is told the number of bytes of each step.
+    /// Creates the file in `dir`. `progress` receives the number of bytes of each step.
     pub fn make(dir: &Path, size: u64, seed: u64, cancel: &AtomicBool, mut progress: impl FnMut(u64)) -> Result<Self> {
         require_room(size, "--size", dir)?;
         let mut keeper = create_nameless(dir)?;
@@ -77,7 +79,7 @@ impl TestFile {
         )
     }
 
-    /// Uses a file of the user's, read-only.
+    /// Uses a user's file, read-only.
     pub fn existing(path: &Path) -> Result<Self> {
         let size = fs::metadata(path).and_then(|about| match about.len() {
             _ if about.is_dir() => Err(io::Error::other("it is a directory")),
@@ -102,8 +104,8 @@ impl TestFile {
         Ok(Self { random, direct: None, path, size, seed, origin, _keeper: keeper })
     }
 
-    /// Has all ways read past the page cache. What is left of the last page is not read: its length
-    /// is not aligned.
+    /// Makes all ways bypass the page cache. Excludes a partial last page, whose length is not
+    /// aligned.
     pub fn past_the_cache(mut self) -> Result<Self> {
         let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&self.path);
         let direct = direct.map_err(|error| {
@@ -124,17 +126,17 @@ impl TestFile {
         &self.origin
     }
 
-    /// A path by which this process can open the file again.
+    /// Returns a path by which this process can reopen the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The descriptor that every way reads through: without readahead.
+    /// Returns the open file for all ways, without readahead.
     pub fn open(&self) -> &File {
         self.direct.as_ref().unwrap_or(&self.random)
     }
 
-    /// The same, never past the page cache.
+    /// Returns the open file that uses the page cache.
     pub fn through_the_cache(&self) -> &File {
         &self.random
     }
@@ -143,7 +145,7 @@ impl TestFile {
         self.direct.is_some()
     }
 
-    /// Compares `bytes` with the file's at `offset`.
+    /// Compares `bytes` with the file's contents at `offset`.
     pub fn matches(&self, offset: u64, bytes: &[u8]) -> bool {
         if offset + bytes.len() as u64 > self.size {
             return false;
@@ -151,7 +153,7 @@ impl TestFile {
         self.bytes(offset, bytes.len()).is_ok_and(|expected| expected == bytes)
     }
 
-    /// Checksum (CRC-32C) of `len` bytes at `offset`.
+    /// Returns the checksum (CRC-32C) of `len` bytes at `offset`.
     pub fn checksum(&self, offset: u64, len: usize) -> Result<u32> {
         Ok(crc32c::crc32c(&self.bytes(offset, len)?))
     }
@@ -197,7 +199,7 @@ impl TestFile {
         Err(self.not_cold(cached, self.pages(), advice))
     }
 
-    /// Number of the file's pages in the page cache.
+    /// Returns the number of the file's pages in the page cache.
     pub fn cached_pages(&self) -> Result<u64> {
         Ok(self.residency()?.into_iter().filter(|&page| page).count() as u64)
     }
@@ -207,7 +209,7 @@ impl TestFile {
         self.make_mixed(std::iter::once((0..self.pages(), true)))
     }
 
-    /// Leaves of each block at `offsets` exactly the first half in the cache, and verifies it.
+    /// Leaves exactly the first half of each block at `offsets` in the cache, and verifies that.
     /// Blocks must not overlap.
     pub fn make_half_cached(&self, offsets: &[u64], block: usize) -> Result<()> {
         let half = block as u64 / 2 / PAGE;
@@ -218,9 +220,9 @@ impl TestFile {
         self.make_mixed(offsets.iter().flat_map(halves))
     }
 
-    /// Has the pages of these runs in the cache, or not, as each says, and verifies it: all that
-    /// are to be there, and none of the others: the few that a round has read are read again by
-    /// the next way. What is as it should be is left alone, so that the next round costs little.
+    /// Brings runs of pages into the cache or out of it, and verifies the state of all of them.
+    /// Correct runs are left alone: after a round, only the few pages that it has read must be
+    /// changed for the next one.
     pub fn make_mixed(&self, runs: impl Iterator<Item = (Range<u64>, bool)> + Clone) -> Result<()> {
         let (mut missing, mut surplus, mut hot, mut cold) = (0, 0, 0, 0);
         for attempt in 0..ATTEMPTS {
@@ -244,8 +246,8 @@ impl TestFile {
                 return Ok(());
             }
             if attempt > 0 && surplus > 0 {
-                // A large folio that lies in two runs is dropped with all of the file only:
-                // mm/truncate.c, mapping_try_invalidate(). The written file may have such.
+                // A large folio that belongs to two runs is only dropped with the whole file:
+                // mm/truncate.c, mapping_try_invalidate(). The written file may have such folios.
                 self.make_cold()?;
                 wrong = runs.clone().filter(|(_, is_hot)| *is_hot).collect();
             }
@@ -258,7 +260,7 @@ impl TestFile {
         Err(self.not_cold(surplus, cold, advice))
     }
 
-    /// Has a run of pages cached, or not.
+    /// Brings a run of pages into the cache or out of it.
     fn put(&self, run: &Range<u64>, cached: bool) -> Result<()> {
         let (start, end) = (run.start * PAGE, self.size.min(run.end * PAGE));
         if cached {
@@ -295,26 +297,26 @@ impl TestFile {
         Error::new(ErrorKind::Other, text)
     }
 
-    /// As a user knows it.
+    /// Returns the name for messages.
     pub fn name(&self) -> String {
         if self.seed.is_some() { "the test file".to_owned() } else { self.path.display().to_string() }
     }
 }
 
-/// A new file in `dir` without a name.
+/// Creates a file in `dir` without a name.
 pub(crate) fn create_nameless(dir: &Path) -> Result<File> {
     tempfile::tempfile_in(dir).map_err(|error| cannot_write("create the test file", dir, &error))
 }
 
 /// Returns the free bytes of the file system.
 pub fn free_bytes(dir: &Path) -> Result<u64> {
-    // One that cannot be written to says so.
+    // Fails if the directory is not writable.
     let probe = create_nameless(dir)?;
     let about = fstatvfs(probe).map_err(|error| Error::io("statvfs", dir, &error.into()))?;
     Ok(about.f_bavail.saturating_mul(about.f_frsize))
 }
 
-/// Refuses what does not fit. `option` makes it need less.
+/// Returns an error if `bytes` do not fit. `option` reduces the required space.
 pub fn require_room(bytes: u64, option: &str, dir: &Path) -> Result<()> {
     let free = free_bytes(dir)?;
     if bytes <= free { Ok(()) } else { Err(no_room(bytes, option, dir, &format!("{} are free", whole_size_of(free)))) }
@@ -362,7 +364,7 @@ fn cannot_write(operation: &str, dir: &Path, error: &io::Error) -> Error {
     Error::new(ErrorKind::of_write(error), text)
 }
 
-/// The seeded content of `buffer.len()` bytes at any `offset`.
+/// Fills `buffer` with the seeded contents at `offset`.
 pub(crate) fn fill(seed: u64, offset: u64, buffer: &mut [u8]) {
     let mut random = Random::at(seed, offset / 8);
     let head = (offset % 8) as usize;
@@ -383,7 +385,7 @@ fn pause(attempt: u32) {
     thread::sleep(Duration::from_millis(10 << attempt));
 }
 
-/// Returns whether the file system takes `O_DIRECT`.
+/// Returns whether the file system supports `O_DIRECT`.
 pub fn allows_direct(path: &Path) -> io::Result<bool> {
     match OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path) {
         Ok(_) => Ok(true),

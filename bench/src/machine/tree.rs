@@ -18,7 +18,7 @@ use crate::random::Random;
 use crate::sys::{self, PAGE};
 
 const PREFIX: &str = ".nowait-bench-files-";
-/// Files of one folder.
+/// Number of files in each directory.
 const ABREAST: u64 = 1000;
 const ATTEMPTS: u32 = 4;
 
@@ -44,7 +44,7 @@ impl Tree {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let folder = dir.join(format!("{PREFIX}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
         fs::create_dir(&folder).map_err(|error| cannot_write(dir, &error))?;
-        // Removed from here on, whatever happens.
+        // From here on, drop removes the files.
         let tree = Self { folder, files, lengths, seed };
         for number in 0..files {
             if cancel.load(Ordering::Relaxed) {
@@ -74,7 +74,7 @@ impl Tree {
         self.lengths.start() + Random::at(self.seed, number).below(spread)
     }
 
-    /// Names the start of a file in one number. Its bytes have the numbers that follow.
+    /// Returns the place of a file's start, in one number. The places of its bytes follow.
     pub fn place(number: u64) -> u64 {
         number << 32
     }
@@ -85,14 +85,14 @@ impl Tree {
         bytes
     }
 
-    /// Returns whether these are all bytes of the file that starts at `place`.
+    /// Returns whether `bytes` are the complete contents of the file that starts at `place`.
     pub fn matches(&self, place: u64, bytes: &[u8]) -> bool {
         let number = place >> 32;
         let whole = number < self.files && bytes.len() as u64 == self.len_of(number);
         whole && bytes == self.bytes(place, bytes.len())
     }
 
-    /// CRC-32C of bytes at a place.
+    /// Returns the CRC-32C of bytes at a place.
     pub fn checksum(&self, place: u64, len: usize) -> u32 {
         crc32c::crc32c(&self.bytes(place, len))
     }
@@ -128,7 +128,7 @@ impl Tree {
         Err(Error::new(ErrorKind::NotCold, text))
     }
 
-    /// Numbers of pages that stayed, and of all.
+    /// Returns the number of pages that stayed, and of all pages.
     fn drop_pages(&self, number: u64) -> Result<(u64, u64)> {
         let (file, len) = (self.open(number)?, self.len_of(number));
         let left = sys::drop_cache(&file).and_then(|()| sys::residency(&file, len));
@@ -136,25 +136,24 @@ impl Tree {
         Ok((left.into_iter().filter(|&page| page).count() as u64, len.div_ceil(PAGE)))
     }
 
-    /// Has the kernel forget the inodes and names of these files, and the pages that describe them
-    /// on the disk; with them, of all files of the machine. Verified by the number of inodes in
-    /// memory. Takes root.
+    /// Drops the cached inodes, names and metadata of these files, and of all other files of the
+    /// machine. Verifies the drop by the number of inodes in memory. Requires root.
     pub fn forget_inodes(&self, numbers: impl Iterator<Item = u64> + Clone) -> Result<()> {
         let caches = Path::new("/proc/sys/vm/drop_caches");
         let files = numbers.clone().count() as u64;
-        // So that all are in memory, and each one that goes is counted.
+        // Loads all inodes, so that the drop of each is counted.
         for number in numbers {
             let path = self.path(number);
             fs::metadata(&path).map_err(|error| Error::io("stat", &path, &error))?;
         }
-        // One whose time of access has changed stays until it is written.
+        // An inode with a changed access time stays until it is written.
         File::open(&self.folder)
             .and_then(|folder| Ok(rustix::fs::syncfs(folder)?))
             .map_err(|error| Error::io("syncfs", &self.folder, &error))?;
         let before = inodes()?;
         let mut forgotten = 0;
-        // What was used a moment ago is only marked by the first of them, and the kernel gives up when
-        // a pass over its lists frees little.
+        // The first drop only marks recently used objects, and the kernel stops when a pass over
+        // its lists frees little.
         for _ in 0..ATTEMPTS {
             fs::write(caches, "3").map_err(|error| Error::io("write 3 to", caches, &error))?;
             forgotten = before.saturating_sub(inodes()?);
@@ -169,7 +168,7 @@ impl Tree {
         Err(Error::new(ErrorKind::NotCold, text))
     }
 
-    /// Reads these files, so that all of each is in memory.
+    /// Reads these files completely into the page cache.
     pub fn make_hot(&self, numbers: impl Iterator<Item = u64>) -> Result<()> {
         for number in numbers {
             let path = self.path(number);
@@ -191,7 +190,8 @@ impl Drop for Tree {
     }
 }
 
-/// Removes folders that runs left which no longer exist: `.nowait-bench-`, what it is for, the process.
+/// Removes directories of ended runs. Their names consist of `.nowait-bench-`, a purpose, and the
+/// process's number.
 pub fn sweep(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -203,7 +203,7 @@ pub fn sweep(dir: &Path) {
     }
 }
 
-/// Inodes that the kernel has in memory.
+/// Returns the number of inodes in the kernel's memory.
 fn inodes() -> Result<u64> {
     let path = Path::new("/proc/sys/fs/inode-nr");
     let text = fs::read_to_string(path).map_err(|error| Error::io("read", path, &error))?;
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Interrupted);
         let own = format!("{PREFIX}{}-", std::process::id());
         let mut entries = fs::read_dir(dir).unwrap().flatten().filter_map(|entry| entry.file_name().into_string().ok());
-        // The other test's.
+        // Other directories belong to other tests.
         assert!(entries.all(|name| !name.starts_with(&own) || dir.join(name).join("0").exists()));
     }
 }

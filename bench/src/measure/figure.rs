@@ -8,12 +8,12 @@ use super::meter::{Latencies, Sample};
 use crate::report::Latency;
 use crate::stats::median;
 
-/// A figure that only its table has, of a round or of several: how rounds are summed up is its kind.
+/// A figure of only one table. The variant determines its summary over rounds.
 #[derive(Debug, Clone)]
 pub enum Figure {
-    /// The median of these.
+    /// The median of the rounds' values.
     Median(Vec<f64>),
-    /// The sum of one, divided by the sum of the other.
+    /// The sum of the first values, divided by the sum of the second.
     Ratio(f64, f64),
     Count(u64),
     Latency(Latencies),
@@ -34,7 +34,7 @@ impl Figure {
         }
     }
 
-    /// `None` where there is nothing to be told.
+    /// `None` if there is no value.
     fn value(self) -> Option<Value> {
         match self {
             Self::Median(all) => Some(median(&all).into()),
@@ -45,7 +45,7 @@ impl Figure {
         }
     }
 
-    /// Those of all rounds, by name.
+    /// Returns the summaries over all rounds, by name.
     pub(super) fn sum(samples: &[Sample]) -> BTreeMap<String, Value> {
         let mut all: BTreeMap<&str, Self> = BTreeMap::new();
         for (name, figure) in samples.iter().flat_map(|sample| &sample.figures) {

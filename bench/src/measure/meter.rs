@@ -31,10 +31,11 @@ use crate::sys::{RingWorkers, Runs, Usage};
 use crate::table::{Bench, Case, Entrant, Phase, Table, Work, wanted};
 use crate::ways::OURS;
 
-/// Two digits and 32-bit counters: the whole histogram stays in the CPU's nearest caches.
+/// Two significant digits and 32-bit counters, so that the histogram fits into the nearest CPU
+/// caches.
 pub type Latencies = Histogram<u32>;
 
-/// A thread that is away for longer than this keeps others waiting.
+/// Duration from which a gap of a thread counts as a stall.
 const STALL: Duration = Duration::from_millis(1);
 
 const LONGEST: Duration = Duration::from_secs(100);
@@ -43,12 +44,13 @@ pub fn latencies() -> Latencies {
     Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 2).expect("the bounds are constants")
 }
 
-/// Bytes, of which the last of one operation are kept as a checksum: of 4 KiB blocks one in 256, of
-/// 1 MiB blocks each. Less than a hundredth of the time of the shortest read.
+/// Number of bytes for which one operation is sampled: one in 256 blocks of 4 KiB, every block of 1
+/// MiB. Sampling takes less than a hundredth of the time of the shortest read.
 pub const SAMPLED_EVERY: u64 = 1 << 20;
-/// Bytes of an operation that the checksum covers: its last, where a short read would be noticed.
+/// Number of bytes that the checksum covers. They are the last ones of the operation, which a short
+/// read would miss.
 const SAMPLED_BYTES: usize = 4 << 10;
-/// Checksums that a thread keeps in a round.
+/// Maximum number of checksums of a thread in a round.
 const SAMPLES_MAX: usize = 4096;
 
 /// Checksum of bytes that a timed round moved.
@@ -67,19 +69,19 @@ impl Sampled {
     }
 }
 
-/// Says whether these bytes are what the file holds at this offset.
+/// Returns whether these bytes equal the file's at this offset.
 pub type Check<'a> = dyn Fn(u64, &[u8]) -> bool + Sync + 'a;
 
-/// Completions that one thread saw.
+/// Completions that one thread noticed.
 pub struct Tally<'a> {
     check: Option<&'a Check<'a>>,
     operations: u64,
     bytes: u64,
-    /// The offset of the first wrong bytes.
+    /// Offset of the first wrong bytes.
     wrong: Option<u64>,
     latencies: Latencies,
     sampled: Vec<Sampled>,
-    /// Time in gaps that were longer than [`STALL`].
+    /// Total of the gaps longer than [`STALL`].
     stalled: Duration,
 }
 
@@ -100,8 +102,9 @@ impl<'a> Tally<'a> {
         Self { check, operations: 0, bytes: 0, wrong: None, latencies, sampled, stalled: Duration::ZERO }
     }
 
-    /// A block is read or written. `started`: the clock just before it was submitted, one reading
-    /// per operation; `now`: one reading per harvest of completions. The same rule for every way.
+    /// Records that a block was read or written. `started` is the time just before its submission,
+    /// read once per operation. `now` is read once per harvest of completions. All ways follow this
+    /// rule.
     #[inline]
     pub fn block(&mut self, offset: u64, bytes: &[u8], started: Instant, now: Instant) {
         self.operations += 1;
@@ -113,14 +116,14 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// A block was read and timed by a task, which kept a checksum of it, or none.
+    /// Records that a task read and timed a block, with its checksum, if any.
     pub fn seen(&mut self, len: usize, sampled: Option<Sampled>, started: Instant, now: Instant) {
         self.operations += 1;
         self.record(len, started, now);
         self.sampled.extend(sampled.filter(|_| self.sampled.len() < SAMPLES_MAX));
     }
 
-    /// A batch is complete: all its records, in order, in `output`. The latency is that of the
+    /// Records a complete batch, whose records are in `output` in order. The latency is that of the
     /// batch.
     #[inline]
     pub fn batch(&mut self, batch: Batch<'_>, output: &[u8], started: Instant, now: Instant) {
@@ -133,7 +136,7 @@ impl<'a> Tally<'a> {
         self.records(batch.ranges.len() as u64, records, batch.bytes, (started, now));
     }
 
-    /// A gather is complete, which counts as one operation: these records, in order.
+    /// Records a complete gather as one operation, with its records in order.
     #[inline]
     pub fn gathered<'r>(
         &mut self,
@@ -145,7 +148,7 @@ impl<'a> Tally<'a> {
         self.records(1, offsets.iter().copied().zip(records), bytes, moments);
     }
 
-    /// Records are complete, which were wanted together.
+    /// Records complete records that were requested together.
     #[inline]
     fn records<'r>(
         &mut self,
@@ -160,41 +163,41 @@ impl<'a> Tally<'a> {
         if self.check.is_some() {
             records.for_each(|(offset, record)| self.verify(offset, record));
         } else if is_first || self.is_due(bytes) {
-            // Another place in each that is due.
+            // Each sampled gather samples another record.
             let count = records.size_hint().0.max(1);
             let sampled = records.nth((self.bytes / SAMPLED_EVERY) as usize % count);
             sampled.into_iter().for_each(|(offset, record)| self.sample(offset, record));
         }
     }
 
-    /// A record is on stable storage, and the writer knows it. `started`: the clock just before the
-    /// writer handed it over.
+    /// Records that a writer learned of a durable record. `started` is the time just before the
+    /// writer appended it.
     #[inline]
     pub fn committed(&mut self, bytes: usize, started: Instant, now: Instant) {
         self.operations += 1;
         self.record(bytes, started, now);
     }
 
-    /// A write is complete in a round whose latencies are gaps.
+    /// Records a complete write in a round whose latencies are gaps.
     #[inline]
     pub fn wrote(&mut self, bytes: usize) {
         self.operations += 1;
         self.bytes += bytes as u64;
     }
 
-    /// Blocks of this size that tasks have read and timed by themselves.
+    /// Adds the latencies of blocks of this size that tasks have read and timed.
     pub fn read_by_tasks(&mut self, latencies: &Latencies, block: usize) {
         self.operations += latencies.len();
         self.bytes += latencies.len() * block as u64;
         self.latencies += latencies;
     }
 
-    /// The bytes of this offset were compared elsewhere, and are others.
+    /// Records wrong bytes at this offset, which the caller has compared.
     pub fn is_wrong(&mut self, offset: u64) {
         self.wrong.get_or_insert(offset);
     }
 
-    /// A thread was away from its other work between these two moments. Recorded as a latency.
+    /// Records a gap of a thread between these two times as a latency.
     #[inline]
     pub fn gap(&mut self, left: Instant, back: Instant) {
         let gap = back - left;
@@ -204,7 +207,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Wants the bytes themselves: this round checks them.
+    /// Returns true if this round compares all bytes.
     pub fn verifies(&self) -> bool {
         self.check.is_some()
     }
@@ -215,7 +218,7 @@ impl<'a> Tally<'a> {
         self.latencies.saturating_record((now - started).as_nanos() as u64);
     }
 
-    /// Checks bytes, if this round does.
+    /// Compares bytes, if this round does so.
     #[cold]
     pub fn verify(&mut self, offset: u64, bytes: &[u8]) {
         if self.check.is_some_and(|holds| !holds(offset, bytes)) {
@@ -223,8 +226,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// A record was found again, after the clock stopped: compares it, if this round does, or keeps
-    /// its checksum. `number`: the record's, in an offset's place.
+    /// Compares a record that was read back after the clock stopped, or keeps its checksum.
+    /// `number` is the record's number, in place of an offset.
     pub fn found(&mut self, number: u64, record: &[u8]) {
         if self.check.is_some() {
             self.verify(number, record);
@@ -233,7 +236,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Returns whether the operation that moved the last `bytes` is to be sampled.
+    /// Returns whether to sample the operation that moved the last `bytes`.
     #[inline]
     fn is_due(&self, bytes: usize) -> bool {
         self.bytes / SAMPLED_EVERY != (self.bytes - bytes as u64) / SAMPLED_EVERY
@@ -266,15 +269,15 @@ struct Counters {
     machine_us: Option<f64>,
 }
 
-/// The round as one caller (driving thread) of a way sees it.
+/// A round of one caller (driving thread) of a way.
 #[derive(Debug)]
 pub struct Round<'a> {
     pub tally: Tally<'a>,
-    /// All callers of a round meet here before the clock starts and again after it stopped.
+    /// Barrier of all callers of a round, before the clock starts and after it stopped.
     gate: &'a Barrier,
     meetings: u32,
     began: Instant,
-    /// Until the clock started.
+    /// Time of preparation before the clock started.
     prepared: Duration,
     started: Option<Counters>,
     stopped: Option<Counters>,
@@ -287,8 +290,8 @@ impl<'a> Round<'a> {
         Self { tally, gate, meetings: 0, began, prepared, started: None, stopped: None, inline_fraction: None }
     }
 
-    /// For a thread that the way itself starts; the way merges it into [`Round::tally`] after the
-    /// clock stopped.
+    /// Makes a tally for a thread that the way starts. The way merges it into [`Round::tally`]
+    /// after the clock stopped.
     pub fn new_tally(&self) -> Tally<'a> {
         Tally::new(self.tally.check)
     }
@@ -324,7 +327,7 @@ impl<'a> Round<'a> {
 }
 
 impl Drop for Round<'_> {
-    /// A way that fails must not leave the others waiting at the gate.
+    /// A caller that fails must not leave the others waiting at the gate.
     fn drop(&mut self) {
         while self.meetings < 2 {
             self.meet();
@@ -342,11 +345,11 @@ pub struct Sample {
     pub bytes: u64,
     pub wrong: Option<u64>,
     pub latencies: Latencies,
-    /// Checksums of some of the blocks, in rounds that check none at once.
+    /// Checksums of some blocks, in rounds that do not compare all bytes.
     pub sampled: Vec<Sampled>,
     /// Usage of the whole process, kernel workers included.
     pub usage: Usage,
-    /// Processor time of the driving threads alone.
+    /// Processor time of only the driving threads.
     pub caller_us: f64,
     /// Runs of the kernel workers of this process's rings; each run served one request. `None` if
     /// the kernel does not report them.
@@ -362,12 +365,12 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Adds a figure of its table's own. In all rounds of a row a name is of one kind.
+    /// Adds a figure of only this table. A name has the same kind in all rounds of a row.
     pub fn tell(&mut self, name: &'static str, figure: Figure) {
         self.figures.push((name, figure));
     }
 
-    /// `None` where a caller never started or stopped its clock.
+    /// Combines the callers of a round. `None` if a caller never started or stopped its clock.
     pub fn of(callers: &[Round<'_>]) -> Option<Self> {
         let started: Vec<&Counters> = callers.iter().map(|caller| caller.started.as_ref()).collect::<Option<_>>()?;
         let stopped: Vec<&Counters> = callers.iter().map(|caller| caller.stopped.as_ref()).collect::<Option<_>>()?;
@@ -434,7 +437,7 @@ impl Row {
         let (total, caller) = (sum(|sample| sample.usage.cpu_us()), sum(|sample| sample.caller_us));
         let inline: Option<f64> = samples.iter().map(|sample| sample.inline_fraction).sum();
         let punts: Option<f64> = samples.iter().map(|sample| Some(sample.ring_workers?.count as f64)).sum();
-        // The clocks differ by less than a tick; none of the parts may exceed the whole.
+        // The clocks differ by up to a tick, and no part may exceed the total.
         let others = (total - caller).max(0.0);
         let in_workers = |sample: &Sample| Some(sample.ring_workers?.time_ns as f64 / 1e3);
         let ring_workers = samples.iter().map(in_workers).sum::<Option<f64>>().map(|spent| spent.min(others));
@@ -466,14 +469,14 @@ impl Row {
     }
 }
 
-/// Operations that are verified, and that tell a way's speed.
+/// Number of operations of the verification, which also measures a way's speed.
 const VERIFIED: usize = 256;
-/// The warm-up takes this share of a round.
+/// Share of a round's time for the warm-up.
 const WARM_UP: f64 = 0.2;
-/// The slowest way's round may take this many times as long as it should.
+/// Maximum duration of the slowest way's round, as a multiple of a round's time.
 const SLOWEST: f64 = 4.0;
 
-/// A run: what was asked for, where, and what came of it.
+/// A run: its options, its place, and its report.
 #[derive(Debug)]
 pub struct Run<'a> {
     pub options: &'a Options,
@@ -484,8 +487,8 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Measures these tables, in their order, in these phases. What is complete is in the report, even
-    /// after an error.
+    /// Measures these tables in order, in these phases. After an error, the report contains the
+    /// completed rows.
     pub fn measure(&mut self, tables: &[&'static Table], phases: &[Phase]) -> Result<()> {
         for &phase in phases {
             for table in tables {
@@ -532,11 +535,12 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Verifies, warms up, then has the ways take turns, as many rounds as the length allows.
+    /// Verifies the ways, warms them up, and lets them take turns, for as many rounds as the length
+    /// allows.
     ///
-    /// The order of the ways differs in each round and is drawn by seed, because the speed of a
-    /// shared disk drifts, and because a way affects caches and queues for the next one. The
-    /// library's way, or else the first, has two turns in each round: the control.
+    /// The order of the ways is drawn by seed for each round, because the speed of a shared disk
+    /// drifts, and because a way affects caches and queues for the next one. The library's way, or
+    /// otherwise the first one, has two turns in each round: the control.
     fn rounds(
         &mut self,
         table: &'static Table,
@@ -547,7 +551,7 @@ impl<'a> Run<'a> {
         bench: &mut dyn Bench,
     ) -> Result<Vec<Vec<Sample>>> {
         let (began, options, place) = (Instant::now(), self.options, self.place());
-        // Another sequence of orders for each case.
+        // Each case has another sequence of orders.
         let mut orders = Random::new(options.seed.wrapping_add((self.report.rows.len() as u64) << 32));
         let control = ways.iter().position(|(_, way)| *way == OURS).unwrap_or(0);
         let mut rounds = length.rounds.unwrap_or(ROUNDS_MIN);
@@ -605,8 +609,8 @@ impl<'a> Run<'a> {
         Place { options: self.options, file: self.file, cancel: self.cancel }
     }
 
-    /// Returns whether files of this file system can be read and written past the page cache. Notes, once,
-    /// that they cannot; `what`: what is left out then.
+    /// Returns whether this file system supports direct I/O. If not, adds a note, once, that `what`
+    /// is left out.
     pub(crate) fn takes_direct(&mut self, path: &Path, what: &str) -> Result<bool> {
         let direct = allows_direct(path).map_err(|error| Error::io("open with O_DIRECT", path, &error))?;
         if !direct {
@@ -616,8 +620,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Operations that a middling way does in this time, at the speeds of these samples; fewer where a way is
-/// far slower.
+/// Returns the number of operations of a way of median speed in this time, by these samples; fewer
+/// if a way is far slower.
 fn operations_in(time: Duration, samples: &[Sample]) -> usize {
     let speeds: Vec<f64> = samples.iter().map(Sample::per_second).collect();
     let slowest = speeds.iter().copied().fold(f64::INFINITY, f64::min);

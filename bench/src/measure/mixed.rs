@@ -16,28 +16,28 @@ use crate::sys::PAGE;
 
 /// Interval of the heartbeat.
 pub const BEAT: Duration = Duration::from_millis(1);
-/// Bytes of a read, and of a write beside it.
+/// Size of the tasks' reads, and of the neighbour's writes.
 pub const BLOCK: usize = PAGE as usize;
-/// Blocks that the writer beside the reads writes in each interval: 32 MB/s.
+/// Number of blocks that the neighbour writes in each interval: 32 MB/s.
 pub const WRITES_A_BEAT: usize = 8;
-/// The writer begins again at the start of its file after so many blocks.
+/// Number of blocks after which the writer returns to the start of its file.
 pub const WRITTEN_BLOCKS: u64 = (64 << 20) / PAGE;
-/// Bytes of a record that is logged beside the reads.
+/// Size of the neighbour's log records.
 pub const RECORD: usize = 256;
 
-/// Places of hot and cold pages: of each stripe the first pages are hot. So both kinds lie all over
-/// the file, and a page's place does not tell which it is.
+/// Layout of hot and cold pages: the first pages of each stripe are hot. So both kinds are spread
+/// over the whole file.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
     pages: u64,
 }
 
 impl Layout {
-    /// Pages of a stripe, and those of them that are hot.
+    /// Number of pages in a stripe, and number of hot ones.
     const STRIPE: u64 = 64;
     const HOT: u64 = 16;
 
-    /// Uses the whole pages of a file of this size.
+    /// Lays out the whole pages of a file of this size.
     pub fn of(size: u64) -> Self {
         Self { pages: (size / PAGE).min(u64::from(u32::MAX)) }
     }
@@ -50,7 +50,7 @@ impl Layout {
         self.pages - self.hot_pages()
     }
 
-    /// Runs of pages of one kind, in order, each with whether it is hot.
+    /// Iterates over the runs of pages of one kind, in order, each with whether it is hot.
     pub fn runs(&self) -> impl Iterator<Item = (Range<u64>, bool)> + Clone + use<> {
         let pages = self.pages;
         let stripes = (0..pages).step_by(Self::STRIPE as usize);
@@ -71,7 +71,7 @@ impl Layout {
     }
 }
 
-/// A page to read, and whether it was cached when the round began. Eight bytes, so that a plan takes
+/// A page to read, and whether it was cached when the round began. Eight bytes, so that a plan uses
 /// little of the processor's caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Planned {
@@ -86,7 +86,7 @@ impl Planned {
     }
 }
 
-/// The reads of each task, in order. No cold page is in it twice: the second read would be hot.
+/// The reads of each task, in order. No cold page occurs twice, since its second read would be hot.
 #[derive(Debug, Default)]
 pub struct Plan {
     pub tasks: Vec<Arc<[Planned]>>,
@@ -94,9 +94,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// About `reads` reads, the same number for each task, of which `hot` in a hundred are hot. As
-    /// many as the file has cold pages for, if that is less. Each task has its share of the cold
-    /// ones, at random places of its order.
+    /// Plans about `reads` reads, equally many for each task, of which `hot` per cent are hot.
+    /// Plans fewer if the file has too few cold pages. Each task has its share of cold reads, at
+    /// random positions.
     pub fn new(layout: Layout, tasks: usize, reads: usize, hot: usize, random: &mut Random) -> Self {
         let cold_share = 100 - hot.min(100) as u64;
         let most = (layout.cold_pages() * 100).checked_div(cold_share).unwrap_or(u64::MAX);
@@ -153,17 +153,17 @@ pub struct Mixed<'a> {
 /// Figures of one round, besides those of all reads.
 #[derive(Debug, Clone)]
 pub struct Mixture {
-    /// Latencies by what the plan says of a read, however it was served.
+    /// Latencies by the planned kind of a read, regardless of how it was served.
     pub hot: Latencies,
     pub cold: Latencies,
-    /// Time from when a beat was due until the heartbeat ran; of every beat that was due.
+    /// Delay of each beat from its scheduled time.
     pub late: Latencies,
-    /// Writes, or records, of the neighbour.
+    /// Number of writes or records of the neighbour.
     pub beside: u64,
 }
 
 impl Mixture {
-    /// Tells the round's tally of all reads. `seen` is in the order of the plan's tasks.
+    /// Adds all reads to the round's tally. `seen` is in the order of the plan's tasks.
     pub fn tell(job: &Mixed<'_>, seen: Vec<Seen>, late: Latencies, beside: u64, tally: &mut Tally<'_>) -> Self {
         let mut told = Self { hot: latencies(), cold: latencies(), late, beside };
         for (reads, seen) in job.plan.tasks.iter().zip(seen) {
@@ -185,21 +185,21 @@ impl Mixture {
     }
 }
 
-/// Reads of one task. Latencies are only noted while the clock runs, one after the other: a
-/// histogram for each of hundreds of tasks would take the processor's caches from the reads.
+/// Reads of one task. While the clock runs, latencies are only appended to a list: a histogram for
+/// each of hundreds of tasks would displace the reads' data from the processor's caches.
 #[derive(Debug)]
 pub struct Seen {
     latencies: Vec<u32>,
     reads: usize,
     marks: Marks,
     wrong: Option<u64>,
-    /// The bytes, where they are to be compared.
+    /// The bytes, if they will be compared.
     kept: Option<Vec<(u64, Vec<u8>)>>,
 }
 
 impl Seen {
     pub fn new(reads: &[Planned], marks: Marks, tally: &Tally<'_>) -> Self {
-        // Not zeros, so that its memory is there before the clock runs.
+        // Not zeros, so that the memory is allocated before the clock runs.
         let latencies = vec![u32::MAX; reads.len()];
         Self { latencies, reads: 0, marks, wrong: None, kept: tally.verifies().then(Vec::new) }
     }
@@ -220,7 +220,7 @@ impl Seen {
     }
 }
 
-/// Beats at fixed moments, whether or not those before came late.
+/// Beats at fixed times, regardless of delays of earlier ones.
 #[derive(Debug)]
 pub struct Heart {
     began: Instant,
@@ -237,7 +237,7 @@ impl Heart {
         self.began + BEAT * (self.beats + 1)
     }
 
-    /// It beats now.
+    /// Records a beat now.
     #[inline]
     pub fn beat(&mut self) {
         self.late_until(Instant::now());
@@ -249,7 +249,8 @@ impl Heart {
         self.beats += 1;
     }
 
-    /// Beats that were due and did not come are late until the end, at least.
+    /// Ends the heartbeat. A beat that was due and did not come is late by at least the time to the
+    /// end.
     pub fn end(mut self, ended: Instant) -> Latencies {
         while self.due() <= ended {
             self.late_until(ended);
@@ -326,7 +327,7 @@ mod tests {
         let late = heart.end(began + BEAT * 10);
         assert_eq!(late.len(), 10);
         assert_eq!(late.min(), 0);
-        // The third was due after 3 ms and had not come after 10.
+        // The third beat was due after 3 ms, and had not come after 10 ms.
         assert!((6_900_000..7_200_000).contains(&late.max()), "{}", late.max());
         assert_eq!(Heart::new(began).end(began + BEAT / 2).len(), 0);
     }

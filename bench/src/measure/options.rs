@@ -20,7 +20,7 @@ const WORKERS_MAX: u64 = 256;
 pub const RATE_MAX: usize = 1 << 20;
 const RECORD_MIN: u64 = Records::SMALLEST as u64;
 const RECORD_MAX: u64 = 1 << 20;
-/// Direct I/O needs blocks of whole sectors.
+/// Unit of block sizes, since direct I/O requires whole sectors.
 const SECTOR: u64 = 512;
 const BLOCK_MAX: u64 = 64 << 20;
 
@@ -116,14 +116,14 @@ options! {
         /// All ways.
         #[arg(skip)]
         pub roster: Roster,
-        /// Measures only cases of these names; empty: all.
+        /// Names of the cases to measure; all if empty.
         #[arg(skip)]
         pub cases: Vec<String>,
         /// Number of small files in the table `files`.
         #[arg(skip)]
         pub files: Option<u64>,
-        /// If permitted: drops the machine's caches of inodes, names and pages before cold rounds
-        /// of `files`, and lowers the system's limit of dirty data for `stall`.
+        /// Permits dropping the machine's caches of inodes, names and pages before cold rounds of
+        /// `files`, and lowering the system's limit of dirty data for `stall`.
         #[arg(skip)]
         pub drop_caches: bool,
         #[arg(skip)]

@@ -1,6 +1,6 @@
 //! An open loop: operations start by a schedule, not when the one before completes. Latency counts
 //! from the scheduled start. So operations that wait behind a slow one are slow, too, as for their
-//! clients. A closed loop would not start any meanwhile ("coordinated omission").
+//! clients. A closed loop would start no operations meanwhile ("coordinated omission").
 
 use std::future::poll_fn;
 use std::num::NonZeroU64;
@@ -14,18 +14,18 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, ErrorKind, Result};
 use crate::random::Random;
 
-/// Moments at which the operations of a round are to begin: this long after its start, in ascending order.
+/// Scheduled starts of the operations of a round, relative to its start, in ascending order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Pace {
     At(Arc<[Duration]>),
-    /// The first at once.
+    /// One per interval, the first at once.
     Every(Duration),
 }
 
 impl Pace {
-    /// Draws a Poisson process: `count` arrivals, with exponential gaps, scaled so that they and the
-    /// gap after the last take exactly the time of `count` at this rate. Else the rate of a round
-    /// with a thousand arrivals would be off by three in a hundred.
+    /// Draws `count` arrivals of a Poisson process. The exponential gaps, including one after the
+    /// last arrival, are scaled to the exact time of `count` arrivals at this rate. Otherwise the
+    /// rate of a round with a thousand arrivals would vary by 3 %.
     pub fn poisson(per_second: f64, count: usize, random: &mut Random) -> Self {
         // Never the logarithm of 0.
         let mut gap = || -(1.0 - (random.number() >> 11) as f64 / (1u64 << 53) as f64).ln();
@@ -40,21 +40,22 @@ impl Pace {
     }
 }
 
-/// When each operation of a round is to begin.
+/// Schedule of a round that has started.
 #[derive(Debug, Clone)]
 pub struct Schedule {
     began: Instant,
-    /// `None`: as soon as it can.
+    /// `None` to start each operation as soon as possible.
     pace: Option<Pace>,
 }
 
 impl Schedule {
-    /// Begins now.
+    /// Starts the schedule now.
     pub fn new(pace: Option<&Pace>) -> Self {
         Self { began: Instant::now(), pace: pace.cloned() }
     }
 
-    /// When operation `index` is to begin. `None` without a pace, and after the last arrival.
+    /// Returns the scheduled start of operation `index`. `None` without a pace, and after the last
+    /// arrival.
     #[inline]
     pub fn due(&self, index: usize) -> Option<Instant> {
         let after = match self.pace.as_ref()? {
@@ -64,7 +65,7 @@ impl Schedule {
         Some(self.began + after)
     }
 
-    /// Sleeps until then, and gives the moment from which the latency counts.
+    /// Sleeps until the scheduled start, and returns the time from which the latency counts.
     #[inline]
     pub fn wait(&self, index: usize) -> Instant {
         let Some(due) = self.due(index) else { return Instant::now() };
@@ -80,8 +81,8 @@ pub fn sleep_until(due: Instant) {
     }
 }
 
-/// Exact sleeps of this thread and of those that it starts, until it is dropped. The usual slack of
-/// 50 µs would be most of a latency.
+/// Makes sleeps of this thread, and of threads that it starts, exact until dropped. The default
+/// timer slack of 50 µs would dominate a latency.
 #[derive(Debug)]
 pub struct ExactTimers(());
 
@@ -95,21 +96,21 @@ impl ExactTimers {
 
 impl Drop for ExactTimers {
     fn drop(&mut self) {
-        // Without a value it is the usual one, which cannot fail.
+        // `None` restores the default, which cannot fail.
         let _ = rustix::thread::set_current_timer_slack(None);
     }
 }
 
-/// Operations of a round for the futures that share them: each takes the next one, and is woken at
-/// its moment by a thread, as by the reactor that has seen a request. The thread ends with the last
-/// of these.
+/// Operations of a round that futures share: each future takes the next one. A thread wakes the
+/// future at the scheduled start, as a reactor does when a request arrives. The thread ends when
+/// the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Arrivals(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     pace: Option<Pace>,
-    /// Begins with the first operation that is asked for, when the clock runs, or before.
+    /// Starts with the first requested operation, or by [`Arrivals::begin`].
     schedule: OnceLock<Schedule>,
     count: usize,
     next: AtomicUsize,
@@ -118,7 +119,7 @@ struct Inner {
 }
 
 impl Arrivals {
-    /// So many operations.
+    /// Makes `count` operations.
     pub fn new(pace: Option<&Pace>, count: usize) -> Self {
         let alarm = pace.map(|_| {
             let (sender, receiver) = mpsc::channel::<(Instant, Waker)>();
@@ -135,13 +136,13 @@ impl Arrivals {
         Self(Arc::new(Inner { pace: pace.cloned(), schedule, count, next, alarm }))
     }
 
-    /// Begins now, and not with the first operation that is asked for.
+    /// Starts the schedule now, not with the first requested operation.
     pub fn begin(&self) -> Instant {
         self.0.schedule.get_or_init(|| Schedule::new(self.0.pace.as_ref())).began
     }
 
-    /// Takes the next operation: its index, and the moment from which its latency counts. Ready from
-    /// then on. `None` after the last.
+    /// Takes the next operation: its index, and the time from which its latency counts. Ready at
+    /// that time. `None` after the last.
     pub async fn next(&self) -> Option<(usize, Instant)> {
         let inner = &*self.0;
         let take = || Some(inner.next.fetch_add(1, Ordering::Relaxed)).filter(|&index| index < inner.count);
@@ -151,7 +152,8 @@ impl Arrivals {
             let (index, due) = match taken {
                 Some(taken) => taken,
                 None => {
-                    // Operations are taken and told in the same order, which is that of their moments.
+                    // Under one lock, so that the thread receives operations in the order of their
+                    // scheduled starts.
                     let alarm = alarm.lock().unwrap_or_else(PoisonError::into_inner);
                     let Some(index) = take() else { return Poll::Ready(None) };
                     let schedule = inner.schedule.get_or_init(|| Schedule::new(inner.pace.as_ref()));
@@ -183,7 +185,7 @@ mod tests {
             }
             late += usize::from(started.elapsed() > Duration::from_millis(5));
         }
-        // Of the 40 that were to begin meanwhile, all but the last few.
+        // About 40 operations were scheduled meanwhile, and nearly all of them are late.
         assert!(late >= 30, "{late}");
     }
 
@@ -204,7 +206,8 @@ mod tests {
         let gaps: Vec<f64> = moments.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
-        // Of an exponential distribution both are 1, and so many gaps are longer than the mean.
+        // For an exponential distribution both are 1, and this share of gaps is longer than the
+        // mean.
         assert!((mean - 1.0).abs() < 0.01 && (variance - 1.0).abs() < 0.05, "{mean} {variance}");
         let longer = gaps.iter().filter(|gap| **gap > 1.0).count() as f64 / gaps.len() as f64;
         assert!((longer - (-1f64).exp()).abs() < 0.01, "{longer}");

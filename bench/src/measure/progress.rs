@@ -7,7 +7,7 @@ use indicatif::ProgressBar;
 /// Plan of a run: its turns, and an estimate of their time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
-    /// Making the file that is read.
+    /// Time to create the test file.
     pub file_s: f64,
     pub tables: Vec<Planned>,
 }
@@ -22,7 +22,7 @@ pub struct Planned {
     pub seconds: f64,
 }
 
-/// A test file is written and synced so fast, where nothing else is known.
+/// Assumed speed of writing and syncing a test file.
 const BYTES_PER_S: f64 = 250e6;
 
 impl Plan {
@@ -41,7 +41,7 @@ impl Plan {
 }
 
 impl Planned {
-    /// `cases`: the number of ways in each, and its length.
+    /// Plans a table. `cases` contains the number of ways of each case, and its length.
     pub fn of(table: &'static str, cases: &[(usize, Length)]) -> Self {
         let of_case = |&(ways, length): &(usize, Length)| {
             let turn_s = (length.round_time(ways) + length.beside).as_secs_f64();
@@ -57,28 +57,28 @@ impl Planned {
 /// Rules for the number and the length of a case's rounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Length {
-    /// The length of a round that nothing shortens, at a middling way's speed.
+    /// Maximum duration of a round, at a way of median speed.
     pub round: Duration,
-    /// Time of a turn beside its round: its state is made, and its bytes are compared.
+    /// Time of a turn besides its round, for preparing its state and comparing bytes.
     pub beside: Duration,
-    /// Turns of each way before the timed ones: verification and warm-up.
+    /// Number of turns of each way before the timed ones: verification and warm-up.
     pub before: usize,
-    /// So many rounds, whatever time they take.
+    /// Number of rounds, regardless of their time.
     pub rounds: Option<usize>,
-    /// Else as many as fit in this time, which is all cases' together.
+    /// Otherwise as many rounds as fit into this time, which all cases share.
     pub budget: Duration,
 }
 
-/// The fewest rounds of a case, and the most, where their number is not given.
+/// Minimum and maximum number of rounds of a case, if the number is not given.
 pub const ROUNDS_MIN: usize = 3;
 pub const ROUNDS_MAX: usize = 15;
-/// The number for which a round's length is chosen.
+/// Number of rounds for which a round's duration is chosen.
 const ROUNDS_USUAL: usize = 5;
 /// The shortest round.
 const ROUND_MIN: Duration = Duration::from_millis(10);
 
 impl Length {
-    /// Length of one of this many cases.
+    /// Returns the length of one of this many cases.
     pub fn share(self, cases: usize) -> Self {
         Self { budget: self.budget / cases.max(1) as u32, ..self }
     }
@@ -90,7 +90,8 @@ impl Length {
         self.within(self.budget.as_secs_f64() / turns as f64 - self.beside.as_secs_f64())
     }
 
-    /// The same, when so much time is spent, and a turn has taken so much beside its round.
+    /// As [`Length::round_time`], after `spent_s` were spent, if a turn takes `beside_s` besides
+    /// its round.
     pub fn fitted(&self, ways: usize, spent_s: f64, beside_s: f64) -> Duration {
         let turns = (ways + 1) * ROUNDS_USUAL;
         self.within((self.budget.as_secs_f64() - spent_s) / turns as f64 - beside_s)
@@ -100,14 +101,15 @@ impl Length {
         Duration::from_secs_f64(seconds.max(0.0)).clamp(ROUND_MIN.min(self.round), self.round)
     }
 
-    /// The number of rounds, when so much time is spent and a round of all ways takes so much.
+    /// Returns the number of rounds, after `spent_s` were spent, if a round of all ways takes
+    /// `round_s`.
     pub fn rounds(&self, spent_s: f64, round_s: f64) -> usize {
         let fit = (self.budget.as_secs_f64() - spent_s) / round_s.max(1e-9);
         self.rounds.unwrap_or((fit as usize).clamp(ROUNDS_MIN, ROUNDS_MAX))
     }
 }
 
-/// A run on its way: what is done, and from that what is left.
+/// Progress of a run, from which the remaining time is estimated.
 #[derive(Debug)]
 pub struct Course {
     bar: ProgressBar,
@@ -115,22 +117,22 @@ pub struct Course {
     began: Instant,
     tables: Vec<&'static str>,
     what: String,
-    /// Planned time of all that is done, but the current part.
+    /// Planned time of the completed parts.
     done_s: f64,
-    /// Planned time of the current part, its steps, and those that are done.
+    /// Planned time of the current part, its number of steps, and the completed steps.
     part_s: f64,
     steps: u64,
     stepped: u64,
 }
 
-/// Share of the plan that counts as measured at the planned pace, when the rest is estimated.
+/// Share of the plan that counts as measured at the planned speed, for the estimate of the rest.
 const TRUSTED_SHARE: f64 = 0.1;
 
 /// Length of the bar.
 const STEPS: u64 = 1000;
 
 impl Course {
-    /// Shows it on this bar, which draws nothing where it is hidden.
+    /// Shows the progress on this bar, which may be hidden.
     pub fn new(plan: Plan, bar: ProgressBar) -> Self {
         bar.set_length(STEPS);
         let (began, what) = (Instant::now(), String::new());
@@ -145,7 +147,7 @@ impl Course {
         self.show();
     }
 
-    /// A case of a table begins.
+    /// Begins a case of a table.
     pub fn case(&mut self, table: &'static str, case: &str, turns: u64) {
         if !self.tables.contains(&table) {
             self.tables.push(table);
@@ -165,7 +167,7 @@ impl Course {
         self.show();
     }
 
-    /// Something is about to be printed.
+    /// Hides the bar before other output.
     pub fn hide(&mut self) {
         self.bar.finish_and_clear();
     }
@@ -255,7 +257,7 @@ mod tests {
                 course.hide();
             }
         }
-        // Far faster than planned.
+        // The run is far faster than planned.
         assert_eq!((bar.position(), &*bar.prefix()), (1000, "table 2 of 2, 0 s left"));
     }
 }

@@ -17,16 +17,16 @@ use crate::random::Random;
 /// Stage of a case's measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// The bytes are compared.
+    /// Compares all bytes.
     Verify,
-    /// Finds the speeds, from which the length of the timed rounds follows.
+    /// Measures the speeds, which determine the length of the timed rounds.
     WarmUp,
     /// A timed round, by number.
     Timed(usize),
 }
 
 impl Stage {
-    /// Random numbers of this stage, or of this round, the same for every way.
+    /// Returns the random numbers of this stage or round, equal for all ways.
     pub fn random(self, seed: u64) -> Random {
         let number = match self {
             Self::Verify => 0,
@@ -37,7 +37,7 @@ impl Stage {
     }
 }
 
-/// Where a run works, and what was asked for.
+/// Place and options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     pub options: &'a Options,
@@ -46,7 +46,7 @@ pub struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// The test file. A table that declares the size of one has it.
+    /// Returns the test file, which exists for a table that declares its size.
     pub fn file(&self) -> Result<&'a TestFile> {
         self.file.ok_or_else(|| Error::new(ErrorKind::Usage, "this table needs a test file"))
     }
@@ -60,11 +60,11 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Which way, in which case of which table, at which stage.
+/// One turn: a way, in a case of a table, at a stage.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn<'a> {
     pub place: Place<'a>,
-    /// The way's place in its case.
+    /// Index of the way in its case.
     pub index: usize,
     pub way: &'a str,
     pub table: &'a str,
@@ -83,7 +83,7 @@ impl<'a> Deref for Turn<'a> {
 /// Result of work, and its sample if it ran its clock.
 pub type Outcome<T> = io::Result<(Option<Sample>, T)>;
 
-/// Does work on the clock of one caller.
+/// Runs work with one caller.
 pub fn alone<T>(check: Option<&Check<'_>>, work: impl FnOnce(&mut Round<'_>) -> io::Result<T>) -> Outcome<T> {
     let gate = Barrier::new(1);
     let mut round = Round::new(&gate, check);
@@ -96,7 +96,7 @@ impl Turn<'_> {
         self.stage == Stage::Verify
     }
 
-    /// The check of a round's bytes, in the turn that has one.
+    /// Returns the check of a round's bytes, if the turn compares them.
     pub fn check<'c>(&self, check: &'c Check<'c>) -> Option<&'c Check<'c>> {
         self.verifies().then_some(check)
     }
@@ -106,7 +106,7 @@ impl Turn<'_> {
         Error::new(ErrorKind::Other, format!("{way} failed in {table} {case}: {why}; omit it by --ways"))
     }
 
-    /// Returns an error of work that writes `bytes`; `option` makes it write less.
+    /// Returns the error of work that writes `bytes`; `option` reduces them.
     pub fn failed_or_full(&self, error: &io::Error, bytes: u64, option: &str, dir: &Path) -> Error {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -116,7 +116,8 @@ impl Turn<'_> {
         }
     }
 
-    /// The sample of a turn that was not interrupted. `failed` tells an error of the work.
+    /// Returns the sample of a turn, unless it was interrupted. `failed` converts an error of the
+    /// work.
     pub fn sample<T>(&self, outcome: Outcome<T>, failed: impl FnOnce(io::Error) -> Error) -> Result<(Sample, T)> {
         if self.interrupted() {
             return Err(Error::interrupted());
@@ -125,7 +126,8 @@ impl Turn<'_> {
         Ok((sample.ok_or_else(|| self.failed("it did not run its clock"))?, given))
     }
 
-    /// The sample of a turn that did what was to be done ([`Turn::require`]), with the right bytes.
+    /// Returns the sample of a turn that did all of its work ([`Turn::require`]), with the right
+    /// bytes.
     pub fn complete<T>(&self, what: &str, wanted: (u64, u64), outcome: Outcome<T>) -> Result<(Sample, T)> {
         let (sample, given) = self.sample(outcome, |error| self.failed(error))?;
         if let Some(offset) = sample.wrong {
@@ -135,8 +137,8 @@ impl Turn<'_> {
         Ok((sample, given))
     }
 
-    /// Holds the sample to the operations and bytes that were to be done. `what`: `reads`, as a
-    /// failure names them.
+    /// Returns an error unless the sample has the expected operations and bytes. `what` names them
+    /// in the error, such as `reads`.
     pub fn require(&self, what: &str, sample: &Sample, wanted: (u64, u64)) -> Result<()> {
         let done = (sample.operations, sample.bytes);
         if done == wanted {
@@ -145,7 +147,7 @@ impl Turn<'_> {
         Err(self.failed(format!("({what}, bytes) are {done:?} instead of {wanted:?}")))
     }
 
-    /// Holds the checksums of a round that compared no bytes to those of the file.
+    /// Compares the checksums of a round with those of the file.
     pub fn require_sampled(&self, sample: &Sample, file: &TestFile) -> Result<()> {
         self.require_checksums(&sample.sampled, |offset, len| file.checksum(offset, len))
     }
@@ -164,8 +166,8 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Checks that the device has written at least `bytes`, which were acknowledged as durable,
-    /// since `before`, if it counts its writes. It may have written more, for other programs.
+    /// Checks that the device has written at least the `bytes` acknowledged as durable since
+    /// `before`, if it counts its writes. It may have written more, for other programs.
     pub fn require_on_device(&self, bytes: u64, before: Option<Transfers>, now: Option<Transfers>) -> Result<()> {
         let Some((before, now)) = before.zip(now) else { return Ok(()) };
         let written = now.since(before).written_bytes;

@@ -16,12 +16,12 @@ const PAGE: usize = 4096;
 /// The file to read from.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
-    /// Open for reading, without readahead.
+    /// The file, open for reading without readahead.
     pub file: &'a File,
-    /// For ways that open the file themselves.
+    /// Path for ways that open the file.
     pub path: &'a Path,
     pub size: u64,
-    /// Read it past the page cache.
+    /// True to bypass the page cache.
     pub direct: bool,
 }
 
@@ -31,83 +31,83 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Reads of one block each, `depth` of them in flight at any time, until all are complete.
+/// Reads of one block each, with `depth` in flight until all are complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Reads<'a> {
     pub target: Target<'a>,
     pub block: usize,
     pub depth: usize,
     pub offsets: &'a [u64],
-    /// When reads are to begin, for ways that are [paced](crate::ways::ReadWay::paced); without it,
-    /// as soon as there is room.
+    /// Schedule for ways that are [paced](crate::ways::ReadWay::paced); without it, each read
+    /// starts as soon as there is room.
     pub pace: Option<&'a Pace>,
     pub cancel: &'a AtomicBool,
 }
 
 impl Reads<'_> {
-    /// The offset of read number `index`; `None` after the last, and when the user wants to stop.
+    /// Returns the offset of read number `index`; `None` after the last, or after an interrupt.
     #[inline]
     pub fn offset(&self, index: usize) -> Option<u64> {
         if self.cancel.load(Ordering::Relaxed) { None } else { self.offsets.get(index).copied() }
     }
 
-    /// All offsets in turn, until the user wants to stop.
+    /// Iterates over all offsets, until an interrupt.
     pub fn each_offset(&self) -> impl Iterator<Item = u64> {
         (0..).map_while(|index| self.offset(index))
     }
 
-    /// Operations and bytes.
+    /// Returns the number of operations and bytes.
     pub fn totals(&self) -> (u64, u64) {
         (self.offsets.len() as u64, self.offsets.iter().map(|&offset| self.len_at(offset) as u64).sum())
     }
 
-    /// Length of a read at `offset`: a block, or less at the end of the file.
+    /// Returns the length of a read at `offset`: a block, or less at the end of the file.
     #[inline]
     pub fn len_at(&self, offset: u64) -> usize {
         self.block.min(self.target.size.saturating_sub(offset) as usize)
     }
 }
 
-/// Gathers that arrive at moments of their own, at most `depth` of them at a time.
+/// Gathers that arrive by a schedule, with at most `depth` in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Gathers<'a> {
     pub target: Target<'a>,
-    /// Bytes of a record.
+    /// Size of a record.
     pub block: usize,
-    /// Records of a gather.
+    /// Number of records in a gather.
     pub records: usize,
     pub depth: usize,
-    /// Offsets of all records. Each is whole.
+    /// Offsets of all records, none of which reaches beyond the end of the file.
     pub offsets: &'a [u64],
     pub pace: &'a Pace,
     pub cancel: &'a AtomicBool,
 }
 
 impl Gathers<'_> {
-    /// Bytes of a gather.
+    /// Returns the number of bytes of a gather.
     pub fn output_len(&self) -> usize {
         self.records * self.block
     }
 }
 
-/// Small files, each opened, read to its end and closed, `depth` of them at a time.
+/// Small files, each opened, read to its end and closed, with `depth` in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct SmallFiles<'a> {
-    /// Their numbers and names. Shared, for tasks that outlive a borrow.
+    /// Numbers and names of the files. Shared, for tasks that outlive a borrow.
     pub files: &'a Arc<[(u64, PathBuf)]>,
-    /// None is longer. How long each is, a way finds out.
+    /// Maximum length of a file. A way must find out the length of each.
     pub len_max: usize,
     pub depth: usize,
     pub cancel: &'a AtomicBool,
 }
 
-/// Writes of one block each, `depth` of them in flight at any time, until there are `blocks`: from
-/// the start of an empty file on.
+/// Writes of one block each, from the start of an empty file on, with `depth` in flight until
+/// `blocks` are written.
 #[derive(Clone, Copy, Debug)]
 pub struct Writes<'a> {
-    /// Open for writing. Shared, for tasks that outlive a borrow.
+    /// The file, open for writing. Shared, for tasks that outlive a borrow.
     pub file: &'a Arc<File>,
-    /// For ways that open the file themselves.
+    /// Path for ways that open the file.
     pub path: &'a Path,
     pub block: usize,
     pub depth: usize,
@@ -117,7 +117,7 @@ pub struct Writes<'a> {
 }
 
 impl Writes<'_> {
-    /// The offset of write number `index`; `None` after the last, and when the user wants to stop.
+    /// Returns the offset of write number `index`; `None` after the last, or after an interrupt.
     #[inline]
     pub fn offset(&self, index: u64) -> Option<u64> {
         if index >= self.blocks || self.cancel.load(Ordering::Relaxed) {
@@ -126,12 +126,12 @@ impl Writes<'_> {
         Some(index * self.block as u64)
     }
 
-    /// All offsets in turn, until the user wants to stop.
+    /// Iterates over all offsets, until an interrupt.
     pub fn each_offset(&self) -> impl Iterator<Item = u64> {
         (0..).map_while(|index| self.offset(index))
     }
 
-    /// A buffer for each write in flight, for ways that own theirs.
+    /// Returns a buffer for each write in flight, for ways that must own their buffers.
     pub fn buffers(&self) -> Vec<Vec<u8>> {
         let mut block = vec![0; self.block];
         self.contents.prepare(&mut block, self.block);
@@ -139,44 +139,45 @@ impl Writes<'_> {
     }
 }
 
-/// Records of one size: each of `writers` threads, or tasks, makes `in_flight` of them, waits until
-/// the oldest is on stable storage, and makes the next, until it has made `commits`. Or records
-/// arrive, `commits` in all, and a writer that is free takes the next.
+/// Records of one size. Each of `writers` threads or tasks appends `in_flight` records, waits until
+/// the oldest is on stable storage, and appends the next, up to `commits` records. With a schedule,
+/// `commits` records arrive in all, and a free writer takes the next one.
 #[derive(Clone, Copy, Debug)]
 pub struct Commits<'a> {
-    /// As long as the way has asked for, all of it written with zeros and on stable storage.
+    /// A file of the length that the way requires, filled with durable zeros.
     pub file: &'a File,
-    /// For ways that open the file past the page cache.
+    /// Path for ways that open the file with direct I/O.
     pub path: &'a Path,
-    /// The file's, for a way that makes files of its own.
+    /// Directory of the file, for a way that creates its own files.
     pub folder: &'a Path,
     pub writers: usize,
-    /// More than 1 only for a way that [pipelines](crate::ways::LogWay::pipelines).
+    /// Number of records in flight of each writer. More than 1 only for a way that
+    /// [pipelines](crate::ways::LogWay::pipelines).
     pub in_flight: usize,
     pub size: usize,
     pub commits: u64,
-    /// When they arrive.
+    /// Schedule of the arrivals.
     pub pace: Option<&'a Pace>,
     pub records: Records,
     pub cancel: &'a AtomicBool,
 }
 
 impl Commits<'_> {
-    /// The number of writer `writer`'s record number `sequence`; `None` after the last, and when
-    /// the user wants to stop.
+    /// Returns the number of the record with this sequence of this writer; `None` after the last,
+    /// or after an interrupt.
     #[inline]
     pub fn number(&self, writer: usize, sequence: u64) -> Option<u64> {
         let more = sequence < self.commits && !self.cancel.load(Ordering::Relaxed);
         more.then(|| Records::number(writer, sequence))
     }
 
-    /// Records of all writers.
+    /// Returns the number of records of all writers.
     pub fn total(&self) -> u64 {
         if self.pace.is_some() { self.commits } else { self.writers as u64 * self.commits }
     }
 
-    /// Whether a round that does not look for all records looks for this one: a writer's last, and
-    /// a few others by seed.
+    /// Returns whether a round that does not verify all records reads this one back: each writer's
+    /// last record, and a few others by seed.
     pub fn is_sampled(&self, number: u64) -> bool {
         const FEW: u64 = 8;
         let all = self.total();
@@ -184,30 +185,30 @@ impl Commits<'_> {
     }
 }
 
-/// Logged records. Each has its number at its start, by which it can be found, and random bytes of
-/// its own.
+/// Contents of logged records. Each record starts with its number, by which it is found, and
+/// continues with random bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Records {
     seed: u64,
 }
 
 impl Records {
-    /// The smallest record: its number, and as many bytes that tell it from an older one.
+    /// Minimum size of a record: its number, and as many bytes that distinguish it from an older
+    /// one.
     pub const SMALLEST: usize = 16;
 
     pub fn new(seed: u64) -> Self {
         Self { seed }
     }
 
-    /// Each writer's count their own.
+    /// Returns the number of a record. Each writer has separate numbers.
     pub fn number(writer: usize, sequence: u64) -> u64 {
         (writer as u64) << 32 | sequence
     }
 
     #[inline]
     pub fn make(&self, record: &mut [u8], number: u64) {
-        // From a place of the endless random bytes that no other record of this size takes its own
-        // from.
+        // The random bytes come from an offset that no other record of this size uses.
         testfile::fill(self.seed, number.wrapping_mul(record.len() as u64), record);
         let mark = number.to_le_bytes();
         record[..mark.len()].copy_from_slice(&mark);
@@ -218,7 +219,7 @@ impl Records {
         record.len() >= Self::SMALLEST && self.made(record.len(), number) == record
     }
 
-    /// CRC-32C of the record of this size and number.
+    /// Returns the CRC-32C of the record of this size and number.
     pub fn checksum(&self, size: usize, number: u64) -> u32 {
         crc32c::crc32c(&self.made(size, number))
     }
@@ -230,9 +231,9 @@ impl Records {
     }
 }
 
-/// Written bytes: random, the same in each block, and each page's offset at both of its ends. So a
-/// block is made on the clock in a few nanoseconds a page, and one that lies in a wrong place is
-/// noticed, or a part of one. No page is all zeros.
+/// Contents of written blocks: the same random bytes in each block, with each page's offset at both
+/// ends of the page. So preparing a block takes a few nanoseconds per page on the clock, and a
+/// misplaced block or part of one is detected. No page contains only zeros.
 #[derive(Debug, Clone, Copy)]
 pub struct Contents {
     seed: u64,
@@ -243,12 +244,12 @@ impl Contents {
         Self { seed }
     }
 
-    /// Fills every block of `buffer` with what all blocks have in common.
+    /// Fills every block of `buffer` with the common contents.
     pub fn prepare(&self, buffer: &mut [u8], block: usize) {
         buffer.chunks_mut(block).for_each(|block| testfile::fill(self.seed, 0, block));
     }
 
-    /// The whole block for `offset`.
+    /// Returns the complete block for `offset`.
     pub fn block_at(&self, block: usize, offset: u64) -> Vec<u8> {
         let mut bytes = vec![0; block];
         self.prepare(&mut bytes, block);
@@ -256,7 +257,7 @@ impl Contents {
         bytes
     }
 
-    /// Makes of a prepared block the one for `offset`.
+    /// Turns a prepared block into the one for `offset`.
     #[inline]
     pub fn place(&self, block: &mut [u8], offset: u64) {
         for (offset, page) in (offset..).step_by(PAGE).zip(block.chunks_mut(PAGE)) {
@@ -275,23 +276,23 @@ pub struct Range {
     pub len: u32,
 }
 
-/// Batches of records. Those of one batch are wanted together, one after the other in one buffer,
-/// before the next begins.
+/// Batches of records. The records of a batch are requested together, consecutive in one buffer;
+/// batches are sequential.
 #[derive(Debug)]
 pub struct Gather<'a> {
     pub target: Target<'a>,
     pub cancel: &'a AtomicBool,
     ranges: &'a [Range],
     records: usize,
-    /// The bytes of each batch.
+    /// Number of bytes of each batch.
     sizes: Vec<usize>,
 }
 
-/// One batch; at most `records` of [`Gather`].
+/// One batch of a [`Gather`].
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
     pub ranges: &'a [Range],
-    /// The sum of their lengths.
+    /// Sum of the records' lengths.
     pub bytes: usize,
 }
 
@@ -303,17 +304,17 @@ impl<'a> Gather<'a> {
         Self { target, cancel, ranges, records, sizes }
     }
 
-    /// The most records in one batch.
+    /// Returns the maximum number of records in a batch.
     pub fn records(&self) -> usize {
         self.records
     }
 
-    /// The size of the output buffer: the bytes of the largest batch.
+    /// Returns the size of the output buffer: the bytes of the largest batch.
     pub fn output_len(&self) -> usize {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
-    /// All batches in turn, until the user wants to stop.
+    /// Iterates over all batches, until an interrupt.
     pub fn each_batch(&self) -> impl Iterator<Item = Batch<'a>> {
         let batches = self.ranges.chunks(self.records).zip(&self.sizes);
         batches.take_while(|_| !self.cancel.load(Ordering::Relaxed)).map(|(ranges, &bytes)| Batch { ranges, bytes })
@@ -321,13 +322,13 @@ impl<'a> Gather<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Cuts it into `count` parts, or fewer, for as many threads.
+    /// Splits the batch into up to `count` parts, one per thread.
     pub fn shares(self, count: usize) -> impl Iterator<Item = Batch<'a>> {
         let shares = self.ranges.chunks(self.ranges.len().div_ceil(count.max(1)).max(1));
         shares.map(|ranges| Batch { ranges, bytes: ranges.iter().map(|range| range.len as usize).sum() })
     }
 
-    /// Each record's offset in the file and its place in the output.
+    /// Iterates over each record's offset in the file and its part of the output.
     pub fn pieces<'b>(self, output: &'b mut [u8]) -> impl Iterator<Item = (u64, &'b mut [u8])> + use<'a, 'b> {
         let mut rest = output;
         self.ranges.iter().map(move |range| {
@@ -338,8 +339,8 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Memory as a storage engine has it: aligned for huge pages and in these, where the kernel has
-/// them, and touched before the clock runs.
+/// Memory as in a storage engine: aligned for huge pages, in huge pages if the kernel has any, and
+/// touched before the clock runs.
 #[derive(Debug)]
 pub struct Buffer {
     memory: MmapMut,
@@ -349,11 +350,11 @@ pub struct Buffer {
 
 impl Buffer {
     /// # Panics
-    /// When there is no memory for it.
+    /// If memory is short.
     pub fn new(len: usize) -> Self {
         const ALIGN: usize = 2 << 20;
         let mut memory = MmapMut::map_anon(len + ALIGN).expect("there is memory for a buffer");
-        // Refused by a kernel that has none.
+        // A kernel without huge pages refuses the advice.
         let _ = memory.advise(Advice::HugePage);
         let start = memory.as_ptr().align_offset(ALIGN);
         memory[start..start + len].fill(0xa5);

@@ -3,10 +3,10 @@
 
 use crate::report::{Report, Row};
 
-/// The cases of a table that differ in one number only, in the order of that number.
+/// The cases of a table that differ in only one number, in the order of that number.
 #[derive(Debug)]
 pub struct Panel<'a> {
-    /// The cases' names without the number; empty if there is nothing else in them.
+    /// The cases' names without the number; empty if they contain nothing else.
     pub name: String,
     pub points: Vec<Point<'a>>,
 }
@@ -14,14 +14,14 @@ pub struct Panel<'a> {
 #[derive(Debug)]
 pub struct Point<'a> {
     pub case: &'a str,
-    /// The number as it is written, and what it is.
+    /// The number's text and value.
     pub label: &'a str,
     pub value: f64,
     pub rows: Vec<&'a Row>,
 }
 
-/// The name of the number that takes the most values, and the panels that are left. `None` where
-/// cases differ in other ways.
+/// Returns the name of the number with the most values, and the panels along it. `None` if cases
+/// differ in other ways.
 pub fn panels<'a>(report: &'a Report, table: &str) -> Option<(&'a str, Vec<Panel<'a>>)> {
     let cases = report.cases(table);
     let (first, _) = cases.first()?;
@@ -56,7 +56,7 @@ fn number<'a>(case: &'a str, key: &str) -> Option<(&'a str, f64)> {
     numbers(case).find(|(name, ..)| *name == key).map(|(_, label, value)| (label, value))
 }
 
-/// Each `key=64K` of a case's name: the key, the number as it is written, and its value.
+/// Iterates over each `key=64K` of a case's name: the key, the number's text, and its value.
 fn numbers(case: &str) -> impl Iterator<Item = (&str, &str, f64)> {
     case.split([' ', ',']).filter_map(|part| {
         let (key, label) = part.split_once('=')?;

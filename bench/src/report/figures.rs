@@ -4,7 +4,7 @@ use crate::report::{Report, Row};
 use crate::table::columns::Column;
 use crate::{table, ways};
 
-/// All figures that the rows of every table have.
+/// Figures that the rows of all tables have.
 pub static COLUMNS: [Column; 18] = [
     Column { name: "per s", cell: |row| Some(short(row.ops_per_s)) },
     Column { name: "MiB/s", cell: |row| Some(decimals(mib(row.bytes_per_s), 1)) },
@@ -40,7 +40,7 @@ pub fn known<'a>(report: &Report, table: &str, columns: impl Iterator<Item = &'a
     columns.filter(|column| rows().any(|row| (column.cell)(row).is_some())).collect()
 }
 
-/// The slowest and the fastest round, relative to the median.
+/// Formats the slowest and the fastest round, relative to the median.
 fn spread(row: &Row) -> Option<String> {
     let (slowest, fastest) = row.spread();
     (!row.rounds.is_empty()).then(|| format!("{slowest:.2}–{fastest:.2}"))
@@ -54,12 +54,12 @@ pub fn mib(bytes: f64) -> f64 {
     bytes / f64::from(1 << 20)
 }
 
-/// Three characters.
+/// Formats a ratio in three characters.
 pub fn share(ratio: f64) -> String {
     if ratio < 0.995 { format!("{ratio:.2}").replacen("0.", ".", 1) } else { "1.0".to_owned() }
 }
 
-/// Four characters or so: `987`, `9.87k`, `98.7k`, `987k`, `1.23M`.
+/// Formats a number in about four characters: `987`, `9.87k`, `98.7k`, `987k`, `1.23M`.
 pub fn short(value: f64) -> String {
     let (scaled, unit) = match value {
         small if small < 999.5 => (small, ""),
@@ -76,13 +76,13 @@ pub fn short(value: f64) -> String {
     format!("{scaled:.decimals$}{unit}")
 }
 
-/// In microseconds.
+/// Formats nanoseconds in microseconds.
 pub fn micro(nanoseconds: u64) -> String {
     let micro = nanoseconds as f64 / 1e3;
     if micro < 9.95 { format!("{micro:.1}") } else { format!("{micro:.0}") }
 }
 
-/// `512`, `16K`, `1M`
+/// Formats as `512`, `16K`, `1M`.
 pub fn size_of(bytes: usize) -> String {
     match bytes {
         mib if mib % (1 << 20) == 0 => format!("{}M", mib >> 20),
@@ -91,7 +91,7 @@ pub fn size_of(bytes: usize) -> String {
     }
 }
 
-/// `512 bytes`, `16 KiB`, `3 MiB`: in the largest unit that is not zero.
+/// Formats as `512 bytes`, `16 KiB`, `3 MiB`, in the largest unit that is not zero.
 pub fn whole_size_of(bytes: u64) -> String {
     match bytes {
         bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
@@ -100,7 +100,7 @@ pub fn whole_size_of(bytes: u64) -> String {
     }
 }
 
-/// Below this share of the best, a way has collapsed.
+/// Share of the best below which a way has collapsed.
 pub const COLLAPSED: f64 = 0.5;
 
 pub fn title(table: &str) -> &str {

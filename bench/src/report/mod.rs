@@ -21,28 +21,28 @@ use crate::stats::{self, Finding, Ratio};
 #[serde(default)]
 pub struct Report {
     pub environment: Environment,
-    /// Why the run is incomplete: an interrupt, or an error.
+    /// Reason why the run is incomplete: an interrupt or an error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
     pub notes: Vec<Note>,
     /// Descriptions of ways from other crates.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ways: BTreeMap<String, String>,
-    /// One way of each case, measured twice.
+    /// For each case, one way that was measured twice.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub controls: Vec<Control>,
     pub rows: Vec<Row>,
 }
 
-/// A way that had two turns in each round of a case, or of all cases whose names begin so.
+/// A way that had two turns in each round of a case, or of all cases whose names begin with `case`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Control {
     pub table: String,
     pub case: String,
     pub way: String,
-    /// Operations per second of each first turn, in order of the rounds.
+    /// Operations per second of the first turns, in order of the rounds.
     pub rounds: Vec<f64>,
-    /// Those of each second turn, which may have come before the first.
+    /// Operations per second of the second turns, which may have run before the first.
     pub again: Vec<f64>,
 }
 
@@ -52,8 +52,8 @@ impl Control {
         stats::distance(&self.again, &self.rounds)
     }
 
-    /// Returns whether one of the two measurements would be reported as behind the other, in a run
-    /// of this number of cases.
+    /// Returns whether one of the two measurements would be reported as slower than the other, in a
+    /// run of this number of cases.
     pub fn misleads(&self, cases: usize) -> bool {
         let rounds = [(&self.rounds, &self.again), (&self.again, &self.rounds)];
         let ratios = rounds.into_iter().filter_map(|(one, other)| Ratio::of_rounds(one, other));
@@ -76,16 +76,16 @@ pub struct Row {
     /// The median of `rounds`. For a gather, an operation is a record.
     pub ops_per_s: f64,
     pub bytes_per_s: f64,
-    /// From submission to completion, over all rounds. For a gather, of a batch. In the table of
-    /// stalls, and where a map is populated, these are the gaps. `None` where another process does
-    /// the work.
+    /// Latencies from submission to completion, over all rounds; for a gather, of a batch. In the
+    /// table of stalls, and for populating a map, these are the gaps. `None` if another process
+    /// does the work.
     pub latency_ns: Option<Latency>,
     pub cpu_us_per_op: Cpu,
     pub context_switches_per_op: f64,
     /// Requests handed to kernel workers; `None` if the kernel does not report how often its
     /// threads ran.
     pub punts_per_op: Option<f64>,
-    /// The share served on the caller's thread without waiting; `None` if unknown.
+    /// Share of operations served on the caller's thread without waiting; `None` if unknown.
     pub inline_fraction: Option<f64>,
     /// Median time of preparation before the clock started: opening files, threads, rings, a log's
     /// calibration and first segments. Missing in reports of older versions.
@@ -103,7 +103,7 @@ pub struct Latency {
     pub p50: u64,
     pub p99: u64,
     pub p999: u64,
-    /// `None` with fewer than ten thousand operations, of which it would be the worst.
+    /// `None` for fewer than ten thousand operations, whose maximum it would be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p9999: Option<u64>,
     pub max: u64,
@@ -132,24 +132,24 @@ pub struct Cpu {
 }
 
 impl Row {
-    /// A figure that only its table has.
+    /// Returns a figure that only the row's table has.
     pub fn figure(&self, name: &str) -> Option<f64> {
         self.own.get(name)?.as_f64()
     }
 
-    /// Latencies that only its table has.
+    /// Returns latencies that only the row's table has.
     pub fn own_latency(&self, name: &str) -> Option<Latency> {
         Latency::deserialize(self.own.get(name)?).ok()
     }
 
-    /// Adds the figures that only its table has.
+    /// Adds the figures that only the row's table has.
     pub fn with(mut self, figures: impl Serialize) -> Self {
         let Ok(Value::Object(figures)) = serde_json::to_value(figures) else { return self };
         self.own.extend(figures);
         self
     }
 
-    /// The slowest and the fastest round, as shares of the median.
+    /// Returns the slowest and the fastest round, as shares of the median.
     pub fn spread(&self) -> (f64, f64) {
         stats::spread(&self.rounds, self.ops_per_s)
     }
@@ -160,7 +160,7 @@ impl Report {
         self.notes.push(Note::new(code, text));
     }
 
-    /// Adds a note, unless it is there.
+    /// Adds a note, unless the report contains it.
     pub fn note_once(&mut self, code: Code, text: impl Into<String>) {
         let note = Note::new(code, text);
         if !self.notes.contains(&note) {
@@ -168,12 +168,12 @@ impl Report {
         }
     }
 
-    /// The way of a case that was compared with itself.
+    /// Returns the control of a case.
     pub fn control(&self, table: &str, case: &str) -> Option<&Control> {
         self.controls.iter().find(|control| control.is_of(table, case))
     }
 
-    /// The tables that have rows, in order.
+    /// Returns the tables with rows, in order.
     pub fn tables(&self) -> Vec<&str> {
         in_order(self.rows.iter().map(|row| row.table.as_str()))
     }
@@ -186,7 +186,7 @@ impl Report {
         in_order(self.rows.iter().filter(|row| row.table == table).map(|row| row.way.as_str()))
     }
 
-    /// The cases of a table in order, each with its rows.
+    /// Returns the cases of a table in order, each with its rows.
     pub fn cases(&self, table: &str) -> Vec<(&str, Vec<&Row>)> {
         let rows: Vec<&Row> = self.rows.iter().filter(|row| row.table == table).collect();
         let names = in_order(rows.iter().map(|row| row.case.as_str()));
@@ -194,8 +194,8 @@ impl Report {
         names.into_iter().map(|name| (name, of_case(name))).collect()
     }
 
-    /// Returns the worst row of each way beside the best of its case, with that ratio, in tables that
-    /// `counts` takes; the best way first.
+    /// Returns the worst row of each way, with its ratio to the best row of its case, in the tables
+    /// that `counts` accepts. The best way comes first.
     pub fn worst(&self, counts: impl Fn(&str) -> bool) -> Vec<(f64, &Row)> {
         let mut worst: BTreeMap<&str, (f64, &Row)> = BTreeMap::new();
         for (_, rows) in self.tables().into_iter().filter(|table| counts(table)).flat_map(|table| self.cases(table)) {
@@ -218,7 +218,7 @@ impl Report {
     }
 }
 
-/// The best speed among the rows of a case.
+/// Returns the best speed among the rows of a case.
 pub fn best(rows: &[&Row]) -> f64 {
     rows.iter().map(|row| row.ops_per_s).fold(0.0, f64::max)
 }

@@ -65,7 +65,7 @@ pub fn page(report: &Report) -> String {
     page.into_string() + "\n"
 }
 
-/// A table whose first column has names.
+/// Renders a table whose first column contains names.
 fn grid(name: &str, caption: &str, header: &[&str], bodies: &Markup) -> Markup {
     html! {
         p.quiet { (caption) }
@@ -82,7 +82,7 @@ fn grid(name: &str, caption: &str, header: &[&str], bodies: &Markup) -> Markup {
     }
 }
 
-/// The best way of each case, and the library relative to it.
+/// Renders the best way of each case, and the library relative to it.
 fn map(report: &Report) -> Markup {
     let ranked: Vec<&str> = report.tables().into_iter().filter(|table| table::ranks(table)).collect();
     let caption =
@@ -150,7 +150,7 @@ fn ways(report: &Report) -> Markup {
     }
 }
 
-/// A ratio with a mark. A ratio below half is marked only if the rounds are certain.
+/// Formats a ratio with a mark. A ratio below half is marked only if the rounds are certain.
 fn marked(ratio: f64, finding: Finding) -> String {
     let mark = match finding {
         Finding::Level => " ≈",
@@ -194,7 +194,7 @@ fn section(report: &Report, table: &str) -> Markup {
     }
 }
 
-/// A line per case, a column per way.
+/// Renders a line per case and a column per way.
 fn speeds(report: &Report, table: &str) -> Markup {
     let ways = report.ways_of(table);
     let header: Vec<&str> = std::iter::once("case").chain(ways.iter().copied()).collect();
@@ -222,7 +222,7 @@ fn speeds(report: &Report, table: &str) -> Markup {
     grid(&format!("{table} speeds"), &caption, &header, &bodies)
 }
 
-/// A line per way under each case, with the columns that have a value in any row.
+/// Renders a line per way under each case, with the columns that have a value in any row.
 fn figures<'a>(
     report: &Report,
     table: &str,

@@ -14,7 +14,7 @@ use crate::report::figures::short;
 use crate::report::notes::{Code, Note};
 use crate::sys::{self, RingWorkers};
 
-/// Divisor: a smaller part of a file is ignored.
+/// Divisor of a file's size: smaller parts are ignored.
 const NEGLIGIBLE: u64 = 1000;
 /// Number and size of the sampled blocks of the file.
 const SAMPLES: u64 = 64;

@@ -14,11 +14,11 @@ const PUNTED: f64 = 0.5;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stand<'a> {
     pub row: &'a Row,
-    /// The quickest way.
+    /// The fastest way.
     pub best: &'a Row,
-    /// Its speed as a share of the best way's, by their medians.
+    /// The way's speed as a share of the best way's, by their medians.
     pub share: f64,
-    /// The quickest of the other ways that decide the finding, and the ratio to it.
+    /// The fastest of the other ways that determine the finding, and the ratio to it.
     pub rival: Option<(&'a Row, Option<Ratio>)>,
     /// Result against all others.
     pub finding: Finding,
@@ -31,7 +31,7 @@ pub struct Against<'a> {
     /// Interval of the ratio of the two speeds: contains the true ratio in 95 of 100 comparisons.
     pub low: f64,
     pub high: f64,
-    /// It is certain which of the two is faster. In 95 of 100 runs, all such claims are true.
+    /// True if it is certain which way is faster. In 95 of 100 runs, all such claims are true.
     pub sure: bool,
 }
 
@@ -49,8 +49,8 @@ impl<'a> Against<'a> {
         Some(Self { other, low, high, sure: behind || ahead })
     }
 
-    /// Compares with the fastest of the ways [by hand](by_hand). The lower end is that of all of
-    /// them.
+    /// Compares with the fastest of the ways [by hand](by_hand). The lower end of the interval
+    /// covers all of them.
     pub fn best_by_hand(report: &Report, ours: &Row, rows: &[&'a Row], comparisons: usize) -> Option<Self> {
         let all: Vec<Self> = by_hand(rows).filter_map(|other| Self::of(report, ours, other, comparisons)).collect();
         let low = all.iter().map(|against| against.low).fold(f64::INFINITY, f64::min);
@@ -75,10 +75,10 @@ impl<'a> Against<'a> {
     }
 }
 
-/// From this share of the best on, a way is reported as within some per cent of it.
+/// Share of the best from which a way is reported as within some per cent of it.
 const NEAR: f64 = 0.85;
 
-/// The hand-written ways of a case: those without this library and tokio.
+/// Iterates over the hand-written ways of a case: those without this library and tokio.
 pub fn by_hand<'a>(rows: &[&'a Row]) -> impl Iterator<Item = &'a Row> {
     rows.iter().copied().filter(|row| !row.way.starts_with(OURS) && !row.way.starts_with("tokio"))
 }
@@ -101,7 +101,8 @@ pub fn stand<'a>(report: &Report, rows: &[&'a Row], way: &str) -> Option<Stand<'
         let finding = ratio.map(|ratio| ratio.finding(comparisons, control));
         (finding.unwrap_or(Finding::CannotTell), *other, ratio)
     });
-    // One way that is ahead decides; otherwise one that may be ahead.
+    // Ways that are certainly faster determine the finding; if there are none, those that may be
+    // faster.
     let decides =
         found.max_by(|(a, one, _), (b, other, _)| a.cmp(b).then_with(|| one.ops_per_s.total_cmp(&other.ops_per_s)));
     let finding = decides.map_or(Finding::Level, |(finding, ..)| finding);
@@ -119,7 +120,8 @@ pub struct Standing {
     /// The fastest way, and the speed of this way relative to it.
     best: String,
     share: f64,
-    /// The quickest of the other ways that decide the finding, and the interval of the ratio to it.
+    /// The fastest of the other ways that determine the finding, and the interval of the ratio to
+    /// it.
     rival: Option<String>,
     low: Option<f64>,
     high: Option<f64>,
@@ -202,7 +204,7 @@ fn controlled(report: &Report) -> Option<String> {
     Some(text + ". The verdict of a case ignores differences smaller than its control.")
 }
 
-/// The ways of the library that programs choose between: without tokio, and on tokio.
+/// Returns the ways of the library that programs choose between: without tokio, and on tokio.
 fn ways_of_ours(report: &Report) -> Vec<&str> {
     [OURS, ON_TOKIO].into_iter().filter(|way| report.rows.iter().any(|row| row.way == *way)).collect()
 }
@@ -363,7 +365,8 @@ mod tests {
         }
     }
 
-    /// Half the speed was level once, by the one round that reached the other's median.
+    /// Symptom: a way of half the speed was reported as equally fast, because of one round that
+    /// reached the other's median.
     #[test]
     fn one_good_round_makes_no_way_level() {
         let with_rounds = |way: &str, rounds: &[f64]| {
@@ -376,7 +379,7 @@ mod tests {
         let said_of = |ours: Row| said(vec![ring.clone(), ours]);
         let text = said_of(slow);
         assert!(text.contains("in 0 of 1 case. Behind in 1, at worst 0.41–0.62 × ring (depth=1)"), "{text}");
-        // One round in which it was the quicker leaves the others' sum in doubt.
+        // One faster round makes the result uncertain.
         let text = said_of(with_rounds("nowait", &[20.0, 50.0, 110.0, 50.0, 51.0]));
         assert!(text.contains("in 0 of 1 case. Uncertain in 1, at worst "), "{text}");
         let text = said_of(with_rounds("nowait", &[60.0, 130.0, 90.0, 140.0, 70.0]));
@@ -385,12 +388,12 @@ mod tests {
         assert!(text.contains("in 0 of 1 case. Behind in 1, at worst 0.49–0.51 × ring"), "{text}");
         let text = said_of(with_rounds("nowait", &[101.0, 98.0, 102.0, 101.0, 99.0]));
         assert!(text.contains("in 1 of 1 case."), "{text}");
-        // One round is none.
+        // One round is not enough.
         let text = said_of(with_rounds("nowait", &[200.0]));
         assert!(text.contains("in 0 of 1 case. Uncertain in 1."), "{text}");
     }
 
-    /// Differences that a way shows to itself are none of another's.
+    /// A difference that the control also shows is not attributed to another way.
     #[test]
     fn a_way_that_differs_from_itself_bounds_what_is_told() {
         let speeds = |speed: f64| [speed, speed * 1.01, speed * 0.99, speed, speed].to_vec();

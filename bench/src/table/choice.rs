@@ -8,7 +8,7 @@ pub fn by_name(name: &str) -> Option<&'static Table> {
     TABLES.iter().copied().find(|table| table.name == name)
 }
 
-/// Returns the table of this name; the usual values for one of an earlier version.
+/// Returns the table of this name; for a table of an earlier version, the usual values.
 pub fn known(name: &str) -> &'static Table {
     by_name(name).unwrap_or(&Table::USUAL)
 }
@@ -23,7 +23,8 @@ pub fn to_ask_for() -> impl Iterator<Item = &'static Table> {
     TABLES.iter().copied().filter(|table| table.part_of.is_none())
 }
 
-/// Tables that are measured: those named, else the usual ones that the options allow.
+/// Returns the tables to measure: the named ones, or otherwise the usual ones that the options
+/// allow.
 pub fn asked(names: &[String], options: &Options) -> Vec<&'static Table> {
     let named = |table: &&'static Table| names.iter().any(|name| name == table.asked_as());
     if !names.is_empty() {
@@ -92,12 +93,12 @@ pub fn check(tables: &[&'static Table], options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Names of the tables that take an option.
+/// Returns the names of the tables that take an option.
 fn takers(option: &str) -> Vec<&'static str> {
     to_ask_for().filter(|table| table.takes.contains(&option)).map(|table| table.name).collect()
 }
 
-/// `a, b and c`
+/// Formats as `a, b and c`.
 pub fn listed<S: AsRef<str>>(names: &[S]) -> String {
     let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
     match names.as_slice() {
@@ -115,7 +116,7 @@ fn usage(text: impl Into<String>) -> Error {
 mod tests {
     use super::*;
 
-    /// One that a table takes and `check` does not know would be ignored where no table takes it.
+    /// An option that `check` does not know would be ignored if no named table takes it.
     #[test]
     fn every_option_of_a_table_is_checked_and_every_one_that_is_checked_is_taken() {
         let known: Vec<&str> = Options::default().given().iter().map(|(option, _)| *option).collect();

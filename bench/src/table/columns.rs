@@ -1,4 +1,4 @@
-//! Columns with the own figures of a table, in the printed report and on the page.
+//! Columns with figures of only one table, in the printed report and on the page.
 
 use crate::report::Row;
 use crate::report::figures::{mib, micro};
@@ -21,7 +21,7 @@ pub struct Grid {
     pub columns: &'static [Column],
 }
 
-/// A figure that is drawn along the axis of a table, a line per way.
+/// A figure drawn along the axis of a table, as a line per way.
 #[derive(Clone, Copy, Debug)]
 pub struct Curve {
     pub name: &'static str,
@@ -33,7 +33,7 @@ pub(super) const P50: Column = Column { name: "p50 µs", cell: |row| Some(micro(
 pub(super) const P99: Column = Column { name: "p99 µs", cell: |row| Some(micro(row.latency_ns?.p99)) };
 pub(super) const P999: Column = Column { name: "p99.9 µs", cell: |row| Some(micro(row.latency_ns?.p999)) };
 pub(super) const LONGEST: Column = Column { name: "longest µs", cell: |row| Some(micro(row.latency_ns?.max)) };
-/// Processor time of the whole process, in µs an operation.
+/// Processor time of the whole process, in µs per operation.
 pub(super) const CPU: Column = Column { name: "CPU µs", cell: |row| Some(format!("{:.1}", row.cpu_us_per_op.total)) };
 pub(super) const SWITCHES: Column =
     Column { name: "csw", cell: |row| Some(format!("{:.2}", row.context_switches_per_op)) };

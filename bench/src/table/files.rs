@@ -26,12 +26,12 @@ pub static FILES: Table = Table {
 };
 
 const LENGTHS: RangeInclusive<u64> = 4 << 10..=16 << 10;
-/// A round of a full run reads all files, unless it would be longer than this at an average speed.
+/// Maximum duration of a round at average speed; a shorter round of a full run reads all files.
 const LONGEST_ROUND: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TreeState {
-    /// With inodes and names.
+    /// Inodes and names are cold, too.
     Cold,
     DataCold,
     Hot,
@@ -46,7 +46,7 @@ fn bytes(options: &Options) -> u64 {
 }
 
 fn cases(options: &Options) -> Vec<Case> {
-    // The files, which the first case makes.
+    // The files, which the first case creates.
     let made: Rc<OnceCell<Tree>> = Rc::default();
     let cold = if options.drop_caches { (TreeState::Cold, "cold") } else { (TreeState::DataCold, "data-cold") };
     let time = if options.quick { options.round_time } else { LONGEST_ROUND };
@@ -67,7 +67,7 @@ fn cases(options: &Options) -> Vec<Case> {
     cases
 }
 
-/// Makes the files, if they are not there.
+/// Creates the files, if they do not exist.
 fn make(tree: &OnceCell<Tree>, run: &mut Run<'_>) -> Result<()> {
     if tree.get().is_some() {
         return Ok(());
@@ -92,7 +92,7 @@ struct FileCase {
     state: TreeState,
     depth: usize,
     tree: Rc<OnceCell<Tree>>,
-    /// The same for every way of a round.
+    /// The same files for all ways of a round.
     files: Arc<[(u64, PathBuf)]>,
 }
 

@@ -80,23 +80,23 @@ const IN_FLIGHT: usize = 64;
 const KEPT: f64 = 0.95;
 
 const BLOCK: usize = 4 << 10;
-/// Records of a gather.
+/// Number of records in a gather.
 const RECORDS: usize = 64;
-/// Bytes of a record of the log.
+/// Size of a log record.
 const RECORD: usize = 100;
 
-/// Kinds of operations that are asked for.
+/// Returns the selected kinds of operations.
 fn asked(options: &Options) -> Vec<Arriving> {
     match (&options.loads[..], options.quick) {
         ([], true) => vec![Arriving::Reads],
-        // A file of the user's is only read.
+        // A user's file is only read.
         ([], false) if options.file.is_some() => vec![Arriving::Reads, Arriving::Gather],
         ([], false) => Arriving::value_variants().into(),
         (asked, _) => asked.into(),
     }
 }
 
-/// Share of the arrivals that the row kept up with.
+/// Returns the achieved share of the offered rate.
 fn kept(row: &Row) -> Option<f64> {
     Some(row.ops_per_s / row.figure("offered_per_s")?)
 }
@@ -105,7 +105,7 @@ fn keeps(row: &Row) -> bool {
     kept(row).is_some_and(|share| share >= KEPT)
 }
 
-/// One rate after the other.
+/// Returns a case for each rate.
 fn cases(arriving: Arriving, options: &Options) -> Vec<Case> {
     let first = match arriving {
         Arriving::Reads => 2000,
@@ -152,7 +152,7 @@ enum Doing {
 struct LoadCase {
     does: Doing,
     rate: f64,
-    /// Ways that have not kept a lower rate.
+    /// Ways that did not sustain a lower rate.
     behind: Rc<RefCell<Vec<String>>>,
     inputs: ArrivalInputs,
     _exact: ExactTimers,
@@ -183,7 +183,7 @@ impl Bench for LoadCase {
         };
         let seed = random.number();
         if let Some(records) = records {
-            // None of these pages twice.
+            // No page occurs twice.
             let pages = place.file()?.size() / BLOCK as u64;
             count = count.clamp(1, (pages as usize / records.max(1)).max(1));
             let order = Random::new(seed).permutation(pages).into_iter();

@@ -75,28 +75,28 @@ pub static TASKS: Table = Table {
     ..USUAL
 };
 
-/// The largest file of a round.
+/// Maximum size of a round's file.
 pub const FILE_MAX: u64 = 1 << 30;
 
-/// A file is filled with zeros and synced, and a log calibrated.
+/// Time of a turn besides its round: filling and syncing the file, or calibrating a log.
 const BESIDE: Duration = Duration::from_millis(250);
-/// The fewest commits of a slot.
+/// Minimum number of commits of a slot.
 const FEWEST: u64 = 4;
-/// Synced in steps, so that an interrupt is obeyed soon.
+/// Bytes between syncs, so that an interrupt takes effect soon.
 const SYNC_EVERY: u64 = 64 << 20;
 
 #[derive(Clone, Copy)]
 struct CommitShape {
-    /// Records under way at a time, of all writers.
+    /// Number of records in flight of all writers.
     slots: usize,
-    /// Those of each writer, where a way [pipelines](LogWay::pipelines).
+    /// Number of records in flight of each writer, for a way that [pipelines](LogWay::pipelines).
     in_flight: usize,
     size: usize,
     /// Options that make it need less room, as an error names them.
     limits: &'static str,
 }
 
-/// None where this kind of work is not wanted.
+/// Returns the cases; none if this kind of work is not selected.
 fn cases(kind: Logged, options: &Options) -> Vec<Case> {
     let wanted = match (&options.logs[..], options.quick) {
         ([], true) => kind == Logged::Threads,
@@ -162,7 +162,8 @@ impl LogCase {
         Ok(case)
     }
 
-    /// Bytes that a record of each slot takes of the file, at most, of any way's.
+    /// Returns the maximum number of bytes that one record of each slot takes in the file, over all
+    /// ways.
     fn room(&self) -> u64 {
         let of_record = self.ways.iter().map(|way| way.room(self.shape.size)).max().unwrap_or(0);
         (of_record as u64).saturating_mul(self.shape.slots as u64)
@@ -182,13 +183,13 @@ impl Bench for LogCase {
 
     fn turn(&mut self, turn: &Turn<'_>) -> Result<Sample> {
         let (way, CommitShape { slots, in_flight, size, limits }) = (self.ways[turn.index], self.shape);
-        // Other records for each way that is verified, so that none finds those of the one before.
+        // Different records for each verified way, so that no way finds those of the previous one.
         let seed = if turn.verifies() { turn.index as u64 + 1 } else { 0 };
         let in_flight = if way.pipelines() { in_flight } else { 1 };
         let (writers, commits) = (slots / in_flight, self.commits * in_flight as u64);
         let (mut sample, file_bytes) =
             Appending { writers, in_flight, size, commits, pace: None, seed, limits }.by(way, turn)?;
-        // With what fills up blocks. Not every way knows it.
+        // Includes the padding of blocks. Not every way knows this number.
         if let Some(bytes) = file_bytes {
             sample.tell("file_bytes_per_byte", Figure::Ratio(bytes as f64, sample.bytes as f64));
         }
@@ -203,14 +204,14 @@ pub(super) struct Appending<'a> {
     pub size: usize,
     pub commits: u64,
     pub pace: Option<&'a Pace>,
-    /// Draws their bytes, with that of the run.
+    /// Determines the records' bytes, together with the run's seed.
     pub seed: u64,
     /// Options that make it need less room, as an error names them.
     pub limits: &'static str,
 }
 
 impl Appending<'_> {
-    /// Appends them, and finds them again. Returns the bytes of the file that they took, too.
+    /// Appends the records, and reads them back. Also returns the bytes that they took in the file.
     pub(super) fn by(self, way: Part<dyn LogWay>, turn: &Turn<'_>) -> Result<(Sample, Option<u64>)> {
         let Self { writers, in_flight, size, commits, pace, seed, limits } = self;
         let records = Records::new(turn.options.seed.wrapping_add(seed));
@@ -222,7 +223,7 @@ impl Appending<'_> {
         if turn.interrupted() {
             return Err(Error::interrupted());
         }
-        // Else the first direct write to a page would have to drop it.
+        // Otherwise the first direct write to a page would have to drop the page.
         if way.direct() {
             sys::drop_cache(&file).map_err(failed)?;
         }
@@ -251,13 +252,13 @@ impl Appending<'_> {
             return Err(turn.failed("it found none of its records in a timed round"));
         }
         turn.require_on_device(sample.bytes, before, after)?;
-        // Here, so that the next way does not pay for it.
+        // Done here, so that the next way does not pay for it.
         file.set_len(0).and_then(|()| file.sync_all()).map_err(failed)?;
         Ok((sample, file_bytes))
     }
 }
 
-/// Writes `room` zeros and syncs them. Writes to blocks that are only allocated are as slow as to a
+/// Writes and syncs `room` zeros. Writes to allocated but unwritten blocks are as slow as to a
 /// growing file.
 fn zeros(file: &mut File, room: u64, cancel: &AtomicBool) -> io::Result<()> {
     let zeros = vec![0; 1 << 20];

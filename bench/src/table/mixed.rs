@@ -60,7 +60,7 @@ pub static MIXED: Table = Table {
     ..Table::USUAL
 };
 
-/// Hot reads in a hundred, and the share with which the other axes are tried.
+/// Percentages of hot reads, and the one with which the other axes are varied.
 const HOT: [usize; 4] = [50, 90, 99, 100];
 const QUICK_HOT: [usize; 2] = [90, 99];
 const USUAL_HOT: usize = 90;
@@ -68,7 +68,7 @@ const OTHER_TASKS: [usize; 3] = [1, 16, 512];
 const USUAL_TASKS: usize = 64;
 const WORKERS: [usize; 2] = [1, 2];
 
-/// Segments of the log beside the reads.
+/// Segment size of the neighbour's log.
 const SEGMENT_BYTES: u64 = 16 << 20;
 
 fn hot(row: &Row, of: fn(&Latency) -> u64) -> Option<String> {
@@ -76,7 +76,7 @@ fn hot(row: &Row, of: fn(&Latency) -> u64) -> Option<String> {
 }
 
 fn cold(row: &Row, of: fn(&Latency) -> u64) -> Option<String> {
-    // Where none is cold, none is unknown.
+    // A row without cold reads shows a dash, not an unknown figure.
     let none = || row.own_latency("late_ns").map(|_| "–".to_owned());
     row.own_latency("cold_latency_ns").map(|all| micro(of(&all))).or_else(none)
 }
@@ -85,7 +85,7 @@ fn late(row: &Row, of: fn(&Latency) -> u64) -> Option<String> {
     row.own_latency("late_ns").map(|all| format!("{:.2}", of(&all) as f64 / 1e6))
 }
 
-/// A case.
+/// Parameters of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct MixShape {
     hot: usize,
@@ -201,17 +201,17 @@ impl Bench for MixedCase {
         if cold != plan.cold {
             return Err(turn.failed(format!("it reported {cold} cold reads instead of {}", plan.cold)));
         }
-        // Here, so that the next way does not pay for it.
+        // Done here, so that the next way does not pay for it.
         if let Some(file) = &written {
             file.set_len(0).map_err(|error| turn.failed(error))?;
         }
         if let Some(log) = &self.log {
             log.log.truncate_prefix(log.log.durable_lsn());
         }
-        // By what the plan says of a read. The row's own latencies are of all.
+        // Latencies by the planned kind of a read. The row's latencies include all reads.
         sample.tell("hot_latency_ns", Figure::Latency(told.hot));
         sample.tell("cold_latency_ns", Figure::Latency(told.cold));
-        // From when a beat of the heartbeat was due until it came, or until the round ended.
+        // Delays from the scheduled time of each beat until the beat, or the end of the round.
         sample.tell("beats", Figure::Count(told.late.len()));
         sample.tell("late_ns", Figure::Latency(told.late));
         if !matches!(beside, Beside::Nobody | Beside::Cpu) {
@@ -222,7 +222,7 @@ impl Bench for MixedCase {
     }
 }
 
-/// A log in a separate directory, which is removed with it.
+/// A log in a separate directory, which drop removes.
 struct OwnLog {
     log: nowait_log::Log,
     _dir: Folder,
@@ -241,7 +241,7 @@ impl OwnLog {
 
 impl Drop for OwnLog {
     fn drop(&mut self) {
-        // Nothing is to be done about what cannot be closed.
+        // A failure to close the log is ignored.
         let _ = self.log.clone().close().wait();
     }
 }

@@ -75,7 +75,7 @@ use crate::ways::{self, Part, ReadWay, Way};
 pub use choice::{asked, by_name, check, known, listed, ranks, to_ask_for};
 use columns::*;
 
-/// Every table, in the order in which they are measured.
+/// All tables, in the order of measurement.
 pub static TABLES: &[&Table] = &[
     &reads::READS,
     &reads::CACHED,
@@ -311,7 +311,7 @@ impl Phase {
     pub const ALL: [Self; 2] = [Self::File, Self::Directory];
 }
 
-/// Time of a turn beside its round, in most tables: the file is made cold, and bytes are compared.
+/// Time of a turn besides its round in most tables, for making the file cold and comparing bytes.
 const BESIDE: Duration = Duration::from_millis(60);
 
 #[cfg(test)]
@@ -326,7 +326,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::atomic::AtomicBool;
 
-    /// All that another table takes, with a bench that notes its turns.
+    /// A table with a bench that records its turns.
     static NOTED: Table = Table {
         name: "noted",
         cases: |options| {
@@ -365,7 +365,7 @@ mod tests {
                 Ok(())
             });
             let (mut sample, ()) = turn.sample(outcome, |error| turn.failed(error))?;
-            // Ways are so fast one after the other; round by round the first is faster.
+            // Speeds of the ways, by index.
             sample.seconds = self.operations as f64 / [1000.0, 2000.0, 0.0, 100.0][turn.index];
             if let Stage::Timed(round) = turn.stage {
                 sample.tell("round", Figure::median(round as f64));
@@ -426,7 +426,8 @@ mod tests {
         let orders: BTreeSet<Vec<usize>> = (0..60).map(|round| of(round).collect()).collect();
         assert_eq!(orders.len(), 12, "all orders of two others and ours twice");
         assert!(orders.iter().all(|order| order.iter().filter(|&&way| way == 1).count() == 2), "{orders:?}");
-        // 256 to verify; then 400/s, four times the slowest's: a fifth of ten seconds, and all of them.
+        // 256 operations to verify. Then at 400/s, four times the slowest way's speed: a fifth of
+        // ten seconds, and all of it.
         let operations: BTreeSet<usize> = first.iter().map(|turn| turn.2).collect();
         assert_eq!(operations, BTreeSet::from([256, 800, 4000]));
         let rows: Vec<_> = report.rows.iter().map(|row| (&*row.case, &*row.way, row.rounds.len())).collect();

@@ -55,7 +55,8 @@ pub static CACHED: Table = Table {
         vec![
             reading("threads=1".to_owned(), CacheState::Cached, PAGES, options),
             reading("threads=2".to_owned(), CacheState::Cached, two, options),
-            // Only the halves of blocks cannot be dropped: in memory, or where extents are read as a whole.
+            // Some file systems cannot drop halves of blocks: those in memory, and those that read
+            // whole extents.
             reading("64K,half".to_owned(), CacheState::HalfCached, half, options).if_cold(),
         ]
     },
@@ -92,17 +93,17 @@ pub static GATHER: Table = Table {
 enum CacheState {
     Cold,
     Cached,
-    /// The first half of each block that is read.
+    /// The first half of each block to read is cached.
     HalfCached,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ReadShape {
     block: usize,
-    /// In flight for each of `callers` threads.
+    /// Number of reads in flight of each of `callers` threads.
     depth: usize,
     callers: usize,
-    /// Records of a batch; 0 for blocks.
+    /// Number of records in a batch; 0 for blocks.
     records: usize,
 }
 
@@ -113,13 +114,13 @@ const PAGES: ReadShape = ReadShape { block: BLOCK, depth: 1, callers: 1, records
 const FULL_SIZE: u64 = 1 << 30;
 const QUICK_SIZE: u64 = 64 << 20;
 
-/// Records are at most 4 KiB. Each lies in a cell of its own, so that no page is read for two of
-/// them.
+/// Distance of records. A record is at most 4 KiB and has a separate cell, so that no page is read
+/// for two records.
 const CELL: u64 = 8 << 10;
 const RECORD_LENGTHS: RangeInclusive<u64> = 1 << 10..=4 << 10;
-/// Batches in a round of a gather, at least, where the file is large enough.
+/// Minimum number of batches in a round of a gather, if the file is large enough.
 const FEWEST_BATCHES: usize = 4;
-/// If the device delivered a smaller share of the bytes, a note says so.
+/// Share of the bytes read from the device below which the report contains a note.
 const FROM_DEVICE: f64 = 0.95;
 
 pub(super) fn file_size_of_reads(options: &Options) -> Option<u64> {
@@ -146,13 +147,14 @@ struct ReadCase {
     state: CacheState,
     shape: ReadShape,
     inputs: Inputs,
-    /// The most pages that a round past the page cache left in it, or another program did.
+    /// Maximum number of pages in the page cache after a direct round, left by the round or another
+    /// program.
     cached_after: u64,
-    /// Name of the device that cold reads reach, where it is known.
+    /// Name of the device that cold reads reach, if known.
     device: Option<String>,
 }
 
-/// The inputs of one round, the same for every way.
+/// Inputs of a round, the same for all ways.
 #[derive(Default)]
 struct Inputs {
     offsets: Vec<u64>,
@@ -160,7 +162,7 @@ struct Inputs {
 }
 
 impl ReadCase {
-    /// `count` of the file's `places`, in random order; each once, or round and round where the
+    /// Returns `count` of the file's `places`, in random order: each once, or repeatedly if the
     /// file is cached.
     fn places(&self, random: &mut Random, places: u64, size: u64, count: usize) -> Vec<u64> {
         let order = random.permutation(places).into_iter().map(|place| place * size);
@@ -170,13 +172,13 @@ impl ReadCase {
         }
     }
 
-    /// About `operations` random operations. Unless the file is cached, no page is in two of them,
-    /// and there are no more than the file has room for.
+    /// Draws about `operations` random operations. Unless the file is cached, no page is in two of
+    /// them, which bounds their number by the file's size.
     fn inputs(&self, size: u64, mut random: Random, operations: usize) -> Inputs {
         let ReadShape { block, depth, callers, records } = self.shape;
         if records == 0 {
             let block = block as u64;
-            // A short block at the end has no half of its own.
+            // A short last block is not split into halves.
             let blocks = if self.state == CacheState::HalfCached { size / block } else { size.div_ceil(block) };
             let offsets = self.places(&mut random, blocks, block, operations.max(depth * callers * 2));
             return Inputs { offsets, ..Inputs::default() };
@@ -192,7 +194,7 @@ impl ReadCase {
         Inputs { ranges: cells[..whole].iter().copied().map(record).collect(), ..Inputs::default() }
     }
 
-    /// Puts the file's very end among the inputs, where a read may be shorter than a block.
+    /// Adds the end of the file to the inputs, where a read may be shorter than a block.
     fn add_tail(&mut self, size: u64) {
         if let Some(last) = self.inputs.ranges.last_mut() {
             last.offset = size - u64::from(last.len);
@@ -213,7 +215,7 @@ impl ReadCase {
         }
     }
 
-    /// One way, once; and the operations and bytes that it is to do.
+    /// Runs one way once. Also returns the expected operations and bytes.
     fn once(&self, turn: &Turn<'_>, file: &TestFile, check: Option<&Check<'_>>) -> (Outcome<()>, (u64, u64)) {
         let (way, target, cancel) = (self.ways[turn.index], Target::of(file), turn.cancel);
         let (ReadShape { block, depth, callers, records }, Inputs { offsets, ranges }) = (self.shape, &self.inputs);
@@ -248,13 +250,13 @@ impl Bench for ReadCase {
         let after = transfers();
         let (mut sample, ()) = turn.complete("operations", wanted, outcome)?;
         if let Some((before, after)) = before.zip(after) {
-            // The counters are the machine's, so that other programs' reads are in them.
+            // The counters include reads of other programs.
             let (device, operations, bytes) = (after.since(before), sample.operations as f64, sample.bytes as f64);
             sample.tell("device_reads_per_op", Figure::Ratio(device.reads as f64, operations));
             sample.tell("device_bytes_per_byte", Figure::Ratio(device.read_bytes as f64, bytes));
             sample.tell("device_depth", Figure::Ratio(device.read_time.as_secs_f64(), sample.seconds));
         }
-        // To check what it read, a file of a user is read through the cache.
+        // Verification reads a user's file through the cache.
         if file.is_direct() && !turn.verifies() {
             self.cached_after = self.cached_after.max(file.cached_pages()?);
         }
@@ -278,7 +280,7 @@ impl Bench for ReadCase {
     }
 }
 
-/// Deals the offsets out to `callers` threads, which start together.
+/// Distributes the offsets to `callers` threads, which start together.
 fn by_callers(way: Part<dyn ReadWay>, job: Reads<'_>, callers: usize, check: Option<&Check<'_>>) -> Outcome<()> {
     let gate = Barrier::new(callers);
     let call = |offsets| {
@@ -293,7 +295,7 @@ fn by_callers(way: Part<dyn ReadWay>, job: Reads<'_>, callers: usize, check: Opt
     let share = job.offsets.len().div_ceil(callers);
     let rounds: io::Result<Vec<Round<'_>>> = thread::scope(|scope| {
         let mut shares = job.offsets.chunks(share);
-        // As many threads as the gate expects, even where there is too little to deal out.
+        // Starts as many threads as the gate expects, even if some get no offsets.
         let threads: Vec<_> =
             (0..callers).map(|_| shares.next().unwrap_or(&[])).map(|own| scope.spawn(move || call(own))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a way does not panic")).collect()
@@ -301,10 +303,10 @@ fn by_callers(way: Part<dyn ReadWay>, job: Reads<'_>, callers: usize, check: Opt
     Ok((Sample::of(&rounds?), ()))
 }
 
-/// The smallest depth that reaches this share of the best speed is enough.
+/// Share of the best speed from which a depth is sufficient.
 const ENOUGH: f64 = 0.95;
 
-/// The depth that is enough for cold reads.
+/// Reports the smallest sufficient depth for cold reads.
 fn enough_in_flight(report: &Report) -> Option<String> {
     let (_, panels) = panels(report, "reads").filter(|(axis, _)| *axis == "depth")?;
     let points = &panels.first()?.points;

@@ -34,7 +34,7 @@ pub static SCAN: Table = Table {
     ..Table::USUAL
 };
 
-/// Every fourth block, beside every one.
+/// The other stride: every fourth block.
 const STRIDE: u64 = 4;
 
 /// The blocks of a case.
@@ -50,7 +50,7 @@ fn shapes(options: &Options) -> Vec<ScanShape> {
     let depths = options.or_usual(&options.depths, &[1, 8], &[1, 8]);
     let mut shapes = Vec::new();
     for stride in [1, STRIDE] {
-        // Strides are for one in flight in a quick run.
+        // In a quick run, strides are measured only at the first depth.
         for &depth in depths.iter().take(if options.quick && stride > 1 { 1 } else { usize::MAX }) {
             shapes.extend(blocks.iter().map(|&block| ScanShape { block, depth, stride }));
         }
@@ -73,7 +73,7 @@ impl ScanShape {
         ways
     }
 
-    /// Blocks of the file that are asked for.
+    /// Returns the number of blocks of the file that a scan can read.
     fn places(self, size: u64) -> u64 {
         size.div_ceil(self.block as u64).div_ceil(self.stride)
     }
@@ -87,7 +87,7 @@ struct Scan {
 }
 
 impl Bench for Scan {
-    /// As many blocks as there are, from a place of the seed's choice on.
+    /// Starts at an offset drawn by seed.
     fn prepare(&mut self, place: &Place<'_>, stage: Stage, operations: usize) -> Result<()> {
         let (size, ScanShape { block, depth, stride }) = (place.file()?.size(), self.shape);
         let mut random = stage.random(place.options.seed);
@@ -95,7 +95,7 @@ impl Bench for Scan {
         let blocks = places.min(operations.max(2 * depth) as u64);
         let first = random.below(places - blocks + 1);
         self.offsets = (first..first + blocks).map(|place| place * stride * block as u64).collect();
-        // Where a read may be shorter than a block.
+        // Verification includes the end of the file, where a read may be shorter than a block.
         if stage == Stage::Verify {
             let tail = (size - 1) / block as u64 * block as u64;
             self.offsets.retain(|&offset| offset != tail);

@@ -76,7 +76,7 @@ pub static STALL: Table = Table {
 
 pub const BLOCK: usize = 4 << 10;
 const LONGEST_ROUND: Duration = Duration::from_secs(1);
-/// Blocks of a timed round that are compared.
+/// Number of blocks of a timed round that are compared.
 const SAMPLED: u64 = 8;
 
 const STALL_DEPTH: usize = 16;
@@ -85,7 +85,7 @@ const STALL_BYTES_QUICK: u64 = 64 << 20;
 const LOWERED_LIMIT: u64 = 128 << 20;
 const LOWERED_BACKGROUND: u64 = 64 << 20;
 
-/// The most that a round writes.
+/// Returns the maximum number of bytes of a round.
 fn bytes(options: &Options) -> u64 {
     options.size.unwrap_or(if options.quick { 8 << 20 } else { 64 << 20 })
 }
@@ -94,7 +94,7 @@ fn file_system(options: &Options) -> String {
     Environment::of(&options.dir).filesystem.unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// The state of the table of stalls.
+/// Creates the state of the table of stalls.
 fn stalls(ways: Vec<Part<dyn WriteWay>>, run: &mut Run<'_>) -> Result<Option<Growing>> {
     let (options, dir) = (run.options, &run.options.dir);
     let lowered = if options.lower_dirty_limit { lowered(run.report) } else { None };
@@ -135,11 +135,11 @@ fn lowered(report: &mut Report) -> Option<Lowered> {
 struct Growing {
     ways: Vec<Part<dyn WriteWay>>,
     depth: usize,
-    /// Blocks of a full round, and of the next.
+    /// Number of blocks of a full round, and of the next round.
     most: u64,
     blocks: u64,
     turns: u64,
-    /// A round is long, and latencies are gaps. A way may end it early.
+    /// True in the table of stalls: a round is long, latencies are gaps, and a way may end early.
     stalls: bool,
     _lowered: Option<Lowered>,
 }
@@ -162,12 +162,12 @@ impl Bench for Growing {
 
     fn turn(&mut self, turn: &Turn<'_>) -> Result<Sample> {
         let (way, depth, blocks, seed) = (self.ways[turn.index], self.depth, self.blocks, turn.options.seed);
-        // Other bytes for each turn, so that none finds those of the one before.
+        // Different bytes for each turn, so that no way finds those of the previous one.
         self.turns += 1;
         let contents = Contents::new(seed.wrapping_add(self.turns));
         let failed = |error: io::Error| self.failed(turn, &error);
         let file = Arc::new(testfile::create_nameless(turn.dir())?);
-        // Also waits for what the round before has left to the journal.
+        // Also waits for journal writes of the previous round.
         file.sync_all().map_err(failed)?;
         let path = sys::path_of(&file);
         let job = Writes { file: &file, path: &path, block: BLOCK, depth, blocks, contents, cancel: turn.cancel };
@@ -192,7 +192,7 @@ impl Bench for Growing {
         if let Some(offset) = wrong.map_err(failed)? {
             return Err(turn.failed(format!("the file is wrong from byte {offset}")));
         }
-        // Here, so that the next way does not pay for it.
+        // Done here, so that the next way does not pay for it.
         file.set_len(0).map_err(failed)?;
         if self.stalls {
             sample.tell("stalled_fraction", Figure::Ratio(sample.stalled_fraction, 1.0));

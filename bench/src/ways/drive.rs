@@ -28,9 +28,9 @@ use crate::random::Random;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,
-    /// Through the page cache.
+    /// A write through the page cache.
     Write,
-    /// Complete when it is on stable storage.
+    /// A write that is complete when it is on stable storage.
     DurableWrite,
     /// A file, opened, read to its end and closed.
     Whole,
@@ -41,7 +41,8 @@ pub(super) enum Kind {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Operation {
     pub kind: Kind,
-    /// Its number in [`RoundPlan::files`], or of a whole one in [`RoundPlan::path`]; of a gather, its own.
+    /// Index of the file in [`RoundPlan::files`]; for a whole file, its number in
+    /// [`RoundPlan::path`]; for a gather, the number of the gather.
     pub file: usize,
     pub offset: u64,
     /// 0 for a whole file.
@@ -51,7 +52,7 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    /// A read of the first file.
+    /// Reads the first file.
     pub(super) fn read(offset: u64, len: usize) -> Self {
         Self { kind: Kind::Read, file: 0, offset, len, place: offset }
     }
@@ -60,7 +61,7 @@ impl Operation {
         Self { kind: Kind::Write, ..Self::read(offset, len) }
     }
 
-    /// A read of the whole file with the first path.
+    /// Reads the whole file with the first path.
     pub(super) fn whole(place: u64) -> Self {
         Self { kind: Kind::Whole, ..Self { place, ..Self::read(0, 0) } }
     }
@@ -70,12 +71,12 @@ impl Operation {
     }
 }
 
-/// Operations of a round. Tasks share them.
+/// Operations of a round, which tasks share.
 pub(super) struct RoundPlan {
     list: List,
-    /// Open as all ways have them.
+    /// Files as opened for all ways.
     pub files: Vec<Arc<File>>,
-    /// For ways that open the file themselves.
+    /// Path for ways that open the file.
     path: PathBuf,
     pub direct: bool,
     pub block: usize,
@@ -96,14 +97,14 @@ enum List {
         files: Arc<[(u64, PathBuf)]>,
         len_max: usize,
     },
-    /// All records, so many of a gather.
+    /// All records, and their number in each gather.
     Gathers {
         extents: Vec<(u64, usize)>,
         records: usize,
     },
 }
 
-/// How a way opens the files of a plan.
+/// Opening of a plan's files by a way.
 pub(super) enum FileOpening<'a> {
     /// Uses the open files.
     AsGiven,
@@ -112,7 +113,7 @@ pub(super) enum FileOpening<'a> {
         reads: bool,
         writes: bool,
     },
-    /// Opens none: each operation opens its file.
+    /// Opens no files: each operation opens its file.
     Nothing,
 }
 
@@ -152,7 +153,7 @@ impl RoundPlan {
         }
     }
 
-    /// The name of a file that is read whole.
+    /// Returns the name of a whole file.
     pub(super) fn path(&self, operation: Operation) -> &Path {
         match &self.list {
             List::Whole { files, .. } => &files[operation.file].1,
@@ -160,7 +161,7 @@ impl RoundPlan {
         }
     }
 
-    /// The records of a gather: where each is, and how long.
+    /// Returns offset and length of each record of a gather.
     pub(super) fn extents(&self, operation: Operation) -> &[(u64, usize)] {
         match &self.list {
             List::Gathers { extents, records } => &extents[operation.file * records..][..*records],
@@ -168,18 +169,18 @@ impl RoundPlan {
         }
     }
 
-    /// Records of a gather; 0 for other operations.
+    /// Returns the number of records of a gather; 0 for other operations.
     pub(super) fn records(&self) -> usize {
         if let List::Gathers { records, .. } = self.list { records } else { 0 }
     }
 
-    /// The names of whole files, for calls of the kernel.
+    /// Returns the names of whole files, for system calls.
     pub(super) fn paths(&self) -> io::Result<Vec<CString>> {
         let List::Whole { files, .. } = &self.list else { return Ok(Vec::new()) };
         Ok(files.iter().map(|(_, path)| CString::new(path.as_os_str().as_bytes())).collect::<Result<_, _>>()?)
     }
 
-    /// No whole file is longer.
+    /// Returns the maximum length of a whole file.
     pub(super) fn len_max(&self) -> usize {
         if let List::Whole { len_max, .. } = self.list { len_max } else { self.block }
     }
@@ -196,7 +197,7 @@ impl RoundPlan {
         }
     }
 
-    /// A buffer for one operation in flight, touched.
+    /// Returns a touched buffer for one operation in flight.
     pub(super) fn buffer(&self) -> Buf {
         if let List::Whole { .. } = self.list {
             return Buf::zeroed(0);
@@ -209,7 +210,7 @@ impl RoundPlan {
         buffer
     }
 
-    /// Makes the bytes of a write.
+    /// Prepares the bytes of a write.
     #[inline]
     pub(super) fn make(&self, operation: Operation, block: &mut [u8]) {
         if let List::Writes { contents, .. } = &self.list {
@@ -217,12 +218,12 @@ impl RoundPlan {
         }
     }
 
-    /// Begins now.
+    /// Starts the schedule now.
     pub(super) fn schedule(&self) -> Schedule {
         Schedule::new(self.pace.as_ref())
     }
 
-    /// Tells that an operation is complete.
+    /// Reports a complete operation to the tally.
     #[inline]
     pub(super) fn tell(&self, operation: Operation, bytes: &[u8], moments: (Instant, Instant), tally: &mut Tally<'_>) {
         match self.list {
@@ -236,14 +237,14 @@ impl RoundPlan {
     }
 }
 
-/// A plan, until the user wants to stop.
+/// A plan, which ends early after an interrupt.
 pub(super) struct Job<'a> {
     pub plan: Arc<RoundPlan>,
     cancel: &'a AtomicBool,
 }
 
 impl Job<'_> {
-    /// The operation of this index; `None` after the last, and when the user wants to stop.
+    /// Returns the operation of this index; `None` after the last, or after an interrupt.
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<Operation> {
         if self.cancel.load(Ordering::Relaxed) { None } else { self.plan.get(index) }
@@ -258,7 +259,7 @@ impl Deref for Job<'_> {
     }
 }
 
-/// One way of keeping operations in flight.
+/// A way of keeping operations in flight.
 pub(super) trait Drive: Sync {
     /// Completes all operations of `job`, with `job.depth` of them in flight. `buffer` has a block
     /// for each of these, with contents if they are writes; it is empty for whole files.
@@ -341,8 +342,8 @@ impl<D: Drive> FileWay for D {
     }
 }
 
-/// One thread's loop: does what `take` gives, one after the other. `call` moves the bytes of the
-/// block, or gives those of a whole file.
+/// Runs one thread's loop: performs the operations that `take` returns, one after the other. `call`
+/// transfers the bytes of the block, or returns those of a whole file.
 pub(super) fn work<B: AsRef<[u8]>>(
     job: &Job<'_>,
     schedule: &Schedule,
@@ -363,7 +364,7 @@ pub(super) fn work<B: AsRef<[u8]>>(
     }
 }
 
-/// All of a job on this thread, one operation after the other.
+/// Runs a job on this thread, one operation after the other.
 pub(super) fn in_turn<B: AsRef<[u8]>>(
     job: &Job<'_>,
     buffer: &mut [u8],
@@ -377,9 +378,9 @@ pub(super) fn in_turn<B: AsRef<[u8]>>(
     Ok(())
 }
 
-/// Open files, as a way's futures read and write them.
+/// Open files that a way's futures read and write.
 pub(super) trait Handle: Clone + Send + Sync + 'static {
-    /// Moves the bytes of the buffer, of a read the first `len`.
+    /// Transfers the bytes of the buffer; for a read, the first `len`.
     fn one(&self, operation: Operation, buffer: Buf) -> impl Future<Output = io::Result<Buf>> + Send;
 
     /// Reads a file to its end.
@@ -387,12 +388,12 @@ pub(super) trait Handle: Clone + Send + Sync + 'static {
         std::future::ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
-    /// Reads these records into the buffer, one behind the other.
+    /// Reads these records into the buffer, one after the other.
     fn gather(&self, _: &[(u64, usize)], _: Buf) -> impl Future<Output = io::Result<Buf>> + Send {
         std::future::ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
-    /// Lets other tasks run, after each operation, if these do not.
+    /// Lets other tasks run after each operation, if the operations do not yield.
     fn give_way(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
@@ -410,12 +411,12 @@ pub(super) trait Handle: Clone + Send + Sync + 'static {
     }
 }
 
-/// Its bytes are made first, and then the clock is read.
+/// Returns whether the operation's bytes are prepared before the clock is read.
 fn is_made(operation: Operation) -> bool {
     operation.kind == Kind::Write
 }
 
-/// One operation; the buffer, and the bytes of a whole file.
+/// Performs one operation; returns the buffer, and the bytes of a whole file.
 async fn one(
     handle: &impl Handle,
     plan: &RoundPlan,
@@ -429,7 +430,7 @@ async fn one(
     }
 }
 
-/// All of a job as loops in one future of this thread, under `nowait::block_on`.
+/// Runs a job as loops in one future of this thread, under `nowait::block_on`.
 pub(super) fn in_block_on(handle: &impl Handle, job: &Job<'_>, round: &mut Round<'_>) -> io::Result<()> {
     let arrivals = Arrivals::new(job.pace.as_ref(), job.count());
     let buffers: Vec<Buf> = (0..job.depth).map(|_| job.buffer()).collect();
@@ -462,11 +463,11 @@ pub(super) fn in_block_on(handle: &impl Handle, job: &Job<'_>, round: &mut Round
 /// stopped.
 struct Noted {
     seen: Vec<(usize, Instant, Instant)>,
-    /// A task may have too few operations for a sample among its own. So the places decide, as drawn
-    /// from them.
+    /// A task may have too few operations for a sample, so a hash of an operation's place selects
+    /// it.
     sampled_one_in: u64,
     sampled: Vec<Sampled>,
-    /// Where the round checks them.
+    /// The bytes, if the round compares them.
     bytes: Option<Vec<(u64, Vec<u8>)>>,
 }
 
@@ -496,7 +497,7 @@ impl Noted {
         if let Some(kept) = &mut self.bytes {
             kept.extend(records.map(|(offset, record)| (offset, record.to_vec())));
         } else if Random::at(first, 0).below(self.sampled_one_in) == 0 {
-            // Another record of each.
+            // Each gather samples another record.
             let sampled = records.nth((first / len as u64) as usize % extents.len());
             self.sampled.extend(sampled.map(|(offset, record)| Sampled::of(offset, record)));
         }
@@ -513,7 +514,7 @@ impl Noted {
     }
 }
 
-/// All of a job as tasks of tokio's multi-thread runtime, one for each operation in flight.
+/// Runs a job as tasks of tokio's multi-thread runtime, one for each operation in flight.
 pub(super) fn on_tokio(handle: &impl Handle, job: &Job<'_>, round: &mut Round<'_>) -> io::Result<()> {
     let arrivals = Arrivals::new(job.pace.as_ref(), job.count());
     let tasks = (0..job.depth).map(|_| {

@@ -32,9 +32,9 @@ pub use self::log::commit::{Folder, Places, by_writers};
 pub(crate) use self::log::durable::await_spare;
 pub use self::ring::io_uring_state;
 
-/// The library's own way, which the verdict ranks.
+/// The library's way, which the verdict ranks.
 pub const OURS: &str = "nowait";
-/// The same on a tokio runtime.
+/// The library on a tokio runtime.
 pub const ON_TOKIO: &str = "nowait-tokio";
 /// The ways of the simplest program.
 pub const PLAIN: [&str; 3] = ["pread", "pwrite", "append-fdatasync"];
@@ -146,7 +146,7 @@ macro_rules! kinds {
     };
 }
 
-/// The ways of a kind, in the order of the roster.
+/// Returns the ways of a kind, in the order of the roster.
 fn that_do<W: ?Sized>(roster: Roster, pick: impl Fn(Does) -> Option<&'static W>) -> Vec<Part<W>> {
     let part = |way: &'static Way| Some(Part { way, work: way.does.iter().find_map(|does| pick(*does))? });
     roster.iter().filter_map(|way| part(way)).collect()
@@ -169,7 +169,7 @@ kinds! {
     LoadAppends load_appenders LogWay in "load"
     /// Writes to a growing file.
     Writes writers WriteWay in "writes"
-    /// The same, by a thread with other work.
+    /// Writes to a growing file, by a thread with other work.
     Stalls stallers WriteWay in "stall"
     /// Small files.
     Files filers FileWay in "files"
@@ -177,13 +177,13 @@ kinds! {
     Mixed mixers MixedWay in "mixed"
     /// Durable records, each awaited by its writer.
     Commits loggers LogWay in "log"
-    /// Durable records, several of each thread in flight.
+    /// Durable records, with several in flight for each thread.
     Pipelines pipeliners LogWay in "log-pipelined"
     /// Durable records of tasks.
     TaskCommits task_loggers LogWay in "log-tokio"
 }
 
-/// Every way, in the order of columns.
+/// All ways, in the order of columns.
 pub static WAYS: Roster = &[
     &plain::PREAD,
     &plain::PWRITE,
@@ -270,9 +270,9 @@ pub trait ReadWay: Sync {
         false
     }
 
-    /// Completes all reads of `job`, `job.depth` of them in flight at a time. `buffer` has a block
-    /// for each of those. A way that has [load reads](Does::LoadReads) starts each when the job's
-    /// schedule says so, and counts latency from there.
+    /// Completes all reads of `job`, with `job.depth` in flight. `buffer` has a block for each of
+    /// those. A way that has [load reads](Does::LoadReads) starts each when the job's schedule says
+    /// so, and counts latency from there.
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 
     /// Completes all batches of `job`, one after the other, each into the start of `output`, its
@@ -289,10 +289,10 @@ pub trait WriteWay: Sync {
         1
     }
 
-    /// Completes all writes of `job`, `job.depth` of them in flight at a time. `buffer` has a
-    /// prepared block for each of those; a way that must own its buffers takes [`Writes::buffers`].
-    /// A block is placed ([`crate::measure::work::Contents::place`]) just before the clock is read
-    /// for its submission.
+    /// Completes all writes of `job`, with `job.depth` in flight. `buffer` has a prepared block for
+    /// each of those; a way that must own its buffers takes [`Writes::buffers`]. A block is placed
+    /// ([`crate::measure::work::Contents::place`]) just before the clock is read for its
+    /// submission.
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
@@ -323,7 +323,7 @@ pub trait LogWay: Sync {
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>>;
 }
 
-/// One way of gathers that arrive, several at a time.
+/// One way of serving gathers that arrive, with several in flight.
 pub trait GatherWay: Sync {
     /// Starts each gather of `job` when it arrives, or as soon as fewer than `job.depth` are in
     /// flight. Latency counts from the arrival. `buffer` has room for `job.depth` gathers.
@@ -380,7 +380,7 @@ mod tests {
             assert!(!way.words.is_empty() && !way.words.ends_with('.') && !way.does.is_empty(), "{}", way.name);
             assert_eq!(way.hue.is_none(), way.name.starts_with(OURS), "{}", way.name);
             assert!(way.hue.is_none_or(|hue| hue < 8), "{}", way.name);
-            // The first of a kind is the one that is measured.
+            // Only the first entry of a kind is measured.
             let kinds: Vec<_> = way.does.iter().map(std::mem::discriminant).collect();
             assert!((1..kinds.len()).all(|at| !kinds[..at].contains(&kinds[at])), "{}", way.name);
         }

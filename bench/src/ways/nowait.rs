@@ -1,5 +1,5 @@
-//! `nowait` itself, as programs use it: by a blocking caller, by futures of one thread, on tokio,
-//! and through libaio, as where io_uring is refused.
+//! `nowait` as programs use it: by a blocking caller, by futures of one thread, on tokio, and
+//! through libaio, as if io_uring were refused.
 //!
 //! * `nowait`: at depth 1 the blocking call; at higher depths `block_on` over as many loops as the
 //!   depth; for a gather `gather_into`.
@@ -29,7 +29,7 @@ use super::{Does, ON_TOKIO, OURS, Way, mixed, stall};
 use crate::measure::meter::Round;
 use crate::measure::work::{Batch, Gather, Range, Target};
 
-/// How the library is called.
+/// Kind of calls of the library.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Calls {
     Blocking,
@@ -130,7 +130,7 @@ impl Drive for Calls {
         match self {
             Self::Tokio => on_tokio(&session.file, job, round)?,
             Self::Await => one_by_one(&files[0], job, round)?,
-            // A gather that arrives is a future that the thread waits for.
+            // An arriving gather is a future that the thread waits for.
             Self::Blocking if job.depth == 1 && job.records() == 0 => {
                 in_turn(job, buffer, round, |operation, block| {
                     match operation.kind {
@@ -159,8 +159,8 @@ impl Drive for Calls {
     }
 }
 
-/// Reads as a program awaits them: the loop that does any operation would add a tenth to the time of
-/// a cached one.
+/// Awaits reads one by one. The general loop over operations would add a tenth to the time of a
+/// cached read.
 fn one_by_one(file: &File, job: &Job<'_>, round: &mut Round<'_>) -> io::Result<()> {
     let mut buffer = job.buffer();
     round.start();
@@ -216,7 +216,7 @@ fn aio() -> io::Result<&'static Nowait> {
     instance.as_ref().map_err(|error| error.clone().into())
 }
 
-/// No range failed, and the file did not end before one did.
+/// Returns an error unless all ranges are complete.
 pub(super) fn in_full(exceptions: &nowait::Exceptions) -> io::Result<()> {
     exceptions.errors().first().cloned().map_or(Ok(()), Err)?;
     if exceptions.is_empty() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
@@ -227,8 +227,8 @@ fn extents(job: &Gather<'_>) -> Vec<Vec<(u64, usize)>> {
     job.each_batch().map(extents).collect()
 }
 
-/// One round's file and what was counted before it. The instance outlives the round: several
-/// callers of one may share it.
+/// A round's file, and the counters before the round. The instance outlives the round, since
+/// several callers may share it.
 pub(super) struct Session<F = File> {
     pub(super) file: F,
     instance: Nowait,
@@ -236,9 +236,9 @@ pub(super) struct Session<F = File> {
 }
 
 impl Session {
-    /// Through the page cache on the open file that the other ways have: there are file systems
-    /// (FUSE) where to open a file again empties its cache. Past it on one of its own, as users
-    /// open it: what the library finds out then it does not find out later.
+    /// Through the page cache, uses the open file of the other ways: on some file systems (FUSE),
+    /// another open drops the file's cached pages. With direct I/O, opens the file as users do, so
+    /// that the library examines it before the clock starts.
     pub(super) fn reading(instance: &Nowait, target: Target<'_>) -> io::Result<Self> {
         if target.direct {
             let options = OpenOptions::new().read(true).direct(true).clone();
@@ -253,7 +253,7 @@ impl Session {
 }
 
 impl Session<Library> {
-    /// The files of a plan, as a user opens them.
+    /// Opens the files of a plan as a user does.
     fn plan(instance: &Nowait, plan: &RoundPlan) -> io::Result<Self> {
         let file = match plan.open() {
             FileOpening::Nothing => Vec::new(),
@@ -275,8 +275,8 @@ impl<F> Session<F> {
         Self { file, instance: instance.clone(), before: instance.stats() }
     }
 
-    /// A blocking call is a system call on the caller's thread whether it waits or not: it tells
-    /// nothing.
+    /// Reports the inline share. Blocking calls are excluded, since they are plain calls whether
+    /// they wait or not.
     pub(super) fn report(&self, round: &mut Round<'_>) {
         let now = self.instance.stats();
         let inline = now.inline - self.before.inline;

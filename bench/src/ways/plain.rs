@@ -26,7 +26,7 @@ pub(crate) static PWRITE: Way = Way::new(
 )
 .hue(0);
 
-/// One operation by plain calls.
+/// Performs one operation by plain calls.
 pub(super) fn one(file: &File, operation: Operation, block: &mut [u8]) -> io::Result<()> {
     let offset = operation.offset;
     match operation.kind {
@@ -36,7 +36,7 @@ pub(super) fn one(file: &File, operation: Operation, block: &mut [u8]) -> io::Re
     }
 }
 
-/// Records, one after the other.
+/// Reads records, one after the other.
 pub(super) fn all(file: &File, extents: &[(u64, usize)], block: &mut [u8]) -> io::Result<()> {
     let mut rest = block;
     extents.iter().try_for_each(|&(offset, len)| {
@@ -46,7 +46,7 @@ pub(super) fn all(file: &File, extents: &[(u64, usize)], block: &mut [u8]) -> io
     })
 }
 
-/// The same of a plan's files; the bytes of a whole one.
+/// Performs an operation on a plan's files; returns the bytes of a whole file.
 pub(super) fn call(plan: &RoundPlan, operation: Operation, block: &mut [u8]) -> io::Result<Option<Vec<u8>>> {
     match operation.kind {
         Kind::Whole => fs::read(plan.path(operation)).map(Some),

@@ -52,14 +52,14 @@ impl WriteWay for Pwritev {
     }
 }
 
-/// Each block is a part of its own for the kernel, as where they come from different callers.
+/// Passes each block as a separate segment, as if blocks came from different callers.
 fn write_all(job: &Writes<'_>, blocks: &[u8], mut offset: u64) -> io::Result<()> {
     let mut parts = [IoSlice::new(&[]); COLLECTED];
     let count = blocks.len() / job.block;
     for (part, block) in parts.iter_mut().zip(blocks.chunks(job.block)) {
         *part = IoSlice::new(block);
     }
-    // The rest of a short write fails with the reason: a full disk, a quota, a limit of file sizes.
+    // The rest of a short write fails with the reason: a full disk, a quota, or a file size limit.
     let mut left = &mut parts[..count];
     while !left.is_empty() {
         match pwritev(job.file, left, offset) {

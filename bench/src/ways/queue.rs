@@ -23,13 +23,13 @@ pub(in crate::ways) struct Desk {
     free: Vec<u32>,
 }
 
-/// One operation, from its start until all its bytes have been moved.
+/// An operation, from its start until all its bytes have been transferred.
 #[derive(Clone, Copy)]
 struct Transfer {
     operation: Operation,
     at: *mut u8,
-    /// The whole buffer. All of it is asked for, since a direct read takes whole blocks only; it is
-    /// complete with the operation's bytes, which are fewer at the end of the file.
+    /// Length of the buffer, all of which is requested, since a direct read covers whole blocks.
+    /// The operation is complete with its own bytes, which are fewer at the end of the file.
     len: usize,
     have: usize,
     started: Instant,
@@ -43,12 +43,13 @@ impl Desk {
         Self { transfers: vec![nothing; ring.capacity()], ring, free }
     }
 
-    /// `plan`: of gathers. `paths`: of whole files, by their numbers.
+    /// Begins a flight. `plan` is that of gathers; `paths` are those of whole files, by their
+    /// numbers.
     fn flight<'b>(&mut self, plan: Option<&'b RoundPlan>, paths: &'b [CString]) -> Flight<'_, 'b> {
         Flight { desk: self, in_flight: 0, plan, paths, buffers: PhantomData }
     }
 
-    /// Keeps all blocks of the buffer in flight, each as soon as it is due.
+    /// Keeps all blocks of the buffer in flight, each from its scheduled start.
     pub(in crate::ways) fn drive(
         &mut self,
         job: &Job<'_>,
@@ -89,7 +90,7 @@ impl Desk {
         Ok(())
     }
 
-    /// One operation, submitted and waited for.
+    /// Submits one operation and waits for it.
     pub(in crate::ways) fn one(&mut self, operation: Operation, paths: &[CString], block: &mut [u8]) -> io::Result<()> {
         let mut flight = self.flight(None, paths);
         flight.start(operation, block, Instant::now())?;
@@ -101,8 +102,8 @@ impl Desk {
         }
     }
 
-    /// Writes without ever waiting: what is complete is harvested, what there is room for is
-    /// submitted, and then it is the turn of `others`, which say whether to go on.
+    /// Writes without waiting: harvests completions, submits as many writes as fit, and then calls
+    /// `others`, which returns whether to continue.
     pub(in crate::ways) fn writes_beside(
         &mut self,
         job: &Writes<'_>,
@@ -173,7 +174,7 @@ impl Desk {
     }
 }
 
-/// Operations in flight, each with its buffer, which it owns for `'b`.
+/// Operations in flight, each of which owns its buffer for `'b`.
 struct Flight<'q, 'b> {
     desk: &'q mut Desk,
     in_flight: usize,
@@ -182,11 +183,11 @@ struct Flight<'q, 'b> {
     buffers: PhantomData<&'b mut [u8]>,
 }
 
-/// An operation that is complete, and its buffer.
+/// A complete operation, and its buffer.
 struct Complete<'b> {
     operation: Operation,
     buffer: &'b mut [u8],
-    /// Bytes that were moved.
+    /// Number of transferred bytes.
     len: usize,
     started: Instant,
 }
@@ -206,7 +207,7 @@ impl<'b> Flight<'_, 'b> {
         self.push(tag)
     }
 
-    /// Asks for the part of an operation that is still missing.
+    /// Submits the remaining part of an operation.
     fn push(&mut self, tag: u32) -> io::Result<()> {
         let Transfer { operation, at, len, have, .. } = self.desk.transfers[tag as usize];
         let Operation { kind, file, offset, .. } = operation;
@@ -216,10 +217,10 @@ impl<'b> Flight<'_, 'b> {
         // SAFETY: a part of that buffer, as below.
         let at = unsafe { at.add(have) };
         let request = Request { kind, file, at, len, offset, path, extents };
-        // SAFETY: `at` points to the bytes of a buffer that `start` took by value for `'b` and that
-        // `next` gives back only after the ring returned the tag; paths are borrowed for `'b`. This
-        // flight lives no longer than `'b`, and its `drop` waits for all tags. Flights are not
-        // leaked: they are locals of this file.
+        // SAFETY: `at` points to the bytes of a buffer that `start` took by value for `'b`. `next`
+        // returns the buffer only after the ring returned the tag. Paths are borrowed for `'b`.
+        // This flight does not outlive `'b`, and its `drop` waits for all tags. Flights are never
+        // leaked, since they are locals of this file.
         let pushed = unsafe { self.desk.ring.push(tag, request) };
         if pushed.is_err() {
             self.land(tag);
@@ -236,8 +237,7 @@ impl<'b> Flight<'_, 'b> {
         self.desk.ring.turn(wait)
     }
 
-    /// Waits for a completion or for this moment, whichever is first. False if there is nothing to
-    /// wait for.
+    /// Waits for a completion, at most until `due`. False if there is nothing to wait for.
     fn wait(&mut self, due: Option<Instant>) -> io::Result<bool> {
         match (self.in_flight, due) {
             (0, None) => return Ok(false),
@@ -248,8 +248,8 @@ impl<'b> Flight<'_, 'b> {
         Ok(true)
     }
 
-    /// The next complete operation. One that stopped half-way (half of it was cached, or a signal
-    /// came) is sent on, unless it is durable, or a gather.
+    /// Returns the next complete operation. Resubmits the rest of a partial one (partly cached, or
+    /// interrupted by a signal), unless it is durable or a gather.
     fn next(&mut self) -> io::Result<Option<Complete<'b>>> {
         while let Some((tag, result)) = self.desk.ring.next() {
             let transfer = &mut self.desk.transfers[tag as usize];
@@ -276,8 +276,8 @@ impl<'b> Flight<'_, 'b> {
             if kind == Kind::Whole && have == len {
                 return Err(io::Error::other("the file is longer than it was to be"));
             }
-            // SAFETY: these are the pointer and the length of the `&'b mut [u8]` that `start` took.
-            // The kernel is done with it, and the operation has ended, so the buffer is given back
+            // SAFETY: pointer and length are those of the `&'b mut [u8]` that `start` took. The
+            // kernel no longer uses the memory. The operation has ended, so the buffer is returned
             // only once.
             let buffer = unsafe { slice::from_raw_parts_mut(at, len) };
             return Ok(Some(Complete { operation, buffer, len: have, started }));
@@ -287,8 +287,8 @@ impl<'b> Flight<'_, 'b> {
 }
 
 impl Drop for Flight<'_, '_> {
-    /// After an error: waits for the rest, whatever becomes of it, because the kernel still uses
-    /// the buffers.
+    /// After an error, waits for the remaining operations, because the kernel still uses the
+    /// buffers.
     fn drop(&mut self) {
         loop {
             while let Some((tag, _)) = self.desk.ring.next() {
@@ -298,7 +298,7 @@ impl Drop for Flight<'_, '_> {
                 return;
             }
             if self.desk.ring.turn(1).is_err() {
-                // The buffers are the caller's: they cannot be leaked, and to return would be
+                // The buffers belong to the caller, so they cannot be leaked. Returning would be
                 // unsound.
                 process::abort();
             }

@@ -62,25 +62,25 @@ pub(super) fn refused() -> Option<String> {
     IoUring::new(2).err().map(|error| format!("io_uring_setup: {error}"))
 }
 
-/// The most reads of a gather in flight. More only wait for a place in the disk's own queue, inside
-/// the submission.
+/// Maximum number of reads of a gather in flight. More would wait for a place in the disk's queue,
+/// inside the submission.
 const GATHER_DEPTH: usize = 128;
 
-/// From `linux/io_uring.h`.
+/// `IORING_ENTER_GETEVENTS` of `linux/io_uring.h`.
 const IORING_ENTER_GETEVENTS: u32 = 1;
 
-/// Requests that open, read and close a file.
+/// Number of requests that open, read and close a file.
 const CHAIN: usize = 3;
 
-/// State of io_uring on this system, in words.
+/// Describes the state of io_uring on this system.
 pub fn io_uring_state() -> String {
     refused().map_or("available".to_owned(), |why| format!("refused ({why})"))
 }
 
 impl Drive for Ring {
-    /// Files opened into a ring are of Linux 5.15, and used in the same chain of 5.19.
+    /// Opening files into a ring's table requires Linux 5.15, and their use in the same chain 5.19.
     fn refuses_files(&self) -> Option<String> {
-        // A file of any length, read in part, will do.
+        // Tries the chain on a file of any length, which may be read in part.
         let (path, mut block) = ([c"/proc/self/status".to_owned()], Buffer::new(64 << 10));
         let read =
             Uring::new(&[-1], 1, CHAIN).and_then(|ring| Desk::new(ring).one(Operation::whole(0), &path, block.bytes()));
@@ -110,7 +110,7 @@ impl Drive for Ring {
     }
 }
 
-/// A tuned ring of one thread over one file, with room for so many operations.
+/// Makes a tuned ring of one thread over one file, with room for `capacity` operations.
 pub(super) fn desk(file: &impl AsRawFd, capacity: usize) -> io::Result<Desk> {
     Ok(Desk::new(Uring::new(&[file.as_raw_fd()], capacity, 1)?))
 }
@@ -119,9 +119,9 @@ pub(super) struct Uring {
     ring: IoUring,
     /// The requests of each tag.
     chains: Vec<Chain>,
-    /// All buffers lie in one that is registered.
+    /// True if all buffers are part of a registered one.
     registered: bool,
-    /// Queued operations, the most in a submission, and the most in the first one after a wait.
+    /// Number of queued operations; maximum in a submission, and in the first one after a wait.
     queued: usize,
     submit_at: usize,
     submit_first_at: usize,
@@ -145,15 +145,15 @@ pub(super) struct Request<'p> {
     pub at: *mut u8,
     pub len: usize,
     pub offset: u64,
-    /// Of a whole file. It lives as long as the ring.
+    /// Path of a whole file, which outlives the ring.
     pub path: Option<&'p CStr>,
-    /// Of a gather.
+    /// Records of a gather.
     pub extents: &'p [(u64, usize)],
 }
 
 impl Uring {
-    /// Over these files, which outlive it, or places for files that are opened by name (-1), for so
-    /// many operations of at most so many requests.
+    /// Makes a ring for `capacity` operations of up to `requests` requests each. `files` outlive
+    /// the ring; -1 is a place for a file that is opened by name.
     fn new(files: &[RawFd], capacity: usize, requests: usize) -> io::Result<Self> {
         let ring = tuned_ring((capacity * requests) as u32)?;
         ring.submitter().register_files(files)?;
@@ -161,28 +161,27 @@ impl Uring {
         Ok(Self { ring, chains, registered: false, queued: 0, submit_at: 1, submit_first_at: 1 })
     }
 
-    /// All transfers will be parts of `buffer`, whose pages the kernel then need not look up for
-    /// each direct one; where it may not lock as much memory, it does.
+    /// Registers `buffer`, of which all transfers are parts, so that the kernel need not look up
+    /// pages for each direct request. Has no effect beyond the limit on locked memory.
     fn registering(mut self, buffer: &mut [u8]) -> Self {
         let whole = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-        // SAFETY: registering takes a reference to the pages and writes nothing. Only what `push`
-        // submits does, and keeps its promise.
+        // SAFETY: registering takes references to the pages, and writes nothing. Only requests from
+        // `push` write, under its contract.
         self.registered = unsafe { self.ring.submitter().register_buffers(&[whole]) }.is_ok();
         self
     }
 
-    /// Transfers are submitted by the call that waits, and by none before.
+    /// Submits transfers only by the call that waits.
     fn together(mut self) -> Self {
         (self.submit_at, self.submit_first_at) = (self.chains.len(), self.chains.len());
         self
     }
 
-    /// Submits what is queued. What a failed call leaves queued goes with the next one.
+    /// Submits queued requests. The next call submits those that a failed call leaves.
     fn submit(&mut self) {
         let entries = self.ring.submission().len() as u32;
-        // SAFETY: no argument is passed, so there is none to be wrong; the queued entries keep
-        // `push`'s promise. With GETEVENTS, so that completions which came meanwhile are worked on
-        // now and not all at the end.
+        // SAFETY: no argument is passed, and the queued entries meet the contract of `push`.
+        // GETEVENTS makes the kernel process completions now, and not all at the end.
         let _ = unsafe { self.ring.submitter().enter::<()>(entries, 0, IORING_ENTER_GETEVENTS, None) };
         self.submit_at = (self.submit_at * 2 + 1).min(self.chains.len());
         self.queued = 0;
@@ -193,7 +192,8 @@ impl Uring {
         self.submit_at = self.submit_first_at;
     }
 
-    /// Queues the requests of an operation. Linked ones are cancelled by one that fails before them.
+    /// Queues the requests of an operation. If a request fails, the kernel cancels those linked
+    /// after it.
     ///
     /// # Safety
     ///
@@ -201,30 +201,30 @@ impl Uring {
     unsafe fn start(&mut self, tag: u32, chain: &mut [Entry]) {
         chain.iter_mut().for_each(|entry| entry.set_user_data(u64::from(tag)));
         self.chains[tag as usize] = Chain { left: chain.len(), ..Chain::default() };
-        // SAFETY: the caller's promise, and the files stay open: the ring is used within a call that
-        // borrows them.
+        // SAFETY: the caller's promise. The files stay open, since the ring is used within a call
+        // that borrows them.
         let pushed = unsafe { self.ring.submission().push_multiple(chain) };
         pushed.expect("the ring has an entry for each request in flight");
         self.queued += 1;
     }
 
-    /// The most operations in flight.
+    /// Returns the maximum number of operations in flight.
     pub(super) fn capacity(&self) -> usize {
         self.chains.len()
     }
 
-    /// Queues an operation; it may be submitted at once or with the next [`Uring::turn`]. There is
-    /// room: at most [`Uring::capacity`] are in flight. An error means that the kernel does not know
-    /// of it and never will.
+    /// Queues an operation, which may be submitted at once or by the next [`Uring::turn`]. The
+    /// caller keeps at most [`Uring::capacity`] operations in flight. After an error, the kernel
+    /// never gets the operation.
     ///
     /// # Safety
     ///
-    /// The `len` bytes at `at` can be read and written, and nobody else touches them, until
-    /// [`Uring::next`] has returned `tag`. So can those of `path`.
+    /// Until [`Uring::next`] has returned `tag`, the `len` bytes at `at` are valid for reads and
+    /// writes, and no other code accesses them; the same holds for `path`.
     pub(super) unsafe fn push(&mut self, tag: u32, request: Request<'_>) -> io::Result<()> {
         if self.queued == self.submit_at {
-            // Only now that there is one more: the last ones of a turn are left to the call that
-            // waits.
+            // Submitted only when another operation follows: the waiting call submits the last ones
+            // of a turn.
             self.submit();
         }
         let Request { kind, file, at, len, offset, path, extents } = request;
@@ -251,23 +251,24 @@ impl Uring {
             }
             (Kind::Whole, None) => return Err(io::ErrorKind::InvalidInput.into()),
             (Kind::Whole, Some(path)) => {
-                // Each tag has a place for one file in the ring's table.
+                // Each tag has one file slot in the ring's table.
                 let place = types::DestinationSlot::try_from_slot_target(tag);
                 let place = place.map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
                 let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), path.as_ptr()).flags(libc::O_RDONLY);
                 let open = open.file_index(Some(place)).build().flags(Flags::IO_LINK);
-                // It is shorter than its buffer, which breaks a soft link.
+                // A hard link, since the read is shorter than its buffer, which would break a soft
+                // link.
                 let read = opcode::Read::new(types::Fixed(tag), at, len).offset(0).build().flags(Flags::IO_HARDLINK);
                 &mut [open, read, opcode::Close::new(types::Fixed(tag)).build()]
             }
         };
-        // SAFETY: this function's caller promises the same; the path lives as long as the ring.
+        // SAFETY: the contract of this function is the same; the path outlives the ring.
         unsafe { self.start(tag, chain) };
         Ok(())
     }
 
-    /// Submits what is queued and waits for at least `wait` completions. A signal may end the
-    /// waiting early.
+    /// Submits queued requests and waits for at least `wait` completions. A signal may end the wait
+    /// early.
     pub(super) fn turn(&mut self, wait: usize) -> io::Result<()> {
         self.waits();
         match self.ring.submit_and_wait(wait) {
@@ -277,8 +278,8 @@ impl Uring {
         }
     }
 
-    /// Submits what is queued and waits for a completion, until then at most, with a time-out of the
-    /// waiting call itself (IORING_ENTER_EXT_ARG, 5.11). A signal may end the waiting early.
+    /// Submits queued requests and waits for a completion until `due`, by the timeout of the
+    /// waiting call (IORING_ENTER_EXT_ARG, 5.11). A signal may end the wait early.
     pub(super) fn turn_until(&mut self, due: Instant) -> io::Result<()> {
         self.waits();
         let left = types::Timespec::from(due.saturating_duration_since(Instant::now()));
@@ -291,14 +292,14 @@ impl Uring {
         }
     }
 
-    /// The next operation that is complete: its tag and the number of bytes.
+    /// Returns the next complete operation: its tag and the number of bytes.
     pub(super) fn next(&mut self) -> Option<(u32, io::Result<usize>)> {
         loop {
             let entry = self.ring.completion().next()?;
             let chain = &mut self.chains[entry.user_data() as usize];
             match usize::try_from(entry.result()) {
                 Ok(count) => chain.moved += count,
-                // Not that others were cancelled for it.
+                // Keeps the first error instead of the cancellations that it caused.
                 Err(_) if chain.failed.is_some_and(|error| error != libc::ECANCELED) => {}
                 Err(_) => chain.failed = Some(-entry.result()),
             }
@@ -311,7 +312,7 @@ impl Uring {
     }
 }
 
-/// The best set-up that this kernel knows: SINGLE_ISSUER is of 6.0, COOP_TASKRUN of 5.19.
+/// Sets up a ring with the best flags of this kernel: SINGLE_ISSUER (6.0), COOP_TASKRUN (5.19).
 pub(super) fn tuned_ring(entries: u32) -> io::Result<IoUring> {
     IoUring::builder()
         .setup_clamp()

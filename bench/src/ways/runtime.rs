@@ -80,7 +80,7 @@ impl Seen {
         }
     }
 
-    /// A batch: its records, in order, at the start of `output`.
+    /// Adds a batch, whose records are in order at the start of `output`.
     pub fn add_batch(&mut self, ranges: &[Range], output: &[u8], started: Instant) {
         let bytes = ranges.iter().map(|range| range.len as usize).sum();
         self.tally.batch(Batch { ranges, bytes }, output, started, Instant::now());
@@ -93,7 +93,7 @@ impl Seen {
         }
     }
 
-    /// A record is on stable storage, and the task knows it.
+    /// Records that the task learned of a durable record.
     #[inline]
     pub fn committed(&mut self, bytes: usize, started: Instant) {
         self.tally.committed(bytes, started, Instant::now());

@@ -29,7 +29,7 @@ pub(crate) static BUFREADER: Way = Way::new(
 )
 .hue(7);
 
-/// The buffer of GNU `cat` (coreutils 9.5, `io_blksize`).
+/// Buffer size of GNU `cat` (coreutils 9.5, `io_blksize`).
 const WINDOW: usize = 256 << 10;
 
 impl ReadWay for StdReader {
@@ -58,7 +58,7 @@ pub(crate) static TOUCH: Way =
 
 impl ReadWay for Touch {
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        // With the readahead that is usual.
+        // Opened again, for the default readahead.
         let map = Mapping::new(&File::open(job.target.path)?, job.target.size)?;
         round.start();
         for offset in job.each_offset() {

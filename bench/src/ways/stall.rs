@@ -24,7 +24,7 @@ use super::{Does, Way, WriteWay};
 use crate::measure::meter::{Round, Tally};
 use crate::measure::work::Writes;
 
-/// A round ends after this time, however much is written: a slow disk must not take all day.
+/// Maximum duration of a round, which bounds the time on a slow disk.
 pub(crate) const LONGEST_ROUND: Duration = Duration::from_secs(20);
 
 pub(crate) struct Blocking;
@@ -84,7 +84,7 @@ impl WriteWay for Futures {
     }
 }
 
-/// `job.depth` writers and a heartbeat, as one future for `run`.
+/// Joins `job.depth` writers and a heartbeat in one future, for `run`.
 fn beside_a_heartbeat(
     job: &Writes<'_>,
     round: &mut Round<'_>,
@@ -151,7 +151,7 @@ impl Heartbeat {
         Self { began: now, last: now }
     }
 
-    /// Notes the gap since the last beat. False when the round has taken long enough.
+    /// Records the gap since the last beat. False after [`LONGEST_ROUND`].
     #[inline]
     fn beat(&mut self, tally: &mut Tally<'_>) -> bool {
         let now = Instant::now();

@@ -19,7 +19,7 @@ use super::{Does, Way};
 use crate::measure::meter::{Round, Tally};
 use crate::measure::work::{Batch, Gather};
 
-/// Threads of a gather: as many as the depth at which the common comparison of 2020 was made.
+/// Number of threads of a gather, which equals the depth of the common comparison of 2020.
 pub(super) const GATHER_THREADS: usize = 32;
 pub(crate) struct Threads;
 
@@ -48,7 +48,7 @@ impl Drive for Threads {
             work(job, schedule, take, block, tally, |operation, block| call(&job.plan, operation, block))
         };
         let done = match job.block {
-            // Whole files have memory of their own.
+            // Whole files need no block of the buffer.
             0 => at_once(
                 job.depth,
                 1,
@@ -86,7 +86,8 @@ pub(super) fn at_once<P, T: Send>(
     prepare: impl Fn() -> io::Result<P> + Sync,
     work: impl Fn(&mut P, &mut [u8], &mut Tally<'_>) -> io::Result<T> + Sync,
 ) -> io::Result<Vec<T>> {
-    // Where the threads meet; none if one of them could not be started, for which the others would wait.
+    // Barrier of the threads; none if a thread could not be started, since the others would wait
+    // for it.
     let gate = RwLock::new(None);
     thread::scope(|scope| {
         let mut is_set = gate.write().unwrap_or_else(PoisonError::into_inner);
@@ -96,7 +97,7 @@ pub(super) fn at_once<P, T: Send>(
             thread::Builder::new().spawn_scoped(scope, move || {
                 let gate = gate.read().unwrap_or_else(PoisonError::into_inner);
                 let Some(gate) = &*gate else { return Err(io::ErrorKind::WouldBlock.into()) };
-                // All are prepared; they begin; they are done.
+                // Three meetings: all threads are prepared, they begin, and they are done.
                 let mut meetings = Meetings::new(gate, 3);
                 let prepared = prepare();
                 meetings.attend();
@@ -163,7 +164,7 @@ fn gather_one(pool: &ThreadPool, file: &File, batch: Batch<'_>, output: &mut [u8
     let failure = OnceLock::new();
     let read = |share: Batch<'_>, output: &mut [u8]| {
         let all = share.pieces(output).try_for_each(|(offset, piece)| file.read_exact_at(piece, offset));
-        // One error is enough.
+        // Only one error is kept.
         all.unwrap_or_else(|error| drop(failure.set(error)));
     };
     pool.in_place_scope(|scope| {

@@ -43,7 +43,7 @@ pub(crate) static TOKIO: Way = Way::new(
 )
 .hue(6);
 
-/// Open files, each call in a closure.
+/// Open files, with each call in a closure.
 #[derive(Clone)]
 pub(super) struct Closures(pub(super) Arc<[Arc<File>]>);
 
@@ -98,7 +98,7 @@ impl Drive for SpawnBlocking {
     }
 }
 
-/// Records of a batch, for a closure, which cannot borrow the job.
+/// Records of a batch for a closure, which cannot borrow the job.
 struct OwnedBatch {
     ranges: Box<[Range]>,
     bytes: usize,

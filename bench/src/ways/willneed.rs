@@ -11,8 +11,8 @@ use crate::measure::work::{Batch, Gather, Reads, Target};
 use crate::sys::will_need;
 use crate::ways::{Does, ReadWay, Way};
 
-/// Ranges that a gather announces ahead: the most that a common disk queue takes without making the
-/// announcer wait.
+/// Number of ranges that a gather announces ahead: as many as a common disk queue accepts without
+/// blocking the caller.
 const GATHER_AHEAD: usize = 128;
 
 pub(crate) struct WillNeed;

@@ -10,8 +10,8 @@ use crate::table;
 use crate::table::columns::Curve;
 use crate::ways::{self, ON_TOKIO, OURS, PLAIN};
 
-/// Appearance of a way: the hue that the style sheet has under this number, the symbol, the dash of
-/// its line.
+/// Appearance of a way: the number of its hue in the style sheet, its symbol, and the dash of its
+/// line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Look {
     hue: usize,
@@ -19,13 +19,13 @@ pub(super) struct Look {
     dash: usize,
 }
 
-/// Besides the library's own.
+/// Number of hues besides the library's.
 const HUES: usize = 8;
 const SYMBOLS: usize = 6;
 const DASHES: [&str; 4] = ["none", "6 3", "2 3", "8 3 2 3"];
 
-/// The looks of a table's ways: the library's share one hue, and each other way has the same in all
-/// tables, as long as it is known. The second way with a hue has another symbol and dash.
+/// Returns the looks of a table's ways. Ways of the library share one hue. Each other known way has
+/// the same hue in all tables. A second way with the same hue gets another symbol and dash.
 pub(super) fn looks<'a>(ways: &[&'a str]) -> Vec<(&'a str, Look)> {
     let (mut taken, mut unknown) = ([0; HUES + 1], 0);
     let look = |way: &&'a str| {
@@ -50,7 +50,7 @@ impl Look {
     }
 }
 
-/// Symbols of the ways, and their names.
+/// Renders the symbols and names of the ways.
 pub(super) fn legend(looks: &[(&str, Look)]) -> Markup {
     html! {
         p.legend {
@@ -61,20 +61,20 @@ pub(super) fn legend(looks: &[(&str, Look)]) -> Markup {
     }
 }
 
-/// The sides of a chart of lines.
+/// Edges of the plot area of a line chart.
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 508.0;
 const TOP: f64 = 12.0;
 const BASE: f64 = 262.0;
 
-/// From 0 to a round number, or, where values are far apart, along powers of ten.
+/// A scale from 0 to a round number, or a logarithmic one if values are far apart.
 pub(super) struct Scale {
     low: f64,
     high: f64,
     logarithmic: bool,
 }
 
-/// Values that are further apart are drawn logarithmically.
+/// Ratio of values from which a scale is logarithmic.
 const FAR_APART: f64 = 40.0;
 
 impl Scale {
@@ -88,13 +88,13 @@ impl Scale {
         Self { low: 0.0, high: ((most / step).ceil() * step).max(step), logarithmic: false }
     }
 
-    /// Whole powers of ten around these.
+    /// Makes a scale of whole powers of ten around these values.
     fn logarithmic(least: f64, most: f64) -> Self {
         let (low, high) = (least.max(1e-3).log10().floor(), most.max(1e-3).log10().ceil());
         Self { low: 10f64.powf(low), high: 10f64.powf(high.max(low + 1.0)), logarithmic: true }
     }
 
-    /// From 0 to 1.
+    /// Returns the position of a value, from 0 to 1.
     fn place(&self, value: f64) -> f64 {
         let place = if self.logarithmic {
             (value.max(self.low) / self.low).log10() / (self.high / self.low).log10()
@@ -115,7 +115,7 @@ impl Scale {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, so that there are four to eight of them.
+/// Returns 1, 2 or 5 times a power of ten, such that there are four to eight steps.
 fn step(most: f64) -> f64 {
     let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
     let power = 10f64.powf(most.log10().floor());
@@ -138,12 +138,12 @@ fn label(class: &str, (x, y): (f64, f64), text: &str) -> Markup {
     html! { text class=(class) x=(at(x)) y=(at(y)) { (text) } }
 }
 
-/// A tenth of a pixel is enough. What is no number has no place.
+/// Formats a coordinate to a tenth of a pixel.
 fn at(value: f64) -> String {
     format!("{:.1}", if value.is_finite() { value } else { 0.0 })
 }
 
-/// The way's symbol, filled; `title` shows while the pointer is on it.
+/// Renders the way's filled symbol, with `title` as its tooltip.
 fn symbol(look: Look, (x, y): (f64, f64), title: &str) -> Markup {
     let path = match look.symbol {
         0 => "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
@@ -170,7 +170,7 @@ pub(super) fn measures(table: &str) -> Vec<Curve> {
     ]
 }
 
-/// A line per way along the axis of a panel; nothing where no row has the measure.
+/// Renders a line per way along the axis of a panel; nothing if no row has the measure.
 pub(super) fn lines(panel: &Panel<'_>, axis: &str, measure: &Curve, looks: &[(&str, Look)]) -> Markup {
     let rows = panel.points.iter().flat_map(|point| &point.rows);
     let values: Vec<f64> = rows.filter_map(|row| (measure.value)(row)).collect();
@@ -196,7 +196,7 @@ pub(super) fn lines(panel: &Panel<'_>, axis: &str, measure: &Curve, looks: &[(&s
             (label("tick middle", (x(point), BASE + 16.0), point.label))
         }
         (label("tick middle", ((LEFT + RIGHT) / 2.0, BASE + 34.0), axis))
-        // The library's last, on top.
+        // The library's line is drawn last, on top.
         @for (way, look) in looks.iter().rev() {
             @let points = curve(way);
             @let path = points.iter().map(|(x, value, _)| format!("{},{}", at(*x), at(y(*value)))).collect::<Vec<_>>();
@@ -211,13 +211,13 @@ pub(super) fn lines(panel: &Panel<'_>, axis: &str, measure: &Curve, looks: &[(&s
     html! { figure { figcaption { (measure.name) (kind) } (svg(RIGHT + 16.0, BASE + 44.0, &described, &inside)) } }
 }
 
-/// The ways that programs choose between, in the order of the legend.
+/// Returns whether programs choose this way today, as in the legend.
 fn is_known(way: &str) -> bool {
     PLAIN.contains(&way) || ["threads", "thread-batch", "ring", "tokio", OURS, ON_TOKIO].contains(&way)
 }
 
-/// Each case of the tables that rank ways, on a line with its name: how far those that programs choose
-/// between are off the best.
+/// Renders a line for each case of the tables that rank ways: the ratios to the best, of the ways
+/// that programs choose between.
 pub(super) fn overview(report: &Report) -> Markup {
     const WIDTH: f64 = 900.0;
     const ROW: f64 = 18.0;
@@ -231,7 +231,7 @@ pub(super) fn overview(report: &Report) -> Markup {
     let least = cases.iter().flat_map(|(_, rows)| rows.iter().map(|row| ratio(row, rows))).fold(0.5, f64::min);
     let scale = Scale::logarithmic(least, 1.0);
     let letters = cases.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-    // A letter is 7 wide at most.
+    // A letter is at most 7 units wide.
     let (left, bottom) = (letters as f64 * 7.0 + 20.0, 8.0 + ROW * cases.len() as f64);
     let x = |value: f64| left + scale.place(value) * (WIDTH - left - 20.0);
     let inside = html! {
@@ -262,7 +262,7 @@ pub(super) fn overview(report: &Report) -> Markup {
     }
 }
 
-/// At a tick of an axis.
+/// Formats a number at a tick of an axis.
 fn number(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{}M", trimmed(v / 1e6)),

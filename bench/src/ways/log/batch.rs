@@ -115,7 +115,7 @@ impl LogWay for ThreadBatch {
             };
             log.close();
             let end = thread.join().expect("the thread of the log does not panic");
-            // Its error tells more than those of the writers who learned of it.
+            // The thread's error contains more than those of its writers.
             end.and_then(|end| Ok((places?, end)))
         })?;
         find(job, round, &places)?;
@@ -125,30 +125,30 @@ impl LogWay for ThreadBatch {
 
 pub(super) struct Log {
     open: Mutex<OpenBatch>,
-    /// Rung when the thread sleeps and there is a batch.
+    /// Wakes the thread when a batch has records.
     bell: Condvar,
-    /// The last batch of an even number that is on stable storage, and of an odd one. Writers of a
-    /// batch sleep on one word, so that the thread wakes these and no others, with one call.
+    /// The last durable batch with an even number, and the last with an odd one. All writers of a
+    /// batch sleep on one word, so that one call wakes exactly these.
     durable: [AtomicU32; 2],
     failed: AtomicBool,
     direct: bool,
 }
 
-/// The one that writers add to.
+/// The batch that writers add to.
 struct OpenBatch {
     number: u32,
     buffer: Buffer,
     len: usize,
-    /// Its offset in the file.
+    /// Offset of the batch in the file.
     place: u64,
-    /// Tasks that wait for it.
+    /// Tasks that wait for the batch.
     told: Vec<oneshot::Sender<()>>,
     sleeps: bool,
     closed: bool,
 }
 
 impl Log {
-    /// `capacity`: all records that may be under way, since a batch may have all of them.
+    /// `capacity` is the maximum number of records in flight, all of which may be in one batch.
     fn new(capacity: usize, direct: bool) -> Self {
         let buffer = Buffer::new(room(true, capacity));
         let open = OpenBatch { number: 1, buffer, len: 0, place: 0, told: Vec::new(), sleeps: false, closed: false };
@@ -160,15 +160,15 @@ impl Log {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For a task: the thread tells it by a channel.
+    /// Commits a record for a task, which the thread notifies by a channel.
     pub(super) async fn commit_by_channel(&self, record: &[u8]) -> io::Result<u64> {
         let (told, durable) = oneshot::channel();
         let (_, place) = self.put(record, Some(told))?;
-        // Dropped by a thread that has failed.
+        // After a failure the thread drops the sender.
         durable.await.map(|()| place).map_err(|_| Self::gone())
     }
 
-    /// Puts a record into the open batch. Gives the batch's number, and the record's place.
+    /// Adds a record to the open batch. Returns the batch's number, and the record's offset.
     fn put(&self, record: &[u8], told: Option<oneshot::Sender<()>>) -> io::Result<(u32, u64)> {
         let mut open = self.open();
         if open.closed {
@@ -205,7 +205,7 @@ impl Log {
         io::Error::other("the thread that writes the log has failed")
     }
 
-    /// The thread. Gives the end of the log when it is closed.
+    /// Runs the thread. Returns the end of the log after the close.
     fn write(&self, file: &File) -> io::Result<u64> {
         let mut spare = Buffer::new(self.open().buffer.bytes().len());
         let mut told = Vec::new();
@@ -227,7 +227,7 @@ impl Log {
             drop(open);
 
             let bytes = &mut spare.bytes()[..whole];
-            // Not the records of an older batch.
+            // Zeroes the padding, which contains records of an older batch.
             bytes[len..].fill(0);
             let written = if self.direct {
                 write_durable(file, bytes, place)
@@ -239,7 +239,7 @@ impl Log {
                 return Err(error);
             }
             self.durable(number);
-            // One that no longer waits is none to tell.
+            // Fails if the task no longer waits.
             for task in told.drain(..) {
                 let _: Result<(), ()> = task.send(());
             }
@@ -249,11 +249,11 @@ impl Log {
     fn durable(&self, number: u32) {
         let word = &self.durable[number as usize % 2];
         word.store(number, Ordering::Release);
-        // Fails for no word that there is.
+        // Fails only for an invalid address.
         let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
     }
 
-    /// Nobody waits, or will, for what is not going to be written.
+    /// Wakes all writers after a failure; later ones do not wait.
     fn fail(&self) {
         let last = {
             let mut open = self.open();

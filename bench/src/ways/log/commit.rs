@@ -31,10 +31,10 @@ use crate::ways::ring::{desk, refused};
 use crate::ways::threads::at_once;
 use crate::ways::{Does, LogWay, Way};
 
-/// Direct writes are a multiple of it, here as in most logs: it suits nearly all devices.
+/// Unit of direct writes, as in most logs: it suits nearly all devices.
 const BLOCK: usize = 4096;
 
-/// How a writer has its record on stable storage.
+/// Method by which each writer makes its record durable.
 #[derive(PartialEq)]
 pub(crate) enum EachWriter {
     Fdatasync,
@@ -95,7 +95,7 @@ impl LogWay for EachWriter {
     }
 }
 
-/// Bytes of the file that a record takes.
+/// Returns the number of bytes that a record takes in the file.
 pub(super) fn room(direct: bool, size: usize) -> usize {
     if direct { size.next_multiple_of(BLOCK) } else { size }
 }
@@ -104,7 +104,7 @@ pub(super) fn open_direct(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path)
 }
 
-/// All of `blocks`, on stable storage when it returns.
+/// Writes all of `blocks`, and returns when they are on stable storage.
 pub(in crate::ways) fn write_durable(file: &File, mut blocks: &[u8], mut offset: u64) -> io::Result<()> {
     while !blocks.is_empty() {
         match pwritev2(file, &[IoSlice::new(blocks)], offset, ReadWriteFlags::DSYNC) {
@@ -120,12 +120,12 @@ pub(in crate::ways) fn write_durable(file: &File, mut blocks: &[u8], mut offset:
     Ok(())
 }
 
-/// The number of each record, and where it is.
+/// Number and place of each record.
 pub type Places = Vec<(u64, u64)>;
 
-/// Runs the writers of `job`, each on a thread of its own with what `prepare` has made for it
-/// there. `commit` is given a record, filled up with zeros to whole blocks; it returns when the
-/// record is on stable storage, and says where.
+/// Runs the writers of `job`, each on a thread with a value that `prepare` makes there. `commit`
+/// receives a record, padded with zeros to whole blocks. It returns the record's place when the
+/// record is on stable storage.
 pub fn by_writers<T>(
     job: &Commits<'_>,
     round: &mut Round<'_>,
@@ -135,10 +135,10 @@ pub fn by_writers<T>(
     by_pipelines(job, round, prepare, commit, Ok)
 }
 
-/// The same with `job.in_flight` records of each writer under way: it hands over as many, waits for
-/// the oldest, and hands over the next. `append` hands a record over, and says by what to wait for
-/// it; `wait` returns when that record is on stable storage, and says where. Latency ends when the
-/// writer learns of it. Records that arrive are the writers' that are free.
+/// As [`by_writers`], with `job.in_flight` records of each writer in flight: a writer appends that
+/// many, waits for the oldest, and appends the next. `append` appends a record, and returns a value
+/// for `wait`. `wait` returns the record's place when the record is on stable storage, which ends
+/// its latency. With a schedule, free writers take arriving records.
 pub(super) fn by_pipelines<T, K>(
     job: &Commits<'_>,
     round: &mut Round<'_>,
@@ -179,7 +179,7 @@ pub(super) fn by_pipelines<T, K>(
     Ok(at_once(job.writers, block, blocks.bytes(), round, prepare, write)?.concat())
 }
 
-/// Reads records at the places that were told: every one if this round verifies, else some.
+/// Reads records back at these places: all if the round verifies, otherwise some.
 pub(super) fn find(job: &Commits<'_>, round: &mut Round<'_>, places: &Places) -> io::Result<()> {
     let all = round.tally.verifies();
     let mut record = vec![0; job.size];
@@ -190,13 +190,14 @@ pub(super) fn find(job: &Commits<'_>, round: &mut Round<'_>, places: &Places) ->
     Ok(())
 }
 
-/// A directory of its own, removed when dropped.
+/// A temporary directory, which drop removes.
 #[derive(Debug)]
 pub struct Folder(TempDir);
 
 impl Folder {
     pub fn new(folder: &Path) -> io::Result<Self> {
-        // The next run finds what a killed one left by the process's number.
+        // The name contains the process's number, by which the next run finds the directory of a
+        // killed one.
         tempfile::Builder::new().prefix(&format!(".nowait-bench-log-{}-", process::id())).tempdir_in(folder).map(Self)
     }
 

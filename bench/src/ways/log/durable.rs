@@ -1,9 +1,9 @@
 //! `nowait-log` as in a user's program: each writer appends its record and waits for the ticket. On
 //! tokio, each writer is a task that awaits the ticket.
 //!
-//! The log is as one that has grown: each segment has room for the records of a round, up to 256
-//! MiB. The files of the hand-written ways are as large before the clock starts. A writer with
-//! several records in flight waits for the oldest ticket.
+//! The log is configured as after growth: each segment has room for the records of a round, up to
+//! 256 MiB. The files of the hand-written ways have the same size before the clock starts. A writer
+//! with several records in flight waits for the oldest ticket.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,14 +20,14 @@ use crate::measure::work::Commits;
 use crate::ways::LogWay;
 use crate::ways::runtime::{runtime, with_workers};
 
-/// Where a log's writers run.
+/// Kind of a log's writers.
 #[derive(PartialEq)]
 pub(crate) enum Durable {
     Threads,
     Tokio,
 }
 
-/// Sizes of a grown log's segments: the least and the most.
+/// Minimum and maximum size of a grown log's segments.
 const FIRST_BYTES: u64 = 1 << 20;
 const GROWN_BYTES: u64 = 256 << 20;
 
@@ -38,20 +38,20 @@ fn options(records: u64, size: usize) -> Options {
     Options::new().create(true).segment_bytes(grown).first_segment_bytes(grown)
 }
 
-/// Size of a grown log's first segment: it has room for so many records, each in a block of its
-/// own, if it can.
+/// Returns the size of a grown log's first segment. It has room for this number of records, each in
+/// a separate block, up to the maximum.
 fn grown_bytes(records: u64, size: usize) -> u64 {
     records.saturating_mul(alone_bytes(size)).saturating_add(FIRST_BYTES).clamp(FIRST_BYTES, GROWN_BYTES)
 }
 
-/// Bytes of a block that holds one record.
+/// Returns the size of a block with one record.
 fn alone_bytes(size: usize) -> u64 {
     const HEADERS: usize = 128; // at most
     room(true, HEADERS + size) as u64
 }
 
-/// Opens a log of its own. The wait for its first spare segment, and the calibration before that,
-/// are in what a round tells as prepared.
+/// Opens a new log. The calibration and the wait for the first spare segment are part of the
+/// reported preparation.
 fn open(folder: &Path, options: &Options) -> io::Result<(Folder, Log)> {
     let folder = Folder::new(folder)?;
     let (log, _) = Log::open(folder.path(), options).wait()?;
@@ -59,8 +59,8 @@ fn open(folder: &Path, options: &Options) -> io::Result<(Folder, Log)> {
     Ok((folder, log))
 }
 
-/// Waits until the log has its next segment ready, as one that has run for a while. One that cannot
-/// be prepared is told by an append.
+/// Waits until the log's next segment is ready, as in a log that has run for a while. If the
+/// segment cannot be prepared, a later append reports the error.
 pub(crate) fn await_spare(log: &Log) {
     const PREPARED: Duration = Duration::from_secs(10);
     let began = Instant::now();
@@ -69,7 +69,7 @@ pub(crate) fn await_spare(log: &Log) {
     }
 }
 
-/// Reads records by their LSNs: every one if this round verifies, else some.
+/// Reads records back by their LSNs: all if the round verifies, otherwise some.
 fn find(job: &Commits<'_>, round: &mut Round<'_>, log: &Log, lsns: &Places) -> io::Result<()> {
     let all = round.tally.verifies();
     let sought = lsns.iter().filter(|(number, _)| all || job.is_sampled(*number));
@@ -82,13 +82,13 @@ fn find(job: &Commits<'_>, round: &mut Round<'_>, log: &Log, lsns: &Places) -> i
             round.tally.found(number, record.bytes);
         }
     }
-    // What the log does not have is not as it should be.
+    // Missing records count as wrong.
     sought.into_values().for_each(|number| round.tally.found(number, &[]));
     Ok(())
 }
 
 impl LogWay for Durable {
-    /// It finds out by itself.
+    /// The log checks for direct I/O.
     fn direct(&self) -> bool {
         false
     }
@@ -97,8 +97,8 @@ impl LogWay for Durable {
         *self == Self::Threads
     }
 
-    /// It makes files of its own. Where records arrive, no thread waits for one: futures of this
-    /// thread append them, or tasks of the runtime that other tables have.
+    /// The log creates its own files. With a schedule, no thread waits for a record: futures of
+    /// this thread append the records, or tasks of the shared runtime.
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
         let (_folder, log) = open(job.folder, &options(job.total(), job.size))?;
         let append = |(): &mut (), block: &mut [u8]| Ok(log.append(&block[..job.size]).wait()?);
@@ -119,7 +119,7 @@ impl LogWay for Durable {
 mod tests {
     use super::*;
 
-    /// The records of a round fit into the segment that was prepared before.
+    /// The records of a round fit into the prepared segment.
     #[test]
     fn a_grown_log_changes_no_segment_in_a_round() {
         const RECORDS: u64 = 400;

@@ -17,10 +17,10 @@ use crate::measure::pace::Arrivals;
 use crate::measure::work::{Commits, Records};
 use crate::ways::runtime::Seen;
 
-/// As the table of appends from tasks says.
+/// Number of workers, as described for the table `log-tokio`.
 pub(super) const TOKIO_WORKERS: usize = 2;
 
-/// A log that a task commits to; says where the record is.
+/// A log to which a task commits records; a commit returns the record's place.
 pub(super) trait Commit: Clone + Send + 'static {
     fn commit(&self, record: &[u8]) -> impl Future<Output = io::Result<u64>> + Send;
 }
@@ -37,7 +37,7 @@ impl Commit for Log {
     }
 }
 
-/// Runs the writers of `job` as tasks of a runtime, or else as futures of this thread.
+/// Runs the writers of `job` as tasks of a runtime, or as futures of this thread.
 pub(super) fn by_tasks(
     job: &Commits<'_>,
     round: &mut Round<'_>,

@@ -44,7 +44,7 @@ use crate::ways::threads::at_once;
 use crate::ways::tokio::Closures;
 use crate::ways::{Does, MixedWay, Way};
 
-/// How tasks read.
+/// Method by which tasks read.
 pub(in crate::ways) enum Tasks {
     Plain,
     SpawnBlocking,
@@ -78,7 +78,8 @@ impl MixedWay for Tasks {
                     Self::Tokio => on_tokio(&library(&session), other, job, round)?,
                     _ => in_block_on(&library(&session), other, job, round)?,
                 };
-                // Of all operations of the process's instance: those of the neighbour count, too.
+                // The share covers all operations of the shared instance, including the
+                // neighbour's.
                 session.report(round);
                 Ok(told)
             }
@@ -100,8 +101,8 @@ impl Handle for PlainCalls {
     }
 }
 
-/// All tasks of a round on tokio's multi-thread runtime, with as many workers as the job says. The
-/// thread that asks only waits.
+/// Runs all tasks of a round on tokio's multi-thread runtime, with the job's number of workers. The
+/// calling thread only waits.
 fn on_tokio<H: Handle>(
     file: &H,
     open: impl FnOnce(Arc<File>, &Path) -> io::Result<H>,
@@ -129,7 +130,7 @@ fn on_tokio<H: Handle>(
     Ok(Mixture::tell(job, seen?, late, beside, &mut round.tally))
 }
 
-/// The same on as many threads as the job has workers, each in `nowait::block_on`.
+/// Runs all tasks of a round on one thread per worker, each in `nowait::block_on`.
 fn in_block_on<H: Handle>(
     file: &H,
     open: impl FnOnce(Arc<File>, &Path) -> io::Result<H>,
@@ -194,13 +195,13 @@ impl<H: Handle> Other<H> {
     }
 }
 
-/// Moments at the interval of the heartbeat. The first is now. What comes late does not delay those
-/// after it.
+/// Returns arrivals at the interval of the heartbeat. The first is now. A late one does not delay
+/// the others.
 fn beats() -> Arrivals {
     Arrivals::new(Some(&Pace::Every(BEAT)), usize::MAX)
 }
 
-/// Work beside the tasks, which runs until it is dropped, and its figures.
+/// Heartbeat and neighbour, which run until dropped, and their figures.
 #[derive(Clone)]
 struct Others<H> {
     beats: Arrivals,
@@ -232,7 +233,7 @@ impl<H: Handle> Others<H> {
         }
     }
 
-    /// Counts writes, or records. What could not be written in time is written later.
+    /// Runs the neighbour, and counts writes or records. Delayed writes are made up later.
     async fn work(self) -> io::Result<Infallible> {
         match self.other {
             Other::Nobody => pending().await,
@@ -255,13 +256,13 @@ impl<H: Handle> Others<H> {
         }
     }
 
-    /// No beat is told of from now on.
+    /// Stops the heartbeat; returns the time.
     fn stop(&self) -> Instant {
         self.stopped.store(true, Ordering::Relaxed);
         Instant::now()
     }
 
-    /// How late the beats were until then, and the writes or records.
+    /// Returns the delays of the beats until `ended`, and the number of writes or records.
     fn end(&self, ended: Instant) -> (Latencies, u64) {
         let heart = mem::replace(&mut *locked(&self.heart), Heart::new(ended));
         (heart.end(ended), self.count.load(Ordering::Relaxed))
@@ -278,7 +279,7 @@ fn touched() -> Buf {
     buffer
 }
 
-/// One task: its reads, one after the other.
+/// Runs one task: its reads, one after the other.
 async fn task(file: impl Handle, mut buffer: Buf, reads: Arc<[Planned]>, mut seen: Seen) -> io::Result<Seen> {
     for read in reads.iter() {
         let (offset, started) = (read.offset(), Instant::now());
@@ -289,7 +290,7 @@ async fn task(file: impl Handle, mut buffer: Buf, reads: Arc<[Planned]>, mut see
     Ok(seen)
 }
 
-/// All tasks of a round, in the order of the plan.
+/// Makes all tasks of a round, in the order of the plan.
 fn tasks<H: Handle>(
     file: &H,
     job: &Mixed<'_>,

@@ -24,14 +24,15 @@ use io_uring::{IoUring, opcode, types};
 use crate::ways::drive::{Handle, Kind, Operation};
 use crate::ways::ring;
 
-/// Twice as many completions find a place: more than there may be tasks.
+/// Number of entries. The completion queue has twice as many, which exceeds the maximum number of
+/// tasks.
 const ENTRIES: u32 = 1024;
 
 #[derive(Clone)]
 pub(super) struct Queued(pub(super) Arc<File>);
 
 impl Handle for Queued {
-    /// The whole buffer.
+    /// Transfers the whole buffer.
     async fn one(&self, operation: Operation, mut buffer: Buf) -> io::Result<Buf> {
         let reads = operation.kind == Kind::Read;
         loop {
@@ -56,7 +57,7 @@ impl Handle for Queued {
     }
 }
 
-/// A buffer that the kernel has given back, and its result.
+/// A buffer of a completed transfer, and the result.
 type Done = (Buf, i32);
 
 enum Submitted {
@@ -76,7 +77,7 @@ impl AsRawFd for WorkerRing {
     }
 }
 
-/// For tokio, which wants to own what it watches.
+/// A share of the ring for tokio, which owns the descriptors that it watches.
 struct Watched(Arc<WorkerRing>);
 
 impl AsRawFd for Watched {
@@ -86,7 +87,8 @@ impl AsRawFd for Watched {
 }
 
 impl WorkerRing {
-    /// Made on first use. The runtimes live as long as the process, and so do their rings.
+    /// Returns this worker's ring, created on first use. Runtimes and their rings live as long as
+    /// the process.
     fn of_this_worker() -> io::Result<Arc<Self>> {
         thread_local!(static RING: OnceCell<Arc<WorkerRing>> = const { OnceCell::new() });
         RING.with(|cell| {
@@ -97,8 +99,9 @@ impl WorkerRing {
             let descriptor = ring.as_raw_fd();
             let queue = Mutex::new(Queue { ring, slots: Vec::new(), free: Vec::new() });
             let ring = Arc::new(Self { descriptor, queue });
-            // SAFETY: the descriptor is that of the ring in `queue`, which is replaced by no other
-            // and which `Watched` has a share of: it stays open as long as it is watched.
+            // SAFETY: the descriptor belongs to the ring in `queue`, which is never replaced.
+            // `Watched` has a share of the ring, so the descriptor stays open as long as it is
+            // watched.
             let watched = unsafe { AsyncFd::register_with_interest(Watched(ring.clone()), Interest::READABLE) }?;
             ::tokio::spawn(watch(watched));
             Ok(cell.get_or_init(|| ring).clone())
@@ -109,7 +112,7 @@ impl WorkerRing {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Submits, and tells those whose transfers are complete.
+    /// Submits a transfer, and notifies the tasks of completed transfers.
     fn submit(&self, file: Arc<File>, reads: bool, buffer: Buf, offset: u64) -> io::Result<Submitted> {
         let mut queue = self.queue();
         let tag = queue.submit(file, reads, buffer, offset)?;
@@ -125,30 +128,30 @@ impl WorkerRing {
     }
 }
 
-/// Nobody waits for one that was dropped.
+/// Notifies tasks. Ignores tasks that were dropped.
 fn tell(complete: Vec<(Sender<Done>, Done)>) {
     complete.into_iter().for_each(|(told, done)| drop(told.send(done)));
 }
 
-/// Takes completions when the reactor sees any.
+/// Takes completions when the reactor reports the descriptor as readable.
 async fn watch(ring: AsyncFd<Watched>) -> io::Result<()> {
     loop {
         let mut ready = ring.readable().await?;
         let (_, complete) = ring.get_ref().0.queue().take_completions(None);
         tell(complete);
-        // One that comes from here on makes it ready again.
+        // Cleared first: a later completion makes the descriptor ready again.
         ready.clear_ready();
     }
 }
 
 struct Queue {
     ring: IoUring,
-    /// By tag.
+    /// Transfers in flight, by tag.
     slots: Vec<Option<InFlight>>,
     free: Vec<usize>,
 }
 
-/// Memory that the kernel uses while it works.
+/// A transfer in flight, and the memory that the kernel uses.
 struct InFlight {
     _file: Arc<File>,
     buffer: Buf,
@@ -156,7 +159,7 @@ struct InFlight {
 }
 
 impl Queue {
-    /// Hands a transfer of the whole buffer to the kernel; gives its tag.
+    /// Submits a transfer of the whole buffer; returns its tag.
     fn submit(&mut self, file: Arc<File>, reads: bool, mut buffer: Buf, offset: u64) -> io::Result<usize> {
         let (of, at, len) = (types::Fd(file.as_raw_fd()), buffer.as_mut_ptr(), buffer.len() as u32);
         let entry = match reads {
@@ -169,8 +172,9 @@ impl Queue {
         });
         self.slots[tag] = Some(InFlight { _file: file, buffer, told: None });
         // SAFETY: the buffer's memory and the descriptor belong to the slot, which is emptied only
-        // when the completion with its tag was taken. Moving the buffer does not move its memory,
-        // and nobody refers to that meanwhile. The queue and its slots live as long as the process.
+        // after the completion with its tag was taken. Moving the buffer does not move its memory,
+        // and no other code refers to that meanwhile. The queue and its slots live as long as the
+        // process.
         let pushed = unsafe { self.ring.submission().push(&entry.user_data(tag as u64)) };
         if pushed.is_err() {
             self.slots[tag] = None;
@@ -179,15 +183,15 @@ impl Queue {
         }
         while let Err(error) = self.ring.submit() {
             if error.kind() != io::ErrorKind::Interrupted {
-                // The entry goes with a later call, and then nobody is told.
+                // A later call submits the entry, but no task is notified.
                 return Err(error);
             }
         }
         Ok(tag)
     }
 
-    /// Takes what is complete: this transfer, and others with whom to tell, when the queue is not
-    /// locked.
+    /// Takes completions: that of this transfer, and others with their tasks, which are notified
+    /// after the queue was unlocked.
     fn take_completions(&mut self, own: Option<usize>) -> (Option<Done>, Vec<(Sender<Done>, Done)>) {
         let (mut complete, mut others) = (None, Vec::new());
         for entry in self.ring.completion() {

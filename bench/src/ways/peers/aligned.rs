@@ -12,19 +12,19 @@ pub(super) struct Aligned {
 }
 
 impl Aligned {
-    /// Touched, and aligned to a page.
+    /// Makes a touched, page-aligned buffer.
     pub(super) fn new(len: usize) -> Self {
         let memory = vec![0xa5; len + ALIGN];
         let start = memory.as_ptr().align_offset(ALIGN);
         Self { memory, start }
     }
 
-    /// The same buffer, back from the runtime.
+    /// Restores the buffer from the memory that the runtime returned.
     pub(super) fn returned(memory: Vec<u8>, range: Range<usize>) -> Self {
         Self { memory, start: range.start }
     }
 
-    /// Place of its first `len` bytes in the vector.
+    /// Returns the range of the first `len` bytes in the vector.
     pub(super) fn range(&self, len: usize) -> Range<usize> {
         self.start..self.start + len
     }

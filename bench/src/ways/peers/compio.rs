@@ -1,4 +1,4 @@
-//! compio, with its io_uring driver and no other.
+//! compio, with only its io_uring driver.
 
 use std::future::Future;
 use std::io;

@@ -37,7 +37,7 @@ impl LogWay for Fsys {
         let system = fsys::builder().build().map_err(io::Error::other)?;
         let journal =
             system.journal_with(&path, JournalOptions::new().direct(self.direct)).map_err(io::Error::other)?;
-        // Where it would fall back to the page cache, it is another way.
+        // A fallback to the page cache would be another way.
         if self.direct && !journal.is_direct_active() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "fsys writes through the page cache here"));
         }

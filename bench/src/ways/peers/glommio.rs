@@ -80,7 +80,7 @@ impl Writing for Buffered {
     }
 
     async fn write(file: &BufferedFile, block: Vec<u8>, offset: u64) -> io::Result<Vec<u8>> {
-        // It does not give back what it has written.
+        // The runtime does not return written buffers.
         let written = file.write_at(block.clone(), offset).await?;
         if written == block.len() { Ok(block) } else { Err(io::ErrorKind::WriteZero.into()) }
     }

@@ -10,16 +10,16 @@ use std::path::Path;
 
 use crate::measure::meter::Round;
 
-/// Room that a log is given at a time, as `nowait`'s.
+/// Segment size of a log, as of `nowait-log`.
 pub(super) const SEGMENT_BYTES: u64 = 64 << 20;
 
-/// Larger than anything that a round logs: what has a table in memory keeps all there, so that only
-/// the log is measured.
+/// Larger than the records of a round. So an engine with a memory table keeps all records there,
+/// and only its log is measured.
 #[cfg_attr(not(feature = "rocksdb"), allow(dead_code))]
 pub(super) const TABLE_BYTES: usize = 1 << 30;
 
-/// Has all files below this folder on stable storage: zeros that a log has written ahead are not to
-/// be paid for by its first commit.
+/// Syncs all files below this directory, so that the first commit does not pay for zeros that a log
+/// has written ahead.
 pub(super) fn settle(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -31,7 +31,7 @@ pub(super) fn settle(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells of a record that was found. It begins with its number.
+/// Reports a record that was read back, which begins with its number.
 pub(super) fn found(round: &mut Round<'_>, record: &[u8]) {
     let number = record.first_chunk().map_or(u64::MAX, |number| u64::from_le_bytes(*number));
     round.tally.verify(number, record);

@@ -1,4 +1,4 @@
-//! monoio, with its io_uring driver and no other.
+//! monoio, with only its io_uring driver.
 
 use std::future::Future;
 use std::io;

@@ -29,7 +29,7 @@ impl LogWay for OkayWal {
         let configuration = || {
             Configuration::default_for(folder.path())
                 .preallocate_bytes(SEGMENT_BYTES as u32)
-                // Before a segment is full, as its documentation asks.
+                // Before a segment is full, as the documentation requires.
                 .checkpoint_after_bytes(SEGMENT_BYTES / 8 * 7)
         };
         let (seen, recovered) = channel();
@@ -54,7 +54,7 @@ impl LogWay for OkayWal {
     }
 }
 
-/// Gives on what it is shown when a log is opened.
+/// Passes on the records that are read when the log is opened.
 #[derive(Debug)]
 struct Reader(Sender<Vec<u8>>);
 
@@ -67,7 +67,7 @@ impl LogManager for Reader {
         Ok(())
     }
 
-    /// All is done with a segment that was logged.
+    /// Does nothing: the records are not needed after they were logged.
     fn checkpoint_to(&mut self, _: EntryId, _: &mut SegmentReader, _: &WriteAheadLog) -> io::Result<()> {
         Ok(())
     }

@@ -19,21 +19,21 @@ use crate::ways::{ReadWay, WriteWay};
 use futures_util::future::join_all;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
-/// A runtime of one thread, and its idea of a file.
+/// A runtime of one thread, and its file type.
 pub(super) trait Runtime: Sync {
     type File;
     /// Buffer of a read.
     type Buffer;
 
-    /// Runs `main` on this thread, with room for so many operations in flight.
+    /// Runs `main` on this thread, with room for `in_flight` operations.
     fn run<T>(in_flight: usize, main: impl Future<Output = T>) -> io::Result<T>;
 
-    /// Without readahead.
+    /// Opens the file without readahead.
     fn open_to_read(target: Target<'_>) -> impl Future<Output = io::Result<Self::File>>;
 
     fn buffer(len: usize) -> Self::Buffer;
 
-    /// Reads exactly `len` bytes, which are not more than the buffer has.
+    /// Reads exactly `len` bytes, at most the buffer's size.
     fn read(
         file: &Self::File,
         buffer: Self::Buffer,
@@ -41,10 +41,10 @@ pub(super) trait Runtime: Sync {
         len: usize,
     ) -> impl Future<Output = io::Result<Self::Buffer>>;
 
-    /// The bytes that were read, and perhaps more.
+    /// Returns the buffer's bytes, which begin with those read.
     fn bytes(buffer: &Self::Buffer) -> &[u8];
 
-    /// Reads a batch into the start of `output`, with what it needs of `buffers`.
+    /// Reads a batch into the start of `output`, by means of `buffers`.
     fn gather(
         file: &Self::File,
         batch: Batch<'_>,
@@ -65,15 +65,15 @@ pub(super) trait Runtime: Sync {
     }
 }
 
-/// One that writes, too.
+/// A runtime that also writes.
 pub(super) trait Writing: Runtime {
     fn open_to_write(job: &Writes<'_>) -> impl Future<Output = io::Result<Self::File>>;
 
-    /// Writes all of the block, and gives it back.
+    /// Writes all of the block, and returns it.
     fn write(file: &Self::File, block: Vec<u8>, offset: u64) -> impl Future<Output = io::Result<Vec<u8>>>;
 }
 
-/// The ways of such a runtime.
+/// The ways of a runtime of one thread.
 pub(super) struct OneThread<R>(pub(super) R);
 
 impl<R: Runtime> ReadWay for OneThread<R> {
@@ -146,17 +146,18 @@ impl<R: Writing> WriteWay for OneThread<R> {
     }
 }
 
-/// Operations on a file that its runtime has opened itself.
+/// Disables readahead on a file that its runtime has opened.
 pub(super) fn expect_random(file: &impl AsRawFd) -> io::Result<()> {
     Ok(posix_fadvise(file.as_raw_fd(), 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM)?)
 }
 
-/// For a runtime that takes files of std: without readahead, as the target's is.
+/// Opens the target without readahead, for a runtime that uses files of std.
 pub(super) fn same_file(target: Target<'_>) -> io::Result<File> {
     target.file.try_clone()
 }
 
-/// Asked before a runtime is, since some end the process.
+/// Returns why io_uring is refused. Called before the runtime, since some runtimes then end the
+/// process.
 pub(super) fn ring_refused() -> Option<String> {
     (crate::ways::ring::RING.refused)()
 }

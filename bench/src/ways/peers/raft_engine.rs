@@ -22,11 +22,11 @@ pub(crate) static RAFT_ENGINE: Way = Way::new(
 
 pub(super) struct RaftEngine;
 
-/// The group whose entries fill the first file.
+/// Raft group whose entries fill the first file.
 const FILLING: u64 = u64::MAX;
 
-/// A record as an entry: it begins with its number, which has the writer above and the sequence
-/// below.
+/// A record as an entry. It begins with its number: the writer in the high bits, and the sequence
+/// in the low ones.
 struct Record;
 
 impl Record {
@@ -43,7 +43,7 @@ impl MessageExt for Record {
     }
 }
 
-/// Has an entry of a group on stable storage; gives the bytes that were written.
+/// Makes an entry of a group durable; returns the number of written bytes.
 fn append(engine: &Engine, batch: &mut LogBatch, group: u64, bytes: Vec<u8>) -> io::Result<usize> {
     let mut entry = BytesValue::new();
     entry.set_value(bytes);
@@ -67,7 +67,7 @@ impl LogWay for RaftEngine {
             ..Config::default()
         };
         let engine = Engine::open(configuration()).map_err(io::Error::other)?;
-        // The second entry finds the first file full, and begins another.
+        // The first file is full at the second entry, which begins another one.
         for (number, size) in [(0, SEGMENT_BYTES as usize), (1, 8)] {
             let mut filling = vec![0; size];
             filling[0] = number;

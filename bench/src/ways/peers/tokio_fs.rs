@@ -26,7 +26,8 @@ pub(crate) static TOKIO_FS: Way = Way::new(
 )
 .hue(7);
 
-/// The most files that a gather has open; each reads its share of the records, one after the other.
+/// Maximum number of open files of a gather. Each reads its share of the records, one after the
+/// other.
 const FILES_MAX: usize = 128;
 
 fn open_to_read(path: &Path) -> io::Result<File> {
@@ -95,7 +96,7 @@ impl ReadWay for TokioFs {
     }
 }
 
-/// The writes that are still to be made, for tasks, which cannot borrow the job.
+/// The remaining writes, for tasks, which cannot borrow the job.
 #[derive(Clone)]
 struct WriteSequence {
     next: Arc<AtomicU64>,
@@ -108,7 +109,7 @@ impl WriteSequence {
         WriteSequence { next: Arc::default(), count: job.blocks, contents: job.contents }
     }
 
-    /// Makes the next block in `buffer`; gives its offset.
+    /// Prepares the next block in `buffer`; returns its offset.
     #[inline]
     fn next(&self, buffer: &mut [u8]) -> Option<u64> {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
@@ -131,7 +132,7 @@ impl WriteWay for TokioFs {
                     let started = Instant::now();
                     file.seek(SeekFrom::Start(offset)).await?;
                     file.write_all(&block).await?;
-                    // Before that the block is only on its way to a blocking thread.
+                    // Without the flush, the write may still be pending on a blocking thread.
                     file.flush().await?;
                     seen.add(offset, &block, started);
                 }
