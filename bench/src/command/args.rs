@@ -17,7 +17,7 @@ Exit codes:
   3    no space on the disk
   4    permission denied, for the directory or the file
   5    the file cannot be measured (missing, a directory, too small), or no such directory
-  6    the file cannot be evicted from the page cache; cold cases were not measured
+  6    no case was measured: all of them are cold, and the file cannot be evicted from the page cache
   12   with --against: a row is worse
   130  interrupted";
 

@@ -130,10 +130,9 @@ impl Budget {
 pub(super) type LeftOut = (&'static str, String);
 
 /// Returns the line for a table that cannot be measured although others can.
-pub(super) fn left_out(error: &Error, report: &mut Report) -> Option<String> {
+pub(super) fn left_out(error: &Error, report: &Report) -> Option<String> {
     match error.kind() {
         ErrorKind::NotCold => {
-            report.note_once(Code::NotCold, error.to_string());
             let filesystem = report.environment.filesystem.as_deref().unwrap_or("this file system");
             Some(format!("{filesystem} keeps its files in memory; choose a --dir on a disk"))
         }

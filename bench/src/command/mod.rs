@@ -115,10 +115,18 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
         }
         Ok(())
     };
-    let ran = measure(file.as_ref(), Phase::File);
+    let (ran, not_cold) = match measure(file.as_ref(), Phase::File) {
+        Err(error) if error.kind() == ErrorKind::NotCold => (Ok(()), Some(error)),
+        ran => (ran, None),
+    };
     // Frees the file's memory and disk space before other files are written.
     drop(file);
     let ran = ran.and_then(|()| measure(None, Phase::Directory));
+    // Cold cases that were left out are an error only if nothing else was measured.
+    let ran = match ran.and_then(|()| not_cold.map_or(Ok(()), Err)) {
+        Err(error) if error.kind() == ErrorKind::NotCold && !report.rows.is_empty() => Ok(()),
+        ran => ran,
+    };
     report.environment.load = watch.load();
     preflight::look_at_load(&mut report);
     preflight::look_at_rows(&mut report);

@@ -58,7 +58,11 @@ pub(crate) fn under_load(environment: &Environment) -> String {
 pub(crate) fn report(report: &Report, details: bool, colour: Colour) -> String {
     let mut text = String::new();
     if let Some(why) = &report.partial {
-        text += &format!("PARTIAL: {why}. The rows below are complete; missing rows were not measured.\n\n");
+        let rows = match report.rows.is_empty() {
+            true => "No case was completed.",
+            false => "The rows below are complete; missing rows were not measured.",
+        };
+        text += &format!("PARTIAL: {why}. {rows}\n\n");
     }
     for table in report.tables() {
         text += &format!("{}\n", title(table));

@@ -487,18 +487,33 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Measures these tables in order, in these phases. After an error, the report contains the
-    /// completed rows.
+    /// Measures these tables in order, in these phases. Leaves out cases that cannot be cold, with a
+    /// note; [`ErrorKind::NotCold`] if no other case was measured. After an error, the report
+    /// contains the completed rows.
     pub fn measure(&mut self, tables: &[&'static Table], phases: &[Phase]) -> Result<()> {
+        let before = self.report.rows.len();
+        let mut not_cold = None;
         for &phase in phases {
             for table in tables {
                 let cases = wanted(table, self.options);
                 let count = cases.len();
                 let here = cases.into_iter().filter(|case| case.phase == phase);
-                here.into_iter().try_for_each(|case| self.case(table, case, count))?;
+                for case in here {
+                    match self.case(table, case, count) {
+                        Err(error) if error.kind() == ErrorKind::NotCold => {
+                            let text = format!("{}: cases with cold pages are left out: {error}", table.name);
+                            self.report.note_once(Code::NotCold, text);
+                            not_cold.get_or_insert(error);
+                        }
+                        measured => measured?,
+                    }
+                }
             }
         }
-        Ok(())
+        match not_cold {
+            Some(error) if self.report.rows.len() == before => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Measures one of `count` cases.
@@ -521,13 +536,7 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         let name = &case.name;
-        let timed = match self.rounds(table, name, &ways, case.work, &length, &mut *bench) {
-            Err(error) if case.optional && error.kind() == ErrorKind::NotCold => {
-                self.report.note(Code::CaseLeftOut, format!("{} {name}: {error}", table.name));
-                return Ok(());
-            }
-            timed => timed?,
-        };
+        let timed = self.rounds(table, name, &ways, case.work, &length, &mut *bench)?;
         let row = |((_, way), samples): (&(usize, &str), &Vec<Sample>)| Row::of(table.name, name, way, samples);
         let rows: Vec<Row> = ways.iter().zip(&timed).map(row).collect();
         bench.finish(name, &rows, self);

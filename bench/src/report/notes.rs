@@ -62,7 +62,7 @@ codes! {
          drop these, by /proc/sys/vm/drop_caches, for the whole machine. A program that opens files for the first time after boot \
          waits for more reads than these rounds. Run as root and without --quick, on a machine without other work."
     NotCold "not-cold"
-        "Pages of the file stayed in the page cache although the run tried to drop them. Cold cases were not measured (exit code 6). \
+        "Pages of the file stayed in the page cache although the run tried to drop them. Cold cases were not measured; if there are no other cases, the exit code is 6. \
          There are three causes. tmpfs keeps its files in memory. Pages that are mapped, locked or dirty stay. If you neither own \
          the file nor may write it, the kernel reports all its pages as cached. Choose a --dir on a disk, or end the programs that \
          map the file."

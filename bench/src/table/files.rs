@@ -61,7 +61,7 @@ fn cases(options: &Options) -> Vec<Case> {
                 Ok(Some(FileCase { ways, state, depth, tree, files: Arc::default() }))
             };
             let case = Case::new(format!("{name} depth={depth}"), ways, Work::For(time), open);
-            cases.push(case.refusing(refused).in_directory().if_cold());
+            cases.push(case.refusing(refused).in_directory());
         }
     }
     cases

@@ -213,7 +213,6 @@ pub struct Case {
     pub ways: Vec<Entrant>,
     pub(crate) work: Work,
     pub(crate) phase: Phase,
-    pub(crate) optional: bool,
     beside: Duration,
     pub(crate) open: Open,
 }
@@ -242,7 +241,7 @@ impl Case {
         let entrants = ways.iter().map(|part| Entrant { way: part.way, refused: None }).collect();
         let open = move |run: &mut Run<'_>| Ok(open(ways, run)?.map(|bench| Box::new(bench) as Box<dyn Bench>));
         let (name, phase, open) = (name.into(), Phase::File, Box::new(open));
-        Self { name, ways: entrants, work, phase, optional: false, beside: BESIDE, open }
+        Self { name, ways: entrants, work, phase, beside: BESIDE, open }
     }
 
     /// Measures it after the removal of the test file, since it writes new files.
@@ -253,11 +252,6 @@ impl Case {
     /// Sets the time of a turn besides its round.
     pub fn beside(self, beside: Duration) -> Self {
         Self { beside, ..self }
-    }
-
-    /// Omits it with a note if its state cannot be cold.
-    pub fn if_cold(self) -> Self {
-        Self { optional: true, ..self }
     }
 
     /// Sets for each way, in order, the reason why it cannot take part in this case.

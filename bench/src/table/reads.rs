@@ -55,9 +55,7 @@ pub static CACHED: Table = Table {
         vec![
             reading("threads=1".to_owned(), CacheState::Cached, PAGES, options),
             reading("threads=2".to_owned(), CacheState::Cached, two, options),
-            // Some file systems cannot drop halves of blocks: those in memory, and those that read
-            // whole extents.
-            reading("64K,half".to_owned(), CacheState::HalfCached, half, options).if_cold(),
+            reading("64K,half".to_owned(), CacheState::HalfCached, half, options),
         ]
     },
     advice: cost_of_a_cached_read,
