@@ -122,7 +122,13 @@ fn the_same_file_under_another_name_is_left_alone() {
 #[test]
 fn files_that_are_missing_are_named_and_the_others_copied() {
     let dir = place();
-    told(NOTHING, dir.path(), &["none", "target"], &["none"]);
+    // Symptom: "it may have been removed meanwhile", of a name that was misspelt.
+    for source in ["none", "folder/none", "missing/none"] {
+        told(NOTHING, dir.path(), &[source, "target"], &[source, "the source does not exist", "check the path"]);
+    }
+    symlink("nowhere", dir.path().join("broken")).unwrap();
+    told(NOTHING, dir.path(), &["-L", "broken", "target"], &["broken", "the target of this symbolic link"]);
+    fs::remove_file(dir.path().join("broken")).unwrap();
     told(SOME_NOT, dir.path(), &["one", "none", "two", "folder"], &["none"]);
     assert_eq!(names(&dir.path().join("folder")), ["one", "three", "two"]);
     // Two sources of one name: the second must not replace the first.

@@ -153,11 +153,11 @@ impl Tree<'_> {
     /// second value is true if the source is a directory.
     fn open_top(&self, top: &Top) -> Result<Option<(Arc<Dir>, bool)>> {
         let opened = |operation, path: &Path, errno| Failure::from_errno(operation, path, errno);
-        let source = open_path(&top.source_dir, PLACE).map_err(|e| opened(Operation::Open, &top.source(), e))?;
         let follow = self.shared.options.follow;
+        let no_source = |errno| no_source(&top.source(), follow, errno);
+        let source = open_path(&top.source_dir, PLACE).map_err(no_source)?;
         let flags = if follow == Follow::Never { AtFlags::SYMLINK_NOFOLLOW } else { AtFlags::empty() };
-        let stat = rustix::fs::statat(&source, &*top.source_name, flags)
-            .map_err(|errno| opened(Operation::Open, &top.source(), errno))?;
+        let stat = rustix::fs::statat(&source, &*top.source_name, flags).map_err(no_source)?;
         let is_directory = FileType::from_raw_mode(stat.st_mode).is_dir();
         if top.name().is_some_and(|name| self.filter.excludes(None, name, is_directory)) {
             self.skipped(&top.source(), "a pattern leaves it out");
@@ -192,6 +192,17 @@ impl Tree<'_> {
         let dir = Dir::new(None, source, Some(target), paths, relative, identity(&stat), place, false, None);
         Ok(Some((Arc::new(dir), is_directory)))
     }
+}
+
+/// Makes the failure of a source argument that cannot be opened.
+fn no_source(path: &Path, follow: Follow, errno: Errno) -> Failure {
+    let failure = Failure::from_errno(Operation::Open, path, errno);
+    if errno != Errno::NOENT {
+        return failure;
+    }
+    let is_link = follow != Follow::Never && path.is_symlink();
+    let what = if is_link { "the target of this symbolic link does not exist" } else { "the source does not exist" };
+    failure.with_detail(what).with_advice("check the path, and that its volume is mounted")
 }
 
 /// Opens the directory that will contain a copy.
