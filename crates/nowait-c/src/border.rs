@@ -91,7 +91,7 @@ pub(crate) unsafe fn many<'a, T>(pointer: *const T, count: usize, name: &str) ->
         return Ok(&[]);
     }
     check_many(pointer, count, name)?;
-    // SAFETY: the caller's promise, and what was checked.
+    // SAFETY: the caller's promise, and the checks above.
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
@@ -106,7 +106,7 @@ pub(crate) unsafe fn many_mut<'a, T>(pointer: *mut T, count: usize, name: &str) 
         return Ok(&mut []);
     }
     check_many(pointer, count, name)?;
-    // SAFETY: the caller's promise, and what was checked.
+    // SAFETY: the caller's promise, and the checks above.
     Ok(unsafe { std::slice::from_raw_parts_mut(pointer, count) })
 }
 
@@ -117,7 +117,7 @@ pub(crate) unsafe fn many_mut<'a, T>(pointer: *mut T, count: usize, name: &str) 
 #[inline]
 pub(crate) unsafe fn answer<'a, T>(pointer: *mut T, name: &str) -> Result<&'a mut MaybeUninit<T>> {
     check(pointer, name)?;
-    // SAFETY: the caller's promise, and what was checked.
+    // SAFETY: the caller's promise, and the checks above.
     Ok(unsafe { &mut *pointer.cast() })
 }
 

@@ -89,7 +89,7 @@ struct Stuck {
     segment: u64,
     offset: u64,
     since: Instant,
-    /// Last change of the file before it was searched for blocks behind the place.
+    /// Last change of the file before the search for blocks after the place.
     searched: Option<SystemTime>,
 }
 

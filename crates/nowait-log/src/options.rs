@@ -146,7 +146,7 @@ pub enum Scan {
     /// read.
     ///
     /// The scan searches for the end of the newest segment. If the headers of all blocks in 1 MiB
-    /// or more are destroyed, the records behind them are not found, and the log continues before
+    /// or more are destroyed, the records after them are not found, and the log continues before
     /// them.
     Tail,
 }

@@ -164,8 +164,8 @@ impl Ring {
 
     /// The memory that entries name is that of `self.buffer`.
     fn run(&mut self, entries: &[squeue::Entry], tracepoints: Option<&Tracepoints>) -> Result<Ran, Errno> {
-        // SAFETY: the entries' memory is `self.buffer`, which stays as it is until all of them are
-        // complete, and for good after an error; their file is open until this returns.
+        // SAFETY: the entries' memory is `self.buffer`, which is kept until all entries are
+        // complete, and leaked after an error. Their file is open until this returns.
         unsafe { self.ring.submission().push_multiple(entries) }.map_err(|_| Errno::BUSY)?;
         let so_far = || tracepoints.and_then(Tracepoints::so_far);
         let at_first = so_far();
@@ -210,8 +210,7 @@ impl Ring {
     fn enter(&mut self, want: u32, flags: u32) -> Result<(), Errno> {
         loop {
             let staged = self.ring.submission().len() as u32;
-            // SAFETY: no argument is passed, so there is none to be wrong; the staged entries keep
-            // `run`'s promise.
+            // SAFETY: no argument is passed; the staged entries meet the contract of `run`.
             match unsafe { self.ring.submitter().enter::<()>(staged, want, flags, None) } {
                 Err(error) if is_lasting(&error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
                 // Interrupted, or memory is short: try again.

@@ -17,7 +17,7 @@ use xattr::Node;
 /// Bits that let a program run as its owner or group.
 const SET_ID: u32 = 0o6000;
 
-/// An entry whose metadata are to be copied.
+/// An entry whose metadata is copied.
 pub(crate) struct Subject<'a> {
     /// Metadata of the source when it was opened.
     pub stat: &'a Stat,

@@ -42,14 +42,14 @@ pub(super) struct Hole {
 /// Result of a search for the next intact block.
 pub(super) enum Passed {
     Hole(Hole),
-    /// These bytes are to be read first.
+    /// These bytes must be read first.
     Lacks((u64, usize)),
 }
 
 /// Result of loading the next block.
 pub(super) enum Advance {
     Loaded,
-    /// These bytes are to be read first.
+    /// These bytes must be read first.
     Lacks((u64, usize)),
     /// There is no next block.
     NotHere,

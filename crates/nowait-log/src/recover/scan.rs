@@ -207,7 +207,7 @@ impl Survey<'_> {
         let is_severed = !links.severed.is_empty();
         let Evidence { watermark, block } = evidence;
         // A damaged block that was durable is kept up to its first damaged record. Any other
-        // incomplete block is a torn write, of which nothing is kept.
+        // incomplete block is a torn write, which is dropped.
         let is_proven = watermark > end.lsn;
         let broken = broken.filter(|_| is_proven);
         let missing_at = broken.as_ref().map_or(end.offset, |broken| broken.whole_until.1);

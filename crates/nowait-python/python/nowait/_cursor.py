@@ -313,8 +313,8 @@ class AsyncBinaryFile(_Cursor[bytes]):
         position = self._position
         pieces: list[bytes] = []
         while True:
-            # As many as there are: a piece that is shorter would be copied. Of some files of the
-            # kernel the size is zero.
+            # Requests all remaining bytes, since a shorter result would be copied. Some files of
+            # the kernel report a size of zero.
             left = await self._size() - position
             piece = await self._read_at(position, left if left > 0 else _AHEAD)
             if not piece:
