@@ -404,7 +404,6 @@ pub(super) trait Handle: Clone + Send + Sync + 'static {
         self.one(Operation::read(offset, len), buffer)
     }
 
-    /// Writes all of the buffer.
     fn write(&self, buffer: Buf, offset: u64) -> impl Future<Output = io::Result<Buf>> + Send {
         let len = buffer.len();
         self.one(Operation::write(offset, len), buffer)

@@ -35,7 +35,6 @@ const CHUNKS: usize = 19;
 const OPEN: u64 = 1 << 31;
 const USERS: u64 = OPEN - 1;
 
-/// Kind of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum HandleKind {

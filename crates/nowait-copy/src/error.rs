@@ -246,7 +246,6 @@ fn of_name(failure: &Failure) -> Option<&'static str> {
     }
 }
 
-/// Advice on a kind of failure.
 fn advice(kind: FailureKind, operation: Operation) -> Option<&'static str> {
     let kind = match kind {
         FailureKind::System(kind) => kind,

@@ -68,7 +68,6 @@ impl Meter {
         }
     }
 
-    /// True if the rate is limited.
     pub(crate) fn limits_rate(&self) -> bool {
         self.rate.is_some()
     }
@@ -116,7 +115,6 @@ impl Meter {
         self.dirty_bytes.fetch_add(bytes, Relaxed) + bytes > max / 2
     }
 
-    /// True if dirty pages are limited.
     pub(crate) fn limits_dirty(&self) -> bool {
         self.dirty_bytes_max.is_some()
     }

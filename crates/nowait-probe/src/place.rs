@@ -185,7 +185,6 @@ mod tests {
     fn a_file_is_somewhere() {
         let place = Place::of(fs::File::open(".").unwrap());
         assert!(place.file_system.is_some() && place.mount_options.is_some(), "{place:?}");
-        // /proc has no device.
         assert_eq!(Place::of(fs::File::open("/proc/self/status").unwrap()).device, None);
     }
 }

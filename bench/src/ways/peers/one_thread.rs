@@ -65,7 +65,6 @@ pub(super) trait Runtime: Sync {
     }
 }
 
-/// A runtime that also writes.
 pub(super) trait Writing: Runtime {
     fn open_to_write(job: &Writes<'_>) -> impl Future<Output = io::Result<Self::File>>;
 

@@ -83,7 +83,6 @@ impl<'a> Endpoint<'a> {
         Ok(done)
     }
 
-    /// Writes all of `bytes`.
     pub(crate) fn write(&self, bytes: &[u8], offset: u64, uncached: bool) -> Result<()> {
         match self.fd {
             Some(fd) => data::write(fd, bytes, offset, uncached)
@@ -110,7 +109,6 @@ impl<'a> Endpoint<'a> {
         }
     }
 
-    /// Sets the length of the file.
     pub(crate) fn set_len(&self, length: u64) -> Result<()> {
         match self.fd {
             Some(fd) => retry_on_intr(|| rustix::fs::ftruncate(fd, length))

@@ -49,9 +49,7 @@ pub(crate) struct Resumed {
     pub(crate) journal: Journal,
     /// The staged file.
     pub(crate) file: OwnedFd,
-    /// Its name.
     pub(crate) name: CString,
-    /// The journal's name.
     pub(crate) journal_name: CString,
     /// Finished pieces according to the journal, sorted and disjoint.
     pub(crate) claimed: Vec<Check>,

@@ -91,7 +91,6 @@ pub(crate) struct FileOutcome {
     pub warnings: Vec<Failure>,
 }
 
-/// Copies one file.
 pub(crate) fn copy_file(job: &FileJob<'_>, shared: &Shared) -> Result<FileOutcome> {
     let place = Destination {
         directory: job.target_dir,

@@ -108,7 +108,6 @@ impl Default for Copied {
     }
 }
 
-/// Copies the attributes of `source` to `target`.
 pub(super) fn copy(source: Node<'_>, target: Node<'_>, target_path: &Path) -> Copied {
     BUFFERS.with_borrow_mut(|(names, value)| match list(source, names) {
         Ok(0) => Copied::default(),
@@ -244,7 +243,6 @@ pub(super) fn has_default_acl(dir: BorrowedFd<'_>) -> bool {
     matches!(rustix::fs::fgetxattr(dir, DEFAULT_ACL, &mut value[..]), Ok(_) | Err(Errno::RANGE | Errno::BADF))
 }
 
-/// Removes the default ACL of a directory.
 pub(super) fn remove_default_acl(directory: Node<'_>) -> Result<(), Errno> {
     directory.remove(DEFAULT_ACL)
 }

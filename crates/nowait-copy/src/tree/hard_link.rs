@@ -82,7 +82,6 @@ impl Tree<'_> {
     }
 }
 
-/// Links a copy to a name.
 fn link(copy: &Copy, dir: &Dir, target_dir: BorrowedFd<'_>, name: &CStr, shared: &Shared) -> Result<(), Errno> {
     let parent = parent_of(&copy.path);
     let opened = if parent == dir.target_path { None } else { Some(open_path(parent, DIRECTORY)?) };

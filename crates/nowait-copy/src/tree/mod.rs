@@ -137,7 +137,6 @@ impl<'s> Tree<'s> {
         }
     }
 
-    /// Returns the report.
     pub(crate) fn into_report(self) -> Report {
         self.report.into_inner().unwrap_or_else(PoisonError::into_inner)
     }

@@ -86,12 +86,10 @@ impl Top {
         self.round
     }
 
-    /// Path of the source.
     pub(crate) fn source(&self) -> PathBuf {
         join(&self.source_dir, &self.source_name)
     }
 
-    /// Path of the copy.
     pub(crate) fn target(&self) -> PathBuf {
         join(&self.target_dir, &self.target_name)
     }

@@ -166,7 +166,6 @@ impl Blocks {
         self
     }
 
-    /// Returns the blocks of a run.
     pub(crate) fn of_run(window: Window, control: &Control, run: &Run) -> Blocks {
         let Control { log_id, segment_bytes: bytes, .. } = *control;
         let (offset, first_lsn) = run.block;

@@ -235,7 +235,6 @@ fn records_of_another_place_are_not_whole() {
     let anew = header.seal(&exchanged[BLOCK_HEADER_BYTES..][..3 * length], seed);
     Seal { header: exchanged[..BLOCK_HEADER_BYTES].try_into().unwrap(), ..anew }.put(&mut exchanged);
     assert!(!header.is_whole(&exchanged, seed) && header.whole_records(&exchanged, seed).is_empty());
-    // One record fewer.
     let fewer = BlockHeader { records: 2, ..header };
     assert!(!fewer.is_whole(&bytes, seed) && fewer.whole_records(&bytes, seed).is_empty());
     bytes.truncate(BLOCK_HEADER_BYTES + length);

@@ -7,7 +7,6 @@ use crate::dir::{Blocks, Sought};
 use crate::format::PAGE;
 use nowait::{Error, Result};
 
-/// An open piece.
 pub(super) struct OpenPiece {
     pub(super) blocks: Blocks,
     /// Last valid record. It may be lowered while the segment is written.

@@ -367,7 +367,6 @@ pub(crate) fn pending_releases(py: Python<'_>) -> usize {
     Interpreter::current(py).lock().exports.len()
 }
 
-/// Returns true if an object has a buffer.
 pub(crate) fn has_buffer(object: &Bound<'_, PyAny>) -> bool {
     // SAFETY: the thread is attached; the call only reads the object's type.
     unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) != 0 }
