@@ -124,6 +124,11 @@ fn text(report: &Report, explain: bool) -> String {
         let believed = if controls.hold() { "controls hold" } else { "CONTROLS FAIL" };
         text += &format!("\n  {believed}: {controls}\n  {}\n", confirmation(report));
     }
+    text.push('\n');
+    for (number, line) in wrapped(&report.summary(), 90).iter().enumerate() {
+        let name = if number == 0 { "summary" } else { "" };
+        text += &format!("  {name:<9} {line}\n");
+    }
     if explain {
         text += &explanations(report);
     }

@@ -46,8 +46,16 @@ fn a_folder_and_a_file_are_probed_and_nothing_is_left() {
         let next_step = steps.iter().any(|step| said.contains(step));
         assert!(is_confirmed != (said.contains("UNCONFIRMED") && next_step), "{said}");
     }
-    for words in ["a directory on ", "a file on ", "io_uring ", "scratch files", "the file itself", "cold-read", "sync"]
-    {
+    for words in [
+        "a directory on ",
+        "a file on ",
+        "io_uring ",
+        "scratch files",
+        "the file itself",
+        "cold-read",
+        "sync",
+        "  summary ",
+    ] {
         assert!(said.contains(words), "{words:?} is missing:\n{said}");
     }
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
@@ -70,6 +78,7 @@ fn json_is_a_list_with_an_object_for_each_path() {
         let sync = rows.iter().find(|row| row["case"] == "sync").unwrap();
         assert_eq!(sync["nowait"]["requests"], 4);
         assert_eq!(sync["nowait"]["pool"], 4);
+        assert!(report["summary"].as_str().unwrap().contains("syncs"), "{report}");
         if is_told(&output) {
             assert_eq!((&sync["ring"]["outcome"], &sync["ring"]["worker"]), (&"seen".into(), &4.into()));
             assert_eq!(report["controls"]["hold"], true);

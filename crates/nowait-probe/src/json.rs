@@ -77,6 +77,7 @@ fn report_as_json(report: &Report) -> Value {
         "confirmed": report.unconfirmed().is_none(),
         "unconfirmed": report.unconfirmed(),
         "steps_missing": report.steps_missing,
+        "summary": report.summary(),
         "scratch": report.scratch.iter().map(row_as_json).collect::<Vec<_>>(),
         "scratch_error": report.scratch_error.as_ref().map(ToString::to_string),
         "file": report.file.iter().map(row_as_json).collect::<Vec<_>>(),

@@ -64,6 +64,7 @@ mod reach;
 mod reason;
 mod report;
 mod ring;
+mod summary;
 mod tracepoints;
 mod twin;
 mod verdict;

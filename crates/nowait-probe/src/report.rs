@@ -67,6 +67,7 @@ impl Report {
     pub fn unconfirmed(&self) -> Option<String> {
         match (&self.evidence, self.traced()) {
             (None, _) => Some("nothing could be observed".to_owned()),
+            _ if self.scratch.is_empty() && self.file.is_empty() => Some("no request could be made".to_owned()),
             (Some(Evidence::Threads { untraced }), _) => Some(untraced.clone()),
             (_, Some(traced)) if traced.requests > 0 && traced.agreed == traced.requests => None,
             (_, Some(traced)) if traced.requests > 0 => Some(format!(

@@ -221,8 +221,28 @@ fn on(kind: Kind) {
             assert_eq!(report.abilities.nowait_reads, Some(false));
         }
     }
+    sums_up(&report, kind);
     let name = report.place.file_system.as_deref();
     assert_eq!(name, Some(["ext4", "xfs", "btrfs", "tmpfs", "overlay"][kind as usize]));
+}
+
+/// The summary is true of the counters, and names what is special here.
+fn sums_up(report: &Report, kind: Kind) {
+    let text = report.summary();
+    println!("  {text}");
+    let by_workers = "io_uring would hand each request to a kernel worker, so cached reads";
+    match kind {
+        Kind::Tmpfs => assert!(text.starts_with(&format!("Here pages stay in memory, and {by_workers}")), "{text}"),
+        Kind::Overlay => assert!(text.starts_with(&format!("Here {by_workers}")), "{text}"),
+        Kind::Ext4 | Kind::Xfs | Kind::Btrfs => {
+            assert!(text.starts_with("Cached reads") && text.contains("cold reads"), "{text}");
+            assert!(text.contains("use io_uring"), "{text}");
+        }
+    }
+    assert_eq!(text.contains("cold reads"), kind != Kind::Tmpfs, "{text}");
+    let served = report.scratch.iter().filter_map(|row| row.nowait);
+    let by_worker: u32 = served.map(|served| served.worker).sum();
+    assert_eq!(text.ends_with("None of these needs a kernel worker."), by_worker == 0, "{text}");
 }
 
 fn is_ours(entry: &fs::DirEntry) -> bool {
@@ -479,6 +499,9 @@ fn child() {
             let remedy = report.reach.remedy.as_deref().unwrap();
             assert!(remedy.contains("seccomp"), "{remedy}");
             cannot_tell(&report);
+            let text = report.summary();
+            assert!(text.contains("Here io_uring is refused, so cached reads"), "{text}");
+            assert!(!text.contains("use io_uring") && !text.contains("kernel worker"), "{text}");
         }
         // The ring can be made, and the first worker cannot be seen.
         NO_RING_HERE => {
