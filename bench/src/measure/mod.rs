@@ -7,5 +7,6 @@ pub mod mixed;
 pub mod options;
 pub mod pace;
 pub mod progress;
+pub mod run;
 pub mod turn;
 pub mod work;

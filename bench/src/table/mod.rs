@@ -4,7 +4,7 @@
 //! case has a name, the ways that take part, the length of a round, and a function that creates its
 //! state: a [`Bench`], which prepares the inputs of a round, and runs one way once.
 //!
-//! [`Run`] (`measure/meter.rs`) contains the common code: choice of ways, refusals, verification,
+//! [`Run`] (`measure/run.rs`) contains the common code: choice of ways, refusals, verification,
 //! warm-up, rounds, the order of turns, the control, notes, rows and progress. A figure of only one
 //! table is added to the sample of a round ([`Sample::tell`]); a [`Column`] shows it.
 //!
@@ -59,11 +59,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::machine::load::Transfers;
 use crate::machine::testfile::{self, TestFile, free_bytes, require_room};
 use crate::measure::figure::Figure;
-pub use crate::measure::meter::Run;
 use crate::measure::meter::Sample;
 use crate::measure::options::Options;
 use crate::measure::pace::{ExactTimers, Pace};
 use crate::measure::progress::{Length, Plan, Planned};
+pub use crate::measure::run::Run;
 use crate::measure::turn::{Place, Stage, Turn, alone};
 use crate::measure::work::{Buffer, Reads, Target};
 use crate::random::Random;
