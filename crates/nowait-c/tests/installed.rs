@@ -382,6 +382,23 @@ fn the_guide_compiles() {
     }
 }
 
+/// The guide's first program, in an empty directory: its commands make what it reads.
+#[test]
+fn the_first_program_of_the_guide_runs_as_it_says() {
+    if !has_gcc() || !has("pkg-config", "pkg-config") {
+        return;
+    }
+    let (prefix, out) = (Prefix::shared(), folder());
+    let page = fs::read_to_string(crate_dir().join("../../docs/guide/c.md")).unwrap();
+    let read = page.split("\n## Read\n").nth(1).unwrap();
+    let block = |language: &str| read.split(language).nth(1).unwrap().split("```").next().unwrap();
+    fs::write(out.path().join("program.c"), block("```c\n")).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-euc", block("```sh\n")]).current_dir(out.path());
+    command.env("PKG_CONFIG_PATH", prefix.path("lib/pkgconfig")).env("LD_LIBRARY_PATH", prefix.path("lib"));
+    assert_eq!(run(&mut command).stdout, b"4096 bytes\n");
+}
+
 /// The example for users of liburing, with a `main`.
 #[test]
 fn the_page_from_liburing_sums_pages() {

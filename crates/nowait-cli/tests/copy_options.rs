@@ -49,7 +49,7 @@ fn state(root: &Path) -> String {
 fn shell_examples_of_pages_run() {
     let command = Path::new(env!("CARGO_BIN_EXE_nowait")).parent().unwrap().to_str().unwrap();
     let path = format!("{command}:{}", std::env::var("PATH").unwrap());
-    for page in ["README.md", "../../docs/guide/from-commands.md"] {
+    for page in ["README.md", "../../docs/guide/copy.md", "../../docs/guide/from-commands.md"] {
         let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap();
         let examples: Vec<_> = text.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
         assert_eq!(examples.len(), 1, "{page}");
