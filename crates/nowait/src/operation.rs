@@ -100,10 +100,10 @@ impl<'f, T> Operation<'f, T> {
     }
 
     /// Blocks until the operation has completed; needs no executor. The call makes a plain system
-    /// call where possible, which is the cheapest way for a blocking caller. Inside
-    /// [`block_on`](crate::block_on), it first submits the staged operations of other futures. While
-    /// operations are in flight in this thread's ring, they complete only if the thread does not
-    /// sleep in a plain call: the operation goes to an engine then, as in [`Operation::submit`].
+    /// call where possible, which is the cheapest way for a blocking caller. While operations of
+    /// futures are in flight in this thread's ring ([`block_on`](crate::block_on)), these complete
+    /// only if the thread does not sleep in a plain call: the operation goes to an engine then, as in
+    /// [`Operation::submit`].
     pub fn wait(mut self) -> T {
         self.settle();
         let on = self.on;
@@ -117,7 +117,6 @@ impl<'f, T> Operation<'f, T> {
                 local::drive(self.submit())
             }
             Phase::New(mut request) if !forced => {
-                local::flush();
                 let Ok(_permit) = on.enter(&request) else {
                     self.state = Phase::New(request);
                     return local::drive(self);

@@ -149,7 +149,6 @@ impl<'f> Target<'f> {
     /// Fills a borrowed slice on this thread, waiting as long as it takes. A forced route is
     /// ignored: it would need a slot, which owns its memory.
     pub(crate) fn read_blocking(&self, slice: &mut [u8], offset: u64) -> Result<usize, Errno> {
-        local::flush();
         let file = self.file.ok_or(Errno::BADF)?;
         read_blocking(&*self.instance.engines().pool, file, slice, offset)
     }
@@ -157,7 +156,6 @@ impl<'f> Target<'f> {
     /// Writes a borrowed slice on this thread, waiting as long as it takes. Returns how much was
     /// written, and why no more.
     pub(crate) fn write_blocking(&self, slice: &[u8], offset: u64) -> (usize, Outcome) {
-        local::flush();
         let Some(file) = self.file else { return (0, Err(Errno::BADF)) };
         if let Some(direct) = &file.direct {
             return self.write_direct(file, direct, slice, offset);

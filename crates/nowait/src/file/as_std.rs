@@ -17,7 +17,6 @@ use rustix::io::Errno;
 
 use super::File;
 use crate::core::instance::Nowait;
-use crate::engine::local;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::{Call, Handle, Request};
 use crate::operation::Operation;
@@ -267,7 +266,6 @@ impl File {
         if self.descriptor().is_none() || self.open.has_failed() {
             return Err(self);
         }
-        local::flush();
         let File { open, instance } = self;
         match Arc::try_unwrap(open).map(|open| open.handle) {
             Ok(Handle::Descriptor(fd)) => Ok(fs::File::from(fd)),

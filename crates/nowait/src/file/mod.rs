@@ -327,7 +327,6 @@ impl File {
         let outcome = if local::has_in_flight() {
             local::drive(Operation::new(self.instance.target(), close, |answer| answer.outcome).submit())
         } else {
-            local::flush();
             self.instance.engines().pool.run(None, &mut close)
         };
         outcome.map(|_| Closed::Now).map_err(|errno| Error::from_errno(ErrorOp::Close, errno).at_shared(&path))

@@ -126,7 +126,6 @@ impl<'f, B: WriteBuffer> WriteMany<'f, B> {
             watcher::ask_of(Of::Reactors);
             return local::drive(self);
         }
-        local::flush();
         while let Some((number, first, lengths, mut request)) = self.take_next() {
             let checked = self.check(&request);
             let outcome = checked.and_then(|()| self.file.target().run_here(&mut request));

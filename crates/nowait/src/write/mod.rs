@@ -447,7 +447,6 @@ pub struct Settled<'f> {
 impl Settled<'_> {
     /// Blocks until all operations have ended.
     pub fn wait(self) {
-        local::flush();
         self.file.open.outstanding().settle();
     }
 }

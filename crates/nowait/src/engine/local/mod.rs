@@ -222,19 +222,6 @@ pub(crate) fn drain() {
     while own().is_some_and(|own| own.drain()) {}
 }
 
-/// Submits all staged entries of this thread without waiting, before it blocks in another call.
-#[inline]
-pub(crate) fn flush() {
-    #[cold]
-    fn flush_now() {
-        own().iter().for_each(|own| own.submit());
-    }
-    // Most threads drive no future, and so have no staged entry.
-    if is_driving() {
-        flush_now();
-    }
-}
-
 /// Whether operations are in flight in this thread's ring. They complete as this thread enters the
 /// kernel or sleeps there interruptibly. A plain call of this thread may sleep uninterruptibly, for
 /// a device that does not answer: the pool makes it, while this thread waits in its ring.

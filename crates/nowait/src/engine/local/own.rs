@@ -111,11 +111,6 @@ impl Own {
         });
     }
 
-    /// Submits what is staged.
-    pub(super) fn submit(&self) {
-        self.visit(Queue::submit_staged);
-    }
-
     /// Sleeps until something may have changed, unless `notice` has come. False if nothing is in
     /// flight.
     pub(super) fn sleep(&self, notice: &DriveWaker) -> bool {
