@@ -61,7 +61,7 @@ struct Options {
     size: u64,
 
     /// Timed rounds of each case; a claim needs at least 5
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
     /// Length of a version's turn in a round
