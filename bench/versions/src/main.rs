@@ -50,7 +50,7 @@ use crate::turn::{Turn, Version};
 
 /// Compares the speed of two versions of nowait, in one program
 #[derive(Parser)]
-#[command(name = "bench/versions/run BASE")]
+#[command(bin_name = "bench/versions/run BASE")]
 struct Options {
     /// Directory for the test file, on the disk to measure; the file has no name, so nothing stays behind
     #[arg(long, value_name = "DIR", default_value = ".")]
