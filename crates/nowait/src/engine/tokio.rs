@@ -288,3 +288,42 @@ impl std::os::fd::AsRawFd for Descriptor {
         self.0.as_fd().as_raw_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Waker};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::op::fixture::{file_of_fd, read_of};
+
+    /// Symptom: beside an operation that hung, an entry waited for the flusher of a runtime, whose
+    /// worker blocked.
+    #[test]
+    fn an_entry_whose_flusher_does_not_run_is_submitted() {
+        const PATIENCE: Duration = Duration::from_secs(120);
+        for noticed_by in [NoticedBy::Watcher, NoticedBy::Reactor] {
+            let queue = match Queue::new(noticed_by, 0) {
+                Ok(queue) => queue,
+                Err(refusal) => return eprintln!("skipped: no io_uring ({:?})", refusal.errno),
+            };
+            assert!(noticed_by == NoticedBy::Reactor || watcher::adopt(&queue));
+            let (reader, writer) = rustix::pipe::pipe().unwrap();
+            let hangs = read_of(&file_of_fd(reader));
+            queue.submit(hangs.clone(), true);
+            assert!(queue.poll_staged(&mut Context::from_waker(Waker::noop())).is_pending());
+            // Time for the watcher to sleep again; if it does not, it submits the entry all the same.
+            std::thread::sleep(Duration::from_millis(20));
+            let slot = read_of(&file_of_fd(std::fs::File::open("/dev/zero").unwrap()));
+            queue.submit(slot.clone(), true);
+            let begun = Instant::now();
+            while slot.take().is_none() {
+                assert!(begun.elapsed() < PATIENCE, "it waits for the flusher");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            rustix::io::write(&writer, &[7; 8]).unwrap();
+            queue.drain();
+            assert!(hangs.take().is_some());
+        }
+    }
+}

@@ -1,7 +1,14 @@
 //! Limits of a process and of a user: the length of files, memory, and what may not be read or
 //! changed.
 
+use std::future::Future;
 use std::os::fd::AsRawFd;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake};
+use std::time::Duration;
 
 use crate::common::fuse::Stalling;
 use crate::common::mounts::temp_dir;
@@ -10,7 +17,9 @@ use crate::common::{
     poll_once, writing_instances,
 };
 use crate::promises::maps::map;
-use nowait::{Buf, Engine, ErrorKind, File, Nowait, OpenOptions, Written, fs};
+use futures::stream::{FuturesUnordered, StreamExt};
+use nowait::embed::LoopRing;
+use nowait::{Buf, Engine, ErrorKind, File, Nowait, OpenOptions, Started, Written, fs};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const LIMIT: usize = 100_000;
@@ -199,17 +208,16 @@ fn a_limit_on_threads_that_passes_is_not_remembered() {
 
 fn short_of_threads() {
     let _watchdog = Watchdog::new("a limit on threads that passes", 120);
-    let (end, ended) = std::sync::mpsc::channel();
-    let limit = getrlimit(Resource::As);
+    let (end, ended) = channel();
     let lifts = std::thread::spawn(move || {
-        for () in ended {
-            std::thread::sleep(std::time::Duration::from_millis(200));
-            setrlimit(Resource::As, limit).unwrap();
+        for limit in ended {
+            std::thread::sleep(Duration::from_millis(200));
+            setrlimit(Resource::Nproc, limit).unwrap();
         }
     });
     // A watcher runs beside a ring. Without, the thread that waits is the only one.
     for engine in [Engine::Pool, Engine::Auto] {
-        let Some(mut stalling) = Stalling::or_skip(std::time::Duration::ZERO) else { return };
+        let Some(mut stalling) = Stalling::or_skip(Duration::ZERO) else { return };
         let nowait = Nowait::builder().engine(engine.clone()).build().unwrap();
         let [hangs, goes_on] = [(); 2].map(|()| open(&nowait, &stalling.file()));
         if nowait.has_ring() {
@@ -217,15 +225,17 @@ fn short_of_threads() {
             let file = sample.cool().open(&nowait);
             futures::executor::block_on(file.read_range(0, 4096).submit()).unwrap();
         }
-        stalling.hang_closes();
-        let read = hangs.read_range(0, 4096).submit();
+        // A thread of the pool runs, and no read has shown that the server answers.
+        futures::executor::block_on(hangs.sync_data()).unwrap();
+        let no_threads = NoThreads::new();
+        stalling.hang();
+        hangs.read_range(4096, 4096).submit().detach();
         drop(hangs);
         // The thread that makes it closes the file.
-        read.detach();
-        allow_no_stack();
+        stalling.hang_closes();
         let mut read = goes_on.read_range(4096, 4096).submit();
         assert!(poll_once(std::pin::Pin::new(&mut read)).is_pending());
-        end.send(()).unwrap();
+        end.send(no_threads.limit).unwrap();
         let waits = if matches!(engine, Engine::Pool) { read.wait() } else { futures::executor::block_on(read) };
         assert_eq!(waits.unwrap().len(), 4096);
         stalling.go_on();
@@ -239,60 +249,187 @@ fn short_of_threads() {
 #[test]
 fn a_write_that_nobody_watches_is_made_at_once() {
     child::play("no descriptor");
-    child::play("no stack");
-    child::play("no stack, direct");
+    child::play("no thread");
+    child::play("no thread, direct");
+    child::play("no thread, event loop");
 }
 
-fn leave_a_write(resource: Resource) {
+fn leave_a_write(short: Short) {
     // Without a ring, no watcher has a descriptor yet.
     let nowait = Nowait::builder().engine(Engine::Pool).build().unwrap();
     let folder = temp_dir();
     let path = folder.path().join("file");
     let file = create(&nowait, &path);
-    is_made_while_its_thread_is_busy(&file, resource);
+    nowait::block_on(is_made_while_its_thread_is_busy(&file, short));
 }
 
-/// The same, of an entry that a thread has staged in its own ring.
-fn stage_a_write() {
+/// The same, of an entry that a thread has staged in its own ring, or in that of its event loop.
+fn stage_a_write(in_loop: bool) {
     let folder = temp_dir();
     let path = folder.path().join("file");
     std::fs::write(&path, [0; 4096]).unwrap();
     let nowait = Nowait::builder().build().unwrap();
     let Some(file) = open_direct(&nowait, &path) else { return };
-    is_made_while_its_thread_is_busy(&file, Resource::As);
+    let is_made = is_made_while_its_thread_is_busy(&file, Short::OfThreads);
+    if !in_loop {
+        return nowait::block_on(is_made);
+    }
+    match LoopRing::new() {
+        Ok(ring) => ring.submit(|| futures::executor::block_on(is_made)),
+        Err(error) => eprintln!("skipped: {error}"),
+    }
 }
 
-/// Polls a write once while a resource is short. Then its thread does something else.
-fn is_made_while_its_thread_is_busy(file: &File, resource: Resource) {
+enum Short {
+    OfDescriptors,
+    OfThreads,
+}
+
+/// Polls a write once during a shortage. Then its thread does something else.
+async fn is_made_while_its_thread_is_busy(file: &File, short: Short) {
     let _watchdog = Watchdog::new("a write that nobody watches", 120);
-    nowait::block_on(async {
-        let mut write = Box::pin(file.write_all_at(page_of(7), 0));
-        let limit = getrlimit(resource);
-        match resource {
-            Resource::Nofile => {
-                let next = rustix::io::dup(file.descriptor().unwrap()).unwrap().as_raw_fd();
-                setrlimit(resource, Rlimit { current: Some(next as u64), ..limit }).unwrap();
+    let mut write = Box::pin(file.write_all_at(page_of(7), 0));
+    let polled = match short {
+        Short::OfDescriptors => {
+            let limit = getrlimit(Resource::Nofile);
+            let next = rustix::io::dup(file.descriptor().unwrap()).unwrap().as_raw_fd();
+            setrlimit(Resource::Nofile, Rlimit { current: Some(next as u64), ..limit }).unwrap();
+            let polled = poll_once(write.as_mut());
+            setrlimit(Resource::Nofile, limit).unwrap();
+            polled
+        }
+        Short::OfThreads => {
+            let _no_threads = NoThreads::new();
+            poll_once(write.as_mut())
+        }
+    };
+    let is_made = || std::fs::read(file.path()).unwrap() == *page_of(7);
+    assert!(eventually(is_made), "it waits for its thread");
+    match polled {
+        std::task::Poll::Ready(written) => drop(written.unwrap()),
+        std::task::Poll::Pending => drop(write.await.unwrap()),
+    }
+}
+
+/// Symptom: a thread that waited for another's reads slept on after their completion, if no thread
+/// could be started when they were submitted.
+#[test]
+fn a_set_of_reads_that_nobody_watches_is_noticed_by_the_thread_that_waits() {
+    child::play("no thread, moved");
+    child::play("no thread, then moved");
+}
+
+/// `early`: the reads are submitted, and glances begin, before threads are short.
+fn move_a_set_of_reads(early: bool) {
+    let _watchdog = Watchdog::new("a set of reads that nobody watches", 120);
+    let sample = Sample::new(1 << 20);
+    let nowait = Nowait::builder().build().unwrap();
+    let Some(file) = open_direct(&nowait, &sample.cool().path) else { return };
+    let (give, given) = channel::<FuturesUnordered<Started<nowait::Result<Buf>>>>();
+    let thread = std::thread::spawn(move || {
+        let mut set = given.recv().unwrap();
+        nowait::block_on(async {
+            while let Some(read) = set.next().await {
+                drop(read.unwrap());
             }
-            _ => allow_no_stack(),
-        }
-        let polled = poll_once(write.as_mut());
-        setrlimit(resource, limit).unwrap();
-        let is_made = || std::fs::read(file.path()).unwrap() == *page_of(7);
-        assert!(eventually(is_made), "it waits for its thread");
-        match polled {
-            std::task::Poll::Ready(written) => drop(written.unwrap()),
-            std::task::Poll::Pending => drop(write.await.unwrap()),
-        }
+        });
+    });
+    nowait::block_on(async {
+        let reads = || (0..4).map(|i| file.read_range(i << 16, 1 << 16).start()).collect::<FuturesUnordered<_>>();
+        let early = early.then(reads);
+        let _no_threads = NoThreads::new();
+        let mut set = early.unwrap_or_else(reads);
+        _ = futures::poll!(set.next());
+        give.send(set).unwrap();
+        thread.join().unwrap();
     });
 }
 
-/// Sets a limit, below which there is no memory for the stack of another thread.
-fn allow_no_stack() {
-    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-    let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
-    let used = pages * rustix::param::page_size() as u64;
-    setrlimit(Resource::As, Rlimit { current: Some(used + (1 << 20)), ..getrlimit(Resource::As) }).unwrap();
-    assert!(std::thread::Builder::new().spawn(|| ()).is_err(), "the limit has no effect");
+/// Symptom: glances never began again after no thread could take the place of one that hung.
+#[test]
+fn a_thread_that_glances_and_hangs_is_replaced_when_threads_are_allowed_again() {
+    child::play("no thread, stuck");
+}
+
+/// Its call begins, and ends when the sender is dropped.
+struct Blocks(AtomicBool, Mutex<Receiver<()>>);
+
+impl Wake for Blocks {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, SeqCst);
+        _ = self.1.lock().unwrap().recv();
+    }
+}
+
+fn glance_in_a_waker_that_blocks() {
+    /// More than the times after which a thread is stuck, and after which a start is tried again.
+    const A_WHILE: Duration = Duration::from_millis(1500);
+    let _watchdog = Watchdog::new("glances of a thread that hangs", 120);
+    let sample = Sample::new(1 << 20);
+    let nowait = Nowait::builder().build().unwrap();
+    let Some(file) = open_direct(&nowait, &sample.cool().path) else { return };
+    let ring = match LoopRing::new() {
+        Ok(ring) => ring,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    let (_blocks, blocked) = channel();
+    let blocks = Arc::new(Blocks(AtomicBool::new(false), Mutex::new(blocked)));
+    let (give, given) = channel::<FuturesUnordered<Started<nowait::Result<Buf>>>>();
+    // An executor of others never asks for help.
+    let thread = std::thread::spawn(move || futures::executor::block_on(given.recv().unwrap().count()));
+    nowait::block_on(async {
+        let read = |i: u64| file.read_range(i << 16, 1 << 16).start();
+        // A thread that is in a queue hangs with it: the other reads have another.
+        let mut first = ring.submit(|| read(0));
+        let no_threads = NoThreads::new();
+        let is_pending = Pin::new(&mut first).poll(&mut Context::from_waker(&blocks.clone().into())).is_pending();
+        assert!(!is_pending || eventually(|| blocks.0.load(SeqCst)), "no thread noticed it");
+        std::thread::sleep(A_WHILE);
+        // No thread can take the place of the one that hangs.
+        drop(read(1));
+        drop(no_threads);
+        std::thread::sleep(A_WHILE);
+        let mut set: FuturesUnordered<_> = (2..6).map(read).collect();
+        let count = usize::from(futures::poll!(set.next()).is_ready());
+        give.send(set).unwrap();
+        assert_eq!(count + thread.join().unwrap(), 4);
+    });
+}
+
+/// While this lives, or until its limit is set again, no thread can be started.
+struct NoThreads {
+    limit: Rlimit,
+    is_root: bool,
+}
+
+impl NoThreads {
+    fn new() -> NoThreads {
+        const NOBODY: u32 = 65534;
+        let (limit, is_root) = (getrlimit(Resource::Nproc), child::is_root());
+        if is_root {
+            // The limit is none for root.
+            set_user(NOBODY);
+        }
+        setrlimit(Resource::Nproc, Rlimit { current: Some(0), ..limit }).unwrap();
+        assert!(std::thread::Builder::new().spawn(|| ()).is_err(), "the limit has no effect");
+        NoThreads { limit, is_root }
+    }
+}
+
+impl Drop for NoThreads {
+    fn drop(&mut self) {
+        setrlimit(Resource::Nproc, self.limit).unwrap();
+        if self.is_root {
+            set_user(0);
+        }
+    }
+}
+
+/// Gives all threads another user, from whom root returns.
+fn set_user(user: u32) {
+    // SAFETY: no memory is involved; libc applies it to every thread.
+    let result = unsafe { libc::setresuid(user, user, 0) };
+    assert_eq!(result, 0, "setresuid: {}", std::io::Error::last_os_error());
 }
 
 #[test]
@@ -306,9 +443,13 @@ fn child() {
         Some("unreadable") => unreadable(),
         Some("small") => small_address_space(),
         Some("threads") => short_of_threads(),
-        Some("no descriptor") => leave_a_write(Resource::Nofile),
-        Some("no stack") => leave_a_write(Resource::As),
-        Some("no stack, direct") => stage_a_write(),
+        Some("no descriptor") => leave_a_write(Short::OfDescriptors),
+        Some("no thread") => leave_a_write(Short::OfThreads),
+        Some("no thread, direct") => stage_a_write(false),
+        Some("no thread, event loop") => stage_a_write(true),
+        Some("no thread, moved") => move_a_set_of_reads(false),
+        Some("no thread, then moved") => move_a_set_of_reads(true),
+        Some("no thread, stuck") => glance_in_a_waker_that_blocks(),
         Some(other) => unreachable!("{other}"),
     }
 }

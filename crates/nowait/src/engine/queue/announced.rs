@@ -222,7 +222,10 @@ impl Queue {
         self.has_announced.store(true, Relaxed);
         let (picks, is_late) = (line.picked < PICKED_MAX, line.announced.is_late());
         drop(line);
-        watcher::watch();
+        if !watcher::watch() {
+            // No thread would notice that the first is late.
+            self.enter_announced();
+        }
         if self.noticed_by == NoticedBy::Thread {
             return;
         }
@@ -423,8 +426,8 @@ mod tests {
     fn a_first_that_hangs_hands_the_others_to_the_ring() {
         let Some(piped) = Piped::or_skip(20) else { return };
         std::thread::sleep(FIRST_MAX + Duration::from_millis(1));
-        // As a watcher does, whatever the runtime's threads do.
-        assert!(piped.queue.glance() == Glance::Left);
+        // As a watcher does, whatever the runtime's threads do. It may have done so by now.
+        assert!(piped.queue.glance() == Glance::Left || !piped.has_others());
         piped.queue.serve();
         assert!(!piped.has_others());
         piped.write(20);

@@ -246,18 +246,16 @@ impl Queue {
         }
         let flusher = if waits && enters { self.call_flusher() } else { FlushTask::Nobody };
         drop(line);
+        let is_flushed = !matches!(flusher, FlushTask::Nobody);
         // The owner, a runtime's workers or a loop, may be busy elsewhere from now on. With nothing
         // locked: this may start a thread.
-        if self.noticed_by == NoticedBy::Reactor {
-            watcher::watch();
+        let is_left = self.noticed_by == NoticedBy::Reactor || is_flushed;
+        let is_watched = !is_left || watcher::watch();
+        if let FlushTask::Asleep(waker) = flusher {
+            waker.wake();
         }
-        if !enters {
-            return;
-        }
-        match flusher {
-            FlushTask::Nobody => self.enter(),
-            FlushTask::Awake => {}
-            FlushTask::Asleep(waker) => waker.wake(),
+        if enters && !is_flushed || !is_watched {
+            self.enter();
         }
     }
 
@@ -618,6 +616,7 @@ impl Watched for Queue {
         match self.noticed_by {
             _ if is_late => Glance::Left,
             NoticedBy::Reactor => self.glance_at_ended(),
+            NoticedBy::Watcher if self.waits_for_owner() => Glance::Left,
             _ if is_busy || has_others => Glance::Busy,
             _ => Glance::Quiet,
         }

@@ -26,8 +26,9 @@
 //! is awake.
 //!
 //! If no thread can be started, the asking thread serves the queues once, and asks again at
-//! intervals while it sleeps. A watcher inherits the seccomp filter of the thread that starts it.
-//! That thread has just submitted to a ring, so the filter allows io_uring.
+//! intervals while it sleeps. So does the watcher that glances. A watcher inherits the seccomp filter of the thread that starts it. If
+//! that filter refuses io_uring, each queue that the watcher enters is given up, and the pool serves
+//! its later requests (`engine/queue/mod.rs` `give_up`).
 
 mod thread;
 
@@ -50,7 +51,8 @@ const ALONE: Duration = Duration::from_millis(1);
 /// Time after a failed start of a thread until the next try.
 pub(crate) const RETRY: Duration = Duration::from_millis(100);
 
-/// Number of the watcher that only glances. It enters no queue and runs no user's code.
+/// Number of the watcher that only glances. It enters no queue and runs no user's code, unless no
+/// other thread can be started.
 const GLANCING: usize = 0;
 /// Number of the watcher of queues with owners.
 const OF_OWNERS: usize = 1;
@@ -157,7 +159,7 @@ struct Watchers {
     has_reactors: AtomicBool,
     /// The glancing watcher runs: a queue may have operations in flight, or a watcher is awake.
     glances: AtomicBool,
-    /// At the last request for help, no thread could be started.
+    /// At the last request for help, or for glances, no thread could be started.
     is_missed: AtomicBool,
 }
 
@@ -230,7 +232,7 @@ pub(crate) fn adopt<Q: Watched + 'static>(queue: &Arc<Q>) -> bool {
 }
 
 /// Serves a queue in the place of its owner until nothing is in flight. False if no thread can be
-/// started; then [`ask`] serves it.
+/// started; then the caller, or [`ask`], serves it.
 pub(crate) fn lend(queue: Arc<dyn Watched>) -> bool {
     let watcher = of(&*queue);
     watcher.add(queue, LENT);
@@ -311,19 +313,29 @@ pub(crate) fn when_alone() -> Option<Duration> {
 }
 
 /// Starts glances, for an operation whose owner may not return to its queue. Returns false if no
-/// thread glances, because descriptors or threads are short.
+/// thread glances, because descriptors or threads are short: the caller submits what it would leave
+/// staged, and parked threads ask for help.
 #[inline]
 pub(crate) fn watch() -> bool {
     #[cold]
     fn begin() -> bool {
-        if watchers().glances.swap(true, SeqCst) || watchers().all[GLANCING].look() {
-            return true;
+        let begins = begin_glances();
+        if !begins {
+            miss();
+            watchers().all[OF_OWNERS..].iter().for_each(Watcher::call);
         }
-        // The next caller tries again.
-        watchers().glances.store(false, SeqCst);
-        false
+        begins
     }
     watchers().glances.load(Relaxed) || begin()
+}
+
+/// As [`watch`]. After a failure, running watchers try again at intervals.
+fn begin_glances() -> bool {
+    if watchers().glances.swap(true, SeqCst) || watchers().all[GLANCING].look() {
+        return true;
+    }
+    watchers().glances.store(false, SeqCst);
+    false
 }
 
 /// Wakes the watcher of a queue to serve all its queues.

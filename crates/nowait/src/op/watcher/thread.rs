@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
-use super::{ADOPTED, GLANCES, GLANCING, Glance, LEFT, NOT, OF_OWNERS, RETRY, Watched, lend, serve, watch, watchers};
+use super::{
+    ADOPTED, GLANCES, GLANCING, Glance, LEFT, NOT, OF_OWNERS, RETRY, Watched, begin_glances, lend, serve, watchers,
+};
 use crate::sync::lock;
 use crate::sys::{self, WriteOnce};
 
@@ -36,6 +38,13 @@ pub(super) struct Watcher {
 pub(super) struct Descriptors {
     epoll: OwnedFd,
     bell: OwnedFd,
+}
+
+impl Descriptors {
+    fn ring(&self) {
+        // The write cannot block: the counter is far from full.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
 }
 
 /// Number of the bell in epoll's events; no queue has this number.
@@ -127,7 +136,7 @@ impl Watcher {
     }
 
     /// Wakes the thread to serve all queues. Starts a thread if none runs, or it is stuck in a
-    /// queue. Returns false if no thread runs.
+    /// queue. Returns false if no thread runs, or only one that is stuck.
     pub(super) fn look(&'static self) -> bool {
         if self.looks.swap(true, SeqCst) && !self.is_stuck() {
             return true;
@@ -146,10 +155,16 @@ impl Watcher {
         }
         drop(list);
         if runs {
-            // The write cannot block: the counter is far from full.
-            let _ = rustix::io::write(&descriptors.bell, &1u64.to_ne_bytes());
+            descriptors.ring();
         }
-        runs
+        runs && !self.is_stuck()
+    }
+
+    /// Wakes the thread, if one runs.
+    pub(super) fn call(&self) {
+        if let (true, Some(descriptors)) = (lock(&self.list).runs, self.descriptors.get()) {
+            descriptors.ring();
+        }
     }
 
     /// Starts a thread, with the list locked: no other thread starts one meanwhile.
@@ -173,9 +188,9 @@ impl Watcher {
         let Some(Descriptors { epoll, bell }) = self.descriptors.get() else { return };
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         let mut glances = Glances::default();
-        let (mut is_left, mut is_empty) = (false, true);
+        let (mut is_left, mut is_empty, mut is_alone) = (false, true, false);
         loop {
-            let looks_again = glances.are_due_at.is_some() || is_left;
+            let looks_again = glances.are_due_at.is_some() || is_left || is_alone;
             let timeout = match (looks_again, is_empty) {
                 (true, _) => Some(Timespec { tv_sec: 0, tv_nsec: GLANCES.as_nanos() as _ }),
                 (false, true) => Some(IDLE),
@@ -189,9 +204,7 @@ impl Watcher {
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
             self.awake_since.store(now_ms(), SeqCst);
-            if self.number != GLANCING && !watchers().glances.load(SeqCst) {
-                watch();
-            }
+            is_alone = self.number != GLANCING && !watchers().glances.load(SeqCst) && !begin_glances();
             if self.number == OF_OWNERS && !events.is_empty() {
                 std::thread::sleep(GRACE);
             }
@@ -280,13 +293,17 @@ impl Glances {
                 watchers.glances.store(false, SeqCst);
                 let serving = &watchers.all[OF_OWNERS..];
                 let mut is_quiet = serving.iter().all(|watcher| watcher.awake_since.load(SeqCst) == 0);
+                let mut is_alone = false;
                 // Each queue needs its own glance, even if an earlier one was busy.
                 for queue in watchers.known(|_| true) {
                     let glance = queue.glance();
                     is_quiet &= glance == Glance::Quiet;
                     if glance == Glance::Left {
-                        lend(queue);
+                        is_alone |= !lend(queue);
                     }
+                }
+                if is_alone {
+                    watchers.all[OF_OWNERS].serve(|_| true);
                 }
                 serving.iter().filter(|watcher| watcher.is_stuck()).for_each(|watcher| _ = watcher.look());
                 let ends = is_quiet && self.was_quiet;
