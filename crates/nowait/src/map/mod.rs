@@ -63,7 +63,7 @@ use crate::buf::mapping::{Access, Fault, How, Mapping, Place, page_bytes};
 use crate::core::dispatch::Target;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::File;
-use crate::op::{Done, Request};
+use crate::op::Request;
 use crate::operation::Operation;
 use crate::started::Answer;
 
@@ -422,9 +422,10 @@ fn place_error(place: Place, on: Target<'_>, operation: ErrorOp, errno: Errno, r
 fn not_populated(place: Place, on: Target<'_>, errno: Errno, range: &Range<usize>) -> Error {
     let error = place_error(place, on, ErrorOp::Populate, errno, range);
     let end = place.offset() + range.end as u64;
-    // madvise(2): EFAULT where a touch would raise SIGBUS; EHWPOISON where memory is broken.
-    match (errno, on.run(Request::Size)) {
-        (Errno::FAULT, Ok(Done::Size(size))) if size < end => error
+    // madvise(2): EFAULT where a touch would raise SIGBUS; EHWPOISON where memory is broken. The size
+    // that the kernel knows is the one by which it refused.
+    match (errno, on.known_size()) {
+        (Errno::FAULT, Some(size)) if size < end => error
             .of_kind(ErrorKind::UnexpectedEof)
             .with_advice(format!("the file was shortened to {size} bytes; map it again")),
         (Errno::FAULT | Errno::HWPOISON, _) => {

@@ -30,6 +30,7 @@ pub(crate) const ROLE: &str = "fuse";
 
 const HANG: u8 = b'h';
 const HANG_CLOSES: u8 = b'c';
+const FAIL_READS: u8 = b'f';
 const GO_ON: u8 = b'g';
 /// How long each read and write takes while it goes on, in milliseconds.
 const DELAY: &str = "NOWAIT_TEST_FUSE_DELAY";
@@ -79,6 +80,11 @@ impl Stalling {
     /// From now on no `close(2)` ends, and anything else does.
     pub(crate) fn hang_closes(&mut self) {
         self.tell(HANG_CLOSES);
+    }
+
+    /// From now on reads fail, no look at attributes ends, and anything else does.
+    pub(crate) fn fail_reads(&mut self) {
+        self.tell(FAIL_READS);
     }
 
     /// Those that came meanwhile end, and all that follow.
@@ -192,6 +198,7 @@ impl Server {
         let hangs = match self.told {
             HANG => is_transfer || matches!(opcode, opcode::OPEN | opcode::GETATTR),
             HANG_CLOSES => opcode == opcode::FLUSH,
+            FAIL_READS => opcode == opcode::GETATTR,
             _ => false,
         };
         if hangs {
@@ -212,6 +219,7 @@ impl Server {
             opcode::LOOKUP => Err(libc::ENOENT),
             opcode::GETATTR | opcode::SETATTR => Ok(attributes_out(node)),
             opcode::OPEN => Ok(vec![0; 16]),
+            opcode::READ if self.told == FAIL_READS => Err(libc::EIO),
             // A handle, the offset, the length.
             opcode::READ => {
                 let (offset, length) = (long(request, IN_HEADER + 8), u64::from(word(request, IN_HEADER + 16)));

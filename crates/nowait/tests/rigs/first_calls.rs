@@ -11,14 +11,16 @@ use std::time::Duration;
 use crate::common::fuse::Stalling;
 use crate::common::mounts::{self, Frozen, Kind, Mount};
 use crate::common::{Watchdog, assert_settled, child, eventually, poll_once};
+use crate::promises::maps::map;
 use nowait::{Buf, File, Nowait, OpenOptions};
 
 type Begun = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-const ROLES: [(&str, fn()); 5] = [
+const ROLES: [(&str, fn()); 6] = [
     ("reads", reads_and_writes_of_a_server_that_hangs),
     ("frozen", writes_of_a_frozen_file_system),
     ("sizes", sizes_of_a_server_that_hangs),
+    ("maps", failures_of_a_map_of_a_server_that_hangs),
     ("submitted", submitted_reads_of_a_server_that_hangs),
     ("many", many_small_files),
 ];
@@ -36,6 +38,11 @@ fn of_a_file_system_that_is_frozen() {
 #[test]
 fn that_ask_for_a_size() {
     child::play("sizes");
+}
+
+#[test]
+fn that_explain_a_failure_of_a_map() {
+    child::play("maps");
 }
 
 #[test]
@@ -112,6 +119,20 @@ fn writes_of_a_frozen_file_system() {
             futures::executor::block_on(write);
         }
         assert_settled(&nowait);
+    }
+}
+
+/// Symptom: the poll that returned the error asked the server for the file's size.
+fn failures_of_a_map_of_a_server_that_hangs() {
+    let _watchdog = Watchdog::new("a map of a server that hangs", 120);
+    for nowait in instances() {
+        let Some(mut stalling) = Stalling::or_skip(Duration::ZERO) else { return };
+        let file = open(&nowait, &stalling.file(), false);
+        let map = map(&file, ..1 << 20).unwrap();
+        stalling.fail_reads();
+        let failed = futures::executor::block_on(map.gather([0..4096, 8192..12288]));
+        assert_eq!(failed.unwrap_err().kind(), nowait::ErrorKind::Io);
+        stalling.go_on();
     }
 }
 
