@@ -92,12 +92,19 @@ impl Share {
         let ranges = &self.ranges[self.own.clone()];
         FirstPass::blocking(&self.file, found, &mut Ignore).run(ranges, self.own.start, output, *begin, || false);
     }
+
+    /// Gives up the share's reference to the file. The gather may have been dropped, and the last
+    /// reference is closed on a thread of the file's device.
+    fn give_up(self) -> CachedBytes {
+        let Share { copied, file: File { open, .. }, .. } = self;
+        open.let_go();
+        copied
+    }
 }
 
-/// Records a copied share. Its reference to the file is dropped before the gather can end.
+/// Records a copied share. Its reference to the file is given up before the gather can end.
 fn put(list: &Mutex<ShareList>, share: Share) {
-    let Share { copied, file, ranges, .. } = share;
-    drop((file, ranges));
+    let copied = share.give_up();
     lock(list).done.push(copied);
 }
 
@@ -197,15 +204,75 @@ impl Shares {
 
 /// Copies shares on the pool thread, until none is left or the gather has ended.
 fn copy_from_the_back(list: &Weak<Mutex<ShareList>>) {
-    let next = || {
-        let list = list.upgrade()?;
-        let share = lock(&list).left.pop_back();
-        Some((list, share?))
-    };
-    while let Some((list, mut share)) = next() {
-        share.copy();
-        put(&list, share);
-        // If the gather was dropped meanwhile, the buffer's destructor runs here.
-        contained(|| drop(list));
+    while let Some(list) = list.upgrade() {
+        let next = lock(&list).left.pop_back();
+        let is_last = next.is_none();
+        if let Some(mut share) = next {
+            share.copy();
+            put(&list, share);
+        }
+        contained(|| leave(list));
+        if is_last {
+            return;
+        }
+    }
+}
+
+/// Drops the pool thread's reference to the list. If the gather was dropped meanwhile, the buffer's
+/// destructor runs here.
+fn leave(list: Arc<Mutex<ShareList>>) {
+    if let Some(list) = Arc::into_inner(list) {
+        let list = list.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        list.left.into_iter().for_each(|share| drop(share.give_up()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+    use crate::buf::{Buf, Memory};
+    use crate::core::instance::Nowait;
+    use crate::direct::Directness;
+    use crate::op::{Fallback, Handle, Leftovers, OpenFile};
+
+    /// Pools that take leftovers only, and report each.
+    struct Pools(Sender<()>);
+
+    impl Fallback for Pools {
+        fn take(&self, _: Arc<Slot>) {
+            unreachable!("no slot is handed on");
+        }
+
+        fn let_go(&self, _: u64, leftovers: Leftovers) {
+            self.0.send(()).unwrap();
+            drop(leftovers);
+        }
+    }
+
+    /// Symptom: after a gather was dropped, the pool thread that copied its last share closed the
+    /// file, in the pool of operations without a file.
+    #[test]
+    fn the_last_reference_to_the_file_goes_to_the_pool_of_its_device() {
+        let (tell, told) = channel();
+        let share = || {
+            let handle = Handle::Descriptor(std::fs::File::open("/dev/zero").unwrap().into());
+            let pools = Arc::new(Pools(tell.clone()));
+            let open = OpenFile::new(handle, Path::new("file").into(), Directness::NotAsked, Arc::default(), pools);
+            let file = File { open: Arc::new(open), instance: Nowait::shared().0.clone() };
+            let copied =
+                CachedBytes { begin: 0, output: Part::of(Memory::Buf(Buf::zeroed(8))), found: Found::default() };
+            Share { file, ranges: [(0, 8)].into(), own: 0..1, copied }
+        };
+        let list = Arc::new(Mutex::new(ShareList::default()));
+        put(&list, share());
+        assert!(told.try_recv().is_ok());
+        lock(&list).left.push_back(share());
+        copy_from_the_back(&Arc::downgrade(&list));
+        assert!(told.try_recv().is_ok());
+        lock(&list).left.push_back(share());
+        leave(list);
+        assert!(told.try_recv().is_ok());
     }
 }
