@@ -27,13 +27,20 @@ struct Members {
     threads: Vec<usize>,
 }
 
+impl Members {
+    fn of(&self, place: usize) -> Arc<Queue> {
+        self.queues[place % self.queues.len()].clone()
+    }
+}
+
 impl Queues {
     /// Returns this thread's queue. Makes one, for a place, while fewer than `max` exist and each
-    /// has a thread; if that fails, existing ones serve.
+    /// has a thread, and passes it to `begin`; if that fails, existing ones serve.
     pub(super) fn mine(
         &self,
         max: usize,
         make: impl FnOnce(usize) -> Result<Arc<Queue>, QueueRefusal>,
+        begin: impl FnOnce(&Arc<Queue>),
     ) -> Result<Arc<Queue>, QueueRefusal> {
         /// Threads that are remembered; later ones share by number.
         const THREADS_MAX: usize = 256;
@@ -47,15 +54,30 @@ impl Queues {
             }
             None => thread,
         };
-        if place >= members.queues.len() && members.queues.len() < max {
-            match make(members.queues.len()) {
-                Ok(queue) => members.queues.push(queue),
+        let count = members.queues.len();
+        if place >= count && count < max {
+            drop(members);
+            // The call may sleep for memory.
+            let made = make(count);
+            members = lock(&self.0);
+            match made {
+                Ok(queue) if members.queues.len() < max => {
+                    members.queues.push(queue.clone());
+                    drop(members);
+                    begin(&queue);
+                    return Ok(queue);
+                }
                 Err(refusal) if members.queues.is_empty() => return Err(refusal),
-                Err(_) => {}
+                // Other threads have made as many as are allowed.
+                spare => {
+                    let mine = members.of(place);
+                    drop(members);
+                    drop(spare);
+                    return Ok(mine);
+                }
             }
         }
-        let index = place % members.queues.len();
-        Ok(members.queues[index].clone())
+        Ok(members.of(place))
     }
 
     pub(super) fn add(&self, queue: Arc<Queue>) {
@@ -84,5 +106,73 @@ impl Drop for Queues {
     fn drop(&mut self) {
         // Nothing submits any more: the operations that could have their instance have ended.
         self.all().iter().for_each(Queue::leave);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use rustix::io::Errno;
+
+    use super::*;
+    use crate::op::watcher::NoticedBy;
+
+    /// Symptom: a thread that made a ring held the lock that the instance's other threads take to find
+    /// theirs.
+    #[test]
+    fn no_thread_waits_for_another_that_makes_a_ring() {
+        let make = |place| Queue::new(NoticedBy::Watcher, place);
+        let first = match make(0) {
+            Ok(queue) => queue,
+            Err(refusal) => return eprintln!("skipped: no io_uring ({:?})", refusal.errno),
+        };
+        let queues = Arc::new(Queues::default());
+        queues.add(first.clone());
+        // Its place is that of the first.
+        assert!(Arc::ptr_eq(&queues.mine(2, make, |_| ()).unwrap(), &first));
+        let ((begins, begun), (go_on, goes_on)) = (channel(), channel());
+        let of_others = queues.clone();
+        let thread = std::thread::spawn(move || {
+            let make_late = |place| {
+                begins.send(()).unwrap();
+                // Too late, if the main thread waits for the lock.
+                goes_on.recv_timeout(Duration::from_secs(120)).map(|()| make(place)).unwrap()
+            };
+            of_others.mine(2, make_late, |_| ()).unwrap()
+        });
+        begun.recv().unwrap();
+        assert_eq!(queues.all().len(), 1);
+        go_on.send(()).unwrap();
+        let second = thread.join().unwrap();
+        assert!(Arc::ptr_eq(&queues.all()[1], &second));
+    }
+
+    /// Symptom: after some rings had been refused, the tasks of a new ring were given another one.
+    #[test]
+    fn a_new_ring_is_that_of_its_thread() {
+        let queues = Arc::new(Queues::default());
+        match Queue::new(NoticedBy::Watcher, 0) {
+            Ok(first) => queues.add(first),
+            Err(refusal) => return eprintln!("skipped: no io_uring ({:?})", refusal.errno),
+        }
+        let of_new_thread = |is_refused: bool| {
+            let queues = queues.clone();
+            let refusal = QueueRefusal { errno: Errno::MFILE, entries: 0 };
+            let make = move |place| if is_refused { Err(refusal) } else { Queue::new(NoticedBy::Watcher, place) };
+            std::thread::spawn(move || {
+                let mut new = None;
+                let mine = queues.mine(8, make, |queue| new = Some(queue.clone())).unwrap();
+                (mine, new)
+            })
+            .join()
+            .unwrap()
+        };
+        for _ in 0..2 {
+            assert!(of_new_thread(true).1.is_none());
+        }
+        let (mine, new) = of_new_thread(false);
+        assert!(Arc::ptr_eq(&mine, &new.unwrap()) && Arc::ptr_eq(&mine, &queues.all()[1]));
     }
 }

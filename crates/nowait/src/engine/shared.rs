@@ -82,7 +82,7 @@ impl SharedQueues {
             return Some(queue);
         }
         let queue = known::find_or(Key::common(self.number), || {
-            let mine = || self.queues.mine(self.queues_max, self.make).ok();
+            let mine = || self.queues.mine(self.queues_max, self.make, |_| ()).ok();
             self.refused.when_due(mine)
         })?;
         watcher::adopt(&queue).then_some(queue)

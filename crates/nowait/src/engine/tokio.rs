@@ -130,11 +130,8 @@ impl Runtimes {
         let (attached, queues) = self.look_at(handle, |runtime| (runtime.attached, runtime.queues.clone()));
         // One, of a current-thread runtime.
         let workers = handle.metrics().num_workers();
-        let mut made = false;
         let noticed_by = if attached { NoticedBy::Reactor } else { NoticedBy::Watcher };
-        let make = |place| Queue::new(noticed_by, place).inspect(|_| made = true);
-        let queue = queues.mine(workers.min(QUEUES_MAX), make).ok()?;
-        if made {
+        let begin = |queue: &Arc<Queue>| {
             let served = || ServedRing { queue: queue.clone(), queues: queues.clone() };
             let mut tasks = vec![handle.spawn(flush(Flusher(served()))).abort_handle()];
             if attached {
@@ -142,8 +139,8 @@ impl Runtimes {
                 tasks.push(handle.spawn(notice(reactor)).abort_handle());
             }
             self.keep(handle.id(), tasks);
-        }
-        Some(queue)
+        };
+        queues.mine(workers.min(QUEUES_MAX), |place| Queue::new(noticed_by, place), begin).ok()
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Queue>> {
