@@ -38,25 +38,27 @@ struct Local {
     own: RefCell<OwnRing>,
     /// A slot was staged since the last `drive` ended.
     staged: Cell<bool>,
-    /// Operations may be in flight in the thread's ring.
-    may_have_in_flight: Cell<bool>,
     bell: PerProcess<Arc<Bell>>,
     kept: PerProcess<Cell<Option<KeptWaker>>>,
     /// Its submissions go to queues that complete without its polls.
     elsewhere: Cell<bool>,
 }
 
-thread_local!(static LOCAL: Local = const {
-    Local {
-        depth: Cell::new(0),
-        own: RefCell::new(OwnRing::New),
-        staged: Cell::new(false),
-        may_have_in_flight: Cell::new(false),
-        bell: PerProcess::new(),
-        kept: PerProcess::new(),
-        elsewhere: Cell::new(false),
-    }
-});
+thread_local! {
+    static LOCAL: Local = const {
+        Local {
+            depth: Cell::new(0),
+            own: RefCell::new(OwnRing::New),
+            staged: Cell::new(false),
+            bell: PerProcess::new(),
+            kept: PerProcess::new(),
+            elsewhere: Cell::new(false),
+        }
+    };
+    /// Operations may be in flight in the thread's ring. Each plain call looks here: without a
+    /// destructor, that is one load.
+    static MAY_HAVE_IN_FLIGHT: Cell<bool> = const { Cell::new(false) };
+}
 
 impl Drop for Local {
     fn drop(&mut self) {
@@ -83,7 +85,7 @@ pub(crate) fn stage(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
         let own = (local.depth.get() > 0).then(|| local.own.borrow_mut().make(bell).cloned()).flatten();
         if own.is_some() {
             local.staged.set(true);
-            local.may_have_in_flight.set(true);
+            MAY_HAVE_IN_FLIGHT.set(true);
         }
         own
     };
@@ -230,8 +232,8 @@ pub(crate) fn has_in_flight() -> bool {
     #[cold]
     fn ask_ring() -> bool {
         let has = own().is_some_and(|own| own.has_in_flight());
-        let _ = LOCAL.try_with(|local| local.may_have_in_flight.set(has));
+        MAY_HAVE_IN_FLIGHT.set(has);
         has
     }
-    LOCAL.try_with(|local| local.may_have_in_flight.get()).unwrap_or(false) && ask_ring()
+    MAY_HAVE_IN_FLIGHT.get() && ask_ring()
 }
