@@ -42,10 +42,17 @@ impl<T> WriteOnce<T> {
 
     /// Returns the value. If there is none, makes one; several threads may do so, and one value is
     /// kept.
+    #[inline]
     pub(crate) fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
-        if self.get().is_none() {
-            drop(self.set(make()));
+        match self.get() {
+            Some(value) => value,
+            None => self.init(make),
         }
+    }
+
+    #[cold]
+    fn init(&self, make: impl FnOnce() -> T) -> &T {
+        drop(self.set(make()));
         self.get().unwrap_or_else(|| unreachable!("it was written"))
     }
 
