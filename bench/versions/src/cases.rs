@@ -23,7 +23,7 @@ pub(crate) enum Work {
     Writes { tasks: usize, is_durable: bool },
 }
 
-/// Who polls the tasks.
+/// Executor that polls the tasks.
 #[derive(Clone, Copy)]
 pub(crate) enum Driver {
     /// A thread that makes blocking calls instead.
@@ -104,7 +104,7 @@ pub(crate) enum Job {
 }
 
 impl Case {
-    /// About so many operations; fewer if the file has not as many cold pages, or would become larger than it.
+    /// Makes about this number of operations: fewer if the file has too few cold pages, or would exceed its size.
     pub(crate) fn job(&self, layout: Layout, operations: u64, random: &mut Random) -> Job {
         let mut plan = |tasks, hot| Plan::new(layout, tasks, operations as usize, hot, random);
         match self.work {

@@ -21,7 +21,7 @@ use crate::cases::{Driver, Job};
 pub(crate) struct Turn {
     pub(crate) operations: u64,
     pub(crate) seconds: f64,
-    /// Of the whole process.
+    /// Processor time of the whole process.
     pub(crate) usage: Usage,
     /// Delays of the heartbeat; empty without one.
     pub(crate) late: Latencies,
