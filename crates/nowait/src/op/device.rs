@@ -17,8 +17,12 @@ use crate::sys::{MNT_ID_UNIQUE, PerProcess, fork_generation};
 
 /// Queue length of most devices, in requests; assumed for a file system without a block device.
 const HELD_REQUESTS: u32 = 128;
-/// Number of operations in flight from which a block device's queue is measured: half of the
-/// shortest queue of common devices (SATA without a scheduler).
+/// A common length of the longest request, in bytes; assumed for a file system without a block device.
+const REQUEST_BYTES: u32 = 512 << 10;
+/// Longest request of the devices with the shortest ones; assumed until a block device was measured.
+const REQUEST_BYTES_MIN: u32 = 64 << 10;
+/// Number of requests under way from which a block device's queue is measured: half of the shortest
+/// queue of common devices (SATA without a scheduler).
 const MEASURED_FROM: u32 = 16;
 /// Devices that are remembered while no file of theirs is open.
 const REMEMBERED_MAX: usize = 64;
@@ -40,12 +44,14 @@ pub(crate) struct Device {
     /// plain call goes to a thread that may wait: the device may be a server that hangs, or a file
     /// system that is frozen.
     answers: [AtomicBool; 2],
-    /// Operations on its files that have begun in the kernel or on a thread, in the lower half. The
+    /// Requests of operations that have begun in the kernel or on a thread, in the lower half. The
     /// upper half is the process that has begun them: a child of a fork counts anew.
     under_way: AtomicU64,
-    /// Limit of operations under way, up to which a thread that must not sleep submits another.
+    /// Limit of requests under way, up to which a thread that must not sleep submits another.
     places: AtomicU32,
-    /// Whether `places` was measured, or a thread is about to measure it.
+    /// Longest request. The kernel splits a longer direct transfer.
+    request_bytes: AtomicU32,
+    /// Whether `places` and `request_bytes` were measured, or a thread is about to measure them.
     is_measured: AtomicBool,
 }
 
@@ -64,14 +70,16 @@ impl Device {
             return device.clone();
         }
         let held = if number == STREAMS { u32::MAX } else { HELD_REQUESTS };
+        // File systems without a block device have no queue.
+        let has_queue = !matches!(number, STREAMS | SIMULATED) && major(number) != 0;
         let new = Arc::new(Device {
             number,
             mount,
             answers: [(); 2].map(|()| AtomicBool::new(number == SIMULATED)),
             under_way: AtomicU64::new(0),
             places: AtomicU32::new(places_of(held)),
-            // File systems without a block device have no queue.
-            is_measured: AtomicBool::new(matches!(number, STREAMS | SIMULATED) || major(number) == 0),
+            request_bytes: AtomicU32::new(if has_queue { REQUEST_BYTES_MIN } else { REQUEST_BYTES }),
+            is_measured: AtomicBool::new(!has_queue),
         });
         if known.len() >= REMEMBERED_MAX {
             known.retain(|_, device| Arc::strong_count(device) > 1);
@@ -119,11 +127,18 @@ impl Device {
         is_due.then(|| Measurement(self.clone()))
     }
 
-    /// Counts an operation until the value is dropped.
-    pub(super) fn begins(self: &Arc<Device>) -> OnDevice {
-        let one_more = |before| Some(if is_of_here(before) { before + 1 } else { (fork_generation() << 32) + 1 });
-        let _ = self.under_way.fetch_update(Relaxed, Relaxed, one_more);
-        OnDevice { device: self.clone(), process: fork_generation() as u32 }
+    /// Counts the requests of an operation until the value is dropped. `direct_bytes` is the length
+    /// of a direct transfer; any other operation counts as one request.
+    pub(super) fn begins(self: &Arc<Device>, direct_bytes: usize) -> OnDevice {
+        /// Keeps the count within its half.
+        const REQUESTS_MAX: usize = 1 << 12;
+        let requests = direct_bytes.div_ceil(self.request_bytes.load(Relaxed) as usize).clamp(1, REQUESTS_MAX) as u32;
+        let more = |before| {
+            let before = if is_of_here(before) { before } else { fork_generation() << 32 };
+            Some(before + u64::from(requests))
+        };
+        let _ = self.under_way.fetch_update(Relaxed, Relaxed, more);
+        OnDevice { device: self.clone(), process: fork_generation() as u32, requests }
     }
 }
 
@@ -140,8 +155,11 @@ pub(super) struct Measurement(Arc<Device>);
 impl Drop for Measurement {
     fn drop(&mut self) {
         let Measurement(device) = self;
-        match held_requests(device.number) {
-            Ok(held) => device.places.store(places_of(held), Relaxed),
+        match limits_of(device.number) {
+            Ok(Limits { held_requests, request_bytes }) => {
+                device.places.store(places_of(held_requests), Relaxed);
+                device.request_bytes.store(request_bytes, Relaxed);
+            }
             // Descriptors or memory are short: a later operation measures again.
             Err(_) => device.is_measured.store(false, Relaxed),
         }
@@ -153,17 +171,19 @@ fn is_of_here(under_way: u64) -> bool {
     (under_way >> 32) as u32 == fork_generation() as u32
 }
 
-/// An operation that its device counts as under way.
+/// An operation whose requests its device counts as under way.
 pub(super) struct OnDevice {
     device: Arc<Device>,
     process: u32,
+    requests: u32,
 }
 
 impl Drop for OnDevice {
     fn drop(&mut self) {
         // Not of a parent: its count is gone.
-        let one_less = |before: u64| ((before >> 32) as u32 == self.process).then(|| before - 1);
-        let _ = self.device.under_way.fetch_update(Relaxed, Relaxed, one_less);
+        let requests = u64::from(self.requests);
+        let fewer = |before: u64| ((before >> 32) as u32 == self.process).then(|| before - requests);
+        let _ = self.device.under_way.fetch_update(Relaxed, Relaxed, fewer);
     }
 }
 
@@ -182,33 +202,51 @@ fn number_and_mount(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
     Some((number, if is_unique { stat.stx_mnt_id } else { 0 }))
 }
 
-/// Returns how many requests a block device queues before a submission sleeps. For a device made of
-/// others, this is the shortest of their queues. An error reports a shortage, which may pass.
-fn held_requests(number: u64) -> io::Result<u32> {
-    /// Returns `None` if the entry is absent or hidden.
-    fn found<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
-        match answer {
-            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
-                Err(error)
-            }
-            answer => Ok(answer.ok()),
-        }
-    }
-    // A partition uses the queue of its disk.
-    let held = |device: &str| -> io::Result<Option<u32>> {
-        for queue in ["queue", "../queue"] {
-            if let Some(text) = found(std::fs::read_to_string(format!("{device}/{queue}/nr_requests")))? {
-                return Ok(text.trim().parse::<u32>().ok());
-            }
-        }
-        Ok(None)
-    };
+/// Limits of a block device.
+struct Limits {
+    /// Requests that it queues before a submission sleeps.
+    held_requests: u32,
+    /// Bytes of its longest request, where each page of the memory is a segment.
+    request_bytes: u32,
+}
+
+/// Returns a block device's limits. For a device made of others, each is the smallest of theirs. An
+/// error reports a shortage, which may pass.
+fn limits_of(number: u64) -> io::Result<Limits> {
+    const PAGE_BYTES: u32 = 4096;
     let device = format!("/sys/dev/block/{}:{}", major(number), minor(number));
-    let mut shortest = None;
-    for part in found(std::fs::read_dir(format!("{device}/slaves")))?.into_iter().flatten().flatten() {
-        shortest = shortest.into_iter().chain(held(&part.path().to_string_lossy())?).min();
+    let parts = found(std::fs::read_dir(format!("{device}/slaves")))?.into_iter().flatten().flatten();
+    let mut queues: Vec<_> = parts.map(|part| part.path().to_string_lossy().into_owned()).collect();
+    if queues.is_empty() {
+        queues.push(device);
     }
-    Ok(shortest.or(held(&device)?).unwrap_or(HELD_REQUESTS))
+    // An attribute of a partition is that of its disk.
+    let smallest = |attribute: &str| -> io::Result<Option<u32>> {
+        let mut smallest = None;
+        for device in &queues {
+            for queue in ["queue", "../queue"] {
+                if let Some(text) = found(std::fs::read_to_string(format!("{device}/{queue}/{attribute}")))? {
+                    smallest = smallest.into_iter().chain(text.trim().parse::<u32>().ok()).min();
+                    break;
+                }
+            }
+        }
+        Ok(smallest)
+    };
+    let by_length = smallest("max_sectors_kb")?.map(|kilobytes| kilobytes.saturating_mul(1024));
+    let by_segments = smallest("max_segments")?.map(|segments| segments.saturating_mul(PAGE_BYTES));
+    let request_bytes = by_length.into_iter().chain(by_segments).min().unwrap_or(REQUEST_BYTES).max(PAGE_BYTES);
+    Ok(Limits { held_requests: smallest("nr_requests")?.unwrap_or(HELD_REQUESTS), request_bytes })
+}
+
+/// Returns `None` for an entry that is absent or hidden.
+fn found<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
+    match answer {
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
+            Err(error)
+        }
+        answer => Ok(answer.ok()),
+    }
 }
 
 #[cfg(test)]
@@ -225,11 +263,12 @@ mod tests {
             answers: Default::default(),
             under_way: AtomicU64::new(0),
             places: AtomicU32::new(20),
+            request_bytes: AtomicU32::new(REQUEST_BYTES_MIN),
             is_measured: AtomicBool::new(false),
         });
-        let mut under_way: Vec<_> = (1..MEASURED_FROM).map(|_| device.begins()).collect();
+        let mut under_way: Vec<_> = (1..MEASURED_FROM).map(|_| device.begins(0)).collect();
         assert!(device.measurement().is_none());
-        under_way.push(device.begins());
+        under_way.push(device.begins(0));
         let measurement = device.measurement().unwrap();
         assert!(!device.is_full() && device.measurement().is_none());
         assert_eq!(device.places.load(Relaxed), 20);
@@ -237,6 +276,12 @@ mod tests {
         drop(measurement);
         assert!(device.measurement().is_none());
         assert_eq!(device.places.load(Relaxed), 96);
+        assert_eq!(device.request_bytes.load(Relaxed), REQUEST_BYTES);
+        drop(under_way);
+        let transfer = device.begins(4 * REQUEST_BYTES as usize + 1);
+        assert_eq!(device.under_way.load(Relaxed) as u32, 5, "the kernel splits it");
+        drop(transfer);
+        assert_eq!(device.under_way.load(Relaxed) as u32, 0);
     }
 
     /// Symptom: with a hundred reads of pipes that hung, the reads of all other pipes left the rings.
@@ -244,7 +289,7 @@ mod tests {
     fn streams_fill_no_device() {
         let (reader, _writer) = rustix::pipe::pipe().unwrap();
         let device = Device::of(&Handle::Descriptor(reader));
-        let all: Vec<_> = (0..10 * HELD_REQUESTS).map(|_| device.begins()).collect();
+        let all: Vec<_> = (0..10 * HELD_REQUESTS).map(|_| device.begins(0)).collect();
         assert!(!device.is_full());
         drop(all);
         assert_eq!(device.under_way.load(Relaxed) as u32, 0);

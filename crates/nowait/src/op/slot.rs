@@ -98,13 +98,13 @@ impl SlotInner {
     /// Counts it on its device, if the device sees it.
     fn enters_device(&mut self) {
         let Some(Owner::File(file)) = &self.owner else { return };
-        let reaches_it = match &self.request {
-            Some(Request::Read(_)) => true,
-            Some(Request::Write(..)) => file.is_direct(),
-            _ => false,
+        let direct_bytes = match &self.request {
+            Some(Request::Read(transfer) | Request::Write(transfer, _)) if file.is_direct() => transfer.left(),
+            Some(Request::Read(_)) => 0,
+            _ => return,
         };
-        if reaches_it && self.on_device.is_none() {
-            self.on_device = Some(file.device().begins());
+        if self.on_device.is_none() {
+            self.on_device = Some(file.device().begins(direct_bytes));
         }
     }
 

@@ -320,6 +320,27 @@ fn a_submission_that_sleeps_holds_up_no_write_of_others() {
     });
 }
 
+/// Symptom: the ninth read of 1 MiB slept in `io_submit`: the kernel splits each into many requests.
+#[test]
+fn large_transfers_do_not_overfill_a_device() {
+    let _watchdog = Watchdog::new("large transfers of a device that hangs", 120);
+    let Some(mut hangs) = stalling(0) else { return };
+    let Some(device) = mounts::or_skip("a loop device", LoopDevice::over(&hangs.file(), 512, None)) else { return };
+    let Ok(nowait) = Nowait::builder().engine(Engine::Aio).build() else { return eprintln!("skipped: no libaio") };
+    let hung = open_at(&nowait, device.path(), true);
+    hangs.hang();
+    let read = move |i: u64| -> Hung<'static> {
+        let file = hung.clone();
+        Box::pin(async move { drop(file.read_range(i << 20, 1 << 20).await.unwrap()) })
+    };
+    let (begun, waiting) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || begun.send((0..90).map(|i| begin(read(i))).collect::<Vec<_>>()).is_ok());
+    let polled = waiting.recv_timeout(at_most(Duration::from_secs(10)));
+    hangs.go_on();
+    assert!(thread.join().unwrap());
+    futures::executor::block_on(futures::future::join_all(polled.expect("a submission sleeps")));
+}
+
 /// Time for twenty small writes of a healthy file, each with a sync.
 fn synced_writes(file: &File) -> Duration {
     let begun = Instant::now();
