@@ -197,19 +197,32 @@ pub(crate) fn rounds(count: u32) -> u32 {
     (f64::from(count) / slowness()).ceil() as u32
 }
 
+/// Time for which a busy disk alone may hold up the calls of a test, and more.
+const HELD_UP_MAX: Duration = Duration::from_secs(120);
+
+/// Describes what each thread of this process does in the kernel.
+fn threads() -> String {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let threads = tasks.map(|task| {
+        let read = |name: &str| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        // The stack is shown to root only.
+        format!("{} in {}: {}", read("comm").trim(), read("wchan"), read("stack").trim().replace('\n', " < "))
+    });
+    format!("its threads:\n{}", threads.collect::<Vec<_>>().join("\n"))
+}
+
 /// Ends the process, saying why, when it is not dropped in time: a hang must fail, and say where.
 pub(crate) struct Watchdog(Option<mpsc::Sender<()>>);
 
 impl Watchdog {
     pub(crate) fn new(name: impl Into<String>, seconds: u64) -> Watchdog {
-        const SHORTEST: u64 = 120;
         let name = name.into();
         let (alive, watched) = mpsc::channel();
-        // A busy disk alone may hold up the calls of a test for half a minute.
-        let bound = at_most(Duration::from_secs(seconds.max(SHORTEST)));
+        // Beside the time that a wait of the test may take.
+        let bound = at_most(Duration::from_secs(seconds).max(HELD_UP_MAX + Duration::from_secs(60)));
         std::thread::spawn(move || {
             if watched.recv_timeout(bound) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("watchdog: {name} hangs: no end after {bound:?}");
+                eprintln!("watchdog: {name} hangs: no end after {bound:?}; {}", threads());
                 std::process::abort();
             }
         });
@@ -235,11 +248,15 @@ pub(crate) fn pending_after_their_thread<F: Future + Send>(futures: Vec<Pin<Box<
 
 /// Asks again and again until `done` or the time is up; gives the last answer.
 pub(crate) fn eventually(done: impl Fn() -> bool) -> bool {
-    let until = Instant::now() + at_most(Duration::from_secs(30));
+    let until = Instant::now() + at_most(HELD_UP_MAX);
     while !done() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }
-    done()
+    let is_done = done();
+    if !is_done {
+        eprintln!("waited in vain for {HELD_UP_MAX:?}; {}", threads());
+    }
+    is_done
 }
 
 /// The law of the counters, once nothing is in flight.
