@@ -146,11 +146,13 @@ impl Kernel for Libaio {
 
     /// Does not wait, since no thread owns the context. Submits one entry at a time: while one
     /// submission sleeps, other threads submit their entries.
-    fn enter(&self, _want: usize, _patience: Option<Duration>) -> std::io::Result<()> {
+    fn enter(&self, _want: usize, _patience: Option<Duration>) -> std::io::Result<usize> {
+        let mut count = 0;
         loop {
             // A separate statement, so that the lock is released at its end.
             let next = lock(&self.staged).pop_front();
-            let Some(mut entry) = next else { return Ok(()) };
+            let Some(mut entry) = next else { return Ok(count) };
+            count += 1;
             // SAFETY: memory and descriptor of the entry belong to its slot, which lives until its user
             // data is collected, as the caller of `stage` has promised. The eventfd outlives the
             // context's last event.

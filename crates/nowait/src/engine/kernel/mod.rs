@@ -51,9 +51,10 @@ pub(super) trait Kernel: AsFd + Send + Sync {
         false
     }
 
-    /// Submits staged entries. Waits for `want` completions, at most for `patience`; it may return
-    /// earlier.
-    fn enter(&self, want: usize, patience: Option<Duration>) -> std::io::Result<()>;
+    /// Submits staged entries, and returns how many the kernel took: it stops at an entry that it
+    /// refuses, and where memory is short (`io_submit_sqes`, io_uring/io_uring.c). Waits for `want`
+    /// completions, at most for `patience`; it may return earlier.
+    fn enter(&self, want: usize, patience: Option<Duration>) -> std::io::Result<usize>;
 
     /// Passes on the user data and results of at most `max` available completions. Returns their
     /// number.

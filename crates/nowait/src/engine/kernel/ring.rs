@@ -142,7 +142,7 @@ impl Kernel for Ring {
         unsafe { self.push(entry, user_data, untaken) }
     }
 
-    fn enter(&self, want: usize, patience: Option<Duration>) -> std::io::Result<()> {
+    fn enter(&self, want: usize, patience: Option<Duration>) -> std::io::Result<usize> {
         let submitter = self.ring.submitter();
         match patience.filter(|_| want > 0) {
             None => submitter.submit_and_wait(want),
@@ -157,7 +157,6 @@ impl Kernel for Ring {
                 submitter.submit_with_args(want, &types::SubmitArgs::new().timespec(&timeout))
             }
         }
-        .map(drop)
     }
 
     unsafe fn take_untaken(&self, untaken: &mut Untaken) -> Vec<u64> {

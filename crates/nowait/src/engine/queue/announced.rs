@@ -195,14 +195,12 @@ impl Queue {
         }
         let has_place = line.in_flight < self.depth && !line.dead;
         let takes = has_place && !line.is_slow && line.announced.accepts(file);
-        let leaves = takes && line.staged > 0 && !line.announced.has_others();
-        if leaves {
-            line.staged = 0;
-        }
+        let leaves = takes && !line.announced.has_others();
+        let leaving = if leaves { std::mem::take(&mut line.staged) } else { 0 };
         let is_left = line.is_slow && line.announced.has_others();
         drop(line);
-        if leaves {
-            self.submit_entries();
+        if leaving > 0 {
+            self.submit_entries(leaving);
         }
         if is_left {
             self.enter_announced_if(|line| line.is_slow);
@@ -248,10 +246,10 @@ impl Queue {
         while let Some(slot) = line.announced.pop() {
             refused.extend(self.push(&mut line, slot).err());
         }
-        line.staged = 0;
+        let staged = std::mem::take(&mut line.staged);
         drop(line);
         refused.into_iter().for_each(pool::hand_on);
-        self.submit_entries();
+        self.submit_entries(staged);
         true
     }
 

@@ -1,5 +1,6 @@
 //! The places of a queue, and the slots that wait for one.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -78,10 +79,10 @@ impl Line {
         }
     }
 
-    /// Records the submission of all staged entries.
-    pub(super) fn leaves(&mut self, depth: u32) {
-        self.staged = 0;
+    /// Records the submission of all staged entries. Returns their number.
+    pub(super) fn leaves(&mut self, depth: u32) -> u32 {
         self.held = (self.held * 2 + 2).min(depth);
+        std::mem::take(&mut self.staged)
     }
 }
 
@@ -121,6 +122,13 @@ impl Queue {
             self.discarded(count);
         }
         is_busy
+    }
+
+    /// Hands the line on if no operation ends here; for the thread that owns the ring.
+    pub(in crate::engine) fn relieve_own_line(&self) {
+        if self.has_line.load(Relaxed) && !self.relieve_line() {
+            self.has_line.store(false, Relaxed);
+        }
     }
 
     pub(in crate::engine) fn drain(&self) {

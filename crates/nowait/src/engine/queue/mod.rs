@@ -18,6 +18,7 @@
 //! lock, and a slot's pointer travels through the kernel as user data.
 
 mod announced;
+mod enter;
 mod line;
 
 use std::mem::ManuallyDrop;
@@ -30,18 +31,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 use std::task::Waker;
 #[cfg(feature = "tokio")]
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::io::Errno;
 
-use self::announced::FIRST_MAX;
 use self::line::Line;
 use super::kernel::Kernel;
 use super::kernel::libaio::Libaio;
 use super::kernel::ring::{self, Usage};
 use super::{QueueRefusal, pool};
 use crate::op::watcher::{self, Glance, Note, NoticedBy, Watched};
-use crate::op::{PLACES_MIN, Profile, STUCK, Slot};
+use crate::op::{PLACES_MIN, Profile, Slot};
 use crate::stats::Count;
 use crate::sync::{lock, locking};
 use crate::turn::{self, Notice};
@@ -192,9 +192,9 @@ impl Queue {
         if self.noticed_by == NoticedBy::Thread && line.staged > line.held {
             // Only now that one more follows: the last entries of a turn are left to the call that
             // waits.
-            line.leaves(self.depth);
+            let staged = line.leaves(self.depth);
             drop(line);
-            self.submit_entries();
+            self.submit_entries(staged);
             line = self.line();
         }
         // Its submission would sleep for a place in the device's queue.
@@ -225,12 +225,10 @@ impl Queue {
         }
         if self.noticed_by == NoticedBy::Thread {
             // One task may compute for long before the root future is pending.
-            if is_long {
-                line.leaves(self.depth);
-            }
+            let leaving = is_long.then(|| line.leaves(self.depth));
             drop(line);
-            if is_long {
-                self.submit_entries();
+            if let Some(staged) = leaving {
+                self.submit_entries(staged);
             }
             if !watcher::watch() {
                 // Nobody else would submit it, or notice that the pool has to make it.
@@ -350,121 +348,6 @@ impl Queue {
         if line.glanced_at.replace(ended) == Some(ended) { Glance::Left } else { Glance::Busy }
     }
 
-    /// Submits staged entries, by the flusher, whose thread has nothing else to run.
-    #[cfg(feature = "tokio")]
-    pub(super) fn flush(&self) {
-        self.line().held = 0;
-        self.enter();
-    }
-
-    /// Submits staged entries, whichever thread staged them.
-    pub(super) fn enter(&self) {
-        self.line().staged = 0;
-        self.submit_entries();
-        // A read that needed no device is complete by now, and its future wakes at once.
-        self.reap(Reap::IfNobodyDoes);
-    }
-
-    /// Submits what is staged, if anything is. Reaps no completions.
-    pub(super) fn submit_staged(&self) {
-        // A separate statement, so that the lock is released at its end.
-        let is_staged = std::mem::take(&mut self.line().staged) > 0;
-        if is_staged {
-            self.submit_entries();
-        }
-    }
-
-    /// Submits what is staged, and sleeps until `want` operations have ended, or something in line
-    /// may not wait longer. For its thread. False if nothing is in flight.
-    pub(super) fn wait(&self, want: usize) -> bool {
-        let mut line = self.line();
-        if line.in_flight == 0 {
-            return false;
-        }
-        let is_staged = std::mem::take(&mut line.staged) > 0;
-        line.held = 0;
-        // Slots in line must not wait for operations that never end, and announced ones not for
-        // their first.
-        let patience = match (line.announced.has_others(), line.backlog.len()) {
-            (true, _) => Some(FIRST_MAX),
-            (false, 1..) => Some(STUCK),
-            (false, 0) => None,
-        };
-        let has_uncollected = line.announced.has_uncollected();
-        drop(line);
-        let result = match has_uncollected {
-            true if !is_staged => Ok(()),
-            true => self.enter_kernel(0, None),
-            false => self.enter_kernel(want, patience),
-        };
-        if result.is_err_and(|error| ring::is_lasting(&error)) {
-            // The kernel's operations are lost with the ring. Do not spin on it.
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        true
-    }
-
-    /// Hands the line on if no operation ends here; for the thread that owns the ring.
-    pub(super) fn relieve_own_line(&self) {
-        if self.has_line.load(Relaxed) && !self.relieve_line() {
-            self.has_line.store(false, Relaxed);
-        }
-    }
-
-    fn submit_entries(&self) {
-        loop {
-            match self.enter_kernel(0, None) {
-                // Interrupted, or short of memory or of room for completions (others reap those):
-                // try again.
-                Err(error) if !ring::is_lasting(&error) => std::thread::yield_now(),
-                _ => return,
-            }
-        }
-    }
-
-    /// Makes one system call. The last thread to leave a ring that refuses to be entered gives it up:
-    /// the refusal may be a filter of one thread only, and two must not own an entry.
-    fn enter_kernel(&self, want: usize, patience: Option<Duration>) -> std::io::Result<()> {
-        let result = match self.entered.fetch_add(1, SeqCst) & DEAD {
-            0 => self.kernel.enter(want, patience),
-            _ => Err(Errno::BADF.into()),
-        };
-        if result.as_ref().is_err_and(ring::is_lasting) {
-            self.entered.fetch_or(DEAD, SeqCst);
-        }
-        if self.entered.fetch_sub(1, SeqCst) == DEAD | 1 {
-            self.give_up();
-        }
-        result
-    }
-
-    /// Hands on every slot that the kernel has not taken, after the last thread has left the ring.
-    /// Later slots are handed on, too.
-    #[cold]
-    fn give_up(&self) {
-        let mut line = self.line();
-        line.dead = true;
-        let mut slots: Vec<Arc<Slot>> = Vec::new();
-        // SAFETY: `line` is the lock of this submission queue.
-        let untaken = unsafe { self.kernel.take_untaken(&mut line.untaken) };
-        for share in untaken.into_iter().filter(|share| *share != BELL) {
-            line.in_flight -= 1;
-            // SAFETY: the share was made in `push`, and the kernel never gets the entry.
-            slots.push(unsafe { Arc::from_raw(share as *const Slot) });
-        }
-        for slot in line.announced.take() {
-            line.in_flight -= 1;
-            slots.push(slot);
-        }
-        slots.extend(std::iter::from_fn(|| line.backlog.pop()));
-        let shed = line.backlog.take_shed();
-        line.staged = 0;
-        line.tell_if_quiet(&self.quiet);
-        drop(line);
-        self.discard(shed);
-        slots.into_iter().for_each(pool::hand_on);
-    }
-
     /// Settles all available completions, and gives their places to slots in line.
     pub(super) fn reap(&self, how: Reap) {
         while self.reap_some(how) {}
@@ -527,13 +410,13 @@ impl Queue {
         }
         let shed = line.backlog.take_shed();
         line.tell_if_quiet(&self.quiet);
-        let submits = self.noticed_by != NoticedBy::Thread && std::mem::take(&mut line.staged) > 0;
+        let staged = if self.noticed_by == NoticedBy::Thread { 0 } else { std::mem::take(&mut line.staged) };
         drop(line);
         self.discard(shed);
         refused.into_iter().for_each(pool::hand_on);
         // Last, for it may sleep.
-        if submits {
-            self.submit_entries();
+        if staged > 0 {
+            self.submit_entries(staged);
         }
     }
 
