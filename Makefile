@@ -98,6 +98,7 @@ book:
 	tools/book
 
 lint:
+	@! git grep -nE '^(<{7}|>{7}) ' || { echo "lint: the lines above are conflict markers"; exit 1; }
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(LOCKED) --workspace --all-targets --all-features -- -D warnings
 	$(BENCH) $(CARGO) fmt --check
