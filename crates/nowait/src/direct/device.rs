@@ -269,11 +269,7 @@ fn device_block(fd: BorrowedFd<'_>) -> Option<u32> {
     }
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     let device = format!("/sys/dev/block/{major}:{minor}");
-    // A partition has no queue; that of its disk applies.
-    ["queue", "../queue"].iter().find_map(|queue| {
-        let text = std::fs::read_to_string(format!("{device}/{queue}/logical_block_size")).ok()?;
-        text.trim().parse().ok()
-    })
+    sys::queue_attribute(&device, "logical_block_size").ok()?
 }
 
 #[cfg(test)]

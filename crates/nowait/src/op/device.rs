@@ -8,12 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use rustix::fs::{AtFlags, FileType, StatxFlags, major, makedev, minor};
-use rustix::io::Errno;
 
 use super::request::Handle;
 use crate::buf::Direction;
 use crate::sync::lock;
-use crate::sys::{MNT_ID_UNIQUE, PerProcess, fork_generation};
+use crate::sys::{MNT_ID_UNIQUE, PerProcess, fork_generation, if_present, queue_attribute};
 
 /// Queue length of most devices, in requests; assumed for a file system without a block device.
 const HELD_REQUESTS: u32 = 128;
@@ -215,38 +214,19 @@ struct Limits {
 fn limits_of(number: u64) -> io::Result<Limits> {
     const PAGE_BYTES: u32 = 4096;
     let device = format!("/sys/dev/block/{}:{}", major(number), minor(number));
-    let parts = found(std::fs::read_dir(format!("{device}/slaves")))?.into_iter().flatten().flatten();
-    let mut queues: Vec<_> = parts.map(|part| part.path().to_string_lossy().into_owned()).collect();
-    if queues.is_empty() {
-        queues.push(device);
-    }
-    // An attribute of a partition is that of its disk.
-    let smallest = |attribute: &str| -> io::Result<Option<u32>> {
+    let parts = if_present(std::fs::read_dir(format!("{device}/slaves")))?.into_iter().flatten().flatten();
+    let parts: Vec<_> = parts.map(|part| part.path().to_string_lossy().into_owned()).collect();
+    let limit = |attribute: &str| -> io::Result<Option<u32>> {
         let mut smallest = None;
-        for device in &queues {
-            for queue in ["queue", "../queue"] {
-                if let Some(text) = found(std::fs::read_to_string(format!("{device}/{queue}/{attribute}")))? {
-                    smallest = smallest.into_iter().chain(text.trim().parse::<u32>().ok()).min();
-                    break;
-                }
-            }
+        for part in &parts {
+            smallest = smallest.into_iter().chain(queue_attribute(part, attribute)?).min();
         }
-        Ok(smallest)
+        Ok(smallest.or(queue_attribute(&device, attribute)?))
     };
-    let by_length = smallest("max_sectors_kb")?.map(|kilobytes| kilobytes.saturating_mul(1024));
-    let by_segments = smallest("max_segments")?.map(|segments| segments.saturating_mul(PAGE_BYTES));
+    let by_length = limit("max_sectors_kb")?.map(|kilobytes| kilobytes.saturating_mul(1024));
+    let by_segments = limit("max_segments")?.map(|segments| segments.saturating_mul(PAGE_BYTES));
     let request_bytes = by_length.into_iter().chain(by_segments).min().unwrap_or(REQUEST_BYTES).max(PAGE_BYTES);
-    Ok(Limits { held_requests: smallest("nr_requests")?.unwrap_or(HELD_REQUESTS), request_bytes })
-}
-
-/// Returns `None` for an entry that is absent or hidden.
-fn found<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
-    match answer {
-        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
-            Err(error)
-        }
-        answer => Ok(answer.ok()),
-    }
+    Ok(Limits { held_requests: limit("nr_requests")?.unwrap_or(HELD_REQUESTS), request_bytes })
 }
 
 #[cfg(test)]

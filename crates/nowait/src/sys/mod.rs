@@ -317,6 +317,27 @@ pub(crate) fn make_direct(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | OFlags::DIRECT)
 }
 
+/// Returns a number that sysfs states of a block device's queue. The queue of a partition is that of
+/// its disk. As for [`if_present`].
+pub(crate) fn queue_attribute(device: &str, attribute: &str) -> std::io::Result<Option<u32>> {
+    for queue in ["queue", "../queue"] {
+        if let Some(text) = if_present(std::fs::read_to_string(format!("{device}/{queue}/{attribute}")))? {
+            return Ok(text.trim().parse().ok());
+        }
+    }
+    Ok(None)
+}
+
+/// Returns `None` for an entry that is absent or hidden. An error reports a shortage, which may pass.
+pub(crate) fn if_present<T>(answer: std::io::Result<T>) -> std::io::Result<Option<T>> {
+    match answer {
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
+            Err(error)
+        }
+        answer => Ok(answer.ok()),
+    }
+}
+
 /// Whether an open file is a block device. Answered by the descriptor, not by the file system that
 /// its name is in.
 pub(crate) fn is_block_device(fd: BorrowedFd<'_>) -> bool {
