@@ -26,9 +26,9 @@
 //! is awake.
 //!
 //! If no thread can be started, the asking thread serves the queues once, and asks again at
-//! intervals while it sleeps. So does the watcher that glances. A watcher inherits the seccomp filter of the thread that starts it. If
-//! that filter refuses io_uring, each queue that the watcher enters is given up, and the pool serves
-//! its later requests (`engine/queue/enter.rs` `give_up`).
+//! intervals while it sleeps. So does the watcher that glances. A watcher inherits the seccomp filter
+//! of the thread that starts it. If that filter refuses io_uring, each queue that the watcher enters is
+//! given up, and the pool serves its later requests (`engine/queue/enter.rs` `give_up`).
 
 mod thread;
 
