@@ -64,6 +64,8 @@ pub(crate) struct OpenFile {
     /// each descriptor, and takes the pages for clean from then on (`fsync(2)`, NOTES): a second
     /// sync that succeeds proves nothing.
     sync_failure: AtomicI32,
+    /// Whether a write that is not durable was submitted since the last sync began. A hint.
+    has_unsynced: AtomicBool,
     pub(super) begun: OperationCount,
     device: WriteOnce<Arc<Device>>,
     pub(crate) counters: Arc<Counters>,
@@ -133,6 +135,7 @@ impl OpenFile {
             end: AtomicU64::new(END_UNKNOWN),
             written_to: AtomicU64::new(END_UNKNOWN),
             sync_failure: AtomicI32::new(0),
+            has_unsynced: AtomicBool::new(false),
             begun: OperationCount::default(),
             device: WriteOnce::new(),
             counters,
@@ -283,11 +286,18 @@ impl OpenFile {
         if let Some(errno) = self.failure() {
             return Err(errno);
         }
+        self.has_unsynced.store(false, Relaxed);
         let outcome = sync();
         if let Err(errno) = outcome {
             self.note_failure(errno);
         }
         outcome
+    }
+
+    /// True if a sync of the file would write little else than its durable writes, as far as is
+    /// known, and is needed to make them durable.
+    pub(crate) fn has_only_durable_writes(&self) -> bool {
+        !self.has_unsynced.load(Relaxed) && !self.write_flags.contains(WriteFlags::DURABLE) && !self.has_failed()
     }
 
     /// Makes a read or write ready for direct I/O; see [`Transfer::align`].
@@ -317,13 +327,13 @@ impl OpenFile {
         self.queues().outstanding()
     }
 
-    /// The bytes that a write of `length` bytes changes.
+    /// The bytes that a write of `length` bytes changes. Each write that is submitted calls this.
     pub(crate) fn span(&self, offset: u64, length: usize, flags: WriteFlags) -> Span {
-        if self.write_flags.with(flags).contains(WriteFlags::APPEND) {
-            Span::END
-        } else {
-            Span::new(offset, length as u64)
+        let flags = self.write_flags.with(flags);
+        if !flags.contains(WriteFlags::DURABLE) && !self.has_unsynced.load(Relaxed) {
+            self.has_unsynced.store(true, Relaxed);
         }
+        if flags.contains(WriteFlags::APPEND) { Span::END } else { Span::new(offset, length as u64) }
     }
 
     /// Describes a request that changes the file's bytes, for its turn; none for other requests.

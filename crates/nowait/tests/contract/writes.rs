@@ -407,13 +407,9 @@ fn syncs_that_are_asked_for_together_share_calls() {
     assert_settled(&nowait);
 }
 
-#[test]
-fn writes_that_continue_each_other_share_calls() {
-    let folder = temp_dir();
-    let nowait = Nowait::builder().engine(Engine::Pool).route(Some(Route::Pool)).pool_threads_max(1).build().unwrap();
-    let file = create(&nowait, &folder.path().join("file"));
-    let data = contents(100 * 1000, 1);
-    // The only thread of the pool is held until all are submitted.
+/// Polls a future once, which is pending, while the only thread of the pool is held; then drives it to
+/// its end.
+fn submitted_at_once<T>(nowait: &Nowait, file: &File, future: impl Future<Output = T>) -> T {
     let (begun, begins) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
     nowait.fs().metadata(file.path()).on_complete(move |_| {
@@ -421,15 +417,54 @@ fn writes_that_continue_each_other_share_calls() {
         let _ = released.recv();
     });
     begins.recv().unwrap();
-    let writes = data.chunks(1000).zip(0..).map(|(chunk, i)| file.write_all_at(chunk.to_vec(), i * 1000));
-    let mut writes = pin!(join_all(writes));
-    assert!(poll_once(writes.as_mut()).is_pending());
+    let mut future = pin!(future);
+    assert!(poll_once(future.as_mut()).is_pending());
     release.send(()).unwrap();
-    futures::executor::block_on(writes).into_iter().for_each(|write| drop(write.unwrap()));
+    futures::executor::block_on(future)
+}
+
+#[test]
+fn writes_that_continue_each_other_share_calls() {
+    let folder = temp_dir();
+    let nowait = Nowait::builder().engine(Engine::Pool).route(Some(Route::Pool)).pool_threads_max(1).build().unwrap();
+    let file = create(&nowait, &folder.path().join("file"));
+    let data = contents(100 * 1000, 1);
+    let writes = data.chunks(1000).zip(0..).map(|(chunk, i)| file.write_all_at(chunk.to_vec(), i * 1000));
+    submitted_at_once(&nowait, &file, join_all(writes)).into_iter().for_each(|write| drop(write.unwrap()));
     assert!(std::fs::read(file.path()).unwrap() == data);
     let stats = nowait.stats();
     // And the open, and what held the thread.
     assert!(stats.pool == 102 && stats.joined > 0, "{stats:?}");
+}
+
+/// A sync of the file also writes the pages of writes that are not durable, for as long as that takes.
+#[test]
+fn durable_writes_share_a_sync_unless_it_would_write_more() {
+    const WRITES: u64 = 16;
+    let folder = temp_dir();
+    let nowait = Nowait::builder().pool_threads_max(1).build().unwrap();
+    let file = create(&nowait, &folder.path().join("file"));
+    let joined = |value: u8| {
+        let before = nowait.stats().joined;
+        // None continues another.
+        let writes = (0..WRITES).rev().map(|i| file.write_all_at(vec![value; 1000], i * 5000).durable());
+        submitted_at_once(&nowait, &file, join_all(writes)).into_iter().for_each(|write| drop(write.unwrap()));
+        let bytes = std::fs::read(file.path()).unwrap();
+        assert!((0..WRITES as usize).all(|i| bytes[i * 5000..][..1000] == [value; 1000]));
+        nowait.stats().joined - before
+    };
+    assert_eq!(joined(1), WRITES);
+    file.write_all_at(vec![7; 10], 1 << 20).wait().unwrap();
+    assert_eq!(joined(2), 0);
+    file.sync_data().wait().unwrap();
+    assert_eq!(joined(3), WRITES);
+    // Appends keep their order.
+    let end = file.size().wait().unwrap() as usize;
+    let appends = (0..WRITES).map(|i| file.append(vec![i as u8; 100]).durable());
+    submitted_at_once(&nowait, &file, join_all(appends)).into_iter().for_each(|append| drop(append.unwrap()));
+    let bytes = std::fs::read(file.path()).unwrap();
+    assert!((0..WRITES as usize).all(|i| bytes[end + i * 100..][..100] == [i as u8; 100]));
+    assert_settled(&nowait);
 }
 
 // Names.

@@ -22,6 +22,7 @@ const ONE_THREAD: &str = "one thread";
 const LOCKED_MEMORY: &str = "locked memory";
 
 const DURABLE: &str = "durable";
+const DURABLE_TOGETHER: &str = "durable together";
 const LATE_FLAGS: &str = "late flags";
 const NO_THREAD: &str = "no thread";
 const EXPLAINED: &str = "explained";
@@ -147,6 +148,11 @@ fn a_durable_write_without_flags_reports_its_sync() {
 }
 
 #[test]
+fn durable_writes_that_share_a_sync_share_its_error() {
+    child::play(DURABLE_TOGETHER);
+}
+
+#[test]
 fn appends_go_on_when_their_call_is_refused() {
     child::play(LATE_FLAGS);
 }
@@ -239,6 +245,28 @@ fn durable_without_flags() {
         assert_eq!(way.run(file.sync_all()).unwrap_err().kind(), ErrorKind::SyncFailed);
         assert!(file.acknowledge_sync_failure().is_some());
         way.run(file.sync_all()).unwrap();
+    }
+}
+
+/// Durable writes that share a sync share its error, and every later sync reports it.
+fn durable_together() {
+    let folder = mounts::temp_dir();
+    filter(libc::EIO, &[libc::SYS_fdatasync]);
+    for _ in 0..20 {
+        let nowait = Nowait::builder().pool_threads_max(1).build().unwrap();
+        let path = folder.path().join("file");
+        let file = nowait::OpenOptions::new().write(true).create(true).open_in(&nowait, &path).wait().unwrap();
+        let writes = (0..16).map(|i| file.write_all_at(vec![2; 5000], i * 9000).durable());
+        let written = futures::executor::block_on(futures::future::join_all(writes));
+        let failed = written.iter().filter_map(|written| written.as_ref().err()).count() as u64;
+        // One that a thread of the pool found alone was made durable by its own call.
+        assert_eq!(failed, nowait.stats().joined, "{written:?}");
+        for error in written.into_iter().filter_map(Result::err) {
+            assert_eq!(error.error.raw_os_error(), Some(libc::EIO), "{}", error.error);
+        }
+        if failed > 0 {
+            assert_eq!(file.sync_all().wait().unwrap_err().kind(), ErrorKind::SyncFailed);
+        }
     }
 }
 
@@ -384,6 +412,9 @@ fn child() {
     }
     if role == DURABLE {
         return durable_without_flags();
+    }
+    if role == DURABLE_TOGETHER {
+        return durable_together();
     }
     if role == FEW_DESCRIPTORS {
         return with_few_descriptors();

@@ -4,15 +4,19 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use rustix::io::Errno;
+
 use crate::buf::Direction;
 use crate::engine::{run, run_for, write_coalesced};
-use crate::op::{Done, FileQueues, Outcome, QueueKind, Request, Slot, Waiter, Work};
+use crate::op::{Done, FileQueues, Outcome, Owner, QueueKind, Request, Slot, Waiter, Work};
 use crate::stats::Count;
 use crate::sys::{SEGMENTS_MAX, WriteFlags};
 
 /// Most bytes of merged writes: enough to make the call's own cost negligible, and not so many that
 /// the first write waits long for the last.
 const MERGED_BYTES_MAX: usize = 1 << 20;
+/// Most writes that share a sync: the first of them waits for all.
+const MERGED_MAX: usize = 64;
 
 /// Blocks in the call that it is given, while another pool thread takes this one's place.
 pub(super) type GiveWay<'w> = &'w dyn Fn(&dyn Fn());
@@ -23,17 +27,39 @@ pub(super) fn end(slot: Arc<Slot>, work: Work, outcome: Outcome) {
     drop(slot.finish(outcome, Count::Pool));
 }
 
+/// How one thread makes operations of a file's queue together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Together {
+    /// By one sync.
+    Syncs,
+    /// Durable writes: by a call for each, and one sync.
+    Durable,
+    /// Writes of which each continues the one before it, by one call. Or any other single operation.
+    Run,
+}
+
+impl Together {
+    fn of(request: &Request, owner: &Owner) -> Together {
+        match request {
+            Request::Sync { .. } => Together::Syncs,
+            // A sync also writes the pages of other writes.
+            Request::Write(_, flags) if flags.contains(WriteFlags::DURABLE) => {
+                match owner.file().is_some_and(|file| file.has_only_durable_writes()) {
+                    true => Together::Durable,
+                    false => Together::Run,
+                }
+            }
+            _ => Together::Run,
+        }
+    }
+}
+
 /// Runs the first operation of a file's queue, and those that can share its call. False if the
 /// queue was empty, or a thread that waited in it owns it now.
 pub(super) fn serve_file_queue(file_queues: &FileQueues, kind: QueueKind, give_way: GiveWay<'_>) -> bool {
     let mut waiting = file_queues.of(kind).lock();
     let waiters = &mut waiting.waiters;
-    let is_sync = |waiter: &Waiter| match waiter {
-        Waiter::Slot(slot) => slot.with(|request, _| matches!(request, Request::Sync { .. })) == Some(true),
-        Waiter::Thread(_) => false,
-    };
-    let syncs = waiters.front().is_some_and(is_sync);
-    let batch: Vec<_> = match waiters.front() {
+    let first = match waiters.front() {
         None => {
             waiting.busy = false;
             return false;
@@ -45,26 +71,41 @@ pub(super) fn serve_file_queue(file_queues: &FileQueues, kind: QueueKind, give_w
             next.hand_over();
             return false;
         }
-        Some(Waiter::Slot(_)) if syncs => {
-            // All of them, wherever they stand: each was submitted before this one begins.
-            let (syncs, others) = std::mem::take(waiters).into_iter().partition::<VecDeque<_>, _>(is_sync);
-            *waiters = others;
-            syncs.into_iter().filter_map(Waiter::into_slot).collect()
-        }
-        Some(Waiter::Slot(_)) => next_writes(waiters),
+        Some(Waiter::Slot(first)) => first,
+    };
+    let together = first.with(Together::of).unwrap_or(Together::Run);
+    let slots = match together {
+        // All of them: each was submitted before this one begins.
+        Together::Syncs => take_all(waiters, together, usize::MAX),
+        Together::Durable => take_all(waiters, together, MERGED_MAX),
+        Together::Run => next_writes(waiters),
     };
     drop(waiting);
-    let taken = batch.len();
+    let taken = slots.len();
     // Outside of the lock: an operation that ends here may queue more.
-    let works: Vec<_> = batch.into_iter().filter_map(|slot| slot.take_work().map(|work| (slot, work))).collect();
+    let works: Vec<_> = slots.into_iter().filter_map(|slot| slot.take_work().map(|work| (slot, work))).collect();
     let whole = works.len() == taken;
     let bytes = works.iter().map(|(_, work)| if let Request::Write(rest, _) = &work.request { rest.left() } else { 0 });
     let bytes = bytes.sum::<usize>() as u64;
-    file_queues.of(kind).call(bytes, || match syncs {
-        true => sync(works, give_way),
-        false => write(works, whole, kind, give_way),
+    file_queues.of(kind).call(bytes, || match together {
+        Together::Syncs => sync(works, give_way),
+        Together::Durable if works.len() > 1 => write_durably(works),
+        Together::Durable | Together::Run => write(works, whole, kind, give_way),
     });
     true
+}
+
+/// Takes the first `most` operations that are made together so, wherever they stand.
+fn take_all(waiters: &mut VecDeque<Waiter>, together: Together, most: usize) -> Vec<Arc<Slot>> {
+    let mut taken = Vec::new();
+    waiters.retain(|waiter| match waiter {
+        Waiter::Slot(slot) if taken.len() < most && slot.with(Together::of) == Some(together) => {
+            taken.push(slot.clone());
+            false
+        }
+        _ => true,
+    });
+    taken
 }
 
 /// Takes the first write, and those after it that continue it.
@@ -132,6 +173,31 @@ fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: QueueKind, give_w
         };
         end(slot, work, outcome);
     }
+}
+
+/// Makes writes through the page cache, in the order in which they were submitted, and then durable
+/// by one sync.
+fn write_durably(mut works: Vec<(Arc<Slot>, Work)>) {
+    let written: Vec<Outcome> = works.iter_mut().map(|(_, work)| without_sync(work)).collect();
+    let Some(Owner::File(file)) = works.first().map(|(_, work)| &work.owner) else { return };
+    let synced = file.synced(|| run(Some(&file.handle), &mut Request::Sync { data_only: true })).map(drop);
+    for ((slot, work), written) in works.into_iter().zip(written) {
+        work.owner.count(Count::Joined);
+        // A failed sync may be that of any of them.
+        let outcome = written.and_then(|done| synced.map(|()| done));
+        end(slot, work, outcome);
+    }
+}
+
+/// Makes a durable write, which is not durable yet.
+fn without_sync(work: &mut Work) -> Outcome {
+    let Request::Write(_, flags) = &mut work.request else { return Err(Errno::INVAL) };
+    let asked = std::mem::replace(flags, flags.without(WriteFlags::DURABLE));
+    let outcome = run_for(&work.owner, &mut work.request);
+    if let Request::Write(_, flags) = &mut work.request {
+        *flags = asked;
+    }
+    outcome
 }
 
 /// Makes one sync for all: each was submitted before it begins, so that it covers each one's
