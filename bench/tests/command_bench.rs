@@ -740,7 +740,7 @@ fn a_reader_that_goes_away_is_no_error() {
 
 #[test]
 fn text_is_ascii_where_the_locale_is_not_utf_8() {
-    let record = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/measurements/2026-11-25-reads/reads.json");
+    let record = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/measurements/2026-11-28-reads/reads.json");
     let shown = |locale: &str| text(&nowait(&["--from", record]).env("LC_ALL", locale).output().unwrap().stdout);
     let (plain, full) = (shown("C"), shown("C.UTF-8"));
     assert!(plain.is_ascii() && plain.contains(" x pread"), "{plain}");

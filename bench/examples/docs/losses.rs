@@ -163,7 +163,11 @@ impl Current {
                     found.best.way.clone(),
                     format!("{sure}{:.2}{sure}", ratio.middle()),
                     format!("{:.2}–{:.2}", ratio.low(), ratio.high()),
-                    place.map_or("not known".to_owned(), |place| (place + 1).to_string()),
+                    match place {
+                        Some(place) => (place + 1).to_string(),
+                        None if ratio.high() < 1.0 => "not known".to_owned(),
+                        None => "–".to_owned(),
+                    },
                 ]
             };
             said.extend([format!("## {}", capital(of_topic[0].0.topic)), String::new()]);
