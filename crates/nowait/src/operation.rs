@@ -365,9 +365,10 @@ impl<'f, T> Write<'f, T> {
     /// are on stable storage (`RWF_DSYNC`, Linux 4.7). Compare
     /// [`File::sync_data`](crate::File::sync_data), which covers the whole file.
     ///
-    /// Several durable writes in flight through the page cache share a sync of the file
-    /// (`fdatasync`), unless the file has other writes of this library since its last sync. The
-    /// shared sync also writes what other programs changed. If it fails, all these writes fail.
+    /// Several durable writes in flight through the page cache, appends excepted, share a sync of
+    /// the file (`fdatasync`), unless the file has other writes of this `File` since its last sync.
+    /// The shared sync also writes what other programs changed. If it fails, each write is made
+    /// again, by a call of its own.
     ///
     /// The error may come from an earlier write to this file: the kernel reports a failed
     /// write-back once, to the next sync or durable write. After a failure, earlier writes that

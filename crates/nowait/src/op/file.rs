@@ -286,7 +286,10 @@ impl OpenFile {
         if let Some(errno) = self.failure() {
             return Err(errno);
         }
-        self.has_unsynced.store(false, Relaxed);
+        // A write that was submitted, but not made yet, makes pages dirty later.
+        if self.on_their_way() == 0 {
+            self.has_unsynced.store(false, Relaxed);
+        }
         let outcome = sync();
         if let Err(errno) = outcome {
             self.note_failure(errno);

@@ -113,10 +113,6 @@ impl WriteFlags {
         WriteFlags(self.0 | other.0)
     }
 
-    pub(crate) fn without(self, other: WriteFlags) -> WriteFlags {
-        WriteFlags(self.0 & !other.0)
-    }
-
     pub(crate) fn contains(self, other: WriteFlags) -> bool {
         self.0 & other.0 == other.0
     }

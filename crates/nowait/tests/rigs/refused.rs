@@ -148,7 +148,7 @@ fn a_durable_write_without_flags_reports_its_sync() {
 }
 
 #[test]
-fn durable_writes_that_share_a_sync_share_its_error() {
+fn durable_writes_outlive_a_shared_sync_that_fails() {
     child::play(DURABLE_TOGETHER);
 }
 
@@ -248,26 +248,26 @@ fn durable_without_flags() {
     }
 }
 
-/// Durable writes that share a sync share its error, and every later sync reports it.
+/// If the sync that durable writes share fails, each is made durable by a call of its own, and the
+/// failure stays known.
 fn durable_together() {
     let folder = mounts::temp_dir();
     filter(libc::EIO, &[libc::SYS_fdatasync]);
-    for _ in 0..20 {
+    let mut shared = 0;
+    for _ in 0..50 {
         let nowait = Nowait::builder().pool_threads_max(1).build().unwrap();
         let path = folder.path().join("file");
         let file = nowait::OpenOptions::new().write(true).create(true).open_in(&nowait, &path).wait().unwrap();
         let writes = (0..16).map(|i| file.write_all_at(vec![2; 5000], i * 9000).durable());
         let written = futures::executor::block_on(futures::future::join_all(writes));
-        let failed = written.iter().filter_map(|written| written.as_ref().err()).count() as u64;
-        // One that a thread of the pool found alone was made durable by its own call.
-        assert_eq!(failed, nowait.stats().joined, "{written:?}");
-        for error in written.into_iter().filter_map(Result::err) {
-            assert_eq!(error.error.raw_os_error(), Some(libc::EIO), "{}", error.error);
-        }
-        if failed > 0 {
-            assert_eq!(file.sync_all().wait().unwrap_err().kind(), ErrorKind::SyncFailed);
+        written.into_iter().for_each(|written| drop(written.unwrap()));
+        assert_eq!(nowait.stats().joined, 0);
+        if let Err(error) = file.sync_all().wait() {
+            assert_eq!(error.kind(), ErrorKind::SyncFailed, "{error}");
+            shared += 1;
         }
     }
+    assert!(shared > 0, "no writes met in the queue");
 }
 
 /// Symptom: appends failed with ENOSYS after `pwritev2` was refused, if one of the file had been made by

@@ -4,11 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustix::io::Errno;
-
 use crate::buf::Direction;
 use crate::engine::{run, run_for, write_coalesced};
-use crate::op::{Done, FileQueues, Outcome, Owner, QueueKind, Request, Slot, Waiter, Work};
+use crate::op::{Done, FileQueues, OpenFile, Outcome, Owner, QueueKind, Request, Slot, Waiter, Work};
 use crate::stats::Count;
 use crate::sys::{SEGMENTS_MAX, WriteFlags};
 
@@ -16,7 +14,7 @@ use crate::sys::{SEGMENTS_MAX, WriteFlags};
 /// the first write waits long for the last.
 const MERGED_BYTES_MAX: usize = 1 << 20;
 /// Most writes that share a sync: the first of them waits for all.
-const MERGED_MAX: usize = 64;
+const DURABLE_MAX: usize = 64;
 
 /// Blocks in the call that it is given, while another pool thread takes this one's place.
 pub(super) type GiveWay<'w> = &'w dyn Fn(&dyn Fn());
@@ -43,11 +41,10 @@ impl Together {
         match request {
             Request::Sync { .. } => Together::Syncs,
             // A sync also writes the pages of other writes.
-            Request::Write(_, flags) if flags.contains(WriteFlags::DURABLE) => {
-                match owner.file().is_some_and(|file| file.has_only_durable_writes()) {
-                    true => Together::Durable,
-                    false => Together::Run,
-                }
+            Request::Write(_, WriteFlags::DURABLE)
+                if owner.file().is_some_and(|file| file.has_only_durable_writes()) =>
+            {
+                Together::Durable
             }
             _ => Together::Run,
         }
@@ -75,9 +72,8 @@ pub(super) fn serve_file_queue(file_queues: &FileQueues, kind: QueueKind, give_w
     };
     let together = first.with(Together::of).unwrap_or(Together::Run);
     let slots = match together {
-        // All of them: each was submitted before this one begins.
-        Together::Syncs => take_all(waiters, together, usize::MAX),
-        Together::Durable => take_all(waiters, together, MERGED_MAX),
+        Together::Syncs => take_syncs(waiters),
+        Together::Durable => next_durable(waiters),
         Together::Run => next_writes(waiters),
     };
     drop(waiting);
@@ -89,22 +85,42 @@ pub(super) fn serve_file_queue(file_queues: &FileQueues, kind: QueueKind, give_w
     let bytes = bytes.sum::<usize>() as u64;
     file_queues.of(kind).call(bytes, || match together {
         Together::Syncs => sync(works, give_way),
-        Together::Durable if works.len() > 1 => write_durably(works),
+        Together::Durable if works.len() > 1 => write_durably(works, kind, give_way),
         Together::Durable | Together::Run => write(works, whole, kind, give_way),
     });
     true
 }
 
-/// Takes the first `most` operations that are made together so, wherever they stand.
-fn take_all(waiters: &mut VecDeque<Waiter>, together: Together, most: usize) -> Vec<Arc<Slot>> {
-    let mut taken = Vec::new();
-    waiters.retain(|waiter| match waiter {
-        Waiter::Slot(slot) if taken.len() < most && slot.with(Together::of) == Some(together) => {
-            taken.push(slot.clone());
-            false
+/// Takes all syncs, wherever they stand: each was submitted before the call that serves them begins.
+fn take_syncs(waiters: &mut VecDeque<Waiter>) -> Vec<Arc<Slot>> {
+    let is_sync = |waiter: &Waiter| match waiter {
+        Waiter::Slot(slot) => slot.with(Together::of) == Some(Together::Syncs),
+        Waiter::Thread(_) => false,
+    };
+    let (syncs, others) = std::mem::take(waiters).into_iter().partition::<VecDeque<_>, _>(is_sync);
+    *waiters = others;
+    syncs.into_iter().filter_map(Waiter::into_slot).collect()
+}
+
+/// Takes durable writes that may share a sync, wherever they stand.
+fn next_durable(waiters: &mut VecDeque<Waiter>) -> Vec<Arc<Slot>> {
+    let (mut taken, mut place, mut bytes) = (Vec::new(), 0, 0);
+    while taken.len() < DURABLE_MAX && place < waiters.len() {
+        let length = |request: &Request, owner: &Owner| match (Together::of(request, owner), request) {
+            (Together::Durable, Request::Write(transfer, _)) => Some(transfer.left()),
+            _ => None,
+        };
+        let Some(Waiter::Slot(slot)) = waiters.get(place) else { break };
+        let Some(length) = slot.with(length).flatten() else {
+            place += 1;
+            continue;
+        };
+        bytes += length;
+        if bytes > MERGED_BYTES_MAX && !taken.is_empty() {
+            break;
         }
-        _ => true,
-    });
+        taken.extend(waiters.remove(place).and_then(Waiter::into_slot));
+    }
     taken
 }
 
@@ -175,29 +191,34 @@ fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: QueueKind, give_w
     }
 }
 
-/// Makes writes through the page cache, in the order in which they were submitted, and then durable
-/// by one sync.
-fn write_durably(mut works: Vec<(Arc<Slot>, Work)>) {
-    let written: Vec<Outcome> = works.iter_mut().map(|(_, work)| without_sync(work)).collect();
-    let Some(Owner::File(file)) = works.first().map(|(_, work)| &work.owner) else { return };
-    let synced = file.synced(|| run(Some(&file.handle), &mut Request::Sync { data_only: true })).map(drop);
-    for ((slot, work), written) in works.into_iter().zip(written) {
+/// Makes durable writes by one sync. If anything fails, each write is made again by a call of its own,
+/// whose answer is its own.
+fn write_durably(mut works: Vec<(Arc<Slot>, Work)>, kind: QueueKind, give_way: GiveWay<'_>) {
+    let are_written = works.iter_mut().all(|(_, work)| is_written(work));
+    let file = works.first().and_then(|(_, work)| work.owner.file()).filter(|_| are_written);
+    let sync = |file: &OpenFile| file.synced(|| run(Some(&file.handle), &mut Request::Sync { data_only: true }));
+    let is_durable = file.is_some_and(|file| sync(file).is_ok());
+    if !is_durable {
+        return write(works, false, kind, give_way);
+    }
+    for (slot, mut work) in works {
         work.owner.count(Count::Joined);
-        // A failed sync may be that of any of them.
-        let outcome = written.and_then(|done| synced.map(|()| done));
-        end(slot, work, outcome);
+        if let Request::Write(transfer, _) = &mut work.request {
+            transfer.advance(transfer.left());
+        }
+        end(slot, work, Ok(Done::Nothing));
     }
 }
 
-/// Makes a durable write, which is not durable yet.
-fn without_sync(work: &mut Work) -> Outcome {
-    let Request::Write(_, flags) = &mut work.request else { return Err(Errno::INVAL) };
-    let asked = std::mem::replace(flags, flags.without(WriteFlags::DURABLE));
-    let outcome = run_for(&work.owner, &mut work.request);
+/// Writes all bytes of a durable write through the page cache; the request stays as it is.
+fn is_written(work: &mut Work) -> bool {
+    let Request::Write(transfer, flags) = &mut work.request else { return false };
+    let (length, asked) = (transfer.left(), std::mem::replace(flags, WriteFlags::NONE));
+    let written = write_coalesced(work.owner.handle(), [&work.request].into_iter());
     if let Request::Write(_, flags) = &mut work.request {
         *flags = asked;
     }
-    outcome
+    written == Ok(length)
 }
 
 /// Makes one sync for all: each was submitted before it begins, so that it covers each one's
