@@ -12,7 +12,7 @@ use std::{env, fs, process};
 use futures_util::future::join_all;
 use nowait::{Buf, Nowait, OpenOptions, block_on};
 use nowait_bench::random::Random;
-use nowait_bench::stats::median;
+use nowait_bench::stats::{median, spread};
 use nowait_bench::sys::Usage;
 
 const BLOCK: usize = 4 << 10;
@@ -76,8 +76,7 @@ fn measure(path: &Path) -> io::Result<()> {
             }
         }
         for ((name, _), (speeds, cpu_us)) in ways.iter().zip(&figures) {
-            let (least, most) =
-                (speeds.iter().copied().fold(f64::MAX, f64::min), speeds.iter().copied().fold(0.0, f64::max));
+            let (least, most) = spread(speeds, 1.0);
             println!(
                 "{before:?} depth {depth:2} {name:6} {:7.0}/s ({least:.0} to {most:.0}), CPU {:.1} µs",
                 median(speeds),

@@ -15,7 +15,7 @@ use std::{env, fs, process, thread};
 use futures_util::future::join_all;
 use nowait::{Nowait, OpenOptions, block_on};
 use nowait_bench::random::Random;
-use nowait_bench::stats::median;
+use nowait_bench::stats::{median, spread};
 use nowait_bench::sys::Usage;
 use rustix::io::ReadWriteFlags;
 
@@ -63,8 +63,7 @@ fn measure(path: &Path) -> io::Result<()> {
             }
         }
         for (name, (speeds, cpu_us)) in WAYS.iter().zip(&figures) {
-            let (least, most) =
-                (speeds.iter().copied().fold(f64::MAX, f64::min), speeds.iter().copied().fold(0.0, f64::max));
+            let (least, most) = spread(speeds, 1.0);
             let ratios: Vec<f64> = speeds.iter().zip(&figures[0].0).map(|(one, dsync)| one / dsync).collect();
             println!(
                 "depth {depth:2} {name:17} {:7.0}/s ({least:.0} to {most:.0}), {:.2} of {}, CPU {:.1} µs",

@@ -368,7 +368,7 @@ impl<'f, T> Write<'f, T> {
     /// Several durable writes in flight through the page cache, appends excepted, share a sync of
     /// the file (`fdatasync`), unless the file has other writes of this `File` since its last sync.
     /// The shared sync also writes what other programs changed. If it fails, each write is made
-    /// again, by a call of its own.
+    /// again, alone.
     ///
     /// The error may come from an earlier write to this file: the kernel reports a failed
     /// write-back once, to the next sync or durable write. After a failure, earlier writes that

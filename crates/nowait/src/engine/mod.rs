@@ -240,21 +240,22 @@ pub(crate) fn lend_out<T>(
     }
 }
 
-/// Makes one call for several writes, each of which continues the one before it.
+/// Makes one call with `flags` for several writes, each of which continues the one before it.
 pub(crate) fn write_coalesced<'r>(
     handle: Option<&Handle>,
     writes: impl Iterator<Item = &'r Request>,
+    flags: WriteFlags,
 ) -> Result<usize, Errno> {
     let fd = handle.ok_or(Errno::BADF)?.descriptor()?;
     let mut segments = Vec::new();
-    let mut place = None;
+    let mut offset = None;
     for write in writes {
-        if let Request::Write(transfer, flags) = write {
-            place.get_or_insert((transfer.position(), *flags));
+        if let Request::Write(transfer, _) = write {
+            offset.get_or_insert(transfer.position());
             segments.extend_from_slice(transfer.segments());
         }
     }
-    let (offset, flags) = place.ok_or(Errno::INVAL)?;
+    let offset = offset.ok_or(Errno::INVAL)?;
     // SAFETY: the requests are borrowed for the call, and the memory of a transfer is not written
     // to (see `Transfer`).
     unsafe { sys::write_at(fd, &segments, offset, flags, WaitMode::Allowed) }

@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use rustix::io::Errno;
+
 use crate::buf::Direction;
 use crate::engine::{run, run_for, write_coalesced};
-use crate::op::{Done, FileQueues, OpenFile, Outcome, Owner, QueueKind, Request, Slot, Waiter, Work};
+use crate::op::{Done, FileQueues, Outcome, Owner, QueueKind, Request, Slot, Waiter, Work};
 use crate::stats::Count;
 use crate::sys::{SEGMENTS_MAX, WriteFlags};
 
@@ -161,13 +163,13 @@ fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: QueueKind, give_w
     let mut failed = None;
     if whole && works.len() > 1 {
         let begun = Instant::now();
-        let result = write_coalesced(works[0].1.owner.handle(), works.iter().map(|(_, work)| &work.request));
+        let flags = if let Request::Write(_, flags) = &works[0].1.request { *flags } else { WriteFlags::NONE };
+        let result = write_coalesced(works[0].1.owner.handle(), works.iter().map(|(_, work)| &work.request), flags);
         if let (Ok(bytes), Some(file)) = (result, works[0].1.owner.file()) {
             file.device().answered(Direction::Write, bytes, begun.elapsed().as_nanos() as u64);
         }
-        let durable = matches!(&works[0].1.request, Request::Write(_, flags) if flags.contains(WriteFlags::DURABLE));
         // The error may be that of an earlier write, and is reported once: all of them get it.
-        failed = result.err().filter(|_| durable);
+        failed = result.err().filter(|_| flags.contains(WriteFlags::DURABLE));
         let mut n = result.unwrap_or(0);
         for (_, work) in &mut works {
             work.owner.count(Count::Joined);
@@ -191,14 +193,10 @@ fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: QueueKind, give_w
     }
 }
 
-/// Makes durable writes by one sync. If anything fails, each write is made again by a call of its own,
-/// whose answer is its own.
-fn write_durably(mut works: Vec<(Arc<Slot>, Work)>, kind: QueueKind, give_way: GiveWay<'_>) {
-    let are_written = works.iter_mut().all(|(_, work)| is_written(work));
-    let file = works.first().and_then(|(_, work)| work.owner.file()).filter(|_| are_written);
-    let sync = |file: &OpenFile| file.synced(|| run(Some(&file.handle), &mut Request::Sync { data_only: true }));
-    let is_durable = file.is_some_and(|file| sync(file).is_ok());
-    if !is_durable {
+/// Makes durable writes, and one sync for all. If a call fails, makes each write again, alone.
+fn write_durably(works: Vec<(Arc<Slot>, Work)>, kind: QueueKind, give_way: GiveWay<'_>) {
+    let are_written = works.iter().all(|(_, work)| is_written(work));
+    if !are_written || sync_once(&works, true, give_way).is_err() {
         return write(works, false, kind, give_way);
     }
     for (slot, mut work) in works {
@@ -210,26 +208,25 @@ fn write_durably(mut works: Vec<(Arc<Slot>, Work)>, kind: QueueKind, give_way: G
     }
 }
 
-/// Writes all bytes of a durable write through the page cache; the request stays as it is.
-fn is_written(work: &mut Work) -> bool {
-    let Request::Write(transfer, flags) = &mut work.request else { return false };
-    let (length, asked) = (transfer.left(), std::mem::replace(flags, WriteFlags::NONE));
-    let written = write_coalesced(work.owner.handle(), [&work.request].into_iter());
-    if let Request::Write(_, flags) = &mut work.request {
-        *flags = asked;
-    }
-    written == Ok(length)
+/// Writes all bytes of a durable write to the page cache. The request does not change.
+fn is_written(work: &Work) -> bool {
+    let Request::Write(transfer, _) = &work.request else { return false };
+    let written = write_coalesced(work.owner.handle(), std::iter::once(&work.request), WriteFlags::NONE);
+    written == Ok(transfer.left())
+}
+
+/// Makes one sync of the file of these operations.
+fn sync_once(works: &[(Arc<Slot>, Work)], data_only: bool, give_way: GiveWay<'_>) -> Result<(), Errno> {
+    let Some((_, Work { owner, .. })) = works.first() else { return Ok(()) };
+    let _syncing = owner.begin_sync(give_way);
+    owner.synced(|| run(owner.handle(), &mut Request::Sync { data_only })).map(drop)
 }
 
 /// Makes one sync for all: each was submitted before it begins, so that it covers each one's
 /// writes.
 fn sync(works: Vec<(Arc<Slot>, Work)>, give_way: GiveWay<'_>) {
-    let Some((_, Work { owner, .. })) = works.first() else { return };
     let data_only = works.iter().all(|(_, work)| matches!(work.request, Request::Sync { data_only: true }));
-    let outcome = {
-        let _syncing = owner.begin_sync(give_way);
-        owner.synced(|| run(owner.handle(), &mut Request::Sync { data_only })).map(drop)
-    };
+    let outcome = sync_once(&works, data_only, give_way);
     let many = works.len() > 1;
     for (slot, work) in works {
         if many {
