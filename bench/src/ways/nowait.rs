@@ -22,7 +22,9 @@ use std::time::Instant;
 
 use nowait::{Buf, Engine, File, Nowait, OpenOptions, Stats};
 
-use super::drive::{Drive, FileOpening, Handle, Job, Kind, Operation, RoundPlan, in_block_on, in_turn, on_tokio};
+use super::drive::{
+    Drive, FileOpening, Handle, Job, Kind, Operation, RoundPlan, in_block_on, in_turn, on_tokio, touched,
+};
 use super::log::durable::Durable;
 use super::runtime::{Seen, run_on_the_clock};
 use super::{Does, ON_TOKIO, OURS, Way, mixed, stall};
@@ -195,7 +197,7 @@ fn gather_into(session: &Session, job: &Gather<'_>, output: &mut [u8], round: &m
 
 fn gather_in_a_task(session: &Session, job: &Gather<'_>, len: usize, round: &mut Round<'_>) -> io::Result<()> {
     let batches: Vec<Box<[Range]>> = job.each_batch().map(|batch| batch.ranges.into()).collect();
-    let (file, mut buffer) = (session.file.clone(), vec![0xa5; len]);
+    let (file, mut buffer) = (session.file.clone(), touched(len));
     let (extents, mut seen) = (extents(job), Seen::new(&round.tally));
     let task = async move {
         for (extents, ranges) in extents.iter().zip(&batches) {

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::BytesMut;
+use bytes::{Buf as _, BytesMut};
 use nowait::Buf;
 use tokio::task;
 
@@ -23,6 +23,7 @@ use super::threads::GATHER_THREADS;
 use super::{Does, Way, mixed, stall};
 use crate::measure::meter::Round;
 use crate::measure::work::{Batch, Gather, Range};
+use crate::sys::PAGE;
 
 pub(crate) struct SpawnBlocking;
 
@@ -74,7 +75,11 @@ impl Drive for SpawnBlocking {
         let batches: Vec<Box<[Range]>> = job.each_batch().map(|batch| batch.ranges.into()).collect();
         let shares: Vec<Vec<OwnedBatch>> =
             job.each_batch().map(|batch| batch.shares(GATHER_THREADS).map(OwnedBatch::of).collect()).collect();
-        let mut memory = BytesMut::zeroed(output.len());
+        // Aligned as the other ways' buffers are.
+        let mut memory = BytesMut::zeroed(output.len() + PAGE as usize);
+        memory.advance(memory.as_ptr().align_offset(PAGE as usize));
+        memory.truncate(output.len());
+        memory.fill(0xa5);
         let mut seen = Seen::new(&round.tally);
         let task = async move {
             let mut reads = Vec::with_capacity(GATHER_THREADS);
