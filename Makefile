@@ -10,7 +10,7 @@ WITHOUT_BENCH := --no-default-features \
 BENCH := cd bench && CARGO_TARGET_DIR=../target
 
 .PHONY: help test bench-test soak c-tools loom locks python-test python-test-all stores-test integrations service docs book lint \
-	bench bench-check fio-engine fio-compare peers-test kernels kernels-smoke oldest-rust advisories semver release-check install \
+	suites bench bench-check fio-engine fio-compare peers-test kernels kernels-smoke oldest-rust advisories semver release-check install \
 	uninstall versions
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo "make fio-engine   target/fio/lib/libnowait-fio.so, by which fio(1) uses the library; fetches fio's headers (docs/guide/c.md)"
 	@echo "make fio-compare  nowait beside fio's own engines within fio, in about 20 minutes; needs python3; FIO_COMPARE are its options"
 	@echo "make soak    minutes of random operations, kills and faults; not part of make test (soak/README.md)"
+	@echo "make suites  test suites of other projects on the library, in hours; not part of make test (suites/README.md)"
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
 	@echo "make peers-test  other runtimes and logs as ways of \`nowait bench\` (bench/peers.md); not part of make test"
 	@echo "make bench-check   instructions (by valgrind) and speed against bench/examples/bars.json; ARGS=--record records them"
@@ -140,6 +141,9 @@ soak:
 	cd soak && $(CARGO) test $(LOCKED) --release -- --test-threads=1
 	NOWAIT_LOG_STATES=$(SOAK_STATES) $(CARGO) test $(LOCKED) --release -p nowait-log --test log_foul_play no_foul
 	$(CARGO) test $(LOCKED) --release -p nowait-cli --test copy_soak -- --ignored
+
+suites:
+	suites/run --record
 
 oldest-rust:
 	tools/oldest-rust

@@ -1,0 +1,446 @@
+//! Replaces the C library's reads, writes and syncs of files by nowait's (`LD_PRELOAD`), so that
+//! test suites of other projects run on it unchanged. For tests only: no program needs it.
+//!
+//! * Served: `read`, `readv`, `pread`, `preadv`, `write`, `writev`, `pwrite`, `pwritev`, with their
+//!   variants of 64 bits, `fsync` and `fdatasync`, on regular files and block devices. All else
+//!   goes to the kernel, as do calls that the C library makes within itself (stdio).
+//! * `NOWAIT_PRELOAD_ENGINE`: `auto`, `uring`, `aio`, `pool`, or `strict`, which is `auto` with
+//!   strict inline service.
+//! * `NOWAIT_PRELOAD_CALLS`: `wait` for calls that block, or `future` for futures under `block_on`
+//!   (the default).
+//! * `NOWAIT_PRELOAD_REPORT`: a file to which a process that exits appends the number of calls
+//!   served.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fs;
+use std::io::Write as _;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
+use nowait::{Engine, File, Lent, Nowait};
+
+/// An open file that the library adopted, by a duplicate of the descriptor.
+struct Adopted {
+    file: File,
+    appends: bool,
+    /// Held by calls that use the file's position, as the kernel holds `f_pos_lock`.
+    position: Mutex<()>,
+}
+
+/// What is known of a descriptor. One that is no file is asked for again each time: its number may be
+/// reused without a call that this library sees.
+type Table = HashMap<RawFd, Arc<Adopted>>;
+
+static TABLE: Mutex<Option<Table>> = Mutex::new(None);
+static SERVED: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// Set while this thread is in the library, whose own calls go to the kernel.
+    static WITHIN: Cell<bool> = const { Cell::new(false) };
+}
+
+fn table() -> MutexGuard<'static, Option<Table>> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn by_futures() -> bool {
+    static FUTURES: OnceLock<bool> = OnceLock::new();
+    *FUTURES.get_or_init(|| std::env::var_os("NOWAIT_PRELOAD_CALLS").is_none_or(|calls| calls != "wait"))
+}
+
+/// Returns the instance. Ends the process if the engine asked for is not available: a suite must not
+/// pass without what it tests.
+fn instance() -> &'static Nowait {
+    static INSTANCE: OnceLock<Nowait> = OnceLock::new();
+    INSTANCE.get_or_init(|| {
+        let name = std::env::var("NOWAIT_PRELOAD_ENGINE").unwrap_or_else(|_| "auto".into());
+        let builder = match name.as_str() {
+            "auto" => Nowait::builder(),
+            "strict" => Nowait::builder().strict(true),
+            "uring" => Nowait::builder().engine(Engine::Uring),
+            "aio" => Nowait::builder().engine(Engine::Aio),
+            "pool" => Nowait::builder().engine(Engine::Pool),
+            _ => give_up(&format!("there is no engine {name}")),
+        };
+        watch_exit_and_forks();
+        builder.build().unwrap_or_else(|error| give_up(&error.to_string()))
+    })
+}
+
+fn give_up(reason: &str) -> ! {
+    eprintln!("nowait-preload: {reason}");
+    std::process::abort()
+}
+
+/// At exit appends the report. Around a fork holds the table, which a child would else find locked.
+fn watch_exit_and_forks() {
+    extern "C" fn report() {
+        let Some(path) = std::env::var_os("NOWAIT_PRELOAD_REPORT") else { return };
+        WITHIN.set(true);
+        let report = fs::File::options().append(true).create(true).open(path);
+        let _ = report.and_then(|mut file| writeln!(file, "{}", SERVED.load(Relaxed)));
+    }
+    thread_local! {
+        static GUARD: Cell<Option<MutexGuard<'static, Option<Table>>>> = const { Cell::new(None) };
+    }
+    extern "C" fn before_fork() {
+        GUARD.set(Some(table()));
+    }
+    extern "C" fn after_fork() {
+        GUARD.set(None);
+    }
+    extern "C" fn in_child() {
+        GUARD.set(None);
+        SERVED.store(0, Relaxed);
+    }
+    // SAFETY: the functions are `extern "C"`, take nothing, and live as long as the process.
+    unsafe {
+        libc::atexit(report);
+        libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child));
+    }
+}
+
+/// Whether both descriptors have one open file description. (A number may be reused after a close
+/// that this library did not see.)
+fn is_same(one: RawFd, other: RawFd) -> bool {
+    const KCMP_FILE: c_int = 0;
+    // SAFETY: kcmp takes numbers only.
+    unsafe {
+        let pid = libc::getpid();
+        libc::syscall(libc::SYS_kcmp, pid, pid, KCMP_FILE, one, other) == 0
+    }
+}
+
+/// Whether the descriptor is of procfs or sysfs, or cannot be asked.
+fn is_of_the_kernel(fd: RawFd) -> bool {
+    let mut status = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: fstatfs fills the memory, which is large enough, if it returns 0.
+    unsafe {
+        libc::fstatfs(fd, status.as_mut_ptr()) != 0
+            || matches!(status.assume_init().f_type, libc::PROC_SUPER_MAGIC | libc::SYSFS_MAGIC)
+    }
+}
+
+/// Returns what to serve a descriptor with. None: the kernel serves it.
+fn adopted(fd: RawFd) -> Option<Arc<Adopted>> {
+    if WITHIN.replace(true) {
+        return None;
+    }
+    let found = look_up(fd);
+    WITHIN.set(false);
+    found
+}
+
+fn look_up(fd: RawFd) -> Option<Arc<Adopted>> {
+    // Dropped after the table is unlocked.
+    let stale;
+    {
+        let mut table = table();
+        let table = table.get_or_insert_default();
+        match table.get(&fd) {
+            Some(known) if is_same(fd, known.file.descriptor()?.as_raw_fd()) => return Some(known.clone()),
+            Some(_) => stale = table.remove(&fd),
+            None => stale = None,
+        }
+    }
+    drop(stale);
+    let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: fstat fills the memory, which is large enough, if it returns 0.
+    let status = unsafe {
+        if libc::fstat(fd, status.as_mut_ptr()) != 0 {
+            return None;
+        }
+        status.assume_init()
+    };
+    if !matches!(status.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK) {
+        return None;
+    }
+    // The library itself reads such files, on threads of its own.
+    if is_of_the_kernel(fd) {
+        return None;
+    }
+    // SAFETY: fcntl takes a number.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    // SAFETY: fstat succeeded, so the descriptor is open; it is not closed here.
+    let own = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().ok()?;
+    let file = File::from_std(instance(), own.into(), format!("/proc/self/fd/{fd}")).ok()?;
+    let adopted = Arc::new(Adopted { file, appends: flags & libc::O_APPEND != 0, position: Mutex::new(()) });
+    table().get_or_insert_default().insert(fd, adopted.clone());
+    Some(adopted)
+}
+
+/// Makes a call with the library, and returns its result as the C library does.
+fn serve(call: impl FnOnce() -> nowait::Result<usize>) -> ssize_t {
+    WITHIN.set(true);
+    let result = call();
+    WITHIN.set(false);
+    SERVED.fetch_add(1, Relaxed);
+    match result {
+        Ok(count) => count as ssize_t,
+        Err(error) => fail(error.raw_os_error().unwrap_or(libc::EIO)),
+    }
+}
+
+fn fail(errno: c_int) -> ssize_t {
+    // SAFETY: the address is that of this thread's errno.
+    unsafe { *libc::__errno_location() = errno };
+    -1
+}
+
+/// Memory of the caller, for a call during which the caller waits.
+fn lent(start: *mut c_void, length: size_t) -> Lent {
+    let start = NonNull::new(start.cast()).unwrap_or(NonNull::dangling());
+    // SAFETY: the caller passed the memory for this call, which waits for the operation.
+    unsafe { Lent::from_raw(start, length, ()) }
+}
+
+fn read_at(adopted: &Adopted, start: *mut c_void, length: size_t, offset: u64) -> nowait::Result<usize> {
+    let read = adopted.file.read_at(lent(start, length), offset);
+    let done = if by_futures() { nowait::block_on(read) } else { read.wait() };
+    done.map(|(count, _)| count).map_err(Into::into)
+}
+
+fn write_at(adopted: &Adopted, start: *const c_void, length: size_t, offset: u64) -> nowait::Result<usize> {
+    let write = adopted.file.write_at(lent(start.cast_mut(), length), offset);
+    let done = if by_futures() { nowait::block_on(write) } else { write.wait() };
+    done.map(|(count, _)| count).map_err(Into::into)
+}
+
+/// Returns the descriptor's position. The descriptor and its duplicate share it.
+fn position(fd: RawFd) -> Result<u64, ssize_t> {
+    // SAFETY: lseek takes numbers.
+    let position = unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) };
+    u64::try_from(position).map_err(|_| -1)
+}
+
+fn advance(fd: RawFd, count: ssize_t, whence: c_int) {
+    if count > 0 {
+        // SAFETY: lseek takes numbers.
+        unsafe { libc::lseek(fd, if whence == libc::SEEK_END { 0 } else { count as off_t }, whence) };
+    }
+}
+
+fn read_here(fd: RawFd, adopted: &Adopted, start: *mut c_void, length: size_t) -> ssize_t {
+    let _held = adopted.position.lock().unwrap_or_else(PoisonError::into_inner);
+    let offset = match position(fd) {
+        Ok(offset) => offset,
+        Err(failed) => return failed,
+    };
+    let count = serve(|| read_at(adopted, start, length, offset));
+    advance(fd, count, libc::SEEK_CUR);
+    count
+}
+
+fn write_here(fd: RawFd, adopted: &Adopted, start: *const c_void, length: size_t) -> ssize_t {
+    let _held = adopted.position.lock().unwrap_or_else(PoisonError::into_inner);
+    let offset = match position(fd) {
+        Ok(offset) => offset,
+        Err(failed) => return failed,
+    };
+    let count = serve(|| write_at(adopted, start, length, offset));
+    advance(fd, count, if adopted.appends { libc::SEEK_END } else { libc::SEEK_CUR });
+    count
+}
+
+/// The kernel checks an offset before anything else.
+fn checked(offset: off_t) -> Result<u64, ssize_t> {
+    u64::try_from(offset).map_err(|_| fail(libc::EINVAL))
+}
+
+/// The call of the kernel, as the C library makes it.
+macro_rules! kernel {
+    ($number:ident, $($argument:expr),*) => {
+        // SAFETY: these are the arguments that the caller passed to this very call.
+        unsafe { libc::syscall(libc::$number, $($argument),*) as ssize_t }
+    };
+}
+
+/// Copies the parts of a vectored call into one buffer, or out of it.
+///
+/// # Safety
+/// `parts` is what a caller passes to `readv(2)` or `writev(2)`.
+unsafe fn parts<'a>(parts: *const iovec, count: c_int) -> Option<&'a [iovec]> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= 1024)?;
+    // SAFETY: as the caller promises.
+    Some(if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(parts, count) } })
+}
+
+fn gathered(parts: &[iovec]) -> Vec<u8> {
+    let mut all = Vec::with_capacity(parts.iter().map(|part| part.iov_len).sum());
+    for part in parts.iter().filter(|part| part.iov_len > 0) {
+        // SAFETY: the caller passed the memory for this call.
+        all.extend_from_slice(unsafe { std::slice::from_raw_parts(part.iov_base.cast(), part.iov_len) });
+    }
+    all
+}
+
+fn scattered(mut bytes: &[u8], parts: &[iovec]) {
+    for part in parts {
+        let (here, rest) = bytes.split_at(bytes.len().min(part.iov_len));
+        // SAFETY: the caller passed the memory for this call; `bytes` is not part of it.
+        unsafe { std::ptr::copy_nonoverlapping(here.as_ptr(), part.iov_base.cast(), here.len()) };
+        bytes = rest;
+    }
+}
+
+/// Reads into the parts through one buffer.
+fn read_parts(parts: &[iovec], read: impl FnOnce(*mut c_void, size_t) -> ssize_t) -> ssize_t {
+    let mut all = vec![0; parts.iter().map(|part| part.iov_len).sum()];
+    let count = read(all.as_mut_ptr().cast(), all.len());
+    scattered(&all[..count.max(0) as usize], parts);
+    count
+}
+
+/// # Safety
+/// As `read(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn read(fd: c_int, start: *mut c_void, length: size_t) -> ssize_t {
+    match adopted(fd) {
+        Some(adopted) => read_here(fd, &adopted, start, length),
+        None => kernel!(SYS_read, fd, start, length),
+    }
+}
+
+/// # Safety
+/// As `write(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn write(fd: c_int, start: *const c_void, length: size_t) -> ssize_t {
+    match adopted(fd) {
+        Some(adopted) => write_here(fd, &adopted, start, length),
+        None => kernel!(SYS_write, fd, start, length),
+    }
+}
+
+/// # Safety
+/// As `readv(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn readv(fd: c_int, start: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: as the caller promises.
+    match (adopted(fd), unsafe { parts(start, count) }) {
+        (Some(adopted), Some(parts)) => read_parts(parts, |start, length| read_here(fd, &adopted, start, length)),
+        _ => kernel!(SYS_readv, fd, start, count),
+    }
+}
+
+/// # Safety
+/// As `writev(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn writev(fd: c_int, start: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: as the caller promises.
+    match (adopted(fd), unsafe { parts(start, count) }) {
+        (Some(adopted), Some(parts)) => {
+            let all = gathered(parts);
+            write_here(fd, &adopted, all.as_ptr().cast(), all.len())
+        }
+        _ => kernel!(SYS_writev, fd, start, count),
+    }
+}
+
+/// # Safety
+/// As `pread(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pread(fd: c_int, start: *mut c_void, length: size_t, offset: off_t) -> ssize_t {
+    match (adopted(fd), checked(offset)) {
+        (None, _) => kernel!(SYS_pread64, fd, start, length, offset),
+        (Some(_), Err(failed)) => failed,
+        (Some(adopted), Ok(offset)) => serve(|| read_at(&adopted, start, length, offset)),
+    }
+}
+
+/// # Safety
+/// As `pwrite(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwrite(fd: c_int, start: *const c_void, length: size_t, offset: off_t) -> ssize_t {
+    match (adopted(fd), checked(offset)) {
+        (None, _) => kernel!(SYS_pwrite64, fd, start, length, offset),
+        (Some(_), Err(failed)) => failed,
+        (Some(adopted), Ok(offset)) => serve(|| write_at(&adopted, start, length, offset)),
+    }
+}
+
+/// # Safety
+/// As `preadv(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn preadv(fd: c_int, start: *const iovec, count: c_int, offset: off_t) -> ssize_t {
+    // SAFETY: as the caller promises.
+    match (adopted(fd), unsafe { parts(start, count) }, u64::try_from(offset)) {
+        (Some(adopted), Some(parts), Ok(offset)) => {
+            read_parts(parts, |start, length| serve(|| read_at(&adopted, start, length, offset)))
+        }
+        // The offset is passed in two halves, of which the kernel uses the first on 64 bits.
+        _ => kernel!(SYS_preadv, fd, start, count, offset, 0),
+    }
+}
+
+/// # Safety
+/// As `pwritev(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwritev(fd: c_int, start: *const iovec, count: c_int, offset: off_t) -> ssize_t {
+    // SAFETY: as the caller promises.
+    match (adopted(fd), unsafe { parts(start, count) }, u64::try_from(offset)) {
+        (Some(adopted), Some(parts), Ok(offset)) => {
+            let all = gathered(parts);
+            serve(|| write_at(&adopted, all.as_ptr().cast(), all.len(), offset))
+        }
+        _ => kernel!(SYS_pwritev, fd, start, count, offset, 0),
+    }
+}
+
+/// # Safety
+/// As `fsync(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fsync(fd: c_int) -> c_int {
+    match adopted(fd) {
+        Some(adopted) => serve(|| adopted.file.sync_all().wait().map(|()| 0)) as c_int,
+        None => kernel!(SYS_fsync, fd) as c_int,
+    }
+}
+
+/// # Safety
+/// As `fdatasync(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
+    match adopted(fd) {
+        Some(adopted) => serve(|| adopted.file.sync_data().wait().map(|()| 0)) as c_int,
+        None => kernel!(SYS_fdatasync, fd) as c_int,
+    }
+}
+
+/// Lets go of the file, and closes the descriptor.
+///
+/// # Safety
+/// As `close(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if !WITHIN.replace(true) {
+        let known = table().as_mut().and_then(|table| table.remove(&fd));
+        // The last reference closes the duplicate.
+        drop(known);
+        WITHIN.set(false);
+    }
+    kernel!(SYS_close, fd) as c_int
+}
+
+/// Makes a name of 64 bits the same function.
+macro_rules! same {
+    ($($name:ident = $function:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        /// # Safety
+        /// As the function without the suffix.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+            // SAFETY: as the caller promises.
+            unsafe { $function($($argument),*) }
+        }
+    )*};
+}
+
+same! {
+    pread64 = pread(fd: c_int, start: *mut c_void, length: size_t, offset: off_t) -> ssize_t;
+    pwrite64 = pwrite(fd: c_int, start: *const c_void, length: size_t, offset: off_t) -> ssize_t;
+    preadv64 = preadv(fd: c_int, start: *const iovec, count: c_int, offset: off_t) -> ssize_t;
+    pwritev64 = pwritev(fd: c_int, start: *const iovec, count: c_int, offset: off_t) -> ssize_t;
+}
