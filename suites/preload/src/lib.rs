@@ -2,7 +2,7 @@
 //! test suites of other projects run on it unchanged. For tests only: no program needs it.
 //!
 //! * Served: `read`, `readv`, `pread`, `preadv`, `write`, `writev`, `pwrite`, `pwritev`, with their
-//!   variants of 64 bits, `fsync` and `fdatasync`, on regular files and block devices. All else
+//!   variants of 64 bits and with flags, `fsync` and `fdatasync`, on regular files and block devices. All else
 //!   goes to the kernel, as do calls that the C library makes within itself (stdio).
 //! * `NOWAIT_PRELOAD_ENGINE`: `auto`, `uring`, `aio`, `pool`, or `strict`, which is `auto` with
 //!   strict inline service.
@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs;
 use std::io::Write as _;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -204,8 +204,15 @@ fn read_at(adopted: &Adopted, start: *mut c_void, length: size_t, offset: u64) -
     done.map(|(count, _)| count).map_err(Into::into)
 }
 
-fn write_at(adopted: &Adopted, start: *const c_void, length: size_t, offset: u64) -> nowait::Result<usize> {
+fn write_at(
+    adopted: &Adopted,
+    start: *const c_void,
+    length: size_t,
+    offset: u64,
+    is_durable: bool,
+) -> nowait::Result<usize> {
     let write = adopted.file.write_at(lent(start.cast_mut(), length), offset);
+    let write = if is_durable { write.durable() } else { write };
     let done = if by_futures() { nowait::block_on(write) } else { write.wait() };
     done.map(|(count, _)| count).map_err(Into::into)
 }
@@ -235,13 +242,13 @@ fn read_here(fd: RawFd, adopted: &Adopted, start: *mut c_void, length: size_t) -
     count
 }
 
-fn write_here(fd: RawFd, adopted: &Adopted, start: *const c_void, length: size_t) -> ssize_t {
+fn write_here(fd: RawFd, adopted: &Adopted, start: *const c_void, length: size_t, is_durable: bool) -> ssize_t {
     let _held = adopted.position.lock().unwrap_or_else(PoisonError::into_inner);
     let offset = match position(fd) {
         Ok(offset) => offset,
         Err(failed) => return failed,
     };
-    let count = serve(|| write_at(adopted, start, length, offset));
+    let count = serve(|| write_at(adopted, start, length, offset, is_durable));
     advance(fd, count, if adopted.appends { libc::SEEK_END } else { libc::SEEK_CUR });
     count
 }
@@ -310,7 +317,7 @@ pub unsafe extern "C" fn read(fd: c_int, start: *mut c_void, length: size_t) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, start: *const c_void, length: size_t) -> ssize_t {
     match adopted(fd) {
-        Some(adopted) => write_here(fd, &adopted, start, length),
+        Some(adopted) => write_here(fd, &adopted, start, length, false),
         None => kernel!(SYS_write, fd, start, length),
     }
 }
@@ -334,7 +341,7 @@ pub unsafe extern "C" fn writev(fd: c_int, start: *const iovec, count: c_int) ->
     match (adopted(fd), unsafe { parts(start, count) }) {
         (Some(adopted), Some(parts)) => {
             let all = gathered(parts);
-            write_here(fd, &adopted, all.as_ptr().cast(), all.len())
+            write_here(fd, &adopted, all.as_ptr().cast(), all.len(), false)
         }
         _ => kernel!(SYS_writev, fd, start, count),
     }
@@ -358,7 +365,49 @@ pub unsafe extern "C" fn pwrite(fd: c_int, start: *const c_void, length: size_t,
     match (adopted(fd), checked(offset)) {
         (None, _) => kernel!(SYS_pwrite64, fd, start, length, offset),
         (Some(_), Err(failed)) => failed,
-        (Some(adopted), Ok(offset)) => serve(|| write_at(&adopted, start, length, offset)),
+        (Some(adopted), Ok(offset)) => serve(|| write_at(&adopted, start, length, offset, false)),
+    }
+}
+
+/// # Safety
+/// As `preadv2(2)`. Flags other than zero go to the kernel.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn preadv2(fd: c_int, start: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+    // SAFETY: as the caller promises.
+    match (adopted(fd), unsafe { parts(start, count) }) {
+        (Some(adopted), Some(parts)) if flags == 0 && offset >= -1 => {
+            read_parts(parts, |start, length| match u64::try_from(offset) {
+                Ok(offset) => serve(|| read_at(&adopted, start, length, offset)),
+                Err(_) => read_here(fd, &adopted, start, length),
+            })
+        }
+        // The offset is passed in two halves, of which the kernel uses the first on 64 bits.
+        _ => kernel!(SYS_preadv2, fd, start, count, offset, 0, flags),
+    }
+}
+
+/// # Safety
+/// As `pwritev2(2)`. Flags other than `RWF_DSYNC` go to the kernel.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwritev2(
+    fd: c_int,
+    start: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    let is_durable = flags == libc::RWF_DSYNC;
+    // SAFETY: as the caller promises.
+    match (adopted(fd), unsafe { parts(start, count) }) {
+        (Some(adopted), Some(parts)) if (flags == 0 || is_durable) && offset >= -1 => {
+            let all = gathered(parts);
+            let (start, length) = (all.as_ptr().cast(), all.len());
+            match u64::try_from(offset) {
+                Ok(offset) => serve(|| write_at(&adopted, start, length, offset, is_durable)),
+                Err(_) => write_here(fd, &adopted, start, length, is_durable),
+            }
+        }
+        _ => kernel!(SYS_pwritev2, fd, start, count, offset, 0, flags),
     }
 }
 
@@ -366,28 +415,22 @@ pub unsafe extern "C" fn pwrite(fd: c_int, start: *const c_void, length: size_t,
 /// As `preadv(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn preadv(fd: c_int, start: *const iovec, count: c_int, offset: off_t) -> ssize_t {
-    // SAFETY: as the caller promises.
-    match (adopted(fd), unsafe { parts(start, count) }, u64::try_from(offset)) {
-        (Some(adopted), Some(parts), Ok(offset)) => {
-            read_parts(parts, |start, length| serve(|| read_at(&adopted, start, length, offset)))
-        }
-        // The offset is passed in two halves, of which the kernel uses the first on 64 bits.
-        _ => kernel!(SYS_preadv, fd, start, count, offset, 0),
+    if offset < 0 {
+        return fail(libc::EINVAL);
     }
+    // SAFETY: as the caller promises.
+    unsafe { preadv2(fd, start, count, offset, 0) }
 }
 
 /// # Safety
 /// As `pwritev(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pwritev(fd: c_int, start: *const iovec, count: c_int, offset: off_t) -> ssize_t {
-    // SAFETY: as the caller promises.
-    match (adopted(fd), unsafe { parts(start, count) }, u64::try_from(offset)) {
-        (Some(adopted), Some(parts), Ok(offset)) => {
-            let all = gathered(parts);
-            serve(|| write_at(&adopted, all.as_ptr().cast(), all.len(), offset))
-        }
-        _ => kernel!(SYS_pwritev, fd, start, count, offset, 0),
+    if offset < 0 {
+        return fail(libc::EINVAL);
     }
+    // SAFETY: as the caller promises.
+    unsafe { pwritev2(fd, start, count, offset, 0) }
 }
 
 /// # Safety
@@ -443,4 +486,6 @@ same! {
     pwrite64 = pwrite(fd: c_int, start: *const c_void, length: size_t, offset: off_t) -> ssize_t;
     preadv64 = preadv(fd: c_int, start: *const iovec, count: c_int, offset: off_t) -> ssize_t;
     pwritev64 = pwritev(fd: c_int, start: *const iovec, count: c_int, offset: off_t) -> ssize_t;
+    preadv64v2 = preadv2(fd: c_int, start: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    pwritev64v2 = pwritev2(fd: c_int, start: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
 }
