@@ -30,10 +30,13 @@ COMMON = ("--name=suite --size=64m --verify=crc32c --verify_fatal=1 --do_verify=
 
 def run(place: Place) -> Outcome:
     version = place.run("fio", "--version").stdout.strip()
-    engine = place.folder / "engine/libnowait-fio.so"
-    engine.parent.mkdir()
-    place.run(REPOSITORY / "crates/nowait-c/fio/build", "--fetch", engine,
-              env={"FIO_CACHE": str(place.cache / "fio"), "CARGO_TARGET_DIR": str(place.target)})
+    fio_cache = str(place.cache / "fio")
+    place.cargo("build", "--locked", "--release", "-p", "nowait-c", cwd=REPOSITORY)
+    place.run(REPOSITORY / "crates/nowait-c/fio/build", "--fetch", env={"FIO_CACHE": fio_cache})
+    place.run(REPOSITORY / "crates/nowait-c/install", "install",
+              env={"FIO_CACHE": fio_cache, "PREFIX": str(place.folder / "installed"),
+                   "STATIC": str(place.target / "release/libnowait_c.a")})
+    engine = place.folder / "installed/lib/libnowait-fio.so"
     preload = Preload(place)
     outcome = Outcome(version)
     for kind in ("here", "tmpfs"):
