@@ -36,8 +36,8 @@ def attach(source: Path) -> None:
     """Puts the adapter into a copy of tantivy, in the place of its directories."""
     manifest = (source / "Cargo.toml").read_text()
     # Benchmarks and examples, and the large crates that only these need.
-    manifest = re.sub(r"^\[(?:\[bench\]|\[example\]|dev-dependencies\.binggan|target\..*\.dev-dependencies\.criterion)\].*\n"
-                      r"(?:[^\[\n].*\n|\n)*", "", manifest, flags=re.MULTILINE)
+    unused = r"\[bench\]|\[example\]|dev-dependencies\.binggan|target\..*\.dev-dependencies\.criterion"
+    manifest = re.sub(rf"^\[(?:{unused})\].*\n(?:[^\[\n].*\n|\n)*", "", manifest, flags=re.MULTILINE)
     (source / "Cargo.toml").write_text(manifest + f"""
 [workspace]
 
