@@ -59,6 +59,8 @@ def run(place: Place) -> Outcome:
             results = cargo_tests(ran.stdout)
             if not results:
                 raise Unavailable(f"no test of {file} ran; see {place.log_path}")
+            if "\ntest result: " not in ran.stdout:
+                outcome.failed.append(f"{file}::the last test, which did not end")
             for test, passed in results.items():
                 outcome.add(f"{file}::{test}", passed, EXCLUDED)
     return outcome

@@ -83,6 +83,8 @@ def run(place: Place) -> Outcome:
     if not results.pop(CHECK, False) or not used.exists():
         last = ran.stdout.strip().splitlines()[-1:] or ["no output"]
         raise Unavailable(f"tantivy's tests did not run on nowait: {last[0]}; see {place.log_path}")
+    if "\ntest result: " not in ran.stdout:
+        outcome.failed.append("the last test, which did not end")
     on_nowait = set(used.read_text().split())
     for test, passed in results.items():
         if test in on_nowait:
