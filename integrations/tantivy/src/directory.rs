@@ -1,0 +1,174 @@
+//! The directory: names of files, whole files, locks.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use nowait::{Nowait, OpenOptions};
+use rustix::fs::FlockOperation;
+use tantivy::directory::error::{DeleteError, LockError, OpenDirectoryError, OpenReadError, OpenWriteError};
+use tantivy::directory::{Directory, DirectoryLock, FileHandle, Lock, WatchCallback, WatchHandle, WritePtr};
+
+use super::read::IndexFile;
+use super::watch::{META_NAME, Watch};
+use super::write::Output;
+
+/// Directory of an index's files, which are read and written through an instance of [`nowait`].
+/// Clones share it.
+#[derive(Clone)]
+pub struct NowaitDirectory(Arc<Inner>);
+
+struct Inner {
+    nowait: Nowait,
+    root: PathBuf,
+    /// Files in use: the readers of one file share its descriptor, and what nowait learned of it.
+    files: Mutex<HashMap<PathBuf, Weak<IndexFile>>>,
+    watch: Watch,
+}
+
+impl NowaitDirectory {
+    /// Opens an existing directory, on the instance that the process shares.
+    ///
+    /// # Errors
+    /// As [`NowaitDirectory::open_in`].
+    pub fn open(path: impl AsRef<Path>) -> Result<NowaitDirectory, OpenDirectoryError> {
+        NowaitDirectory::open_in(Nowait::shared(), path)
+    }
+
+    /// Opens an existing directory, on the given instance.
+    ///
+    /// # Errors
+    /// [`OpenDirectoryError::DoesNotExist`], [`OpenDirectoryError::NotADirectory`], and those of
+    /// `realpath(3)`.
+    pub fn open_in(nowait: &Nowait, path: impl AsRef<Path>) -> Result<NowaitDirectory, OpenDirectoryError> {
+        let path = path.as_ref();
+        let found = (|| {
+            let root = nowait.fs().canonicalize(path).wait()?;
+            let is_dir = nowait.fs().metadata(&root).wait()?.is_dir();
+            Ok((root, is_dir))
+        })();
+        match found.map_err(|error: nowait::Error| io::Error::from(error)) {
+            Ok((root, true)) => {
+                let watch = Watch::new(nowait, &root);
+                let files = Mutex::default();
+                Ok(NowaitDirectory(Arc::new(Inner { nowait: nowait.clone(), root, files, watch })))
+            }
+            Ok((_, false)) => Err(OpenDirectoryError::NotADirectory(path.to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(OpenDirectoryError::DoesNotExist(path.to_owned()))
+            }
+            Err(error) => Err(OpenDirectoryError::wrap_io_error(error, path.to_owned())),
+        }
+    }
+
+    /// Returns the absolute path of the directory.
+    pub fn path(&self) -> &Path {
+        &self.0.root
+    }
+
+    fn full_path(&self, path: &Path) -> PathBuf {
+        self.0.root.join(path)
+    }
+
+    fn files(&self) -> MutexGuard<'_, HashMap<PathBuf, Weak<IndexFile>>> {
+        self.0.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for NowaitDirectory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("NowaitDirectory").field(&self.0.root).finish()
+    }
+}
+
+impl Directory for NowaitDirectory {
+    fn get_file_handle(&self, path: &Path) -> Result<Arc<dyn FileHandle>, OpenReadError> {
+        // Locked until the file is known, so that a deletion meanwhile is not undone by the insertion.
+        let mut files = self.files();
+        if let Some(file) = files.get(path).and_then(Weak::upgrade) {
+            return Ok(file);
+        }
+        let file = IndexFile::open(&self.0.nowait, &self.full_path(path)).map_err(|error| read_error(error, path))?;
+        let file = Arc::new(file);
+        files.retain(|_, file| file.strong_count() > 0);
+        files.insert(path.to_owned(), Arc::downgrade(&file));
+        Ok(file)
+    }
+
+    fn delete(&self, path: &Path) -> Result<(), DeleteError> {
+        let mut files = self.files();
+        self.0.nowait.fs().remove_file(self.full_path(path)).wait().map_err(|error| match io::Error::from(error) {
+            error if error.kind() == io::ErrorKind::NotFound => DeleteError::FileDoesNotExist(path.to_owned()),
+            error => DeleteError::IoError { io_error: Arc::new(error), filepath: path.to_owned() },
+        })?;
+        files.remove(path);
+        Ok(())
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool, OpenReadError> {
+        self.0.nowait.fs().exists(self.full_path(path)).wait().map_err(|error| read_error(error.into(), path))
+    }
+
+    fn open_write(&self, path: &Path) -> Result<WritePtr, OpenWriteError> {
+        let mut files = self.files();
+        let full_path = self.full_path(path);
+        let opened = OpenOptions::new().write(true).create_new(true).open_in(&self.0.nowait, full_path).wait();
+        let file = opened.map_err(|error| match io::Error::from(error) {
+            error if error.kind() == io::ErrorKind::AlreadyExists => OpenWriteError::FileAlreadyExists(path.to_owned()),
+            error => OpenWriteError::wrap_io_error(error, path.to_owned()),
+        })?;
+        // Another process may have deleted an earlier file of the name.
+        files.remove(path);
+        Ok(BufWriter::new(Box::new(Output::new(&file))))
+    }
+
+    fn atomic_read(&self, path: &Path) -> Result<Vec<u8>, OpenReadError> {
+        self.0.nowait.fs().read(self.full_path(path)).wait().map_err(|error| read_error(error.into(), path))
+    }
+
+    fn atomic_write(&self, path: &Path, data: &[u8]) -> io::Result<()> {
+        let written = self.0.nowait.fs().write_atomic(self.full_path(path), data.to_vec()).wait();
+        self.files().remove(path);
+        if path == Path::new(META_NAME) {
+            self.0.watch.check();
+        }
+        Ok(written?)
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        Ok(self.0.nowait.fs().sync_dir(&self.0.root).wait()?)
+    }
+
+    /// Locks a file of that name by `flock(2)`, as `MmapDirectory` does. The file stays.
+    fn acquire_lock(&self, lock: &Lock) -> Result<DirectoryLock, LockError> {
+        // No data passes through this file, and nowait has no call that waits for a lock.
+        let mut options = std::fs::OpenOptions::new();
+        let opened = options.write(true).create(true).truncate(false).open(self.full_path(&lock.filepath));
+        let file = opened.map_err(LockError::wrap_io_error)?;
+        let how = match lock.is_blocking {
+            true => FlockOperation::LockExclusive,
+            false => FlockOperation::NonBlockingLockExclusive,
+        };
+        match rustix::io::retry_on_intr(|| rustix::fs::flock(&file, how)) {
+            // The lock ends when the file is closed.
+            Ok(()) => Ok(DirectoryLock::from(Box::new(file))),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(LockError::LockBusy),
+            Err(errno) => Err(LockError::wrap_io_error(errno.into())),
+        }
+    }
+
+    /// Calls back for commits through this directory at once, and for those of other processes
+    /// within half a second.
+    fn watch(&self, callback: WatchCallback) -> tantivy::Result<WatchHandle> {
+        Ok(self.0.watch.subscribe(callback)?)
+    }
+}
+
+fn read_error(error: io::Error, path: &Path) -> OpenReadError {
+    match error.kind() {
+        io::ErrorKind::NotFound => OpenReadError::FileDoesNotExist(path.to_owned()),
+        _ => OpenReadError::wrap_io_error(error, path.to_owned()),
+    }
+}

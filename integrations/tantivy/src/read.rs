@@ -1,0 +1,87 @@
+//! A file of an index that is read.
+//!
+//! `unsafe` here: a promise to tantivy about the memory of a `Buf`.
+
+use std::io;
+use std::ops::{Deref, Range};
+use std::path::Path;
+
+use async_trait::async_trait;
+use nowait::{BUF_ALIGNMENT, Buf, File, Nowait, OpenOptions};
+use stable_deref_trait::StableDeref;
+use tantivy::HasLen;
+use tantivy::directory::{FileHandle, OwnedBytes};
+
+/// A file that does not change any more.
+#[derive(Debug)]
+pub(super) struct IndexFile {
+    file: File,
+    length: usize,
+}
+
+impl IndexFile {
+    pub(super) fn open(nowait: &Nowait, path: &Path) -> io::Result<IndexFile> {
+        let file = OpenOptions::new().read(true).open_in(nowait, path).wait()?;
+        let length = usize::try_from(file.size().wait()?).map_err(io::Error::other)?;
+        Ok(IndexFile { file, length })
+    }
+
+    /// Returns the length of a range, if the file has it.
+    fn length_of(&self, range: &Range<usize>) -> io::Result<usize> {
+        match range.end.checked_sub(range.start) {
+            Some(length) if range.end <= self.length => Ok(length),
+            _ => {
+                let text = format!("{}: no range {range:?} in {} bytes", self.file.path().display(), self.length);
+                Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+            }
+        }
+    }
+}
+
+impl HasLen for IndexFile {
+    fn len(&self) -> usize {
+        self.length
+    }
+}
+
+// A `Buf` of the pool is neither cleared nor faulted in for each read, but takes whole pages: shorter
+// ranges are read into a `Vec`.
+#[async_trait]
+impl FileHandle for IndexFile {
+    fn read_bytes(&self, range: Range<usize>) -> io::Result<OwnedBytes> {
+        let offset = range.start as u64;
+        match self.length_of(&range)? {
+            0 => Ok(OwnedBytes::empty()),
+            length if length < BUF_ALIGNMENT => {
+                let mut bytes = vec![0; length];
+                self.file.read_exact_into(&mut bytes, offset)?;
+                Ok(OwnedBytes::new(bytes))
+            }
+            length => Ok(OwnedBytes::new(Pages(self.file.read_range(offset, length).wait()?))),
+        }
+    }
+
+    async fn read_bytes_async(&self, range: Range<usize>) -> io::Result<OwnedBytes> {
+        let offset = range.start as u64;
+        match self.length_of(&range)? {
+            0 => Ok(OwnedBytes::empty()),
+            length if length < BUF_ALIGNMENT => {
+                Ok(OwnedBytes::new(self.file.read_exact_at(vec![0; length], offset).await?))
+            }
+            length => Ok(OwnedBytes::new(Pages(self.file.read_range(offset, length).await?))),
+        }
+    }
+}
+
+/// A buffer whose slices tantivy may keep.
+struct Pages(Buf);
+
+impl Deref for Pages {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+// SAFETY: a `Buf` points to memory that it owns, which does not move with it, and `Pages` only reads it.
+unsafe impl StableDeref for Pages {}

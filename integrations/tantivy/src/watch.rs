@@ -1,0 +1,99 @@
+//! Notices new commits, those of other processes too.
+
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use nowait::Nowait;
+use tantivy::directory::{WatchCallback, WatchCallbackList, WatchHandle};
+
+/// The file that each commit replaces.
+pub(super) const META_NAME: &str = "meta.json";
+
+/// Time between looks at the file. `MmapDirectory` has the same.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// The callbacks of a directory, and from the first one on a thread that looks at its file.
+pub(super) struct Watch {
+    meta: Arc<Meta>,
+    /// Dropped with the directory, which ends the thread.
+    thread: Mutex<Option<Sender<()>>>,
+}
+
+struct Meta {
+    nowait: Nowait,
+    path: PathBuf,
+    callbacks: WatchCallbackList,
+    seen: Mutex<Option<Stamp>>,
+}
+
+/// Differs between a file and the one that replaces it.
+#[derive(Clone, Copy, PartialEq)]
+struct Stamp {
+    inode: u64,
+    length: u64,
+    changed: (i64, i64),
+}
+
+impl From<Metadata> for Stamp {
+    fn from(metadata: Metadata) -> Stamp {
+        Stamp { inode: metadata.ino(), length: metadata.len(), changed: (metadata.ctime(), metadata.ctime_nsec()) }
+    }
+}
+
+impl Watch {
+    pub(super) fn new(nowait: &Nowait, root: &Path) -> Watch {
+        let (callbacks, seen) = (WatchCallbackList::default(), Mutex::default());
+        let meta = Meta { nowait: nowait.clone(), path: root.join(META_NAME), callbacks, seen };
+        Watch { meta: Arc::new(meta), thread: Mutex::default() }
+    }
+
+    /// Adds a callback. The first one is called for a commit that was made before, since it may be
+    /// newer than what its owner has read.
+    pub(super) fn subscribe(&self, callback: WatchCallback) -> io::Result<WatchHandle> {
+        let handle = self.meta.callbacks.subscribe(callback);
+        let mut thread = self.thread();
+        if thread.is_none() {
+            let (sender, receiver) = channel();
+            let meta = self.meta.clone();
+            let look = move || {
+                meta.check();
+                while receiver.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                    meta.check();
+                }
+            };
+            thread::Builder::new().name("tantivy-watch".into()).spawn(look)?;
+            *thread = Some(sender);
+        }
+        Ok(handle)
+    }
+
+    /// Calls back if there is a new commit, once a callback was added.
+    pub(super) fn check(&self) {
+        if self.thread().is_some() {
+            self.meta.check();
+        }
+    }
+
+    fn thread(&self) -> MutexGuard<'_, Option<Sender<()>>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Meta {
+    fn check(&self) {
+        // Locked while it is read, so that of two threads one reports a commit.
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(metadata) = self.nowait.fs().metadata(&self.path).wait() else { return };
+        let stamp = Stamp::from(metadata);
+        if seen.replace(stamp) != Some(stamp) {
+            // On a thread of its own, and not waited for: a callback may read the index, or commit.
+            drop(self.callbacks.broadcast());
+        }
+    }
+}
