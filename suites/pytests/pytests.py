@@ -42,8 +42,8 @@ def pytest(place: Place, python: Path, adapter: Path | None, *arguments: str | P
     report.unlink(missing_ok=True)
     plugins = ["served", "no:cacheprovider"] + ([] if adapter is None else [adapter.stem])
     place.run(python, "-m", "pytest", "-q", *(f"-p{plugin}" for plugin in plugins),
-              f"--basetemp={place.folder / 'tests'}", f"--junitxml={report}", "-ojunit_family=xunit1", *arguments, cwd=cwd,
-              env=environment(adapter), check=False, timeout=timeout)
+              f"--basetemp={place.folder / 'tests'}", f"--junitxml={report}", "-ojunit_family=xunit1", *arguments,
+              cwd=cwd, env=environment(adapter), check=False, timeout=timeout)
     if not report.exists():
         raise Unavailable(f"pytest wrote no report; see {place.log_path}")
     found = {}
