@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import os
 import random
@@ -64,6 +65,7 @@ def binary(random: random.Random, mode: str) -> tuple[bytes, Steps]:
         ("tell", ()),
         ("truncate", ()),
         ("truncate", (random.randrange(50),)),
+        ("truncate", (-1,)),
     ]
     if "a" in mode:
         # What Python buffers to append, it counts from where it was, and not from the end.
@@ -100,6 +102,20 @@ def test_it_does_what_python_does(
         whole_mode = f"{mode}b" if keywords is None else mode
         expected = by_python(pythons, whole_mode, how, steps)
         assert asyncio.run(by_nowait(ours, whole_mode, how, steps)) == expected, (contents, steps)
+
+
+@pytest.mark.parametrize("mode", ["r+", "rb+"])
+def test_a_negative_size_is_refused_as_python_does(path: Path, contents: bytes, mode: str) -> None:
+    async def main() -> None:
+        async with nowait.aio.open(path, mode) as file:
+            with pytest.raises(OSError, match="-1 bytes") as caught:
+                await file.truncate(-1)
+            assert caught.value.errno == errno.EINVAL and caught.value.filename == str(path)
+            with pytest.raises(TypeError):
+                await file.truncate(1.0)
+
+    asyncio.run(main())
+    assert path.read_bytes() == contents
 
 
 def test_what_was_read_ahead_is_not_given_after_close(path: Path) -> None:

@@ -40,6 +40,7 @@ def test_modes_are_those_of_open(tmp_path: Path, mode: str) -> None:
     with nowait.open(ours, mode) as file, python.open(mode + "b") as other:
         raw = file.raw()
         assert (raw.readable(), raw.writable(), raw.seekable()) == (other.readable(), other.writable(), True)
+        assert raw.mode == other.raw.mode
         if other.writable():
             raw.write(b"new")
             other.write(b"new")
@@ -164,6 +165,53 @@ def test_a_raw_file_under_buffered_readers(path: Path, contents: bytes) -> None:
         assert not file.closed
     text = io.TextIOWrapper(io.BufferedReader(nowait.open(__file__).raw()))
     assert text.readline() == Path(__file__).read_text().splitlines(keepends=True)[0]
+
+
+@pytest.mark.parametrize("mode", ["r", "w", "a", "r+"])
+def test_a_raw_file_refuses_what_io_fileio_refuses(path: Path, mode: str) -> None:
+    calls = [
+        lambda raw: raw.read(),
+        lambda raw: raw.read(1),
+        lambda raw: raw.read(None),
+        lambda raw: raw.readinto(bytearray(1)),
+        lambda raw: raw.readline(),
+        lambda raw: raw.read(1.0),
+        lambda raw: raw.seek(0.0),
+        lambda raw: raw.seek(-1),
+        lambda raw: raw.write(b"1"),
+        lambda raw: raw.write("1"),
+        lambda raw: raw.truncate(),
+        lambda raw: raw.truncate(3),
+        lambda raw: raw.truncate(-1),
+        lambda raw: raw.truncate(1.0),
+        lambda raw: raw.isatty(),
+        lambda raw: raw.tell(),
+    ]
+
+    def outcomes(raw: io.RawIOBase) -> list[object]:
+        found: list[object] = []
+        for call in calls:
+            try:
+                found.append(call(raw))
+            except (OSError, ValueError, TypeError):
+                found.append("refused")
+        return found
+
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes())
+    with nowait.open(path, mode) as file, io.FileIO(other, mode) as expected:
+        raw = file.raw()
+        assert outcomes(raw) == outcomes(expected)
+        assert path.read_bytes() == other.read_bytes()
+        refused = {"r": ["write", "truncate"], "w": ["read", "readall"], "a": ["readall"], "r+": []}[mode]
+        for name in refused:
+            with pytest.raises(io.UnsupportedOperation):
+                getattr(raw, name)(*[b"1"][: name == "write"])
+        raw.close()
+        for name in ("fileno", "isatty", "readable", "read", "readall", "tell", "truncate", "flush"):
+            with pytest.raises(ValueError, match="closed"):
+                getattr(raw, name)()
+        assert not file.closed
 
 
 def test_direct_reads(path: Path, contents: bytes) -> None:

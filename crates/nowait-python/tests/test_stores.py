@@ -42,6 +42,12 @@ def test_into_a_tensor(path: Path, contents: bytes) -> None:
     assert array.tobytes() == contents[10:18] + contents[50:58] == bytes(rows.data)
 
 
+def test_stores_of_one_directory_are_equal(tmp_path: Path) -> None:
+    store, same = NowaitStore(tmp_path), NowaitStore(f"{tmp_path}/../{tmp_path.name}")
+    assert store == same == pickle.loads(pickle.dumps(store)) and len({store, same}) == 1
+    assert store != NowaitStore(tmp_path / "other", mkdir=True) and store != str(tmp_path)
+
+
 def test_a_store(tmp_path: Path, contents: bytes) -> None:
     store = NowaitStore(tmp_path / "store", mkdir=True)
     put = store.put("a/b", contents)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, AnyStr, Generic, TypeVar
 
 from nowait import _loops, _nowait
 from nowait._errors import make
+from nowait._files import size_of_truncate
 from nowait._text import Decoded, Encoded, Place, text_codec
 
 if TYPE_CHECKING:
@@ -286,7 +287,7 @@ class AsyncBinaryFile(_Cursor[bytes]):
             self._check_writes()
             await self._ready()
             self._ahead = b""
-            return await self._truncate(self._position if size is None else size)
+            return await self._truncate(self._position if size is None else size_of_truncate(size, self.name))
 
     def _go(self, position: int) -> None:
         self._position = position
@@ -438,7 +439,7 @@ class AsyncTextFile(_Cursor[str]):
             await self._ready()
             place = self._in.place()
             self._in.go(place)
-            return await self._truncate(place.position if size is None else size)
+            return await self._truncate(place.position if size is None else size_of_truncate(size, self.name))
 
     def _go(self, position: int) -> None:
         self._in.restart(position)

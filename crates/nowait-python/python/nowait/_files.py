@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import operator
 import os
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from nowait import _nowait
+from nowait._errors import make
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -66,10 +68,16 @@ class RawFile(io.RawIOBase):
 
     @property
     def mode(self) -> str:
-        return self._file.mode
+        """Mode as `io.FileIO` reports it: it contains a b, and w+ is rb+."""
+        mode = self._file.mode.replace("b", "")
+        return {"w+": "rb+"}.get(mode, mode[0] + "b" + mode[1:])
 
     def fileno(self) -> int:
+        self._check()
         return self._file.fileno()
+
+    def isatty(self) -> bool:
+        return os.isatty(self.fileno())
 
     def readable(self) -> bool:
         self._check()
@@ -88,7 +96,7 @@ class RawFile(io.RawIOBase):
         base = {os.SEEK_SET: lambda: 0, os.SEEK_CUR: lambda: self._position, os.SEEK_END: self._file.size}
         if whence not in base:
             raise ValueError(f"there is no whence {whence}; give 0, 1 or 2")
-        position = base[whence]() + offset
+        position = base[whence]() + operator.index(offset)
         if position < 0:
             raise ValueError(f"position {position} is before the file")
         self._position = position
@@ -98,16 +106,23 @@ class RawFile(io.RawIOBase):
         self._check()
         return self._position
 
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size < 0:
+            return self.readall()
+        self._check_readable()
+        # Not by way of `readinto`, which would copy the bytes once more.
+        data = self._file.read_at(self._position, size)
+        self._position += len(data)
+        return data
+
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        self._check()
-        if not self.readable():
-            raise io.UnsupportedOperation(f"{self.name} is open with mode {self.mode!r}")
+        self._check_readable()
         n = self._file.readinto_at(self._position, buffer)
         self._position += n
         return n
 
     def readall(self) -> bytes:
-        self._check()
+        self._check_readable()
         pieces: list[bytes] = []
         while True:
             # Requests all remaining bytes, since a shorter result would be copied. Some files of
@@ -120,16 +135,15 @@ class RawFile(io.RawIOBase):
             pieces.append(piece)
 
     def write(self, data: ReadableBuffer, /) -> int:
-        self._check()
-        if not self.writable():
-            raise io.UnsupportedOperation(f"{self.name} is open with mode {self.mode!r}")
-        n = self._file.append(data) if "a" in self.mode else self._file.write_at(self._position, data)
-        self._position = self._file.size() if "a" in self.mode else self._position + n
+        self._check_writable()
+        appends = "a" in self._file.mode
+        n = self._file.append(data) if appends else self._file.write_at(self._position, data)
+        self._position = self._file.size() if appends else self._position + n
         return n
 
     def truncate(self, size: int | None = None, /) -> int:
-        self._check()
-        size = self._position if size is None else size
+        self._check_writable()
+        size = self._position if size is None else size_of_truncate(size, self.name)
         self._file.truncate(size)
         return size
 
@@ -145,3 +159,21 @@ class RawFile(io.RawIOBase):
     def _check(self) -> None:
         if self.closed:
             raise ValueError(f"{self._file.name} is closed")
+
+    def _check_readable(self) -> None:
+        if not self.readable():
+            raise io.UnsupportedOperation(f"{self.name} is open with mode {self.mode!r}: it cannot be read")
+
+    def _check_writable(self) -> None:
+        if not self.writable():
+            raise io.UnsupportedOperation(
+                f"{self.name} is open with mode {self.mode!r}: it cannot be written"
+            )
+
+
+def size_of_truncate(size: SupportsIndex, path: str) -> int:
+    """Returns the size; raises as Python's files do: for a negative one an `OSError`."""
+    number = operator.index(size)
+    if number < 0:
+        raise make("InvalidInput", None, f"{path} cannot be cut to {number} bytes", path, None, None, None)
+    return number

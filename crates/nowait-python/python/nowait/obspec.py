@@ -177,6 +177,12 @@ class NowaitStore:
             "version": None,
         }
 
+    def __eq__(self, other: object) -> bool:
+        return self.root == other.root if isinstance(other, NowaitStore) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.root)
+
     def __repr__(self) -> str:
         return f"<nowait.obspec.NowaitStore {str(self.root)!r}>"
 
