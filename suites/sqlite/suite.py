@@ -16,7 +16,7 @@ from preload.preload import Preload
 TITLE = "SQLite's TCL tests (veryquick)"
 LICENCE = "public domain"
 SHOWS = "transactions, hot journals, WAL, locks, crashes, full disks and failing I/O under SQLite"
-MINUTES = 20
+MINUTES = 15
 CI = False
 
 STOCK = "fails on the stock VFS, too"
@@ -42,6 +42,9 @@ NOT_RUN = {
     "mmap2-*": MAPS,
     "syscall-*": UNIX,
 }
+
+#: Rounds that end when a random moment of a crash comes too late: each run has its own number of them.
+ROUNDS = "crash-4.?.*"
 
 #: Files for the preloaded library, in every journal mode, on a disk.
 FILES = ("pager1", "wal", "wal2", "wal5", "journal1", "jrnlmode", "io", "crash", "savepoint", "lock", "lock2",
@@ -185,7 +188,7 @@ def run(place: Place) -> Outcome:
 def count(outcome: Outcome, stock: Result, ours: Result, prefix: str) -> None:
     """Counts the tests of one run, beside those of the stock VFS."""
     outcome.passed += ours.tests - len(ours.failed)
-    missing = sorted(stock.names - ours.names) if ours.tests else []
+    missing = [name for name in sorted(stock.names - ours.names) if ours.tests and not fnmatch(name, ROUNDS)]
     for name in [*ours.failed, *missing]:
         # The preloaded library is below the stock VFS: nothing that passes there is excluded.
         known = {} if prefix else NOT_RUN if name in missing else EXCLUDED
