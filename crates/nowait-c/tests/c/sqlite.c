@@ -67,11 +67,11 @@ static uint64_t random_below(uint64_t bound) {
 
 /* Transactions without end. Each has rows of odd sizes, removes old ones, and counts in `done`; its number
  * goes to `acknowledged` when COMMIT has returned. */
-static void commit_for_ever(const char *mode, const char *synchronous, int acknowledged) {
+static void commit_for_ever(const char *mode, const char *locking, const char *synchronous, int acknowledged) {
     sqlite3 *db = open_database("nowait");
     char sql[400];
-    snprintf(sql, sizeof sql, "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=%s; PRAGMA synchronous=%s; "
-             "PRAGMA cache_size=10; PRAGMA wal_autocheckpoint=20", mode, synchronous);
+    snprintf(sql, sizeof sql, "PRAGMA locking_mode=%s; PRAGMA journal_mode=%s; PRAGMA synchronous=%s; "
+             "PRAGMA cache_size=10; PRAGMA wal_autocheckpoint=20", locking, mode, synchronous);
     execute(db, sql);
     for (long long next = number(db, "SELECT n + 1 FROM done");; next++) {
         snprintf(sql, sizeof sql,
@@ -98,7 +98,7 @@ static void kills(void) {
     close_database(db);
     long long transactions = 0;
     for (int round = 0; round < ROUNDS; round++) {
-        const char *mode = modes[round % 4];
+        const char *mode = modes[round % 4], *locking = round % 8 < 4 ? "EXCLUSIVE" : "NORMAL";
         int is_synced = round / 4 % 5 == 0;
         int ends[2];
         CHECK(pipe(ends) == 0);
@@ -106,7 +106,7 @@ static void kills(void) {
         CHECK(child >= 0);
         if (child == 0) {
             CHECK(close(ends[0]) == 0);
-            commit_for_ever(mode, is_synced ? "FULL" : "OFF", ends[1]);
+            commit_for_ever(mode, locking, is_synced ? "FULL" : "OFF", ends[1]);
         }
         CHECK(close(ends[1]) == 0);
         long long acknowledged = -1, one = 0;
@@ -129,7 +129,8 @@ static void kills(void) {
 
         /* Recovered by this VFS, or by SQLite's own. */
         db = open_database(round % 3 == 0 ? "unix" : "nowait");
-        execute(db, "PRAGMA locking_mode=EXCLUSIVE; PRAGMA synchronous=OFF");
+        execute(db, round % 5 == 0 ? "PRAGMA locking_mode=EXCLUSIVE" : "PRAGMA locking_mode=NORMAL");
+        execute(db, "PRAGMA synchronous=OFF");
         check_integrity(db);
         long long done = number(db, "SELECT n FROM done");
         if (done < acknowledged || done > acknowledged + 1) {
@@ -238,6 +239,26 @@ static void modes(void) {
     umask(mask);
 }
 
+/* Who may write the database may write what it is shared by, whatever the umask of those who opened it. */
+static void modes_of_wal(void) {
+    const char *suffixes[] = {"-wal", "-shm"};
+    mode_t mask = umask(077);
+    remove_database();
+    sqlite3 *db = open_database("nowait");
+    execute(db, "CREATE TABLE t(a)");
+    CHECK(chmod(database, 0666) == 0);
+    execute(db, "PRAGMA journal_mode=WAL; INSERT INTO t VALUES (1)");
+    for (int i = 0; i < 2; i++) {
+        char path[4300];
+        struct stat known;
+        snprintf(path, sizeof path, "%s%s", database, suffixes[i]);
+        CHECK(stat(path, &known) == 0);
+        EQUAL(known.st_mode & 0777, 0666);
+    }
+    close_database(db);
+    umask(mask);
+}
+
 static int try_again(void *unused, int times) {
     (void)unused;
     (void)times;
@@ -245,12 +266,76 @@ static int try_again(void *unused, int times) {
     return 1;
 }
 
+/* Readers of a database in WAL mode, each with what was there when it began. */
+static void snapshots(void) {
+    remove_database();
+    sqlite3 *writer = open_database("nowait"), *reader = open_database("nowait");
+    execute(writer, "PRAGMA journal_mode=WAL; CREATE TABLE t(a BLOB); INSERT INTO t VALUES (1)");
+    execute(reader, "BEGIN");
+    EQUAL(number(reader, "SELECT count(*) FROM t"), 1);
+    /* So many pages that the index takes several regions of shared memory. */
+    execute(writer, "PRAGMA wal_autocheckpoint=0; WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n "
+                    "WHERE x < 10000) INSERT INTO t SELECT randomblob(4000) FROM n");
+    EQUAL(number(writer, "SELECT count(*) FROM t"), 10001);
+    EQUAL(number(reader, "SELECT count(*) FROM t"), 1);
+    EQUAL(sqlite3_exec(reader, "INSERT INTO t VALUES (2)", NULL, NULL, NULL), SQLITE_BUSY);
+    execute(reader, "COMMIT");
+    EQUAL(number(reader, "SELECT count(*) FROM t"), 10001);
+    execute(writer, "BEGIN IMMEDIATE");
+    EQUAL(sqlite3_exec(reader, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_BUSY);
+    execute(writer, "COMMIT");
+    char shared[4300];
+    snprintf(shared, sizeof shared, "%s-shm", database);
+    CHECK(access(shared, F_OK) == 0);
+    close_database(writer);
+    CHECK(access(shared, F_OK) == 0);
+    check_integrity(reader);
+    close_database(reader);
+    CHECK(access(shared, F_OK) != 0);
+}
+
+/* What programs ask of an open file. */
+static void controls(void) {
+    remove_database();
+    sqlite3 *db = open_database("nowait");
+    execute(db, "CREATE TABLE t(a BLOB)");
+    char *text = NULL;
+    CHECK(sqlite3_file_control(db, "main", SQLITE_FCNTL_VFSNAME, &text) == SQLITE_OK);
+    CHECK(strcmp(text, "nowait") == 0);
+    sqlite3_free(text);
+    CHECK(setenv("SQLITE_TMPDIR", "/proc/self/no such folder", 1) == 0 && setenv("TMPDIR", "/dev", 1) == 0);
+    CHECK(sqlite3_file_control(db, "main", SQLITE_FCNTL_TEMPFILENAME, &text) == SQLITE_OK);
+    CHECK(strncmp(text, geteuid() == 0 ? "/dev/" : "/var/tmp/", 5) == 0);
+    sqlite3_free(text);
+    CHECK(unsetenv("SQLITE_TMPDIR") == 0 && unsetenv("TMPDIR") == 0);
+    int chunk = 1 << 20;
+    struct stat known;
+    CHECK(sqlite3_file_control(db, "main", SQLITE_FCNTL_CHUNK_SIZE, &chunk) == SQLITE_OK);
+    execute(db, "INSERT INTO t VALUES (randomblob(10000))");
+    CHECK(stat(database, &known) == 0);
+    EQUAL(known.st_size, chunk);
+    int moved = 1;
+    char other[4300];
+    snprintf(other, sizeof other, "%s-moved", database);
+    CHECK(sqlite3_file_control(db, "main", SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK);
+    EQUAL(moved, 0);
+    CHECK(rename(database, other) == 0);
+    CHECK(sqlite3_file_control(db, "main", SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK);
+    EQUAL(moved, 1);
+    EQUAL(sqlite3_exec(db, "INSERT INTO t VALUES (1)", NULL, NULL, NULL), SQLITE_READONLY);
+    CHECK(unlink(other) == 0);
+    close_database(db);
+}
+
 /* Processes that count in one row, by either VFS: none is lost. */
-static void processes(void) {
+static void processes(const char *journal_mode) {
     enum { PROCESSES = 4, EACH = 50 };
     remove_database();
     sqlite3 *db = open_database("nowait");
-    execute(db, "PRAGMA journal_mode=TRUNCATE; CREATE TABLE t(a INTEGER); INSERT INTO t VALUES (0)");
+    char sql[200];
+    snprintf(sql, sizeof sql, "PRAGMA journal_mode=%s; CREATE TABLE t(a INTEGER); INSERT INTO t VALUES (0)",
+             journal_mode);
+    execute(db, sql);
     close_database(db);
     pid_t children[PROCESSES];
     for (int i = 0; i < PROCESSES; i++) {
@@ -289,8 +374,12 @@ int main(int argc, char **argv) {
     snprintf(database, sizeof database, "%s/database", argv[1]);
     connections();
     modes();
+    modes_of_wal();
     hot_journal();
-    processes();
+    processes("TRUNCATE");
+    processes("WAL");
+    snapshots();
+    controls();
     kills();
     return 0;
 }
