@@ -300,6 +300,20 @@ fn a_target_that_is_a_link_stays_one() {
     assert_eq!(names(&dir.path().join("folder")), ["three"]);
 }
 
+/// Symptom: the option of `cp` was accepted, and the file that the link referred to was replaced.
+#[test]
+fn a_target_that_is_a_link_is_replaced_where_that_is_asked() {
+    let dir = place();
+    for (link, leads_to) in [("link", "folder/three"), ("broken", "missing"), ("circle", "circle")] {
+        symlink(leads_to, dir.path().join(link)).unwrap();
+        expect(COPIED, copy().args(["--remove-destination", "one", link]).current_dir(dir.path()));
+        assert!(dir.path().join(link).symlink_metadata().unwrap().is_file(), "{link}");
+        assert_eq!(text(dir.path().join(link)), "one");
+    }
+    assert_eq!(text(dir.path().join("folder/three")), "three");
+    assert!(!dir.path().join("missing").exists());
+}
+
 #[test]
 fn attributes_that_the_target_cannot_keep_are_told_and_the_bytes_copied() {
     let Some(mount) = Mount::or_skip(Kind::Ext4) else { return };

@@ -95,6 +95,7 @@ pub struct Options {
     pub(crate) dry_run: bool,
     pub(crate) count_first: bool,
     pub(crate) no_target_directory: bool,
+    pub(crate) replace_target_link: bool,
     pub(crate) bytes_per_second_max: Option<u64>,
     pub(crate) dirty_bytes_max: Option<u64>,
     pub(crate) include: Vec<String>,
@@ -187,6 +188,12 @@ impl Options {
     /// allowed.
     pub fn no_target_directory(mut self, on: bool) -> Self {
         self.no_target_directory = on;
+        self
+    }
+
+    /// Replaces a target that is a symbolic link to a file, instead of the file that it refers to.
+    pub fn replace_target_link(mut self, on: bool) -> Self {
+        self.replace_target_link = on;
         self
     }
 

@@ -212,7 +212,9 @@ impl Plan {
             // On a simulated disk, the target is always the name of a file.
             _ if options.instance.is_some() => false,
             Ok(stat) => FileType::from_raw_mode(stat.st_mode).is_dir(),
-            Err(Errno::LOOP) => return Err(Failure::from_errno(Operation::Open, target, Errno::LOOP)),
+            Err(Errno::LOOP) if !options.replace_target_link => {
+                return Err(Failure::from_errno(Operation::Open, target, Errno::LOOP));
+            }
             // The copy itself reports the cause.
             Err(_) => false,
         };
@@ -224,6 +226,7 @@ impl Plan {
         }
         let top = |source: &P| match into_directory {
             true => Top::into_directory(source.as_ref(), target),
+            false if options.replace_target_link => Top::as_target(source.as_ref(), target),
             false => Top::as_target(source.as_ref(), &followed(source.as_ref(), target, options.follow)?),
         };
         let mut tops = sources.iter().map(top).collect::<Result<Vec<Top>>>()?;

@@ -166,8 +166,12 @@ pub(crate) struct Copy {
     preserve: Option<String>,
 
     /// No effect: files that cannot be opened for writing are always replaced
-    #[arg(short, long, visible_alias = "remove-destination")]
+    #[arg(short, long)]
     force: bool,
+
+    /// If DST is a symbolic link to a file, replace the link and keep the file
+    #[arg(long)]
+    remove_destination: bool,
 
     #[command(flatten)]
     elsewhere: Elsewhere,
@@ -356,6 +360,7 @@ impl Copy {
             .resume(self.resume)
             .dry_run(self.dry_run)
             .no_target_directory(self.no_target_directory)
+            .replace_target_link(self.remove_destination)
             .bytes_per_second_max(self.bytes_per_second_max())
             .dirty_bytes_max(self.max_dirty);
         for pattern in &self.include {
