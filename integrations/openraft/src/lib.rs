@@ -1,0 +1,68 @@
+//! Log storage for [openraft](openraft): the entries and the vote of a node in a durable log of
+//! [nowait-log](nowait_log). Entries that are appended meanwhile share a write, and no write blocks
+//! a thread of the runtime.
+//!
+//! ```
+//! use std::io::Cursor; // of the snapshots
+//!
+//! use nowait_openraft::{LogStore, Options};
+//!
+//! openraft::declare_raft_types!(pub Types: D = String, R = String);
+//!
+//! # async fn example(dir: &std::path::Path) -> nowait::Result<()> {
+//! let store = LogStore::<Types>::open(dir, &Options::new().create(true)).await?;
+//! let log = store.log().clone(); // for its counters, and to close it
+//! // openraft::Raft::new(id, config, network, store, state_machine).await?
+//! # drop(store);
+//! log.close().await
+//! # }
+//! # let dir = tempfile::tempdir().unwrap();
+//! # nowait::block_on(example(&dir.path().join("raft"))).unwrap();
+//! ```
+//!
+//! # Promises
+//!
+//! * [`append`](openraft::storage::RaftLogStorage::append) returns when a reader returns the
+//!   entries, and calls back when they are durable. Many appends may be in flight.
+//! * A vote, a truncation and a purge are durable when the call returns. So is all that was
+//!   appended before.
+//! * Writes reach the disk in the order of the calls. After a crash the store contains a prefix of
+//!   them, which has every write that was acknowledged.
+//! * [`save_committed`](openraft::storage::RaftLogStorage::save_committed) returns before its value
+//!   is durable. After a crash the value may be an earlier one.
+//! * After the first failed write, the store accepts none. openraft then stops the node; open the
+//!   store again.
+//! * [`LogStore::open`] refuses a damaged log ([`ErrorKind::Damaged`](nowait::ErrorKind::Damaged)).
+//!   Do not salvage it: a node that forgot acknowledged entries or its vote endangers the cluster.
+//!   Remove the node from the cluster, and add it as a new one.
+//!
+//! # Reads
+//!
+//! Entries that are not durable yet come from the store's memory. Entries in the last 4 MiB of the
+//! log ([`Options::tail_bytes`]) come from the log's memory. Others are read from its segments,
+//! forward from where the reader is. A reader that goes back searches for the entry's block, from
+//! the beginning of its segment. [`Options::segment_bytes`] limits that.
+//!
+//! # Format
+//!
+//! A record of the log is an entry, a truncation, or the state of the node: its vote, and the
+//! committed and the purged log ID. Votes are in the log so that one write makes them durable in
+//! order with the entries. A truncation is a record, and does not cut the log: a cut would also
+//! remove the votes after it. Space is freed by a purge, by whole segments.
+//!
+//! Entries and states are encoded as MessagePack with field names, by `rmp-serde`, which is
+//! maintained and in wide use. The format is stable, and describes itself. So a later version of an
+//! application reads entries that lack its new fields (`#[serde(default)]`), and every attribute of
+//! serde works; both fail with a format that stores values alone. It takes less space than JSON,
+//! and bytes (`serde_bytes`) are stored as they are.
+
+mod entries;
+mod record;
+mod store;
+
+pub use nowait_log::Options;
+pub use store::{LogStore, LogStoreReader};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

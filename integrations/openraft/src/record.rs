@@ -1,0 +1,70 @@
+//! Records of the log, and what is encoded in them.
+
+use nowait::{Error, ErrorKind, Result};
+use nowait_log::RECOVER;
+use openraft::{LogId, NodeId, Vote};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// An entry: its index in 8 bytes, the lowest first, then the encoded entry.
+pub(crate) const ENTRY: u8 = 1;
+/// A truncation: the index from which on entries were removed, in 8 bytes, the lowest first.
+pub(crate) const TRUNCATION: u8 = 2;
+/// An encoded [`State`], which replaces the last one.
+pub(crate) const STATE: u8 = 3;
+
+/// All that a node stores besides entries. It is small, so each change stores all of it, and the
+/// last record of this kind is complete however much of the log before it was removed.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(bound = "")]
+pub(crate) struct State<N: NodeId> {
+    pub(crate) vote: Option<Vote<N>>,
+    pub(crate) committed: Option<LogId<N>>,
+    pub(crate) purged: Option<LogId<N>>,
+}
+
+impl<N: NodeId> Default for State<N> {
+    fn default() -> Self {
+        State { vote: None, committed: None, purged: None }
+    }
+}
+
+impl<N: NodeId> State<N> {
+    pub(crate) fn encode(&self) -> Result<Vec<u8>> {
+        rmp_serde::to_vec_named(self).map_err(|error| unusable(format!("a vote cannot be encoded: {error}")))
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<State<N>> {
+        rmp_serde::from_slice(bytes).map_err(|error| unusable(format!("a vote cannot be decoded: {error}")))
+    }
+}
+
+pub(crate) fn encode_entry(index: u64, entry: &impl Serialize) -> Result<Vec<u8>> {
+    let mut bytes = index.to_le_bytes().to_vec();
+    rmp_serde::encode::write_named(&mut bytes, entry)
+        .map_err(|error| unusable(format!("entry {index} cannot be encoded: {error}")))?;
+    Ok(bytes)
+}
+
+/// Decodes the entry that is expected to have the given index.
+pub(crate) fn decode_entry<E: DeserializeOwned>(index: u64, bytes: &[u8]) -> Result<E> {
+    match bytes.split_first_chunk() {
+        Some((found, entry)) if u64::from_le_bytes(*found) == index => {
+            rmp_serde::from_slice(entry).map_err(|error| unusable(format!("entry {index} cannot be decoded: {error}")))
+        }
+        _ => Err(unusable(format!("a record is not entry {index}, which was stored in it"))),
+    }
+}
+
+/// Returns the index with which the record of an entry or of a truncation begins.
+pub(crate) fn decode_index(bytes: &[u8]) -> Result<u64> {
+    match bytes.first_chunk() {
+        Some(index) => Ok(u64::from_le_bytes(*index)),
+        None => Err(unusable("a record is too short for an index".into())),
+    }
+}
+
+/// The log verified the bytes, so another type of entry or of node was stored.
+fn unusable(text: String) -> Error {
+    Error::new(RECOVER, ErrorKind::InvalidData).with_detail(text)
+}
