@@ -300,6 +300,41 @@ fn a_target_that_is_a_link_stays_one() {
     assert_eq!(names(&dir.path().join("folder")), ["three"]);
 }
 
+/// Symptom: the file became a link to itself, and its data was lost.
+#[test]
+fn a_link_does_not_replace_the_file_that_it_leads_to() {
+    let dir = place();
+    let path = |name: &str| dir.path().join(name);
+    symlink("one", path("link")).unwrap();
+    symlink("link", path("second")).unwrap();
+    fs::create_dir_all(path("links")).unwrap();
+    symlink("../folder/three", path("links/three")).unwrap();
+    let three = text(path("folder/three"));
+    for arguments in [&["-P", "link", "one"][..], &["-P", "second", "one"], &["-T", "links", "folder"]] {
+        let output = copy().args(arguments).current_dir(dir.path()).output().unwrap();
+        assert_ne!(output.status.code(), Some(COPIED), "{arguments:?}: {}", copying::said(&output));
+        assert!(copying::said(&output).contains("is a symbolic link to it"), "{}", copying::said(&output));
+        assert_eq!(text(path("one")), "one");
+        assert!(!path("folder/three").is_symlink());
+        assert_eq!(text(path("folder/three")), three);
+    }
+    // A link takes the place of a link, and of another file.
+    symlink("elsewhere", path("other")).unwrap();
+    expect(COPIED, copy().args(["-P", "--remove-destination", "link", "other"]).current_dir(dir.path()));
+    assert_eq!(fs::read_link(path("other")).unwrap(), Path::new("one"));
+}
+
+#[test]
+fn blocks_that_must_be_shared_leave_no_choice_of_holes() {
+    let dir = place();
+    for sparse in ["always", "never"] {
+        let sparse = format!("--sparse={sparse}");
+        let output = copy().args(["--reflink=always", &sparse, "one", "new"]).current_dir(dir.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(USAGE), "{}", copying::said(&output));
+        assert!(!dir.path().join("new").exists());
+    }
+}
+
 /// Symptom: the option of `cp` was accepted, and the file that the link referred to was replaced.
 #[test]
 fn a_target_that_is_a_link_is_replaced_where_that_is_asked() {

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::error::{Failure, FailureKind, Operation, Result};
 use crate::file;
-use crate::options::{Follow, Options, SyncPolicy};
+use crate::options::{Follow, Options, Reflink, Sparse, SyncPolicy};
 use crate::report::{Progress, Report};
 use crate::shared::Shared;
 use crate::tree::{Filter, Top, Tree, stat_argument};
@@ -207,6 +207,9 @@ impl Plan {
         }
         if options.no_target_directory && sources.len() > 1 {
             return wrong("several sources cannot have the same name");
+        }
+        if options.reflink == Reflink::Always && options.sparse != Sparse::Auto {
+            return wrong("blocks that are shared keep the holes of the source; leave out the choice of holes");
         }
         let is_directory = match rustix::fs::stat(target) {
             // On a simulated disk, the target is always the name of a file.

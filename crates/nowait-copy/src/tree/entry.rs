@@ -268,6 +268,12 @@ impl Tree<'_> {
             return Err(Failure::new(Operation::Copy, &paths.target, FailureKind::SameFile)
                 .with_detail(format!("it is the same file as {}", shown(&paths.source))));
         }
+        if self.is_where_the_link_leads(entry, &old) {
+            return Err(Failure::new(Operation::Copy, &paths.target, FailureKind::SameFile).with_detail(format!(
+                "{} is a symbolic link to it, and would take the place of the data",
+                shown(&paths.source)
+            )));
+        }
         if dir.is_other_case(target_name) {
             return Err(Failure::new(Operation::Copy, &paths.target, FailureKind::NameCollision)
                 .with_detail("the target has a name that differs only in case"));
@@ -297,5 +303,15 @@ impl Tree<'_> {
                 .with_advice("copy the sources to different directories, or by separate commands"));
         }
         Ok(found)
+    }
+
+    /// Whether the entry is a symbolic link to the old entry, which it would replace by a link to
+    /// itself.
+    fn is_where_the_link_leads(&self, entry: &SourceEntry<'_>, old: &Stat) -> bool {
+        let is_link = |stat: &Stat| FileType::from_raw_mode(stat.st_mode).is_symlink();
+        is_link(&entry.stat)
+            && !is_link(old)
+            && rustix::fs::statat(&entry.dir.source, entry.source_name, AtFlags::empty())
+                .is_ok_and(|led_to| identity(&led_to) == identity(old))
     }
 }
