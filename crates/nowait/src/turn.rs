@@ -12,13 +12,13 @@
 //! executor runs woken tasks after all tasks that were ready before. So a task that has yielded is
 //! pending again until the woken tasks have run.
 //!
-//! Tasks of tokio do not yield while another worker of their runtime is idle: it would have taken
-//! what waits. A task that wakes itself, as one that calls tokio's own `yield_now`, makes its worker
-//! wake another one, which finds no other task and may take this one. A lone task that does so each
-//! turn makes 0.4 of the reads of `pread` at four times the processor time; with a yield in each
-//! round it makes 0.75 of them at 1.5 times. A round ends in a yield, for the task's own timers, and
-//! for a task that it woke, which other workers do not take ("LIFO slot", `schedule_local` in tokio
-//! 1.54).
+//! On tokio, a task yields only once a round while another worker of its runtime is idle: an idle
+//! worker would already have taken a waiting task. Yielding is expensive there. A task that wakes
+//! itself, or calls tokio's `yield_now`, makes its worker wake another worker, which finds no other
+//! task and may take this one. A lone task that yields each turn reaches 0.4 of `pread`'s speed at
+//! four times the processor time; with one yield a round it reaches 0.75 at 1.5 times. The yield
+//! at the end of a round serves the task's own timers, and a task that it woke, which other workers
+//! do not take ("LIFO slot", `schedule_local` in tokio 1.54).
 //!
 //! A task whose timer has expired waits for all ready tasks. So turns are shorter if more tasks
 //! yield.
@@ -34,51 +34,52 @@ use crate::sys::fork_generation;
 
 /// The longest turn.
 const TURN_MAX_NS: u64 = 5_000;
-/// The shortest turn: some three cached reads of 4 KiB, so that most reads of a task come without a
-/// wait for the others.
+/// The shortest turn: about three cached reads of 4 KiB, so that most reads of a task do not wait
+/// for other tasks.
 const TURN_MIN_NS: u64 = 2_500;
-/// A round of turns, of up to 64 tasks. (Of 64 tasks on tokio that read 90 to 99 % from the page
-/// cache, with turns of 5 µs whatever their number cold reads wait 0.6 to 1 ms at p99.)
+/// A round of turns, of up to 64 tasks. (On tokio with 64 tasks whose reads are 90 to 99 % cached,
+/// fixed turns of 5 µs delay cold reads by 0.6 to 1 ms at p99.)
 const ROUND_NS: u64 = 160_000;
-/// How often a task gives way with one result: completions may arrive faster than tasks run.
+/// Most further yields of a task with one result: completions may arrive faster than tasks run.
 const PER_RESULT_MAX: u8 = 16;
-/// How often tasks give way to the woken, of which one may run on another thread, or never.
+/// Most further yields to woken tasks, since a woken task may run on another thread, or never.
 const PER_WAKE_MAX: u32 = 128;
-/// Costs of a system call and of a poll beside copying, and bytes copied in a nanosecond, where no
-/// clock was read. (Reads of 4 KiB from the page cache took 0.5 to 1 µs on the machines measured.)
+/// Assumed costs of a system call and of a poll, without copying, and bytes copied in a nanosecond.
+/// They apply where the clock was not read. (Reads of 4 KiB from the page cache took 0.5 to 1 µs on
+/// the machines measured.)
 const CALL_NS: u64 = 400;
 const POLL_NS: u64 = 50;
 const BYTES_PER_NS: u64 = 8;
 
-/// A queue that the threads which submit to it can serve on the way.
+/// A queue that its submitting threads can serve at the end of a turn.
 pub(crate) trait Notice: Send + Sync {
-    /// Submits what is staged, and settles a bounded number of completions, unless another thread
-    /// is at it.
+    /// Submits staged entries and settles a bounded number of completions, unless another thread
+    /// does so already.
     fn notice(&self);
 }
 
-/// Serves the queues of a thread that drives a future; as [`Notice::notice`].
+/// Serves the queues of a thread that drives a future, as [`Notice::notice`] does.
 pub(crate) type NoticeOwn = fn();
 
 thread_local! {
-    /// Charged since the last turn, in nanoseconds.
+    /// Time charged to the current turn, in nanoseconds.
     static CHARGED: Cell<u64> = const { Cell::new(0) };
-    /// Length of a turn now, in nanoseconds.
+    /// Current length of a turn, in nanoseconds.
     static TURN: Cell<u64> = const { Cell::new(TURN_MAX_NS) };
     static ROUND: Cell<Round> = const { Cell::new(Round::NEW) };
-    /// The queue that this thread submitted to last, and the process whose it is.
+    /// The queue that this thread submitted to last, and the fork generation that owns it.
     static QUEUE: RefCell<Option<(u64, Weak<dyn Notice>)>> = const { RefCell::new(None) };
     /// Set by a thread that drives a future.
     static OWN: Cell<Option<NoticeOwn>> = const { Cell::new(None) };
-    /// Operations whose tasks were woken here and have not run yet, and how many tasks may still
-    /// give way to them.
+    /// Number of operations whose tasks were woken here and have not run yet, and of yields to them
+    /// that remain.
     static WOKEN: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// Counts the tasks of a thread that yield: how many others do until the same one does again.
+/// Counts the yielding tasks of a thread: the yields of others between two yields of a marked task.
 #[derive(Clone, Copy)]
 struct Round {
-    /// Address of a waker's data, which no other task has at the same time; zero at first.
+    /// Address of the marked task's waker data, unique while the task lives; zero at first.
     marked: usize,
     others: u64,
 }
@@ -88,7 +89,7 @@ impl Round {
     const OTHERS_MAX: u64 = ROUND_NS / TURN_MIN_NS;
     const NEW: Round = Round { marked: 0, others: 0 };
 
-    /// Takes note of a task that yields. Returns the length of turns, if it is known anew.
+    /// Records a yield of a task. Returns the new length of turns at the end of a count.
     fn yields(&mut self, task: usize) -> Option<u64> {
         if self.marked == 0 {
             self.marked = task;
@@ -152,8 +153,8 @@ fn end(context: &mut Context<'_>) -> bool {
     true
 }
 
-/// True if a task should give way to woken ones. Their number may be wrong, since another thread may
-/// run them; so the times are counted, and are few.
+/// Returns true if a task should yield to woken ones. Another thread may run woken tasks, so their
+/// number may be wrong, and the yields to them are bounded.
 fn waits_for_woken() -> bool {
     let (woken, left) = WOKEN.get();
     if woken == 0 {
@@ -163,7 +164,7 @@ fn waits_for_woken() -> bool {
     left > 0
 }
 
-/// True on a worker of tokio's while another one of its runtime is idle.
+/// Returns true on a tokio worker while another worker of its runtime is idle.
 pub(crate) fn another_worker_is_idle() -> bool {
     #[cfg(feature = "tokio")]
     return tokio::another_worker_is_idle();
@@ -171,7 +172,7 @@ pub(crate) fn another_worker_is_idle() -> bool {
     return false;
 }
 
-/// Looks at the other workers of a task's runtime.
+/// Checks whether other workers of a task's runtime are idle.
 #[cfg(feature = "tokio")]
 mod tokio {
     use std::cell::Cell;
@@ -186,11 +187,11 @@ mod tokio {
     use crate::sys::WriteOnce;
 
     thread_local! {
-        /// Turns that ended without a yield since the last one, in nanoseconds.
+        /// Total length of the turns since the last yield, in nanoseconds.
         static SPARED: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// True if the task of this waker need not yield now.
+    /// Returns true if the task of this waker need not yield now.
     pub(super) fn spares(waker: &Waker) -> bool {
         let spared = SPARED.get() + TURN.get();
         let spares = spared <= ROUND_NS && is_of_a_task(waker) && another_worker_is_idle();
@@ -198,14 +199,14 @@ mod tokio {
         spares
     }
 
-    /// False for a future that an executor or a combinator within a task polls: its siblings are
-    /// ready, perhaps.
+    /// Returns false for a future polled by an executor or a combinator within a task: sibling
+    /// futures may be ready.
     fn is_of_a_task(waker: &Waker) -> bool {
-        /// Address of the functions of all wakers of tasks; zero if it cannot be found out.
+        /// Address of the vtable that the wakers of all tasks share; zero if it is unknown.
         static OF_TASKS: WriteOnce<usize> = WriteOnce::new();
         let address = |waker: &Waker| std::ptr::from_ref(waker.vtable()).addr();
         let of_tasks = OF_TASKS.get_or_init(|| {
-            // This runs a task anywhere, without a runtime.
+            // A `LocalSet` runs a task without a runtime.
             let tasks = LocalSet::new();
             let task = tasks.spawn_local(poll_fn(move |context| Poll::Ready(address(context.waker()))));
             let mut context = Context::from_waker(Waker::noop());
@@ -221,12 +222,12 @@ mod tokio {
     pub(super) fn another_worker_is_idle() -> bool {
         let (Some(own), Ok(handle)) = (worker_index(), Handle::try_current()) else { return false };
         let metrics = handle.metrics();
-        // It is odd while the worker is parked.
+        // The count is odd while the worker is parked.
         (0..metrics.num_workers()).any(|worker| worker != own && metrics.worker_park_unpark_count(worker) % 2 == 1)
     }
 }
 
-/// True if a task that has yielded and is polled again must yield once more, to tasks whose
+/// Returns true if a task that has yielded must, when polled again, yield once more to tasks whose
 /// operations have completed. `before` counts these further yields for the pending result.
 #[inline]
 pub(crate) fn gives_way(context: &mut Context<'_>, before: &mut u8) -> bool {
@@ -244,21 +245,21 @@ fn give_way(context: &mut Context<'_>, before: &mut u8) -> bool {
     true
 }
 
-/// Returns a function that is true once this thread was charged a turn's length since: bounds the
-/// inline service of a call that is no poll.
+/// Returns a function that returns true once this thread was charged the longest turn since. It
+/// bounds the inline service of a call that is not a poll.
 pub(crate) fn of_call() -> impl FnMut() -> bool {
     let before = CHARGED.get();
     move || CHARGED.get().saturating_sub(before) >= TURN_MAX_NS
 }
 
-/// Takes note of operations whose tasks are woken now.
+/// Records operations whose tasks are woken now.
 pub(crate) fn wakes(operations: usize) {
     if operations > 0 {
         WOKEN.set((WOKEN.get().0.saturating_add(operations as u32), PER_WAKE_MAX));
     }
 }
 
-/// Takes note of a task that runs, since its operations have completed.
+/// Records that a woken task runs, and takes the results of its operations.
 #[inline]
 pub(crate) fn runs(operations: usize) {
     let (woken, left) = WOKEN.get();
@@ -294,13 +295,13 @@ pub(crate) fn begin() {
     CHARGED.set(0);
 }
 
-/// Notes whether this thread drives a future, and how its own queues are served then. Returns what
-/// was noted before.
+/// Sets the function that serves this thread's own queues while it drives a future, or clears it.
+/// Returns the previous one.
 pub(crate) fn drives(notice: Option<NoticeOwn>) -> Option<NoticeOwn> {
     OWN.replace(notice)
 }
 
-/// Notes the queue that this thread submits to.
+/// Remembers the queue that this thread submits to.
 pub(crate) fn submits_to<N: Notice + 'static>(queue: &Arc<N>) {
     let _ = QUEUE.try_with(|known| {
         let is_known = |known: &(u64, Weak<dyn Notice>)| {
