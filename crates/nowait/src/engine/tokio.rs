@@ -1,20 +1,20 @@
 //! Rings of tokio runtimes. A task submits staged entries when its worker has nothing else to run.
-//! tokio's reactor, which watches the ring's descriptor, or a watcher notices completions.
+//! Completions are noticed by tokio's reactor, which polls the ring's descriptor, or by a watcher.
 //!
 //! The reactor serves runtimes that were attached
 //! ([`Nowait::attach_tokio`](crate::Nowait::attach_tokio)), and a watcher serves all others. tokio
-//! reveals a missing I/O driver only by a panic (1.54; tokio-rs/tokio#8361 concerns the same of
+//! reveals a missing I/O driver only by a panic (1.54; tokio-rs/tokio#8361 reports the same for
 //! timers). A caught panic still reaches the process's hook, and `panic = "abort"` ends the
 //! process. So this file never tests for a driver.
 //!
 //! Each runtime has its own rings, at most one per worker. A runtime that is not driven notices no
-//! completions. A thread may merely have entered a current-thread runtime, or be one of its
+//! completions. A thread in a current-thread runtime may have only entered it, or be one of its
 //! blocking threads. So only a task uses the ring of such a runtime, on the thread that last ran
 //! the ring's own tasks. Everything else, including the root future of its `block_on`, uses the
 //! instance's common rings. When a runtime ends, a watcher serves its rings until their last
 //! operations complete.
 //!
-//! `unsafe` here: tokio asks for a promise that the descriptor stays open.
+//! `unsafe` here: tokio requires that the registered descriptor stays open.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -41,15 +41,15 @@ pub(super) struct Runtimes(Arc<Mutex<Vec<Runtime>>>);
 
 struct Runtime {
     id: Id,
-    /// Its reactor notices completions.
+    /// True if the runtime's reactor notices completions of new rings.
     attached: bool,
     queues: Arc<Queues>,
     tasks: Vec<AbortHandle>,
 }
 
 impl Runtime {
-    /// Lets the reactor, or a watcher, notice completions of new rings. Existing rings stay as
-    /// they are. Returns them, to be dropped with nothing locked.
+    /// Selects the reactor or a watcher to notice completions of new rings. Existing rings keep
+    /// theirs. Returns the existing rings, to be dropped with nothing locked.
     fn set_attached(&mut self, attached: bool) -> Option<Arc<Queues>> {
         let changed = std::mem::replace(&mut self.attached, attached) != attached;
         changed.then(|| {
@@ -81,7 +81,7 @@ impl Runtimes {
         Ok(())
     }
 
-    /// Looks at the state of a runtime, which is remembered until it ends.
+    /// Passes the state of a runtime to `look`. The state is kept until the runtime ends.
     fn look_at<T>(&self, handle: &Handle, look: impl FnOnce(&mut Runtime) -> T) -> T {
         let id = handle.id();
         let mut runtimes = lock(&self.0);
@@ -104,13 +104,13 @@ impl Runtimes {
 
     /// Remembers tasks of a runtime, to end them with the engine.
     fn keep(&self, id: Id, tasks: impl IntoIterator<Item = AbortHandle>) {
-        // One that has ended dropped them, and is not known any more.
+        // A runtime that has ended is no longer in the list, and has dropped its tasks.
         if let Some(runtime) = lock(&self.0).iter_mut().find(|runtime| runtime.id == id) {
             runtime.tasks.extend(tasks);
         }
     }
 
-    /// A ring of the runtime that this thread works for, if its completions will be noticed.
+    /// Returns a ring of this thread's current runtime, if the ring's completions will be noticed.
     /// `engine` is the number of the engine whose runtimes these are.
     pub(super) fn queue(&self, engine: u64) -> Option<Arc<Queue>> {
         let handle = Handle::try_current().ok()?;
@@ -125,10 +125,10 @@ impl Runtimes {
         (!single || queue.driver.load(Ordering::Relaxed) == thread_number()).then_some(queue)
     }
 
-    /// This thread's ring of a runtime.
+    /// Returns this thread's ring of a runtime, and creates it if necessary.
     fn look_up(&self, handle: &Handle) -> Option<Arc<Queue>> {
         let (attached, queues) = self.look_at(handle, |runtime| (runtime.attached, runtime.queues.clone()));
-        // One, of a current-thread runtime.
+        // A current-thread runtime reports one worker.
         let workers = handle.metrics().num_workers();
         let noticed_by = if attached { NoticedBy::Reactor } else { NoticedBy::Watcher };
         let begin = |queue: &Arc<Queue>| {
@@ -147,12 +147,12 @@ impl Runtimes {
         lock(&self.0).iter().flat_map(|runtime| runtime.queues.all()).collect()
     }
 
-    /// Whether a runtime that is not attached has submitted to a ring.
+    /// Returns true if a runtime that is not attached has submitted to a ring.
     pub(super) fn has_unattached(&self) -> bool {
         lock(&self.0).iter().any(|runtime| !runtime.attached && !runtime.queues.all().is_empty())
     }
 
-    /// The engine is gone: the tasks end, and a watcher takes what is in flight.
+    /// Ends the tasks when the engine is gone. A watcher takes over operations in flight.
     pub(super) fn close(&self) {
         let runtimes = std::mem::take(&mut *lock(&self.0));
         runtimes.iter().flat_map(|runtime| &runtime.tasks).for_each(AbortHandle::abort);
@@ -161,7 +161,7 @@ impl Runtimes {
 
 const ATTACH: ErrorOp = ErrorOp::Other("attach to a tokio runtime");
 
-/// Makes an error of tokio's reactor, which reports the errno of `epoll_ctl(2)`, or its own end.
+/// Converts an error of tokio's reactor: an errno of `epoll_ctl(2)`, or none if the reactor ended.
 fn not_registered(error: &io::Error) -> Error {
     match Errno::from_io_error(error) {
         Some(errno) if errno == Errno::NOSPC => Error::from_errno(ATTACH, errno).with_advice(
@@ -173,7 +173,7 @@ fn not_registered(error: &io::Error) -> Error {
     }
 }
 
-/// Held by a task of a runtime as long as that lives.
+/// Held by a task of a runtime until the runtime ends; its drop removes the runtime's state.
 struct Known {
     id: Id,
     runtimes: Runtimes,
@@ -181,7 +181,7 @@ struct Known {
 
 impl Drop for Known {
     fn drop(&mut self) {
-        // Another may have the same number from now on.
+        // A later runtime may reuse the ID.
         let mut runtimes = lock(&self.runtimes.0);
         let index = runtimes.iter().position(|runtime| runtime.id == self.id);
         let ended = index.map(|index| runtimes.swap_remove(index));
@@ -198,7 +198,8 @@ struct ServedRing {
 }
 
 impl ServedRing {
-    /// Retires the ring, as its tasks end. False in a child, which may drop a runtime of its parent.
+    /// Retires the ring when its tasks end. Returns false in a forked child, which may drop its
+    /// parent's runtime.
     fn ends(&self) -> bool {
         let is_ours = self.queue.is_ours();
         if is_ours {
@@ -212,7 +213,7 @@ impl ServedRing {
     }
 }
 
-/// Dropped with the task that notices completions: by the runtime's end, or the engine's.
+/// Dropped with the task that notices completions, when the runtime or the engine ends.
 struct InReactor {
     served: ServedRing,
     id: Id,
@@ -231,8 +232,8 @@ async fn notice(reactor: InReactor) {
     // as it lives.
     let fd = unsafe { AsyncFd::register_with_interest(Descriptor(queue.clone()), Interest::READABLE) };
     let Ok(fd) = fd else {
-        // The runtime ends, or the user has no epoll watches left: the next ring would fare no
-        // better.
+        // The runtime has ended, or the user's epoll watches are exhausted. A new ring would
+        // fail in the same way, so a watcher serves new rings.
         let mut runtimes = lock(&reactor.runtimes.0);
         let runtime = runtimes.iter_mut().find(|runtime| runtime.id == reactor.id);
         let before = runtime.and_then(|runtime| runtime.set_attached(false));
@@ -249,8 +250,8 @@ async fn notice(reactor: InReactor) {
     }
 }
 
-/// Submits staged entries when the worker has run everything else: a task that yields goes on when
-/// its worker is about to sleep.
+/// Submits staged entries when the worker has no other task to run: tokio resumes a yielded task
+/// when its worker is about to sleep.
 async fn flush(flusher: Flusher) {
     let Flusher(served) = &flusher;
     loop {
