@@ -217,10 +217,9 @@ impl Nowait {
         self.0.engines().has_ring && self.ring_refusal().is_none()
     }
 
-    /// Returns what makes operations of this instance slower than they could be, a sentence each:
-    /// io_uring is refused, or futures of a tokio runtime that is not attached (`attach_tokio`,
-    /// feature `tokio`) went to a ring. A program may print them once, for example when it has warmed
-    /// up.
+    /// Returns a sentence for each condition that slows this instance: io_uring is refused, or
+    /// futures of a tokio runtime that is not attached (`attach_tokio`, feature `tokio`) went to a
+    /// ring. A program may print the sentences once, for example after it has warmed up.
     ///
     /// ```
     /// for sentence in nowait::Nowait::shared().advice() {

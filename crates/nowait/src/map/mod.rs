@@ -149,7 +149,7 @@ impl Map {
     /// # let path = dir.path().join("index");
     /// # std::fs::write(&path, vec![7; 1 << 20]).unwrap();
     /// # let file = nowait::File::open(&path).wait()?;
-    /// # // SAFETY: nobody else knows the file.
+    /// # // SAFETY: no other process or thread uses the file.
     /// # let map = unsafe { nowait::map::Map::new(&file, ..)? };
     /// let populated = map.populate(..).wait()?;
     /// assert_eq!((populated.bytes, populated.stopped), (1 << 20, None));

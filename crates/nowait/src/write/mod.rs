@@ -343,8 +343,8 @@ fn written(
     Err(error.written(how_much(file, n, flags, errno)))
 }
 
-/// Through the page cache, errors other than EIO come before a byte moves. On the way to the device
-/// nobody knows.
+/// Returns how much a failed write may have written. Through the page cache, errors other than EIO
+/// occur before any byte is written. If the write waits for the device, only some early errors do.
 fn how_much(file: &OpenFile, n: usize, flags: WriteFlags, errno: Option<Errno>) -> Written {
     let waits = file.reaches_the_device(flags);
     // These errors occur before any byte is written.
