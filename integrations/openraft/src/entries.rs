@@ -1,4 +1,4 @@
-//! Which records of the log hold the entries of the Raft log.
+//! Index from entries of the Raft log to records of the durable log.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn runs_follow_the_records() {
         let mut entries = Entries::default();
-        // Record 4 is none of an entry.
+        // Record 4 holds no entry.
         for (index, lsn) in [(5, 1), (6, 2), (7, 3), (8, 5), (9, 6)] {
             entries.add(index, lsn);
         }

@@ -22,12 +22,12 @@
 //!
 //! # Promises
 //!
-//! * [`append`](openraft::storage::RaftLogStorage::append) returns when a reader returns the
-//!   entries, and calls back when they are durable. Many appends may be in flight.
-//! * A vote, a truncation and a purge are durable when the call returns. So is all that was
-//!   appended before.
+//! * [`append`](openraft::storage::RaftLogStorage::append) returns when the entries are visible to
+//!   readers, and calls back when they are durable. Many appends may be in flight.
+//! * A vote, a truncation and a purge are durable when the call returns. So are all
+//!   earlier appends.
 //! * Writes reach the disk in the order of the calls. After a crash the store contains a prefix of
-//!   them, which has every write that was acknowledged.
+//!   them, which contains every acknowledged write.
 //! * [`save_committed`](openraft::storage::RaftLogStorage::save_committed) returns before its value
 //!   is durable. After a crash the value may be an earlier one.
 //! * After the first failed write, the store accepts none. openraft then stops the node; open the

@@ -13,8 +13,8 @@ pub(crate) const TRUNCATION: u8 = 2;
 /// An encoded [`State`], which replaces the last one.
 pub(crate) const STATE: u8 = 3;
 
-/// All that a node stores besides entries. It is small, so each change stores all of it, and the
-/// last record of this kind is complete however much of the log before it was removed.
+/// Node state besides the entries. It is small, so each change stores all of it. The last record of
+/// this kind is therefore complete, even if the log before it was removed.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(bound = "")]
 pub(crate) struct State<N: NodeId> {

@@ -20,7 +20,7 @@ use crate::record::{self, State};
 
 /// Bytes of entries after which [`RaftLogReader::limited_get_log_entries`] returns what it has.
 const LIMITED_BYTES: usize = 4 << 20;
-/// Records that a reader passes over to reach an entry. Beyond, it is cheaper to search for it.
+/// Most records that a reader skips to reach an entry. For a longer distance a search is cheaper.
 const PASSED_MAX: u64 = 1024;
 
 /// Raft log and vote of one node, in the directory of a log of `nowait-log`.
@@ -157,8 +157,8 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for LogStore<C> {
 
     async fn save_committed(&mut self, committed: Option<LogId<C::NodeId>>) -> Result<(), StorageError<C::NodeId>> {
         let state = State { committed, ..self.contents().state.clone() };
-        // Not waited for: after a crash an earlier value is as valid. The record follows those of
-        // the entries up to it, so it is never durable without them.
+        // No wait for durability: after a crash an earlier value is also valid. The record follows
+        // those of the entries up to it, so it is never durable without them.
         let appended = async { self.log().append_kind(record::STATE, &state.encode()?).await };
         drop(appended.await.map_err(write_error)?);
         self.contents().state = state;
@@ -184,7 +184,7 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for LogStore<C> {
             last = Some(ticket);
         }
         match last {
-            // With a record, all before it are durable.
+            // A durable record implies that all earlier records are durable.
             Some(last) => {
                 last.on_durable(|result| callback.log_io_completed(result.map(drop).map_err(io::Error::from)))
             }

@@ -22,11 +22,11 @@
 //!
 //! Both use the same files and locks, so either opens an index of the other.
 //!
-//! * A read copies its range from the page cache into memory of its own, where a map returns the
-//!   page cache itself. A search of cached data therefore costs a copy.
+//! * A read copies its range from the page cache, while a map returns the page cache itself. A
+//!   search of cached data therefore costs a copy.
 //! * `FileSlice::read_bytes_async` blocks no thread. A mapped page that is not cached blocks the
 //!   thread that touches it.
-//! * A failed read returns an error with path and range. In mapped memory it is the signal SIGBUS.
+//! * A failed read returns an error with path and range. A failed read of a map raises SIGBUS.
 //! * Each file in use has an open descriptor: seven or fewer per segment. Readers of one directory
 //!   share them.
 //!

@@ -1,4 +1,4 @@
-//! A file of an index that is read.
+//! Readers of an index's files.
 //!
 //! `unsafe` here: a promise to tantivy about the memory of a `Buf`.
 

@@ -1,4 +1,4 @@
-//! Notices new commits, those of other processes too.
+//! Notices new commits, including those of other processes.
 
 use std::fs::Metadata;
 use std::io;
@@ -15,7 +15,7 @@ use tantivy::directory::{WatchCallback, WatchCallbackList, WatchHandle};
 /// The file that each commit replaces.
 pub(super) const META_NAME: &str = "meta.json";
 
-/// Time between looks at the file. `MmapDirectory` has the same.
+/// Polling interval, as in `MmapDirectory`.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// The callbacks of a directory, and from the first one on a thread that looks at its file.
@@ -92,7 +92,7 @@ impl Meta {
         let Ok(metadata) = self.nowait.fs().metadata(&self.path).wait() else { return };
         let stamp = Stamp::from(metadata);
         if seen.replace(stamp) != Some(stamp) {
-            // On a thread of its own, and not waited for: a callback may read the index, or commit.
+            // Runs on a separate thread, without a wait: a callback may read the index, or commit.
             drop(self.callbacks.broadcast());
         }
     }
