@@ -1,11 +1,10 @@
-//! The thread `nowait-driver`, which polls started operations of several steps to their ends, and
-//! runs callbacks whose completion another thread noticed that may not run them.
+//! The thread `nowait-driver`. It polls started operations of several steps to completion, and runs
+//! callbacks for threads that may not run them.
 //!
-//! An operation of one step needs no thread that polls it: its slot goes on, and the thread that
-//! reaps its completion ends it. One of several steps (a gather, a replacement of a file) is a
-//! future. Each is a task here; a queue contains the tasks that were woken. The driver polls them
-//! in turn, as one future of [`local::drive`]: their reads share its ring, and one system call
-//! submits them and waits.
+//! An operation of one step needs no polling: the thread that reaps its completion finishes it. An
+//! operation of several steps (a gather, a replacement of a file) is a future, and a task of the
+//! driver. A queue contains the woken tasks. The driver polls them in turn, as one future of
+//! [`local::drive`]: their reads share its ring, and one system call submits them and waits.
 //!
 //! A callback runs on the thread that notices its completion only if that is a thread of the library
 //! ([`calls_back`]). A caller may notice others' completions, or its own at once, inside a submission
@@ -61,7 +60,7 @@ type Ended<T> = Result<T, Box<dyn Any + Send>>;
 type Receive<T> = Box<dyn FnOnce(T) + Send>;
 
 struct DriverTask<T> {
-    /// It is in the driver's queue.
+    /// True while the task is in the driver's queue.
     is_ready: AtomicBool,
     /// Lets go of its future early.
     let_go: fn(BoxFuture<T>),

@@ -37,8 +37,8 @@ const OWN_BYTES_MAX: usize = 32 << 10;
 /// Buffers from this capacity on are cut from memory that the kernel is asked to have in huge
 /// pages, [`HUGE_BYTES`] at a time. Its bytes lie together for the device, too: a direct read of 1
 /// MiB is a request of one piece and not of 256. On a virtio disk that is twice as fast
-/// (docs/measurements/2026-11-22-huge-pages). Also the largest page size of a kernel, so that
-/// each can be released separately.
+/// (docs/measurements/2026-11-22-huge-pages). It is also the largest page size of a kernel, so each
+/// buffer can be released separately.
 const HUGE_CLASS_MIN: usize = 64 << 10;
 /// A huge page, on most machines. Where it is not, or there are none, this is memory as any other.
 const HUGE_BYTES: usize = 2 << 20;

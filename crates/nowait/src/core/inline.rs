@@ -2,8 +2,8 @@
 //! `RESOLVE_CACHED`), and plain calls that are expected to be cheap.
 //!
 //! The file's selector, or the instance's for opens, chooses between the two, or neither
-//! (`policy.rs`). Here the calls are made and timed, the selector is told how they went, and what
-//! they did is counted.
+//! (`policy.rs`). This file makes and times the calls, reports their outcomes to the selector, and
+//! counts them.
 
 use std::cell::Cell;
 use std::os::fd::AsFd;

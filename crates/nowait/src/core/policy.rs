@@ -91,12 +91,12 @@ const SKIP_MAX: u32 = 256;
 
 /// A cached read takes no longer than this, and a nanosecond for each byte.
 const HIT_NS_MAX: u64 = 4_000;
-/// The clock costs a twentieth of a small cached read. After so many hits in a row only one attempt
-/// in as many is timed.
+/// Hits in a row after which only one attempt in as many is timed: the clock costs a twentieth of a
+/// small cached read.
 const PROVEN: u32 = 16;
 
-/// After so many hits in a row a caller that blocks anyway need not ask first: the plain call costs
-/// a twentieth less. With one cold read in a thousand, waiting for it at once is no worse than
+/// Hits in a row after which a blocking caller makes plain calls without an attempt: they cost a
+/// twentieth less. With one cold read in a thousand, waiting for it at once is no worse than
 /// queueing it.
 const TRUST: u32 = 1024;
 /// A few plain calls in trust that took longer than this, and a nanosecond for each byte, end it.
@@ -423,10 +423,10 @@ impl WriteSelector {
 /// The selector of opens on the caller's thread: one for each instance, since a file that is not
 /// open has none.
 ///
-/// An open for reading is tried where the kernel has the name in its cache and the file system asks
-/// nobody else (`sys::open_cached`). What else may wait there is for the clock to tell, a listener
-/// of fanotify for one. A name that is not cached is no failure: it costs a microsecond or two, and
-/// says nothing of the next.
+/// An open for reading is tried if the kernel has the name in its cache and the file system asks no
+/// server (`sys::open_cached`). Only the clock detects other waits, such as a fanotify listener. A
+/// name that is not cached is not a failure: it costs one or two microseconds, and does not predict
+/// the next open.
 #[derive(Debug, Default)]
 pub(crate) struct OpenSelector {
     refused: AtomicBool,
