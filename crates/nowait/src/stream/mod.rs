@@ -15,10 +15,10 @@
 //!
 //! # Memory
 //!
-//! A [`Reader`] holds one chunk and the read-ahead. The read-ahead is 64 KiB at first, and doubles
-//! with each chunk, up to 256 KiB through the page cache and 2 MiB with direct I/O.
-//! [`ahead_bytes_max`](Reader::ahead_bytes_max) limits it. A reader does not read past its range. A
-//! task does not read ahead while it finds data cached.
+//! A [`Reader`] holds one chunk and the read-ahead: up to 512 KiB through the page cache and 2 MiB with
+//! direct I/O. [`ahead_bytes_max`](Reader::ahead_bytes_max) limits it. A reader of a range reads ahead
+//! as much at once, and not past the range. A reader without an end begins with 64 KiB, which doubles
+//! with each chunk. A task does not read ahead while it finds data cached.
 //!
 //! A [`Writer`] holds the request that it fills and those in flight. Through the page cache
 //! requests are 512 KiB, with up to 4 MiB in flight; with direct I/O 1 MiB, with up to 8 MiB.

@@ -25,9 +25,10 @@ use crate::turn;
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// Default limits of bytes read ahead, by direct I/O and through the page cache, where the kernel
 /// reads ahead, too: one request is served while another waits. (On a virtio disk four and more
-/// large requests at a time were slower than two.) Less at first, since many readers want little.
+/// large requests at a time were slower than two.)
 const DIRECT_AHEAD_BYTES_MAX: usize = 2 << 20;
-const CACHED_AHEAD_BYTES_MAX: usize = 256 << 10;
+const CACHED_AHEAD_BYTES_MAX: usize = 512 << 10;
+/// Less at first where the end of the range is unknown, since many readers want little.
 const AHEAD_BYTES_FIRST: usize = 64 << 10;
 /// Bytes of one call through the page cache, where the kernel reads ahead.
 const CACHED_BYTES: usize = 128 << 10;
@@ -91,7 +92,7 @@ impl Reader {
     pub fn range(file: &File, range: Range<u64>) -> Reader {
         let Range { start: offset, end: to } = range;
         let is_direct = file.open.direct.is_some();
-        Reader {
+        let mut reader = Reader {
             file: file.clone(),
             to: to.min(OFFSET_MAX),
             chunk: Buf::default(),
@@ -100,12 +101,14 @@ impl Reader {
             next: offset,
             ahead: VecDeque::new(),
             ahead_bytes: 0,
-            window: AHEAD_BYTES_FIRST,
+            window: 0,
             window_max: if is_direct { DIRECT_AHEAD_BYTES_MAX } else { CACHED_AHEAD_BYTES_MAX },
             end: 0,
             #[cfg(any(feature = "tokio", feature = "futures-io"))]
             seeking: None,
-        }
+        };
+        reader.window = reader.window_first();
+        reader
     }
 
     /// Limits read-ahead to `bytes`, rounded down to a multiple of 4096, but at least 4096.
@@ -182,7 +185,29 @@ impl Reader {
         self.ahead.clear();
         self.ahead_bytes = 0;
         self.next = self.position;
-        self.window = AHEAD_BYTES_FIRST.min(self.window_max);
+        self.window = self.window_first();
+    }
+
+    /// A range is read to its end, as a rule.
+    fn window_first(&self) -> usize {
+        match self.to == OFFSET_MAX {
+            true => AHEAD_BYTES_FIRST.min(self.window_max),
+            false => self.window_max,
+        }
+    }
+
+    /// Returns the length of the next request.
+    ///
+    /// The kernel takes a read for part of a stream where more bytes before it are cached than it asks
+    /// for, and reads up to `read_ahead_kb` beyond it (`page_cache_sync_ra` in Linux's mm/readahead.c).
+    /// So through the page cache a request is as long as those before it together, and a range that
+    /// fits into the window is read from the device without what follows it.
+    fn request_bytes(&self) -> usize {
+        let length = match self.file.open.direct {
+            Some(_) => self.window / 2,
+            None => self.ahead_bytes.clamp(self.window / 4, self.window / 2),
+        };
+        length.next_multiple_of(BUF_ALIGNMENT).min(REQUEST_BYTES_MAX)
     }
 
     /// Ensures that bytes are there, unless the file has ended.
@@ -256,7 +281,7 @@ impl Reader {
             }
         };
         while wanted(self) {
-            let request = (self.window / 2).next_multiple_of(BUF_ALIGNMENT).min(REQUEST_BYTES_MAX);
+            let request = self.request_bytes();
             // To a round place, so that what follows is of whole blocks.
             let length = self.within(self.next, request - (self.next % BUF_ALIGNMENT as u64) as usize);
             self.file.open.check(self.next, length).map_err(|errno| self.error(errno, length))?;

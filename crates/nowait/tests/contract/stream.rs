@@ -6,6 +6,7 @@ use std::io::{BufRead, Read, Seek, SeekFrom, Write};
 use std::path::Path as FsPath;
 use std::pin::pin;
 
+use crate::common::cold;
 use crate::common::mounts::temp_dir;
 use crate::common::rng::Rng;
 use crate::common::{Watchdog, Way, assert_settled, contents, eventually, poll_once, put};
@@ -73,6 +74,34 @@ fn a_file_that_is_cut_gives_nothing_but_what_was_in_it() {
             assert!(out == bytes[..out.len()], "{reading:?}, direct: {direct}, cut to {cut}");
         }
     });
+}
+
+/// The kernel reads ahead of a stream up to `read_ahead_kb`, and must not take a range for one. It may
+/// where it sees a read end before the next begins, so one of several ranges is enough.
+#[test]
+fn a_range_is_read_without_what_follows_it() {
+    const LENGTH: usize = 512 << 10;
+    let dir = temp_dir();
+    let path = dir.path().join("range");
+    std::fs::write(&path, contents(16 * MIB, 1)).unwrap();
+    if cold::is_in_memory(&path) {
+        return;
+    }
+    let file = nowait::File::open(&path).wait().unwrap();
+    let pages: Vec<usize> = (1..12)
+        .map(|place| {
+            cold::drop_pages(&path);
+            let start = (place * MIB) as u64;
+            let mut reader = Reader::range(&file, start..start + LENGTH as u64);
+            let mut length = 0;
+            while let Some(chunk) = nowait::block_on(async { reader.chunk().await }).unwrap() {
+                length += chunk.len();
+            }
+            assert_eq!(length, LENGTH);
+            cold::cached_pages(&path)
+        })
+        .collect();
+    assert!(pages.contains(&(LENGTH / 4096)), "pages cached after each range: {pages:?}");
 }
 
 /// Descriptors of this process that are open for `path`.
