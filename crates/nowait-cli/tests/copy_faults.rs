@@ -4,6 +4,7 @@
 mod copying;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use copying::fuse::{Faults, Faulty};
@@ -168,4 +169,28 @@ fn a_file_system_without_owners_and_attributes_gets_the_bytes_and_a_warning() {
     assert!((1..=20).contains(&owners), "{owners} warnings of one kind: {said}");
     assert!(said.contains("10 more files"), "{said}");
     assert!(said.contains("30 warnings"), "{said}");
+}
+
+/// A server of files without hard links, as `rclone mount` is one.
+#[test]
+fn names_are_separate_files_where_hard_links_are_refused() {
+    let Some(server) = Faulty::or_skip() else { return };
+    let dir = directory();
+    fs::create_dir(dir.path().join("tree")).unwrap();
+    fs::write(dir.path().join("tree/file"), "file").unwrap();
+    symlink("file", dir.path().join("tree/link")).unwrap();
+    let copied = |code: i32, target: &str| {
+        let target = server.path().join(target);
+        let said = expect(code, nowait_copy().args(["-L", "-T", "tree"]).arg(&target).current_dir(dir.path()));
+        for name in names(&dir.path().join("tree")) {
+            let (source, copy) = (dir.path().join("tree").join(&name), target.join(&name));
+            assert_eq!(fs::read(copy).unwrap(), fs::read(source).unwrap(), "{name}: {said}");
+        }
+        said
+    };
+    // A symbolic link was no hard link, so none is lost.
+    copied(COPIED, "followed");
+    fs::hard_link(dir.path().join("tree/file"), dir.path().join("tree/same")).unwrap();
+    let said = copied(SOME_NOT, "linked");
+    assert!(said.contains("it was copied as a separate file"), "{said}");
 }

@@ -438,6 +438,33 @@ fn links_are_followed_where_that_is_asked() {
     assert_eq!(names(&copy), ["own", "to file", "to folder"]);
 }
 
+/// Symptom: each symbolic link that was followed became a file of its own, unlike with `cp -aL`.
+#[test]
+fn names_that_lead_to_one_file_are_linked_in_the_copy() {
+    let dir = directory();
+    let root = dir.path();
+    make(root, &["tree/file", "tree/other"]);
+    fs::create_dir(root.join("tree/sub")).unwrap();
+    symlink("../file", root.join("tree/sub/link")).unwrap();
+    symlink("sub/link", root.join("tree/second")).unwrap();
+    symlink("tree/file", root.join("named")).unwrap();
+    let inode = |path: &str| fs::symlink_metadata(root.join(path)).unwrap().ino();
+    // The second copy finds all there.
+    for options in [&["-L"][..], &["-L", "--resume"]] {
+        expect(COPIED, nowait_copy().args(options).args(["-T", "tree", "copy"]).current_dir(root));
+        assert_eq!(inode("copy/file"), inode("copy/sub/link"), "{options:?}");
+        assert_eq!(inode("copy/file"), inode("copy/second"), "{options:?}");
+        assert_eq!(fs::metadata(root.join("copy/other")).unwrap().nlink(), 1);
+    }
+    for option in ["-H", "-L"] {
+        let target = root.join("into").join(option);
+        fs::create_dir_all(&target).unwrap();
+        expect(COPIED, nowait_copy().args([option, "named", "tree/file"]).arg(&target).current_dir(root));
+        let inode = |name: &str| fs::symlink_metadata(target.join(name)).unwrap().ino();
+        assert_eq!(inode("named"), inode("file"), "{option}");
+    }
+}
+
 /// Times as FAT keeps them, in steps of two seconds. Symptom: each copy with --update or --resume copied
 /// all anew; and where times are exact, what was written within a second of the target was left out.
 #[test]

@@ -71,7 +71,8 @@ pub enum Follow {
     Never,
     /// Links that are given as a source.
     Arguments,
-    /// All links. A link to a directory above it is a failure.
+    /// All links. A link to a directory above it is a failure. Files that several names lead to are
+    /// copied once; the names of the copy are hard links.
     Always,
 }
 

@@ -83,14 +83,20 @@ impl Tree<'_> {
             self.count(|report| report.files += 1);
             return self.shared.options.tell(&Event::Planned { source, target, bytes });
         }
-        if entry.stat.st_nlink > 1 { self.linked(thread, &entry, old) } else { _ = self.copy(&entry, old) }
+        if self.may_have_names(&entry) { self.linked(thread, &entry, old) } else { _ = self.copy(&entry, old) }
+    }
+
+    /// True if other names of the copy may be names of this entry's file. If symbolic links are
+    /// followed, each of them is a further name of the file that it leads to.
+    fn may_have_names(&self, entry: &SourceEntry<'_>) -> bool {
+        entry.stat.st_nlink > 1 || self.follows(entry.dir)
     }
 
     /// Skips an entry whose target is kept. Other names of the file are still linked to one file in
     /// the target.
     fn kept(&self, entry: &SourceEntry<'_>, KeptTarget { why, copy }: &KeptTarget) {
         let skipped = || self.skipped(&entry.paths.source, why);
-        let is_linked = entry.stat.st_nlink > 1 && !self.shared.options.dry_run;
+        let is_linked = self.may_have_names(entry) && !self.shared.options.dry_run;
         let Some(old) = copy.as_ref().filter(|_| is_linked) else { return skipped() };
         match self.meet(entry) {
             LinkAction::Wait => {}
@@ -149,18 +155,19 @@ impl Tree<'_> {
         }
     }
 
-    /// Copies one of several names as a separate file. Returns true if the copy has its final name.
-    pub(super) fn alone(&self, dir: &Arc<Dir>, source_name: &CStr, target_name: &CStr) -> bool {
+    /// Copies one of several names as a separate file. Returns the source's metadata if the copy has
+    /// its final name.
+    pub(super) fn alone(&self, dir: &Arc<Dir>, source_name: &CStr, target_name: &CStr) -> Option<Stat> {
         let paths = dir.paths(source_name, target_name);
         let found = self.find(dir, source_name, &paths, FileType::Unknown);
         let found = found.map(|(stat, file)| SourceEntry { dir, source_name, target_name, paths, stat, file });
         match found.and_then(|entry| Ok((self.existing(&entry)?, entry))) {
-            Ok((Existing::Nothing, entry)) => self.copy(&entry, None),
-            Ok((Existing::Old(old), entry)) => self.copy(&entry, Some(old)),
-            Ok((Existing::Kept(_), _)) => true,
+            Ok((Existing::Nothing, entry)) => self.copy(&entry, None).then_some(entry.stat),
+            Ok((Existing::Old(old), entry)) => self.copy(&entry, Some(old)).then_some(entry.stat),
+            Ok((Existing::Kept(_), entry)) => Some(entry.stat),
             Err(failure) => {
                 self.fail(failure);
-                false
+                None
             }
         }
     }

@@ -40,9 +40,9 @@ impl Tree<'_> {
     pub(super) fn link_others(&self, entry: &SourceEntry<'_>, made: &Stat) {
         let copy = Copy { identity: identity(made), path: entry.paths.target.clone() };
         let names = match self.shared.options.follow {
-            // Symbolic links to the file count as further names.
-            Follow::Always => u64::MAX,
-            _ => u64::from(entry.stat.st_nlink as u32),
+            Follow::Never => u64::from(entry.stat.st_nlink as u32),
+            // Symbolic links to the file are further names, and not counted.
+            _ => u64::MAX,
         };
         for waiter in self.links.finished(identity(&entry.stat), copy.clone(), names) {
             self.hard_link(&copy, waiter);
@@ -63,12 +63,17 @@ impl Tree<'_> {
                 let (source, target, why) = (&paths.source, &paths.target, "its file has a copy");
                 self.shared.options.tell(&Event::Copied { source, target, way: Way::HardLink, why, bytes: 0 });
             }
-            // A separate copy is better than no copy.
-            Err(errno @ (Errno::MLINK | Errno::PERM | Errno::OPNOTSUPP | Errno::XDEV | Errno::NOENT)) => {
+            // A separate copy is better than no copy. (ENOSYS: a FUSE server without hard links, before
+            // Linux 6.16.)
+            Err(
+                errno @ (Errno::MLINK | Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::XDEV | Errno::NOENT),
+            ) => {
                 let lost = Failure::from_errno(Operation::Link, &paths.target, errno)
                     .of_kind(FailureKind::MetadataLost)
                     .with_advice("it was copied as a separate file");
-                if self.alone(&dir, &source_name, &target_name) {
+                let copied = self.alone(&dir, &source_name, &target_name);
+                // A symbolic link that was followed was no hard link.
+                if copied.is_some_and(|source| source.st_nlink > 1) {
                     self.warn(vec![lost]);
                 }
             }
