@@ -240,9 +240,14 @@ fn symbolic_links_in_a_circle_are_told() {
     symlink("ping", dir.path().join("pong")).unwrap();
     told(NOTHING, dir.path(), &["ping/file", "target"], &["ping"]);
     told(NOTHING, dir.path(), &["one", "ping/file"], &["ping"]);
+    told(NOTHING, dir.path(), &["one", "ping/"], &["ping"]);
     // A link is a thing that can be copied, wherever it leads.
     expect(COPIED, copy().args(["ping", "folder"]).current_dir(dir.path()));
     assert_eq!(fs::read_link(dir.path().join("folder/ping")).unwrap(), Path::new("pong"));
+    // As DST itself it leads to no file, so it is replaced, as by `cp -f`.
+    expect(COPIED, copy().args(["-f", "one", "ping"]).current_dir(dir.path()));
+    assert!(!dir.path().join("ping").is_symlink());
+    assert_eq!(text(dir.path().join("ping")), "one");
 }
 
 /// Symptom: "Device or resource busy", and nothing about what to do.

@@ -215,9 +215,6 @@ impl Plan {
             // On a simulated disk, the target is always the name of a file.
             _ if options.instance.is_some() => false,
             Ok(stat) => FileType::from_raw_mode(stat.st_mode).is_dir(),
-            Err(Errno::LOOP) if !options.replace_target_link => {
-                return Err(Failure::from_errno(Operation::Open, target, Errno::LOOP));
-            }
             // The copy itself reports the cause.
             Err(_) => false,
         };
@@ -279,7 +276,7 @@ impl Plan {
     }
 }
 
-/// Returns the target of a regular file. If it is a symbolic link, returns the target of the link.
+/// Returns the target of a regular file. If it is a symbolic link to a file, returns that file.
 fn followed(source: &Path, target: &Path, follow: Follow) -> Result<PathBuf> {
     let is_link = |path: &Path| rustix::fs::lstat(path).map(|stat| FileType::from_raw_mode(stat.st_mode).is_symlink());
     // A link or a directory replaces a link at the target.
@@ -287,11 +284,15 @@ fn followed(source: &Path, target: &Path, follow: Follow) -> Result<PathBuf> {
     if !is_file || is_link(target) != Ok(true) {
         return Ok(target.to_path_buf());
     }
-    std::fs::canonicalize(target).map_err(|error| {
-        Failure::from_io(Operation::Open, target, &error)
-            .with_detail("it is a broken symbolic link")
-            .with_advice("remove the link, or create the file that it refers to")
-    })
+    match std::fs::canonicalize(target) {
+        // Links in a circle lead to no file: the copy replaces the link.
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => Ok(target.to_path_buf()),
+        found => found.map_err(|error| {
+            Failure::from_io(Operation::Open, target, &error)
+                .with_detail("it is a broken symbolic link")
+                .with_advice("remove the link, or create the file that it refers to")
+        }),
+    }
 }
 
 /// Copies files by the operations of one instance.
