@@ -119,6 +119,86 @@ fn the_same_file_under_another_name_is_left_alone() {
     }
 }
 
+/// Symptom: in a directory, the link was replaced, where `cp` refuses it as the same file.
+#[test]
+fn a_link_in_the_target_that_leads_to_the_source_is_left_alone() {
+    let dir = place();
+    let path = |name: &str| dir.path().join(name);
+    fs::create_dir(path("backup")).unwrap();
+    symlink("../folder/three", path("backup/three")).unwrap();
+    symlink("folder/three", path("link")).unwrap();
+    for arguments in [
+        &["folder/three", "backup"][..],
+        &["folder/three", "backup/three"],
+        &["-T", "folder", "backup"],
+        &["-L", "link", "."],
+    ] {
+        let output = copy().args(arguments).current_dir(dir.path()).output().unwrap();
+        assert_ne!(output.status.code(), Some(COPIED), "{arguments:?}: {}", copying::said(&output));
+        assert!(copying::said(&output).contains("the same file"), "{}", copying::said(&output));
+        assert!(path("backup/three").is_symlink() && path("link").is_symlink(), "{arguments:?}");
+        assert_eq!(text(path("folder/three")), "three");
+    }
+    // A file that is kept is no failure.
+    expect(COPIED, nowait_copy().args(["--update=none", "folder/three", "backup"]).current_dir(dir.path()));
+    expect(COPIED, copy().args(["--remove-destination", "-T", "folder", "backup"]).current_dir(dir.path()));
+    assert!(!path("backup/three").is_symlink());
+    assert_eq!((text(path("backup/three")), text(path("folder/three"))), ("three".into(), "three".into()));
+}
+
+/// Symptom: "the same file", where `cp --remove-destination` makes a copy in the place of a hard link.
+#[test]
+fn a_hard_link_to_the_source_is_replaced_where_that_is_asked() {
+    let dir = place();
+    let path = |name: &str| dir.path().join(name);
+    let inode = |name: &str| path(name).symlink_metadata().unwrap().ino();
+    fs::hard_link(path("one"), path("other name")).unwrap();
+    fs::create_dir_all(path("links")).unwrap();
+    fs::hard_link(path("folder/three"), path("links/three")).unwrap();
+    symlink("folder", path("here")).unwrap();
+    symlink("one", path("link")).unwrap();
+    let command = |arguments: &[&str]| {
+        let mut command = copy();
+        command.arg("--remove-destination").args(arguments).current_dir(dir.path());
+        command
+    };
+    expect(COPIED, &mut command(&["one", "other name"]));
+    expect(COPIED, &mut command(&["-T", "folder", "links"]));
+    for (source, target) in [("one", "other name"), ("folder/three", "links/three")] {
+        assert_ne!(inode(source), inode(target));
+        assert_eq!(text(path(source)), text(path(target)));
+    }
+    // These are one name, or the file that the source leads to.
+    fs::hard_link(path("one"), path("second")).unwrap();
+    let refused = [
+        &["one", "./one"][..],
+        &["here/three", "folder/three"],
+        &["-L", "link", "one"],
+        &["-P", "link", "one"],
+        &["one", "."],
+    ];
+    for arguments in refused {
+        let said = complains(NOTHING, &mut command(arguments), &[]);
+        assert!(said.contains("the same file as") || said.contains("is a symbolic link to it"), "{said}");
+        assert_eq!((text(path("one")), text(path("folder/three"))), ("one".into(), "three".into()), "{arguments:?}");
+        assert_eq!(inode("one"), inode("second"), "{arguments:?}");
+    }
+}
+
+/// As `cp`: a symbolic link has no data that could be lost.
+#[test]
+fn another_name_of_a_symbolic_link_is_replaced() {
+    let dir = place();
+    symlink("one", dir.path().join("link")).unwrap();
+    fs::hard_link(dir.path().join("link"), dir.path().join("same link")).unwrap();
+    expect(COPIED, copy().args(["-P", "link", "same link"]).current_dir(dir.path()));
+    for name in ["link", "same link"] {
+        assert_eq!(fs::read_link(dir.path().join(name)).unwrap(), Path::new("one"));
+    }
+    told(NOTHING, dir.path(), &["-P", "link", "link"], &["same file"]);
+    assert_eq!(fs::read_link(dir.path().join("link")).unwrap(), Path::new("one"));
+}
+
 #[test]
 fn files_that_are_missing_are_named_and_the_others_copied() {
     let dir = place();

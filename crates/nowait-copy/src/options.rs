@@ -193,6 +193,8 @@ impl Options {
     }
 
     /// Replaces a target that is a symbolic link to a file, instead of the file that it refers to.
+    /// Also replaces other hard links to the source, and symbolic links to it, by copies; without
+    /// this option each is a failure.
     pub fn replace_target_link(mut self, on: bool) -> Self {
         self.replace_target_link = on;
         self

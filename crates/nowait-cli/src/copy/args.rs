@@ -169,7 +169,8 @@ pub(crate) struct Copy {
     #[arg(short, long)]
     force: bool,
 
-    /// If DST is a symbolic link to a file, replace the link and keep the file
+    /// If DST is a symbolic link to a file, replace the link and keep the file. Also replace hard
+    /// and symbolic links to SRC itself, which are failures otherwise
     #[arg(long)]
     remove_destination: bool,
 

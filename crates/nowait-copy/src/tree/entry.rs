@@ -1,7 +1,7 @@
 //! Copies one entry that is not a directory.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, OFlags, Stat};
@@ -271,16 +271,7 @@ impl Tree<'_> {
                 .with_detail("it is a device, a FIFO or a socket")
                 .with_advice("remove it, or name another target; `dd of=` writes to it"));
         }
-        if identity(&old) == identity(stat) {
-            return Err(Failure::new(Operation::Copy, &paths.target, FailureKind::SameFile)
-                .with_detail(format!("it is the same file as {}", shown(&paths.source))));
-        }
-        if self.is_where_the_link_leads(entry, &old) {
-            return Err(Failure::new(Operation::Copy, &paths.target, FailureKind::SameFile).with_detail(format!(
-                "{} is a symbolic link to it, and would take the place of the data",
-                shown(&paths.source)
-            )));
-        }
+        self.check_same(entry, &old)?;
         if dir.is_other_case(target_name) {
             return Err(Failure::new(Operation::Copy, &paths.target, FailureKind::NameCollision)
                 .with_detail("the target has a name that differs only in case"));
@@ -304,21 +295,65 @@ impl Tree<'_> {
             },
             _ => Existing::Old(old),
         };
-        if matches!(found, Existing::Old(_)) && self.is_made(&old) {
+        if !matches!(found, Existing::Old(_)) {
+            return Ok(found);
+        }
+        if self.is_made(&old) {
             return Err(Failure::new(Operation::Copy, &paths.source, FailureKind::NameCollision)
                 .with_detail(format!("this copy already wrote {} from another source", shown(&paths.target)))
                 .with_advice("copy the sources to different directories, or by separate commands"));
         }
+        self.check_links(entry, &old)?;
         Ok(found)
     }
 
-    /// Whether the entry is a symbolic link to the old entry, which it would replace by a link to
-    /// itself.
-    fn is_where_the_link_leads(&self, entry: &SourceEntry<'_>, old: &Stat) -> bool {
-        let is_link = |stat: &Stat| FileType::from_raw_mode(stat.st_mode).is_symlink();
-        is_link(&entry.stat)
-            && !is_link(old)
-            && rustix::fs::statat(&entry.dir.source, entry.source_name, AtFlags::empty())
-                .is_ok_and(|led_to| identity(&led_to) == identity(old))
+    /// Fails if the old entry is the source itself. Another hard link to a file is replaced only if
+    /// the options say so; another one to a symbolic link always, since it has no data to lose.
+    fn check_same(&self, entry: &SourceEntry<'_>, old: &Stat) -> Result<()> {
+        let may_replace = self.shared.options.replace_target_link || is_link(&entry.stat);
+        if identity(old) != identity(&entry.stat) || may_replace && self.is_other_name(entry, old) {
+            return Ok(());
+        }
+        Err(Failure::new(Operation::Copy, &entry.paths.target, FailureKind::SameFile)
+            .with_detail(format!("it is the same file as {}", shown(&entry.paths.source))))
     }
+
+    /// Fails if one of the two entries is a symbolic link to the other.
+    fn check_links(&self, entry: &SourceEntry<'_>, old: &Stat) -> Result<()> {
+        let SourceEntry { dir, source_name, target_name, paths, stat, .. } = entry;
+        let same = |detail| Failure::new(Operation::Copy, &paths.target, FailureKind::SameFile).with_detail(detail);
+        let Some(target_dir) = dir.target() else { return Ok(()) };
+        match (is_link(stat), is_link(old)) {
+            // The source would replace the old entry by a link to itself.
+            (true, false) if leads_to(dir.source.as_fd(), source_name, old) => Err(same(format!(
+                "{} is a symbolic link to it, and would take the place of the data",
+                shown(&paths.source)
+            ))),
+            (false, true) if !self.shared.options.replace_target_link && leads_to(target_dir, target_name, stat) => {
+                Err(same(format!("it is a symbolic link to the same file as {}", shown(&paths.source)))
+                    .with_advice("remove the link, or name another target"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// True if the old entry is another hard link to the source: not the same name in the same
+    /// directory, and not a file that the source leads to.
+    fn is_other_name(&self, entry: &SourceEntry<'_>, old: &Stat) -> bool {
+        let SourceEntry { dir, source_name, target_name, .. } = entry;
+        let source = rustix::fs::statat(&dir.source, *source_name, AtFlags::SYMLINK_NOFOLLOW);
+        let is_hard_link = source.is_ok_and(|source| identity(&source) == identity(old));
+        let directory = |fd| rustix::fs::fstat(fd).map(|stat| identity(&stat)).ok();
+        let is_one_directory = directory(dir.source.as_fd()) == dir.target().and_then(directory);
+        is_hard_link && (source_name != target_name || !is_one_directory)
+    }
+}
+
+fn is_link(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode).is_symlink()
+}
+
+/// True if a symbolic link leads to this file.
+fn leads_to(dir: BorrowedFd<'_>, link: &CStr, file: &Stat) -> bool {
+    rustix::fs::statat(dir, link, AtFlags::empty()).is_ok_and(|led_to| identity(&led_to) == identity(file))
 }
