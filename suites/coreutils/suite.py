@@ -16,7 +16,7 @@ TITLE = "coreutils' cp"
 LICENCE = "GPL-3.0"
 SHOWS = "links, holes, modes, owners, ACLs and capabilities of copies, and targets that are refused"
 MINUTES = 3
-CI = False
+CI = True
 
 FILE_SYSTEMS = ("ext4", "xfs", "btrfs")
 

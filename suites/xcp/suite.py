@@ -13,7 +13,7 @@ TITLE = "xcp"
 LICENCE = "GPL-3.0"
 SHOWS = "trees, links, sockets, holes, shared extents and metadata of copies, by files and by blocks"
 MINUTES = 3
-CI = False
+CI = True
 
 VERSION = "0.24.9"
 FILE_SYSTEMS = ("ext4", "xfs", "btrfs")
