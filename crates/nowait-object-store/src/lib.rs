@@ -57,6 +57,9 @@
 //!   as with `LocalFileSystem`. If hard links are not possible, for example between file systems,
 //!   it copies the bytes. Copying a symbolic link copies its target.
 //! * Directories are not objects, and cannot be copied or renamed. Special files cannot be copied.
+//! * Empty directories do not keep a name from an object. A put, copy, rename or completed upload to
+//!   the name of a directory removes that directory if it contains only empty directories. If it
+//!   contains a file, the call fails.
 //! * An upload can be completed only after all of its parts are written.
 //!
 //! # Durability

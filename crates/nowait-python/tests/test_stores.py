@@ -205,6 +205,55 @@ def test_data_in_any_form(tmp_path: Path, contents: bytes, is_awaited: bool) -> 
     assert not [name for name in tmp_path.iterdir() if name.name.startswith(".")]
 
 
+@pytest.mark.parametrize("is_awaited", [False, True])
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("verb", ["put", "copy", "rename"])
+def test_directories_that_deletes_left_empty_give_way_to_an_object(
+    run: Run, tmp_path: Path, verb: str, overwrite: bool, is_awaited: bool
+) -> None:
+    store = NowaitStore(tmp_path)
+
+    def make() -> None:
+        if verb == "put":
+            arguments: tuple[Any, ...] = ("a/c", b"new")
+            keywords: dict[str, Any] = {"mode": "overwrite" if overwrite else "create"}
+        else:
+            arguments, keywords = ("from", "a/c"), {"overwrite": overwrite}
+
+        async def main() -> None:
+            await getattr(store, f"{verb}_async")(*arguments, **keywords)
+
+        if is_awaited:
+            run(main)
+        else:
+            getattr(store, verb)(*arguments, **keywords)
+
+    store.put("from", b"new")
+    store.put("a/c/d/0", b"below")
+    (tmp_path / "a/c/e/f").mkdir(parents=True)
+    with pytest.raises(OSError, match="a/c"):
+        make()
+    assert store.get("a/c/d/0").buffer() == b"below" and (tmp_path / "a/c/e/f").is_dir()
+    assert store.get("from").buffer() == b"new"
+    store.delete("a/c/d/0")
+    make()
+    assert store.get("a/c").buffer() == b"new"
+    # A link is a name like any other: the directory that it leads to stays.
+    (tmp_path / "empty").mkdir()
+    store.delete("a/c")
+    (tmp_path / "a/c").symlink_to("../empty")
+    store.put("from", b"new")
+    if overwrite and verb != "copy":
+        make()
+        assert store.get("a/c").buffer() == b"new"
+    else:
+        # A copy names the directory.
+        with pytest.raises(OSError, match=r"a/c|empty"):
+            make()
+    assert (tmp_path / "empty").is_dir()
+    assert not list(tmp_path.rglob(".nowait-*"))
+
+
 def test_each_method_has_a_twin_to_be_awaited(run: Run, tmp_path: Path) -> None:
     store = NowaitStore(tmp_path)
     names = {name for name in dir(store) if not name.startswith("_") and callable(getattr(store, name))}

@@ -15,6 +15,7 @@ use nowait::embed::fork_generation;
 use nowait::{ErrorKind, ErrorOp, Nowait, Result};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
+use walkdir::WalkDir;
 
 use super::failed;
 
@@ -155,8 +156,16 @@ pub(super) fn is_one_name(one: &Path, other: &Path) -> io::Result<bool> {
     Ok(one.file_name() == other.file_name() && dir(one)? == dir(other)?)
 }
 
-/// Renames, and replaces what has the name or fails.
+/// Renames, and replaces the object that has the name, or fails if there is one. Directories that
+/// deletes left empty at the name are removed: they are not objects.
 pub(super) fn rename(from: &Path, to: &Path, replace: bool) -> io::Result<()> {
+    rename_onto(from, to, replace).or_else(|error| {
+        let in_the_way = matches!(error.kind(), io::ErrorKind::IsADirectory | io::ErrorKind::AlreadyExists);
+        if in_the_way && remove_empty_tree(to) { rename_onto(from, to, replace) } else { Err(error) }
+    })
+}
+
+fn rename_onto(from: &Path, to: &Path, replace: bool) -> io::Result<()> {
     if replace {
         return fs::rename(from, to);
     }
@@ -168,6 +177,15 @@ pub(super) fn rename(from: &Path, to: &Path, replace: bool) -> io::Result<()> {
         }
         renamed => Ok(renamed?),
     }
+}
+
+/// Removes a directory that contains only directories, all of them empty. Returns whether `path` is
+/// gone. Never removes a file: `rmdir` fails if one appears meanwhile.
+fn remove_empty_tree(path: &Path) -> bool {
+    // Checked first, so that a tree with a file keeps its empty directories.
+    let walk = || WalkDir::new(path).follow_root_links(false).contents_first(true).into_iter();
+    walk().all(|entry| entry.is_ok_and(|entry| entry.file_type().is_dir()))
+        && walk().all(|entry| entry.is_ok_and(|entry| fs::remove_dir(entry.path()).is_ok()))
 }
 
 #[cfg(test)]

@@ -226,8 +226,8 @@ async fn run(store: &DynObjectStore, step: Step) -> String {
     }
 }
 
-/// True where the stores differ on purpose.
-fn may_differ(step: &Step, root: &std::path::Path) -> bool {
+/// True where the stores differ on purpose: ours is the directory of `NowaitFileSystem`, root that of the other.
+fn may_differ(step: &Step, ours: &std::path::Path, root: &std::path::Path) -> bool {
     let path = |path: &Path| root.join(path.as_ref());
     // Copies of `LocalFileSystem` are links to one file, of which a rename leaves both names.
     let inode = |path: &std::path::Path| path.metadata().ok().map(|metadata| metadata.ino());
@@ -235,7 +235,17 @@ fn may_differ(step: &Step, root: &std::path::Path) -> bool {
     // What the kernel says of a path that leads through a file.
     let leads_through_a_file =
         |to: &Path| path(to).metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotADirectory);
+    // `LocalFileSystem` does not remove empty directories in the way of an object. It leaves incomplete uploads
+    // in some of its own.
+    let is_empty = |to: &Path| {
+        let to = ours.join(to.as_ref());
+        let mut entries = walkdir::WalkDir::new(&to).follow_root_links(false).into_iter();
+        to.is_dir() && entries.all(|entry| entry.unwrap().file_type().is_dir())
+    };
     match step {
+        Step::Put(to, ..) | Step::Upload(to, ..) | Step::Copy(_, to, _) | Step::Rename(_, to, _) if is_empty(to) => {
+            true
+        }
         // A directory is no object. It copies a symbolic link as such, which leads elsewhere then.
         // Of two things that are wrong it may tell the other: here a missing object comes first.
         Step::Copy(from, to, _) | Step::Rename(from, to, _) => {
@@ -276,7 +286,7 @@ async fn compare(options: Options, steps: usize) {
     let mut answers = BTreeMap::<_, u32>::new();
     for number in 0..steps {
         let step = step(&mut random);
-        if may_differ(&step, theirs.path()) {
+        if may_differ(&step, ours.path(), theirs.path()) {
             continue;
         }
         let (answer, expected) = (run(&*store, step.clone()).await, run(&*stock, step.clone()).await);

@@ -343,6 +343,57 @@ async fn directories_that_a_delete_removes_are_made_again() {
 
 /// The object is another link to its copy's file, and both locations are one name of it.
 #[tokio::test]
+async fn directories_that_deletes_left_empty_give_way_to_an_object() {
+    let (dir, store) = store(Options::new());
+    let (from, to, below) = (Path::from("from"), Path::from("a/c"), Path::from("a/c/d/0"));
+    // Each way to make an object, with a file of another in the directory, and with empty directories.
+    for way in ["put", "create", "upload", "copy", "copy_if_not_exists", "rename", "rename_if_not_exists"] {
+        for is_empty in [false, true] {
+            store.put(&from, "new".into()).await.unwrap();
+            store.put(&below, "below".into()).await.unwrap();
+            fs::create_dir_all(dir.path().join("a/c/e/f")).unwrap();
+            if is_empty {
+                store.delete(&below).await.unwrap();
+            }
+            let made = match way {
+                "put" => store.put(&to, "new".into()).await.map(drop),
+                "create" => store.put_opts(&to, "new".into(), PutMode::Create.into()).await.map(drop),
+                "upload" => {
+                    let mut upload = store.put_multipart(&to).await.unwrap();
+                    upload.put_part("new".into()).await.unwrap();
+                    upload.complete().await.map(drop)
+                }
+                "copy" => store.copy(&from, &to).await,
+                "copy_if_not_exists" => store.copy_if_not_exists(&from, &to).await,
+                "rename" => store.rename(&from, &to).await,
+                _ => store.rename_if_not_exists(&from, &to).await,
+            };
+            assert_eq!(made.is_ok(), is_empty, "{way}: {made:?}");
+            if is_empty {
+                assert_eq!(store.get(&to).await.unwrap().bytes().await.unwrap(), "new", "{way}");
+                store.delete(&to).await.unwrap();
+            } else {
+                assert_eq!(names(&dir.path().join("a/c")), ["d", "e"], "{way}");
+                assert_eq!(names(&dir.path().join("a/c/e")), ["f"], "{way}");
+                assert_eq!(store.get(&below).await.unwrap().bytes().await.unwrap(), "below", "{way}");
+            }
+            assert!(names(dir.path()).iter().all(|name| name == "a" || name == "from"), "{way}");
+        }
+    }
+}
+
+/// A link to an empty directory is a name like any other: the directory stays.
+#[tokio::test]
+async fn a_link_to_an_empty_directory_is_replaced_and_the_directory_stays() {
+    let (dir, store) = store(Options::new());
+    fs::create_dir(dir.path().join("empty")).unwrap();
+    std::os::unix::fs::symlink("empty", dir.path().join("link")).unwrap();
+    store.put_opts(&Path::from("link"), "1".into(), PutMode::Create.into()).await.unwrap_err();
+    store.put(&Path::from("link"), "1".into()).await.unwrap();
+    assert!(dir.path().join("empty").is_dir() && dir.path().join("link").is_file());
+}
+
+#[tokio::test]
 async fn a_rename_onto_itself_by_another_path_keeps_the_object() {
     let (dir, store) = store(Options::new());
     fs::create_dir(dir.path().join("dir")).unwrap();

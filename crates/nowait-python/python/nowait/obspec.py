@@ -16,7 +16,7 @@ import contextlib
 import inspect
 import os
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path as _Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
@@ -152,7 +152,8 @@ class GetResult:
 class NowaitStore:
     """Object store over the files below a directory, with all methods of obspec.
 
-    After a failed `put` or `copy`, a name refers to the old object or the complete new one.
+    After a failed `put` or `copy`, a name refers to the old object or the complete new one. A `put`, `copy`
+    or `rename` to the name of a directory removes that directory if it contains only empty directories.
     """
 
     def __init__(self, root: Path, *, mkdir: bool = False) -> None:
@@ -382,7 +383,7 @@ class NowaitStore:
         source, target = self._path(from_), self._path(to)
         if overwrite:
             target.parent.mkdir(parents=True, exist_ok=True)
-            copy(source, target, no_target_directory=True)
+            _onto(target, lambda: copy(source, target, no_target_directory=True))
             return
         staged = _stage(target)
         with _removed_after_an_error(staged, target):
@@ -393,7 +394,12 @@ class NowaitStore:
         source, target = self._path(from_), self._path(to)
         staged = await _loops.in_thread(_stage, target)
         if overwrite:
-            await aio.copy(source, target, no_target_directory=True)
+            try:
+                await aio.copy(source, target, no_target_directory=True)
+            except OSError as error:
+                if not await _loops.in_thread(_gives_way, target, error):
+                    raise
+                await aio.copy(source, target, no_target_directory=True)
             return
         with _removed_after_an_error(staged, target):
             await aio.copy(source, staged, no_target_directory=True)
@@ -405,9 +411,9 @@ class NowaitStore:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _named():
             if overwrite:
-                source.replace(target)
+                _onto(target, lambda: source.replace(target))
                 return
-            os.link(source, target)
+            _onto(target, lambda: os.link(source, target))
             source.unlink()
 
     async def rename_async(self, from_: str, to: str, *, overwrite: bool = True) -> None:
@@ -464,14 +470,49 @@ def _removed_after_an_error(staged: _Path, target: _Path) -> Iterator[None]:
 def _finish(staged: _Path, target: _Path, creates: bool) -> None:
     """Renames a complete object to its final name; if `creates`, only if the name is free."""
     if not creates:
-        staged.replace(target)
+        _onto(target, lambda: staged.replace(target))
         return
     try:
         with _named():
             # The call fails if the name exists, also if it was created meanwhile.
-            os.link(staged, target)
+            _onto(target, lambda: os.link(staged, target))
     finally:
         staged.unlink(missing_ok=True)
+
+
+def _onto(target: _Path, make: Callable[[], object]) -> None:
+    """Makes an object at `target`; directories that deletes left empty there are removed first."""
+    try:
+        make()
+    except OSError as error:
+        if not _gives_way(target, error):
+            raise
+        make()
+
+
+def _gives_way(target: _Path, error: OSError) -> bool:
+    """Removes a directory in the way of an object if it contains only empty directories.
+
+    Never removes a file: `rmdir` fails if one appears meanwhile.
+    """
+    if not isinstance(error, IsADirectoryError | FileExistsError) or target.is_symlink():
+        return False
+    empty: list[_Path] = []
+    try:
+        for directory, _, names in os.walk(target, onerror=_raise):
+            # Checked first, so that a tree with a file keeps its empty directories.
+            if names:
+                return False
+            empty.append(_Path(directory))
+        for path in reversed(empty):
+            path.rmdir()
+    except OSError:
+        return False
+    return bool(empty)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _put_mode(mode: PutMode | None, attributes: dict[str, str] | None, tags: dict[str, str] | None) -> bool:
