@@ -148,5 +148,5 @@ def test_hierarchy(tmp_path: Path, kind: str) -> None:
     else:
         store = ObjectStore(Store(tmp_path))
     settings = hypothesis.settings(max_examples=15, stateful_step_count=25, deadline=None, database=None,
-                                   derandomize=True, suppress_health_check=list(hypothesis.HealthCheck))
+                                   suppress_health_check=list(hypothesis.HealthCheck))
     hypothesis.stateful.run_state_machine_as_test(lambda: Hierarchy(store), settings=settings)
