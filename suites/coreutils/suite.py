@@ -131,10 +131,10 @@ def run(place: Place) -> Outcome:
     outcome.excluded |= {f"{part.test}, {part.what}": part.reason for part in EXCLUDED_PARTS}
     for kind in FILE_SYSTEMS:
         with place.file_system(kind) as directory:
-            for user in ("root", "nobody"):
-                folder = directory / user
+            for owner in ("root", "nobody"):
+                folder = directory / owner
                 folder.mkdir()
-                shutil.chown(folder, user)
+                shutil.chown(folder, owner)
                 (folder / "src").symlink_to(copying.adapter.parent)
                 (folder / "tests").symlink_to(source / "tests")
             for script in scripts:
