@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tarfile
 import xml.etree.ElementTree
 from pathlib import Path
@@ -16,12 +15,10 @@ HERE = Path(__file__).resolve().parent
 def source(place: Place, python: Path, name: str, version: str) -> Path:
     """Returns a copy of a package's source distribution, in the folder, where it may be changed."""
     kept = place.cache / f"sdist-{name}-{version}"
-    if not kept.exists():
-        part = kept.with_suffix(".part")
-        shutil.rmtree(part, ignore_errors=True)
-        place.run(python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-                  f"--no-binary={name}", f"--dest={part}", f"{name}=={version}")
-        part.rename(kept)
+    with place.fetching(kept) as part:
+        if not kept.exists():
+            place.pip(python, "download", "--no-deps", f"--no-binary={name}", f"--dest={part}", f"{name}=={version}")
+            part.rename(kept)
     with tarfile.open(next(kept.glob("*.tar.gz"))) as files:
         files.extractall(place.folder, filter="data")
     return place.folder / f"{name}-{version}"
@@ -46,10 +43,10 @@ def pytest(place: Place, python: Path, adapter: Path | None, *arguments: str | P
               cwd=cwd, env=environment(adapter), check=False, timeout=timeout)
     if not report.exists():
         raise Unavailable(f"pytest wrote no report; see {place.log_path}")
-    found = {}
+    found: dict[str, bool] = {}
     for case in xml.etree.ElementTree.parse(report).iter("testcase"):
         results = {child.tag for child in case}
-        calls = sum(int(found.get("value", 0)) for found in case.iter("property") if found.get("name") == "calls")
+        calls = sum(int(each.get("value", 0)) for each in case.iter("property") if each.get("name") == "calls")
         failed = bool(results & {"failure", "error"})
         if failed or (calls > 0 and "skipped" not in results):
             name = "::".join(filter(None, [case.get("classname"), case.get("name")]))
