@@ -7,7 +7,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from place import REPOSITORY, Outcome, Place, Unavailable, cargo_tests
+import attached
+from place import Outcome, Place, Unavailable
 
 TITLE = "std's fs tests (cap-std)"
 LICENCE = "Apache-2.0 WITH LLVM-exception, Apache-2.0, MIT"
@@ -27,28 +28,16 @@ EXCLUDED = {
     }.items()
 }
 
-MANIFEST = f"""
-[package]
-name = "cap_std"
-version = "0.0.0"
-edition = "2021"
-[lib]
-path = "attached.rs"
-[dependencies]
-nowait = {{ path = "{REPOSITORY / 'crates/nowait'}" }}
+DEPENDENCIES = """
 tempfile = "3"
 [dev-dependencies]
 rand = "0.9"
-[workspace]
 """
 
 
 def run(place: Place) -> Outcome:
     source = place.repository("bytecodealliance/cap-std", COMMIT, only=("tests",))
-    package = place.folder / "package"
-    package.mkdir()
-    (package / "Cargo.toml").write_text(MANIFEST)
-    shutil.copy(Path(__file__).parent / "attached.rs", package)
+    package = attached.package(place, Path(__file__), "cap_std", "2021", DEPENDENCIES)
     shutil.copytree(source / "tests/sys_common", package / "tests/sys_common")
     (package / "tests/sys_common/io.rs").write_text("pub use cap_std::{TempDir, tmpdir};\n")
     for test in TESTS:
@@ -60,17 +49,6 @@ def run(place: Place) -> Outcome:
                 text = text.replace(unused, "")
         (package / f"tests/{test}.rs").write_text(text)
     outcome = Outcome(f"cap-std {COMMIT}")
-    place.cargo("test", "--tests", "--no-run", cwd=package)
-    with place.file_system("here") as directory:
-        for calls in ("wait", "await"):
-            for file in TESTS:
-                ran = place.cargo("test", "--test", file, "--no-fail-fast", cwd=package, check=False, timeout=300,
-                                  env={"SUITE_CALLS": calls, "TMPDIR": str(directory)})
-                results = cargo_tests(ran.stdout)
-                if not results:
-                    raise Unavailable(f"no test of {file} ran; see {place.log_path}")
-                if "\ntest result: " not in ran.stdout:
-                    outcome.failed.append(f"{file}::the last test, which did not end {calls}")
-                for test, passed in results.items():
-                    outcome.add(f"{file}::{test} {calls}", passed, EXCLUDED)
+    for calls in ("wait", "await"):
+        attached.run_tests(place, outcome, package, TESTS, EXCLUDED, env={"SUITE_CALLS": calls}, suffix=f" {calls}")
     return outcome
