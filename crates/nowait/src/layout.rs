@@ -21,7 +21,9 @@ fn root() -> PathBuf {
 fn read_below(dir: &Path, found: &mut BTreeMap<PathBuf, String>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
-        if path.is_dir() {
+        if path.ends_with("target") {
+            continue;
+        } else if path.is_dir() {
             read_below(&path, found);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = std::fs::read_to_string(&path).unwrap();
@@ -306,13 +308,35 @@ fn a_private_type_has_a_name_that_no_other_type_of_its_crate_has() {
     }
 }
 
+fn has_unsafe(code: &str) -> bool {
+    ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"].iter().any(|form| code.contains(form))
+}
+
 #[test]
 fn unsafe_is_where_it_is_named() {
     let Some(sources) = Sources::read() else { return };
-    let forms = ["{", "fn", "impl", "extern"].map(|form| format!("unsafe {form}"));
-    let has = |code: &String| forms.iter().any(|form| code.contains(form));
-    let found = sources.code.iter().filter(|(file, code)| *file != "layout.rs" && has(code));
+    let found = sources.code.iter().filter(|(file, code)| *file != "layout.rs" && has_unsafe(code));
     assert_eq!(found.map(|(file, _)| file.clone()).collect::<BTreeSet<_>>(), listed().1);
+}
+
+/// In folders that are no crates of the workspace.
+#[test]
+fn unsafe_of_adapters_and_suites_is_where_it_is_named() {
+    if Sources::read().is_none() {
+        return;
+    }
+    let mut files = BTreeMap::new();
+    for folder in ["integrations", "suites"] {
+        read_below(&root().join(folder), &mut files);
+    }
+    let has_unsafe = |text: &str| text.lines().any(|line| has_unsafe(line.split("//").next().unwrap()));
+    let found = files.iter().filter(|(_, text)| has_unsafe(text));
+    let found: BTreeSet<_> = found.map(|(path, _)| path.strip_prefix(root()).unwrap().to_str().unwrap()).collect();
+    let page = page();
+    let table = page.split("contain `unsafe`:\n\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let named: BTreeSet<_> =
+        table.lines().filter_map(|row| row.split('`').nth(1).filter(|name| name.ends_with(".rs"))).collect();
+    assert_eq!(found, named);
 }
 
 #[test]
