@@ -10,7 +10,7 @@ WITHOUT_BENCH := --no-default-features \
 BENCH := cd bench && CARGO_TARGET_DIR=../target
 
 .PHONY: help test bench-test soak c-tools loom locks python-test python-test-all stores-test integrations service docs book lint \
-	suites bench bench-check fio-engine fio-compare peers-test kernels kernels-smoke oldest-rust advisories semver release-check install \
+	adapters suites suites-check bench bench-check fio-engine fio-compare peers-test kernels kernels-smoke oldest-rust advisories semver release-check install \
 	uninstall versions
 
 help:
@@ -34,6 +34,8 @@ help:
 	@echo "make fio-engine   target/fio/lib/libnowait-fio.so, by which fio(1) uses the library; fetches fio's headers (docs/guide/c.md)"
 	@echo "make fio-compare  nowait beside fio's own engines within fio, in about 20 minutes; needs python3; FIO_COMPARE are its options"
 	@echo "make soak    minutes of random operations, kills and faults; not part of make test (soak/README.md)"
+	@echo "make adapters  not part of make test: rustfmt, clippy, rustdoc and tests of integrations/, and lint of the Rust files of suites/"
+	@echo "make suites-check  part of make test: the driver of suites/, and its Python files"
 	@echo "make suites  test suites of other projects on the library, in hours; not part of make test (suites/README.md)"
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
 	@echo "make peers-test  other runtimes and logs as ways of \`nowait bench\` (bench/peers.md); not part of make test"
@@ -52,6 +54,7 @@ test:
 	$(MAKE) locks
 	$(MAKE) python-test
 	$(MAKE) stores-test
+	$(MAKE) suites-check
 
 bench-test:
 	$(BENCH) $(CARGO) test $(LOCKED) --no-fail-fast
@@ -141,6 +144,20 @@ soak:
 	cd soak && $(CARGO) test $(LOCKED) --release -- --test-threads=1
 	NOWAIT_LOG_STATES=$(SOAK_STATES) $(CARGO) test $(LOCKED) --release -p nowait-log --test log_foul_play no_foul
 	$(CARGO) test $(LOCKED) --release -p nowait-cli --test copy_soak -- --ignored
+
+# Builds of the suites use the same folder.
+ADAPTERS := cd integrations && CARGO_TARGET_DIR=../target/suites/target
+
+adapters:
+	$(ADAPTERS) $(CARGO) fmt --check
+	$(ADAPTERS) $(CARGO) clippy $(LOCKED) --all-targets -- -D warnings
+	$(ADAPTERS) RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --no-deps
+	$(ADAPTERS) $(CARGO) test $(LOCKED) --no-fail-fast
+	cd suites && $(CARGO) fmt --check && rustfmt --check --edition 2024 */attached.rs
+	cd suites && $(CARGO) clippy $(LOCKED) --target-dir ../target/suites/target --all-targets -- -D warnings
+
+suites-check:
+	suites/check
 
 suites:
 	suites/run --record

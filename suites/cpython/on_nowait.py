@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import nowait
-import served
 from nowait._files import RawFile
 from test import test_bufio, test_file, test_fileio, test_io, test_largefile, test_univnewlines
+
+import served
 
 
 class FileIO(RawFile):

@@ -29,7 +29,8 @@ def build(place: Place) -> Path:
     """Builds fsx of xfstests alone, without the rest of its tree."""
     source = place.repository("kdave/xfstests", COMMIT, only=("ltp/fsx.c", "src"))
     config = "".join(f"#define HAVE_{header}_H 1\n" for header in HEADERS)
-    (source / "src/config.h").write_text(config + "#define STDC_HEADERS 1\n#define HAVE_COPY_FILE_RANGE 1\n#include <getopt.h>\n")
+    config += "#define STDC_HEADERS 1\n#define HAVE_COPY_FILE_RANGE 1\n#include <getopt.h>\n"
+    (source / "src/config.h").write_text(config)
     program = place.folder / "fsx"
     place.run("cc", "-O2", "-w", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", '-DVERSION="suite"', "-DFALLOCATE",
               "-I", source / "src", source / "ltp/fsx.c", "-o", program)
