@@ -1,4 +1,4 @@
-//! Log storage for [openraft](openraft): the entries and the vote of a node in a durable log of
+//! Log storage for [openraft]: the entries and the vote of a node in a durable log of
 //! [nowait-log](nowait_log). Entries that are appended meanwhile share a write, and no write blocks
 //! a thread of the runtime.
 //!
