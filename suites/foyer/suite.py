@@ -1,4 +1,4 @@
-"""foyer's own tests of its storage and of hybrid caches, on an I/O engine that calls the library.
+"""foyer's own tests of its storage, on an I/O engine that calls the library.
 
 The types of foyer's trait `IoEngine` are private, so the engine is compiled as a module of foyer-storage, in the
 place of its engine with pread(2) and pwrite(2), which is the default."""
