@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Release;
 
 use super::queue::{Queue, Reap};
 use super::{QueueRefusal, local};
@@ -126,6 +127,7 @@ impl LoopRing {
         if self.queue.note().is_lent() {
             watcher::take_back(&*self.queue);
         }
+        self.queue.reactor_is_away.store(false, Release);
         sys::calling_back(true, || self.queue.reap(Reap::Surely));
     }
 }

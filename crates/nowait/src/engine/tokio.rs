@@ -246,6 +246,7 @@ async fn notice(reactor: InReactor) {
         // First clear the readiness, then reap: completions in between are reported again
         // (edge-triggered).
         guard.clear_ready();
+        queue.reactor_is_away.store(false, Ordering::Release);
         queue.reap(Reap::Surely);
     }
 }

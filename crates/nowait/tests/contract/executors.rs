@@ -263,6 +263,31 @@ fn tokio_task_that_blocks() {
     });
 }
 
+/// No worker looks at the reactor while each blocks in an executor of its own. A glance finds that
+/// out in 100 ms; the reads after it do not wait for another.
+#[cfg(feature = "tokio")]
+#[test]
+fn reads_in_a_nested_executor_wait_once_for_help() {
+    const READS: u32 = 40;
+    let Ok(nowait) = Nowait::builder().engine(Engine::Uring).build() else {
+        return eprintln!("skipped: there is no ring");
+    };
+    let sample = Sample::new(LEN);
+    let file = sample.open(&nowait);
+    let runtime = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let task = runtime.spawn(async move {
+        nowait.attach_tokio().unwrap();
+        let begun = std::time::Instant::now();
+        for _ in 0..READS {
+            sample.cool();
+            futures::executor::block_on(file.read_range(0, PAGE)).unwrap();
+        }
+        begun.elapsed()
+    });
+    let elapsed = runtime.block_on(task).unwrap();
+    assert!(elapsed < READS * Duration::from_millis(50), "{READS} reads took {elapsed:?}");
+}
+
 /// The runtime that would notice the read is the one that the wait blocks.
 #[test]
 fn tokio_task_waits_for_what_it_began() {

@@ -25,7 +25,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd};
 #[cfg(feature = "tokio")]
 use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 use std::task::Waker;
@@ -85,6 +85,8 @@ pub(super) struct Queue {
     /// share.
     #[cfg(feature = "tokio")]
     pub(super) retired: AtomicBool,
+    /// A glance found that the reactor does not reap, and it has not since.
+    pub(super) reactor_is_away: AtomicBool,
     /// The thread that last ran one of its tasks; of interest in a current-thread runtime.
     #[cfg(feature = "tokio")]
     pub(super) driver: AtomicUsize,
@@ -138,6 +140,7 @@ impl Queue {
             polls_bell: AtomicBool::new(false),
             #[cfg(feature = "tokio")]
             retired: AtomicBool::new(false),
+            reactor_is_away: AtomicBool::new(false),
             #[cfg(feature = "tokio")]
             driver: AtomicUsize::new(usize::MAX),
         });
@@ -345,7 +348,11 @@ impl Queue {
             return Glance::Quiet;
         }
         let ended = line.ended;
-        if line.glanced_at.replace(ended) == Some(ended) { Glance::Left } else { Glance::Busy }
+        if line.glanced_at.replace(ended) != Some(ended) {
+            return Glance::Busy;
+        }
+        self.reactor_is_away.store(true, Release);
+        Glance::Left
     }
 
     /// Settles all available completions, and gives their places to slots in line.
@@ -481,6 +488,10 @@ impl Watched for Queue {
 
     fn is_quiet(&self) -> bool {
         self.line().is_quiet()
+    }
+
+    fn owner_is_away(&self) -> bool {
+        self.reactor_is_away.load(Acquire)
     }
 
     fn waits_for_owner(&self) -> bool {

@@ -103,6 +103,11 @@ pub(crate) trait Watched: Send + Sync {
     fn serve(&self);
     /// Whether no operation is in flight or in line.
     fn is_quiet(&self) -> bool;
+    /// Whether a glance found the owner away, and it has not entered the queue since. A loan then
+    /// outlives the operations in flight: the next ones would wait for two more glances.
+    fn owner_is_away(&self) -> bool {
+        false
+    }
     /// Whether operations wait for the owner.
     fn waits_for_owner(&self) -> bool {
         !self.is_quiet()
@@ -123,7 +128,8 @@ pub(crate) struct Note {
 
 /// The watcher does not serve the queue.
 const NOT: u8 = 0;
-/// The watcher serves the queue in the place of its owner, until no operation is in flight.
+/// The watcher serves the queue in the place of its owner, until no operation is in flight and the
+/// owner is not [away](Watched::owner_is_away).
 const LENT: u8 = 1;
 /// The watcher serves the queue while threads may submit to it. The watcher's thread runs.
 const ADOPTED: u8 = 2;

@@ -256,7 +256,8 @@ impl Watcher {
                     ADOPTED => true,
                     // Another thread that holds a reference may still submit.
                     LEFT => Arc::strong_count(queue) > 1,
-                    _ => false,
+                    // Without an event of epoll the thread would look at it again and again.
+                    _ => *number != UNWATCHED && queue.owner_is_away(),
                 };
             if !stays {
                 self.forget(&**queue);
