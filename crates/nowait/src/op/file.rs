@@ -64,8 +64,9 @@ pub(crate) struct OpenFile {
     /// each descriptor, and takes the pages for clean from then on (`fsync(2)`, NOTES): a second
     /// sync that succeeds proves nothing.
     sync_failure: AtomicI32,
-    /// Whether a write that is not durable was submitted since the last sync began. A hint.
-    has_unsynced: AtomicBool,
+    /// Bytes of writes that are not durable, submitted since the last sync began. A hint, and not
+    /// counted beyond [`UNSYNCED_BYTES_MAX`].
+    unsynced_bytes: AtomicU64,
     pub(super) begun: OperationCount,
     device: WriteOnce<Arc<Device>>,
     pub(crate) counters: Arc<Counters>,
@@ -87,6 +88,10 @@ pub(crate) fn in_queues(begun: u64) -> u32 {
 pub(crate) fn on_threads(begun: u64) -> u32 {
     (begun >> 32) as u32
 }
+
+/// Bytes of other writes that a durable write may make durable with itself: some milliseconds of a
+/// device.
+const UNSYNCED_BYTES_MAX: u64 = 1 << 20;
 
 /// The end of a file whose size was not looked at.
 pub(crate) const END_UNKNOWN: u64 = u64::MAX;
@@ -135,7 +140,7 @@ impl OpenFile {
             end: AtomicU64::new(END_UNKNOWN),
             written_to: AtomicU64::new(END_UNKNOWN),
             sync_failure: AtomicI32::new(0),
-            has_unsynced: AtomicBool::new(false),
+            unsynced_bytes: AtomicU64::new(0),
             begun: OperationCount::default(),
             device: WriteOnce::new(),
             counters,
@@ -286,10 +291,8 @@ impl OpenFile {
         if let Some(errno) = self.failure() {
             return Err(errno);
         }
-        // A write that was submitted, but not made yet, makes pages dirty later.
-        if self.on_their_way() == 0 {
-            self.has_unsynced.store(false, Relaxed);
-        }
+        // A write that was submitted, but not made yet, makes pages dirty later. These are few.
+        self.unsynced_bytes.store(0, Relaxed);
         let outcome = sync();
         if let Err(errno) = outcome {
             self.note_failure(errno);
@@ -300,7 +303,9 @@ impl OpenFile {
     /// True if a sync of the file would write little else than its durable writes, as far as is
     /// known, and is needed to make them durable.
     pub(crate) fn has_only_durable_writes(&self) -> bool {
-        !self.has_unsynced.load(Relaxed) && !self.write_flags.contains(WriteFlags::DURABLE) && !self.has_failed()
+        self.unsynced_bytes.load(Relaxed) < UNSYNCED_BYTES_MAX
+            && !self.write_flags.contains(WriteFlags::DURABLE)
+            && !self.has_failed()
     }
 
     /// Makes a read or write ready for direct I/O; see [`Transfer::align`].
@@ -333,8 +338,8 @@ impl OpenFile {
     /// The bytes that a write of `length` bytes changes. Each write that is submitted calls this.
     pub(crate) fn span(&self, offset: u64, length: usize, flags: WriteFlags) -> Span {
         let flags = self.write_flags.with(flags);
-        if !flags.contains(WriteFlags::DURABLE) && !self.has_unsynced.load(Relaxed) {
-            self.has_unsynced.store(true, Relaxed);
+        if !flags.contains(WriteFlags::DURABLE) && self.unsynced_bytes.load(Relaxed) < UNSYNCED_BYTES_MAX {
+            self.unsynced_bytes.fetch_add(length as u64, Relaxed);
         }
         if flags.contains(WriteFlags::APPEND) { Span::END } else { Span::new(offset, length as u64) }
     }
