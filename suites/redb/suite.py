@@ -61,7 +61,8 @@ def results_of(output: str) -> dict[str, bool]:
     """Returns the tests of all programs, each with the program's name before its own."""
     _, *parts = PROGRAM.split(output)
     return {f"{program}::{test}": passed
-            for program, tests in zip(parts[::2], parts[1::2]) for test, passed in cargo_tests(tests).items()}
+            for program, tests in zip(parts[::2], parts[1::2], strict=True)
+            for test, passed in cargo_tests(tests).items()}
 
 
 def run(place: Place) -> Outcome:

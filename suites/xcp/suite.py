@@ -54,7 +54,8 @@ def build(place: Place) -> tuple[list[Path], Copying]:
     # xcp's program is built as a test, too, which has the same name.
     programs = {(message["target"]["kind"][0], message["target"]["name"]): Path(message["executable"])
                 for message in messages
-                if message.get("executable") and (message["target"]["kind"] != ["bin"] or not message["profile"]["test"])}
+                if message.get("executable")
+                and (message["target"]["kind"] != ["bin"] or not message["profile"]["test"])}
     tests = [programs["test", name] for name in ("common", "linux")]
     copying = Copying(place, Path(__file__).with_name("xcp"))
     # Not over the file, which is a hard link to one that cargo keeps.
