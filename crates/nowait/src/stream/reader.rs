@@ -35,6 +35,11 @@ const CACHED_BYTES: usize = 128 << 10;
 /// No file has a byte at this offset, nor beyond.
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
+/// Returns the read-ahead of a reader's first request: as a rule, a range is read to its end.
+fn window_first(to: u64, window_max: usize) -> usize {
+    if to == OFFSET_MAX { AHEAD_BYTES_FIRST.min(window_max) } else { window_max }
+}
+
 /// Sequential reader with read-ahead; see the [module's text](super).
 ///
 /// Because of the read-ahead, concurrent changes of the file may be missed. At the end of the file
@@ -91,24 +96,23 @@ impl Reader {
     /// Positions are offsets in the file.
     pub fn range(file: &File, range: Range<u64>) -> Reader {
         let Range { start: offset, end: to } = range;
-        let is_direct = file.open.direct.is_some();
-        let mut reader = Reader {
+        let to = to.min(OFFSET_MAX);
+        let window_max = if file.open.direct.is_some() { DIRECT_AHEAD_BYTES_MAX } else { CACHED_AHEAD_BYTES_MAX };
+        Reader {
             file: file.clone(),
-            to: to.min(OFFSET_MAX),
+            to,
             chunk: Buf::default(),
             used: 0,
             position: offset,
             next: offset,
             ahead: VecDeque::new(),
             ahead_bytes: 0,
-            window: 0,
-            window_max: if is_direct { DIRECT_AHEAD_BYTES_MAX } else { CACHED_AHEAD_BYTES_MAX },
+            window: window_first(to, window_max),
+            window_max,
             end: 0,
             #[cfg(any(feature = "tokio", feature = "futures-io"))]
             seeking: None,
-        };
-        reader.window = reader.window_first();
-        reader
+        }
     }
 
     /// Limits read-ahead to `bytes`, rounded down to a multiple of 4096, but at least 4096.
@@ -185,15 +189,7 @@ impl Reader {
         self.ahead.clear();
         self.ahead_bytes = 0;
         self.next = self.position;
-        self.window = self.window_first();
-    }
-
-    /// A range is read to its end, as a rule.
-    fn window_first(&self) -> usize {
-        match self.to == OFFSET_MAX {
-            true => AHEAD_BYTES_FIRST.min(self.window_max),
-            false => self.window_max,
-        }
+        self.window = window_first(self.to, self.window_max);
     }
 
     /// Returns the length of the next request.
