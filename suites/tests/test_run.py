@@ -33,7 +33,7 @@ GREEN = """
     outcome.add("known", False, EXCLUDED)
     return outcome
 """
-#: Runs until it is killed, with a process that has a session of its own.
+#: Runs until it is killed, and starts a process in another session.
 SLEEPS = """
     place.run("sh", "-c", "setsid sleep 1000 & touch started; exec sleep 1000")
 """

@@ -438,7 +438,7 @@ fn links_are_followed_where_that_is_asked() {
     assert_eq!(names(&copy), ["own", "to file", "to folder"]);
 }
 
-/// Symptom: each symbolic link that was followed became a file of its own, unlike with `cp -aL`.
+/// Symptom: each symbolic link that was followed became a separate file, unlike with `cp -aL`.
 #[test]
 fn names_that_lead_to_one_file_are_linked_in_the_copy() {
     let dir = directory();

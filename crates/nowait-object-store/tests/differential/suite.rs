@@ -235,8 +235,8 @@ fn may_differ(step: &Step, ours: &std::path::Path, root: &std::path::Path) -> bo
     // What the kernel says of a path that leads through a file.
     let leads_through_a_file =
         |to: &Path| path(to).metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotADirectory);
-    // `LocalFileSystem` does not remove empty directories in the way of an object. It leaves incomplete uploads
-    // in some of its own.
+    // `LocalFileSystem` does not remove empty directories in the way of an object. Its incomplete
+    // uploads may lie in such a directory.
     let is_empty = |to: &Path| {
         let to = ours.join(to.as_ref());
         let mut entries = walkdir::WalkDir::new(&to).follow_root_links(false).into_iter();

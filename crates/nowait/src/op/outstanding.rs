@@ -19,8 +19,8 @@
 //! file description: `fsync(2)`, `sync_file_range(2)`, or a write with `RWF_DSYNC`
 //! (`file_check_and_advance_wb_err` in mm/filemap.c, 4.13 to 7.2). Through the page cache these
 //! calls are made one after the other (`op/file.rs` `queue`, the queue of syncs). Direct durable
-//! writes may run at the same time: each reports failures of its own bytes, with an exception of the
-//! kernel's (docs/guide/limits.md). But such a write could
+//! writes may run at the same time: each reports failures of its own bytes (docs/guide/limits.md names
+//! an exception). But such a write could
 //! consume the report, and a concurrent sync would then succeed. So no sync runs beside a direct
 //! durable write ([`Outstanding::begin_sync`]).
 //!

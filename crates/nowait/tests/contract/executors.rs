@@ -263,8 +263,8 @@ fn tokio_task_that_blocks() {
     });
 }
 
-/// No worker looks at the reactor while each blocks in an executor of its own. A glance finds that
-/// out in 100 ms; the reads after it do not wait for another.
+/// While each worker blocks in a nested executor, none polls the reactor. A glance detects this within
+/// 100 ms; later reads do not wait for another glance.
 #[cfg(feature = "tokio")]
 #[test]
 fn reads_in_a_nested_executor_wait_once_for_help() {

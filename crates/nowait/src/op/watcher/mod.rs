@@ -128,8 +128,8 @@ pub(crate) struct Note {
 
 /// The watcher does not serve the queue.
 const NOT: u8 = 0;
-/// The watcher serves the queue in the place of its owner, until no operation is in flight and the
-/// owner is not [away](Watched::owner_is_away).
+/// The watcher serves the queue while an operation is in flight, or the owner is
+/// [away](Watched::owner_is_away).
 const LENT: u8 = 1;
 /// The watcher serves the queue while threads may submit to it. The watcher's thread runs.
 const ADOPTED: u8 = 2;
