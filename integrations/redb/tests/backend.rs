@@ -1,4 +1,4 @@
-//! What redb's own tests of backends do not show; those are run by `suites/run redb`.
+//! Properties that redb's own tests of backends do not cover; `suites/run redb` runs those.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -33,13 +33,12 @@ fn insert(database: &Database, key: u64, value: &[u8]) {
 }
 
 fn contents(database: &impl ReadableDatabase) -> BTreeMap<u64, Vec<u8>> {
-    let table = database.begin_read().unwrap().open_table(TABLE).unwrap();
-    table
-        .iter()
-        .unwrap()
-        .map(|entry| entry.unwrap())
-        .map(|(key, value)| (key.value(), value.value().to_vec()))
-        .collect()
+    entries(&database.begin_read().unwrap().open_table(TABLE).unwrap())
+}
+
+fn entries(table: &impl ReadableTable<u64, &'static [u8]>) -> BTreeMap<u64, Vec<u8>> {
+    let entries = table.iter().unwrap().map(|entry| entry.unwrap());
+    entries.map(|(key, value)| (key.value(), value.value().to_vec())).collect()
 }
 
 #[test]
@@ -192,12 +191,7 @@ fn what_was_committed_survives_a_crash() {
                         _ => drop(table.insert(key, &value[..]).unwrap()),
                     }
                 }
-                model = table
-                    .iter()
-                    .unwrap()
-                    .map(|entry| entry.unwrap())
-                    .map(|(key, value)| (key.value(), value.value().to_vec()))
-                    .collect();
+                model = entries(&table);
             }
             if commit < commits {
                 write.commit().unwrap();
