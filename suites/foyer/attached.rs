@@ -1,20 +1,24 @@
 //! An I/O engine of foyer on nowait. Compiled as a module of foyer-storage, which keeps the types of
 //! its trait `IoEngine` private.
 
+#[path = "../record_test.rs"]
+mod record_test;
+
 use std::collections::HashMap;
+use std::fs;
 use std::future::Future;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
-use std::{env, fs, thread};
 
 use foyer_common::error::{Error, Result};
 use futures_core::future::BoxFuture;
 use futures_util::FutureExt;
 use nowait::{BufferResult, File, Lent, Nowait};
 
+use self::record_test::record_test;
 use crate::io::bytes::{IoB, IoBuf, IoBufMut};
 use crate::io::device::{Partition, RawFile};
 use crate::io::engine::{IoEngine, IoEngineBuildContext, IoEngineConfig, IoHandle};
@@ -45,13 +49,6 @@ impl IoEngineConfig for NowaitIoEngineConfig {
         record_test();
         async { Ok(Arc::new(NowaitIoEngine::default()) as Arc<dyn IoEngine>) }.boxed()
     }
-}
-
-/// Adds the running test to the list of those that use the engine: its thread has its name.
-fn record_test() {
-    let Ok(list) = env::var("SUITE_USED") else { return };
-    let mut list = fs::OpenOptions::new().append(true).create(true).open(list).unwrap();
-    list.write_all(format!("{}\n", thread::current().name().unwrap_or_default()).as_bytes()).unwrap();
 }
 
 #[derive(Debug, Default)]

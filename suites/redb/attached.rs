@@ -1,10 +1,13 @@
 //! Replaces `FileBackend` in redb's tests.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::ops::Bound;
-use std::{env, thread};
+#[path = "../record_test.rs"]
+mod record_test;
 
+use std::fs::File;
+use std::io;
+use std::ops::Bound;
+
+use self::record_test::record_test;
 use super::nowait_backend::NowaitBackend;
 use crate::{BackendError, DatabaseError, StorageBackend};
 
@@ -20,15 +23,6 @@ impl FileBackend {
         record_test();
         FileBackend(NowaitBackend::new(nowait::File::try_from(file).unwrap()).unwrap())
     }
-}
-
-/// Adds the running test to the list of those that use the backend: its program, and its thread's name.
-fn record_test() {
-    let Ok(list) = env::var("SUITE_USED") else { return };
-    let program = env::current_exe().unwrap();
-    let program = program.file_name().unwrap().to_str().unwrap().rsplit_once('-').unwrap().0;
-    let mut list = fs::OpenOptions::new().append(true).create(true).open(list).unwrap();
-    list.write_all(format!("{program}::{}\n", thread::current().name().unwrap_or_default()).as_bytes()).unwrap();
 }
 
 impl StorageBackend for FileBackend {

@@ -1,12 +1,15 @@
 //! Replaces `RamDirectory` and `MmapDirectory` in tantivy's tests.
 
-use std::io::Write;
+#[path = "../record_test.rs"]
+mod record_test;
+
 use std::path::Path;
 use std::sync::Arc;
-use std::{fs, io, thread};
+use std::{fs, io};
 
 use tempfile::TempDir;
 
+use self::record_test::record_test;
 use super::error::{DeleteError, LockError, OpenDirectoryError, OpenReadError, OpenWriteError};
 use super::nowait_directory::NowaitDirectory;
 use super::{Directory, DirectoryLock, FileHandle, Lock, WatchCallback, WatchHandle, WritePtr};
@@ -45,13 +48,6 @@ impl Attached {
         let sizes = fs::read_dir(self.directory.path()).unwrap();
         sizes.map(|entry| entry.unwrap().metadata().map_or(0, |metadata| metadata.len() as usize)).sum()
     }
-}
-
-/// Adds the running test to the list of those that use a directory: its thread has its name.
-fn record_test() {
-    let Ok(list) = std::env::var("SUITE_USED") else { return };
-    let mut list = fs::OpenOptions::new().append(true).create(true).open(list).unwrap();
-    list.write_all(format!("{}\n", thread::current().name().unwrap_or_default()).as_bytes()).unwrap();
 }
 
 impl Directory for Attached {
