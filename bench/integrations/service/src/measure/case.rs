@@ -67,9 +67,15 @@ impl Case {
         only.is_empty() || only.iter().any(|text| self.name().contains(text.as_str()))
     }
 
-    /// Duration of a round: shorter where the device would reach the end of the file.
+    /// Duration of a round: shorter where the device would reach the end of the file, longer where
+    /// each connection would not receive several bodies.
     pub(super) fn seconds(&self, options: &Options) -> u64 {
         let reads_much = self.cache == Some(Cache::Cold) && self.bytes >= 512 << 10 && !self.is_busy;
-        if reads_much { 1 } else { options.seconds }
+        let shares_much = self.bytes >= 8 << 20 && self.connections > 1;
+        match (reads_much, shares_much) {
+            (true, _) => 1,
+            (false, true) => options.seconds.max(5),
+            (false, false) => options.seconds,
+        }
     }
 }
