@@ -357,11 +357,25 @@ fn write_seeded(
 }
 
 fn cannot_write(operation: &str, dir: &Path, error: &io::Error) -> Error {
+    // The kernel's words for a name that procfs refuses are those for a directory that is missing.
+    let why = match (pseudo_file_system(dir), dir.try_exists()) {
+        (Some(name), _) => format!("{name} is a pseudo file system, and takes no files"),
+        (None, Ok(false)) => "there is no such directory".to_owned(),
+        (None, _) => error.to_string(),
+    };
     let text = format!(
-        "cannot {operation} in {}: {error}; use --dir with a directory that can be written, or --file",
+        "cannot {operation} in {}: {why}; use --dir with a directory that can be written, or --file",
         dir.display()
     );
     Error::new(ErrorKind::of_write(error), text)
+}
+
+/// Returns the name of the file system that contains the path, or its nearest ancestor, if programs
+/// cannot create files there.
+fn pseudo_file_system(path: &Path) -> Option<String> {
+    let path = std::path::absolute(path).ok()?;
+    let ancestor = path.ancestors().find_map(|path| File::open(path).ok())?;
+    nowait_probe::Place::of(&ancestor).file_system.filter(|name| ["proc", "sysfs", "cgroup2"].contains(&name.as_str()))
 }
 
 /// Fills `buffer` with the seeded contents at `offset`.
@@ -431,6 +445,20 @@ mod tests {
     fn unusable_files_say_so() {
         for path in ["/nonexistent", "/tmp", "/dev/null", "/etc/hostname"] {
             assert_eq!(TestFile::existing(Path::new(path)).unwrap_err().kind(), ErrorKind::BadFile, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_takes_no_file_is_told_from_one_that_is_missing() {
+        for (dir, words) in [
+            ("/proc", "proc is a pseudo file system"),
+            ("/proc/xx/yy", "proc is a pseudo file system"),
+            ("/sys", "sysfs is a pseudo file system"),
+            ("/tmp/no-such-directory", "there is no such directory"),
+            ("/etc/hostname", "Not a directory"),
+        ] {
+            let text = create_nameless(Path::new(dir)).unwrap_err().to_string();
+            assert!(text.contains(words) && text.contains(&format!(" in {dir}: ")), "{text}");
         }
     }
 
