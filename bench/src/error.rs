@@ -20,6 +20,8 @@ pub enum ErrorKind {
     BadFile,
     /// Pages stay in the page cache, so no read would be cold.
     NotCold,
+    /// No case was measured, although none failed.
+    NothingMeasured,
     /// A run is worse than the earlier run.
     Worse,
     /// The user interrupted the run.
@@ -45,7 +47,7 @@ impl ErrorKind {
             Self::NoRoom => 3,
             Self::NotWritable => 4,
             Self::BadFile => 5,
-            Self::NotCold => 6,
+            Self::NotCold | Self::NothingMeasured => 6,
             Self::Worse => 12,
             Self::Interrupted => 130,
         }

@@ -720,7 +720,7 @@ fn threads_that_cannot_be_started_are_an_error_and_hold_nobody_up() {
 fn figures_are_kept_where_they_cannot_be_printed() {
     let (dir, json) = (directory(), directory());
     let json = json.path().join("run.json");
-    let mut command = nowait(&["--time", "1", "--size", "1M", "--dir"]);
+    let mut command = nowait(&["--time", "15", "--size", "1M", "--dir"]);
     command.arg(dir.path()).arg("--json").arg(&json).stdout(fs::File::create("/dev/full").unwrap());
     assert_fails(&command.output().unwrap(), 1, &["cannot print the result", "No space left"]);
     let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();

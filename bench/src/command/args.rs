@@ -17,7 +17,8 @@ Exit codes:
   3    no space on the disk
   4    permission denied, for the directory or the file
   5    the file cannot be measured (missing, a directory, too small), or no such directory
-  6    no case was measured: all of them are cold, and the file cannot be evicted from the page cache
+  6    no case was measured: all of them are cold, and the file cannot be evicted from the page cache,
+       or this system refuses all ways
   12   with --against: a row is worse
   130  interrupted";
 
@@ -68,8 +69,8 @@ pub struct Bench {
     #[command(flatten)]
     pub(crate) asked: Options,
 
-    /// Seconds for a run without a table [default: 42]
-    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["tables", "rounds"], value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    /// Seconds for a run without a table, from 5 on [default: 42]
+    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["tables", "rounds"], value_parser = seconds)]
     pub(crate) time: Option<u32>,
 
     /// Write all figures to FILE, or to stdout if FILE is - (the tables then go to stderr). After
@@ -102,6 +103,16 @@ pub struct Bench {
     pub(crate) verbose: bool,
 }
 
+/// Limits of --time. In less than the minimum not even a fast disk gives every case its rounds.
+const TIME_MIN: u32 = 5;
+pub(super) const TIME_MAX: u32 = 86_400;
+
+fn seconds(text: &str) -> Result<u32, String> {
+    let seconds = text.parse().ok().filter(|seconds| (TIME_MIN..=TIME_MAX).contains(seconds));
+    seconds
+        .ok_or_else(|| format!("give whole seconds without a unit, from {TIME_MIN} to {TIME_MAX}, such as --time 60"))
+}
+
 /// Name that selects most tables.
 pub(crate) const TOUR: &str = "tour";
 
@@ -109,4 +120,17 @@ pub(crate) const TOUR: &str = "tour";
 fn table_names() -> PossibleValuesParser {
     let tables = table::to_ask_for().map(|table| PossibleValue::new(table.name).help(table.about));
     PossibleValuesParser::new(tables.chain([PossibleValue::new(TOUR).help("Most of these tables, shortened")]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_whole_seconds_that_suffice() {
+        assert_eq!(["5", "60", "86400"].map(seconds), [Ok(5), Ok(60), Ok(86_400)]);
+        for wrong in ["0", "1", "4", "86401", "1m", "60s", "4.5", "-5", ""] {
+            assert!(seconds(wrong).unwrap_err().ends_with("such as --time 60"), "{wrong}");
+        }
+    }
 }

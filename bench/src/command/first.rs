@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::args::Bench;
+use super::args::{self, Bench};
 use super::show::{WIDTH, under_load, wrapped};
 use super::{RunPart, duration, plan, settled};
 use crate::measure::options::{MOST_ROUNDS, Options};
@@ -18,6 +18,7 @@ use crate::{Error, ErrorKind};
 
 /// Time for all cases, without the creation of the file and the overrun of the last case.
 const TIME: Duration = Duration::from_secs(42);
+const TIME_MAX: Duration = Duration::from_secs(args::TIME_MAX as u64);
 /// Duration of a round of a way of average speed. The slowest ways take many times as long.
 const READS: Duration = Duration::from_millis(30);
 const COMMITS: Duration = Duration::from_millis(60);
@@ -129,6 +130,26 @@ impl Budget {
 /// A table whose lines have no figures, and the reason.
 pub(super) type LeftOut = (&'static str, String);
 
+/// Reason of a table for which no time was left.
+pub(super) const NO_TIME: &str = "no time was left";
+
+/// Returns the error of a run that had no time for a table.
+pub(super) fn out_of_time(left_out: &[LeftOut], options: &Bench) -> Option<Error> {
+    let is_late = |name: &str| left_out.iter().any(|(table, why)| *table == name && why == NO_TIME);
+    let names: Vec<&str> = LINES.iter().filter(|(_, table, _)| is_late(table)).map(|(name, ..)| *name).collect();
+    if names.is_empty() {
+        return None;
+    }
+    let (seconds, enough) = (time(options).as_secs(), (time(options) * 2).clamp(TIME, TIME_MAX).as_secs());
+    let text = format!(
+        "in {seconds} s no time was left for {}; give more seconds, such as --time {enough}",
+        names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    );
+    // Without --time, the disk is slower than the usual time allows.
+    let kind = if options.time.is_some() { ErrorKind::Usage } else { ErrorKind::Other };
+    Some(Error::new(kind, text))
+}
+
 /// Returns the line for a table that cannot be measured although others can.
 pub(super) fn left_out(error: &Error, report: &Report) -> Option<String> {
     match error.kind() {
@@ -145,7 +166,7 @@ pub(super) fn left_out(error: &Error, report: &Report) -> Option<String> {
 pub(super) fn screen(report: &Report, left_out: &[LeftOut], options: &Bench) -> String {
     let mut text = under_load(&report.environment) + &machine(report);
     if let Some(why) = &report.partial {
-        text += &format!("PARTIAL: {why}.\n");
+        text += &format!("{}\n", wrapped(&format!("PARTIAL: {why}."), ""));
     }
     let header = ["plain calls", "threads", "tokio", "best by hand", OURS, "+tokio"].map(str::to_owned);
     text += &format!("{}\n", figures("operations per second", header));
@@ -290,6 +311,22 @@ mod tests {
         assert!(screen.contains("× pread?, ") && screen.contains("× best?\n"), "{screen}");
         noisy.rows.iter_mut().for_each(|row| row.rounds.truncate(2));
         assert!(super::screen(&noisy, &[], &asked_by(&[])).contains("  too few rounds for a comparison\n"));
+    }
+
+    #[test]
+    fn a_case_without_time_is_an_error() {
+        let late = |arguments: &[&str]| {
+            let left_out =
+                [("gather", NO_TIME.to_owned()), ("cached", "in memory".to_owned()), ("log", NO_TIME.to_owned())];
+            out_of_time(&left_out, &asked_by(arguments)).unwrap()
+        };
+        let named = late(&["--time", "30"]);
+        let text = "in 30 s no time was left for `64 cold records in a call`, `durable appends, 8 writers`; give more \
+                    seconds, such as --time 60";
+        assert_eq!((named.kind(), named.to_string()), (ErrorKind::Usage, text.to_owned()));
+        assert_eq!(late(&[]).kind(), ErrorKind::Other);
+        assert!(late(&["--time", "86400"]).to_string().ends_with("--time 86400"));
+        assert!(out_of_time(&[("cached", "in memory".to_owned())], &asked_by(&[])).is_none());
     }
 
     /// A false difference is reported in at most one run of 20, over all its lines.

@@ -13,17 +13,17 @@ use crate::machine::tree::sweep;
 use crate::measure::options::Options;
 use crate::measure::progress::{Course, Plan};
 use crate::report::figures::whole_size_of;
-use crate::report::notes::Code;
+use crate::report::notes::{Code, Note};
 use crate::report::page::page;
 use crate::report::verdict::to_json;
-use crate::report::{Report, preflight};
+use crate::report::{Report, in_order, preflight};
 use crate::table::{self, Phase, Run, Table};
 use crate::ways;
 use crate::{Error, ErrorKind, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub use self::args::Bench;
-use self::first::Budget;
+use self::first::{Budget, LeftOut};
 use self::show::Colour;
 
 mod against;
@@ -52,7 +52,7 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
     let mut parts = parts(options)?;
     let tables: Vec<&'static Table> = parts.iter().flat_map(|part| part.tables.iter().copied()).collect();
     let asked = parts[0].asked.clone();
-    let (is_first, mut budget) = (parts[0].is_first, Budget::new(options));
+    let is_first = parts[0].is_first;
     let size = tables.iter().filter_map(|table| (table.file_size)(&asked)).max();
     let made = size.map(|size| asked.size.unwrap_or(size)).filter(|_| asked.file.is_none());
     // An error of the place is the only output.
@@ -85,7 +85,7 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
     let in_order = tables.iter().any(|table| table.in_order);
     preflight::look_at_system(&environment, writes, in_order, &mut report);
 
-    let mut left_out = Vec::new();
+    let (mut budget, mut left_out) = (Budget::new(options), Vec::new());
     let mut measure = |file: Option<&TestFile>, phase: Phase| -> Result<()> {
         for part in &mut parts {
             let (asked, tables) = (&mut part.asked, &part.tables);
@@ -97,7 +97,7 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
                 match budget.next(tables[0].name) {
                     Some(time) => asked.budget = time,
                     None => {
-                        left_out.push((tables[0].name, "no time was left".to_owned()));
+                        left_out.push((tables[0].name, first::NO_TIME.to_owned()));
                         continue;
                     }
                 }
@@ -127,6 +127,7 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
         Err(error) if error.kind() == ErrorKind::NotCold && !report.rows.is_empty() => Ok(()),
         ran => ran,
     };
+    let ran = ran.and_then(|()| is_complete(&report, &left_out, options));
     report.environment.load = watch.load();
     preflight::look_at_load(&mut report);
     preflight::look_at_rows(&mut report);
@@ -138,6 +139,20 @@ pub fn run(options: &Bench, commit: Option<&str>, cancel: &AtomicBool) -> Result
     let text = short.then(|| first::screen(&report, &left_out, options));
     let shown = results.show(&report, text, options, &output);
     ran.and(shown)
+}
+
+/// Returns an error if the run had no time for a case, or measured none.
+fn is_complete(report: &Report, left_out: &[LeftOut], options: &Bench) -> Result<()> {
+    if let Some(error) = first::out_of_time(left_out, options) {
+        return Err(error);
+    }
+    if !report.rows.is_empty() {
+        return Ok(());
+    }
+    let explains = |note: &&Note| matches!(note.code, Code::WayLeftOut | Code::CaseLeftOut | Code::DirectRefused);
+    let notes = report.notes.iter().filter(explains).map(|note| note.text.as_str());
+    let reasons = in_order(left_out.iter().map(|(_, why)| why.as_str()).chain(notes));
+    Err(Error::new(ErrorKind::NothingMeasured, format!("no case was measured: {}", reasons.join("; "))))
 }
 
 /// Tables to measure with the same options.
@@ -399,4 +414,31 @@ fn bar() -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {percent:>3} %, {prefix}  {msg}");
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     bar.with_style(style.expect("the template is a constant"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Row;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        bench: Bench,
+    }
+
+    /// Symptom: a run whose ways this system refuses ended with code 0, without a figure.
+    #[test]
+    fn a_run_that_measures_nothing_is_an_error_that_tells_why() {
+        let options = Command::parse_from(["bench", "reads", "--ways", "ring"]).bench;
+        let notes = [(Code::ReadAhead, "far"), (Code::WayLeftOut, "ring is left out: io_uring is refused")];
+        let notes = notes.map(|(code, text)| Note::new(code, text)).into();
+        let mut report = Report { notes, ..Report::default() };
+        let error = is_complete(&report, &[], &options).unwrap_err();
+        assert_eq!(error.kind().exit_code(), 6);
+        assert_eq!(error.to_string(), "no case was measured: ring is left out: io_uring is refused");
+        report.rows.push(Row::default());
+        assert!(is_complete(&report, &[], &options).is_ok());
+    }
 }

@@ -223,7 +223,7 @@ pub fn best(rows: &[&Row]) -> f64 {
     rows.iter().map(|row| row.ops_per_s).fold(0.0, f64::max)
 }
 
-fn in_order<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+pub(crate) fn in_order<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = Vec::new();
     for name in names {
         if !seen.contains(&name) {
