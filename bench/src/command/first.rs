@@ -168,6 +168,7 @@ pub(super) fn screen(report: &Report, left_out: &[LeftOut], options: &Bench) -> 
     if let Some(why) = &report.partial {
         text += &format!("{}\n", wrapped(&format!("PARTIAL: {why}."), ""));
     }
+    let mut is_noisy = false;
     let header = ["plain calls", "threads", "tokio", "best by hand", OURS, "+tokio"].map(str::to_owned);
     text += &format!("{}\n", figures("operations per second", header));
     for (name, table, case) in LINES {
@@ -177,11 +178,11 @@ pub(super) fn screen(report: &Report, left_out: &[LeftOut], options: &Bench) -> 
             text += &format!("{}\n", wrapped(&format!("{}: not measured: {why}", name), ""));
             continue;
         }
-        text += &format!("{}\n", line_of(name, &rows));
-        text += &format!("  {}\n", comparison(report, &rows));
+        let (compared, noisy) = comparison(report, &rows);
+        is_noisy |= noisy;
+        text += &format!("{}\n  {compared}\n", line_of(name, &rows));
     }
-    text += "\nSpeeds are medians. a–b: 95 % interval of the ratio in pairs of rounds. ?: either may be the faster;\n\
-             among many ranges, one near 1 may be chance. Plain calls: one at a time. tokio: spawn_blocking.\n";
+    text += if is_noisy { NOISY_LEGEND } else { LEGEND };
     let told = |code: &&Code| report.notes.iter().any(|note| note.code == **code);
     let codes: Vec<&str> = Code::ALL.iter().filter(told).map(|code| code.name()).collect();
     if !codes.is_empty() {
@@ -226,21 +227,48 @@ fn line_of(name: &str, rows: &[&Row]) -> String {
     figures(name, [of(&PLAIN), of(&["threads"]), of(&["tokio"]), best, of(&[OURS]), of(&[ON_TOKIO])])
 }
 
+const LEGEND: &str = "
+Speeds are medians. a–b: 95 % interval of the ratio in pairs of rounds. ?: either may be the faster;
+among many ranges, one near 1 may be chance. Plain calls: one at a time. tokio: spawn_blocking.
+";
+const NOISY_LEGEND: &str = "
+Speeds are medians. a–b: 95 % interval of the ratio. ?: either may be faster. Too noisy: no verdict;
+use more rounds on an idle machine. Plain calls: one at a time. tokio: spawn_blocking.
+";
+
 /// Compares the library with the ways that programs use today, then with the fastest hand-written
-/// one.
-fn comparison(report: &Report, rows: &[&Row]) -> String {
+/// one. True if the rounds of a comparison scatter too much for a verdict.
+fn comparison(report: &Report, rows: &[&Row]) -> (String, bool) {
     let comparisons = LINES.len() * 4;
     let find = |ways: &[&str]| rows.iter().copied().find(|row| ways.contains(&row.way.as_str()));
-    let pair =
-        |ours: &[&str], other: &[&str]| Some(Against::of(report, find(ours)?, find(other)?, comparisons)?.told());
+    let mut noisy: Vec<&str> = Vec::new();
+    let mut pair = |ours: &[&str], other: &[&str]| {
+        let against = Against::of(report, find(ours)?, find(other)?, comparisons)?;
+        if against.is_noise() {
+            noisy.push(&against.other.way);
+        }
+        against.told()
+    };
     let mut parts: Vec<String> = [&PLAIN[..], &["threads"]].into_iter().filter_map(|way| pair(&[OURS], way)).collect();
-    if let Some(ours) = find(&[OURS]) {
-        parts.extend(Against::best_by_hand(report, ours, rows, comparisons).map(|against| against.of_the_best()));
-    }
     let on_tokio = pair(&[ON_TOKIO], &["tokio"]).map(|told| format!("+tokio {told}"));
+    if let Some(best) = find(&[OURS]).and_then(|ours| Against::best_by_hand(report, ours, rows, comparisons)) {
+        match best.of_the_best() {
+            Some(told) => parts.push(told),
+            None => noisy.push("best"),
+        }
+    }
     let ours = Some(format!("{OURS} {}", parts.join(", "))).filter(|_| !parts.is_empty());
-    let told: Vec<String> = [ours, on_tokio].into_iter().flatten().collect();
-    if told.is_empty() { "too few rounds for a comparison".to_owned() } else { told.join("; ") }
+    let mut told: Vec<String> = [ours, on_tokio].into_iter().flatten().collect();
+    let is_noisy = !noisy.is_empty();
+    let text = match (told.is_empty(), is_noisy) {
+        (true, true) => "too noisy for a verdict".to_owned(),
+        (true, false) => "too few rounds for a comparison".to_owned(),
+        (false, _) => {
+            told.extend(Some(format!("too noisy: {}", noisy.join(", "))).filter(|_| is_noisy));
+            told.join("; ")
+        }
+    };
+    (text, is_noisy)
 }
 
 fn next(options: &Bench) -> String {
@@ -309,8 +337,23 @@ mod tests {
         noisy.rows[1].rounds = vec![60.0, 150.0, 250.0, 140.0, 160.0];
         let screen = screen(&noisy, &[], &asked_by(&[]));
         assert!(screen.contains("× pread?, ") && screen.contains("× best?\n"), "{screen}");
+        assert!(!screen.contains("oo noisy"), "{screen}");
         noisy.rows.iter_mut().for_each(|row| row.rounds.truncate(2));
         assert!(super::screen(&noisy, &[], &asked_by(&[])).contains("  too few rounds for a comparison\n"));
+    }
+
+    /// Symptom: beside busy programs the line was `nowait 0.00–2690 × pread?`.
+    #[test]
+    fn where_the_rounds_say_nothing_there_is_no_range() {
+        let mut noisy = report(&[("pread", 100.0), (OURS, 100.0), ("tokio", 10.0), (ON_TOKIO, 50.0)]);
+        noisy.rows[1].rounds = vec![4.0, 900.0, 30.0, 500.0, 60.0];
+        let screen = |report: &Report| screen(report, &[], &asked_by(&[]));
+        let text = screen(&noisy);
+        assert!(text.contains("  +tokio 5.0 × tokio; too noisy: pread, best\n"), "{text}");
+        assert!(text.contains("Too noisy: no verdict;\nuse more rounds on an idle machine."), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        noisy.rows.truncate(2);
+        assert!(screen(&noisy).contains("\n  too noisy for a verdict\n"), "{}", screen(&noisy));
     }
 
     #[test]

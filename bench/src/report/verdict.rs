@@ -59,20 +59,37 @@ impl<'a> Against<'a> {
         Some(Self { low, sure, ..quickest })
     }
 
-    /// Formats as `3.9–4.4 × pread`, with a `?` if either may be the faster.
-    pub fn told(&self) -> String {
-        let mark = if self.sure { "" } else { "?" };
-        format!("{} × {}{mark}", range(self.low, self.high), self.other.way)
+    /// Returns whether the rounds scatter too much for a verdict: either way may be the faster, and
+    /// the interval is too wide.
+    pub fn is_noise(&self) -> bool {
+        !self.sure && is_noise(self.low, self.high)
     }
 
-    /// Formats the distance to the best of several ways.
-    pub fn of_the_best(&self) -> String {
+    /// Formats as `3.9–4.4 × pread`, with a `?` if either may be the faster. `None` for noise.
+    pub fn told(&self) -> Option<String> {
+        let mark = if self.sure { "" } else { "?" };
+        (!self.is_noise()).then(|| format!("{} × {}{mark}", range(self.low, self.high), self.other.way))
+    }
+
+    /// Formats the distance to the best of several ways. `None` for noise.
+    pub fn of_the_best(&self) -> Option<String> {
         let Self { low, high, .. } = *self;
         match low {
-            near if (NEAR..1.0).contains(&near) => format!("within {:.0} % of best", ((1.0 - near) * 100.0).ceil()),
-            _ => format!("{} × best{}", range(low, high), if self.sure { "" } else { "?" }),
+            near if (NEAR..1.0).contains(&near) => {
+                Some(format!("within {:.0} % of best", ((1.0 - near) * 100.0).ceil()))
+            }
+            _ if self.is_noise() => None,
+            _ => Some(format!("{} × best{}", range(low, high), if self.sure { "" } else { "?" })),
         }
     }
+}
+
+/// Width from which an interval says nothing: one around 1 then contains both half and twice the
+/// speed.
+const NOISE: f64 = 4.0;
+
+fn is_noise(low: f64, high: f64) -> bool {
+    high > low * NOISE
 }
 
 /// Share of the best from which a way is reported as within some per cent of it.
@@ -221,7 +238,7 @@ fn rank(report: &Report, table: &str, way: &str) -> Option<String> {
     if stands.is_empty() {
         return None;
     }
-    let pairs = beside(report, table, way);
+    let (pairs, mut is_noisy) = beside(report, table, way);
     let pairs = if pairs.is_empty() { String::new() } else { format!("{}. It is ", listed(&pairs)) };
     let of = |finding| stands.iter().filter(move |(_, stand)| stand.finding == finding);
     let (level, all) = (of(Finding::Level).count(), counted(stands.len()));
@@ -235,22 +252,36 @@ fn rank(report: &Report, table: &str, way: &str) -> Option<String> {
             continue;
         };
         text += &format!(". {word} in {}", of(finding).count());
-        if let (Some((rival, _)), Some(ratio)) = (worst.rival, ratio(worst)) {
-            text += &format!(", at worst {} ({case})", ratio.words(&rival.way));
+        match (worst.rival, ratio(worst)) {
+            (Some(_), Some(ratio)) if finding == Finding::CannotTell && is_noise(ratio.low(), ratio.high()) => {
+                is_noisy = true;
+            }
+            (Some((rival, _)), Some(ratio)) => {
+                text += &format!(", at worst {} ({case})", ratio.words(&rival.way));
+            }
+            _ => {}
         }
     }
-    Some(text + ".")
+    text.push('.');
+    if is_noisy {
+        text +=
+            " Where a ratio is missing, the machine was too noisy for a verdict: use more --rounds on an idle machine.";
+    }
+    Some(text)
 }
 
 /// Compares a way of the library with those that programs use today: its worst case and its best.
-fn beside(report: &Report, table: &str, way: &str) -> Vec<String> {
+/// Leaves out noise; true if there is any.
+fn beside(report: &Report, table: &str, way: &str) -> (Vec<String>, bool) {
     let rivals: &[&[&str]] = if way == ON_TOKIO { &[&["tokio"]] } else { &[&PLAIN, &["threads"]] };
     let cases = report.cases(table);
+    let mut is_noisy = false;
     let of = |rival: &&[&str]| {
         let pair = |(case, rows): &(&'_ str, Vec<&'_ Row>)| {
             let find = |ways: &[&str]| rows.iter().copied().find(|row| ways.contains(&row.way.as_str()));
             let against = Against::of(report, find(&[way])?, find(rival)?, report.case_count() * 3)?;
-            Some((against.low, format!("{} ({case})", against.told())))
+            is_noisy |= against.is_noise();
+            Some((against.low, format!("{} ({case})", against.told()?)))
         };
         let mut pairs: Vec<(f64, String)> = cases.iter().filter_map(pair).collect();
         pairs.sort_by(|(a, _), (b, _)| a.total_cmp(b));
@@ -260,7 +291,8 @@ fn beside(report: &Report, table: &str, way: &str) -> Vec<String> {
             [(_, least), .., (_, most)] => Some(format!("{least} to {most}")),
         }
     };
-    rivals.iter().filter_map(of).collect()
+    let told = rivals.iter().filter_map(of).collect();
+    (told, is_noisy)
 }
 
 /// Reports ways whose requests mostly go to kernel workers.
@@ -380,7 +412,7 @@ mod tests {
         let text = said_of(slow);
         assert!(text.contains("in 0 of 1 case. Behind in 1, at worst 0.41–0.62 × ring (depth=1)"), "{text}");
         // One faster round makes the result uncertain.
-        let text = said_of(with_rounds("nowait", &[20.0, 50.0, 110.0, 50.0, 51.0]));
+        let text = said_of(with_rounds("nowait", &[35.0, 50.0, 105.0, 50.0, 51.0]));
         assert!(text.contains("in 0 of 1 case. Uncertain in 1, at worst "), "{text}");
         let text = said_of(with_rounds("nowait", &[60.0, 130.0, 90.0, 140.0, 70.0]));
         assert!(text.contains("in 0 of 1 case. Uncertain in 1, at worst "), "{text}");
@@ -423,6 +455,34 @@ mod tests {
             "{moody}"
         );
         assert!(moody.contains("in 0 of 1 case. Uncertain in 1, at worst "), "{moody}");
+    }
+
+    /// Symptom: beside busy programs the verdict was `0.00–2690 × pread?`.
+    #[test]
+    fn an_interval_that_says_nothing_is_not_told() {
+        let with_rounds = |case: &str, way: &str, rounds: &[f64]| Row {
+            rounds: rounds.to_vec(),
+            ..row("reads", case, way, median(rounds))
+        };
+        let noisy = [4.0, 900.0, 30.0, 500.0, 60.0];
+        let rows = |case| [with_rounds(case, "pread", &[100.0; 5]), with_rounds(case, "nowait", &noisy)];
+        let (all, calm) = (rows("depth=1"), row("reads", "depth=8", "pread", 50.0));
+        let text = said(all.to_vec());
+        assert!(
+            text.contains(
+                "reads: nowait is the quickest, or within 5 % of it, in 0 of 1 case. Uncertain in 1. Where a ratio is \
+                 missing, the machine was too noisy for a verdict: use more --rounds on an idle machine."
+            ),
+            "{text}"
+        );
+        // The cases that are certain keep their ratios.
+        let text = said([&all[..], &[calm.clone(), row("reads", "depth=8", "nowait", 100.0)]].concat());
+        assert!(text.contains("reads: nowait is 2.0 × pread (depth=8). It is the quickest"), "{text}");
+        assert!(text.contains("too noisy for a verdict") && !text.contains("depth=1)"), "{text}");
+        // A way that is certainly faster is told, however wide the interval.
+        let fast: Vec<f64> = [30.0, 90.0, 250.0, 45.0, 140.0].iter().map(|speed| speed * 1e3).collect();
+        let text = said(vec![with_rounds("depth=8", "nowait", &fast), calm]);
+        assert!(text.contains(" × pread (depth=8)") && !text.contains("too noisy"), "{text}");
     }
 
     #[test]
