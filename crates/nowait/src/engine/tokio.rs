@@ -5,7 +5,7 @@
 //! ([`Nowait::attach_tokio`](crate::Nowait::attach_tokio)), and a watcher serves all others. tokio
 //! reveals a missing I/O driver only by a panic (1.54; tokio-rs/tokio#8361 reports the same for
 //! timers). A caught panic still reaches the process's hook, and `panic = "abort"` ends the
-//! process. So this file never tests for a driver.
+//! process. So only an explicit call tests for a driver.
 //!
 //! Each runtime has its own rings, at most one per worker. A runtime that is not driven notices no
 //! completions. A thread in a current-thread runtime may have only entered it, or be one of its
@@ -60,7 +60,7 @@ impl Runtime {
 }
 
 impl Runtimes {
-    /// Lets the current runtime's reactor notice completions until it ends. Panics if it has none.
+    /// Lets the current runtime's reactor notice completions until it ends.
     pub(super) fn attach(&self) -> Result<()> {
         let handle = Handle::try_current().map_err(|_| {
             let advice = "this thread is in no tokio runtime; call it in a task, under block_on, or where the runtime \
@@ -72,10 +72,17 @@ impl Runtimes {
         }
         let bell = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| Error::from_errno(ATTACH, errno))?;
         // With nothing locked: this is where tokio panics if the runtime has no I/O driver, or
-        // refuses if it has ended.
-        // SAFETY: the descriptor is owned, and stays open until it is dropped with the
-        // registration.
-        let registered = unsafe { AsyncFd::register_with_interest(bell, Interest::READABLE) };
+        // refuses if it has ended. The panic leaves no state behind: the registration has not begun.
+        let registered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            // SAFETY: the descriptor is owned, and stays open until it is dropped with the
+            // registration.
+            unsafe { AsyncFd::register_with_interest(bell, Interest::READABLE) }
+        }));
+        let registered = registered.map_err(|_| {
+            let advice = "this tokio runtime was built without an I/O driver; build it with enable_io or enable_all, \
+                          or omit attach_tokio, since operations also work without it";
+            Error::new(ATTACH, ErrorKind::Unsupported).with_advice(advice)
+        })?;
         drop(registered.map_err(|error| not_registered(&error.into()))?);
         drop(self.look_at(&handle, |runtime| runtime.set_attached(true)));
         Ok(())
@@ -159,7 +166,7 @@ impl Runtimes {
     }
 }
 
-const ATTACH: ErrorOp = ErrorOp::Other("attach to a tokio runtime");
+const ATTACH: ErrorOp = ErrorOp::Other("attach_tokio");
 
 /// Converts an error of tokio's reactor: an errno of `epoll_ctl(2)`, or none if the reactor ended.
 fn not_registered(error: &io::Error) -> Error {

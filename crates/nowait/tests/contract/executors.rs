@@ -225,6 +225,31 @@ fn what_is_no_runtime_is_not_attached() {
     Nowait::builder().engine(Engine::Pool).build().unwrap().attach_tokio().unwrap();
 }
 
+/// Symptom: tokio's panic named neither the call nor the alternative.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_runtime_without_an_io_driver_is_not_attached_and_is_served() {
+    let Ok(nowait) = Nowait::builder().engine(Engine::Uring).build() else {
+        return eprintln!("skipped: there is no ring");
+    };
+    let sample = Sample::new(LEN);
+    let file = sample.open(&nowait);
+    let multi_thread = runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let current_thread = runtime::Builder::new_current_thread().build().unwrap();
+    for runtime in [multi_thread, current_thread] {
+        let error = runtime.block_on(async { nowait.attach_tokio().unwrap_err() });
+        assert_eq!(error.kind(), nowait::ErrorKind::Unsupported);
+        let text = error.to_string();
+        for part in ["attach_tokio", "enable_io", "enable_all", "also work without it"] {
+            assert!(text.contains(part), "{text}");
+        }
+        sample.cool();
+        let file = file.clone();
+        let read = runtime.spawn(async move { file.read_range(0, PAGE).submit().await });
+        assert_eq!(runtime.block_on(read).unwrap().unwrap().len(), PAGE);
+    }
+}
+
 /// A blocking thread of a runtime that nobody drives: `tokio::fs` works there, and so must we.
 #[test]
 fn tokio_blocking_thread_of_an_idle_runtime() {
