@@ -127,20 +127,25 @@ pub(crate) async fn create_beside(nowait: &Nowait, path: &Path, options: AtomicO
                 ));
             }
             Err(error) if error.kind() == ErrorKind::AlreadyExists && last > 0 => {}
-            Err(error) => return Err(not_created(error.at(path), &directory)),
+            Err(error) => return Err(not_created(nowait, error.at(path), &directory).await),
         }
     }
     unreachable!("the last try returns")
 }
 
 /// Adds the directory to an error of the temporary file's creation.
-fn not_created(error: Error, directory: &Path) -> Error {
-    let directory = directory.display();
-    match error.kind() {
-        ErrorKind::NotFound => {
-            error.with_advice(format!("its directory {directory} does not exist; create the directory first"))
+async fn not_created(nowait: &Nowait, error: Error, directory: &Path) -> Error {
+    let shown = directory.display();
+    if error.kind() != ErrorKind::NotFound {
+        return error.with_detail(format!("its new contents are first written to a temporary file in {shown}"));
+    }
+    // The errno is the same where a directory exists but takes no files, as in procfs.
+    match nowait.fs().metadata(directory).await {
+        Ok(_) => error.with_advice(format!("its directory {shown} takes no new files")),
+        Err(missing) if missing.kind() == ErrorKind::NotFound => {
+            error.with_advice(format!("its directory {shown} does not exist; create the directory first"))
         }
-        _ => error.with_detail(format!("its new contents are first written to a temporary file in {directory}")),
+        Err(_) => error,
     }
 }
 

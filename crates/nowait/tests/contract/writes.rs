@@ -499,11 +499,15 @@ fn atomic_write_creates_and_replaces() {
     }
     let error = futures::executor::block_on(fs::write_atomic("/", vec![1])).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
-    let missing = folder.path().join("missing/file");
-    assert_eq!(
-        futures::executor::block_on(fs::write_atomic(missing, vec![1])).unwrap_err().kind(),
-        ErrorKind::NotFound
-    );
+    // Symptom: for /proc, which exists, the advice was to create the directory first.
+    for (missing, words) in [
+        (folder.path().join("missing/file"), "missing does not exist; create the directory first"),
+        ("/proc/new".into(), "its directory /proc takes no new files"),
+    ] {
+        let error = futures::executor::block_on(fs::write_atomic(missing, vec![1])).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.to_string().contains(words), "{error}");
+    }
 }
 
 #[test]
