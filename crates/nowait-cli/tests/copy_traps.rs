@@ -99,6 +99,26 @@ fn a_target_that_is_missing_is_told() {
     assert_eq!(names(dir.path()), ["folder", "one", "two"]);
 }
 
+/// Symptom: for `/proc/new` the cause was "No such file or directory", and the advice "create it
+/// first" or "the file may have been removed meanwhile".
+#[test]
+fn a_target_where_nothing_can_be_created_is_told() {
+    let dir = place();
+    for source in ["one", "folder"] {
+        for (target, words) in [
+            ("/proc/new", "programs cannot create names in procfs"),
+            ("/sys/new", "programs cannot create names in sysfs"),
+            ("/proc/new/sub", "programs cannot create it in procfs"),
+        ] {
+            let said = told(NOTHING, dir.path(), &[source, target], &[words, "name another target"]);
+            assert!(!said.contains("create it first") && !said.contains("removed"), "{said}");
+        }
+    }
+    told(NOTHING, dir.path(), &["one", "/proc/new/"], &["no such directory", "cannot create it in procfs"]);
+    // Elsewhere the directory can be created.
+    told(NOTHING, dir.path(), &["one", "missing/file"], &["create it first"]);
+}
+
 #[test]
 fn the_same_file_under_another_name_is_left_alone() {
     let dir = place();

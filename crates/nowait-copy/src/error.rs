@@ -151,7 +151,19 @@ impl Failure {
         let known = nowait::Error::from_raw_os_error(nowait::ErrorOp::Copy, errno.raw_os_error());
         let mut failure = Self::new(operation, path, FailureKind::System(known.kind()));
         failure.0.errno = Some(errno);
-        failure
+        let is_refused = makes_name(operation) && matches!(errno, Errno::NOENT | Errno::PERM | Errno::ACCESS);
+        match is_refused.then(|| pseudo_file_system(path)).flatten() {
+            Some(name) => failure.with_detail(format!("programs cannot create names in {name}")).with_advice(ELSEWHERE),
+            None => failure,
+        }
+    }
+
+    /// Adds the next step for a directory that is missing.
+    pub(crate) fn with_missing(self, dir: &Path, advice: &'static str) -> Self {
+        match pseudo_file_system(dir) {
+            Some(name) => self.with_advice(format!("programs cannot create it in {name}: {ELSEWHERE}")),
+            None => self.with_advice(advice),
+        }
     }
 
     /// Makes the failure of an operation of `nowait`.
@@ -228,10 +240,32 @@ impl Failure {
     }
 }
 
+/// File systems of the kernel in which programs cannot create names, by number (`statfs(2)`).
+const PSEUDO: [(u32, &str); 2] = [(0x9fa0, "procfs"), (0x6265_6572, "sysfs")];
+
+/// Returns the name of the file system of the path's nearest existing ancestor, if programs cannot
+/// create names there.
+fn pseudo_file_system(path: &Path) -> Option<&'static str> {
+    let stat = path.ancestors().find_map(|ancestor| match ancestor.as_os_str().is_empty() {
+        true => rustix::fs::statfs(c".").ok(),
+        false => rustix::fs::statfs(ancestor).ok(),
+    })?;
+    // The field is signed on some machines; the numbers have 32 bits.
+    let number = stat.f_type as u32;
+    PSEUDO.iter().find(|(pseudo, _)| *pseudo == number).map(|(_, name)| *name)
+}
+
+/// Advice where programs cannot create names.
+const ELSEWHERE: &str = "name another target";
+
+fn makes_name(operation: Operation) -> bool {
+    matches!(operation, Operation::Rename | Operation::CreateDir | Operation::Stage | Operation::Link)
+}
+
 /// Advice on an errno with a special meaning when a name is created or replaced.
 fn of_name(failure: &Failure) -> Option<&'static str> {
     let Details { kind, operation, errno, .. } = &*failure.0;
-    let makes_name = matches!(operation, Operation::Rename | Operation::CreateDir | Operation::Stage | Operation::Link);
+    let makes_name = makes_name(*operation);
     match (kind, errno) {
         (FailureKind::System(_), Some(Errno::PERM)) if makes_name => {
             Some("the file or its directory may be immutable or append-only (`lsattr -d`), or owned by another user")

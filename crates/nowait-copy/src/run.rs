@@ -222,7 +222,7 @@ impl Plan {
         if !into_directory && sources.len() > 1 {
             return Err(Failure::new(Operation::Copy, target, FailureKind::Usage)
                 .with_detail("with several sources, the target must be a directory")
-                .with_advice("create it first"));
+                .with_missing(target, "create it first"));
         }
         let top = |source: &P| match into_directory {
             true => Top::into_directory(source.as_ref(), target),

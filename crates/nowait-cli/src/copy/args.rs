@@ -313,7 +313,7 @@ impl Copy {
         }
         match (&self.target_directory, self.paths.split_last()) {
             (Some(dir), _) if !dir.is_dir() => wrong(format!(
-                "-t {}: no such directory; create it first, or name the copy as DST",
+                "-t {}: no such directory; name one that exists, or name the copy as DST",
                 nowait_copy::shown(dir)
             )),
             (Some(dir), _) => Ok((&self.paths, dir)),

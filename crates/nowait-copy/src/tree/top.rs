@@ -169,7 +169,7 @@ impl Tree<'_> {
             let kind = FailureKind::System(nowait::ErrorKind::NotFound);
             return Err(Failure::new(Operation::Open, &top.target(), kind)
                 .with_detail("there is no such directory")
-                .with_advice("create it first, or remove the slash at the end"));
+                .with_missing(&top.target(), "create it first, or remove the slash at the end"));
         }
         let target = open_target_dir(&top.target_dir)?;
         let target_stat =
@@ -213,9 +213,9 @@ fn open_target_dir(path: &Path) -> Result<OwnedFd> {
     opened.map_err(|errno| {
         let failure = Failure::from_errno(Operation::Open, path, errno);
         match errno {
-            Errno::NOENT => {
-                failure.with_detail("the parent directory of the target does not exist").with_advice("create it first")
-            }
+            Errno::NOENT => failure
+                .with_detail("the parent directory of the target does not exist")
+                .with_missing(path, "create it first"),
             Errno::NOTDIR => failure.with_detail("the parent of the target is not a directory"),
             _ => failure,
         }
