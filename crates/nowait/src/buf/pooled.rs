@@ -1,6 +1,6 @@
-//! The library's own buffer, [`Buf`], and the pool that it comes from.
+//! The library's own buffer, [`Buf`], and its pool.
 //!
-//! `unsafe` here: allocation and mappings, whose memory each buffer owns alone.
+//! `unsafe` here: allocations and mappings. Each buffer is the only owner of its memory.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::RefCell;
@@ -18,29 +18,31 @@ use crate::sys::PerProcess;
 /// devices.
 pub const BUF_ALIGNMENT: usize = 4096;
 
-/// The smallest and the largest capacity that the pool keeps; between them, powers of two. The largest
-/// is for results of gathers: in fresh memory, page faults took as long as the copy from the page cache.
+/// The smallest and the largest pooled capacity. Capacities between them are powers of two; each is
+/// a class. The largest serves results of gathers: in fresh memory, page faults took as long as the
+/// copy from the page cache.
 const CLASS_MIN: usize = 4096;
 const CLASS_MAX: usize = 16 << 20;
 const CLASSES: usize = (CLASS_MAX / CLASS_MIN).ilog2() as usize + 1;
-/// Most bytes that each class keeps: of those in ordinary pages, and in huge ones. The sum, and what
-/// threads keep, bounds the pool's memory.
+/// Most idle bytes of each class: in ordinary pages, and in huge pages. With the idle bytes of
+/// threads, they bound the pool's memory.
 const CLASS_BYTES_MAX: usize = 4 << 20;
 const HUGE_CLASS_BYTES_MAX: usize = 16 << 20;
 
-/// A thread keeps idle buffers of the smallest classes, so that a cached read takes no lock. Longer
-/// reads take so long that a lock is no matter.
+/// Number of the smallest classes of which each thread keeps idle buffers, so that a cached read
+/// takes no lock. In a longer read the time of a lock is negligible.
 const OWN_CLASSES: usize = ((64 << 10) / CLASS_MIN).ilog2() as usize + 1;
-/// Most bytes that a thread keeps of each of them, unless one buffer is more.
+/// Most idle bytes of each of these classes per thread; at least one buffer is kept.
 const OWN_BYTES_MAX: usize = 32 << 10;
 
-/// Buffers from this capacity on are cut from memory that the kernel is asked to have in huge
-/// pages, [`HUGE_BYTES`] at a time. Its bytes lie together for the device, too: a direct read of 1
-/// MiB is a request of one piece and not of 256. On a virtio disk that is twice as fast
-/// (docs/measurements/2026-11-22-huge-pages). It is also the largest page size of a kernel, so each
-/// buffer can be released separately.
+/// Smallest capacity that is cut from regions of [`HUGE_BYTES`], for which the kernel is asked for
+/// huge pages. A huge page is contiguous for the device: a direct read of 1 MiB has one segment
+/// instead of 256, and is twice as fast on a virtio disk
+/// (docs/measurements/2026-11-22-huge-pages). 64 KiB is also the largest base page size of a kernel,
+/// so each buffer can be unmapped separately.
 const HUGE_CLASS_MIN: usize = 64 << 10;
-/// A huge page, on most machines. Where it is not, or there are none, this is memory as any other.
+/// Size of a huge page on most machines. On others, and without huge pages, a region is ordinary
+/// memory.
 const HUGE_BYTES: usize = 2 << 20;
 
 /// Owned, page-aligned buffer. Its memory comes from a small pool, and returns there when the

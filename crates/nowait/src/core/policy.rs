@@ -1,26 +1,25 @@
-//! The selectors: evidence in, route out. Pure: no I/O, no clock, no allocation. One story, for
-//! reads, writes, opens, rings and helper threads.
+//! The selectors: evidence in, route out. Pure: no I/O, no clock, no allocation. The same rules
+//! serve reads, writes, opens, rings and helper threads.
 //!
-//! One per open file; for opens one per instance. It starts from hope (the first read is tried
-//! inline) and learns from the file's own operations. There are two kinds of inline call, and one
-//! rule serves both:
+//! Each open file has its own selectors; opens have one per instance. The first read is tried
+//! inline. After that, the file's own operations decide. There are two kinds of inline call:
 //!
-//! * an **attempt** (`RWF_NOWAIT`): the kernel promises not to wait for the device. A failure is a
-//!   miss, or a false hit that waited for the device. The kernel begins to read pages that are not
-//!   cached (`filemap_get_pages` in mm/filemap.c, 5.10 to 6.18); if the device is done before the
-//!   attempt looks again, the attempt has read from the device on the caller's time. Only the clock
-//!   tells: a hit that took longer than a copy does is a failure. (On a virtio disk whose doorbell
-//!   took 30 µs, four reads in five of a cold file "hit", and the disk never saw more than one at a
-//!   time.)
-//! * a **budgeted** call, where the file never accepts `RWF_NOWAIT` (tmpfs, overlayfs, FUSE; there
-//!   io_uring would hand every operation to a kernel worker): a plain call that is expected to be
-//!   cheap. A failure is a call over the stall budget.
+//! * An **attempt** (`RWF_NOWAIT`): the kernel promises not to wait for the device. A failure is a
+//!   miss, or a false hit that waited for the device. A false hit arises because the attempt makes
+//!   the kernel begin to read pages that are not cached (`filemap_get_pages` in mm/filemap.c, 5.10
+//!   to 6.18). If the device finishes before the attempt looks again, the attempt returns the data,
+//!   and the caller has waited for the device. Only the clock reveals this, so a hit that took
+//!   longer than a copy counts as a failure. (On a virtio disk whose doorbell took 30 µs, four in
+//!   five reads of a cold file were false hits, and the disk never had more than one read in flight.)
+//! * A **budgeted** call: a plain call that is expected to be cheap. It is used if the file never
+//!   accepts `RWF_NOWAIT` (tmpfs, overlayfs, FUSE), where io_uring would hand every operation to a
+//!   kernel worker. A failure is a call over the stall budget.
 //!
-//! After a failure, budgeted calls are left out for a while, twice as long each time, and then tried
-//! again; one success ends that. Attempts are left out by the share of them that hit: what is cached
-//! is found, whatever its neighbours were, where attempts pay at all. So a cold scan pays for one
-//! useless attempt in [`SKIP_MAX`], and a file that becomes cached is noticed within as many
-//! operations.
+//! After a failure, budgeted calls are skipped for a while, twice as long after each further
+//! failure. The next success ends this. Attempts are skipped by the share of them that hit, not by
+//! failures in a row: in a file of which a part is cached, hits and misses alternate. A cold scan
+//! makes one useless attempt in [`SKIP_MAX`] operations, and a file that becomes cached is noticed
+//! within as many.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
 
@@ -71,10 +70,10 @@ pub(crate) enum Choice {
     Slow,
 }
 
-/// Attempts at reads are skipped where fewer than one in eight hits, the more the fewer: a miss costs
-/// no stall, and a sixth of what a queued read costs. Each attempt is an eighth of the share of
-/// misses. (By misses in a row, with skips twice as long each time, a file of which half was cached
-/// had a fifth of its reads served inline.)
+/// Attempts at reads are skipped if fewer than one in eight hits; the fewer hit, the more are
+/// skipped. A miss does not block, and costs a sixth of a queued read. The newest attempt has a
+/// weight of one eighth in the share of misses. (When misses in a row decided, with skips twice as
+/// long each time, only a fifth of the reads of a half-cached file were served inline.)
 const HIT_MIN: u32 = MISSED_ALL / 8;
 const MISSED_ALL: u32 = 1 << 16;
 const MISSED_WEIGHT: u32 = 8;
@@ -83,8 +82,8 @@ const MISSED_WEIGHT: u32 = 8;
 const MISSES_BORNE: u32 = 2;
 /// Stalls that are tolerated: none. One call over budget sends the following ones away.
 const STALLS_BORNE: u32 = 0;
-/// Direct reads or writes in a row that only a kernel worker could do, before rings are left out:
-/// as many as are in flight, since what makes one wait makes those beside it wait, too.
+/// Direct reads or writes in a row that only a kernel worker could make, before rings are skipped:
+/// as many as may be in flight. A cause that makes one of them wait also affects those beside it.
 const PUNTS_BORNE: u32 = 256;
 /// The longest run of operations that are not tried inline, or by a ring.
 const SKIP_MAX: u32 = 256;
