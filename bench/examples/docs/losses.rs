@@ -56,16 +56,27 @@ impl Found<'_> {
         self.ratio.filter(|ratio| ratio.middle() < LEVEL)
     }
 
-    /// Index of the first cause all of whose patterns fit; alternatives are separated by |.
-    fn cause(&self, causes: &[Vec<String>]) -> Option<usize> {
+    /// Index of the first line of causes all of whose patterns fit; alternatives are separated by |.
+    fn line(&self, causes: &[Vec<String>]) -> Option<usize> {
         let fields = [self.file, &self.row.table, &self.row.case, &self.row.way, &self.best.way];
         let fit = |(pattern, field): (&String, &str)| pattern.split('|').any(|one| fits(one, field));
         causes.iter().position(|cause| cause.iter().zip(fields).all(fit))
     }
 }
 
+/// Cause and source of a line that has those of the line above.
+const AS_ABOVE: &str = "as above";
+
+/// Lines of causes.tsv, of which several may have the same cause.
 fn causes() -> Result<Vec<Vec<String>>> {
-    lines(&folder().join("causes.tsv"), 7)
+    let mut causes = lines(&folder().join("causes.tsv"), 7)?;
+    for number in 1..causes.len() {
+        if causes[number][5] == AS_ABOVE {
+            let above = causes[number - 1][5..].to_vec();
+            causes[number].splice(5.., above);
+        }
+    }
+    Ok(causes)
 }
 
 impl Current {
@@ -147,15 +158,17 @@ impl Current {
     pub(crate) fn lost(&self) -> Result<Vec<String>> {
         let (causes, rows) = (causes()?, self.compared());
         let lost: Vec<(&Found<'_>, Ratio)> = rows.iter().filter_map(|found| Some((found, found.lost()?))).collect();
-        let used = each_once(lost.iter().filter_map(|(found, _)| found.cause(&causes)));
-        if let Some((_, cause)) = causes.iter().enumerate().find(|(number, _)| !used.contains(number)) {
-            return Err(format!("causes.tsv: no lost row has this cause any more: {}", cause[5]));
+        let fitting: Vec<usize> = lost.iter().filter_map(|(found, _)| found.line(&causes)).collect();
+        if let Some((_, cause)) = causes.iter().enumerate().find(|(number, _)| !fitting.contains(number)) {
+            return Err(format!("causes.tsv: no lost row fits this line any more: {}", cause.join("  ")));
         }
+        let used = each_once(fitting.iter().map(|line| &causes[*line][5..]));
         let mut said = Vec::new();
         for of_topic in lost.chunk_by(|(one, _), (next, _)| one.topic == next.topic) {
             let line = |(found, ratio): &(&Found<'_>, Ratio)| {
                 let sure = if ratio.high() < 1.0 { "**" } else { "" };
-                let place = found.cause(&causes).and_then(|cause| used.iter().position(|one| *one == cause));
+                let line = found.line(&causes);
+                let place = line.and_then(|line| used.iter().position(|cause| *cause == &causes[line][5..]));
                 vec![
                     linked(found.file),
                     format!("{} {}", found.row.table, found.row.case),
@@ -176,9 +189,8 @@ impl Current {
             said.push(String::new());
         }
         said.extend(["## Causes".to_owned(), String::new()]);
-        let cause = |(place, cause): (usize, &usize)| {
-            format!("{}. {} ([source]({}))", place + 1, causes[*cause][5], causes[*cause][6])
-        };
+        let cause =
+            |(place, cause): (usize, &&[String])| format!("{}. {} ([source]({}))", place + 1, cause[0], cause[1]);
         said.extend(used.iter().enumerate().map(cause));
         Ok(said)
     }
