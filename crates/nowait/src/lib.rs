@@ -407,6 +407,7 @@ mod guide {
         };
     }
 
+    #[cfg(feature = "tokio")]
     #[doc = include_str!("../../../README.md")]
     struct Readme;
 
