@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sized
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,6 +22,16 @@ def test_the_page_of_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     names: dict[str, object] = {"__name__": "page"}
     exec(compile(example, "README.md", "exec"), names)
     assert names["array"].shape == (4000, 4096)
+
+
+def test_the_page_of_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("table.dat").write_bytes(bytes(128 << 10))
+    (example,) = examples_of(Path(__file__).parents[3] / "README.md")
+    names: dict[str, object] = {"__name__": "page"}
+    exec(compile(example, "README.md", "exec"), names)
+    rows = names["rows"]
+    assert isinstance(rows, Sized) and len(rows) == 16
 
 
 def test_coming_from_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
