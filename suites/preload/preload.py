@@ -32,10 +32,19 @@ class Preload:
         """Returns the number of calls that programs made through the library since the last question.
 
         Raises Unavailable if there were none: the program did not use it."""
-        served = sum(map(int, self.report.read_text().split())) if self.report.exists() else 0
-        self.report.unlink(missing_ok=True)
+        served = sum(map(sum, self.served_by_program().values()))
         if not served:
             raise Unavailable(f"no call went through {self.library}")
+        return served
+
+    def served_by_program(self) -> dict[str, tuple[int, int]]:
+        """Returns the numbers of transfers and of syncs since the last question, of each program."""
+        served: dict[str, tuple[int, int]] = {}
+        for line in self.report.read_text().splitlines() if self.report.exists() else []:
+            transfers, syncs, program = line.split(maxsplit=2)
+            before = served.get(program, (0, 0))
+            served[program] = (before[0] + int(transfers), before[1] + int(syncs))
+        self.report.unlink(missing_ok=True)
         return served
 
 

@@ -8,20 +8,21 @@
 //!   strict inline service.
 //! * `NOWAIT_PRELOAD_CALLS`: `wait` for calls that block, or `future` for futures under `block_on`
 //!   (the default).
-//! * `NOWAIT_PRELOAD_REPORT`: a file to which a process that exits appends the number of calls
-//!   served.
+//! * `NOWAIT_PRELOAD_REPORT`: a file to which a process that exits appends a line: the numbers of
+//!   transfers and of syncs served, and its program.
 
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs;
 use std::io::Write as _;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
-use nowait::{Engine, File, Lent, Nowait};
+use nowait::{Engine, ErrorKind, File, Lent, Moved, Nowait, Operation, Write};
 
 /// An open file that the library adopted, by a duplicate of the descriptor.
 struct Adopted {
@@ -36,7 +37,8 @@ struct Adopted {
 type Table = HashMap<RawFd, Arc<Adopted>>;
 
 static TABLE: Mutex<Option<Table>> = Mutex::new(None);
-static SERVED: AtomicU64 = AtomicU64::new(0);
+static TRANSFERS: AtomicU64 = AtomicU64::new(0);
+static SYNCS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// Set while this thread is in the library, whose own calls go to the kernel.
@@ -81,8 +83,12 @@ fn watch_exit_and_forks() {
     extern "C" fn report() {
         let Some(path) = std::env::var_os("NOWAIT_PRELOAD_REPORT") else { return };
         WITHIN.set(true);
+        let program = std::env::args_os().next().unwrap_or_default();
+        let program = Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let line = format!("{} {} {program}\n", TRANSFERS.load(Relaxed), SYNCS.load(Relaxed));
+        // In one call: processes that exit at once do not mix their lines.
         let report = fs::File::options().append(true).create(true).open(path);
-        let _ = report.and_then(|mut file| writeln!(file, "{}", SERVED.load(Relaxed)));
+        let _ = report.and_then(|mut file| file.write_all(line.as_bytes()));
     }
     thread_local! {
         static GUARD: Cell<Option<MutexGuard<'static, Option<Table>>>> = const { Cell::new(None) };
@@ -95,7 +101,8 @@ fn watch_exit_and_forks() {
     }
     extern "C" fn in_child() {
         GUARD.set(None);
-        SERVED.store(0, Relaxed);
+        TRANSFERS.store(0, Relaxed);
+        SYNCS.store(0, Relaxed);
     }
     // SAFETY: the functions are `extern "C"`, take nothing, and live as long as the process.
     unsafe {
@@ -174,14 +181,18 @@ fn look_up(fd: RawFd) -> Option<Arc<Adopted>> {
 }
 
 /// Makes a call with the library, and returns its result as the C library does.
-fn serve(call: impl FnOnce() -> nowait::Result<usize>) -> ssize_t {
+fn serve(counter: &AtomicU64, call: impl FnOnce() -> nowait::Result<usize>) -> ssize_t {
     WITHIN.set(true);
     let result = call();
     WITHIN.set(false);
-    SERVED.fetch_add(1, Relaxed);
+    counter.fetch_add(1, Relaxed);
     match result {
         Ok(count) => count as ssize_t,
-        Err(error) => fail(error.raw_os_error().unwrap_or(libc::EIO)),
+        Err(error) => fail(error.raw_os_error().unwrap_or(match error.kind() {
+            // So the library reports the EBADF of a descriptor that is open, but not for this.
+            ErrorKind::PermissionDenied => libc::EBADF,
+            _ => libc::EIO,
+        })),
     }
 }
 
@@ -192,29 +203,55 @@ fn fail(errno: c_int) -> ssize_t {
 }
 
 /// Memory of the caller, for a call during which the caller waits.
+enum Room {
+    One(Lent),
+    Many(Vec<Lent>),
+}
+
 fn lent(start: *mut c_void, length: size_t) -> Lent {
     let start = NonNull::new(start.cast()).unwrap_or(NonNull::dangling());
     // SAFETY: the caller passed the memory for this call, which waits for the operation.
     unsafe { Lent::from_raw(start, length, ()) }
 }
 
-fn read_at(adopted: &Adopted, start: *mut c_void, length: size_t, offset: u64) -> nowait::Result<usize> {
-    let read = adopted.file.read_at(lent(start, length), offset);
-    let done = if by_futures() { nowait::block_on(read) } else { read.wait() };
-    done.map(|(count, _)| count).map_err(Into::into)
+fn one(start: *const c_void, length: size_t) -> Room {
+    Room::One(lent(start.cast_mut(), length))
 }
 
-fn write_at(
-    adopted: &Adopted,
-    start: *const c_void,
-    length: size_t,
-    offset: u64,
-    is_durable: bool,
-) -> nowait::Result<usize> {
-    let write = adopted.file.write_at(lent(start.cast_mut(), length), offset);
-    let write = if is_durable { write.durable() } else { write };
-    let done = if by_futures() { nowait::block_on(write) } else { write.wait() };
-    done.map(|(count, _)| count).map_err(Into::into)
+/// Returns the memory of a vectored call, or None for a call that the kernel refuses.
+///
+/// # Safety
+/// `parts` is what a caller passes to `readv(2)` or `writev(2)`.
+unsafe fn many(parts: *const iovec, count: c_int) -> Option<Room> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= 1024)?;
+    // SAFETY: as the caller promises.
+    let parts = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(parts, count) } };
+    let length = parts.iter().try_fold(0, |sum: size_t, part| sum.checked_add(part.iov_len))?;
+    isize::try_from(length).ok()?;
+    Some(Room::Many(parts.iter().map(|part| lent(part.iov_base, part.iov_len)).collect()))
+}
+
+fn read_at(adopted: &Adopted, room: Room, offset: u64) -> ssize_t {
+    fn done<B>(read: Operation<'_, Moved<B>>) -> nowait::Result<usize> {
+        let done = if by_futures() { nowait::block_on(read) } else { read.wait() };
+        done.map(|(count, _)| count).map_err(Into::into)
+    }
+    serve(&TRANSFERS, || match room {
+        Room::One(buffer) => done(adopted.file.read_at(buffer, offset)),
+        Room::Many(buffers) => done(adopted.file.read_vectored_at(buffers, offset)),
+    })
+}
+
+fn write_at(adopted: &Adopted, room: Room, offset: u64, is_durable: bool) -> ssize_t {
+    fn done<B>(write: Write<'_, Moved<B>>, is_durable: bool) -> nowait::Result<usize> {
+        let write = if is_durable { write.durable() } else { write };
+        let done = if by_futures() { nowait::block_on(write) } else { write.wait() };
+        done.map(|(count, _)| count).map_err(Into::into)
+    }
+    serve(&TRANSFERS, || match room {
+        Room::One(buffer) => done(adopted.file.write_at(buffer, offset), is_durable),
+        Room::Many(buffers) => done(adopted.file.write_vectored_at(buffers, offset), is_durable),
+    })
 }
 
 /// Returns the descriptor's position. The descriptor and its duplicate share it.
@@ -231,24 +268,24 @@ fn advance(fd: RawFd, count: ssize_t, whence: c_int) {
     }
 }
 
-fn read_here(fd: RawFd, adopted: &Adopted, start: *mut c_void, length: size_t) -> ssize_t {
+fn read_here(fd: RawFd, adopted: &Adopted, room: Room) -> ssize_t {
     let _held = adopted.position.lock().unwrap_or_else(PoisonError::into_inner);
     let offset = match position(fd) {
         Ok(offset) => offset,
         Err(failed) => return failed,
     };
-    let count = serve(|| read_at(adopted, start, length, offset));
+    let count = read_at(adopted, room, offset);
     advance(fd, count, libc::SEEK_CUR);
     count
 }
 
-fn write_here(fd: RawFd, adopted: &Adopted, start: *const c_void, length: size_t, is_durable: bool) -> ssize_t {
+fn write_here(fd: RawFd, adopted: &Adopted, room: Room, is_durable: bool) -> ssize_t {
     let _held = adopted.position.lock().unwrap_or_else(PoisonError::into_inner);
     let offset = match position(fd) {
         Ok(offset) => offset,
         Err(failed) => return failed,
     };
-    let count = serve(|| write_at(adopted, start, length, offset, is_durable));
+    let count = write_at(adopted, room, offset, is_durable);
     advance(fd, count, if adopted.appends { libc::SEEK_END } else { libc::SEEK_CUR });
     count
 }
@@ -266,48 +303,12 @@ macro_rules! kernel {
     };
 }
 
-/// Copies the parts of a vectored call into one buffer, or out of it.
-///
-/// # Safety
-/// `parts` is what a caller passes to `readv(2)` or `writev(2)`.
-unsafe fn parts<'a>(parts: *const iovec, count: c_int) -> Option<&'a [iovec]> {
-    let count = usize::try_from(count).ok().filter(|count| *count <= 1024)?;
-    // SAFETY: as the caller promises.
-    Some(if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(parts, count) } })
-}
-
-fn gathered(parts: &[iovec]) -> Vec<u8> {
-    let mut all = Vec::with_capacity(parts.iter().map(|part| part.iov_len).sum());
-    for part in parts.iter().filter(|part| part.iov_len > 0) {
-        // SAFETY: the caller passed the memory for this call.
-        all.extend_from_slice(unsafe { std::slice::from_raw_parts(part.iov_base.cast(), part.iov_len) });
-    }
-    all
-}
-
-fn scattered(mut bytes: &[u8], parts: &[iovec]) {
-    for part in parts {
-        let (here, rest) = bytes.split_at(bytes.len().min(part.iov_len));
-        // SAFETY: the caller passed the memory for this call; `bytes` is not part of it.
-        unsafe { std::ptr::copy_nonoverlapping(here.as_ptr(), part.iov_base.cast(), here.len()) };
-        bytes = rest;
-    }
-}
-
-/// Reads into the parts through one buffer.
-fn read_parts(parts: &[iovec], read: impl FnOnce(*mut c_void, size_t) -> ssize_t) -> ssize_t {
-    let mut all = vec![0; parts.iter().map(|part| part.iov_len).sum()];
-    let count = read(all.as_mut_ptr().cast(), all.len());
-    scattered(&all[..count.max(0) as usize], parts);
-    count
-}
-
 /// # Safety
 /// As `read(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, start: *mut c_void, length: size_t) -> ssize_t {
     match adopted(fd) {
-        Some(adopted) => read_here(fd, &adopted, start, length),
+        Some(adopted) => read_here(fd, &adopted, one(start, length)),
         None => kernel!(SYS_read, fd, start, length),
     }
 }
@@ -317,7 +318,7 @@ pub unsafe extern "C" fn read(fd: c_int, start: *mut c_void, length: size_t) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, start: *const c_void, length: size_t) -> ssize_t {
     match adopted(fd) {
-        Some(adopted) => write_here(fd, &adopted, start, length, false),
+        Some(adopted) => write_here(fd, &adopted, one(start, length), false),
         None => kernel!(SYS_write, fd, start, length),
     }
 }
@@ -327,8 +328,8 @@ pub unsafe extern "C" fn write(fd: c_int, start: *const c_void, length: size_t) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(fd: c_int, start: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: as the caller promises.
-    match (adopted(fd), unsafe { parts(start, count) }) {
-        (Some(adopted), Some(parts)) => read_parts(parts, |start, length| read_here(fd, &adopted, start, length)),
+    match (adopted(fd), unsafe { many(start, count) }) {
+        (Some(adopted), Some(room)) => read_here(fd, &adopted, room),
         _ => kernel!(SYS_readv, fd, start, count),
     }
 }
@@ -338,11 +339,8 @@ pub unsafe extern "C" fn readv(fd: c_int, start: *const iovec, count: c_int) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: c_int, start: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: as the caller promises.
-    match (adopted(fd), unsafe { parts(start, count) }) {
-        (Some(adopted), Some(parts)) => {
-            let all = gathered(parts);
-            write_here(fd, &adopted, all.as_ptr().cast(), all.len(), false)
-        }
+    match (adopted(fd), unsafe { many(start, count) }) {
+        (Some(adopted), Some(room)) => write_here(fd, &adopted, room, false),
         _ => kernel!(SYS_writev, fd, start, count),
     }
 }
@@ -354,7 +352,7 @@ pub unsafe extern "C" fn pread(fd: c_int, start: *mut c_void, length: size_t, of
     match (adopted(fd), checked(offset)) {
         (None, _) => kernel!(SYS_pread64, fd, start, length, offset),
         (Some(_), Err(failed)) => failed,
-        (Some(adopted), Ok(offset)) => serve(|| read_at(&adopted, start, length, offset)),
+        (Some(adopted), Ok(offset)) => read_at(&adopted, one(start, length), offset),
     }
 }
 
@@ -365,7 +363,7 @@ pub unsafe extern "C" fn pwrite(fd: c_int, start: *const c_void, length: size_t,
     match (adopted(fd), checked(offset)) {
         (None, _) => kernel!(SYS_pwrite64, fd, start, length, offset),
         (Some(_), Err(failed)) => failed,
-        (Some(adopted), Ok(offset)) => serve(|| write_at(&adopted, start, length, offset, false)),
+        (Some(adopted), Ok(offset)) => write_at(&adopted, one(start, length), offset, false),
     }
 }
 
@@ -374,13 +372,11 @@ pub unsafe extern "C" fn pwrite(fd: c_int, start: *const c_void, length: size_t,
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn preadv2(fd: c_int, start: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
     // SAFETY: as the caller promises.
-    match (adopted(fd), unsafe { parts(start, count) }) {
-        (Some(adopted), Some(parts)) if flags == 0 && offset >= -1 => {
-            read_parts(parts, |start, length| match u64::try_from(offset) {
-                Ok(offset) => serve(|| read_at(&adopted, start, length, offset)),
-                Err(_) => read_here(fd, &adopted, start, length),
-            })
-        }
+    match (adopted(fd), unsafe { many(start, count) }) {
+        (Some(adopted), Some(room)) if flags == 0 && offset >= -1 => match u64::try_from(offset) {
+            Ok(offset) => read_at(&adopted, room, offset),
+            Err(_) => read_here(fd, &adopted, room),
+        },
         // The offset is passed in two halves, of which the kernel uses the first on 64 bits.
         _ => kernel!(SYS_preadv2, fd, start, count, offset, 0, flags),
     }
@@ -398,15 +394,11 @@ pub unsafe extern "C" fn pwritev2(
 ) -> ssize_t {
     let is_durable = flags == libc::RWF_DSYNC;
     // SAFETY: as the caller promises.
-    match (adopted(fd), unsafe { parts(start, count) }) {
-        (Some(adopted), Some(parts)) if (flags == 0 || is_durable) && offset >= -1 => {
-            let all = gathered(parts);
-            let (start, length) = (all.as_ptr().cast(), all.len());
-            match u64::try_from(offset) {
-                Ok(offset) => serve(|| write_at(&adopted, start, length, offset, is_durable)),
-                Err(_) => write_here(fd, &adopted, start, length, is_durable),
-            }
-        }
+    match (adopted(fd), unsafe { many(start, count) }) {
+        (Some(adopted), Some(room)) if (flags == 0 || is_durable) && offset >= -1 => match u64::try_from(offset) {
+            Ok(offset) => write_at(&adopted, room, offset, is_durable),
+            Err(_) => write_here(fd, &adopted, room, is_durable),
+        },
         _ => kernel!(SYS_pwritev2, fd, start, count, offset, 0, flags),
     }
 }
@@ -438,7 +430,7 @@ pub unsafe extern "C" fn pwritev(fd: c_int, start: *const iovec, count: c_int, o
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fsync(fd: c_int) -> c_int {
     match adopted(fd) {
-        Some(adopted) => serve(|| adopted.file.sync_all().wait().map(|()| 0)) as c_int,
+        Some(adopted) => serve(&SYNCS, || adopted.file.sync_all().wait().map(|()| 0)) as c_int,
         None => kernel!(SYS_fsync, fd) as c_int,
     }
 }
@@ -448,7 +440,7 @@ pub unsafe extern "C" fn fsync(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
     match adopted(fd) {
-        Some(adopted) => serve(|| adopted.file.sync_data().wait().map(|()| 0)) as c_int,
+        Some(adopted) => serve(&SYNCS, || adopted.file.sync_data().wait().map(|()| 0)) as c_int,
         None => kernel!(SYS_fdatasync, fd) as c_int,
     }
 }
