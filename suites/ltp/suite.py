@@ -20,7 +20,7 @@ from preload.preload import Preload, ways
 TITLE = "Linux Test Project"
 LICENCE = "GPL-2.0"
 SHOWS = "calls and errors as the kernel's; files that many processes write, map, truncate and check"
-MINUTES = 5
+MINUTES = 7
 CI = False
 
 COMMIT = "6958277"
