@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use nowait_bench::Result;
 use nowait_measure::{Files, State, Work};
@@ -44,7 +45,7 @@ pub(crate) fn measure(cases: &mut Cases<'_>) -> Result<()> {
         for (name, length) in [("read on", ENTRIES), ("read anywhere", BATCH)] {
             for (state, reads) in [(State::Hot, 1000), (State::Cold, 200)] {
                 let reads = if length == BATCH { reads } else { 1 };
-                let files = Files::below(&[&dir])?;
+                let files = files(&dir)?;
                 let seed = cases.run.seed();
                 let work = Reads { runtime: &runtime, stores: &stores, files, state, reads, length, seed };
                 cases.measure(ADAPTER, &format!("{name} {}", state.name()), work)?;
@@ -52,6 +53,17 @@ pub(crate) fn measure(cases: &mut Cases<'_>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The files of both logs. The log may replace its next segment meanwhile.
+fn files(dir: &Path) -> Result<Files> {
+    for _ in 0..20 {
+        match Files::below(&[dir]) {
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+            files => return files,
+        }
+    }
+    Files::below(&[dir])
 }
 
 fn entry(index: u64) -> Entry<Types> {
