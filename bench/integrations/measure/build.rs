@@ -4,7 +4,16 @@
 mod commit;
 
 fn main() {
-    for sources in ["src", "../stores", "../datafusion", "../ballista", "../Cargo.lock", "../../../crates"] {
+    for sources in [
+        "src",
+        "../stores",
+        "../datafusion",
+        "../ballista",
+        "../adapters/src",
+        "../../../integrations",
+        "../Cargo.lock",
+        "../../../crates",
+    ] {
         println!("cargo::rerun-if-changed={sources}");
     }
     commit::tell();

@@ -37,7 +37,9 @@ impl Failure {
     /// Converts the message to a C string. Omits zero bytes, which only a path could contain.
     pub(crate) fn into_text(self) -> CString {
         let mut bytes = self.text.into_owned().into_bytes();
-        bytes.retain(|byte| *byte != 0);
+        if bytes.contains(&0) {
+            bytes.retain(|byte| *byte != 0);
+        }
         CString::new(bytes).unwrap_or_default()
     }
 

@@ -23,6 +23,8 @@ pub struct NowaitDirectory(Arc<Inner>);
 struct Inner {
     nowait: Nowait,
     root: PathBuf,
+    /// Reads are slices of maps, and not copies.
+    maps: bool,
     /// Files in use: the readers of one file share its descriptor, and what nowait learned of it.
     files: Mutex<HashMap<PathBuf, Weak<IndexFile>>>,
     watch: Watch,
@@ -43,7 +45,20 @@ impl NowaitDirectory {
     /// [`OpenDirectoryError::DoesNotExist`], [`OpenDirectoryError::NotADirectory`], and those of
     /// `realpath(3)`.
     pub fn open_in(nowait: &Nowait, path: impl AsRef<Path>) -> Result<NowaitDirectory, OpenDirectoryError> {
-        let path = path.as_ref();
+        NowaitDirectory::open_to_read(nowait, path.as_ref(), true)
+    }
+
+    /// Opens an existing directory, on the given instance, to read by copies instead of maps. A search
+    /// then costs a copy of what it reads. A read that fails, or that another process has cut off, is an
+    /// error, and never SIGBUS.
+    ///
+    /// # Errors
+    /// As [`NowaitDirectory::open_in`].
+    pub fn open_copying(nowait: &Nowait, path: impl AsRef<Path>) -> Result<NowaitDirectory, OpenDirectoryError> {
+        NowaitDirectory::open_to_read(nowait, path.as_ref(), false)
+    }
+
+    fn open_to_read(nowait: &Nowait, path: &Path, maps: bool) -> Result<NowaitDirectory, OpenDirectoryError> {
         let found = (|| {
             let root = nowait.fs().canonicalize(path).wait()?;
             let is_dir = nowait.fs().metadata(&root).wait()?.is_dir();
@@ -53,7 +68,7 @@ impl NowaitDirectory {
             Ok((root, true)) => {
                 let watch = Watch::new(nowait, &root);
                 let files = Mutex::default();
-                Ok(NowaitDirectory(Arc::new(Inner { nowait: nowait.clone(), root, files, watch })))
+                Ok(NowaitDirectory(Arc::new(Inner { nowait: nowait.clone(), root, maps, files, watch })))
             }
             Ok((_, false)) => Err(OpenDirectoryError::NotADirectory(path.to_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -90,8 +105,8 @@ impl Directory for NowaitDirectory {
         if let Some(file) = files.get(path).and_then(Weak::upgrade) {
             return Ok(file);
         }
-        let file = IndexFile::open(&self.0.nowait, &self.full_path(path)).map_err(|error| read_error(error, path))?;
-        let file = Arc::new(file);
+        let file = IndexFile::open(&self.0.nowait, &self.full_path(path), self.0.maps);
+        let file = Arc::new(file.map_err(|error| read_error(error, path))?);
         files.retain(|_, file| file.strong_count() > 0);
         files.insert(path.to_owned(), Arc::downgrade(&file));
         Ok(file)

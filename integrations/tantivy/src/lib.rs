@@ -22,11 +22,12 @@
 //!
 //! Both use the same files and locks, so either opens an index of the other.
 //!
-//! * A read copies its range from the page cache, while a map returns the page cache itself. A
-//!   search of cached data therefore costs a copy.
-//! * `FileSlice::read_bytes_async` blocks no thread. A mapped page that is not cached blocks the
-//!   thread that touches it.
-//! * A failed read returns an error with path and range. A failed read of a map raises SIGBUS.
+//! * Blocking reads are slices of a map of the file in both. `FileSlice::read_bytes_async` reads
+//!   through nowait here, and blocks no thread. A mapped page that is not cached blocks the thread that
+//!   touches it.
+//! * A failed read of a map raises SIGBUS, in both. A directory of [`NowaitDirectory::open_copying`]
+//!   makes no maps: it copies, and a failed read returns an error with path and range. So does
+//!   `read_bytes_async`.
 //! * Each file in use has an open descriptor: seven or fewer per segment. Readers of one directory
 //!   share them.
 //!

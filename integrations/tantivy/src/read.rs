@@ -1,12 +1,13 @@
 //! Readers of an index's files.
 //!
-//! `unsafe` here: a promise to tantivy about the memory of a `Buf`.
+//! `unsafe` here: a map of a file that does not change, and promises to tantivy about memory.
 
 use std::io;
 use std::ops::{Deref, Range};
 use std::path::Path;
 
 use async_trait::async_trait;
+use nowait::map::Map;
 use nowait::{BUF_ALIGNMENT, Buf, File, Nowait, OpenOptions};
 use stable_deref_trait::StableDeref;
 use tantivy::HasLen;
@@ -17,13 +18,19 @@ use tantivy::directory::{FileHandle, OwnedBytes};
 pub(super) struct IndexFile {
     file: File,
     length: usize,
+    /// The file in memory. `None` if reads are to be copies, and where files cannot be mapped.
+    mapped: Option<OwnedBytes>,
 }
 
 impl IndexFile {
-    pub(super) fn open(nowait: &Nowait, path: &Path) -> io::Result<IndexFile> {
+    pub(super) fn open(nowait: &Nowait, path: &Path, maps: bool) -> io::Result<IndexFile> {
         let file = OpenOptions::new().read(true).open_in(nowait, path).wait()?;
         let length = usize::try_from(file.size().wait()?).map_err(io::Error::other)?;
-        Ok(IndexFile { file, length })
+        // SAFETY: tantivy, and thus each user of the index, writes a file once, and opens it for reading
+        // when it is complete.
+        let map = maps.then(|| unsafe { Map::new(&file, ..length as u64) });
+        let mapped = map.and_then(Result::ok).map(|map| OwnedBytes::new(Mapped(map)));
+        Ok(IndexFile { file, length, mapped })
     }
 
     /// Returns the length of a range, if the file has it.
@@ -50,17 +57,19 @@ impl HasLen for IndexFile {
 impl FileHandle for IndexFile {
     fn read_bytes(&self, range: Range<usize>) -> io::Result<OwnedBytes> {
         let offset = range.start as u64;
-        match self.length_of(&range)? {
-            0 => Ok(OwnedBytes::empty()),
-            length if length < BUF_ALIGNMENT => {
+        match (self.length_of(&range)?, &self.mapped) {
+            (0, _) => Ok(OwnedBytes::empty()),
+            (_, Some(mapped)) => Ok(mapped.slice(range)),
+            (length, None) if length < BUF_ALIGNMENT => {
                 let mut bytes = vec![0; length];
                 self.file.read_exact_into(&mut bytes, offset)?;
                 Ok(OwnedBytes::new(bytes))
             }
-            length => Ok(OwnedBytes::new(Pages(self.file.read_range(offset, length).wait()?))),
+            (length, None) => Ok(OwnedBytes::new(Pages(self.file.read_range(offset, length).wait()?))),
         }
     }
 
+    /// Always a copy: a page of a map that is not cached would block the thread that touches it.
     async fn read_bytes_async(&self, range: Range<usize>) -> io::Result<OwnedBytes> {
         let offset = range.start as u64;
         match self.length_of(&range)? {
@@ -85,3 +94,16 @@ impl Deref for Pages {
 
 // SAFETY: a `Buf` points to memory that it owns, which does not move with it, and `Pages` only reads it.
 unsafe impl StableDeref for Pages {}
+
+/// A map whose slices tantivy may keep.
+struct Mapped(Map);
+
+impl Deref for Mapped {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+// SAFETY: a `Map` points to memory that it owns, which does not move with it.
+unsafe impl StableDeref for Mapped {}

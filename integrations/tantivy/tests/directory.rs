@@ -28,6 +28,7 @@ fn numbered(length: usize) -> Vec<u8> {
 fn ranges_are_those_of_the_file_read_blocking_and_awaited() {
     let dir = tempfile::tempdir().unwrap();
     let directory = NowaitDirectory::open(dir.path()).unwrap();
+    let copying = NowaitDirectory::open_copying(Nowait::shared(), dir.path()).unwrap();
     let bytes = numbered(3 << 20);
     let mut file = directory.open_write(Path::new("file")).unwrap();
     // Shorter and longer than the buffers on the way.
@@ -35,13 +36,33 @@ fn ranges_are_those_of_the_file_read_blocking_and_awaited() {
         file.write_all(piece).unwrap();
     }
     file.terminate().unwrap();
-    let file = directory.get_file_handle(Path::new("file")).unwrap();
-    assert_eq!(file.len(), bytes.len());
-    for range in [0..0, 0..1, 4095..4096, 1..4097, 17..1_000_003, 0..bytes.len(), bytes.len()..bytes.len()] {
-        assert_eq!(file.read_bytes(range.clone()).unwrap().as_slice(), &bytes[range.clone()]);
-        let awaited = nowait::block_on(file.read_bytes_async(range.clone())).unwrap();
-        assert_eq!(awaited.as_slice(), &bytes[range]);
+    for directory in [&directory, &copying] {
+        let file = directory.get_file_handle(Path::new("file")).unwrap();
+        assert_eq!(file.len(), bytes.len());
+        for range in [0..0, 0..1, 4095..4096, 1..4097, 17..1_000_003, 0..bytes.len(), bytes.len()..bytes.len()] {
+            assert_eq!(file.read_bytes(range.clone()).unwrap().as_slice(), &bytes[range.clone()]);
+            let awaited = nowait::block_on(file.read_bytes_async(range.clone())).unwrap();
+            assert_eq!(awaited.as_slice(), &bytes[range]);
+        }
     }
+}
+
+#[test]
+fn blocking_reads_are_slices_of_a_map_unless_copies_are_wanted() {
+    let dir = tempfile::tempdir().unwrap();
+    let directory = NowaitDirectory::open(dir.path()).unwrap();
+    let copying = NowaitDirectory::open_copying(Nowait::shared(), dir.path()).unwrap();
+    write(&directory, "file", &numbered(10_000));
+    let share_memory = |directory: &NowaitDirectory| {
+        let file = directory.get_file_handle(Path::new("file")).unwrap();
+        let (all, part) = (file.read_bytes(0..10_000).unwrap(), file.read_bytes(5000..5010).unwrap());
+        // A slice keeps the map.
+        drop(file);
+        assert_eq!(all.as_slice()[5000..5010], *part.as_slice());
+        all.as_slice()[5000..].as_ptr() == part.as_slice().as_ptr()
+    };
+    assert!(share_memory(&directory));
+    assert!(!share_memory(&copying));
 }
 
 #[test]
@@ -58,9 +79,9 @@ fn a_range_that_the_file_lacks_is_an_error() {
 }
 
 #[test]
-fn a_file_that_was_cut_meanwhile_is_an_error() {
+fn a_file_that_was_cut_meanwhile_is_an_error_of_a_copy() {
     let dir = tempfile::tempdir().unwrap();
-    let directory = NowaitDirectory::open(dir.path()).unwrap();
+    let directory = NowaitDirectory::open_copying(Nowait::shared(), dir.path()).unwrap();
     write(&directory, "file", &numbered(100_000));
     let file = directory.get_file_handle(Path::new("file")).unwrap();
     std::fs::File::options().write(true).open(dir.path().join("file")).unwrap().set_len(50_000).unwrap();

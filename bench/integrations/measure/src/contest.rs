@@ -16,6 +16,11 @@ pub trait Work {
     /// What the work comes to: it has to be the same for all ways of a round.
     type Answer: Hash;
 
+    /// Number of operations of which the work consists.
+    fn operations(&self) -> u64 {
+        1
+    }
+
     /// Makes the state in which every way finds the work. The clock does not run. `round`: 0 before
     /// the timed rounds, and another number for each of these, the same for all ways of it.
     fn prepare(&mut self, way: usize, round: u64) -> Result<()>;
@@ -84,8 +89,8 @@ impl<W: Work> Turns<'_, W> {
                 failure = Some(error);
                 io::Error::other("the work failed")
             })?;
-            // All of the work is one operation.
-            round.tally.wrote(bytes as usize);
+            let operations = self.work.operations();
+            (0..operations).for_each(|_| round.tally.wrote((bytes / operations) as usize));
             let mut hasher = DefaultHasher::new();
             answer.hash(&mut hasher);
             Ok(hasher.finish())

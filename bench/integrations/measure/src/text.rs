@@ -33,12 +33,12 @@ pub(crate) fn of(report: &Report) -> String {
     text
 }
 
-/// A row's median in milliseconds, its fastest and slowest round as shares of it, and its ratio.
+/// A row's median in milliseconds of an operation, its fastest and slowest round as shares of it, and its ratio.
 fn figures(row: &Row, first: &Row) -> String {
     let (slowest, fastest) = row.spread();
     let spread = format!("{:.2}–{:.2}", 1.0 / fastest, 1.0 / slowest);
     let cpu_ms = row.cpu_us_per_op.total / 1e3;
-    let line = format!("{:>10.2}  {spread:>9} {cpu_ms:>9.2}", 1e3 / row.ops_per_s);
+    let line = format!("{:>10}  {spread:>9} {:>9}", digits(1e3 / row.ops_per_s), digits(cpu_ms));
     if row.way == first.way {
         return line;
     }
@@ -46,6 +46,11 @@ fn figures(row: &Row, first: &Row) -> String {
         Some(ratio) => format!("{line}  {:.2} ({:.2}–{:.2})", ratio.middle(), ratio.low(), ratio.high()),
         None => format!("{line}  {:.2}", row.ops_per_s / first.ops_per_s),
     }
+}
+
+/// Two decimals; four of short operations.
+fn digits(ms: f64) -> String {
+    if ms < 1.0 { format!("{ms:.4}") } else { format!("{ms:.2}") }
 }
 
 /// The ratio of medians, in the geometric mean over the cases of a state, and where it is lowest.
