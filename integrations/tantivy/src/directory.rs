@@ -23,7 +23,7 @@ pub struct NowaitDirectory(Arc<Inner>);
 struct Inner {
     nowait: Nowait,
     root: PathBuf,
-    /// Files in use: the readers of one file share its descriptor, and what nowait learned of it.
+    /// Files in use: the readers of one file share its descriptor and its choice of routes.
     files: Mutex<HashMap<PathBuf, Weak<IndexFile>>>,
     watch: Watch,
 }
@@ -85,7 +85,7 @@ impl fmt::Debug for NowaitDirectory {
 
 impl Directory for NowaitDirectory {
     fn get_file_handle(&self, path: &Path) -> Result<Arc<dyn FileHandle>, OpenReadError> {
-        // Locked until the file is known, so that a deletion meanwhile is not undone by the insertion.
+        // Locked until the insertion, which would otherwise undo a concurrent deletion.
         let mut files = self.files();
         if let Some(file) = files.get(path).and_then(Weak::upgrade) {
             return Ok(file);
