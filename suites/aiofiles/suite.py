@@ -15,8 +15,8 @@ SHOWS = "`nowait.aio.open` replaces `aiofiles.open`"
 MINUTES = 1
 CI = True
 
-_BUFFERED = "expects that a write waits for flush; writes are not buffered (docs/guide/from-python.md)"
-_DETACH = "detach and readall return or need objects of io; nowait.aio has its own (docs/guide/python.md)"
+_BUFFERED = "expects that a write is buffered until flush; nowait.aio buffers nothing (docs/guide/from-python.md)"
+_DETACH = "detach and readall return or need objects of io; nowait.aio has other classes (docs/guide/python.md)"
 _MESSAGE = "compares the text of the error; its class and errno are Python's (docs/guide/python.md, Errors)"
 EXCLUDED = {
     **{f"tests.threadpool.test_binary::test_simple_flush[-1-{mode}]": _BUFFERED for mode in ("rb+", "wb", "ab")},

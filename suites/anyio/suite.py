@@ -28,7 +28,7 @@ EXCLUDED |= {f"test_fileio.TestAsyncFile::test_readinto1[{loop}]":
 def run(place: Place) -> Outcome:
     python = place.python(f"anyio=={VERSION}", "trio", "uvloop", "pytest")
     tests = source(place, python, "anyio", VERSION)
-    # In the place of the folder's conftest.py, which needs much that these tests do not.
+    # Replaces the folder's conftest.py, which imports packages that these tests do not need.
     alone = place.folder / "alone"
     alone.mkdir()
     shutil.copy(tests / "tests/test_fileio.py", alone)

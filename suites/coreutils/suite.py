@@ -1,6 +1,6 @@
 """coreutils' tests of cp(1): `nowait copy` behind the wrapper `cp` of this folder.
 
-Lines that cannot apply are run by the system's cp(1), or left out; EXCLUDED_PARTS lists them."""
+The system's cp(1) runs lines that cannot apply, or they are omitted; EXCLUDED_PARTS lists them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EXCLUDED: dict[str, str] = {
     "backup-is-src": NO_BACKUP,
     "copy-FMR": "looks for memory errors of cp's C code",
     "cp-a-selinux": NO_SELINUX,
-    "cp-i": "asks nothing: -i is refused (docs/guide/copy.md)",
+    "cp-i": "there are no prompts: -i is refused (docs/guide/copy.md)",
     "cp-mv-backup": NO_BACKUP,
     "cp-mv-enotsup-xattr": "lost attributes are always reported (docs/guide/copy.md, What cannot be copied)",
     "cp-parents": NO_PARENTS,
@@ -97,10 +97,10 @@ EXCLUDED_PARTS = (
 
 
 def prepare(source: Path) -> list[str]:
-    """Takes the parts out that do not apply. Returns the names of all scripts."""
+    """Removes the parts that do not apply. Returns the names of all scripts."""
     for part in EXCLUDED_PARTS:
         without(source / f"tests/cp/{part.test}.sh", part.pattern, part.replacement)
-    # What configure finds on any Linux, as far as these tests ask.
+    # Features that configure finds on any Linux, and that these tests look up.
     have = ("USE_ACL", "USE_XATTR", "HAVE_CAP", "HAVE_UTIMENSAT", "HAVE_LINKAT")
     (source / "config.h").write_text("".join(f"#define {name} 1\n" for name in have))
     scripts = sorted(path.stem for path in (source / "tests/cp").glob("*.sh"))
@@ -110,7 +110,7 @@ def prepare(source: Path) -> list[str]:
 
 
 def environment(place: Place, source: Path) -> dict[str, str]:
-    """Returns what coreutils' Makefile exports."""
+    """Returns the variables that coreutils' Makefile exports."""
     version = place.run("rm", "--version").stdout
     if not (found := re.match(r"rm \(GNU coreutils\) (\S+)", version)):
         raise Unavailable("the system's tools are not coreutils")

@@ -9,7 +9,7 @@ from pytests.pytests import unittests
 
 TITLE = "CPython's tests of files"
 LICENCE = "PSF-2.0"
-SHOWS = "the raw file of the Python package is a file as Python knows it, also under its buffers and text"
+SHOWS = "the raw file of the Python package behaves as io.FileIO, also below Python's buffers and text"
 MINUTES = 2
 CI = True
 
@@ -29,7 +29,7 @@ EXCLUDED = {
 def run(place: Place) -> Outcome:
     python = place.python()
     if place.run(python, "-c", "from test import test_io", check=False).returncode != 0:
-        raise Unavailable("this Python is without its tests; Debian: apt-get install libpython3.11-testsuite")
+        raise Unavailable("this Python lacks its tests; Debian: apt-get install libpython3.11-testsuite")
     version = place.run(python, "-c", "import platform; print(platform.python_version())").stdout.strip()
     outcome = Outcome(version)
     for test, passed in unittests(place, python, Path(__file__).with_name("on_nowait.py")).items():

@@ -1,4 +1,4 @@
-"""fio writes blocks with sums, and reads them back: by the library's engine for fio, and as psync on the library."""
+"""fio writes blocks with checksums, and verifies them: by the library's engine for fio, and by psync on `preload`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from preload.preload import ENGINES, Preload
 
 TITLE = "fio --verify"
 LICENCE = "GPL-2.0"
-SHOWS = "sums of random, sequential, direct and durable writes, read back"
+SHOWS = "checksums of random, sequential, direct and durable writes, verified by reads"
 MINUTES = 3
 CI = True
 EXCLUDED: dict[str, str] = {}

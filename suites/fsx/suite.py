@@ -19,7 +19,7 @@ EXCLUDED: dict[str, str] = {}
 COMMIT = "63a2972"
 FILE_SYSTEMS = ("ext4", "xfs", "btrfs", "tmpfs")
 OPERATIONS = int(os.environ.get("SUITES_FSX_OPERATIONS", "400000"))
-#: What its configure finds on Linux, less the headers of XFS's own library.
+#: Headers that its configure finds on Linux, except those of XFS's own library.
 HEADERS = ("ASSERT", "DIRENT", "ERRNO", "ERR", "LIBGEN", "LINUX_FALLOC", "MALLOC", "STDLIB", "STRINGS", "STRING",
            "SYS_IOCTL", "SYS_MMAN", "SYS_PARAM", "SYS_STATVFS", "SYS_STAT", "SYS_TIME", "SYS_TYPES", "SYS_WAIT",
            "TIME", "UNISTD", "WAIT", "SYS_FCNTL")

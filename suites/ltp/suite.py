@@ -1,6 +1,8 @@
-"""LTP's programs that read and write files and check what they find, preloaded: from its lists of tests for system
-calls, files, direct I/O and kernel AIO. In programs with kernel AIO, nowait serves the reads that check the files.
-fsstress checks nothing: its tree must be the one that it makes without nowait.
+"""LTP's programs that read, write and check files, on the preloaded library.
+
+The programs come from LTP's lists of tests for system calls, files, direct I/O and kernel AIO. In programs with kernel
+AIO, nowait serves the reads that check the files. fsstress checks nothing: its output and its tree must equal those of
+a run without nowait.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from preload.preload import Preload, ways
 
 TITLE = "Linux Test Project"
 LICENCE = "GPL-2.0"
-SHOWS = "calls and errors as the kernel's; files that many processes write, map, truncate and check"
+SHOWS = "calls and errors like those of the kernel; files that many processes write, map, truncate and check"
 MINUTES = 7
 CI = False
 
@@ -29,7 +31,7 @@ CALLS = ("fdatasync", "fsync", "pread", "preadv", "preadv2", "pwrite", "pwritev"
 #: Folders of programs, below testcases/kernel.
 PROGRAMS = ("fs/doio", "fs/fsstress", "fs/fsx-linux", "fs/ftest", "io/direct_io", "io/ltp-aiodio", "io/writetest",
             *(f"syscalls/{call}" for call in CALLS))
-#: LTP's lists, and the commands in them that are run. Where a list only varies sizes, some of its lines.
+#: LTP's lists, and patterns of the commands that run: only some of those that differ only in sizes.
 LISTS = {
     "syscalls": r"p?(?:read|write)v?2?\d|f(?:data)?sync\d",
     "fs": r"growfiles|rwtest|ftest|writetest",
@@ -53,8 +55,8 @@ SHORTER = (
 FSSTRESS_SEEDS = range(1, 6)
 
 _NO_FILE = "no call reaches a file: bad descriptors and offsets, directories, pipes"
-_POSIX_AIO = "POSIX AIO, whose calls the C library makes within itself"
-_NOWAIT = "its reads carry RWF_NOWAIT, which goes to the kernel, and it drops the caches of the machine"
+_POSIX_AIO = "POSIX AIO: the C library makes these calls internally"
+_NOWAIT = "its reads carry RWF_NOWAIT, so they go to the kernel; it also drops the machine's page cache"
 EXCLUDED = {
     "aio-stress, aio01, aio02": "kernel AIO, which the preloaded library leaves to the kernel",
     "dio04, dio10: odd count, non-aligned buffer": "direct transfers may have any length and memory "
@@ -63,7 +65,7 @@ EXCLUDED = {
     **dict.fromkeys(("fdatasync02", "fsync03", "pread02", "pread02_64", "read03", "write04", "gf12", "gf13"), _NO_FILE),
     **dict.fromkeys(("gf02", "gf05", "gf07", "gf09", "gf10", "gf11", "gf19"), _POSIX_AIO),
 }
-#: What these tests may report as failed: see `EXCLUDED`.
+#: Failures that these tests may report: see `EXCLUDED`.
 TOLERATED = dict.fromkeys(("dio04", "dio10"), r"[Oo]dd count|non-?aligned buf")
 QUICK_WAYS = (("uring", "future"), ("pool", "future"))
 
@@ -73,7 +75,7 @@ def build(place: Place) -> Path:
     missing = [tool for tool in ("autoconf", "automake", "pkg-config", "bash") if not shutil.which(tool)]
     missing += [] if Path("/usr/include/libaio.h").exists() else ["libaio-dev"]
     if missing:
-        raise Unavailable(f"LTP's build and scripts need more (Debian: apt-get install {' '.join(missing)})")
+        raise Unavailable(f"LTP's build and scripts need more packages (Debian: apt-get install {' '.join(missing)})")
     kept = place.cache / f"ltp-{COMMIT}"
     with place.fetching(kept) as part:
         if not kept.exists():
@@ -116,13 +118,13 @@ def tests(source: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def device(place: Place) -> Iterator[str]:
-    """Attaches a loop device for tests that make a file system. It goes with this process, however that ends."""
+    """Attaches a loop device for tests that make a file system. Any end of this process detaches it."""
     image = place.folder / "device.image"
     with image.open("wb") as file:
         file.truncate(512 << 20)
     path = place.run("losetup", "--find", "--show", image).stdout.strip()
     with Path(path).open("rb"):
-        # Takes effect when nothing uses it any more.
+        # Takes effect at the last close.
         place.run("losetup", "--detach", path)
         yield path
 
@@ -134,19 +136,19 @@ class Runs:
         self.place, self.directory, self.env = place, directory, env
 
     def passes(self, command: str, env: dict[str, str], tolerated: str = "(?!)") -> bool:
-        """Whether LTP says so. Lines on failures that match `tolerated` do not count."""
+        """Returns whether LTP reports success. Lines on failures that match `tolerated` do not count."""
         ran = self.place.run("sh", "-c", command, cwd=self.directory, env=self.env | env, check=False, timeout=120)
         for left in self.directory.iterdir():
             if left.name != "lost+found":
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
         output, removed = re.subn(rf".*TFAIL.*(?:{tolerated}).*", "", ran.stdout)
-        # Bits: failed, broken, warned; 32 for a part that LTP says does not apply.
+        # Bits: failed, broken, warned; 32 if a part does not apply.
         if ran.returncode & ~32 != bool(removed) or re.search(r"TFAIL|TBROK|TWARN", output):
             return False
         return bool(re.search(r"TPASS|Test passed", output))
 
     def fsstress(self, seed: int, env: dict[str, str]) -> tuple[str, dict[str, object]]:
-        """Returns what fsstress says of its operations, and the tree that it makes."""
+        """Returns the output of fsstress, and the tree that it makes."""
         folder = self.directory / "fsstress"
         ran = self.place.run("fsstress", "-d", folder, "-s", str(seed), "-n", "1500", "-p", "1", "-c", "-v",
                              env=self.env | env, check=False, timeout=120)
@@ -156,7 +158,7 @@ class Runs:
 
 
 def tree(folder: Path) -> dict[str, object]:
-    """Returns the files below a folder, each with what identifies it but its times."""
+    """Returns the files below a folder, each with its metadata, except times, and its contents."""
     found: dict[str, object] = {}
     for parent, folders, files in os.walk(folder):
         for path in (Path(parent, name) for name in (*folders, *files)):
@@ -171,7 +173,7 @@ def tree(folder: Path) -> dict[str, object]:
 
 
 def is_served(preload: Preload, name: str) -> bool:
-    """Whether a test's own programs made transfers with the library; for a test of syncs, whether they made syncs."""
+    """Returns whether a test's own programs made transfers through the library, or syncs in a test of syncs."""
     helpers = {"bash", "iogen", "mkfs.ext4"}
     served = [calls for program, calls in preload.served_by_program().items() if program not in helpers]
     return any(transfers or (syncs and "sync" in name) for transfers, syncs in served)

@@ -1,4 +1,4 @@
-"""openraft's test suite for implementations of its log storage, on the library's."""
+"""openraft's test suite for implementations of its log storage, on the adapter in integrations/openraft."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MINUTES = 3
 CI = True
 VERSION = "0.9.25"
 
-STATE_MACHINE = "tests a state machine alone, of which the library has none"
+STATE_MACHINE = "tests only a state machine; the library has none"
 EXCLUDED: dict[str, str] = {
     "last_applied_state": STATE_MACHINE,
     "snapshot_meta": STATE_MACHINE,

@@ -1,7 +1,7 @@
 """redb's own tests, on the adapter in integrations/redb.
 
-The adapter's source is compiled as a module of redb, and takes the place of `FileBackend`: databases that the
-tests open by path, file or backend are on it. Tests that use no file are not counted."""
+The adapter's source is compiled as a module of redb, and replaces `FileBackend`: databases that the tests
+open by path, file or backend use it. Tests that use no file are not counted."""
 
 from __future__ import annotations
 

@@ -20,30 +20,30 @@ MINUTES = 15
 CI = False
 
 STOCK = "fails on the stock VFS, too"
-MAPS = "maps of the database (PRAGMA mmap_size): the VFS reads by the library alone (head of sqlite_vfs.c)"
+MAPS = "maps the database (PRAGMA mmap_size); all reads of the VFS are calls of the library (head of sqlite_vfs.c)"
 UNIX = "replaces system calls of the stock VFS, or expects its text in SQLite's log"
 #: Patterns of names of tests that fail on the VFS.
 EXCLUDED: dict[str, str] = {
     "backup2-10": "a directory is refused when it is opened, not when it is read (nowait.h, nowait_file_open)",
-    "external_reader-1.*": "locks belong to open files: another process is not told from another connection "
+    "external_reader-1.*": "locks belong to open files: other processes look like other connections "
                            "(docs/guide/c.md)",
     "incrvacuum-16.1": MAPS,
     "mmap[13]-*": MAPS,
     "oserror-[12].?.[23]": UNIX,
     "rowallock-1.?.2": MAPS,
     "temptable2-10.2": MAPS,
-    "unixexcl-1.2.4.singleproc": "in one process one VFS opens a database (head of sqlite_vfs.c)",
+    "unixexcl-1.2.4.singleproc": "a process opens a database by one VFS only (head of sqlite_vfs.c)",
     "wal64k-1.[12]": UNIX,
 }
 
-#: Those of tests that the VFS does not make run.
+#: Patterns of names of tests that do not run on the VFS.
 NOT_RUN = {
-    "*-oom-*": "a test for each allocation: the VFS makes fewer than the stock VFS",
+    "*-oom-*": "one test per allocation: the VFS allocates less often than the stock VFS",
     "mmap2-*": MAPS,
     "syscall-*": UNIX,
 }
 
-#: Rounds that end when a random moment of a crash comes too late: each run has its own number of them.
+#: Rounds that end once a random crash comes too late. Their number differs between runs.
 ROUNDS = "crash-4.?.*"
 
 #: Files for the preloaded library, in every journal mode, on a disk.
@@ -52,13 +52,13 @@ FILES = ("pager1", "wal", "wal2", "wal5", "journal1", "jrnlmode", "io", "crash",
 
 ENGINES = ("uring", "pool")
 
-#: Functions of the library in whose place the VFS of the tests has those of hooks.c.
+#: Functions of the library that hooks.c replaces in the VFS of the tests.
 HOOKED = ("read_at", "write_at", "sync", "sync_dir", "file_set_length", "file_size", "file_try_lock_range",
           "file_unlock_range", "file_is_range_locked", "remove_file")
 
 
 class Result(NamedTuple):
-    """What a test program reported."""
+    """Results that a test program reported."""
 
     tests: int
     failed: list[str]
@@ -66,7 +66,7 @@ class Result(NamedTuple):
 
 
 def build(place: Place) -> tuple[Path, Path, str]:
-    """Builds SQLite's test program with the VFS and its hooks. Returns it, the folder of tests, and the version."""
+    """Builds SQLite's test program with the VFS and its hooks. Returns program, folder of tests, version."""
     tcl = Path(place.run("sh", "-c", "ls -d /usr/lib/*/tcl8.6 /usr/lib/tcl8.6 | head -n 1").stdout.strip())
     if not (tcl / "tclConfig.sh").exists():
         raise Unavailable("there is no tclConfig.sh (Debian: apt-get install tcl tcl-dev)")
@@ -88,7 +88,7 @@ def build(place: Place) -> tuple[Path, Path, str]:
     for old, new in (("-DSQLITE_NO_SYNC=1", "-DSQLITE_EXTRA_INIT=suite_init"),
                      ("-o $@ $(TESTFIXTURE_SRC)", "-o $@ $(TESTFIXTURE_SRC) $(SUITE)")):
         if old not in makefile:
-            raise Unavailable(f"SQLite's Makefile has no {old} any more")
+            raise Unavailable(f"SQLite's Makefile has no {old}")
         makefile = makefile.replace(old, new)
     (build / "Makefile").write_text(makefile)
     place.run("make", "testfixture", f"SUITE={' '.join(map(str, objects))} {library} -lgcc_s -lpthread -lm -ldl",
@@ -110,7 +110,7 @@ def result(output: str) -> Result:
 
 
 class Runner:
-    """Runs test programs. SQLite's tests need a user whom permissions stop, so root runs them as nobody."""
+    """Runs test programs. SQLite's tests need a user whom permissions restrict, so root runs them as user 65534."""
 
     def __init__(self, place: Place, program: Path, tests: Path) -> None:
         self.place, self.program, self.tests = place, program, tests
@@ -118,7 +118,7 @@ class Runner:
         place.folder.chmod(0o755)
 
     def folder(self, parent: Path, name: str) -> Path:
-        """Returns a folder to run in. Those that are compared have names of one length: some tests count it."""
+        """Returns a folder to run in. Compared folders have names of equal length: some tests count it."""
         folder = parent / name
         (folder / "tmp").mkdir(parents=True)
         for path in (parent, folder, folder / "tmp"):
@@ -134,11 +134,11 @@ class Runner:
         return path
 
     def run(self, script: str, *runs: tuple[Path, dict[str, str]]) -> list[Result]:
-        """Runs a script of SQLite's tests in each folder with its environment, all at a time."""
+        """Runs a script of SQLite's tests in each folder with its environment, in parallel."""
         lines = []
         for folder, env in runs:
             env = {"TMPDIR": str(folder / "tmp"), "HOME": str(folder), **env}
-            # The environment is the programs' alone: a library may be preloaded.
+            # Only the test programs get the environment, since it may preload a library.
             words = [*self.user, "env", *(f"{name}={value}" for name, value in env.items()), str(self.program),
                      f"{self.tests}/{script}.test"]
             lines.append(f"(cd {shlex.quote(str(folder))} && {shlex.join(words)} >output 2>&1) &")
@@ -186,11 +186,11 @@ def run(place: Place) -> Outcome:
 
 
 def count(outcome: Outcome, stock: Result, ours: Result, prefix: str) -> None:
-    """Counts the tests of one run, beside those of the stock VFS."""
+    """Counts the tests of one run, compared with those of the stock VFS."""
     outcome.passed += max(ours.tests - len(ours.failed), 0)
     missing = [name for name in sorted(stock.names - ours.names) if ours.tests and not fnmatch(name, ROUNDS)]
     for name in [*ours.failed, *missing]:
-        # The preloaded library is below the stock VFS: nothing that passes there is excluded.
+        # The preloaded library is below the stock VFS: no test that passes there is excluded.
         known = {} if prefix else NOT_RUN if name in missing else EXCLUDED
         reasons = [reason for pattern, reason in known.items() if fnmatch(name, pattern)]
         if name in stock.failed:

@@ -1,8 +1,8 @@
 """tantivy's own tests of directories and indexes, on the adapter in integrations/tantivy.
 
 The adapter's source is compiled as a module of tantivy: its tests see private parts of the crate, and a
-separate crate would implement the trait of another copy. In the tests, both of tantivy's directories are the
-adapter's. Tests that open no directory are not counted."""
+separate crate would implement the trait of another copy. In the tests, the adapter replaces both of
+tantivy's directories. Tests that open no directory are not counted."""
 
 from __future__ import annotations
 

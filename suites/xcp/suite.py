@@ -18,8 +18,8 @@ CI = True
 VERSION = "0.24.9"
 FILE_SYSTEMS = ("ext4", "xfs", "btrfs")
 
-NO_CLOBBER = "files that are kept are no failure: --update=none (docs/guide/copy.md)"
-NO_GLOB = "patterns of files are the shell's"
+NO_CLOBBER = "a file that is kept is not a failure: --update=none (docs/guide/copy.md)"
+NO_GLOB = "the shell expands patterns of files"
 KEEPS_ALL = "all metadata is always kept (docs/guide/copy.md)"
 
 #: Test → reason. A name stands for the test with each driver.

@@ -56,7 +56,7 @@ impl Found<'_> {
         self.ratio.filter(|ratio| ratio.middle() < LEVEL)
     }
 
-    /// Index of the first line of causes all of whose patterns fit; alternatives are separated by |.
+    /// Index of the first line of causes whose patterns all fit; alternatives are separated by |.
     fn line(&self, causes: &[Vec<String>]) -> Option<usize> {
         let fields = [self.file, &self.row.table, &self.row.case, &self.row.way, &self.best.way];
         let fit = |(pattern, field): (&String, &str)| pattern.split('|').any(|one| fits(one, field));
@@ -64,10 +64,10 @@ impl Found<'_> {
     }
 }
 
-/// Cause and source of a line that has those of the line above.
+/// Text of a line whose cause and source are those of the line above.
 const AS_ABOVE: &str = "as above";
 
-/// Lines of causes.tsv, of which several may have the same cause.
+/// Lines of causes.tsv. Several lines may have the same cause.
 fn causes() -> Result<Vec<Vec<String>>> {
     let mut causes = lines(&folder().join("causes.tsv"), 7)?;
     for number in 1..causes.len() {
@@ -160,7 +160,7 @@ impl Current {
         let lost: Vec<(&Found<'_>, Ratio)> = rows.iter().filter_map(|found| Some((found, found.lost()?))).collect();
         let fitting: Vec<usize> = lost.iter().filter_map(|(found, _)| found.line(&causes)).collect();
         if let Some((_, cause)) = causes.iter().enumerate().find(|(number, _)| !fitting.contains(number)) {
-            return Err(format!("causes.tsv: no lost row fits this line any more: {}", cause.join("  ")));
+            return Err(format!("causes.tsv: no lost row fits this line: {}", cause.join("  ")));
         }
         let used = each_once(fitting.iter().map(|line| &causes[*line][5..]));
         let mut said = Vec::new();

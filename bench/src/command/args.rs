@@ -69,7 +69,7 @@ pub struct Bench {
     #[command(flatten)]
     pub(crate) asked: Options,
 
-    /// Seconds for a run without a table, from 5 on [default: 42]
+    /// Seconds for a run without a table, at least 5 [default: 42]
     #[arg(long, value_name = "SECONDS", conflicts_with_all = ["tables", "rounds"], value_parser = seconds)]
     pub(crate) time: Option<u32>,
 
@@ -103,7 +103,7 @@ pub struct Bench {
     pub(crate) verbose: bool,
 }
 
-/// Limits of --time. In less than the minimum not even a fast disk gives every case its rounds.
+/// Limits of --time. Below the minimum, even a fast disk is too slow for the rounds of every case.
 const TIME_MIN: u32 = 5;
 pub(super) const TIME_MAX: u32 = 86_400;
 

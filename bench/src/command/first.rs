@@ -145,7 +145,7 @@ pub(super) fn out_of_time(left_out: &[LeftOut], options: &Bench) -> Option<Error
         "in {seconds} s no time was left for {}; give more seconds, such as --time {enough}",
         names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
     );
-    // Without --time, the disk is slower than the usual time allows.
+    // Without --time, the usage is right, and the disk is too slow for the default.
     let kind = if options.time.is_some() { ErrorKind::Usage } else { ErrorKind::Other };
     Some(Error::new(kind, text))
 }

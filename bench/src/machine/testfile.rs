@@ -357,7 +357,7 @@ fn write_seeded(
 }
 
 fn cannot_write(operation: &str, dir: &Path, error: &io::Error) -> Error {
-    // The kernel's words for a name that procfs refuses are those for a directory that is missing.
+    // procfs refuses a new name with the errno of a missing directory.
     let why = match (pseudo_file_system(dir), dir.try_exists()) {
         (Some(name), _) => format!("{name} is a pseudo file system, and takes no files"),
         (None, Ok(false)) => "there is no such directory".to_owned(),

@@ -84,8 +84,8 @@ impl<'a> Against<'a> {
     }
 }
 
-/// Width from which an interval says nothing: one around 1 then contains both half and twice the
-/// speed.
+/// Ratio of its ends from which an interval is noise: an interval around 1 then contains both half
+/// and twice the speed.
 const NOISE: f64 = 4.0;
 
 fn is_noise(low: f64, high: f64) -> bool {
@@ -271,7 +271,7 @@ fn rank(report: &Report, table: &str, way: &str) -> Option<String> {
 }
 
 /// Compares a way of the library with those that programs use today: its worst case and its best.
-/// Leaves out noise; true if there is any.
+/// Omits noise; true if there is any.
 fn beside(report: &Report, table: &str, way: &str) -> (Vec<String>, bool) {
     let rivals: &[&[&str]] = if way == ON_TOKIO { &[&["tokio"]] } else { &[&PLAIN, &["threads"]] };
     let cases = report.cases(table);
@@ -479,7 +479,7 @@ mod tests {
         let text = said([&all[..], &[calm.clone(), row("reads", "depth=8", "nowait", 100.0)]].concat());
         assert!(text.contains("reads: nowait is 2.0 × pread (depth=8). It is the quickest"), "{text}");
         assert!(text.contains("too noisy for a verdict") && !text.contains("depth=1)"), "{text}");
-        // A way that is certainly faster is told, however wide the interval.
+        // A way that is certainly faster is reported, however wide the interval.
         let fast: Vec<f64> = [30.0, 90.0, 250.0, 45.0, 140.0].iter().map(|speed| speed * 1e3).collect();
         let text = said(vec![with_rounds("depth=8", "nowait", &fast), calm]);
         assert!(text.contains(" × pread (depth=8)") && !text.contains("too noisy"), "{text}");

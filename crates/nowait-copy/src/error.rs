@@ -250,7 +250,7 @@ fn pseudo_file_system(path: &Path) -> Option<&'static str> {
         true => rustix::fs::statfs(c".").ok(),
         false => rustix::fs::statfs(ancestor).ok(),
     })?;
-    // The field is signed on some machines; the numbers have 32 bits.
+    // `f_type` is signed and has 64 bits on some machines; the numbers have 32 bits.
     let number = stat.f_type as u32;
     PSEUDO.iter().find(|(pseudo, _)| *pseudo == number).map(|(_, name)| *name)
 }

@@ -366,16 +366,16 @@ impl<'f, T> Write<'f, T> {
     /// [`File::sync_data`](crate::File::sync_data), which covers the whole file.
     ///
     /// Several durable writes in flight through the page cache, appends excepted, share a sync of
-    /// the file (`fdatasync`), unless the file has 1 MiB or more of other writes of this `File` since
-    /// its last sync. The shared sync also writes what other programs changed. If it fails, each
-    /// write is made again, alone.
+    /// the file (`fdatasync`), unless this `File` has made 1 MiB or more of other writes since the
+    /// last sync. The shared sync also writes data that other programs changed. If it fails, the
+    /// library repeats each write alone.
     ///
     /// The error may come from an earlier write to this file: the kernel reports a failed
     /// write-back once, to the next sync or durable write. After a failure, earlier writes that
     /// were not synced may be lost. Every later sync of this file then fails with
     /// [`ErrorKind::SyncFailed`](crate::ErrorKind::SyncFailed), until
     /// [`File::acknowledge_sync_failure`](crate::File::acknowledge_sync_failure). This also applies
-    /// after a shared sync failed and all its writes were made again with success: the failure may
+    /// if a shared sync failed and all its writes were repeated successfully: the failure may
     /// concern other writes.
     pub fn durable(self) -> Self {
         self.with_flags(WriteFlags::DURABLE)

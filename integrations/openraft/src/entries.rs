@@ -12,7 +12,7 @@ struct Run {
     count: u64,
 }
 
-/// Place of an entry, and its record if that was not yet durable when the entry was last looked at.
+/// Place of an entry. Includes its record if the record was not durable at the last check.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Place {
     pub(crate) index: u64,
@@ -21,13 +21,13 @@ pub(crate) struct Place {
 }
 
 /// Places of all entries. Indexes ascend, and so do LSNs: an entry that is appended removes those
-/// at and after its index. Indexes may have gaps, although openraft's log has none: its own test
-/// suite makes some.
+/// at and after its index. Indexes may have gaps: openraft's log has none, but its test suite
+/// appends entries with gaps.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     runs: VecDeque<Run>,
-    /// The last entries, down to the first that may not be durable: readers of the log do not
-    /// return it yet.
+    /// The last entries, from the first that may not be durable: readers of the log do not return
+    /// such an entry.
     pending: VecDeque<Place>,
 }
 

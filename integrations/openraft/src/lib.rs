@@ -1,9 +1,9 @@
 //! Log storage for [openraft]: the entries and the vote of a node in a durable log of
-//! [nowait-log](nowait_log). Entries that are appended meanwhile share a write, and no write blocks
-//! a thread of the runtime.
+//! [nowait-log](nowait_log). Entries that are appended at the same time share a write, and no
+//! write blocks a thread of the runtime.
 //!
 //! ```
-//! use std::io::Cursor; // of the snapshots
+//! use std::io::Cursor; // the type of snapshots
 //!
 //! use nowait_openraft::{LogStore, Options};
 //!
@@ -39,22 +39,22 @@
 //! # Reads
 //!
 //! Entries that are not durable yet come from the store's memory. Entries in the last 4 MiB of the
-//! log ([`Options::tail_bytes`]) come from the log's memory. Others are read from its segments,
-//! forward from where the reader is. A reader that goes back searches for the entry's block, from
-//! the beginning of its segment. [`Options::segment_bytes`] limits that.
+//! log ([`Options::tail_bytes`]) come from the log's memory. Others are read from the log's
+//! segments, forward from the reader's position. A reader that goes back searches for the entry's
+//! block from the beginning of its segment. [`Options::segment_bytes`] limits this search.
 //!
 //! # Format
 //!
 //! A record of the log is an entry, a truncation, or the state of the node: its vote, and the
 //! committed and the purged log ID. Votes are in the log so that one write makes them durable in
 //! order with the entries. A truncation is a record, and does not cut the log: a cut would also
-//! remove the votes after it. Space is freed by a purge, by whole segments.
+//! remove the votes after it. A purge frees whole segments.
 //!
 //! Entries and states are encoded as MessagePack with field names, by `rmp-serde`, which is
-//! maintained and in wide use. The format is stable, and describes itself. So a later version of an
+//! maintained and in wide use. The format is stable and self-describing. So a later version of an
 //! application reads entries that lack its new fields (`#[serde(default)]`), and every attribute of
-//! serde works; both fail with a format that stores values alone. It takes less space than JSON,
-//! and bytes (`serde_bytes`) are stored as they are.
+//! serde works. Both fail with a format that stores only values. MessagePack takes less space than
+//! JSON, and stores bytes (`serde_bytes`) unchanged.
 
 mod entries;
 mod record;

@@ -1,4 +1,4 @@
-//! Records of the log, and what is encoded in them.
+//! Records of the log, and their encoding.
 
 use nowait::{Error, ErrorKind, Result};
 use nowait_log::RECOVER;
@@ -6,9 +6,9 @@ use openraft::{LogId, NodeId, Vote};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// An entry: its index in 8 bytes, the lowest first, then the encoded entry.
+/// An entry: its index in 8 bytes, little-endian, then the encoded entry.
 pub(crate) const ENTRY: u8 = 1;
-/// A truncation: the index from which on entries were removed, in 8 bytes, the lowest first.
+/// A truncation: the index of the first entry removed, in 8 bytes, little-endian.
 pub(crate) const TRUNCATION: u8 = 2;
 /// An encoded [`State`], which replaces the last one.
 pub(crate) const STATE: u8 = 3;
@@ -52,7 +52,7 @@ pub(crate) fn decode_entry<E: DeserializeOwned>(index: u64, bytes: &[u8]) -> Res
         Some((found, entry)) if u64::from_le_bytes(*found) == index => {
             rmp_serde::from_slice(entry).map_err(|error| unusable(format!("entry {index} cannot be decoded: {error}")))
         }
-        _ => Err(unusable(format!("a record is not entry {index}, which was stored in it"))),
+        _ => Err(unusable(format!("a record does not contain entry {index}, which was stored in it"))),
     }
 }
 

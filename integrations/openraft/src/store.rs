@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use crate::entries::{Entries, Place};
 use crate::record::{self, State};
 
-/// Bytes of entries after which [`RaftLogReader::limited_get_log_entries`] returns what it has.
+/// Bytes of entries after which [`RaftLogReader::limited_get_log_entries`] returns.
 const LIMITED_BYTES: usize = 4 << 20;
 /// Most records that a reader skips to reach an entry. For a longer distance a search is cheaper.
 const PASSED_MAX: u64 = 1024;
@@ -215,7 +215,7 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for LogStore<C> {
             contents.purge();
             contents.entries.first_lsn()
         };
-        // The last state stays: its record is behind those of the entries.
+        // Keeps this state: its record comes after those of all entries.
         self.log().truncate_prefix(first_lsn.unwrap_or(state_lsn));
         Ok(())
     }

@@ -12,8 +12,8 @@ use redb::{BackendError, StorageBackend};
 #[derive(Debug)]
 pub struct NowaitBackend {
     file: File,
-    /// redb's own backend, on a duplicate of the descriptor: duplicates share their locks. Which
-    /// ranges exclude which versions of redb is known to redb alone. `None` for a simulated file,
+    /// redb's own backend, on a duplicate of the descriptor: duplicates share their locks. Only
+    /// redb defines which locked ranges exclude which of its versions. `None` for a simulated file,
     /// which has no locks.
     locks: Option<FileBackend>,
 }

@@ -21,10 +21,10 @@
 //!
 //! # Compared with `FileBackend`
 //!
-//! Both use the same files and locks, so either opens a database of the other, and processes with
-//! either may share one.
+//! Both use the same files and locks, so either opens a database of the other. Processes with
+//! either backend may share a database.
 //!
-//! * redb's calls block. Both make one plain system call for each.
+//! * redb's calls block. Both backends make one plain system call for each of them.
 //! * After a failed sync, every later sync of the [`File`](nowait::File) fails until
 //!   [`acknowledge_sync_failure`](nowait::File::acknowledge_sync_failure). The kernel reports the
 //!   failure once, and marks the pages clean, although their data may be lost.

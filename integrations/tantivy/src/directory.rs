@@ -25,7 +25,7 @@ struct Inner {
     root: PathBuf,
     /// Reads are slices of maps, and not copies.
     maps: bool,
-    /// Files in use: the readers of one file share its descriptor, and what nowait learned of it.
+    /// Files in use: the readers of one file share its descriptor and its choice of routes.
     files: Mutex<HashMap<PathBuf, Weak<IndexFile>>>,
     watch: Watch,
 }
@@ -100,7 +100,7 @@ impl fmt::Debug for NowaitDirectory {
 
 impl Directory for NowaitDirectory {
     fn get_file_handle(&self, path: &Path) -> Result<Arc<dyn FileHandle>, OpenReadError> {
-        // Locked until the file is known, so that a deletion meanwhile is not undone by the insertion.
+        // Locked until the insertion, which would otherwise undo a concurrent deletion.
         let mut files = self.files();
         if let Some(file) = files.get(path).and_then(Weak::upgrade) {
             return Ok(file);

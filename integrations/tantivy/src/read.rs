@@ -13,7 +13,7 @@ use stable_deref_trait::StableDeref;
 use tantivy::HasLen;
 use tantivy::directory::{FileHandle, OwnedBytes};
 
-/// A file that does not change any more.
+/// A complete file, which does not change.
 #[derive(Debug)]
 pub(super) struct IndexFile {
     file: File,

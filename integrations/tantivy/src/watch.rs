@@ -18,7 +18,7 @@ pub(super) const META_NAME: &str = "meta.json";
 /// Polling interval, as in `MmapDirectory`.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// The callbacks of a directory, and from the first one on a thread that looks at its file.
+/// The callbacks of a directory, and the thread that checks its file. The first callback starts it.
 pub(super) struct Watch {
     meta: Arc<Meta>,
     /// Dropped with the directory, which ends the thread.
@@ -32,7 +32,7 @@ struct Meta {
     seen: Mutex<Option<Stamp>>,
 }
 
-/// Differs between a file and the one that replaces it.
+/// Distinguishes a file from its replacement.
 #[derive(Clone, Copy, PartialEq)]
 struct Stamp {
     inode: u64,
@@ -53,8 +53,8 @@ impl Watch {
         Watch { meta: Arc::new(meta), thread: Mutex::default() }
     }
 
-    /// Adds a callback. The first one is called for a commit that was made before, since it may be
-    /// newer than what its owner has read.
+    /// Adds a callback. The first one is also called for an existing commit, which may be newer
+    /// than the one that the callback's owner has read.
     pub(super) fn subscribe(&self, callback: WatchCallback) -> io::Result<WatchHandle> {
         let handle = self.meta.callbacks.subscribe(callback);
         let mut thread = self.thread();
@@ -73,7 +73,7 @@ impl Watch {
         Ok(handle)
     }
 
-    /// Calls back if there is a new commit, once a callback was added.
+    /// Calls back if there is a new commit. Without a callback, does nothing.
     pub(super) fn check(&self) {
         if self.thread().is_some() {
             self.meta.check();
@@ -87,7 +87,7 @@ impl Watch {
 
 impl Meta {
     fn check(&self) {
-        // Locked while it is read, so that of two threads one reports a commit.
+        // Locked during the call, so that only one of two threads reports a commit.
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let Ok(metadata) = self.nowait.fs().metadata(&self.path).wait() else { return };
         let stamp = Stamp::from(metadata);

@@ -181,13 +181,13 @@ impl Nowait {
     /// # Errors
     /// [`ErrorKind::Unsupported`] outside of a tokio runtime, in one that has ended, or in one that
     /// was built without `enable_io` or `enable_all`. Operations work in all of these without this
-    /// call. Those of `eventfd(2)` and `epoll_ctl(2)`: too many open files, no memory, or
+    /// call. The errors of `eventfd(2)` and `epoll_ctl(2)`: too many open files, no memory, or
     /// [`ErrorKind::NoSpace`] if the user has the maximum number of epoll watches.
     ///
     /// # Panics
-    /// In a runtime without `enable_io` or `enable_all`, tokio panics. The call catches the panic, and
-    /// returns the error, but the panic hook has already printed tokio's message. A program built
-    /// with `panic = "abort"` ends there.
+    /// In a runtime without `enable_io` or `enable_all`, tokio panics. The call catches the panic
+    /// and returns the error, but the panic hook has already printed tokio's message. A program
+    /// built with `panic = "abort"` ends there.
     #[cfg(feature = "tokio")]
     pub fn attach_tokio(&self) -> Result<()> {
         self.0.engines().ring.attach_tokio()

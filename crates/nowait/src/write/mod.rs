@@ -300,9 +300,9 @@ impl File {
     /// Acknowledges a failed write-back, so that syncs may succeed again. Before the call, rewrite
     /// or give up everything written since the last successful sync. Returns the failure, if any.
     ///
-    /// The failure stays until this call, also if no operation has returned it: a failed sync that
-    /// [durable writes](Write::durable) shared is such a failure, although the library makes these
-    /// writes again.
+    /// The failure stays until this call, even if no operation has returned it. For example, if a
+    /// sync that [durable writes](Write::durable) share fails, the library repeats these writes, and
+    /// they may return success.
     pub fn acknowledge_sync_failure(&self) -> Option<Error> {
         let errno = self.open.acknowledge_failure()?;
         Some(self.open.error(ErrorOp::Sync, errno))

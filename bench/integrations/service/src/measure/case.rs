@@ -67,8 +67,8 @@ impl Case {
         only.is_empty() || only.iter().any(|text| self.name().contains(text.as_str()))
     }
 
-    /// Duration of a round: shorter where the device would reach the end of the file, longer where
-    /// each connection would not receive several bodies.
+    /// Duration of a round: shorter where the device would reach the end of the file, longer so that
+    /// each connection receives several bodies.
     pub(super) fn seconds(&self, options: &Options) -> u64 {
         let reads_much = self.cache == Some(Cache::Cold) && self.bytes >= 512 << 10 && !self.is_busy;
         let shares_much = self.bytes >= 8 << 20 && self.connections > 1;
