@@ -72,7 +72,9 @@ class RunTest(unittest.TestCase):
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         env = os.environ | {"SUITES_DIR": str(self.folders), "SUITES_CACHE": str(self.root / "cache")}
-        return subprocess.Popen([sys.executable, self.suites / "run", *arguments], env=env, text=True,
+        # These tests may run under nohup(1) or in the background, where a program ignores the two signals.
+        heard = ["env", "--default-signal=HUP,INT"]
+        return subprocess.Popen([*heard, sys.executable, self.suites / "run", *arguments], env=env, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
 
     def run_suites(self, *arguments: str, code: int) -> str:
