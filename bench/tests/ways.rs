@@ -680,9 +680,8 @@ fn tasks_read_what_the_plan_says_beside_a_heartbeat_and_others() {
                 let reads = plan.tasks.iter().flat_map(|reads| reads.iter());
                 reads.for_each(|read| *planned.entry(read.offset()).or_insert(0) += 1);
                 assert_eq!(read, planned, "{name}");
-                // Every beat that was due is told of, but for those that wait for a processor when the
-                // round ends. A thread in `block_on` has a heart of its own, until its tasks are
-                // through.
+                // The round records every beat that was due. A beat that waits for a processor at the
+                // end is missing. A thread in `block_on` has a separate heart, which ends with its tasks.
                 let of_threads = way.name() == ways::OURS;
                 let beats = |sample: &Sample, told: &Mixture| {
                     let due = (sample.seconds / BEAT.as_secs_f64()) as u64;
