@@ -29,7 +29,7 @@ impl IndexFile {
         // SAFETY: tantivy, and thus each user of the index, writes a file once, and opens it for reading
         // when it is complete.
         let map = maps.then(|| unsafe { Map::new(&file, ..length as u64) });
-        let mapped = map.and_then(Result::ok).map(|map| OwnedBytes::new(Mapped(map)));
+        let mapped = map.and_then(Result::ok).map(|map| OwnedBytes::new(Kept(map)));
         Ok(IndexFile { file, length, mapped })
     }
 
@@ -65,7 +65,7 @@ impl FileHandle for IndexFile {
                 self.file.read_exact_into(&mut bytes, offset)?;
                 Ok(OwnedBytes::new(bytes))
             }
-            (length, None) => Ok(OwnedBytes::new(Pages(self.file.read_range(offset, length).wait()?))),
+            (length, None) => Ok(OwnedBytes::new(Kept(self.file.read_range(offset, length).wait()?))),
         }
     }
 
@@ -77,33 +77,22 @@ impl FileHandle for IndexFile {
             length if length < BUF_ALIGNMENT => {
                 Ok(OwnedBytes::new(self.file.read_exact_at(vec![0; length], offset).await?))
             }
-            length => Ok(OwnedBytes::new(Pages(self.file.read_range(offset, length).await?))),
+            length => Ok(OwnedBytes::new(Kept(self.file.read_range(offset, length).await?))),
         }
     }
 }
 
-/// A buffer whose slices tantivy may keep.
-struct Pages(Buf);
+/// A buffer or a map whose slices tantivy may keep.
+struct Kept<T>(T);
 
-impl Deref for Pages {
+impl<T: Deref<Target = [u8]>> Deref for Kept<T> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         &self.0
     }
 }
 
-// SAFETY: a `Buf` points to memory that it owns, which does not move with it, and `Pages` only reads it.
-unsafe impl StableDeref for Pages {}
-
-/// A map whose slices tantivy may keep.
-struct Mapped(Map);
-
-impl Deref for Mapped {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-// SAFETY: a `Map` points to memory that it owns, which does not move with it.
-unsafe impl StableDeref for Mapped {}
+// SAFETY: a `Buf` points to memory that it owns, which does not move with it, and `Kept` only reads it.
+unsafe impl StableDeref for Kept<Buf> {}
+// SAFETY: as above, a `Map`.
+unsafe impl StableDeref for Kept<Map> {}

@@ -58,8 +58,16 @@ impl RaftLogReader<Types> for PlainStore {
     where
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
-        let Bound::Included(&first) = range.start_bound() else { unimplemented!("not used here") };
-        let Bound::Excluded(&end) = range.end_bound() else { unimplemented!("not used here") };
+        let first = match range.start_bound() {
+            Bound::Included(&first) => first,
+            Bound::Excluded(&before) => before + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&last) => last + 1,
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => u64::MAX,
+        };
         let (mut at, ends) = {
             let index = self.index.lock().unwrap();
             let place = |number: u64| ((number.max(index.first) - index.first) as usize).min(index.ends.len());
@@ -121,16 +129,16 @@ impl RaftLogStorage<Types> for PlainStore {
         Ok(self.index.lock().unwrap().vote)
     }
 
-    // Not used here: votes and removals are rare.
+    // Votes and removals are rare, and not measured.
     async fn save_vote(&mut self, _: &Vote<u64>) -> Raft<()> {
-        unimplemented!()
+        Err(StorageIOError::write_vote(&io::Error::from(io::ErrorKind::Unsupported)).into())
     }
 
     async fn truncate(&mut self, _: LogId<u64>) -> Raft<()> {
-        unimplemented!()
+        Err(StorageIOError::write_logs(&io::Error::from(io::ErrorKind::Unsupported)).into())
     }
 
     async fn purge(&mut self, _: LogId<u64>) -> Raft<()> {
-        unimplemented!()
+        Err(StorageIOError::write_logs(&io::Error::from(io::ErrorKind::Unsupported)).into())
     }
 }
