@@ -480,10 +480,7 @@ fn with_few_descriptors() {
         let error = runtime.block_on(async { before.attach_tokio() }).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TooManyFiles);
         let text = error.to_string();
-        assert!(
-            text.starts_with("attach to a tokio runtime: too many open files") && text.contains("ulimit"),
-            "{text}"
-        );
+        assert!(text.starts_with("attach_tokio: too many open files") && text.contains("ulimit"), "{text}");
     }
     let made = Nowait::builder().route(Some(Route::Ring)).build().unwrap();
     assert!(!made.has_ring());
