@@ -38,7 +38,7 @@ fn main() -> process::ExitCode {
         [case, operations, dir, threads] => (case, operations, dir, threads.as_str()),
         _ => {
             eprintln!(
-                "usage: instructions read-into|read-wait|read-future|read-range|gather|gather-plan|\
+                "usage: instructions read-into|read-wait|read-future|read-range|gather|gather-future|gather-plan|\
                  cold|cold-shared|write|append \
                  OPERATIONS DIR [THREADS]"
             );
@@ -114,7 +114,19 @@ fn work(case: &str, file: &File, operations: u64) -> Result<()> {
                 }
             }
         }
+        "gather-future" => {
+            let ranges: Vec<_> = (0..RECORDS).map(|_| (places(), RECORD)).collect();
+            block_on(gathers(file, operations, &ranges))?;
+        }
         _ => return Err("no such case".into()),
+    }
+    Ok(())
+}
+
+async fn gathers(file: &File, operations: u64, ranges: &[(u64, usize)]) -> nowait::Result<()> {
+    let mut output = Buf::zeroed(RECORDS * RECORD);
+    for _ in 0..operations {
+        output = file.gather(ranges).into_buffer(output).await?.into_buffer();
     }
     Ok(())
 }
