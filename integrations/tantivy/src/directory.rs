@@ -6,6 +6,7 @@ use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use nowait::fs::AtomicOptions;
 use nowait::{Nowait, OpenOptions};
 use rustix::fs::FlockOperation;
 use tantivy::directory::error::{DeleteError, LockError, OpenDirectoryError, OpenReadError, OpenWriteError};
@@ -144,7 +145,11 @@ impl Directory for NowaitDirectory {
     }
 
     fn atomic_write(&self, path: &Path, data: &[u8]) -> io::Result<()> {
-        let written = self.0.nowait.fs().write_atomic(self.full_path(path), data.to_vec()).wait();
+        let mut options = AtomicOptions::new();
+        // Only a commit must be durable on return. tantivy writes the list of managed files once for
+        // each new file.
+        options.sync_directory(path == Path::new(META_NAME));
+        let written = options.write_in(&self.0.nowait, self.full_path(path), data.to_vec()).wait();
         self.files().remove(path);
         if path == Path::new(META_NAME) {
             self.0.watch.check();

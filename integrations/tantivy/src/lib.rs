@@ -33,9 +33,9 @@
 //!
 //! # Durability
 //!
-//! A terminated file is durable after `sync_directory`, as tantivy requires. `atomic_write` is
-//! durable on return, name included, and so a commit is, too. (`MmapDirectory` makes the last
-//! rename of a commit durable with a later commit.)
+//! A terminated file is durable after `sync_directory`, as tantivy requires, and so is one of
+//! `atomic_write`. The index's `meta.json` is durable on return, name included, and so a commit is,
+//! too. (`MmapDirectory` makes the last rename of a commit durable with a later commit.)
 
 mod directory;
 mod read;

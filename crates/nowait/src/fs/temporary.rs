@@ -34,6 +34,7 @@ use crate::sys::fork_generation;
 pub struct AtomicOptions {
     keep_mode_and_owner: bool,
     durable: bool,
+    sync_directory: bool,
 }
 
 impl Default for AtomicOptions {
@@ -45,7 +46,7 @@ impl Default for AtomicOptions {
 impl AtomicOptions {
     /// Returns the defaults: mode and owner of a new file, and durable.
     pub fn new() -> Self {
-        AtomicOptions { keep_mode_and_owner: false, durable: true }
+        AtomicOptions { keep_mode_and_owner: false, durable: true, sync_directory: true }
     }
 
     /// Keeps mode, owner and group of the replaced regular file, or of a symbolic link's target.
@@ -62,6 +63,17 @@ impl AtomicOptions {
     /// new, a part of the new, or nothing.
     pub fn durable(&mut self, durable: bool) -> &mut Self {
         self.durable = durable;
+        self
+    }
+
+    /// Syncs the directory after the rename. Default: true. If false, the contents are durable on
+    /// completion, but the name is durable only after [`fs::sync_dir`](super::sync_dir). After a crash
+    /// before that, the file contains the old or the new contents. Has no effect if
+    /// [`durable`](AtomicOptions::durable) is false.
+    ///
+    /// One sync of a directory serves all files that were replaced in it.
+    pub fn sync_directory(&mut self, sync: bool) -> &mut Self {
+        self.sync_directory = sync;
         self
     }
 
@@ -184,7 +196,7 @@ impl Temporary {
         let renamed = renamed.await;
         self.path = None;
         match renamed {
-            Ok(()) if !options.durable => Ok(()),
+            Ok(()) if !options.durable || !options.sync_directory => Ok(()),
             Ok(()) => nowait.fs().sync_dir(&self.directory).await.map_err(|error| {
                 let directory = self.directory.display();
                 let text = format!("it has its new contents, but {directory} was not synced: a crash may undo that");

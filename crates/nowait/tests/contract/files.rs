@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::common::{Watchdog, Way, child};
 use nowait::map::Map;
-use nowait::sim::Sim;
+use nowait::sim::{Sim, Unsynced};
 use nowait::stream::Reader;
 use nowait::{Engine, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, RangeLock, TryLockError, fs};
 
@@ -283,6 +283,26 @@ fn a_replaced_file_that_need_not_be_durable_is_not_synced() {
     let mut keeps = fs::AtomicOptions::new();
     let error = keeps.keep_mode_and_owner(true).write_in(&nowait, "file", "new").wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
+}
+
+/// One sync of the directory makes the names of several files durable.
+#[test]
+fn a_replaced_file_may_leave_the_sync_of_its_directory_to_another() {
+    let sim = Sim::new(1);
+    let nowait = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
+    let files = ["one", "two"];
+    let is_of_a_name = |change: &Unsynced| !matches!(change, Unsynced::Write { .. } | Unsynced::Length { .. });
+    let after_a_crash = |names: bool| {
+        let disk = sim.crash(|change, _| names && is_of_a_name(change));
+        files.map(|file| disk.contents(file))
+    };
+    files.map(|file| nowait.fs().write_atomic(file, "old").wait().unwrap());
+    files.map(|file| fs::AtomicOptions::new().sync_directory(false).write_in(&nowait, file, "new").wait().unwrap());
+    assert_eq!(after_a_crash(false), files.map(|_| Some(b"old".to_vec())), "no name is durable");
+    // The contents were synced before the names changed.
+    assert_eq!(after_a_crash(true), files.map(|_| Some(b"new".to_vec())));
+    nowait.fs().sync_dir(".").wait().unwrap();
+    assert_eq!(after_a_crash(false), files.map(|_| Some(b"new".to_vec())));
 }
 
 /// Types that users share between threads: in a server's state, or as a boxed writer.
