@@ -320,6 +320,12 @@ impl Log {
 
     /// Returns a reader of durable records from `lsn` on, also while the log is written.
     /// [`Reader::tail`] waits for later records.
+    ///
+    /// A reader within a segment begins at a mark shortly before `lsn`: commits and readers leave
+    /// one for every 32 KiB of the log. If they exceed 768 KiB of memory, every second one is
+    /// removed, and the distance doubles. After the log was opened, the first reader that passes a
+    /// part of a segment leaves its marks. To read at many places, move one reader with
+    /// [`Reader::seek`].
     pub fn reader(&self, lsn: u64) -> Reader {
         Reader::of_live(self.0.shared.clone(), lsn)
     }

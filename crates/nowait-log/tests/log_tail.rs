@@ -7,6 +7,7 @@ mod common;
 use std::fs;
 use std::thread;
 
+use common::rng::Rng;
 use common::{Watchdog, mounts, on};
 use nowait::sim::{Faults, Sim};
 use nowait::{ErrorKind, block_on};
@@ -86,6 +87,76 @@ fn the_tail_and_the_segments_give_the_same_records() {
             }
         }
         readers.iter_mut().for_each(|reader| assert_reads(reader, last, |_| 1, "at the end"));
+    }
+}
+
+/// Readers at random places, new and moved ones, beside appends, cuts at both ends and openings.
+#[test]
+fn readers_at_random_places_return_what_was_appended() {
+    let _watchdog = Watchdog::new("readers at random places", 120);
+    for seed in 1..=20_u64 {
+        println!("seed {seed}");
+        let sim = Sim::new(seed);
+        let options = on_sim(&sim, [0, 20_000][seed as usize % 2]);
+        let options = options.segment_bytes(256 << 10).first_segment_bytes(256 << 10);
+        let mut random = Rng::new(seed);
+        let (mut log, _) = Log::open(DIR, &options).wait().unwrap();
+        let mut moved = log.reader(1);
+        // The life of each record, and the first record that was not given up.
+        let (mut lives, mut first) = (Vec::new(), 1);
+        for step in 1..=60 {
+            let last = lives.len();
+            match random.below(10) {
+                0 if last >= first => {
+                    let left = first + random.below(last + 1 - first);
+                    log.truncate_suffix(left as u64).wait().unwrap();
+                    lives.truncate(left);
+                }
+                1 if last >= first => {
+                    first += random.below(last + 1 - first);
+                    log.truncate_prefix(first as u64);
+                }
+                2 => {
+                    drop(moved);
+                    log.close().wait().unwrap();
+                    (log, _) = Log::open(DIR, &options).wait().unwrap();
+                    moved = log.reader(1);
+                }
+                _ => {
+                    for _ in 0..1 + random.below(100) {
+                        lives.push(step);
+                        drop(log.append(&record(lives.len() as u64, step)).wait().unwrap());
+                        if random.below(5) == 0 {
+                            log.wait_durable(lives.len() as u64).wait().unwrap();
+                        }
+                        while log.maintain() {}
+                    }
+                    log.wait_durable(lives.len() as u64).wait().unwrap();
+                }
+            }
+            while log.maintain() {}
+            for read in 0..10 {
+                let lsn = 1 + random.below(lives.len() + 1);
+                let mut new = log.reader(lsn as u64);
+                moved.seek(lsn as u64);
+                let reader = if read % 2 == 0 { &mut new } else { &mut moved };
+                for lsn in lsn..lsn + 1 + random.below(30) {
+                    let next = if random.below(2) == 0 { reader.next().wait() } else { block_on(reader.next()) };
+                    match (next, lives.get(lsn - 1)) {
+                        (Ok(None), None) => break,
+                        (Ok(Some(found)), Some(life)) => {
+                            assert_eq!(found.lsn, lsn as u64);
+                            assert!(found.bytes == record(lsn as u64, *life), "step {step}: record {lsn}");
+                        }
+                        (Err(error), _) if lsn < first => {
+                            assert_eq!(error.kind(), ErrorKind::NoSuchRecord);
+                            break;
+                        }
+                        (other, _) => panic!("step {step}: record {lsn}: {other:?}"),
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -40,8 +40,8 @@
 //!
 //! Entries that are not durable yet come from the store's memory. Entries in the last 4 MiB of the
 //! log ([`Options::tail_bytes`]) come from the log's memory. Others are read from the log's
-//! segments, forward from the reader's position. A reader that goes back searches for the entry's
-//! block from the beginning of its segment. [`Options::segment_bytes`] limits this search.
+//! segments: a reader moves to the entry's block ([`Reader::seek`](nowait_log::Reader::seek)), and
+//! reads it whole, up to 512 KiB.
 //!
 //! # Format
 //!

@@ -274,7 +274,7 @@ impl<C: RaftTypeConfig> LogStoreReader<C> {
             }
             let found = match record {
                 Some(record) => Ok((record.len(), record::decode_entry(index, &record)?)),
-                None => cursor.read(&self.store.log, index, lsn).await,
+                None => cursor.read(self.store.log.path(), index, lsn).await,
             };
             match found {
                 Ok((length, entry)) => {
@@ -299,10 +299,10 @@ struct Cursor {
 
 impl Cursor {
     /// Reads an entry from its record. Returns the record's length with it.
-    async fn read<E: DeserializeOwned>(&mut self, log: &Log, index: u64, lsn: u64) -> nowait::Result<(usize, E)> {
+    async fn read<E: DeserializeOwned>(&mut self, path: &Path, index: u64, lsn: u64) -> nowait::Result<(usize, E)> {
         let is_near = self.next_lsn.take().is_some_and(|next| next <= lsn && lsn - next <= PASSED_MAX);
         if !is_near {
-            self.reader = log.reader(lsn);
+            self.reader.seek(lsn);
         }
         loop {
             match self.reader.next().await? {
@@ -314,7 +314,7 @@ impl Cursor {
                 }
                 _ => {
                     let text = format!("record {lsn}, which is entry {index}, was lost");
-                    return Err(Error::new(RECOVER, ErrorKind::Damaged).at(log.path()).with_detail(text));
+                    return Err(Error::new(RECOVER, ErrorKind::Damaged).at(path).with_detail(text));
                 }
             }
         }

@@ -10,6 +10,7 @@ mod calls;
 mod group;
 mod handover;
 mod hooks;
+mod marks;
 mod state;
 mod sync;
 mod tail;
@@ -36,6 +37,7 @@ use nowait::{Error, ErrorKind, ErrorOp, File, Result, embed};
 
 pub(crate) use block::{Incoming, Live};
 pub(crate) use group::{Fate, Group};
+pub(crate) use marks::BlockPlace;
 #[cfg(test)]
 pub(crate) use state::fixture;
 pub(crate) use state::{NoRoom, RETRY, Retired, Rules, SpareFailure, Start, TICK};
@@ -45,6 +47,7 @@ pub(crate) use tail::CachedBlock;
 use calls::{Call, Calls};
 use handover::Handover;
 use hooks::Hooks;
+use marks::Marks;
 use state::{Poison, Refusal};
 
 /// The blocks of a log on files.
@@ -58,6 +61,7 @@ pub(crate) struct Shared {
     pub(crate) retention: Retention,
     observer: Option<Observer>,
     pub(crate) handover: Handover<File>,
+    pub(crate) marks: Marks,
     pub(crate) woken: Powers,
     pub(crate) stalls: Stalls,
     /// Lock for changes of names in the directory; taken before the state's lock.
@@ -103,6 +107,7 @@ impl Shared {
             retention,
             observer,
             handover: Handover::new(state, rules.tail_bytes),
+            marks: Marks::default(),
             woken: Powers::default(),
             stalls: Stalls::default(),
             names: Names::default(),

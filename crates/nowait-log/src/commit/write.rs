@@ -158,6 +158,8 @@ impl Shared {
         // Before wakers run, since a waker may never return: later blocks queue for the hooks
         // behind these.
         for block in blocks.iter().filter(|_| is_durable) {
+            let (place, end) = block.place();
+            self.marks.add(place, end, self.handover.first());
             self.hooks.durable(block.id, || block.kept().map(CachedBlock::handed_over), !self.holds_names());
         }
         if is_durable && blocks.iter().any(InFlight::begins_segment) {

@@ -177,15 +177,19 @@ impl Blocks {
         blocks
     }
 
-    /// Begins at the block at `offset`, whose first record is `lsn`.
-    pub(crate) fn from(mut self, offset: u64, lsn: u64) -> Blocks {
-        self.go_to(offset, lsn);
-        self
-    }
-
     /// Continues at the block at `offset`, whose first record is `lsn`.
     pub(crate) fn go_to(&mut self, offset: u64, lsn: u64) {
         (self.offset, self.next_lsn) = (offset, lsn);
+    }
+
+    /// Continues at the segment's first block.
+    pub(crate) fn go_to_first(&mut self) {
+        self.go_to(PAGE as u64, self.first_lsn);
+    }
+
+    /// Sets the size of a reader's next read, for a reader that needs `bytes`.
+    pub(crate) fn read_first(&mut self, bytes: u64) {
+        self.window.read_first(bytes);
     }
 
     /// Limits read-ahead to bytes before `end`.
@@ -453,7 +457,7 @@ impl Blocks {
 
     /// Reads bytes that [`Blocks::lacks`] returned.
     pub(crate) fn read(&mut self, (offset, length): (u64, usize)) -> Result<()> {
-        self.window.at(offset, length).map(drop)
+        self.window.read(offset, length)
     }
 
     /// As [`Blocks::read`], without blocking the thread. Some of the bytes may still be missing

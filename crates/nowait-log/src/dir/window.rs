@@ -17,7 +17,7 @@ use nowait::{Buf, Error, ErrorOp, File, Moved, Result, Started};
 
 /// Size of one read of a segment.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
-/// Size of the first read of a non-blocking reader: enough for a reader at the end of the log.
+/// Least size of a reader's first read: enough for a reader at the end of the log.
 const STEP_BYTES: usize = 64 << 10;
 
 /// Part of a log's file that the device cannot read.
@@ -48,8 +48,7 @@ pub(crate) struct Window {
     pub(crate) bytes_read: u64,
     /// Read in flight of a non-blocking reader: its offset and length.
     reading: Option<(u64, usize, Started<Moved<Buf>>)>,
-    /// Size of the non-blocking reader's next read: doubled by each read that continues the
-    /// previous one.
+    /// Size of a reader's next read: doubled by each read that continues the previous one.
     step: usize,
     /// End of the file, if a read has met it.
     end: Option<u64>,
@@ -136,10 +135,14 @@ impl Window {
             _ => 0,
         };
         (self.start, self.filled) = (offset, kept);
-        let wanted = wanted(kept);
-        if self.buffer.len() < wanted {
-            let mut larger = self.new_buffer(wanted)?;
-            larger[..kept].copy_from_slice(&self.buffer[..kept]);
+        self.make_room(wanted(kept))
+    }
+
+    /// Enlarges the buffer to at least `bytes`.
+    fn make_room(&mut self, bytes: usize) -> Result<()> {
+        if self.buffer.len() < bytes {
+            let mut larger = self.new_buffer(bytes)?;
+            larger[..self.filled].copy_from_slice(&self.buffer[..self.filled]);
             self.buffer = larger;
         }
         Ok(())
@@ -207,16 +210,37 @@ impl Window {
         offset >= end || (self.start <= offset && end <= self.start + self.filled as u64)
     }
 
-    /// Reads some of the bytes that the window lacks, without blocking the thread and without
-    /// read-ahead.
+    /// Sets the size of a reader's next read, for a reader that needs `bytes`.
+    pub(crate) fn read_first(&mut self, bytes: u64) {
+        let bytes = usize::try_from(bytes).unwrap_or(PIECE_BYTES);
+        self.step = bytes.max(STEP_BYTES).min(self.piece);
+    }
+
+    /// Size of a reader's next read.
+    fn next_step(&mut self) -> usize {
+        let next = (self.step * 2).min(self.piece).max(PAGE);
+        std::mem::replace(&mut self.step, next)
+    }
+
+    /// Reads bytes that the window lacks, for a reader.
+    pub(crate) fn read(&mut self, offset: u64, length: usize) -> Result<()> {
+        let step = self.next_step();
+        let piece = std::mem::replace(&mut self.piece, step);
+        let read = self.at(offset, length).map(drop);
+        self.piece = piece;
+        read
+    }
+
+    /// Reads some of the bytes that the window lacks, without blocking the thread.
     pub(crate) fn poll_read(&mut self, offset: u64, length: usize, context: &mut Context<'_>) -> Poll<Result<()>> {
-        let step = self.step;
-        self.keep_from(offset, |kept| length.next_multiple_of(PAGE).max(kept + step))?;
+        self.keep_from(offset, |kept| kept)?;
         let at = self.start + self.filled as u64;
         let (bytes, mut read) = match self.reading.take() {
             Some((begun, bytes, read)) if begun == at => (bytes, read),
             _ => {
-                let bytes = step.min(self.wanted(length));
+                let lacking = length.next_multiple_of(PAGE).saturating_sub(self.filled);
+                let below = usize::try_from(self.limit.saturating_sub(at)).unwrap_or(usize::MAX);
+                let bytes = lacking.max(self.step.min(below));
                 (bytes, self.file.read_at(self.new_buffer(bytes)?, at).start())
             }
         };
@@ -230,8 +254,13 @@ impl Window {
         let part = self.filled..self.filled + bytes;
         let n = match answer {
             Ok((n, buffer)) => {
-                self.buffer[part.start..part.start + n].copy_from_slice(&buffer[..n]);
-                self.step = (step * 2).min(self.piece).max(PAGE);
+                if part.start == 0 {
+                    self.buffer = buffer;
+                } else {
+                    self.make_room(part.end)?;
+                    self.buffer[part.start..part.start + n].copy_from_slice(&buffer[..n]);
+                }
+                self.next_step();
                 n
             }
             Err(failed) if self.unreadable.is_some() && is_of_the_place(&failed.error) => {
@@ -240,13 +269,25 @@ impl Window {
                 if bytes > PAGE {
                     return Poll::Ready(Ok(()));
                 }
+                self.make_room(part.end)?;
                 self.skip(part, &failed.error);
                 bytes
             }
             Err(failed) => return Poll::Ready(Err(failed.error)),
         };
         self.add(n, bytes);
+        self.begin_next();
         Poll::Ready(Ok(()))
+    }
+
+    /// Begins the next read of a non-blocking reader that reads the whole segment, so that the
+    /// device works while the reader does.
+    fn begin_next(&mut self) {
+        let at = self.start + self.filled as u64;
+        if self.step == PIECE_BYTES && self.end.is_none() && at + (PIECE_BYTES as u64) <= self.limit {
+            let Some(buffer) = Buf::uncleared(PIECE_BYTES) else { return };
+            self.reading = Some((at, PIECE_BYTES, self.file.read_at(buffer, at).start()));
+        }
     }
 
     /// True if a page of `range` could not be read.

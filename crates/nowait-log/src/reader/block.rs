@@ -62,6 +62,11 @@ impl BlockCursor {
         (self.left, self.next_lsn) = (0, 0);
     }
 
+    /// Offset of the block in the segment, and the LSN of the next record.
+    pub(super) fn begin(&self) -> (u64, u64) {
+        (self.offset, self.next_lsn)
+    }
+
     /// True if some records of the block are damaged.
     pub(super) fn is_broken(&self) -> bool {
         self.parts.is_some()

@@ -5,6 +5,8 @@ mod block;
 mod next;
 mod piece;
 mod source;
+#[cfg(all(test, not(nowait_log_loom)))]
+mod tests;
 
 use std::fmt;
 use std::ops::Range;
@@ -12,7 +14,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::commit::Shared;
+use super::commit::{BlockPlace, Shared};
 use super::dir::{Blocks, LogDir, Run, Segment, Window};
 use super::format::Control;
 use super::os;
@@ -71,13 +73,6 @@ impl fmt::Debug for Reader {
         };
         f.debug_struct("Reader").field("path", path).field("next_lsn", &self.next_lsn).finish_non_exhaustive()
     }
-}
-
-/// Place of a block in its segment, and its first record.
-struct BlockPlace {
-    segment: u64,
-    offset: u64,
-    lsn: u64,
 }
 
 /// Makes the log keep its last blocks in memory while it exists.
@@ -153,6 +148,30 @@ impl Reader {
     /// Returns the LSN of the next record.
     pub fn next_lsn(&self) -> u64 {
         self.next_lsn
+    }
+
+    /// Moves to record `lsn`, which the next call returns. As a new reader from there, but cheaper:
+    /// keeps the file of its segment open, and the part of the segment in memory. Ends the
+    /// reader's pin.
+    pub fn seek(&mut self, lsn: u64) {
+        self.next_lsn = lsn.max(1);
+        (self.pin, self.behind, self.misses, self.is_gone) = (None, None, 0, false);
+        self.block.forget();
+        let open = self.segment.take();
+        let Source::Live(shared) = &self.source else { return };
+        if shared.is_forked() {
+            return;
+        }
+        let epoch = shared.epoch();
+        let is_same = epoch == self.epoch;
+        self.epoch = epoch;
+        let (Some(OpenPiece { mut blocks, .. }), Some(piece)) = (open.filter(|_| is_same), self.piece()) else {
+            return;
+        };
+        if blocks.number == piece.number() {
+            blocks.go_to_first();
+            self.begin(blocks, piece.last_lsn());
+        }
     }
 
     /// Pins the next record and all later ones, until this reader has read them or is dropped.
@@ -334,7 +353,7 @@ impl Reader {
                 },
             };
             match next {
-                Advance::Loaded => {}
+                Advance::Loaded => self.leave_mark(),
                 Advance::Lacks(place) => match self.segment_holds(lsn) {
                     true => return Ok(Step::Read(place)),
                     false => self.missed(false)?,
@@ -496,17 +515,38 @@ impl Reader {
             Piece::Segment(segment) => Blocks::new(window, &segment.header),
             Piece::Run(run) => Blocks::of_run(window, self.source.control(), run),
         };
-        let blocks = match self.behind.take().filter(|behind| behind.segment == blocks.number) {
-            Some(behind) => blocks.from(behind.offset, behind.lsn),
-            None => blocks,
-        };
-        let limit = match piece {
-            Piece::Segment(segment) => segment.last_lsn,
-            Piece::Run(run) => run.lsns.end - 1,
-        };
+        self.begin(blocks, piece.last_lsn());
+        Ok(())
+    }
+
+    /// Begins to read a piece, near the next record.
+    fn begin(&mut self, mut blocks: Blocks, limit: u64) {
+        match self.behind.take().filter(|behind| behind.segment == blocks.number) {
+            Some(behind) => blocks.go_to(behind.offset, behind.lsn),
+            None => self.go_to_mark(&mut blocks),
+        }
         self.block.forget();
         self.segment = Some(OpenPiece::new(blocks, limit));
-        Ok(())
+    }
+
+    /// Moves to the last mark before the next record, unless the record was not found from there.
+    fn go_to_mark(&self, blocks: &mut Blocks) {
+        let Source::Live(shared) = &self.source else { return };
+        let found = shared.marks.find(blocks.number, self.next_lsn).filter(|_| self.misses == 0);
+        let Some((mark, bytes)) = found else { return };
+        blocks.go_to(mark.offset, mark.lsn);
+        // The record's block begins before the next mark.
+        blocks.read_first(bytes);
+    }
+
+    /// Marks the block that was loaded, for other readers.
+    fn leave_mark(&self) {
+        let (Source::Live(shared), Some(open), false) = (&self.source, &self.segment, self.block.is_broken()) else {
+            return;
+        };
+        let (offset, lsn) = self.block.begin();
+        let place = BlockPlace { segment: open.blocks.number, lsn, offset };
+        shared.marks.add(place, open.blocks.offset, shared.handover.first());
     }
 
     /// Returns the first record after the missing ones, and the damage to report, if any.

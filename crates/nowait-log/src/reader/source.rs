@@ -49,6 +49,14 @@ impl Piece {
             Piece::Run(run) => run.lsns.clone(),
         }
     }
+
+    /// Last record; `u64::MAX` for the segment that is being written.
+    pub(super) fn last_lsn(&self) -> u64 {
+        match self {
+            Piece::Segment(segment) => segment.last_lsn,
+            Piece::Run(run) => run.lsns.end - 1,
+        }
+    }
 }
 
 impl Still {

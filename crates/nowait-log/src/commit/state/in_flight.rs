@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::commit::block::{Block, Live};
 use crate::commit::group::{Fate, Group};
+use crate::commit::marks::BlockPlace;
 use crate::commit::tail::CachedBlock;
 use crate::format::PAGE;
 use crate::os::lock;
@@ -58,6 +59,13 @@ impl<F> InFlight<F> {
     /// True if the block was written with a segment's header.
     pub(crate) fn begins_segment(&self) -> bool {
         self.is_first
+    }
+
+    /// Place of the block, and its end.
+    pub(crate) fn place(&self) -> (BlockPlace, u64) {
+        let base = if self.is_first { PAGE as u64 } else { 0 };
+        let place = BlockPlace { segment: self.live.number, lsn: self.first_lsn, offset: self.offset + base };
+        (place, self.offset + self.bytes)
     }
 
     /// The block for readers in memory; None if it contains no records.
