@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nowait_bench::Result;
 use nowait_measure::{Files, State, Work};
@@ -55,13 +55,15 @@ pub(crate) fn measure(cases: &mut Cases<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The files of both logs. The log may replace its next segment meanwhile.
+/// The files of both logs, once the log has prepared its next segment.
 fn files(dir: &Path) -> Result<Files> {
-    for _ in 0..20 {
-        match Files::below(&[dir]) {
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
-            files => return files,
-        }
+    let is_preparing = || -> std::io::Result<bool> {
+        let mut names = std::fs::read_dir(dir.join("nowait"))?;
+        names.try_fold(false, |found, entry| Ok(found || entry?.path().extension().is_some_and(|end| end == "tmp")))
+    };
+    let begun = Instant::now();
+    while is_preparing().or_failed("list the log's files")? && begun.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(100));
     }
     Files::below(&[dir])
 }
