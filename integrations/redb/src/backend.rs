@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Bound;
 use std::path::Path;
 
-use nowait::{File, Nowait, OpenOptions};
+use nowait::{ErrorKind, File, Nowait, OpenOptions};
 use redb::backends::FileBackend;
 use redb::{BackendError, StorageBackend};
 
@@ -31,13 +31,19 @@ impl NowaitBackend {
     /// file is made durable, so that commits cannot be lost with it.
     ///
     /// # Errors
-    /// Those of [`OpenOptions::open_in`], [`sync_dir`](nowait::fs::sync_dir) and
-    /// [`NowaitBackend::new`].
+    /// Those of [`OpenOptions::open_in`], [`canonicalize`](nowait::fs::canonicalize),
+    /// [`sync_dir`](nowait::fs::sync_dir) and [`NowaitBackend::new`].
     pub fn create_in(nowait: &Nowait, path: impl AsRef<Path>) -> io::Result<NowaitBackend> {
         let path = path.as_ref();
         let file = OpenOptions::new().read(true).write(true).create(true).open_in(nowait, path).wait()?;
         if file.size().wait()? == 0 {
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            // The file may be in another directory than a link to it.
+            let target = match nowait.fs().canonicalize(path).wait() {
+                // A simulated disk has no links.
+                Err(error) if error.kind() == ErrorKind::Unsupported => path.to_owned(),
+                target => target?,
+            };
+            let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
             nowait.fs().sync_dir(parent.unwrap_or(Path::new("."))).wait()?;
         }
         NowaitBackend::new(file)

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::ops::Bound;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use nowait::sim::{Faults, Sim};
@@ -109,6 +110,17 @@ fn a_closed_file_is_refused() {
     assert!(backend.sync_data().is_err());
     assert!(backend.read(0, &mut [0; 1]).is_err());
     assert!(backend.write(0, &[0; 1]).is_err());
+}
+
+/// The name that a crash could undo is in the directory of the link's target.
+#[test]
+fn a_link_to_a_new_file_leads_to_the_directory_that_is_synced() {
+    let (_dir, path) = temporary();
+    let file = std::fs::File::create_new(&path).unwrap();
+    // A link whose own directory cannot be synced.
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let database = Database::builder().create_with_backend(NowaitBackend::create(link).unwrap()).unwrap();
+    insert(&database, 1, b"1");
 }
 
 #[test]
