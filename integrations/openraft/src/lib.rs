@@ -23,17 +23,20 @@
 //! # Promises
 //!
 //! * [`append`](openraft::storage::RaftLogStorage::append) returns when the entries are visible to
-//!   readers, and calls back when they are durable. Many appends may be in flight.
+//!   readers, and calls back when they are durable. It waits for the disk only while
+//!   [`Options::pending_bytes_max`] are in flight.
 //! * A vote, a truncation and a purge are durable when the call returns. So are all
 //!   earlier appends.
 //! * Writes reach the disk in the order of the calls. After a crash the store contains a prefix of
 //!   them, which contains every acknowledged write.
 //! * [`save_committed`](openraft::storage::RaftLogStorage::save_committed) returns before its value
 //!   is durable. After a crash the value may be an earlier one.
+//! * An entry must fit into a segment ([`Options::segment_bytes`]). openraft stops a node that cannot
+//!   append, so refuse larger entries before `client_write`.
 //! * After the first failed write, the store accepts none. openraft then stops the node; open the
 //!   store again.
-//! * [`LogStore::open`] refuses a damaged log ([`ErrorKind::Damaged`](nowait::ErrorKind::Damaged)).
-//!   Do not salvage it: a node that forgot acknowledged entries or its vote endangers the cluster.
+//! * [`LogStore::open`] refuses a damaged log ([`ErrorKind::Damaged`](nowait::ErrorKind::Damaged)),
+//!   also with [`Options::salvage`]. Do not repair it with other tools: a node that forgot acknowledged entries or its vote endangers the cluster.
 //!   Remove the node from the cluster, and add it as a new one.
 //!
 //! # Reads

@@ -54,15 +54,16 @@ impl<C: RaftTypeConfig> Default for Contents<C> {
 impl<C: RaftTypeConfig> LogStore<C> {
     /// Opens the store in `dir`, and reads all of it. [`Options::create`] creates a store that does
     /// not exist: set it only when the node is installed, since a node that lost its vote must not
-    /// vote again. [`Options::retain`] has no effect: [`RaftLogStorage::purge`] decides what is
-    /// removed.
+    /// vote again. Two options have no effect: [`Options::retain`], since [`RaftLogStorage::purge`]
+    /// decides what is removed, and [`Options::salvage`].
     ///
     /// # Errors
     /// Those of [`Log::open`]; [`ErrorKind::Unsupported`] if the log contains other records than
     /// those of this crate; [`ErrorKind::InvalidData`] if the type of entries or of nodes cannot
     /// be decoded from the log.
     pub async fn open(dir: impl AsRef<Path>, options: &Options) -> nowait::Result<LogStore<C>> {
-        let (log, recovery) = Log::open(dir, &options.clone().retain(Retention::all())).await?;
+        let options = options.clone().retain(Retention::all()).salvage(false);
+        let (log, recovery) = Log::open(dir, &options).await?;
         let mut contents = Contents::<C>::default();
         let mut reader = log.reader(recovery.first_lsn);
         while let Some(record) = reader.next().await? {

@@ -179,6 +179,32 @@ fn another_log_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }
 
+/// A node that forgot its vote must not vote again.
+#[test]
+fn a_damaged_store_is_refused_whatever_the_options() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().join("raft");
+    block_on(async {
+        let mut store = LogStore::<Types>::open(&dir, &options()).await.unwrap();
+        store.save_vote(&Vote::new(1, 7)).await.unwrap();
+        for index in 0..4 {
+            store.blocking_append([long(1, index)]).await.unwrap();
+        }
+        let log = store.log().clone();
+        drop(store);
+        log.close().await.unwrap();
+    });
+    let segments = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+    for segment in segments {
+        let mut bytes = std::fs::read(&segment).unwrap();
+        let Some(at) = bytes.windows(4).position(|found| found == b"vote") else { continue };
+        bytes[at] ^= 1;
+        std::fs::write(&segment, bytes).unwrap();
+    }
+    let error = block_on(LogStore::<Types>::open(&dir, &options().salvage(true))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+}
+
 #[test]
 fn a_store_is_only_created_on_request() {
     let dir = tempfile::tempdir().unwrap();
