@@ -302,9 +302,19 @@ impl Cursor {
     /// Reads an entry from its record. Returns the record's length with it.
     async fn read<E: DeserializeOwned>(&mut self, path: &Path, index: u64, lsn: u64) -> nowait::Result<(usize, E)> {
         let is_near = self.next_lsn.take().is_some_and(|next| next <= lsn && lsn - next <= PASSED_MAX);
-        if !is_near {
-            self.reader.seek(lsn);
+        if is_near {
+            match self.find(path, index, lsn).await {
+                // A purge may have removed the records before this one.
+                Err(error) if error.kind() == ErrorKind::NoSuchRecord => {}
+                found => return found,
+            }
         }
+        self.reader.seek(lsn);
+        self.find(path, index, lsn).await
+    }
+
+    /// Reads forward to the record.
+    async fn find<E: DeserializeOwned>(&mut self, path: &Path, index: u64, lsn: u64) -> nowait::Result<(usize, E)> {
         loop {
             match self.reader.next().await? {
                 Some(passed) if passed.lsn < lsn => {}

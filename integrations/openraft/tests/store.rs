@@ -153,6 +153,23 @@ fn reads_go_forward_and_back() {
     });
 }
 
+/// As replication does, which goes on after the snapshot that a slow follower received.
+#[test]
+fn a_reader_continues_after_entries_that_were_purged() {
+    let dir = tempfile::tempdir().unwrap();
+    let large = |index| Entry { log_id: id(1, index), payload: EntryPayload::Normal("x".repeat(1000)) };
+    block_on(async {
+        let mut store = LogStore::<Types>::open(dir.path().join("raft"), &options()).await.unwrap();
+        for first in (0..600).step_by(50) {
+            store.blocking_append((first..first + 50).map(large)).await.unwrap();
+        }
+        let mut reader = store.get_log_reader().await;
+        assert_eq!(reader.try_get_log_entries(0..5).await.unwrap().len(), 5);
+        store.purge(id(1, 450)).await.unwrap();
+        assert_eq!(ids(&reader.try_get_log_entries(440..453).await.unwrap()), [id(1, 451), id(1, 452)]);
+    });
+}
+
 #[test]
 fn a_limited_read_returns_some_entries() {
     let dir = tempfile::tempdir().unwrap();
