@@ -114,12 +114,11 @@ impl Directory for NowaitDirectory {
     }
 
     fn delete(&self, path: &Path) -> Result<(), DeleteError> {
-        let mut files = self.files();
         self.0.nowait.fs().remove_file(self.full_path(path)).wait().map_err(|error| match io::Error::from(error) {
             error if error.kind() == io::ErrorKind::NotFound => DeleteError::FileDoesNotExist(path.to_owned()),
             error => DeleteError::IoError { io_error: Arc::new(error), filepath: path.to_owned() },
         })?;
-        files.remove(path);
+        self.files().remove(path);
         Ok(())
     }
 
@@ -128,7 +127,6 @@ impl Directory for NowaitDirectory {
     }
 
     fn open_write(&self, path: &Path) -> Result<WritePtr, OpenWriteError> {
-        let mut files = self.files();
         let full_path = self.full_path(path);
         let opened = OpenOptions::new().write(true).create_new(true).open_in(&self.0.nowait, full_path).wait();
         let file = opened.map_err(|error| match io::Error::from(error) {
@@ -136,7 +134,7 @@ impl Directory for NowaitDirectory {
             error => OpenWriteError::wrap_io_error(error, path.to_owned()),
         })?;
         // Another process may have deleted an earlier file of the name.
-        files.remove(path);
+        self.files().remove(path);
         Ok(BufWriter::new(Box::new(Output::new(&file))))
     }
 
