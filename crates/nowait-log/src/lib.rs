@@ -322,8 +322,8 @@ impl Log {
     /// [`Reader::tail`] waits for later records.
     ///
     /// A reader within a segment begins at a mark shortly before `lsn`: commits and readers leave
-    /// one for every 32 KiB of the log. If they exceed 768 KiB of memory, every second one is
-    /// removed, and the distance doubles. After the log was opened, the first reader that passes a
+    /// one for every 32 KiB of the log. At 768 KiB of memory, every second mark is removed, and
+    /// the distance doubles. After the log was opened, the first reader that passes a
     /// part of a segment leaves its marks. To read at many places, move one reader with
     /// [`Reader::seek`].
     pub fn reader(&self, lsn: u64) -> Reader {
