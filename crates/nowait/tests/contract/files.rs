@@ -296,8 +296,10 @@ fn a_replaced_file_may_leave_the_sync_of_its_directory_to_another() {
         let disk = sim.crash(|change, _| names && is_of_a_name(change));
         files.map(|file| disk.contents(file))
     };
-    files.map(|file| nowait.fs().write_atomic(file, "old").wait().unwrap());
-    files.map(|file| fs::AtomicOptions::new().sync_directory(false).write_in(&nowait, file, "new").wait().unwrap());
+    for file in files {
+        nowait.fs().write_atomic(file, "old").wait().unwrap();
+        fs::AtomicOptions::new().sync_directory(false).write_in(&nowait, file, "new").wait().unwrap();
+    }
     assert_eq!(after_a_crash(false), files.map(|_| Some(b"old".to_vec())), "no name is durable");
     // The contents were synced before the names changed.
     assert_eq!(after_a_crash(true), files.map(|_| Some(b"new".to_vec())));
