@@ -24,7 +24,8 @@ const DROPPED: [&str; 11] = [
     "readwrite",
 ];
 /// Tables of examples, of `bench/integrations/` and `bench/versions/`: the command has them not.
-const OF_EXAMPLES: [&str; 5] = ["scaling", "stores", "datafusion", "ballista", "versions"];
+const OF_EXAMPLES: [&str; 9] =
+    ["scaling", "stores", "datafusion", "ballista", "versions", "redb", "sqlite", "tantivy", "openraft"];
 /// Tables of `crates/nowait-c/bench` and of fio. Their rows have figures of their own, which only the page's tables read.
 const OF_C: [&str; 4] = ["c-gather", "c-read", "c-epoll", "fio"];
 

@@ -36,8 +36,9 @@
 //! * After the first failed write, the store accepts none. openraft then stops the node; open the
 //!   store again.
 //! * [`LogStore::open`] refuses a damaged log ([`ErrorKind::Damaged`](nowait::ErrorKind::Damaged)),
-//!   also with [`Options::salvage`]. Do not repair it with other tools: a node that forgot acknowledged entries or its vote endangers the cluster.
-//!   Remove the node from the cluster, and add it as a new one.
+//!   also with [`Options::salvage`]. Do not repair it with other tools: a node that forgot acknowledged
+//!   entries or its vote endangers the cluster. Remove the node from the cluster, and add it as a new
+//!   one.
 //!
 //! # Reads
 //!
