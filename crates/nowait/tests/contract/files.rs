@@ -298,6 +298,8 @@ fn a_replaced_file_may_leave_the_sync_of_its_directory_to_another() {
     };
     for file in files {
         nowait.fs().write_atomic(file, "old").wait().unwrap();
+    }
+    for file in files {
         fs::AtomicOptions::new().sync_directory(false).write_in(&nowait, file, "new").wait().unwrap();
     }
     assert_eq!(after_a_crash(false), files.map(|_| Some(b"old".to_vec())), "no name is durable");
