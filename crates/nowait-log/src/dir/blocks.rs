@@ -382,11 +382,11 @@ impl Blocks {
         loop {
             let from = end.saturating_sub(back).max(first);
             if from == first {
-                (self.offset, self.next_lsn) = (first, self.first_lsn);
+                self.go_to_first();
                 return Ok(());
             }
             if let Some(header) = self.first_header(from..end)?.filter(|header| header.first_lsn <= lsn) {
-                (self.offset, self.next_lsn) = (header.offset, header.first_lsn);
+                self.go_to(header.offset, header.first_lsn);
                 return Ok(());
             }
             back *= 2;

@@ -8,7 +8,7 @@ use nowait::{Engine, Nowait, block_on};
 
 const SEGMENT: u64 = 1 << 20;
 
-/// A generator of the splitmix64 kind.
+/// A linear congruential generator.
 struct Random(u64);
 
 impl Random {
