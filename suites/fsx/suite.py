@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from place import Outcome, Place
+from place import Outcome, Place, Unavailable
 from preload.preload import Preload, ways
 
 TITLE = "fsx (xfstests)"
@@ -40,18 +41,26 @@ def build(place: Place) -> Path:
 def run(place: Place) -> Outcome:
     program, preload = build(place), Preload(place)
     outcome = Outcome(f"xfstests {COMMIT}, {OPERATIONS:,} operations each")
-    for kind in FILE_SYSTEMS:
-        with place.file_system(kind) as directory:
-            for (engine, calls), direct in itertools.product(ways(), (False, True)):
-                if direct and kind == "tmpfs":
-                    continue
-                # Maps of a file that is read directly are not coherent; requests are whole blocks.
-                flags = ["-Z", "-r", "4096", "-w", "4096", "-t", "4096", "-R", "-W"] if direct else []
-                ran = place.run(program, "-q", "-S", "1", "-N", str(OPERATIONS), *flags, directory / "file",
-                                env=preload.env(engine, calls), check=False, timeout=1200)
-                passed = ran.returncode == 0 and "operations completed A-OK!" in ran.stdout
-                outcome.add(f"{kind} {engine} {calls}" + (" direct" if direct else ""), passed, EXCLUDED)
-                preload.served()
-                for left in directory.glob("file*"):
-                    left.unlink()
+    seeds = itertools.count(1)
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        for kind in FILE_SYSTEMS:
+            with place.file_system(kind) as directory:
+                runs = {}
+                for (engine, calls), direct in itertools.product(ways(), (False, True)):
+                    if direct and kind == "tmpfs":
+                        continue
+                    # Maps of a file that is read directly are not coherent; requests are whole blocks.
+                    flags = ["-Z", "-r", "4096", "-w", "4096", "-t", "4096", "-R", "-W"] if direct else []
+                    seed = next(seeds)
+                    runs[f"{kind} {engine} {calls}" + (" direct" if direct else "")] = threads.submit(
+                        place.run, program, "-q", "-S", str(seed), "-N", str(OPERATIONS), *flags,
+                        directory / f"file-{seed}", env=preload.env(engine, calls), check=False,
+                        timeout=60 + OPERATIONS / 500)
+                for name, future in runs.items():
+                    ran = future.result()
+                    passed = ran.returncode == 0 and "operations completed A-OK!" in ran.stdout
+                    outcome.add(name, passed, EXCLUDED)
+            transfers = [transfers for _, transfers, _ in preload.processes()]
+            if len(transfers) < len(runs) or not all(transfers):
+                raise Unavailable(f"runs on {kind} did not go through {preload.library}")
     return outcome

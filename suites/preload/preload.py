@@ -40,12 +40,17 @@ class Preload:
     def served_by_program(self) -> dict[str, tuple[int, int]]:
         """Returns the numbers of transfers and of syncs since the last question, of each program."""
         served: dict[str, tuple[int, int]] = {}
-        for line in self.report.read_text().splitlines() if self.report.exists() else []:
-            transfers, syncs, program = line.split(maxsplit=2)
+        for program, transfers, syncs in self.processes():
             before = served.get(program, (0, 0))
-            served[program] = (before[0] + int(transfers), before[1] + int(syncs))
-        self.report.unlink(missing_ok=True)
+            served[program] = (before[0] + transfers, before[1] + syncs)
         return served
+
+    def processes(self) -> list[tuple[str, int, int]]:
+        """Returns the processes that ended since the last question: program, transfers and syncs served."""
+        lines = self.report.read_text().splitlines() if self.report.exists() else []
+        self.report.unlink(missing_ok=True)
+        return [(program, int(transfers), int(syncs)) for transfers, syncs, program in
+                (line.split(maxsplit=2) for line in lines)]
 
 
 def ways() -> list[tuple[str, str]]:
