@@ -89,23 +89,30 @@ impl Entries {
         self.runs.back().map(|run| run.index + run.count - 1)
     }
 
-    /// Returns the places of the entries in a range of indexes.
-    pub(crate) fn places(&self, indexes: Range<u64>) -> Vec<Place> {
+    /// Returns the places of the first `count_max` entries in a range of indexes.
+    pub(crate) fn places(&self, indexes: Range<u64>, count_max: usize) -> Vec<Place> {
         let first = self.runs.partition_point(|run| run.index + run.count <= indexes.start);
-        let mut places = Vec::new();
-        for run in self.runs.range(first..).take_while(|run| run.index < indexes.end) {
-            let from = run.index.max(indexes.start);
-            let to = indexes.end.min(run.index + run.count);
-            places.extend((from..to).map(|index| Place { index, lsn: run.lsn + (index - run.index), record: None }));
-        }
-        // Both end with the last entries, and `pending` may have more on either side.
+        let runs = self.runs.range(first..).take_while(|run| run.index < indexes.end);
+        let mut places: Vec<_> = runs
+            .flat_map(|run| {
+                let (from, to) = (run.index.max(indexes.start), indexes.end.min(run.index + run.count));
+                (from..to).map(|index| Place { index, lsn: run.lsn + (index - run.index), record: None })
+            })
+            .take(count_max)
+            .collect();
         let from = self.pending.partition_point(|place| place.index < indexes.start);
-        let kept = self.pending.range(from..).take_while(|place| place.index < indexes.end).collect::<Vec<_>>();
-        let not_kept = places.len() - kept.len();
-        for (place, kept) in places[not_kept..].iter_mut().zip(kept) {
-            place.record.clone_from(&kept.record);
+        let mut pending = self.pending.range(from..).peekable();
+        for place in &mut places {
+            if let Some(kept) = pending.next_if(|kept| kept.index == place.index) {
+                place.record.clone_from(&kept.record);
+            }
         }
         places
+    }
+
+    /// Returns the LSN of the entry with this index.
+    pub(crate) fn lsn(&self, index: u64) -> Option<u64> {
+        self.places(index..index.saturating_add(1), 1).first().map(|place| place.lsn)
     }
 }
 
@@ -115,7 +122,7 @@ mod tests {
     use std::sync::Arc;
 
     fn lsns(entries: &Entries) -> Vec<(u64, u64)> {
-        entries.places(0..u64::MAX).iter().map(|place| (place.index, place.lsn)).collect()
+        entries.places(0..u64::MAX, usize::MAX).iter().map(|place| (place.index, place.lsn)).collect()
     }
 
     #[test]
@@ -128,11 +135,14 @@ mod tests {
         assert_eq!(entries.runs.len(), 2);
         assert_eq!(lsns(&entries), [(5, 1), (6, 2), (7, 3), (8, 5), (9, 6)]);
         assert_eq!((entries.first_lsn(), entries.last_index()), (Some(1), Some(9)));
-        let middle: Vec<_> = entries.places(7..9).iter().map(|place| place.lsn).collect();
+        let middle: Vec<_> = entries.places(7..9, 9).iter().map(|place| place.lsn).collect();
         assert_eq!(middle, [3, 5]);
-        assert_eq!(entries.places(3..5), []);
-        assert_eq!(entries.places(10..20), []);
-        assert_eq!(entries.places(7..7), []);
+        let first: Vec<_> = entries.places(0..9, 4).iter().map(|place| place.lsn).collect();
+        assert_eq!(first, [1, 2, 3, 5]);
+        assert_eq!((entries.lsn(4), entries.lsn(8), entries.lsn(10)), (None, Some(5), None));
+        assert_eq!(entries.places(3..5, 9), []);
+        assert_eq!(entries.places(10..20, 9), []);
+        assert_eq!(entries.places(7..7, 9), []);
     }
 
     #[test]
@@ -161,7 +171,11 @@ mod tests {
         entries.append(2, 2, record(2), 0);
         entries.append(3, 4, record(3), 1);
         let kept = |entries: &Entries, from, to| -> Vec<Option<u8>> {
-            entries.places(from..to).iter().map(|place: &Place| place.record.as_ref().map(|record| record[0])).collect()
+            entries
+                .places(from..to, 9)
+                .iter()
+                .map(|place: &Place| place.record.as_ref().map(|record| record[0]))
+                .collect()
         };
         assert_eq!(kept(&entries, 0, 9), [None, Some(2), Some(3)]);
         assert_eq!(kept(&entries, 0, 3), [None, Some(2)]);

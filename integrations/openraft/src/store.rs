@@ -20,6 +20,8 @@ use crate::record::{self, State};
 
 /// Bytes of entries after which [`RaftLogReader::limited_get_log_entries`] returns.
 const LIMITED_BYTES: usize = 4 << 20;
+/// Most entries that it returns: the log of a follower that lags may be millions of entries long.
+const LIMITED_ENTRIES: usize = 16 << 10;
 /// Most records that a reader skips to reach an entry. For a longer distance a search is cheaper.
 const PASSED_MAX: u64 = 1024;
 
@@ -118,10 +120,6 @@ impl<C: RaftTypeConfig> Store<C> {
         // Each change is a few assignments, which do not panic half way.
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn is_purged(&self, index: u64) -> bool {
-        self.contents().state.purged.as_ref().is_some_and(|purged| index <= purged.index)
-    }
 }
 
 impl<C: RaftTypeConfig> RaftLogStorage<C> for LogStore<C> {
@@ -204,10 +202,11 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for LogStore<C> {
     }
 
     async fn purge(&mut self, log_id: LogId<C::NodeId>) -> Result<(), StorageError<C::NodeId>> {
-        if self.0.store.is_purged(log_id.index) {
+        let state = self.contents().state.clone();
+        if state.purged.as_ref().is_some_and(|purged| log_id.index <= purged.index) {
             return Ok(());
         }
-        let state = State { purged: Some(log_id), ..self.contents().state.clone() };
+        let state = State { purged: Some(log_id), ..state };
         let saved = async { self.save(record::STATE, &state.encode()?).await };
         let state_lsn = saved.await.map_err(write_error)?;
         let first_lsn = {
@@ -244,16 +243,16 @@ impl<C: RaftTypeConfig> RaftLogReader<C> for LogStoreReader<C> {
     where
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
-        self.read(indexes(&range), usize::MAX).await.map_err(read_error)
+        self.read(indexes(&range), usize::MAX, usize::MAX).await.map_err(read_error)
     }
 
-    /// Returns the first entries of a range: at least one, and about 4 MiB of them.
+    /// Returns the first entries of a range: at least one, at most 16,384, and about 4 MiB of them.
     async fn limited_get_log_entries(
         &mut self,
         start: u64,
         end: u64,
     ) -> Result<Vec<C::Entry>, StorageError<C::NodeId>> {
-        self.read(start..end, LIMITED_BYTES).await.map_err(read_error)
+        self.read(start..end, LIMITED_ENTRIES, LIMITED_BYTES).await.map_err(read_error)
     }
 }
 
@@ -263,31 +262,38 @@ impl<C: RaftTypeConfig> LogStoreReader<C> {
         LogStoreReader { store, cursor: Mutex::new(Cursor { reader, next_lsn: None }) }
     }
 
-    /// Returns the entries in a range of indexes, until they have `bytes_max` bytes.
-    async fn read(&mut self, indexes: Range<u64>, bytes_max: usize) -> nowait::Result<Vec<C::Entry>> {
+    /// Returns the first `count_max` entries in a range of indexes, until they have `bytes_max` bytes.
+    async fn read(&mut self, indexes: Range<u64>, count_max: usize, bytes_max: usize) -> nowait::Result<Vec<C::Entry>> {
         let cursor = self.cursor.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let places = self.store.contents().entries.places(indexes);
-        let mut entries = Vec::new();
-        let mut bytes = 0;
-        for Place { index, lsn, record } in places {
-            if bytes >= bytes_max {
-                break;
-            }
-            let found = match record {
-                Some(record) => Ok((record.len(), record::decode_entry(index, &record)?)),
-                None => cursor.read(self.store.log.path(), index, lsn).await,
-            };
-            match found {
-                Ok((length, entry)) => {
-                    entries.push(entry);
-                    bytes += length;
+        'changed: loop {
+            let places = self.store.contents().entries.places(indexes.clone(), count_max);
+            let mut entries = Vec::new();
+            let mut bytes = 0;
+            for Place { index, lsn, record } in places {
+                if bytes >= bytes_max {
+                    break;
                 }
-                // Removed since the place was looked up.
-                Err(error) if error.kind() == ErrorKind::NoSuchRecord && self.store.is_purged(index) => {}
-                Err(error) => return Err(error),
+                let found = match record {
+                    Some(record) => Ok((record.len(), record::decode_entry(index, &record)?)),
+                    None => cursor.read(self.store.log.path(), index, lsn).await,
+                };
+                match found {
+                    Ok((length, entry)) => {
+                        entries.push(entry);
+                        bytes += length;
+                    }
+                    // A purge freed the record. What is left of the range may have been replaced before.
+                    Err(error)
+                        if error.kind() == ErrorKind::NoSuchRecord
+                            && self.store.contents().entries.lsn(index) != Some(lsn) =>
+                    {
+                        continue 'changed;
+                    }
+                    Err(error) => return Err(error),
+                }
             }
+            return Ok(entries);
         }
-        Ok(entries)
     }
 }
 

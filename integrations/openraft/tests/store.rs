@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
+use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
@@ -85,7 +86,7 @@ fn all_of_it_survives_a_restart() {
 }
 
 /// Opens a store again, once the log that was dropped is closed.
-async fn reopened(dir: &std::path::Path) -> LogStore<Types> {
+async fn reopened(dir: &Path) -> LogStore<Types> {
     loop {
         match LogStore::open(dir, &options()).await {
             Err(error) if error.kind() == ErrorKind::Locked => std::thread::yield_now(),
@@ -182,6 +183,8 @@ fn a_limited_read_returns_some_entries() {
         assert_eq!(ids(&found), [id(1, 2), id(1, 3), id(1, 4), id(1, 5)]);
         assert_eq!(store.limited_get_log_entries(9, 10).await.unwrap().len(), 1);
         assert_eq!(store.limited_get_log_entries(9, 9).await.unwrap().len(), 0);
+        store.blocking_append((10..17_000).map(|index| entry(1, index))).await.unwrap();
+        assert_eq!(store.limited_get_log_entries(10, 17_000).await.unwrap().len(), 16 << 10);
     });
 }
 
@@ -265,11 +268,49 @@ fn entries_in_flight_are_readable_and_not_acknowledged() {
     assert_eq!(block_on(reader.try_get_log_entries(..)).unwrap(), [entry(1, 0), entry(1, 1)]);
 }
 
+fn segments(sim: &Sim) -> Vec<PathBuf> {
+    let mut names = on(sim).fs().read_dir_names(DIR).wait().unwrap();
+    names.sort();
+    names.into_iter().map(|name| Path::new(DIR).join(name)).collect()
+}
+
 /// Makes operations on all segments hang, or end.
 fn hang(sim: &Sim, hangs: bool) {
-    for name in on(sim).fs().read_dir_names(DIR).wait().unwrap() {
-        sim.set_hung(std::path::Path::new(DIR).join(name), hangs);
+    segments(sim).iter().for_each(|path| sim.set_hung(path, hangs));
+}
+
+/// A read waits for the disk while the entries that it looked up are replaced and freed.
+#[test]
+fn a_read_in_flight_returns_what_replaced_freed_entries() {
+    let mut waited = 0;
+    for seed in 1..=10 {
+        let sim = Sim::new(seed);
+        let options = options().instance(&on(&sim)).tail_bytes(0);
+        let mut store = block_on(LogStore::<Types>::open(DIR, &options)).unwrap();
+        for entries in [0..500, 500..501] {
+            // With the second append the store drops what the first made durable.
+            block_on(store.blocking_append(entries.map(|index| long(1, index)))).unwrap();
+        }
+        let mut reader = block_on(store.get_log_reader());
+        // Those that the read begins with; the log writes to later ones.
+        let segments = segments(&sim);
+        segments[..segments.len() / 2].iter().for_each(|path| sim.set_hung(path, true));
+        let mut read = pin!(reader.try_get_log_entries(100..500));
+        if poll(&mut read).is_ready() {
+            // The disk completed its reads at once.
+            continue;
+        }
+        waited += 1;
+        block_on(async {
+            store.truncate(id(1, 450)).await.unwrap();
+            store.blocking_append((450..500).map(|index| long(2, index))).await.unwrap();
+            store.purge(id(2, 460)).await.unwrap();
+        });
+        segments.iter().for_each(|path| sim.set_hung(path, false));
+        let found = block_on(read).unwrap();
+        assert_eq!(ids(&found), (461..500).map(|index| id(2, index)).collect::<Vec<_>>(), "seed {seed}");
     }
+    assert!(waited > 0);
 }
 
 /// What openraft may expect of a store.
