@@ -1,5 +1,6 @@
 //! The command line: subcommands, options and exit codes.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
@@ -114,8 +115,21 @@ pub(crate) fn command() -> clap::Command {
 
 /// Parses the arguments of this process; ends it if they are wrong, or ask for help.
 pub(crate) fn parse() -> Command {
-    let matches = command().get_matches();
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    if let Some(copy) = copy_alone(&arguments) {
+        return Command::Copy(copy);
+    }
+    let matches = command().get_matches_from(arguments);
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command
+}
+
+/// Parses a correct `nowait copy` without the other subcommands: to declare them takes as long as to
+/// share the blocks of a file.
+fn copy_alone(arguments: &[OsString]) -> Option<Box<crate::copy::Copy>> {
+    arguments.get(1).filter(|name| *name == "copy")?;
+    let copy = crate::copy::Copy::augment_args(clap::Command::new("copy"));
+    let matches = clap::Command::new("nowait").subcommand(copy).try_get_matches_from(arguments).ok()?;
+    crate::copy::Copy::from_arg_matches(matches.subcommand()?.1).ok().map(Box::new)
 }
 
 /// Ends this process: a subcommand lacks an argument that its declaration cannot require.
@@ -389,6 +403,25 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn a_copy_parsed_alone_is_the_same() {
+        for line in [
+            "nowait copy a b",
+            "nowait copy --reflink=always --sync file -L a b c",
+            "nowait copy -u -P -u=none --json -- -a b",
+            "nowait copy --bwlimit 20M a b --bwlimit 1M",
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let whole = Cli::from_arg_matches(&command().get_matches_from(&words)).unwrap().command;
+            assert_eq!(format!("{:?}", Command::Copy(copy_alone(&words).unwrap())), format!("{whole:?}"), "{line}");
+        }
+        for line in ["nowait", "nowait copy", "nowait copy --help", "nowait copy --never a b", "nowait log verify copy"]
+        {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert!(copy_alone(&words).is_none(), "{line}");
+        }
     }
 
     /// Checks each subcommand, and their subcommands.
