@@ -7,7 +7,8 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -141,7 +142,7 @@ pub(crate) struct Copying {
     report: OnceLock<Result<Report>>,
     ended: Ended,
     progress: Box<dyn Fn() -> Progress + Send + Sync>,
-    cancel: Box<dyn Fn() + Send + Sync>,
+    cancel_flag: Arc<AtomicBool>,
 }
 
 impl Copying {
@@ -225,10 +226,11 @@ pub unsafe extern "C" fn nowait_copy_start(
         // SAFETY: the caller's promise.
         let path = |source: &*const c_char| unsafe { border::path(*source, "a source") };
         let sources = sources.iter().map(path).collect::<Result<Vec<&Path>>>()?;
-        let started = start(&sources, target, &copy_options(&asked)?)?;
-        let (progress, cancel) = (Box::new(started.watcher()), Box::new(started.canceller()));
-        let ended = started.ended();
-        let copying = Copying { started: Mutex::new(Some(started)), report: OnceLock::new(), ended, progress, cancel };
+        let cancel_flag = Arc::new(AtomicBool::new(false));
+        let started = start(&sources, target, &copy_options(&asked)?.cancel_flag(cancel_flag.clone()))?;
+        let (ended, progress) = (started.ended(), Box::new(started.watcher()));
+        let started = Mutex::new(Some(started));
+        let copying = Copying { started, report: OnceLock::new(), ended, progress, cancel_flag };
         copy.write(COPIES.insert(copying)?);
         Ok(())
     })
@@ -313,7 +315,7 @@ pub extern "C" fn nowait_copy_has_ended(copy: CopyHandle) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_copy_cancel(copy: CopyHandle) -> c_int {
     status(|| {
-        (COPIES.get_own(copy)?.cancel)();
+        COPIES.get_own(copy)?.cancel_flag.store(true, Relaxed);
         Ok(())
     })
 }

@@ -29,9 +29,6 @@ const NOTHING: u8 = 3;
 const DIFFERS: u8 = 5;
 const INTERRUPTED: u8 = 130;
 
-/// Ends the copy.
-type Cancel = Box<dyn Fn() + Send>;
-
 pub(crate) fn run(args: &Copy) -> Result<(), cli::Failure> {
     let (sources, target) = args.places()?;
     allow_many_files();
@@ -49,21 +46,14 @@ pub(crate) fn run(args: &Copy) -> Result<(), cli::Failure> {
     };
     let teller = tell.clone();
     let options = args.options().count_first(shows).on_event(move |event| teller.event(event));
-    let (give, canceller) = mpsc::channel();
-    let mut cancel: Option<Cancel> = None;
-    // Before anything is copied: a signal between the two would leave what a kill does, as it does where
-    // there is no handler.
-    _ = interrupt::handle(move || {
-        cancel = cancel.take().or_else(|| canceller.recv().ok());
-        if let Some(cancel) = &cancel {
-            cancel();
-        }
-    });
-    let started = nowait_copy::start(sources, target, &options).map_err(refused)?;
-    // Nobody receives it where there is no handler.
-    _ = give.send(Box::new(started.canceller()));
-    let limit = args.bytes_per_second_max();
-    let report = if shows { wait_and_show(started, limit) } else { started.wait() }.map_err(refused)?;
+    // Without handlers a signal kills the command, which leaves no partial file under its final name.
+    let options = options.cancel_flag(interrupt::interrupted().unwrap_or_default());
+    let copied = match shows {
+        true => nowait_copy::start(sources, target, &options)
+            .and_then(|started| wait_and_show(started, args.bytes_per_second_max())),
+        false => nowait_copy::copy_all(sources, target, &options),
+    };
+    let report = copied.map_err(refused)?;
     tell.end(&report);
     let unprinted = tell.unprinted().map(|error| (SOME, format!("cannot print all results: {error}")));
     match (outcome(&report), unprinted) {

@@ -4,11 +4,9 @@ use std::fs;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::thread;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
-use signal_hook::iterator::Signals;
 
 /// Makes a write beyond the limit of a file's size (RLIMIT_FSIZE) fail with EFBIG. Its signal would
 /// end the process, with its files left behind.
@@ -16,11 +14,13 @@ pub(crate) fn survive_file_size_limit() -> io::Result<()> {
     flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
 }
 
-/// Calls `handler` on a separate thread for each interrupting signal.
-pub(crate) fn handle(mut handler: impl FnMut() + Send + 'static) -> io::Result<()> {
-    let mut signals = Signals::new(interrupting())?;
-    let serve = move || signals.forever().for_each(|_| handler());
-    thread::Builder::new().name("signals".to_owned()).spawn(serve).map(drop)
+/// Returns a flag that interrupting signals set. Calls of the kernel that they interrupt go on.
+pub(crate) fn interrupted() -> io::Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in interrupting() {
+        flag::register(signal, interrupted.clone())?;
+    }
+    Ok(interrupted)
 }
 
 /// SIGHUP stays ignored where it is: a copy under `nohup` goes on when its terminal is closed. The

@@ -43,8 +43,6 @@ fn main() -> ExitCode {
 
 #[cfg(feature = "bench")]
 fn bench(options: &nowait_bench::command::Bench) -> Result<(), cli::Failure> {
-    let cancel = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let interrupted = cancel.clone();
-    interrupt::handle(move || interrupted.store(true, std::sync::atomic::Ordering::Relaxed))?;
-    Ok(nowait_bench::command::run(options, option_env!("NOWAIT_COMMIT"), &cancel)?)
+    let interrupted = interrupt::interrupted()?;
+    Ok(nowait_bench::command::run(options, option_env!("NOWAIT_COMMIT"), &interrupted)?)
 }

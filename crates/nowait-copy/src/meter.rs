@@ -2,7 +2,7 @@
 //! threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::options::Options;
@@ -20,6 +20,7 @@ pub(crate) struct Meter {
     files_found: AtomicU64,
     is_walked: AtomicBool,
     is_cancelled: AtomicBool,
+    cancel_flag: Option<Arc<AtomicBool>>,
     began: Instant,
     rate: Option<Rate>,
     dirty_bytes_max: Option<u64>,
@@ -37,6 +38,7 @@ impl Meter {
             files_found: AtomicU64::new(0),
             is_walked: AtomicBool::new(false),
             is_cancelled: AtomicBool::new(false),
+            cancel_flag: options.cancel_flag.clone(),
             began: Instant::now(),
             rate: options.bytes_per_second_max.map(|bytes| rate(bytes.max(1))),
             dirty_bytes_max: options.dirty_bytes_max,
@@ -50,7 +52,7 @@ impl Meter {
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.is_cancelled.load(Relaxed)
+        self.is_cancelled.load(Relaxed) || self.cancel_flag.as_ref().is_some_and(|flag| flag.load(Relaxed))
     }
 
     /// Waits until the rate limit admits `bytes`; false if the copy is cancelled.

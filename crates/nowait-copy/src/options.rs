@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use nowait::Nowait;
 
@@ -106,6 +107,7 @@ pub struct Options {
     pub(crate) jobs: Option<u32>,
     pub(crate) instance: Option<Nowait>,
     pub(crate) observer: Option<Observer>,
+    pub(crate) cancel_flag: Option<Arc<AtomicBool>>,
 }
 
 impl Options {
@@ -254,6 +256,13 @@ impl Options {
     /// Such a copy covers data and names of regular files, but no metadata and no trees.
     pub fn instance(mut self, instance: &Nowait) -> Self {
         self.instance = Some(instance.clone());
+        self
+    }
+
+    /// Cancels the copy, as [`Started::cancel`](crate::Started::cancel) does, once `flag` is true. A
+    /// handler of signals may set it.
+    pub fn cancel_flag(mut self, flag: Arc<AtomicBool>) -> Self {
+        self.cancel_flag = Some(flag);
         self
     }
 

@@ -70,13 +70,6 @@ impl Started {
         self.shared.meter.cancel();
     }
 
-    /// Returns a function that [cancels](Started::cancel) the copy, for a thread that handles
-    /// signals.
-    pub fn canceller(&self) -> impl Fn() + Send + Sync + 'static {
-        let shared = self.shared.clone();
-        move || shared.meter.cancel()
-    }
-
     /// Returns a closure that another thread can call to get the progress.
     pub fn watcher(&self) -> impl Fn() -> Progress + Send + Sync + 'static {
         let shared = self.shared.clone();

@@ -2,7 +2,8 @@
 
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
 use std::time::Duration;
 
 use nowait::ErrorKind;
@@ -11,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Result, is_open, print};
 use crate::cli::{self, Failure};
+use crate::interrupt;
 use crate::show::complain;
 
 /// Time until the end is looked at again: it doubles while nothing comes.
@@ -20,7 +22,7 @@ const DELAY_MAX: Duration = Duration::from_millis(100);
 const LOOKS: u32 = 10;
 
 pub(super) fn tail(options: &cli::Tail) -> Result<()> {
-    let interrupted = if options.follow { Some(interrupts()?) } else { None };
+    let interrupted = if options.follow { Some(interrupt::interrupted().map_err(unheard)?) } else { None };
     let mut follower = super::of_log(&options.dir, follow(&options.dir, FollowFrom::Last(options.count)).wait())?;
     follower.skip_damage(options.skip_damage);
     let mut tail = Printer { options, follower, stage: Stage::Begun, is_damaged: false };
@@ -30,7 +32,7 @@ pub(super) fn tail(options: &cli::Tail) -> Result<()> {
         let Some(is_record) = tail.print_next(&mut out)? else { return Ok(()) };
         if is_record {
             delay = DELAY_MIN;
-            if interrupted.as_ref().is_some_and(|interrupted| interrupted.try_recv().is_ok()) {
+            if interrupted.as_ref().is_some_and(|interrupted| interrupted.load(Relaxed)) {
                 return tail.end(&mut out);
             }
             continue;
@@ -60,10 +62,11 @@ pub(super) fn tail(options: &cli::Tail) -> Result<()> {
             return Err(Failure { code: 5, message });
         }
         looks = (looks + 1) % LOOKS;
-        match interrupted.recv_timeout(delay) {
-            Err(RecvTimeoutError::Timeout) => delay = (delay * 2).min(DELAY_MAX),
-            _ => return tail.end(&mut out),
+        thread::sleep(delay);
+        if interrupted.load(Relaxed) {
+            return tail.end(&mut out);
         }
+        delay = (delay * 2).min(DELAY_MAX);
     }
 }
 
@@ -167,12 +170,6 @@ fn is_read(out: &impl AsFd) -> bool {
     poll(&mut output, Some(&Timespec::default())).is_err() || !output[0].revents().contains(PollFlags::ERR)
 }
 
-/// Receives a message for each Ctrl-C, SIGTERM and SIGHUP.
-fn interrupts() -> Result<Receiver<()>> {
-    let (send, receive) = mpsc::channel();
-    // Nobody receives after the end.
-    let handler = move || send.send(()).unwrap_or_default();
-    crate::interrupt::handle(handler)
-        .map_err(|error| Failure { code: 1, message: format!("cannot handle Ctrl-C: {error}") })?;
-    Ok(receive)
+fn unheard(error: io::Error) -> Failure {
+    Failure { code: 1, message: format!("cannot handle Ctrl-C: {error}") }
 }
