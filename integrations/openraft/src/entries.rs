@@ -1,4 +1,4 @@
-//! Index from entries of the Raft log to records of the durable log.
+//! Maps indexes of the Raft log to records of the durable log.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,14 +20,14 @@ pub(crate) struct Place {
     pub(crate) record: Option<Arc<[u8]>>,
 }
 
-/// Places of all entries. Indexes ascend, and so do LSNs: an entry that is appended removes those
-/// at and after its index. Indexes may have gaps: openraft's log has none, but its test suite
-/// appends entries with gaps.
+/// Places of all entries. Indexes ascend, and so do LSNs: appending an entry removes those at and
+/// after its index. Indexes may have gaps: openraft's log has none, but its test suite appends
+/// entries with gaps.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     runs: VecDeque<Run>,
-    /// The last entries, from the first that may not be durable: readers of the log do not return
-    /// such an entry.
+    /// The last entries, beginning with the first that may not be durable. A reader of the log
+    /// returns only durable records.
     pending: VecDeque<Place>,
 }
 
@@ -41,7 +41,7 @@ impl Entries {
         }
     }
 
-    /// Adds an entry that was appended to the log. Forgets records up to `durable_lsn`.
+    /// Adds an entry that was appended to the log. Drops kept records up to `durable_lsn`.
     pub(crate) fn append(&mut self, index: u64, lsn: u64, record: Arc<[u8]>, durable_lsn: u64) {
         self.add(index, lsn);
         while self.pending.front().is_some_and(|place| place.lsn <= durable_lsn) {
@@ -50,7 +50,7 @@ impl Entries {
         self.pending.push_back(Place { index, lsn, record: Some(record) });
     }
 
-    /// Removes the entries from `index` on.
+    /// Removes the entries at and after `index`.
     pub(crate) fn truncate(&mut self, index: u64) {
         while self.pending.back().is_some_and(|place| place.index >= index) {
             self.pending.pop_back();
@@ -79,7 +79,7 @@ impl Entries {
         }
     }
 
-    /// Returns the LSN of the first entry. No earlier record holds an entry.
+    /// Returns the LSN of the first entry. Earlier records hold none of the entries.
     pub(crate) fn first_lsn(&self) -> Option<u64> {
         self.runs.front().map(|run| run.lsn)
     }

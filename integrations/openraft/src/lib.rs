@@ -23,29 +23,29 @@
 //! # Promises
 //!
 //! * [`append`](openraft::storage::RaftLogStorage::append) returns when the entries are visible to
-//!   readers, and calls back when they are durable. It waits for the disk only while
+//!   readers, and invokes the callback when they are durable. It waits for the disk only while
 //!   [`Options::pending_bytes_max`] are in flight.
 //! * A vote, a truncation and a purge are durable when the call returns. So are all
 //!   earlier appends.
 //! * Writes reach the disk in the order of the calls. After a crash the store contains a prefix of
-//!   them, which contains every acknowledged write.
+//!   these writes, which includes every acknowledged one.
 //! * [`save_committed`](openraft::storage::RaftLogStorage::save_committed) returns before its value
 //!   is durable. After a crash the value may be an earlier one.
 //! * An entry must fit into a segment ([`Options::segment_bytes`]). openraft stops a node that cannot
 //!   append, so refuse larger entries before `client_write`.
-//! * After the first failed write, the store accepts none. openraft then stops the node; open the
-//!   store again.
+//! * After the first failed write, the store accepts no more writes. openraft then stops the node;
+//!   open the store again.
 //! * [`LogStore::open`] refuses a damaged log ([`ErrorKind::Damaged`](nowait::ErrorKind::Damaged)),
-//!   also with [`Options::salvage`]. Do not repair it with other tools: a node that forgot acknowledged
-//!   entries or its vote endangers the cluster. Remove the node from the cluster, and add it as a new
-//!   one.
+//!   even with [`Options::salvage`]. Do not repair the log with other tools: a node that forgot
+//!   acknowledged entries or its vote endangers the cluster. Remove the node from the cluster, and
+//!   add it as a new one.
 //!
 //! # Reads
 //!
-//! Entries that are not durable yet come from the store's memory. Entries in the last 4 MiB of the
-//! log ([`Options::tail_bytes`]) come from the log's memory. Others are read from the log's
+//! Entries that are not durable yet are read from the store's memory, and entries in the last 4 MiB
+//! of the log ([`Options::tail_bytes`]) from the log's memory. Others are read from the log's
 //! segments: a reader moves to the entry's block ([`Reader::seek`](nowait_log::Reader::seek)), and
-//! reads it whole, up to 512 KiB.
+//! reads the whole block, up to 512 KiB.
 //!
 //! # Format
 //!
@@ -57,8 +57,8 @@
 //! Entries and states are encoded as MessagePack with field names, by `rmp-serde`, which is
 //! maintained and in wide use. The format is stable and self-describing. So a later version of an
 //! application reads entries that lack its new fields (`#[serde(default)]`), and every attribute of
-//! serde works. Both fail with a format that stores only values. MessagePack takes less space than
-//! JSON, and stores bytes (`serde_bytes`) unchanged.
+//! serde works. A format that stores only values would allow neither. MessagePack takes less space
+//! than JSON, and stores bytes (`serde_bytes`) unchanged.
 
 mod entries;
 mod record;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const ENTRY: u8 = 1;
 /// A truncation: the index of the first entry removed, in 8 bytes, little-endian.
 pub(crate) const TRUNCATION: u8 = 2;
-/// An encoded [`State`], which replaces the last one.
+/// An encoded [`State`], which replaces the previous one.
 pub(crate) const STATE: u8 = 3;
 
 /// Node state besides the entries. It is small, so each change stores all of it. The last record of
@@ -46,7 +46,7 @@ pub(crate) fn encode_entry(index: u64, entry: &impl Serialize) -> Result<Vec<u8>
     Ok(bytes)
 }
 
-/// Decodes the entry that is expected to have the given index.
+/// Decodes an entry. Fails if it does not have the given index.
 pub(crate) fn decode_entry<E: DeserializeOwned>(index: u64, bytes: &[u8]) -> Result<E> {
     match bytes.split_first_chunk() {
         Some((found, entry)) if u64::from_le_bytes(*found) == index => {
@@ -56,7 +56,7 @@ pub(crate) fn decode_entry<E: DeserializeOwned>(index: u64, bytes: &[u8]) -> Res
     }
 }
 
-/// Returns the index with which the record of an entry or of a truncation begins.
+/// Returns the index at the start of the record of an entry or of a truncation.
 pub(crate) fn decode_index(bytes: &[u8]) -> Result<u64> {
     match bytes.first_chunk() {
         Some(index) => Ok(u64::from_le_bytes(*index)),
@@ -64,7 +64,8 @@ pub(crate) fn decode_index(bytes: &[u8]) -> Result<u64> {
     }
 }
 
-/// The log verified the bytes, so another type of entry or of node was stored.
+/// Returns the error of a record that cannot be decoded. The log verified the bytes, so they were
+/// stored with another type of entry or of node.
 fn unusable(text: String) -> Error {
     Error::new(RECOVER, ErrorKind::InvalidData).with_detail(text)
 }

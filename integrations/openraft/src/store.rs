@@ -20,9 +20,10 @@ use crate::record::{self, State};
 
 /// Bytes of entries after which [`RaftLogReader::limited_get_log_entries`] returns.
 const LIMITED_BYTES: usize = 4 << 20;
-/// Most entries that it returns: the log of a follower that lags may be millions of entries long.
+/// Maximum number of entries that it returns: a follower may lag by millions of entries.
 const LIMITED_ENTRIES: usize = 16 << 10;
-/// Most records that a reader skips to reach an entry. For a longer distance a search is cheaper.
+/// Maximum number of records that a reader skips to reach an entry. Over a longer distance, a seek
+/// is cheaper.
 const PASSED_MAX: u64 = 1024;
 
 /// Raft log and vote of one node, in the directory of a log of `nowait-log`.
@@ -31,7 +32,7 @@ const PASSED_MAX: u64 = 1024;
 /// [`openraft::Raft::new`].
 pub struct LogStore<C: RaftTypeConfig>(LogStoreReader<C>);
 
-/// Reader of a [`LogStore`], which returns entries while others are appended.
+/// Reader of a [`LogStore`]. It can read while entries are appended.
 pub struct LogStoreReader<C: RaftTypeConfig> {
     store: Arc<Store<C>>,
     cursor: Mutex<Cursor>,
@@ -60,9 +61,9 @@ impl<C: RaftTypeConfig> LogStore<C> {
     /// decides what is removed, and [`Options::salvage`].
     ///
     /// # Errors
-    /// Those of [`Log::open`]; [`ErrorKind::Unsupported`] if the log contains other records than
-    /// those of this crate; [`ErrorKind::InvalidData`] if the type of entries or of nodes cannot
-    /// be decoded from the log.
+    /// Those of [`Log::open`]; [`ErrorKind::Unsupported`] if the log contains a kind of record that
+    /// this version of the crate does not write; [`ErrorKind::InvalidData`] if a record cannot be
+    /// decoded, such as a vote of another type of node ID.
     pub async fn open(dir: impl AsRef<Path>, options: &Options) -> nowait::Result<LogStore<C>> {
         let options = options.clone().retain(Retention::all()).salvage(false);
         let (log, recovery) = Log::open(dir, &options).await?;
@@ -74,8 +75,8 @@ impl<C: RaftTypeConfig> LogStore<C> {
         Ok(LogStore(LogStoreReader::new(Arc::new(Store { log, contents: Mutex::new(contents) }))))
     }
 
-    /// Returns the log, for its counters, and to close it after [`openraft::Raft::shutdown`].
-    /// Append nothing to it.
+    /// Returns the log, for its counters, and to close it after [`openraft::Raft::shutdown`]. Do
+    /// not append to it.
     pub fn log(&self) -> &Log {
         &self.0.store.log
     }
@@ -107,7 +108,7 @@ impl<C: RaftTypeConfig> Contents<C> {
         Ok(())
     }
 
-    /// Removes the entries up to the purged one.
+    /// Removes the entries up to the purged log ID.
     fn purge(&mut self) {
         if let Some(purged) = &self.state.purged {
             self.entries.purge(purged.index);
@@ -117,7 +118,7 @@ impl<C: RaftTypeConfig> Contents<C> {
 
 impl<C: RaftTypeConfig> Store<C> {
     fn contents(&self) -> MutexGuard<'_, Contents<C>> {
-        // Each change is a few assignments, which do not panic half way.
+        // No change panics half way, so the contents are consistent even if the lock is poisoned.
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -156,8 +157,9 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for LogStore<C> {
 
     async fn save_committed(&mut self, committed: Option<LogId<C::NodeId>>) -> Result<(), StorageError<C::NodeId>> {
         let state = State { committed, ..self.contents().state.clone() };
-        // No wait for durability: after a crash an earlier value is also valid. The record follows
-        // those of the entries up to it, so it is never durable without them.
+        // Does not wait for durability: after a crash an earlier value is also valid. In the log,
+        // the record follows all entries up to the committed one, so it is never durable without
+        // them.
         let appended = async { self.log().append_kind(record::STATE, &state.encode()?).await };
         drop(appended.await.map_err(write_error)?);
         self.contents().state = state;
@@ -215,7 +217,7 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for LogStore<C> {
             contents.purge();
             contents.entries.first_lsn()
         };
-        // Keeps this state: its record comes after those of all entries.
+        // Keeps the record of this state, which follows those of all entries.
         self.log().truncate_prefix(first_lsn.unwrap_or(state_lsn));
         Ok(())
     }
@@ -246,7 +248,8 @@ impl<C: RaftTypeConfig> RaftLogReader<C> for LogStoreReader<C> {
         self.read(indexes(&range), usize::MAX, usize::MAX).await.map_err(read_error)
     }
 
-    /// Returns the first entries of a range: at least one, at most 16,384, and about 4 MiB of them.
+    /// Returns the first entries of a range: at least one, and at most 16,384 or about 4 MiB,
+    /// whichever is less.
     async fn limited_get_log_entries(
         &mut self,
         start: u64,
@@ -262,7 +265,8 @@ impl<C: RaftTypeConfig> LogStoreReader<C> {
         LogStoreReader { store, cursor: Mutex::new(Cursor { reader, next_lsn: None }) }
     }
 
-    /// Returns the first `count_max` entries in a range of indexes, until they have `bytes_max` bytes.
+    /// Returns up to `count_max` entries from the start of a range of indexes. Stops once they have
+    /// `bytes_max` bytes.
     async fn read(&mut self, indexes: Range<u64>, count_max: usize, bytes_max: usize) -> nowait::Result<Vec<C::Entry>> {
         let cursor = self.cursor.get_mut().unwrap_or_else(PoisonError::into_inner);
         'changed: loop {
@@ -282,7 +286,8 @@ impl<C: RaftTypeConfig> LogStoreReader<C> {
                         entries.push(entry);
                         bytes += length;
                     }
-                    // A purge freed the record. What is left of the range may have been replaced before.
+                    // A purge freed the record. The rest of the range may have been replaced before
+                    // the purge, so look all entries up again.
                     Err(error)
                         if error.kind() == ErrorKind::NoSuchRecord
                             && self.store.contents().entries.lsn(index) != Some(lsn) =>
@@ -297,7 +302,7 @@ impl<C: RaftTypeConfig> LogStoreReader<C> {
     }
 }
 
-/// Reader of the log, with its place.
+/// Reader of the log, with its position.
 struct Cursor {
     reader: Reader,
     /// LSN of the next record; None after an error.
@@ -305,12 +310,12 @@ struct Cursor {
 }
 
 impl Cursor {
-    /// Reads an entry from its record. Returns the record's length with it.
+    /// Reads an entry from its record. Returns the record's length, and the entry.
     async fn read<E: DeserializeOwned>(&mut self, path: &Path, index: u64, lsn: u64) -> nowait::Result<(usize, E)> {
         let is_near = self.next_lsn.take().is_some_and(|next| next <= lsn && lsn - next <= PASSED_MAX);
         if is_near {
             match self.find(path, index, lsn).await {
-                // A purge may have removed the records before this one.
+                // A purge may have removed records between the cursor and this one.
                 Err(error) if error.kind() == ErrorKind::NoSuchRecord => {}
                 found => return found,
             }

@@ -8,13 +8,13 @@ use nowait::{ErrorKind, File, Nowait, OpenOptions};
 use redb::backends::FileBackend;
 use redb::{BackendError, StorageBackend};
 
-/// File of a database, which is read, written and synced through [`nowait`].
+/// Database file that is read, written and synced through [`nowait`].
 #[derive(Debug)]
 pub struct NowaitBackend {
     file: File,
-    /// redb's own backend, on a duplicate of the descriptor: duplicates share their locks. Only
-    /// redb defines which locked ranges exclude which of its versions. `None` for a simulated file,
-    /// which has no locks.
+    /// redb's own backend, on a duplicate of the descriptor, which shares the locks. Only redb's
+    /// code knows which locks exclude which versions of redb. `None` for a simulated file, which
+    /// has no locks.
     locks: Option<FileBackend>,
 }
 
@@ -27,8 +27,8 @@ impl NowaitBackend {
         NowaitBackend::create_in(Nowait::shared(), path)
     }
 
-    /// Opens a file, and creates it if it does not exist, on the given instance. The name of an empty
-    /// file is made durable, so that commits cannot be lost with it.
+    /// Opens a file, and creates it if it does not exist, on the given instance. Makes the name of
+    /// an empty file durable, so that a crash cannot lose the file and its commits.
     ///
     /// # Errors
     /// Those of [`OpenOptions::open_in`], [`canonicalize`](nowait::fs::canonicalize),
@@ -37,7 +37,7 @@ impl NowaitBackend {
         let path = path.as_ref();
         let file = OpenOptions::new().read(true).write(true).create(true).open_in(nowait, path).wait()?;
         if file.size().wait()? == 0 {
-            // The file may be in another directory than a link to it.
+            // The path may be a symbolic link to a file in another directory.
             let target = match nowait.fs().canonicalize(path).wait() {
                 // A simulated disk has no links.
                 Err(error) if error.kind() == ErrorKind::Unsupported => path.to_owned(),

@@ -21,29 +21,30 @@
 //!
 //! # Compared with `FileBackend`
 //!
-//! Both use the same files and locks, so either opens a database of the other. Processes with
-//! either backend may share a database.
+//! Both use the same files and locks, so each opens databases written with the other. Processes
+//! that use either backend may share a database.
 //!
-//! * redb's calls block. Both backends make one plain system call for each of them.
+//! * redb's interface for backends is blocking. Both backends serve each call by one plain system
+//!   call.
 //! * After a failed sync, every later sync of the [`File`](nowait::File) fails until
 //!   [`acknowledge_sync_failure`](nowait::File::acknowledge_sync_failure). The kernel reports the
 //!   failure once, and marks the pages clean, although their data may be lost.
 //! * [`NowaitBackend::create`] makes the name of a new file durable.
 //! * Errors contain the operation, the path and the range. [`Nowait::stats`](nowait::Nowait::stats)
 //!   counts the operations.
-//! * With `nowait`'s feature `sim`, a database runs on a simulated disk, for tests with crashes and
-//!   faults. A simulated file has no locks.
+//! * With `nowait`'s feature `sim`, a database can run on a simulated disk, for tests with crashes
+//!   and faults. A simulated file has no locks.
 //!
 //! # Durability
 //!
-//! A durable commit is one or two calls of [`sync_data`](nowait::File::sync_data). They do not cover
-//! the name of a file that was not opened by [`NowaitBackend::create`].
+//! A durable commit is one or two calls of [`sync_data`](nowait::File::sync_data). They do not make
+//! the name of a new file durable: [`NowaitBackend::create`] does.
 
 mod backend;
 
 pub use self::backend::NowaitBackend;
 
-/// The page's examples, as tests.
+/// The README's example, as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

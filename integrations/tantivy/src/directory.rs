@@ -16,17 +16,18 @@ use super::read::IndexFile;
 use super::watch::{META_NAME, Watch};
 use super::write::Output;
 
-/// Directory of an index's files, which are read and written through an instance of [`nowait`].
-/// Clones share it.
+/// Directory of an index, whose files are read and written through an instance of [`nowait`].
+/// Clones share their state.
 #[derive(Clone)]
 pub struct NowaitDirectory(Arc<Inner>);
 
 struct Inner {
     nowait: Nowait,
     root: PathBuf,
-    /// Reads are slices of maps, and not copies.
+    /// Whether reads return slices of maps instead of copies.
     maps: bool,
-    /// Files in use: the readers of one file share its descriptor and its choice of routes.
+    /// Files in use. The readers of one file share its descriptor, and what `nowait` learned about
+    /// reading it.
     files: Mutex<HashMap<PathBuf, Weak<IndexFile>>>,
     watch: Watch,
 }
@@ -49,9 +50,9 @@ impl NowaitDirectory {
         NowaitDirectory::open_to_read(nowait, path.as_ref(), true)
     }
 
-    /// Opens an existing directory, on the given instance, to read by copies instead of maps. A search
-    /// then costs a copy of what it reads. A read that fails, or that another process has cut off, is an
-    /// error, and never SIGBUS.
+    /// Opens an existing directory, on the given instance, without maps: each read copies. If a
+    /// read fails, or if its range is in a part of the file that another process cut off, it
+    /// returns an error instead of raising SIGBUS.
     ///
     /// # Errors
     /// As [`NowaitDirectory::open_in`].
@@ -101,7 +102,7 @@ impl fmt::Debug for NowaitDirectory {
 
 impl Directory for NowaitDirectory {
     fn get_file_handle(&self, path: &Path) -> Result<Arc<dyn FileHandle>, OpenReadError> {
-        // Locked until the insertion, which would otherwise undo a concurrent deletion.
+        // Locked until the insertion, so that it cannot undo a concurrent deletion.
         let mut files = self.files();
         if let Some(file) = files.get(path).and_then(Weak::upgrade) {
             return Ok(file);
@@ -133,7 +134,8 @@ impl Directory for NowaitDirectory {
             error if error.kind() == io::ErrorKind::AlreadyExists => OpenWriteError::FileAlreadyExists(path.to_owned()),
             error => OpenWriteError::wrap_io_error(error, path.to_owned()),
         })?;
-        // Another process may have deleted an earlier file of the name.
+        // Another process may have deleted an earlier file of this name, which is still in the
+        // table.
         self.files().remove(path);
         Ok(BufWriter::new(Box::new(Output::new(&file))))
     }
@@ -144,8 +146,8 @@ impl Directory for NowaitDirectory {
 
     fn atomic_write(&self, path: &Path, data: &[u8]) -> io::Result<()> {
         let mut options = AtomicOptions::new();
-        // Only a commit must be durable on return. tantivy writes the list of managed files once for
-        // each new file.
+        // Only a commit must be durable on return. A sync of the directory at other writes would be
+        // costly: tantivy writes the list of managed files at each new file.
         options.sync_directory(path == Path::new(META_NAME));
         let written = options.write_in(&self.0.nowait, self.full_path(path), data.to_vec()).wait();
         self.files().remove(path);
@@ -159,7 +161,8 @@ impl Directory for NowaitDirectory {
         Ok(self.0.nowait.fs().sync_dir(&self.0.root).wait()?)
     }
 
-    /// Locks a file of that name by `flock(2)`, as `MmapDirectory` does. The file stays.
+    /// Locks the lock's file by `flock(2)`, as `MmapDirectory` does. Unlocking does not remove the
+    /// file.
     fn acquire_lock(&self, lock: &Lock) -> Result<DirectoryLock, LockError> {
         // No data passes through this file, and nowait has no call that waits for a lock.
         let mut options = std::fs::OpenOptions::new();
@@ -177,8 +180,8 @@ impl Directory for NowaitDirectory {
         }
     }
 
-    /// Calls back for commits through this directory at once, and for those of other processes
-    /// within half a second.
+    /// Invokes the callback at once for commits through this directory, and within half a second
+    /// for those by other processes.
     fn watch(&self, callback: WatchCallback) -> tantivy::Result<WatchHandle> {
         Ok(self.0.watch.subscribe(callback)?)
     }

@@ -20,22 +20,23 @@
 //!
 //! # Compared with `MmapDirectory`
 //!
-//! Both use the same files and locks, so either opens an index of the other.
+//! Both use the same files and locks, so each opens an index written with the other.
 //!
-//! * Blocking reads are slices of a map of the file in both. `FileSlice::read_bytes_async` reads
-//!   through nowait here, and blocks no thread. A mapped page that is not cached blocks the thread that
-//!   touches it.
-//! * A failed read of a map raises SIGBUS, in both. A directory of [`NowaitDirectory::open_copying`]
-//!   makes no maps: it copies, and a failed read returns an error with path and range. So does
-//!   `read_bytes_async`.
-//! * Each file in use has an open descriptor: seven or fewer per segment. Readers of one directory
+//! * With both, a blocking read returns a slice of a map of the file. A mapped page that is not
+//!   cached blocks the thread that touches it. Here, `FileSlice::read_bytes_async` reads through
+//!   nowait, and blocks no thread.
+//! * With both, a failed read of a mapped page raises SIGBUS. A directory of
+//!   [`NowaitDirectory::open_copying`] makes no maps: each read copies, and a failed read returns
+//!   an error with path and range. So does `read_bytes_async` with either kind of directory.
+//! * Each file in use has an open descriptor: at most seven per segment. Readers of one directory
 //!   share them.
 //!
 //! # Durability
 //!
-//! A terminated file is durable after `sync_directory`, as tantivy requires, and so is one of
-//! `atomic_write`. The index's `meta.json` is durable on return, name included, and so a commit is,
-//! too. (`MmapDirectory` makes the last rename of a commit durable with a later commit.)
+//! A file that was terminated, or written by `atomic_write`, is durable after `sync_directory`, as
+//! tantivy requires. `atomic_write` of `meta.json` also syncs the directory, so a commit is durable
+//! on return. (With `MmapDirectory`, the last rename of a commit is durable only after a later
+//! commit.)
 
 mod directory;
 mod read;
@@ -44,7 +45,7 @@ mod write;
 
 pub use self::directory::NowaitDirectory;
 
-/// The page's examples, as tests.
+/// The README's example, as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

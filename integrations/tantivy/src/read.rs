@@ -1,6 +1,6 @@
 //! Readers of an index's files.
 //!
-//! `unsafe` here: a map of a file that does not change, and promises to tantivy about memory.
+//! `unsafe` here: maps of files that do not change, and `StableDeref` for buffers and maps.
 
 use std::io;
 use std::ops::{Deref, Range};
@@ -13,12 +13,12 @@ use stable_deref_trait::StableDeref;
 use tantivy::HasLen;
 use tantivy::directory::{FileHandle, OwnedBytes};
 
-/// A complete file, which does not change.
+/// A complete, immutable file.
 #[derive(Debug)]
 pub(super) struct IndexFile {
     file: File,
     length: usize,
-    /// The file in memory. `None` if reads are to be copies, and where files cannot be mapped.
+    /// Map of the file. `None` if reads copy, or if the file cannot be mapped.
     mapped: Option<OwnedBytes>,
 }
 
@@ -26,14 +26,14 @@ impl IndexFile {
     pub(super) fn open(nowait: &Nowait, path: &Path, maps: bool) -> io::Result<IndexFile> {
         let file = OpenOptions::new().read(true).open_in(nowait, path).wait()?;
         let length = usize::try_from(file.size().wait()?).map_err(io::Error::other)?;
-        // SAFETY: tantivy, and thus each user of the index, writes a file once, and opens it for reading
-        // when it is complete.
+        // SAFETY: tantivy writes a file once, and opens it for reading only when it is complete.
+        // All processes use the index through tantivy.
         let map = maps.then(|| unsafe { Map::new(&file, ..length as u64) });
         let mapped = map.and_then(Result::ok).map(|map| OwnedBytes::new(Kept(map)));
         Ok(IndexFile { file, length, mapped })
     }
 
-    /// Returns the length of a range, if the file has it.
+    /// Returns the length of a range. Fails if the range is not within the file.
     fn length_of(&self, range: &Range<usize>) -> io::Result<usize> {
         match range.end.checked_sub(range.start) {
             Some(length) if range.end <= self.length => Ok(length),
@@ -51,8 +51,8 @@ impl HasLen for IndexFile {
     }
 }
 
-// A `Buf` of the pool is neither cleared nor faulted in for each read, but takes whole pages: shorter
-// ranges are read into a `Vec`.
+// A `Buf` is reused, so it is not zeroed or faulted in at each read. But it takes whole pages, so
+// ranges shorter than a page are read into a `Vec`.
 #[async_trait]
 impl FileHandle for IndexFile {
     fn read_bytes(&self, range: Range<usize>) -> io::Result<OwnedBytes> {
@@ -69,7 +69,7 @@ impl FileHandle for IndexFile {
         }
     }
 
-    /// Always a copy: a page of a map that is not cached would block the thread that touches it.
+    /// Always copies: an uncached page of a map would block the thread that touches it.
     async fn read_bytes_async(&self, range: Range<usize>) -> io::Result<OwnedBytes> {
         let offset = range.start as u64;
         match self.length_of(&range)? {
@@ -92,7 +92,8 @@ impl<T: Deref<Target = [u8]>> Deref for Kept<T> {
     }
 }
 
-// SAFETY: a `Buf` points to memory that it owns, which does not move with it, and `Kept` only reads it.
+// SAFETY: a `Buf` owns its memory, which stays in place when the `Buf` moves, and `Kept` only reads
+// it.
 unsafe impl StableDeref for Kept<Buf> {}
-// SAFETY: as above, a `Map`.
+// SAFETY: as for `Buf`.
 unsafe impl StableDeref for Kept<Map> {}

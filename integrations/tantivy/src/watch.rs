@@ -18,10 +18,11 @@ pub(super) const META_NAME: &str = "meta.json";
 /// Polling interval, as in `MmapDirectory`.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// The callbacks of a directory, and the thread that checks its file. The first callback starts it.
+/// The callbacks of a directory, and the thread that polls `meta.json`. The first callback starts
+/// the thread.
 pub(super) struct Watch {
     meta: Arc<Meta>,
-    /// Dropped with the directory, which ends the thread.
+    /// Its drop, with the directory, ends the thread.
     thread: Mutex<Option<Sender<()>>>,
 }
 
@@ -73,7 +74,7 @@ impl Watch {
         Ok(handle)
     }
 
-    /// Calls back if there is a new commit. Without a callback, does nothing.
+    /// Invokes the callbacks if there is a new commit. Does nothing if no callback was added.
     pub(super) fn check(&self) {
         if self.thread().is_some() {
             self.meta.check();
@@ -92,7 +93,8 @@ impl Meta {
         let Ok(metadata) = self.nowait.fs().metadata(&self.path).wait() else { return };
         let stamp = Stamp::from(metadata);
         if seen.replace(stamp) != Some(stamp) {
-            // Runs on a separate thread, without a wait: a callback may read the index, or commit.
+            // The callbacks run on a separate thread. Do not wait for them: a callback may read the
+            // index, or commit.
             drop(self.callbacks.broadcast());
         }
     }
