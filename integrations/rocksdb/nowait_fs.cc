@@ -1,5 +1,5 @@
-// The files of a RocksDB database on nowait. RocksDB's own file system remains in charge of names, locks,
-// the info log and mapped files.
+// The files of a RocksDB database on nowait. RocksDB's own file system still serves names, locks, the info log and
+// mapped files.
 
 #include "nowait_fs.h"
 
@@ -24,7 +24,7 @@ IOStatus status_of(std::int64_t result, const char *message) {
     switch (result) {
     case -ENOSPC:
     case -EDQUOT: {
-        // RocksDB continues once there is space again.
+        // Retryable, so that RocksDB resumes once space is free.
         IOStatus status = IOStatus::NoSpace(message);
         status.SetRetryable(true);
         return status;
@@ -38,10 +38,10 @@ IOStatus status_of(std::int64_t result, const char *message) {
     }
 }
 
-// Returns the status of the call that this thread made last.
+// Returns the status of this thread's last call of the library.
 IOStatus status_of(std::int64_t result) { return status_of(result, result < 0 ? nowait_error_message() : ""); }
 
-// A short read is the end of the file, and no error.
+// Reads up to `length` bytes. A short read means the end of the file, and is not an error.
 IOStatus read_at(const file &from, std::uint64_t offset, std::size_t length, char *scratch, Slice *result) {
     std::int64_t bytes = nowait_read_at(from.get(), scratch, length, offset);
     *result = Slice(scratch, bytes < 0 ? 0 : static_cast<std::size_t>(bytes));
@@ -63,7 +63,7 @@ IOStatus advise(const file &of, std::uint64_t offset, std::uint64_t length, std:
     return status_of(nowait_file_advise(of.get(), offset, length, advice));
 }
 
-// How RocksDB has to align its requests for a file.
+// Alignment that RocksDB must use for requests to a file.
 struct Alignment {
     explicit Alignment(const file &of) {
         std::size_t memory = 1, offset = 1;
@@ -71,7 +71,7 @@ struct Alignment {
         bytes = is_direct ? std::max(memory, offset) : kDefaultPageSize;
     }
 
-    // False also if direct I/O was asked for, and the file system has none.
+    // False also if direct I/O was requested, but the file system does not support it.
     bool is_direct;
     std::size_t bytes;
 };
@@ -79,7 +79,7 @@ struct Alignment {
 // Idle queues. A queue serves one caller at a time, since another could reap its completions.
 class Queues {
 public:
-    // Returns a queue, or none if the process has no descriptors left.
+    // Returns an idle or a new queue; an empty handle if the process has no descriptors left.
     queue take() {
         {
             std::lock_guard<std::mutex> lock(mutex_);
@@ -103,7 +103,7 @@ private:
     std::vector<queue> idle_;
 };
 
-// Waits for completions of operations in flight. Returns their number.
+// Waits for completions of operations in flight. Returns the number of completions.
 std::size_t reap(const queue &of, nowait_completion *completions, std::size_t count) {
     std::int64_t reaped;
     do {
@@ -121,13 +121,13 @@ void complete(FSReadRequest &request, std::int64_t bytes, const char *message) {
     request.status = bytes == -ECANCELED ? IOStatus::Aborted() : status_of(bytes, message);
 }
 
-// The callback's type, which differs between versions of RocksDB.
+// Deduces the type of the callback, which differs between versions of RocksDB.
 template <typename Callback>
 Callback callback_of(IOStatus (FSRandomAccessFile::*)(FSReadRequest &, const IOOptions &, Callback, void *, void **,
                                                       IOHandleDeleter *, IODebugContext *));
 using ReadCallback = decltype(callback_of(&FSRandomAccessFile::ReadAsync));
 
-// A read that RocksDB polls or aborts before it deletes it.
+// Asynchronous read. RocksDB polls or aborts it before deleting it.
 class AsyncRead {
 public:
     AsyncRead(const std::shared_ptr<Queues> &queues, queue taken, ReadCallback callback, void *argument)
@@ -220,7 +220,7 @@ public:
         return read_at(file_, offset, length, scratch, result);
     }
 
-    // Copies what is cached, and reads the rest with all requests in flight.
+    // Copies cached ranges, then reads all others concurrently.
     IOStatus MultiRead(FSReadRequest *requests, std::size_t count, const IOOptions &options,
                        IODebugContext *context) override {
         std::vector<nowait_read> reads;
@@ -274,7 +274,7 @@ public:
     }
 
     IOStatus Prefetch(std::uint64_t offset, std::size_t length, const IOOptions &, IODebugContext *) override {
-        // RocksDB reads ahead into a buffer of its own instead.
+        // Direct reads bypass the page cache: RocksDB then reads ahead into its own buffer.
         return alignment_.is_direct ? IOStatus::NotSupported("Prefetch")
                                     : advise(file_, offset, length, NOWAIT_ADVICE_WILL_NEED);
     }
@@ -358,8 +358,9 @@ public:
         return status_of(nowait_sync(file_.get(), NOWAIT_SYNC_ALL));
     }
 
-    // Starts write-back; the next sync reports its errors. `strict_bytes_per_sync` also waits for earlier write-back.
-    // A sync does that: sync_file_range(2) that waits would consume the kernel's report of a failed write-back.
+    // Starts write-back, whose errors the next sync reports. `strict_bytes_per_sync` also requires a wait for
+    // earlier write-back: the base class then calls Sync, since a wait in sync_file_range(2) would consume the
+    // kernel's report of a failed write-back.
     IOStatus RangeSync(std::uint64_t offset, std::uint64_t length, const IOOptions &options,
                        IODebugContext *context) override {
         if (!strict_bytes_per_sync_) {
@@ -391,7 +392,7 @@ public:
     std::size_t GetRequiredBufferAlignment() const override { return alignment_.bytes; }
 
 private:
-    // Errors are ignored: what remains allocated is only space.
+    // Frees preallocated space beyond the end. Ignores errors, which only leave that space allocated.
     void free_unused_space() {
         std::size_t block_bytes = 0, blocks = 0;
         GetPreallocationStatus(&block_bytes, &blocks);
@@ -399,7 +400,7 @@ private:
             return;
         }
         nowait_file_set_length(file_.get(), size_);
-        // Some file systems change nothing if the size was right.
+        // On some file systems, setting an unchanged size frees nothing.
         struct nowait_metadata known = {};
         known.size = sizeof known;
         std::uint64_t end = static_cast<std::uint64_t>(block_bytes) * blocks;
@@ -564,7 +565,7 @@ public:
 
 private:
     IOStatus open(const std::string &name, int flags, bool is_direct, file *opened) {
-        // Others may read, as with RocksDB's own file system.
+        // All users may read new files, as with RocksDB's own file system.
         const unsigned mode = 0644;
         nowait_file number = 0;
         int result = nowait_file_open(instance_.get(), name.c_str(), flags | (is_direct ? O_DIRECT : 0), mode, &number);
@@ -588,7 +589,7 @@ private:
     std::shared_ptr<Queues> queues_;
 };
 
-// Opens the instance that the text after "nowait://" names; nothing means the shared one.
+// Opens the instance for `name`, the text after "nowait://". An empty name means the shared instance.
 int open_instance(const std::string &name, instance *opened) {
     nowait_instance_options options = {};
     options.size = sizeof options;
@@ -623,7 +624,7 @@ FileSystem *create(const std::string &uri, std::unique_ptr<FileSystem> *guard, s
     return guard->get();
 }
 
-// RocksDB creates file systems from URIs, such as those of --fs_uri.
+// Registers `create`, which RocksDB calls for URIs such as those of --fs_uri.
 [[maybe_unused]] const FactoryFunc<FileSystem> REGISTERED = ObjectLibrary::Default()->AddFactory<FileSystem>(
     ObjectLibrary::PatternEntry("nowait").AddSeparator(SCHEME, false), create);
 

@@ -20,14 +20,14 @@ EXCLUDED: dict[str, str] = {}
 COMMIT = "63a2972"
 FILE_SYSTEMS = ("ext4", "xfs", "btrfs", "tmpfs")
 OPERATIONS = int(os.environ.get("SUITES_FSX_OPERATIONS", "400000"))
-#: Headers that its configure finds on Linux, except those of XFS's own library.
+#: Headers that xfstests' configure finds on Linux, except those of XFS's own library.
 HEADERS = ("ASSERT", "DIRENT", "ERRNO", "ERR", "LIBGEN", "LINUX_FALLOC", "MALLOC", "STDLIB", "STRINGS", "STRING",
            "SYS_IOCTL", "SYS_MMAN", "SYS_PARAM", "SYS_STATVFS", "SYS_STAT", "SYS_TIME", "SYS_TYPES", "SYS_WAIT",
            "TIME", "UNISTD", "WAIT", "SYS_FCNTL")
 
 
 def build(place: Place) -> Path:
-    """Builds fsx of xfstests alone, without the rest of its tree."""
+    """Builds only fsx from the tree of xfstests."""
     source = place.repository("kdave/xfstests", COMMIT, only=("ltp/fsx.c", "src"))
     config = "".join(f"#define HAVE_{header}_H 1\n" for header in HEADERS)
     config += "#define STDC_HEADERS 1\n#define HAVE_COPY_FILE_RANGE 1\n#include <getopt.h>\n"
@@ -49,7 +49,7 @@ def run(place: Place) -> Outcome:
                 for (engine, calls), direct in itertools.product(ways(), (False, True)):
                     if direct and kind == "tmpfs":
                         continue
-                    # Maps of a file that is read directly are not coherent; requests are whole blocks.
+                    # Direct I/O is not coherent with maps, so these runs use none; requests are whole blocks.
                     flags = ["-Z", "-r", "4096", "-w", "4096", "-t", "4096", "-R", "-W"] if direct else []
                     seed = next(seeds)
                     runs[f"{kind} {engine} {calls}" + (" direct" if direct else "")] = threads.submit(

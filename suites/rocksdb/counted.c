@@ -1,5 +1,5 @@
-/* Counts the adapter's calls of the library, by their kinds, in the file ROCKSDB_SUITE_CALLS. The file is mapped, so
- * that a process that is killed has counted. The adapter is linked with --wrap for each of these functions. */
+/* Counts the adapter's calls of the library by kind, in the file that ROCKSDB_SUITE_CALLS names. The file is mapped, so
+ * the counts survive a process that is killed. The adapter is linked with --wrap for each counted function. */
 
 #include <fcntl.h>
 #include <stdatomic.h>

@@ -1,7 +1,7 @@
 """RocksDB's own tests, its stress test and its crash test, on the adapter in integrations/rocksdb.
 
-Debian's library is used as it is: the adapter is preloaded, and opened by its URI. Each run is made with RocksDB's own
-file system first. A run that fails there is excluded."""
+Debian's library is unchanged: the suite preloads the adapter, and opens it by its URI. Each run is first made with
+RocksDB's own file system, and excluded if it fails there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CI = False
 EXCLUDED: dict[str, str] = {}
 STOCK = "fails with RocksDB's own file system, too"
 
-#: Where Debian's librocksdb-dev has its version.
+#: Contains the version of Debian's librocksdb-dev.
 HEADER = Path("/usr/include/rocksdb/version.h")
 #: Calls of the library that counted.c counts.
 COUNTED = ("read_at", "try_read_at", "submit_reads", "submit_read", "write_at", "sync", "sync_dir")
@@ -46,12 +46,12 @@ STRESSES = {
     "multiget": [*DIRECT, *"--max_key=20000 --value_size_mult=33 --compression_type=none --bloom_bits=0".split()],
     "faults": [*DIRECT, "--write_fault_one_in=500", "--max_background_compactions=2"],
 }
-#: Runs of the crash test. "blackbox" is killed from outside, "whitebox" kills itself beside writes and syncs.
+#: Runs of the crash test. "blackbox" is killed from outside, "whitebox" kills itself around writes and syncs.
 CRASHES = {
     "blackbox": "--duration=40 --interval=6".split(),
     "whitebox": "--duration=60 --ops_per_thread=2000 --random_kill_odd=8887".split(),
 }
-#: Each write reaches the adapter before it is acknowledged, so that none is lost with the process.
+#: Each write reaches the adapter before it is acknowledged, so a killed process loses none.
 WAL = "--disable_wal=0 --manual_wal_flush_one_in=0".split()
 
 NAMED_FILE_SYSTEM = """
@@ -79,10 +79,10 @@ class Programs:
         built_for = version_of(self.source / "include/rocksdb/version.h")
         if version_of(HEADER) != built_for:
             raise Unavailable(f"the installed RocksDB is {version_of(HEADER)}, and the source {built_for}")
-        # This version passes the URI as that of an Env, which leaves the test on RocksDB's own file system.
+        # This version of the test passes the URI as that of an Env, and so would use RocksDB's own file system.
         replace(self.source / "env/env_basic_test.cc", 'CreateFromUri(ConfigOptions(), uri, "", &fs_env,',
                 'CreateFromUri(ConfigOptions(), "", uri, &fs_env,')
-        # Tests of asynchronous reads of RocksDB's own file system, which make them in a build with liburing only.
+        # These tests use RocksDB's own file system, which reads asynchronously only in a build with liburing.
         replace(self.source / "file/prefetch_test.cc", "FileSystem::Default()", "NamedFileSystem()")
         replace(self.source / "file/prefetch_test.cc", "class MockFS;\n", f"{NAMED_FILE_SYSTEM}class MockFS;\n")
         replace(self.source / "file/prefetch_test.cc", "bool read_async_called = false;",
@@ -112,7 +112,7 @@ class Programs:
         return {"LD_PRELOAD": str(self.adapter), "ROCKSDB_SUITE_CALLS": str(self.calls)} if uri else {}
 
     def served(self, uri: str | None) -> bool:
-        """Returns whether the adapter has read and written by the library since the last question."""
+        """Returns whether the adapter read and wrote through the library since the last call."""
         counts = memoryview(self.calls.read_bytes()).cast("Q").tolist() if self.calls.exists() else [0] * 5
         self.calls.unlink(missing_ok=True)
         self.place.log.write(f"\nreads, submissions, writes, syncs, syncs of directories: {counts}\n")
@@ -135,7 +135,7 @@ class Suite:
                                  timeout=900)
         found = re.findall(r"^\[ +(OK|FAILED) +\] ([\w/.]+)", ran.stdout, re.MULTILINE)
         results = {test: word == "OK" for word, test in found}
-        # A test during which the program ended has no result.
+        # A test without a result ended the program, and failed.
         results = dict.fromkeys(re.findall(r"^\[ RUN +\] ([\w/.]+)$", ran.stdout, re.MULTILINE), False) | results
         if not self.programs.served(uri):
             results["use of the library"] = False
@@ -157,7 +157,7 @@ class Suite:
         return ran.returncode == 0 and "Verification successful" in ran.stdout and self.programs.served(uri)
 
     def crash(self, uri: str | None, kind: str, options: list[str]) -> bool:
-        """Runs the crash test, which kills the stress test, and verifies the database when that starts again."""
+        """Runs the crash test: it kills the stress test, starts it again, and verifies the database."""
         with self.place.file_system("here") as directory:
             ran = self.place.run("python3", self.programs.source / "tools/db_crashtest.py", kind, "--simple",
                                  f"--stress_cmd={self.programs.folder / 'db_stress'}", *CRASHES[kind], *SMALL,
