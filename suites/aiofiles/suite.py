@@ -16,7 +16,8 @@ MINUTES = 1
 CI = True
 
 _BUFFERED = "expects that a write is buffered until flush; nowait.aio buffers nothing (docs/guide/from-python.md)"
-_DETACH = "detach and readall return or need objects of io; nowait.aio has other classes (docs/guide/python.md)"
+_DETACH = ("detach and readall return or need objects of Python's io module; nowait.aio has its own classes "
+           "(docs/guide/python.md)")
 _MESSAGE = "compares the text of the error; its class and errno are Python's (docs/guide/python.md, Errors)"
 EXCLUDED = {
     **{f"tests.threadpool.test_binary::test_simple_flush[-1-{mode}]": _BUFFERED for mode in ("rb+", "wb", "ab")},
@@ -27,7 +28,8 @@ EXCLUDED = {
     "tests.threadpool.test_open::test_file_not_found[r]": _MESSAGE,
     "tests.threadpool.test_open::test_file_not_found[rb]": _MESSAGE,
     "tests.threadpool.test_open::test_filetask_async_context_aexit": "reads a private attribute of aiofiles",
-    "tests.threadpool.test_concurrency::test_slow_file": "slows down the open that aiofiles calls in a thread",
+    "tests.threadpool.test_concurrency::test_slow_file":
+        "replaces the open that aiofiles calls in a thread with a slow one",
 }
 
 

@@ -18,10 +18,11 @@ CI = True
 
 _LOOPS = ("asyncio", "asyncio+uvloop", "trio")
 EXCLUDED = {f"test_fileio.TestAsyncFile::test_open_close[{loop}-{limited}]":
-            "the argument limiter bounds threads; calls of nowait.aio occupy none (docs/guide/from-python.md)"
+            "tests the argument limiter, which bounds threads; calls of nowait.aio occupy none "
+            "(docs/guide/from-python.md)"
             for loop in _LOOPS for limited in (False, True)}
 EXCLUDED |= {f"test_fileio.TestAsyncFile::test_readinto1[{loop}]":
-             "readinto1 is not among the methods of aiofiles, whose interface this is (docs/guide/python.md)"
+             "nowait.aio has the methods of aiofiles, which has no readinto1 (docs/guide/python.md)"
              for loop in _LOOPS}
 
 

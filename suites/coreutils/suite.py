@@ -20,13 +20,13 @@ CI = True
 
 FILE_SYSTEMS = ("ext4", "xfs", "btrfs")
 
-KEEPS_ALL = "all metadata is always kept (docs/guide/copy.md)"
+KEEPS_ALL = "`nowait copy` always keeps all metadata (docs/guide/copy.md)"
 WORDING = "compares the wording of messages"
-NO_BACKUP = "there are no backups: --backup is refused (docs/guide/copy.md)"
-NO_LINKS = "there is no copying as links: -l and -s are refused"
-NO_PARENTS = "there is no --parents"
-NO_ATTRIBUTES_ONLY = "there is no --attributes-only"
-NO_CONTENTS = "there is no --copy-contents: a FIFO is copied as a FIFO"
+NO_BACKUP = "`nowait copy` makes no backups: it refuses --backup (docs/guide/copy.md)"
+NO_LINKS = "`nowait copy` makes no links instead of copies: it refuses -l and -s"
+NO_PARENTS = "`nowait copy` has no --parents"
+NO_ATTRIBUTES_ONLY = "`nowait copy` has no --attributes-only"
+NO_CONTENTS = "`nowait copy` has no --copy-contents: it copies a FIFO as a FIFO"
 NO_SELINUX = "needs a kernel with SELinux"
 
 EXCLUDED: dict[str, str] = {
@@ -36,12 +36,12 @@ EXCLUDED: dict[str, str] = {
     "backup-is-src": NO_BACKUP,
     "copy-FMR": "looks for memory errors of cp's C code",
     "cp-a-selinux": NO_SELINUX,
-    "cp-i": "there are no prompts: -i is refused (docs/guide/copy.md)",
+    "cp-i": "`nowait copy` does not prompt: it refuses -i (docs/guide/copy.md)",
     "cp-mv-backup": NO_BACKUP,
-    "cp-mv-enotsup-xattr": "lost attributes are always reported (docs/guide/copy.md, What cannot be copied)",
+    "cp-mv-enotsup-xattr": "`nowait copy` always reports lost attributes (docs/guide/copy.md, What cannot be copied)",
     "cp-parents": NO_PARENTS,
     "cross-dev-symlink": NO_LINKS,
-    "existing-perm-dir": "existing directories get the source's metadata (docs/guide/copy.md)",
+    "existing-perm-dir": "`nowait copy` gives existing directories the source's metadata (docs/guide/copy.md)",
     "existing-perm-race": NO_CONTENTS,
     "file-perm-race": NO_CONTENTS,
     "link": NO_LINKS,
@@ -49,12 +49,12 @@ EXCLUDED: dict[str, str] = {
     "link-heap": NO_LINKS,
     "link-no-deref": NO_LINKS,
     "link-symlink": NO_LINKS,
-    "nfs-removal-race": "replaces a function of the C library that the command does not call",
+    "nfs-removal-race": "replaces a function of the C library that `nowait copy` does not call",
     "no-ctx": NO_SELINUX,
     "parent-perm": NO_PARENTS,
     "parent-perm-race": NO_PARENTS,
     "preserve-mode": KEEPS_ALL,
-    "sparse-to-pipe": "a FIFO as target is neither replaced nor written (docs/guide/copy.md)",
+    "sparse-to-pipe": "`nowait copy` neither replaces a FIFO nor writes into it (docs/guide/copy.md)",
 }
 
 
@@ -83,15 +83,15 @@ EXCLUDED_PARTS = (
     Part("link-preserve", "--no-preserve", KEEPS_ALL, r"^cp (?=.*--no-preserve)", f"{SYSTEM_CP} "),
     Part("perm", "mv, and cp without -p", KEEPS_ALL, r"mv 'cp -p' cp", "'cp -p'"),
     Part("preserve-gid", "cp without -p", KEEPS_ALL, r"^(t[01] .*) cp$", rf"\1 {SYSTEM_CP}"),
-    Part("preserve-link", "-u", "a name is linked to a kept file only if that has the source's size and time "
-         "(docs/guide/copy.md)", r"cp -au", "cp -a"),
+    Part("preserve-link", "-u", "`nowait copy` links to a file that -u keeps only if that file has the "
+         "source's size and time (docs/guide/copy.md)", r"cp -au", "cp -a"),
     Part("reflink-perm", "--attributes-only", NO_ATTRIBUTES_ONLY, r"^cp (?=.*--attributes-only)", f"{SYSTEM_CP} "),
-    Part("same-file", "-b, -l and -s", "there are no backups and no copying as links",
+    Part("same-file", "-b, -l and -s", "`nowait copy` makes no backups, and no links instead of copies",
          r"(for options in '' -d -f -df --rem) [^;]*;", r"\1;"),
     Part("same-file", "messages", WORDING, r"^compare expected actual", SAME_FILE),
     Part("src-base-dot", "-b", NO_BACKUP, r"-ab", "-a"),
     Part("thru-dangling", "messages", WORDING, r"^ *compare exp-err err.*", NOTHING),
-    Part("thru-dangling", "POSIXLY_CORRECT", "a broken link is never written through",
+    Part("thru-dangling", "POSIXLY_CORRECT", "`nowait copy` never writes through a dangling symbolic link",
          r"(?<=POSIXLY_CORRECT=1) cp", f" {SYSTEM_CP}"),
 )
 

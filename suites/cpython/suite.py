@@ -13,11 +13,11 @@ SHOWS = "the raw file of the Python package behaves as io.FileIO, also below Pyt
 MINUTES = 2
 CI = True
 
-_CURSOR = "the cursor is the object's, not the descriptor's (docs/guide/python.md, Files)"
+_CURSOR = "the file position belongs to the object, not to the descriptor (docs/guide/python.md, Files)"
 EXCLUDED = {
-    "test_fileio.CAutoFileTests.testBlksize": "a private attribute of io.FileIO",
-    "test_fileio.CAutoFileTests.testRepr": "the representation of io.FileIO",
-    "test_fileio.CAutoFileTests.testRecursiveRepr": "the representation of io.FileIO, whose name can be assigned to",
+    "test_fileio.CAutoFileTests.testBlksize": "tests a private attribute of io.FileIO",
+    "test_fileio.CAutoFileTests.testRepr": "tests the repr of io.FileIO",
+    "test_fileio.CAutoFileTests.testRecursiveRepr": "tests the repr of io.FileIO, whose name can be assigned to",
     "test_fileio.COtherFileTests.testUnclosedFDOnException": "opens a descriptor; nowait.open takes paths",
     "test_fileio.CAutoFileTests.testErrnoOnClosedSeek": _CURSOR,
     "test_fileio.CAutoFileTests.testErrnoOnClosedTell": _CURSOR,

@@ -54,13 +54,13 @@ SHORTER = (
 )
 FSSTRESS_SEEDS = range(1, 6)
 
-_NO_FILE = "no call reaches a file: bad descriptors and offsets, directories, pipes"
-_POSIX_AIO = "POSIX AIO: the C library makes these calls internally"
-_NOWAIT = "its reads carry RWF_NOWAIT, so they go to the kernel; it also drops the machine's page cache"
+_NO_FILE = "tests only bad descriptors and offsets, directories and pipes, so no call reaches a file"
+_POSIX_AIO = "tests POSIX AIO, whose calls the C library makes internally, past the preloaded library"
+_NOWAIT = "reads with RWF_NOWAIT, which the preloaded library leaves to the kernel; also drops the machine's page cache"
 EXCLUDED = {
-    "aio-stress, aio01, aio02": "kernel AIO, which the preloaded library leaves to the kernel",
-    "dio04, dio10: odd count, non-aligned buffer": "direct transfers may have any length and memory "
-                                                   "(docs/guide/direct.md)",
+    "aio-stress, aio01, aio02": "tests kernel AIO, which the preloaded library leaves to the kernel",
+    "dio04, dio10: odd count, non-aligned buffer": "expects errors; nowait's direct I/O accepts any length "
+                                                   "and memory address (docs/guide/direct.md)",
     **dict.fromkeys(("preadv203", "preadv203_64"), _NOWAIT),
     **dict.fromkeys(("fdatasync02", "fsync03", "pread02", "pread02_64", "read03", "write04", "gf12", "gf13"), _NO_FILE),
     **dict.fromkeys(("gf02", "gf05", "gf07", "gf09", "gf10", "gf11", "gf19"), _POSIX_AIO),

@@ -19,10 +19,10 @@ VERSION = "0.58.2"
 # `LocalFileSystem` of object_store fails in these four, too.
 EXCLUDED = {
     "behavior::test_delete_not_existing":
-        "OpenDAL's delete ignores a missing object; object_store's stores of files report it",
+        "OpenDAL's delete ignores a missing object; object_store's file stores return an error",
     "behavior::test_delete_with_recursive_basic":
         "deletes `name/`, which object_store's paths do not distinguish from the directory `name`",
-    "behavior::test_list_with_start_after": "makes a directory, which object_store_opendal's service refuses",
+    "behavior::test_list_with_start_after": "creates a directory, which object_store_opendal's service refuses",
     "behavior::test_list_dir_with_file_path": "lists `name` to find `name/`, which object_store's paths cannot express",
 }
 

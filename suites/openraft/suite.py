@@ -14,7 +14,7 @@ MINUTES = 3
 CI = True
 VERSION = "0.9.25"
 
-STATE_MACHINE = "tests only a state machine; the library has none"
+STATE_MACHINE = "tests only a state machine; nowait-openraft has none"
 EXCLUDED: dict[str, str] = {
     "last_applied_state": STATE_MACHINE,
     "snapshot_meta": STATE_MACHINE,

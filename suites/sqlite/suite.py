@@ -20,25 +20,26 @@ MINUTES = 15
 CI = False
 
 STOCK = "fails on the stock VFS, too"
-MAPS = "maps the database (PRAGMA mmap_size); all reads of the VFS are calls of the library (head of sqlite_vfs.c)"
-UNIX = "replaces system calls of the stock VFS, or expects its text in SQLite's log"
+MAPS = "needs PRAGMA mmap_size, which has no effect: the VFS reads by calls of the library (head of sqlite_vfs.c)"
+UNIX = "replaces system calls of the stock VFS, or expects that VFS's messages in SQLite's log"
 #: Patterns of names of tests that fail on the VFS.
 EXCLUDED: dict[str, str] = {
-    "backup2-10": "a directory is refused when it is opened, not when it is read (nowait.h, nowait_file_open)",
-    "external_reader-1.*": "locks belong to open files: other processes look like other connections "
+    "backup2-10": "nowait_file_open refuses a directory; SQLite's own VFS fails only at the first read (nowait.h)",
+    "external_reader-1.*": "locks belong to open files, so another process looks like another connection "
                            "(docs/guide/c.md)",
     "incrvacuum-16.1": MAPS,
     "mmap[13]-*": MAPS,
     "oserror-[12].?.[23]": UNIX,
     "rowallock-1.?.2": MAPS,
     "temptable2-10.2": MAPS,
-    "unixexcl-1.2.4.singleproc": "a process opens a database by one VFS only (head of sqlite_vfs.c)",
+    "unixexcl-1.2.4.singleproc":
+        "opens a database by two VFSes in one process, which is not supported (head of sqlite_vfs.c)",
     "wal64k-1.[12]": UNIX,
 }
 
 #: Patterns of names of tests that do not run on the VFS.
 NOT_RUN = {
-    "*-oom-*": "one test per allocation: the VFS allocates less often than the stock VFS",
+    "*-oom-*": "one test per allocation; the VFS makes fewer allocations than the stock VFS",
     "mmap2-*": MAPS,
     "syscall-*": UNIX,
 }

@@ -18,30 +18,31 @@ CI = True
 VERSION = "0.24.9"
 FILE_SYSTEMS = ("ext4", "xfs", "btrfs")
 
-NO_CLOBBER = "a file that is kept is not a failure: --update=none (docs/guide/copy.md)"
-NO_GLOB = "the shell expands patterns of files"
-KEEPS_ALL = "all metadata is always kept (docs/guide/copy.md)"
+NO_CLOBBER = "`nowait copy --update=none` keeps existing files without a failure (docs/guide/copy.md)"
+NO_GLOB = "expects expansion of glob patterns, which `nowait copy` leaves to the shell"
+KEEPS_ALL = "`nowait copy` always keeps all metadata (docs/guide/copy.md)"
 
 #: Test → reason. A name stands for the test with each driver.
 EXCLUDED: dict[str, str] = {
     "basic_help": "compares the wording of messages",
-    "copy_dirs_backup": "there are no backups: --backup is refused (docs/guide/copy.md)",
+    "copy_dirs_backup": "`nowait copy` makes no backups: it refuses --backup (docs/guide/copy.md)",
     "copy_generated_tree": "writes gigabytes; ignored by default",
     "copy_generated_tree_sparse": "writes gigabytes; ignored by default",
     "copy_with_glob": NO_GLOB,
     "dest_file_exists": NO_CLOBBER,
     "dest_file_exists_noclobber": NO_CLOBBER,
-    "dest_file_exists_not_writable": "files that cannot be opened for writing are replaced (docs/guide/copy.md)",
+    "dest_file_exists_not_writable":
+        "`nowait copy` replaces files that cannot be opened for writing (docs/guide/copy.md)",
     "dest_file_in_dir_exists": NO_CLOBBER,
-    "dir_copy_with_hidden_dir": "missing directories above DST are not created, as by cp",
+    "dir_copy_with_hidden_dir": "like cp, `nowait copy` does not create missing directories above DST",
     "dir_overwrite_with_noclobber": NO_CLOBBER,
-    "dir_with_gitignore": "there is no --gitignore; --exclude leaves files out",
+    "dir_with_gitignore": "`nowait copy` has no --gitignore, but --exclude",
     "file_copy_no_perms": KEEPS_ALL,
     "file_copy_no_timestamps": KEEPS_ALL,
     "glob_pattern_error": NO_GLOB,
     "mix_noclobber_force": NO_CLOBBER,
     "source_missing_globbed": NO_GLOB,
-    "test_hasher": "tests the suite's own support",
+    "test_hasher": "tests the suite's own helper functions",
 }
 
 

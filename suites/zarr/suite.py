@@ -17,7 +17,7 @@ CI = True
 
 EXCLUDED = {
     "test_nowait::test_hierarchy[FsspecStore]":
-        "FsspecStore.clear stops at files of directories that it has just removed, on fsspec's own local files, too",
+        "FsspecStore.clear fails on files whose directory it has just removed, also with fsspec's own local files",
 }
 
 
