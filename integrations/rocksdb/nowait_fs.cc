@@ -142,12 +142,12 @@ public:
         queues_->give_back(std::move(queue_));
     }
 
-    IOStatus submit(const file &from, const FSReadRequest &request) {
+    bool submit(const file &from, const FSReadRequest &request) {
         request_.offset = request.offset;
         request_.len = request.len;
         request_.scratch = request.scratch;
-        return status_of(nowait_submit_read(queue_.get(), from.get(), request.scratch, request.len, request.offset,
-                                            nullptr, &operation_));
+        return nowait_submit_read(queue_.get(), from.get(), request.scratch, request.len, request.offset, nullptr,
+                                  &operation_) == 0;
     }
 
     void cancel() {
@@ -233,7 +233,8 @@ public:
             return IOStatus::OK();
         }
         queue taken = reads.size() > 1 ? queues_->take() : queue();
-        if (!taken) {
+        // A queue of the parent is of no use in a forked child.
+        if (!taken || nowait_submit_reads(taken.get(), reads.data(), reads.size()) < 0) {
             for (const nowait_read &read : reads) {
                 FSReadRequest &request = *static_cast<FSReadRequest *>(read.user);
                 request.status =
@@ -241,8 +242,7 @@ public:
             }
             return IOStatus::OK();
         }
-        IOStatus status = status_of(nowait_submit_reads(taken.get(), reads.data(), reads.size()));
-        for (std::size_t left = status.ok() ? reads.size() : 0; left > 0;) {
+        for (std::size_t left = reads.size(); left > 0;) {
             nowait_completion completions[32];
             std::size_t reaped = reap(taken, completions, std::min<std::size_t>(left, 32));
             for (const nowait_completion *each = completions; each < completions + reaped; each++) {
@@ -251,7 +251,7 @@ public:
             left -= reaped;
         }
         queues_->give_back(std::move(taken));
-        return status;
+        return IOStatus::OK();
     }
 
     IOStatus ReadAsync(FSReadRequest &request, const IOOptions &options, ReadCallback callback, void *argument,
@@ -261,16 +261,13 @@ public:
             return IOStatus::OK();
         }
         queue taken = queues_->take();
-        if (!taken) {
+        auto read = taken ? std::make_unique<AsyncRead>(queues_, std::move(taken), callback, argument) : nullptr;
+        if (!read || !read->submit(file_, request)) {
             return FSRandomAccessFile::ReadAsync(request, options, callback, argument, handle, deleter, context);
         }
-        auto read = std::make_unique<AsyncRead>(queues_, std::move(taken), std::move(callback), argument);
-        IOStatus status = read->submit(file_, request);
-        if (status.ok()) {
-            *handle = read.release();
-            *deleter = [](void *deleted) { delete static_cast<AsyncRead *>(deleted); };
-        }
-        return status;
+        *handle = read.release();
+        *deleter = [](void *deleted) { delete static_cast<AsyncRead *>(deleted); };
+        return IOStatus::OK();
     }
 
     IOStatus Prefetch(std::uint64_t offset, std::size_t length, const IOOptions &, IODebugContext *) override {

@@ -93,6 +93,9 @@ class Programs:
         self.folder = place.cache / f"rocksdb-{self.version}"
         self.folder.mkdir(exist_ok=True)
         place.run("make", "-j2", "-f", Path(__file__).with_name("Makefile"), f"SOURCE={self.source}", cwd=self.folder)
+        self.edge_cases = place.folder / "edge_cases"
+        place.run("c++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror",
+                  Path(__file__).with_name("edge_cases.cc"), "-o", self.edge_cases, "-lrocksdb")
         self.adapter = self.build_adapter()
         self.calls = place.folder / "calls"
 
@@ -146,6 +149,12 @@ class Suite:
             name = f"{program} {test} at {uri}"
             self.outcome.add(name, passed, EXCLUDED if stock.get(test, True) else {name: STOCK})
 
+    def edge_cases(self, uri: str | None) -> str:
+        with self.place.file_system("here") as directory:
+            ran = self.place.run(self.programs.edge_cases, uri or "", directory / "file", env=self.programs.env(uri),
+                                 check=False, timeout=60)
+        return ran.stdout if ran.returncode == 0 and self.programs.served(uri) else ""
+
     def stress(self, uri: str | None, options: list[str]) -> bool:
         with self.place.file_system("here") as directory:
             database, expected = directory / "database", directory / "expected"
@@ -185,6 +194,9 @@ def run(place: Place) -> Outcome:
         raise Unavailable("env_basic_test fails with RocksDB's own file system")
     for uri in URIS:
         suite.tests("env_basic_test", uri, {}, "CustomEnv/*")
+    expected = suite.edge_cases(None)
+    for uri in URIS:
+        suite.outcome.add(f"edge cases at {uri}", suite.edge_cases(uri) == expected != "", EXCLUDED)
     for program in TESTS:
         stock = suite.gtest(program, "*", None)
         for uri in URIS if program == "prefetch_test" else URIS[:1]:
