@@ -64,7 +64,12 @@ def main() -> int:
     # Whoever ends the driver by its session or terminal must not end this.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    folder = Path(tempfile.mkdtemp(prefix=f"nowait-suite-{sys.argv[1]}-", dir=os.environ.get("SUITES_DIR"))).resolve()
+    try:
+        made = tempfile.mkdtemp(prefix=f"nowait-suite-{sys.argv[1]}-", dir=os.environ.get("SUITES_DIR"))
+    except OSError as reason:
+        print(f"suites/run: {reason}", file=sys.stderr)
+        return 1
+    folder = Path(made).resolve()
     try:
         with contextlib.suppress(BrokenPipeError):
             print(folder, flush=True)

@@ -59,7 +59,10 @@ class Place:
         self.name = name
         #: Downloads, and builds of what is fetched; kept between runs.
         self.cache = cache
-        cache.mkdir(parents=True, exist_ok=True)
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+        except OSError as reason:
+            raise Unavailable(f"cannot create the cache: {reason}; SUITES_CACHE says where") from None
         #: Cargo's target directory for the library's own parts of suites.
         self.target = cache / "target"
         self.log_path = cache / f"{name}.log"
@@ -182,8 +185,8 @@ class Place:
             if not clone.exists():
                 made = self.run("git", "clone", "--bare", "--filter=blob:none", url, part, check=False, timeout=600)
                 if made.returncode != 0:
-                    raise Unavailable(f"{url} cannot be cloned; elsewhere: git clone --bare {url}, then set "
-                                      f"SUITES_REPOSITORIES to the folder with {name}")
+                    raise Unavailable(f"{url} cannot be cloned (see {self.log_path}); elsewhere: git clone --bare "
+                                      f"{url} {name}, then set SUITES_REPOSITORIES to the folder that contains {name}")
                 part.rename(clone)
         copy = self.folder / owner_and_name.split("/")[1]
         copy.mkdir()
