@@ -1,0 +1,185 @@
+//! A file of a database: data through nowait, locks as turso's own.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use nowait::{Lent, Nowait};
+use rustix::fs::FlockOperation;
+use turso_core::io::FileSyncType;
+use turso_core::{Buffer, Completion, CompletionError, File, LimboError, io_error};
+
+use super::in_flight::{InFlight, Moved, OfFile, Operation, call};
+
+/// File of a [`NowaitIo`](super::NowaitIo).
+pub(super) struct NowaitFile {
+    nowait: Nowait,
+    /// Until the drop.
+    file: Option<nowait::File>,
+    /// Directory of a file that was new when it was opened.
+    new_in: Option<PathBuf>,
+    /// Whether that directory was synced.
+    is_named: Arc<AtomicBool>,
+    all: Arc<InFlight>,
+    in_flight: OfFile,
+}
+
+/// A buffer of turso. Operations hold it until the kernel is done, also if turso gives them up.
+struct Shared(Arc<Buffer>);
+
+impl AsMut<[u8]> for Shared {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.0.as_mut_slice()
+    }
+}
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_slice()
+    }
+}
+
+fn failed(error: impl Into<io::Error>, operation: &'static str) -> CompletionError {
+    CompletionError::IOError(error.into().kind(), operation)
+}
+
+impl NowaitFile {
+    pub(super) fn new(nowait: &Nowait, file: nowait::File, new_in: Option<PathBuf>, all: Arc<InFlight>) -> NowaitFile {
+        let (is_named, in_flight) = (Arc::default(), Arc::default());
+        NowaitFile { nowait: nowait.clone(), file: Some(file), new_in, is_named, all, in_flight }
+    }
+
+    fn file(&self) -> &nowait::File {
+        self.file.as_ref().expect("not dropped")
+    }
+
+    fn begin(&self, completion: &Completion) -> Operation {
+        self.all.begin(&self.in_flight, completion.clone())
+    }
+
+    /// Locks or unlocks the file for this process, as turso's own files do.
+    fn lock(&self, operation: FlockOperation) -> io::Result<()> {
+        let descriptor = self.file().descriptor().ok_or(io::ErrorKind::Unsupported)?;
+        Ok(rustix::fs::fcntl_lock(descriptor, operation)?)
+    }
+}
+
+/// Returns a callback that ends an operation without bytes.
+fn ends(operation: Operation, name: &'static str) -> impl FnOnce(nowait::Result<()>) + Send {
+    move |ended| operation.end(ended.map(|()| 0).map_err(|error| failed(error, name)))
+}
+
+impl fmt::Debug for NowaitFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NowaitFile").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+impl File for NowaitFile {
+    fn lock_file(&self, exclusive: bool) -> Result<(), LimboError> {
+        let operation = match exclusive {
+            true => FlockOperation::NonBlockingLockExclusive,
+            false => FlockOperation::NonBlockingLockShared,
+        };
+        self.lock(operation).map_err(|error| {
+            let path = self.file().path().display();
+            LimboError::LockingError(match error.kind() {
+                io::ErrorKind::WouldBlock => {
+                    format!("Failed locking file '{path}'. File is locked by another process")
+                }
+                _ => format!("Failed locking file '{path}', {error}"),
+            })
+        })
+    }
+
+    fn unlock_file(&self) -> Result<(), LimboError> {
+        let unlocked = self.lock(FlockOperation::NonBlockingUnlock);
+        unlocked.map_err(|error| LimboError::LockingError(format!("Failed to release file lock: {error}")))
+    }
+
+    fn pread(&self, pos: u64, c: Completion) -> Result<Completion, LimboError> {
+        let buffer = c.as_read().buf_arc();
+        // Cached data.
+        if let Some(Ok(bytes)) = self.file().try_read_into(buffer.as_mut_slice(), pos) {
+            call(&c, Ok(bytes));
+            return Ok(c);
+        }
+        let operation = self.begin(&c);
+        self.file().read_at(Lent::new(Shared(buffer)), pos).on_complete(move |read| {
+            // Drops the buffer first.
+            operation.end(read.map(|(bytes, _)| bytes).map_err(|error| failed(error, "pread")));
+        });
+        Ok(c)
+    }
+
+    fn pwrite(&self, pos: u64, buffer: Arc<Buffer>, c: Completion) -> Result<Completion, LimboError> {
+        self.pwritev(pos, vec![buffer], c)
+    }
+
+    fn pwritev(&self, pos: u64, buffers: Vec<Arc<Buffer>>, c: Completion) -> Result<Completion, LimboError> {
+        let length: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+        let moved = move |written: nowait::Moved<Vec<Bytes>>| -> Moved {
+            match written {
+                Ok((bytes, _)) if bytes == length => Ok(bytes),
+                Ok(_) => Err(CompletionError::ShortWrite),
+                Err(error) => Err(failed(error, "pwrite")),
+            }
+        };
+        let buffers: Vec<_> = buffers.into_iter().map(|buffer| Bytes::from_owner(Shared(buffer))).collect();
+        let mut write = self.file().write_vectored_at(buffers, pos).start();
+        // It has ended if it was not expected to block.
+        if let Poll::Ready(written) = Pin::new(&mut write).poll(&mut Context::from_waker(Waker::noop())) {
+            call(&c, moved(written));
+            return Ok(c);
+        }
+        let operation = self.begin(&c);
+        write.on_complete(move |written| operation.end(moved(written)));
+        Ok(c)
+    }
+
+    fn sync(&self, c: Completion, _: FileSyncType) -> Result<Completion, LimboError> {
+        let ends = ends(self.begin(&c), "sync");
+        match &self.new_in {
+            Some(dir) if !self.is_named.load(Ordering::Acquire) => {
+                let (file, is_named) = (self.file().clone(), self.is_named.clone());
+                self.nowait.fs().sync_dir(dir).on_complete(move |synced| match synced {
+                    Ok(()) => {
+                        is_named.store(true, Ordering::Release);
+                        file.sync_data().on_complete(ends);
+                    }
+                    Err(error) => ends(Err(error)),
+                });
+            }
+            _ => self.file().sync_data().on_complete(ends),
+        }
+        Ok(c)
+    }
+
+    fn size(&self) -> Result<u64, LimboError> {
+        self.file().size().wait().map_err(|error| io_error(error.into(), "size"))
+    }
+
+    fn truncate(&self, len: u64, c: Completion) -> Result<Completion, LimboError> {
+        self.file().set_len(len).on_complete(ends(self.begin(&c), "truncate"));
+        Ok(c)
+    }
+}
+
+impl Drop for NowaitFile {
+    fn drop(&mut self) {
+        // Fails only if nothing was locked.
+        let _ = self.unlock_file();
+        // The kernel drops a process's locks of a file with each descriptor that it closes: none may be
+        // closed after this, when the file may be open again.
+        self.all.settle(&self.in_flight);
+        if let Some(file) = self.file.take() {
+            // The descriptor is closed in any case.
+            let _ = file.close();
+        }
+    }
+}

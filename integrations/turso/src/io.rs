@@ -1,0 +1,100 @@
+//! The files of databases.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use nowait::{Nowait, OpenOptions};
+use turso_core::{Clock, File, IO, LimboError, MonotonicInstant, OpenFlags, PlatformIO, WallClockInstant, io_error};
+
+use super::file::NowaitFile;
+use super::in_flight::InFlight;
+
+/// I/O of databases through an instance of [`nowait`].
+#[derive(Clone)]
+pub struct NowaitIo {
+    nowait: Nowait,
+    in_flight: Arc<InFlight>,
+}
+
+impl NowaitIo {
+    /// Uses the instance that the process shares.
+    pub fn new() -> NowaitIo {
+        NowaitIo::new_in(Nowait::shared())
+    }
+
+    /// Uses the given instance, which must not be of a simulated disk.
+    pub fn new_in(nowait: &Nowait) -> NowaitIo {
+        NowaitIo { nowait: nowait.clone(), in_flight: Arc::default() }
+    }
+
+    fn open(&self, path: &Path, flags: OpenFlags) -> nowait::Result<NowaitFile> {
+        let writes = !flags.contains(OpenFlags::ReadOnly);
+        let creates = writes && flags.contains(OpenFlags::Create);
+        let mut options = OpenOptions::new();
+        options.read(true).write(writes).create(creates);
+        let file = options.open_in(&self.nowait, path).wait()?;
+        let mut new_in = None;
+        if creates && file.size().wait()? == 0 {
+            // The file may be in another directory than a link to it.
+            let target = self.nowait.fs().canonicalize(path).wait()?;
+            new_in = target.parent().map(Path::to_owned);
+        }
+        Ok(NowaitFile::new(&self.nowait, file, new_in, self.in_flight.clone()))
+    }
+}
+
+impl Default for NowaitIo {
+    fn default() -> NowaitIo {
+        NowaitIo::new()
+    }
+}
+
+impl fmt::Debug for NowaitIo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NowaitIo").field("nowait", &self.nowait).finish_non_exhaustive()
+    }
+}
+
+impl Clock for NowaitIo {
+    fn current_time_monotonic(&self) -> MonotonicInstant {
+        MonotonicInstant::now()
+    }
+
+    fn current_time_wall_clock(&self) -> WallClockInstant {
+        WallClockInstant::now()
+    }
+}
+
+impl IO for NowaitIo {
+    fn open_file(&self, path: &str, flags: OpenFlags, _direct: bool) -> Result<Arc<dyn File>, LimboError> {
+        let file = self.open(path.as_ref(), flags).map_err(|error| io_error(error.into(), "open"))?;
+        // The variable is turso's.
+        if std::env::var("LIMBO_DISABLE_FILE_LOCK").is_err()
+            && !flags.intersects(OpenFlags::ReadOnly | OpenFlags::NoLock)
+        {
+            file.lock_file(true)?;
+        }
+        Ok(Arc::new(file))
+    }
+
+    /// The file is memory that processes share, and locks of its bytes. Only turso defines these.
+    fn open_shared_wal_file(&self, path: &str) -> Result<Arc<dyn File>, LimboError> {
+        PlatformIO::new()?.open_shared_wal_file(path)
+    }
+
+    fn supports_shared_wal_coordination(&self) -> bool {
+        true
+    }
+
+    fn remove_file(&self, path: &str) -> Result<(), LimboError> {
+        let removed = self.nowait.fs().remove_file(path).wait();
+        removed.map_err(|error| io_error(io::Error::from(error), "remove_file"))
+    }
+
+    fn step(&self) -> Result<(), LimboError> {
+        self.in_flight.step();
+        Ok(())
+    }
+}
