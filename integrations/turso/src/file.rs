@@ -1,6 +1,7 @@
 //! A file of a database: data through nowait, locks as turso's own.
 
 use std::fmt;
+use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;

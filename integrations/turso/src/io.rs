@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nowait::{Nowait, OpenOptions};
-use turso_core::{Clock, File, IO, LimboError, MonotonicInstant, OpenFlags, PlatformIO, WallClockInstant, io_error};
+use turso_core::{Clock, File, IO, LimboError, MonotonicInstant, OpenFlags, UnixIO, WallClockInstant, io_error};
 
 use super::file::NowaitFile;
 use super::in_flight::InFlight;
@@ -81,7 +81,7 @@ impl IO for NowaitIo {
 
     /// The file is memory that processes share, and locks of its bytes. Only turso defines these.
     fn open_shared_wal_file(&self, path: &str) -> Result<Arc<dyn File>, LimboError> {
-        PlatformIO::new()?.open_shared_wal_file(path)
+        UnixIO::new()?.open_shared_wal_file(path)
     }
 
     fn supports_shared_wal_coordination(&self) -> bool {
