@@ -5,8 +5,8 @@ use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use rustix::fs::FlockOperation;
 use turso_core::io::FileSyncType;
 use turso_core::{Buffer, Completion, CompletionError, File, LimboError, io_error};
 
-use super::in_flight::{InFlight, Moved, OfFile, Operation, call};
+use super::in_flight::{InFlight, Moved, OfFile, Operation, call, calls};
 
 /// File of a [`NowaitIo`](super::NowaitIo).
 pub(super) struct NowaitFile {
@@ -60,7 +60,7 @@ impl NowaitFile {
     }
 
     fn begin(&self, completion: &Completion) -> Operation {
-        self.all.begin(&self.in_flight, completion.clone())
+        self.all.begin(&self.in_flight, completion)
     }
 
     /// Locks or unlocks the file for this process, as turso's own files do.
@@ -175,9 +175,11 @@ impl Drop for NowaitFile {
     fn drop(&mut self) {
         // Fails only if nothing was locked.
         let _ = self.unlock_file();
-        // The kernel drops a process's locks of a file with each descriptor that it closes: none may be
-        // closed after this, when the file may be open again.
-        self.all.settle(&self.in_flight);
+        // The kernel drops a process's locks of a file with each descriptor of it that is closed. So none
+        // is closed after this, when the file may be open again.
+        if !calls() {
+            self.all.settle(&self.in_flight);
+        }
         if let Some(file) = self.file.take() {
             // The descriptor is closed in any case.
             let _ = file.close();

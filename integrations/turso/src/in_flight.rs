@@ -1,7 +1,7 @@
-//! Operations in flight, and the completions that `step` calls.
+//! Operations in flight.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +14,7 @@ pub(super) type Moved = Result<usize, CompletionError>;
 #[derive(Default)]
 pub(super) struct InFlight {
     state: Mutex<State>,
-    /// Signalled when an operation ends, and when its completion was called.
+    /// Signalled when an operation has ended.
     changed: Condvar,
 }
 
@@ -24,16 +24,24 @@ pub(super) type OfFile = Arc<AtomicUsize>;
 #[derive(Default)]
 struct State {
     in_flight: usize,
-    /// Operations that have ended, whose completions are still to be called.
-    ended: VecDeque<(Completion, Moved)>,
-    /// Number of completions that were called.
-    called: u64,
+    /// Number of operations that have ended.
+    ended: u64,
+    /// Their completions. The last reference to one may be the last one to a file, whose drop may
+    /// block: so a thread of the program drops them, not the thread that called them.
+    called: Vec<Completion>,
 }
 
 thread_local! {
-    /// `State::called` when this thread last returned from `step`. Only a difference counts, so one
+    /// `State::ended` when this thread last returned from `step`. Only a difference counts, so one
     /// value serves all instances: a thread that changes between two may return once without need.
     static SEEN: Cell<u64> = const { Cell::new(0) };
+    /// Whether this thread of the library calls a completion.
+    static CALLS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns whether this thread calls a completion, so that it must not block.
+pub(super) fn calls() -> bool {
+    CALLS.get()
 }
 
 impl InFlight {
@@ -41,42 +49,38 @@ impl InFlight {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    fn wait_while(&self, mut waits: impl FnMut(&State) -> bool) -> MutexGuard<'_, State> {
+        let waited = self.changed.wait_while(self.state(), |state| waits(state));
+        waited.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts an operation as in flight. Pass its result to [`Operation::end`].
-    pub(super) fn begin(self: &Arc<Self>, of_file: &OfFile, completion: Completion) -> Operation {
+    pub(super) fn begin(self: &Arc<Self>, of_file: &OfFile, completion: &Completion) -> Operation {
+        self.drop_called();
         self.state().in_flight += 1;
         of_file.fetch_add(1, Ordering::Relaxed);
-        Operation { all: self.clone(), of_file: of_file.clone(), completion }
+        Operation { all: self.clone(), of_file: of_file.clone(), completion: Some(completion.clone()) }
+    }
+
+    /// If operations are in flight, blocks until one has ended since this thread's last call.
+    pub(super) fn step(&self) {
+        SEEN.set(self.wait_while(|state| state.in_flight > 0 && state.ended == SEEN.get()).ended);
+        self.drop_called();
     }
 
     /// Blocks until no operation of a file is in flight.
     pub(super) fn settle(&self, of_file: &OfFile) {
-        let mut state = self.state();
-        while of_file.load(Ordering::Relaxed) > 0 {
-            state = self.wait(state);
-        }
+        drop(self.wait_while(|_| of_file.load(Ordering::Relaxed) > 0));
+        self.drop_called();
     }
 
-    /// Calls the completions of all operations that have ended. If there is none, and operations are
-    /// in flight, first blocks until one has ended.
-    pub(super) fn step(&self) {
-        let mut state = self.state();
-        // Returns also if another thread has called a completion since: it may be the caller's.
-        while state.ended.is_empty() && state.in_flight > 0 && state.called == SEEN.get() {
-            state = self.wait(state);
+    /// Drops the completions that were called.
+    pub(super) fn drop_called(&self) {
+        if !calls() {
+            let called = mem::take(&mut self.state().called);
+            // Not locked any more: a file that is dropped with them locks the state.
+            drop(called);
         }
-        while let Some((completion, moved)) = state.ended.pop_front() {
-            // The completion may begin operations.
-            drop(state);
-            call(&completion, moved);
-            state = self.state();
-            state.called += 1;
-            self.changed.notify_all();
-        }
-        SEEN.set(state.called);
     }
 }
 
@@ -84,19 +88,33 @@ impl InFlight {
 pub(super) struct Operation {
     all: Arc<InFlight>,
     of_file: OfFile,
-    completion: Completion,
+    /// Until the drop.
+    completion: Option<Completion>,
 }
 
 impl Operation {
-    /// Leaves the result to [`InFlight::step`].
+    /// Calls the completion with the result, on a thread of the library.
     pub(super) fn end(self, moved: Moved) {
-        // A task that awaits the completion calls `step`, which waits for the following. In this order
-        // the thread never has the last reference to a completion, and so not to a file.
-        self.completion.wake_progress();
+        CALLS.set(true);
+        if let Some(completion) = &self.completion {
+            call(completion, moved);
+        }
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        let completion = self.completion.take();
+        if let Some(panicked) = completion.as_ref().filter(|completion| !completion.finished()) {
+            // Else its caller would wait for ever.
+            panicked.abort();
+        }
+        CALLS.set(false);
         let mut state = self.all.state();
         state.in_flight -= 1;
+        state.ended += 1;
+        state.called.extend(completion);
         self.of_file.fetch_sub(1, Ordering::Relaxed);
-        state.ended.push_back((self.completion, moved));
         drop(state);
         self.all.changed.notify_all();
     }

@@ -12,7 +12,6 @@ use super::file::NowaitFile;
 use super::in_flight::InFlight;
 
 /// I/O of databases through an instance of [`nowait`].
-#[derive(Clone)]
 pub struct NowaitIo {
     nowait: Nowait,
     in_flight: Arc<InFlight>,
@@ -48,6 +47,12 @@ impl NowaitIo {
 impl Default for NowaitIo {
     fn default() -> NowaitIo {
         NowaitIo::new()
+    }
+}
+
+impl Drop for NowaitIo {
+    fn drop(&mut self) {
+        self.in_flight.drop_called();
     }
 }
 

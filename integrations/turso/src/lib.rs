@@ -30,18 +30,19 @@
 //! * `PlatformIO` makes a blocking call for each operation. Here, a read of cached pages and a write
 //!   that should not block complete at once. Any other operation is in flight when the call returns,
 //!   and other statements can go on meanwhile.
-//! * [`step`](turso_core::IO::step) calls the completions, on the thread that calls it. If an operation
-//!   is in flight, it blocks until one has completed, so a loop of `step` does not spin.
+//! * A thread of the library calls the completion of an operation that was in flight. So tasks that
+//!   await it make progress though no thread calls [`step`](turso_core::IO::step).
+//! * While operations are in flight, `step` blocks until one has ended, so a loop of `step` does not
+//!   spin.
 //! * A sync is `fdatasync(2)`. It covers the data and the file's size, but not its times.
-//! * After a failed sync, every later sync of the open file fails. The kernel reports the failure once,
-//!   and marks the pages clean, although their data may be lost. Close the database and open it again:
-//!   it then continues from what the disk has.
+//! * After a failed sync, every later sync of the open file fails, so no commit succeeds on top of lost
+//!   data. The kernel reports the failure once, and marks the pages clean.
 //! * [`Nowait::stats`](nowait::Nowait::stats) counts the operations.
 //!
 //! # Durability
 //!
-//! The first sync of a new file makes its name durable, too. So a crash cannot lose a new database
-//! with its commits.
+//! The first sync of a new file syncs its directory, too, and fails if that fails. So a crash cannot lose
+//! a new database with its commits.
 
 mod file;
 mod in_flight;
