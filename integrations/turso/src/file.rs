@@ -28,6 +28,8 @@ pub(super) struct NowaitFile {
     is_named: Arc<AtomicBool>,
     all: Arc<InFlight>,
     in_flight: OfFile,
+    /// Whether calls wait for their operations.
+    blocks: bool,
 }
 
 /// A buffer of turso. Operations hold it until the kernel is done, also if turso gives them up.
@@ -50,9 +52,15 @@ fn failed(error: impl Into<io::Error>, operation: &'static str) -> CompletionErr
 }
 
 impl NowaitFile {
-    pub(super) fn new(nowait: &Nowait, file: nowait::File, new_in: Option<PathBuf>, all: Arc<InFlight>) -> NowaitFile {
+    pub(super) fn new(
+        nowait: &Nowait,
+        file: nowait::File,
+        new_in: Option<PathBuf>,
+        all: Arc<InFlight>,
+        blocks: bool,
+    ) -> NowaitFile {
         let (is_named, in_flight) = (Arc::default(), Arc::default());
-        NowaitFile { nowait: nowait.clone(), file: Some(file), new_in, is_named, all, in_flight }
+        NowaitFile { nowait: nowait.clone(), file: Some(file), new_in, is_named, all, in_flight, blocks }
     }
 
     fn file(&self) -> &nowait::File {
@@ -70,9 +78,9 @@ impl NowaitFile {
     }
 }
 
-/// Returns a callback that ends an operation without bytes.
-fn ends(operation: Operation, name: &'static str) -> impl FnOnce(nowait::Result<()>) + Send {
-    move |ended| operation.end(ended.map(|()| 0).map_err(|error| failed(error, name)))
+/// Converts the result of an operation without bytes.
+fn without_bytes(ended: nowait::Result<()>, name: &'static str) -> Moved {
+    ended.map(|()| 0).map_err(|error| failed(error, name))
 }
 
 impl fmt::Debug for NowaitFile {
@@ -105,16 +113,21 @@ impl File for NowaitFile {
 
     fn pread(&self, pos: u64, c: Completion) -> Result<Completion, LimboError> {
         let buffer = c.as_read().buf_arc();
-        // Cached data.
-        if let Some(Ok(bytes)) = self.file().try_read_into(buffer.as_mut_slice(), pos) {
-            call(&c, Ok(bytes));
-            return Ok(c);
+        let now = match self.blocks {
+            true => Some(self.file().read_into(buffer.as_mut_slice(), pos)),
+            // Cached data. An error is that of the operation.
+            false => self.file().try_read_into(buffer.as_mut_slice(), pos).filter(|read| read.is_ok()),
+        };
+        match now {
+            Some(read) => call(&c, read.map_err(|error| failed(error, "pread"))),
+            None => {
+                let operation = self.begin(&c);
+                self.file().read_at(Lent::new(Shared(buffer)), pos).on_complete(move |read| {
+                    // Drops the buffer first.
+                    operation.end(read.map(|(bytes, _)| bytes).map_err(|error| failed(error, "pread")));
+                });
+            }
         }
-        let operation = self.begin(&c);
-        self.file().read_at(Lent::new(Shared(buffer)), pos).on_complete(move |read| {
-            // Drops the buffer first.
-            operation.end(read.map(|(bytes, _)| bytes).map_err(|error| failed(error, "pread")));
-        });
         Ok(c)
     }
 
@@ -132,31 +145,54 @@ impl File for NowaitFile {
             }
         };
         let buffers: Vec<_> = buffers.into_iter().map(|buffer| Bytes::from_owner(Shared(buffer))).collect();
-        let mut write = self.file().write_vectored_at(buffers, pos).start();
-        // It has ended if it was not expected to block.
-        if let Poll::Ready(written) = Pin::new(&mut write).poll(&mut Context::from_waker(Waker::noop())) {
-            call(&c, moved(written));
+        let write = self.file().write_vectored_at(buffers, pos);
+        if self.blocks {
+            call(&c, moved(write.wait()));
             return Ok(c);
         }
-        let operation = self.begin(&c);
-        write.on_complete(move |written| operation.end(moved(written)));
+        let mut write = write.start();
+        // It has ended if it was not expected to block.
+        match Pin::new(&mut write).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(written) => call(&c, moved(written)),
+            Poll::Pending => {
+                let operation = self.begin(&c);
+                write.on_complete(move |written| operation.end(moved(written)));
+            }
+        }
         Ok(c)
     }
 
     fn sync(&self, c: Completion, _: FileSyncType) -> Result<Completion, LimboError> {
-        let ends = ends(self.begin(&c), "sync");
-        match &self.new_in {
-            Some(dir) if !self.is_named.load(Ordering::Acquire) => {
-                let (file, is_named) = (self.file().clone(), self.is_named.clone());
-                self.nowait.fs().sync_dir(dir).on_complete(move |synced| match synced {
+        let dir = self.new_in.as_ref().filter(|_| !self.is_named.load(Ordering::Acquire));
+        let names = dir.map(|dir| self.nowait.fs().sync_dir(dir));
+        let (file, is_named) = (self.file().clone(), self.is_named.clone());
+        let named = move |synced: &nowait::Result<()>| is_named.store(synced.is_ok(), Ordering::Release);
+        if self.blocks {
+            let synced = names.map_or(Ok(()), |names| {
+                let synced = names.wait();
+                named(&synced);
+                synced
+            });
+            let synced = synced.and_then(|()| file.sync_data().wait());
+            call(&c, without_bytes(synced, "sync"));
+            return Ok(c);
+        }
+        let operation = self.begin(&c);
+        let ends = move |synced| operation.end(without_bytes(synced, "sync"));
+        match names {
+            None => file.sync_data().on_complete(ends),
+            Some(names) => names.on_complete(move |synced| {
+                named(&synced);
+                match synced {
                     Ok(()) => {
-                        is_named.store(true, Ordering::Release);
-                        file.sync_data().on_complete(ends);
+                        let sync = file.sync_data().submit();
+                        // Closed by the drop of this file, which may follow the end of the operation.
+                        drop(file);
+                        sync.on_complete(ends);
                     }
                     Err(error) => ends(Err(error)),
-                });
-            }
-            _ => self.file().sync_data().on_complete(ends),
+                }
+            }),
         }
         Ok(c)
     }
@@ -166,7 +202,13 @@ impl File for NowaitFile {
     }
 
     fn truncate(&self, len: u64, c: Completion) -> Result<Completion, LimboError> {
-        self.file().set_len(len).on_complete(ends(self.begin(&c), "truncate"));
+        let cut = self.file().set_len(len);
+        if self.blocks {
+            call(&c, without_bytes(cut.wait(), "truncate"));
+            return Ok(c);
+        }
+        let operation = self.begin(&c);
+        cut.on_complete(move |cut| operation.end(without_bytes(cut, "truncate")));
         Ok(c)
     }
 }

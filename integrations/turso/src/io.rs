@@ -11,10 +11,15 @@ use turso_core::{Clock, File, IO, LimboError, MonotonicInstant, OpenFlags, UnixI
 use super::file::NowaitFile;
 use super::in_flight::InFlight;
 
+/// End of the name of a file of memory that processes share, and of locks of its bytes. Only turso
+/// defines these.
+const SHARED_WAL: &str = "tshm";
+
 /// I/O of databases through an instance of [`nowait`].
 pub struct NowaitIo {
     nowait: Nowait,
     in_flight: Arc<InFlight>,
+    blocks: bool,
 }
 
 impl NowaitIo {
@@ -25,7 +30,15 @@ impl NowaitIo {
 
     /// Uses the given instance, which must not be of a simulated disk.
     pub fn new_in(nowait: &Nowait) -> NowaitIo {
-        NowaitIo { nowait: nowait.clone(), in_flight: Arc::default() }
+        NowaitIo { nowait: nowait.clone(), in_flight: Arc::default(), blocks: false }
+    }
+
+    /// Makes each call block until its operation has ended, as those of `PlatformIO` do. For programs
+    /// that have nothing else to do meanwhile: no other thread takes part.
+    #[must_use]
+    pub fn blocking(mut self) -> NowaitIo {
+        self.blocks = true;
+        self
     }
 
     fn open(&self, path: &Path, flags: OpenFlags) -> nowait::Result<NowaitFile> {
@@ -40,7 +53,7 @@ impl NowaitIo {
             let target = self.nowait.fs().canonicalize(path).wait()?;
             new_in = target.parent().map(Path::to_owned);
         }
-        Ok(NowaitFile::new(&self.nowait, file, new_in, self.in_flight.clone()))
+        Ok(NowaitFile::new(&self.nowait, file, new_in, self.in_flight.clone(), self.blocks))
     }
 }
 
@@ -73,7 +86,10 @@ impl Clock for NowaitIo {
 }
 
 impl IO for NowaitIo {
-    fn open_file(&self, path: &str, flags: OpenFlags, _direct: bool) -> Result<Arc<dyn File>, LimboError> {
+    fn open_file(&self, path: &str, flags: OpenFlags, direct: bool) -> Result<Arc<dyn File>, LimboError> {
+        if path.ends_with(SHARED_WAL) {
+            return UnixIO::new()?.open_file(path, flags, direct);
+        }
         let file = self.open(path.as_ref(), flags).map_err(|error| io_error(error.into(), "open"))?;
         // The variable is turso's.
         if std::env::var("LIMBO_DISABLE_FILE_LOCK").is_err()
@@ -84,7 +100,6 @@ impl IO for NowaitIo {
         Ok(Arc::new(file))
     }
 
-    /// The file is memory that processes share, and locks of its bytes. Only turso defines these.
     fn open_shared_wal_file(&self, path: &str) -> Result<Arc<dyn File>, LimboError> {
         UnixIO::new()?.open_shared_wal_file(path)
     }

@@ -52,9 +52,10 @@ fn either_io_opens_a_database_of_the_other_on_each_engine() {
         let (_dir, path) = temporary();
         let nowait = Nowait::builder().engine(engine).build().unwrap();
         let on_nowait = || -> Arc<dyn IO> { Arc::new(NowaitIo::new_in(&nowait)) };
+        let blocking = || -> Arc<dyn IO> { Arc::new(NowaitIo::new_in(&nowait).blocking()) };
         let stock = || -> Arc<dyn IO> { Arc::new(PlatformIO::new().unwrap()) };
         open(on_nowait(), &path).unwrap().execute("CREATE TABLE t (x INTEGER)").unwrap();
-        for (round, io) in [on_nowait(), stock(), on_nowait(), stock()].into_iter().enumerate() {
+        for (round, io) in [on_nowait(), stock(), blocking(), stock(), on_nowait()].into_iter().enumerate() {
             let connection = open(io, &path).unwrap();
             assert_eq!(numbers(&connection, "SELECT x FROM t"), (0..round as i64).collect::<Vec<_>>());
             connection.execute(format!("INSERT INTO t VALUES ({round})")).unwrap();
@@ -160,6 +161,22 @@ fn completions_are_called_though_no_thread_steps() {
 }
 
 #[test]
+fn blocking_calls_have_ended_on_return() {
+    let (_dir, path) = temporary();
+    let io = slow_io().blocking();
+    let file = io.open_file(path.to_str().unwrap(), OpenFlags::Create, false).unwrap();
+    assert!(file.pwritev(0, vec![page(1, 5000), page(2, 5000)], ignored()).unwrap().succeeded());
+    assert!(file.sync(Completion::new_sync(|_| {}), FileSyncType::Fsync).unwrap().succeeded());
+    assert!(file.truncate(6000, Completion::new_trunc(|_| {})).unwrap().succeeded());
+    let read = Completion::new_read(page(9, 10_000), |read| {
+        let (buffer, bytes) = read.unwrap();
+        assert_eq!((bytes, &buffer.as_slice()[4999..5001]), (6000, &[1, 2][..]));
+        None
+    });
+    assert!(file.pread(0, read).unwrap().succeeded());
+}
+
+#[test]
 fn a_completion_that_panics_fails() {
     let (_dir, path) = temporary();
     let io = slow_io();
@@ -171,7 +188,7 @@ fn a_completion_that_panics_fails() {
 #[test]
 fn errors_are_those_of_the_completion() {
     let (_dir, path) = temporary();
-    for io in [NowaitIo::new(), slow_io()] {
+    for io in [NowaitIo::new(), slow_io(), slow_io().blocking()] {
         let opened = io.open_file(path.join("none").to_str().unwrap(), OpenFlags::None, false);
         let not_found = CompletionError::IOError(ErrorKind::NotFound, "open");
         assert!(matches!(opened, Err(LimboError::CompletionError(error)) if error == not_found));
