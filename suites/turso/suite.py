@@ -2,7 +2,7 @@
 
 The adapter's source is compiled as a module of turso's core, and replaces `PlatformIO`: databases and temporary
 files that the tests open use it. Tests that open no file are not counted. turso's tests of SQL are not part of the
-published crate, and need its own runner."""
+published crate, and need its own runner. Its file of shared memory and locks between processes stays on turso."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ debug = "line-tables-only"
     compiled_in.add_attached(Path(__file__), folder)
     names = ", ".join(f'"{test}"' for test in BLOCKING)
     compiled_in.replace(folder / "attached.rs", "BLOCKING: &[&str] = &[]", f"BLOCKING: &[&str] = &[{names}]")
-    compiled_in.replace(folder / "mod.rs", "        pub use unix::UnixIO as PlatformIO;\n",
-                        "        mod attached;\n        mod nowait_io;\n        pub use attached::Attached as PlatformIO;\n")
+    compiled_in.replace(folder / "mod.rs", "pub use unix::UnixIO as PlatformIO;\n",
+                        "mod attached;\nmod nowait_io;\npub use attached::Attached as PlatformIO;\n")
 
 
 def run(place: Place) -> Outcome:

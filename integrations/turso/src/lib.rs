@@ -34,6 +34,8 @@
 //!   await it make progress though no thread calls [`step`](turso_core::IO::step).
 //! * While operations are in flight, `step` blocks until one has ended, so a loop of `step` does not
 //!   spin.
+//! * With [`NowaitIo::blocking`], each call blocks until its operation has ended, as in `PlatformIO`. No
+//!   other thread takes part, which saves the change of threads.
 //! * A sync is `fdatasync(2)`. It covers the data and the file's size, but not its times.
 //! * After a failed sync, every later sync of the open file fails, so no commit succeeds on top of lost
 //!   data. The kernel reports the failure once, and marks the pages clean.
