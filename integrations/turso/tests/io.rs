@@ -104,8 +104,8 @@ fn descriptors_are_closed_on_return_of_the_drop() {
         let file = slow_io().open_file(path.to_str().unwrap(), OpenFlags::Create, false).unwrap();
         assert_eq!(descriptors(), 1);
         // In flight when the file is dropped, as after `cancel`.
-        let _ = file.pwrite(0, page(1, 100_000), ignored()).unwrap();
-        let _ = file.sync(Completion::new_sync(|_| {}), FileSyncType::Fsync).unwrap();
+        drop(file.pwrite(0, page(1, 100_000), ignored()).unwrap());
+        drop(file.sync(Completion::new_sync(|_| {}), FileSyncType::Fsync).unwrap());
         drop(file);
         assert_eq!(descriptors(), 0);
     }
