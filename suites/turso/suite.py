@@ -23,6 +23,9 @@ EXCLUDED: dict[str, str] = {}
 #: or has a statement yield at a certain step. Such tests run on the adapter's blocking calls.
 BLOCKING = ("StepResult::Yield", "YieldInjector", "step_until_done(", "wal_file.size()")
 
+#: A test: its indentation, its name, and its body.
+TEST = re.compile(r"^( *)#\[test\]\n(?:\1#[^\n]*\n)*\1fn (\w+)\(\)(.*?)^\1}", re.MULTILINE | re.DOTALL)
+
 VERSION = "0.9.0-pre.2"
 #: Fails if nowait does not serve the tests.
 CHECK = "turso_core::io::attached::nowait_serves_a_database"
@@ -57,7 +60,7 @@ def blocking_tests(source: Path) -> list[str]:
     """Returns the names of the tests with a word of BLOCKING, without their modules."""
     tests = []
     for file in source.rglob("*.rs"):
-        for name, body in re.findall(r"^ *#\[test\]\n *fn (\w+)\(\)(.*?)^(?: {4})?}", file.read_text(), re.M | re.S):
+        for _, name, body in TEST.findall(file.read_text()):
             if any(word in body for word in BLOCKING):
                 tests.append(name)
     if not tests:
