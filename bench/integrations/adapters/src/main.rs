@@ -1,11 +1,10 @@
-//! Adapters of nowait beside what they replace, in the same process and in turns: redb, SQLite, tantivy,
-//! openraft and turso.
+//! Adapters of nowait beside what they replace, in the same process and in turns: redb, SQLite, tantivy
+//! and openraft.
 
 mod openraft;
 mod redb;
 mod sqlite;
 mod tantivy;
-mod turso;
 
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -48,7 +47,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let mut run = Run::new(&arguments.options)?;
     run.heed_signals()?;
     let mut cases = Cases { run: &mut run, only: &arguments.only };
-    let adapters = [redb::measure, sqlite::measure, tantivy::measure, openraft::measure, turso::measure];
+    let adapters = [redb::measure, sqlite::measure, tantivy::measure, openraft::measure];
     let measured = adapters.into_iter().try_for_each(|measure| measure(&mut cases));
     run.finish(measured)
 }
