@@ -1,8 +1,8 @@
 """turso's own tests, on the adapter in integrations/turso.
 
 The adapter's source is compiled as a module of turso's core, and replaces `PlatformIO`: databases and temporary
-files that the tests open use it. Tests that open no file are not counted. turso's tests of SQL are not part of the
-published crate, and need its own runner. Its file of shared memory and locks between processes stays on turso."""
+files that the tests open use it. Tests that open no file are not counted. turso's SQL tests are not in the published
+crate, and need a runner of their own. turso's own code still serves the file of shared memory."""
 
 from __future__ import annotations
 

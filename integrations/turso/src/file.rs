@@ -15,24 +15,25 @@ use rustix::fs::FlockOperation;
 use turso_core::io::FileSyncType;
 use turso_core::{Buffer, Completion, CompletionError, File, LimboError, io_error};
 
-use super::in_flight::{InFlight, Moved, OfFile, Operation, call, calls};
+use super::in_flight::{InFlight, Moved, OfFile, Operation, call, in_completion};
 
 /// File of a [`NowaitIo`](super::NowaitIo).
 pub(super) struct NowaitFile {
     nowait: Nowait,
-    /// Until the drop.
+    /// `None` only during the drop.
     file: Option<nowait::File>,
-    /// Directory of a file that was new when it was opened.
-    new_in: Option<PathBuf>,
-    /// Whether that directory was synced.
+    /// Directory of the file, if this process may have created the file. A process that created it before
+    /// may have been killed before it synced the directory.
+    dir: Option<PathBuf>,
+    /// Whether the directory was synced.
     is_named: Arc<AtomicBool>,
     all: Arc<InFlight>,
     in_flight: OfFile,
-    /// Whether calls wait for their operations.
+    /// Whether each call blocks until its operation has ended.
     blocks: bool,
 }
 
-/// A buffer of turso. Operations hold it until the kernel is done, also if turso gives them up.
+/// A buffer of turso. An operation keeps it until the kernel is done, even if turso abandons the operation.
 struct Shared(Arc<Buffer>);
 
 impl AsMut<[u8]> for Shared {
@@ -55,12 +56,12 @@ impl NowaitFile {
     pub(super) fn new(
         nowait: &Nowait,
         file: nowait::File,
-        new_in: Option<PathBuf>,
+        dir: Option<PathBuf>,
         all: Arc<InFlight>,
         blocks: bool,
     ) -> NowaitFile {
         let (is_named, in_flight) = (Arc::default(), Arc::default());
-        NowaitFile { nowait: nowait.clone(), file: Some(file), new_in, is_named, all, in_flight, blocks }
+        NowaitFile { nowait: nowait.clone(), file: Some(file), dir, is_named, all, in_flight, blocks }
     }
 
     fn file(&self) -> &nowait::File {
@@ -115,7 +116,7 @@ impl File for NowaitFile {
         let buffer = c.as_read().buf_arc();
         let now = match self.blocks {
             true => Some(self.file().read_into(buffer.as_mut_slice(), pos)),
-            // Cached data. An error is that of the operation.
+            // Only for cached data. An error here is dropped: the operation below reports its own.
             false => self.file().try_read_into(buffer.as_mut_slice(), pos).filter(|read| read.is_ok()),
         };
         match now {
@@ -123,7 +124,7 @@ impl File for NowaitFile {
             None => {
                 let operation = self.begin(&c);
                 self.file().read_at(Lent::new(Shared(buffer)), pos).on_complete(move |read| {
-                    // Drops the buffer first.
+                    // Drops the buffer before the completion is called.
                     operation.end(read.map(|(bytes, _)| bytes).map_err(|error| failed(error, "pread")));
                 });
             }
@@ -151,7 +152,7 @@ impl File for NowaitFile {
             return Ok(c);
         }
         let mut write = write.start();
-        // It has ended if it was not expected to block.
+        // Ready if the write was not expected to block.
         match Pin::new(&mut write).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(written) => call(&c, moved(written)),
             Poll::Pending => {
@@ -163,7 +164,7 @@ impl File for NowaitFile {
     }
 
     fn sync(&self, c: Completion, _: FileSyncType) -> Result<Completion, LimboError> {
-        let dir = self.new_in.as_ref().filter(|_| !self.is_named.load(Ordering::Acquire));
+        let dir = self.dir.as_ref().filter(|_| !self.is_named.load(Ordering::Acquire));
         let names = dir.map(|dir| self.nowait.fs().sync_dir(dir));
         let (file, is_named) = (self.file().clone(), self.is_named.clone());
         let named = move |synced: &nowait::Result<()>| is_named.store(synced.is_ok(), Ordering::Release);
@@ -186,7 +187,8 @@ impl File for NowaitFile {
                 match synced {
                     Ok(()) => {
                         let sync = file.sync_data().submit();
-                        // Closed by the drop of this file, which may follow the end of the operation.
+                        // The drop of `NowaitFile` closes the descriptor, and may come after this operation
+                        // has ended.
                         drop(file);
                         sync.on_complete(ends);
                     }
@@ -217,13 +219,13 @@ impl Drop for NowaitFile {
     fn drop(&mut self) {
         // Fails only if nothing was locked.
         let _ = self.unlock_file();
-        // The kernel drops a process's locks of a file with each descriptor of it that is closed. So none
-        // is closed after this, when the file may be open again.
-        if !calls() {
+        // Closing any descriptor of a file releases all record locks that the process holds on the file. So
+        // close this descriptor here: later, the file may be open and locked again.
+        if !in_completion() {
             self.all.settle(&self.in_flight);
         }
         if let Some(file) = self.file.take() {
-            // The descriptor is closed in any case.
+            // Even a failed close releases the descriptor.
             let _ = file.close();
         }
     }

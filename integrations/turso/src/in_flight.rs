@@ -2,12 +2,12 @@
 
 use std::cell::Cell;
 use std::mem;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use turso_core::{Completion, CompletionError};
 
-/// Result of an operation: bytes that were moved.
+/// Result of an operation: the number of bytes transferred.
 pub(super) type Moved = Result<usize, CompletionError>;
 
 /// The operations of a [`NowaitIo`](super::NowaitIo).
@@ -24,24 +24,28 @@ pub(super) type OfFile = Arc<AtomicUsize>;
 #[derive(Default)]
 struct State {
     in_flight: usize,
-    /// Number of operations that have ended.
+    /// Number of the operation that ended last, 0 if none has ended.
     ended: u64,
-    /// Their completions. The last reference to one may be the last one to a file, whose drop may
-    /// block: so a thread of the program drops them, not the thread that called them.
+    /// Completions of ended operations. Dropping one may drop the last reference to a file, which may
+    /// block. So threads of the program drop them, never the library's thread that called them.
     called: Vec<Completion>,
 }
 
+/// Number of the last ended operation of all instances.
+static ENDED: AtomicU64 = AtomicU64::new(0);
+
 thread_local! {
-    /// `State::ended` when this thread last returned from `step`. Only a difference counts, so one
-    /// value serves all instances: a thread that changes between two may return once without need.
+    /// `State::ended` when this thread last returned from `step`. No two instances have the same value
+    /// but 0, so one variable serves all: a thread that alternates between instances may return too
+    /// early, but misses no operation that has ended.
     static SEEN: Cell<u64> = const { Cell::new(0) };
-    /// Whether this thread of the library calls a completion.
-    static CALLS: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread is calling a completion.
+    static IN_COMPLETION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns whether this thread calls a completion, so that it must not block.
-pub(super) fn calls() -> bool {
-    CALLS.get()
+/// Returns whether this thread is inside a completion, where it must not block.
+pub(super) fn in_completion() -> bool {
+    IN_COMPLETION.get()
 }
 
 impl InFlight {
@@ -74,11 +78,11 @@ impl InFlight {
         self.drop_called();
     }
 
-    /// Drops the completions that were called.
+    /// Drops the completions of ended operations.
     pub(super) fn drop_called(&self) {
-        if !calls() {
+        if !in_completion() {
             let called = mem::take(&mut self.state().called);
-            // Not locked any more: a file that is dropped with them locks the state.
+            // The state is unlocked here: dropping a completion may drop a file, which locks the state.
             drop(called);
         }
     }
@@ -88,14 +92,14 @@ impl InFlight {
 pub(super) struct Operation {
     all: Arc<InFlight>,
     of_file: OfFile,
-    /// Until the drop.
+    /// `None` only during the drop.
     completion: Option<Completion>,
 }
 
 impl Operation {
     /// Calls the completion with the result, on a thread of the library.
     pub(super) fn end(self, moved: Moved) {
-        CALLS.set(true);
+        IN_COMPLETION.set(true);
         if let Some(completion) = &self.completion {
             call(completion, moved);
         }
@@ -106,13 +110,13 @@ impl Drop for Operation {
     fn drop(&mut self) {
         let completion = self.completion.take();
         if let Some(panicked) = completion.as_ref().filter(|completion| !completion.finished()) {
-            // Else its caller would wait for ever.
+            // The completion panicked or was never called: its waiter would hang otherwise.
             panicked.abort();
         }
-        CALLS.set(false);
+        IN_COMPLETION.set(false);
         let mut state = self.all.state();
         state.in_flight -= 1;
-        state.ended += 1;
+        state.ended = ENDED.fetch_add(1, Ordering::Relaxed) + 1;
         state.called.extend(completion);
         self.of_file.fetch_sub(1, Ordering::Relaxed);
         drop(state);
@@ -126,5 +130,30 @@ pub(super) fn call(completion: &Completion, moved: Moved) {
         // turso moves less than 2 GiB at a time.
         Ok(bytes) => completion.complete(i32::try_from(bytes).unwrap_or(i32::MAX)),
         Err(error) => completion.error(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn step_after_a_step_of_another_instance_misses_no_operation() {
+        let begin = |all: &Arc<InFlight>| all.begin(&OfFile::default(), &Completion::new_sync(|_| {}));
+        let (sender, returned) = mpsc::channel();
+        thread::spawn(move || {
+            let (one, other) = (Arc::default(), Arc::default());
+            begin(&one).end(Ok(0));
+            one.step();
+            begin(&other).end(Ok(0));
+            let _in_flight = begin(&other);
+            other.step();
+            sender.send(()).unwrap();
+        });
+        returned.recv_timeout(Duration::from_secs(10)).unwrap();
     }
 }

@@ -11,8 +11,8 @@ use turso_core::{Clock, File, IO, LimboError, MonotonicInstant, OpenFlags, UnixI
 use super::file::NowaitFile;
 use super::in_flight::InFlight;
 
-/// End of the name of a file of memory that processes share, and of locks of its bytes. Only turso
-/// defines these.
+/// Suffix of the file of memory that processes share, on whose bytes they take locks. Only turso defines
+/// its format.
 const SHARED_WAL: &str = "tshm";
 
 /// I/O of databases through an instance of [`nowait`].
@@ -33,8 +33,8 @@ impl NowaitIo {
         NowaitIo { nowait: nowait.clone(), in_flight: Arc::default(), blocks: false }
     }
 
-    /// Makes each call block until its operation has ended, as those of `PlatformIO` do. For programs
-    /// that have nothing else to do meanwhile: no other thread takes part.
+    /// Makes each call block until its operation has ended, as those of `PlatformIO` do. For threads that
+    /// have nothing else to run: no other thread is woken.
     #[must_use]
     pub fn blocking(mut self) -> NowaitIo {
         self.blocks = true;
@@ -47,13 +47,13 @@ impl NowaitIo {
         let mut options = OpenOptions::new();
         options.read(true).write(writes).create(creates);
         let file = options.open_in(&self.nowait, path).wait()?;
-        let mut new_in = None;
-        if creates && file.size().wait()? == 0 {
-            // The file may be in another directory than a link to it.
+        let mut dir = None;
+        if creates {
+            // The path may be a symbolic link to a file in another directory.
             let target = self.nowait.fs().canonicalize(path).wait()?;
-            new_in = target.parent().map(Path::to_owned);
+            dir = target.parent().map(Path::to_owned);
         }
-        Ok(NowaitFile::new(&self.nowait, file, new_in, self.in_flight.clone(), self.blocks))
+        Ok(NowaitFile::new(&self.nowait, file, dir, self.in_flight.clone(), self.blocks))
     }
 }
 
@@ -91,7 +91,7 @@ impl IO for NowaitIo {
             return UnixIO::new()?.open_file(path, flags, direct);
         }
         let file = self.open(path.as_ref(), flags).map_err(|error| io_error(error.into(), "open"))?;
-        // The variable is turso's.
+        // turso reads this variable, too.
         if std::env::var("LIMBO_DISABLE_FILE_LOCK").is_err()
             && !flags.intersects(OpenFlags::ReadOnly | OpenFlags::NoLock)
         {

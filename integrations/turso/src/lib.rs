@@ -20,31 +20,31 @@
 //! # }
 //! ```
 //!
-//! Programs that open databases by the name of a VFS register it once:
-//! `turso_core::register_io("nowait", Arc::new(NowaitIo::new()))`.
+//! To choose the VFS by name, register it: `turso_core::register_io("nowait", Arc::new(NowaitIo::new()))`.
 //!
 //! # Compared with `PlatformIO`
 //!
-//! Both use the same files and locks, so either opens a database of the other.
+//! Both use the same files and locks, so each opens databases written with the other.
 //!
-//! * `PlatformIO` makes a blocking call for each operation. Here, a read of cached pages and a write
-//!   that should not block complete at once. Any other operation is in flight when the call returns,
-//!   and other statements can go on meanwhile.
-//! * A thread of the library calls the completion of an operation that was in flight. So tasks that
-//!   await it make progress though no thread calls [`step`](turso_core::IO::step).
+//! * Each call of `PlatformIO` blocks. `NowaitIo` completes a cached read, and a write that should not
+//!   block, before the call returns. Any other operation is then in flight, and the thread can run other
+//!   statements.
+//! * A thread of the library invokes the completions of operations that were in flight, so a task that
+//!   awaits one makes progress even if no thread calls [`step`](turso_core::IO::step).
 //! * While operations are in flight, `step` blocks until one has ended, so a loop of `step` does not
 //!   spin.
-//! * With [`NowaitIo::blocking`], each call blocks until its operation has ended, as in `PlatformIO`. No
-//!   other thread takes part, which saves the change of threads.
+//! * With [`NowaitIo::blocking`], each call blocks until its operation has ended, as in `PlatformIO`.
+//!   The calling thread does all the work, which saves a context switch.
 //! * A sync is `fdatasync(2)`. It covers the data and the file's size, but not its times.
-//! * After a failed sync, every later sync of the open file fails, so no commit succeeds on top of lost
-//!   data. The kernel reports the failure once, and marks the pages clean.
+//! * After a failed sync, every later sync of the open file fails, so no later commit succeeds
+//!   on lost data: the kernel reports the failure once, and marks the pages clean.
 //! * [`Nowait::stats`](nowait::Nowait::stats) counts the operations.
 //!
 //! # Durability
 //!
-//! The first sync of a new file syncs its directory, too, and fails if that fails. So a crash cannot lose
-//! a new database with its commits.
+//! The first sync of an open file also syncs its directory, and fails if the directory cannot be synced. So
+//! a crash cannot lose a new database along with its commits, even if the process that created the file was
+//! killed before its first sync.
 
 mod file;
 mod in_flight;
@@ -52,7 +52,7 @@ mod io;
 
 pub use self::io::NowaitIo;
 
-/// The page's examples, as tests.
+/// The README's example, as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

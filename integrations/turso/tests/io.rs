@@ -222,6 +222,27 @@ fn a_link_to_a_new_file_leads_to_the_directory_that_is_synced() {
     sync().unwrap();
 }
 
+/// An earlier process may have created the file, and been killed before it synced the directory.
+#[test]
+fn the_first_sync_of_an_open_file_also_syncs_its_directory() {
+    let (dir, _) = temporary();
+    let (there, away) = (dir.path().join("there"), dir.path().join("away"));
+    std::fs::create_dir(&there).unwrap();
+    let path = there.join("database.db");
+    std::fs::write(&path, b"contents").unwrap();
+    for io in [slow_io(), slow_io().blocking()] {
+        let file = io.open_file(path.to_str().unwrap(), OpenFlags::Create, false).unwrap();
+        let sync = || io.wait_for_completion(file.sync(Completion::new_sync(|_| {}), FileSyncType::Fsync)?);
+        std::fs::rename(&there, &away).unwrap();
+        assert!(sync().is_err());
+        std::fs::rename(&away, &there).unwrap();
+        sync().unwrap();
+        std::fs::rename(&there, &away).unwrap();
+        sync().unwrap();
+        std::fs::rename(&away, &there).unwrap();
+    }
+}
+
 #[test]
 fn threads_share_an_io() {
     let (_dir, path) = temporary();
