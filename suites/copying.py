@@ -18,8 +18,11 @@ class Copying:
     def __init__(self, place: Place, adapter: Path) -> None:
         # Tests run it as other users, too.
         place.folder.chmod(0o755)
-        place.cargo("build", "--locked", "-p", "nowait-cli", "--no-default-features", cwd=REPOSITORY)
-        self.command = Path(shutil.copy(place.target / "debug/nowait", place.folder / "nowait"))
+        # The repository's own target directory has most of it, if its tests ran.
+        target = REPOSITORY / "target"
+        place.cargo("build", "--locked", "-p", "nowait-cli", "--no-default-features", cwd=REPOSITORY,
+                    env={"CARGO_TARGET_DIR": str(target)})
+        self.command = Path(shutil.copy(target / "debug/nowait", place.folder / "nowait"))
         self.adapter = place.folder / "adapter" / adapter.name
         self.adapter.parent.mkdir()
         shutil.copy(adapter, self.adapter)
