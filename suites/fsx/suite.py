@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import guard
 from place import Outcome, Place, Unavailable
 from preload.preload import Preload, ways
 
@@ -43,24 +45,35 @@ def run(place: Place) -> Outcome:
     outcome = Outcome(f"xfstests {COMMIT}, {OPERATIONS:,} operations each")
     seeds = itertools.count(1)
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        for kind in FILE_SYSTEMS:
-            with place.file_system(kind) as directory:
-                runs = {}
-                for (engine, calls), direct in itertools.product(ways(), (False, True)):
-                    if direct and kind == "tmpfs":
-                        continue
-                    # Direct I/O is not coherent with maps, so these runs use none; requests are whole blocks.
-                    flags = ["-Z", "-r", "4096", "-w", "4096", "-t", "4096", "-R", "-W"] if direct else []
-                    seed = next(seeds)
-                    runs[f"{kind} {engine} {calls}" + (" direct" if direct else "")] = threads.submit(
-                        place.run, program, "-q", "-S", str(seed), "-N", str(OPERATIONS), *flags,
-                        directory / f"file-{seed}", env=preload.env(engine, calls), check=False,
-                        timeout=60 + OPERATIONS / 500)
-                for name, future in runs.items():
-                    ran = future.result()
-                    passed = ran.returncode == 0 and "operations completed A-OK!" in ran.stdout
-                    outcome.add(name, passed, EXCLUDED)
-            transfers = [transfers for _, transfers, _ in preload.processes()]
-            if len(transfers) < len(runs) or not all(transfers):
-                raise Unavailable(f"runs on {kind} did not go through {preload.library}")
+        try:
+            for kind in FILE_SYSTEMS:
+                run_on(place, kind, program, preload, threads, seeds, outcome)
+        except BaseException:
+            # Ctrl-C, too: the executor's end waits for runs that have begun.
+            threads.shutdown(wait=False, cancel_futures=True)
+            guard.end_processes(place.folder)
+            raise
     return outcome
+
+
+def run_on(place: Place, kind: str, program: Path, preload: Preload, threads: ThreadPoolExecutor,
+           seeds: Iterator[int], outcome: Outcome) -> None:
+    """Runs fsx in all ways on one file system, side by side."""
+    with place.file_system(kind) as directory:
+        runs = {}
+        for (engine, calls), direct in itertools.product(ways(), (False, True)):
+            if direct and kind == "tmpfs":
+                continue
+            # Direct I/O is not coherent with maps, so these runs use none; requests are whole blocks.
+            flags = ["-Z", "-r", "4096", "-w", "4096", "-t", "4096", "-R", "-W"] if direct else []
+            seed = next(seeds)
+            runs[f"{kind} {engine} {calls}" + (" direct" if direct else "")] = threads.submit(
+                place.run, program, "-q", "-S", str(seed), "-N", str(OPERATIONS), *flags, directory / f"file-{seed}",
+                env=preload.env(engine, calls), check=False, timeout=60 + OPERATIONS / 500)
+        for name, future in runs.items():
+            ran = future.result()
+            passed = ran.returncode == 0 and "operations completed A-OK!" in ran.stdout
+            outcome.add(name, passed, EXCLUDED)
+    transfers = [transfers for _, transfers, _ in preload.processes()]
+    if len(transfers) < len(runs) or not all(transfers):
+        raise Unavailable(f"runs on {kind} did not go through {preload.library}")
