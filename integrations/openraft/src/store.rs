@@ -268,37 +268,40 @@ impl<C: RaftTypeConfig> LogStoreReader<C> {
     /// Returns up to `count_max` entries from the start of a range of indexes. Stops once they have
     /// `bytes_max` bytes.
     async fn read(&mut self, indexes: Range<u64>, count_max: usize, bytes_max: usize) -> nowait::Result<Vec<C::Entry>> {
-        let cursor = self.cursor.get_mut().unwrap_or_else(PoisonError::into_inner);
-        'changed: loop {
+        loop {
             let places = self.store.contents().entries.places(indexes.clone(), count_max);
-            let mut entries = Vec::new();
-            let mut bytes = 0;
-            for Place { index, lsn, record } in places {
-                if bytes >= bytes_max {
-                    break;
+            if let Some(entries) = self.read_places(places, bytes_max).await? {
+                return Ok(entries);
+            }
+        }
+    }
+
+    /// Returns the entries at these places; None if a purge freed one of their records meanwhile.
+    /// The rest of the range may have been replaced before the purge.
+    async fn read_places(&mut self, places: Vec<Place>, bytes_max: usize) -> nowait::Result<Option<Vec<C::Entry>>> {
+        let cursor = self.cursor.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = Vec::new();
+        let mut bytes = 0;
+        for Place { index, lsn, record } in places {
+            if bytes >= bytes_max {
+                break;
+            }
+            let found = match record {
+                Some(record) => Ok((record.len(), record::decode_entry(index, &record)?)),
+                None => cursor.read(self.store.log.path(), index, lsn).await,
+            };
+            match found {
+                Ok((length, entry)) => {
+                    entries.push(entry);
+                    bytes += length;
                 }
-                let found = match record {
-                    Some(record) => Ok((record.len(), record::decode_entry(index, &record)?)),
-                    None => cursor.read(self.store.log.path(), index, lsn).await,
-                };
-                match found {
-                    Ok((length, entry)) => {
-                        entries.push(entry);
-                        bytes += length;
-                    }
-                    // A purge freed the record. The rest of the range may have been replaced before
-                    // the purge, so look all entries up again.
-                    Err(error)
-                        if error.kind() == ErrorKind::NoSuchRecord
-                            && self.store.contents().entries.lsn(index) != Some(lsn) =>
-                    {
-                        continue 'changed;
-                    }
-                    Err(error) => return Err(error),
+                Err(error) => {
+                    let is_changed = self.store.contents().entries.lsn(index) != Some(lsn);
+                    return if error.kind() == ErrorKind::NoSuchRecord && is_changed { Ok(None) } else { Err(error) };
                 }
             }
-            return Ok(entries);
         }
+        Ok(Some(entries))
     }
 }
 
