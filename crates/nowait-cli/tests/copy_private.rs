@@ -3,6 +3,7 @@
 
 mod copying;
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -112,7 +113,10 @@ fn nothing_is_made_for_others() {
         let copy = nowait_copy();
         let mut command = Command::new("sh");
         command.args(["-c", "umask 0; exec \"$@\"", "sh", "strace", "-f", "-qq", "-o", "trace"]);
-        command.args(["-e", "trace=openat,mkdirat,mknodat"]).arg(copy.get_program()).args(copy.get_args());
+        command
+            .args(["-e", "trace=openat,mkdirat,mknodat,linkat,fchown,fchmod,fsetxattr"])
+            .arg(copy.get_program())
+            .args(copy.get_args());
         command.args(options.split_whitespace()).args(["-T", "source", "target"]);
         expect(COPIED, command.current_dir(dir.path()));
         let trace = fs::read_to_string(path("trace")).unwrap();
@@ -125,11 +129,34 @@ fn nothing_is_made_for_others() {
         let made: Vec<&str> = trace.lines().filter(makes).collect();
         assert!(made.len() >= 5, "{trace}");
         for line in made {
-            // Names in the tree have no digits.
-            assert!(["0600", "0700"].iter().any(|mode| line.contains(mode)), "{options:?}: {line}");
+            // Others cannot open a file without a name. Names in the tree have no digits.
+            let is_unnamed = line.contains("O_TMPFILE");
+            assert!(is_unnamed || ["0600", "0700"].iter().any(|mode| line.contains(mode)), "{options:?}: {line}");
         }
+        assert_nothing_is_set_after_the_link(&trace);
         fs::remove_dir_all(path("target/open/below")).unwrap();
     }
+}
+
+/// Fails if owner, mode or ACL of an unnamed file are set after it got its name.
+fn assert_nothing_is_set_after_the_link(trace: &str) {
+    let mut linked = HashSet::new();
+    for line in trace.lines() {
+        let descriptor_of =
+            |call: &str| line.split_once(&format!(" {call}(")).and_then(|(_, rest)| rest.split_once(','));
+        if let Some((file, _)) = descriptor_of("linkat") {
+            linked.insert(file);
+        }
+        // A later file may get the same descriptor.
+        if let Some((_, opened)) = line.rsplit_once(" = ").filter(|_| line.contains("openat")) {
+            linked.remove(opened);
+        }
+        for call in ["fchown", "fchmod", "fsetxattr"] {
+            let set = descriptor_of(call).is_some_and(|(file, _)| linked.contains(file));
+            assert!(!set, "{line}\n{trace}");
+        }
+    }
+    assert!(trace.contains(" linkat("), "{trace}");
 }
 
 /// Symptom: if an ACL could not be kept, the copy's mode had the ACL's mask as its group bits, so

@@ -305,6 +305,33 @@ fn a_umask_does_not_shut_the_owner_out() {
     }
 }
 
+/// A file gets its mode at its creation if the umask permits that. A new owner clears setuid bits.
+#[test]
+fn modes_are_kept_under_any_umask() {
+    let dir = place();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    for mode in [0o666, 0o644, 0o640, 0o600, 0o444, 0o400, 0o755, 0o4755, 0o2755, 0o1644] {
+        for (name, owner) in [("mine", None), ("theirs", Some(copying::NOBODY))] {
+            let path = tree.join(format!("{name} {mode:o}"));
+            fs::write(&path, "x").unwrap();
+            // Only root may do this.
+            _ = std::os::unix::fs::chown(&path, owner, owner);
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+    }
+    for umask in ["000", "022", "077", "177"] {
+        let mut copy = Command::new("sh");
+        copy.args(["-c", &format!("umask {umask}; exec \"$@\""), "sh"]).arg(nowait_copy().get_program());
+        copy.args(nowait_copy().get_args()).args(["tree", umask]).current_dir(dir.path());
+        expect(COPIED, &mut copy);
+        for name in names(&tree) {
+            let of = |dir: &Path| fs::metadata(dir.join(&name)).map(|it| (it.mode(), it.uid(), it.gid())).unwrap();
+            assert_eq!(of(&dir.path().join(umask)), of(&tree), "{umask}: {name}");
+        }
+    }
+}
+
 #[test]
 fn a_read_only_file_system_is_told() {
     let Some(mount) = Mount::or_skip(Kind::Tmpfs) else { return };

@@ -23,7 +23,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use nowait::ErrorKind;
-use rustix::fs::Stat;
+use rustix::fs::{Mode, Stat};
 use rustix::io::retry_on_intr;
 
 use self::ends::{Endpoint, Ends};
@@ -98,6 +98,7 @@ pub(crate) fn copy_file(job: &FileJob<'_>, shared: &Shared) -> Result<FileOutcom
         name: job.target_name,
         path: job.target_path,
         is_new: job.is_new,
+        unnamed_mode: unnamed_mode(job.stat),
         temporary_name: job.temporary_name,
     };
     if shared.meter.is_cancelled() {
@@ -132,6 +133,13 @@ pub(crate) fn copy_file(job: &FileJob<'_>, shared: &Shared) -> Result<FileOutcom
     }
     let Filled { way, why, bytes, resumed_bytes, is_verified } = filled;
     Ok(FileOutcome { way, why, bytes, resumed_bytes, is_verified, warnings })
+}
+
+/// Returns the mode with which an unnamed copy is created: the source's, so that it need not be
+/// set, if the owner may open the file again by `/proc` to write to it.
+fn unnamed_mode(source: &Stat) -> Mode {
+    let mode = Mode::from_raw_mode(source.st_mode & 0o7777);
+    if mode.contains(name::STAGED) && mode.bits() & 0o7000 == 0 { mode } else { name::STAGED }
 }
 
 /// Removes the files that an interrupted run kept, since the target is complete.

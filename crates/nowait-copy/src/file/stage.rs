@@ -11,6 +11,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use rustix::fs::Mode;
 use rustix::io::Errno;
 
 use crate::error::{Failure, FailureKind, Operation, Result};
@@ -30,6 +31,8 @@ pub(crate) struct Destination<'a> {
     pub(crate) path: &'a Path,
     /// The name must be free; an existing name is an error.
     pub(crate) is_new: bool,
+    /// Mode of the file at its creation, if it has no name until it is complete.
+    pub(crate) unnamed_mode: Mode,
     /// Returns a name in the directory that no other copy uses.
     pub(crate) temporary_name: &'a dyn Fn() -> CString,
 }
@@ -52,7 +55,7 @@ impl<'a> Stage<'a> {
         let devices = (place.device, place.device);
         let suits = (place.is_new || size >= UNNAMED_BYTES_MIN) && shared.has_proc;
         if suits && !shared.learned.is_refused(Ability::TemporaryFile, devices) {
-            match name::create_unnamed(place.directory) {
+            match name::create_unnamed(place.directory, place.unnamed_mode) {
                 Ok(file) => return Ok(Stage { shared, place, file, temporary: None, is_kept: false }),
                 // Kernels and file systems without unnamed files try to open the directory for
                 // writing.

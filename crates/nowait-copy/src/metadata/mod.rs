@@ -23,12 +23,29 @@ pub(crate) struct Subject<'a> {
     pub stat: &'a Stat,
     /// Path of the target, for messages.
     pub path: &'a Path,
-    /// True if the owner is not set yet.
-    pub needs_owner: bool,
-    /// True if the mode is not set yet.
-    pub needs_mode: bool,
+    /// Metadata of the target, which need not be set again; `None` if unknown.
+    pub target: Option<Stat>,
     /// True if the target may have an ACL, inherited or from before.
     pub may_have_acl: bool,
+}
+
+impl Subject<'_> {
+    fn has_owner(&self) -> bool {
+        self.target.is_some_and(|to| (to.st_uid, to.st_gid) == (self.stat.st_uid, self.stat.st_gid))
+    }
+
+    fn has_mode(&self, mode: u32) -> bool {
+        self.target.is_some_and(|to| to.st_mode & 0o7777 == mode)
+    }
+}
+
+/// Result of copying attributes.
+struct Attributes {
+    /// Mask of mode bits: if the ACL could not be copied, the source's mode alone may grant more
+    /// than its ACL did.
+    rights: u32,
+    /// True if this may have changed the mode. Removing an ACL does not.
+    may_set_mode: bool,
 }
 
 /// Sets the metadata of an open file or directory: the owner first, since that clears setuid bits
@@ -40,17 +57,19 @@ pub(crate) fn copy(
     subject: &Subject<'_>,
     process: &Process,
 ) -> Vec<Failure> {
-    let Subject { stat, path, needs_owner, needs_mode, .. } = subject;
+    let Subject { stat, path, .. } = subject;
     let mut lost = Lost { path, target, process, warnings: Vec::new() };
     let mut mode = stat.st_mode & 0o7777;
-    if *needs_owner {
-        let set = |user, group| rustix::fs::fchown(target, user, group);
-        if !keep_owner(stat, &mut lost, set) {
-            mode &= !SET_ID;
-        }
+    let has_owner = subject.has_owner();
+    let set = |user, group| rustix::fs::fchown(target, user, group);
+    if !has_owner && !keep_owner(stat, &mut lost, set) {
+        mode &= !SET_ID;
     }
-    mode &= attributes(Node::File(source), Node::File(target), subject, &mut lost);
-    if *needs_mode || mode != stat.st_mode & 0o7777 {
+    let Attributes { rights, may_set_mode } = attributes(Node::File(source), Node::File(target), subject, &mut lost);
+    mode &= rights;
+    // A new owner clears setuid bits.
+    let is_cleared = !has_owner && mode & SET_ID != 0;
+    if is_cleared || may_set_mode || !subject.has_mode(mode) {
         if let Err(errno) = rustix::fs::fchmod(target, Mode::from_raw_mode(mode)) {
             lost.note(Operation::SetMode, errno);
         }
@@ -73,11 +92,11 @@ pub(crate) fn copy_node(
     let mut lost = Lost { path, target: node, process, warnings: Vec::new() };
     let mut mode = stat.st_mode & 0o7777;
     let set = |user, group| rustix::fs::chownat(node, c"", user, group, AtFlags::EMPTY_PATH);
-    if !keep_owner(stat, &mut lost, set) {
+    if !subject.has_owner() && !keep_owner(stat, &mut lost, set) {
         mode &= !SET_ID;
     }
     let (from, to) = (through_proc(source_dir, Some(source_name)), through_proc(node, None));
-    mode &= attributes(Node::Link(&from), Node::Descriptor(&to), subject, &mut lost);
+    mode &= attributes(Node::Link(&from), Node::Descriptor(&to), subject, &mut lost).rights;
     // The mode of a symbolic link cannot be set.
     if !FileType::from_raw_mode(stat.st_mode).is_symlink() {
         if let Err(errno) = rustix::fs::chmod(&to, Mode::from_raw_mode(mode)) {
@@ -90,12 +109,12 @@ pub(crate) fn copy_node(
     lost.warnings
 }
 
-/// Copies attributes and removes ACLs that the source lacks. Returns a mask of mode bits: if the
-/// ACL could not be copied, the source's mode alone may grant more than its ACL did.
-fn attributes(source: Node<'_>, target: Node<'_>, subject: &Subject<'_>, lost: &mut Lost<'_>) -> u32 {
+/// Copies attributes and removes ACLs that the source lacks.
+fn attributes(source: Node<'_>, target: Node<'_>, subject: &Subject<'_>, lost: &mut Lost<'_>) -> Attributes {
     let Subject { stat, path, may_have_acl, .. } = subject;
     let file_type = FileType::from_raw_mode(stat.st_mode);
     let copied = xattr::copy(source, target, path);
+    let may_set_mode = copied.has_acl || copied.lost.is_some();
     lost.warnings.extend(copied.lost);
     let mut rights = copied.rights;
     if *may_have_acl && !copied.has_acl && !file_type.is_symlink() {
@@ -109,7 +128,7 @@ fn attributes(source: Node<'_>, target: Node<'_>, subject: &Subject<'_>, lost: &
             lost.note(Operation::Xattr, errno);
         }
     }
-    rights
+    Attributes { rights, may_set_mode }
 }
 
 /// Returns true if an existing copy has the owner, mode and attributes of its source, apart from

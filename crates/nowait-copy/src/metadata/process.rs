@@ -1,4 +1,4 @@
-//! Initial owner of files that this process creates, and properties of their directory.
+//! Rights of this process, and properties of the directories that it creates files in.
 
 use std::os::fd::BorrowedFd;
 
@@ -8,10 +8,9 @@ use rustix::io::Errno;
 use super::xattr;
 use crate::os::kind;
 
-/// Identity of the process, which determines the owner of the files that it creates.
+/// Identity and rights of the process.
 pub(crate) struct Process {
     user: u32,
-    group: u32,
     /// `None` if /proc does not show it.
     umask: Option<u32>,
     /// True if the process may change owners, so that a refusal comes from the file system.
@@ -25,7 +24,6 @@ impl Process {
         let has = |capability| rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capability));
         Process {
             user: rustix::process::geteuid().as_raw(),
-            group: rustix::process::getegid().as_raw(),
             umask: umask(),
             may_chown: has(rustix::thread::CapabilitySet::CHOWN),
             may_change_all: has(rustix::thread::CapabilitySet::FOWNER),
@@ -42,11 +40,6 @@ impl Process {
         self.may_change_all || user == self.user
     }
 
-    /// Returns true if a new file in `place` gets the owner and group of `stat` by default.
-    pub(crate) fn owns_alike(&self, stat: &Stat, place: &DirProperties) -> bool {
-        place.is_plain && stat.st_uid == self.user && stat.st_gid == self.group && stat.st_gid == place.group
-    }
-
     /// True if the umask removes rights of the owner from new files.
     pub(crate) fn masks_owner(&self) -> bool {
         self.umask.is_some_and(|umask| umask & 0o700 != 0)
@@ -59,17 +52,6 @@ fn umask() -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
     u32::from_str_radix(line.trim(), 8).ok()
 }
-
-/// File systems on which the process and the directory determine the owner of a new file. Other
-/// file systems may map owners (NFS, FUSE, FAT), so the owner is always set there.
-const PLAIN: [u32; 6] = [
-    0xEF53,      // ext2, ext3, ext4
-    0x5846_5342, // xfs
-    0x9123_683E, // btrfs
-    0x0102_1994, // tmpfs
-    0xF2F5_2010, // f2fs
-    0xCA45_1A4E, // bcachefs
-];
 
 /// File systems whose names ignore case, always or by a mount option.
 const IGNORES_CASE: [u32; 8] = [
@@ -97,10 +79,6 @@ pub(crate) struct DirProperties {
     pub may_ignore_case: bool,
     /// True if no other machine writes to the file system.
     pub is_local: bool,
-    /// True if the owner of new files is known in advance.
-    is_plain: bool,
-    /// Group of the directory, which new files get with setgid or `grpid`.
-    group: u32,
 }
 
 impl DirProperties {
@@ -113,15 +91,12 @@ impl DirProperties {
             has_default_acl: xattr::has_default_acl(dir),
             may_ignore_case: IGNORES_CASE.contains(&magic) || folds(),
             is_local: kind::is_local(magic),
-            is_plain: PLAIN.contains(&magic),
-            group: stat.st_gid,
         }
     }
 
-    /// Returns the properties of a directory just created in this one, with this `stat` and without
-    /// a default ACL.
-    pub(crate) fn below(&self, stat: &Stat) -> Self {
-        DirProperties { has_default_acl: false, group: stat.st_gid, ..*self }
+    /// Returns the properties of a directory just created in this one, without a default ACL.
+    pub(crate) fn below(&self) -> Self {
+        DirProperties { has_default_acl: false, ..*self }
     }
 }
 

@@ -13,10 +13,11 @@ use super::data::descriptor_path;
 /// more than the group has.
 pub(crate) const STAGED: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// Creates an unnamed file in a directory's file system.
-pub(crate) fn create_unnamed(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+/// Creates an unnamed file in a directory's file system. Its mode admits no other user, since only
+/// those who may trace this process can open the file (`/proc/PID/fd`).
+pub(crate) fn create_unnamed(directory: BorrowedFd<'_>, mode: Mode) -> Result<OwnedFd, Errno> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    retry_on_intr(|| rustix::fs::openat(directory, c".", flags, STAGED))
+    retry_on_intr(|| rustix::fs::openat(directory, c".", flags, mode))
 }
 
 /// Creates a file; fails if the name exists.

@@ -164,7 +164,7 @@ impl Tree<'_> {
         }
         let stat = rustix::fs::fstat(&target).map_err(|errno| failed(Operation::Stat, errno))?;
         let mut place = match is_new {
-            true => parent.place.below(&stat),
+            true => parent.place.below(),
             false => DirProperties::of(target.as_fd(), &stat),
         };
         if !is_new {

@@ -211,11 +211,10 @@ impl Tree<'_> {
     fn regular(&self, entry: &SourceEntry<'_>, source: &OwnedFd) -> Result<()> {
         let SourceEntry { dir, stat, paths, .. } = entry;
         let Some(target_dir) = dir.target() else { return Ok(()) };
-        let subject = metadata::Subject {
+        let subject = |staged: BorrowedFd<'_>| metadata::Subject {
             stat,
             path: &paths.target,
-            needs_owner: !self.process.owns_alike(stat, &dir.place),
-            needs_mode: true,
+            target: rustix::fs::fstat(staged).ok(),
             may_have_acl: dir.place.has_default_acl,
         };
         let job = FileJob {
@@ -229,7 +228,7 @@ impl Tree<'_> {
             target_name: entry.target_name,
             target_path: &paths.target,
             is_new: dir.is_new,
-            metadata: &|source, staged| Ok(metadata::copy(source, staged, &subject, &self.process)),
+            metadata: &|source, staged| Ok(metadata::copy(source, staged, &subject(staged), &self.process)),
         };
         let outcome = file::copy_file(&job, self.shared)?;
         self.count(|report| {

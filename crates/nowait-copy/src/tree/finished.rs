@@ -21,13 +21,8 @@ impl Tree<'_> {
         let source = entry.file.as_ref()?.as_fd();
         let target = self.open_same(entry, source, old)?;
         let target = target.as_fd();
-        let subject = metadata::Subject {
-            stat: &entry.stat,
-            path: &entry.paths.target,
-            needs_owner: true,
-            needs_mode: true,
-            may_have_acl: true,
-        };
+        let subject =
+            metadata::Subject { stat: &entry.stat, path: &entry.paths.target, target: None, may_have_acl: true };
         if metadata::is_alike((source, &entry.stat), (target, old), &self.process) {
             return Some("it is complete");
         }

@@ -57,7 +57,7 @@ impl Tree<'_> {
         };
         let devices = (dir.place.device, dir.place.device);
         if !self.shared.learned.is_refused(Ability::TemporaryFile, devices) {
-            if let Ok(file) = name::create_unnamed(target) {
+            if let Ok(file) = name::create_unnamed(target, name::STAGED) {
                 return probe(file.as_fd());
             }
         }

@@ -190,12 +190,10 @@ impl<'s> Tree<'s> {
             return;
         }
         if let Some(stats) = &dir.stats {
-            let is_of_others = (stats.source.st_uid, stats.source.st_gid) != (stats.target.st_uid, stats.target.st_gid);
             let subject = metadata::Subject {
                 stat: &stats.source,
                 path: &dir.target_path,
-                needs_owner: is_of_others,
-                needs_mode: is_of_others || stats.source.st_mode != stats.target.st_mode,
+                target: Some(stats.target),
                 may_have_acl: stats.may_have_acl,
             };
             self.warn(metadata::copy(dir.source.as_fd(), target, &subject, &self.process));

@@ -24,9 +24,9 @@ impl Tree<'_> {
         };
         let name = temporary.as_deref().unwrap_or(entry.target_name);
         let what = make(entry, target_dir, name)?;
-        let described = open_made(entry, target_dir, name).map(|made| {
+        let described = open_made(entry, target_dir, name).map(|(made, target)| {
             let (path, may_have_acl) = (&*paths.target, dir.place.has_default_acl);
-            let subject = metadata::Subject { stat, path, needs_owner: true, needs_mode: true, may_have_acl };
+            let subject = metadata::Subject { stat, path, target: Some(target), may_have_acl };
             let from = (dir.source.as_fd(), entry.source_name);
             self.warn(metadata::copy_node(from, made.as_fd(), &subject, &self.process));
         });
@@ -85,7 +85,7 @@ fn make(entry: &SourceEntry<'_>, target_dir: BorrowedFd<'_>, name: &CStr) -> Res
 
 /// Opens the new entry with `O_PATH`. Fails if another entry has replaced it, in a directory that
 /// other users may write to.
-fn open_made(entry: &SourceEntry<'_>, target_dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
+fn open_made(entry: &SourceEntry<'_>, target_dir: BorrowedFd<'_>, name: &CStr) -> Result<(OwnedFd, Stat)> {
     let failed = |errno| Failure::from_errno(Operation::Open, &entry.paths.target, errno);
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made = rustix::fs::openat(target_dir, name, flags, Mode::empty()).map_err(failed)?;
@@ -94,7 +94,7 @@ fn open_made(entry: &SourceEntry<'_>, target_dir: BorrowedFd<'_>, name: &CStr) -
     let is_device = matches!(file_type, FileType::CharacterDevice | FileType::BlockDevice);
     let is_same_device = !is_device || stat.st_rdev == entry.stat.st_rdev;
     if file_type == FileType::from_raw_mode(entry.stat.st_mode) && is_same_device && stat.st_nlink <= 1 {
-        return Ok(made);
+        return Ok((made, stat));
     }
     let kind = FailureKind::System(nowait::ErrorKind::AlreadyExists);
     Err(Failure::new(Operation::Open, &entry.paths.target, kind)
