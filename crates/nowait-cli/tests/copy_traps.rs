@@ -332,6 +332,25 @@ fn modes_are_kept_under_any_umask() {
     }
 }
 
+/// A directory of more than 65,536 names is listed in parts.
+#[test]
+fn a_directory_of_many_names_is_copied_whole() {
+    let Some(mount) = Mount::or_skip(Kind::Tmpfs) else { return };
+    let tree = mount.path().join("tree");
+    for number in 0..3 {
+        fs::create_dir_all(tree.join(format!("folder {number}"))).unwrap();
+    }
+    for number in 0..140_000 {
+        symlink("nowhere", tree.join(number.to_string())).unwrap();
+    }
+    expect(COPIED, nowait_copy().args(["-T", "tree", "copy"]).current_dir(mount.path()));
+    let copy = mount.path().join("copy");
+    assert_eq!(names(&copy), names(&tree));
+    // The directory's time is set after the last part.
+    let modified = |path: &Path| fs::metadata(path).and_then(|it| it.modified()).unwrap();
+    assert_eq!(modified(&copy), modified(&tree));
+}
+
 #[test]
 fn a_read_only_file_system_is_told() {
     let Some(mount) = Mount::or_skip(Kind::Tmpfs) else { return };

@@ -57,7 +57,7 @@ impl Tree<'_> {
         };
         let level = |dir: OwnedFd, relative| {
             let identity = rustix::fs::fstat(&dir).map_or((0, 0), |stat| identity(&stat));
-            let listing = Listing::read(dir.as_fd()).unwrap_or_default();
+            let listing = Listing::next_part(dir.as_fd()).unwrap_or_default();
             Level { dir, listing, next: 0, relative, identity }
         };
         let mut levels = vec![level(top, PathBuf::new())];
@@ -66,7 +66,10 @@ impl Tree<'_> {
                 return;
             }
             if at.next == at.listing.len() {
-                levels.pop();
+                match at.listing.has_more {
+                    true => (at.listing, at.next) = (Listing::next_part(at.dir.as_fd()).unwrap_or_default(), 0),
+                    false => _ = levels.pop(),
+                }
                 continue;
             }
             let (name, file_type) = at.listing.entry(at.next);

@@ -132,9 +132,15 @@ impl Dir {
             return false;
         };
         let names = self.found_names.get_or_init(|| {
-            // If the directory cannot be listed, it counts as empty: nothing is replaced.
-            let listing = Listing::read(target).unwrap_or_default();
-            (0..listing.len()).map(|index| listing.entry(index).0.to_owned()).collect()
+            let mut names = HashSet::new();
+            loop {
+                // If the directory cannot be listed, it counts as empty: nothing is replaced.
+                let part = Listing::next_part(target).unwrap_or_default();
+                names.extend((0..part.len()).map(|index| part.entry(index).0.to_owned()));
+                if !part.has_more {
+                    return names;
+                }
+            }
         });
         !names.contains(target_name)
     }

@@ -186,9 +186,9 @@ impl Tree<'_> {
         name::set_mode(place.as_fd(), Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700))
     }
 
-    /// Lists a directory and queues its entries.
-    fn list(&self, thread: usize, dir: Arc<Dir>) {
-        let listing = match Listing::read(dir.source.as_fd()) {
+    /// Lists a part of a directory and queues its entries.
+    pub(super) fn list(&self, thread: usize, dir: Arc<Dir>) {
+        let listing = match Listing::next_part(dir.source.as_fd()) {
             Ok(listing) => Arc::new(listing),
             Err(errno) => {
                 self.fail(Failure::from_errno(Operation::List, &dir.source_path, errno));
@@ -223,8 +223,11 @@ impl Tree<'_> {
         if listing.len() > start {
             others.push(start..listing.len());
         }
+        if listing.has_more {
+            tasks.push(Task::List { dir: dir.clone() });
+        }
         // The last task is taken first. So directories are copied after the other entries, in inode
-        // order.
+        // order, and the next part is listed after all of them.
         tasks.reverse();
         let entries = |range| Task::Entries { dir: dir.clone(), listing: listing.clone(), range };
         tasks.extend(others.into_iter().rev().map(entries));

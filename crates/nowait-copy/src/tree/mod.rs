@@ -70,6 +70,8 @@ enum Task {
     Top(usize),
     /// A directory in its parent.
     Directory { parent: Arc<Dir>, name: CString },
+    /// The next part of a directory's listing.
+    List { dir: Arc<Dir> },
     /// Some entries of a directory that are not directories.
     Entries { dir: Arc<Dir>, listing: Arc<Listing>, range: Range<usize> },
     /// One entry: a name whose hard link could not be made to another copy.
@@ -116,6 +118,8 @@ impl<'s> Tree<'s> {
                     }
                     self.end_task(parent);
                 }
+                Task::List { dir } if self.shared.meter.is_cancelled() => self.end_task(dir),
+                Task::List { dir } => self.list(thread, dir),
                 Task::Entries { dir, listing, range } => {
                     for index in range {
                         if self.shared.meter.is_cancelled() {
