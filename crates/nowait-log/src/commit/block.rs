@@ -54,6 +54,9 @@ pub(crate) struct Block<F> {
     /// Offset of the block in the segment; if `header` is set, that of the header.
     pub(crate) offset: u64,
     buffer: Buf,
+    /// Minimum size of the buffer, once there is one. A buffer that grows is copied, while appends
+    /// wait.
+    expected: usize,
     /// Records not copied into the buffer yet, each with its offset in the buffer.
     given: Vec<(usize, Vec<u8>)>,
     pub(crate) payload: usize,
@@ -118,6 +121,7 @@ impl<F> Block<F> {
         header: Option<SegmentHeader>,
         offset: u64,
         first_lsn: u64,
+        expected: usize,
         now: Instant,
     ) -> Block<F> {
         Block {
@@ -125,6 +129,7 @@ impl<F> Block<F> {
             header,
             offset,
             buffer: Buf::default(),
+            expected: expected.min(BLOCK_BYTES_MAX),
             given: Vec::new(),
             payload: 0,
             first_lsn,
@@ -196,7 +201,8 @@ impl<F> Block<F> {
 
     fn make_room(&mut self, bytes: usize) -> Option<()> {
         if bytes > self.buffer.len() {
-            let mut larger = Buf::uncleared(bytes.next_power_of_two().max(PAGE))?;
+            let of = |bytes: usize| Buf::uncleared(bytes.next_power_of_two().max(PAGE));
+            let mut larger = of(bytes.max(self.expected)).or_else(|| of(bytes))?;
             let used = self.base() + BLOCK_HEADER_BYTES + self.payload;
             let used = used.min(self.buffer.len());
             larger[..used].copy_from_slice(&self.buffer[..used]);
@@ -260,7 +266,7 @@ mod tests {
         let header = crate::commit::state::fixture::start().segments[0].header;
         let now = Instant::now();
         for header in [None, Some(header)] {
-            let block = || Block::new(Live::new(1, 1 << 20, ()), header, 0, 1, now);
+            let block = || Block::new(Live::new(1, 1 << 20, ()), header, 0, 1, 0, now);
             let (mut given, mut copied) = (block(), block());
             for (kind, length) in [(0, 10), (1, 3 * PAGE), (2, 0), (3, 1), (4, 40 * PAGE)] {
                 let record = vec![kind + 1; length];

@@ -111,6 +111,8 @@ pub(crate) struct Pipeline<F> {
     slowest: Duration,
     /// Records in the last completed block, and in the block that was open then.
     pub(crate) crowd: u32,
+    /// Size of the last completed block: the next one is expected to be as large.
+    last_bytes: usize,
     /// Wakers for LSNs, appended or not.
     watchers: Vec<(u64, Waker)>,
     /// Wakers for room to append.
@@ -155,6 +157,7 @@ impl<F: Clone> Pipeline<F> {
             ending: VecDeque::new(),
             slowest: Duration::ZERO,
             crowd: 0,
+            last_bytes: 0,
             watchers: Vec::new(),
             room_wakers: Vec::new(),
             numbers: Numbers::default(),
@@ -286,7 +289,7 @@ impl<F: Clone> Pipeline<F> {
 
     fn open_block(&mut self, now: Instant) {
         let header = self.segments.last().filter(|_| self.offset == 0).map(|segment| segment.header);
-        self.open = Some(Block::new(self.current.clone(), header, self.offset, self.next_lsn, now));
+        self.open = Some(Block::new(self.current.clone(), header, self.offset, self.next_lsn, self.last_bytes, now));
     }
 
     /// Closes the open block; drops it if it is empty.
@@ -432,6 +435,7 @@ impl<F: Clone> Pipeline<F> {
         while self.in_flight.front().is_some_and(|block| block.is_completed) {
             let Some(block) = self.in_flight.pop_front() else { break };
             self.durable = self.durable.max(block.last_lsn);
+            self.last_bytes = block.bytes as usize;
             self.crowd = block.records + self.open.as_ref().map_or(0, |open| open.records);
             self.watermark = self.watermark.max(block.watermark);
             self.pending_bytes = self.pending_bytes.saturating_sub(block.payload as u64);
