@@ -36,10 +36,19 @@ pub(super) enum Later {
 pub(super) fn run(shared: &Arc<Shared>) {
     // Only this thread sets it.
     let _ = shared.maintenance.set(std::thread::current().id());
+    let mut has_writer = false;
     loop {
+        if !has_writer && shared.state().wants_writer() {
+            let for_thread = shared.clone();
+            // A failed start is repeated in the next round.
+            has_writer = embed::spawn("nowait-log-writer", move || for_thread.serve()).is_ok();
+        }
         let later = match run_once(shared) {
             Done::Something => continue,
-            Done::Closed => return,
+            Done::Closed => {
+                shared.handover.wake_writer();
+                return;
+            }
             Done::Nothing(later) => later,
         };
         let mut state = shared.state();

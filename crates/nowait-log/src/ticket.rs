@@ -193,7 +193,8 @@ impl Future for Ticket {
         if shared.is_forked() {
             return Poll::Ready(Err(shared.forked()));
         }
-        if group.register(place, context.waker()) {
+        // A block that is left to the log's own thread needs no submission.
+        if group.register(place, context.waker()) && !group.is_served() {
             shared.carry_all();
         }
         match shared.answer(*lsn, group) {

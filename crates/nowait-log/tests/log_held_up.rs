@@ -24,16 +24,18 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// The maintenance thread.
 const MAINTENANCE: &str = "nowait-log";
+/// The thread that writes for many.
+const WRITER: &str = "nowait-log-writer";
 
-/// Holds up threads that are called [`HELD_UP`], and maintenance if it is told to, once they have
-/// begun to write, until it is opened.
+/// Holds up threads that are called [`HELD_UP`] or [`WRITER`], and maintenance if it is told to,
+/// once they have begun to write, until it is opened.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<(usize, bool)>, Condvar)>, Arc<AtomicBool>);
 
 impl Gate {
     fn pass(&self) {
         match thread::current().name() {
-            Some(HELD_UP) => {}
+            Some(HELD_UP | WRITER) => {}
             Some(MAINTENANCE) if self.1.load(Relaxed) => {}
             _ => return,
         }
@@ -281,4 +283,77 @@ fn blocks_are_handed_over_while_a_waker_does_not_return() {
     assert_eq!(ends, [2, 3, 4]);
     stuck.open();
     held_up.recv_timeout(SOON).unwrap().unwrap();
+}
+
+/// Appends batches that are large enough for the log's own writer, until told to stop; returns the
+/// number of records.
+fn append_batches(log: &Log, stop: &Arc<AtomicBool>) -> Receiver<u64> {
+    let (log, stop) = (log.clone(), stop.clone());
+    on_a_thread("batches", move || {
+        let batch = [b"one of many".as_slice(); 20];
+        let mut records = 0;
+        while !stop.load(Relaxed) {
+            log.append_batch(batch).wait().unwrap().wait().unwrap();
+            records += batch.len() as u64;
+        }
+        records
+    })
+}
+
+fn makes_progress(log: &Log) -> bool {
+    let before = log.durable_lsn();
+    eventually(|| log.durable_lsn() >= before + 200)
+}
+
+#[test]
+fn the_logs_own_writer_may_be_held_up() {
+    let _watchdog = Watchdog::new("a log whose writer is held up", 120);
+    let rig = Rig::new(true, Durability::Write);
+    let stop = Arc::new(AtomicBool::new(false));
+    let threads = [0; 3].map(|_| append_batches(&rig.log, &stop));
+    rig.gate.is_reached();
+    // Maintenance must not be what writes instead.
+    rig.gate.1.store(true, Relaxed);
+    assert!(makes_progress(&rig.log), "while the writer is held up in its write");
+    rig.gate.open();
+    assert!(makes_progress(&rig.log), "with the writer");
+    stop.store(true, Relaxed);
+    let records: u64 = threads.iter().map(|thread| thread.recv_timeout(SOON).expect("not in time")).sum();
+    rig.log.clone().close().wait().unwrap();
+    assert_eq!(rig.records().len() as u64, records);
+}
+
+#[test]
+fn a_waker_may_hold_up_the_logs_own_writer() {
+    struct Stuck(Gate, Arc<AtomicBool>);
+    impl Wake for Stuck {
+        fn wake(self: Arc<Self>) {
+            if thread::current().name() == Some(WRITER) {
+                self.1.store(true, Relaxed);
+                self.0.pass();
+            }
+        }
+    }
+    let _watchdog = Watchdog::new("a log whose writer is held up", 120);
+    let rig = Rig::new(true, Durability::Write);
+    // Holds up no write.
+    rig.gate.open();
+    let stop = Arc::new(AtomicBool::new(false));
+    let threads = [0; 3].map(|_| append_batches(&rig.log, &stop));
+    let (stuck, is_stuck) = (Gate::default(), Arc::new(AtomicBool::new(false)));
+    let waker = Waker::from(Arc::new(Stuck(stuck.clone(), is_stuck.clone())));
+    let told = eventually(|| {
+        let ticket = rig.log.append(b"a future's").wait().unwrap();
+        let lsn = ticket.lsn();
+        let mut ticket = pin!(ticket.into_future());
+        let _ = ticket.as_mut().poll(&mut Context::from_waker(&waker));
+        eventually(|| rig.log.durable_lsn() >= lsn);
+        is_stuck.load(Relaxed)
+    });
+    assert!(told, "the writer calls wakers");
+    assert!(makes_progress(&rig.log), "while the waker holds up the writer");
+    stuck.open();
+    assert!(makes_progress(&rig.log), "with the writer");
+    stop.store(true, Relaxed);
+    threads.iter().for_each(|thread| _ = thread.recv_timeout(SOON).expect("not in time"));
 }

@@ -5,7 +5,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::calls::Callback;
-use super::sync::{AtomicU32, Mutex, Ordering, Word, fence, lock};
+use super::sync::{AtomicBool, AtomicU32, Mutex, Ordering, Word, fence, lock};
 use crate::os;
 use nowait::Buf;
 
@@ -32,6 +32,9 @@ pub(crate) struct Group {
     /// Futures and callbacks: waiters that cannot write the block. Changes with `waiting` locked. A
     /// thread that locks the state after the waiter has locked it sees the change.
     idle: AtomicU32,
+    /// The log's own thread writes the block, or passes it on: its waiters only wait. Changes with
+    /// the state locked.
+    is_served: AtomicBool,
     ended: OnceLock<Instant>,
     waiting: Mutex<Waiting>,
     /// Bytes of the block, from sealing to completion.
@@ -54,6 +57,7 @@ impl Group {
             sleepers: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
             idle: AtomicU32::new(0),
+            is_served: AtomicBool::new(false),
             ended: OnceLock::new(),
             waiting: Mutex::default(),
             sealed: std::sync::Mutex::default(),
@@ -103,6 +107,21 @@ impl Group {
 
     pub(crate) fn has_sleepers(&self) -> bool {
         self.sleepers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Leaves the block to the log's own thread. The state is locked.
+    pub(crate) fn serve(&self) {
+        self.is_served.store(true, Ordering::Relaxed);
+    }
+
+    /// True if the block was left to the log's own thread. A waiter that has appended sees it.
+    pub(crate) fn is_served(&self) -> bool {
+        self.is_served.load(Ordering::Relaxed)
+    }
+
+    /// Number of threads that sleep or are about to.
+    pub(crate) fn asleep(&self) -> u32 {
+        self.asleep.load(Ordering::Relaxed)
     }
 
     /// True while a future or a callback waits.

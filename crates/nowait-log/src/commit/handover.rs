@@ -4,14 +4,15 @@
 //! A thread that waits for its record takes the oldest block, if fewer than `depth` writes are in
 //! flight. It writes the block and waits for the device in one call; others fill the next block
 //! meanwhile. Then it ends the group of that block, which need not contain its own record, and
-//! wakes one thread of a later group to write. No thread sleeps while it could write, in any order
-//! of the steps: the loom tests at the end of this file check that.
+//! wakes one thread of a later group to write. For many waiters, the log's own thread writes block
+//! after block (`state/writer.rs`). No thread sleeps while it could write, in any order of the
+//! steps: the loom tests at the end of this file check that.
 
 use std::sync::atomic;
 use std::time::Instant;
 
 use super::group::Group;
-use super::state::{Completed, Ending, Pipeline, Rewritten, Submission, Successor};
+use super::state::{Completed, Ending, Pipeline, Rewritten, Submission, Successor, WriterTurn};
 use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, yield_now};
 use super::tail::TailCache;
 use nowait::Result;
@@ -34,6 +35,8 @@ pub(crate) struct Handover<F> {
     pub(crate) work: Condvar,
     /// Wakes threads whose append needs the next segment.
     pub(crate) room: Condvar,
+    /// Wakes the log's own writing thread.
+    writer: Condvar,
 }
 
 /// State of a thread that waits for a group.
@@ -68,7 +71,8 @@ impl<F: Clone> Handover<F> {
         let (durable, epoch) = (AtomicU64::new(state.durable), atomic::AtomicU64::new(state.epoch));
         let first = atomic::AtomicU64::new(state.first_lsn());
         let tail = TailCache::new(tail_bytes);
-        Handover { state: Mutex::new(state), durable, epoch, first, tail, work: Condvar::new(), room: Condvar::new() }
+        let [work, room, writer] = [(); 3].map(|()| Condvar::new());
+        Handover { state: Mutex::new(state), durable, epoch, first, tail, work, room, writer }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Pipeline<F>> {
@@ -119,7 +123,9 @@ impl<F: Clone> Handover<F> {
             _ => {}
         }
         waiter.has_slept = false;
-        if state.crowd > 1 && !waiter.has_gathered && !state.is_gathering(&now) && state.may_submit() {
+        let left = state.leave_to_writer(&now);
+        if left.is_none() && state.crowd > 1 && !waiter.has_gathered && !state.is_gathering(&now) && state.may_submit()
+        {
             waiter.has_gathered = true;
             state = self.gather(state, &now);
             if group.fate().is_some() {
@@ -127,14 +133,34 @@ impl<F: Clone> Handover<F> {
                 return Turn::PassOn(state.choose_next(now()));
             }
         }
-        let submission = if state.is_gathering(&now) { None } else { state.submit(false, now) };
+        let submission = if left.is_some() || state.is_gathering(&now) { None } else { state.submit(false, now) };
         match submission {
             Some(submission) => Turn::Write(submission),
             None => {
                 let before = group.announce_sleeper();
                 waiter.has_slept = true;
                 waiter.looks_out |= state.looks_out(before);
-                Turn::Sleep { has_carried: state.has_carried() }
+                let has_carried = state.has_carried();
+                drop(state);
+                if left == Some(true) {
+                    self.wake_writer();
+                }
+                Turn::Sleep { has_carried }
+            }
+        }
+    }
+
+    pub(crate) fn wake_writer(&self) {
+        self.writer.notify_one();
+    }
+
+    /// Decides the next step of the log's own thread; sleeps while there is none.
+    pub(crate) fn writer_turn(&self, now: impl Fn() -> Instant) -> WriterTurn<F> {
+        let mut state = self.lock();
+        loop {
+            match state.serve(&now) {
+                WriterTurn::Sleep => state = self.writer.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner()),
+                turn => return turn,
             }
         }
     }
@@ -182,17 +208,15 @@ impl<F: Clone> Handover<F> {
 
 impl Ending {
     /// Ends groups and wakes their threads. The next leader is woken last, so that other threads
-    /// may append before it writes. `carry` submits blocks for futures and callbacks, before all
-    /// else, so that the device is not idle meanwhile.
-    pub(crate) fn wake_threads(&self, carry: impl FnOnce()) {
-        let next = self.next();
+    /// may append before it writes. Blocks for futures and callbacks are submitted before all else,
+    /// so that the device is not idle meanwhile.
+    pub(crate) fn wake_threads(&self, pass_on: impl Fn(Successor)) {
+        let mut next = self.next();
         if let Successor::Carry = next {
-            carry();
+            pass_on(std::mem::take(&mut next));
         }
         self.groups.iter().for_each(|(group, fate)| group.end(*fate));
-        if let Successor::Leader(group) = next {
-            group.wake_leader();
-        }
+        pass_on(next);
     }
 }
 
@@ -279,11 +303,14 @@ mod loom_tests {
             if let Some(fate) = group.fate() {
                 return fate;
             }
+            if group.is_served() {
+                group.sleep(None);
+                continue;
+            }
             match log.turn(group, &mut waiter, now) {
                 Turn::Again => {}
                 Turn::Write(submission) => complete(log, submission),
-                Turn::PassOn(Successor::Leader(group)) => group.wake_leader(),
-                Turn::PassOn(_) => carry(log),
+                Turn::PassOn(next) => pass_on(log, next),
                 Turn::Sleep { .. } => group.sleep(None),
             }
         }
@@ -294,7 +321,7 @@ mod loom_tests {
     }
 
     fn finish(log: &Handover<()>, ending: &Ending) {
-        ending.wake_threads(|| carry(log));
+        ending.wake_threads(|next| pass_on(log, next));
         for (group, _) in &ending.groups {
             std::iter::from_fn(|| group.next_waker()).for_each(Waker::wake);
         }
@@ -302,11 +329,65 @@ mod loom_tests {
         ending.set_over();
     }
 
+    fn pass_on(log: &Handover<()>, next: Successor) {
+        match next {
+            Successor::Nobody => {}
+            Successor::Leader(group) => group.wake_leader(),
+            Successor::Writer => log.wake_writer(),
+            Successor::Carry => carry(log),
+        }
+    }
+
     /// Submits blocks for futures and callbacks; the disk completes each write at once.
     fn carry(log: &Handover<()>) {
+        let left = log.lock().leave_to_writer(now);
+        match left {
+            Some(true) => return log.wake_writer(),
+            Some(false) => return,
+            None => {}
+        }
         loop {
             let Some(submission) = log.lock().submit(true, now) else { return };
             complete(log, submission);
+        }
+    }
+
+    /// Runs the log's own thread until the log is closing.
+    fn serve(log: &Handover<()>) {
+        loop {
+            match log.writer_turn(now) {
+                WriterTurn::Write(submission) => complete(log, submission),
+                WriterTurn::PassOn(next) => pass_on(log, next),
+                WriterTurn::Sleep => {}
+                WriterTurn::End(next) => return pass_on(log, next),
+            }
+        }
+    }
+
+    /// The log's own thread begins beside the waiting threads, writes for them or leaves them to
+    /// write, and ends.
+    #[test]
+    fn threads_that_wait_beside_the_logs_own_are_woken() {
+        for crowd in [1, 2] {
+            check(move || {
+                let log = log(1);
+                log.lock().crowd = crowd;
+                let [writer, other] = [log.clone(), log.clone()];
+                let writer = loom::thread::spawn(move || serve(&writer));
+                let other = loom::thread::spawn(move || {
+                    let (_, group) = append(&other, b"a record");
+                    assert_eq!(wait(&other, &group), Fate::Durable);
+                });
+                for _ in 0..2 {
+                    let (_, group) = append(&log, b"another");
+                    assert_eq!(wait(&log, &group), Fate::Durable);
+                }
+                other.join().unwrap();
+                assert_eq!(log.durable(), 3);
+                log.lock().is_closing = true;
+                log.wake_writer();
+                writer.join().unwrap();
+            });
         }
     }
 

@@ -1,7 +1,8 @@
-//! Group commit without a writer thread: a waiting thread writes all pending records.
+//! Group commit: one thread writes the pending records of all.
 //!
 //! An append copies its records into the open block ([`state`]). A waiting thread writes a block,
-//! or sleeps until another thread has written it ([`handover`], `wait.rs`). For futures and
+//! or sleeps until another thread has written it ([`handover`], `wait.rs`). For many waiters, a
+//! thread of the log writes. For futures and
 //! callbacks no thread waits in a system call: their block is submitted with a callback, which
 //! submits the next block (`write.rs`).
 

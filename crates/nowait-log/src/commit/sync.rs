@@ -8,14 +8,14 @@ use rustix::{fs::Timespec, thread::futex};
 
 #[cfg(not(nowait_log_loom))]
 pub(crate) use std::{
-    sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
     sync::{Condvar, Mutex, MutexGuard},
     thread::yield_now,
 };
 
 #[cfg(nowait_log_loom)]
 pub(crate) use loom::{
-    sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
     sync::{Condvar, Mutex, MutexGuard},
     thread::yield_now,
 };

@@ -7,7 +7,7 @@ use super::Shared;
 use super::calls::{Call, Callback};
 use super::group::{Fate, Group};
 use super::handover::{ThreadWaits, Turn};
-use super::state::TICK;
+use super::state::{LOOKOUTS, TICK};
 use crate::os::APPEND;
 use nowait::{Error, ErrorKind, Result, embed};
 
@@ -26,6 +26,12 @@ impl Shared {
                 None if self.is_forked() => return Err(self.forked()),
                 None => {}
             }
+            if group.is_served() {
+                // The group ends without this thread's help.
+                waiter.looks_out |= group.asleep() < LOOKOUTS;
+                self.sleep(group, &waiter);
+                continue;
+            }
             match self.handover.turn(group, &mut waiter, || embed::now(&self.dir.instance)) {
                 Turn::Again => {}
                 Turn::Write(submission) => self.write_here(submission),
@@ -35,13 +41,17 @@ impl Shared {
                         // The thread may block the runtime that should notice the completion.
                         self.watch_all();
                     }
-                    group.sleep(waiter.looks_out.then_some(TICK));
-                    // Also after a signal ended the sleep.
-                    if waiter.looks_out && group.fate().is_none() {
-                        self.rescue();
-                    }
+                    self.sleep(group, &waiter);
                 }
             }
+        }
+    }
+
+    fn sleep(self: &Arc<Self>, group: &Group, waiter: &ThreadWaits) {
+        group.sleep(waiter.looks_out.then_some(TICK));
+        // Also after a signal ended the sleep.
+        if waiter.looks_out && group.fate().is_none() {
+            self.rescue();
         }
     }
 

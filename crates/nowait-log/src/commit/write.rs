@@ -9,7 +9,7 @@ use super::Shared;
 use super::block::{Live, Sealed, Times};
 use super::calls::{self, Call};
 use super::group::{Fate, Group};
-use super::state::{Completed, Ending, InFlight, Rescue, Rewrite, Rewritten, Submission, Successor};
+use super::state::{Completed, Ending, InFlight, Rescue, Rewrite, Rewritten, Submission, Successor, WriterTurn};
 use super::tail::CachedBlock;
 use crate::dir::LentLock;
 use crate::event::Event;
@@ -113,8 +113,29 @@ impl Shared {
         self.complete(submission.id, Err(error), None);
     }
 
-    /// Submits pending blocks for futures and callbacks.
+    /// Writes blocks on the log's own thread, until the log is closing.
+    pub(crate) fn serve(self: &Arc<Self>) {
+        loop {
+            match self.handover.writer_turn(|| embed::now(&self.dir.instance)) {
+                WriterTurn::Write(submission) => self.write_here(submission),
+                WriterTurn::PassOn(next) => self.pass_on(next),
+                WriterTurn::Sleep => {}
+                WriterTurn::End(next) => return self.pass_on(next),
+            }
+        }
+    }
+
+    /// Submits pending blocks for futures and callbacks, or leaves them to the log's own thread.
     pub(crate) fn carry_all(self: &Arc<Self>) {
+        if self.is_forked() {
+            return;
+        }
+        let left = self.state().leave_to_writer(|| embed::now(&self.dir.instance));
+        match left {
+            Some(true) => return self.handover.wake_writer(),
+            Some(false) => return,
+            None => {}
+        }
         while let Some(submission) = self.submit(true) {
             self.write_elsewhere(submission);
         }
@@ -174,7 +195,7 @@ impl Shared {
 
     /// Notifies all waiters of a completed write.
     fn finish(self: &Arc<Self>, ending: &Ending) {
-        ending.wake_threads(|| self.carry_all());
+        ending.wake_threads(|next| self.pass_on(next));
         for (group, fate) in &ending.groups {
             self.tell(group, *fate);
         }
@@ -193,6 +214,7 @@ impl Shared {
             match step {
                 None => return,
                 Some(Rescue::End(ending)) => self.finish(&ending),
+                Some(Rescue::PassOn(next)) => self.pass_on(next),
                 Some(Rescue::Rewrite(rewrite)) => self.rewrite(rewrite),
             }
         }
@@ -217,6 +239,7 @@ impl Shared {
         match next {
             Successor::Nobody => {}
             Successor::Leader(group) => group.wake_leader(),
+            Successor::Writer => self.handover.wake_writer(),
             Successor::Carry => self.carry_all(),
         }
     }

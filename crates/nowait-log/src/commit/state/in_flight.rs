@@ -101,6 +101,8 @@ pub(crate) enum Successor {
     Nobody,
     /// A sleeping thread of this group, which was appointed.
     Leader(Arc<Group>),
+    /// The log's own thread.
+    Writer,
     /// Only futures and callbacks wait: the calling thread submits for them.
     Carry,
 }
@@ -154,6 +156,8 @@ pub(crate) struct Completed<F> {
 pub(crate) enum Rescue<F> {
     /// Some waiters were not notified of the end of a write.
     End(Arc<Ending>),
+    /// The log's own thread is overdue: another writer was chosen.
+    PassOn(Successor),
     /// The end of a write is overdue.
     Rewrite(Rewrite<F>),
 }

@@ -16,6 +16,7 @@ mod rules;
 mod segments;
 #[cfg(all(test, not(nowait_log_loom)))]
 mod tests;
+mod writer;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,10 +33,12 @@ use nowait::Result;
 pub(crate) use in_flight::{
     Completed, Ending, InFlight, Poison, Rescue, Rewrite, Rewritten, SpareFailure, Submission, Successor,
 };
+pub(crate) use rescue::LOOKOUTS;
 use rules::usable_end;
 pub(crate) use rules::{NoRoom, Refusal, Rules};
 use segments::Upkeep;
 pub(crate) use segments::{Retired, Start};
+pub(crate) use writer::{Writer, WriterTurn};
 
 /// `Pipeline::crowd` from which blocks are written one at a time. With two in flight, each contains
 /// half the records. Relative to one thread that writes for all, 8 threads reached 0.79 of the
@@ -111,6 +114,8 @@ pub(crate) struct Pipeline<F> {
     slowest: Duration,
     /// Records in the last completed block, and in the block that was open then.
     pub(crate) crowd: u32,
+    /// The log's own thread that writes for many waiters.
+    writer: Writer,
     /// Size of the last completed block: the next one is expected to be as large.
     last_bytes: usize,
     /// Wakers for LSNs, appended or not.
@@ -157,6 +162,7 @@ impl<F: Clone> Pipeline<F> {
             ending: VecDeque::new(),
             slowest: Duration::ZERO,
             crowd: 0,
+            writer: Writer::Absent,
             last_bytes: 0,
             watchers: Vec::new(),
             room_wakers: Vec::new(),
@@ -289,7 +295,11 @@ impl<F: Clone> Pipeline<F> {
 
     fn open_block(&mut self, now: Instant) {
         let header = self.segments.last().filter(|_| self.offset == 0).map(|segment| segment.header);
-        self.open = Some(Block::new(self.current.clone(), header, self.offset, self.next_lsn, self.last_bytes, now));
+        let block = Block::new(self.current.clone(), header, self.offset, self.next_lsn, self.last_bytes, now);
+        if self.is_served() && self.has_many() {
+            block.group.serve();
+        }
+        self.open = Some(block);
     }
 
     /// Closes the open block; drops it if it is empty.
@@ -386,6 +396,7 @@ impl<F: Clone> Pipeline<F> {
         now: Instant,
     ) -> Completed<F> {
         self.last_active = now;
+        self.writer_goes_on(now);
         self.ending.retain(|(_, ending)| !ending.is_over());
         let (mut blocks, mut unwritten, mut wakers) = (Vec::new(), Vec::new(), Vec::new());
         let mut groups = Vec::new();
@@ -452,12 +463,19 @@ impl<F: Clone> Pipeline<F> {
 
     /// Chooses the next writer of pending blocks.
     pub(crate) fn choose_next(&mut self, now: Instant) -> Successor {
-        if !self.may_submit() {
+        if !self.may_submit() || self.is_served() {
             return Successor::Nobody;
+        }
+        if self.is_left_to_writer() {
+            // Its sleepers are not counted.
+            return self.engage_writer(now).unwrap_or(Successor::Carry);
         }
         let pending = || self.ready.iter().chain(&self.open).filter(|block| block.is_wanted());
         if let Some(block) = pending().find(|block| block.group.has_sleepers()) {
             let group = block.group.clone();
+            if let Some(writer) = self.engage_writer(now) {
+                return writer;
+            }
             if !group.appoint() {
                 return Successor::Nobody;
             }
@@ -466,7 +484,7 @@ impl<F: Clone> Pipeline<F> {
         }
         let any = self.is_dropped || !self.watchers.is_empty() || !self.room_wakers.is_empty();
         match pending().any(|block| any || block.group.has_idle_waiters()) {
-            true => Successor::Carry,
+            true => self.engage_writer(now).unwrap_or(Successor::Carry),
             false => Successor::Nobody,
         }
     }

@@ -21,7 +21,7 @@ const FADES_BY: u32 = 16;
 
 /// Number of threads of a group that watch for stalled threads, if a maintenance thread watches,
 /// too. Not all: timers for 64 sleeping threads cost as much as their commit.
-const LOOKOUTS: u32 = 2;
+pub(crate) const LOOKOUTS: u32 = 2;
 
 impl<F: Clone> Pipeline<F> {
     /// True if a thread that goes to sleep after `before` others of its group must watch for
@@ -61,6 +61,9 @@ impl<F: Clone> Pipeline<F> {
         if let Some((due, ending)) = endings.find(|(due, ending)| *due <= now && !ending.is_over()) {
             *due = now + patience;
             return Some(Rescue::End(ending.clone()));
+        }
+        if let Some(next) = self.replace_writer(now) {
+            return Some(Rescue::PassOn(next));
         }
         let block = self.in_flight.iter_mut().find(|block| block.due <= now && !block.is_completed)?;
         block.rewrites += 1;
