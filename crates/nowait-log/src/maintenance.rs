@@ -210,11 +210,29 @@ mod tests {
     use nowait::{Engine, ErrorKind, Nowait};
 
     fn log_on(sim: &Sim) -> Log {
+        log_with(sim, false)
+    }
+
+    fn log_with(sim: &Sim, maintenance: bool) -> Log {
         let instance = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
         let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 1 };
         let options =
             Options::new().create(true).instance(&instance).segment_bytes(32 << 10).sync(SyncPolicy::Fixed(strategy));
-        Log::open("/log", &options.maintenance(false)).wait().unwrap().0
+        Log::open("/log", &options.maintenance(maintenance)).wait().unwrap().0
+    }
+
+    #[test]
+    fn the_writer_starts_with_many_records_and_ends_with_the_log() {
+        let log = log_with(&Sim::new(1), true);
+        assert!(!log.0.shared.state().has_writer());
+        while !log.0.shared.state().has_writer() {
+            log.append_batch([b"one of many".as_slice(); 20]).wait().unwrap().wait().unwrap();
+        }
+        let shared = Arc::downgrade(&log.0.shared);
+        log.close().wait().unwrap();
+        while shared.upgrade().is_some() {
+            std::thread::yield_now();
+        }
     }
 
     /// Symptom: a watermark block begun just after the log failed or began to close never ended,

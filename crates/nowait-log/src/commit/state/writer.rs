@@ -46,6 +46,11 @@ impl<F: Clone> Pipeline<F> {
         self.writer == Writer::Absent && self.has_many() && !self.is_closing
     }
 
+    #[cfg(test)]
+    pub(crate) fn has_writer(&self) -> bool {
+        self.writer != Writer::Absent
+    }
+
     /// True if blocks contain many records. Less suffices while the thread writes, since the number
     /// varies.
     pub(super) fn has_many(&self) -> bool {
