@@ -396,7 +396,9 @@ impl<F: Clone> Pipeline<F> {
         now: Instant,
     ) -> Completed<F> {
         self.last_active = now;
-        self.writer_goes_on(now);
+        if rewritten.is_some() {
+            self.writer_was_rescued();
+        }
         self.ending.retain(|(_, ending)| !ending.is_over());
         let (mut blocks, mut unwritten, mut wakers) = (Vec::new(), Vec::new(), Vec::new());
         let mut groups = Vec::new();

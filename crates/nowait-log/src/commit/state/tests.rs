@@ -354,3 +354,48 @@ fn patience_follows_the_slowest_write() {
     assert_eq!(state.slowest, slowest);
     assert!(state.rescue(at(1_000_000)).is_none());
 }
+
+/// A served block behind a block that was opened before, and for which no caller waits.
+#[test]
+fn the_writer_writes_what_was_left_to_it_behind_blocks_without_waiters() {
+    let mut state = state(rules(1));
+    assert!(matches!(state.serve(now), WriterTurn::Sleep));
+    state.crowd = 20;
+    // Two full blocks without waiters (fire and forget).
+    for _ in 0..2 {
+        append(&mut state, 100).ok().unwrap();
+        state.close_block();
+    }
+    // `turn` of a thread, or `carry_all`: the thread is engaged, and then opens a block.
+    assert_eq!(state.leave_to_writer(now), Some(true));
+    let record = vec![7; 100];
+    let (_, group) =
+        state.append(&mut Incoming::Copied(&[record.as_slice().into()]), FRAME_BYTES + 100, false, now).ok().unwrap();
+    assert!(group.is_served(), "its waiter sleeps without being counted");
+    while let WriterTurn::Write(submission) = state.serve(now) {
+        state.complete(submission.id, Ok(()), None, now());
+    }
+    assert!(state.is_quiet(), "the served block is pending, nothing is in flight, and its waiters sleep");
+}
+
+/// Another thread wrote the block of the log's own thread again: that thread is known to be stalled.
+#[test]
+fn others_write_once_a_block_of_the_writer_was_rewritten() {
+    let mut state = state(rules(1));
+    assert!(matches!(state.serve(now), WriterTurn::Sleep));
+    state.crowd = 20;
+    append(&mut state, 100).ok().unwrap();
+    assert_eq!(state.leave_to_writer(now), Some(true));
+    let WriterTurn::Write(submission) = state.serve(now) else { panic!() };
+    submission.block.group.set_sealed(std::sync::Arc::new(nowait::Buf::from(vec![0u8; 4096])));
+    for _ in 0..20 {
+        append(&mut state, 100).ok().unwrap();
+    }
+    let late = now() + Duration::from_secs(1);
+    state.ending.clear();
+    assert!(matches!(state.rescue(late), Some(Rescue::Rewrite(_))));
+    let done = state.complete(submission.id, Ok(()), Some(Rewritten { began: late, file: () }), late);
+    done.ending.set_over();
+    let next = done.ending.next();
+    assert!(!matches!(next, Successor::Nobody), "pending records wait for the stalled thread");
+}

@@ -62,9 +62,10 @@ impl<F: Clone> Pipeline<F> {
         matches!(self.writer, Writer::Active(_))
     }
 
-    /// True if the oldest pending block was left to the log's own thread.
+    /// True if a pending block was left to the log's own thread. Not only the oldest: its waiters
+    /// are not counted, and earlier blocks may have none.
     pub(super) fn is_left_to_writer(&self) -> bool {
-        self.ready.iter().chain(&self.open).find(|block| block.is_wanted()).is_some_and(|block| block.group.is_served())
+        self.ready.iter().chain(&self.open).any(|block| block.is_wanted() && block.group.is_served())
     }
 
     /// Leaves pending blocks to the log's own thread: None if that does not write, otherwise
@@ -98,6 +99,7 @@ impl<F: Clone> Pipeline<F> {
         let was_active = self.is_served();
         if was_active && (self.has_many() || self.is_left_to_writer()) && !self.is_closing {
             if let Some(submission) = self.submit(false, &now) {
+                self.writer = Writer::Active(now());
                 return WriterTurn::Write(submission);
             }
         }
@@ -110,10 +112,10 @@ impl<F: Clone> Pipeline<F> {
         }
     }
 
-    /// Records a step of the log's own thread, if that writes.
-    pub(super) fn writer_goes_on(&mut self, now: Instant) {
+    /// Lets other threads write, since one of them took a step for the log's own thread.
+    pub(super) fn writer_was_rescued(&mut self) {
         if self.is_served() {
-            self.writer = Writer::Active(now);
+            self.writer = Writer::Stalled;
         }
     }
 
