@@ -68,8 +68,8 @@
 //!   appended meanwhile share the next write.
 //! * **Futures and callbacks**: the ring or the pool makes the write. The thread that reaps its
 //!   completion submits the next one.
-//! * **`nowait-log-writer`**: one thread per log, which writes for all of them once writes contain
-//!   16 records. It starts with the first such write, and ends when the log is closed. A log
+//! * **`nowait-log-writer`**: one thread per log, which writes for all of them once 16 wait at a
+//!   time. It starts when they first do, and ends when the log is closed. A log
 //!   without [`Options::maintenance`] lacks it.
 //! * **`nowait-log`**: one thread per log, which prepares segments, and sleeps while the log is
 //!   idle.

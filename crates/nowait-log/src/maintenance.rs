@@ -226,7 +226,9 @@ mod tests {
         let log = log_with(&Sim::new(1), true);
         assert!(!log.0.shared.state().has_writer());
         while !log.0.shared.state().has_writer() {
-            log.append_batch([b"one of many".as_slice(); 20]).wait().unwrap().wait().unwrap();
+            let tickets = [0; 20].map(|_| log.append(b"one of many").wait().unwrap());
+            tickets.into_iter().for_each(|ticket| ticket.on_durable(|answer| _ = answer.unwrap()));
+            log.append(b"the last").wait().unwrap().wait().unwrap();
         }
         let shared = Arc::downgrade(&log.0.shared);
         log.close().wait().unwrap();

@@ -124,6 +124,11 @@ impl Group {
         self.asleep.load(Ordering::Relaxed)
     }
 
+    /// Number of threads that sleep, futures and callbacks.
+    pub(crate) fn waiters(&self) -> u32 {
+        self.asleep() + self.idle.load(Ordering::Relaxed)
+    }
+
     /// True while a future or a callback waits.
     pub(crate) fn has_idle_waiters(&self) -> bool {
         self.idle.load(Ordering::Relaxed) > 0

@@ -370,7 +370,7 @@ mod loom_tests {
     fn threads_that_wait_beside_the_logs_own_are_woken() {
         check(|| {
             let log = log(1);
-            log.lock().crowd = 2;
+            log.lock().waiters = 2;
             let [writer, other] = [log.clone(), log.clone()];
             let writer = loom::thread::spawn(move || serve(&writer));
             let other = loom::thread::spawn(move || {

@@ -114,6 +114,8 @@ pub(crate) struct Pipeline<F> {
     slowest: Duration,
     /// Records in the last completed block, and in the block that was open then.
     pub(crate) crowd: u32,
+    /// Threads, futures and callbacks that waited for these blocks.
+    pub(crate) waiters: u32,
     /// The log's own thread that writes for many waiters.
     writer: Writer,
     /// Size of the last completed block: the next one is expected to be as large.
@@ -162,6 +164,7 @@ impl<F: Clone> Pipeline<F> {
             ending: VecDeque::new(),
             slowest: Duration::ZERO,
             crowd: 0,
+            waiters: 0,
             writer: Writer::Absent,
             last_bytes: 0,
             watchers: Vec::new(),
@@ -449,6 +452,7 @@ impl<F: Clone> Pipeline<F> {
             let Some(block) = self.in_flight.pop_front() else { break };
             self.durable = self.durable.max(block.last_lsn);
             self.last_bytes = block.bytes as usize;
+            self.waiters = block.group.waiters() + self.open.as_ref().map_or(0, |open| open.group.waiters());
             self.crowd = block.records + self.open.as_ref().map_or(0, |open| open.records);
             self.watermark = self.watermark.max(block.watermark);
             self.pending_bytes = self.pending_bytes.saturating_sub(block.payload as u64);

@@ -360,7 +360,7 @@ fn patience_follows_the_slowest_write() {
 fn the_writer_writes_what_was_left_to_it_behind_blocks_without_waiters() {
     let mut state = state(rules(1));
     assert!(matches!(state.serve(now), WriterTurn::Sleep));
-    state.crowd = 20;
+    state.waiters = 20;
     // Two full blocks without waiters (fire and forget).
     for _ in 0..2 {
         append(&mut state, 100).ok().unwrap();
@@ -383,7 +383,7 @@ fn the_writer_writes_what_was_left_to_it_behind_blocks_without_waiters() {
 fn others_write_once_a_block_of_the_writer_was_rewritten() {
     let mut state = state(rules(1));
     assert!(matches!(state.serve(now), WriterTurn::Sleep));
-    state.crowd = 20;
+    state.waiters = 20;
     append(&mut state, 100).ok().unwrap();
     assert_eq!(state.leave_to_writer(now), Some(true));
     let WriterTurn::Write(submission) = state.serve(now) else { panic!() };
