@@ -790,7 +790,10 @@ fn writer(path: &Path, in_flight_max: u64) {
         lsn += 1;
         tickets.push_back(log.append(&record(lsn)).wait().unwrap());
         if tickets.len() as u64 > lsn % in_flight_max {
-            let say = |durable: u64| writeln!(std::io::stdout(), "durable {durable}").unwrap();
+            let say = |durable: u64| {
+                let mut out = std::io::stdout();
+                writeln!(out, "durable {durable}").unwrap();
+            };
             // Callbacks wait, too, and are many.
             let last = tickets.pop_back().unwrap();
             tickets.drain(..).for_each(|ticket| ticket.on_durable(move |durable| say(durable.unwrap())));
