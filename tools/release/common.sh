@@ -113,15 +113,15 @@ fresh() {
     copy=$(mktemp -d "$temporary/root.XXXX")
     chmod 755 "$copy"
     cp -a --reflink=auto "$out/roots/$1/." "$copy"
-    mkdir -p "$copy/proc" "$copy/work"
+    mkdir -p "$copy/proc" "$copy/trial"
     mount -t proc proc "$copy/proc"
     mount -t tmpfs -o mode=1777 tmpfs "$copy/dev/shm" 2>/dev/null || true
     echo "$copy"
 }
-# in_root ROOT COMMAND...: with the root's own environment, in its folder /work.
+# in_root ROOT COMMAND...: with the root's own environment, in its folder /trial.
 in_root() {
     local root=$1
     shift
     env -i HOME=/root PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin LC_ALL=C.UTF-8 \
-        DEBIAN_FRONTEND=noninteractive chroot "$root" sh -ec 'cd /work && exec "$@"' sh "$@"
+        DEBIAN_FRONTEND=noninteractive chroot "$root" sh -ec 'cd /trial && exec "$@"' sh "$@"
 }
