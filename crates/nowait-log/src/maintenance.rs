@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_writer_starts_with_many_records_and_ends_with_the_log() {
+    fn the_writer_starts_with_many_waiters_and_ends_with_the_log() {
         let log = log_with(&Sim::new(1), true);
         assert!(!log.0.shared.state().has_writer());
         while !log.0.shared.state().has_writer() {

@@ -681,7 +681,7 @@ fn kills(kills: u32, dir: &Path) {
     let mut rng = Rng::for_test();
     let (mut acknowledged, mut first) = (0, 1);
     for kill in 0..kills {
-        // The log's own thread writes for a process with many records in flight.
+        // The log's own thread writes where many wait.
         let (role, heard_max) = if kill % 4 == 3 { ("writer of many", 4000) } else { ("writer", 12) };
         let mut process = child::command_at(role, &path).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap());
@@ -744,8 +744,8 @@ fn child() {
             log.close().wait().unwrap();
         }
         Some("fork") => fork(&child::path().join("log")),
-        Some("writer") => writer(&child::path(), 5),
-        Some("writer of many") => writer(&child::path(), 50),
+        Some("writer") => writer(&child::path(), 5, false),
+        Some("writer of many") => writer(&child::path(), 50, true),
         Some(other) => unreachable!("{other}"),
     }
 }
@@ -778,9 +778,9 @@ fn fork(path: &Path) {
     log.close().wait().unwrap();
 }
 
-/// Appends until it is killed, with fewer than `in_flight_max` records in flight, and says what is
-/// durable.
-fn writer(path: &Path, in_flight_max: u64) {
+/// Appends until it is killed, with at most `in_flight_max` records in flight, and says what is
+/// durable. With callbacks, all of these records have waiters at the same time.
+fn writer(path: &Path, in_flight_max: u64, has_callbacks: bool) {
     let options = options().segment_bytes(64 << 10);
     let (log, recovery) = Log::open(path, &options).wait().unwrap();
     let mut lsn = recovery.last_lsn;
@@ -790,14 +790,18 @@ fn writer(path: &Path, in_flight_max: u64) {
         lsn += 1;
         tickets.push_back(log.append(&record(lsn)).wait().unwrap());
         if tickets.len() as u64 > lsn % in_flight_max {
-            let say = |durable: u64| {
+            let say = |durable: nowait::Result<u64>| {
                 let mut out = std::io::stdout();
-                writeln!(out, "durable {durable}").unwrap();
+                writeln!(out, "durable {}", durable.unwrap()).and_then(|()| out.flush()).unwrap();
             };
-            // Callbacks wait, too, and are many.
             let last = tickets.pop_back().unwrap();
-            tickets.drain(..).for_each(|ticket| ticket.on_durable(move |durable| say(durable.unwrap())));
-            say(last.wait().unwrap());
+            for ticket in tickets.drain(..) {
+                match has_callbacks {
+                    true => ticket.on_durable(say),
+                    false => say(ticket.wait()),
+                }
+            }
+            say(last.wait());
         }
     }
 }

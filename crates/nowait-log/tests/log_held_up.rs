@@ -29,8 +29,8 @@ const WRITER: &str = "nowait-log-writer";
 /// Threads with many waiters.
 const MANY: &str = "many";
 
-/// Holds up threads that are called [`HELD_UP`] or [`WRITER`], and maintenance if it is told to,
-/// once they have begun to write, until it is opened. Counts the writes of threads called [`MANY`].
+/// Stops threads in their first write, until it is opened: those called [`HELD_UP`] or [`WRITER`],
+/// and maintenance while the flag is set. Counts the writes of threads called [`MANY`].
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<(usize, bool)>, Condvar)>, Arc<AtomicBool>, Arc<AtomicU32>);
 

@@ -127,16 +127,16 @@ impl Shared {
 
     /// Submits pending blocks for futures and callbacks, or leaves them to the log's own thread.
     pub(crate) fn carry_all(self: &Arc<Self>) {
-        if self.is_forked() {
-            return;
-        }
-        let left = self.state().leave_to_writer(|| embed::now(&self.dir.instance));
-        match left {
-            Some(true) => return self.handover.wake_writer(),
-            Some(false) => return,
-            None => {}
-        }
-        while let Some(submission) = self.submit(true) {
+        let now = || embed::now(&self.dir.instance);
+        while !self.is_forked() {
+            let mut state = self.state();
+            let left = state.leave_to_writer(now);
+            let submission = if left.is_none() { state.submit(true, now) } else { None };
+            drop(state);
+            if left == Some(true) {
+                self.handover.wake_writer();
+            }
+            let Some(submission) = submission else { return };
             self.write_elsewhere(submission);
         }
     }
@@ -144,7 +144,7 @@ impl Shared {
     /// Writes all pending blocks on this thread; false if there were none.
     pub(crate) fn write_all_here(self: &Arc<Self>) -> bool {
         let mut any = false;
-        while let Some(submission) = self.submit(false) {
+        while let Some(submission) = self.submit() {
             self.write_here(submission);
             any = true;
         }
@@ -160,12 +160,13 @@ impl Shared {
         self.pass_on(next);
     }
 
-    fn submit(&self, is_carried: bool) -> Option<Submission<File>> {
+    /// Submits a block for this thread to write.
+    fn submit(&self) -> Option<Submission<File>> {
         let mut state = self.state();
         if self.is_forked() {
             return None;
         }
-        state.submit(is_carried, || embed::now(&self.dir.instance))
+        state.submit(false, || embed::now(&self.dir.instance))
     }
 
     /// Completes a block that is durable or has failed. `rewritten` as in `Pipeline::complete`.
@@ -305,7 +306,7 @@ mod tests {
         let log = log_on(&sim);
         let ticket = log.append(b"x").wait().unwrap();
         let shared = log.0.shared.clone();
-        let submission = shared.submit(false).unwrap();
+        let submission = shared.submit().unwrap();
         let id = submission.id;
         let sealed = shared.seal(submission);
         let step = shared.state().rescue(Instant::now() + Duration::from_secs(60));

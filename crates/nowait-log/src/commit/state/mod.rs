@@ -299,7 +299,7 @@ impl<F: Clone> Pipeline<F> {
     fn open_block(&mut self, now: Instant) {
         let header = self.segments.last().filter(|_| self.offset == 0).map(|segment| segment.header);
         let block = Block::new(self.current.clone(), header, self.offset, self.next_lsn, self.last_bytes, now);
-        if self.is_served() && self.has_many() {
+        if self.is_writer_active() && self.has_many() {
             block.group.serve();
         }
         self.open = Some(block);
@@ -467,18 +467,22 @@ impl<F: Clone> Pipeline<F> {
         }
     }
 
+    /// Blocks that wait to be submitted, oldest first.
+    fn pending(&self) -> impl Iterator<Item = &Block<F>> {
+        self.ready.iter().chain(&self.open).filter(|block| block.is_wanted())
+    }
+
     /// Chooses the next writer of pending blocks.
     pub(crate) fn choose_next(&mut self, now: Instant) -> Successor {
-        if !self.may_submit() || self.is_served() {
+        if !self.may_submit() || self.is_writer_active() {
             return Successor::Nobody;
         }
         if self.is_left_to_writer() {
             // Its sleepers are not counted.
             return self.engage_writer(now).unwrap_or(Successor::Carry);
         }
-        let pending = || self.ready.iter().chain(&self.open).filter(|block| block.is_wanted());
-        if let Some(block) = pending().find(|block| block.group.has_sleepers()) {
-            let group = block.group.clone();
+        let with_sleepers = self.pending().map(|block| &block.group).find(|group| group.has_sleepers()).cloned();
+        if let Some(group) = with_sleepers {
             if let Some(writer) = self.engage_writer(now) {
                 return writer;
             }
@@ -489,7 +493,8 @@ impl<F: Clone> Pipeline<F> {
             return Successor::Leader(group);
         }
         let any = self.is_dropped || !self.watchers.is_empty() || !self.room_wakers.is_empty();
-        match pending().any(|block| any || block.group.has_idle_waiters()) {
+        let is_awaited = self.pending().any(|block| any || block.group.has_idle_waiters());
+        match is_awaited {
             true => self.engage_writer(now).unwrap_or(Successor::Carry),
             false => Successor::Nobody,
         }

@@ -54,18 +54,18 @@ impl<F: Clone> Pipeline<F> {
     /// True if there are many waiters. Fewer suffice while the thread writes, since the number
     /// varies. Many records of few waiters do not count: one of these is free to write.
     pub(super) fn has_many(&self) -> bool {
-        self.waiters >= if self.is_served() { MANY / 2 } else { MANY }
+        self.waiters >= if self.is_writer_active() { MANY / 2 } else { MANY }
     }
 
     /// True while the log's own thread writes.
-    pub(super) fn is_served(&self) -> bool {
+    pub(super) fn is_writer_active(&self) -> bool {
         matches!(self.writer, Writer::Active(_))
     }
 
     /// True if a pending block was left to the log's own thread. Not only the oldest: its waiters
     /// are not counted, and earlier blocks may have none.
     pub(super) fn is_left_to_writer(&self) -> bool {
-        self.ready.iter().chain(&self.open).any(|block| block.is_wanted() && block.group.is_served())
+        self.pending().any(|block| block.group.is_served())
     }
 
     /// Leaves pending blocks to the log's own thread: None if that does not write, otherwise
@@ -96,7 +96,7 @@ impl<F: Clone> Pipeline<F> {
 
     /// Decides the next step of the log's own thread, which calls this in a loop.
     pub(crate) fn serve(&mut self, now: impl Fn() -> Instant) -> WriterTurn<F> {
-        let was_active = self.is_served();
+        let was_active = self.is_writer_active();
         if was_active && (self.has_many() || self.is_left_to_writer()) && !self.is_closing {
             if let Some(submission) = self.submit(false, &now) {
                 self.writer = Writer::Active(now());
@@ -114,7 +114,7 @@ impl<F: Clone> Pipeline<F> {
 
     /// Lets other threads write, since one of them took a step for the log's own thread.
     pub(super) fn writer_was_rescued(&mut self) {
-        if self.is_served() {
+        if self.is_writer_active() {
             self.writer = Writer::Stalled;
         }
     }
@@ -123,7 +123,7 @@ impl<F: Clone> Pipeline<F> {
     pub(super) fn replace_writer(&mut self, now: Instant) -> Option<Successor> {
         let Writer::Active(since) = self.writer else { return None };
         let is_overdue = now.saturating_duration_since(since) >= self.patience();
-        if !is_overdue || !self.may_submit() || !self.ready.iter().chain(&self.open).any(|block| block.is_wanted()) {
+        if !is_overdue || !self.may_submit() || self.pending().next().is_none() {
             return None;
         }
         self.writer = Writer::Stalled;
