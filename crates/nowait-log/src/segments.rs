@@ -12,7 +12,7 @@ use super::os;
 use super::retention::{Rule, first_needed};
 use nowait::{ErrorKind, File, Result, embed};
 
-/// Pause between pieces of a segment, while the log has enough room.
+/// Time after which a pause between pieces of a segment is reconsidered.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Time after which retention is applied again while the log is written.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -122,10 +122,11 @@ impl Shared {
     /// As [`Shared::make_spare`], with `names` held and without notifying waiters.
     fn make_spare_alone(self: &Arc<Self>) -> bool {
         let mut state = self.state();
-        if !(state.wants_spare() || state.looks_ahead()) || state.poison.is_some() {
+        if !state.wants_spare() || state.poison.is_some() {
             return false;
         }
         let bytes = state.next_bytes();
+        state.upkeep.was_missed = false;
         let small = state.take_small_spare();
         // Numbers are consecutive, also after a failure: a missing number looks like damage.
         let number = state.upkeep.newest + 1;
@@ -191,7 +192,7 @@ impl Shared {
                 }
             }
         }
-        let file = self.dir.prepare(number, bytes, self.control.direct, || self.pause(bytes))?;
+        let file = self.dir.prepare(number, bytes, self.control.direct, |left| self.pause(left))?;
         let mut state = self.state();
         state.numbers.segments_prepared += 1;
         state.numbers.zeroed_bytes += bytes;
@@ -225,38 +226,41 @@ impl Shared {
         if there >= bytes {
             return Ok(());
         }
-        fill(file, there..bytes, || self.pause(bytes))?;
+        fill(file, there..bytes, |left| self.pause(left))?;
         self.state().numbers.zeroed_bytes += bytes - there;
         Ok(())
     }
 
-    /// Called between pieces of a segment of `bytes`: writes due records, and lets commits use the
-    /// disk. An error if the log is closing.
-    fn pause(self: &Arc<Self>, bytes: u64) -> Result<()> {
-        let state = self.state();
-        if state.is_closing {
-            return Err(os::error(os::APPEND, ErrorKind::Closed, &self.dir.path));
-        }
-        // While segments grow, the remaining room is small compared with the next segment.
-        let enough = if state.is_growing() { bytes } else { bytes / 2 };
-        let hurry = state.room_is_wanted() || state.room_left() < enough;
-        let is_due = state.has_pending() && state.is_due(embed::now(&self.dir.instance));
-        let lacks_head = state.lacks_head(embed::now(&self.dir.instance));
-        drop(state);
-        self.rescue();
-        if lacks_head {
-            // The maintenance thread is busy with the segment, so the control file is replaced
-            // here. A failure is retried later.
-            let _ = self.record();
-        }
-        if is_due {
-            self.write_all_here();
-        }
-        if !hurry && self.rules.has_maintenance {
-            // The log has enough room meanwhile.
+    /// Called between pieces of a segment whose last `left` bytes are not filled yet. Writes due
+    /// records. While the log is written, waits until it needs the next piece: all of them are then
+    /// written in the time in which half of the remaining room is. An error if the log is closing.
+    fn pause(self: &Arc<Self>, left: u64) -> Result<()> {
+        let mut next_lsn = None;
+        loop {
+            let state = self.state();
+            if state.is_closing {
+                return Err(os::error(os::APPEND, ErrorKind::Closed, &self.dir.path));
+            }
+            let is_idle = next_lsn == Some(state.next_lsn);
+            let hurry = is_idle || state.room_is_wanted() || state.room_left() < 2 * left;
+            next_lsn = Some(state.next_lsn);
+            let is_due = state.has_pending() && state.is_due(embed::now(&self.dir.instance));
+            let lacks_head = state.lacks_head(embed::now(&self.dir.instance));
+            drop(state);
+            self.rescue();
+            if lacks_head {
+                // The maintenance thread is busy with the segment, so the control file is replaced
+                // here. A failure is retried later.
+                let _ = self.record();
+            }
+            if is_due {
+                self.write_all_here();
+            }
+            if hurry || !self.rules.has_maintenance {
+                return Ok(());
+            }
             std::thread::sleep(PAUSE);
         }
-        Ok(())
     }
 
     /// Removes the oldest retired segment. The next one may be removed only when this removal is

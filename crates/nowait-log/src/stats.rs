@@ -147,7 +147,7 @@ pub(crate) struct Numbers {
     records: u64,
     blocks: u64,
     payload_bytes: u64,
-    written_bytes: u64,
+    pub(crate) written_bytes: u64,
     pub(crate) rotations: u64,
     pub(crate) spares_missed: u64,
     pub(crate) rescues: u64,

@@ -35,8 +35,9 @@ const DAMAGED_END: &str = ".damaged";
 const SEGMENT_END: &str = ".seg";
 const DIGITS: usize = 20;
 
-/// Bytes of one write of zeros: small, so that commits are served in between.
-const ZEROS_BYTES: usize = 256 << 10;
+/// Bytes of one write of zeros. Commits beside it take longer; smaller writes make more commits take
+/// longer, and larger ones make few of them take much longer.
+const ZEROS_BYTES: usize = 1 << 20;
 
 /// The directory of an open log, held open. So the log stays in the directory after a rename, or
 /// after the process changes its working directory.
@@ -291,14 +292,14 @@ impl LogDir {
     }
 
     /// Prepares a segment of written zeros. Allocated space alone is not enough: a write to
-    /// unwritten extents makes the file system convert them and wait for its journal. Calls `pause`
-    /// after each piece; an error of `pause` ends the preparation.
+    /// unwritten extents makes the file system convert them and wait for its journal. `pause`
+    /// as for [`fill`].
     pub(crate) fn prepare(
         &self,
         number: u64,
         bytes: u64,
         direct: bool,
-        pause: impl FnMut() -> Result<()>,
+        pause: impl FnMut(u64) -> Result<()>,
     ) -> Result<File> {
         // One name per number, so that a later preparation never overwrites this segment with
         // zeros.
@@ -324,9 +325,9 @@ impl LogDir {
     }
 }
 
-/// Writes durable zeros to the end of a segment. Calls `pause` after each piece; an error of
-/// `pause` ends the call.
-pub(crate) fn fill(file: &File, bytes: Range<u64>, mut pause: impl FnMut() -> Result<()>) -> Result<()> {
+/// Writes durable zeros to the end of a segment. Between pieces, calls `pause` with the number of
+/// remaining bytes; an error of `pause` ends the call.
+pub(crate) fn fill(file: &File, bytes: Range<u64>, mut pause: impl FnMut(u64) -> Result<()>) -> Result<()> {
     let Range { start: mut at, end } = bytes;
     match file.allocate(Allocate::Reserve, at, end - at).wait() {
         Err(error) if error.kind() != ErrorKind::Unsupported => return Err(error),
@@ -337,7 +338,9 @@ pub(crate) fn fill(file: &File, bytes: Range<u64>, mut pause: impl FnMut() -> Re
         let length = (end - at).min(zeros.len() as u64);
         file.write_all_from(&zeros[..length as usize], at)?;
         at += length;
-        pause()?;
+        if at < end {
+            pause(end - at)?;
+        }
     }
     file.sync_all().wait()
 }

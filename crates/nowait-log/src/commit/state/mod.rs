@@ -252,7 +252,10 @@ impl<F: Clone> Pipeline<F> {
             }
             Err(no_room) => {
                 if matches!(no_room, NoRoom::NoSpare) {
-                    self.numbers.spares_missed += u64::from(!self.has_spare_for(payload));
+                    if !self.has_spare_for(payload) {
+                        self.numbers.spares_missed += 1;
+                        self.upkeep.was_missed = true;
+                    }
                     self.want_segment_for(payload);
                 }
                 return Err(no_room);

@@ -50,6 +50,8 @@ pub(crate) struct Upkeep {
     pub(crate) record_failed: Option<Instant>,
     /// Minimum size of the next segment, for an append that does not fit into the prepared one.
     wanted_bytes: u64,
+    /// An append has waited since the size of the last prepared segment was decided.
+    pub(crate) was_missed: bool,
     /// A segment began, and maintenance was not notified.
     pub(super) has_news: bool,
     /// Segments that the log has left, while their blocks may still be in use.
@@ -97,6 +99,7 @@ impl Upkeep {
             measured: None,
             record_failed: None,
             wanted_bytes: 0,
+            was_missed: false,
             has_news: false,
             out: Vec::new(),
             given_up: 0,
@@ -278,11 +281,14 @@ impl<F: Clone> Pipeline<F> {
         !has_next || reserved < self.rules.reserve_bytes
     }
 
-    /// Size of the next segment to prepare: twice the previous one, so that a log that is often
-    /// opened and rarely used stays small.
+    /// Size of the next segment to prepare. It is as large as the previous one, or twice as large
+    /// if the log has written four times as much, or if an append has waited for that one. So what
+    /// is filled with zeros ahead of need stays small compared with the log.
     pub(crate) fn next_bytes(&self) -> u64 {
         let before = self.spares.back().map_or(self.current.bytes, |spare| spare.bytes);
-        (2 * before).max(self.upkeep.wanted_bytes).min(self.rules.segment_bytes)
+        let grows = self.numbers.written_bytes >= 4 * before || self.upkeep.was_missed;
+        let bytes = if grows { 2 * before } else { before };
+        bytes.max(self.upkeep.wanted_bytes).min(self.rules.segment_bytes)
     }
 
     /// Takes the next segment if it is too small for a waiting append.
@@ -291,20 +297,9 @@ impl<F: Clone> Pipeline<F> {
         if is_small { self.spares.pop_front() } else { None }
     }
 
-    /// True while segments have not reached their maximum size.
-    pub(crate) fn is_growing(&self) -> bool {
-        self.current.bytes < self.rules.segment_bytes
-    }
-
-    /// True if one more segment must be prepared ahead of need, while segments grow: the time to
-    /// write two segments is then available to fill the next, larger one with zeros.
-    pub(crate) fn looks_ahead(&self) -> bool {
-        self.is_growing() && self.offset_behind_open() > self.current.bytes / 2 && self.spares.len() < 2
-    }
-
     /// True if a segment must be prepared, and a try is allowed now.
     pub(crate) fn lacks_spare(&self, now: Instant) -> bool {
-        (self.wants_spare() || self.looks_ahead()) && self.may_retry_spare(now)
+        self.wants_spare() && self.may_retry_spare(now)
     }
 
     /// True unless a preparation failed less than [`RETRY`] ago.
