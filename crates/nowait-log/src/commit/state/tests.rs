@@ -233,22 +233,23 @@ fn a_cut_is_not_named_by_the_one_before() {
     assert!(state.may_submit());
 }
 
-/// An append does not fit into a small segment: the next segment is made large enough, and smaller
-/// appends continue meanwhile.
+/// Segments grow with the log, and after an append that waited. An append does not fit into a small
+/// segment: the next segment is made large enough, and smaller appends continue meanwhile.
 #[test]
 fn segments_grow_as_far_as_they_may_and_for_what_is_large() {
     let mut state = state(Rules { segment_bytes: 4 * SEGMENT_BYTES, ..rules(1) });
+    assert_eq!(state.next_bytes(), SEGMENT_BYTES);
+    state.numbers.written_bytes = 4 * SEGMENT_BYTES;
     assert_eq!(state.next_bytes(), 2 * SEGMENT_BYTES);
     state.spares.push_back(Live::new(2, 2 * SEGMENT_BYTES, ()));
-    assert!(!state.wants_spare() && !state.lacks_spare(now()));
-    // No append waits for the segment after that; its preparation begins in the middle of this one.
-    append(&mut state, SEGMENT_BYTES as usize / 2).ok().unwrap();
-    assert!(!state.wants_spare() && state.lacks_spare(now()));
+    assert_eq!(state.next_bytes(), 2 * SEGMENT_BYTES, "as large as the one before");
+    assert!(!state.wants_spare());
     let large = 3 * SEGMENT_BYTES as usize;
     assert!(matches!(append(&mut state, large), Err(NoRoom::NoSpare)));
     assert_eq!(state.numbers.spares_missed, 1);
     assert!(append(&mut state, 1).is_ok());
     assert!(state.wants_spare());
+    assert!(state.upkeep.was_missed);
     let bytes = state.next_bytes();
     let small = state.take_small_spare().unwrap();
     assert_eq!((small.number, bytes, state.spares.len()), (2, 4 * SEGMENT_BYTES, 0));
