@@ -484,6 +484,9 @@ fn a_run_of_logs_fills_a_row_for_each_case_and_way() {
             1.0..=4096.0 / size
         };
         assert!(wanted.contains(&row.figure("file_bytes_per_byte").unwrap()), "{row:?}");
+        // Where the device counts.
+        let on_device = row.figure("device_bytes_per_byte").zip(row.figure("device_writes_per_op"));
+        assert!(on_device.is_none_or(|(bytes, writes)| bytes >= 1.0 && writes > 0.0), "{row:?}");
         let latency = row.latency_ns.unwrap();
         assert!(latency.p50 <= latency.p999 && latency.p999 <= latency.max, "{row:?}");
     }

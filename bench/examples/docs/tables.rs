@@ -136,6 +136,8 @@ fn cell(row: &Row, column: &str) -> Result<String> {
         "longest ms" => shown("latency_ns.max", &|nanos| format!("{:.1}", nanos / 1e6)),
         "CPU µs" => shown("cpu_us_per_op.total", &|micros| format!("{micros:.1}")),
         "switches" => shown("context_switches_per_op", &|count| format!("{count:.2}")),
+        "device bytes" => shown("device_bytes_per_byte", &|bytes| format!("{bytes:.2}")),
+        "device writes" => shown("device_writes_per_op", &|count| format!("{count:.2}")),
         "bytes" => shown("file_bytes_per_byte", &|bytes| format!("{bytes:.2}")),
         "in gaps > 1 ms" => shown("stalled_fraction", &|share| format!("{:.0} %", share * 100.0)),
         _ => return Err(format!("there is no column {column}")),

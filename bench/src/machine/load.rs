@@ -139,6 +139,8 @@ pub fn busy_us() -> Option<f64> {
 pub struct Transfers {
     pub reads: u64,
     pub read_bytes: u64,
+    /// Linux counts a flush of the device's cache after a write as a write of 0 bytes.
+    pub writes: u64,
     pub written_bytes: u64,
     /// Sum of the durations of reads. Divided by a period, it is the mean number of reads in
     /// flight.
@@ -161,18 +163,16 @@ impl Transfers {
     /// Returns the counts of the device of this file. `None` if the file system is on no device, on
     /// several, or on one that has not counted a write yet.
     pub fn under(file: &File) -> Option<Transfers> {
-        let device = file.metadata().ok()?.dev();
-        let folder = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-        let name = fs::canonicalize(folder).ok()?;
-        Transfers::of(name.file_name()?.to_str()?).filter(|transfers| transfers.written_bytes > 0)
+        Transfers::of(&device_under(file)?).filter(|transfers| transfers.written_bytes > 0)
     }
 
     fn parse(text: &str) -> Option<Transfers> {
         let fields: Vec<u64> = text.split_whitespace().map(|field| field.parse().ok()).collect::<Option<_>>()?;
-        let &[reads, _, read_sectors, read_ms, _, _, written_sectors, ..] = fields.as_slice() else { return None };
+        let &[reads, _, read_sectors, read_ms, writes, _, written_sectors, ..] = fields.as_slice() else { return None };
         Some(Transfers {
             reads,
             read_bytes: read_sectors * SECTOR,
+            writes,
             written_bytes: written_sectors * SECTOR,
             read_time: Duration::from_millis(read_ms),
         })
@@ -182,6 +182,7 @@ impl Transfers {
         Transfers {
             reads: self.reads.saturating_sub(before.reads),
             read_bytes: self.read_bytes.saturating_sub(before.read_bytes),
+            writes: self.writes.saturating_sub(before.writes),
             written_bytes: self.written_bytes.saturating_sub(before.written_bytes),
             read_time: self.read_time.saturating_sub(before.read_time),
         }
@@ -190,6 +191,13 @@ impl Transfers {
     fn bytes(&self) -> u64 {
         self.read_bytes + self.written_bytes
     }
+}
+
+/// Returns the name of the device of this file in `/sys/class/block`.
+pub fn device_under(file: &File) -> Option<String> {
+    let device = file.metadata().ok()?.dev();
+    let folder = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    Some(fs::canonicalize(folder).ok()?.file_name()?.to_str()?.to_owned())
 }
 
 fn load_average() -> Option<f64> {
@@ -209,7 +217,7 @@ mod tests {
         assert_eq!((Ticks::of("cpu 1 2"), Ticks::default().share(0)), (None, None));
         let text = "  100  5  2048  40  7  0  16  3  0  50  43  0 0 0 0 0 0\n";
         let read_time = Duration::from_millis(40);
-        let expected = Transfers { reads: 100, read_bytes: 1 << 20, written_bytes: 8192, read_time };
+        let expected = Transfers { reads: 100, read_bytes: 1 << 20, writes: 7, written_bytes: 8192, read_time };
         assert_eq!(Transfers::parse(text), Some(expected));
         assert_eq!(Transfers::parse("1 2 x"), None);
     }

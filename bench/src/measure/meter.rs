@@ -15,7 +15,7 @@ use hdrhistogram::Histogram;
 
 use super::figure::Figure;
 use super::work::Batch;
-use crate::machine::load::busy_us;
+use crate::machine::load::{Transfers, busy_us};
 use crate::report::{Control, Cpu, Latency, Row};
 use crate::stats::median;
 use crate::sys::{RingWorkers, Runs, Usage};
@@ -256,6 +256,7 @@ struct Counters {
     thread: Usage,
     workers: RingWorkers,
     machine_us: Option<f64>,
+    transfers: Option<Transfers>,
 }
 
 /// A round of one caller (driving thread) of a way.
@@ -271,12 +272,24 @@ pub struct Round<'a> {
     started: Option<Counters>,
     stopped: Option<Counters>,
     inline_fraction: Option<f64>,
+    /// Device whose transfers are counted ([`Round::count_transfers`]).
+    device: Option<String>,
 }
 
 impl<'a> Round<'a> {
     pub fn new(gate: &'a Barrier, check: Option<&'a Check<'a>>) -> Self {
         let (tally, began, prepared) = (Tally::new(check), Instant::now(), Duration::ZERO);
-        Self { tally, gate, meetings: 0, began, prepared, started: None, stopped: None, inline_fraction: None }
+        let (started, stopped, inline_fraction, device) = (None, None, None, None);
+        Self { tally, gate, meetings: 0, began, prepared, started, stopped, inline_fraction, device }
+    }
+
+    /// Counts the transfers of this device while the clock runs.
+    pub fn count_transfers(&mut self, device: Option<&str>) {
+        self.device = device.map(str::to_owned);
+    }
+
+    fn transfers(&self) -> Option<Transfers> {
+        self.device.as_deref().and_then(Transfers::of)
     }
 
     /// Makes a tally for a thread that the way starts. The way merges it into [`Round::tally`]
@@ -296,9 +309,9 @@ impl<'a> Round<'a> {
         self.prepared = self.began.elapsed();
         let workers = RingWorkers::now();
         self.meet();
-        let machine_us = busy_us();
+        let (machine_us, transfers) = (busy_us(), self.transfers());
         let (process, thread) = (Usage::of_process(), Usage::of_this_thread());
-        self.started = Some(Counters { at: Instant::now(), process, thread, workers, machine_us });
+        self.started = Some(Counters { at: Instant::now(), process, thread, workers, machine_us, transfers });
     }
 
     /// Stops the clock after all completions, before any teardown.
@@ -306,7 +319,8 @@ impl<'a> Round<'a> {
         let (at, thread) = (Instant::now(), Usage::of_this_thread());
         self.meet();
         let (process, machine_us) = (Usage::of_process(), busy_us());
-        self.stopped = Some(Counters { at, process, thread, workers: RingWorkers::now(), machine_us });
+        let (workers, transfers) = (RingWorkers::now(), self.transfers());
+        self.stopped = Some(Counters { at, process, thread, workers, machine_us, transfers });
     }
 
     fn meet(&mut self) {
@@ -346,6 +360,9 @@ pub struct Sample {
     /// Busy time of all of the machine's processors, this process's part included, in ticks.
     /// `None` if the kernel does not report it.
     pub machine_us: Option<f64>,
+    /// Transfers of the counted device ([`Round::count_transfers`]), those of other programs
+    /// included.
+    pub transfers: Option<Transfers>,
     /// Share of the time in gaps of more than a millisecond; 0 if no gaps were reported.
     pub stalled_fraction: f64,
     pub inline_fraction: Option<f64>,
@@ -386,6 +403,7 @@ impl Sample {
             caller_us: spent.sum(),
             ring_workers: last.workers.since(&first.workers),
             machine_us: first.machine_us.zip(last.machine_us).map(|(from, to)| to - from),
+            transfers: first.transfers.zip(last.transfers).map(|(before, now)| now.since(before)),
             inline_fraction: inline.map(|all| all.iter().sum::<f64>() / all.len() as f64),
             figures: Vec::new(),
         })

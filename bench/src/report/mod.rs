@@ -254,6 +254,7 @@ pub(crate) mod tests {
             usage: Usage { user_us: 100.0, system_us: 300.0, switches: 50.0 },
             caller_us: 100.0,
             ring_workers: Some(Runs { count: 10, time_ns: 200_000 }),
+            transfers: None,
             machine_us: Some(440.0),
             stalled_fraction: 0.0,
             inline_fraction: None,

@@ -11,6 +11,9 @@
 //! `nowait` that is the calibration of a new log, its first segment (up to 256 MiB, as large as the
 //! round needs) and the next one. All ways of a case make the same number of commits per round.
 //!
+//! The columns "device bytes/byte" and "device writes" are counts of the block device while the clock
+//! runs, those of other programs included. A flush counts as a write.
+//!
 //! A way's records are read back and compared once for each case, before it is timed, and some of
 //! them after each timed round. In all rounds the device must have written at least the bytes of
 //! the records, if it counts its writes.
@@ -40,6 +43,8 @@ const USUAL: Table = Table {
             CPU,
             SWITCHES,
             Column { name: "file bytes/byte", cell: |row| own(row, "file_bytes_per_byte", 2) },
+            Column { name: "device bytes/byte", cell: |row| own(row, "device_bytes_per_byte", 2) },
+            Column { name: "device writes", cell: |row| own(row, "device_writes_per_op", 2) },
             Column { name: "prepared ms", cell: |row| Some(format!("{:.1}", row.prepared_ms?)) },
         ],
     }],
@@ -193,6 +198,10 @@ impl Bench for LogCase {
         if let Some(bytes) = file_bytes {
             sample.tell("file_bytes_per_byte", Figure::Ratio(bytes as f64, sample.bytes as f64));
         }
+        if let Some(Transfers { writes, written_bytes, .. }) = sample.transfers {
+            sample.tell("device_writes_per_op", Figure::Ratio(writes as f64, sample.operations as f64));
+            sample.tell("device_bytes_per_byte", Figure::Ratio(written_bytes as f64, sample.bytes as f64));
+        }
         Ok(sample)
     }
 }
@@ -235,7 +244,11 @@ impl Appending<'_> {
             records.holds(number, record)
         };
         let before = Transfers::under(file);
-        let outcome = alone(turn.check(&holds), |round| way.commits(&job, round));
+        let device = device_under(file);
+        let outcome = alone(turn.check(&holds), |round| {
+            round.count_transfers(device.as_deref());
+            way.commits(&job, round)
+        });
         let after = Transfers::under(file);
         let (sample, file_bytes) = turn.sample(outcome, failed)?;
         turn.require("commits", &sample, (all, all * size as u64))?;

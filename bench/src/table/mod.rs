@@ -56,7 +56,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::machine::load::Transfers;
+use crate::machine::load::{Transfers, device_under};
 use crate::machine::testfile::{self, TestFile, free_bytes, require_room};
 use crate::measure::figure::Figure;
 use crate::measure::meter::Sample;

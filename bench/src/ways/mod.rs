@@ -233,6 +233,7 @@ pub static WAYS: Roster = &[
     &scan::NOWAIT_STREAM,
     &nowait::NOWAIT_AWAIT,
     &nowait::NOWAIT_AIO,
+    &nowait::NOWAIT_YOUNG,
     &nowait::NOWAIT_TOKIO,
 ];
 

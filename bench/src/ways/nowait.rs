@@ -7,6 +7,7 @@
 //!   processor.
 //! * `nowait-await`: one future that awaits one read after the other, as most tasks do; single
 //!   reads only.
+//! * `nowait-young`: a new log.
 //!
 //! Calls, sizes and the instance are those of the guide: the shared instance with default settings,
 //! tokio attached once, pages in a `Buf` of the library. If there is a choice, it is the guide's
@@ -78,6 +79,12 @@ pub(crate) static NOWAIT_TOKIO: Way = Way::new(
         Does::Mixed(&mixed::Tasks::Tokio),
         Does::TaskCommits(&Durable::Tokio),
     ],
+);
+
+pub(crate) static NOWAIT_YOUNG: Way = Way::new(
+    "nowait-young",
+    "nowait-log with default options from its first record on, while it fills its segments with zeros",
+    &[Does::Commits(&Durable::Young)],
 );
 
 pub(crate) static NOWAIT_AIO: Way = Way::new(

@@ -1,7 +1,8 @@
 //! `nowait-log` as in a user's program: each writer appends its record and waits for the ticket. On
 //! tokio, each writer is a task that awaits the ticket.
 //!
-//! The log is configured as after growth: each segment has room for the records of a round, up to
+//! The log of [`Durable::Young`] has the default options, and is measured from its first record on.
+//! Otherwise the log is configured as after growth: each segment has room for the records of a round, up to
 //! 256 MiB. The files of the hand-written ways have the same size before the clock starts. A writer
 //! with several records in flight waits for the oldest ticket.
 
@@ -24,6 +25,8 @@ use crate::ways::runtime::{runtime, with_workers};
 #[derive(PartialEq)]
 pub(crate) enum Durable {
     Threads,
+    /// Threads, on a log as a program opens it.
+    Young,
     Tokio,
 }
 
@@ -50,11 +53,16 @@ fn alone_bytes(size: usize) -> u64 {
     room(true, HEADERS + size) as u64
 }
 
-/// Opens a new log. The calibration and the wait for the first spare segment are part of the
-/// reported preparation.
+/// Opens a new log. The calibration is part of the reported preparation.
 fn open(folder: &Path, options: &Options) -> io::Result<(Folder, Log)> {
     let folder = Folder::new(folder)?;
     let (log, _) = Log::open(folder.path(), options).wait()?;
+    Ok((folder, log))
+}
+
+/// Opens a log that has grown. The preparation includes its first two segments.
+fn open_grown(folder: &Path, options: &Options) -> io::Result<(Folder, Log)> {
+    let (folder, log) = open(folder, options)?;
     await_spare(&log);
     Ok((folder, log))
 }
@@ -100,13 +108,16 @@ impl LogWay for Durable {
     /// The log creates its own files. With a schedule, no thread waits for a record: futures of
     /// this thread append the records, or tasks of the shared runtime.
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
-        let (_folder, log) = open(job.folder, &options(job.total(), job.size))?;
+        let (_folder, log) = match self {
+            Self::Young => open(job.folder, &Options::new().create(true)),
+            _ => open_grown(job.folder, &options(job.total(), job.size)),
+        }?;
         let append = |(): &mut (), block: &mut [u8]| Ok(log.append(&block[..job.size]).wait()?);
         let lsns = match (self, job.pace.is_some()) {
             (Self::Tokio, true) => by_tasks(job, round, &log, Some(runtime())),
             (Self::Tokio, false) => by_tasks(job, round, &log, Some(with_workers(TOKIO_WORKERS))),
-            (Self::Threads, true) => by_tasks(job, round, &log, None),
-            (Self::Threads, false) => by_pipelines(job, round, || Ok(()), append, |ticket| Ok(ticket.wait()?)),
+            (_, true) => by_tasks(job, round, &log, None),
+            (_, false) => by_pipelines(job, round, || Ok(()), append, |ticket| Ok(ticket.wait()?)),
         }?;
         let bytes = log.stats().written_bytes;
         find(job, round, &log, &lsns)?;
@@ -123,7 +134,7 @@ mod tests {
     #[test]
     fn a_grown_log_changes_no_segment_in_a_round() {
         const RECORDS: u64 = 400;
-        let (_folder, log) = open(&std::env::temp_dir(), &options(RECORDS, 4096)).unwrap();
+        let (_folder, log) = open_grown(&std::env::temp_dir(), &options(RECORDS, 4096)).unwrap();
         let lsns = (0..RECORDS).map(|_| log.append(&[7; 4096]).wait().unwrap().wait().unwrap());
         assert_eq!(lsns.max(), Some(RECORDS));
         assert_eq!(log.stats().rotations, 0);
