@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::commit::{Live, Pipeline, Retired, Shared, SpareFailure};
+use super::commit::{Live, Pipeline, Retired, Shared, SpareFailure, TICK};
 use super::dir::fill;
 use super::event::Event;
 use super::format::PAGE;
@@ -14,6 +14,8 @@ use nowait::{ErrorKind, File, Result, embed};
 
 /// Time after which a pause between pieces of a segment is reconsidered.
 const PAUSE: Duration = Duration::from_millis(1);
+/// Room of a log when its next segment is ready, also if it is written at some hundred MB/s.
+const AHEAD_BYTES: u64 = 8 << 20;
 /// Time after which retention is applied again while the log is written.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -232,8 +234,9 @@ impl Shared {
     }
 
     /// Called between pieces of a segment whose last `left` bytes are not filled yet. Writes due
-    /// records. While the log is written, waits until it needs the next piece: all of them are then
-    /// written in the time in which half of the remaining room is. An error if the log is closing.
+    /// records. While the log is written, waits until its room is twice as large as `left`, and some
+    /// more: zeros that are written early are of no use to a log that ends before. An error if the
+    /// log is closing.
     fn pause(self: &Arc<Self>, left: u64) -> Result<()> {
         let mut next_lsn = None;
         loop {
@@ -242,12 +245,18 @@ impl Shared {
                 return Err(os::error(os::APPEND, ErrorKind::Closed, &self.dir.path));
             }
             let is_idle = next_lsn == Some(state.next_lsn);
-            let hurry = is_idle || state.room_is_wanted() || state.room_left() < 2 * left;
+            let is_needed = state.room_is_wanted() || state.room_left() < 2 * left + AHEAD_BYTES;
+            // Maintenance starts the writer.
+            let hurry = is_idle || is_needed || state.wants_writer();
             next_lsn = Some(state.next_lsn);
-            let is_due = state.has_pending() && state.is_due(embed::now(&self.dir.instance));
-            let lacks_head = state.lacks_head(embed::now(&self.dir.instance));
+            let now = embed::now(&self.dir.instance);
+            let is_due = state.has_pending() && state.is_due(now);
+            let (lacks_head, has_old) = (state.lacks_head(now), state.has_old_in_flight(now, TICK));
             drop(state);
             self.rescue();
+            if has_old {
+                self.watch_all();
+            }
             if lacks_head {
                 // The maintenance thread is busy with the segment, so the control file is replaced
                 // here. A failure is retried later.
