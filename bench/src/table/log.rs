@@ -6,13 +6,15 @@
 //! tasks on two tokio workers await their records; ways without tasks use as many threads.
 //!
 //! Every round has a new file without a name, large enough for the way, filled with zeros and
-//! synced before the clock starts. So no way pays for the allocation of blocks or for a growing
-//! file. The column "prepared" shows the preparation of a way itself before the clock starts. For
-//! `nowait` that is the calibration of a new log, its first segment (up to 256 MiB, as large as the
-//! round needs) and the next one. All ways of a case make the same number of commits per round.
+//! synced before the clock starts. So no way except `nowait-young` pays for the allocation of
+//! blocks or for a growing file. The column "prepared" shows the preparation of a way itself
+//! before the clock starts. For `nowait` that is the calibration of a new log, its first
+//! segment (up to 256 MiB, as large as the round needs) and the next one. All ways of a case
+//! make the same number of commits per round.
 //!
-//! The columns "device bytes/byte" and "device writes" are counts of the block device while the clock
-//! runs, those of other programs included. A flush counts as a write.
+//! The columns "device bytes/byte" and "device writes" are the block device's counts while the
+//! clock runs, for each byte of a record and for each commit. They include other programs and
+//! flushes.
 //!
 //! A way's records are read back and compared once for each case, before it is timed, and some of
 //! them after each timed round. In all rounds the device must have written at least the bytes of

@@ -12,9 +12,10 @@ use super::os;
 use super::retention::{Rule, first_needed};
 use nowait::{ErrorKind, File, Result, embed};
 
-/// Time after which a pause between pieces of a segment is reconsidered.
+/// Interval at which a paused preparation checks whether to continue.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Room of a log when its next segment is ready, also if it is written at some hundred MB/s.
+/// Room that should be left when the next segment is ready. It suffices for appends at some hundred
+/// MB/s.
 const AHEAD_BYTES: u64 = 8 << 20;
 /// Time after which retention is applied again while the log is written.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -234,9 +235,9 @@ impl Shared {
     }
 
     /// Called between pieces of a segment whose last `left` bytes are not filled yet. Writes due
-    /// records. While the log is written, waits until its room is twice as large as `left`, and some
-    /// more: zeros that are written early are of no use to a log that ends before. An error if the
-    /// log is closing.
+    /// records. While appends continue, waits until the remaining room falls below twice `left` and
+    /// [`AHEAD_BYTES`]: zeros written earlier would be wasted if the log is closed first. Fails if
+    /// the log is closing.
     fn pause(self: &Arc<Self>, left: u64) -> Result<()> {
         let mut next_lsn = None;
         loop {
@@ -246,7 +247,7 @@ impl Shared {
             }
             let is_idle = next_lsn == Some(state.next_lsn);
             let is_needed = state.room_is_wanted() || state.room_left() < 2 * left + AHEAD_BYTES;
-            // Maintenance starts the writer.
+            // Only the maintenance thread, which runs this, starts the writer.
             let hurry = is_idle || is_needed || state.wants_writer();
             next_lsn = Some(state.next_lsn);
             let now = embed::now(&self.dir.instance);

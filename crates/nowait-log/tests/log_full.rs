@@ -237,8 +237,8 @@ fn a_file_system_without_a_free_byte() {
         let left = truncate_prefix_in(nowait, &dir, last / 2).wait().unwrap();
         assert!(left.first_lsn > 1 && left.first_lsn <= last / 2, "{kind:?}: {left:?}");
         assert_whole(nowait, &dir, last);
-        // The freed bytes suffice for a new segment. No next one is prepared, whose space the last
-        // opening could use.
+        // The freed bytes suffice for a new segment. Without maintenance no spare segment is
+        // prepared. The last opening would otherwise find its space.
         let options = options.maintenance(false);
         go_on(&options, &dir, last);
         assert_whole(nowait, &dir, last + 1);

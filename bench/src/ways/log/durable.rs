@@ -25,7 +25,7 @@ use crate::ways::runtime::{runtime, with_workers};
 #[derive(PartialEq)]
 pub(crate) enum Durable {
     Threads,
-    /// Threads, on a log as a program opens it.
+    /// Threads, on a new log with default options.
     Young,
     Tokio,
 }
@@ -60,7 +60,7 @@ fn open(folder: &Path, options: &Options) -> io::Result<(Folder, Log)> {
     Ok((folder, log))
 }
 
-/// Opens a log that has grown. The preparation includes its first two segments.
+/// Opens a new log with the options of a grown one, and waits for its next segment.
 fn open_grown(folder: &Path, options: &Options) -> io::Result<(Folder, Log)> {
     let (folder, log) = open(folder, options)?;
     await_spare(&log);

@@ -35,8 +35,8 @@ const DAMAGED_END: &str = ".damaged";
 const SEGMENT_END: &str = ".seg";
 const DIGITS: usize = 20;
 
-/// Bytes of one write of zeros. Commits beside it take longer; smaller writes make more commits take
-/// longer, and larger ones make few of them take much longer.
+/// Bytes of one write of zeros. A commit during such a write is delayed. Smaller writes delay more
+/// commits (p99); larger writes delay fewer commits for longer (p99.9).
 const ZEROS_BYTES: usize = 1 << 20;
 
 /// The directory of an open log, held open. So the log stays in the directory after a rename, or

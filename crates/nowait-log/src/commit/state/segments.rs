@@ -281,9 +281,9 @@ impl<F: Clone> Pipeline<F> {
         !has_next || reserved < self.rules.reserve_bytes
     }
 
-    /// Size of the next segment to prepare. It is as large as the previous one, or twice as large
-    /// if the log has written four times as much, or if an append has waited for that one. So what
-    /// is filled with zeros ahead of need stays small compared with the log.
+    /// Returns the size of the next segment: that of the newest one, or twice that if the log has
+    /// written four times as much, or if an append waited for a segment. So few zeros are written
+    /// ahead of need, compared with the log.
     pub(crate) fn next_bytes(&self) -> u64 {
         let before = self.spares.back().map_or(self.current.bytes, |spare| spare.bytes);
         let grows = self.numbers.written_bytes >= 4 * before || self.upkeep.was_missed;
