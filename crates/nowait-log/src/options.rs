@@ -248,9 +248,10 @@ impl Options {
     /// Sets the size of the first segment after each opening, in bytes. The next segment is as
     /// large as the newest one. It is twice as large, up to
     /// [`segment_bytes`](Options::segment_bytes), if the log has written at least four times the
-    /// size of the newest one since it was opened, or if an append had to wait for a segment. So a
-    /// rarely used log stays small. A record that needs a larger segment gets one. The size must be
-    /// a multiple of 4096, and at least 16 KiB. Default: 1 MiB.
+    /// size of the newest one since it was opened, or if an append found no segment. So a rarely
+    /// used log stays small. With a [reserve](Options::reserve_bytes), each segment is twice as
+    /// large as the one before. A record that needs a larger segment gets one. The size must be a
+    /// multiple of 4096, and at least 16 KiB. Default: 1 MiB.
     pub fn first_segment_bytes(mut self, bytes: u64) -> Self {
         self.first_segment_bytes = bytes;
         self

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::commit::{Live, Pipeline, Retired, Shared, SpareFailure, TICK};
+use super::commit::{Live, Pipeline, Retired, Shared, SpareFailure};
 use super::dir::fill;
 use super::event::Event;
 use super::format::PAGE;
@@ -12,11 +12,8 @@ use super::os;
 use super::retention::{Rule, first_needed};
 use nowait::{ErrorKind, File, Result, embed};
 
-/// Interval at which a paused preparation checks whether to continue.
+/// Pause between pieces of a segment, while the log has enough room.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Room that should be left when the next segment is ready. It suffices for appends at some hundred
-/// MB/s.
-const AHEAD_BYTES: u64 = 8 << 20;
 /// Time after which retention is applied again while the log is written.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -195,7 +192,7 @@ impl Shared {
                 }
             }
         }
-        let file = self.dir.prepare(number, bytes, self.control.direct, |left| self.pause(left))?;
+        let file = self.dir.prepare(number, bytes, self.control.direct, || self.pause(bytes))?;
         let mut state = self.state();
         state.numbers.segments_prepared += 1;
         state.numbers.zeroed_bytes += bytes;
@@ -229,48 +226,36 @@ impl Shared {
         if there >= bytes {
             return Ok(());
         }
-        fill(file, there..bytes, |left| self.pause(left))?;
+        fill(file, there..bytes, || self.pause(bytes))?;
         self.state().numbers.zeroed_bytes += bytes - there;
         Ok(())
     }
 
-    /// Called between pieces of a segment whose last `left` bytes are not filled yet. Writes due
-    /// records. While appends continue, waits until the remaining room falls below twice `left` and
-    /// [`AHEAD_BYTES`]: zeros written earlier would be wasted if the log is closed first. Fails if
-    /// the log is closing.
-    fn pause(self: &Arc<Self>, left: u64) -> Result<()> {
-        let mut next_lsn = None;
-        loop {
-            let state = self.state();
-            if state.is_closing {
-                return Err(os::error(os::APPEND, ErrorKind::Closed, &self.dir.path));
-            }
-            let is_idle = next_lsn == Some(state.next_lsn);
-            let is_needed = state.room_is_wanted() || state.room_left() < 2 * left + AHEAD_BYTES;
-            // Only the maintenance thread, which runs this, starts the writer.
-            let hurry = is_idle || is_needed || state.wants_writer();
-            next_lsn = Some(state.next_lsn);
-            let now = embed::now(&self.dir.instance);
-            let is_due = state.has_pending() && state.is_due(now);
-            let (lacks_head, has_old) = (state.lacks_head(now), state.has_old_in_flight(now, TICK));
-            drop(state);
-            self.rescue();
-            if has_old {
-                self.watch_all();
-            }
-            if lacks_head {
-                // The maintenance thread is busy with the segment, so the control file is replaced
-                // here. A failure is retried later.
-                let _ = self.record();
-            }
-            if is_due {
-                self.write_all_here();
-            }
-            if hurry || !self.rules.has_maintenance {
-                return Ok(());
-            }
+    /// Called between pieces of a segment of `bytes`: writes due records, and lets commits use the
+    /// disk. An error if the log is closing.
+    fn pause(self: &Arc<Self>, bytes: u64) -> Result<()> {
+        let state = self.state();
+        if state.is_closing {
+            return Err(os::error(os::APPEND, ErrorKind::Closed, &self.dir.path));
+        }
+        let hurry = state.room_is_wanted() || state.room_left() < bytes / 2;
+        let is_due = state.has_pending() && state.is_due(embed::now(&self.dir.instance));
+        let lacks_head = state.lacks_head(embed::now(&self.dir.instance));
+        drop(state);
+        self.rescue();
+        if lacks_head {
+            // The maintenance thread is busy with the segment, so the control file is replaced
+            // here. A failure is retried later.
+            let _ = self.record();
+        }
+        if is_due {
+            self.write_all_here();
+        }
+        if !hurry && self.rules.has_maintenance {
+            // The log has enough room meanwhile.
             std::thread::sleep(PAUSE);
         }
+        Ok(())
     }
 
     /// Removes the oldest retired segment. The next one may be removed only when this removal is

@@ -299,7 +299,7 @@ impl LogDir {
         number: u64,
         bytes: u64,
         direct: bool,
-        pause: impl FnMut(u64) -> Result<()>,
+        pause: impl FnMut() -> Result<()>,
     ) -> Result<File> {
         // One name per number, so that a later preparation never overwrites this segment with
         // zeros.
@@ -325,9 +325,9 @@ impl LogDir {
     }
 }
 
-/// Writes durable zeros to the end of a segment. Between pieces, calls `pause` with the number of
-/// remaining bytes; an error of `pause` ends the call.
-pub(crate) fn fill(file: &File, bytes: Range<u64>, mut pause: impl FnMut(u64) -> Result<()>) -> Result<()> {
+/// Writes durable zeros to the end of a segment. Calls `pause` between pieces; an error of `pause`
+/// ends the call.
+pub(crate) fn fill(file: &File, bytes: Range<u64>, mut pause: impl FnMut() -> Result<()>) -> Result<()> {
     let Range { start: mut at, end } = bytes;
     match file.allocate(Allocate::Reserve, at, end - at).wait() {
         Err(error) if error.kind() != ErrorKind::Unsupported => return Err(error),
@@ -339,7 +339,7 @@ pub(crate) fn fill(file: &File, bytes: Range<u64>, mut pause: impl FnMut(u64) ->
         file.write_all_from(&zeros[..length as usize], at)?;
         at += length;
         if at < end {
-            pause(end - at)?;
+            pause()?;
         }
     }
     file.sync_all().wait()

@@ -185,7 +185,7 @@ fn make(dir: &LogDir, options: &Options) -> Result<()> {
         dir.remove(number)?;
     }
     // This segment only shows that one can be created; the first opening begins the next one.
-    let file = dir.prepare(1, SEGMENT_BYTES_MIN, true, |_| Ok(()))?;
+    let file = dir.prepare(1, SEGMENT_BYTES_MIN, true, || Ok(()))?;
     let direct = is_direct(&file);
     drop(file);
     // The strategy if none is measured: slow, but works everywhere.
@@ -268,7 +268,7 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
     }
     let number = number_max + 1;
     let wanted = options.first_segment_bytes.min(control.segment_bytes);
-    let prepare = |bytes| dir.prepare(number, bytes, control.direct, |_| Ok(())).map(|file| (file, bytes));
+    let prepare = |bytes| dir.prepare(number, bytes, control.direct, || Ok(())).map(|file| (file, bytes));
     let is_full = |made: &Result<_>| made.as_ref().is_err_and(|error: &Error| error.kind() == ErrorKind::NoSpace);
     // Free segments contain nothing of the log. Their files are not reused, since a write of a
     // killed process may still be in flight there.

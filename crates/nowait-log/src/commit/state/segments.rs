@@ -282,11 +282,12 @@ impl<F: Clone> Pipeline<F> {
     }
 
     /// Returns the size of the next segment: that of the newest one, or twice that if the log has
-    /// written four times as much, or if an append waited for a segment. So few zeros are written
-    /// ahead of need, compared with the log.
+    /// written four times as much, or if an append did not find a segment. So few zeros are written
+    /// ahead of need, compared with the log. A reserve is made of segments that double.
     pub(crate) fn next_bytes(&self) -> u64 {
         let before = self.spares.back().map_or(self.current.bytes, |spare| spare.bytes);
-        let grows = self.numbers.written_bytes >= 4 * before || self.upkeep.was_missed;
+        let is_large = self.numbers.written_bytes >= 4 * before;
+        let grows = is_large || self.upkeep.was_missed || self.rules.reserve_bytes > 0;
         let bytes = if grows { 2 * before } else { before };
         bytes.max(self.upkeep.wanted_bytes).min(self.rules.segment_bytes)
     }

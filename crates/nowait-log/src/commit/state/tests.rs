@@ -239,6 +239,9 @@ fn a_cut_is_not_named_by_the_one_before() {
 fn segments_grow_as_far_as_they_may_and_for_what_is_large() {
     let mut state = state(Rules { segment_bytes: 4 * SEGMENT_BYTES, ..rules(1) });
     assert_eq!(state.next_bytes(), SEGMENT_BYTES);
+    state.rules.reserve_bytes = 1;
+    assert_eq!(state.next_bytes(), 2 * SEGMENT_BYTES, "a reserve of few segments");
+    state.rules.reserve_bytes = 0;
     state.numbers.written_bytes = 4 * SEGMENT_BYTES;
     assert_eq!(state.next_bytes(), 2 * SEGMENT_BYTES);
     state.spares.push_back(Live::new(2, 2 * SEGMENT_BYTES, ()));
