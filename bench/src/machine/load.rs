@@ -160,12 +160,6 @@ impl Transfers {
         Transfers::parse(&fs::read_to_string(folder.join("stat")).ok()?)
     }
 
-    /// Returns the counts of the device of this file. `None` if the file system is on no device, on
-    /// several, or on one that has not counted a write yet.
-    pub fn under(file: &File) -> Option<Transfers> {
-        Transfers::of(&device_under(file)?).filter(|transfers| transfers.written_bytes > 0)
-    }
-
     fn parse(text: &str) -> Option<Transfers> {
         let fields: Vec<u64> = text.split_whitespace().map(|field| field.parse().ok()).collect::<Option<_>>()?;
         let &[reads, _, read_sectors, read_ms, writes, _, written_sectors, ..] = fields.as_slice() else { return None };
@@ -193,7 +187,8 @@ impl Transfers {
     }
 }
 
-/// Returns the name of the device of this file in `/sys/class/block`.
+/// Returns the name of this file's device in `/sys/class/block`. `None` if the file system is on no
+/// device, or on several.
 pub fn device_under(file: &File) -> Option<String> {
     let device = file.metadata().ok()?.dev();
     let folder = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));

@@ -166,11 +166,10 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Checks that the device has written at least the `bytes` acknowledged as durable since
-    /// `before`, if it counts its writes. It may have written more, for other programs.
-    pub fn require_on_device(&self, bytes: u64, before: Option<Transfers>, now: Option<Transfers>) -> Result<()> {
-        let Some((before, now)) = before.zip(now) else { return Ok(()) };
-        let written = now.since(before).written_bytes;
+    /// Checks that the device has written at least the `bytes` acknowledged as durable in a round, if
+    /// it counts its `transfers`. It may have written more, for other programs.
+    pub fn require_on_device(&self, bytes: u64, transfers: Option<Transfers>) -> Result<()> {
+        let Some(Transfers { written_bytes: written, .. }) = transfers else { return Ok(()) };
         if written >= bytes {
             return Ok(());
         }
@@ -189,9 +188,9 @@ mod tests {
         let place = Place { options: &options, file: None, cancel: &cancel };
         let turn = Turn { place, index: 0, way: "way", table: "log", case: "case", stage: Stage::Verify };
         let at = |written_bytes| Some(Transfers { written_bytes, ..Transfers::default() });
-        assert!(turn.require_on_device(4096, at(1000), at(5096)).is_ok());
-        assert!(turn.require_on_device(4096, None, at(5096)).is_ok());
-        let error = turn.require_on_device(4096, at(1000), at(5095)).unwrap_err().to_string();
+        assert!(turn.require_on_device(4096, at(4096)).is_ok());
+        assert!(turn.require_on_device(4096, None).is_ok());
+        let error = turn.require_on_device(4096, at(4095)).unwrap_err().to_string();
         assert!(error.contains("way failed in log case: 4096 bytes were acknowledged"), "{error}");
     }
 

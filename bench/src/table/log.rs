@@ -245,13 +245,12 @@ impl Appending<'_> {
             found.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
             records.holds(number, record)
         };
-        let before = Transfers::under(file);
-        let device = device_under(file);
+        // One that has not counted a write yet may count none.
+        let device = device_under(file).filter(|name| Transfers::of(name).is_some_and(|all| all.written_bytes > 0));
         let outcome = alone(turn.check(&holds), |round| {
             round.count_transfers(device.as_deref());
             way.commits(&job, round)
         });
-        let after = Transfers::under(file);
         let (sample, file_bytes) = turn.sample(outcome, failed)?;
         turn.require("commits", &sample, (all, all * size as u64))?;
         let differs = |found: &&Sampled| found.len != size || found.crc != records.checksum(size, found.offset);
@@ -266,7 +265,7 @@ impl Appending<'_> {
         if !turn.verifies() && room > 0 && sample.sampled.is_empty() {
             return Err(turn.failed("it found none of its records in a timed round"));
         }
-        turn.require_on_device(sample.bytes, before, after)?;
+        turn.require_on_device(sample.bytes, sample.transfers)?;
         // Done here, so that the next way does not pay for it.
         file.set_len(0).and_then(|()| file.sync_all()).map_err(failed)?;
         Ok((sample, file_bytes))
