@@ -2,9 +2,9 @@
 //! tokio, each writer is a task that awaits the ticket.
 //!
 //! The log of [`Durable::Young`] has the default options, and is measured from its first record on.
-//! Otherwise the log is configured as after growth: each segment has room for the records of a round, up to
-//! 256 MiB. The files of the hand-written ways have the same size before the clock starts. A writer
-//! with several records in flight waits for the oldest ticket.
+//! Otherwise the log is configured as after growth: each segment has room for the records of a
+//! round, up to 256 MiB. The files of the hand-written ways have the same size before the clock
+//! starts. A writer with several records in flight waits for the oldest ticket.
 
 use std::collections::BTreeMap;
 use std::io;
