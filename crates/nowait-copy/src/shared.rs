@@ -1,16 +1,15 @@
 //! State that the threads of a copy share: options, progress, and refusals of file systems.
 
 use std::collections::hash_map::RandomState;
-use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::hash::BuildHasher;
 use std::os::fd::BorrowedFd;
-use std::sync::Mutex;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use nowait::Nowait;
 
-use crate::meter::{Meter, lock};
+use crate::meter::Meter;
 use crate::options::Options;
 use crate::os::{kind, temporary};
 
@@ -92,42 +91,111 @@ pub(crate) enum Ability {
 /// Device numbers of source and target; for an ability of one device, its number twice.
 pub(crate) type Devices = (u64, u64);
 
-/// Refusals that were met, so that each is met only once for each pair of devices.
+/// Facts about devices, each of which is found once. Every file of a copy looks for them, on all
+/// threads.
 #[derive(Debug, Default)]
 pub(crate) struct Learned {
-    refused: Mutex<HashSet<(Ability, Devices)>>,
+    refused: Known<(Ability, Devices), ()>,
     /// True if `copy_file_range(2)` of a device's file system is more than a loop.
-    copies: Mutex<HashMap<u64, bool>>,
+    copies: Known<u64, bool>,
     /// Resolution of each device's times, in nanoseconds.
-    time_steps_ns: Mutex<HashMap<u64, i128>>,
+    time_steps_ns: Known<u64, i128>,
 }
 
 impl Learned {
     pub(crate) fn is_refused(&self, ability: Ability, devices: Devices) -> bool {
-        lock(&self.refused).contains(&(ability, devices))
+        self.refused.get((ability, devices)).is_some()
     }
 
     pub(crate) fn refuse(&self, ability: Ability, devices: Devices) {
-        lock(&self.refused).insert((ability, devices));
+        self.refused.add((ability, devices), ());
     }
 
     /// Returns the resolution of a device's times in nanoseconds, if it was measured.
     pub(crate) fn time_step_ns(&self, device: u64) -> Option<i128> {
-        lock(&self.time_steps_ns).get(&device).copied()
+        self.time_steps_ns.get(device)
     }
 
     pub(crate) fn keep_time_step(&self, device: u64, step_ns: i128) {
-        lock(&self.time_steps_ns).insert(device, step_ns);
+        self.time_steps_ns.add(device, step_ns);
     }
 
     /// True if `copy_file_range(2)` may do more on a device than reads and writes; `fd` is a file on
     /// this device.
     pub(crate) fn copies_by_itself(&self, device: u64, fd: BorrowedFd<'_>) -> bool {
-        if let Some(copies) = lock(&self.copies).get(&device) {
-            return *copies;
+        self.copies.get(device).unwrap_or_else(|| {
+            let copies = kind::copies_by_itself(fd).unwrap_or(false);
+            self.copies.add(device, copies);
+            copies
+        })
+    }
+}
+
+/// A list that only grows, and that threads read without a lock. It has an entry for each device,
+/// or pair of devices, of a copy.
+#[derive(Debug)]
+struct Known<K, V> {
+    first: OnceLock<Box<Entry<K, V>>>,
+}
+
+#[derive(Debug)]
+struct Entry<K, V> {
+    key: K,
+    value: V,
+    rest: Known<K, V>,
+}
+
+impl<K: PartialEq, V: Copy> Known<K, V> {
+    fn get(&self, key: K) -> Option<V> {
+        let mut list = self;
+        while let Some(entry) = list.first.get() {
+            if entry.key == key {
+                return Some(entry.value);
+            }
+            list = &entry.rest;
         }
-        let copies = kind::copies_by_itself(fd).unwrap_or(false);
-        lock(&self.copies).insert(device, copies);
-        copies
+        None
+    }
+
+    /// Adds an entry, unless the list has one with this key.
+    fn add(&self, key: K, value: V) {
+        let mut new = Box::new(Entry { key, value, rest: Known::default() });
+        let mut list = self;
+        while let Err(refused) = list.first.set(new) {
+            // The place is taken.
+            let Some(taken) = list.first.get().filter(|taken| taken.key != refused.key) else { return };
+            (list, new) = (&taken.rest, refused);
+        }
+    }
+}
+
+impl<K, V> Default for Known<K, V> {
+    fn default() -> Self {
+        Known { first: OnceLock::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_threads_add_at_once_is_known_once() {
+        let known = Known::default();
+        std::thread::scope(|scope| {
+            for thread in 0..4_u64 {
+                let known = &known;
+                scope.spawn(move || (0..100_u64).for_each(|key| known.add(key, thread)));
+            }
+        });
+        let (mut keys, mut list) = (Vec::new(), &known);
+        while let Some(entry) = list.first.get() {
+            keys.push(entry.key);
+            list = &entry.rest;
+        }
+        keys.sort_unstable();
+        assert_eq!(keys, Vec::from_iter(0..100));
+        assert!((0..100).all(|key| known.get(key).is_some()));
+        assert_eq!(known.get(100), None);
     }
 }

@@ -57,10 +57,11 @@ fn is_guarded(name: &CStr) -> bool {
 
 fn is_guarded_text(name: &[u8]) -> bool {
     let is_hexadecimal = |text: &[u8]| text.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    name.split_at_checked(name.len().saturating_sub(CHECK_BYTES))
-        .filter(|(text, end)| check(text).as_bytes() == *end)
-        .and_then(|(text, _)| text.strip_prefix(PREFIX.as_bytes()))
-        .and_then(|rest| rest.split_at_checked(TOKEN_DIGITS))
+    // The prefix first: the checksum of every name of a tree would take time.
+    let Some(rest) = name.strip_prefix(PREFIX.as_bytes()) else { return false };
+    rest.split_at_checked(rest.len().saturating_sub(CHECK_BYTES))
+        .filter(|(_, end)| check(&name[..name.len() - CHECK_BYTES]).as_bytes() == *end)
+        .and_then(|(rest, _)| rest.split_at_checked(TOKEN_DIGITS))
         .and_then(|(token, rest)| Some((token, rest.strip_prefix(b"-")?)))
         .is_some_and(|(token, number)| {
             is_hexadecimal(token) && (1..=TOKEN_DIGITS).contains(&number.len()) && is_hexadecimal(number)
