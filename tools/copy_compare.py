@@ -3,7 +3,7 @@
 
 Each round runs all commands in a drawn order. Before each run the target is removed, all is synced, and the caches
 are dropped. A run ends when the command has ended and the target's file system is synced; for a reflink, when the
-command has ended. Each copy is compared with its source. Needs root, and fincore(1) of util-linux.
+command has ended. The first copy of each command is compared with its source. Needs root, and fincore(1) of util-linux.
 """
 
 import argparse
@@ -135,10 +135,14 @@ def run(command, source, target, kind):
     }
     if kind.startswith("big"):
         seen["source_pages_cached"], seen["copy_pages_cached"] = cached_pages(source), cached_pages(target)
+    return seen
+
+
+def compare(way, source, target):
+    """Ends the program if the copy differs."""
     compared = subprocess.run(["diff", "-rq", source, target], capture_output=True, text=True, check=False)
     if compared.returncode != 0:
-        raise SystemExit(f"copy_compare: {' '.join(arguments)}: the copy differs: {compared.stdout}")
-    return seen
+        raise SystemExit(f"copy_compare: the copy by {way} differs: {compared.stdout}")
 
 
 def row(case, way, runs, operations, copied_bytes, clock):
@@ -195,6 +199,8 @@ def main():
                 loads.append(os.getloadavg()[0])
                 for way in draw.sample(list(commands), len(commands)):
                     runs[way].append(run(commands[way], source, target, kind))
+                    if number == 0:
+                        compare(way, source, target)
                 print(f"{chosen.places} {kind}: round {number + 1}", file=sys.stderr)
             remove(source)
             remove(target)
