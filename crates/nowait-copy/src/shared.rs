@@ -98,6 +98,8 @@ pub(crate) struct Learned {
     refused: Known<(Ability, Devices), ()>,
     /// True if `copy_file_range(2)` of a device's file system is more than a loop.
     copies: Known<u64, bool>,
+    /// True if one thread shares blocks faster on a device than several.
+    clones_alone: Known<u64, bool>,
     /// Resolution of each device's times, in nanoseconds.
     time_steps_ns: Known<u64, i128>,
 }
@@ -123,11 +125,17 @@ impl Learned {
     /// True if `copy_file_range(2)` may do more on a device than reads and writes; `fd` is a file on
     /// this device.
     pub(crate) fn copies_by_itself(&self, device: u64, fd: BorrowedFd<'_>) -> bool {
-        self.copies.get(device).unwrap_or_else(|| {
-            let copies = kind::copies_by_itself(fd).unwrap_or(false);
-            self.copies.add(device, copies);
-            copies
-        })
+        self.copies.get_or_find(device, || kind::copies_by_itself(fd).unwrap_or(false))
+    }
+
+    /// Records that `fd`, a file on this device, shares blocks with its source.
+    pub(crate) fn cloned(&self, device: u64, fd: BorrowedFd<'_>) {
+        self.clones_alone.get_or_find(device, || kind::clones_alone(fd).unwrap_or(false));
+    }
+
+    /// True if blocks were shared on a device where one thread does that faster than several.
+    pub(crate) fn is_one_thread_faster(&self) -> bool {
+        self.clones_alone.any(|alone| alone)
     }
 }
 
@@ -145,7 +153,7 @@ struct Entry<K, V> {
     rest: Known<K, V>,
 }
 
-impl<K: PartialEq, V: Copy> Known<K, V> {
+impl<K: Copy + PartialEq, V: Copy> Known<K, V> {
     fn get(&self, key: K) -> Option<V> {
         let mut list = self;
         while let Some(entry) = list.first.get() {
@@ -155,6 +163,25 @@ impl<K: PartialEq, V: Copy> Known<K, V> {
             list = &entry.rest;
         }
         None
+    }
+
+    fn get_or_find(&self, key: K, find: impl FnOnce() -> V) -> V {
+        self.get(key).unwrap_or_else(|| {
+            let found = find();
+            self.add(key, found);
+            found
+        })
+    }
+
+    fn any(&self, matches: impl Fn(V) -> bool) -> bool {
+        let mut list = self;
+        while let Some(entry) = list.first.get() {
+            if matches(entry.value) {
+                return true;
+            }
+            list = &entry.rest;
+        }
+        false
     }
 
     /// Adds an entry, unless the list has one with this key.

@@ -60,6 +60,7 @@ pub(crate) fn clone(shared: &Shared, ends: &Ends<'_>, size: Size) -> Result<std:
         }
         return Ok(Err((Way::Clone, format!("blocks cannot be shared ({})", words(errno)).into())));
     }
+    shared.learned.cloned(ends.target.device, target);
     shared.meter.copied(size.bytes);
     let options = &shared.options;
     let looks_sparse = size.stored_bytes.is_some_and(|stored| stored < size.bytes);

@@ -4,12 +4,14 @@ use std::os::fd::BorrowedFd;
 
 use rustix::io::{Errno, retry_on_intr};
 
+const BTRFS: u32 = 0x9123_683e;
+
 /// File systems that only one kernel writes to, and whose `copy_file_range(2)` is the kernel's
 /// loop.
 const PLAIN: [u32; 10] = [
     0x0000_ef53, // ext2, ext3, ext4
     0x5846_5342, // xfs
-    0x9123_683e, // btrfs
+    BTRFS,
     0x0102_1994, // tmpfs
     0x8584_58f6, // ramfs
     0xf2f5_2010, // f2fs
@@ -44,8 +46,19 @@ pub(crate) fn is_local(number: u32) -> bool {
 
 /// Returns whether `copy_file_range(2)` may do more than a loop of reads and writes.
 pub(crate) fn copies_by_itself(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let number = number(fd)?;
+    Ok(!PLAIN.contains(&number) && !LOOPS.contains(&number))
+}
+
+/// Returns whether several threads share blocks of files more slowly than one. In btrfs, the entries
+/// of all files without a name are adjacent in one tree: 5,120 short files took 120 ms with one
+/// thread, 184 ms with two and 143 ms with four (6.18, two processors).
+pub(crate) fn clones_alone(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    Ok(number(fd)? == BTRFS)
+}
+
+fn number(fd: BorrowedFd<'_>) -> Result<u32, Errno> {
     let stat = retry_on_intr(|| rustix::fs::fstatfs(fd))?;
     // The field is signed on some machines; the numbers have 32 bits.
-    let number = stat.f_type as u32;
-    Ok(!PLAIN.contains(&number) && !LOOPS.contains(&number))
+    Ok(stat.f_type as u32)
 }

@@ -107,7 +107,7 @@ impl<'s> Tree<'s> {
         !numbers.is_empty()
     }
 
-    /// Runs tasks on this thread until all are done.
+    /// Runs tasks on this thread until all are done, or the first thread does the rest alone.
     pub(crate) fn work(&self, thread: usize) {
         while let Some(task) = self.queue.take(thread) {
             match task {
@@ -138,6 +138,9 @@ impl<'s> Tree<'s> {
                 }
             }
             self.queue.done();
+            if thread > 0 && self.shared.options.jobs.is_none() && self.shared.learned.is_one_thread_faster() {
+                return self.queue.leave();
+            }
         }
     }
 

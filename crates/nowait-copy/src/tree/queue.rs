@@ -59,6 +59,11 @@ impl<T> TaskQueue<T> {
         }
     }
 
+    /// Leaves a thread's tasks to the others; it takes none any more.
+    pub(super) fn leave(&self) {
+        self.changed.notify_all();
+    }
+
     /// Ends a task, which has queued the tasks that follow from it.
     pub(super) fn done(&self) {
         let mut state = lock(&self.state);
@@ -89,6 +94,27 @@ mod tests {
             queue.done();
         }
         assert_eq!(queue.take(0), None);
+    }
+
+    /// Symptom: the first thread slept on beside tasks of a thread that had left.
+    #[test]
+    fn tasks_of_a_thread_that_leaves_are_taken() {
+        let queue = TaskQueue::new(3);
+        queue.push(1, [1, 2]);
+        assert_eq!((queue.take(1), queue.take(2)), (Some(2), Some(1)));
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| std::iter::from_fn(|| queue.take(0).inspect(|_| queue.done())).count());
+            while lock(&queue.state).waiting == 0 {
+                std::thread::yield_now();
+            }
+            // The wake-up goes to a thread that leaves.
+            lock(&queue.state).tasks[1].extend([3, 4]);
+            lock(&queue.state).outstanding += 2;
+            queue.done();
+            queue.leave();
+            queue.done();
+            assert_eq!(first.join().unwrap(), 2);
+        });
     }
 
     #[test]
