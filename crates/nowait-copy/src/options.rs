@@ -245,8 +245,8 @@ impl Options {
         self
     }
 
-    /// Sets the number of files copied at a time, from 1 to 256. Default: chosen from the number of
-    /// processors.
+    /// Sets the number of files copied at a time, from 1 to 256. Default: twice the number of
+    /// processors; one while the copy shares blocks on btrfs, where more are slower.
     pub fn jobs(mut self, jobs: u32) -> Self {
         self.jobs = Some(jobs.clamp(1, 256));
         self

@@ -359,4 +359,16 @@ mod tests {
         assert!(thread.join().is_err());
         assert!(ended.leave(None));
     }
+
+    /// Symptom: the other threads of a copy waited for the end of the task that had panicked.
+    #[test]
+    fn a_panic_of_an_observer_ends_a_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+        std::fs::create_dir(&source).unwrap();
+        (0..100).for_each(|number| std::fs::write(source.join(number.to_string()), "x").unwrap());
+        let options = Options::new().jobs(4).on_event(|event| assert!(!matches!(event, crate::Event::Copied { .. })));
+        let copied = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| copy(&source, &target, &options)));
+        assert!(copied.is_err());
+    }
 }

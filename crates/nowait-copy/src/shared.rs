@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::hash::BuildHasher;
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use nowait::Nowait;
 
@@ -91,15 +91,16 @@ pub(crate) enum Ability {
 /// Device numbers of source and target; for an ability of one device, its number twice.
 pub(crate) type Devices = (u64, u64);
 
-/// Facts about devices, each of which is found once. Every file of a copy looks for them, on all
-/// threads.
+/// Facts about devices; the first finding is kept. All threads look them up for each file.
 #[derive(Debug, Default)]
 pub(crate) struct Learned {
     refused: Known<(Ability, Devices), ()>,
     /// True if `copy_file_range(2)` of a device's file system is more than a loop.
     copies: Known<u64, bool>,
-    /// True if one thread shares blocks faster on a device than several.
+    /// True if reflinks on a device are faster from one thread than from several.
     clones_alone: Known<u64, bool>,
+    /// A file's data were copied, since not all files can share blocks.
+    has_filled: AtomicBool,
     /// Resolution of each device's times, in nanoseconds.
     time_steps_ns: Known<u64, i128>,
 }
@@ -128,19 +129,31 @@ impl Learned {
         self.copies.get_or_find(device, || kind::copies_by_itself(fd).unwrap_or(false))
     }
 
-    /// Records that `fd`, a file on this device, shares blocks with its source.
+    /// Called after a reflink: records whether the device is faster from one thread. `fd` is a file
+    /// on it.
     pub(crate) fn cloned(&self, device: u64, fd: BorrowedFd<'_>) {
         self.clones_alone.get_or_find(device, || kind::clones_alone(fd).unwrap_or(false));
     }
 
-    /// True if blocks were shared on a device where one thread does that faster than several.
+    /// Called before a file's data are copied.
+    pub(crate) fn fills(&self) {
+        if !self.has_filled.load(Relaxed) {
+            self.has_filled.store(true, Relaxed);
+        }
+    }
+
+    /// True after a reflink on a device where one thread is faster than several, until a file's data
+    /// are copied.
     pub(crate) fn is_one_thread_faster(&self) -> bool {
-        self.clones_alone.any(|alone| alone)
+        !self.has_filled.load(Relaxed) && self.clones_alone.any(|alone| alone)
     }
 }
 
-/// A list that only grows, and that threads read without a lock. It has an entry for each device,
-/// or pair of devices, of a copy.
+/// Maximum number of entries of a [`Known`]: each lookup may read all of them.
+const KNOWN_MAX: usize = 64;
+
+/// Append-only list with lock-free lookups. A copy involves few devices. With more, some facts are
+/// found again.
 #[derive(Debug)]
 struct Known<K, V> {
     first: OnceLock<Box<Entry<K, V>>>,
@@ -184,12 +197,13 @@ impl<K: Copy + PartialEq, V: Copy> Known<K, V> {
         false
     }
 
-    /// Adds an entry, unless the list has one with this key.
+    /// Adds an entry, unless the list is full or has one with this key.
     fn add(&self, key: K, value: V) {
         let mut new = Box::new(Entry { key, value, rest: Known::default() });
         let mut list = self;
-        while let Err(refused) = list.first.set(new) {
-            // The place is taken.
+        for _ in 0..KNOWN_MAX {
+            let Err(refused) = list.first.set(new) else { return };
+            // Occupied: done if the key is the same, otherwise the next place.
             let Some(taken) = list.first.get().filter(|taken| taken.key != refused.key) else { return };
             (list, new) = (&taken.rest, refused);
         }
@@ -207,12 +221,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_threads_add_at_once_is_known_once() {
+    fn concurrent_additions_keep_one_entry_per_key() {
+        const KEYS: u64 = KNOWN_MAX as u64;
         let known = Known::default();
         std::thread::scope(|scope| {
             for thread in 0..4_u64 {
                 let known = &known;
-                scope.spawn(move || (0..100_u64).for_each(|key| known.add(key, thread)));
+                scope.spawn(move || (0..KEYS).for_each(|key| known.add(key, thread)));
             }
         });
         let (mut keys, mut list) = (Vec::new(), &known);
@@ -221,8 +236,9 @@ mod tests {
             list = &entry.rest;
         }
         keys.sort_unstable();
-        assert_eq!(keys, Vec::from_iter(0..100));
-        assert!((0..100).all(|key| known.get(key).is_some()));
-        assert_eq!(known.get(100), None);
+        assert_eq!(keys, Vec::from_iter(0..KEYS));
+        assert!((0..KEYS).all(|key| known.get(key).is_some()));
+        known.add(KEYS, 0);
+        assert_eq!(known.get(KEYS), None, "the list is full");
     }
 }

@@ -93,6 +93,9 @@ pub(crate) fn fill<'a>(
     mut refused: Vec<Choice>,
 ) -> Result<Filled> {
     let options = &shared.options;
+    if size.bytes > 0 {
+        shared.learned.fills();
+    }
     let looks_sparse = size.stored_bytes.is_some_and(|stored| stored < size.bytes);
     let zeros = match options.sparse {
         Sparse::Always => Zeros::SkipBlocks(ZEROS_BYTES),

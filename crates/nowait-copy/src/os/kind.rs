@@ -50,9 +50,9 @@ pub(crate) fn copies_by_itself(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(!PLAIN.contains(&number) && !LOOPS.contains(&number))
 }
 
-/// Returns whether several threads share blocks of files more slowly than one. In btrfs, the entries
-/// of all files without a name are adjacent in one tree: 5,120 short files took 120 ms with one
-/// thread, 184 ms with two and 143 ms with four (6.18, two processors).
+/// Returns whether reflinks are faster on one thread than on several. btrfs keeps the orphan items
+/// of all `O_TMPFILE` inodes side by side in one tree. A tree of 5,120 files of 8 KiB took 120 ms on
+/// one thread, 184 ms on two and 143 ms on four (6.18, two processors).
 pub(crate) fn clones_alone(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(number(fd)? == BTRFS)
 }

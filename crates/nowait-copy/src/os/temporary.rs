@@ -57,7 +57,7 @@ fn is_guarded(name: &CStr) -> bool {
 
 fn is_guarded_text(name: &[u8]) -> bool {
     let is_hexadecimal = |text: &[u8]| text.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    // The prefix first: the checksum of every name of a tree would take time.
+    // Ordinary names fail here, without a checksum.
     let Some(rest) = name.strip_prefix(PREFIX.as_bytes()) else { return false };
     rest.split_at_checked(rest.len().saturating_sub(CHECK_BYTES))
         .filter(|(_, end)| check(&name[..name.len() - CHECK_BYTES]).as_bytes() == *end)

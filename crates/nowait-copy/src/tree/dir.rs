@@ -170,7 +170,7 @@ pub(super) fn join(dir: &Path, name: &CStr) -> PathBuf {
         name if name == c"." => dir.to_path_buf(),
         name if dir.as_os_str() == "." => PathBuf::from(OsStr::from_bytes(name.to_bytes())),
         name => {
-            // `Path::join` allocates twice.
+            // With the full length: `Path::join` would reallocate.
             let mut path = PathBuf::with_capacity(dir.as_os_str().len() + 1 + name.count_bytes());
             path.push(dir);
             path.push(OsStr::from_bytes(name.to_bytes()));

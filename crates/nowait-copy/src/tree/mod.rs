@@ -107,9 +107,10 @@ impl<'s> Tree<'s> {
         !numbers.is_empty()
     }
 
-    /// Runs tasks on this thread until all are done, or the first thread does the rest alone.
+    /// Runs tasks on this thread until all are done.
     pub(crate) fn work(&self, thread: usize) {
-        while let Some(task) = self.queue.take(thread) {
+        while let Some(task) = self.queue.take(thread, || self.is_one_thread_faster()) {
+            let _running = self.queue.running();
             match task {
                 Task::Top(number) => self.top(thread, &self.tops[number]),
                 Task::Directory { parent, name } => {
@@ -137,11 +138,15 @@ impl<'s> Tree<'s> {
                     self.end_task(dir);
                 }
             }
-            self.queue.done();
-            if thread > 0 && self.shared.options.jobs.is_none() && self.shared.learned.is_one_thread_faster() {
-                return self.queue.leave();
-            }
         }
+    }
+
+    /// True while the copy only shares blocks, on a device where one thread does that faster than
+    /// several. Syncs, comparisons and data would be faster with more.
+    fn is_one_thread_faster(&self) -> bool {
+        let options = &self.shared.options;
+        let is_usual = options.jobs.is_none() && options.sync != SyncPolicy::File && !options.verify && !options.resume;
+        is_usual && self.shared.learned.is_one_thread_faster()
     }
 
     pub(crate) fn into_report(self) -> Report {
