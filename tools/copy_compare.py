@@ -1,18 +1,24 @@
 #!/usr/bin/env python3
 """Compares `nowait copy` with other commands, and writes a record (see docs/measurements/README.md).
 
-Each round runs all commands in a drawn order. Before each run the target is removed, all is synced, and the caches
-are dropped. A run ends when the command has ended and the target's file system is synced; for a reflink, when the
-command has ended. The first copy of each command is compared with its source. Needs root, and fincore(1) of util-linux.
+Each round runs all commands in random order. Before each run: remove the target; sync; drop the caches; copy one short
+file by the command, to cache its program; write to as much free memory as the copies need, since a host takes free
+memory from a virtual machine. Reflinks, and copies on tmpfs, do not drop the caches. The clock stops when the target's
+file system is synced; for reflinks, when the command exits. The first copy of each command is compared with its source.
+Needs root, and fincore(1) of util-linux.
 """
 
 import argparse
+import ctypes
 import json
+import mmap
 import os
 import platform
 import random
+import re
 import resource
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -20,24 +26,26 @@ import tempfile
 import time
 
 MIB = 1 << 20
+LIBC = ctypes.CDLL(None, use_errno=True)
 PAGE_BYTES = resource.getpagesize()
 FILE_BYTES = 8 << 10
 FOLDERS, FILES = 5, 1024
 
-# By kind of copy: the commands, by name of the way. xcp, fcp and cpz share blocks where the file system can.
+# Commands by kind of copy and by way. They share blocks where the file systems can, so measure `big` only where they
+# cannot: cp --reflink=never would copy by read and write.
 COMMANDS = {
     "big": {
-        "nowait": ["nowait", "copy", "--reflink=never", "SOURCE", "TARGET"],
-        "cp": ["cp", "-a", "--reflink=never", "SOURCE", "TARGET"],
+        "nowait": ["nowait", "copy", "SOURCE", "TARGET"],
+        "cp": ["cp", "-a", "SOURCE", "TARGET"],
         "dd": ["dd", "bs=1M", "status=none", "if=SOURCE", "of=TARGET"],
         "rsync": ["rsync", "-aHAX", "--whole-file", "SOURCE", "TARGET"],
-        "xcp": ["xcp", "--no-progress", "--reflink=never", "SOURCE", "TARGET"],
+        "xcp": ["xcp", "--no-progress", "SOURCE", "TARGET"],
         "fcp": ["fcp", "SOURCE", "TARGET"],
         "cpz": ["cpz", "SOURCE", "TARGET"],
     },
     "big-neutral": {
-        "nowait": ["nowait", "copy", "--reflink=never", "--cache-neutral", "SOURCE", "TARGET"],
-        "cp": ["cp", "-a", "--reflink=never", "SOURCE", "TARGET"],
+        "nowait": ["nowait", "copy", "--cache-neutral", "SOURCE", "TARGET"],
+        "cp": ["cp", "-a", "SOURCE", "TARGET"],
         "dd": ["dd", "bs=1M", "status=none", "iflag=direct", "oflag=direct", "if=SOURCE", "of=TARGET"],
     },
     "tree": {
@@ -52,12 +60,14 @@ COMMANDS = {
         "nowait": ["nowait", "copy", "--reflink=always", "SOURCE", "TARGET"],
         "cp": ["cp", "-a", "--reflink=always", "SOURCE", "TARGET"],
         "xcp": ["xcp", "--no-progress", "--reflink=always", "SOURCE", "TARGET"],
+        "fcp": ["fcp", "SOURCE", "TARGET"],
+        "cpz": ["cpz", "SOURCE", "TARGET"],
     },
 }
 
 
 def make_source(kind, path, file_bytes):
-    """Makes a file, or a tree of short files, of random bytes."""
+    """Creates the source: a file, or a tree of short files, with random contents."""
     if kind == "tree":
         for folder in range(FOLDERS):
             os.makedirs(f"{path}/{folder}")
@@ -68,10 +78,19 @@ def make_source(kind, path, file_bytes):
         with open(path, "wb") as file:
             for _ in range(file_bytes // MIB):
                 file.write(random.randbytes(MIB))
+    # What a copy may lose: an owner, a mode, an attribute, a second name, and times that no copy made now has.
+    first = f"{path}/0/0000" if kind == "tree" else path
+    os.chown(first, 1, 1)
+    os.chmod(first, 0o640)
+    os.setxattr(first, "user.kept", b"yes")
+    if kind == "tree":
+        os.link(first, f"{path}/0/link")
+    for name in sorted(names(path), reverse=True):
+        os.utime(os.path.join(path, name) if name else path, ns=(10**18 + 123456789, 10**18 + 987654321))
 
 
 def names(path):
-    """Yields the relative names of a tree, beginning with the empty one."""
+    """Yields "" for the root, then the relative path of each entry."""
     yield ""
     if os.path.isdir(path):
         for folder, folders, files in os.walk(path):
@@ -80,10 +99,11 @@ def names(path):
 
 
 def keeps_metadata(source, target):
-    """Whether modes, owners and modification times of a copy are those of its source."""
+    """Returns whether the copy has its source's modes, owners, modification times, attributes and hard links."""
     def facts(path):
         stat = os.lstat(path)
-        return stat.st_mode, stat.st_uid, stat.st_gid, stat.st_mtime_ns
+        links = 1 if os.path.isdir(path) else stat.st_nlink
+        return stat.st_mode, stat.st_uid, stat.st_gid, stat.st_mtime_ns, links, sorted(os.listxattr(path))
     return all(facts(os.path.join(source, name)) == facts(os.path.join(target, name)) if name else
                facts(source) == facts(target) for name in names(source))
 
@@ -96,34 +116,62 @@ def remove(path):
 
 
 def cached_pages(path):
-    """Pages of a file in the page cache."""
+    """Returns the number of a file's pages in the page cache."""
     shown = subprocess.run(["fincore", "-b", "-n", "-o", "RES", path], capture_output=True, text=True, check=True)
     return int(shown.stdout) // PAGE_BYTES
 
 
 def machine_cpu_ms():
-    """Busy time of all processors since the start, in ms."""
+    """Returns the busy time of all processors since boot, in ms."""
     with open("/proc/stat", encoding="ascii") as file:
         user, nice, system, _, _, irq, softirq = map(int, file.readline().split()[1:8])
     return (user + nice + system + irq + softirq) * 1000 // os.sysconf("SC_CLK_TCK")
 
 
-def run(command, source, target, kind):
-    """Runs one copy, and returns what it took."""
+def arguments_of(command, source, target):
+    return [part.replace("SOURCE", source).replace("TARGET", target) for part in command]
+
+
+def warm_up(command, source, target, kind):
+    """Copies one short file, so that the clock does not include reading the program."""
+    remove(source)
+    remove(target)
+    if kind == "tree":
+        os.mkdir(source)
+    with open(f"{source}/one" if kind == "tree" else source, "wb") as file:
+        file.write(bytes(PAGE_BYTES))
+    subprocess.run(arguments_of(command, source, target), check=True)
+    remove(source)
+    remove(target)
+
+
+def claim_memory(size):
+    """Writes to free memory, and frees it: a host takes free memory from a virtual machine after two seconds."""
+    mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
+
+
+def run(command, source, target, kind, is_cold):
+    """Runs one copy; returns its times, processor time, context switches and cached pages."""
     remove(target)
     os.sync()
-    with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
-        file.write("3")
-    arguments = [part.replace("SOURCE", source).replace("TARGET", target) for part in command]
+    if is_cold:
+        with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
+            file.write("3")
+    warm_up(command, f"{source}-warm", f"{target}-warm", kind)
+    arguments = arguments_of(command, source, target)
+    on_target = os.open(os.path.dirname(target), os.O_RDONLY)
+    claim_memory(256 * MIB if kind in ("tree", "reflink") else 3 * os.path.getsize(source))
     machine = machine_cpu_ms()
     started = time.monotonic_ns()
     child = os.posix_spawnp(arguments[0], arguments, os.environ)
     _, status, usage = os.wait4(child, 0)
     returned = time.monotonic_ns()
     if status != 0:
-        raise SystemExit(f"copy_compare: {' '.join(arguments)}: status {status}")
-    subprocess.run(["sync", "-f", target], check=True)
+        raise SystemExit(f"copy_compare: {' '.join(arguments)}: exit code {os.waitstatus_to_exitcode(status)}")
+    if LIBC.syncfs(on_target) != 0:
+        raise SystemExit(f"copy_compare: {target}: {os.strerror(ctypes.get_errno())}")
     stable = time.monotonic_ns()
+    os.close(on_target)
     seen = {
         "copy_ms": (stable - started) / 1e6,
         "returned_ms": (returned - started) / 1e6,
@@ -139,14 +187,14 @@ def run(command, source, target, kind):
 
 
 def compare(way, source, target):
-    """Ends the program if the copy differs."""
+    """Exits with an error if the contents differ."""
     compared = subprocess.run(["diff", "-rq", source, target], capture_output=True, text=True, check=False)
     if compared.returncode != 0:
-        raise SystemExit(f"copy_compare: the copy by {way} differs: {compared.stdout}")
+        raise SystemExit(f"copy_compare: {way}: diff of source and copy: {compared.stdout}{compared.stderr}")
 
 
 def row(case, way, runs, operations, copied_bytes, clock):
-    """Makes a row of a record: medians of the runs, and the speed of each round."""
+    """Returns a row of the record: medians over the rounds, and the rate of each."""
     middle = {key: statistics.median(one[key] for one in runs) for key in runs[0] if key != "keeps_metadata"}
     rounds = [operations / one[clock] * 1e3 for one in runs]
     system, switches = middle.pop("system_ms"), middle.pop("switches")
@@ -163,23 +211,38 @@ def row(case, way, runs, operations, copied_bytes, clock):
 
 
 def version(way):
-    """First line that a command prints of its version."""
+    """Returns the first line of `COMMAND --version`."""
     shown = subprocess.run([way, "--version"], capture_output=True, text=True, check=False)
     return (shown.stdout or shown.stderr).strip().split("\n")[0]
 
 
+def write_record(path, rows, seed, loads, used):
+    """Writes the record of what was measured so far."""
+    # `nowait 0.1.0 (commit …)`: that of the program, not of this folder.
+    commit = re.search(r"[0-9a-f]{12}(-dirty)?", version("nowait"))
+    environment = {"commit": commit.group() if commit else "unknown", "date": time.strftime("%FT%TZ", time.gmtime()),
+                   "command": " ".join(["tools/copy_compare.py", *sys.argv[1:]]),
+                   "kernel": f"{platform.release()} {platform.machine()}", "cpus": os.cpu_count(), "seed": seed}
+    text = f"{'; '.join(f'{way}: {version(way)}' for way in used)}; load average {min(loads):.1f} to {max(loads):.1f}"
+    with open(path, "w", encoding="utf-8") as file:
+        head = json.dumps({"environment": environment, "notes": [{"code": "commands", "text": text}]})
+        file.write(head[:-1] + ', "rows": [\n' + ",\n".join(json.dumps(one) for one in rows) + "\n]}\n")
+
+
 def main():
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--from", dest="source", required=True, help="existing directory that gets the sources")
-    asked.add_argument("--to", dest="target", required=True, help="existing directory that gets the copies")
-    asked.add_argument("--places", required=True, help="names of both file systems: ext4:xfs")
-    asked.add_argument("--kinds", default="big,big-neutral,tree", help=", ".join(COMMANDS))
+    asked.add_argument("--from", dest="source", required=True, help="existing directory to create the sources in")
+    asked.add_argument("--to", dest="target", required=True, help="existing directory to create the copies in")
+    asked.add_argument("--places", required=True, help="file systems of --from and --to, such as ext4:xfs")
+    asked.add_argument("--kinds", default="big,big-neutral,tree", help="comma-separated: " + ", ".join(COMMANDS))
     asked.add_argument("--rounds", type=int, default=7)
     asked.add_argument("--reflink-rounds", type=int, default=101)
-    asked.add_argument("--mib", type=int, default=2048, help="size of a big file; a reflink's has 64 MiB")
+    asked.add_argument("--mib", type=int, default=2048, help="size of the big file in MiB; a reflink's has 64 MiB")
     asked.add_argument("--seed", type=int, default=None)
     asked.add_argument("--json", required=True)
     chosen = asked.parse_args()
+    # So that the folders are removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     from_name, to_name = chosen.places.split(":")
     seed = chosen.seed if chosen.seed is not None else random.SystemRandom().randrange(1 << 31)
     draw = random.Random(seed)
@@ -194,32 +257,25 @@ def main():
             make_source(kind, source, file_bytes)
             is_tree = kind == "tree"
             operations, copied = (FOLDERS * FILES, FOLDERS * FILES * FILE_BYTES) if is_tree else (1, file_bytes)
+            is_cold = kind != "reflink" and from_name != "tmpfs"
             runs = {way: [] for way in commands}
             for number in range(chosen.reflink_rounds if kind == "reflink" else chosen.rounds):
                 loads.append(os.getloadavg()[0])
                 for way in draw.sample(list(commands), len(commands)):
-                    runs[way].append(run(commands[way], source, target, kind))
+                    runs[way].append(run(commands[way], source, target, kind, is_cold))
                     if number == 0:
                         compare(way, source, target)
                 print(f"{chosen.places} {kind}: round {number + 1}", file=sys.stderr)
             remove(source)
             remove(target)
-            case = f"{kind} {'hot' if from_name == 'tmpfs' else 'cold'} from={from_name} to={to_name}"
+            case = f"{kind} {'cold' if is_cold else 'hot'} from={from_name} to={to_name}"
             clock = "returned_ms" if kind == "reflink" else "copy_ms"
             rows += [row(case, way, runs[way], operations, copied, clock) for way in commands]
-    commit = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-                            capture_output=True, text=True, check=True).stdout.strip()
-    environment = {"commit": commit, "date": time.strftime("%FT%TZ", time.gmtime()),
-                   "command": " ".join(["tools/copy_compare.py", *sys.argv[1:]]),
-                   "kernel": f"{platform.release()} {platform.machine()}", "cpus": os.cpu_count(), "seed": seed}
-    text = f"{'; '.join(version(way) for way in used)}; load {min(loads):.1f} to {max(loads):.1f}"
-    with open(chosen.json, "w", encoding="utf-8") as file:
-        head = json.dumps({"environment": environment, "notes": [{"code": "commands", "text": text}]})
-        file.write(head[:-1] + ', "rows": [\n' + ",\n".join(json.dumps(one) for one in rows) + "\n]}\n")
+            write_record(chosen.json, rows, seed, loads, used)
     for one in rows:
         shares = f"{min(one['rounds']) / one['ops_per_s']:.2f}–{max(one['rounds']) / one['ops_per_s']:.2f}"
-        print(f"{one['case']} {one['way']}: {one['copy_ms']:.2f} ms ({shares}), command {one['returned_ms']:.2f} ms, "
-              f"CPU {one['cpu_ms']:.1f} ms, metadata {one['keeps_metadata']}")
+        print(f"{one['case']} {one['way']}: rates {shares} of the median; command {one['returned_ms']:.2f} ms, "
+              f"synced {one['copy_ms']:.2f} ms, CPU {one['cpu_ms']:.1f} ms, metadata {one['keeps_metadata']}")
 
 
 if __name__ == "__main__":
