@@ -129,6 +129,11 @@ impl Group {
         self.asleep() + self.idle.load(Ordering::Relaxed)
     }
 
+    /// Number of futures and callbacks.
+    pub(crate) fn idle_waiters(&self) -> u32 {
+        self.idle.load(Ordering::Relaxed)
+    }
+
     /// True while a future or a callback waits.
     pub(crate) fn has_idle_waiters(&self) -> bool {
         self.idle.load(Ordering::Relaxed) > 0

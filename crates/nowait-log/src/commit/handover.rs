@@ -23,6 +23,9 @@ const YIELDS_MAX: u32 = 8;
 #[cfg(nowait_log_loom)]
 const YIELDS_MAX: u32 = 1;
 
+/// Maximum number of times that the log's own thread yields before it writes for tasks.
+const TASK_YIELDS_MAX: u32 = if cfg!(nowait_log_loom) { 1 } else { 1024 };
+
 pub(crate) struct Handover<F> {
     state: Mutex<Pipeline<F>>,
     /// Copy of the state's value, for readers without the lock.
@@ -156,13 +159,35 @@ impl<F: Clone> Handover<F> {
 
     /// Decides the next step of the log's own thread; sleeps while there is none.
     pub(crate) fn writer_turn(&self, now: impl Fn() -> Instant) -> WriterTurn<F> {
-        let mut state = self.lock();
+        let mut state = self.gather_tasks(self.lock(), &now);
         loop {
             match state.serve(&now) {
                 WriterTurn::Sleep => state = self.writer.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner()),
                 turn => return turn,
             }
         }
+    }
+
+    /// Lets woken tasks append before the log's own thread writes: see [`Pipeline::gather_time`].
+    fn gather_tasks<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, Pipeline<F>>,
+        now: impl Fn() -> Instant,
+    ) -> MutexGuard<'s, Pipeline<F>> {
+        let Some(time) = state.gather_time() else { return state };
+        let began = now();
+        let is_over = || now().saturating_duration_since(began) > time;
+        // Also limited in number: a simulated clock may stand still.
+        for _ in 0..TASK_YIELDS_MAX {
+            if state.is_gathered() || is_over() {
+                break;
+            }
+            drop(state);
+            yield_now();
+            state = self.lock();
+        }
+        state.gathered(!is_over());
+        state
     }
 
     /// Lets other threads run, until as many records were appended as last time, or after

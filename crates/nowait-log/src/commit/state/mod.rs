@@ -38,6 +38,7 @@ use rules::usable_end;
 pub(crate) use rules::{NoRoom, Refusal, Rules};
 use segments::Upkeep;
 pub(crate) use segments::{Retired, Start};
+use writer::Gathers;
 pub(crate) use writer::{Writer, WriterTurn};
 
 /// `Pipeline::crowd` from which blocks are written one at a time. With two in flight, each contains
@@ -116,8 +117,11 @@ pub(crate) struct Pipeline<F> {
     pub(crate) crowd: u32,
     /// Threads, futures and callbacks that waited for these blocks.
     pub(crate) waiters: u32,
+    /// Those of them that are futures and callbacks.
+    tasks: u32,
     /// The log's own thread that writes for many waiters.
     writer: Writer,
+    gathers: Gathers,
     /// Size of the last completed block: the next one is expected to be as large.
     last_bytes: usize,
     /// Wakers for LSNs, appended or not.
@@ -165,7 +169,9 @@ impl<F: Clone> Pipeline<F> {
             slowest: Duration::ZERO,
             crowd: 0,
             waiters: 0,
+            tasks: 0,
             writer: Writer::Absent,
+            gathers: Gathers::default(),
             last_bytes: 0,
             watchers: Vec::new(),
             room_wakers: Vec::new(),
@@ -418,6 +424,7 @@ impl<F: Clone> Pipeline<F> {
                     let written = now.saturating_duration_since(block.submitted);
                     self.numbers.completed(queued, written, block.records, block.payload, block.bytes);
                     let (number, is_held_up) = (block.live.number, block.rewrites > 0 && rewritten.is_none());
+                    self.gathers.wrote(written);
                     if !is_held_up {
                         let began = rewritten.as_ref().map(|rewritten| rewritten.began);
                         self.learn(began.map_or(written, |began| now.saturating_duration_since(began)));
@@ -456,6 +463,7 @@ impl<F: Clone> Pipeline<F> {
             self.durable = self.durable.max(block.last_lsn);
             self.last_bytes = block.bytes as usize;
             self.waiters = block.group.waiters() + self.open.as_ref().map_or(0, |open| open.group.waiters());
+            self.tasks = block.group.idle_waiters() + self.open.as_ref().map_or(0, |open| open.group.idle_waiters());
             self.crowd = block.records + self.open.as_ref().map_or(0, |open| open.records);
             self.watermark = self.watermark.max(block.watermark);
             self.pending_bytes = self.pending_bytes.saturating_sub(block.payload as u64);

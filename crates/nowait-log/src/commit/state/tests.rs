@@ -403,3 +403,43 @@ fn others_write_once_a_block_of_the_writer_was_rewritten() {
     let next = done.ending.next();
     assert!(!matches!(next, Successor::Nobody), "pending records wait for the stalled thread");
 }
+
+/// A log whose own thread writes for 32 tasks, of which none has appended again.
+fn served(write: Duration) -> Pipeline<()> {
+    let mut state = state(rules(1));
+    (state.waiters, state.tasks) = (32, 32);
+    state.writer = Writer::Active(now());
+    state.gathers.wrote(write);
+    state
+}
+
+#[test]
+fn the_writer_gathers_tasks_for_less_than_a_write() {
+    let mut state = served(Duration::from_micros(100));
+    assert_eq!(state.gather_time(), Some(Duration::from_micros(75)));
+    // Not for long beside a slow device, and not for threads, of which one can write.
+    assert_eq!(served(Duration::from_secs(5)).gather_time(), Some(Duration::from_micros(500)));
+    state.tasks = 8;
+    assert_eq!(state.gather_time(), None);
+    state.tasks = 32;
+    (0..28).for_each(|_| assert!(append(&mut state, 10).is_ok()));
+    assert!(state.is_gathered(), "most suffice");
+    assert_eq!(state.gather_time(), None);
+}
+
+#[test]
+fn attempts_to_gather_that_fail_become_rare() {
+    let mut state = served(Duration::from_micros(100));
+    let attempts = |state: &mut Pipeline<()>, in_time| {
+        let attempt = |state: &mut Pipeline<()>| state.gather_time().map(|_| state.gathered(in_time)).is_some();
+        (0..1000).filter(|_| attempt(state)).count()
+    };
+    assert!((1..16).contains(&attempts(&mut state, true)));
+    // Late: a yield took long.
+    state.gathers = Gathers::default();
+    (0..28).for_each(|_| assert!(append(&mut state, 10).is_ok()));
+    state.gathered(false);
+    assert_eq!(state.gathers.penalty, 1);
+    state.gathered(true);
+    assert_eq!(state.gathers.penalty, 0);
+}
