@@ -176,17 +176,17 @@ impl<F: Clone> Handover<F> {
     ) -> MutexGuard<'s, Pipeline<F>> {
         let Some(time) = state.gather_time() else { return state };
         let began = now();
-        let is_over = || now().saturating_duration_since(began) > time;
+        let took = || now().saturating_duration_since(began);
         // Also limited in number: a simulated clock may stand still.
         for _ in 0..TASK_YIELDS_MAX {
-            if state.is_gathered() || is_over() {
+            if state.is_gathered() || took() > time {
                 break;
             }
             drop(state);
             yield_now();
             state = self.lock();
         }
-        state.gathered(!is_over());
+        state.gathered(took(), time);
         state
     }
 

@@ -40,7 +40,7 @@ pub(super) struct Gathers {
     write: Duration,
     /// Number of writes until the next attempt.
     skips: u32,
-    /// Number of writes that were skipped after the last failed attempt; zero after a success.
+    /// Number of writes that are skipped after an attempt: more after a failure, fewer after a success.
     pub(super) penalty: u32,
 }
 
@@ -138,11 +138,16 @@ impl<F: Clone> Pipeline<F> {
         self.unsubmitted() >= self.waiters - self.waiters / 8 || !self.may_submit() || self.is_closing
     }
 
-    /// Records the end of an attempt to gather records of tasks. `in_time`: it took no longer than
-    /// [`Self::gather_time`]; beside busy programs, a yield may take a millisecond.
-    pub(crate) fn gathered(&mut self, in_time: bool) {
-        let penalty = (self.gathers.penalty * 2).clamp(1, Gathers::PENALTY_MAX);
-        self.gathers.penalty = if in_time && self.is_gathered() { 0 } else { penalty };
+    /// Records the end of an attempt to gather records of tasks, which took `took` of the allowed
+    /// `time`.
+    pub(crate) fn gathered(&mut self, took: Duration, time: Duration) {
+        let penalty = self.gathers.penalty;
+        self.gathers.penalty = match self.is_gathered() && took <= time {
+            true => penalty / 2,
+            // Another program ran for milliseconds instead of the tasks.
+            false if took > 2 * time => Gathers::PENALTY_MAX,
+            false => (penalty * 2).clamp(1, Gathers::PENALTY_MAX),
+        };
         self.gathers.skips = self.gathers.penalty;
     }
 
