@@ -23,8 +23,10 @@ const YIELDS_MAX: u32 = 8;
 #[cfg(nowait_log_loom)]
 const YIELDS_MAX: u32 = 1;
 
-/// Maximum number of times that the log's own thread yields before it writes for tasks.
-const TASK_YIELDS_MAX: u32 = if cfg!(nowait_log_loom) { 1 } else { 1024 };
+/// Maximum number of times that the log's own thread looks whether tasks have appended, before it
+/// writes for them, and the number of its yields between two looks.
+const TASK_GATHERS_MAX: u32 = if cfg!(nowait_log_loom) { 1 } else { 1024 };
+const TASK_YIELDS: u32 = if cfg!(nowait_log_loom) { 1 } else { 4 };
 
 pub(crate) struct Handover<F> {
     state: Mutex<Pipeline<F>>,
@@ -178,12 +180,15 @@ impl<F: Clone> Handover<F> {
         let began = now();
         let took = || now().saturating_duration_since(began);
         // Also limited in number: a simulated clock may stand still.
-        for _ in 0..TASK_YIELDS_MAX {
-            if state.is_gathered() || took() > time {
+        for _ in 0..TASK_GATHERS_MAX {
+            if state.ends_gathering() || took() > time {
                 break;
             }
             drop(state);
-            yield_now();
+            // Several for each lock, which appends need.
+            for _ in 0..TASK_YIELDS {
+                yield_now();
+            }
             state = self.lock();
         }
         state.gathered(took(), time);

@@ -424,8 +424,8 @@ impl<F: Clone> Pipeline<F> {
                     let written = now.saturating_duration_since(block.submitted);
                     self.numbers.completed(queued, written, block.records, block.payload, block.bytes);
                     let (number, is_held_up) = (block.live.number, block.rewrites > 0 && rewritten.is_none());
-                    self.gathers.wrote(written);
                     if !is_held_up {
+                        self.gathers.wrote(written);
                         let began = rewritten.as_ref().map(|rewritten| rewritten.began);
                         self.learn(began.map_or(written, |began| now.saturating_duration_since(began)));
                     }

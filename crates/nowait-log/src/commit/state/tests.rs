@@ -416,14 +416,14 @@ fn served(write: Duration) -> Pipeline<()> {
 #[test]
 fn the_writer_gathers_tasks_for_less_than_a_write() {
     let mut state = served(Duration::from_micros(100));
-    assert_eq!(state.gather_time(), Some(Duration::from_micros(75)));
+    assert_eq!(state.gather_time(), Some(Duration::from_nanos(62_500)));
     // Not for long beside a slow device, and not for threads, of which one can write.
     assert_eq!(served(Duration::from_secs(5)).gather_time(), Some(Duration::from_micros(500)));
     state.tasks = 8;
     assert_eq!(state.gather_time(), None);
     state.tasks = 32;
     (0..28).for_each(|_| assert!(append(&mut state, 10).is_ok()));
-    assert!(state.is_gathered(), "most suffice");
+    assert!(state.ends_gathering(), "most suffice");
     assert_eq!(state.gather_time(), None);
 }
 
@@ -431,11 +431,19 @@ fn the_writer_gathers_tasks_for_less_than_a_write() {
 fn attempts_to_gather_that_fail_become_rare() {
     const TIME: Duration = Duration::from_micros(75);
     let mut state = served(Duration::from_micros(100));
-    let attempt = |state: &mut Pipeline<()>| state.gather_time().map(|time| state.gathered(time, time)).is_some();
+    let late = |time| time + Duration::from_nanos(1);
+    let attempt = |state: &mut Pipeline<()>| state.gather_time().map(|time| state.gathered(late(time), time)).is_some();
     let attempts = (0..1000).filter(|_| attempt(&mut state)).count();
     assert!((8..16).contains(&attempts), "{attempts}");
-    // A yield took long.
+    // A yield took as long as ten writes.
+    state.gathered(Duration::from_millis(1), TIME);
+    assert_eq!((0..1000).position(|_| state.gather_time().is_some()), Some(640));
     state.gathers = Gathers::default();
+    // Appends wait for the write of the open block.
+    state.gathers.wrote(Duration::from_micros(100));
+    state.appends_wait = 1;
+    assert!(state.ends_gathering() && state.gather_time().is_none());
+    state.appends_wait = 0;
     (0..28).for_each(|_| assert!(append(&mut state, 10).is_ok()));
     state.gathered(3 * TIME, TIME);
     assert_eq!(state.gathers.penalty, 256);

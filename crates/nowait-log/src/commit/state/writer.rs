@@ -33,7 +33,8 @@ pub(crate) enum Writer {
 /// Without that, half of the tasks append during each write, and wait for the next one: a record
 /// waits for two writes. If the others append within less than the time of a write, one write of all
 /// records is faster than two of half of them. 64 tasks made 1.2 times the commits, but 256 tasks,
-/// which need longer than a write, 0.8 times. So attempts that fail become rare.
+/// which need longer than a write, 0.8 times. So attempts that fail become rare. If records arrive at
+/// a rate, whether earlier ones are durable or not, an attempt would need three quarters of a write.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Gathers {
     /// Time of the last write.
@@ -123,32 +124,53 @@ impl<F: Clone> Pipeline<F> {
     /// Returns the maximum time for which the log's own thread lets woken tasks append before it
     /// writes; `None` if it writes at once.
     pub(crate) fn gather_time(&mut self) -> Option<Duration> {
-        if !self.is_writer_active() || self.tasks < MANY || self.is_gathered() {
+        if self.tasks < MANY || self.has_gathered() || self.must_not_gather() {
             return None;
         }
         if self.gathers.skips > 0 {
             self.gathers.skips -= 1;
             return None;
         }
-        Some((self.gathers.write * 3 / 4).min(Gathers::TIME_MAX))
+        let time = (self.gathers.write * 5 / 8).min(Gathers::TIME_MAX);
+        (!time.is_zero()).then_some(time)
     }
 
-    /// True if most of the woken tasks have appended again, or no block may be submitted.
-    pub(crate) fn is_gathered(&self) -> bool {
-        self.unsubmitted() >= self.waiters - self.waiters / 8 || !self.may_submit() || self.is_closing
+    /// True if most of the woken tasks have appended again.
+    fn has_gathered(&self) -> bool {
+        self.unsubmitted() >= self.tasks - self.tasks / 8
+    }
+
+    /// True if no block may be submitted, the next block takes no more records, or appends wait for
+    /// its write.
+    fn must_not_gather(&self) -> bool {
+        !self.is_writer_active()
+            || !self.may_submit()
+            || self.is_closing
+            || !self.ready.is_empty()
+            || self.room_is_wanted()
+    }
+
+    /// True if an attempt to gather records has ended before its time.
+    pub(crate) fn ends_gathering(&self) -> bool {
+        self.has_gathered() || self.must_not_gather()
     }
 
     /// Records the end of an attempt to gather records of tasks, which took `took` of the allowed
     /// `time`.
     pub(crate) fn gathered(&mut self, took: Duration, time: Duration) {
-        let penalty = self.gathers.penalty;
-        self.gathers.penalty = match self.is_gathered() && took <= time {
-            true => penalty / 2,
+        let gathers = self.gathers;
+        let penalty = match self.has_gathered() && took <= time {
+            true => gathers.penalty / 2,
+            false if took <= time => gathers.penalty,
             // Another program ran for milliseconds instead of the tasks.
             false if took > 2 * time => Gathers::PENALTY_MAX,
-            false => (penalty * 2).clamp(1, Gathers::PENALTY_MAX),
+            false => (gathers.penalty * 2).clamp(1, Gathers::PENALTY_MAX),
         };
-        self.gathers.skips = self.gathers.penalty;
+        // A long attempt takes a small part of the time, also if writes are short.
+        let writes = took.as_nanos() / gathers.write.as_nanos().max(1);
+        let rests = u32::try_from(writes * 64).unwrap_or(u32::MAX);
+        self.gathers.penalty = penalty;
+        self.gathers.skips = if took > time { penalty.max(rests) } else { penalty };
     }
 
     /// Decides the next step of the log's own thread, which calls this in a loop.
@@ -161,6 +183,7 @@ impl<F: Clone> Pipeline<F> {
             }
         }
         self.writer = if self.is_closing { Writer::Absent } else { Writer::Idle };
+        self.tasks = 0;
         let next = if was_active || self.is_closing { self.choose_next(now()) } else { Successor::Nobody };
         match self.writer {
             Writer::Absent => WriterTurn::End(next),
