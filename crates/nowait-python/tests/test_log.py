@@ -249,7 +249,7 @@ def test_bad_input(tmp_path: Path) -> None:
 def damaged(path: Path, text: bytes) -> None:
     """Flips a bit of a record's bytes."""
     # Only segments: maintenance may rename or remove other files meanwhile.
-    for file in path.glob("*.log"):
+    for file in path.glob("*.seg"):
         if (at := file.read_bytes().find(text)) >= 0:
             with file.open("r+b") as opened:
                 opened.seek(at)
