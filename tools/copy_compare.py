@@ -85,17 +85,16 @@ def make_source(kind, path, file_bytes):
     os.setxattr(first, "user.kept", b"yes")
     if kind == "tree":
         os.link(first, f"{path}/0/link")
-    for name in sorted(names(path), reverse=True):
-        os.utime(os.path.join(path, name) if name else path, ns=(10**18 + 123456789, 10**18 + 987654321))
+    for end in sorted(ends(path), reverse=True):
+        os.utime(path + end, ns=(10**18 + 123456789, 10**18 + 987654321))
 
 
-def names(path):
-    """Yields "" for the root, then the relative path of each entry."""
+def ends(path):
+    """Yields "" for a file or a tree, then "/NAME" for each entry of the tree."""
     yield ""
-    if os.path.isdir(path):
-        for folder, folders, files in os.walk(path):
-            for name in folders + files:
-                yield os.path.relpath(os.path.join(folder, name), path)
+    for folder, folders, files in os.walk(path):
+        for name in folders + files:
+            yield os.path.join(folder, name)[len(path):]
 
 
 def keeps_metadata(source, target):
@@ -104,8 +103,7 @@ def keeps_metadata(source, target):
         stat = os.lstat(path)
         links = 1 if os.path.isdir(path) else stat.st_nlink
         return stat.st_mode, stat.st_uid, stat.st_gid, stat.st_mtime_ns, links, sorted(os.listxattr(path))
-    return all(facts(os.path.join(source, name)) == facts(os.path.join(target, name)) if name else
-               facts(source) == facts(target) for name in names(source))
+    return all(facts(source + end) == facts(target + end) for end in ends(source))
 
 
 def remove(path):

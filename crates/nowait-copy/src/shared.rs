@@ -137,6 +137,7 @@ impl Learned {
 
     /// Called before a file's data are copied.
     pub(crate) fn fills(&self) {
+        // No write in the usual case, so that threads share the cache line.
         if !self.has_filled.load(Relaxed) {
             self.has_filled.store(true, Relaxed);
         }
@@ -145,7 +146,7 @@ impl Learned {
     /// True after a reflink on a device where one thread is faster than several, until a file's data
     /// are copied.
     pub(crate) fn is_one_thread_faster(&self) -> bool {
-        !self.has_filled.load(Relaxed) && self.clones_alone.any(|alone| alone)
+        !self.has_filled.load(Relaxed) && self.clones_alone.entries().any(|device| device.value)
     }
 }
 
@@ -167,15 +168,12 @@ struct Entry<K, V> {
 }
 
 impl<K: Copy + PartialEq, V: Copy> Known<K, V> {
+    fn entries(&self) -> impl Iterator<Item = &Entry<K, V>> {
+        std::iter::successors(self.first.get(), |entry| entry.rest.first.get()).map(|entry| &**entry)
+    }
+
     fn get(&self, key: K) -> Option<V> {
-        let mut list = self;
-        while let Some(entry) = list.first.get() {
-            if entry.key == key {
-                return Some(entry.value);
-            }
-            list = &entry.rest;
-        }
-        None
+        self.entries().find(|entry| entry.key == key).map(|entry| entry.value)
     }
 
     fn get_or_find(&self, key: K, find: impl FnOnce() -> V) -> V {
@@ -184,17 +182,6 @@ impl<K: Copy + PartialEq, V: Copy> Known<K, V> {
             self.add(key, found);
             found
         })
-    }
-
-    fn any(&self, matches: impl Fn(V) -> bool) -> bool {
-        let mut list = self;
-        while let Some(entry) = list.first.get() {
-            if matches(entry.value) {
-                return true;
-            }
-            list = &entry.rest;
-        }
-        false
     }
 
     /// Adds an entry, unless the list is full or has one with this key.
@@ -230,11 +217,7 @@ mod tests {
                 scope.spawn(move || (0..KEYS).for_each(|key| known.add(key, thread)));
             }
         });
-        let (mut keys, mut list) = (Vec::new(), &known);
-        while let Some(entry) = list.first.get() {
-            keys.push(entry.key);
-            list = &entry.rest;
-        }
+        let mut keys: Vec<u64> = known.entries().map(|entry| entry.key).collect();
         keys.sort_unstable();
         assert_eq!(keys, Vec::from_iter(0..KEYS));
         assert!((0..KEYS).all(|key| known.get(key).is_some()));

@@ -239,8 +239,8 @@ impl Shared {
             return Err(os::error(os::APPEND, ErrorKind::Closed, &self.dir.path));
         }
         let hurry = state.room_is_wanted() || state.room_left() < bytes / 2;
-        let is_due = state.has_pending() && state.is_due(embed::now(&self.dir.instance));
-        let lacks_head = state.lacks_head(embed::now(&self.dir.instance));
+        let now = embed::now(&self.dir.instance);
+        let (is_due, lacks_head) = (state.has_pending() && state.is_due(now), state.lacks_head(now));
         drop(state);
         self.rescue();
         if lacks_head {

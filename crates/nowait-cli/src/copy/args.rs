@@ -136,7 +136,8 @@ pub(crate) struct Copy {
     #[arg(long, value_name = "SIZE", value_parser = block_bytes)]
     pub block: Option<u32>,
 
-    /// Number of files copied at a time [default: twice the number of processors; one while blocks are shared on btrfs]
+    /// Number of files copied at a time [default: twice the number of processors; one while blocks are
+    /// shared on btrfs]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub jobs: Option<u32>,
 

@@ -67,15 +67,8 @@ impl<T> TaskQueue<T> {
                 return None;
             }
             state.waiting += 1;
-            let waited = match pauses {
-                true => self
-                    .changed
-                    .wait_timeout(state, PAUSE)
-                    .map(|(state, _)| state)
-                    .map_err(|error| error.into_inner().0),
-                false => self.changed.wait(state).map_err(PoisonError::into_inner),
-            };
-            state = waited.unwrap_or_else(|state| state);
+            let time = if pauses { PAUSE } else { Duration::MAX };
+            state = self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0;
             state.waiting -= 1;
         }
     }
