@@ -288,12 +288,13 @@ mod tests {
 mod loom_tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-
     use std::task::Waker;
+    use std::time::Duration;
 
     use super::super::block::Incoming;
     use super::super::group::Fate;
     use super::super::state::fixture::{rules, start};
+    use super::super::sync::yields;
     use super::*;
     use crate::format::FRAME_BYTES;
 
@@ -304,9 +305,13 @@ mod loom_tests {
     }
 
     fn check(test: impl Fn() + Sync + Send + 'static) {
-        let mut model = loom::model::Builder::new();
         // Enough to interrupt each thread between any two of its steps.
-        model.preemption_bound = Some(3);
+        check_with(3, test);
+    }
+
+    fn check_with(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(preemptions);
         model.check(test);
     }
 
@@ -346,8 +351,10 @@ mod loom_tests {
         }
     }
 
+    /// Completes a write, which took a millisecond.
     fn complete(log: &Handover<()>, submission: Submission<()>) {
-        finish(log, &log.complete(submission.id, Ok(()), None, now()).ending);
+        let end = now() + Duration::from_millis(1);
+        finish(log, &log.complete(submission.id, Ok(()), None, end).ending);
     }
 
     fn finish(log: &Handover<()>, ending: &Ending) {
@@ -468,6 +475,64 @@ mod loom_tests {
             assert_eq!(wakes.0.load(SeqCst), u32::from(is_pending));
             assert_eq!(log.durable(), 2);
         });
+    }
+
+    /// A task that sleeps until it is woken.
+    #[derive(Default)]
+    struct Task(Mutex<bool>, Condvar);
+
+    impl std::task::Wake for Task {
+        fn wake(self: Arc<Self>) {
+            *lock(&self.0) = true;
+            self.1.notify_one();
+        }
+    }
+
+    /// Waits as an awaited ticket does.
+    fn wait_as_task(log: &Handover<()>, group: &Group) -> Fate {
+        let task = Arc::new(Task::default());
+        let mut place = None;
+        loop {
+            if group.register(&mut place, &Waker::from(task.clone())) && !group.is_served() {
+                carry(log);
+            }
+            if let Some(fate) = group.fate() {
+                return fate;
+            }
+            let mut is_woken = lock(&task.0);
+            while !*is_woken {
+                is_woken = task.1.wait(is_woken).unwrap();
+            }
+            *is_woken = false;
+        }
+    }
+
+    /// The log's own thread wakes tasks and lets them append before it writes: neither tasks nor
+    /// the thread sleep while a record is pending.
+    #[test]
+    fn tasks_that_the_logs_own_thread_gathers_are_woken() {
+        // Three would take more than a minute.
+        check_with(2, || {
+            let log = log(1);
+            log.lock().expect_tasks(2);
+            let [writer, other] = [log.clone(), log.clone()];
+            let writer = loom::thread::spawn(move || serve(&writer));
+            let other = loom::thread::spawn(move || {
+                let (_, group) = append(&other, b"a record");
+                assert_eq!(wait_as_task(&other, &group), Fate::Durable);
+            });
+            for _ in 0..2 {
+                let (_, group) = append(&log, b"another");
+                assert_eq!(wait_as_task(&log, &group), Fate::Durable);
+            }
+            other.join().unwrap();
+            assert_eq!(log.durable(), 3);
+            log.lock().is_closing = true;
+            log.wake_writer();
+            writer.join().unwrap();
+        });
+        // Nothing else yields in this model.
+        assert!(yields() > 0, "no order of the steps gathered tasks");
     }
 
     #[test]

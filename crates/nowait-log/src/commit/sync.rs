@@ -17,7 +17,6 @@ pub(crate) use std::{
 pub(crate) use loom::{
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
     sync::{Condvar, Mutex, MutexGuard},
-    thread::yield_now,
 };
 
 #[cfg(not(nowait_log_loom))]
@@ -26,6 +25,23 @@ pub(crate) use crate::os::lock;
 #[cfg(nowait_log_loom)]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+#[cfg(nowait_log_loom)]
+thread_local! {
+    static YIELDS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+/// Number of calls of [`yield_now`] in the models of this thread, in all orders together.
+#[cfg(nowait_log_loom)]
+pub(crate) fn yields() -> u32 {
+    YIELDS.get()
+}
+
+#[cfg(nowait_log_loom)]
+pub(crate) fn yield_now() {
+    YIELDS.set(YIELDS.get() + 1);
+    loom::thread::yield_now();
 }
 
 /// A futex word.

@@ -1,8 +1,8 @@
 //! State of a log without files, for tests.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::{Rules, Start};
+use super::{Pipeline, Rules, Start};
 use crate::commit::Live;
 use crate::dir::Segment;
 use crate::format::{Control, Epochs, Measured, PAGE, SegmentHeader};
@@ -20,6 +20,14 @@ pub(crate) fn rules(depth: usize) -> Rules {
         is_measured: false,
         depth,
         has_maintenance: true,
+    }
+}
+
+impl<F> Pipeline<F> {
+    /// Behaves as if the last write had taken a millisecond and had served `tasks` tasks.
+    pub(crate) fn expect_tasks(&mut self, tasks: u32) {
+        (self.waiters, self.tasks) = (tasks, tasks);
+        self.gathers.wrote(Duration::from_millis(1));
     }
 }
 
