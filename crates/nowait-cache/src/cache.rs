@@ -1,0 +1,235 @@
+//! A cache and its settings.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nowait::{Error, ErrorKind, ErrorOp, File, Result};
+use rustix::fs::fstat;
+use rustix::io::Errno;
+
+use crate::arena::Arena;
+use crate::file::CachedFile;
+use crate::frame::Frames;
+use crate::inode::{Inode, Stamp};
+use crate::shared::{Check, Core, Owner, Shared};
+use crate::stats::Stats;
+use crate::sync::lock;
+
+const PAGE_MIN: usize = 4 << 10;
+const PAGE_MAX: usize = 1 << 20;
+
+/// Cache of pages of files, of a fixed size. Clones share it.
+///
+/// Handles of files keep the cache in memory, and so do leases keep its frames. See the crate's page
+/// for an example.
+#[derive(Clone)]
+pub struct PageCache {
+    core: Core,
+}
+
+/// Settings of a [`PageCache`]; see [`PageCache::builder`].
+pub struct Builder {
+    capacity_bytes: u64,
+    page_bytes: usize,
+    wait_max: Duration,
+    read_ahead_bytes_max: usize,
+    check: Option<Check>,
+}
+
+impl PageCache {
+    /// Returns settings: 64 MiB in pages of 16 KiB, waits of up to 10 s, 256 KiB read ahead.
+    pub fn builder() -> Builder {
+        Builder {
+            capacity_bytes: 64 << 20,
+            page_bytes: 16 << 10,
+            wait_max: Duration::from_secs(10),
+            read_ahead_bytes_max: 256 << 10,
+            check: None,
+        }
+    }
+
+    /// Returns a handle that reads the file through the cache.
+    ///
+    /// All handles of one file of the file system share its pages, whatever its names, also after all
+    /// earlier handles were dropped. The call compares the file's size and its times of modification and
+    /// change (`fstat(2)`) with those of the previous opening. If they differ, the file's cached pages are
+    /// dropped. It makes this one system call on the calling thread.
+    ///
+    /// The cache does not notice when the file changes later: see [`CachedFile::revalidate`]. Open files
+    /// with [`direct`](nowait::OpenOptions::direct) I/O, so that the kernel does not cache the pages, too.
+    ///
+    /// # Errors
+    /// Those of `fstat(2)`. [`ErrorKind::Unsupported`] for a file without a descriptor (of a simulator) and
+    /// for a device.
+    pub fn open(&self, file: &File) -> Result<CachedFile> {
+        let (identity, stamp) = stamp(file)?;
+        let mut guard = lock(&self.core.inodes);
+        let (inodes, closed) = &mut *guard;
+        if inodes.len() >= 64 && inodes.len().is_power_of_two() {
+            // Those that neither a handle nor a frame uses.
+            inodes.retain(|_, inode| {
+                let is_used = Arc::strong_count(inode) > 1;
+                if !is_used {
+                    closed.add(&inode.counters);
+                }
+                is_used
+            });
+        }
+        let inode = inodes
+            .entry(identity)
+            .or_insert_with(|| {
+                static NUMBERS: AtomicU64 = AtomicU64::new(1);
+                Arc::new(Inode {
+                    number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+                    pages: Default::default(),
+                    size: AtomicU64::new(stamp.size),
+                    stamp: Mutex::new(stamp),
+                    fills: Mutex::default(),
+                    counters: Default::default(),
+                })
+            })
+            .clone();
+        drop(guard);
+        let file = CachedFile::new(self.core.clone(), inode, file.clone());
+        file.compare(stamp);
+        Ok(file)
+    }
+
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> usize {
+        self.core.page_bytes()
+    }
+
+    /// Bytes that the cached pages may have.
+    pub fn capacity_bytes(&self) -> u64 {
+        u64::from(lock(&self.core.policy).usable()) << self.core.page_shift
+    }
+
+    /// Sets the capacity, up to that of the [`Builder`]. A smaller one evicts pages, and returns their memory
+    /// to the system at once; pages that are leased follow when their leases are dropped. Returns the new
+    /// capacity: whole pages, at least one.
+    pub fn set_capacity_bytes(&self, bytes: u64) -> u64 {
+        let frames = (bytes >> self.core.page_shift).clamp(1, u64::from(self.core.frames.len())) as u32;
+        let mut policy = lock(&self.core.policy);
+        let before = policy.usable();
+        let given_up = policy.set_usable(frames, &self.core.frames);
+        drop(policy);
+        self.core.discard(&given_up);
+        (before..frames).for_each(|_| self.core.space.next().wake());
+        u64::from(frames) << self.core.page_shift
+    }
+
+    /// Returns the counters. Looks at each frame.
+    pub fn stats(&self) -> Stats {
+        Stats::of(&self.core)
+    }
+}
+
+impl fmt::Debug for PageCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PageCache").field("capacity_bytes", &self.capacity_bytes()).finish_non_exhaustive()
+    }
+}
+
+/// Device and inode of a file, and the values by which changes are noticed.
+pub(crate) fn stamp(file: &File) -> Result<((u64, u64), Stamp)> {
+    let Some(descriptor) = file.descriptor() else {
+        return Err(Error::new(ErrorOp::Metadata, ErrorKind::Unsupported)
+            .at(file.path())
+            .with_advice("the cache needs a file with a descriptor"));
+    };
+    let stat = fstat(descriptor)
+        .map_err(|errno| Error::from_raw_os_error(ErrorOp::Metadata, errno.raw_os_error()).at(file.path()))?;
+    if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
+        return Err(Error::new(ErrorOp::Metadata, ErrorKind::Unsupported)
+            .at(file.path())
+            .with_advice("the cache is for regular files"));
+    }
+    #[allow(clippy::unnecessary_cast)]
+    let stamp = Stamp {
+        size: stat.st_size as u64,
+        modified: (stat.st_mtime as i64, stat.st_mtime_nsec as u64),
+        changed: (stat.st_ctime as i64, stat.st_ctime_nsec as u64),
+    };
+    #[allow(clippy::unnecessary_cast)]
+    Ok(((stat.st_dev as u64, stat.st_ino as u64), stamp))
+}
+
+impl Builder {
+    /// Sets the bytes of all pages together. The memory is reserved at once and assigned by the kernel when
+    /// pages are read; it is never exceeded. Metadata needs another 80 to 100 bytes for each page.
+    pub fn capacity_bytes(mut self, bytes: u64) -> Builder {
+        self.capacity_bytes = bytes;
+        self
+    }
+
+    /// Sets the bytes of a page: a power of two, 4 KiB to 1 MiB. A page is read and evicted whole, and only a
+    /// range within one page is leased without a copy.
+    pub fn page_bytes(mut self, bytes: usize) -> Builder {
+        self.page_bytes = bytes;
+        self
+    }
+
+    /// Sets the time for which a read waits for a frame if leases pin all of them.
+    pub fn wait_max(mut self, time: Duration) -> Builder {
+        self.wait_max = time;
+        self
+    }
+
+    /// Sets the most bytes that are read beyond a sequential read; zero for none.
+    pub fn read_ahead_bytes_max(mut self, bytes: usize) -> Builder {
+        self.read_ahead_bytes_max = bytes;
+        self
+    }
+
+    /// Checks each page once, when it was read: `check` gets the path of the file, the offset and the bytes,
+    /// which are fewer than a page at the end of the file. If it refuses a page, all reads of the page fail
+    /// with [`ErrorKind::Damaged`] and its text, and nothing is cached.
+    ///
+    /// It runs on the thread that notices the completion, with no lock held, and must not block. A panic
+    /// counts as a refusal.
+    pub fn check(mut self, check: impl Fn(&Path, u64, &[u8]) -> std::result::Result<(), String> + Send + Sync + 'static) -> Builder {
+        self.check = Some(Box::new(check));
+        self
+    }
+
+    /// Makes the cache.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a page size that is not allowed, and for a capacity of less than one
+    /// page or of 2^32 pages. [`ErrorKind::OutOfMemory`] if the system refuses the memory.
+    pub fn build(self) -> Result<PageCache> {
+        let refused = |advice: &str| Err(Error::new(ErrorOp::Build, ErrorKind::InvalidInput).with_advice(advice));
+        let page = self.page_bytes;
+        if !page.is_power_of_two() || !(PAGE_MIN..=PAGE_MAX).contains(&page) {
+            return refused("page_bytes must be a power of two from 4 KiB to 1 MiB");
+        }
+        let frames = match u32::try_from(self.capacity_bytes / page as u64) {
+            Ok(0) => return refused("capacity_bytes must be at least one page"),
+            Ok(u32::MAX) | Err(_) => return refused("capacity_bytes must be less than 2^32 pages; use larger pages"),
+            Ok(frames) => frames,
+        };
+        let arena = Arena::new(frames, page).map_err(|errno| {
+            let error = Error::from_raw_os_error(ErrorOp::Build, errno.raw_os_error());
+            match errno {
+                Errno::NOMEM => error.with_advice("the system refuses this much memory; use a smaller capacity_bytes"),
+                _ => error,
+            }
+        })?;
+        let shared =
+            Shared::new(Frames::new(arena), page.ilog2(), self.wait_max, self.read_ahead_bytes_max, self.check);
+        Ok(PageCache { core: Owner::new(shared) })
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("capacity_bytes", &self.capacity_bytes)
+            .field("page_bytes", &self.page_bytes)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,325 @@
+//! A file that is read through a cache.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nowait::{Buf, Error, ErrorKind, ErrorOp, File, Result};
+
+use crate::cache::stamp;
+use crate::fill::Fill;
+use crate::get::{Gather, Get};
+use crate::inode::{Inode, Stamp};
+use crate::lease::Lease;
+use crate::pages::PAGES_MAX;
+use crate::shared::{Core, Pin};
+use crate::stats::Stats;
+use crate::sync::lock;
+
+/// File that is read through a [`PageCache`](crate::PageCache): see [`PageCache::open`](crate::PageCache::open).
+///
+/// Each clone is a reader of its own. Repeated reads of one page by one reader count once, so a scan that
+/// reads a page row by row does not make the page seem popular. A reader that reads in order reads ahead.
+pub struct CachedFile {
+    pub(crate) core: Core,
+    pub(crate) inode: Arc<Inode>,
+    pub(crate) file: File,
+    reader: Reader,
+}
+
+/// Evidence of the order in which a handle reads.
+struct Reader {
+    /// The page that was read last.
+    last: AtomicU64,
+    /// End of the pages that were read ahead.
+    ahead: AtomicU64,
+    /// Page whose read begins the next read ahead.
+    mark: AtomicU64,
+    /// Pages of the last read ahead.
+    window: AtomicU64,
+}
+
+/// No page.
+const NONE: u64 = u64::MAX;
+
+impl Default for Reader {
+    fn default() -> Reader {
+        Reader {
+            last: AtomicU64::new(NONE),
+            ahead: AtomicU64::new(0),
+            mark: AtomicU64::new(NONE),
+            window: AtomicU64::new(0),
+        }
+    }
+}
+
+/// Result of a claim on a page.
+pub(crate) enum Claim {
+    Cached(Pin),
+    /// Another read of the page is in flight.
+    Joined(Arc<Fill>),
+    /// To be begun by the caller, with no lock held.
+    Began(Arc<Fill>),
+    /// Every frame is pinned.
+    Full,
+}
+
+impl CachedFile {
+    pub(crate) fn new(core: Core, inode: Arc<Inode>, file: File) -> CachedFile {
+        CachedFile { core, inode, file, reader: Reader::default() }
+    }
+
+    /// Returns a lease of the range if all of it is cached. Makes no system call, takes no lock, and waits for
+    /// nothing. A range within one page is leased in place; a longer one is copied.
+    ///
+    /// `None` also if the range ends beyond the end of the file, if memory for a copy cannot be allocated, and
+    /// in a forked child.
+    #[inline]
+    pub fn try_get(&self, range: Range<u64>) -> Option<Lease> {
+        let (first, start) = self.split(range.start);
+        let length = range.end.checked_sub(range.start)? as usize;
+        let end = start + length;
+        if end > self.core.page_bytes() || self.core.is_forked() {
+            return self.try_copy(range);
+        }
+        let pin = self.pin(first)?;
+        (end <= pin.bytes().len()).then(|| {
+            self.inode.counters.hit(1);
+            Lease::page(pin, start..end)
+        })
+    }
+
+    /// Returns a lease of the range: a future, or blocks in [`Get::wait`].
+    ///
+    /// A page that is not cached is read once for all that wait for it, whichever file handle, task or thread
+    /// they use. The read goes on if the future is dropped. Adjacent pages are read together.
+    ///
+    /// # Errors
+    /// [`ErrorKind::UnexpectedEof`] if the range ends beyond the end of the file. Errors of the read, for all
+    /// that wait for it; nothing is cached then. [`ErrorKind::Damaged`] if the [check](crate::Builder::check)
+    /// refuses a page. [`ErrorKind::TimedOut`] if leases pin all frames for
+    /// [`wait_max`](crate::Builder::wait_max). [`ErrorKind::OutOfMemory`] for memory of a copy.
+    /// [`ErrorKind::Unsupported`] in a forked child.
+    pub fn get(&self, range: Range<u64>) -> Get<'_> {
+        Get::new(self, range)
+    }
+
+    /// Reads many ranges, in any order, into one buffer: cached pages are copied, and all other pages are read
+    /// at once, adjacent ones together. No page stays pinned. Result `n` is a lease of range `n` of the buffer.
+    ///
+    /// # Errors
+    /// The first error of a range, as of [`CachedFile::get`].
+    pub fn gather(&self, ranges: &[Range<u64>]) -> Gather<'_> {
+        Gather::new(self, ranges)
+    }
+
+    /// Size of the file at the last opening or [`CachedFile::revalidate`].
+    pub fn size(&self) -> u64 {
+        self.inode.size.load(Ordering::Relaxed)
+    }
+
+    /// Returns the file beneath.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Path of the file beneath.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Drops the cached pages that contain bytes of the range. A later read gets them from the file; a lease
+    /// keeps its bytes. A read that began before may return old bytes, but does not cache them.
+    pub fn invalidate(&self, range: Range<u64>) {
+        if range.start < range.end && !self.core.is_forked() {
+            self.core.invalidate(&self.inode, self.split(range.start).0, self.split(range.end - 1).0 + 1);
+        }
+    }
+
+    /// Compares the file's size and times with those of the last opening or call (`fstat(2)`, on this thread),
+    /// and drops its cached pages if they differ. Returns true if they differ. Another program's write is
+    /// noticed only by this, and only if it changed the times: programs can set them back, and writes through a
+    /// map change them late.
+    ///
+    /// # Errors
+    /// Those of `fstat(2)`.
+    pub fn revalidate(&self) -> Result<bool> {
+        let (_, now) = stamp(&self.file)?;
+        Ok(self.compare(now))
+    }
+
+    pub(crate) fn compare(&self, now: Stamp) -> bool {
+        let differs = {
+            let mut stamp = lock(&self.inode.stamp);
+            std::mem::replace(&mut *stamp, now) != now
+        };
+        if differs {
+            self.inode.size.store(now.size, Ordering::Relaxed);
+            self.core.invalidate(&self.inode, 0, PAGES_MAX);
+        }
+        differs
+    }
+
+    /// Returns the counters of the file, of all its handles.
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats::default();
+        stats.add(&self.inode.counters);
+        stats
+    }
+
+    /// Page of an offset, and the place in it.
+    #[inline]
+    pub(crate) fn split(&self, offset: u64) -> (u64, usize) {
+        (offset >> self.core.page_shift, (offset & (self.core.page_bytes() as u64 - 1)) as usize)
+    }
+
+    /// Pins a cached page, and records the access.
+    #[inline]
+    pub(crate) fn pin(&self, page: u64) -> Option<Pin> {
+        let (pin, is_popular) = self.core.pin(&self.inode, page)?;
+        if !is_popular {
+            self.note_access(page, &pin);
+        }
+        if self.reader.mark.load(Ordering::Relaxed) == page {
+            self.read_ahead(page + 1);
+        }
+        Some(pin)
+    }
+
+    #[cold]
+    fn note_access(&self, page: u64, pin: &Pin) {
+        if self.reader.last.swap(page, Ordering::Relaxed) != page {
+            pin.raise_score();
+        }
+    }
+
+    /// Copies a range that is cached.
+    #[cold]
+    fn try_copy(&self, range: Range<u64>) -> Option<Lease> {
+        if range.end > self.size() || self.core.is_forked() {
+            return None;
+        }
+        let mut buffer = Buf::try_zeroed((range.end - range.start) as usize)?;
+        let mut done = 0;
+        let mut pages = 0;
+        while done < buffer.len() {
+            let (page, start) = self.split(range.start + done as u64);
+            let pin = self.pin(page)?;
+            let bytes = pin.bytes().get(start..)?;
+            let length = bytes.len().min(buffer.len() - done);
+            if length == 0 {
+                return None;
+            }
+            buffer[done..done + length].copy_from_slice(&bytes[..length]);
+            done += length;
+            pages += 1;
+        }
+        self.inode.counters.hit(pages);
+        let length = buffer.len();
+        Some(Lease::copy(Arc::new(buffer), 0..length))
+    }
+
+    /// Claims a page that was not found, and up to `wanted` pages from it on that are not cached either.
+    /// `is_called` if the caller's turn in the line for frames has come.
+    pub(crate) fn claim(&self, page: u64, wanted: u64, is_called: bool) -> Claim {
+        let mut fills = lock(&self.inode.fills);
+        if let Some((pin, _)) = self.core.pin(&self.inode, page) {
+            return Claim::Cached(pin);
+        }
+        if let Some(fill) = fills.get(&page) {
+            return Claim::Joined(fill.clone());
+        }
+        let mut frames = Vec::new();
+        let mut policy = lock(&self.core.policy);
+        if is_called || !self.core.space.is_wanted() {
+            for next in page..page + wanted.max(1) {
+                // The frame of a page in the directory may contain another page by now; the page is then
+                // read later.
+                if next > page && (fills.contains_key(&next) || self.inode.pages.get(next).is_some()) {
+                    break;
+                }
+                frames.extend(policy.take(&self.core.frames));
+                if (frames.len() as u64) <= next - page {
+                    break;
+                }
+            }
+        }
+        drop(policy);
+        if frames.is_empty() {
+            return Claim::Full;
+        }
+        let fill = Fill::new(&self.core, &self.inode, &self.file, page, frames.into_boxed_slice());
+        let (first, count) = fill.pages();
+        fills.extend((first..first + count as u64).map(|page| (page, fill.clone())));
+        Claim::Began(fill)
+    }
+
+    /// Records a read of pages that were not cached, and reads ahead if the file is read in order.
+    pub(crate) fn missed(&self, first: u64, end: u64) {
+        let Reader { last, ahead, mark, window } = &self.reader;
+        let before = last.swap(end - 1, Ordering::Relaxed);
+        let follows = before == first || before.wrapping_add(1) == first || first == ahead.load(Ordering::Relaxed);
+        if !follows || before == NONE {
+            mark.store(NONE, Ordering::Relaxed);
+            window.store(0, Ordering::Relaxed);
+            return;
+        }
+        self.read_ahead(end);
+    }
+
+    /// Begins to read the pages after a sequential read.
+    #[cold]
+    fn read_ahead(&self, from: u64) {
+        let Reader { ahead, mark, window, .. } = &self.reader;
+        let most = (self.core.read_ahead_bytes_max as u64) >> self.core.page_shift;
+        let pages = (window.load(Ordering::Relaxed) * 2).clamp(4, 1 << 20).min(most);
+        let begin = ahead.load(Ordering::Relaxed).clamp(from, from + pages);
+        let end = (begin + pages).min(self.size().div_ceil(self.core.page_bytes() as u64)).min(PAGES_MAX);
+        mark.store(NONE, Ordering::Relaxed);
+        if begin >= end || pages == 0 {
+            return;
+        }
+        window.store(pages, Ordering::Relaxed);
+        let mut page = begin;
+        while page < end {
+            match self.claim(page, (end - page).min(self.fill_pages_max()), false) {
+                Claim::Began(fill) => {
+                    let (first, count) = fill.pages();
+                    self.inode.counters.read_ahead.fetch_add(count as u64, Ordering::Relaxed);
+                    fill.begin();
+                    page = first + count as u64;
+                }
+                Claim::Cached(_) | Claim::Joined(_) => page += 1,
+                Claim::Full => break,
+            }
+        }
+        ahead.store(page, Ordering::Relaxed);
+        // The next begins when the first page of this one is read.
+        mark.store(begin, Ordering::Relaxed);
+    }
+
+    /// Pages of one read: 256 KiB.
+    pub(crate) fn fill_pages_max(&self) -> u64 {
+        ((256 << 10) >> self.core.page_shift).max(1)
+    }
+
+    pub(crate) fn error(&self, kind: ErrorKind, range: &Range<u64>) -> Error {
+        let length = range.end.saturating_sub(range.start);
+        Error::new(ErrorOp::Read, kind).at(self.path()).with_range(range.start, length)
+    }
+}
+
+/// Another reader of the same file.
+impl Clone for CachedFile {
+    fn clone(&self) -> CachedFile {
+        CachedFile::new(self.core.clone(), self.inode.clone(), self.file.clone())
+    }
+}
+
+impl fmt::Debug for CachedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CachedFile").field("path", &self.path()).field("size", &self.size()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,475 @@
+//! Reads that may wait: a range, and many ranges.
+//!
+//! A range within one page is leased in place. Anything else is copied page by page into a buffer, so that a
+//! read pins only pages that it is about to copy: two reads never wait for frames that the other one pins.
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin as Pinned;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use nowait::embed::turn;
+use nowait::{Buf, Error, ErrorKind, Result, block_on};
+
+use crate::fill::Fill;
+use crate::file::{CachedFile, Claim};
+use crate::lease::Lease;
+use crate::pages::PAGES_MAX;
+use crate::shared::Pin;
+use crate::space::{Called, Place};
+use crate::sync::lock;
+
+/// Reads in flight for one gather.
+const DEPTH: usize = 64;
+
+/// Pages that a future waits for.
+#[derive(Default)]
+struct Wait {
+    fills: Vec<Arc<Fill>>,
+    place: Option<Place>,
+}
+
+/// Result of a search for a page.
+enum Found {
+    Page(Pin),
+    /// A read in flight: the last of `fills`.
+    Reading,
+    /// The future is in line for a frame.
+    InLine,
+}
+
+impl Wait {
+    /// Looks for a page, and begins or joins its read. `wanted` pages from it on are needed.
+    fn find(&mut self, file: &CachedFile, page: u64, wanted: u64, context: &Context<'_>) -> Result<Found> {
+        let counters = &file.inode.counters;
+        let (mut deadline, mut is_called) = (None, false);
+        loop {
+            if let Some(place) = &self.place {
+                match place.poll(context) {
+                    Poll::Pending => return Ok(Found::InLine),
+                    Poll::Ready(Called::TimedOut) => {
+                        self.place = None;
+                        return Err(all_pinned(file, page));
+                    }
+                    Poll::Ready(Called::Again) => {
+                        deadline = self.place.take().map(Place::leave);
+                        is_called = true;
+                    }
+                }
+            }
+            match file.claim(page, wanted.min(file.fill_pages_max()), is_called) {
+                Claim::Cached(pin) => {
+                    if is_called {
+                        file.core.space.next().wake();
+                    }
+                    counters.hit(1);
+                    return Ok(Found::Page(pin));
+                }
+                Claim::Joined(fill) => {
+                    if is_called {
+                        file.core.space.next().wake();
+                    }
+                    counters.joins.fetch_add(1, Ordering::Relaxed);
+                    self.fills.push(fill);
+                    return Ok(Found::Reading);
+                }
+                Claim::Began(fill) => {
+                    let (first, count) = fill.pages();
+                    counters.misses.fetch_add(count as u64, Ordering::Relaxed);
+                    fill.begin();
+                    self.fills.push(fill);
+                    file.missed(first, first + count as u64);
+                    return Ok(Found::Reading);
+                }
+                Claim::Full => {
+                    let until = *deadline.get_or_insert_with(|| Instant::now() + file.core.wait_max);
+                    let policy = lock(&file.core.policy);
+                    let mark = || policy.want_all(&file.core.frames);
+                    let (place, next) = file.core.space.join(until, is_called, mark);
+                    drop(policy);
+                    next.wake();
+                    self.place = place;
+                    if self.place.is_some() && file.core.space.ensure_thread().is_err() {
+                        self.place = None;
+                        return Err(all_pinned(file, page));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn all_pinned(file: &CachedFile, page: u64) -> Error {
+    let start = page << file.core.page_shift;
+    file.error(ErrorKind::TimedOut, &(start..start + file.core.page_bytes() as u64)).with_advice(
+        "leases pin all frames of the cache; drop leases sooner, copy their bytes, or use a larger capacity",
+    )
+}
+
+/// Checks a range before it is read.
+fn check(file: &CachedFile, range: &Range<u64>) -> Result<()> {
+    if range.start > range.end {
+        return Err(file.error(ErrorKind::InvalidInput, range).with_advice("the range ends before its start"));
+    }
+    if file.core.is_forked() {
+        let advice = "a forked child cannot use the cache of its parent; make one in the child";
+        return Err(file.error(ErrorKind::Unsupported, range).with_advice(advice));
+    }
+    if range.end > file.size() {
+        return Err(beyond_end(file, range));
+    }
+    Ok(())
+}
+
+fn beyond_end(file: &CachedFile, range: &Range<u64>) -> Error {
+    file.error(ErrorKind::UnexpectedEof, range)
+        .with_detail(format!("the file has {} bytes", file.size()))
+        .with_advice("call `revalidate` if the file has changed")
+}
+
+/// Read of one range; see [`CachedFile::get`].
+#[must_use = "nothing is read until the future is awaited, or `wait` is called"]
+pub struct Get<'f> {
+    file: &'f CachedFile,
+    range: Range<u64>,
+    state: State<'f>,
+}
+
+enum State<'f> {
+    New,
+    Page(Wait),
+    Copy(Box<Gather<'f>>),
+    /// The result, while the task gives way to others.
+    Ready(Option<Result<Lease>>),
+}
+
+impl<'f> Get<'f> {
+    pub(crate) fn new(file: &'f CachedFile, range: Range<u64>) -> Get<'f> {
+        Get { file, range, state: State::New }
+    }
+
+    /// Blocks until the range is read; needs no executor.
+    ///
+    /// # Errors
+    /// See [`CachedFile::get`].
+    pub fn wait(self) -> Result<Lease> {
+        match self.file.try_get(self.range.clone()) {
+            Some(lease) => Ok(lease),
+            None => block_on(self),
+        }
+    }
+
+    /// The lease of a pinned page.
+    fn lease(&self, pin: Pin) -> Result<Lease> {
+        let (_, start) = self.file.split(self.range.start);
+        let end = start + (self.range.end - self.range.start) as usize;
+        match pin.bytes().len() {
+            length if end <= length => Ok(Lease::page(pin, start..end)),
+            // The file is shorter than it was.
+            _ => Err(beyond_end(self.file, &self.range)),
+        }
+    }
+
+    fn poll_page(&mut self, context: &Context<'_>) -> Poll<Result<Lease>> {
+        let State::Page(wait) = &mut self.state else { return Poll::Pending };
+        let (page, _) = self.file.split(self.range.start);
+        loop {
+            if let Some(fill) = wait.fills.pop() {
+                if !fill.is_done(context.waker()) {
+                    wait.fills.push(fill);
+                    return Poll::Pending;
+                }
+                let pin = fill.page(page).map_err(|error| error.with_range(self.range.start, self.length()))?;
+                return Poll::Ready(match pin {
+                    Some(pin) => self.lease(pin),
+                    None => Err(beyond_end(self.file, &self.range)),
+                });
+            }
+            match wait.find(self.file, page, 1, context)? {
+                Found::Page(pin) => return Poll::Ready(self.lease(pin)),
+                Found::Reading => {}
+                Found::InLine => return Poll::Pending,
+            }
+        }
+    }
+
+    fn length(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+}
+
+impl Future for Get<'_> {
+    type Output = Result<Lease>;
+
+    fn poll(mut self: Pinned<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Lease>> {
+        let this = &mut *self;
+        if let State::Ready(result) = &mut this.state {
+            return Poll::Ready(result.take().expect("a future was polled after it was ready"));
+        }
+        if matches!(this.state, State::New) {
+            if let Some(lease) = this.file.try_get(this.range.clone()) {
+                turn::copied(if lease.is_copy() { lease.len() } else { 0 });
+                this.state = State::Ready(Some(Ok(lease)));
+                return if turn::ends(context) { Poll::Pending } else { self.poll(context) };
+            }
+            if let Err(error) = check(this.file, &this.range) {
+                this.state = State::Ready(None);
+                return Poll::Ready(Err(error));
+            }
+            let (page, start) = this.file.split(this.range.start);
+            let is_page = start + (this.range.end - this.range.start) as usize <= this.file.core.page_bytes();
+            this.state = match is_page && page < PAGES_MAX {
+                true => State::Page(Wait::default()),
+                false => State::Copy(Box::new(Gather::new(this.file, std::slice::from_ref(&this.range)))),
+            };
+        }
+        let result = match &mut this.state {
+            State::Copy(gather) => ready!(Pinned::new(&mut **gather).poll(context)).map(|mut leases| leases.remove(0)),
+            _ => ready!(this.poll_page(context)),
+        };
+        this.state = State::Ready(None);
+        Poll::Ready(result)
+    }
+}
+
+nowait::waits! {
+    impl [] Get<'_>;
+    impl [] Gather<'_>;
+}
+
+/// Read of many ranges; see [`CachedFile::gather`].
+#[must_use = "nothing is read until the future is awaited, or `wait` is called"]
+pub struct Gather<'f> {
+    file: &'f CachedFile,
+    ranges: Vec<Range<u64>>,
+    work: Option<Work<'f>>,
+    wait: Wait,
+    ready: Option<Vec<Lease>>,
+}
+
+struct Work<'f> {
+    buffer: Buf,
+    /// Parts of pages that are missing, in order of pages; those before `begun` are being read.
+    missing: Vec<Part>,
+    begun: usize,
+    /// Ranges that are not cached: their places in the buffer, and their read.
+    uncached: Vec<Range<usize>>,
+    past: Option<nowait::Gather<'f>>,
+    copied: usize,
+}
+
+/// Part of a page, and its place in the buffer.
+#[derive(Clone, Copy)]
+struct Part {
+    page: u64,
+    start: usize,
+    length: usize,
+    to: usize,
+}
+
+impl Work<'_> {
+    fn copy(&mut self, part: Part, pin: &Pin, file: &CachedFile) -> Result<()> {
+        let Part { page, start, length, to } = part;
+        let Some(bytes) = pin.bytes().get(start..start + length) else {
+            let offset = (page << file.core.page_shift) + start as u64;
+            return Err(beyond_end(file, &(offset..offset + length as u64)));
+        };
+        self.buffer[to..to + length].copy_from_slice(bytes);
+        self.copied += length;
+        Ok(())
+    }
+
+    /// Copies the parts in the pages of a read that is done.
+    fn take(&mut self, fill: &Fill, file: &CachedFile) -> Result<()> {
+        let (first, count) = fill.pages();
+        let from = self.missing[..self.begun].partition_point(|part| part.page < first);
+        for index in from..self.begun {
+            let part = self.missing[index];
+            if part.page >= first + count as u64 {
+                break;
+            }
+            match fill.page(part.page)? {
+                Some(pin) => self.copy(part, &pin, file)?,
+                None => {
+                    let offset = (part.page << file.core.page_shift) + part.start as u64;
+                    return Err(beyond_end(file, &(offset..offset + part.length as u64)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of adjacent pages that are missing from a part on.
+    fn adjacent(&self, from: usize) -> u64 {
+        let mut last = self.missing[from].page;
+        for part in &self.missing[from..] {
+            if part.page > last + 1 {
+                break;
+            }
+            last = part.page;
+        }
+        last - self.missing[from].page + 1
+    }
+}
+
+impl<'f> Gather<'f> {
+    pub(crate) fn new(file: &'f CachedFile, ranges: &[Range<u64>]) -> Gather<'f> {
+        Gather { file, ranges: ranges.to_vec(), work: None, wait: Wait::default(), ready: None }
+    }
+
+    /// Blocks until all ranges are read; needs no executor.
+    ///
+    /// # Errors
+    /// See [`CachedFile::gather`].
+    pub fn wait(self) -> Result<Vec<Lease>> {
+        block_on(self)
+    }
+
+    /// Copies the pages that are cached.
+    fn begin(&self) -> Result<Work<'f>> {
+        let file = self.file;
+        let mut total = 0_usize;
+        for range in &self.ranges {
+            check(file, range)?;
+            let length = usize::try_from(range.end - range.start).ok();
+            let sum = length.and_then(|length| total.checked_add(length));
+            total = sum.ok_or_else(|| file.error(ErrorKind::OutOfMemory, range))?;
+        }
+        let buffer = Buf::try_zeroed(total).ok_or_else(|| {
+            let whole = self.ranges.first().cloned().unwrap_or(0..0);
+            file.error(ErrorKind::OutOfMemory, &whole).with_detail(format!("{total} bytes for a copy"))
+        })?;
+        let mut work = Work { buffer, missing: Vec::new(), begun: 0, uncached: Vec::new(), past: None, copied: 0 };
+        let mut past = Vec::new();
+        let (mut to, mut hits) = (0, 0);
+        let pages_max = u64::from(file.core.frames.len() / 2).max(1);
+        for range in &self.ranges {
+            let (mut offset, pages) = (range.start, (range.end - range.start) >> file.core.page_shift);
+            if pages > pages_max || file.split(range.end).0 >= PAGES_MAX {
+                let length = (range.end - range.start) as usize;
+                file.inode.counters.uncached.fetch_add(pages + 1, Ordering::Relaxed);
+                past.push((range.start, length));
+                work.uncached.push(to..to + length);
+                to += length;
+                continue;
+            }
+            while offset < range.end {
+                let (page, start) = file.split(offset);
+                let length = (file.core.page_bytes() - start).min((range.end - offset) as usize);
+                let part = Part { page, start, length, to };
+                match file.pin(page) {
+                    Some(pin) => {
+                        hits += 1;
+                        work.copy(part, &pin, file)?;
+                    }
+                    None => work.missing.push(part),
+                }
+                offset += length as u64;
+                to += length;
+            }
+        }
+        file.inode.counters.hit(hits);
+        work.missing.sort_unstable_by_key(|part| part.page);
+        work.past = (!past.is_empty()).then(|| file.file.gather(past));
+        Ok(work)
+    }
+
+    /// Begins reads, and copies what was read; true when all is done.
+    fn advance(&mut self, context: &mut Context<'_>) -> Result<bool> {
+        let Gather { file, work: Some(work), wait, .. } = self else { return Ok(true) };
+        loop {
+            let mut index = 0;
+            while index < wait.fills.len() {
+                if wait.fills[index].is_done(context.waker()) {
+                    let fill = wait.fills.swap_remove(index);
+                    work.take(&fill, file)?;
+                } else {
+                    index += 1;
+                }
+            }
+            if work.begun == work.missing.len() || wait.fills.len() >= DEPTH {
+                break;
+            }
+            let part = work.missing[work.begun];
+            match wait.find(file, part.page, work.adjacent(work.begun), context)? {
+                Found::Page(pin) => {
+                    while work.missing.get(work.begun).is_some_and(|next| next.page == part.page) {
+                        work.copy(work.missing[work.begun], &pin, file)?;
+                        work.begun += 1;
+                    }
+                }
+                Found::Reading => {
+                    let end = wait.fills.last().map_or(part.page, |fill| fill.pages().0 + fill.pages().1 as u64);
+                    while work.missing.get(work.begun).is_some_and(|next| next.page < end) {
+                        work.begun += 1;
+                    }
+                }
+                Found::InLine => break,
+            }
+        }
+        let mut is_done = work.begun == work.missing.len() && wait.fills.is_empty();
+        if let Some(past) = &mut work.past {
+            match Pinned::new(past).poll(context) {
+                Poll::Pending => is_done = false,
+                Poll::Ready(read) => {
+                    let read = read.map_err(|error| error.error)?;
+                    for (row, place) in read.iter().zip(&work.uncached) {
+                        let row = row.map_err(Error::clone)?;
+                        if row.len() < place.len() {
+                            return Err(beyond_end(file, &self.ranges[0]));
+                        }
+                        work.buffer[place.clone()].copy_from_slice(row);
+                    }
+                    work.past = None;
+                }
+            }
+        }
+        Ok(is_done)
+    }
+}
+
+impl Future for Gather<'_> {
+    type Output = Result<Vec<Lease>>;
+
+    fn poll(mut self: Pinned<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Vec<Lease>>> {
+        let this = &mut *self;
+        if let Some(leases) = this.ready.take() {
+            return Poll::Ready(Ok(leases));
+        }
+        if this.work.is_none() {
+            this.work = Some(this.begin()?);
+        }
+        if !this.advance(context)? {
+            return Poll::Pending;
+        }
+        let Some(work) = this.work.take() else { return Poll::Pending };
+        turn::copied(work.copied);
+        let (buffer, mut to) = (Arc::new(work.buffer), 0);
+        let leases = this.ranges.iter().map(|range| {
+            let from = to;
+            to += (range.end - range.start) as usize;
+            Lease::copy(buffer.clone(), from..to)
+        });
+        let leases = leases.collect();
+        if turn::ends(context) {
+            this.ready = Some(leases);
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(leases))
+    }
+}
+
+impl std::fmt::Debug for Get<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Get").field("path", &self.file.path()).field("range", &self.range).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Gather<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gather").field("path", &self.file.path()).field("ranges", &self.ranges.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,80 @@
+//! Page cache in user space for Linux.
+//!
+//! A read of a cached page makes no system call and copies nothing. It returns a [`Lease`]: bytes that stay in
+//! place while they are used. A page that is missing is read once for all that wait for it, by io_uring where
+//! that is permitted. The cache has a fixed size.
+//!
+//! ```
+//! use nowait_cache::PageCache;
+//!
+//! # fn main() -> nowait::Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let path = dir.path().join("table.dat");
+//! # std::fs::write(&path, vec![7; 100_000]).unwrap();
+//! let cache = PageCache::builder().capacity_bytes(64 << 20).page_bytes(16 << 10).build()?;
+//! let file = nowait::OpenOptions::new().read(true).direct(true).open(&path).wait()?;
+//! let table = cache.open(&file)?;
+//!
+//! // Reads the page, or waits for the task that does. On an executor: `.await`.
+//! let row = table.get(40_000..40_100).wait()?;
+//! assert_eq!(row[..], [7; 100]);
+//! // The page is cached: no system call, no lock, no copy.
+//! let row = table.try_get(40_200..40_300).expect("cached");
+//! assert_eq!(row[..], [7; 100]);
+//! // Many ranges at once.
+//! let rows = table.gather(&[0..100, 90_000..90_100]).wait()?;
+//! assert_eq!(rows[1][..], [7; 100]);
+//! println!("{:?}", cache.stats());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # When it helps
+//!
+//! A cached read by the kernel costs a system call and a copy: about a microsecond for 4 KiB. A lease costs tens
+//! of nanoseconds. The cache is for programs that read small ranges of the same pages often, and that want a
+//! bound for the memory of their cache. It reads; it does not write.
+//!
+//! # Changes of files
+//!
+//! The cache does not notice when a file changes. [`PageCache::open`] and [`CachedFile::revalidate`] compare size
+//! and times; [`CachedFile::invalidate`] drops a range. A program that writes a file through
+//! [`nowait::File`] invalidates the range after its write.
+//!
+//! # Fork
+//!
+//! The memory of the cache is not inherited by a forked child (`MADV_DONTFORK`), since a child would disturb
+//! direct reads in flight. There, every read fails or returns `None`, and reading a lease of the parent ends the
+//! child.
+//!
+//! # Threads
+//!
+//! All types are shared by threads and tasks of any executor. A read belongs to the cache, not to the task that
+//! began it: the thread that notices its completion wakes all that wait. While leases pin all frames, a thread
+//! `nowait-cache` ends waits that take too long.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("nowait-cache supports Linux only");
+
+mod arena;
+mod cache;
+mod counters;
+mod file;
+mod fill;
+mod frame;
+mod get;
+mod inode;
+mod lease;
+mod pages;
+mod policy;
+mod shared;
+mod space;
+mod stats;
+mod sync;
+mod word;
+
+pub use cache::{Builder, PageCache};
+pub use file::CachedFile;
+pub use get::{Gather, Get};
+pub use lease::Lease;
+pub use stats::Stats;

@@ -1,0 +1,251 @@
+//! Replacement: which page gives way to the next one.
+//!
+//! S3-FIFO (Yang et al., SOSP 2023) over frame numbers. A new page enters a small queue. Pages that
+//! are read again there move to the main queue; others leave the cache, and only their traces are
+//! kept. A page that returns while its trace is known enters the main queue. So a scan passes through
+//! the small queue, and displaces no page that is read repeatedly.
+//!
+//! The queues are lists over frame numbers in memory of a fixed size. They change only when a page is
+//! filled, evicted or invalidated: a hit only raises the score in the frame's state word.
+
+use std::sync::Arc;
+
+use crate::frame::Frames;
+use crate::inode::Inode;
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Queue {
+    Free = 0,
+    Small = 1,
+    Main = 2,
+    /// In no queue: being filled, or doomed and pinned.
+    Absent = 3,
+    /// Given up by a smaller capacity.
+    Retired = 4,
+}
+
+#[derive(Clone, Copy)]
+struct Link {
+    before: u32,
+    after: u32,
+    queue: Queue,
+}
+
+#[derive(Clone, Copy)]
+struct Ends {
+    /// The oldest.
+    first: u32,
+    last: u32,
+    len: u32,
+}
+
+/// Traces of evicted pages: one fingerprint in each place. A later eviction overwrites an earlier one
+/// whose page has the same place.
+struct Ghosts(Box<[u32]>);
+
+impl Ghosts {
+    fn place(&self, inode: u64, page: u64) -> (usize, u32) {
+        // Multiplication by odd constants spreads consecutive pages.
+        let hash = (inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ page).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let hash = (hash ^ hash >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        ((hash >> 32) as usize % self.0.len(), hash as u32 | 1)
+    }
+
+    fn add(&mut self, inode: u64, page: u64) {
+        let (place, fingerprint) = self.place(inode, page);
+        self.0[place] = fingerprint;
+    }
+
+    fn take(&mut self, inode: u64, page: u64) -> bool {
+        let (place, fingerprint) = self.place(inode, page);
+        let is_known = self.0[place] == fingerprint;
+        if is_known {
+            self.0[place] = 0;
+        }
+        is_known
+    }
+}
+
+pub(crate) struct Policy {
+    links: Box<[Link]>,
+    queues: [Ends; 5],
+    ghosts: Ghosts,
+    /// File of each filled frame.
+    inodes: Box<[Option<Arc<Inode>>]>,
+    /// Frames that may contain pages: fewer than there are after a cut of the capacity.
+    usable: u32,
+    /// Frames whose memory was, or is being, returned to the system.
+    given_up: u32,
+    /// Pages that gave way to others.
+    pub(crate) evictions: u64,
+}
+
+impl Policy {
+    pub(crate) fn new(frames: u32) -> Policy {
+        let count = frames as usize;
+        let mut policy = Policy {
+            links: vec![Link { before: NONE, after: NONE, queue: Queue::Absent }; count].into_boxed_slice(),
+            queues: [Ends { first: NONE, last: NONE, len: 0 }; 5],
+            ghosts: Ghosts(vec![0; count].into_boxed_slice()),
+            inodes: (0..count).map(|_| None).collect(),
+            usable: frames,
+            given_up: 0,
+            evictions: 0,
+        };
+        (0..frames).for_each(|frame| policy.append(Queue::Free, frame));
+        policy
+    }
+
+    fn append(&mut self, queue: Queue, frame: u32) {
+        let ends = &mut self.queues[queue as usize];
+        let before = std::mem::replace(&mut ends.last, frame);
+        ends.len += 1;
+        match before {
+            NONE => ends.first = frame,
+            before => self.links[before as usize].after = frame,
+        }
+        self.links[frame as usize] = Link { before, after: NONE, queue };
+    }
+
+    fn remove(&mut self, frame: u32) {
+        let Link { before, after, queue } = self.links[frame as usize];
+        self.links[frame as usize].queue = Queue::Absent;
+        if queue == Queue::Absent {
+            return;
+        }
+        let ends = &mut self.queues[queue as usize];
+        ends.len -= 1;
+        match before {
+            NONE => ends.first = after,
+            before => self.links[before as usize].after = after,
+        }
+        match after {
+            NONE => self.queues[queue as usize].last = before,
+            after => self.links[after as usize].before = before,
+        }
+    }
+
+    fn ends(&self, queue: Queue) -> Ends {
+        self.queues[queue as usize]
+    }
+
+    /// Takes a frame for a page: a free one, or that of another page. Returns `None` if every page is
+    /// pinned.
+    pub(crate) fn take(&mut self, frames: &Frames) -> Option<u32> {
+        let free = self.ends(Queue::Free).first;
+        if free != NONE {
+            self.remove(free);
+            return Some(free);
+        }
+        self.evict(frames)
+    }
+
+    /// Evicts a page; returns its frame.
+    fn evict(&mut self, frames: &Frames) -> Option<u32> {
+        let (small, main) = (self.ends(Queue::Small), self.ends(Queue::Main));
+        // Each page is looked at once for each point of its score, and once more.
+        let steps = u64::from(small.len) * 2 + u64::from(main.len) * 5;
+        for _ in 0..steps {
+            let (small, main) = (self.ends(Queue::Small), self.ends(Queue::Main));
+            let is_small = small.len > self.usable / 10 || main.len == 0;
+            let frame = if is_small { small.first } else { main.first };
+            if frame == NONE {
+                return None;
+            }
+            let word = frames.word(frame);
+            self.remove(frame);
+            if is_small && (word.score() > 1 || word.is_pinned()) {
+                self.append(Queue::Main, frame);
+                continue;
+            }
+            if !is_small && word.lower_score() > 0 {
+                self.append(Queue::Main, frame);
+                continue;
+            }
+            if !word.try_evict() {
+                self.append(Queue::Main, frame);
+                continue;
+            }
+            if let Some(inode) = self.inodes[frame as usize].take() {
+                let page = frames.page(frame);
+                inode.pages.clear(page, frame);
+                if is_small {
+                    self.ghosts.add(inode.number, page);
+                }
+            }
+            self.evictions += 1;
+            return Some(frame);
+        }
+        None
+    }
+
+    /// Records that a frame was filled with a page of this file.
+    pub(crate) fn filled(&mut self, frame: u32, page: u64, inode: &Arc<Inode>) {
+        let queue = if self.ghosts.take(inode.number, page) { Queue::Main } else { Queue::Small };
+        self.inodes[frame as usize] = Some(inode.clone());
+        self.append(queue, frame);
+    }
+
+    /// Removes a page that left the directory from its queue. Its frame is free, or not yet.
+    pub(crate) fn forget(&mut self, frame: u32) {
+        self.remove(frame);
+        self.inodes[frame as usize] = None;
+    }
+
+    /// Takes back a frame that contains nothing. Returns false if the capacity was cut: the caller
+    /// discards its memory, and then [retires](Policy::retire) it.
+    pub(crate) fn give_back(&mut self, frame: u32) -> bool {
+        let is_kept = self.len() - self.given_up <= self.usable;
+        if is_kept {
+            self.append(Queue::Free, frame);
+        } else {
+            self.given_up += 1;
+        }
+        is_kept
+    }
+
+    /// Stores a frame that was given up, after its memory was discarded.
+    pub(crate) fn retire(&mut self, frame: u32) {
+        self.append(Queue::Retired, frame);
+    }
+
+    /// Sets the number of frames that may contain pages. Returns the frames that are given up now;
+    /// those that are pinned or being filled follow when they are given back.
+    pub(crate) fn set_usable(&mut self, usable: u32, frames: &Frames) -> Vec<u32> {
+        self.usable = usable;
+        let mut given_up = Vec::new();
+        while self.len() - self.given_up > usable {
+            let Some(frame) = self.take(frames) else { break };
+            self.given_up += 1;
+            given_up.push(frame);
+        }
+        while self.len() - self.given_up < usable && self.ends(Queue::Retired).len > 0 {
+            let frame = self.ends(Queue::Retired).first;
+            self.remove(frame);
+            self.given_up -= 1;
+            self.append(Queue::Free, frame);
+        }
+        given_up
+    }
+
+    /// Marks all pinned pages as wanted; false if there is a page that nothing pins.
+    pub(crate) fn want_all(&self, frames: &Frames) -> bool {
+        let is_cached = |frame: &u32| matches!(self.links[*frame as usize].queue, Queue::Small | Queue::Main);
+        (0..self.len()).filter(is_cached).all(|frame| frames.word(frame).want())
+    }
+
+    fn len(&self) -> u32 {
+        self.links.len() as u32
+    }
+
+    pub(crate) fn usable(&self) -> u32 {
+        self.usable
+    }
+
+    /// Number of pages in the cache.
+    pub(crate) fn cached(&self) -> u32 {
+        self.ends(Queue::Small).len + self.ends(Queue::Main).len
+    }
+}

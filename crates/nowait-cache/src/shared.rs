@@ -1,0 +1,279 @@
+//! State of a cache, shared by its handles and leases.
+//!
+//! Locks are taken in this order: reads in flight of an inode, the policy, the line for frames.
+//! Nothing is called, waited for or dropped under them but memory of the cache.
+//!
+//! `unsafe` here: leases reach the state through a pointer. It is freed after the last handle was
+//! dropped and the last lease was returned.
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nowait::embed;
+
+use crate::frame::Frames;
+use crate::inode::Inode;
+use crate::policy::Policy;
+use crate::space::{Next, Space};
+use crate::stats::Stats;
+use crate::sync::lock;
+use crate::word::{Doomed, Unpinned};
+
+/// Check of a page that was read: the path of the file, the offset and the bytes of the page.
+pub(crate) type Check = Box<dyn Fn(&Path, u64, &[u8]) -> Result<(), String> + Send + Sync>;
+
+pub(crate) struct Shared {
+    pub(crate) frames: Frames,
+    pub(crate) policy: Mutex<Policy>,
+    pub(crate) space: Space,
+    /// Inodes by device and number, and the counters of those that left.
+    pub(crate) inodes: Mutex<(HashMap<(u64, u64), Arc<Inode>>, Stats)>,
+    pub(crate) page_shift: u32,
+    pub(crate) wait_max: Duration,
+    pub(crate) read_ahead_bytes_max: usize,
+    pub(crate) check: Option<Check>,
+    /// Process that made the cache: its arena does not exist in a forked child.
+    pub(crate) process: u64,
+    /// After the last handle was dropped: frames that are still leased.
+    leased: AtomicUsize,
+}
+
+/// Handle of the state, in an `Arc`: when it is dropped, the leases own the state.
+pub(crate) struct Owner(NonNull<Shared>);
+
+pub(crate) type Core = Arc<Owner>;
+
+// SAFETY: the state is `Sync`, as the bound checks.
+unsafe impl Send for Owner where Shared: Send + Sync {}
+// SAFETY: as above.
+unsafe impl Sync for Owner where Shared: Send + Sync {}
+
+impl Deref for Owner {
+    type Target = Shared;
+
+    #[inline]
+    fn deref(&self) -> &Shared {
+        // SAFETY: freed only after `drop`.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let shared: &Shared = self;
+        if shared.process != embed::fork_generation() {
+            // The parent's leases may exist here, too: their frames cannot be told apart.
+            return;
+        }
+        let frames = shared.frames.len();
+        // One more, so that no lease frees the state during the loop.
+        shared.leased.store(frames as usize + 1, Ordering::Relaxed);
+        let unleased = (0..frames).filter(|frame| !shared.frames.word(*frame).orphan()).count();
+        release(self.0, unleased + 1);
+    }
+}
+
+/// Ends the leases of a number of frames; frees the state with the last.
+fn release(shared: NonNull<Shared>, frames: usize) {
+    // SAFETY: the state exists while a frame counts as leased.
+    let left = unsafe { shared.as_ref() }.leased.fetch_sub(frames, Ordering::AcqRel) - frames;
+    if left == 0 {
+        // SAFETY: made by `Box::into_raw`; no handle and no lease is left, and the count reaches zero
+        // once.
+        drop(unsafe { Box::from_raw(shared.as_ptr()) });
+    }
+}
+
+impl Owner {
+    pub(crate) fn new(shared: Shared) -> Core {
+        // SAFETY: `Box::into_raw` never returns null.
+        Arc::new(Owner(unsafe { NonNull::new_unchecked(Box::into_raw(Box::new(shared))) }))
+    }
+
+    /// Pins a page if it is cached; also returns whether its score is at the maximum. Takes no lock.
+    #[inline]
+    pub(crate) fn pin(&self, inode: &Inode, page: u64) -> Option<(Pin, bool)> {
+        let frame = inode.pages.get(page)?;
+        let is_popular = self.frames.word(frame).pin();
+        let pin = Pin { shared: self.0, frame };
+        // Otherwise the pin ends here.
+        let is_popular = is_popular.filter(|_| self.frames.contains(frame, inode.number, page))?;
+        Some((pin, is_popular))
+    }
+
+    /// Takes over a pin that was made when the page was published.
+    pub(crate) fn adopt(&self, frame: u32) -> Pin {
+        Pin { shared: self.0, frame }
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(
+        frames: Frames,
+        page_shift: u32,
+        wait_max: Duration,
+        read_ahead_bytes_max: usize,
+        check: Option<Check>,
+    ) -> Shared {
+        Shared {
+            policy: Mutex::new(Policy::new(frames.len())),
+            frames,
+            space: Space::default(),
+            inodes: Mutex::default(),
+            page_shift,
+            wait_max,
+            read_ahead_bytes_max,
+            check,
+            process: embed::fork_generation(),
+            leased: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn page_bytes(&self) -> usize {
+        1 << self.page_shift
+    }
+
+    /// True in a process that was forked from the one that made the cache.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.process != embed::fork_generation()
+    }
+
+    /// Returns the memory of frames that were given up to the system.
+    pub(crate) fn discard(&self, given_up: &[u32]) {
+        for frame in given_up {
+            // SAFETY: nothing uses a frame that was given up, until it is retired.
+            unsafe { self.frames.arena().discard(*frame) };
+        }
+        if !given_up.is_empty() {
+            let mut policy = lock(&self.policy);
+            given_up.iter().for_each(|frame| policy.retire(*frame));
+        }
+    }
+
+    /// Takes back frames that contain nothing, and wakes as many futures that wait for one.
+    pub(crate) fn give_back(&self, frames: &[u32]) {
+        if frames.is_empty() {
+            return;
+        }
+        let mut policy = lock(&self.policy);
+        let given_up: Vec<u32> = frames.iter().copied().filter(|frame| !policy.give_back(*frame)).collect();
+        drop(policy);
+        self.discard(&given_up);
+        (given_up.len()..frames.len()).for_each(|_| self.space.next().wake());
+    }
+
+    /// Removes the cached pages of a range from the directory, and prevents that reads in flight enter
+    /// it. Leases of the pages keep their bytes.
+    pub(crate) fn invalidate(&self, inode: &Inode, first: u64, end: u64) {
+        let mut free = Vec::new();
+        let mut fills = lock(&inode.fills);
+        let mut dropped = Vec::new();
+        fills.retain(|page, fill| {
+            let is_kept = *page < first || *page >= end;
+            if !is_kept {
+                fill.set_stale();
+                dropped.push(fill.clone());
+            }
+            is_kept
+        });
+        let mut policy = lock(&self.policy);
+        let mut from = first;
+        while let Some((page, frame)) = inode.pages.next(from, end) {
+            from = page + 1;
+            inode.pages.clear(page, frame);
+            policy.forget(frame);
+            if self.frames.word(frame).doom() == Doomed::Free {
+                free.push(frame);
+            }
+        }
+        drop(policy);
+        drop(fills);
+        drop(dropped);
+        self.give_back(&free);
+    }
+}
+
+/// Pin of a page: its bytes stay in place.
+pub(crate) struct Pin {
+    shared: NonNull<Shared>,
+    frame: u32,
+}
+
+// SAFETY: the state is `Sync`, and exists while the pin does.
+unsafe impl Send for Pin where Shared: Send + Sync {}
+// SAFETY: as above.
+unsafe impl Sync for Pin where Shared: Send + Sync {}
+
+impl Pin {
+    #[inline]
+    fn shared(&self) -> &Shared {
+        // SAFETY: a pinned frame counts as leased, so the state exists.
+        unsafe { self.shared.as_ref() }
+    }
+
+    /// Bytes of the page.
+    #[inline]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let frames = &self.shared().frames;
+        // SAFETY: the frame is filled up to its length, and nothing changes it while it is pinned. A
+        // forked child has no arena, and no access there is undefined: the system ends the process.
+        unsafe { std::slice::from_raw_parts(frames.address(self.frame).as_ptr(), frames.valid(self.frame)) }
+    }
+
+    #[inline]
+    pub(crate) fn raise_score(&self) {
+        self.shared().frames.word(self.frame).raise_score();
+    }
+}
+
+impl Clone for Pin {
+    #[inline]
+    fn clone(&self) -> Pin {
+        self.shared().frames.word(self.frame).pin_again();
+        Pin { shared: self.shared, frame: self.frame }
+    }
+}
+
+impl Drop for Pin {
+    #[inline]
+    fn drop(&mut self) {
+        let unpinned = self.shared().frames.word(self.frame).unpin();
+        if unpinned != Unpinned::Done {
+            let_go(self.shared, self.frame, unpinned);
+        }
+    }
+}
+
+/// Continues the removal of the last pin of a frame.
+#[cold]
+fn let_go(pointer: NonNull<Shared>, frame: u32, mut unpinned: Unpinned) {
+    // Woken when the pin is removed, and without the state, which may not exist then.
+    let mut next = Next::NOBODY;
+    loop {
+        if matches!(unpinned, Unpinned::Orphan) {
+            return release(pointer, 1);
+        }
+        if matches!(unpinned, Unpinned::Done) {
+            return next.wake();
+        }
+        // SAFETY: the pin remains, so the frame counts as leased.
+        let shared = unsafe { pointer.as_ref() };
+        let word = shared.frames.word(frame);
+        match unpinned {
+            Unpinned::Wanted if word.clear_wanted() => {
+                std::mem::replace(&mut next, shared.space.next()).wake();
+            }
+            Unpinned::Doomed if word.try_free() => {
+                shared.give_back(&[frame]);
+            }
+            _ => {}
+        }
+        unpinned = word.unpin();
+    }
+}

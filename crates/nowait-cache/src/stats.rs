@@ -1,0 +1,62 @@
+//! Counters of a cache and of a file.
+
+use std::sync::atomic::Ordering;
+
+use crate::counters::Counters;
+use crate::shared::Shared;
+use crate::sync::lock;
+
+/// Counters since the cache was made. Each counts pages, unless its name contains another unit.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Pages that were found. If 15 threads have read before, further threads share a counter.
+    pub hits: u64,
+    /// Pages whose read was in flight already.
+    pub joins: u64,
+    /// Pages for which a read was begun.
+    pub misses: u64,
+    /// Pages of ranges that were read past the cache: a range of more than half of the capacity, or beyond
+    /// 2^40 pages.
+    pub uncached: u64,
+    /// Pages read ahead.
+    pub read_ahead: u64,
+    /// Reads that were begun, each of one or more adjacent pages.
+    pub reads: u64,
+    /// Bytes that reads returned.
+    pub read_bytes: u64,
+    /// Reads that failed, or whose page the check refused.
+    pub failures: u64,
+    /// Pages that gave way to others. Only of a cache.
+    pub evictions: u64,
+    /// Pages in the cache. Only of a cache.
+    pub cached: u64,
+    /// Pages that are leased, or that a task which waited for them has not looked at. Only of a cache.
+    pub pinned: u64,
+}
+
+impl Stats {
+    pub(crate) fn of(shared: &Shared) -> Stats {
+        let guard = lock(&shared.inodes);
+        let mut stats = guard.1;
+        guard.0.values().for_each(|inode| stats.add(&inode.counters));
+        drop(guard);
+        let policy = lock(&shared.policy);
+        (stats.evictions, stats.cached) = (policy.evictions, u64::from(policy.cached()));
+        drop(policy);
+        stats.pinned = (0..shared.frames.len()).filter(|frame| shared.frames.word(*frame).is_pinned()).count() as u64;
+        stats
+    }
+
+    pub(crate) fn add(&mut self, counters: &Counters) {
+        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        self.hits += counters.hits();
+        self.joins += load(&counters.joins);
+        self.misses += load(&counters.misses);
+        self.uncached += load(&counters.uncached);
+        self.read_ahead += load(&counters.read_ahead);
+        self.reads += load(&counters.fills);
+        self.read_bytes += load(&counters.filled_bytes);
+        self.failures += load(&counters.failures);
+    }
+}

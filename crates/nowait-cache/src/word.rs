@@ -1,0 +1,363 @@
+//! State word of a frame: the number of its pins, and whether a page can be pinned there.
+//!
+//! A reader pins with one addition, and looks at the state only afterwards. So pins of readers that
+//! will find nothing are possible in every state; they read no bytes and end at once.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// The frame contains a page of the directory. Nothing changes its bytes, its key or its length.
+const READY: u64 = 1;
+/// The page left the directory while it was pinned. Who removes the last pin frees the frame.
+const DOOMED: u64 = 2;
+/// The cache was dropped. Who removes the last pin of the last frame frees the arena.
+const ORPHAN: u64 = 4;
+/// A thread waits for a frame: who removes the last pin wakes one.
+const WANTED: u64 = 8;
+/// Number of accesses by different readers since the page was filled, [`SCORE_MAX`] at most.
+const SCORE: u64 = 16;
+const SCORE_MAX: u64 = 3;
+const SCORE_MASK: u64 = SCORE_MAX * SCORE;
+/// 48 bits for pins: leaked leases cannot fill them.
+const PIN: u64 = 1 << 16;
+
+/// Result of [`Word::unpin`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unpinned {
+    /// The pin is removed, and the caller must not touch the cache any more.
+    Done,
+    /// The last pin of this frame was removed, and the cache was dropped.
+    Orphan,
+    /// It is the last pin and remains: another thread waits for a frame. Clear the mark, then unpin.
+    Wanted,
+    /// It is the last pin and remains: free the frame, then unpin.
+    Doomed,
+}
+
+/// Result of [`Word::doom`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doomed {
+    /// Nothing pins the frame: it is free.
+    Free,
+    /// The last pin frees it.
+    Pinned,
+}
+
+pub(crate) struct Word(AtomicU64);
+
+impl Word {
+    pub(crate) fn new() -> Word {
+        Word(AtomicU64::new(0))
+    }
+
+    /// Pins the frame; returns whether its score is at the maximum if it contains a page. Otherwise the
+    /// pin is to be removed.
+    #[inline]
+    pub(crate) fn pin(&self) -> Option<bool> {
+        // Acquire: the bytes, the key and the length were stored before READY.
+        let word = self.0.fetch_add(PIN, Ordering::Acquire);
+        (word & READY != 0).then_some(word & SCORE_MASK == SCORE_MASK)
+    }
+
+    /// Adds a pin to a frame that is pinned.
+    #[inline]
+    pub(crate) fn pin_again(&self) {
+        self.0.fetch_add(PIN, Ordering::Relaxed);
+    }
+
+    /// Removes a pin, unless it is the last one and there is something to do. That is done with the
+    /// pin in place, since it keeps the cache in memory.
+    #[inline]
+    pub(crate) fn unpin(&self) -> Unpinned {
+        let mut word = self.0.load(Ordering::Relaxed);
+        loop {
+            let is_last = word < 2 * PIN;
+            if is_last && word & (DOOMED | WANTED | ORPHAN) != 0 && word & ORPHAN == 0 {
+                return if word & WANTED != 0 { Unpinned::Wanted } else { Unpinned::Doomed };
+            }
+            // Release: reads of the bytes come before the frame is filled again. Acquire: an orphan's
+            // memory is freed after all other pins were removed.
+            match self.0.compare_exchange_weak(word, word - PIN, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) if is_last && word & ORPHAN != 0 => return Unpinned::Orphan,
+                Ok(_) => return Unpinned::Done,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Marks a pinned frame as wanted; false if nothing pins it.
+    pub(crate) fn want(&self) -> bool {
+        let mut word = self.0.load(Ordering::Relaxed);
+        while word >= PIN {
+            match self.0.compare_exchange_weak(word, word | WANTED, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    /// Clears the mark of [`Word::want`]; true for one caller.
+    pub(crate) fn clear_wanted(&self) -> bool {
+        self.0.fetch_and(!WANTED, Ordering::Relaxed) & WANTED != 0
+    }
+
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= PIN
+    }
+
+    /// Counts an access, unless the score is at its maximum or another thread changes the word.
+    #[inline]
+    pub(crate) fn raise_score(&self) {
+        let word = self.0.load(Ordering::Relaxed);
+        if word & SCORE_MASK != SCORE_MASK {
+            let _ = self.0.compare_exchange(word, word + SCORE, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the score, and lowers it by one unless it is zero.
+    pub(crate) fn lower_score(&self) -> u64 {
+        let mut word = self.0.load(Ordering::Relaxed);
+        while word & SCORE_MASK != 0 {
+            match self.0.compare_exchange_weak(word, word - SCORE, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return (word & SCORE_MASK) / SCORE,
+                Err(now) => word = now,
+            }
+        }
+        0
+    }
+
+    pub(crate) fn score(&self) -> u64 {
+        (self.0.load(Ordering::Relaxed) & SCORE_MASK) / SCORE
+    }
+
+    /// Makes a filled frame ready, or doomed at once, with a pin of the caller.
+    pub(crate) fn publish(&self, is_doomed: bool, is_wanted: bool) {
+        self.0.fetch_add(PIN, Ordering::Relaxed);
+        let flags = if is_doomed { DOOMED } else { READY } | if is_wanted { WANTED } else { 0 };
+        self.0.fetch_or(flags, Ordering::Release);
+    }
+
+    /// Takes a frame whose page nothing pins: true if the frame belongs to the caller.
+    pub(crate) fn try_evict(&self) -> bool {
+        let mut word = self.0.load(Ordering::Relaxed);
+        while word & READY != 0 && word < PIN {
+            // Acquire: reads through removed pins came before.
+            match self.0.compare_exchange_weak(word, 0, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    /// Takes a frame that is ready out of use. One thread calls this at a time.
+    pub(crate) fn doom(&self) -> Doomed {
+        let mut word = self.0.load(Ordering::Relaxed);
+        loop {
+            let kept = word & !(READY | SCORE_MASK);
+            let (new, doomed) =
+                if word < PIN { (kept, Doomed::Free) } else { (kept | DOOMED, Doomed::Pinned) };
+            match self.0.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return doomed,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Frees a doomed frame that only the caller pins; true if the frame belongs to the caller, who
+    /// then removes the pin.
+    pub(crate) fn try_free(&self) -> bool {
+        let mut word = self.0.load(Ordering::Relaxed);
+        while word & DOOMED != 0 && word < 2 * PIN {
+            match self.0.compare_exchange_weak(word, PIN, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    /// Marks the frame of a dropped cache; true if it is pinned. No reader pins it any more.
+    pub(crate) fn orphan(&self) -> bool {
+        self.0.fetch_or(ORPHAN, Ordering::AcqRel) >= PIN
+    }
+}
+
+#[cfg(all(test, not(nowait_cache_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pinned_page_is_neither_evicted_nor_freed() {
+        let word = Word::new();
+        assert_eq!((word.pin(), word.unpin()), (None, Unpinned::Done));
+        word.publish(false, false);
+        assert!(!word.try_evict());
+        assert_eq!((word.unpin(), word.pin()), (Unpinned::Done, Some(false)));
+        assert_eq!(word.doom(), Doomed::Pinned);
+        assert_eq!(word.pin(), None, "a doomed page cannot be leased");
+        assert!(!word.try_free(), "pinned twice");
+        assert_eq!((word.unpin(), word.unpin()), (Unpinned::Done, Unpinned::Doomed));
+        assert!(word.try_free() && !word.try_free());
+        assert_eq!(word.unpin(), Unpinned::Done);
+        word.publish(false, false);
+        assert_eq!((word.unpin(), word.doom()), (Unpinned::Done, Doomed::Free));
+        word.publish(false, false);
+        assert_eq!(word.unpin(), Unpinned::Done);
+        assert!(word.try_evict() && !word.try_evict());
+        word.publish(true, false);
+        assert_eq!((word.pin(), word.unpin(), word.unpin()), (None, Unpinned::Done, Unpinned::Doomed));
+    }
+
+    #[test]
+    fn the_last_pin_of_a_wanted_frame_is_noticed() {
+        let word = Word::new();
+        word.publish(false, false);
+        word.pin_again();
+        assert!(word.want());
+        assert_eq!((word.unpin(), word.unpin()), (Unpinned::Done, Unpinned::Wanted));
+        assert!(word.clear_wanted() && !word.clear_wanted());
+        assert_eq!(word.unpin(), Unpinned::Done);
+        assert!(!word.want());
+    }
+
+    #[test]
+    fn scores_stay_within_their_bits() {
+        let word = Word::new();
+        word.publish(false, false);
+        (0..10).for_each(|_| word.raise_score());
+        assert_eq!(word.score(), 3);
+        assert_eq!([0; 5].map(|_| word.lower_score()), [3, 2, 1, 0, 0]);
+        assert_eq!(word.pin(), Some(false));
+    }
+
+    #[test]
+    fn the_last_pin_of_a_dropped_cache_is_noticed() {
+        let word = Word::new();
+        assert!(!word.orphan());
+        word.publish(false, true);
+        word.pin_again();
+        assert!(word.orphan());
+        assert_eq!((word.unpin(), word.unpin()), (Unpinned::Done, Unpinned::Orphan));
+    }
+}
+
+#[cfg(all(test, nowait_cache_loom))]
+mod loom_tests {
+    use loom::cell::UnsafeCell;
+    use loom::sync::{Arc, Condvar, Mutex};
+    use loom::thread;
+
+    use super::*;
+
+    /// A frame whose bytes are its key, in memory that loom watches for races.
+    struct Frame {
+        word: Word,
+        key: AtomicU64,
+        bytes: UnsafeCell<u64>,
+    }
+
+    impl Frame {
+        fn ready(key: u64) -> Arc<Frame> {
+            let frame = Frame { word: Word::new(), key: AtomicU64::new(key), bytes: UnsafeCell::new(key) };
+            frame.word.publish(false, false);
+            assert_eq!(frame.word.unpin(), Unpinned::Done);
+            Arc::new(frame)
+        }
+
+        /// Reads a page, as a lease does; the end of the pin.
+        fn read(&self, key: u64) -> Unpinned {
+            if self.word.pin().is_some() && self.key.load(Ordering::Relaxed) == key {
+                // SAFETY: pinned; loom reports a race.
+                self.bytes.with(|bytes| assert_eq!(unsafe { *bytes }, key));
+            }
+            self.word.unpin()
+        }
+
+        /// Fills the frame with another page. The caller owns it.
+        fn fill(&self, key: u64) {
+            // SAFETY: owned; loom reports a race.
+            self.bytes.with_mut(|bytes| unsafe { *bytes = key });
+            self.key.store(key, Ordering::Relaxed);
+            self.word.publish(false, false);
+        }
+    }
+
+    #[test]
+    fn a_frame_is_not_refilled_while_it_is_read() {
+        loom::model(|| {
+            let frame = Frame::ready(1);
+            let readers = [1, 2].map(|key| {
+                let frame = frame.clone();
+                thread::spawn(move || assert_eq!(frame.read(key), Unpinned::Done))
+            });
+            if frame.word.try_evict() {
+                frame.fill(2);
+                assert_eq!(frame.word.unpin(), Unpinned::Done);
+            }
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_doomed_frame_is_freed_once() {
+        loom::model(|| {
+            let frame = Frame::ready(1);
+            assert!(frame.word.pin().is_some());
+            let end = |frame: &Frame, mut unpinned: Unpinned| {
+                let mut freed = 0;
+                while unpinned == Unpinned::Doomed {
+                    if frame.word.try_free() {
+                        freed += 1;
+                        // Nobody else may look at it any more.
+                        frame.bytes.with_mut(|bytes| unsafe { *bytes = 9 });
+                    }
+                    unpinned = frame.word.unpin();
+                }
+                freed
+            };
+            let other = frame.clone();
+            let reader = thread::spawn(move || end(&other, other.read(1)));
+            let doomer = frame.clone();
+            let doomer = thread::spawn(move || u32::from(doomer.word.doom() == Doomed::Free));
+            let freed = end(&frame, frame.word.unpin());
+            let (read, doomed) = (reader.join().unwrap(), doomer.join().unwrap());
+            assert_eq!(freed + read + doomed, 1);
+        });
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_a_frame_is_called() {
+        loom::model(|| {
+            let frame = Frame::ready(1);
+            assert!(frame.word.pin().is_some());
+            let called = Arc::new((Mutex::new(false), Condvar::new()));
+            let (other, call) = (frame.clone(), called.clone());
+            let waiter = thread::spawn(move || {
+                while !other.word.try_evict() {
+                    if other.word.want() {
+                        let mut is_called = call.0.lock().unwrap();
+                        while !*is_called {
+                            is_called = call.1.wait(is_called).unwrap();
+                        }
+                        *is_called = false;
+                    }
+                }
+                other.fill(2);
+            });
+            let end = |mut unpinned: Unpinned| {
+                let mut calls = false;
+                while unpinned == Unpinned::Wanted {
+                    calls |= frame.word.clear_wanted();
+                    unpinned = frame.word.unpin();
+                }
+                if calls {
+                    *called.0.lock().unwrap() = true;
+                    called.1.notify_one();
+                }
+            };
+            end(frame.word.unpin());
+            waiter.join().unwrap();
+        });
+    }
+}

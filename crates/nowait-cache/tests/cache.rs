@@ -1,0 +1,406 @@
+//! A cache beside plain reads of the same file.
+
+use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use nowait::{ErrorKind, File, block_on};
+use nowait_cache::{Builder, CachedFile, Lease, PageCache};
+
+const PAGE: usize = 4096;
+
+/// Bytes of a test file: each differs from its neighbours, and pages differ.
+fn contents(length: usize, seed: u64) -> Vec<u8> {
+    (0..length as u64).map(|at| ((at * 31 + at / 4096 * 7 + seed * 13) % 251) as u8).collect()
+}
+
+/// Settings for small pages, without readahead.
+fn settings(pages: usize) -> Builder {
+    let builder = PageCache::builder().capacity_bytes((pages * PAGE) as u64).page_bytes(PAGE);
+    builder.wait_max(Duration::from_millis(100)).read_ahead_bytes_max(0)
+}
+
+fn cache(pages: usize) -> PageCache {
+    settings(pages).build().unwrap()
+}
+
+fn opened(cache: &PageCache, path: &Path) -> CachedFile {
+    cache.open(&File::open(path).wait().unwrap()).unwrap()
+}
+
+/// A small generator, so that a seed repeats a run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end.max(1)
+    }
+}
+
+#[test]
+fn a_page_is_read_once_and_then_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let bytes = contents(10 * PAGE + 100, 0);
+    fs::write(&path, &bytes).unwrap();
+    let cache = cache(16);
+    let file = opened(&cache, &path);
+    assert!(file.try_get(0..10).is_none());
+    assert_eq!(file.get(5000..5100).wait().unwrap()[..], bytes[5000..5100]);
+    let lease = file.try_get(4096..8192).expect("cached");
+    assert_eq!((&lease[..], lease.is_copy()), (&bytes[4096..8192], false));
+    drop(lease);
+    // The last page is short.
+    let end = bytes.len() as u64;
+    assert_eq!(file.get(end - 50..end).wait().unwrap()[..], bytes[bytes.len() - 50..]);
+    assert!(file.try_get(end - 50..end + 1).is_none());
+    assert_eq!(file.get(end - 50..end + 1).wait().unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    // Several pages: a copy.
+    let lease = file.get(100..9000).wait().unwrap();
+    assert_eq!((&lease[..], lease.is_copy()), (&bytes[100..9000], true));
+    assert_eq!(lease.slice(10..20)[..], bytes[110..120]);
+    // Nothing is an empty range, also of an empty file.
+    assert_eq!(file.get(7..7).wait().unwrap().len(), 0);
+    #[allow(clippy::reversed_empty_ranges)]
+    let reversed = file.get(9..8).wait();
+    assert_eq!(reversed.unwrap_err().kind(), ErrorKind::InvalidInput);
+    let stats = cache.stats();
+    assert_eq!((stats.joins, stats.failures, stats.evictions), (0, 0, 0), "{stats:?}");
+    assert_eq!((stats.misses, stats.cached), (4, 4), "{stats:?}");
+    drop(lease);
+    assert_eq!(cache.stats().pinned, 0);
+    assert_eq!(file.stats().hits, cache.stats().hits);
+}
+
+#[test]
+fn all_who_miss_a_page_wait_for_one_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let bytes = contents(64 * PAGE, 0);
+    fs::write(&path, &bytes).unwrap();
+    let cache = cache(64);
+    let file = cache.open(&nowait::OpenOptions::new().read(true).direct(true).open(&path).wait().unwrap()).unwrap();
+    let leases = block_on(join_all((0..100).map(|_| file.get(4096..4196))));
+    assert!(leases.iter().all(|lease| lease.as_ref().unwrap()[..] == bytes[4096..4196]));
+    assert_eq!(cache.stats().reads, 1, "{:?}", cache.stats());
+    // From threads, each with a handle of its own.
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            let file = file.clone();
+            let bytes = &bytes;
+            scope.spawn(move || assert_eq!(file.get(40_960..41_000).wait().unwrap()[..], bytes[40_960..41_000]));
+        }
+    });
+    assert_eq!(cache.stats().reads, 2, "{:?}", cache.stats());
+}
+
+#[test]
+fn a_dropped_future_leaves_its_read_to_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    fs::write(&path, contents(4 * PAGE, 0)).unwrap();
+    let cache = cache(4);
+    let file = cache.open(&nowait::OpenOptions::new().read(true).direct(true).open(&path).wait().unwrap()).unwrap();
+    for page in 0..4 {
+        let offset = page * PAGE as u64;
+        block_on(async {
+            let mut first = Box::pin(file.get(offset..offset + 1));
+            let second = file.get(offset..offset + 1);
+            assert!(matches!(futures::poll!(&mut first), std::task::Poll::Pending | std::task::Poll::Ready(Ok(_))));
+            drop(first);
+            second.await.unwrap();
+        });
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.reads, stats.cached), (4, 4), "{stats:?}");
+}
+
+#[test]
+fn leases_outlive_the_cache_and_do_not_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let bytes = contents(8 * PAGE, 0);
+    fs::write(&path, &bytes).unwrap();
+    let cache = cache(8);
+    let file = opened(&cache, &path);
+    let lease = file.get(10..20).wait().unwrap();
+    let other = lease.clone();
+    file.invalidate(0..1);
+    assert!(file.try_get(10..20).is_none());
+    drop((file, cache, lease));
+    assert_eq!(other[..], bytes[10..20]);
+    std::thread::spawn(move || drop(other)).join().unwrap();
+}
+
+#[test]
+fn a_read_waits_for_a_frame_for_a_limited_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let bytes = contents(8 * PAGE, 0);
+    fs::write(&path, &bytes).unwrap();
+    let cache = cache(2);
+    let file = opened(&cache, &path);
+    let page = |page: u64| page * PAGE as u64..page * PAGE as u64 + 10;
+    let leases: Vec<_> = (0..2).map(|number| file.get(page(number)).wait().unwrap()).collect();
+    let began = Instant::now();
+    let error = file.get(page(2)).wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(error.to_string().contains("leases pin all frames"), "{error}");
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(100) && took < Duration::from_secs(5), "{took:?}");
+    assert_eq!(cache.stats().pinned, 2);
+    // A copy of pages pins nothing, and is in need of a frame, too.
+    assert_eq!(file.get(0..3 * PAGE as u64).wait().map(|_| ()).unwrap_or(()), ());
+    // Whoever returns a lease calls the next in line.
+    let waits = std::thread::spawn({
+        let file = file.clone();
+        move || file.get(page(5)).wait().unwrap()[..] == contents(8 * PAGE, 0)[5 * PAGE..5 * PAGE + 10]
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    drop(leases);
+    assert!(waits.join().unwrap());
+    assert_eq!(cache.stats().cached, 2);
+}
+
+#[test]
+fn many_tasks_share_few_frames() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let bytes = Arc::new(contents(64 * PAGE, 0));
+    fs::write(&path, &*bytes).unwrap();
+    let cache = PageCache::builder().capacity_bytes(4 * PAGE as u64).page_bytes(PAGE).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).build().unwrap();
+    let tasks = (0..64).map(|task| {
+        let (file, bytes) = (opened(&cache, &path), bytes.clone());
+        runtime.spawn(async move {
+            let mut random = Random(task);
+            for _ in 0..200 {
+                let start = random.below(bytes.len() as u64);
+                let end = (start + 1 + random.below(3 * PAGE as u64)).min(bytes.len() as u64);
+                let lease = file.get(start..end).await.unwrap();
+                if random.below(4) == 0 {
+                    // Held while others run.
+                    tokio::task::yield_now().await;
+                }
+                assert!(lease[..] == bytes[start as usize..end as usize], "{start}..{end}");
+            }
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    runtime.block_on(async {
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+    let stats = cache.stats();
+    assert!(stats.cached <= 4 && stats.pinned == 0, "{stats:?}");
+}
+
+#[test]
+fn a_changed_file_is_noticed_when_it_is_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    fs::write(&path, contents(4 * PAGE, 0)).unwrap();
+    let cache = cache(8);
+    let file = opened(&cache, &path);
+    assert!(!file.revalidate().unwrap());
+    let old = file.get(0..PAGE as u64).wait().unwrap();
+    let new = contents(4 * PAGE, 1);
+    fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&new, 0).unwrap();
+    assert_eq!(file.try_get(0..PAGE as u64).unwrap()[..], old[..]);
+    assert!(file.revalidate().unwrap());
+    assert_eq!(file.get(0..PAGE as u64).wait().unwrap()[..], new[..PAGE]);
+    assert_eq!(old[..], contents(4 * PAGE, 0)[..PAGE], "a lease keeps its bytes");
+    // Shorter: the old size is used until the file is compared.
+    let shorter = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    shorter.set_len(PAGE as u64 + 10).unwrap();
+    let error = file.get(2 * PAGE as u64..2 * PAGE as u64 + 1).wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{error}");
+    let error = file.get(PAGE as u64..2 * PAGE as u64).wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{error}");
+    // Another handle compares when it is opened. A replaced file is another inode.
+    assert_eq!(opened(&cache, &path).size(), PAGE as u64 + 10);
+    assert_eq!(file.size(), PAGE as u64 + 10);
+    fs::write(dir.path().join("new"), &new).unwrap();
+    fs::rename(dir.path().join("new"), &path).unwrap();
+    assert_eq!(opened(&cache, &path).get(0..PAGE as u64).wait().unwrap()[..], new[..PAGE]);
+}
+
+#[test]
+fn each_page_is_checked_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    fs::write(&path, contents(8 * PAGE + 1, 0)).unwrap();
+    let checks = Arc::new(AtomicU64::new(0));
+    let seen = checks.clone();
+    let bad = path.clone();
+    let cache = settings(16).check(move |path, offset, bytes| {
+        assert_eq!(path, bad);
+        seen.fetch_add(1, Ordering::Relaxed);
+        assert!(offset != 5 * PAGE as u64, "page five");
+        assert_eq!(bytes.len(), if offset == 8 * PAGE as u64 { 1 } else { PAGE });
+        if offset == 3 * PAGE as u64 { Err(String::from("a bad checksum")) } else { Ok(()) }
+    });
+    let cache = cache.build().unwrap();
+    let file = opened(&cache, &path);
+    let page = |page: u64| page * PAGE as u64..page * PAGE as u64 + 1;
+    for _ in 0..3 {
+        file.get(page(0)).wait().unwrap();
+        file.get(page(8)).wait().unwrap();
+    }
+    assert_eq!(checks.load(Ordering::Relaxed), 2);
+    for _ in 0..2 {
+        let error = file.get(page(3)).wait().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Damaged);
+        assert!(error.to_string().contains("a bad checksum"), "{error}");
+    }
+    let error = file.get(page(5)).wait().unwrap_err();
+    assert!(error.to_string().contains("panicked"), "{error}");
+    assert_eq!((cache.stats().failures, cache.stats().cached), (3, 2));
+}
+
+#[test]
+fn the_capacity_can_be_cut_and_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let bytes = contents(32 * PAGE, 0);
+    fs::write(&path, &bytes).unwrap();
+    let cache = cache(16);
+    let file = opened(&cache, &path);
+    let page = |page: u64| page * PAGE as u64..(page + 1) * PAGE as u64;
+    let leases: Vec<_> = (0..16).map(|number| file.get(page(number)).wait().unwrap()).collect();
+    assert_eq!(cache.set_capacity_bytes(4 * PAGE as u64), 4 * PAGE as u64);
+    assert_eq!(cache.stats().cached, 16, "all are leased");
+    for (number, lease) in leases.iter().enumerate() {
+        assert_eq!(lease[..], bytes[number * PAGE..(number + 1) * PAGE]);
+    }
+    drop(leases);
+    (16..24).for_each(|number| assert_eq!(file.get(page(number)).wait().unwrap()[..], bytes[number as usize * PAGE..][..PAGE]));
+    assert_eq!(cache.set_capacity_bytes(4 * PAGE as u64), 4 * PAGE as u64);
+    assert!(cache.stats().cached <= 4, "{:?}", cache.stats());
+    assert_eq!(cache.set_capacity_bytes(u64::MAX), 16 * PAGE as u64);
+    (0..16).for_each(|number| assert_eq!(file.get(page(number)).wait().unwrap()[..], bytes[number as usize * PAGE..][..PAGE]));
+    assert_eq!(cache.stats().cached, 16);
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused() {
+    let kind = |bytes, page| PageCache::builder().capacity_bytes(bytes).page_bytes(page).build().map(drop).unwrap_err().kind();
+    for (bytes, page) in [(0, 4096), (4095, 4096), (1 << 20, 0), (1 << 20, 5000), (1 << 20, 2048), (1 << 30, 2 << 20)] {
+        assert_eq!(kind(bytes, page), ErrorKind::InvalidInput, "{bytes} {page}");
+    }
+    assert_eq!(kind(u64::MAX, 4096), ErrorKind::InvalidInput);
+    assert_eq!(kind(1 << 50, 1 << 20), ErrorKind::OutOfMemory);
+}
+
+#[test]
+fn a_file_that_is_read_in_order_is_read_ahead() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let bytes = contents(512 * PAGE, 0);
+    fs::write(&path, &bytes).unwrap();
+    let cache = settings(256).read_ahead_bytes_max(64 * PAGE).build().unwrap();
+    let file = opened(&cache, &path);
+    for row in (0..512 * PAGE as u64).step_by(512) {
+        assert_eq!(file.get(row..row + 512).wait().unwrap()[..], bytes[row as usize..][..512]);
+    }
+    let stats = cache.stats();
+    assert!(stats.read_ahead > 500 && stats.reads < 64 && stats.read_bytes == 512 * PAGE as u64, "{stats:?}");
+    // Not if it is read in no order.
+    let mut random = Random(1);
+    file.invalidate(0..u64::MAX);
+    for _ in 0..100 {
+        let row = random.below(511) * PAGE as u64;
+        file.get(row..row + 512).wait().unwrap();
+    }
+    assert!(cache.stats().read_ahead - stats.read_ahead < 20, "{:?}", cache.stats());
+}
+
+/// Random reads, invalidations and changes of the file by plain calls, on a cache of a few frames.
+#[test]
+fn random_operations_agree_with_the_file() {
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos().into()
+    });
+    println!("SEED={seed}");
+    let mut random = Random(seed);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    for round in 0..30 {
+        let mut bytes = contents(1 + random.below(40 * PAGE as u64) as usize, round);
+        fs::write(&path, &bytes).unwrap();
+        let cache = cache(4 + random.below(12) as usize);
+        let direct = random.below(2) == 0;
+        let plain = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let file = nowait::OpenOptions::new().read(true).direct(direct).open(&path).wait().unwrap();
+        let mut readers = vec![cache.open(&file).unwrap()];
+        // Leases with the bytes that they had when they were made.
+        let mut leases: Vec<(Lease, Vec<u8>)> = Vec::new();
+        for _ in 0..300 {
+            let length = bytes.len() as u64;
+            let range = |random: &mut Random| -> Range<u64> {
+                let (start, most) = (random.below(length), [10, 4096, 20_000][random.below(3) as usize]);
+                start..(start + 1 + random.below(most)).min(length)
+            };
+            let of = |range: &Range<u64>| bytes[range.start as usize..range.end as usize].to_vec();
+            let reader = random.below(readers.len() as u64) as usize;
+            let reader = &readers[reader];
+            match random.below(12) {
+                0..=3 => {
+                    let range = range(&mut random);
+                    let lease = reader.get(range.clone()).wait().unwrap();
+                    assert!(lease[..] == of(&range), "round {round}, {range:?}");
+                    if random.below(3) == 0 && leases.len() < 3 {
+                        leases.push((lease, of(&range)));
+                    }
+                }
+                4..=5 => {
+                    let range = range(&mut random);
+                    if let Some(lease) = reader.try_get(range.clone()) {
+                        assert!(lease[..] == of(&range), "round {round}, {range:?}");
+                    }
+                }
+                6 => {
+                    let ranges: Vec<_> = (0..random.below(8)).map(|_| range(&mut random)).collect();
+                    let gathered = reader.gather(&ranges).wait().unwrap();
+                    for (lease, range) in gathered.iter().zip(&ranges) {
+                        assert!(lease[..] == of(range), "round {round}, {range:?} of {ranges:?}");
+                    }
+                }
+                7 => reader.invalidate(range(&mut random)),
+                8 => {
+                    let range = range(&mut random);
+                    for at in range.clone() {
+                        bytes[at as usize] = bytes[at as usize].wrapping_add(1);
+                    }
+                    plain.write_all_at(&bytes[range.start as usize..range.end as usize], range.start).unwrap();
+                    reader.invalidate(range);
+                }
+                9 => {
+                    let size = 1 + random.below(40 * PAGE as u64);
+                    bytes.resize(size as usize, 0);
+                    plain.set_len(size).unwrap();
+                    reader.revalidate().unwrap();
+                    assert_eq!(reader.size(), size);
+                }
+                10 => drop(leases.pop()),
+                _ if readers.len() < 4 => {
+                    let next = if random.below(2) == 0 { reader.clone() } else { cache.open(&file).unwrap() };
+                    readers.push(next);
+                }
+                _ => drop(readers.pop().filter(|_| readers.is_empty()).map(|last| readers.push(last))),
+            }
+            for (lease, bytes) in &leases {
+                assert!(lease[..] == bytes[..], "round {round}: a lease has changed");
+            }
+        }
+        let stats = cache.stats();
+        assert!(stats.cached <= 15 && stats.failures == 0, "{stats:?}");
+    }
+}
