@@ -124,9 +124,10 @@ impl Ratio {
     /// of the others.
     ///
     /// `control` is the [distance] of a way from itself in the same rounds. Smaller differences are
-    /// not reported.
+    /// not reported: a large control permits "level" only if the lead is larger still.
     pub fn finding(&self, comparisons: usize, control: f64) -> Finding {
-        if self.low() >= LEVEL && 1.0 / control >= LEVEL {
+        let low = self.low();
+        if low >= LEVEL && (1.0 / control >= LEVEL || low >= control) {
             Finding::Level
         } else if self.is_below(ALARM / comparisons.max(1) as f64) && self.middle() * control < 1.0 {
             Finding::Behind
@@ -396,6 +397,17 @@ mod tests {
         // Rounds of two runs are not paired, so this one round makes the result uncertain.
         let runs = Ratio::of_runs(&ours, &other).unwrap();
         assert!((runs.log - ratio.log).abs() < 1e-12 && runs.low() < 0.2 && runs.high() > 1.0, "{runs:?}");
+    }
+
+    /// Symptom: an interval of 1.17 to 1.32 was "cannot tell" with a control of 1.06. Cause: a control
+    /// above 1 / LEVEL excluded "level", however fast the way was. A lead above the control is level.
+    #[test]
+    fn a_lead_that_exceeds_the_control_is_level() {
+        let ratio = Ratio { log: 1.24_f64.ln(), error: 0.02, freedom: 4.0 };
+        assert!(ratio.low() > 1.16 && ratio.low() < 1.18, "{}", ratio.low());
+        assert_eq!(ratio.finding(36, 1.06), Finding::Level);
+        assert_eq!(ratio.finding(36, 1.16), Finding::Level);
+        assert_eq!(ratio.finding(36, 1.18), Finding::CannotTell);
     }
 
     #[test]
