@@ -52,6 +52,8 @@ impl Way {
 pub struct Report {
     /// Regular files copied.
     pub files: u64,
+    /// Regular files to copy, if all sources were walked. `None` if the copy was cancelled before.
+    pub files_found: Option<u64>,
     /// Directories created, or found in the target.
     pub directories: u64,
     /// Symbolic links, FIFOs, sockets and devices created.

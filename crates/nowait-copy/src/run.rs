@@ -261,8 +261,13 @@ impl Plan {
         if shared.options.sync == SyncPolicy::All {
             tree.sync_all();
         }
+        let is_walked = shared.meter.progress().is_walked || !shared.meter.is_cancelled();
         shared.meter.walked();
         let mut report = tree.into_report();
+        if let Some(panic) = shared.take_panic() {
+            std::panic::resume_unwind(panic);
+        }
+        report.files_found = is_walked.then(|| shared.meter.progress().files_found);
         report.is_cancelled |= shared.meter.is_cancelled();
         report.elapsed = began.elapsed();
         Ok(report)
@@ -304,6 +309,7 @@ fn by_instance(shared: &Shared, tops: &[Top]) -> Report {
         }
     }
     report.is_cancelled = shared.meter.is_cancelled();
+    report.files_found = (!report.is_cancelled).then_some(tops.len() as u64);
     report
 }
 
@@ -360,15 +366,38 @@ mod tests {
         assert!(ended.leave(None));
     }
 
-    /// Symptom: the other threads of a copy waited for the end of the task that had panicked.
+    /// Symptoms: the other threads of a copy waited for the end of the task that had panicked; and the
+    /// payload was that of the observer or of `std::thread::scope`, depending on the thread that panicked.
+    /// The copy ends as after a cancellation, and `copy` and `wait` panic with the first payload.
     #[test]
     fn a_panic_of_an_observer_ends_a_copy() {
+        use std::os::unix::fs::PermissionsExt;
+        use std::panic::{AssertUnwindSafe, catch_unwind};
         let dir = tempfile::tempdir().unwrap();
-        let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+        let source = dir.path().join("source");
         std::fs::create_dir(&source).unwrap();
-        (0..100).for_each(|number| std::fs::write(source.join(number.to_string()), "x").unwrap());
-        let options = Options::new().jobs(4).on_event(|event| assert!(!matches!(event, crate::Event::Copied { .. })));
-        let copied = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| copy(&source, &target, &options)));
-        assert!(copied.is_err());
+        std::fs::set_permissions(&source, std::fs::Permissions::from_mode(0o755)).unwrap();
+        (0..400).for_each(|number| std::fs::write(source.join(number.to_string()), "whole").unwrap());
+        for round in 0..20 {
+            let target = dir.path().join(format!("target{round}"));
+            let panics = Arc::new(AtomicU32::new(0));
+            let counted = panics.clone();
+            let options = Options::new().jobs(4).on_event(move |event| {
+                if matches!(event, crate::Event::Copied { .. }) {
+                    std::panic::resume_unwind(Box::new(counted.fetch_add(1, Ordering::SeqCst)));
+                }
+            });
+            let copied = match round % 2 {
+                0 => catch_unwind(AssertUnwindSafe(|| copy(&source, &target, &options))),
+                _ => catch_unwind(AssertUnwindSafe(|| start(&[&source], &target, &options)?.wait())),
+            };
+            let payload = copied.unwrap_err();
+            let number = payload.downcast_ref::<u32>().copied();
+            assert!(number.is_some_and(|number| number < panics.load(Ordering::SeqCst)), "{round}: {number:?}");
+            let files: Vec<_> = std::fs::read_dir(&target).unwrap().map(|entry| entry.unwrap().path()).collect();
+            assert!(files.iter().all(|file| std::fs::read(file).unwrap() == b"whole"), "{round}: {files:?}");
+            assert!(files.len() < 400, "{round}: the copy went on to its end");
+            assert_eq!(std::fs::metadata(&target).unwrap().permissions().mode() & 0o7777, 0o755, "{round}");
+        }
     }
 }

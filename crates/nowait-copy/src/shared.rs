@@ -1,17 +1,20 @@
 //! State that the threads of a copy share: options, progress, and refusals of file systems.
 
+use std::any::Any;
 use std::collections::hash_map::RandomState;
 use std::ffi::CString;
 use std::hash::BuildHasher;
 use std::os::fd::BorrowedFd;
-use std::sync::OnceLock;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock};
 
 use nowait::Nowait;
 
-use crate::meter::Meter;
-use crate::options::Options;
+use crate::meter::{Meter, lock};
+use crate::options::{Observer, Options};
 use crate::os::{kind, temporary};
+use crate::report::Event;
 
 /// State that threads of a copy share.
 pub(crate) struct Shared {
@@ -28,6 +31,10 @@ pub(crate) struct Shared {
     staged: AtomicU64,
     /// Number of files being copied by direct requests, which share the bytes in flight.
     direct_copies: AtomicUsize,
+    /// True after a panic of the observer.
+    has_panicked: AtomicBool,
+    /// Payload of the observer's first panic.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 impl Shared {
@@ -43,8 +50,33 @@ impl Shared {
             token: RandomState::new().hash_one(std::process::id()),
             staged: AtomicU64::new(0),
             direct_copies: AtomicUsize::new(0),
+            has_panicked: AtomicBool::new(false),
+            panic: Mutex::default(),
             options,
         }
+    }
+
+    /// Reports an event to the observer, if there is one. Its first panic ends the copy as a
+    /// cancellation does: unwinding would leave directories incomplete, and each thread of the copy
+    /// would have a payload of its own.
+    pub(crate) fn tell(&self, event: &Event<'_>) {
+        let Some(Observer(observer)) = &self.options.observer else { return };
+        if self.has_panicked.load(Relaxed) {
+            return;
+        }
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| observer(event))) {
+            self.has_panicked.store(true, Relaxed);
+            self.meter.cancel();
+            let mut first = lock(&self.panic);
+            if first.is_none() {
+                *first = Some(payload);
+            }
+        }
+    }
+
+    /// Takes the payload of the observer's first panic.
+    pub(crate) fn take_panic(&self) -> Option<Box<dyn Any + Send>> {
+        lock(&self.panic).take()
     }
 
     /// Counts a copy by direct requests until the returned guard is dropped.

@@ -100,7 +100,7 @@ impl Tree<'_> {
         };
         let may_have_acl = !is_new || parent.place.has_default_acl;
         let stats = target_stat.map(|target| Stats { source: stat, target, may_have_acl });
-        self.shared.options.tell(&Event::Directory { source: &paths.source, target: &paths.target, is_new });
+        self.shared.tell(&Event::Directory { source: &paths.source, target: &paths.target, is_new });
         self.count(|report| report.directories += 1);
         parent.add_pending(1);
         let identity = identity(&stat);
@@ -251,6 +251,6 @@ impl Tree<'_> {
 
     pub(super) fn skipped(&self, source: &Path, why: &str) {
         self.count(|report| report.skipped += 1);
-        self.shared.options.tell(&Event::Skipped { source, why });
+        self.shared.tell(&Event::Skipped { source, why });
     }
 }

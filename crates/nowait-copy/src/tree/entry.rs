@@ -81,7 +81,7 @@ impl Tree<'_> {
         if self.shared.options.dry_run {
             let (source, target, bytes) = (&entry.paths.source, &entry.paths.target, entry.stat.st_size as u64);
             self.count(|report| report.files += 1);
-            return self.shared.options.tell(&Event::Planned { source, target, bytes });
+            return self.shared.tell(&Event::Planned { source, target, bytes });
         }
         if self.may_have_names(&entry) { self.linked(thread, &entry, old) } else { _ = self.copy(&entry, old) }
     }
@@ -246,7 +246,7 @@ impl Tree<'_> {
     pub(super) fn copied(&self, entry: &SourceEntry<'_>, way: Way, why: &str, bytes: u64) {
         self.note_made(entry.dir, entry.target_name);
         let (source, target) = (&entry.paths.source, &entry.paths.target);
-        self.shared.options.tell(&Event::Copied { source, target, way, why, bytes });
+        self.shared.tell(&Event::Copied { source, target, way, why, bytes });
     }
 
     /// Looks up the entry's name in the target, and decides whether the existing entry is replaced.

@@ -61,7 +61,7 @@ impl Tree<'_> {
             Ok(()) => {
                 self.count(|report| report.hard_links += 1);
                 let (source, target, why) = (&paths.source, &paths.target, "its file has a copy");
-                self.shared.options.tell(&Event::Copied { source, target, way: Way::HardLink, why, bytes: 0 });
+                self.shared.tell(&Event::Copied { source, target, way: Way::HardLink, why, bytes: 0 });
             }
             // A separate copy is better than no copy. (ENOSYS: a FUSE server without hard links, before
             // Linux 6.16.)

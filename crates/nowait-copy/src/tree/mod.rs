@@ -256,13 +256,13 @@ impl<'s> Tree<'s> {
     }
 
     fn fail(&self, failure: Failure) {
-        self.shared.options.tell(&Event::Failed(&failure));
+        self.shared.tell(&Event::Failed(&failure));
         lock(&self.report).failures.push(failure);
     }
 
     fn warn(&self, warnings: Vec<Failure>) {
         for warning in warnings {
-            self.shared.options.tell(&Event::Warning(&warning));
+            self.shared.tell(&Event::Warning(&warning));
             lock(&self.report).warnings.push(warning);
         }
     }
