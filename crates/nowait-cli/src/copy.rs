@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -48,6 +48,7 @@ pub(crate) fn run(args: &Copy) -> Result<(), cli::Failure> {
     let options = args.options().count_first(shows).on_event(move |event| teller.event(event));
     // Without handlers a signal kills the command, which leaves no partial file under its final name.
     let options = options.cancel_flag(interrupt::interrupted().unwrap_or_default());
+    let again = Again::new(args, sources, target);
     let copied = match shows {
         true => nowait_copy::start(sources, target, &options)
             .and_then(|started| wait_and_show(started, args.bytes_per_second_max())),
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &Copy) -> Result<(), cli::Failure> {
     let report = copied.map_err(refused)?;
     tell.end(&report);
     let unprinted = tell.unprinted().map(|error| (SOME, format!("cannot print all results: {error}")));
-    match (outcome(&report), unprinted) {
+    match (outcome(&report, &again), unprinted) {
         (None, None) => Ok(()),
         (None, Some((code, message))) | (Some((code, message)), None) => Err(cli::Failure { code, message }),
         (Some((code, message)), Some((_, unprinted))) => {
@@ -74,14 +75,70 @@ fn refused(failure: Failure) -> cli::Failure {
 
 /// Returns the exit code and the last line, unless everything was copied. Each failure was already
 /// reported.
-fn outcome(report: &Report) -> Option<(u8, String)> {
+fn outcome(report: &Report, again: &Again) -> Option<(u8, String)> {
+/// How a copy continues after an interruption.
+enum Again {
+    /// It does not: without --resume, or with --dry-run.
+    No,
+    /// The same command continues.
+    Same,
+    /// The same command would copy into the target, which is a directory now. With -T it continues.
+    WithT(String),
+}
+
+impl Again {
+    /// Decides this before the copy creates the target.
+    fn new(args: &Copy, sources: &[PathBuf], target: &Path) -> Self {
+        if !args.resume || args.dry_run {
+            return Again::No;
+        }
+        match sources {
+            [source] if !args.no_target_directory && args.target_directory.is_none() => {
+                let is_contents = source.as_os_str().as_bytes().ends_with(b"/.") || source == Path::new(".");
+                match target.is_dir() || is_contents || !source.is_dir() {
+                    true => Again::Same,
+                    false => Again::WithT(format!("nowait copy --resume -T {} {}", quoted(source), quoted(target))),
+                }
+            }
+            _ => Again::Same,
+        }
+    }
+}
+
+/// Formats a path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = nowait_copy::shown(path).to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+,:@%=".contains(c);
+    if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+/// Returns the last line of a copy that was interrupted.
+fn interrupted(report: &Report, again: &Again) -> String {
+    let files = match report.files_found {
+        Some(found) => format!("{} of {}", report.files, counted(found)),
+        None => counted(report.files),
+    };
+    let verb = if report.files == 1 && report.files_found.is_none() { "is" } else { "are" };
+    let complete = format!("interrupted: {files} {verb} complete");
+    let kept = "copied parts of files of 8 MiB or more are kept";
+    match again {
+        Again::No => format!("{complete}; the others are unchanged"),
+        Again::Same => format!("{complete}; {kept}; the same command continues"),
+        Again::WithT(command) => format!("{complete}; {kept}; continue with the same options and -T: `{command}`"),
+    }
+}
+
+fn counted(files: u64) -> String {
+    if files == 1 { "1 file".to_owned() } else { format!("{files} files") }
+}
+
     let lost = report.failures.len();
     let files = if lost == 1 { "1 entry was" } else { &format!("{lost} entries were") };
     if report.failures.iter().any(|failure| failure.kind() == FailureKind::VerificationFailed) {
         return Some((DIFFERS, format!("{files} not copied; a verified copy differs from what was written")));
     }
     if report.is_cancelled {
-        return Some((INTERRUPTED, "interrupted: no partial file is left under its final name".to_owned()));
+        return Some((INTERRUPTED, interrupted(report, again)));
     }
     if lost > 0 && report.entries() == 0 {
         return Some((NOTHING, "nothing was copied".to_owned()));

@@ -4,15 +4,17 @@
 mod copying;
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use copying::torture::age;
 use copying::{
-    COPIED, INTERRUPTED, NOBODY, Nobody, SOME_NOT, assert_same, can_check, child, directory, eventually, expect, names,
-    noise, nowait_copy, said,
+    COPIED, INTERRUPTED, NOBODY, Nobody, SOME_NOT, assert_same, can_check, child, directory, eventually, expect,
+    has_begun, names, noise, nowait_copy, said,
 };
+use rustix::process::{Pid, Signal};
 
 const BYTES: usize = (16 << 20) + 99;
 const PRECIOUS: &[u8] = b"a file of somebody else";
@@ -188,6 +190,45 @@ fn a_read_only_directory_of_its_user_is_gone_on_with() {
     let said = expect(SOME_NOT, nobody.copy().args(["-T", "source", "target"]).current_dir(&dir));
     assert!(said.contains("target/small"), "{said}");
     assert_eq!((names(&path("target")).len(), mode("target")), (0, 0o755));
+}
+
+/// Symptom: the message after an interruption said neither what was copied nor how to continue. The
+/// command that the help names copied a tree into its own half-made copy.
+#[test]
+fn an_interruption_tells_what_is_complete_and_how_to_continue() {
+    let dir = directory();
+    let source = dir.path().join("source");
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("large"), noise(7, BYTES)).unwrap();
+    fs::write(source.join("small"), "small").unwrap();
+    for (options, source, last) in [
+        (&[][..], "source", "; the others are unchanged"),
+        (&["--resume"], "source", "continue with the same options and -T: `nowait copy --resume -T source target`"),
+        (&["--resume", "-T"], "source", "; the same command continues"),
+        (&["--resume"], "source/.", "; the same command continues"),
+    ] {
+        let copy = |options: &[&str]| {
+            let mut copy = nowait_copy();
+            copy.args(options).args(["--reflink=never", source, "target"]).current_dir(dir.path());
+            copy
+        };
+        let mut slow = copy(options);
+        let mut child = slow.args(["--bwlimit=1M", "--progress"]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut rest = has_begun(&mut child);
+        rustix::process::kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let mut said = String::new();
+        rest.read_to_string(&mut said).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(INTERRUPTED), "{options:?}: {said}");
+        let line = said.lines().last().unwrap_or_default();
+        assert!(line.starts_with("nowait: interrupted: ") && line.ends_with(last), "{options:?}: {said}");
+        assert!(line.contains(" of 2 files are complete; "), "{options:?}: {said}");
+        if options.contains(&"--resume") {
+            let options = if last.contains("-T source") { &["--resume", "-T"] } else { options };
+            expect(COPIED, &mut copy(options));
+            assert_eq!(names(&dir.path().join("target")), ["large", "small"]);
+        }
+        fs::remove_dir_all(dir.path().join("target")).unwrap();
+    }
 }
 
 /// The part of a directory that is there already.

@@ -34,8 +34,9 @@ Exit codes:
 /// It is a reflink (shared blocks), copy_file_range, several direct requests in flight, uncached
 /// writes, or plain reads and writes. --explain shows the way and the reason.
 ///
-/// Ctrl-C ends the command within a block. A file in progress keeps its old contents; with
-/// --resume, the same command continues the copy later.
+/// Ctrl-C ends the command within a block. A file in progress keeps its old contents. To continue an
+/// interrupted copy, run `nowait copy --resume -T SRC DST` again. For a tree, -T is necessary: the
+/// interrupted copy has created DST, and without -T the command would copy into DST/SRC, as `cp` does.
 #[derive(Debug, Args)]
 #[command(
     after_help = EXIT_CODES,
