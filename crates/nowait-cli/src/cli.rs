@@ -412,6 +412,8 @@ mod tests {
             "nowait copy --reflink=always --sync file -L a b c",
             "nowait copy -u -P -u=none --json -- -a b",
             "nowait copy --bwlimit 20M a b --bwlimit 1M",
+            "nowait copy --reflink a b",
+            "nowait copy --progress --reflink=auto a b --reflink",
         ] {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             let whole = Cli::from_arg_matches(&command().get_matches_from(&words)).unwrap().command;

@@ -55,6 +55,9 @@ pub(crate) fn run(args: &Copy) -> Result<(), cli::Failure> {
         false => nowait_copy::copy_all(sources, target, &options),
     };
     let report = copied.map_err(refused)?;
+    if args.progress == args::Progress::Always && !args.dry_run {
+        progress::show_total(&report);
+    }
     tell.end(&report);
     let unprinted = tell.unprinted().map(|error| (SOME, format!("cannot print all results: {error}")));
     match (outcome(&report, &again), unprinted) {
@@ -73,9 +76,6 @@ fn refused(failure: Failure) -> cli::Failure {
     cli::Failure { code, message: failure.to_string() }
 }
 
-/// Returns the exit code and the last line, unless everything was copied. Each failure was already
-/// reported.
-fn outcome(report: &Report, again: &Again) -> Option<(u8, String)> {
 /// How a copy continues after an interruption.
 enum Again {
     /// It does not: without --resume, or with --dry-run.
@@ -132,6 +132,9 @@ fn counted(files: u64) -> String {
     if files == 1 { "1 file".to_owned() } else { format!("{files} files") }
 }
 
+/// Returns the exit code and the last line, unless everything was copied. Each failure was already
+/// reported.
+fn outcome(report: &Report, again: &Again) -> Option<(u8, String)> {
     let lost = report.failures.len();
     let files = if lost == 1 { "1 entry was" } else { &format!("{lost} entries were") };
     if report.failures.iter().any(|failure| failure.kind() == FailureKind::VerificationFailed) {

@@ -60,8 +60,10 @@ pub(crate) struct Copy {
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub sparse: SparseArg,
 
-    /// Share blocks with the source: if possible; always, or fail; or never
-    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    /// Share blocks with the source: if possible; always, or fail; or never. The default is auto;
+    /// without WHEN, it is always
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true)]
+    #[arg(default_value = "auto", default_missing_value = "always")]
     pub reflink: ReflinkArg,
 
     /// Replace existing files: those older than SRC; none; or all. The default is all; without
@@ -142,8 +144,10 @@ pub(crate) struct Copy {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub jobs: Option<u32>,
 
-    /// Show progress on stderr: if it is a terminal; always; or never
-    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    /// Show progress on stderr: if it is a terminal; always, with the totals at the end; or never.
+    /// The default is auto; without WHEN, it is always
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true)]
+    #[arg(default_value = "auto", default_missing_value = "always")]
     pub progress: Progress,
 
     /// Use DST as the name of the copy, even if it is a directory

@@ -1,10 +1,10 @@
-//! How far a copy is: a line on stderr.
+//! Progress of a copy: a line on stderr, and the totals at its end.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use nowait_copy::Progress;
+use nowait_copy::{Progress, Report};
 
 /// A copy that ends before shows nothing.
 const FIRST: Duration = Duration::from_millis(500);
@@ -32,9 +32,20 @@ pub(super) fn show(progress: impl Fn() -> Progress, bytes_per_second_max: Option
     }
 }
 
+/// Prints the totals of a copy that has ended.
+pub(super) fn show_total(report: &Report) {
+    // If stderr is closed, the totals are not needed.
+    _ = writeln!(io::stderr(), "{}", total(report));
+}
+
+fn total(report: &Report) -> String {
+    let files = if report.files == 1 { "file" } else { "files" };
+    format!("{} in {} {files}, {:.1} s in all", bytes_text(report.bytes), report.files, report.elapsed.as_secs_f64())
+}
+
 fn line(progress: &Progress, bytes_per_second_max: Option<u64>) -> String {
     let Progress { bytes, files, bytes_found, files_found, is_walked, .. } = *progress;
-    let limit = bytes_per_second_max.map_or(String::new(), |max| format!(" of {}/s", bytes_text(max)));
+    let limit = bytes_per_second_max.map_or(String::new(), |max| format!(" (limit {}/s)", bytes_text(max)));
     let rate = format!("{}/s{limit}", bytes_text(progress.bytes_per_second() as u64));
     if !is_walked {
         return format!("{} in {files} files, {rate}", bytes_text(bytes));
@@ -75,7 +86,7 @@ mod tests {
     #[test]
     fn a_limit_on_the_rate_is_shown() {
         let shown = line(&Progress::default(), Some(20 << 10));
-        assert!(shown.ends_with(", 0 B/s of 20 KiB/s"), "{shown}");
+        assert!(shown.ends_with(", 0 B/s (limit 20 KiB/s)"), "{shown}");
         assert!(line(&Progress::default(), None).ends_with(", 0 B/s"));
     }
 
