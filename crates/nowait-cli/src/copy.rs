@@ -20,8 +20,8 @@ use crate::{cli, interrupt};
 pub(crate) use args::Copy;
 use args::USAGE;
 
-/// Warnings of one kind that are shown; more are counted.
-const WARNINGS_SHOWN: u32 = 20;
+/// Failures or warnings of one operation and kind that are shown; more are counted.
+const SIMILAR_SHOWN: u32 = 20;
 
 /// Exit codes, beside [`USAGE`].
 const SOME: u8 = 1;
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Copy) -> Result<(), cli::Failure> {
         explains: args.explain,
         is_json: args.json,
         filters: !args.exclude.is_empty(),
-        warned: Mutex::default(),
+        counts: Mutex::default(),
         unprinted: Mutex::default(),
     });
     let shows = match args.progress {
@@ -181,8 +181,8 @@ struct Teller {
     is_json: bool,
     /// A pattern leaves files out.
     filters: bool,
-    /// Warnings of each kind so far.
-    warned: Mutex<HashMap<(Operation, FailureKind), u32>>,
+    /// Failures and warnings of each operation and kind so far; true for failures.
+    counts: Mutex<HashMap<(bool, Operation, FailureKind), u32>>,
     /// Why not all could be printed.
     unprinted: Mutex<Option<io::Error>>,
 }
@@ -190,8 +190,8 @@ struct Teller {
 impl Teller {
     fn event(&self, event: &Event<'_>) {
         match event {
-            Event::Failed(failure) => complain(failure),
-            Event::Warning(warning) if self.is_shown(warning) => complain(warning),
+            Event::Failed(failure) if self.is_shown(true, failure) => complain(message(failure)),
+            Event::Warning(warning) if self.is_shown(false, warning) => complain(message(warning)),
             _ => {}
         }
         if self.is_json {
@@ -228,22 +228,28 @@ impl Teller {
         lock(&self.unprinted).take()
     }
 
-    /// Counts a warning; returns false if enough similar ones were printed. A changed source is
-    /// always reported.
-    fn is_shown(&self, warning: &Failure) -> bool {
-        if warning.kind() != FailureKind::MetadataLost {
+    /// Counts a failure or a warning; returns false if enough similar ones were printed. A changed
+    /// source and a failed verification are always reported.
+    fn is_shown(&self, has_failed: bool, failure: &Failure) -> bool {
+        if matches!(failure.kind(), FailureKind::SourceChanged | FailureKind::VerificationFailed) {
             return true;
         }
-        let mut warned = lock(&self.warned);
-        let count = warned.entry((warning.operation(), warning.kind())).or_default();
+        let mut counts = lock(&self.counts);
+        let count = counts.entry((has_failed, failure.operation(), failure.kind())).or_default();
         *count += 1;
-        *count <= WARNINGS_SHOWN
+        *count <= SIMILAR_SHOWN
     }
 
     fn end(&self, report: &Report) {
-        let warned = lock(&self.warned);
-        for ((operation, _), count) in warned.iter().filter(|(_, count)| **count > WARNINGS_SHOWN) {
-            complain(format_args!("{operation} {} more files: the same", count - WARNINGS_SHOWN));
+        let counts = lock(&self.counts);
+        let mut more: Vec<String> = counts
+            .iter()
+            .filter(|(_, count)| **count > SIMILAR_SHOWN)
+            .map(|((_, operation, _), count)| format!("{operation} {} more: the same", count - SIMILAR_SHOWN))
+            .collect();
+        more.sort_unstable();
+        for line in more {
+            complain(format_args!("{line}; --json lists all"));
         }
         if report.resumed_bytes > 0 {
             complain(format_args!("resumed: {} bytes came from an earlier run", report.resumed_bytes));
@@ -272,6 +278,11 @@ impl Teller {
             ));
         }
     }
+}
+
+/// Formats a failure with the options as the command spells them.
+fn message(failure: &Failure) -> String {
+    failure.to_string().replace("(reflink: auto)", "(--reflink=auto)")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -325,7 +336,7 @@ fn trouble(field: &mut impl FnMut(&str, Value), event: &str, failure: &Failure) 
     if let Some(errno) = failure.raw_os_error() {
         field("errno", errno.into());
     }
-    field("message", failure.to_string().into());
+    field("message", message(failure).into());
 }
 
 /// A path as text; and as bytes, in hexadecimal, if it is not UTF-8.

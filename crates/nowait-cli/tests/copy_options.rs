@@ -340,6 +340,28 @@ fn the_totals_are_shown_at_the_end() {
     assert!(!shown.contains(" in all"), "nothing was copied: {shown}");
 }
 
+/// Symptoms: a tree whose blocks cannot be shared printed the same failure for each file, with the
+/// library's spelling of the option; and `--reflink` without a value was refused.
+#[test]
+fn similar_failures_are_counted() {
+    let dir = directory();
+    let names: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+    make(&dir.path().join("source"), &names.iter().map(String::as_str).collect::<Vec<_>>());
+    // Another file system, which has no reflinks.
+    let Ok(other) = tempfile::tempdir_in("/dev/shm") else { return println!("skipped: there is no /dev/shm") };
+    for option in ["--reflink", "--reflink=always"] {
+        let mut command = nowait_copy();
+        command.args([option, "-T", "source"]).arg(other.path().join("copy")).current_dir(dir.path());
+        let said = expect(SOME_NOT, &mut command);
+        let failures = said.lines().filter(|line| line.contains("cannot share blocks")).count();
+        assert_eq!(failures, 20, "{said}");
+        assert!(said.contains("(--reflink=auto)") && !said.contains("(reflink: auto)"), "{said}");
+        assert!(said.contains("nowait: clone to 80 more: the same; --json lists all\n"), "{said}");
+        let told = events(SOME_NOT, &mut command);
+        assert_eq!(told.iter().filter(|event| event["event"] == "failed").count(), 100);
+    }
+}
+
 /// Bytes of a file that are in the page cache alone: no place on the device is chosen for them yet.
 fn unwritten_bytes(path: &Path) -> u64 {
     let output = Command::new("filefrag").args(["-v", "-b4096"]).arg(path).output().unwrap();
