@@ -98,6 +98,6 @@ pub use self::options::Options;
 #[doc = include_str!("../../../docs/guide/stores.md")]
 struct Guide;
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "object-store-0-14"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

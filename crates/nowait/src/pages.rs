@@ -152,6 +152,40 @@ fn a_link_that_leads_nowhere_is_found() {
     assert!(fault(&page, "#d").is_some() && fault(&page, "other.md").is_some());
 }
 
+/// The hidden lines of the Rust blocks of a page: rustdoc compiles and omits them, and a forge shows them.
+fn hidden_lines(text: &str) -> Vec<&str> {
+    let mut hidden = Vec::new();
+    let mut fence: Option<(&str, bool)> = None;
+    for line in text.lines() {
+        let trimmed = line.trim_start();
+        let ticks = &trimmed[..trimmed.len() - trimmed.trim_start_matches('`').len()];
+        match fence {
+            None if ticks.len() >= 3 => fence = Some((ticks, trimmed[ticks.len()..].starts_with("rust"))),
+            None => {}
+            Some((open, _)) if trimmed.trim_end() == open => fence = None,
+            Some((_, is_rust)) if is_rust && (trimmed == "#" || trimmed.starts_with("# ")) => hidden.push(line),
+            Some(_) => {}
+        }
+    }
+    hidden
+}
+
+/// Symptom: lines that rustdoc hides were shown on a forge, and the block did not compile as pasted.
+#[test]
+fn rust_blocks_of_pages_hide_no_lines() {
+    let Some(root) = root() else { return };
+    let shown = |page: &Path| page.starts_with(root.join("docs")) || page.ends_with("README.md");
+    let pages: Vec<_> = pages_below(&root).into_iter().filter(|page| shown(page)).collect();
+    assert!(pages.len() > 30, "only {} pages were found", pages.len());
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let hidden = hidden_lines(&text);
+        assert!(hidden.is_empty(), "{}: {hidden:?}", page.display());
+    }
+    let text = "# A\n```sh\n# b\n```\n```rust\n#[test]\n# c\n#\n```\n# D\n````rust,ignore\n```\n  # e\n````\n";
+    assert_eq!(hidden_lines(text), ["# c", "#", "  # e"]);
+}
+
 #[test]
 fn the_book_contains_every_page() {
     let Some(root) = root() else { return };
