@@ -88,13 +88,22 @@ fn verify(options: &cli::LogDir) -> Result<()> {
 
 fn range(recovery: &Recovery) -> String {
     let Recovery { first_lsn, last_lsn, next_lsn, segments, epoch, .. } = recovery;
+    let end = end_of_records(recovery);
     // A repair may have left none of those that have numbers.
-    match last_lsn < first_lsn || *segments == 0 {
-        true => format!("no records, the next is {next_lsn}; epoch {epoch}"),
-        false => {
-            format!("{} in {}, epoch {epoch}", records(&(*first_lsn..last_lsn + 1)), counted(*segments, "segment"))
-        }
+    if end <= *first_lsn || *segments == 0 {
+        return format!("no records, the next is {next_lsn}; epoch {epoch}");
     }
+    let (there, segments) = (records(&(*first_lsn..end)), counted(*segments, "segment"));
+    match end <= *last_lsn {
+        true => format!("{there}; the next is {next_lsn}; {segments}, epoch {epoch}"),
+        false => format!("{there} in {segments}, epoch {epoch}"),
+    }
+}
+
+/// Returns the number after the last record: a repair may have left out the last numbers.
+fn end_of_records(recovery: &Recovery) -> u64 {
+    let end = recovery.last_lsn + 1;
+    recovery.gaps.iter().rev().fold(end, |end, gap| if gap.end >= end { end.min(gap.start) } else { end })
 }
 
 fn records(lsns: &std::ops::Range<u64>) -> String {

@@ -119,6 +119,36 @@ fn the_oldest_records_are_given_up() {
     assert!(left.contains(" to 100 in ") && !left.contains("records 1 to"), "{left}");
 }
 
+/// Symptom: after a repair that left out the last records, `verify` and `stat` counted them as present.
+#[test]
+fn records_that_a_repair_left_out_are_not_counted() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("log");
+    let options = Options::new().create(true).segment_bytes(1 << 20);
+    let (log, _) = Log::open(&path, &options).wait().unwrap();
+    (0..9).for_each(|number| append(&log, format!("record {number}").as_bytes()));
+    log.close().wait().unwrap();
+    for entry in fs::read_dir(&path).unwrap() {
+        let segment = entry.unwrap().path();
+        let mut bytes = fs::read(&segment).unwrap();
+        if let Some(at) = bytes.windows(8).position(|bytes| bytes == b"record 5") {
+            bytes[at] ^= 1;
+            fs::write(&segment, bytes).unwrap();
+        }
+    }
+    said("repair", &path);
+    for command in ["verify", "stat"] {
+        let text = said(command, &path);
+        assert!(text.contains("records 1 to 5; the next is 10; "), "{text}");
+        assert!(text.contains("left out by a repair: records 6 to 9"), "{text}");
+    }
+    let (log, _) = Log::open(&path, &options).wait().unwrap();
+    append(&log, b"after the repair");
+    log.close().wait().unwrap();
+    let text = said("verify", &path);
+    assert!(text.contains("records 1 to 10 in ") && text.contains("left out by a repair: records 6 to 9"), "{text}");
+}
+
 /// Of a log that this process has open.
 #[test]
 fn a_log_is_backed_up_while_it_is_written() {
