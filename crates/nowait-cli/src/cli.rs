@@ -357,7 +357,7 @@ pub(crate) struct Backup {
 /// Remove the oldest records of a closed log; works on a full disk.
 ///
 /// The command removes only whole segments: some records before LSN may stay, and the last segment
-/// with records always stays. It needs no free space, so that a log that has filled its disk can be
+/// with records always stays. An LSN after the next record's is refused. It needs no free space, so that a log that has filled its disk can be
 /// opened again.
 #[derive(Debug, Args)]
 #[command(after_help = exit_codes(&[7, 8]))]

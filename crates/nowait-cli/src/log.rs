@@ -363,11 +363,21 @@ fn back_up(options: &cli::Backup) -> Result<()> {
 }
 
 fn truncate(options: &cli::Truncate) -> Result<()> {
-    let first_lsn = of_log(&options.dir, inspect_end(&options.dir).wait())?.first_lsn;
+    let found = of_log(&options.dir, inspect_end(&options.dir).wait())?;
+    let first_lsn = found.first_lsn;
+    // The library has no such limit: a program may name the first record that it will append.
+    if options.before > found.next_lsn {
+        let (last, next) = (end_of_records(&found).saturating_sub(1), found.next_lsn);
+        let message = match last < first_lsn {
+            true => format!("--before {}: the log has no records; name {next} at most", options.before),
+            false => format!("--before {}: the last record is {last}; name {next} at most", options.before),
+        };
+        return Err(Failure { code: 2, message });
+    }
     let left = of_log(&options.dir, truncate_prefix(&options.dir, options.before).wait())?;
     say!("{}: {}", options.dir.display(), range(&left));
     match left.first_lsn > first_lsn {
-        true => say!("  given up: {}", records(&(first_lsn..left.first_lsn))),
+        true => say!("  removed: {}", records(&(first_lsn..left.first_lsn))),
         false => say!("  no record removed: the oldest segment also contains records that stay"),
     }
     Ok(())

@@ -98,7 +98,7 @@ fn records_that_cannot_be_printed() {
 
 /// By the command, and of a log that another process has open.
 #[test]
-fn the_oldest_records_are_given_up() {
+fn the_oldest_records_are_removed() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("log");
     let options = Options::new().create(true).segment_bytes(64 << 10).first_segment_bytes(16 << 10);
@@ -110,13 +110,19 @@ fn the_oldest_records_are_given_up() {
     };
     assert_eq!(truncate("50").status.code(), Some(8), "it is open");
     log.close().wait().unwrap();
-    for (before, text) in [("1", "no record removed"), ("50", "given up: records 1 to "), ("50", "no record removed")] {
+    for (before, text) in [("1", "no record removed"), ("50", "removed: records 1 to "), ("50", "no record removed")] {
         let output = truncate(before);
         let told = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && told.contains(text) && told.contains(" to 100 in "), "{output:?}");
     }
     let left = said("verify", &path);
     assert!(left.contains(" to 100 in ") && !left.contains("records 1 to"), "{left}");
+    // Symptom: a number beyond the log, such as one with a digit too many, removed all segments but one.
+    let output = truncate("102");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && told.contains("the last record is 100; name 101 at most"), "{told}");
+    assert_eq!(said("verify", &path).lines().next(), left.lines().next());
+    assert!(truncate("101").status.success());
 }
 
 /// Symptom: after a repair that left out the last records, `verify` and `stat` counted them as present.
