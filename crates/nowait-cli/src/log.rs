@@ -4,6 +4,8 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -15,6 +17,7 @@ use nowait_log::{
 use serde_json::json;
 
 use crate::cli::{self, Failure, Result};
+use crate::interrupt;
 use crate::show::complain;
 
 mod tail;
@@ -22,7 +25,7 @@ mod tail;
 /// Small, so that a writer that lives for some milliseconds goes through several.
 const TORTURE_SEGMENT_BYTES: u64 = 128 << 10;
 const TORTURE_LIFE_MAX: Duration = Duration::from_millis(40);
-/// Older records are given up.
+/// Older records are removed.
 const TORTURE_RECORDS_KEPT: u64 = 20_000;
 
 pub(crate) fn run(command: cli::Log) -> Result<()> {
@@ -392,10 +395,13 @@ fn record(writer: u64, count: u64) -> Vec<u8> {
     bytes
 }
 
-/// The log of a torture, and what has been acknowledged of it.
+/// The log of a torture, and its acknowledged records.
 struct Tortured {
     dir: PathBuf,
+    interrupted: Arc<AtomicBool>,
     acknowledged: u64,
+    /// The oldest record at the last look.
+    first_lsn: u64,
     /// Records by their hash, of those that were seen by an earlier look: they must stay what they
     /// were.
     seen: std::collections::BTreeMap<u64, u64>,
@@ -405,18 +411,23 @@ fn torture(options: &cli::Torture) -> Result<()> {
     let seed = options
         .seed
         .unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.subsec_nanos().into()));
+    let interrupted = interrupt::interrupted()?;
     say!("{} kills of {} writers, seed {seed}", options.kills, options.writers);
     let dir = options.dir.join(format!("nowait-torture-{}", std::process::id()));
     fs::create_dir(&dir).map_err(|error| Failure {
         code: if error.kind() == io::ErrorKind::NotFound { 5 } else { 4 },
         message: format!("cannot create {}: {error}; name a writable directory", dir.display()),
     })?;
-    let mut tortured = Tortured { dir, acknowledged: 0, seen: Default::default() };
+    let mut tortured = Tortured { dir, interrupted, acknowledged: 0, first_lsn: 1, seen: Default::default() };
     let bar = bar(options.kills.into());
     let mut random = fastrand::Rng::with_seed(seed);
     for kill in 0..options.kills {
         let life = Duration::from_micros(random.u64(..TORTURE_LIFE_MAX.as_micros() as u64));
         let done = tortured.kill(options.writers, life).and_then(|()| tortured.look());
+        if tortured.interrupted.load(Relaxed) && done.as_ref().map_or_else(|failure| failure.code != 7, |()| true) {
+            bar.finish_and_clear();
+            return Err(tortured.end(kill));
+        }
         if let Err(failure) = done {
             bar.finish_and_clear();
             let message =
@@ -426,10 +437,11 @@ fn torture(options: &cli::Torture) -> Result<()> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    say!(
-        "{} records were acknowledged; all of them are present, except those that the log dropped",
-        tortured.acknowledged
-    );
+    let removed = match tortured.first_lsn - 1 {
+        0 => String::new(),
+        removed => format!(" ({removed} were removed by the retention that the test sets)"),
+    };
+    say!("{} records were acknowledged; all are present{removed}", tortured.acknowledged);
     Ok(fs::remove_dir_all(&tortured.dir)?)
 }
 
@@ -443,6 +455,15 @@ fn bar(length: u64) -> ProgressBar {
 }
 
 impl Tortured {
+    /// Ends an interrupted run: removes the log, or names it.
+    fn end(&self, kills: u32) -> Failure {
+        let message = match fs::remove_dir_all(&self.dir) {
+            Ok(()) => format!("interrupted after {}", counted(kills as usize, "kill")),
+            Err(error) => format!("interrupted; cannot remove {}: {error}", self.dir.display()),
+        };
+        Failure { code: 130, message }
+    }
+
     /// Starts a writer, and kills it after `life`, from its first acknowledgement on.
     fn kill(&mut self, writers: u32, life: Duration) -> Result<()> {
         let mut writer = Command::new(std::env::current_exe()?)
@@ -461,13 +482,15 @@ impl Tortured {
                 self.acknowledged = self.acknowledged.max(lsn);
             }
             line.clear();
-            if !killed && begun.get_or_insert_with(Instant::now).elapsed() >= life {
+            let is_over = begun.get_or_insert_with(Instant::now).elapsed() >= life;
+            if !killed && (is_over || self.interrupted.load(Relaxed)) {
                 writer.kill()?;
                 killed = true;
             }
         }
         let status = writer.wait()?;
-        if !killed {
+        // Ctrl-C in a terminal also ends the writer.
+        if !killed && !self.interrupted.load(Relaxed) {
             let message = format!("the writer ended before it was killed, with {status}");
             return Err(Failure { code: 1, message });
         }
@@ -486,6 +509,7 @@ impl Tortured {
                 self.acknowledged, recovery.last_lsn
             ));
         }
+        self.first_lsn = recovery.first_lsn;
         let (mut reader, _) = read(&self.dir, recovery.first_lsn).wait()?;
         self.seen = self.seen.split_off(&recovery.first_lsn);
         while let Some(found) = reader.next().wait()? {
@@ -519,8 +543,11 @@ fn torture_writer(options: &cli::TortureWriter) -> Result<()> {
             let lsn = ticket.wait()?;
             // One call, so that lines of several threads stay whole.
             let mut out = io::stdout().lock();
-            out.write_all(format!("{lsn}\n").as_bytes())?;
-            out.flush()?;
+            match out.write_all(format!("{lsn}\n").as_bytes()).and_then(|()| out.flush()) {
+                // The command that started this process is gone.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                printed => printed?,
+            }
         }
         Ok(())
     };

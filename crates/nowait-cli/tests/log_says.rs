@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use nowait_log::{Log, Options};
+use rustix::process::{Pid, Signal, kill_process};
 
 fn run(command: &str, dir: &Path) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nowait")).args(["log", command]).arg(dir).output().unwrap()
@@ -153,6 +155,45 @@ fn records_that_a_repair_left_out_are_not_counted() {
     log.close().wait().unwrap();
     let text = said("verify", &path);
     assert!(text.contains("records 1 to 10 in ") && text.contains("left out by a repair: records 6 to 9"), "{text}");
+}
+
+/// Symptom: after a signal the directory stayed, and the writer printed "Broken pipe".
+#[test]
+fn an_interrupted_torture_leaves_nothing() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let mut nowait = Command::new(env!("CARGO_BIN_EXE_nowait"));
+        nowait.args(["log", "torture", "--kills", "1000000"]).arg(dir.path());
+        let child = nowait.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let has_log = || {
+            let log = fs::read_dir(dir.path()).unwrap().next()?.unwrap().path();
+            fs::read_dir(log).ok()?.next()
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while has_log().is_none() {
+            assert!(Instant::now() < deadline, "it has not begun");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{output:?}");
+        assert!(told.lines().count() == 1 && told.starts_with("nowait: interrupted after "), "{told}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn a_torture_tells_what_the_retention_removed() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_nowait"))
+        .args(["log", "torture", "--kills", "2"])
+        .arg(dir.path())
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && told.contains(" records were acknowledged; all are present"), "{output:?}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 /// Of a log that this process has open.
