@@ -306,7 +306,7 @@ pub(crate) struct Tail {
     #[arg(short, long)]
     pub follow: bool,
 
-    /// Begin with the last N records
+    /// Begin with the last N records: before the damage, or with --skip-damage before the end of the log
     #[arg(short = 'n', long = "lines", value_name = "N", default_value_t = 10)]
     pub count: u64,
 

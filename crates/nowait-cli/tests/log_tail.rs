@@ -163,6 +163,57 @@ fn damage_is_told_and_the_exit_code_is_that_of_verify() {
     }
 }
 
+/// Symptom: `tail -n N` of a log with damage in a block of many records printed N records and those
+/// before the damage in its block; with damage in an older segment, it printed fewer than N.
+#[test]
+fn the_last_records_before_damage_are_printed() {
+    for (victim, is_batch, segments) in [(30, true, 1), (38, true, 1), (30, false, 1), (38, false, 2), (22, true, 2)] {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let path = dir.path().join("log");
+        let log = open(&path);
+        append(&log, 20);
+        // Records 21 to 40, in a block or in a block each.
+        let records: Vec<String> = (21..=40).map(|lsn| format!("record {lsn}")).collect();
+        match is_batch {
+            true => drop(log.append_batch(records.iter().map(String::as_bytes)).wait().unwrap().wait().unwrap()),
+            false => append(&log, 20),
+        }
+        log.close().wait().unwrap();
+        if segments == 2 {
+            let log = open(&path);
+            append(&log, 3);
+            log.close().wait().unwrap();
+        }
+        let last = if segments == 2 { 43 } else { 40 };
+        let text = format!("record {victim}");
+        let hit = fs::read_dir(&path).unwrap().find_map(|entry| {
+            let file = entry.unwrap().path();
+            let bytes = fs::read(&file).unwrap();
+            let at = bytes.windows(text.len()).position(|bytes| bytes == text.as_bytes())?;
+            Some((file, at as u64))
+        });
+        let (file, at) = hit.unwrap();
+        fs::File::options().write(true).open(file).unwrap().write_all_at(b"R", at).unwrap();
+
+        let case = format!("{victim} {is_batch} {segments}");
+        let numbers = |output: &Output| -> Vec<u64> {
+            let number = |line: String| line.split(' ').next().unwrap().parse().unwrap();
+            lines(&output.stdout).into_iter().map(number).collect()
+        };
+        for count in [7, 25] {
+            let output = run(&["-n", &count.to_string()], &path);
+            // The last three records are intact, and so is the block of the damaged one.
+            let begin = if victim == 22 && count == 7 && segments == 2 { 37 } else { victim - count.min(victim - 1) };
+            let end = if begin == 37 { last + 1 } else { victim };
+            assert_eq!(numbers(&output), Vec::from_iter(begin..end), "{case} -n {count}: {output:?}");
+        }
+        let output = run(&["-n", "25", "--skip-damage"], &path);
+        let expected: Vec<u64> = (last - 24..=last).filter(|lsn| *lsn != victim).collect();
+        assert_eq!(numbers(&output), expected, "{case}: {output:?}");
+        assert_eq!(output.status.code(), Some(7), "{case}");
+    }
+}
+
 /// The newest segment without a header, the control file, and a segment between, that is missing.
 #[test]
 fn damage_without_a_block_is_told() {

@@ -23,7 +23,7 @@ const LOOKS: u32 = 10;
 
 pub(super) fn tail(options: &cli::Tail) -> Result<()> {
     let interrupted = if options.follow { Some(interrupt::interrupted().map_err(unheard)?) } else { None };
-    let mut follower = super::of_log(&options.dir, follow(&options.dir, FollowFrom::Last(options.count)).wait())?;
+    let mut follower = super::of_log(&options.dir, follow(&options.dir, begin(options)).wait())?;
     follower.skip_damage(options.skip_damage);
     let mut tail = Printer { options, follower, stage: Stage::Begun, is_damaged: false };
     let mut out = BufWriter::new(io::stdout().lock());
@@ -67,6 +67,49 @@ pub(super) fn tail(options: &cli::Tail) -> Result<()> {
             return tail.end(&mut out);
         }
         delay = (delay * 2).min(DELAY_MAX);
+    }
+}
+
+/// Returns the first record to print. [`FollowFrom::Last`] counts from the first block that is not
+/// intact, which may contain more intact records, and knows of no damage in older segments.
+fn begin(options: &cli::Tail) -> FollowFrom {
+    let last = FollowFrom::Last(options.count);
+    // If this fails, the follower reports why.
+    let Ok(log) = inspect_end(&options.dir).wait() else { return last };
+    let before = |lsn: u64| lsn.saturating_sub(options.count).max(log.first_lsn).max(1);
+    if options.skip_damage {
+        return if log.damage.is_empty() { last } else { FollowFrom::Lsn(before(log.next_lsn)) };
+    }
+    let mut from = last;
+    // Each turn begins earlier than the one before.
+    while let Some((first, lost)) = damage_after(options, from, log.next_lsn) {
+        let begin = before(lost);
+        from = FollowFrom::Lsn(begin);
+        if begin >= first {
+            break;
+        }
+    }
+    from
+}
+
+/// Reads from a record to the end of the log. Returns the first number read, and the first one that
+/// is lost to damage; `None` if there is no damage, or another failure.
+fn damage_after(options: &cli::Tail, from: FollowFrom, end: u64) -> Option<(u64, u64)> {
+    let mut follower = follow(&options.dir, from).wait().ok()?;
+    let first = follower.next_lsn();
+    let mut is_settled = false;
+    loop {
+        match follower.next() {
+            Ok(Some(Followed::Record { lsn, .. })) if lsn + 1 >= end => return None,
+            Ok(Some(_)) => {}
+            Ok(None) if is_settled => return None,
+            Ok(None) => {
+                is_settled = true;
+                follower.settle().ok()?;
+            }
+            Err(error) if error.kind() == ErrorKind::Damaged => return Some((first, follower.damage()?.lsns.start)),
+            Err(_) => return None,
+        }
     }
 }
 
