@@ -83,7 +83,7 @@ pub(crate) enum Command {
     Probe(Probe),
     Copy(Box<crate::copy::Copy>),
     /// Inspect, repair or torture a durable log
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "To measure: nowait bench log. Exit codes: nowait log SUBCOMMAND --help.")]
     Log(Log),
     /// Print completions for a shell
     #[command(after_help = "For bash: nowait completions bash > ~/.local/share/bash-completion/completions/nowait")]
