@@ -198,7 +198,11 @@ fn machine(report: &Report) -> String {
     let cpu = environment.cpu_model.as_deref().unwrap_or("of an unknown kind");
     let load = environment.load.average.map_or_else(String::new, |load| format!(", load average {load:.1}"));
     let kernel = format!("Linux {}, io_uring: {}", environment.kernel, environment.io_uring);
-    let first = format!("{kernel}; {} processors, {cpu}{load}", environment.cpus);
+    let processors = if environment.cpus == 1 { "processor" } else { "processors" };
+    let before = format!("{kernel}; {} {processors}, ", environment.cpus);
+    // A long name leaves room for the load average.
+    let room = WIDTH.saturating_sub(before.chars().count() + load.chars().count());
+    let first = format!("{before}{}{load}", cut_to(cpu, room));
     let filesystem = environment.filesystem.as_deref().unwrap_or("unknown file system");
     let device = environment.device.as_deref().map_or_else(String::new, |device| format!(" on {device}"));
     let second =
@@ -207,7 +211,14 @@ fn machine(report: &Report) -> String {
 }
 
 fn cut(text: &str) -> String {
-    if text.chars().count() <= WIDTH { text.to_owned() } else { text.chars().take(WIDTH - 1).chain(['…']).collect() }
+    cut_to(text, WIDTH)
+}
+
+fn cut_to(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
 /// Width of a line's name.
@@ -329,6 +340,22 @@ mod tests {
         assert!(screen.contains("  nowait 4.4 × pread, within 7 % of best; +tokio 1.50 × tokio\n"), "{screen}");
         assert!(screen.contains("cached reads: not measured: no time was left\n"), "{screen}");
         assert!(screen.contains("writes, 16 in flight: not measured: interrupted\n"), "{screen}");
+    }
+
+    /// Symptom: the name of a processor filled the line, and the load average was cut off.
+    #[test]
+    fn a_long_name_of_a_processor_leaves_the_load_average() {
+        let mut report = report(&[(OURS, 1.0)]);
+        let environment = &mut report.environment;
+        (environment.kernel, environment.io_uring) = ("6.12.0-2-cloud-amd64".to_owned(), "available".to_owned());
+        (environment.cpus, environment.load.average) = (128, Some(12.34));
+        for name in ["A CPU", "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz with a name that goes on and on"] {
+            environment.cpu_model = Some(name.to_owned());
+            let text = machine(&Report { environment: environment.clone(), ..Report::default() });
+            let first = text.lines().next().unwrap_or_default();
+            assert!(first.ends_with(", load average 12.3") && first.chars().count() <= WIDTH, "{first}");
+            assert!(first.contains(name) || first.contains("128 processors, Intel(R) Xeon(R"), "{first}");
+        }
     }
 
     #[test]

@@ -183,11 +183,12 @@ fn plan(parts: &[RunPart], file: Option<u64>) -> Plan {
 /// Prints how long the run will take.
 fn announce(plan: &Plan, asked: &Options, file: Option<u64>) -> Result<()> {
     let cases: usize = plan.tables.iter().map(|table| table.cases).sum();
+    let cases = if cases == 1 { "1 case".to_owned() } else { format!("{cases} cases") };
     let file = file.map_or_else(String::new, |bytes| {
         format!("; a test file of {} in {}", whole_size_of(bytes), asked.dir.display())
     });
     let (time, turns) = (duration(plan.seconds()), plan.turns());
-    print_to(io::stderr().lock(), &format!("nowait bench: {time}: {cases} cases, {turns} single measurements{file}\n"))
+    print_to(io::stderr().lock(), &format!("nowait bench: {time}: {cases}, {turns} single measurements{file}\n"))
 }
 
 /// Formats a duration: `about 45 s`, `about 4 min`.

@@ -241,10 +241,10 @@ fn rank(report: &Report, table: &str, way: &str) -> Option<String> {
     let (pairs, mut is_noisy) = beside(report, table, way);
     let pairs = if pairs.is_empty() { String::new() } else { format!("{}. It is ", listed(&pairs)) };
     let of = |finding| stands.iter().filter(move |(_, stand)| stand.finding == finding);
-    let (level, all) = (of(Finding::Level).count(), counted(stands.len()));
+    let (level, all) = (of(Finding::Level).count(), stands.len());
     let percent = 100.0 - (LEVEL * 100.0).round();
     let mut text =
-        format!("{table}: {way} is {pairs}the quickest, or within {percent:.0} % of it, in {level} of {all}");
+        format!("{table}: {way} is {pairs}the quickest, or within {percent:.0} % of it, in {level} of {all} cases");
     for (finding, word) in [(Finding::Behind, "Behind"), (Finding::CannotTell, "Uncertain")] {
         let ratio = |stand: &Stand<'_>| stand.rival.and_then(|(_, ratio)| ratio);
         let middle = |stand: &Stand<'_>| ratio(stand).map_or(1.0, |ratio| ratio.middle());
@@ -410,19 +410,19 @@ mod tests {
         let slow = with_rounds("nowait", &[40.0, 50.0, 65.0, 50.0, 51.0]);
         let said_of = |ours: Row| said(vec![ring.clone(), ours]);
         let text = said_of(slow);
-        assert!(text.contains("in 0 of 1 case. Behind in 1, at worst 0.41–0.62 × ring (depth=1)"), "{text}");
+        assert!(text.contains("in 0 of 1 cases. Behind in 1, at worst 0.41–0.62 × ring (depth=1)"), "{text}");
         // One faster round makes the result uncertain.
         let text = said_of(with_rounds("nowait", &[35.0, 50.0, 105.0, 50.0, 51.0]));
-        assert!(text.contains("in 0 of 1 case. Uncertain in 1, at worst "), "{text}");
+        assert!(text.contains("in 0 of 1 cases. Uncertain in 1, at worst "), "{text}");
         let text = said_of(with_rounds("nowait", &[60.0, 130.0, 90.0, 140.0, 70.0]));
-        assert!(text.contains("in 0 of 1 case. Uncertain in 1, at worst "), "{text}");
+        assert!(text.contains("in 0 of 1 cases. Uncertain in 1, at worst "), "{text}");
         let text = said_of(with_rounds("nowait", &[50.0, 50.0, 52.0, 49.0, 50.0]));
-        assert!(text.contains("in 0 of 1 case. Behind in 1, at worst 0.49–0.51 × ring"), "{text}");
+        assert!(text.contains("in 0 of 1 cases. Behind in 1, at worst 0.49–0.51 × ring"), "{text}");
         let text = said_of(with_rounds("nowait", &[101.0, 98.0, 102.0, 101.0, 99.0]));
-        assert!(text.contains("in 1 of 1 case."), "{text}");
+        assert!(text.contains("in 1 of 1 cases."), "{text}");
         // One round is not enough.
         let text = said_of(with_rounds("nowait", &[200.0]));
-        assert!(text.contains("in 0 of 1 case. Uncertain in 1."), "{text}");
+        assert!(text.contains("in 0 of 1 cases. Uncertain in 1."), "{text}");
     }
 
     /// A difference that the control also shows is not attributed to another way.
@@ -454,7 +454,7 @@ mod tests {
             moody.contains("at most by 28.6 % (reads depth=1, nowait); in 1 case, by more than the rounds scatter."),
             "{moody}"
         );
-        assert!(moody.contains("in 0 of 1 case. Uncertain in 1, at worst "), "{moody}");
+        assert!(moody.contains("in 0 of 1 cases. Uncertain in 1, at worst "), "{moody}");
     }
 
     /// Symptom: beside busy programs the verdict was `0.00–2690 × pread?`.
@@ -470,7 +470,7 @@ mod tests {
         let text = said(all.to_vec());
         assert!(
             text.contains(
-                "reads: nowait is the quickest, or within 5 % of it, in 0 of 1 case. Uncertain in 1. Where a ratio is \
+                "reads: nowait is the quickest, or within 5 % of it, in 0 of 1 cases. Uncertain in 1. Where a ratio is \
                  missing, the machine was too noisy for a verdict: use more --rounds on an idle machine."
             ),
             "{text}"
