@@ -245,7 +245,7 @@ impl Teller {
         let mut more: Vec<String> = counts
             .iter()
             .filter(|(_, count)| **count > SIMILAR_SHOWN)
-            .map(|((_, operation, _), count)| format!("{operation} {} more: the same", count - SIMILAR_SHOWN))
+            .map(|((_, operation, _), count)| format!("{operation} {} more files: the same", count - SIMILAR_SHOWN))
             .collect();
         more.sort_unstable();
         for line in more {

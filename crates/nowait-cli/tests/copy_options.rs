@@ -356,7 +356,7 @@ fn similar_failures_are_counted() {
         let failures = said.lines().filter(|line| line.contains("cannot share blocks")).count();
         assert_eq!(failures, 20, "{said}");
         assert!(said.contains("(--reflink=auto)") && !said.contains("(reflink: auto)"), "{said}");
-        assert!(said.contains("nowait: clone to 80 more: the same; --json lists all\n"), "{said}");
+        assert!(said.contains("nowait: clone to 80 more files: the same; --json lists all\n"), "{said}");
         let told = events(SOME_NOT, &mut command);
         assert_eq!(told.iter().filter(|event| event["event"] == "failed").count(), 100);
     }
