@@ -6,7 +6,7 @@ LOCKED := --locked
 
 # All features but the command's `bench`, which brings a workspace of its own (make bench-test).
 WITHOUT_BENCH := --no-default-features \
-	--features nowait/tokio-test-util,nowait/stream,nowait/futures-io,nowait-log/tokio,nowait-probe/json
+	--features nowait/tokio-test-util,nowait/stream,nowait/futures-io,nowait-log/tokio,nowait-cache/bytes,nowait-probe/json
 BENCH := cd bench && CARGO_TARGET_DIR=../target
 
 .PHONY: help test bench-test soak c-tools loom locks python-test python-test-all stores-test integrations service docs book lint \
@@ -16,7 +16,7 @@ BENCH := cd bench && CARGO_TARGET_DIR=../target
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
 	@echo "make bench-test   not part of make test: the workspace bench/, which is \`nowait bench\`, and the command with it"
-	@echo "make loom    part of make test: the hand-over of operations, and of commits of a log, in every order of the steps"
+	@echo "make loom    part of make test: the hand-over of operations, of commits of a log and of frames of a cache, in every order of the steps"
 	@echo "make locks   part of make test: locks that each kind of operation takes (docs/scaling.md)"
 	@echo "make python-test  part of make test, where there is python3-venv: the Python package, built, installed and tested"
 	@echo "make python-test-all  the same with its large extras: torch and others"
@@ -74,6 +74,7 @@ c-tools:
 loom:
 	RUSTFLAGS="--cfg nowait_loom" $(CARGO) test $(LOCKED) -p nowait --lib --target-dir target/loom loom_tests
 	RUSTFLAGS="--cfg nowait_log_loom" $(CARGO) test $(LOCKED) -p nowait-log --lib --target-dir target/loom-log loom_tests
+	RUSTFLAGS="--cfg nowait_cache_loom" $(CARGO) test $(LOCKED) -p nowait-cache --lib --target-dir target/loom-cache loom_tests
 
 locks:
 	RUSTFLAGS="--cfg nowait_count" $(CARGO) test $(LOCKED) -p nowait --test contract --target-dir target/count locks:: -- --nocapture
@@ -110,7 +111,7 @@ lint:
 	$(BENCH) $(CARGO) clippy $(LOCKED) --all-targets -- -D warnings
 	$(CARGO) clippy $(LOCKED) -p nowait --all-targets --no-default-features -- -D warnings
 	# Tests enable the features sim and forced-routes, so the library is checked without tests, too.
-	$(CARGO) clippy $(LOCKED) -p nowait -p nowait-log -p nowait-copy -p nowait-probe -- -D warnings
+	$(CARGO) clippy $(LOCKED) -p nowait -p nowait-log -p nowait-copy -p nowait-probe -p nowait-cache -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --no-deps --all-features
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) -p nowait --no-deps --no-default-features
 	bench/versions/run --lint HEAD
@@ -126,7 +127,7 @@ advisories:
 	$(CARGO) deny $(LOCKED) check advisories
 
 # Crates that were not in BASE have nothing to be compared with: PACKAGES leaves them out.
-PACKAGES ?= nowait nowait-log nowait-probe nowait-copy
+PACKAGES ?= nowait nowait-log nowait-probe nowait-copy nowait-cache
 BASE ?= $(shell git describe --tags --abbrev=0 2>/dev/null)
 semver:
 	@test -n "$(BASE)" || { echo "no tag yet: make semver BASE=REVISION"; exit 2; }

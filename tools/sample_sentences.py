@@ -15,7 +15,7 @@ import textwrap
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
-CRATES = ["nowait", "nowait-log", "nowait-copy", "nowait-probe", "nowait-object-store"]
+CRATES = ["nowait", "nowait-log", "nowait-copy", "nowait-cache", "nowait-probe", "nowait-object-store"]
 COMMAND = ["crates/nowait-cli/src/**/*.rs", "bench/src/command/*.rs", "bench/src/measure/options.rs"]
 HELP = ["cli.rs", "args.rs", "options.rs"]
 PUBLIC = re.compile(r"\s*pub (?!use\b|mod\b)")

@@ -67,6 +67,7 @@ impl Arena {
     }
 
     /// Address of a frame.
+    #[inline]
     pub(crate) fn address(&self, frame: u32) -> NonNull<u8> {
         assert!(frame < self.frames);
         // SAFETY: within the mapping, which holds `frames` frames from `start` on.

@@ -191,7 +191,10 @@ impl Builder {
     ///
     /// It runs on the thread that notices the completion, with no lock held, and must not block. A panic
     /// counts as a refusal.
-    pub fn check(mut self, check: impl Fn(&Path, u64, &[u8]) -> std::result::Result<(), String> + Send + Sync + 'static) -> Builder {
+    pub fn check(
+        mut self,
+        check: impl Fn(&Path, u64, &[u8]) -> std::result::Result<(), String> + Send + Sync + 'static,
+    ) -> Builder {
         self.check = Some(Box::new(check));
         self
     }

@@ -17,6 +17,7 @@ use crate::pages::PAGES_MAX;
 use crate::shared::{Core, Pin};
 use crate::stats::Stats;
 use crate::sync::lock;
+use crate::word::is_popular;
 
 /// File that is read through a [`PageCache`](crate::PageCache): see [`PageCache::open`](crate::PageCache::open).
 ///
@@ -76,7 +77,8 @@ impl CachedFile {
     ///
     /// `None` also if the range ends beyond the end of the file, if memory for a copy cannot be allocated, and
     /// in a forked child.
-    #[inline]
+    // Inlined, so that the lease is made in its place: moves of several words cost as much as the atomics.
+    #[inline(always)]
     pub fn try_get(&self, range: Range<u64>) -> Option<Lease> {
         let (first, start) = self.split(range.start);
         let length = range.end.checked_sub(range.start)? as usize;
@@ -85,10 +87,8 @@ impl CachedFile {
             return self.try_copy(range);
         }
         let pin = self.pin(first)?;
-        (end <= pin.bytes().len()).then(|| {
-            self.inode.counters.hit(1);
-            Lease::page(pin, start..end)
-        })
+        self.inode.counters.hit(1);
+        Lease::page(pin, start..end)
     }
 
     /// Returns a lease of the range: a future, or blocks in [`Get::wait`].
@@ -176,11 +176,11 @@ impl CachedFile {
     }
 
     /// Pins a cached page, and records the access.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pin(&self, page: u64) -> Option<Pin> {
-        let (pin, is_popular) = self.core.pin(&self.inode, page)?;
-        if !is_popular {
-            self.note_access(page, &pin);
+        let pin = self.core.pin(&self.inode, page)?;
+        if !is_popular(pin.word()) {
+            self.note_access(page);
         }
         if self.reader.mark.load(Ordering::Relaxed) == page {
             self.read_ahead(page + 1);
@@ -188,10 +188,12 @@ impl CachedFile {
         Some(pin)
     }
 
+    /// Raises the score of a page that this reader has not read just before.
     #[cold]
-    fn note_access(&self, page: u64, pin: &Pin) {
+    fn note_access(&self, page: u64) {
         if self.reader.last.swap(page, Ordering::Relaxed) != page {
-            pin.raise_score();
+            let record = self.inode.pages.get(page).and_then(|frame| self.core.frames.get(frame));
+            record.inspect(|record| record.word.raise_score());
         }
     }
 
@@ -218,14 +220,14 @@ impl CachedFile {
         }
         self.inode.counters.hit(pages);
         let length = buffer.len();
-        Some(Lease::copy(Arc::new(buffer), 0..length))
+        Some(Lease::copy(&Arc::new(buffer), 0..length))
     }
 
     /// Claims a page that was not found, and up to `wanted` pages from it on that are not cached either.
     /// `is_called` if the caller's turn in the line for frames has come.
     pub(crate) fn claim(&self, page: u64, wanted: u64, is_called: bool) -> Claim {
         let mut fills = lock(&self.inode.fills);
-        if let Some((pin, _)) = self.core.pin(&self.inode, page) {
+        if let Some(pin) = self.core.pin(&self.inode, page) {
             return Claim::Cached(pin);
         }
         if let Some(fill) = fills.get(&page) {

@@ -79,7 +79,7 @@ impl Fill {
     /// Lends adjacent frames to a read.
     fn lend(&self, frames: &[u32]) -> Lent {
         let length = frames.len() << self.core.page_shift;
-        let start = frames.first().map_or(NonNull::dangling(), |frame| self.core.frames.address(*frame));
+        let start = frames.first().map_or(NonNull::dangling(), |frame| self.core.frames.record(*frame).start());
         // SAFETY: the frames are adjacent, and belong to the fill until it has published them, which
         // it does after the read returned its buffer. The arena exists while the owner does.
         unsafe { Lent::from_raw(start, length, self.core.clone()) }
@@ -93,7 +93,9 @@ impl Fill {
             Reading::One(self.file.read_at(self.lend(&self.frames), offset).start())
         } else {
             let runs = self.frames.chunk_by(|one, other| one + 1 == *other);
-            Reading::Many(self.file.read_vectored_at(runs.map(|run| self.lend(run)).collect::<Vec<_>>(), offset).start())
+            Reading::Many(
+                self.file.read_vectored_at(runs.map(|run| self.lend(run)).collect::<Vec<_>>(), offset).start(),
+            )
         };
         self.inode.counters.fills.fetch_add(1, Ordering::Relaxed);
         *lock(&self.reading) = Some(reading);
@@ -139,7 +141,8 @@ impl Fill {
         for (index, (frame, valid)) in self.valid(bytes).enumerate().filter(|(_, (_, valid))| *valid > 0) {
             let offset = (self.first + index as u64) * page;
             // SAFETY: the fill owns the frame, whose first bytes were read.
-            let contents = unsafe { std::slice::from_raw_parts(self.core.frames.address(frame).as_ptr(), valid) };
+            let contents =
+                unsafe { std::slice::from_raw_parts(self.core.frames.record(frame).start().as_ptr(), valid) };
             let refusal = match contained(|| check(self.file.path(), offset, contents)) {
                 Some(Ok(())) => continue,
                 Some(Err(refusal)) => refusal,
@@ -174,13 +177,14 @@ impl Fill {
                 empty.push(frame);
                 continue;
             }
-            self.core.frames.name(frame, self.inode.number, page, valid as u32);
-            self.core.frames.word(frame).publish(is_stale, is_wanted);
+            let record = self.core.frames.record(frame);
+            record.name(self.inode.number, page, valid as u32);
+            let word = record.word.publish(is_stale, is_wanted);
             if !is_stale {
                 policy.filled(frame, page, &self.inode);
                 self.inode.pages.set(page, frame);
             }
-            pins.push(self.core.adopt(frame));
+            pins.push(self.core.adopt(record, word));
         }
         drop(policy);
         drop(fills);

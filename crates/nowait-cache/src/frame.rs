@@ -1,4 +1,6 @@
 //! Frames: the memory of pages, and a record of each outside of it.
+//!
+//! `unsafe` here: addresses of frames, shared by threads.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -8,13 +10,50 @@ use crate::word::Word;
 
 /// One line of 64 bytes: a hit on another frame does not disturb it.
 #[repr(align(64))]
-struct Record {
-    word: Word,
+pub(crate) struct Record {
+    pub(crate) word: Word,
+    /// Address of the frame.
+    start: NonNull<u8>,
     /// Number of the page's inode in this cache.
     inode: AtomicU64,
     page: AtomicU64,
     /// Bytes of the page; fewer than its size at the end of the file.
     valid: AtomicU32,
+}
+
+// SAFETY: the address is only computed with; who may access the bytes is decided by the state word.
+unsafe impl Send for Record {}
+// SAFETY: as above.
+unsafe impl Sync for Record {}
+
+impl Record {
+    /// True if the frame, which is pinned, contains this page.
+    #[inline]
+    pub(crate) fn contains(&self, inode: u64, page: u64) -> bool {
+        self.page.load(Ordering::Relaxed) == page && self.inode.load(Ordering::Relaxed) == inode
+    }
+
+    /// Page of a frame that its owner, or a pin, keeps in place.
+    pub(crate) fn page(&self) -> u64 {
+        self.page.load(Ordering::Relaxed)
+    }
+
+    /// Names the page of a frame that is about to be published, and its length.
+    pub(crate) fn name(&self, inode: u64, page: u64, valid: u32) {
+        self.inode.store(inode, Ordering::Relaxed);
+        self.page.store(page, Ordering::Relaxed);
+        self.valid.store(valid, Ordering::Relaxed);
+    }
+
+    /// Address and length of a pinned page.
+    #[inline]
+    pub(crate) fn bytes(&self) -> (NonNull<u8>, usize) {
+        (self.start, self.valid.load(Ordering::Relaxed) as usize)
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
 }
 
 pub(crate) struct Frames {
@@ -24,13 +63,14 @@ pub(crate) struct Frames {
 
 impl Frames {
     pub(crate) fn new(arena: Arena) -> Frames {
-        let record = || Record {
+        let record = |frame| Record {
             word: Word::new(),
+            start: arena.address(frame),
             inode: AtomicU64::new(0),
             page: AtomicU64::new(0),
             valid: AtomicU32::new(0),
         };
-        Frames { records: (0..arena.frames()).map(|_| record()).collect(), arena }
+        Frames { records: (0..arena.frames()).map(record).collect(), arena }
     }
 
     pub(crate) fn arena(&self) -> &Arena {
@@ -38,39 +78,23 @@ impl Frames {
     }
 
     #[inline]
+    pub(crate) fn get(&self, frame: u32) -> Option<&Record> {
+        self.records.get(frame as usize)
+    }
+
+    /// Record of a frame that exists.
+    pub(crate) fn record(&self, frame: u32) -> &Record {
+        &self.records[frame as usize]
+    }
+
     pub(crate) fn word(&self, frame: u32) -> &Word {
-        &self.records[frame as usize].word
+        &self.record(frame).word
     }
 
-    /// Page of a frame that its owner, or a pin, keeps in place.
-    pub(crate) fn page(&self, frame: u32) -> u64 {
-        self.records[frame as usize].page.load(Ordering::Relaxed)
-    }
-
-    /// Length of a pinned page.
-    #[inline]
-    pub(crate) fn valid(&self, frame: u32) -> usize {
-        self.records[frame as usize].valid.load(Ordering::Relaxed) as usize
-    }
-
-    /// True if a pinned frame contains this page.
-    #[inline]
-    pub(crate) fn contains(&self, frame: u32, inode: u64, page: u64) -> bool {
-        let record = &self.records[frame as usize];
-        record.page.load(Ordering::Relaxed) == page && record.inode.load(Ordering::Relaxed) == inode
-    }
-
-    /// Names the page of a frame that is about to be published, and its length.
-    pub(crate) fn name(&self, frame: u32, inode: u64, page: u64, valid: u32) {
-        let record = &self.records[frame as usize];
-        record.inode.store(inode, Ordering::Relaxed);
-        record.page.store(page, Ordering::Relaxed);
-        record.valid.store(valid, Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(crate) fn address(&self, frame: u32) -> NonNull<u8> {
-        self.arena.address(frame)
+    /// Number of the frame of a record.
+    pub(crate) fn number(&self, record: &Record) -> u32 {
+        let bytes = (record as *const Record).addr() - self.records.as_ptr().addr();
+        (bytes / size_of::<Record>()) as u32
     }
 
     pub(crate) fn len(&self) -> u32 {

@@ -14,8 +14,8 @@ use std::time::Instant;
 use nowait::embed::turn;
 use nowait::{Buf, Error, ErrorKind, Result, block_on};
 
-use crate::fill::Fill;
 use crate::file::{CachedFile, Claim};
+use crate::fill::Fill;
 use crate::lease::Lease;
 use crate::pages::PAGES_MAX;
 use crate::shared::Pin;
@@ -166,11 +166,8 @@ impl<'f> Get<'f> {
     fn lease(&self, pin: Pin) -> Result<Lease> {
         let (_, start) = self.file.split(self.range.start);
         let end = start + (self.range.end - self.range.start) as usize;
-        match pin.bytes().len() {
-            length if end <= length => Ok(Lease::page(pin, start..end)),
-            // The file is shorter than it was.
-            _ => Err(beyond_end(self.file, &self.range)),
-        }
+        // Otherwise the file is shorter than it was.
+        Lease::page(pin, start..end).ok_or_else(|| beyond_end(self.file, &self.range))
     }
 
     fn poll_page(&mut self, context: &Context<'_>) -> Poll<Result<Lease>> {
@@ -451,7 +448,7 @@ impl Future for Gather<'_> {
         let leases = this.ranges.iter().map(|range| {
             let from = to;
             to += (range.end - range.start) as usize;
-            Lease::copy(buffer.clone(), from..to)
+            Lease::copy(&buffer, from..to)
         });
         let leases = leases.collect();
         if turn::ends(context) {
@@ -470,6 +467,9 @@ impl std::fmt::Debug for Get<'_> {
 
 impl std::fmt::Debug for Gather<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gather").field("path", &self.file.path()).field("ranges", &self.ranges.len()).finish_non_exhaustive()
+        f.debug_struct("Gather")
+            .field("path", &self.file.path())
+            .field("ranges", &self.ranges.len())
+            .finish_non_exhaustive()
     }
 }

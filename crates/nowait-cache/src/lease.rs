@@ -1,7 +1,10 @@
 //! Bytes of a file that stay in place while they are used.
+//!
+//! `unsafe` here: a pointer to bytes that a pin or a buffer keeps in place.
 
 use std::fmt;
 use std::ops::{Deref, Range};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use nowait::Buf;
@@ -22,26 +25,36 @@ use crate::shared::Pin;
 /// and the system ends the process (SIGSEGV).
 #[derive(Clone)]
 pub struct Lease {
+    start: NonNull<u8>,
+    length: usize,
     hold: Hold,
-    start: usize,
-    end: usize,
 }
 
 #[derive(Clone)]
 enum Hold {
-    Page(Pin),
-    Copy(Arc<Buf>),
+    Page(#[expect(dead_code, reason = "held")] Pin),
+    Copy(#[expect(dead_code, reason = "held")] Arc<Buf>),
 }
 
+// SAFETY: the bytes do not change while the lease exists, whichever threads read them; `Hold` is `Send` and
+// `Sync`, as the bound checks.
+unsafe impl Send for Lease where Hold: Send + Sync {}
+// SAFETY: as above.
+unsafe impl Sync for Lease where Hold: Send + Sync {}
+
 impl Lease {
-    /// A range of a pinned page, within its length.
+    /// A range of a pinned page; `None` if the page is shorter.
     #[inline]
-    pub(crate) fn page(pin: Pin, range: Range<usize>) -> Lease {
-        Lease { hold: Hold::Page(pin), start: range.start, end: range.end }
+    pub(crate) fn page(pin: Pin, range: Range<usize>) -> Option<Lease> {
+        let bytes = pin.bytes().get(range)?;
+        let (start, length) = (NonNull::from(bytes).cast(), bytes.len());
+        Some(Lease { start, length, hold: Hold::Page(pin) })
     }
 
-    pub(crate) fn copy(buffer: Arc<Buf>, range: Range<usize>) -> Lease {
-        Lease { hold: Hold::Copy(buffer), start: range.start, end: range.end }
+    /// A range of a buffer.
+    pub(crate) fn copy(buffer: &Arc<Buf>, range: Range<usize>) -> Lease {
+        let bytes = &buffer[range];
+        Lease { start: NonNull::from(bytes).cast(), length: bytes.len(), hold: Hold::Copy(buffer.clone()) }
     }
 
     /// True if the lease is a copy: it pins no page.
@@ -54,9 +67,8 @@ impl Lease {
     /// # Panics
     /// If the range is not within the lease.
     pub fn slice(&self, range: Range<usize>) -> Lease {
-        let length = self.end - self.start;
-        assert!(range.start <= range.end && range.end <= length, "{range:?} of a lease of {length} bytes");
-        Lease { hold: self.hold.clone(), start: self.start + range.start, end: self.start + range.end }
+        let bytes = &self[range];
+        Lease { start: NonNull::from(bytes).cast(), length: bytes.len(), hold: self.hold.clone() }
     }
 }
 
@@ -65,10 +77,9 @@ impl Deref for Lease {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        match &self.hold {
-            Hold::Page(pin) => &pin.bytes()[self.start..self.end],
-            Hold::Copy(buffer) => &buffer[self.start..self.end],
-        }
+        // SAFETY: bytes of a pinned page, or of a buffer that nothing changes; the pin and the buffer keep them
+        // in place until the lease is dropped.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 }
 
@@ -88,6 +99,6 @@ impl From<Lease> for bytes::Bytes {
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("len", &(self.end - self.start)).field("is_copy", &self.is_copy()).finish()
+        f.debug_struct("Lease").field("len", &self.length).field("is_copy", &self.is_copy()).finish()
     }
 }

@@ -169,7 +169,7 @@ impl Policy {
                 continue;
             }
             if let Some(inode) = self.inodes[frame as usize].take() {
-                let page = frames.page(frame);
+                let page = frames.record(frame).page();
                 inode.pages.clear(page, frame);
                 if is_small {
                     self.ghosts.add(inode.number, page);

@@ -16,23 +16,26 @@ use std::time::Duration;
 
 use nowait::embed;
 
-use crate::frame::Frames;
+use crate::frame::{Frames, Record};
 use crate::inode::Inode;
 use crate::policy::Policy;
 use crate::space::{Next, Space};
 use crate::stats::Stats;
 use crate::sync::lock;
-use crate::word::{Doomed, Unpinned};
+use crate::word::{Doomed, Unpinned, is_ready};
 
 /// Check of a page that was read: the path of the file, the offset and the bytes of the page.
 pub(crate) type Check = Box<dyn Fn(&Path, u64, &[u8]) -> Result<(), String> + Send + Sync>;
+
+/// Inodes by device and number.
+pub(crate) type Inodes = HashMap<(u64, u64), Arc<Inode>>;
 
 pub(crate) struct Shared {
     pub(crate) frames: Frames,
     pub(crate) policy: Mutex<Policy>,
     pub(crate) space: Space,
     /// Inodes by device and number, and the counters of those that left.
-    pub(crate) inodes: Mutex<(HashMap<(u64, u64), Arc<Inode>>, Stats)>,
+    pub(crate) inodes: Mutex<(Inodes, Stats)>,
     pub(crate) page_shift: u32,
     pub(crate) wait_max: Duration,
     pub(crate) read_ahead_bytes_max: usize,
@@ -95,20 +98,22 @@ impl Owner {
         Arc::new(Owner(unsafe { NonNull::new_unchecked(Box::into_raw(Box::new(shared))) }))
     }
 
-    /// Pins a page if it is cached; also returns whether its score is at the maximum. Takes no lock.
-    #[inline]
-    pub(crate) fn pin(&self, inode: &Inode, page: u64) -> Option<(Pin, bool)> {
-        let frame = inode.pages.get(page)?;
-        let is_popular = self.frames.word(frame).pin();
-        let pin = Pin { shared: self.0, frame };
-        // Otherwise the pin ends here.
-        let is_popular = is_popular.filter(|_| self.frames.contains(frame, inode.number, page))?;
-        Some((pin, is_popular))
+    /// Pins a page if it is cached. Takes no lock.
+    #[inline(always)]
+    pub(crate) fn pin(&self, inode: &Inode, page: u64) -> Option<Pin> {
+        let record = self.frames.get(inode.pages.get(page)?)?;
+        let word = record.word.pin();
+        if is_ready(word) && record.contains(inode.number, page) {
+            return Some(self.adopt(record, word));
+        }
+        let_go(self.0, NonNull::from(record), record.word.unpin(word));
+        None
     }
 
-    /// Takes over a pin that was made when the page was published.
-    pub(crate) fn adopt(&self, frame: u32) -> Pin {
-        Pin { shared: self.0, frame }
+    /// Takes over a pin.
+    #[inline(always)]
+    pub(crate) fn adopt(&self, record: &Record, word: u64) -> Pin {
+        Pin { shared: self.0, record: NonNull::from(record), word }
     }
 }
 
@@ -202,7 +207,9 @@ impl Shared {
 /// Pin of a page: its bytes stay in place.
 pub(crate) struct Pin {
     shared: NonNull<Shared>,
-    frame: u32,
+    record: NonNull<Record>,
+    /// State word of the frame when it was pinned.
+    word: u64,
 }
 
 // SAFETY: the state is `Sync`, and exists while the pin does.
@@ -212,68 +219,69 @@ unsafe impl Sync for Pin where Shared: Send + Sync {}
 
 impl Pin {
     #[inline]
-    fn shared(&self) -> &Shared {
-        // SAFETY: a pinned frame counts as leased, so the state exists.
-        unsafe { self.shared.as_ref() }
+    fn record(&self) -> &Record {
+        // SAFETY: a pinned frame counts as leased, so the state exists, and the record with it.
+        unsafe { self.record.as_ref() }
     }
 
     /// Bytes of the page.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
-        let frames = &self.shared().frames;
+        let (start, length) = self.record().bytes();
         // SAFETY: the frame is filled up to its length, and nothing changes it while it is pinned. A
         // forked child has no arena, and no access there is undefined: the system ends the process.
-        unsafe { std::slice::from_raw_parts(frames.address(self.frame).as_ptr(), frames.valid(self.frame)) }
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), length) }
     }
 
+    /// State word of the frame when it was pinned.
     #[inline]
-    pub(crate) fn raise_score(&self) {
-        self.shared().frames.word(self.frame).raise_score();
+    pub(crate) fn word(&self) -> u64 {
+        self.word
     }
 }
 
 impl Clone for Pin {
     #[inline]
     fn clone(&self) -> Pin {
-        self.shared().frames.word(self.frame).pin_again();
-        Pin { shared: self.shared, frame: self.frame }
+        let word = self.record().word.pin_again();
+        Pin { shared: self.shared, record: self.record, word }
     }
 }
 
 impl Drop for Pin {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        let unpinned = self.shared().frames.word(self.frame).unpin();
+        let unpinned = self.record().word.unpin(self.word);
         if unpinned != Unpinned::Done {
-            let_go(self.shared, self.frame, unpinned);
+            let_go(self.shared, self.record, unpinned);
         }
     }
 }
 
 /// Continues the removal of the last pin of a frame.
 #[cold]
-fn let_go(pointer: NonNull<Shared>, frame: u32, mut unpinned: Unpinned) {
+#[inline(never)]
+fn let_go(pointer: NonNull<Shared>, record: NonNull<Record>, mut unpinned: Unpinned) {
     // Woken when the pin is removed, and without the state, which may not exist then.
     let mut next = Next::NOBODY;
     loop {
-        if matches!(unpinned, Unpinned::Orphan) {
+        if unpinned == Unpinned::Orphan {
             return release(pointer, 1);
         }
-        if matches!(unpinned, Unpinned::Done) {
+        if unpinned == Unpinned::Done {
             return next.wake();
         }
         // SAFETY: the pin remains, so the frame counts as leased.
-        let shared = unsafe { pointer.as_ref() };
-        let word = shared.frames.word(frame);
+        let (shared, record) = unsafe { (pointer.as_ref(), record.as_ref()) };
         match unpinned {
-            Unpinned::Wanted if word.clear_wanted() => {
+            Unpinned::Wanted if record.word.clear_wanted() => {
                 std::mem::replace(&mut next, shared.space.next()).wake();
             }
-            Unpinned::Doomed if word.try_free() => {
-                shared.give_back(&[frame]);
+            Unpinned::Doomed if record.word.try_free() => {
+                shared.give_back(&[shared.frames.number(record)]);
             }
             _ => {}
         }
-        unpinned = word.unpin();
+        unpinned = record.word.unpin(record.word.load());
     }
 }

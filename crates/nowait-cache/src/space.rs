@@ -14,35 +14,35 @@ pub(crate) struct Space(Arc<Line>);
 
 #[derive(Default)]
 struct Line {
-    queue: Mutex<Queue>,
+    queue: Mutex<Waiters>,
     /// Wakes the thread that ends waits.
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
-    waits: VecDeque<Arc<Wait>>,
+struct Waiters {
+    waits: VecDeque<Arc<Waiter>>,
     /// Every pinned frame is marked as wanted.
     is_marked: bool,
     has_thread: bool,
 }
 
-struct Wait {
+struct Waiter {
     deadline: Instant,
-    state: Mutex<State>,
+    state: Mutex<Call>,
 }
 
-enum State {
+enum Call {
     Waiting(Option<Waker>),
     /// A frame may be free.
     Called,
     TimedOut,
 }
 
-impl Wait {
-    fn end(&self, state: State) {
+impl Waiter {
+    fn end(&self, state: Call) {
         let before = std::mem::replace(&mut *lock(&self.state), state);
-        if let State::Waiting(Some(waker)) = before {
+        if let Call::Waiting(Some(waker)) = before {
             contained(|| waker.wake());
         }
     }
@@ -51,11 +51,11 @@ impl Wait {
 /// Place of a future in the line.
 pub(crate) struct Place {
     line: Arc<Line>,
-    wait: Arc<Wait>,
+    wait: Arc<Waiter>,
 }
 
 /// The next in line, to be woken.
-pub(crate) struct Next(Option<Arc<Wait>>);
+pub(crate) struct Next(Option<Arc<Waiter>>);
 
 impl Next {
     pub(crate) const NOBODY: Next = Next(None);
@@ -63,7 +63,7 @@ impl Next {
     /// Wakes the future. Call it with no lock held.
     pub(crate) fn wake(self) {
         if let Some(wait) = self.0 {
-            wait.end(State::Called);
+            wait.end(Call::Called);
         }
     }
 }
@@ -84,7 +84,12 @@ impl Space {
     /// `mark` marks all pinned frames as wanted, and returns false if there is a page that nothing pins. The
     /// first in line takes that: no place is returned to the first, and the [`Next`] is to be woken otherwise.
     /// The policy is locked, so no frame is published meanwhile. Call [`Space::ensure_thread`] when it is not.
-    pub(crate) fn join(&self, deadline: Instant, is_called: bool, mark: impl FnOnce() -> bool) -> (Option<Place>, Next) {
+    pub(crate) fn join(
+        &self,
+        deadline: Instant,
+        is_called: bool,
+        mark: impl FnOnce() -> bool,
+    ) -> (Option<Place>, Next) {
         let mut queue = lock(&self.0.queue);
         if !queue.is_marked || queue.waits.is_empty() {
             queue.is_marked = mark();
@@ -93,8 +98,12 @@ impl Space {
             return (None, Next::NOBODY);
         }
         let next = if queue.is_marked { None } else { queue.waits.pop_front() };
-        let wait = Arc::new(Wait { deadline, state: Mutex::new(State::Waiting(None)) });
-        if is_called { queue.waits.push_front(wait.clone()) } else { queue.waits.push_back(wait.clone()) }
+        let wait = Arc::new(Waiter { deadline, state: Mutex::new(Call::Waiting(None)) });
+        if is_called {
+            queue.waits.push_front(wait.clone())
+        } else {
+            queue.waits.push_back(wait.clone())
+        }
         (Some(Place { line: self.0.clone(), wait }), Next(next))
     }
 
@@ -134,7 +143,7 @@ impl Line {
             queue.waits = rest;
             if !late.is_empty() {
                 drop(queue);
-                late.iter().for_each(|wait| wait.end(State::TimedOut));
+                late.iter().for_each(|wait| wait.end(Call::TimedOut));
                 queue = lock(&self.queue);
                 continue;
             }
@@ -163,9 +172,9 @@ impl Place {
         let waker = context.waker().clone();
         let mut state = lock(&self.wait.state);
         let old = match &mut *state {
-            State::Waiting(old) => old.replace(waker),
-            State::Called => return Poll::Ready(Called::Again),
-            State::TimedOut => return Poll::Ready(Called::TimedOut),
+            Call::Waiting(old) => old.replace(waker),
+            Call::Called => return Poll::Ready(Called::Again),
+            Call::TimedOut => return Poll::Ready(Called::TimedOut),
         };
         drop(state);
         drop(old);
@@ -175,14 +184,14 @@ impl Place {
     /// Gives up the place of a future that was called and found no frame.
     pub(crate) fn leave(self) -> Instant {
         let deadline = self.wait.deadline;
-        *lock(&self.wait.state) = State::TimedOut;
+        *lock(&self.wait.state) = Call::TimedOut;
         deadline
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let was = std::mem::replace(&mut *lock(&self.wait.state), State::TimedOut);
+        let was = std::mem::replace(&mut *lock(&self.wait.state), Call::TimedOut);
         let was_taken_out = || {
             let waits = &mut lock(&self.line.queue).waits;
             let before = waits.len();
@@ -190,9 +199,9 @@ impl Drop for Place {
             waits.len() == before
         };
         let is_called = match was {
-            State::Waiting(_) => was_taken_out(),
-            State::Called => true,
-            State::TimedOut => false,
+            Call::Waiting(_) => was_taken_out(),
+            Call::Called => true,
+            Call::TimedOut => false,
         };
         if is_called {
             // The frame goes to the next in line.

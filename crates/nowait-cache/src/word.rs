@@ -42,6 +42,18 @@ pub(crate) enum Doomed {
     Pinned,
 }
 
+/// True if a frame with this word contains a page of the directory.
+#[inline]
+pub(crate) fn is_ready(word: u64) -> bool {
+    word & READY != 0
+}
+
+/// True if the score is at its maximum.
+#[inline]
+pub(crate) fn is_popular(word: u64) -> bool {
+    word & SCORE_MASK == SCORE_MASK
+}
+
 pub(crate) struct Word(AtomicU64);
 
 impl Word {
@@ -49,39 +61,50 @@ impl Word {
         Word(AtomicU64::new(0))
     }
 
-    /// Pins the frame; returns whether its score is at the maximum if it contains a page. Otherwise the
-    /// pin is to be removed.
+    /// Pins the frame. Returns the word, for [`Word::unpin`]. Unless it [is ready](is_ready), the pin is to be
+    /// removed.
     #[inline]
-    pub(crate) fn pin(&self) -> Option<bool> {
+    pub(crate) fn pin(&self) -> u64 {
         // Acquire: the bytes, the key and the length were stored before READY.
-        let word = self.0.fetch_add(PIN, Ordering::Acquire);
-        (word & READY != 0).then_some(word & SCORE_MASK == SCORE_MASK)
+        self.0.fetch_add(PIN, Ordering::Acquire) + PIN
     }
 
-    /// Adds a pin to a frame that is pinned.
+    /// Adds a pin to a frame that is pinned; returns the word.
     #[inline]
-    pub(crate) fn pin_again(&self) {
-        self.0.fetch_add(PIN, Ordering::Relaxed);
+    pub(crate) fn pin_again(&self) -> u64 {
+        self.0.fetch_add(PIN, Ordering::Relaxed) + PIN
     }
 
     /// Removes a pin, unless it is the last one and there is something to do. That is done with the
     /// pin in place, since it keeps the cache in memory.
+    ///
+    /// `word` is the expected value, which spares a load if nothing has changed since the pin was made.
     #[inline]
-    pub(crate) fn unpin(&self) -> Unpinned {
-        let mut word = self.0.load(Ordering::Relaxed);
+    pub(crate) fn unpin(&self, mut word: u64) -> Unpinned {
         loop {
             let is_last = word < 2 * PIN;
-            if is_last && word & (DOOMED | WANTED | ORPHAN) != 0 && word & ORPHAN == 0 {
-                return if word & WANTED != 0 { Unpinned::Wanted } else { Unpinned::Doomed };
+            if is_last && word & (DOOMED | WANTED) != 0 && word & ORPHAN == 0 {
+                // The expected value may be old.
+                let now = self.0.load(Ordering::Relaxed);
+                if now == word {
+                    return if word & WANTED != 0 { Unpinned::Wanted } else { Unpinned::Doomed };
+                }
+                word = now;
+                continue;
             }
             // Release: reads of the bytes come before the frame is filled again. Acquire: an orphan's
             // memory is freed after all other pins were removed.
-            match self.0.compare_exchange_weak(word, word - PIN, Ordering::AcqRel, Ordering::Relaxed) {
+            match self.0.compare_exchange(word, word - PIN, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) if is_last && word & ORPHAN != 0 => return Unpinned::Orphan,
                 Ok(_) => return Unpinned::Done,
                 Err(now) => word = now,
             }
         }
+    }
+
+    /// The word, as the expected value of [`Word::unpin`].
+    pub(crate) fn load(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 
     /// Marks a pinned frame as wanted; false if nothing pins it.
@@ -130,11 +153,11 @@ impl Word {
         (self.0.load(Ordering::Relaxed) & SCORE_MASK) / SCORE
     }
 
-    /// Makes a filled frame ready, or doomed at once, with a pin of the caller.
-    pub(crate) fn publish(&self, is_doomed: bool, is_wanted: bool) {
+    /// Makes a filled frame ready, or doomed at once, with a pin of the caller. Returns the word.
+    pub(crate) fn publish(&self, is_doomed: bool, is_wanted: bool) -> u64 {
         self.0.fetch_add(PIN, Ordering::Relaxed);
         let flags = if is_doomed { DOOMED } else { READY } | if is_wanted { WANTED } else { 0 };
-        self.0.fetch_or(flags, Ordering::Release);
+        self.0.fetch_or(flags, Ordering::Release) | flags
     }
 
     /// Takes a frame whose page nothing pins: true if the frame belongs to the caller.
@@ -155,8 +178,7 @@ impl Word {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
             let kept = word & !(READY | SCORE_MASK);
-            let (new, doomed) =
-                if word < PIN { (kept, Doomed::Free) } else { (kept | DOOMED, Doomed::Pinned) };
+            let (new, doomed) = if word < PIN { (kept, Doomed::Free) } else { (kept | DOOMED, Doomed::Pinned) };
             match self.0.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return doomed,
                 Err(now) => word = now,
@@ -190,23 +212,26 @@ mod tests {
     #[test]
     fn a_pinned_page_is_neither_evicted_nor_freed() {
         let word = Word::new();
-        assert_eq!((word.pin(), word.unpin()), (None, Unpinned::Done));
+        assert_eq!((is_ready(word.pin()), word.unpin(word.load())), (false, Unpinned::Done));
         word.publish(false, false);
         assert!(!word.try_evict());
-        assert_eq!((word.unpin(), word.pin()), (Unpinned::Done, Some(false)));
+        assert_eq!((word.unpin(word.load()), is_ready(word.pin())), (Unpinned::Done, true));
         assert_eq!(word.doom(), Doomed::Pinned);
-        assert_eq!(word.pin(), None, "a doomed page cannot be leased");
+        assert!(!is_ready(word.pin()), "a doomed page cannot be leased");
         assert!(!word.try_free(), "pinned twice");
-        assert_eq!((word.unpin(), word.unpin()), (Unpinned::Done, Unpinned::Doomed));
+        assert_eq!((word.unpin(word.load()), word.unpin(word.load())), (Unpinned::Done, Unpinned::Doomed));
         assert!(word.try_free() && !word.try_free());
-        assert_eq!(word.unpin(), Unpinned::Done);
+        assert_eq!(word.unpin(word.load()), Unpinned::Done);
         word.publish(false, false);
-        assert_eq!((word.unpin(), word.doom()), (Unpinned::Done, Doomed::Free));
+        assert_eq!((word.unpin(word.load()), word.doom()), (Unpinned::Done, Doomed::Free));
         word.publish(false, false);
-        assert_eq!(word.unpin(), Unpinned::Done);
+        assert_eq!(word.unpin(word.load()), Unpinned::Done);
         assert!(word.try_evict() && !word.try_evict());
         word.publish(true, false);
-        assert_eq!((word.pin(), word.unpin(), word.unpin()), (None, Unpinned::Done, Unpinned::Doomed));
+        assert_eq!(
+            (is_ready(word.pin()), word.unpin(word.load()), word.unpin(word.load())),
+            (false, Unpinned::Done, Unpinned::Doomed)
+        );
     }
 
     #[test]
@@ -215,9 +240,9 @@ mod tests {
         word.publish(false, false);
         word.pin_again();
         assert!(word.want());
-        assert_eq!((word.unpin(), word.unpin()), (Unpinned::Done, Unpinned::Wanted));
+        assert_eq!((word.unpin(word.load()), word.unpin(word.load())), (Unpinned::Done, Unpinned::Wanted));
         assert!(word.clear_wanted() && !word.clear_wanted());
-        assert_eq!(word.unpin(), Unpinned::Done);
+        assert_eq!(word.unpin(word.load()), Unpinned::Done);
         assert!(!word.want());
     }
 
@@ -228,7 +253,7 @@ mod tests {
         (0..10).for_each(|_| word.raise_score());
         assert_eq!(word.score(), 3);
         assert_eq!([0; 5].map(|_| word.lower_score()), [3, 2, 1, 0, 0]);
-        assert_eq!(word.pin(), Some(false));
+        assert!(!is_popular(word.pin()));
     }
 
     #[test]
@@ -238,7 +263,7 @@ mod tests {
         word.publish(false, true);
         word.pin_again();
         assert!(word.orphan());
-        assert_eq!((word.unpin(), word.unpin()), (Unpinned::Done, Unpinned::Orphan));
+        assert_eq!((word.unpin(word.load()), word.unpin(word.load())), (Unpinned::Done, Unpinned::Orphan));
     }
 }
 
@@ -249,6 +274,13 @@ mod loom_tests {
     use loom::thread;
 
     use super::*;
+
+    fn check(test: impl Fn() + Sync + Send + 'static) {
+        let mut model = loom::model::Builder::new();
+        // Enough to interrupt each thread between any two of its steps.
+        model.preemption_bound = Some(3);
+        model.check(test);
+    }
 
     /// A frame whose bytes are its key, in memory that loom watches for races.
     struct Frame {
@@ -261,17 +293,17 @@ mod loom_tests {
         fn ready(key: u64) -> Arc<Frame> {
             let frame = Frame { word: Word::new(), key: AtomicU64::new(key), bytes: UnsafeCell::new(key) };
             frame.word.publish(false, false);
-            assert_eq!(frame.word.unpin(), Unpinned::Done);
+            assert_eq!(frame.word.unpin(frame.word.load()), Unpinned::Done);
             Arc::new(frame)
         }
 
         /// Reads a page, as a lease does; the end of the pin.
         fn read(&self, key: u64) -> Unpinned {
-            if self.word.pin().is_some() && self.key.load(Ordering::Relaxed) == key {
+            if is_ready(self.word.pin()) && self.key.load(Ordering::Relaxed) == key {
                 // SAFETY: pinned; loom reports a race.
                 self.bytes.with(|bytes| assert_eq!(unsafe { *bytes }, key));
             }
-            self.word.unpin()
+            self.word.unpin(self.word.load())
         }
 
         /// Fills the frame with another page. The caller owns it.
@@ -285,7 +317,7 @@ mod loom_tests {
 
     #[test]
     fn a_frame_is_not_refilled_while_it_is_read() {
-        loom::model(|| {
+        check(|| {
             let frame = Frame::ready(1);
             let readers = [1, 2].map(|key| {
                 let frame = frame.clone();
@@ -293,7 +325,7 @@ mod loom_tests {
             });
             if frame.word.try_evict() {
                 frame.fill(2);
-                assert_eq!(frame.word.unpin(), Unpinned::Done);
+                assert_eq!(frame.word.unpin(frame.word.load()), Unpinned::Done);
             }
             readers.into_iter().for_each(|reader| reader.join().unwrap());
         });
@@ -301,18 +333,18 @@ mod loom_tests {
 
     #[test]
     fn a_doomed_frame_is_freed_once() {
-        loom::model(|| {
+        check(|| {
             let frame = Frame::ready(1);
-            assert!(frame.word.pin().is_some());
+            assert!(is_ready(frame.word.pin()));
             let end = |frame: &Frame, mut unpinned: Unpinned| {
                 let mut freed = 0;
                 while unpinned == Unpinned::Doomed {
                     if frame.word.try_free() {
                         freed += 1;
-                        // Nobody else may look at it any more.
+                        // SAFETY: no other thread may look at it; loom reports a race.
                         frame.bytes.with_mut(|bytes| unsafe { *bytes = 9 });
                     }
-                    unpinned = frame.word.unpin();
+                    unpinned = frame.word.unpin(frame.word.load());
                 }
                 freed
             };
@@ -320,7 +352,7 @@ mod loom_tests {
             let reader = thread::spawn(move || end(&other, other.read(1)));
             let doomer = frame.clone();
             let doomer = thread::spawn(move || u32::from(doomer.word.doom() == Doomed::Free));
-            let freed = end(&frame, frame.word.unpin());
+            let freed = end(&frame, frame.word.unpin(frame.word.load()));
             let (read, doomed) = (reader.join().unwrap(), doomer.join().unwrap());
             assert_eq!(freed + read + doomed, 1);
         });
@@ -328,9 +360,9 @@ mod loom_tests {
 
     #[test]
     fn a_thread_that_waits_for_a_frame_is_called() {
-        loom::model(|| {
+        check(|| {
             let frame = Frame::ready(1);
-            assert!(frame.word.pin().is_some());
+            assert!(is_ready(frame.word.pin()));
             let called = Arc::new((Mutex::new(false), Condvar::new()));
             let (other, call) = (frame.clone(), called.clone());
             let waiter = thread::spawn(move || {
@@ -349,14 +381,14 @@ mod loom_tests {
                 let mut calls = false;
                 while unpinned == Unpinned::Wanted {
                     calls |= frame.word.clear_wanted();
-                    unpinned = frame.word.unpin();
+                    unpinned = frame.word.unpin(frame.word.load());
                 }
                 if calls {
                     *called.0.lock().unwrap() = true;
                     called.1.notify_one();
                 }
             };
-            end(frame.word.unpin());
+            end(frame.word.unpin(frame.word.load()));
             waiter.join().unwrap();
         });
     }

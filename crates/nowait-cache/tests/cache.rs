@@ -281,17 +281,22 @@ fn the_capacity_can_be_cut_and_restored() {
         assert_eq!(lease[..], bytes[number * PAGE..(number + 1) * PAGE]);
     }
     drop(leases);
-    (16..24).for_each(|number| assert_eq!(file.get(page(number)).wait().unwrap()[..], bytes[number as usize * PAGE..][..PAGE]));
+    (16..24).for_each(|number| {
+        assert_eq!(file.get(page(number)).wait().unwrap()[..], bytes[number as usize * PAGE..][..PAGE])
+    });
     assert_eq!(cache.set_capacity_bytes(4 * PAGE as u64), 4 * PAGE as u64);
     assert!(cache.stats().cached <= 4, "{:?}", cache.stats());
     assert_eq!(cache.set_capacity_bytes(u64::MAX), 16 * PAGE as u64);
-    (0..16).for_each(|number| assert_eq!(file.get(page(number)).wait().unwrap()[..], bytes[number as usize * PAGE..][..PAGE]));
+    (0..16).for_each(|number| {
+        assert_eq!(file.get(page(number)).wait().unwrap()[..], bytes[number as usize * PAGE..][..PAGE])
+    });
     assert_eq!(cache.stats().cached, 16);
 }
 
 #[test]
 fn settings_that_make_no_sense_are_refused() {
-    let kind = |bytes, page| PageCache::builder().capacity_bytes(bytes).page_bytes(page).build().map(drop).unwrap_err().kind();
+    let kind =
+        |bytes, page| PageCache::builder().capacity_bytes(bytes).page_bytes(page).build().map(drop).unwrap_err().kind();
     for (bytes, page) in [(0, 4096), (4095, 4096), (1 << 20, 0), (1 << 20, 5000), (1 << 20, 2048), (1 << 30, 2 << 20)] {
         assert_eq!(kind(bytes, page), ErrorKind::InvalidInput, "{bytes} {page}");
     }
