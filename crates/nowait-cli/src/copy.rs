@@ -78,8 +78,10 @@ fn refused(failure: Failure) -> cli::Failure {
 
 /// How a copy continues after an interruption.
 enum Again {
-    /// It does not: without --resume, or with --dry-run.
+    /// It does not: without --resume.
     No,
+    /// Nothing was changed: with --dry-run.
+    Planned,
     /// The same command continues.
     Same,
     /// The same command would copy into the target, which is a directory now. With -T it continues.
@@ -89,10 +91,11 @@ enum Again {
 impl Again {
     /// Decides this before the copy creates the target.
     fn new(args: &Copy, sources: &[PathBuf], target: &Path) -> Self {
-        if !args.resume || args.dry_run {
-            return Again::No;
+        if args.dry_run {
+            return Again::Planned;
         }
         match sources {
+            _ if !args.resume => Again::No,
             [source] if !args.no_target_directory && args.target_directory.is_none() => {
                 let is_contents = source.as_os_str().as_bytes().ends_with(b"/.") || source == Path::new(".");
                 match target.is_dir() || is_contents || !source.is_dir() {
@@ -114,14 +117,19 @@ fn quoted(path: &Path) -> String {
 
 /// Returns the last line of a copy that was interrupted.
 fn interrupted(report: &Report, again: &Again) -> String {
-    let files = match report.files_found {
-        Some(found) => format!("{} of {}", report.files, counted(found)),
-        None => counted(report.files),
+    let complete = match (report.files, report.files_found) {
+        // Kept entries are complete, too, but entries that a pattern excludes are not.
+        (files, _) if report.skipped > 0 => {
+            let entries = if report.skipped == 1 { "entry" } else { "entries" };
+            format!("interrupted: copied {}, skipped {} {entries}", counted(files), report.skipped)
+        }
+        (files, Some(found)) => format!("interrupted: {files} of {} are complete", counted(found)),
+        (1, None) => "interrupted: 1 file is complete".to_owned(),
+        (files, None) => format!("interrupted: {} are complete", counted(files)),
     };
-    let verb = if report.files == 1 && report.files_found.is_none() { "is" } else { "are" };
-    let complete = format!("interrupted: {files} {verb} complete");
     let kept = "copied parts of files of 8 MiB or more are kept";
     match again {
+        Again::Planned => "interrupted; nothing was changed".to_owned(),
         Again::No => format!("{complete}; the others are unchanged"),
         Again::Same => format!("{complete}; {kept}; the same command continues"),
         Again::WithT(command) => format!("{complete}; {kept}; continue with the same options and -T: `{command}`"),
@@ -345,5 +353,29 @@ fn path(field: &mut impl FnMut(&str, Value), name: &str, path: &Path) {
     if path.to_str().is_none() {
         let hex: String = path.as_os_str().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
         field(&format!("{name}_hex"), hex.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Symptom: after a second interruption, files that the first run had completed counted as missing.
+    #[test]
+    fn an_interruption_tells_what_is_complete() {
+        let mut report = Report::default();
+        let mut said = |files: u64, found: Option<u64>, skipped: u64, again: &Again| {
+            (report.files, report.files_found, report.skipped) = (files, found, skipped);
+            interrupted(&report, again)
+        };
+        assert_eq!(
+            said(3, Some(10), 0, &Again::No),
+            "interrupted: 3 of 10 files are complete; the others are unchanged"
+        );
+        assert_eq!(said(1, None, 0, &Again::No), "interrupted: 1 file is complete; the others are unchanged");
+        assert!(
+            said(3, Some(10), 6, &Again::Same).starts_with("interrupted: copied 3 files, skipped 6 entries; copied ")
+        );
+        assert_eq!(said(3, None, 0, &Again::Planned), "interrupted; nothing was changed");
     }
 }
