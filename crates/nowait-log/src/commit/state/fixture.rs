@@ -1,8 +1,12 @@
 //! State of a log without files, for tests.
 
-use std::time::{Duration, Instant};
+#[cfg(nowait_log_loom)]
+use std::time::Duration;
+use std::time::Instant;
 
-use super::{Pipeline, Rules, Start};
+#[cfg(nowait_log_loom)]
+use super::Pipeline;
+use super::{Rules, Start};
 use crate::commit::Live;
 use crate::dir::Segment;
 use crate::format::{Control, Epochs, Measured, PAGE, SegmentHeader};
@@ -23,6 +27,7 @@ pub(crate) fn rules(depth: usize) -> Rules {
     }
 }
 
+#[cfg(nowait_log_loom)]
 impl<F> Pipeline<F> {
     /// Behaves as if the last write had taken a millisecond and had served `tasks` tasks.
     pub(crate) fn expect_tasks(&mut self, tasks: u32) {
