@@ -88,7 +88,7 @@ impl CachedFile {
         }
         let pin = self.pin(first)?;
         self.inode.counters.hit(1);
-        Lease::page(pin, start..end)
+        Lease::page(pin, start, length)
     }
 
     /// Returns a lease of the range: a future, or blocks in [`Get::wait`].
@@ -178,8 +178,8 @@ impl CachedFile {
     /// Pins a cached page, and records the access.
     #[inline(always)]
     pub(crate) fn pin(&self, page: u64) -> Option<Pin> {
-        let pin = self.core.pin(&self.inode, page)?;
-        if !is_popular(pin.word()) {
+        let (pin, word) = self.core.pin(&self.inode, page)?;
+        if !is_popular(word) {
             self.note_access(page);
         }
         if self.reader.mark.load(Ordering::Relaxed) == page {
@@ -227,7 +227,7 @@ impl CachedFile {
     /// `is_called` if the caller's turn in the line for frames has come.
     pub(crate) fn claim(&self, page: u64, wanted: u64, is_called: bool) -> Claim {
         let mut fills = lock(&self.inode.fills);
-        if let Some(pin) = self.core.pin(&self.inode, page) {
+        if let Some((pin, _)) = self.core.pin(&self.inode, page) {
             return Claim::Cached(pin);
         }
         if let Some(fill) = fills.get(&page) {

@@ -179,12 +179,12 @@ impl Fill {
             }
             let record = self.core.frames.record(frame);
             record.name(self.inode.number, page, valid as u32);
-            let word = record.word.publish(is_stale, is_wanted);
+            record.word.publish(is_stale, is_wanted);
             if !is_stale {
                 policy.filled(frame, page, &self.inode);
                 self.inode.pages.set(page, frame);
             }
-            pins.push(self.core.adopt(record, word));
+            pins.push(Pin::adopt(record));
         }
         drop(policy);
         drop(fills);

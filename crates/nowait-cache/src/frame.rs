@@ -3,7 +3,7 @@
 //! `unsafe` here: addresses of frames, shared by threads.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::arena::Arena;
 use crate::word::Word;
@@ -14,6 +14,8 @@ pub(crate) struct Record {
     pub(crate) word: Word,
     /// Address of the frame.
     start: NonNull<u8>,
+    /// State of the cache, for who removes a pin.
+    cache: AtomicPtr<()>,
     /// Number of the page's inode in this cache.
     inode: AtomicU64,
     page: AtomicU64,
@@ -45,14 +47,25 @@ impl Record {
         self.valid.store(valid, Ordering::Relaxed);
     }
 
-    /// Address and length of a pinned page.
+    /// Length of a pinned page.
     #[inline]
-    pub(crate) fn bytes(&self) -> (NonNull<u8>, usize) {
-        (self.start, self.valid.load(Ordering::Relaxed) as usize)
+    pub(crate) fn valid(&self) -> usize {
+        self.valid.load(Ordering::Relaxed) as usize
     }
 
+    #[inline]
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
+    }
+
+    /// Address of the cache's state.
+    pub(crate) fn cache(&self) -> *mut () {
+        self.cache.load(Ordering::Relaxed)
+    }
+
+    /// Names the cache, before the frame is used.
+    pub(crate) fn set_cache(&self, cache: *mut ()) {
+        self.cache.store(cache, Ordering::Relaxed);
     }
 }
 
@@ -66,6 +79,7 @@ impl Frames {
         let record = |frame| Record {
             word: Word::new(),
             start: arena.address(frame),
+            cache: AtomicPtr::new(std::ptr::null_mut()),
             inode: AtomicU64::new(0),
             page: AtomicU64::new(0),
             valid: AtomicU32::new(0),
@@ -89,6 +103,10 @@ impl Frames {
 
     pub(crate) fn word(&self, frame: u32) -> &Word {
         &self.record(frame).word
+    }
+
+    pub(crate) fn records(&self) -> &[Record] {
+        &self.records
     }
 
     /// Number of the frame of a record.

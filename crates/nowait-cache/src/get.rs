@@ -165,9 +165,8 @@ impl<'f> Get<'f> {
     /// The lease of a pinned page.
     fn lease(&self, pin: Pin) -> Result<Lease> {
         let (_, start) = self.file.split(self.range.start);
-        let end = start + (self.range.end - self.range.start) as usize;
         // Otherwise the file is shorter than it was.
-        Lease::page(pin, start..end).ok_or_else(|| beyond_end(self.file, &self.range))
+        Lease::page(pin, start, self.length() as usize).ok_or_else(|| beyond_end(self.file, &self.range))
     }
 
     fn poll_page(&mut self, context: &Context<'_>) -> Poll<Result<Lease>> {

@@ -1,14 +1,16 @@
 //! Bytes of a file that stay in place while they are used.
 //!
-//! `unsafe` here: a pointer to bytes that a pin or a buffer keeps in place.
+//! `unsafe` here: a pointer that is a pin or a copy, and the bytes that it keeps in place.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use nowait::Buf;
 
+use crate::frame::Record;
 use crate::shared::Pin;
 
 /// Bytes of a file, in the cache's memory.
@@ -23,43 +25,52 @@ use crate::shared::Pin;
 ///
 /// In a forked child, leases of the parent must not be read: the cache's memory does not exist there,
 /// and the system ends the process (SIGSEGV).
-#[derive(Clone)]
 pub struct Lease {
-    start: NonNull<u8>,
-    length: usize,
-    hold: Hold,
+    /// The record of a pinned frame, or an `Arc<Copied>`, marked by [`COPY`]. With `range` a pair of words: moves
+    /// of a larger lease would go through memory, and make the processor wait for the atomics of the pin.
+    hold: NonNull<()>,
+    /// Start and length in the page, in the high and low half. Unused for a copy.
+    range: u64,
 }
 
-#[derive(Clone)]
-enum Hold {
-    Page(#[expect(dead_code, reason = "held")] Pin),
-    Copy(#[expect(dead_code, reason = "held")] Arc<Buf>),
+/// Lowest bit of the address of a copy.
+const COPY: usize = 1;
+
+struct Copied {
+    buffer: Arc<Buf>,
+    range: Range<usize>,
 }
 
-// SAFETY: the bytes do not change while the lease exists, whichever threads read them; `Hold` is `Send` and
-// `Sync`, as the bound checks.
-unsafe impl Send for Lease where Hold: Send + Sync {}
+// SAFETY: a lease is a `Pin` or an `Arc<Copied>`, which are `Send` and `Sync`, as the bound checks.
+unsafe impl Send for Lease where Pin: Send + Sync {}
 // SAFETY: as above.
-unsafe impl Sync for Lease where Hold: Send + Sync {}
+unsafe impl Sync for Lease where Pin: Send + Sync {}
 
 impl Lease {
     /// A range of a pinned page; `None` if the page is shorter.
-    #[inline]
-    pub(crate) fn page(pin: Pin, range: Range<usize>) -> Option<Lease> {
-        let bytes = pin.bytes().get(range)?;
-        let (start, length) = (NonNull::from(bytes).cast(), bytes.len());
-        Some(Lease { start, length, hold: Hold::Page(pin) })
+    #[inline(always)]
+    pub(crate) fn page(pin: Pin, start: usize, length: usize) -> Option<Lease> {
+        // The page has at most 1 MiB.
+        let range = (start as u64) << 32 | length as u64;
+        (start + length <= pin.bytes().len()).then(|| Lease { hold: pin.into_raw().cast(), range })
     }
 
     /// A range of a buffer.
     pub(crate) fn copy(buffer: &Arc<Buf>, range: Range<usize>) -> Lease {
-        let bytes = &buffer[range];
-        Lease { start: NonNull::from(bytes).cast(), length: bytes.len(), hold: Hold::Copy(buffer.clone()) }
+        let copied = Arc::into_raw(Arc::new(Copied { buffer: buffer.clone(), range }));
+        // SAFETY: `Arc::into_raw` never returns null.
+        let hold = unsafe { NonNull::new_unchecked(copied.cast_mut().map_addr(|address| address | COPY)) };
+        Lease { hold: hold.cast(), range: 0 }
     }
 
     /// True if the lease is a copy: it pins no page.
+    #[inline]
     pub fn is_copy(&self) -> bool {
-        matches!(self.hold, Hold::Copy(_))
+        self.hold.addr().get() & COPY != 0
+    }
+
+    fn copied(&self) -> *const Copied {
+        self.hold.as_ptr().map_addr(|address| address & !COPY).cast()
     }
 
     /// Returns a lease of a part.
@@ -67,8 +78,43 @@ impl Lease {
     /// # Panics
     /// If the range is not within the lease.
     pub fn slice(&self, range: Range<usize>) -> Lease {
-        let bytes = &self[range];
-        Lease { start: NonNull::from(bytes).cast(), length: bytes.len(), hold: self.hold.clone() }
+        assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of a lease of {} bytes", self.len());
+        if self.is_copy() {
+            // SAFETY: the lease holds the copy.
+            let Copied { buffer, range: whole } = unsafe { &*self.copied() };
+            return Lease::copy(buffer, whole.start + range.start..whole.start + range.end);
+        }
+        let start = (self.range >> 32) + range.start as u64;
+        let lease = ManuallyDrop::new(self.clone());
+        Lease { hold: lease.hold, range: start << 32 | range.len() as u64 }
+    }
+}
+
+impl Clone for Lease {
+    #[inline]
+    fn clone(&self) -> Lease {
+        if self.is_copy() {
+            // SAFETY: from `Arc::into_raw`, and the lease holds it.
+            unsafe { Arc::increment_strong_count(self.copied()) };
+        } else {
+            // SAFETY: the lease holds the pin, which stays in place.
+            let pin = ManuallyDrop::new(unsafe { Pin::from_raw(self.hold.cast()) });
+            let _ = Pin::clone(&pin).into_raw();
+        }
+        Lease { hold: self.hold, range: self.range }
+    }
+}
+
+impl Drop for Lease {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.is_copy() {
+            // SAFETY: from `Arc::into_raw`; the lease held one count.
+            drop(unsafe { Arc::from_raw(self.copied()) });
+        } else {
+            // SAFETY: from `Pin::into_raw`, and taken over once.
+            drop(unsafe { Pin::from_raw(self.hold.cast()) });
+        }
     }
 }
 
@@ -77,9 +123,16 @@ impl Deref for Lease {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: bytes of a pinned page, or of a buffer that nothing changes; the pin and the buffer keep them
-        // in place until the lease is dropped.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+        if self.is_copy() {
+            // SAFETY: the lease holds the copy.
+            let Copied { buffer, range } = unsafe { &*self.copied() };
+            return &buffer[range.clone()];
+        }
+        // SAFETY: the record of a pinned frame.
+        let record = unsafe { self.hold.cast::<Record>().as_ref() };
+        let (start, length) = ((self.range >> 32) as usize, self.range as u32 as usize);
+        // SAFETY: within the length of the page, as `page` and `slice` checked; the pin keeps its bytes in place.
+        unsafe { std::slice::from_raw_parts(record.start().as_ptr().add(start), length) }
     }
 }
 
@@ -99,6 +152,6 @@ impl From<Lease> for bytes::Bytes {
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("len", &self.length).field("is_copy", &self.is_copy()).finish()
+        f.debug_struct("Lease").field("len", &self.len()).field("is_copy", &self.is_copy()).finish()
     }
 }

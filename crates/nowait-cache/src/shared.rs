@@ -7,6 +7,7 @@
 //! dropped and the last lease was returned.
 
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::path::Path;
 use std::ptr::NonNull;
@@ -94,26 +95,22 @@ fn release(shared: NonNull<Shared>, frames: usize) {
 
 impl Owner {
     pub(crate) fn new(shared: Shared) -> Core {
-        // SAFETY: `Box::into_raw` never returns null.
-        Arc::new(Owner(unsafe { NonNull::new_unchecked(Box::into_raw(Box::new(shared))) }))
+        let shared = NonNull::from(Box::leak(Box::new(shared)));
+        // SAFETY: just made.
+        for record in unsafe { shared.as_ref() }.frames.records() {
+            record.set_cache(shared.as_ptr().cast());
+        }
+        Arc::new(Owner(shared))
     }
 
     /// Pins a page if it is cached. Takes no lock.
     #[inline(always)]
-    pub(crate) fn pin(&self, inode: &Inode, page: u64) -> Option<Pin> {
+    pub(crate) fn pin(&self, inode: &Inode, page: u64) -> Option<(Pin, u64)> {
         let record = self.frames.get(inode.pages.get(page)?)?;
         let word = record.word.pin();
-        if is_ready(word) && record.contains(inode.number, page) {
-            return Some(self.adopt(record, word));
-        }
-        let_go(self.0, NonNull::from(record), record.word.unpin(word));
-        None
-    }
-
-    /// Takes over a pin.
-    #[inline(always)]
-    pub(crate) fn adopt(&self, record: &Record, word: u64) -> Pin {
-        Pin { shared: self.0, record: NonNull::from(record), word }
+        let pin = Pin(NonNull::from(record));
+        // Otherwise the pin ends here.
+        (is_ready(word) && record.contains(inode.number, page)).then_some((pin, word))
     }
 }
 
@@ -204,56 +201,65 @@ impl Shared {
     }
 }
 
-/// Pin of a page: its bytes stay in place.
-pub(crate) struct Pin {
-    shared: NonNull<Shared>,
-    record: NonNull<Record>,
-    /// State word of the frame when it was pinned.
-    word: u64,
-}
+/// Pin of a page: its bytes stay in place. A single pointer, so that it and a lease stay in registers.
+pub(crate) struct Pin(NonNull<Record>);
 
-// SAFETY: the state is `Sync`, and exists while the pin does.
+// SAFETY: records and the state are `Sync`, as the bounds check, and exist while the pin does.
 unsafe impl Send for Pin where Shared: Send + Sync {}
 // SAFETY: as above.
 unsafe impl Sync for Pin where Shared: Send + Sync {}
 
 impl Pin {
+    /// Takes over a pin.
+    pub(crate) fn adopt(record: &Record) -> Pin {
+        Pin(NonNull::from(record))
+    }
+
+    /// Returns the record; the caller takes over the pin.
+    #[inline]
+    pub(crate) fn into_raw(self) -> NonNull<Record> {
+        ManuallyDrop::new(self).0
+    }
+
+    /// Takes over the pin of [`Pin::into_raw`].
+    ///
+    /// # Safety
+    /// The record is that of a pin, which nothing else takes over.
+    #[inline]
+    pub(crate) unsafe fn from_raw(record: NonNull<Record>) -> Pin {
+        Pin(record)
+    }
+
     #[inline]
     fn record(&self) -> &Record {
         // SAFETY: a pinned frame counts as leased, so the state exists, and the record with it.
-        unsafe { self.record.as_ref() }
+        unsafe { self.0.as_ref() }
     }
 
     /// Bytes of the page.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
-        let (start, length) = self.record().bytes();
+        let record = self.record();
         // SAFETY: the frame is filled up to its length, and nothing changes it while it is pinned. A
         // forked child has no arena, and no access there is undefined: the system ends the process.
-        unsafe { std::slice::from_raw_parts(start.as_ptr(), length) }
-    }
-
-    /// State word of the frame when it was pinned.
-    #[inline]
-    pub(crate) fn word(&self) -> u64 {
-        self.word
+        unsafe { std::slice::from_raw_parts(record.start().as_ptr(), record.valid()) }
     }
 }
 
 impl Clone for Pin {
     #[inline]
     fn clone(&self) -> Pin {
-        let word = self.record().word.pin_again();
-        Pin { shared: self.shared, record: self.record, word }
+        self.record().word.pin_again();
+        Pin(self.0)
     }
 }
 
 impl Drop for Pin {
     #[inline(always)]
     fn drop(&mut self) {
-        let unpinned = self.record().word.unpin(self.word);
+        let unpinned = self.record().word.unpin();
         if unpinned != Unpinned::Done {
-            let_go(self.shared, self.record, unpinned);
+            let_go(self.0, unpinned);
         }
     }
 }
@@ -261,18 +267,20 @@ impl Drop for Pin {
 /// Continues the removal of the last pin of a frame.
 #[cold]
 #[inline(never)]
-fn let_go(pointer: NonNull<Shared>, record: NonNull<Record>, mut unpinned: Unpinned) {
+fn let_go(pinned: NonNull<Record>, mut unpinned: Unpinned) {
+    // SAFETY: the pin remains, or was an orphan's: in both cases the frame counts as leased.
+    let Some(cache) = NonNull::new(unsafe { pinned.as_ref() }.cache().cast::<Shared>()) else { return };
     // Woken when the pin is removed, and without the state, which may not exist then.
     let mut next = Next::NOBODY;
     loop {
         if unpinned == Unpinned::Orphan {
-            return release(pointer, 1);
+            return release(cache, 1);
         }
         if unpinned == Unpinned::Done {
             return next.wake();
         }
         // SAFETY: the pin remains, so the frame counts as leased.
-        let (shared, record) = unsafe { (pointer.as_ref(), record.as_ref()) };
+        let (shared, record) = unsafe { (cache.as_ref(), pinned.as_ref()) };
         match unpinned {
             Unpinned::Wanted if record.word.clear_wanted() => {
                 std::mem::replace(&mut next, shared.space.next()).wake();
@@ -282,6 +290,6 @@ fn let_go(pointer: NonNull<Shared>, record: NonNull<Record>, mut unpinned: Unpin
             }
             _ => {}
         }
-        unpinned = record.word.unpin(record.word.load());
+        unpinned = record.word.unpin();
     }
 }

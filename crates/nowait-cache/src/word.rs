@@ -61,50 +61,39 @@ impl Word {
         Word(AtomicU64::new(0))
     }
 
-    /// Pins the frame. Returns the word, for [`Word::unpin`]. Unless it [is ready](is_ready), the pin is to be
-    /// removed.
+    /// Pins the frame; returns the word. Unless it [is ready](is_ready), the pin is to be removed.
     #[inline]
     pub(crate) fn pin(&self) -> u64 {
         // Acquire: the bytes, the key and the length were stored before READY.
         self.0.fetch_add(PIN, Ordering::Acquire) + PIN
     }
 
-    /// Adds a pin to a frame that is pinned; returns the word.
+    /// Adds a pin to a frame that is pinned.
     #[inline]
-    pub(crate) fn pin_again(&self) -> u64 {
-        self.0.fetch_add(PIN, Ordering::Relaxed) + PIN
+    pub(crate) fn pin_again(&self) {
+        self.0.fetch_add(PIN, Ordering::Relaxed);
     }
 
     /// Removes a pin, unless it is the last one and there is something to do. That is done with the
     /// pin in place, since it keeps the cache in memory.
-    ///
-    /// `word` is the expected value, which spares a load if nothing has changed since the pin was made.
     #[inline]
-    pub(crate) fn unpin(&self, mut word: u64) -> Unpinned {
+    pub(crate) fn unpin(&self) -> Unpinned {
+        // The word of a page that is read often, with one pin. A guess, because a load would wait for the addition
+        // of the pin, and the reads of the page's bytes for both.
+        let mut word = PIN | READY | SCORE_MASK;
         loop {
             let is_last = word < 2 * PIN;
             if is_last && word & (DOOMED | WANTED) != 0 && word & ORPHAN == 0 {
-                // The expected value may be old.
-                let now = self.0.load(Ordering::Relaxed);
-                if now == word {
-                    return if word & WANTED != 0 { Unpinned::Wanted } else { Unpinned::Doomed };
-                }
-                word = now;
-                continue;
+                return if word & WANTED != 0 { Unpinned::Wanted } else { Unpinned::Doomed };
             }
             // Release: reads of the bytes come before the frame is filled again. Acquire: an orphan's
             // memory is freed after all other pins were removed.
-            match self.0.compare_exchange(word, word - PIN, Ordering::AcqRel, Ordering::Relaxed) {
+            match self.0.compare_exchange_weak(word, word - PIN, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) if is_last && word & ORPHAN != 0 => return Unpinned::Orphan,
                 Ok(_) => return Unpinned::Done,
                 Err(now) => word = now,
             }
         }
-    }
-
-    /// The word, as the expected value of [`Word::unpin`].
-    pub(crate) fn load(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
     }
 
     /// Marks a pinned frame as wanted; false if nothing pins it.
@@ -153,11 +142,11 @@ impl Word {
         (self.0.load(Ordering::Relaxed) & SCORE_MASK) / SCORE
     }
 
-    /// Makes a filled frame ready, or doomed at once, with a pin of the caller. Returns the word.
-    pub(crate) fn publish(&self, is_doomed: bool, is_wanted: bool) -> u64 {
+    /// Makes a filled frame ready, or doomed at once, with a pin of the caller.
+    pub(crate) fn publish(&self, is_doomed: bool, is_wanted: bool) {
         self.0.fetch_add(PIN, Ordering::Relaxed);
         let flags = if is_doomed { DOOMED } else { READY } | if is_wanted { WANTED } else { 0 };
-        self.0.fetch_or(flags, Ordering::Release) | flags
+        self.0.fetch_or(flags, Ordering::Release);
     }
 
     /// Takes a frame whose page nothing pins: true if the frame belongs to the caller.
@@ -212,26 +201,23 @@ mod tests {
     #[test]
     fn a_pinned_page_is_neither_evicted_nor_freed() {
         let word = Word::new();
-        assert_eq!((is_ready(word.pin()), word.unpin(word.load())), (false, Unpinned::Done));
+        assert_eq!((is_ready(word.pin()), word.unpin()), (false, Unpinned::Done));
         word.publish(false, false);
         assert!(!word.try_evict());
-        assert_eq!((word.unpin(word.load()), is_ready(word.pin())), (Unpinned::Done, true));
+        assert_eq!((word.unpin(), is_ready(word.pin())), (Unpinned::Done, true));
         assert_eq!(word.doom(), Doomed::Pinned);
         assert!(!is_ready(word.pin()), "a doomed page cannot be leased");
         assert!(!word.try_free(), "pinned twice");
-        assert_eq!((word.unpin(word.load()), word.unpin(word.load())), (Unpinned::Done, Unpinned::Doomed));
+        assert_eq!((word.unpin(), word.unpin()), (Unpinned::Done, Unpinned::Doomed));
         assert!(word.try_free() && !word.try_free());
-        assert_eq!(word.unpin(word.load()), Unpinned::Done);
+        assert_eq!(word.unpin(), Unpinned::Done);
         word.publish(false, false);
-        assert_eq!((word.unpin(word.load()), word.doom()), (Unpinned::Done, Doomed::Free));
+        assert_eq!((word.unpin(), word.doom()), (Unpinned::Done, Doomed::Free));
         word.publish(false, false);
-        assert_eq!(word.unpin(word.load()), Unpinned::Done);
+        assert_eq!(word.unpin(), Unpinned::Done);
         assert!(word.try_evict() && !word.try_evict());
         word.publish(true, false);
-        assert_eq!(
-            (is_ready(word.pin()), word.unpin(word.load()), word.unpin(word.load())),
-            (false, Unpinned::Done, Unpinned::Doomed)
-        );
+        assert_eq!((is_ready(word.pin()), word.unpin(), word.unpin()), (false, Unpinned::Done, Unpinned::Doomed));
     }
 
     #[test]
@@ -240,9 +226,9 @@ mod tests {
         word.publish(false, false);
         word.pin_again();
         assert!(word.want());
-        assert_eq!((word.unpin(word.load()), word.unpin(word.load())), (Unpinned::Done, Unpinned::Wanted));
+        assert_eq!((word.unpin(), word.unpin()), (Unpinned::Done, Unpinned::Wanted));
         assert!(word.clear_wanted() && !word.clear_wanted());
-        assert_eq!(word.unpin(word.load()), Unpinned::Done);
+        assert_eq!(word.unpin(), Unpinned::Done);
         assert!(!word.want());
     }
 
@@ -263,7 +249,7 @@ mod tests {
         word.publish(false, true);
         word.pin_again();
         assert!(word.orphan());
-        assert_eq!((word.unpin(word.load()), word.unpin(word.load())), (Unpinned::Done, Unpinned::Orphan));
+        assert_eq!((word.unpin(), word.unpin()), (Unpinned::Done, Unpinned::Orphan));
     }
 }
 
@@ -293,7 +279,7 @@ mod loom_tests {
         fn ready(key: u64) -> Arc<Frame> {
             let frame = Frame { word: Word::new(), key: AtomicU64::new(key), bytes: UnsafeCell::new(key) };
             frame.word.publish(false, false);
-            assert_eq!(frame.word.unpin(frame.word.load()), Unpinned::Done);
+            assert_eq!(frame.word.unpin(), Unpinned::Done);
             Arc::new(frame)
         }
 
@@ -303,7 +289,7 @@ mod loom_tests {
                 // SAFETY: pinned; loom reports a race.
                 self.bytes.with(|bytes| assert_eq!(unsafe { *bytes }, key));
             }
-            self.word.unpin(self.word.load())
+            self.word.unpin()
         }
 
         /// Fills the frame with another page. The caller owns it.
@@ -325,7 +311,7 @@ mod loom_tests {
             });
             if frame.word.try_evict() {
                 frame.fill(2);
-                assert_eq!(frame.word.unpin(frame.word.load()), Unpinned::Done);
+                assert_eq!(frame.word.unpin(), Unpinned::Done);
             }
             readers.into_iter().for_each(|reader| reader.join().unwrap());
         });
@@ -344,7 +330,7 @@ mod loom_tests {
                         // SAFETY: no other thread may look at it; loom reports a race.
                         frame.bytes.with_mut(|bytes| unsafe { *bytes = 9 });
                     }
-                    unpinned = frame.word.unpin(frame.word.load());
+                    unpinned = frame.word.unpin();
                 }
                 freed
             };
@@ -352,7 +338,7 @@ mod loom_tests {
             let reader = thread::spawn(move || end(&other, other.read(1)));
             let doomer = frame.clone();
             let doomer = thread::spawn(move || u32::from(doomer.word.doom() == Doomed::Free));
-            let freed = end(&frame, frame.word.unpin(frame.word.load()));
+            let freed = end(&frame, frame.word.unpin());
             let (read, doomed) = (reader.join().unwrap(), doomer.join().unwrap());
             assert_eq!(freed + read + doomed, 1);
         });
@@ -381,14 +367,14 @@ mod loom_tests {
                 let mut calls = false;
                 while unpinned == Unpinned::Wanted {
                     calls |= frame.word.clear_wanted();
-                    unpinned = frame.word.unpin(frame.word.load());
+                    unpinned = frame.word.unpin();
                 }
                 if calls {
                     *called.0.lock().unwrap() = true;
                     called.1.notify_one();
                 }
             };
-            end(frame.word.unpin(frame.word.load()));
+            end(frame.word.unpin());
             waiter.join().unwrap();
         });
     }
