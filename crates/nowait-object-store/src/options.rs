@@ -14,6 +14,8 @@ pub struct Options {
     pub(crate) piece_bytes_max: u64,
     pub(crate) durable: bool,
     pub(crate) automatic_cleanup: bool,
+    #[cfg(feature = "cache")]
+    pub(crate) cache: Option<nowait_cache::PageCache>,
 }
 
 impl Default for Options {
@@ -32,6 +34,8 @@ impl Options {
             piece_bytes_max: PIECE_BYTES_MAX,
             durable: false,
             automatic_cleanup: false,
+            #[cfg(feature = "cache")]
+            cache: None,
         }
     }
 
@@ -54,6 +58,19 @@ impl Options {
     /// caches.
     pub fn direct(mut self, direct: bool) -> Self {
         self.direct = direct;
+        self
+    }
+
+    /// Reads through this cache, and bypasses the kernel's page cache (`O_DIRECT`) where possible. Stores may share
+    /// a cache. Gets that are larger than [`piece_bytes_max`](Options::piece_bytes_max) pass it, and so do ranges of
+    /// more than half of its capacity.
+    ///
+    /// Bytes are copied out of the cache: a consumer that keeps them pins no page. An object that is replaced is
+    /// another file. If a file is changed in place, the change is noticed at the next get, by its size and times.
+    #[cfg(feature = "cache")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cache")))]
+    pub fn cache(mut self, cache: &nowait_cache::PageCache) -> Self {
+        self.cache = Some(cache.clone());
         self
     }
 

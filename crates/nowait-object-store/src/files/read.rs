@@ -12,6 +12,7 @@ use futures_util::stream::{self, BoxStream, Stream, StreamExt};
 use nowait::{Error, ErrorKind, ErrorOp, File, OpenOptions, Result, stream::Chunks, stream::Reader};
 
 use super::{Files, Stat};
+use crate::options::Options;
 
 /// Read-ahead of a stream is left as it is by a budget of this or more: it takes no more in any case.
 const READ_AHEAD_BYTES_MAX: u64 = 2 << 20;
@@ -23,7 +24,7 @@ impl Files {
 
     /// Opens an object to read it, or only its metadata for a `head`.
     pub(crate) async fn open_object(&self, path: &Path, head: bool) -> Result<(File, Stat)> {
-        let file = self.open(path, self.options.direct && !head).await?;
+        let file = self.open(path, self.reads_direct() && !head).await?;
         let mut stat = Stat::of(&file.metadata().await?);
         if stat.size == 0 && stat.is_regular && !head {
             stat.size = bytes_held(&file).await?;
@@ -33,8 +34,18 @@ impl Files {
 
     /// Reads many ranges of an object into one allocation, all or nothing.
     pub(crate) async fn ranges(&self, path: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let file = self.open(path, self.options.direct).await?;
-        gather(&file, ranges, self.options.gap_bytes).await
+        let file = self.open(path, self.reads_direct()).await?;
+        gather(&self.options, &file, ranges, self.options.gap_bytes).await
+    }
+
+    #[cfg(feature = "cache")]
+    fn reads_direct(&self) -> bool {
+        self.options.direct || self.options.cache.is_some()
+    }
+
+    #[cfg(not(feature = "cache"))]
+    fn reads_direct(&self) -> bool {
+        self.options.direct
     }
 
     /// Returns the bytes of a range, which lies within the size at the open.
@@ -44,7 +55,8 @@ impl Files {
             return stream::empty().boxed();
         }
         if length <= self.options.piece_bytes_max {
-            let piece = async move { gather(&file, &[range], 0).await.map(|mut pieces| pieces.remove(0)) };
+            let options = self.options.clone();
+            let piece = async move { gather(&options, &file, &[range], 0).await.map(|mut pieces| pieces.remove(0)) };
             return stream::once(piece).boxed();
         }
         let mut reader = Reader::range(&file, range.clone());
@@ -62,7 +74,16 @@ async fn bytes_held(file: &File) -> Result<u64> {
     Ok(reader.position())
 }
 
-async fn gather(file: &File, ranges: &[Range<u64>], gap_bytes: u64) -> Result<Vec<Bytes>> {
+/// Gathers ranges, through the cache if there is one.
+#[cfg_attr(not(feature = "cache"), expect(unused_variables))]
+async fn gather(options: &Options, file: &File, ranges: &[Range<u64>], gap_bytes: u64) -> Result<Vec<Bytes>> {
+    #[cfg(feature = "cache")]
+    if let Some(Ok(cached)) = options.cache.as_ref().map(|cache| cache.open(file)) {
+        // Ranges that do not lie within the file have errors of their own.
+        if ranges.iter().all(|range| range.start <= range.end && range.end <= cached.size()) {
+            return Ok(cached.gather(ranges).await?.into_iter().map(Bytes::from).collect());
+        }
+    }
     let extents = ranges.iter().enumerate().map(|(index, range)| {
         let length = range.end.checked_sub(range.start).and_then(|length| usize::try_from(length).ok());
         let length = length.ok_or_else(|| {

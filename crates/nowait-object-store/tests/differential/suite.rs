@@ -320,3 +320,12 @@ async fn answers_are_the_same() {
 async fn answers_are_the_same_past_the_page_cache_and_in_streams() {
     compare(Options::new().direct(true).piece_bytes_max(5000).gap_bytes(4096), 1000).await;
 }
+
+#[cfg(feature = "cache")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_are_the_same_through_a_cache() {
+    let cache = nowait_cache::PageCache::builder().capacity_bytes(64 << 10).page_bytes(4096).build().unwrap();
+    compare(Options::new().cache(&cache).piece_bytes_max(20_000), 2000).await;
+    let stats = cache.stats();
+    assert!(stats.hits > 0 && stats.evictions > 0 && stats.pinned == 0, "{stats:?}");
+}
