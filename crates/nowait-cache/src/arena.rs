@@ -47,9 +47,11 @@ impl Arena {
             return Err(Errno::NOMEM);
         };
         let arena = Arena { mapping, mapped, start, frame, frames };
-        // A child that shared the pages would make the kernel copy those that a direct read fills,
-        // and the parent would lose what was read. Without huge pages the arena works, too.
-        arena.advise(Advice::LinuxDontFork)?;
+        // A child that shared the pages would make the kernel copy those that a direct read fills, and the parent
+        // would lose what was read. The child sees zeros at the same addresses, so that a lease of the parent
+        // never points to other memory of the child.
+        arena.advise(Advice::LinuxWipeOnFork)?;
+        // Without huge pages the arena works, too.
         if aligns {
             let _ = arena.advise(Advice::LinuxHugepage);
         }
@@ -88,8 +90,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the arena's own mapping, which nothing uses after the arena. In a forked child it
-        // does not exist, which is no error of `munmap`.
+        // SAFETY: the arena's own mapping, which nothing uses after the arena.
         let _ = unsafe { munmap(self.mapping.as_ptr().cast::<c_void>(), self.mapped) };
     }
 }

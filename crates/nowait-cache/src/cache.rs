@@ -4,10 +4,10 @@ use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use nowait::{Error, ErrorKind, ErrorOp, File, Result};
-use rustix::fs::fstat;
+use rustix::fs::{OFlags, fcntl_getfl, fstat};
 use rustix::io::Errno;
 
 use crate::arena::Arena;
@@ -56,45 +56,42 @@ impl PageCache {
     /// All handles of one file of the file system share its pages, whatever its names, also after all
     /// earlier handles were dropped. The call compares the file's size and its times of modification and
     /// change (`fstat(2)`) with those of the previous opening. If they differ, the file's cached pages are
-    /// dropped. It makes this one system call on the calling thread.
+    /// dropped. It makes a few system calls on the calling thread, which wait for no device on local file systems.
     ///
     /// The cache does not notice when the file changes later: see [`CachedFile::revalidate`]. Open files
     /// with [`direct`](nowait::OpenOptions::direct) I/O, so that the kernel does not cache the pages, too.
     ///
     /// # Errors
-    /// Those of `fstat(2)`. [`ErrorKind::Unsupported`] for a file without a descriptor (of a simulator) and
-    /// for a device.
+    /// Those of `fstat(2)`. [`ErrorKind::Unsupported`] for a file without a descriptor (of a simulator), for a
+    /// device, and in a forked child. [`ErrorKind::PermissionDenied`] for a file that was not opened for reading.
     pub fn open(&self, file: &File) -> Result<CachedFile> {
-        let (identity, stamp) = stamp(file)?;
-        let mut guard = lock(&self.core.inodes);
-        let (inodes, closed) = &mut *guard;
-        if inodes.len() >= 64 && inodes.len().is_power_of_two() {
-            // Those that neither a handle nor a frame uses.
-            inodes.retain(|_, inode| {
-                let is_used = Arc::strong_count(inode) > 1;
-                if !is_used {
-                    closed.add(&inode.counters);
-                }
-                is_used
-            });
+        if self.core.is_forked() {
+            return Err(forked(file));
         }
+        let (identity, _) = stamp(file)?;
+        let mut guard = lock(&self.core.inodes);
+        let inodes = &mut *guard;
+        // Dropped without the lock.
+        let unused = if inodes.known.contains_key(&identity) { Vec::new() } else { inodes.take_unused() };
         let inode = inodes
+            .known
             .entry(identity)
             .or_insert_with(|| {
                 static NUMBERS: AtomicU64 = AtomicU64::new(1);
                 Arc::new(Inode {
                     number: NUMBERS.fetch_add(1, Ordering::Relaxed),
                     pages: Default::default(),
-                    size: AtomicU64::new(stamp.size),
-                    stamp: Mutex::new(stamp),
+                    size: AtomicU64::new(0),
+                    stamp: Mutex::default(),
                     fills: Mutex::default(),
                     counters: Default::default(),
                 })
             })
             .clone();
         drop(guard);
+        drop(unused);
         let file = CachedFile::new(self.core.clone(), inode, file.clone());
-        file.compare(stamp);
+        file.revalidate()?;
         Ok(file)
     }
 
@@ -103,16 +100,23 @@ impl PageCache {
         self.core.page_bytes()
     }
 
-    /// Bytes that the cached pages may have.
+    /// Bytes that the cached pages may have; zero in a forked child.
     pub fn capacity_bytes(&self) -> u64 {
+        if self.core.is_forked() {
+            return 0;
+        }
         u64::from(lock(&self.core.policy).usable()) << self.core.page_shift
     }
 
     /// Sets the capacity, up to that of the [`Builder`]. A smaller one evicts pages, and returns their memory
-    /// to the system at once; pages that are leased follow when their leases are dropped. Returns the new
-    /// capacity: whole pages, at least one.
+    /// to the system at once; the memory of pages that are leased follows when their leases are dropped. Returns the
+    /// new capacity: whole pages, at least one. It takes a time in proportion to the pages, up to a second for
+    /// millions of them.
     pub fn set_capacity_bytes(&self, bytes: u64) -> u64 {
         let frames = (bytes >> self.core.page_shift).clamp(1, u64::from(self.core.frames.len())) as u32;
+        if self.core.is_forked() {
+            return self.capacity_bytes();
+        }
         let mut policy = lock(&self.core.policy);
         let before = policy.usable();
         let given_up = policy.set_usable(frames, &self.core.frames);
@@ -134,6 +138,14 @@ impl fmt::Debug for PageCache {
     }
 }
 
+/// Seconds without a change after which the times of a file name its contents.
+const SETTLED_S: i64 = 2;
+
+pub(crate) fn forked(file: &File) -> Error {
+    let error = Error::new(ErrorOp::Read, ErrorKind::Unsupported).at(file.path());
+    error.with_advice("a forked child cannot use the cache of its parent; make one in the child")
+}
+
 /// Device and inode of a file, and the values by which changes are noticed.
 pub(crate) fn stamp(file: &File) -> Result<((u64, u64), Stamp)> {
     let Some(descriptor) = file.descriptor() else {
@@ -148,8 +160,20 @@ pub(crate) fn stamp(file: &File) -> Result<((u64, u64), Stamp)> {
             .at(file.path())
             .with_advice("the cache is for regular files"));
     }
+    let flags = fcntl_getfl(descriptor)
+        .map_err(|errno| Error::from_raw_os_error(ErrorOp::Metadata, errno.raw_os_error()).at(file.path()))?;
+    if flags & OFlags::RWMODE == OFlags::WRONLY {
+        return Err(Error::new(ErrorOp::Read, ErrorKind::PermissionDenied)
+            .at(file.path())
+            .with_advice("open the file for reading"));
+    }
+    // In the future if the clock was set back: not settled either.
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
+    #[allow(clippy::unnecessary_cast)]
+    let is_settled = (stat.st_mtime as i64).max(stat.st_ctime as i64) + SETTLED_S < now;
     #[allow(clippy::unnecessary_cast)]
     let stamp = Stamp {
+        is_settled,
         size: stat.st_size as u64,
         modified: (stat.st_mtime as i64, stat.st_mtime_nsec as u64),
         changed: (stat.st_ctime as i64, stat.st_ctime_nsec as u64),
@@ -160,7 +184,9 @@ pub(crate) fn stamp(file: &File) -> Result<((u64, u64), Stamp)> {
 
 impl Builder {
     /// Sets the bytes of all pages together. The memory is reserved at once and assigned by the kernel when
-    /// pages are read; it is never exceeded. Metadata needs another 80 to 100 bytes for each page.
+    /// pages are read; it is never exceeded. Metadata needs another 100 bytes for each page of the capacity; 4 KiB for each file that
+    /// was opened and has pages in the cache; and 1 KiB for each 256 pages of a file of which one was read, until
+    /// the file has neither pages in the cache nor handles.
     pub fn capacity_bytes(mut self, bytes: u64) -> Builder {
         self.capacity_bytes = bytes;
         self
@@ -173,9 +199,10 @@ impl Builder {
         self
     }
 
-    /// Sets the time for which a read waits for a frame if leases pin all of them.
+    /// Sets the time for which a read waits for a frame if leases pin all of them; a year at most.
     pub fn wait_max(mut self, time: Duration) -> Builder {
-        self.wait_max = time;
+        // So that a deadline is a time that can be represented.
+        self.wait_max = time.min(Duration::from_secs(365 * 24 * 3600));
         self
     }
 
@@ -187,7 +214,7 @@ impl Builder {
 
     /// Checks each page once, when it was read: `check` gets the path of the file, the offset and the bytes,
     /// which are fewer than a page at the end of the file. If it refuses a page, all reads of the page fail
-    /// with [`ErrorKind::Damaged`] and its text, and nothing is cached.
+    /// with [`ErrorKind::Damaged`] and its text, and the page is not cached.
     ///
     /// It runs on the thread that notices the completion, with no lock held, and must not block. A panic
     /// counts as a refusal.
@@ -222,9 +249,15 @@ impl Builder {
                 _ => error,
             }
         })?;
-        let shared =
-            Shared::new(Frames::new(arena), page.ilog2(), self.wait_max, self.read_ahead_bytes_max, self.check);
-        Ok(PageCache { core: Owner::new(shared) })
+        let read_ahead = self.read_ahead_bytes_max;
+        let shared = Frames::new(arena)
+            .and_then(|frames| Shared::new(frames, page.ilog2(), self.wait_max, read_ahead, self.check));
+        let short = || {
+            Error::new(ErrorOp::Build, ErrorKind::OutOfMemory)
+                .with_detail("metadata of the pages")
+                .with_advice("use larger pages, or a smaller capacity_bytes")
+        };
+        Ok(PageCache { core: Owner::new(shared.ok_or_else(short)?) })
     }
 }
 

@@ -4,11 +4,10 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Threads with a cell of their own; further threads share the last cell.
-const OWN: usize = 15;
+const OWN: usize = 7;
 
-/// Two lines of 64 bytes: neighbouring lines are fetched in pairs on x86-64.
 #[derive(Default)]
-#[repr(align(128))]
+#[repr(align(64))]
 struct Hits(AtomicU64);
 
 #[derive(Default)]

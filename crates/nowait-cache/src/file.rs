@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nowait::{Buf, Error, ErrorKind, ErrorOp, File, Result};
 
-use crate::cache::stamp;
+use crate::cache::{forked, stamp};
 use crate::fill::Fill;
 use crate::get::{Gather, Get};
-use crate::inode::{Inode, Stamp};
+use crate::inode::Inode;
 use crate::lease::Lease;
 use crate::pages::PAGES_MAX;
 use crate::shared::{Core, Pin};
@@ -73,7 +73,7 @@ impl CachedFile {
     }
 
     /// Returns a lease of the range if all of it is cached. Makes no system call, takes no lock, and waits for
-    /// nothing. A range within one page is leased in place; a longer one is copied.
+    /// nothing. A range within one page is leased in place; a longer one is copied. Does not read ahead.
     ///
     /// `None` also if the range ends beyond the end of the file, if memory for a copy cannot be allocated, and
     /// in a forked child.
@@ -139,27 +139,28 @@ impl CachedFile {
     }
 
     /// Compares the file's size and times with those of the last opening or call (`fstat(2)`, on this thread),
-    /// and drops its cached pages if they differ. Returns true if they differ. Another program's write is
-    /// noticed only by this, and only if it changed the times: programs can set them back, and writes through a
-    /// map change them late.
+    /// and drops its cached pages if they differ. Returns true if it has dropped them.
+    ///
+    /// Pages are dropped also if the times are younger than two seconds, since the kernel may set equal times for
+    /// two changes. Not noticed: changes with times that a program sets back; changes through a map, until the
+    /// kernel sets the times; and pages that were read during another program's call of `write` that took longer
+    /// than two seconds, which sets the times before it changes the bytes.
     ///
     /// # Errors
-    /// Those of `fstat(2)`.
+    /// Those of `fstat(2)`. [`ErrorKind::Unsupported`] in a forked child.
     pub fn revalidate(&self) -> Result<bool> {
-        let (_, now) = stamp(&self.file)?;
-        Ok(self.compare(now))
-    }
-
-    pub(crate) fn compare(&self, now: Stamp) -> bool {
-        let differs = {
-            let mut stamp = lock(&self.inode.stamp);
-            std::mem::replace(&mut *stamp, now) != now
-        };
-        if differs {
-            self.inode.size.store(now.size, Ordering::Relaxed);
-            self.core.invalidate(&self.inode, 0, PAGES_MAX);
+        if self.core.is_forked() {
+            return Err(forked(&self.file));
         }
-        differs
+        let mut known = lock(&self.inode.stamp);
+        let (_, now) = stamp(&self.file)?;
+        let is_known = known.replace(now).is_some_and(|known| known == now && known.is_settled);
+        if !is_known {
+            // In this order: who sees the new size finds no page of the old file.
+            self.core.invalidate(&self.inode, 0, PAGES_MAX);
+            self.inode.size.store(now.size, Ordering::Relaxed);
+        }
+        Ok(!is_known)
     }
 
     /// Returns the counters of the file, of all its handles.
@@ -182,10 +183,16 @@ impl CachedFile {
         if !is_popular(word) {
             self.note_access(page);
         }
-        if self.reader.mark.load(Ordering::Relaxed) == page {
-            self.read_ahead(page + 1);
-        }
         Some(pin)
+    }
+
+    /// Continues to read ahead if these pages, which were found, include the mark.
+    #[inline]
+    pub(crate) fn found(&self, first: u64, end: u64) {
+        let mark = self.reader.mark.load(Ordering::Relaxed);
+        if mark >= first && mark < end {
+            self.read_ahead(end);
+        }
     }
 
     /// Raises the score of a page that this reader has not read just before.
@@ -203,7 +210,10 @@ impl CachedFile {
         if range.end > self.size() || self.core.is_forked() {
             return None;
         }
-        let mut buffer = Buf::try_zeroed((range.end - range.start) as usize)?;
+        let length = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
+        // The first page, before memory is allocated.
+        drop(self.pin(self.split(range.start).0)?);
+        let mut buffer = Buf::try_zeroed(length)?;
         let mut done = 0;
         let mut pages = 0;
         while done < buffer.len() {
@@ -219,7 +229,6 @@ impl CachedFile {
             pages += 1;
         }
         self.inode.counters.hit(pages);
-        let length = buffer.len();
         Some(Lease::copy(&Arc::new(buffer), 0..length))
     }
 
@@ -275,8 +284,10 @@ impl CachedFile {
     #[cold]
     fn read_ahead(&self, from: u64) {
         let Reader { ahead, mark, window, .. } = &self.reader;
-        let most = (self.core.read_ahead_bytes_max as u64) >> self.core.page_shift;
-        let pages = (window.load(Ordering::Relaxed) * 2).clamp(4, 1 << 20).min(most);
+        // Pages read ahead must not evict each other.
+        let most = u64::from(lock(&self.core.policy).usable() / 8);
+        let most = most.min((self.core.read_ahead_bytes_max as u64) >> self.core.page_shift);
+        let pages = (window.load(Ordering::Relaxed) * 2).max(4).min(most);
         let begin = ahead.load(Ordering::Relaxed).clamp(from, from + pages);
         let end = (begin + pages).min(self.size().div_ceil(self.core.page_bytes() as u64)).min(PAGES_MAX);
         mark.store(NONE, Ordering::Relaxed);

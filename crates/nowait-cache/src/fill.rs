@@ -29,9 +29,23 @@ pub(crate) struct Fill {
     reading: Mutex<Option<Reading>>,
     /// Wake-ups that have not been served; a thread that finds more than zero leaves its own to another.
     wakeups: AtomicU32,
-    /// Pages that were published, or the error.
-    done: OnceLock<Result<Vec<Pin>, Error>>,
-    waiting: Mutex<Vec<Waker>>,
+    /// Pages before the end of the file, or the error of the read.
+    done: OnceLock<Result<Vec<Result<Pin, Error>>, Error>>,
+    waiting: Mutex<Waiting>,
+}
+
+/// Futures that wait, by place.
+#[derive(Default)]
+struct Waiting {
+    wakers: Vec<Option<Waker>>,
+    /// Places without a waker.
+    free: Vec<usize>,
+}
+
+/// A future's share in a fill.
+pub(crate) struct Joined {
+    pub(crate) fill: Arc<Fill>,
+    place: Option<usize>,
 }
 
 enum Reading {
@@ -74,6 +88,11 @@ impl Fill {
     /// Keeps the pages out of the directory. The inode's fills are locked.
     pub(crate) fn set_stale(&self) {
         self.is_stale.store(true, Ordering::Relaxed);
+    }
+
+    /// The inode's fills are locked.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.is_stale.load(Ordering::Relaxed)
     }
 
     /// Lends adjacent frames to a read.
@@ -134,95 +153,132 @@ impl Fill {
         self.frames.iter().enumerate().map(move |(index, frame)| (*frame, bytes.saturating_sub(index * page).min(page)))
     }
 
-    /// Returns the error of the first page that the check refuses.
-    fn check(&self, bytes: usize) -> Result<usize, Error> {
-        let Some(check) = &self.core.check else { return Ok(bytes) };
-        let page = self.core.page_bytes() as u64;
-        for (index, (frame, valid)) in self.valid(bytes).enumerate().filter(|(_, (_, valid))| *valid > 0) {
-            let offset = (self.first + index as u64) * page;
-            // SAFETY: the fill owns the frame, whose first bytes were read.
-            let contents =
-                unsafe { std::slice::from_raw_parts(self.core.frames.record(frame).start().as_ptr(), valid) };
-            let refusal = match contained(|| check(self.file.path(), offset, contents)) {
-                Some(Ok(())) => continue,
-                Some(Err(refusal)) => refusal,
-                None => String::from("the check of the page panicked"),
-            };
-            return Err(Error::new(ErrorOp::Read, ErrorKind::Damaged)
-                .at(self.file.path())
-                .with_range(offset, valid as u64)
-                .with_detail(refusal));
-        }
-        Ok(bytes)
+    /// Checks a page. The fill owns the frame, whose first bytes were read.
+    fn check(&self, page: u64, frame: u32, valid: usize) -> Result<(), Error> {
+        let Some(check) = &self.core.check else { return Ok(()) };
+        let offset = page << self.core.page_shift;
+        // SAFETY: as above.
+        let contents = unsafe { std::slice::from_raw_parts(self.core.frames.record(frame).start().as_ptr(), valid) };
+        let refusal = match contained(|| check(self.file.path(), offset, contents)) {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(refusal)) => refusal,
+            None => String::from("the check of the page panicked"),
+        };
+        let error = Error::new(ErrorOp::Read, ErrorKind::Damaged).at(self.file.path());
+        Err(error.with_range(offset, valid as u64).with_detail(refusal))
     }
 
     fn complete(&self, result: Result<usize, Error>) {
-        let result = result.and_then(|bytes| self.check(bytes));
         let counters = &self.inode.counters;
-        match &result {
-            Ok(bytes) => counters.filled_bytes.fetch_add(*bytes as u64, Ordering::Relaxed),
-            Err(_) => counters.failures.fetch_add(1, Ordering::Relaxed),
+        let (bytes, error) = match result {
+            Ok(bytes) => (bytes, None),
+            Err(error) => (0, Some(error)),
         };
-        let (mut pins, mut empty) = (Vec::with_capacity(self.frames.len()), Vec::new());
+        counters.filled_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        counters.failures.fetch_add(error.is_some().into(), Ordering::Relaxed);
+        let checked: Vec<_> = (self.first..)
+            .zip(self.valid(bytes))
+            .map(|(page, (frame, valid))| {
+                let refused = if valid > 0 { self.check(page, frame, valid).err() } else { None };
+                counters.failures.fetch_add(refused.is_some().into(), Ordering::Relaxed);
+                (page, frame, valid, refused)
+            })
+            .collect();
+        let (mut pages, mut empty) = (Vec::with_capacity(self.frames.len()), Vec::new());
         let mut removed = Vec::new();
         let mut fills = lock(&self.inode.fills);
         let mut policy = lock(&self.core.policy);
-        let is_stale = self.is_stale.load(Ordering::Relaxed);
         let is_wanted = self.core.space.is_wanted();
-        for (page, (frame, valid)) in (self.first..).zip(self.valid(result.as_ref().copied().unwrap_or(0))) {
+        for (page, frame, valid, refused) in checked {
             if fills.get(&page).is_some_and(|fill| std::ptr::eq(&**fill, self)) {
                 removed.extend(fills.remove(&page));
             }
-            if valid == 0 {
+            if valid == 0 || refused.is_some() {
                 empty.push(frame);
+                pages.extend(refused.map(Err));
                 continue;
             }
+            let is_doomed = self.is_stale() || !policy.has_room();
             let record = self.core.frames.record(frame);
             record.name(self.inode.number, page, valid as u32);
-            record.word.publish(is_stale, is_wanted);
-            if !is_stale {
+            record.word.publish(is_doomed, is_wanted);
+            if !is_doomed {
                 policy.filled(frame, page, &self.inode);
                 self.inode.pages.set(page, frame);
             }
-            pins.push(Pin::adopt(record));
+            pages.push(Ok(Pin::adopt(record)));
         }
         drop(policy);
         drop(fills);
         drop(removed);
         self.core.give_back(&empty);
         // A fill completes once.
-        let _ = self.done.set(result.map(|_| pins));
+        let _ = self.done.set(error.map_or(Ok(pages), Err));
         let waiting = std::mem::take(&mut *lock(&self.waiting));
-        for waker in waiting {
+        for waker in waiting.wakers.into_iter().flatten() {
             contained(|| waker.wake());
         }
-    }
-
-    /// Returns true if the fill is done; registers the waker otherwise.
-    pub(crate) fn is_done(&self, waker: &Waker) -> bool {
-        if self.done.get().is_some() {
-            return true;
-        }
-        let waker = waker.clone();
-        let mut waiting = lock(&self.waiting);
-        // Again, with the lock that the thread which completes takes afterwards.
-        if self.done.get().is_some() {
-            drop(waiting);
-            return true;
-        }
-        if !waiting.iter().any(|known| known.will_wake(&waker)) {
-            waiting.push(waker);
-        }
-        false
     }
 
     /// Returns a page of a fill that is done. `None` if the file ends before it.
     pub(crate) fn page(&self, page: u64) -> Result<Option<Pin>, Error> {
         match self.done.get() {
-            Some(Ok(pins)) => Ok(pins.get((page - self.first) as usize).cloned()),
+            Some(Ok(pages)) => pages.get((page - self.first) as usize).cloned().transpose(),
             Some(Err(error)) => Err(error.clone()),
             None => Ok(None),
         }
+    }
+
+    /// True if the read of several pages failed: each may be readable alone.
+    pub(crate) fn failed_together(&self) -> bool {
+        self.frames.len() > 1 && matches!(self.done.get(), Some(Err(_)))
+    }
+}
+
+impl Joined {
+    pub(crate) fn new(fill: Arc<Fill>) -> Joined {
+        Joined { fill, place: None }
+    }
+
+    /// Returns true if the fill is done; registers the waker otherwise.
+    pub(crate) fn is_done(&mut self, waker: &Waker) -> bool {
+        let fill = &self.fill;
+        if fill.done.get().is_some() {
+            return true;
+        }
+        let waker = waker.clone();
+        let mut waiting = lock(&fill.waiting);
+        // Again, with the lock that the thread which completes takes afterwards.
+        if fill.done.get().is_some() {
+            drop(waiting);
+            return true;
+        }
+        let place = *self.place.get_or_insert_with(|| {
+            waiting.free.pop().unwrap_or_else(|| {
+                waiting.wakers.push(None);
+                waiting.wakers.len() - 1
+            })
+        });
+        let old = waiting.wakers[place].replace(waker);
+        drop(waiting);
+        drop(old);
+        false
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        let Some(place) = self.place else { return };
+        if self.fill.core.is_forked() || self.fill.done.get().is_some() {
+            return;
+        }
+        let mut waiting = lock(&self.fill.waiting);
+        let old = waiting.wakers.get_mut(place).and_then(Option::take);
+        if old.is_some() {
+            waiting.free.push(place);
+        }
+        drop(waiting);
+        drop(old);
     }
 }
 

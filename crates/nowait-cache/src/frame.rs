@@ -74,8 +74,17 @@ pub(crate) struct Frames {
     arena: Arena,
 }
 
+/// Makes a table with an entry for each frame; `None` if memory is short.
+pub(crate) fn table<T>(frames: u32, entry: impl FnMut(u32) -> T) -> Option<Box<[T]>> {
+    let mut table = Vec::new();
+    table.try_reserve_exact(frames as usize).ok()?;
+    table.extend((0..frames).map(entry));
+    Some(table.into_boxed_slice())
+}
+
 impl Frames {
-    pub(crate) fn new(arena: Arena) -> Frames {
+    /// `None` if memory is short.
+    pub(crate) fn new(arena: Arena) -> Option<Frames> {
         let record = |frame| Record {
             word: Word::new(),
             start: arena.address(frame),
@@ -84,7 +93,7 @@ impl Frames {
             page: AtomicU64::new(0),
             valid: AtomicU32::new(0),
         };
-        Frames { records: (0..arena.frames()).map(record).collect(), arena }
+        Some(Frames { records: table(arena.frames(), record)?, arena })
     }
 
     pub(crate) fn arena(&self) -> &Arena {

@@ -1,7 +1,8 @@
 //! Reads that may wait: a range, and many ranges.
 //!
-//! A range within one page is leased in place. Anything else is copied page by page into a buffer, so that a
-//! read pins only pages that it is about to copy: two reads never wait for frames that the other one pins.
+//! A range within one page is leased in place. Anything else is copied page by page into a buffer. A task that is
+//! polled pins no page while it waits for a frame, so two reads never wait for frames that the other one pins. A
+//! task that is not polled pins the pages of the reads that it has joined.
 
 use std::future::Future;
 use std::ops::Range;
@@ -14,8 +15,9 @@ use std::time::Instant;
 use nowait::embed::turn;
 use nowait::{Buf, Error, ErrorKind, Result, block_on};
 
+use crate::cache::forked;
 use crate::file::{CachedFile, Claim};
-use crate::fill::Fill;
+use crate::fill::{Fill, Joined};
 use crate::lease::Lease;
 use crate::pages::PAGES_MAX;
 use crate::shared::Pin;
@@ -28,14 +30,16 @@ const DEPTH: usize = 64;
 /// Pages that a future waits for.
 #[derive(Default)]
 struct Wait {
-    fills: Vec<Arc<Fill>>,
+    joined: Vec<Joined>,
     place: Option<Place>,
+    /// A read of several pages failed: each is read alone.
+    is_alone: bool,
 }
 
 /// Result of a search for a page.
 enum Found {
     Page(Pin),
-    /// A read in flight: the last of `fills`.
+    /// A read in flight: the last of `joined`.
     Reading,
     /// The future is in line for a frame.
     InLine,
@@ -45,60 +49,75 @@ impl Wait {
     /// Looks for a page, and begins or joins its read. `wanted` pages from it on are needed.
     fn find(&mut self, file: &CachedFile, page: u64, wanted: u64, context: &Context<'_>) -> Result<Found> {
         let counters = &file.inode.counters;
-        let (mut deadline, mut is_called) = (None, false);
+        let wanted = if self.is_alone { 1 } else { wanted.min(file.fill_pages_max()) };
+        let (mut deadline, mut is_called, mut is_late) = (None, false, false);
         loop {
+            if file.core.is_forked() {
+                return Err(forked(&file.file));
+            }
             if let Some(place) = &self.place {
                 match place.poll(context) {
                     Poll::Pending => return Ok(Found::InLine),
-                    Poll::Ready(Called::TimedOut) => {
-                        self.place = None;
-                        return Err(all_pinned(file, page));
-                    }
-                    Poll::Ready(Called::Again) => {
-                        deadline = self.place.take().map(Place::leave);
-                        is_called = true;
-                    }
+                    // Once more: a future that was called before may not take its frame.
+                    Poll::Ready(Called::TimedOut) => is_late = true,
+                    Poll::Ready(Called::Again) => {}
                 }
+                deadline = self.place.take().map(Place::leave);
+                is_called = true;
             }
-            match file.claim(page, wanted.min(file.fill_pages_max()), is_called) {
+            let claim = file.claim(page, wanted, is_called);
+            if is_called && matches!(claim, Claim::Cached(_) | Claim::Joined(_)) {
+                // It needs no frame: the next in line may.
+                file.core.space.next().wake();
+            }
+            match claim {
                 Claim::Cached(pin) => {
-                    if is_called {
-                        file.core.space.next().wake();
-                    }
                     counters.hit(1);
                     return Ok(Found::Page(pin));
                 }
                 Claim::Joined(fill) => {
-                    if is_called {
-                        file.core.space.next().wake();
-                    }
                     counters.joins.fetch_add(1, Ordering::Relaxed);
-                    self.fills.push(fill);
+                    self.joined.push(Joined::new(fill));
                     return Ok(Found::Reading);
                 }
                 Claim::Began(fill) => {
                     let (first, count) = fill.pages();
                     counters.misses.fetch_add(count as u64, Ordering::Relaxed);
                     fill.begin();
-                    self.fills.push(fill);
+                    self.joined.push(Joined::new(fill));
+                    if is_called {
+                        let policy = lock(&file.core.policy);
+                        let next = file.core.space.go_on(|| policy.want_all(&file.core.frames));
+                        drop(policy);
+                        next.wake();
+                    }
                     file.missed(first, first + count as u64);
                     return Ok(Found::Reading);
                 }
-                Claim::Full => {
-                    let until = *deadline.get_or_insert_with(|| Instant::now() + file.core.wait_max);
-                    let policy = lock(&file.core.policy);
-                    let mark = || policy.want_all(&file.core.frames);
-                    let (place, next) = file.core.space.join(until, is_called, mark);
-                    drop(policy);
-                    next.wake();
-                    self.place = place;
-                    if self.place.is_some() && file.core.space.ensure_thread().is_err() {
-                        self.place = None;
-                        return Err(all_pinned(file, page));
-                    }
-                }
+                Claim::Full => {}
+            }
+            let until = *deadline.get_or_insert_with(|| Instant::now() + file.core.wait_max);
+            if is_late || Instant::now() > until {
+                return Err(all_pinned(file, page));
+            }
+            let policy = lock(&file.core.policy);
+            let (place, next) = file.core.space.join(until, is_called, || policy.want_all(&file.core.frames));
+            drop(policy);
+            next.wake();
+            self.place = place;
+            if self.place.is_some() && file.core.space.ensure_thread().is_err() {
+                self.place = None;
+                return Err(all_pinned(file, page));
             }
         }
+    }
+
+    /// Pages of the read that was joined last: the first, and the end.
+    fn last(&self) -> (u64, u64) {
+        self.joined.last().map_or((0, 0), |joined| {
+            let (first, count) = joined.fill.pages();
+            (first, first + count as u64)
+        })
     }
 }
 
@@ -115,8 +134,7 @@ fn check(file: &CachedFile, range: &Range<u64>) -> Result<()> {
         return Err(file.error(ErrorKind::InvalidInput, range).with_advice("the range ends before its start"));
     }
     if file.core.is_forked() {
-        let advice = "a forked child cannot use the cache of its parent; make one in the child";
-        return Err(file.error(ErrorKind::Unsupported, range).with_advice(advice));
+        return Err(forked(&file.file));
     }
     if range.end > file.size() {
         return Err(beyond_end(file, range));
@@ -156,10 +174,18 @@ impl<'f> Get<'f> {
     /// # Errors
     /// See [`CachedFile::get`].
     pub fn wait(self) -> Result<Lease> {
-        match self.file.try_get(self.range.clone()) {
+        match self.try_now() {
             Some(lease) => Ok(lease),
             None => block_on(self),
         }
+    }
+
+    /// The lease if all is cached; then also reads ahead.
+    fn try_now(&self) -> Option<Lease> {
+        let lease = self.file.try_get(self.range.clone())?;
+        let (first, last) = (self.file.split(self.range.start).0, self.file.split(self.range.end.max(1) - 1).0);
+        self.file.found(first, last + 1);
+        Some(lease)
     }
 
     /// The lease of a pinned page.
@@ -173,13 +199,16 @@ impl<'f> Get<'f> {
         let State::Page(wait) = &mut self.state else { return Poll::Pending };
         let (page, _) = self.file.split(self.range.start);
         loop {
-            if let Some(fill) = wait.fills.pop() {
-                if !fill.is_done(context.waker()) {
-                    wait.fills.push(fill);
+            if let Some(mut joined) = wait.joined.pop() {
+                if !joined.is_done(context.waker()) {
+                    wait.joined.push(joined);
                     return Poll::Pending;
                 }
-                let pin = fill.page(page).map_err(|error| error.with_range(self.range.start, self.length()))?;
-                return Poll::Ready(match pin {
+                if joined.fill.failed_together() {
+                    wait.is_alone = true;
+                    continue;
+                }
+                return Poll::Ready(match joined.fill.page(page)? {
                     Some(pin) => self.lease(pin),
                     None => Err(beyond_end(self.file, &self.range)),
                 });
@@ -206,7 +235,7 @@ impl Future for Get<'_> {
             return Poll::Ready(result.take().expect("a future was polled after it was ready"));
         }
         if matches!(this.state, State::New) {
-            if let Some(lease) = this.file.try_get(this.range.clone()) {
+            if let Some(lease) = this.try_now() {
                 turn::copied(if lease.is_copy() { lease.len() } else { 0 });
                 this.state = State::Ready(Some(Ok(lease)));
                 return if turn::ends(context) { Poll::Pending } else { self.poll(context) };
@@ -214,6 +243,10 @@ impl Future for Get<'_> {
             if let Err(error) = check(this.file, &this.range) {
                 this.state = State::Ready(None);
                 return Poll::Ready(Err(error));
+            }
+            if this.range.is_empty() {
+                this.state = State::Ready(None);
+                return Poll::Ready(Ok(Lease::copy(&Arc::default(), 0..0)));
             }
             let (page, start) = this.file.split(this.range.start);
             let is_page = start + (this.range.end - this.range.start) as usize <= this.file.core.page_bytes();
@@ -244,6 +277,7 @@ pub struct Gather<'f> {
     work: Option<Work<'f>>,
     wait: Wait,
     ready: Option<Vec<Lease>>,
+    is_over: bool,
 }
 
 struct Work<'f> {
@@ -298,22 +332,23 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Number of adjacent pages that are missing from a part on.
-    fn adjacent(&self, from: usize) -> u64 {
-        let mut last = self.missing[from].page;
+    /// Number of adjacent pages that are missing from a part on, `most` at most.
+    fn adjacent(&self, from: usize, most: u64) -> u64 {
+        let first = self.missing[from].page;
+        let mut last = first;
         for part in &self.missing[from..] {
-            if part.page > last + 1 {
+            if part.page > last + 1 || part.page >= first + most {
                 break;
             }
             last = part.page;
         }
-        last - self.missing[from].page + 1
+        last - first + 1
     }
 }
 
 impl<'f> Gather<'f> {
     pub(crate) fn new(file: &'f CachedFile, ranges: &[Range<u64>]) -> Gather<'f> {
-        Gather { file, ranges: ranges.to_vec(), work: None, wait: Wait::default(), ready: None }
+        Gather { file, ranges: ranges.to_vec(), work: None, wait: Wait::default(), ready: None, is_over: false }
     }
 
     /// Blocks until all ranges are read; needs no executor.
@@ -368,6 +403,9 @@ impl<'f> Gather<'f> {
             }
         }
         file.inode.counters.hit(hits);
+        if let [range] = &self.ranges[..] {
+            file.found(file.split(range.start).0, file.split(range.end).0 + 1);
+        }
         work.missing.sort_unstable_by_key(|part| part.page);
         work.past = (!past.is_empty()).then(|| file.file.gather(past));
         Ok(work)
@@ -378,19 +416,26 @@ impl<'f> Gather<'f> {
         let Gather { file, work: Some(work), wait, .. } = self else { return Ok(true) };
         loop {
             let mut index = 0;
-            while index < wait.fills.len() {
-                if wait.fills[index].is_done(context.waker()) {
-                    let fill = wait.fills.swap_remove(index);
-                    work.take(&fill, file)?;
-                } else {
+            while index < wait.joined.len() {
+                if !wait.joined[index].is_done(context.waker()) {
                     index += 1;
+                    continue;
                 }
+                let joined = wait.joined.swap_remove(index);
+                if joined.fill.failed_together() {
+                    // All again, of which most is cached by now.
+                    (wait.is_alone, work.begun, index) = (true, 0, 0);
+                    wait.joined.clear();
+                    continue;
+                }
+                work.take(&joined.fill, file)?;
             }
-            if work.begun == work.missing.len() || wait.fills.len() >= DEPTH {
+            if work.begun == work.missing.len() || wait.joined.len() >= DEPTH {
                 break;
             }
             let part = work.missing[work.begun];
-            match wait.find(file, part.page, work.adjacent(work.begun), context)? {
+            let adjacent = work.adjacent(work.begun, file.fill_pages_max());
+            match wait.find(file, part.page, adjacent, context)? {
                 Found::Page(pin) => {
                     while work.missing.get(work.begun).is_some_and(|next| next.page == part.page) {
                         work.copy(work.missing[work.begun], &pin, file)?;
@@ -398,7 +443,7 @@ impl<'f> Gather<'f> {
                     }
                 }
                 Found::Reading => {
-                    let end = wait.fills.last().map_or(part.page, |fill| fill.pages().0 + fill.pages().1 as u64);
+                    let (_, end) = wait.last();
                     while work.missing.get(work.begun).is_some_and(|next| next.page < end) {
                         work.begun += 1;
                     }
@@ -406,7 +451,7 @@ impl<'f> Gather<'f> {
                 Found::InLine => break,
             }
         }
-        let mut is_done = work.begun == work.missing.len() && wait.fills.is_empty();
+        let mut is_done = work.begun == work.missing.len() && wait.joined.is_empty();
         if let Some(past) = &mut work.past {
             match Pinned::new(past).poll(context) {
                 Poll::Pending => is_done = false,
@@ -435,11 +480,18 @@ impl Future for Gather<'_> {
         if let Some(leases) = this.ready.take() {
             return Poll::Ready(Ok(leases));
         }
-        if this.work.is_none() {
-            this.work = Some(this.begin()?);
-        }
-        if !this.advance(context)? {
-            return Poll::Pending;
+        assert!(!this.is_over, "a future was polled after it was ready");
+        let advanced = match &this.work {
+            Some(_) => Ok(()),
+            None => this.begin().map(|work| this.work = Some(work)),
+        };
+        match advanced.and_then(|()| this.advance(context)) {
+            Ok(false) => return Poll::Pending,
+            Ok(true) => this.is_over = true,
+            Err(error) => {
+                this.is_over = true;
+                return Poll::Ready(Err(error));
+            }
         }
         let Some(work) = this.work.take() else { return Poll::Pending };
         turn::copied(work.copied);

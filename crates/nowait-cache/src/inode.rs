@@ -14,6 +14,9 @@ pub(crate) struct Stamp {
     pub(crate) size: u64,
     pub(crate) modified: (i64, u64),
     pub(crate) changed: (i64, u64),
+    /// The file had not changed for a while. Otherwise it may have changed since, with the same times: the kernel
+    /// sets them once for each call, before the bytes, and from a clock that ticks each few milliseconds.
+    pub(crate) is_settled: bool,
 }
 
 pub(crate) struct Inode {
@@ -21,7 +24,8 @@ pub(crate) struct Inode {
     pub(crate) number: u64,
     pub(crate) pages: Pages,
     pub(crate) size: AtomicU64,
-    pub(crate) stamp: Mutex<Stamp>,
+    /// Locked while the file is compared, so that who finds it unchanged finds no older page.
+    pub(crate) stamp: Mutex<Option<Stamp>>,
     /// Reads in flight by page. While it is locked, no page enters the directory, and none is doomed.
     pub(crate) fills: Mutex<HashMap<u64, Arc<Fill>>>,
     pub(crate) counters: Counters,

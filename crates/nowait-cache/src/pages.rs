@@ -1,18 +1,19 @@
 //! Directory of a file: the frame of each of its cached pages.
 //!
-//! Three levels: chunks of 1024 leaves of 1024 frame numbers each. Chunks are found through buckets
-//! that double in size. So a lookup needs neither a hash nor a lock, whatever the size of the file,
-//! and memory is needed only for the parts that were read: 4 bytes for each page of a touched leaf.
-//! Leaves are freed with the directory, so a lookup needs no protection from that.
+//! Three levels: chunks of 64 leaves of 256 frame numbers each. Chunks are found through buckets that double in
+//! size. So a lookup needs neither a hash nor a lock, whatever the size of the file. Memory is needed only for the
+//! parts that were read: 1 KiB for a touched leaf. Leaves are freed with the directory, so a lookup needs no
+//! protection from that.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-const LEAF: u64 = 1024;
+const LEAF: u64 = 256;
+const LEAVES: u64 = 64;
 /// Pages of a chunk.
-const CHUNK: u64 = 1024 * LEAF;
-const BUCKETS: usize = 20;
-/// Pages from this one on are not cached: a bucket for them would be large. With pages of 4 KiB, 4 PiB.
+const CHUNK: u64 = LEAVES * LEAF;
+const BUCKETS: usize = 22;
+/// Pages from this one on are not cached: a bucket for them would be large. With pages of 4 KiB, 256 TiB.
 pub(crate) const PAGES_MAX: u64 = ((1 << BUCKETS) - 1) * CHUNK;
 
 type Leaf = Box<[AtomicU32]>;
@@ -40,7 +41,7 @@ impl Pages {
     fn leaf(&self, page: u64) -> Option<&Leaf> {
         let (bucket, place) = place(page / CHUNK);
         let chunk = self.buckets.get(bucket)?.get()?.get(place)?.get()?;
-        chunk.get((page / LEAF % 1024) as usize)?.get()
+        chunk.get((page / LEAF % LEAVES) as usize)?.get()
     }
 
     #[inline]
@@ -59,8 +60,9 @@ impl Pages {
     pub(crate) fn set(&self, page: u64, frame: u32) {
         let (bucket, place) = place(page / CHUNK);
         let chunks = self.buckets[bucket].get_or_init(|| empty(1 << bucket));
-        let leaves = chunks[place].get_or_init(|| empty(1024));
-        let leaf = leaves[(page / LEAF % 1024) as usize].get_or_init(|| (0..LEAF).map(|_| AtomicU32::new(0)).collect());
+        let leaves = chunks[place].get_or_init(|| empty(LEAVES));
+        let leaf =
+            leaves[(page / LEAF % LEAVES) as usize].get_or_init(|| (0..LEAF).map(|_| AtomicU32::new(0)).collect());
         leaf[(page % LEAF) as usize].store(frame + 1, Ordering::Relaxed);
     }
 

@@ -10,8 +10,9 @@
 
 use std::sync::Arc;
 
-use crate::frame::Frames;
+use crate::frame::{Frames, table};
 use crate::inode::Inode;
+use crate::word::Doomed;
 
 const NONE: u32 = u32::MAX;
 
@@ -83,19 +84,19 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    pub(crate) fn new(frames: u32) -> Policy {
-        let count = frames as usize;
+    /// `None` if memory is short.
+    pub(crate) fn new(frames: u32) -> Option<Policy> {
         let mut policy = Policy {
-            links: vec![Link { before: NONE, after: NONE, queue: Queue::Absent }; count].into_boxed_slice(),
+            links: table(frames, |_| Link { before: NONE, after: NONE, queue: Queue::Absent })?,
             queues: [Ends { first: NONE, last: NONE, len: 0 }; 5],
-            ghosts: Ghosts(vec![0; count].into_boxed_slice()),
-            inodes: (0..count).map(|_| None).collect(),
+            ghosts: Ghosts(table(frames, |_| 0)?),
+            inodes: table(frames, |_| None)?,
             usable: frames,
             given_up: 0,
             evictions: 0,
         };
         (0..frames).for_each(|frame| policy.append(Queue::Free, frame));
-        policy
+        Some(policy)
     }
 
     fn append(&mut self, queue: Queue, frame: u32) {
@@ -142,43 +143,46 @@ impl Policy {
         self.evict(frames)
     }
 
-    /// Evicts a page; returns its frame.
+    /// Evicts a page; returns its frame. `None` if every page is pinned.
     fn evict(&mut self, frames: &Frames) -> Option<u32> {
-        let (small, main) = (self.ends(Queue::Small), self.ends(Queue::Main));
-        // Each page is looked at once for each point of its score, and once more.
-        let steps = u64::from(small.len) * 2 + u64::from(main.len) * 5;
-        for _ in 0..steps {
+        // Pinned pages of the main queue in a row: all of them, if there are as many as pages.
+        let mut pinned = 0;
+        loop {
             let (small, main) = (self.ends(Queue::Small), self.ends(Queue::Main));
-            let is_small = small.len > self.usable / 10 || main.len == 0;
-            let frame = if is_small { small.first } else { main.first };
-            if frame == NONE {
+            let is_small = small.len > 0 && (small.len > self.usable / 10 || pinned >= main.len);
+            if !is_small && pinned >= main.len {
                 return None;
             }
+            let frame = if is_small { small.first } else { main.first };
             let word = frames.word(frame);
             self.remove(frame);
-            if is_small && (word.score() > 1 || word.is_pinned()) {
+            if word.is_pinned() {
+                // A page that is in use is not new any more.
+                pinned += u32::from(!is_small);
                 self.append(Queue::Main, frame);
                 continue;
             }
-            if !is_small && word.lower_score() > 0 {
+            let stays = if is_small { word.score() > 1 } else { word.lower_score() > 0 };
+            if stays || !word.try_evict() {
+                pinned = 0;
                 self.append(Queue::Main, frame);
                 continue;
             }
-            if !word.try_evict() {
-                self.append(Queue::Main, frame);
-                continue;
-            }
-            if let Some(inode) = self.inodes[frame as usize].take() {
-                let page = frames.record(frame).page();
-                inode.pages.clear(page, frame);
-                if is_small {
-                    self.ghosts.add(inode.number, page);
-                }
-            }
+            self.leave_directory(frame, frames, is_small);
             self.evictions += 1;
             return Some(frame);
         }
-        None
+    }
+
+    /// Removes the page of a frame, which is in no queue, from its directory.
+    fn leave_directory(&mut self, frame: u32, frames: &Frames, leaves_trace: bool) {
+        if let Some(inode) = self.inodes[frame as usize].take() {
+            let page = frames.record(frame).page();
+            inode.pages.clear(page, frame);
+            if leaves_trace {
+                self.ghosts.add(inode.number, page);
+            }
+        }
     }
 
     /// Records that a frame was filled with a page of this file.
@@ -206,20 +210,42 @@ impl Policy {
         is_kept
     }
 
-    /// Stores a frame that was given up, after its memory was discarded.
-    pub(crate) fn retire(&mut self, frame: u32) {
-        self.append(Queue::Retired, frame);
+    /// Stores a frame that was given up, after its memory was discarded. Returns true if the capacity was restored
+    /// meanwhile: the frame is free.
+    pub(crate) fn retire(&mut self, frame: u32) -> bool {
+        let is_needed = self.len() - self.given_up < self.usable;
+        if is_needed {
+            self.given_up -= 1;
+        }
+        self.append(if is_needed { Queue::Free } else { Queue::Retired }, frame);
+        is_needed
     }
 
-    /// Sets the number of frames that may contain pages. Returns the frames that are given up now;
-    /// those that are pinned or being filled follow when they are given back.
+    /// Sets the number of frames that may contain pages. Returns the frames that are given up now. Pinned pages
+    /// leave their directories; their frames, and those that are being filled, follow when they are given back.
     pub(crate) fn set_usable(&mut self, usable: u32, frames: &Frames) -> Vec<u32> {
         self.usable = usable;
         let mut given_up = Vec::new();
-        while self.len() - self.given_up > usable {
+        while self.present() > usable {
             let Some(frame) = self.take(frames) else { break };
             self.given_up += 1;
             given_up.push(frame);
+        }
+        let mut excess = self.present().saturating_sub(usable);
+        while excess > 0 {
+            // In use for the longest time, since all are pinned.
+            let frame = match (self.ends(Queue::Small).first, self.ends(Queue::Main).first) {
+                (NONE, NONE) => break,
+                (NONE, main) => main,
+                (small, _) => small,
+            };
+            excess -= 1;
+            self.remove(frame);
+            self.leave_directory(frame, frames, false);
+            if frames.word(frame).doom() == Doomed::Free {
+                self.given_up += 1;
+                given_up.push(frame);
+            }
         }
         while self.len() - self.given_up < usable && self.ends(Queue::Retired).len > 0 {
             let frame = self.ends(Queue::Retired).first;
@@ -230,10 +256,11 @@ impl Policy {
         given_up
     }
 
-    /// Marks all pinned pages as wanted; false if there is a page that nothing pins.
+    /// Marks all pinned pages as wanted. Returns true if nothing pins another page.
     pub(crate) fn want_all(&self, frames: &Frames) -> bool {
         let is_cached = |frame: &u32| matches!(self.links[*frame as usize].queue, Queue::Small | Queue::Main);
-        (0..self.len()).filter(is_cached).all(|frame| frames.word(frame).want())
+        let marked = (0..self.len()).filter(is_cached).filter(|frame| frames.word(*frame).want()).count();
+        marked < self.cached() as usize || self.ends(Queue::Free).len > 0
     }
 
     fn len(&self) -> u32 {
@@ -242,6 +269,16 @@ impl Policy {
 
     pub(crate) fn usable(&self) -> u32 {
         self.usable
+    }
+
+    /// Number of frames that are free or contain a page of a directory.
+    fn present(&self) -> u32 {
+        self.ends(Queue::Free).len + self.cached()
+    }
+
+    /// False if a page that was read must not enter its directory, since the capacity was cut meanwhile.
+    pub(crate) fn has_room(&self) -> bool {
+        self.present() < self.usable
     }
 
     /// Number of pages in the cache.

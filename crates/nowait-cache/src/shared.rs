@@ -28,15 +28,36 @@ use crate::word::{Doomed, Unpinned, is_ready};
 /// Check of a page that was read: the path of the file, the offset and the bytes of the page.
 pub(crate) type Check = Box<dyn Fn(&Path, u64, &[u8]) -> Result<(), String> + Send + Sync>;
 
-/// Inodes by device and number.
-pub(crate) type Inodes = HashMap<(u64, u64), Arc<Inode>>;
+/// Files that the cache knows.
+pub(crate) struct Inodes {
+    /// By device and inode.
+    pub(crate) known: HashMap<(u64, u64), Arc<Inode>>,
+    /// Counters of files that left.
+    pub(crate) left: Stats,
+    /// Number of files at which those without handles and pages leave.
+    limit: usize,
+}
+
+impl Inodes {
+    /// Removes files that neither a handle nor a frame uses, if there are many files.
+    pub(crate) fn take_unused(&mut self) -> Vec<Arc<Inode>> {
+        if self.known.len() < self.limit {
+            return Vec::new();
+        }
+        let is_unused = |inode: &Arc<Inode>| Arc::strong_count(inode) == 1;
+        let unused: Vec<_> = self.known.iter().filter(|(_, inode)| is_unused(inode)).map(|(key, _)| *key).collect();
+        let unused: Vec<_> = unused.iter().filter_map(|key| self.known.remove(key)).collect();
+        unused.iter().for_each(|inode| self.left.add(&inode.counters));
+        self.limit = (self.known.len() * 2).max(64);
+        unused
+    }
+}
 
 pub(crate) struct Shared {
     pub(crate) frames: Frames,
     pub(crate) policy: Mutex<Policy>,
     pub(crate) space: Space,
-    /// Inodes by device and number, and the counters of those that left.
-    pub(crate) inodes: Mutex<(Inodes, Stats)>,
+    pub(crate) inodes: Mutex<Inodes>,
     pub(crate) page_shift: u32,
     pub(crate) wait_max: Duration,
     pub(crate) read_ahead_bytes_max: usize,
@@ -121,19 +142,19 @@ impl Shared {
         wait_max: Duration,
         read_ahead_bytes_max: usize,
         check: Option<Check>,
-    ) -> Shared {
-        Shared {
-            policy: Mutex::new(Policy::new(frames.len())),
+    ) -> Option<Shared> {
+        Some(Shared {
+            policy: Mutex::new(Policy::new(frames.len())?),
             frames,
             space: Space::default(),
-            inodes: Mutex::default(),
+            inodes: Mutex::new(Inodes { known: HashMap::new(), left: Stats::default(), limit: 64 }),
             page_shift,
             wait_max,
             read_ahead_bytes_max,
             check,
             process: embed::fork_generation(),
             leased: AtomicUsize::new(0),
-        }
+        })
     }
 
     pub(crate) fn page_bytes(&self) -> usize {
@@ -154,7 +175,9 @@ impl Shared {
         }
         if !given_up.is_empty() {
             let mut policy = lock(&self.policy);
-            given_up.iter().for_each(|frame| policy.retire(*frame));
+            let free = given_up.iter().filter(|frame| policy.retire(**frame)).count();
+            drop(policy);
+            (0..free).for_each(|_| self.space.next().wake());
         }
     }
 
@@ -176,13 +199,16 @@ impl Shared {
         let mut free = Vec::new();
         let mut fills = lock(&inode.fills);
         let mut dropped = Vec::new();
-        fills.retain(|page, fill| {
-            let is_kept = *page < first || *page >= end;
-            if !is_kept {
-                fill.set_stale();
+        for fill in fills.iter().filter(|(page, _)| (first..end).contains(*page)).map(|(_, fill)| fill) {
+            fill.set_stale();
+        }
+        // With all of its pages: who finds one of them here waits for all.
+        fills.retain(|_, fill| {
+            let is_stale = fill.is_stale();
+            if is_stale {
                 dropped.push(fill.clone());
             }
-            is_kept
+            !is_stale
         });
         let mut policy = lock(&self.policy);
         let mut from = first;
@@ -270,6 +296,11 @@ impl Drop for Pin {
 fn let_go(pinned: NonNull<Record>, mut unpinned: Unpinned) {
     // SAFETY: the pin remains, or was an orphan's: in both cases the frame counts as leased.
     let Some(cache) = NonNull::new(unsafe { pinned.as_ref() }.cache().cast::<Shared>()) else { return };
+    // SAFETY: as above.
+    if unsafe { cache.as_ref() }.is_forked() {
+        // A thread that does not exist here may hold the locks.
+        return;
+    }
     // Woken when the pin is removed, and without the state, which may not exist then.
     let mut next = Next::NOBODY;
     loop {

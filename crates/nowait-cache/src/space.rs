@@ -9,6 +9,9 @@ use nowait::embed;
 
 use crate::sync::{contained, lock};
 
+/// Time that a task has to look for its frame after it was called.
+const PATIENCE: Duration = Duration::from_millis(10);
+
 #[derive(Default)]
 pub(crate) struct Space(Arc<Line>);
 
@@ -22,6 +25,8 @@ struct Line {
 #[derive(Default)]
 struct Waiters {
     waits: VecDeque<Arc<Waiter>>,
+    /// Those that were called, and when, until they look for a frame.
+    called: VecDeque<(Instant, Arc<Waiter>)>,
     /// Every pinned frame is marked as wanted.
     is_marked: bool,
     has_thread: bool,
@@ -52,6 +57,7 @@ impl Waiter {
 pub(crate) struct Place {
     line: Arc<Line>,
     wait: Arc<Waiter>,
+    process: u64,
 }
 
 /// The next in line, to be woken.
@@ -71,7 +77,8 @@ impl Next {
 impl Space {
     /// True if a future waits: a frame that is pinned now must be marked as wanted.
     pub(crate) fn is_wanted(&self) -> bool {
-        !lock(&self.0.queue).waits.is_empty()
+        let queue = lock(&self.0.queue);
+        !(queue.waits.is_empty() && queue.called.is_empty())
     }
 
     /// Takes the next future out of the line.
@@ -81,9 +88,9 @@ impl Space {
 
     /// Joins the line, at its head for a future that was called in vain.
     ///
-    /// `mark` marks all pinned frames as wanted, and returns false if there is a page that nothing pins. The
-    /// first in line takes that: no place is returned to the first, and the [`Next`] is to be woken otherwise.
-    /// The policy is locked, so no frame is published meanwhile. Call [`Space::ensure_thread`] when it is not.
+    /// `mark` marks all pinned frames as wanted, and returns true if there is a frame that nothing pins. The first
+    /// in line gets that: no place is returned to the first, and the [`Next`] is to be woken otherwise. The policy
+    /// is locked, so no frame is published meanwhile. Call [`Space::ensure_thread`] when it is not.
     pub(crate) fn join(
         &self,
         deadline: Instant,
@@ -91,20 +98,33 @@ impl Space {
         mark: impl FnOnce() -> bool,
     ) -> (Option<Place>, Next) {
         let mut queue = lock(&self.0.queue);
-        if !queue.is_marked || queue.waits.is_empty() {
-            queue.is_marked = mark();
-        }
-        if !queue.is_marked && (is_called || queue.waits.is_empty()) {
+        let is_first = is_called || (queue.waits.is_empty() && queue.called.is_empty());
+        let is_free = (!queue.is_marked || queue.waits.is_empty()) && mark();
+        queue.is_marked = true;
+        if is_free && is_first {
             return (None, Next::NOBODY);
         }
-        let next = if queue.is_marked { None } else { queue.waits.pop_front() };
+        let next = if is_free { queue.call() } else { None };
         let wait = Arc::new(Waiter { deadline, state: Mutex::new(Call::Waiting(None)) });
         if is_called {
             queue.waits.push_front(wait.clone())
         } else {
             queue.waits.push_back(wait.clone())
         }
-        (Some(Place { line: self.0.clone(), wait }), Next(next))
+        let process = embed::fork_generation();
+        (Some(Place { line: self.0.clone(), wait, process }), Next(next))
+    }
+
+    /// Continues the line after a future that was called has taken its frame: others may be free, and pinned ones
+    /// not marked. The policy is locked; see [`Space::join`].
+    pub(crate) fn go_on(&self, mark: impl FnOnce() -> bool) -> Next {
+        let mut queue = lock(&self.0.queue);
+        if queue.is_marked || queue.waits.is_empty() {
+            return Next::NOBODY;
+        }
+        let is_free = mark();
+        queue.is_marked = true;
+        Next(if is_free { queue.call() } else { None })
     }
 
     /// Ensures that a thread ends waits at their deadlines.
@@ -124,14 +144,37 @@ impl Space {
     }
 }
 
+impl Waiters {
+    /// Takes the first waiter out of the line.
+    fn call(&mut self) -> Option<Arc<Waiter>> {
+        self.is_marked = false;
+        let next = self.waits.pop_front();
+        self.called.extend(next.clone().map(|next| (Instant::now(), next)));
+        next
+    }
+}
+
 impl Line {
     fn next(&self) -> Next {
-        let mut queue = lock(&self.queue);
-        queue.is_marked = false;
-        Next(queue.waits.pop_front())
+        let next = lock(&self.queue).call();
+        if next.is_some() {
+            // It watches whether the future looks for its frame.
+            self.changed.notify_one();
+        }
+        Next(next)
     }
 
-    /// Ends waits at their deadlines, until there are none.
+    /// Removes a waiter; true if it was called.
+    fn remove(&self, wait: &Arc<Waiter>) -> bool {
+        let mut queue = lock(&self.queue);
+        queue.waits.retain(|other| !Arc::ptr_eq(other, wait));
+        let before = queue.called.len();
+        queue.called.retain(|(_, other)| !Arc::ptr_eq(other, wait));
+        queue.called.len() < before
+    }
+
+    /// Ends waits at their deadlines, until there are none. Calls the next in line if one that was called does not
+    /// look for its frame: its task may not be polled.
     fn end_waits(&self) {
         /// Time for which the thread waits for further waits.
         const IDLE: Duration = Duration::from_secs(1);
@@ -141,13 +184,18 @@ impl Line {
             let now = Instant::now();
             let (late, rest) = queue.waits.drain(..).partition::<VecDeque<_>, _>(|wait| wait.deadline <= now);
             queue.waits = rest;
-            if !late.is_empty() {
+            let ignored = queue.called.iter().take_while(|(called, _)| *called + PATIENCE <= now).count();
+            queue.called.drain(..ignored);
+            let next: Vec<_> = (0..ignored).map_while(|_| queue.call()).collect();
+            if !late.is_empty() || !next.is_empty() {
                 drop(queue);
                 late.iter().for_each(|wait| wait.end(Call::TimedOut));
+                next.into_iter().for_each(|next| Next(Some(next)).wake());
                 queue = lock(&self.queue);
                 continue;
             }
-            let next = queue.waits.iter().map(|wait| wait.deadline).min();
+            let deadlines = queue.waits.iter().map(|wait| wait.deadline);
+            let next = deadlines.chain(queue.called.front().map(|(called, _)| *called + PATIENCE)).min();
             if next.is_none() && std::mem::replace(&mut is_idle, next.is_none()) {
                 queue.has_thread = false;
                 return;
@@ -181,29 +229,23 @@ impl Place {
         Poll::Pending
     }
 
-    /// Gives up the place of a future that was called and found no frame.
+    /// Gives up the place of a future that looks for a frame; returns its deadline.
     pub(crate) fn leave(self) -> Instant {
-        let deadline = self.wait.deadline;
         *lock(&self.wait.state) = Call::TimedOut;
-        deadline
+        self.line.remove(&self.wait);
+        self.wait.deadline
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
+        if self.process != embed::fork_generation() {
+            // A thread that does not exist here may hold the locks.
+            return;
+        }
         let was = std::mem::replace(&mut *lock(&self.wait.state), Call::TimedOut);
-        let was_taken_out = || {
-            let waits = &mut lock(&self.line.queue).waits;
-            let before = waits.len();
-            waits.retain(|wait| !Arc::ptr_eq(wait, &self.wait));
-            waits.len() == before
-        };
-        let is_called = match was {
-            Call::Waiting(_) => was_taken_out(),
-            Call::Called => true,
-            Call::TimedOut => false,
-        };
-        if is_called {
+        let is_waiting = !matches!(was, Call::TimedOut);
+        if is_waiting && self.line.remove(&self.wait) {
             // The frame goes to the next in line.
             self.line.next().wake();
         }

@@ -10,14 +10,14 @@ use crate::sync::lock;
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Pages that were found. If 15 threads have read before, further threads share a counter.
+    /// Pages that were found. Further threads than seven share a counter.
     pub hits: u64,
     /// Pages whose read was in flight already.
     pub joins: u64,
     /// Pages for which a read was begun.
     pub misses: u64,
     /// Pages of ranges that were read past the cache: a range of more than half of the capacity, or beyond
-    /// 2^40 pages.
+    /// 2^36 pages.
     pub uncached: u64,
     /// Pages read ahead.
     pub read_ahead: u64,
@@ -37,9 +37,13 @@ pub struct Stats {
 
 impl Stats {
     pub(crate) fn of(shared: &Shared) -> Stats {
+        if shared.is_forked() {
+            // A thread that does not exist here may hold the locks.
+            return Stats::default();
+        }
         let guard = lock(&shared.inodes);
-        let mut stats = guard.1;
-        guard.0.values().for_each(|inode| stats.add(&inode.counters));
+        let mut stats = guard.left;
+        guard.known.values().for_each(|inode| stats.add(&inode.counters));
         drop(guard);
         let policy = lock(&shared.policy);
         (stats.evictions, stats.cached) = (policy.evictions, u64::from(policy.cached()));

@@ -180,7 +180,7 @@ impl Word {
     pub(crate) fn try_free(&self) -> bool {
         let mut word = self.0.load(Ordering::Relaxed);
         while word & DOOMED != 0 && word < 2 * PIN {
-            match self.0.compare_exchange_weak(word, PIN, Ordering::AcqRel, Ordering::Relaxed) {
+            match self.0.compare_exchange_weak(word, PIN | word & ORPHAN, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => word = now,
             }
@@ -250,6 +250,12 @@ mod tests {
         word.pin_again();
         assert!(word.orphan());
         assert_eq!((word.unpin(), word.unpin()), (Unpinned::Done, Unpinned::Orphan));
+        // While the last pin frees a doomed frame.
+        let word = Word::new();
+        word.publish(true, false);
+        assert_eq!(word.unpin(), Unpinned::Doomed);
+        assert!(word.orphan() && word.try_free());
+        assert_eq!(word.unpin(), Unpinned::Orphan);
     }
 }
 

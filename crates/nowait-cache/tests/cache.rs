@@ -65,8 +65,14 @@ fn a_page_is_read_once_and_then_found() {
     let lease = file.get(100..9000).wait().unwrap();
     assert_eq!((&lease[..], lease.is_copy()), (&bytes[100..9000], true));
     assert_eq!(lease.slice(10..20)[..], bytes[110..120]);
-    // Nothing is an empty range, also of an empty file.
+    // Nothing is an empty range, also at the end, and of an empty file.
     assert_eq!(file.get(7..7).wait().unwrap().len(), 0);
+    assert_eq!(file.get(end..end).wait().unwrap().len(), 0);
+    fs::write(dir.path().join("empty"), "").unwrap();
+    let empty = opened(&cache, &dir.path().join("empty"));
+    assert_eq!((empty.get(0..0).wait().unwrap().len(), empty.gather(&[0..0]).wait().unwrap().len()), (0, 1));
+    assert_eq!(empty.get(0..1).wait().unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    assert!(empty.try_get(0..0).is_none());
     #[allow(clippy::reversed_empty_ranges)]
     let reversed = file.get(9..8).wait();
     assert_eq!(reversed.unwrap_err().kind(), ErrorKind::InvalidInput);
@@ -169,6 +175,72 @@ fn a_read_waits_for_a_frame_for_a_limited_time() {
 }
 
 #[test]
+fn new_pages_give_way_if_all_others_are_leased() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    fs::write(&path, contents(64 * PAGE, 0)).unwrap();
+    let cache = cache(20);
+    let file = opened(&cache, &path);
+    let page = |page: u64| page * PAGE as u64..page * PAGE as u64 + 10;
+    let leases: Vec<_> = (0..18).map(|number| file.get(page(number)).wait().unwrap()).collect();
+    // Two frames for all others.
+    for round in 0..2 {
+        (18..64).for_each(|number| assert!(file.get(page(number)).wait().is_ok(), "{round}: {number}"));
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.cached, stats.pinned), (20, 18), "{stats:?}");
+    drop(leases);
+}
+
+#[test]
+fn a_task_that_is_not_polled_does_not_keep_the_frame_it_was_called_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    fs::write(&path, contents(8 * PAGE, 0)).unwrap();
+    let cache = settings(1).wait_max(Duration::from_secs(60)).build().unwrap();
+    let file = opened(&cache, &path);
+    let lease = file.get(0..1).wait().unwrap();
+    let waker = futures::task::noop_waker();
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut first = Box::pin(file.get(5000..5001));
+    assert!(std::future::Future::poll(first.as_mut(), &mut context).is_pending());
+    let began = Instant::now();
+    let other = std::thread::spawn({
+        let file = file.clone();
+        move || file.get(9000..9001).wait().map(drop)
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    drop(lease);
+    other.join().unwrap().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    assert_eq!(block_on(first).unwrap().len(), 1);
+}
+
+#[test]
+fn a_gather_does_not_join_a_read_that_began_before_an_invalidation() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let plain = fs::OpenOptions::new().write(true).read(true).create(true).truncate(true).open(&path).unwrap();
+    let cache = cache(64);
+    for round in 0..50_u8 {
+        plain.write_all_at(&vec![round; 4 * PAGE], 0).unwrap();
+        let file = nowait::OpenOptions::new().read(true).direct(true).open(&path).wait().unwrap();
+        let file = cache.open(&file).unwrap();
+        block_on(async {
+            let mut first = Box::pin(file.get(0..4 * PAGE as u64));
+            let _ = futures::poll!(&mut first);
+            plain.write_all_at(&vec![round + 100; PAGE], 2 * PAGE as u64).unwrap();
+            file.invalidate(2 * PAGE as u64..3 * PAGE as u64);
+            let pages: Vec<_> = (0..4).map(|page| page * PAGE as u64..(page + 1) * PAGE as u64).collect();
+            let gathered = file.gather(&pages).await.unwrap();
+            let firsts: Vec<_> = gathered.iter().map(|page| page[0]).collect();
+            assert_eq!(firsts, [round, round, round + 100, round]);
+            first.await.unwrap();
+        });
+    }
+}
+
+#[test]
 fn many_tasks_share_few_frames() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
@@ -209,8 +281,13 @@ fn a_changed_file_is_noticed_when_it_is_compared() {
     fs::write(&path, contents(4 * PAGE, 0)).unwrap();
     let cache = cache(8);
     let file = opened(&cache, &path);
-    assert!(!file.revalidate().unwrap());
+    file.get(0..1).wait().unwrap();
+    assert!(file.revalidate().unwrap(), "equal times do not exclude a change while the file is so young");
+    std::thread::sleep(Duration::from_millis(3100));
+    assert!(file.revalidate().unwrap(), "it was young when it was compared last");
     let old = file.get(0..PAGE as u64).wait().unwrap();
+    assert!(!file.revalidate().unwrap() && !opened(&cache, &path).revalidate().unwrap());
+    assert!(file.try_get(0..1).is_some());
     let new = contents(4 * PAGE, 1);
     fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&new, 0).unwrap();
     assert_eq!(file.try_get(0..PAGE as u64).unwrap()[..], old[..]);
@@ -263,6 +340,12 @@ fn each_page_is_checked_once() {
     let error = file.get(page(5)).wait().unwrap_err();
     assert!(error.to_string().contains("panicked"), "{error}");
     assert_eq!((cache.stats().failures, cache.stats().cached), (3, 2));
+    // In one read: the others are good.
+    let leases = block_on(join_all((2..8).map(|number| file.get(page(number)))));
+    let refused: Vec<_> = leases.iter().map(|lease| lease.is_err()).collect();
+    assert_eq!(refused, [false, true, false, true, false, false]);
+    let error = file.gather(&[page(1), page(3), page(6)]).wait().unwrap_err();
+    assert_eq!((error.kind(), error.offset()), (ErrorKind::Damaged, Some(3 * PAGE as u64)));
 }
 
 #[test]
@@ -276,7 +359,7 @@ fn the_capacity_can_be_cut_and_restored() {
     let page = |page: u64| page * PAGE as u64..(page + 1) * PAGE as u64;
     let leases: Vec<_> = (0..16).map(|number| file.get(page(number)).wait().unwrap()).collect();
     assert_eq!(cache.set_capacity_bytes(4 * PAGE as u64), 4 * PAGE as u64);
-    assert_eq!(cache.stats().cached, 16, "all are leased");
+    assert_eq!((cache.stats().cached, cache.stats().pinned), (4, 16), "all are leased");
     for (number, lease) in leases.iter().enumerate() {
         assert_eq!(lease[..], bytes[number * PAGE..(number + 1) * PAGE]);
     }
@@ -284,7 +367,6 @@ fn the_capacity_can_be_cut_and_restored() {
     (16..24).for_each(|number| {
         assert_eq!(file.get(page(number)).wait().unwrap()[..], bytes[number as usize * PAGE..][..PAGE])
     });
-    assert_eq!(cache.set_capacity_bytes(4 * PAGE as u64), 4 * PAGE as u64);
     assert!(cache.stats().cached <= 4, "{:?}", cache.stats());
     assert_eq!(cache.set_capacity_bytes(u64::MAX), 16 * PAGE as u64);
     (0..16).for_each(|number| {
@@ -302,6 +384,21 @@ fn settings_that_make_no_sense_are_refused() {
     }
     assert_eq!(kind(u64::MAX, 4096), ErrorKind::InvalidInput);
     assert_eq!(kind(1 << 50, 1 << 20), ErrorKind::OutOfMemory);
+    let endless = PageCache::builder().capacity_bytes(4096).page_bytes(4096).wait_max(Duration::MAX).build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    fs::write(&path, contents(2 * PAGE, 0)).unwrap();
+    let file = opened(&endless, &path);
+    let lease = file.get(0..1).wait().unwrap();
+    let waits = std::thread::spawn({
+        let file = file.clone();
+        move || file.get(5000..5001).wait().map(drop)
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    drop(lease);
+    waits.join().unwrap().unwrap();
+    let written = nowait::OpenOptions::new().write(true).open(&path).wait().unwrap();
+    assert_eq!(endless.open(&written).unwrap_err().kind(), ErrorKind::PermissionDenied);
 }
 
 #[test]
