@@ -23,8 +23,7 @@ use crate::shared::Pin;
 ///
 /// A lease can be dropped on any thread. Leaking it (`std::mem::forget`) leaks its frame.
 ///
-/// In a forked child, leases of the parent must not be read: the cache's memory does not exist there,
-/// and the system ends the process (SIGSEGV).
+/// In a forked child, a lease of one page of the parent reads zeros: the cache's memory is not inherited.
 pub struct Lease {
     /// The record of a pinned frame, or an `Arc<Copied>`, marked by [`COPY`]. With `range` a pair of words: moves
     /// of a larger lease would go through memory, and make the processor wait for the atomics of the pin.

@@ -43,15 +43,15 @@
 //!
 //! # Fork
 //!
-//! The memory of the cache is not inherited by a forked child (`MADV_DONTFORK`), since a child would disturb
-//! direct reads in flight. There, every read fails or returns `None`, and reading a lease of the parent ends the
-//! child.
+//! A forked child does not inherit the memory of the cache (`MADV_WIPEONFORK`), since a shared page would disturb
+//! direct reads in flight. In the child, every read fails or returns `None`, and a lease of the parent reads zeros.
 //!
 //! # Threads
 //!
 //! All types are shared by threads and tasks of any executor. A read belongs to the cache, not to the task that
-//! began it: the thread that notices its completion wakes all that wait. While leases pin all frames, a thread
-//! `nowait-cache` ends waits that take too long.
+//! began it: the thread that notices its completion wakes all that wait. If the task that began it runs in
+//! `nowait::block_on` and computes for long, `nowait-watch-1` notices the completion, after 0.1 s at most. While
+//! leases pin all frames, a thread `nowait-cache` ends waits that take too long.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("nowait-cache supports Linux only");

@@ -266,8 +266,8 @@ impl Pin {
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         let record = self.record();
-        // SAFETY: the frame is filled up to its length, and nothing changes it while it is pinned. A
-        // forked child has no arena, and no access there is undefined: the system ends the process.
+        // SAFETY: the frame is filled up to its length, and nothing changes it while it is pinned. In a
+        // forked child it reads zeros.
         unsafe { std::slice::from_raw_parts(record.start().as_ptr(), record.valid()) }
     }
 }

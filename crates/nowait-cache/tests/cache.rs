@@ -70,7 +70,7 @@ fn a_page_is_read_once_and_then_found() {
     assert_eq!(file.get(end..end).wait().unwrap().len(), 0);
     fs::write(dir.path().join("empty"), "").unwrap();
     let empty = opened(&cache, &dir.path().join("empty"));
-    assert_eq!((empty.get(0..0).wait().unwrap().len(), empty.gather(&[0..0]).wait().unwrap().len()), (0, 1));
+    assert_eq!((empty.get(0..0).wait().unwrap().len(), empty.gather(&[0..0, 0..0]).wait().unwrap().len()), (0, 2));
     assert_eq!(empty.get(0..1).wait().unwrap_err().kind(), ErrorKind::UnexpectedEof);
     assert!(empty.try_get(0..0).is_none());
     #[allow(clippy::reversed_empty_ranges)]
@@ -238,6 +238,67 @@ fn a_gather_does_not_join_a_read_that_began_before_an_invalidation() {
             first.await.unwrap();
         });
     }
+}
+
+#[test]
+fn a_forked_child_reads_nothing_and_takes_no_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    fs::write(&path, contents(8 * PAGE, 0)).unwrap();
+    let cache = cache(2);
+    let file = opened(&cache, &path);
+    let lease = file.get(100..200).wait().unwrap();
+    let doomed = file.get(5000..5001).wait().unwrap();
+    file.invalidate(5000..5001);
+    let waker = futures::task::noop_waker();
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut begun = Box::pin(file.get(9000..9001));
+    let _ = std::future::Future::poll(begun.as_mut(), &mut context);
+    // A thread that holds the locks for much of the time.
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let _ = (cache.stats(), file.get(20_000..20_001).wait(), file.invalidate(0..u64::MAX));
+            }
+        });
+        for _ in 0..20 {
+            // SAFETY: the child makes no call that needs a lock of the parent but those that are tested, and ends
+            // by `_exit`.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: ends the child if it hangs.
+                unsafe { libc::alarm(10) };
+                let is_unsupported = |error: nowait::Error| error.kind() == ErrorKind::Unsupported;
+                let mut results = vec![
+                    file.try_get(100..200).is_none(),
+                    file.get(100..200).wait().is_err_and(is_unsupported),
+                    file.gather(&[100..200, 0..1]).wait().is_err_and(is_unsupported),
+                    file.revalidate().is_err_and(is_unsupported),
+                    cache.open(file.file()).is_err_and(is_unsupported),
+                    lease[..] == [0; 100],
+                    cache.set_capacity_bytes(1) == 0,
+                    cache.stats() == nowait_cache::Stats::default(),
+                ];
+                let poll = std::future::Future::poll(begun.as_mut(), &mut context);
+                results.push(matches!(poll, std::task::Poll::Ready(Err(error)) if is_unsupported(error.clone())));
+                drop((lease.clone(), doomed.clone()));
+                file.invalidate(0..u64::MAX);
+                let failed = results.iter().position(|result| !result).map_or(0, |at| at as i32 + 1);
+                // SAFETY: without destructors of the parent's objects.
+                unsafe { libc::_exit(failed) };
+            }
+            let mut status = 0;
+            // SAFETY: waits for the child made above.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            if status != 0 {
+                is_over.store(true, Ordering::Relaxed);
+            }
+            assert_eq!(status, 0, "a signal, or the number of the first wrong result in the second byte");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(lease[..], contents(PAGE, 0)[100..200]);
 }
 
 #[test]
