@@ -56,7 +56,8 @@ fn print(case: &str, figures: &BTreeMap<&str, Vec<f64>>, unit: &str) {
     println!("{case}");
     for (way, rounds) in figures {
         let middle = median(rounds);
-        let (low, high) = rounds.iter().fold((f64::MAX, 0_f64), |(low, high), value| (low.min(*value), high.max(*value)));
+        let (low, high) =
+            rounds.iter().fold((f64::MAX, 0_f64), |(low, high), value| (low.min(*value), high.max(*value)));
         println!("  {way:<22} {middle:9.1} {unit} ({:.2}–{:.2})", low / middle, high / middle);
     }
 }
@@ -260,8 +261,11 @@ fn policy(dir: &Path) -> Result<()> {
     // Without blocks on the device: only the cache is measured.
     let file = tempfile::NamedTempFile::new_in(dir)?;
     file.as_file().set_len((4 * PAGES * PAGE) as u64)?;
-    for (name, exponent, scans) in [("zipf 0.8", 0.8, false), ("zipf 0.8 + scan", 0.8, true), ("zipf 1.0 + scan", 1.0, true)] {
-        let cache = PageCache::builder().capacity_bytes((PAGES / 10 * PAGE) as u64).page_bytes(PAGE).read_ahead_bytes_max(0);
+    for (name, exponent, scans) in
+        [("zipf 0.8", 0.8, false), ("zipf 0.8 + scan", 0.8, true), ("zipf 1.0 + scan", 1.0, true)]
+    {
+        let cache =
+            PageCache::builder().capacity_bytes((PAGES / 10 * PAGE) as u64).page_bytes(PAGE).read_ahead_bytes_max(0);
         let points = cache.build()?.open(&nowait::File::open(file.path()).wait()?)?;
         let scan = points.clone();
         let (zipf, mut random) = (Zipf::new(PAGES, exponent), Random::of(7, 3));
@@ -284,7 +288,11 @@ fn policy(dir: &Path) -> Result<()> {
                 next += 1;
             }
         }
-        println!("policy, {name}, exponent {}: {:.1} % of the point reads hit", zipf.exponent, f64::from(hits) * 100.0 / f64::from(reads));
+        println!(
+            "policy, {name}, exponent {}: {:.1} % of the point reads hit",
+            zipf.exponent,
+            f64::from(hits) * 100.0 / f64::from(reads)
+        );
     }
     Ok(())
 }
