@@ -78,9 +78,7 @@ impl Word {
     /// pin in place, since it keeps the cache in memory.
     #[inline]
     pub(crate) fn unpin(&self) -> Unpinned {
-        // The word of a page that is read often, with one pin. A guess, because a load would wait for the addition
-        // of the pin, and the reads of the page's bytes for both.
-        let mut word = PIN | READY | SCORE_MASK;
+        let mut word = self.0.load(Ordering::Relaxed);
         loop {
             let is_last = word < 2 * PIN;
             if is_last && word & (DOOMED | WANTED) != 0 && word & ORPHAN == 0 {
