@@ -1,7 +1,7 @@
 //! `nowait-cache` beside the kernel's page cache, maps of files, and general caches.
 //!
 //! `cargo run --release --example cache -- DIR [hits|misses|policy]`. Makes a file of 1 GiB in DIR and removes it.
-//! The ways of a line take turns; a cell is the median of the rounds with their spread.
+//! The ways of a case take turns. A line shows the median of a way's rounds and their spread.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -51,7 +51,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Prints a line: the median of each way and the spread of its rounds.
+/// Prints a case: a line for each way, with the median of its rounds and their spread.
 fn print(case: &str, figures: &BTreeMap<&str, Vec<f64>>, unit: &str) {
     println!("{case}");
     for (way, rounds) in figures {
@@ -231,7 +231,7 @@ fn misses(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Zipf numbers below a bound, by rejection.
+/// Zipf-distributed ranks, by binary search in the cumulative weights.
 struct Zipf {
     exponent: f64,
     cumulated: Vec<f64>,
@@ -254,11 +254,11 @@ impl Zipf {
     }
 }
 
-/// Hits of point reads among 400,000 pages, with a cache of a tenth, without and beside scans of other pages.
+/// Hit rate of point reads over 400,000 pages, with a tenth cached, with and without scans.
 fn policy(dir: &Path) -> Result<()> {
     const PAGES: usize = 400_000;
     const READS: usize = 2_000_000;
-    // Without blocks on the device: only the cache is measured.
+    // A sparse file: its reads need no device, so only the policy matters.
     let file = tempfile::NamedTempFile::new_in(dir)?;
     file.as_file().set_len((4 * PAGES * PAGE) as u64)?;
     for (name, exponent, scans) in
@@ -281,7 +281,7 @@ fn policy(dir: &Path) -> Result<()> {
             if number >= READS / 2 {
                 (hits, reads) = (hits + u32::from(found), reads + 1);
             }
-            // Half of the time one page of a scan for each point read; no page twice.
+            // In every other block of 100,000 reads, a scan reads one new page per point read.
             if scans && number / 100_000 % 2 == 0 {
                 let offset = next * PAGE as u64;
                 scan.get(offset..offset + 8).wait()?;

@@ -20,8 +20,8 @@ pub(crate) struct Arena {
     frames: u32,
 }
 
-// SAFETY: the mapping belongs to the arena, and its address is valid in all threads. Who may access
-// which bytes is decided by the state words of the frames.
+// SAFETY: the mapping belongs to the arena, and its address is valid in all threads. The state
+// words of the frames decide which thread may access which bytes.
 unsafe impl Send for Arena {}
 // SAFETY: as above; the arena only computes addresses.
 unsafe impl Sync for Arena {}

@@ -21,10 +21,10 @@ use crate::sync::lock;
 const PAGE_MIN: usize = 4 << 10;
 const PAGE_MAX: usize = 1 << 20;
 
-/// Cache of pages of files, of a fixed size. Clones share it.
+/// Page cache for files, in bounded memory. Clones share it.
 ///
-/// Handles of files keep the cache in memory, and so do leases keep its frames. See the crate's page
-/// for an example.
+/// The cache stays in memory while a file handle exists, and its frames while a lease exists. See the crate's
+/// page for an example.
 #[derive(Clone)]
 pub struct PageCache {
     core: Core,
@@ -53,13 +53,13 @@ impl PageCache {
 
     /// Returns a handle that reads the file through the cache.
     ///
-    /// All handles of one file of the file system share its pages, whatever its names, also after all
-    /// earlier handles were dropped. The call compares the file's size and its times of modification and
-    /// change (`fstat(2)`) with those of the previous opening. If they differ, the file's cached pages are
-    /// dropped. It makes a few system calls on the calling thread, which wait for no device on local file systems.
+    /// All handles of one inode share its pages, under any path. The pages stay cached after the last handle is
+    /// dropped. The call compares size, mtime and ctime (`fstat(2)`) with those of the last comparison, and drops
+    /// the cached pages if they differ. It makes a few system calls on the calling thread; on local file systems
+    /// they do not block on the device.
     ///
-    /// The cache does not notice when the file changes later: see [`CachedFile::revalidate`]. Open files
-    /// with [`direct`](nowait::OpenOptions::direct) I/O, so that the kernel does not cache the pages, too.
+    /// The cache does not notice when the file changes later: see [`CachedFile::revalidate`]. Open files with
+    /// [`direct`](nowait::OpenOptions::direct) I/O, so that the kernel does not cache the same pages.
     ///
     /// # Errors
     /// Those of `fstat(2)`. [`ErrorKind::Unsupported`] for a file without a descriptor (of a simulator), for a
@@ -138,7 +138,7 @@ impl fmt::Debug for PageCache {
     }
 }
 
-/// Seconds without a change after which the times of a file name its contents.
+/// Age in seconds that a file's times must exceed before equal times mean equal contents.
 const SETTLED_S: i64 = 2;
 
 pub(crate) fn forked(file: &File) -> Error {
@@ -146,7 +146,7 @@ pub(crate) fn forked(file: &File) -> Error {
     error.with_advice("a forked child cannot use the cache of its parent; make one in the child")
 }
 
-/// Device and inode of a file, and the values by which changes are noticed.
+/// Returns the file's device and inode, and the size and times that show changes.
 pub(crate) fn stamp(file: &File) -> Result<((u64, u64), Stamp)> {
     let Some(descriptor) = file.descriptor() else {
         return Err(Error::new(ErrorOp::Metadata, ErrorKind::Unsupported)
@@ -167,7 +167,7 @@ pub(crate) fn stamp(file: &File) -> Result<((u64, u64), Stamp)> {
             .at(file.path())
             .with_advice("open the file for reading"));
     }
-    // In the future if the clock was set back: not settled either.
+    // Times in the future (the clock was set back) do not count as settled.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
     #[allow(clippy::unnecessary_cast)]
     let is_settled = (stat.st_mtime as i64).max(stat.st_ctime as i64) + SETTLED_S < now;
@@ -183,10 +183,10 @@ pub(crate) fn stamp(file: &File) -> Result<((u64, u64), Stamp)> {
 }
 
 impl Builder {
-    /// Sets the bytes of all pages together. The memory is reserved at once and assigned by the kernel when
-    /// pages are read; it is never exceeded. Metadata needs another 100 bytes for each page of the capacity; 4 KiB for each file that
-    /// was opened and has pages in the cache; and 1 KiB for each 256 pages of a file of which one was read, until
-    /// the file has neither pages in the cache nor handles.
+    /// Sets the maximum bytes of all pages. The memory is reserved at once; the kernel assigns it as pages are read.
+    /// Metadata needs another 90 bytes for each page of the capacity, 4 KiB for each file that was opened, and
+    /// 1 KiB for each group of 256 pages with a cached page so far. The metadata of files with neither handles nor
+    /// pages is freed when further files are opened, from 64 files on.
     pub fn capacity_bytes(mut self, bytes: u64) -> Builder {
         self.capacity_bytes = bytes;
         self
@@ -199,25 +199,25 @@ impl Builder {
         self
     }
 
-    /// Sets the time for which a read waits for a frame if leases pin all of them; a year at most.
+    /// Sets how long a read waits for a frame while leases pin all of them; a year at most.
     pub fn wait_max(mut self, time: Duration) -> Builder {
         // So that a deadline is a time that can be represented.
         self.wait_max = time.min(Duration::from_secs(365 * 24 * 3600));
         self
     }
 
-    /// Sets the most bytes that are read beyond a sequential read; zero for none.
+    /// Sets the maximum readahead in bytes, within an eighth of the capacity; zero disables readahead.
     pub fn read_ahead_bytes_max(mut self, bytes: usize) -> Builder {
         self.read_ahead_bytes_max = bytes;
         self
     }
 
-    /// Checks each page once, when it was read: `check` gets the path of the file, the offset and the bytes,
-    /// which are fewer than a page at the end of the file. If it refuses a page, all reads of the page fail
-    /// with [`ErrorKind::Damaged`] and its text, and the page is not cached.
+    /// Sets a check that runs once on each page after its read. `check` gets the path of the file, the offset and
+    /// the bytes; the last page of a file may be shorter. If it refuses a page, all reads of the page fail with
+    /// [`ErrorKind::Damaged`] and its text, and the page is not cached.
     ///
-    /// It runs on the thread that notices the completion, with no lock held, and must not block. A panic
-    /// counts as a refusal.
+    /// It runs on the thread that notices the completion, with no lock held, and must not block. A panic counts as a
+    /// refusal.
     pub fn check(
         mut self,
         check: impl Fn(&Path, u64, &[u8]) -> std::result::Result<(), String> + Send + Sync + 'static,
@@ -229,8 +229,8 @@ impl Builder {
     /// Makes the cache.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a page size that is not allowed, and for a capacity of less than one
-    /// page or of 2^32 pages. [`ErrorKind::OutOfMemory`] if the system refuses the memory.
+    /// [`ErrorKind::InvalidInput`] for a page size that is not allowed, and for a capacity of less than one page, or
+    /// of 2^32 - 1 pages or more. [`ErrorKind::OutOfMemory`] if the system refuses the memory.
     pub fn build(self) -> Result<PageCache> {
         let refused = |advice: &str| Err(Error::new(ErrorOp::Build, ErrorKind::InvalidInput).with_advice(advice));
         let page = self.page_bytes;
@@ -239,7 +239,9 @@ impl Builder {
         }
         let frames = match u32::try_from(self.capacity_bytes / page as u64) {
             Ok(0) => return refused("capacity_bytes must be at least one page"),
-            Ok(u32::MAX) | Err(_) => return refused("capacity_bytes must be less than 2^32 pages; use larger pages"),
+            Ok(u32::MAX) | Err(_) => {
+                return refused("capacity_bytes must be less than 2^32 - 1 pages; use larger pages");
+            }
             Ok(frames) => frames,
         };
         let arena = Arena::new(frames, page).map_err(|errno| {

@@ -1,4 +1,4 @@
-//! Counters of hits, kept per thread: threads that read cached pages share no line of memory.
+//! Counters of hits, per thread, so that the first seven threads share no cache line.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

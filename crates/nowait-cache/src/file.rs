@@ -21,8 +21,8 @@ use crate::word::is_popular;
 
 /// File that is read through a [`PageCache`](crate::PageCache): see [`PageCache::open`](crate::PageCache::open).
 ///
-/// Each clone is a reader of its own. Repeated reads of one page by one reader count once, so a scan that
-/// reads a page row by row does not make the page seem popular. A reader that reads in order reads ahead.
+/// Each clone is a separate reader. Consecutive reads of one page by one reader count once, so a scan that
+/// reads a page row by row does not make it look hot. Sequential reads trigger readahead.
 pub struct CachedFile {
     pub(crate) core: Core,
     pub(crate) inode: Arc<Inode>,
@@ -30,15 +30,15 @@ pub struct CachedFile {
     reader: Reader,
 }
 
-/// Evidence of the order in which a handle reads.
+/// Access pattern of one handle, to detect sequential reads.
 struct Reader {
     /// The page that was read last.
     last: AtomicU64,
     /// End of the pages that were read ahead.
     ahead: AtomicU64,
-    /// Page whose read begins the next read ahead.
+    /// Page whose access triggers the next readahead.
     mark: AtomicU64,
-    /// Pages of the last read ahead.
+    /// Size of the last readahead in pages.
     window: AtomicU64,
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum Claim {
     Cached(Pin),
     /// Another read of the page is in flight.
     Joined(Arc<Fill>),
-    /// To be begun by the caller, with no lock held.
+    /// The caller must begin the read, with no lock held.
     Began(Arc<Fill>),
     /// Every frame is pinned.
     Full,
@@ -72,8 +72,8 @@ impl CachedFile {
         CachedFile { core, inode, file, reader: Reader::default() }
     }
 
-    /// Returns a lease of the range if all of it is cached. Makes no system call, takes no lock, and waits for
-    /// nothing. A range within one page is leased in place; a longer one is copied. Does not read ahead.
+    /// Returns a lease of the range if all of it is cached. A hit within one page makes no system call and takes no
+    /// lock. Never waits for the device or for a frame. A longer range is copied. No readahead.
     ///
     /// `None` also if the range ends beyond the end of the file, if memory for a copy cannot be allocated, and
     /// in a forked child.
@@ -91,26 +91,28 @@ impl CachedFile {
         Lease::page(pin, start, length)
     }
 
-    /// Returns a lease of the range: a future, or blocks in [`Get::wait`].
+    /// Reads the range, and returns a lease of it. Await it, or block in [`Get::wait`].
     ///
     /// A page that is not cached is read once for all that wait for it, whichever file handle, task or thread
-    /// they use. The read goes on if the future is dropped. Adjacent pages are read together.
+    /// they use. The read continues if the future is dropped. Adjacent pages are read together.
     ///
     /// # Errors
-    /// [`ErrorKind::UnexpectedEof`] if the range ends beyond the end of the file. Errors of the read, for all
-    /// that wait for it; nothing is cached then. [`ErrorKind::Damaged`] if the [check](crate::Builder::check)
-    /// refuses a page. [`ErrorKind::TimedOut`] if leases pin all frames for
-    /// [`wait_max`](crate::Builder::wait_max). [`ErrorKind::OutOfMemory`] for memory of a copy.
-    /// [`ErrorKind::Unsupported`] in a forked child.
+    /// [`ErrorKind::UnexpectedEof`] if the range ends beyond the end of the file, and
+    /// [`ErrorKind::InvalidInput`] if it ends before its start. Errors of the read, for every waiter; the page
+    /// is not cached. If a read of several pages fails, each page is first read again alone.
+    /// [`ErrorKind::Damaged`] if the [check](crate::Builder::check) refuses a page. [`ErrorKind::TimedOut`] if
+    /// leases pin all frames for [`wait_max`](crate::Builder::wait_max). [`ErrorKind::OutOfMemory`] for memory of
+    /// a copy. [`ErrorKind::Unsupported`] in a forked child.
     pub fn get(&self, range: Range<u64>) -> Get<'_> {
         Get::new(self, range)
     }
 
-    /// Reads many ranges, in any order, into one buffer: cached pages are copied, and all other pages are read
-    /// at once, adjacent ones together. No page stays pinned. Result `n` is a lease of range `n` of the buffer.
+    /// Reads many ranges, in any order, into one buffer. Cached pages are copied. The others are read
+    /// concurrently, adjacent pages together, with up to 64 reads in flight. The leases pin no page: lease `n`
+    /// is range `n` of the buffer.
     ///
     /// # Errors
-    /// The first error of a range, as of [`CachedFile::get`].
+    /// The first error; see [`CachedFile::get`].
     pub fn gather(&self, ranges: &[Range<u64>]) -> Gather<'_> {
         Gather::new(self, ranges)
     }
@@ -134,17 +136,19 @@ impl CachedFile {
     /// keeps its bytes. A read that began before may return old bytes, but does not cache them.
     pub fn invalidate(&self, range: Range<u64>) {
         if range.start < range.end && !self.core.is_forked() {
-            self.core.invalidate(&self.inode, self.split(range.start).0, self.split(range.end - 1).0 + 1);
+            let (first, last) = (self.split(range.start).0, self.split(range.end - 1).0);
+            let free = self.core.invalidate(&self.inode, first, last + 1);
+            self.core.give_back(&free);
         }
     }
 
-    /// Compares the file's size and times with those of the last opening or call (`fstat(2)`, on this thread),
-    /// and drops its cached pages if they differ. Returns true if it has dropped them.
+    /// Compares the file's size and times with those of the last comparison (`fstat(2)`, on this thread), and drops
+    /// its cached pages if they differ. Returns true if it has dropped them.
     ///
-    /// Pages are dropped also if the times are younger than two seconds, since the kernel may set equal times for
-    /// two changes. Not noticed: changes with times that a program sets back; changes through a map, until the
-    /// kernel sets the times; and pages that were read during another program's call of `write` that took longer
-    /// than two seconds, which sets the times before it changes the bytes.
+    /// It also drops them if the times were at most two seconds old at the last comparison, since two changes may
+    /// then have equal times. It misses writes through a shared map until the kernel updates the times. It also
+    /// misses a page that was read during another program's `write(2)` of more than two seconds: the kernel sets
+    /// the times before it copies the bytes.
     ///
     /// # Errors
     /// Those of `fstat(2)`. [`ErrorKind::Unsupported`] in a forked child.
@@ -156,9 +160,11 @@ impl CachedFile {
         let (_, now) = stamp(&self.file)?;
         let is_known = known.replace(now).is_some_and(|known| known == now && known.is_settled);
         if !is_known {
-            // In this order: who sees the new size finds no page of the old file.
-            self.core.invalidate(&self.inode, 0, PAGES_MAX);
+            // In this order, so that a reader that sees the new size finds no page of the old file.
+            let free = self.core.invalidate(&self.inode, 0, PAGES_MAX);
             self.inode.size.store(now.size, Ordering::Relaxed);
+            drop(known);
+            self.core.give_back(&free);
         }
         Ok(!is_known)
     }
@@ -170,7 +176,7 @@ impl CachedFile {
         stats
     }
 
-    /// Page of an offset, and the place in it.
+    /// Returns the page of an offset, and the offset in the page.
     #[inline]
     pub(crate) fn split(&self, offset: u64) -> (u64, usize) {
         (offset >> self.core.page_shift, (offset & (self.core.page_bytes() as u64 - 1)) as usize)
@@ -204,14 +210,14 @@ impl CachedFile {
         }
     }
 
-    /// Copies a range that is cached.
+    /// Returns a copy of the range if all of it is cached.
     #[cold]
     fn try_copy(&self, range: Range<u64>) -> Option<Lease> {
         if range.end > self.size() || self.core.is_forked() {
             return None;
         }
         let length = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
-        // The first page, before memory is allocated.
+        // Look for the first page before allocating memory.
         drop(self.pin(self.split(range.start).0)?);
         let mut buffer = Buf::try_zeroed(length)?;
         let mut done = 0;

@@ -1,8 +1,8 @@
 //! One read for all that miss a page.
 //!
-//! A fill owns its frames, its read and those who wait. It belongs to no future: its read has the
-//! fill as its waker. So the thread that notices the completion publishes the pages and wakes the
-//! waiting tasks, whatever became of the task that began the read.
+//! A fill owns its frames, its read and its waiters. It belongs to no future: the fill itself is the read's
+//! waker. So the thread that notices the completion publishes the pages and wakes the waiting tasks, whatever
+//! became of the task that began the read.
 //!
 //! `unsafe` here: memory of frames that is lent to a read, and looked at by the check.
 
@@ -27,7 +27,7 @@ pub(crate) struct Fill {
     /// Set with the inode's fills locked.
     is_stale: AtomicBool,
     reading: Mutex<Option<Reading>>,
-    /// Wake-ups that have not been served; a thread that finds more than zero leaves its own to another.
+    /// Pending wake-ups. The thread that raises it from zero polls, and serves those that follow.
     wakeups: AtomicU32,
     /// Pages before the end of the file, or the error of the read.
     done: OnceLock<Result<Vec<Result<Pin, Error>>, Error>>,
@@ -42,7 +42,7 @@ struct Waiting {
     free: Vec<usize>,
 }
 
-/// A future's share in a fill.
+/// A future's registration with a fill.
 pub(crate) struct Joined {
     pub(crate) fill: Arc<Fill>,
     place: Option<usize>,
@@ -90,7 +90,7 @@ impl Fill {
         self.is_stale.store(true, Ordering::Relaxed);
     }
 
-    /// The inode's fills are locked.
+    /// True after [`Fill::set_stale`]. Call it with the inode's fills locked.
     pub(crate) fn is_stale(&self) -> bool {
         self.is_stale.load(Ordering::Relaxed)
     }
@@ -121,8 +121,8 @@ impl Fill {
         self.serve();
     }
 
-    /// Polls the read, and completes the fill when it is done. One thread at a time: wake-ups
-    /// meanwhile are served by it.
+    /// Polls the read, and completes the fill when it is done. One thread polls at a time, and also serves wake-ups
+    /// that arrive meanwhile.
     fn serve(self: &Arc<Self>) {
         if self.wakeups.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
@@ -157,7 +157,7 @@ impl Fill {
     fn check(&self, page: u64, frame: u32, valid: usize) -> Result<(), Error> {
         let Some(check) = &self.core.check else { return Ok(()) };
         let offset = page << self.core.page_shift;
-        // SAFETY: as above.
+        // SAFETY: the fill owns the frame until it publishes it, and the first `valid` bytes were read.
         let contents = unsafe { std::slice::from_raw_parts(self.core.frames.record(frame).start().as_ptr(), valid) };
         let refusal = match contained(|| check(self.file.path(), offset, contents)) {
             Some(Ok(())) => return Ok(()),
@@ -248,7 +248,7 @@ impl Joined {
         }
         let waker = waker.clone();
         let mut waiting = lock(&fill.waiting);
-        // Again, with the lock that the thread which completes takes afterwards.
+        // Check again under the lock: the completing thread sets `done` before it takes this lock.
         if fill.done.get().is_some() {
             drop(waiting);
             return true;

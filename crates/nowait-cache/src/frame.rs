@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::arena::Arena;
 use crate::word::Word;
 
-/// One line of 64 bytes: a hit on another frame does not disturb it.
+/// One cache line (64 bytes): no false sharing between hits on different frames.
 #[repr(align(64))]
 pub(crate) struct Record {
     pub(crate) word: Word,
     /// Address of the frame.
     start: NonNull<u8>,
-    /// State of the cache, for who removes a pin.
+    /// State of the cache, for the thread that removes the last pin.
     cache: AtomicPtr<()>,
     /// Number of the page's inode in this cache.
     inode: AtomicU64,
@@ -23,7 +23,7 @@ pub(crate) struct Record {
     valid: AtomicU32,
 }
 
-// SAFETY: the address is only computed with; who may access the bytes is decided by the state word.
+// SAFETY: the record does not access the bytes; the state word decides which thread may.
 unsafe impl Send for Record {}
 // SAFETY: as above.
 unsafe impl Sync for Record {}

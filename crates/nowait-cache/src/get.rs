@@ -1,8 +1,8 @@
 //! Reads that may wait: a range, and many ranges.
 //!
-//! A range within one page is leased in place. Anything else is copied page by page into a buffer. A task that is
-//! polled pins no page while it waits for a frame, so two reads never wait for frames that the other one pins. A
-//! task that is not polled pins the pages of the reads that it has joined.
+//! A range within one page is leased in place. Anything else is copied page by page into a buffer. A task that
+//! is polled pins no page while it waits for a frame, so two reads never wait for frames that the other one
+//! pins. A task that is not polled pins the pages of the reads that it has joined.
 
 use std::future::Future;
 use std::ops::Range;
@@ -24,7 +24,7 @@ use crate::shared::Pin;
 use crate::space::{Called, Place};
 use crate::sync::lock;
 
-/// Reads in flight for one gather.
+/// Maximum reads in flight of one gather.
 const DEPTH: usize = 64;
 
 /// Pages that a future waits for.
@@ -58,7 +58,7 @@ impl Wait {
             if let Some(place) = &self.place {
                 match place.poll(context) {
                     Poll::Pending => return Ok(Found::InLine),
-                    // Once more: a future that was called before may not take its frame.
+                    // Try once more: a future that was woken earlier may have left its frame unclaimed.
                     Poll::Ready(Called::TimedOut) => is_late = true,
                     Poll::Ready(Called::Again) => {}
                 }
@@ -67,7 +67,7 @@ impl Wait {
             }
             let claim = file.claim(page, wanted, is_called);
             if is_called && matches!(claim, Claim::Cached(_) | Claim::Joined(_)) {
-                // It needs no frame: the next in line may.
+                // This future needs no frame. Wake the next one.
                 file.core.space.next().wake();
             }
             match claim {
@@ -160,7 +160,7 @@ enum State<'f> {
     New,
     Page(Wait),
     Copy(Box<Gather<'f>>),
-    /// The result, while the task gives way to others.
+    /// The result, kept for the next poll while the task yields.
     Ready(Option<Result<Lease>>),
 }
 
@@ -180,7 +180,7 @@ impl<'f> Get<'f> {
         }
     }
 
-    /// The lease if all is cached; then also reads ahead.
+    /// Returns the lease if the range is cached, and continues readahead if the range reaches the mark.
     fn try_now(&self) -> Option<Lease> {
         let lease = self.file.try_get(self.range.clone())?;
         let (first, last) = (self.file.split(self.range.start).0, self.file.split(self.range.end.max(1) - 1).0);
@@ -282,10 +282,10 @@ pub struct Gather<'f> {
 
 struct Work<'f> {
     buffer: Buf,
-    /// Parts of pages that are missing, in order of pages; those before `begun` are being read.
+    /// Parts in pages that were not cached, sorted by page. Those before `begun` are in flight or copied.
     missing: Vec<Part>,
     begun: usize,
-    /// Ranges that are not cached: their places in the buffer, and their read.
+    /// Places in the buffer of the ranges that bypass the cache; `past` reads them.
     uncached: Vec<Range<usize>>,
     past: Option<nowait::Gather<'f>>,
     copied: usize,
@@ -332,7 +332,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Number of adjacent pages that are missing from a part on, `most` at most.
+    /// Returns the number of adjacent missing pages that begin at part `from`, limited to `most`.
     fn adjacent(&self, from: usize, most: u64) -> u64 {
         let first = self.missing[from].page;
         let mut last = first;
@@ -423,7 +423,7 @@ impl<'f> Gather<'f> {
                 }
                 let joined = wait.joined.swap_remove(index);
                 if joined.fill.failed_together() {
-                    // All again, of which most is cached by now.
+                    // Start over page by page; most pages are cached by now.
                     (wait.is_alone, work.begun, index) = (true, 0, 0);
                     wait.joined.clear();
                     continue;

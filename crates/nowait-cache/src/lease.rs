@@ -13,20 +13,20 @@ use nowait::Buf;
 use crate::frame::Record;
 use crate::shared::Pin;
 
-/// Bytes of a file, in the cache's memory.
+/// Bytes of a file: a range of a pinned page, or of a copy.
 ///
-/// The bytes neither change nor move until the lease is dropped, also if the file is
-/// [invalidated](crate::CachedFile::invalidate) or the cache is dropped. A lease of one page pins the
-/// page: the cache cannot use its frame for another page meanwhile. A clone pins it again, and costs as
-/// much as a hit. A lease of several pages is a copy, which pins nothing and shares its memory with its
-/// clones.
+/// The bytes neither change nor move until the lease is dropped, even if the file is
+/// [invalidated](crate::CachedFile::invalidate) or the cache is dropped. A range within one page pins the page:
+/// the cache cannot reuse its frame. A clone pins it again, and costs as much as a hit. A longer range, and
+/// every range of a [gather](crate::CachedFile::gather), is a copy and pins nothing. All leases of a gather
+/// share one buffer, which the last of them frees.
 ///
 /// A lease can be dropped on any thread. Leaking it (`std::mem::forget`) leaks its frame.
 ///
-/// In a forked child, a lease of one page of the parent reads zeros: the cache's memory is not inherited.
+/// In a forked child, an inherited lease reads zeros unless it is a copy.
 pub struct Lease {
-    /// The record of a pinned frame, or an `Arc<Copied>`, marked by [`COPY`]. With `range` a pair of words: moves
-    /// of a larger lease would go through memory, and make the processor wait for the atomics of the pin.
+    /// The record of a pinned frame, or an `Arc<Copied>` marked by [`COPY`]. A lease is two words, so that it moves
+    /// in registers. A larger one would move through memory, and wait there for the pin's atomics.
     hold: NonNull<()>,
     /// Start and length in the page, in the high and low half. Unused for a copy.
     range: u64,

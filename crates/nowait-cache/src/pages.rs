@@ -1,9 +1,8 @@
 //! Directory of a file: the frame of each of its cached pages.
 //!
-//! Three levels: chunks of 64 leaves of 256 frame numbers each. Chunks are found through buckets that double in
-//! size. So a lookup needs neither a hash nor a lock, whatever the size of the file. Memory is needed only for the
-//! parts that were read: 1 KiB for a touched leaf. Leaves are freed with the directory, so a lookup needs no
-//! protection from that.
+//! Buckets of chunks, chunks of 64 leaves, leaves of 256 frame numbers. Each bucket is twice as large as the
+//! one before, so a lookup needs neither a hash nor a lock at any file size. Leaves are allocated when a page is
+//! first cached (1 KiB), and freed with the directory, so readers need no epochs.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -49,7 +48,7 @@ impl Pages {
         self.leaf(page)?.get((page % LEAF) as usize)
     }
 
-    /// Returns the frame of a page. It may contain another page by now: compare its key.
+    /// Returns the frame of a page. The frame may contain another page by now: see `Record::contains`.
     #[inline]
     pub(crate) fn get(&self, page: u64) -> Option<u32> {
         // Relaxed: the frame's state word orders its contents.

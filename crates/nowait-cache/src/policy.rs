@@ -1,12 +1,12 @@
-//! Replacement: which page gives way to the next one.
+//! Replacement: which page is evicted for the next one.
 //!
-//! S3-FIFO (Yang et al., SOSP 2023) over frame numbers. A new page enters a small queue. Pages that
-//! are read again there move to the main queue; others leave the cache, and only their traces are
-//! kept. A page that returns while its trace is known enters the main queue. So a scan passes through
-//! the small queue, and displaces no page that is read repeatedly.
+//! S3-FIFO (Yang et al., SOSP 2023) over frame numbers. A new page enters a small queue. At its end, pages
+//! with two hits or a pin move to the main queue; others are evicted and leave a ghost entry. A page that
+//! returns while it has a ghost entry enters the main queue. So a scan passes through the small queue, and
+//! displaces no page that is read repeatedly.
 //!
-//! The queues are lists over frame numbers in memory of a fixed size. They change only when a page is
-//! filled, evicted or invalidated: a hit only raises the score in the frame's state word.
+//! The queues are lists over frame numbers in memory of a fixed size. A hit does not change them: it only
+//! raises the score in the frame's state word.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ struct Ends {
     len: u32,
 }
 
-/// Traces of evicted pages: one fingerprint in each place. A later eviction overwrites an earlier one
+/// Ghost entries of evicted pages: one fingerprint in each place. A later eviction overwrites an earlier one
 /// whose page has the same place.
 struct Ghosts(Box<[u32]>);
 
@@ -75,11 +75,11 @@ pub(crate) struct Policy {
     ghosts: Ghosts,
     /// File of each filled frame.
     inodes: Box<[Option<Arc<Inode>>]>,
-    /// Frames that may contain pages: fewer than there are after a cut of the capacity.
+    /// Number of frames that may contain pages; below the total if the capacity was lowered.
     usable: u32,
     /// Frames whose memory was, or is being, returned to the system.
     given_up: u32,
-    /// Pages that gave way to others.
+    /// Pages evicted, for other pages or by a smaller capacity.
     pub(crate) evictions: u64,
 }
 
@@ -145,7 +145,7 @@ impl Policy {
 
     /// Evicts a page; returns its frame. `None` if every page is pinned.
     fn evict(&mut self, frames: &Frames) -> Option<u32> {
-        // Pinned pages of the main queue in a row: all of them, if there are as many as pages.
+        // Pinned pages seen in a row in the main queue. At the queue's length, all of them are pinned.
         let mut pinned = 0;
         loop {
             let (small, main) = (self.ends(Queue::Small), self.ends(Queue::Main));
@@ -175,11 +175,11 @@ impl Policy {
     }
 
     /// Removes the page of a frame, which is in no queue, from its directory.
-    fn leave_directory(&mut self, frame: u32, frames: &Frames, leaves_trace: bool) {
+    fn leave_directory(&mut self, frame: u32, frames: &Frames, leaves_ghost: bool) {
         if let Some(inode) = self.inodes[frame as usize].take() {
             let page = frames.record(frame).page();
             inode.pages.clear(page, frame);
-            if leaves_trace {
+            if leaves_ghost {
                 self.ghosts.add(inode.number, page);
             }
         }
@@ -192,7 +192,7 @@ impl Policy {
         self.append(queue, frame);
     }
 
-    /// Removes a page that left the directory from its queue. Its frame is free, or not yet.
+    /// Removes a page that left the directory from its queue. The caller, or its last pin, frees the frame.
     pub(crate) fn forget(&mut self, frame: u32) {
         self.remove(frame);
         self.inodes[frame as usize] = None;
@@ -256,7 +256,7 @@ impl Policy {
         given_up
     }
 
-    /// Marks all pinned pages as wanted. Returns true if nothing pins another page.
+    /// Marks all pinned pages as wanted. Returns true if a frame is free or a cached page is not pinned.
     pub(crate) fn want_all(&self, frames: &Frames) -> bool {
         let is_cached = |frame: &u32| matches!(self.links[*frame as usize].queue, Queue::Small | Queue::Main);
         let marked = (0..self.len()).filter(is_cached).filter(|frame| frames.word(*frame).want()).count();

@@ -1,7 +1,8 @@
 //! State of a cache, shared by its handles and leases.
 //!
-//! Locks are taken in this order: reads in flight of an inode, the policy, the line for frames.
-//! Nothing is called, waited for or dropped under them but memory of the cache.
+//! Lock order: the stamp of an inode, its reads in flight, the policy, the queue for frames. Under them the
+//! cache runs no user code, and frees only its own memory. Under the stamp it calls `fstat(2)`; under the others
+//! it waits for nothing.
 //!
 //! `unsafe` here: leases reach the state through a pointer. It is freed after the last handle was
 //! dropped and the last lease was returned.
@@ -34,7 +35,7 @@ pub(crate) struct Inodes {
     pub(crate) known: HashMap<(u64, u64), Arc<Inode>>,
     /// Counters of files that left.
     pub(crate) left: Stats,
-    /// Number of files at which those without handles and pages leave.
+    /// Number of known files from which on an opening removes those without handles and pages.
     limit: usize,
 }
 
@@ -62,7 +63,7 @@ pub(crate) struct Shared {
     pub(crate) wait_max: Duration,
     pub(crate) read_ahead_bytes_max: usize,
     pub(crate) check: Option<Check>,
-    /// Process that made the cache: its arena does not exist in a forked child.
+    /// Fork generation of the process that made the cache. In a forked child the arena reads zeros.
     pub(crate) process: u64,
     /// After the last handle was dropped: frames that are still leased.
     leased: AtomicUsize,
@@ -181,7 +182,7 @@ impl Shared {
         }
     }
 
-    /// Takes back frames that contain nothing, and wakes as many futures that wait for one.
+    /// Takes back frames that contain nothing, and wakes one waiting future for each that is free.
     pub(crate) fn give_back(&self, frames: &[u32]) {
         if frames.is_empty() {
             return;
@@ -193,16 +194,17 @@ impl Shared {
         (given_up.len()..frames.len()).for_each(|_| self.space.next().wake());
     }
 
-    /// Removes the cached pages of a range from the directory, and prevents that reads in flight enter
-    /// it. Leases of the pages keep their bytes.
-    pub(crate) fn invalidate(&self, inode: &Inode, first: u64, end: u64) {
+    /// Removes the cached pages of a range from the directory, and keeps reads in flight out of it. Leases of the
+    /// pages keep their bytes. Returns the frames that are free, for [`Shared::give_back`].
+    #[must_use]
+    pub(crate) fn invalidate(&self, inode: &Inode, first: u64, end: u64) -> Vec<u32> {
         let mut free = Vec::new();
         let mut fills = lock(&inode.fills);
         let mut dropped = Vec::new();
         for fill in fills.iter().filter(|(page, _)| (first..end).contains(*page)).map(|(_, fill)| fill) {
             fill.set_stale();
         }
-        // With all of its pages: who finds one of them here waits for all.
+        // Remove a stale fill under all of its pages: a gather that joins it takes all of them.
         fills.retain(|_, fill| {
             let is_stale = fill.is_stale();
             if is_stale {
@@ -223,7 +225,7 @@ impl Shared {
         drop(policy);
         drop(fills);
         drop(dropped);
-        self.give_back(&free);
+        free
     }
 }
 
@@ -301,7 +303,7 @@ fn let_go(pinned: NonNull<Record>, mut unpinned: Unpinned) {
         // A thread that does not exist here may hold the locks.
         return;
     }
-    // Woken when the pin is removed, and without the state, which may not exist then.
+    // Woken after the pin is removed. The state may be freed by then, so `Next` does not refer to it.
     let mut next = Next::NOBODY;
     loop {
         if unpinned == Unpinned::Orphan {

@@ -1,4 +1,4 @@
-//! Waits for a frame while leases pin all of them: in order of arrival, and for a limited time.
+//! Queue of futures that wait for a frame while leases pin all of them: FIFO, with deadlines.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
@@ -86,11 +86,12 @@ impl Space {
         self.0.next()
     }
 
-    /// Joins the line, at its head for a future that was called in vain.
+    /// Joins the queue; a future that was woken in vain joins at its head.
     ///
-    /// `mark` marks all pinned frames as wanted, and returns true if there is a frame that nothing pins. The first
-    /// in line gets that: no place is returned to the first, and the [`Next`] is to be woken otherwise. The policy
-    /// is locked, so no frame is published meanwhile. Call [`Space::ensure_thread`] when it is not.
+    /// `mark` marks all pinned frames as wanted, and returns true if some frame is not pinned. That frame goes to
+    /// the first in the queue. If that is the caller, it gets no place and retries at once. Otherwise the caller
+    /// wakes the returned [`Next`]. Call with the policy locked, so that no frame is published meanwhile; unlock
+    /// it before [`Space::ensure_thread`] and the wake-up.
     pub(crate) fn join(
         &self,
         deadline: Instant,
@@ -115,8 +116,8 @@ impl Space {
         (Some(Place { line: self.0.clone(), wait, process }), Next(next))
     }
 
-    /// Continues the line after a future that was called has taken its frame: others may be free, and pinned ones
-    /// not marked. The policy is locked; see [`Space::join`].
+    /// Continues the queue after a woken future has taken its frame: other frames may be free, and pinned ones not
+    /// marked. The policy is locked; see [`Space::join`].
     pub(crate) fn go_on(&self, mark: impl FnOnce() -> bool) -> Next {
         let mut queue = lock(&self.0.queue);
         if queue.is_marked || queue.waits.is_empty() {
@@ -158,7 +159,7 @@ impl Line {
     fn next(&self) -> Next {
         let next = lock(&self.queue).call();
         if next.is_some() {
-            // It watches whether the future looks for its frame.
+            // The thread checks whether the future looks for its frame.
             self.changed.notify_one();
         }
         Next(next)
@@ -173,8 +174,8 @@ impl Line {
         queue.called.len() < before
     }
 
-    /// Ends waits at their deadlines, until there are none. Calls the next in line if one that was called does not
-    /// look for its frame: its task may not be polled.
+    /// Fails waits at their deadlines. If a woken task is not polled in time, wakes the next one. Ends when nothing
+    /// has waited for a second.
     fn end_waits(&self) {
         /// Time for which the thread waits for further waits.
         const IDLE: Duration = Duration::from_secs(1);

@@ -6,18 +6,17 @@ use crate::counters::Counters;
 use crate::shared::Shared;
 use crate::sync::lock;
 
-/// Counters since the cache was made. Each counts pages, unless its name contains another unit.
+/// Counters since the cache was made. Each counts pages unless its description says otherwise.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Pages that were found. Further threads than seven share a counter.
+    /// Pages that were found in the cache.
     pub hits: u64,
     /// Pages whose read was in flight already.
     pub joins: u64,
     /// Pages for which a read was begun.
     pub misses: u64,
-    /// Pages of ranges that were read past the cache: a range of more than half of the capacity, or beyond
-    /// 2^36 pages.
+    /// Pages of ranges that bypassed the cache: longer than half of the capacity, or beyond 2^36 pages.
     pub uncached: u64,
     /// Pages read ahead.
     pub read_ahead: u64,
@@ -27,11 +26,11 @@ pub struct Stats {
     pub read_bytes: u64,
     /// Reads that failed, or whose page the check refused.
     pub failures: u64,
-    /// Pages that gave way to others. Only of a cache.
+    /// Pages evicted, for other pages or by a smaller capacity. Zero in the counters of a file.
     pub evictions: u64,
-    /// Pages in the cache. Only of a cache.
+    /// Pages in the cache. Zero in the counters of a file.
     pub cached: u64,
-    /// Pages that are leased, or that a task which waited for them has not looked at. Only of a cache.
+    /// Pages that are leased, or in a read whose waiting task was not polled yet. Zero in the counters of a file.
     pub pinned: u64,
 }
 

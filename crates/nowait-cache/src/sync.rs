@@ -1,5 +1,4 @@
-//! Locks and atomics, exchanged when the hand-over is checked in every order of its steps
-//! (`make loom`), and calls of a user's code.
+//! Locks, the atomics that loom replaces to check the state word (`make loom`), and calls of user code.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};

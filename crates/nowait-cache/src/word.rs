@@ -5,15 +5,16 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// The frame contains a page of the directory. Nothing changes its bytes, its key or its length.
+/// The frame contains a page of the directory. Nothing changes its bytes, its page or its length.
 const READY: u64 = 1;
-/// The page left the directory while it was pinned. Who removes the last pin frees the frame.
+/// The page left the directory while it was pinned. The removal of the last pin frees the frame.
 const DOOMED: u64 = 2;
-/// The cache was dropped. Who removes the last pin of the last frame frees the arena.
+/// The cache was dropped. The removal of the last pin of the last frame frees the arena.
 const ORPHAN: u64 = 4;
-/// A thread waits for a frame: who removes the last pin wakes one.
+/// A future waits for a frame: the removal of the last pin wakes one.
 const WANTED: u64 = 8;
-/// Number of accesses by different readers since the page was filled, [`SCORE_MAX`] at most.
+/// Score of the page, [`SCORE_MAX`] at most. A hit raises it, except consecutive hits of one reader; a pass of
+/// the eviction through the main queue lowers it.
 const SCORE: u64 = 16;
 const SCORE_MAX: u64 = 3;
 const SCORE_MASK: u64 = SCORE_MAX * SCORE;
@@ -160,7 +161,8 @@ impl Word {
         false
     }
 
-    /// Takes a frame that is ready out of use. One thread calls this at a time.
+    /// Marks a ready frame as not ready; it is free now, or when its last pin is removed. One thread calls this at
+    /// a time.
     pub(crate) fn doom(&self) -> Doomed {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {

@@ -356,9 +356,9 @@ pub(crate) struct Backup {
 
 /// Remove the oldest records of a closed log; works on a full disk.
 ///
-/// The command removes only whole segments: some records before LSN may stay, and the last segment
-/// with records always stays. An LSN after the next record's is refused. It needs no free space, so that a log that has filled its disk can be
-/// opened again.
+/// The command needs no free space, so that a log that has filled its disk can be opened again. It
+/// removes only whole segments: some records before LSN may stay, and the last segment with records
+/// always stays. An LSN greater than that of the next record is refused.
 #[derive(Debug, Args)]
 #[command(after_help = exit_codes(&[7, 8]))]
 pub(crate) struct Truncate {

@@ -60,8 +60,8 @@ pub(crate) struct Copy {
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub sparse: SparseArg,
 
-    /// Share blocks with the source: if possible; always, or fail; or never. The default is auto;
-    /// without WHEN, it is always
+    /// Share blocks with the source: auto (if possible; the default), always (or fail), or never.
+    /// --reflink alone means always
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true)]
     #[arg(default_value = "auto", default_missing_value = "always")]
     pub reflink: ReflinkArg,
@@ -144,8 +144,8 @@ pub(crate) struct Copy {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub jobs: Option<u32>,
 
-    /// Show progress on stderr: if it is a terminal; always, with the totals at the end; or never.
-    /// The default is auto; without WHEN, it is always
+    /// Show progress on stderr: auto (on a terminal; the default), always (with totals at the end), or
+    /// never. --progress alone means always
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true)]
     #[arg(default_value = "auto", default_missing_value = "always")]
     pub progress: Progress,

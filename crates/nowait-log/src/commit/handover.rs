@@ -511,7 +511,7 @@ mod loom_tests {
     /// the thread sleep while a record is pending.
     #[test]
     fn tasks_that_the_logs_own_thread_gathers_are_woken() {
-        // Three would take more than a minute.
+        // With three preemptions the model would take more than a minute.
         check_with(2, || {
             let log = log(1);
             log.lock().expect_tasks(2);
