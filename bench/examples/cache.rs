@@ -1,7 +1,8 @@
 //! `nowait-cache` beside the kernel's page cache, maps of files, and general caches.
 //!
-//! `cargo run --release --example cache -- DIR [hits|misses|policy]`. Makes a file of 1 GiB in DIR and removes it.
-//! The ways of a case take turns. A line shows the median of a way's rounds and their spread.
+//! `cargo run --release --example cache -- DIR [hits|misses|policy]`. Makes a file of 1 GiB in DIR
+//! and removes it. The ways of a case take turns. A line shows the median of a way's rounds and
+//! their spread.
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -47,9 +47,9 @@ impl Arena {
             return Err(Errno::NOMEM);
         };
         let arena = Arena { mapping, mapped, start, frame, frames };
-        // A child that shared the pages would make the kernel copy those that a direct read fills, and the parent
-        // would lose what was read. The child sees zeros at the same addresses, so that a lease of the parent
-        // never points to other memory of the child.
+        // A child that shared the pages would make the kernel copy those that a direct read fills,
+        // and the parent would lose what was read. The child sees zeros at the same addresses, so
+        // that a lease of the parent never points to other memory of the child.
         arena.advise(Advice::LinuxWipeOnFork)?;
         // Without huge pages the arena works, too.
         if aligns {

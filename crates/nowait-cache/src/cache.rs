@@ -23,8 +23,8 @@ const PAGE_MAX: usize = 1 << 20;
 
 /// Page cache for files, in bounded memory. Clones share it.
 ///
-/// The cache stays in memory while a file handle exists, and its frames while a lease exists. See the crate's
-/// page for an example.
+/// The cache stays in memory while a file handle exists, and its frames while a lease exists. See
+/// the crate's page for an example.
 #[derive(Clone)]
 pub struct PageCache {
     core: Core,
@@ -53,17 +53,19 @@ impl PageCache {
 
     /// Returns a handle that reads the file through the cache.
     ///
-    /// All handles of one inode share its pages, under any path. The pages stay cached after the last handle is
-    /// dropped. The call compares size, mtime and ctime (`fstat(2)`) with those of the last comparison, and drops
-    /// the cached pages if they differ. It makes a few system calls on the calling thread; on local file systems
-    /// they do not block on the device.
+    /// All handles of one inode share its pages, under any path. The pages stay cached after the
+    /// last handle is dropped. The call compares size, mtime and ctime (`fstat(2)`) with those of
+    /// the last comparison, and drops the cached pages if they differ. It makes a few system calls
+    /// on the calling thread; on local file systems they do not block on the device.
     ///
-    /// The cache does not notice when the file changes later: see [`CachedFile::revalidate`]. Open files with
-    /// [`direct`](nowait::OpenOptions::direct) I/O, so that the kernel does not cache the same pages.
+    /// The cache does not notice when the file changes later: see [`CachedFile::revalidate`]. Open
+    /// files with [`direct`](nowait::OpenOptions::direct) I/O, so that the kernel does not cache
+    /// the same pages.
     ///
     /// # Errors
-    /// Those of `fstat(2)`. [`ErrorKind::Unsupported`] for a file without a descriptor (of a simulator), for a
-    /// device, and in a forked child. [`ErrorKind::PermissionDenied`] for a file that was not opened for reading.
+    /// Those of `fstat(2)`. [`ErrorKind::Unsupported`] for a file without a descriptor (of a
+    /// simulator), for a device, and in a forked child. [`ErrorKind::PermissionDenied`] for a file
+    /// that was not opened for reading.
     pub fn open(&self, file: &File) -> Result<CachedFile> {
         if self.core.is_forked() {
             return Err(forked(file));
@@ -108,10 +110,10 @@ impl PageCache {
         u64::from(lock(&self.core.policy).usable()) << self.core.page_shift
     }
 
-    /// Sets the capacity, up to that of the [`Builder`]. A smaller one evicts pages, and returns their memory
-    /// to the system at once; the memory of pages that are leased follows when their leases are dropped. Returns the
-    /// new capacity: whole pages, at least one. It takes a time in proportion to the pages, up to a second for
-    /// millions of them.
+    /// Sets the capacity, up to that of the [`Builder`]. A smaller one evicts pages, and returns
+    /// their memory to the system at once; the memory of pages that are leased follows when their
+    /// leases are dropped. Returns the new capacity: whole pages, at least one. It takes a time in
+    /// proportion to the pages, up to a second for millions of them.
     pub fn set_capacity_bytes(&self, bytes: u64) -> u64 {
         let frames = (bytes >> self.core.page_shift).clamp(1, u64::from(self.core.frames.len())) as u32;
         if self.core.is_forked() {
@@ -183,17 +185,18 @@ pub(crate) fn stamp(file: &File) -> Result<((u64, u64), Stamp)> {
 }
 
 impl Builder {
-    /// Sets the maximum bytes of all pages. The memory is reserved at once; the kernel assigns it as pages are read.
-    /// Metadata needs another 90 bytes for each page of the capacity, 4 KiB for each file that was opened, and
-    /// 1 KiB for each group of 256 pages with a cached page so far. The metadata of files with neither handles nor
-    /// pages is freed when further files are opened, from 64 files on.
+    /// Sets the maximum bytes of all pages. The memory is reserved at once; the kernel assigns it
+    /// as pages are read. Metadata needs another 90 bytes for each page of the capacity, 4 KiB for
+    /// each file that was opened, and 1 KiB for each group of 256 pages with a cached page so far.
+    /// The metadata of files with neither handles nor pages is freed when further files are opened,
+    /// from 64 files on.
     pub fn capacity_bytes(mut self, bytes: u64) -> Builder {
         self.capacity_bytes = bytes;
         self
     }
 
-    /// Sets the bytes of a page: a power of two, 4 KiB to 1 MiB. A page is read and evicted whole, and only a
-    /// range within one page is leased without a copy.
+    /// Sets the bytes of a page: a power of two, 4 KiB to 1 MiB. A page is read and evicted whole,
+    /// and only a range within one page is leased without a copy.
     pub fn page_bytes(mut self, bytes: usize) -> Builder {
         self.page_bytes = bytes;
         self
@@ -212,12 +215,12 @@ impl Builder {
         self
     }
 
-    /// Sets a check that runs once on each page after its read. `check` gets the path of the file, the offset and
-    /// the bytes; the last page of a file may be shorter. If it refuses a page, all reads of the page fail with
-    /// [`ErrorKind::Damaged`] and its text, and the page is not cached.
+    /// Sets a check that runs once on each page after its read. `check` gets the path of the file,
+    /// the offset and the bytes; the last page of a file may be shorter. If it refuses a page, all
+    /// reads of the page fail with [`ErrorKind::Damaged`] and its text, and the page is not cached.
     ///
-    /// It runs on the thread that notices the completion, with no lock held, and must not block. A panic counts as a
-    /// refusal.
+    /// It runs on the thread that notices the completion, with no lock held, and must not block. A
+    /// panic counts as a refusal.
     pub fn check(
         mut self,
         check: impl Fn(&Path, u64, &[u8]) -> std::result::Result<(), String> + Send + Sync + 'static,
@@ -229,8 +232,9 @@ impl Builder {
     /// Makes the cache.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a page size that is not allowed, and for a capacity of less than one page, or
-    /// of 2^32 - 1 pages or more. [`ErrorKind::OutOfMemory`] if the system refuses the memory.
+    /// [`ErrorKind::InvalidInput`] for a page size that is not allowed, and for a capacity of less
+    /// than one page, or of 2^32 - 1 pages or more. [`ErrorKind::OutOfMemory`] if the system
+    /// refuses the memory.
     pub fn build(self) -> Result<PageCache> {
         let refused = |advice: &str| Err(Error::new(ErrorOp::Build, ErrorKind::InvalidInput).with_advice(advice));
         let page = self.page_bytes;

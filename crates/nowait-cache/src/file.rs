@@ -19,10 +19,11 @@ use crate::stats::Stats;
 use crate::sync::lock;
 use crate::word::is_popular;
 
-/// File that is read through a [`PageCache`](crate::PageCache): see [`PageCache::open`](crate::PageCache::open).
+/// File that is read through a [`PageCache`](crate::PageCache): see
+/// [`PageCache::open`](crate::PageCache::open).
 ///
-/// Each clone is a separate reader. Consecutive reads of one page by one reader count once, so a scan that
-/// reads a page row by row does not make it look hot. Sequential reads trigger readahead.
+/// Each clone is a separate reader. Consecutive reads of one page by one reader count once, so a
+/// scan that reads a page row by row does not make it look hot. Sequential reads trigger readahead.
 pub struct CachedFile {
     pub(crate) core: Core,
     pub(crate) inode: Arc<Inode>,
@@ -72,12 +73,14 @@ impl CachedFile {
         CachedFile { core, inode, file, reader: Reader::default() }
     }
 
-    /// Returns a lease of the range if all of it is cached. A hit within one page makes no system call and takes no
-    /// lock. Never waits for the device or for a frame. A longer range is copied. No readahead.
+    /// Returns a lease of the range if all of it is cached. A hit within one page makes no system
+    /// call and takes no lock. Never waits for the device or for a frame. A longer range is copied.
+    /// No readahead.
     ///
-    /// `None` also if the range ends beyond the end of the file, if memory for a copy cannot be allocated, and
-    /// in a forked child.
-    // Inlined, so that the lease is made in its place: moves of several words cost as much as the atomics.
+    /// `None` also if the range ends beyond the end of the file, if memory for a copy cannot be
+    /// allocated, and in a forked child.
+    // Inlined, so that the lease is made in its place: moves of several words cost as much as the
+    // atomics.
     #[inline(always)]
     pub fn try_get(&self, range: Range<u64>) -> Option<Lease> {
         let (first, start) = self.split(range.start);
@@ -93,23 +96,25 @@ impl CachedFile {
 
     /// Reads the range, and returns a lease of it. Await it, or block in [`Get::wait`].
     ///
-    /// A page that is not cached is read once for all that wait for it, whichever file handle, task or thread
-    /// they use. The read continues if the future is dropped. Adjacent pages are read together.
+    /// A page that is not cached is read once for all that wait for it, whichever file handle, task
+    /// or thread they use. The read continues if the future is dropped. Adjacent pages are read
+    /// together.
     ///
     /// # Errors
     /// [`ErrorKind::UnexpectedEof`] if the range ends beyond the end of the file, and
-    /// [`ErrorKind::InvalidInput`] if it ends before its start. Errors of the read, for every waiter; the page
-    /// is not cached. If a read of several pages fails, each page is first read again alone.
-    /// [`ErrorKind::Damaged`] if the [check](crate::Builder::check) refuses a page. [`ErrorKind::TimedOut`] if
-    /// leases pin all frames for [`wait_max`](crate::Builder::wait_max). [`ErrorKind::OutOfMemory`] for memory of
-    /// a copy. [`ErrorKind::Unsupported`] in a forked child.
+    /// [`ErrorKind::InvalidInput`] if it ends before its start. Errors of the read, for every
+    /// waiter; the page is not cached. If a read of several pages fails, each page is first read
+    /// again alone. [`ErrorKind::Damaged`] if the [check](crate::Builder::check) refuses a page.
+    /// [`ErrorKind::TimedOut`] if leases pin all frames for [`wait_max`](crate::Builder::wait_max).
+    /// [`ErrorKind::OutOfMemory`] for memory of a copy. [`ErrorKind::Unsupported`] in a forked
+    /// child.
     pub fn get(&self, range: Range<u64>) -> Get<'_> {
         Get::new(self, range)
     }
 
-    /// Reads many ranges, in any order, into one buffer. Cached pages are copied. The others are read
-    /// concurrently, adjacent pages together, with up to 64 reads in flight. The leases pin no page: lease `n`
-    /// is range `n` of the buffer.
+    /// Reads many ranges, in any order, into one buffer. Cached pages are copied. The others are
+    /// read concurrently, adjacent pages together, with up to 64 reads in flight. The leases pin no
+    /// page: lease `n` is range `n` of the buffer.
     ///
     /// # Errors
     /// The first error; see [`CachedFile::get`].
@@ -132,8 +137,9 @@ impl CachedFile {
         self.file.path()
     }
 
-    /// Drops the cached pages that contain bytes of the range. A later read gets them from the file; a lease
-    /// keeps its bytes. A read that began before may return old bytes, but does not cache them.
+    /// Drops the cached pages that contain bytes of the range. A later read gets them from the
+    /// file; a lease keeps its bytes. A read that began before may return old bytes, but does not
+    /// cache them.
     pub fn invalidate(&self, range: Range<u64>) {
         if range.start < range.end && !self.core.is_forked() {
             let (first, last) = (self.split(range.start).0, self.split(range.end - 1).0);
@@ -142,13 +148,13 @@ impl CachedFile {
         }
     }
 
-    /// Compares the file's size and times with those of the last comparison (`fstat(2)`, on this thread), and drops
-    /// its cached pages if they differ. Returns true if it has dropped them.
+    /// Compares the file's size and times with those of the last comparison (`fstat(2)`, on this
+    /// thread), and drops its cached pages if they differ. Returns true if it has dropped them.
     ///
-    /// It also drops them if the times were at most two seconds old at the last comparison, since two changes may
-    /// then have equal times. It misses writes through a shared map until the kernel updates the times. It also
-    /// misses a page that was read during another program's `write(2)` of more than two seconds: the kernel sets
-    /// the times before it copies the bytes.
+    /// It also drops them if the times were at most two seconds old at the last comparison, since
+    /// two changes may then have equal times. It misses writes through a shared map until the
+    /// kernel updates the times. It also misses a page that was read during another program's
+    /// `write(2)` of more than two seconds: the kernel sets the times before it copies the bytes.
     ///
     /// # Errors
     /// Those of `fstat(2)`. [`ErrorKind::Unsupported`] in a forked child.

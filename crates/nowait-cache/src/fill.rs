@@ -1,8 +1,8 @@
 //! One read for all that miss a page.
 //!
-//! A fill owns its frames, its read and its waiters. It belongs to no future: the fill itself is the read's
-//! waker. So the thread that notices the completion publishes the pages and wakes the waiting tasks, whatever
-//! became of the task that began the read.
+//! A fill owns its frames, its read and its waiters. It belongs to no future: the fill itself is
+//! the read's waker. So the thread that notices the completion publishes the pages and wakes the
+//! waiting tasks, whatever became of the task that began the read.
 //!
 //! `unsafe` here: memory of frames that is lent to a read, and looked at by the check.
 
@@ -121,8 +121,8 @@ impl Fill {
         self.serve();
     }
 
-    /// Polls the read, and completes the fill when it is done. One thread polls at a time, and also serves wake-ups
-    /// that arrive meanwhile.
+    /// Polls the read, and completes the fill when it is done. One thread polls at a time, and also
+    /// serves wake-ups that arrive meanwhile.
     fn serve(self: &Arc<Self>) {
         if self.wakeups.fetch_add(1, Ordering::AcqRel) > 0 {
             return;

@@ -1,8 +1,9 @@
 //! Reads that may wait: a range, and many ranges.
 //!
-//! A range within one page is leased in place. Anything else is copied page by page into a buffer. A task that
-//! is polled pins no page while it waits for a frame, so two reads never wait for frames that the other one
-//! pins. A task that is not polled pins the pages of the reads that it has joined.
+//! A range within one page is leased in place. Anything else is copied page by page into a buffer.
+//! A task that is polled pins no page while it waits for a frame, so two reads never wait for
+//! frames that the other one pins. A task that is not polled pins the pages of the reads that it
+//! has joined.
 
 use std::future::Future;
 use std::ops::Range;
@@ -282,7 +283,8 @@ pub struct Gather<'f> {
 
 struct Work<'f> {
     buffer: Buf,
-    /// Parts in pages that were not cached, sorted by page. Those before `begun` are in flight or copied.
+    /// Parts in pages that were not cached, sorted by page. Those before `begun` are in flight or
+    /// copied.
     missing: Vec<Part>,
     begun: usize,
     /// Places in the buffer of the ranges that bypass the cache; `past` reads them.

@@ -14,8 +14,9 @@ pub(crate) struct Stamp {
     pub(crate) size: u64,
     pub(crate) modified: (i64, u64),
     pub(crate) changed: (i64, u64),
-    /// True if the times were more than two seconds old. Younger times may stay equal across a change: the
-    /// kernel sets them once per call, before it copies the bytes, from a clock with ticks of a few milliseconds.
+    /// True if the times were more than two seconds old. Younger times may stay equal across a
+    /// change: the kernel sets them once per call, before it copies the bytes, from a clock with
+    /// ticks of a few milliseconds.
     pub(crate) is_settled: bool,
 }
 
@@ -26,8 +27,8 @@ pub(crate) struct Inode {
     pub(crate) size: AtomicU64,
     /// Locked while the file is compared, so that a thread that finds it unchanged finds no older page.
     pub(crate) stamp: Mutex<Option<Stamp>>,
-    /// Reads in flight, by page. While it is locked, no page of the file enters the directory. Pages may still
-    /// leave it (eviction, smaller capacity).
+    /// Reads in flight, by page. While it is locked, no page of the file enters the directory.
+    /// Pages may still leave it (eviction, smaller capacity).
     pub(crate) fills: Mutex<HashMap<u64, Arc<Fill>>>,
     pub(crate) counters: Counters,
 }

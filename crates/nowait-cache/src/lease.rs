@@ -16,17 +16,18 @@ use crate::shared::Pin;
 /// Bytes of a file: a range of a pinned page, or of a copy.
 ///
 /// The bytes neither change nor move until the lease is dropped, even if the file is
-/// [invalidated](crate::CachedFile::invalidate) or the cache is dropped. A range within one page pins the page:
-/// the cache cannot reuse its frame. A clone pins it again, and costs as much as a hit. A longer range, and
-/// every range of a [gather](crate::CachedFile::gather), is a copy and pins nothing. All leases of a gather
-/// share one buffer, which the last of them frees.
+/// [invalidated](crate::CachedFile::invalidate) or the cache is dropped. A range within one page
+/// pins the page: the cache cannot reuse its frame. A clone pins it again, and costs as much as a
+/// hit. A longer range, and every range of a [gather](crate::CachedFile::gather), is a copy and
+/// pins nothing. All leases of a gather share one buffer, which the last of them frees.
 ///
 /// A lease can be dropped on any thread. Leaking it (`std::mem::forget`) leaks its frame.
 ///
 /// In a forked child, an inherited lease reads zeros unless it is a copy.
 pub struct Lease {
-    /// The record of a pinned frame, or an `Arc<Copied>` marked by [`COPY`]. A lease is two words, so that it moves
-    /// in registers. A larger one would move through memory, and wait there for the pin's atomics.
+    /// The record of a pinned frame, or an `Arc<Copied>` marked by [`COPY`]. A lease is two words,
+    /// so that it moves in registers. A larger one would move through memory, and wait there for
+    /// the pin's atomics.
     hold: NonNull<()>,
     /// Start and length in the page, in the high and low half. Unused for a copy.
     range: u64,
@@ -130,7 +131,8 @@ impl Deref for Lease {
         // SAFETY: the record of a pinned frame.
         let record = unsafe { self.hold.cast::<Record>().as_ref() };
         let (start, length) = ((self.range >> 32) as usize, self.range as u32 as usize);
-        // SAFETY: within the length of the page, as `page` and `slice` checked; the pin keeps its bytes in place.
+        // SAFETY: within the length of the page, as `page` and `slice` checked; the pin keeps its
+        // bytes in place.
         unsafe { std::slice::from_raw_parts(record.start().as_ptr().add(start), length) }
     }
 }

@@ -1,8 +1,8 @@
 //! Page cache in user space for Linux.
 //!
-//! A read of a cached page makes no system call and copies nothing. It returns a [`Lease`]: bytes that stay
-//! in place while they are used. A page that is missing is read once for all that wait for it, by io_uring
-//! where that is permitted. The memory is bounded.
+//! A read of a cached page makes no system call and copies nothing. It returns a [`Lease`]: bytes
+//! that stay in place while they are used. A page that is missing is read once for all that wait
+//! for it, by io_uring where that is permitted. The memory is bounded.
 //!
 //! ```
 //! use nowait_cache::PageCache;
@@ -31,28 +31,29 @@
 //!
 //! # When it helps
 //!
-//! A cached read by the kernel costs a system call and a copy. A lease costs a tenth of that or less. The cache
-//! is for programs that read small ranges of the same pages often, and that want a bound for the memory of
-//! their cache. It is read-only.
+//! A cached read by the kernel costs a system call and a copy. A lease costs a tenth of that or
+//! less. The cache is for programs that read small ranges of the same pages often, and that want a
+//! bound for the memory of their cache. It is read-only.
 //!
 //! # Changes of files
 //!
-//! The cache does not notice when a file changes. [`PageCache::open`] and [`CachedFile::revalidate`] compare
-//! size and times; [`CachedFile::invalidate`] drops a range. A program that writes a file through
-//! [`nowait::File`] invalidates the range after its write.
+//! The cache does not notice when a file changes. [`PageCache::open`] and
+//! [`CachedFile::revalidate`] compare size and times; [`CachedFile::invalidate`] drops a range. A
+//! program that writes a file through [`nowait::File`] invalidates the range after its write.
 //!
 //! # Fork
 //!
-//! A forked child does not inherit the memory of the cache (`MADV_WIPEONFORK`): copy-on-write would make the
-//! parent lose the bytes of direct reads in flight. In the child, every read fails or returns `None`. An
-//! inherited lease reads zeros, unless it is a copy.
+//! A forked child does not inherit the memory of the cache (`MADV_WIPEONFORK`): copy-on-write would
+//! make the parent lose the bytes of direct reads in flight. In the child, every read fails or
+//! returns `None`. An inherited lease reads zeros, unless it is a copy.
 //!
 //! # Threads
 //!
-//! All types are shared by threads and tasks of any executor. A read belongs to the cache, not to the task that
-//! began it: the thread that notices its completion wakes all that wait. If the task that began it runs in
-//! `nowait::block_on` and computes for long, `nowait-watch-1` notices the completion, after 0.1 s at most.
-//! While leases pin all frames, a thread `nowait-cache` fails waits that take too long.
+//! All types are shared by threads and tasks of any executor. A read belongs to the cache, not to
+//! the task that began it: the thread that notices its completion wakes all that wait. If the task
+//! that began it runs in `nowait::block_on` and computes for long, `nowait-watch-1` notices the
+//! completion, after 0.1 s at most. While leases pin all frames, a thread `nowait-cache` fails
+//! waits that take too long.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("nowait-cache supports Linux only");

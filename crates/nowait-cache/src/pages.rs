@@ -1,8 +1,9 @@
 //! Directory of a file: the frame of each of its cached pages.
 //!
-//! Buckets of chunks, chunks of 64 leaves, leaves of 256 frame numbers. Each bucket is twice as large as the
-//! one before, so a lookup needs neither a hash nor a lock at any file size. Leaves are allocated when a page is
-//! first cached (1 KiB), and freed with the directory, so readers need no epochs.
+//! Buckets of chunks, chunks of 64 leaves, leaves of 256 frame numbers. Each bucket is twice as
+//! large as the one before, so a lookup needs neither a hash nor a lock at any file size. Leaves
+//! are allocated when a page is first cached (1 KiB), and freed with the directory, so readers need
+//! no epochs.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +13,8 @@ const LEAVES: u64 = 64;
 /// Pages of a chunk.
 const CHUNK: u64 = LEAVES * LEAF;
 const BUCKETS: usize = 22;
-/// Pages from this one on are not cached: a bucket for them would be large. With pages of 4 KiB, 256 TiB.
+/// Pages from this one on are not cached: a bucket for them would be large. With pages of 4 KiB,
+/// 256 TiB.
 pub(crate) const PAGES_MAX: u64 = ((1 << BUCKETS) - 1) * CHUNK;
 
 type Leaf = Box<[AtomicU32]>;

@@ -1,12 +1,12 @@
 //! Replacement: which page is evicted for the next one.
 //!
-//! S3-FIFO (Yang et al., SOSP 2023) over frame numbers. A new page enters a small queue. At its end, pages
-//! with two hits or a pin move to the main queue; others are evicted and leave a ghost entry. A page that
-//! returns while it has a ghost entry enters the main queue. So a scan passes through the small queue, and
-//! displaces no page that is read repeatedly.
+//! S3-FIFO (Yang et al., SOSP 2023) over frame numbers. A new page enters a small queue. At its
+//! end, pages with two hits or a pin move to the main queue; others are evicted and leave a ghost
+//! entry. A page that returns while it has a ghost entry enters the main queue. So a scan passes
+//! through the small queue, and displaces no page that is read repeatedly.
 //!
-//! The queues are lists over frame numbers in memory of a fixed size. A hit does not change them: it only
-//! raises the score in the frame's state word.
+//! The queues are lists over frame numbers in memory of a fixed size. A hit does not change them:
+//! it only raises the score in the frame's state word.
 
 use std::sync::Arc;
 
@@ -42,8 +42,8 @@ struct Ends {
     len: u32,
 }
 
-/// Ghost entries of evicted pages: one fingerprint in each place. A later eviction overwrites an earlier one
-/// whose page has the same place.
+/// Ghost entries of evicted pages: one fingerprint in each place. A later eviction overwrites an
+/// earlier one whose page has the same place.
 struct Ghosts(Box<[u32]>);
 
 impl Ghosts {
@@ -192,7 +192,8 @@ impl Policy {
         self.append(queue, frame);
     }
 
-    /// Removes a page that left the directory from its queue. The caller, or its last pin, frees the frame.
+    /// Removes a page that left the directory from its queue. The caller, or its last pin, frees
+    /// the frame.
     pub(crate) fn forget(&mut self, frame: u32) {
         self.remove(frame);
         self.inodes[frame as usize] = None;
@@ -210,8 +211,8 @@ impl Policy {
         is_kept
     }
 
-    /// Stores a frame that was given up, after its memory was discarded. Returns true if the capacity was restored
-    /// meanwhile: the frame is free.
+    /// Stores a frame that was given up, after its memory was discarded. Returns true if the
+    /// capacity was restored meanwhile: the frame is free.
     pub(crate) fn retire(&mut self, frame: u32) -> bool {
         let is_needed = self.len() - self.given_up < self.usable;
         if is_needed {
@@ -221,8 +222,9 @@ impl Policy {
         is_needed
     }
 
-    /// Sets the number of frames that may contain pages. Returns the frames that are given up now. Pinned pages
-    /// leave their directories; their frames, and those that are being filled, follow when they are given back.
+    /// Sets the number of frames that may contain pages. Returns the frames that are given up now.
+    /// Pinned pages leave their directories; their frames, and those that are being filled, follow
+    /// when they are given back.
     pub(crate) fn set_usable(&mut self, usable: u32, frames: &Frames) -> Vec<u32> {
         self.usable = usable;
         let mut given_up = Vec::new();

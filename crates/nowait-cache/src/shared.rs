@@ -1,8 +1,8 @@
 //! State of a cache, shared by its handles and leases.
 //!
-//! Lock order: the stamp of an inode, its reads in flight, the policy, the queue for frames. Under them the
-//! cache runs no user code, and frees only its own memory. Under the stamp it calls `fstat(2)`; under the others
-//! it waits for nothing.
+//! Lock order: the stamp of an inode, its reads in flight, the policy, the queue for frames. Under
+//! them the cache runs no user code, and frees only its own memory. Under the stamp it calls
+//! `fstat(2)`; under the others it waits for nothing.
 //!
 //! `unsafe` here: leases reach the state through a pointer. It is freed after the last handle was
 //! dropped and the last lease was returned.
@@ -194,8 +194,9 @@ impl Shared {
         (given_up.len()..frames.len()).for_each(|_| self.space.next().wake());
     }
 
-    /// Removes the cached pages of a range from the directory, and keeps reads in flight out of it. Leases of the
-    /// pages keep their bytes. Returns the frames that are free, for [`Shared::give_back`].
+    /// Removes the cached pages of a range from the directory, and keeps reads in flight out of it.
+    /// Leases of the pages keep their bytes. Returns the frames that are free, for
+    /// [`Shared::give_back`].
     #[must_use]
     pub(crate) fn invalidate(&self, inode: &Inode, first: u64, end: u64) -> Vec<u32> {
         let mut free = Vec::new();

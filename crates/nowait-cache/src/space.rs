@@ -88,10 +88,10 @@ impl Space {
 
     /// Joins the queue; a future that was woken in vain joins at its head.
     ///
-    /// `mark` marks all pinned frames as wanted, and returns true if some frame is not pinned. That frame goes to
-    /// the first in the queue. If that is the caller, it gets no place and retries at once. Otherwise the caller
-    /// wakes the returned [`Next`]. Call with the policy locked, so that no frame is published meanwhile; unlock
-    /// it before [`Space::ensure_thread`] and the wake-up.
+    /// `mark` marks all pinned frames as wanted, and returns true if some frame is not pinned. That
+    /// frame goes to the first in the queue. If that is the caller, it gets no place and retries at
+    /// once. Otherwise the caller wakes the returned [`Next`]. Call with the policy locked, so that
+    /// no frame is published meanwhile; unlock it before [`Space::ensure_thread`] and the wake-up.
     pub(crate) fn join(
         &self,
         deadline: Instant,
@@ -116,8 +116,8 @@ impl Space {
         (Some(Place { line: self.0.clone(), wait, process }), Next(next))
     }
 
-    /// Continues the queue after a woken future has taken its frame: other frames may be free, and pinned ones not
-    /// marked. The policy is locked; see [`Space::join`].
+    /// Continues the queue after a woken future has taken its frame: other frames may be free, and
+    /// pinned ones not marked. The policy is locked; see [`Space::join`].
     pub(crate) fn go_on(&self, mark: impl FnOnce() -> bool) -> Next {
         let mut queue = lock(&self.0.queue);
         if queue.is_marked || queue.waits.is_empty() {
@@ -174,8 +174,8 @@ impl Line {
         queue.called.len() < before
     }
 
-    /// Fails waits at their deadlines. If a woken task is not polled in time, wakes the next one. Ends when nothing
-    /// has waited for a second.
+    /// Fails waits at their deadlines. If a woken task is not polled in time, wakes the next one.
+    /// Ends when nothing has waited for a second.
     fn end_waits(&self) {
         /// Time for which the thread waits for further waits.
         const IDLE: Duration = Duration::from_secs(1);

@@ -13,8 +13,8 @@ const DOOMED: u64 = 2;
 const ORPHAN: u64 = 4;
 /// A future waits for a frame: the removal of the last pin wakes one.
 const WANTED: u64 = 8;
-/// Score of the page, [`SCORE_MAX`] at most. A hit raises it, except consecutive hits of one reader; a pass of
-/// the eviction through the main queue lowers it.
+/// Score of the page, [`SCORE_MAX`] at most. A hit raises it, except consecutive hits of one
+/// reader; a pass of the eviction through the main queue lowers it.
 const SCORE: u64 = 16;
 const SCORE_MAX: u64 = 3;
 const SCORE_MASK: u64 = SCORE_MAX * SCORE;
@@ -161,8 +161,8 @@ impl Word {
         false
     }
 
-    /// Marks a ready frame as not ready; it is free now, or when its last pin is removed. One thread calls this at
-    /// a time.
+    /// Marks a ready frame as not ready; it is free now, or when its last pin is removed. One
+    /// thread calls this at a time.
     pub(crate) fn doom(&self) -> Doomed {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {

@@ -263,8 +263,8 @@ fn a_forked_child_reads_nothing_and_takes_no_lock() {
             }
         });
         for _ in 0..20 {
-            // SAFETY: the child makes no call that needs a lock of the parent but those that are tested, and ends
-            // by `_exit`.
+            // SAFETY: the child makes no call that needs a lock of the parent but those that are
+            // tested, and ends by `_exit`.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: ends the child if it hangs.

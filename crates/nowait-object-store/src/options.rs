@@ -61,12 +61,14 @@ impl Options {
         self
     }
 
-    /// Reads through this cache, and bypasses the kernel's page cache (`O_DIRECT`) where possible. Stores may share
-    /// a cache. Gets that are larger than [`piece_bytes_max`](Options::piece_bytes_max) pass it, and so do ranges of
-    /// more than half of its capacity.
+    /// Reads through this cache, and bypasses the kernel's page cache (`O_DIRECT`) where possible.
+    /// Stores may share a cache. Gets that are larger than
+    /// [`piece_bytes_max`](Options::piece_bytes_max) pass it, and so do ranges of more than half of
+    /// its capacity.
     ///
-    /// Bytes are copied out of the cache: a consumer that keeps them pins no page. An object that is replaced is
-    /// another file. If a file is changed in place, the change is noticed at the next get, by its size and times.
+    /// Bytes are copied out of the cache: a consumer that keeps them pins no page. An object that
+    /// is replaced is another file. If a file is changed in place, the change is noticed at the
+    /// next get, by its size and times.
     #[cfg(feature = "cache")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cache")))]
     pub fn cache(mut self, cache: &nowait_cache::PageCache) -> Self {
