@@ -20,7 +20,7 @@ use crate::{cli, interrupt};
 pub(crate) use args::Copy;
 use args::USAGE;
 
-/// Failures or warnings of one operation and kind that are shown; more are counted.
+/// Warnings, or refused clones, of one operation and kind that are printed; the rest are counted.
 const SIMILAR_SHOWN: u32 = 20;
 
 /// Exit codes, beside [`USAGE`].
@@ -236,10 +236,14 @@ impl Teller {
         lock(&self.unprinted).take()
     }
 
-    /// Counts a failure or a warning; returns false if enough similar ones were printed. A changed
-    /// source and a failed verification are always reported.
+    /// Counts a warning, or a clone that was refused; returns false if enough similar ones were
+    /// printed. Any other file that is missing is named.
     fn is_shown(&self, has_failed: bool, failure: &Failure) -> bool {
-        if matches!(failure.kind(), FailureKind::SourceChanged | FailureKind::VerificationFailed) {
+        let is_limited = match has_failed {
+            true => failure.operation() == Operation::Clone,
+            false => !matches!(failure.kind(), FailureKind::SourceChanged | FailureKind::VerificationFailed),
+        };
+        if !is_limited {
             return true;
         }
         let mut counts = lock(&self.counts);
