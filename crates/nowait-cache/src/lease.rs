@@ -42,9 +42,9 @@ struct Copied {
 }
 
 // SAFETY: a lease is a `Pin` or an `Arc<Copied>`, which are `Send` and `Sync`, as the bound checks.
-unsafe impl Send for Lease where Pin: Send + Sync {}
+unsafe impl Send for Lease where (Pin, Arc<Copied>): Send + Sync {}
 // SAFETY: as above.
-unsafe impl Sync for Lease where Pin: Send + Sync {}
+unsafe impl Sync for Lease where (Pin, Arc<Copied>): Send + Sync {}
 
 impl Lease {
     /// A range of a pinned page; `None` if the page is shorter.

@@ -147,7 +147,7 @@ impl Shared {
         Some(Shared {
             policy: Mutex::new(Policy::new(frames.len())?),
             frames,
-            space: Space::default(),
+            space: Space::new(),
             inodes: Mutex::new(Inodes { known: HashMap::new(), left: Stats::default(), limit: 64 }),
             page_shift,
             wait_max,

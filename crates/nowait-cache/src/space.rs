@@ -1,21 +1,20 @@
 //! Queue of futures that wait for a frame while leases pin all of them: FIFO, with deadlines.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use nowait::embed;
 
-use crate::sync::{contained, lock};
+use crate::sync::contained;
+use crate::sync::loomed::{Condvar, Mutex, lock};
 
 /// Time that a task has to look for its frame after it was called.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-#[derive(Default)]
 pub(crate) struct Space(Arc<Line>);
 
-#[derive(Default)]
 struct Line {
     queue: Mutex<Waiters>,
     /// Wakes the thread that ends waits.
@@ -75,6 +74,10 @@ impl Next {
 }
 
 impl Space {
+    pub(crate) fn new() -> Space {
+        Space(Arc::new(Line { queue: Mutex::new(Waiters::default()), changed: Condvar::new() }))
+    }
+
     /// True if a future waits: a frame that is pinned now must be marked as wanted.
     pub(crate) fn is_wanted(&self) -> bool {
         let queue = lock(&self.0.queue);
@@ -250,5 +253,114 @@ impl Drop for Place {
             // The frame goes to the next in line.
             self.line.next().wake();
         }
+    }
+}
+
+#[cfg(all(test, nowait_cache_loom))]
+mod loom_tests {
+    use loom::thread;
+
+    use super::*;
+    use crate::word::{Unpinned, Word};
+
+    /// A cache of one frame, and the steps of a read as `get.rs`, `file.rs` and `shared.rs` take them.
+    struct OneFrame {
+        word: Word,
+        space: Space,
+        /// True while the frame contains a page: it is not being filled.
+        policy: Mutex<bool>,
+    }
+
+    /// A task that sleeps until it is woken.
+    struct Task(Mutex<bool>, Condvar);
+
+    impl std::task::Wake for Task {
+        fn wake(self: Arc<Self>) {
+            *lock(&self.0) = true;
+            self.1.notify_one();
+        }
+    }
+
+    impl OneFrame {
+        /// True if the frame was free or evictable; it is pinned then.
+        fn claim(&self, is_called: bool) -> bool {
+            let mut is_cached = lock(&self.policy);
+            let is_claimed = (is_called || !self.space.is_wanted()) && self.word.try_evict();
+            *is_cached &= !is_claimed;
+            is_claimed
+        }
+
+        fn read(&self) {
+            let task = Arc::new(Task(Mutex::new(false), Condvar::new()));
+            let waker = Waker::from(task.clone());
+            let (mut place, mut is_called) = (None::<Place>, false);
+            loop {
+                if let Some(waits) = &place {
+                    let Poll::Ready(Called::Again) = waits.poll(&Context::from_waker(&waker)) else {
+                        let mut is_woken = lock(&task.0);
+                        while !*is_woken {
+                            is_woken = task.1.wait(is_woken).unwrap();
+                        }
+                        *is_woken = false;
+                        continue;
+                    };
+                    place.take().map(Place::leave);
+                    is_called = true;
+                }
+                if self.claim(is_called) {
+                    break;
+                }
+                let policy = lock(&self.policy);
+                let (waits, next) = self.space.join(now(), is_called, || *policy && !self.word.want());
+                drop(policy);
+                next.wake();
+                place = waits;
+            }
+            if is_called {
+                let policy = lock(&self.policy);
+                let next = self.space.go_on(|| *policy && !self.word.want());
+                drop(policy);
+                next.wake();
+            }
+            let mut is_cached = lock(&self.policy);
+            self.word.publish(false, self.space.is_wanted());
+            *is_cached = true;
+            drop(is_cached);
+            self.let_go();
+        }
+
+        /// Removes a pin.
+        fn let_go(&self) {
+            let mut next = Next::NOBODY;
+            while self.word.unpin() == Unpinned::Wanted {
+                if self.word.clear_wanted() {
+                    std::mem::replace(&mut next, self.space.next()).wake();
+                }
+            }
+            next.wake();
+        }
+    }
+
+    fn now() -> Instant {
+        static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+        *START.get_or_init(Instant::now)
+    }
+
+    /// Two reads wait for the frame of a lease, for a hit, and for each other.
+    #[test]
+    fn reads_that_wait_for_one_frame_are_woken() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(2);
+        model.check(|| {
+            let space = Space::new();
+            let cache = Arc::new(OneFrame { word: Word::new(), space, policy: Mutex::new(true) });
+            cache.word.publish(false, false);
+            let readers = [cache.clone(), cache.clone()].map(|cache| thread::spawn(move || cache.read()));
+            cache.let_go();
+            // A hit, or an attempt.
+            cache.word.pin();
+            cache.let_go();
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+        });
     }
 }

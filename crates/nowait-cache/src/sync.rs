@@ -1,4 +1,5 @@
-//! Locks, the atomics that loom replaces to check the state word (`make loom`), and calls of user code.
+//! Locks, what loom replaces to check the state word and the queue for frames (`make loom`), and calls
+//! of user code.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};
@@ -19,4 +20,17 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// here: the panic hook has reported it. The payload is leaked, since its destructor could panic.
 pub(crate) fn contained<T>(users: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(users)).map_err(std::mem::forget).ok()
+}
+
+/// Locks of the queue for frames.
+pub(crate) mod loomed {
+    #[cfg(not(nowait_cache_loom))]
+    pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
+
+    #[cfg(nowait_cache_loom)]
+    pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
+
+    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
 }
