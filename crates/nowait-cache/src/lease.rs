@@ -143,6 +143,11 @@ impl AsRef<[u8]> for Lease {
     }
 }
 
+// SAFETY: the bytes stay at their address until the lease and its clones are dropped, wherever the
+// lease moves: they are in a pinned frame, or in a buffer behind an `Arc`.
+#[cfg(feature = "stable-deref")]
+unsafe impl stable_deref_trait::StableDeref for Lease {}
+
 /// The bytes of the lease, without a copy.
 #[cfg(feature = "bytes")]
 impl From<Lease> for bytes::Bytes {

@@ -141,6 +141,17 @@ fn leases_outlive_the_cache_and_do_not_change() {
     assert!(file.try_get(10..20).is_none());
     drop((file, cache, lease));
     assert_eq!(other[..], bytes[10..20]);
+    #[cfg(feature = "bytes")]
+    {
+        let address = other.as_ptr();
+        let shared = bytes::Bytes::from(other.clone());
+        assert_eq!((shared.as_ptr(), &shared[..]), (address, &bytes[10..20]), "without a copy");
+    }
+    #[cfg(feature = "stable-deref")]
+    {
+        fn is_stable(_: &impl stable_deref_trait::StableDeref) {}
+        is_stable(&other);
+    }
     std::thread::spawn(move || drop(other)).join().unwrap();
 }
 
