@@ -63,12 +63,13 @@ impl Options {
 
     /// Reads through this cache, and bypasses the kernel's page cache (`O_DIRECT`) where possible.
     /// Stores may share a cache. Gets that are larger than
-    /// [`piece_bytes_max`](Options::piece_bytes_max) pass it, and so do ranges of more than half of
+    /// [`piece_bytes_max`](Options::piece_bytes_max) bypass it, and so do ranges of more than half of
     /// its capacity.
     ///
     /// Bytes are copied out of the cache: a consumer that keeps them pins no page. An object that
-    /// is replaced is another file. If a file is changed in place, the change is noticed at the
-    /// next get, by its size and times.
+    /// is replaced is another file. Each get compares the file's size and times (`fstat(2)`, on the
+    /// executor's thread), so a file that was changed in place is read again. A file that has changed
+    /// within two seconds is read again at each get.
     #[cfg(feature = "cache")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cache")))]
     pub fn cache(mut self, cache: &nowait_cache::PageCache) -> Self {

@@ -477,3 +477,26 @@ async fn a_full_disk_leaves_nothing() {
         }
     }
 }
+
+#[cfg(feature = "cache")]
+#[tokio::test]
+async fn a_cached_object_is_read_once_and_again_when_it_was_replaced() {
+    let cache = nowait_cache::PageCache::builder().capacity_bytes(16 << 20).build().unwrap();
+    let (dir, store) = store(Options::new().cache(&cache));
+    fs::write(dir.path().join("object"), (0..1 << 20).map(byte).collect::<Vec<_>>()).unwrap();
+    // Younger objects are read at each get.
+    tokio::time::sleep(Duration::from_millis(3100)).await;
+    let object = Path::from("object");
+    for _ in 0..3 {
+        let bytes = store.get_range(&object, 100_000..200_000).await.unwrap();
+        assert!(bytes.iter().copied().eq((100_000..200_000).map(byte)));
+        assert_eq!(store.get(&object).await.unwrap().bytes().await.unwrap().len(), 1 << 20);
+    }
+    let stats = cache.stats();
+    assert!(stats.read_bytes <= 2 << 20 && stats.hits > 100, "{stats:?}");
+    store.put(&object, vec![7; 1000].into()).await.unwrap();
+    assert_eq!(store.get_range(&object, 10..20).await.unwrap()[..], [7; 10]);
+    // Kept bytes pin nothing.
+    let kept = store.get_range(&object, 0..1000).await.unwrap();
+    assert_eq!((cache.stats().pinned, kept.len()), (0, 1000));
+}
