@@ -14,6 +14,7 @@ use crate::arena::Arena;
 use crate::file::CachedFile;
 use crate::frame::Frames;
 use crate::inode::{Inode, Stamp};
+use crate::pages::Pages;
 use crate::shared::{Check, Core, Owner, Shared};
 use crate::stats::Stats;
 use crate::sync::lock;
@@ -70,7 +71,7 @@ impl PageCache {
         if self.core.is_forked() {
             return Err(forked(file));
         }
-        let (identity, _) = stamp(file)?;
+        let (identity, now) = stamp(file)?;
         let mut guard = lock(&self.core.inodes);
         let inodes = &mut *guard;
         // Dropped without the lock.
@@ -82,7 +83,7 @@ impl PageCache {
                 static NUMBERS: AtomicU64 = AtomicU64::new(1);
                 Arc::new(Inode {
                     number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-                    pages: Default::default(),
+                    pages: Pages::new(now.size.div_ceil(self.core.page_bytes() as u64)),
                     size: AtomicU64::new(0),
                     stamp: Mutex::default(),
                     fills: Mutex::default(),

@@ -1,9 +1,10 @@
 //! Directory of a file: the frame of each of its cached pages.
 //!
-//! Buckets of chunks, chunks of 64 leaves, leaves of 256 frame numbers. Each bucket is twice as
-//! large as the one before, so a lookup needs neither a hash nor a lock at any file size. Leaves
-//! are allocated when a page is first cached (1 KiB), and freed with the directory, so readers need
-//! no epochs.
+//! Leaves of 256 frame numbers, allocated when a page is first cached (1 KiB). The leaves of the size
+//! that a file had when it was opened first are in one table: a lookup is two loads, without a hash or
+//! a lock. Pages beyond, of a file that grew or is large, are found through buckets of chunks of 64
+//! leaves; each bucket is twice as large as the one before. Leaves are freed with the directory, so
+//! readers need no epochs.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,6 +14,8 @@ const LEAVES: u64 = 64;
 /// Pages of a chunk.
 const CHUNK: u64 = LEAVES * LEAF;
 const BUCKETS: usize = 22;
+/// Leaves of the table, at most: 16 GiB with pages of 4 KiB.
+const TABLE_MAX: u64 = 1 << 14;
 /// Pages from this one on are not cached: a bucket for them would be large. With pages of 4 KiB,
 /// 256 TiB.
 pub(crate) const PAGES_MAX: u64 = ((1 << BUCKETS) - 1) * CHUNK;
@@ -20,8 +23,8 @@ pub(crate) const PAGES_MAX: u64 = ((1 << BUCKETS) - 1) * CHUNK;
 type Leaf = Box<[AtomicU32]>;
 type Chunk = Box<[OnceLock<Leaf>]>;
 
-#[derive(Default)]
 pub(crate) struct Pages {
+    table: Box<[OnceLock<Leaf>]>,
     /// Bucket `n` contains the chunks `2^n - 1` to `2^(n+1) - 2`.
     buckets: [OnceLock<Box<[OnceLock<Chunk>]>>; BUCKETS],
 }
@@ -38,8 +41,22 @@ fn empty<T>(length: u64) -> Box<[OnceLock<T>]> {
 }
 
 impl Pages {
-    #[inline]
+    /// For a file of this number of pages, which may grow.
+    pub(crate) fn new(pages: u64) -> Pages {
+        let buckets = [const { OnceLock::new() }; BUCKETS];
+        Pages { table: empty(pages.div_ceil(LEAF).min(TABLE_MAX)), buckets }
+    }
+
+    #[inline(always)]
     fn leaf(&self, page: u64) -> Option<&Leaf> {
+        match self.table.get((page / LEAF) as usize) {
+            Some(leaf) => leaf.get(),
+            None => self.far_leaf(page),
+        }
+    }
+
+    #[cold]
+    fn far_leaf(&self, page: u64) -> Option<&Leaf> {
         let (bucket, place) = place(page / CHUNK);
         let chunk = self.buckets.get(bucket)?.get()?.get(place)?.get()?;
         chunk.get((page / LEAF % LEAVES) as usize)?.get()
@@ -59,11 +76,13 @@ impl Pages {
 
     /// Sets the frame of a page below [`PAGES_MAX`].
     pub(crate) fn set(&self, page: u64, frame: u32) {
-        let (bucket, place) = place(page / CHUNK);
-        let chunks = self.buckets[bucket].get_or_init(|| empty(1 << bucket));
-        let leaves = chunks[place].get_or_init(|| empty(LEAVES));
-        let leaf =
-            leaves[(page / LEAF % LEAVES) as usize].get_or_init(|| (0..LEAF).map(|_| AtomicU32::new(0)).collect());
+        let leaf = self.table.get((page / LEAF) as usize).unwrap_or_else(|| {
+            let (bucket, place) = place(page / CHUNK);
+            let chunks = self.buckets[bucket].get_or_init(|| empty(1 << bucket));
+            let leaves = chunks[place].get_or_init(|| empty(LEAVES));
+            &leaves[(page / LEAF % LEAVES) as usize]
+        });
+        let leaf = leaf.get_or_init(|| (0..LEAF).map(|_| AtomicU32::new(0)).collect());
         leaf[(page % LEAF) as usize].store(frame + 1, Ordering::Relaxed);
     }
 
@@ -79,14 +98,16 @@ impl Pages {
         let end = end.min(PAGES_MAX);
         while from < end {
             let (bucket, place) = place(from / CHUNK);
-            let Some(chunks) = self.buckets[bucket].get() else {
-                // The first chunk of the next bucket.
-                from = ((1 << (bucket + 1)) - 1) * CHUNK;
-                continue;
-            };
-            if chunks[place].get().is_none() {
-                from = (from / CHUNK + 1) * CHUNK;
-                continue;
+            if from / LEAF >= self.table.len() as u64 {
+                let Some(chunks) = self.buckets[bucket].get() else {
+                    // The first chunk of the next bucket.
+                    from = ((1 << (bucket + 1)) - 1) * CHUNK;
+                    continue;
+                };
+                if chunks[place].get().is_none() {
+                    from = (from / CHUNK + 1) * CHUNK;
+                    continue;
+                }
             }
             let leaf_end = (from / LEAF + 1) * LEAF;
             if let Some(leaf) = self.leaf(from) {
@@ -108,7 +129,11 @@ mod tests {
 
     #[test]
     fn pages_are_found_where_they_were_set() {
-        let pages = Pages::default();
+        [0, 1, 1025, 1 << 20, u64::MAX / 4096].into_iter().for_each(found_where_set);
+    }
+
+    fn found_where_set(pages: u64) {
+        let pages = Pages::new(pages);
         let numbers = [0, 1, 1023, 1024, 3071, 3072, 1 << 20, (1 << 28) + 7, PAGES_MAX - 1];
         assert!(numbers.iter().all(|page| pages.get(*page).is_none()));
         assert_eq!(pages.get(u64::MAX), None);
