@@ -90,7 +90,6 @@ impl CachedFile {
             return self.try_copy(range);
         }
         let pin = self.pin(first)?;
-        self.inode.counters.hit(1);
         Lease::page(pin, start, length)
     }
 
@@ -175,11 +174,9 @@ impl CachedFile {
         Ok(!is_known)
     }
 
-    /// Returns the counters of the file, of all its handles.
+    /// Returns the counters of the file, of all its handles. Looks at each frame of the cache.
     pub fn stats(&self) -> Stats {
-        let mut stats = Stats::default();
-        stats.add(&self.inode.counters);
-        stats
+        Stats::of_file(&self.core, &self.inode)
     }
 
     /// Returns the page of an offset, and the offset in the page.
@@ -224,13 +221,12 @@ impl CachedFile {
         }
         let length = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
         // Look for the first page before allocating memory.
-        drop(self.pin(self.split(range.start).0)?);
+        let mut first = Some(self.pin(self.split(range.start).0)?);
         let mut buffer = Buf::try_zeroed(length)?;
         let mut done = 0;
-        let mut pages = 0;
         while done < buffer.len() {
             let (page, start) = self.split(range.start + done as u64);
-            let pin = self.pin(page)?;
+            let pin = first.take().or_else(|| self.pin(page))?;
             let bytes = pin.bytes().get(start..)?;
             let length = bytes.len().min(buffer.len() - done);
             if length == 0 {
@@ -238,9 +234,7 @@ impl CachedFile {
             }
             buffer[done..done + length].copy_from_slice(&bytes[..length]);
             done += length;
-            pages += 1;
         }
-        self.inode.counters.hit(pages);
         Some(Lease::copy(&Arc::new(buffer), 0..length))
     }
 
@@ -248,7 +242,7 @@ impl CachedFile {
     /// `is_called` if the caller's turn in the line for frames has come.
     pub(crate) fn claim(&self, page: u64, wanted: u64, is_called: bool) -> Claim {
         let mut fills = lock(&self.inode.fills);
-        if let Some((pin, _)) = self.core.pin(&self.inode, page) {
+        if let Some(pin) = self.core.pin_uncounted(&self.inode, page) {
             return Claim::Cached(pin);
         }
         if let Some(fill) = fills.get(&page) {

@@ -35,6 +35,11 @@ impl Record {
         self.page.load(Ordering::Relaxed) == page && self.inode.load(Ordering::Relaxed) == inode
     }
 
+    /// True if the frame contains, or contained last, a page of this inode.
+    pub(crate) fn is_of(&self, inode: u64) -> bool {
+        self.inode.load(Ordering::Relaxed) == inode
+    }
+
     /// Page of a frame that its owner, or a pin, keeps in place.
     pub(crate) fn page(&self) -> u64 {
         self.page.load(Ordering::Relaxed)

@@ -73,7 +73,7 @@ impl Wait {
             }
             match claim {
                 Claim::Cached(pin) => {
-                    counters.hit(1);
+                    counters.hits.fetch_add(1, Ordering::Relaxed);
                     return Ok(Found::Page(pin));
                 }
                 Claim::Joined(fill) => {
@@ -377,7 +377,7 @@ impl<'f> Gather<'f> {
         })?;
         let mut work = Work { buffer, missing: Vec::new(), begun: 0, uncached: Vec::new(), past: None, copied: 0 };
         let mut past = Vec::new();
-        let (mut to, mut hits) = (0, 0);
+        let mut to = 0;
         let pages_max = u64::from(file.core.frames.len() / 2).max(1);
         for range in &self.ranges {
             let (mut offset, pages) = (range.start, (range.end - range.start) >> file.core.page_shift);
@@ -394,17 +394,13 @@ impl<'f> Gather<'f> {
                 let length = (file.core.page_bytes() - start).min((range.end - offset) as usize);
                 let part = Part { page, start, length, to };
                 match file.pin(page) {
-                    Some(pin) => {
-                        hits += 1;
-                        work.copy(part, &pin, file)?;
-                    }
+                    Some(pin) => work.copy(part, &pin, file)?,
                     None => work.missing.push(part),
                 }
                 offset += length as u64;
                 to += length;
             }
         }
-        file.inode.counters.hit(hits);
         if let [range] = &self.ranges[..] {
             file.found(file.split(range.start).0, file.split(range.end).0 + 1);
         }

@@ -9,6 +9,7 @@
 //! it only raises the score in the frame's state word.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::frame::{Frames, table};
 use crate::inode::Inode;
@@ -163,20 +164,22 @@ impl Policy {
                 continue;
             }
             let stays = if is_small { word.score() > 1 } else { word.lower_score() > 0 };
-            if stays || !word.try_evict() {
+            let hits = if stays { None } else { word.try_evict() };
+            let Some(hits) = hits else {
                 pinned = 0;
                 self.append(Queue::Main, frame);
                 continue;
-            }
-            self.leave_directory(frame, frames, is_small);
+            };
+            self.leave_directory(frame, frames, hits, is_small);
             self.evictions += 1;
             return Some(frame);
         }
     }
 
     /// Removes the page of a frame, which is in no queue, from its directory.
-    fn leave_directory(&mut self, frame: u32, frames: &Frames, leaves_ghost: bool) {
+    fn leave_directory(&mut self, frame: u32, frames: &Frames, hits: u64, leaves_ghost: bool) {
         if let Some(inode) = self.inodes[frame as usize].take() {
+            inode.counters.hits.fetch_add(hits, Ordering::Relaxed);
             let page = frames.record(frame).page();
             inode.pages.clear(page, frame);
             if leaves_ghost {
@@ -243,8 +246,9 @@ impl Policy {
             };
             excess -= 1;
             self.remove(frame);
-            self.leave_directory(frame, frames, false);
-            if frames.word(frame).doom() == Doomed::Free {
+            let word = frames.word(frame);
+            self.leave_directory(frame, frames, word.take_hits(), false);
+            if word.doom() == Doomed::Free {
                 self.given_up += 1;
                 given_up.push(frame);
             }

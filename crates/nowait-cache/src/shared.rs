@@ -24,7 +24,7 @@ use crate::policy::Policy;
 use crate::space::{Next, Space};
 use crate::stats::Stats;
 use crate::sync::lock;
-use crate::word::{Doomed, Unpinned, is_ready};
+use crate::word::{Doomed, Unpinned, has_many_hits, is_ready};
 
 /// Check of a page that was read: the path of the file, the offset and the bytes of the page.
 pub(crate) type Check = Box<dyn Fn(&Path, u64, &[u8]) -> Result<(), String> + Send + Sync>;
@@ -131,8 +131,22 @@ impl Owner {
         let record = self.frames.get(inode.pages.get(page)?)?;
         let word = record.word.pin();
         let pin = Pin(NonNull::from(record));
-        // Otherwise the pin ends here.
-        (is_ready(word) && record.contains(inode.number, page)).then_some((pin, word))
+        if is_ready(word) && record.contains(inode.number, page) {
+            if has_many_hits(word) {
+                inode.counters.hits.fetch_add(record.word.take_hits(), Ordering::Relaxed);
+            }
+            return Some((pin, word));
+        }
+        record.word.undo_hit();
+        None
+    }
+
+    /// Pins a page if it is cached, and counts no hit.
+    pub(crate) fn pin_uncounted(&self, inode: &Inode, page: u64) -> Option<Pin> {
+        let record = self.frames.get(inode.pages.get(page)?)?;
+        let word = record.word.pin_uncounted();
+        let pin = Pin(NonNull::from(record));
+        (is_ready(word) && record.contains(inode.number, page)).then_some(pin)
     }
 }
 
@@ -219,7 +233,9 @@ impl Shared {
             from = page + 1;
             inode.pages.clear(page, frame);
             policy.forget(frame);
-            if self.frames.word(frame).doom() == Doomed::Free {
+            let word = self.frames.word(frame);
+            inode.counters.hits.fetch_add(word.take_hits(), Ordering::Relaxed);
+            if word.doom() == Doomed::Free {
                 free.push(frame);
             }
         }

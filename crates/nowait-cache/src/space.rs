@@ -285,7 +285,7 @@ mod loom_tests {
         /// True if the frame was free or evictable; it is pinned then.
         fn claim(&self, is_called: bool) -> bool {
             let mut is_cached = lock(&self.policy);
-            let is_claimed = (is_called || !self.space.is_wanted()) && self.word.try_evict();
+            let is_claimed = (is_called || !self.space.is_wanted()) && self.word.try_evict().is_some();
             *is_cached &= !is_claimed;
             is_claimed
         }

@@ -3,8 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use crate::counters::Counters;
+use crate::inode::Inode;
 use crate::shared::Shared;
 use crate::sync::lock;
+use crate::word::Word;
 
 /// Counters since the cache was made. Each counts pages unless its description says otherwise.
 #[non_exhaustive]
@@ -45,16 +47,26 @@ impl Stats {
         let mut stats = guard.left;
         guard.known.values().for_each(|inode| stats.add(&inode.counters));
         drop(guard);
+        let words = || (0..shared.frames.len()).map(|frame| shared.frames.word(frame));
+        stats.hits += words().map(Word::hits).sum::<u64>();
         let policy = lock(&shared.policy);
         (stats.evictions, stats.cached) = (policy.evictions, u64::from(policy.cached()));
         drop(policy);
-        stats.pinned = (0..shared.frames.len()).filter(|frame| shared.frames.word(*frame).is_pinned()).count() as u64;
+        stats.pinned = words().filter(|word| word.is_pinned()).count() as u64;
+        stats
+    }
+
+    pub(crate) fn of_file(shared: &Shared, inode: &Inode) -> Stats {
+        let mut stats = Stats::default();
+        stats.add(&inode.counters);
+        let records = shared.frames.records().iter().filter(|record| record.is_of(inode.number));
+        stats.hits += records.map(|record| record.word.hits()).sum::<u64>();
         stats
     }
 
     pub(crate) fn add(&mut self, counters: &Counters) {
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        self.hits += counters.hits();
+        self.hits += load(&counters.hits);
         self.joins += load(&counters.joins);
         self.misses += load(&counters.misses);
         self.uncached += load(&counters.uncached);

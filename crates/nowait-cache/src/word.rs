@@ -18,8 +18,14 @@ const WANTED: u64 = 8;
 const SCORE: u64 = 16;
 const SCORE_MAX: u64 = 3;
 const SCORE_MASK: u64 = SCORE_MAX * SCORE;
-/// 48 bits for pins: leaked leases cannot fill them.
-const PIN: u64 = 1 << 16;
+/// Number of hits since the page was filled, or since they were [taken](Word::take_hits). Counted by the
+/// addition that pins: another store would cost as much as that, since the end of a pin waits for it.
+const HIT: u64 = 1 << 8;
+const HITS_MASK: u64 = 0xffff * HIT;
+/// Hits from which on they are to be taken; as many more fit.
+const HITS_MANY: u64 = 0x8000 * HIT;
+/// 40 bits for pins: leaked leases cannot fill them.
+const PIN: u64 = 1 << 24;
 
 /// Result of [`Word::unpin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +61,12 @@ pub(crate) fn is_popular(word: u64) -> bool {
     word & SCORE_MASK == SCORE_MASK
 }
 
+/// True if [`Word::take_hits`] is to be called.
+#[inline]
+pub(crate) fn has_many_hits(word: u64) -> bool {
+    word & HITS_MASK >= HITS_MANY
+}
+
 pub(crate) struct Word(AtomicU64);
 
 impl Word {
@@ -62,11 +74,46 @@ impl Word {
         Word(AtomicU64::new(0))
     }
 
-    /// Pins the frame; returns the word. Unless it [is ready](is_ready), the pin is to be removed.
+    /// Pins the frame and counts a hit; returns the word. Unless it [is ready](is_ready), the hit
+    /// is to be [undone](Word::undo_hit) and the pin removed.
     #[inline]
     pub(crate) fn pin(&self) -> u64 {
-        // Acquire: the bytes, the key and the length were stored before READY.
+        // Acquire: the bytes, the page and the length were stored before READY.
+        self.0.fetch_add(PIN + HIT, Ordering::Acquire) + PIN + HIT
+    }
+
+    /// Pins the frame as [`Word::pin`], and counts nothing.
+    pub(crate) fn pin_uncounted(&self) -> u64 {
         self.0.fetch_add(PIN, Ordering::Acquire) + PIN
+    }
+
+    /// Undoes the hit of a pin that found another page.
+    #[cold]
+    pub(crate) fn undo_hit(&self) {
+        self.change_hits(|hits| hits.saturating_sub(1));
+    }
+
+    /// Returns the hits, and sets them to zero.
+    #[cold]
+    pub(crate) fn take_hits(&self) -> u64 {
+        self.change_hits(|_| 0)
+    }
+
+    pub(crate) fn hits(&self) -> u64 {
+        (self.0.load(Ordering::Relaxed) & HITS_MASK) / HIT
+    }
+
+    /// Returns the hits before the change.
+    fn change_hits(&self, new: impl Fn(u64) -> u64) -> u64 {
+        let mut word = self.0.load(Ordering::Relaxed);
+        loop {
+            let hits = (word & HITS_MASK) / HIT;
+            let changed = (word & !HITS_MASK) | (new(hits) * HIT);
+            match self.0.compare_exchange_weak(word, changed, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return hits,
+                Err(now) => word = now,
+            }
+        }
     }
 
     /// Adds a pin to a frame that is pinned.
@@ -148,17 +195,18 @@ impl Word {
         self.0.fetch_or(flags, Ordering::Release);
     }
 
-    /// Takes a frame whose page nothing pins: true if the frame belongs to the caller.
-    pub(crate) fn try_evict(&self) -> bool {
+    /// Takes a frame whose page nothing pins. Returns the page's hits if the frame belongs to the
+    /// caller.
+    pub(crate) fn try_evict(&self) -> Option<u64> {
         let mut word = self.0.load(Ordering::Relaxed);
         while word & READY != 0 && word < PIN {
             // Acquire: reads through removed pins came before.
             match self.0.compare_exchange_weak(word, 0, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return true,
+                Ok(_) => return Some((word & HITS_MASK) / HIT),
                 Err(now) => word = now,
             }
         }
-        false
+        None
     }
 
     /// Marks a ready frame as not ready; it is free now, or when its last pin is removed. One
@@ -203,7 +251,7 @@ mod tests {
         let word = Word::new();
         assert_eq!((is_ready(word.pin()), word.unpin()), (false, Unpinned::Done));
         word.publish(false, false);
-        assert!(!word.try_evict());
+        assert_eq!(word.try_evict(), None);
         assert_eq!((word.unpin(), is_ready(word.pin())), (Unpinned::Done, true));
         assert_eq!(word.doom(), Doomed::Pinned);
         assert!(!is_ready(word.pin()), "a doomed page cannot be leased");
@@ -215,7 +263,7 @@ mod tests {
         assert_eq!((word.unpin(), word.doom()), (Unpinned::Done, Doomed::Free));
         word.publish(false, false);
         assert_eq!(word.unpin(), Unpinned::Done);
-        assert!(word.try_evict() && !word.try_evict());
+        assert_eq!((word.try_evict(), word.try_evict()), (Some(0), None));
         word.publish(true, false);
         assert_eq!((is_ready(word.pin()), word.unpin(), word.unpin()), (false, Unpinned::Done, Unpinned::Doomed));
     }
@@ -230,6 +278,23 @@ mod tests {
         assert!(word.clear_wanted() && !word.clear_wanted());
         assert_eq!(word.unpin(), Unpinned::Done);
         assert!(!word.want());
+    }
+
+    #[test]
+    fn hits_are_counted_and_taken() {
+        let word = Word::new();
+        word.publish(false, false);
+        for _ in 0..100 {
+            assert!(is_ready(word.pin()));
+            word.pin_again();
+            assert_eq!((word.unpin(), word.unpin()), (Unpinned::Done, Unpinned::Done));
+        }
+        word.pin_uncounted();
+        assert_eq!((word.hits(), word.take_hits(), word.hits()), (100, 100, 0));
+        word.undo_hit();
+        assert_eq!(word.hits(), 0);
+        let many = (0..0xffff).find(|_| has_many_hits(word.pin()));
+        assert_eq!((many, word.hits()), (Some(0x7fff), 0x8000));
     }
 
     #[test]
@@ -315,7 +380,7 @@ mod loom_tests {
                 let frame = frame.clone();
                 thread::spawn(move || assert_eq!(frame.read(key), Unpinned::Done))
             });
-            if frame.word.try_evict() {
+            if frame.word.try_evict().is_some() {
                 frame.fill(2);
                 assert_eq!(frame.word.unpin(), Unpinned::Done);
             }
@@ -358,7 +423,7 @@ mod loom_tests {
             let called = Arc::new((Mutex::new(false), Condvar::new()));
             let (other, call) = (frame.clone(), called.clone());
             let waiter = thread::spawn(move || {
-                while !other.word.try_evict() {
+                while other.word.try_evict().is_none() {
                     if other.word.want() {
                         let mut is_called = call.0.lock().unwrap();
                         while !*is_called {
