@@ -59,6 +59,10 @@ impl PageCache {
     /// the last comparison, and drops the cached pages if they differ. It makes a few system calls
     /// on the calling thread; on local file systems they do not block on the device.
     ///
+    /// Device and inode name a file also if another file system was mounted in the place of the
+    /// first: then the comparison alone tells its files from the old ones. Make another cache after
+    /// that.
+    ///
     /// The cache does not notice when the file changes later: see [`CachedFile::revalidate`]. Open
     /// files with [`direct`](nowait::OpenOptions::direct) I/O, so that the kernel does not cache
     /// the same pages.
@@ -173,7 +177,7 @@ pub(crate) fn stamp(file: &File) -> Result<((u64, u64), Stamp)> {
     // Times in the future (the clock was set back) do not count as settled.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
     #[allow(clippy::unnecessary_cast)]
-    let is_settled = (stat.st_mtime as i64).max(stat.st_ctime as i64) + SETTLED_S < now;
+    let is_settled = (stat.st_mtime as i64).max(stat.st_ctime as i64) < now - SETTLED_S;
     #[allow(clippy::unnecessary_cast)]
     let stamp = Stamp {
         is_settled,

@@ -142,8 +142,7 @@ impl CachedFile {
     pub fn invalidate(&self, range: Range<u64>) {
         if range.start < range.end && !self.core.is_forked() {
             let (first, last) = (self.split(range.start).0, self.split(range.end - 1).0);
-            let free = self.core.invalidate(&self.inode, first, last + 1);
-            self.core.give_back(&free);
+            self.core.invalidate(&self.inode, first, last + 1).finish(&self.core);
         }
     }
 
@@ -166,10 +165,10 @@ impl CachedFile {
         let is_known = known.replace(now).is_some_and(|known| known == now && known.is_settled);
         if !is_known {
             // In this order, so that a reader that sees the new size finds no page of the old file.
-            let free = self.core.invalidate(&self.inode, 0, PAGES_MAX);
+            let invalidated = self.core.invalidate(&self.inode, 0, PAGES_MAX);
             self.inode.size.store(now.size, Ordering::Relaxed);
             drop(known);
-            self.core.give_back(&free);
+            invalidated.finish(&self.core);
         }
         Ok(!is_known)
     }
@@ -241,9 +240,12 @@ impl CachedFile {
     /// Claims a page that was not found, and up to `wanted` pages from it on that are not cached either.
     /// `is_called` if the caller's turn in the line for frames has come.
     pub(crate) fn claim(&self, page: u64, wanted: u64, is_called: bool) -> Claim {
+        // Dropped after the locks.
+        let _stray;
         let mut fills = lock(&self.inode.fills);
-        if let Some(pin) = self.core.pin_uncounted(&self.inode, page) {
-            return Claim::Cached(pin);
+        match self.core.pin_uncounted(&self.inode, page) {
+            Some((pin, true)) => return Claim::Cached(pin),
+            other => _stray = other,
         }
         if let Some(fill) = fills.get(&page) {
             return Claim::Joined(fill.clone());

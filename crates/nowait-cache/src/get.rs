@@ -99,6 +99,10 @@ impl Wait {
             }
             let until = *deadline.get_or_insert_with(|| Instant::now() + file.core.wait_max);
             if is_late || Instant::now() > until {
+                if is_called {
+                    // Pinned frames may be unmarked: the next one looks for itself.
+                    file.core.space.next().wake();
+                }
                 return Err(all_pinned(file, page));
             }
             let policy = lock(&file.core.policy);
@@ -106,9 +110,11 @@ impl Wait {
             drop(policy);
             next.wake();
             self.place = place;
-            if self.place.is_some() && file.core.space.ensure_thread().is_err() {
+            let thread = if self.place.is_some() { file.core.space.ensure_thread() } else { Ok(()) };
+            if let Err(error) = thread {
                 self.place = None;
-                return Err(all_pinned(file, page));
+                let text = format!("no thread can be started that would end a wait: {error}");
+                return Err(all_pinned(file, page).with_detail(text));
             }
         }
     }
@@ -288,7 +294,7 @@ struct Work<'f> {
     missing: Vec<Part>,
     begun: usize,
     /// Places in the buffer of the ranges that bypass the cache; `past` reads them.
-    uncached: Vec<Range<usize>>,
+    uncached: Vec<(Range<usize>, Range<u64>)>,
     past: Option<nowait::Gather<'f>>,
     copied: usize,
 }
@@ -385,7 +391,7 @@ impl<'f> Gather<'f> {
                 let length = (range.end - range.start) as usize;
                 file.inode.counters.uncached.fetch_add(pages + 1, Ordering::Relaxed);
                 past.push((range.start, length));
-                work.uncached.push(to..to + length);
+                work.uncached.push((to..to + length, range.clone()));
                 to += length;
                 continue;
             }
@@ -401,8 +407,8 @@ impl<'f> Gather<'f> {
                 to += length;
             }
         }
-        if let [range] = &self.ranges[..] {
-            file.found(file.split(range.start).0, file.split(range.end).0 + 1);
+        if let ([range], None) = (&self.ranges[..], &work.uncached.first()) {
+            file.found(file.split(range.start).0, file.split(range.end.max(1) - 1).0 + 1);
         }
         work.missing.sort_unstable_by_key(|part| part.page);
         work.past = (!past.is_empty()).then(|| file.file.gather(past));
@@ -455,10 +461,10 @@ impl<'f> Gather<'f> {
                 Poll::Pending => is_done = false,
                 Poll::Ready(read) => {
                     let read = read.map_err(|error| error.error)?;
-                    for (row, place) in read.iter().zip(&work.uncached) {
+                    for (row, (place, range)) in read.iter().zip(&work.uncached) {
                         let row = row.map_err(Error::clone)?;
                         if row.len() < place.len() {
-                            return Err(beyond_end(file, &self.ranges[0]));
+                            return Err(beyond_end(file, range));
                         }
                         work.buffer[place.clone()].copy_from_slice(row);
                     }
@@ -487,7 +493,8 @@ impl Future for Gather<'_> {
             Ok(false) => return Poll::Pending,
             Ok(true) => this.is_over = true,
             Err(error) => {
-                this.is_over = true;
+                // Nothing stays pinned, also if the future is kept.
+                (this.is_over, this.wait, this.work) = (true, Wait::default(), None);
                 return Poll::Ready(Err(error));
             }
         }

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use nowait::embed;
 
+use crate::fill::Fill;
 use crate::frame::{Frames, Record};
 use crate::inode::Inode;
 use crate::policy::Policy;
@@ -141,12 +142,14 @@ impl Owner {
         None
     }
 
-    /// Pins a page if it is cached, and counts no hit.
-    pub(crate) fn pin_uncounted(&self, inode: &Inode, page: u64) -> Option<Pin> {
+    /// Pins a page if it is cached, and counts no hit. Returns a pin also of a frame that contains
+    /// another page, and whether it is this page: the removal of a pin may run user code, so it is
+    /// dropped without a lock.
+    pub(crate) fn pin_uncounted(&self, inode: &Inode, page: u64) -> Option<(Pin, bool)> {
         let record = self.frames.get(inode.pages.get(page)?)?;
         let word = record.word.pin_uncounted();
         let pin = Pin(NonNull::from(record));
-        (is_ready(word) && record.contains(inode.number, page)).then_some(pin)
+        Some((pin, is_ready(word) && record.contains(inode.number, page)))
     }
 }
 
@@ -211,8 +214,7 @@ impl Shared {
     /// Removes the cached pages of a range from the directory, and keeps reads in flight out of it.
     /// Leases of the pages keep their bytes. Returns the frames that are free, for
     /// [`Shared::give_back`].
-    #[must_use]
-    pub(crate) fn invalidate(&self, inode: &Inode, first: u64, end: u64) -> Vec<u32> {
+    pub(crate) fn invalidate(&self, inode: &Inode, first: u64, end: u64) -> Invalidated {
         let mut free = Vec::new();
         let mut fills = lock(&inode.fills);
         let mut dropped = Vec::new();
@@ -241,8 +243,21 @@ impl Shared {
         }
         drop(policy);
         drop(fills);
-        drop(dropped);
-        free
+        Invalidated { free, fills: dropped }
+    }
+}
+
+/// Frames that became free, and reads that became stale. Their end may run user code.
+#[must_use]
+pub(crate) struct Invalidated {
+    free: Vec<u32>,
+    fills: Vec<Arc<Fill>>,
+}
+
+impl Invalidated {
+    pub(crate) fn finish(self, shared: &Shared) {
+        drop(self.fills);
+        shared.give_back(&self.free);
     }
 }
 

@@ -104,7 +104,7 @@ impl Space {
         let mut queue = lock(&self.0.queue);
         let is_first = is_called || (queue.waits.is_empty() && queue.called.is_empty());
         let is_free = (!queue.is_marked || queue.waits.is_empty()) && mark();
-        queue.is_marked = true;
+        queue.is_marked = !is_free;
         if is_free && is_first {
             return (None, Next::NOBODY);
         }
@@ -127,7 +127,7 @@ impl Space {
             return Next::NOBODY;
         }
         let is_free = mark();
-        queue.is_marked = true;
+        queue.is_marked = !is_free;
         Next(if is_free { queue.call() } else { None })
     }
 
@@ -143,7 +143,12 @@ impl Space {
         }
         let line = self.0.clone();
         embed::spawn("nowait-cache", move || line.end_waits()).map(drop).inspect_err(|_| {
-            lock(&self.0.queue).has_thread = false;
+            let mut queue = lock(&self.0.queue);
+            queue.has_thread = false;
+            // Others may rely on the thread.
+            let waits = std::mem::take(&mut queue.waits);
+            drop(queue);
+            waits.iter().for_each(|wait| wait.end(Call::TimedOut));
         })
     }
 }
@@ -200,7 +205,7 @@ impl Line {
             }
             let deadlines = queue.waits.iter().map(|wait| wait.deadline);
             let next = deadlines.chain(queue.called.front().map(|(called, _)| *called + PATIENCE)).min();
-            if next.is_none() && std::mem::replace(&mut is_idle, next.is_none()) {
+            if std::mem::replace(&mut is_idle, next.is_none()) && next.is_none() {
                 queue.has_thread = false;
                 return;
             }
@@ -290,7 +295,8 @@ mod loom_tests {
             is_claimed
         }
 
-        fn read(&self) {
+        /// `gives_up`: if it was called and finds no frame, as at its deadline.
+        fn read(&self, gives_up: bool) {
             let task = Arc::new(Task(Mutex::new(false), Condvar::new()));
             let waker = Waker::from(task.clone());
             let (mut place, mut is_called) = (None::<Place>, false);
@@ -309,6 +315,9 @@ mod loom_tests {
                 }
                 if self.claim(is_called) {
                     break;
+                }
+                if is_called && gives_up {
+                    return self.space.next().wake();
                 }
                 let policy = lock(&self.policy);
                 let (waits, next) = self.space.join(now(), is_called, || *policy && !self.word.want());
@@ -355,7 +364,10 @@ mod loom_tests {
             let space = Space::new();
             let cache = Arc::new(OneFrame { word: Word::new(), space, policy: Mutex::new(true) });
             cache.word.publish(false, false);
-            let readers = [cache.clone(), cache.clone()].map(|cache| thread::spawn(move || cache.read()));
+            let readers = [false, true].map(|gives_up| {
+                let cache = cache.clone();
+                thread::spawn(move || cache.read(gives_up))
+            });
             cache.let_go();
             // A hit, or an attempt.
             cache.word.pin();

@@ -366,6 +366,10 @@ fn a_changed_file_is_noticed_when_it_is_compared() {
     assert!(file.revalidate().unwrap());
     assert_eq!(file.get(0..PAGE as u64).wait().unwrap()[..], new[..PAGE]);
     assert_eq!(old[..], contents(4 * PAGE, 0)[..PAGE], "a lease keeps its bytes");
+    // Times far in the future are not settled.
+    let far = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 33);
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_modified(far).unwrap();
+    assert!(file.revalidate().unwrap() && file.revalidate().unwrap());
     // Shorter: the old size is used until the file is compared.
     let shorter = fs::OpenOptions::new().write(true).open(&path).unwrap();
     shorter.set_len(PAGE as u64 + 10).unwrap();
@@ -416,8 +420,12 @@ fn each_page_is_checked_once() {
     let leases = block_on(join_all((2..8).map(|number| file.get(page(number)))));
     let refused: Vec<_> = leases.iter().map(|lease| lease.is_err()).collect();
     assert_eq!(refused, [false, true, false, true, false, false]);
-    let error = file.gather(&[page(1), page(3), page(6)]).wait().unwrap_err();
+    drop(leases);
+    let mut gather = file.gather(&[page(1), page(3), page(6)]);
+    let error = block_on(&mut gather).unwrap_err();
     assert_eq!((error.kind(), error.offset()), (ErrorKind::Damaged, Some(3 * PAGE as u64)));
+    assert_eq!(cache.stats().pinned, 0, "a gather that failed pins nothing, also while it is kept");
+    drop(gather);
 }
 
 #[test]
