@@ -31,8 +31,8 @@
 //!
 //! # When it helps
 //!
-//! A cached read by the kernel costs a system call and a copy. A lease costs a tenth of that or
-//! less. The cache is for programs that read small ranges of the same pages often, and that want a
+//! A cached read by the kernel costs a system call and a copy. A lease costs about an eighth
+//! of that. The cache is for programs that read small ranges of the same pages often, and that want a
 //! bound for the memory of their cache. It is read-only.
 //!
 //! # Changes of files

@@ -32,8 +32,8 @@ pub struct Stats {
     pub evictions: u64,
     /// Pages in the cache. Zero in the counters of a file.
     pub cached: u64,
-    /// Pages that are leased, or in a read whose waiting task was not polled yet. Zero in the
-    /// counters of a file.
+    /// Pages that are leased, or in a read that its thread or a waiting task has not let go yet.
+    /// Zero in the counters of a file.
     pub pinned: u64,
 }
 
