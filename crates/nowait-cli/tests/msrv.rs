@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Packages that promise no Rust version, and were built with ours in this version.
-const BUILT: [(&str, &str); 14] = [
+const BUILT: [(&str, &str); 15] = [
     ("approx", "0.5.1"),
     ("cfg_aliases", "0.2.2"),
     ("crc32c", "0.6.9"),
@@ -19,6 +19,7 @@ const BUILT: [(&str, &str); 14] = [
     ("seccompiler", "0.5.0"),
     ("signal-hook", "0.3.18"),
     ("smallvec", "1.16.5"),
+    ("stable_deref_trait", "1.2.1"),
     ("utf8parse", "0.2.2"),
     ("version_check", "0.9.5"),
 ];
