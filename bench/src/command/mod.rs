@@ -15,7 +15,7 @@ use crate::measure::progress::{Course, Plan};
 use crate::report::figures::whole_size_of;
 use crate::report::notes::{Code, Note};
 use crate::report::page::page;
-use crate::report::verdict::to_json;
+use crate::report::verdict::{counted, to_json};
 use crate::report::{Report, in_order, preflight};
 use crate::table::{self, Phase, Run, Table};
 use crate::ways;
@@ -182,8 +182,7 @@ fn plan(parts: &[RunPart], file: Option<u64>) -> Plan {
 
 /// Prints how long the run will take.
 fn announce(plan: &Plan, asked: &Options, file: Option<u64>) -> Result<()> {
-    let cases: usize = plan.tables.iter().map(|table| table.cases).sum();
-    let cases = if cases == 1 { "1 case".to_owned() } else { format!("{cases} cases") };
+    let cases = counted(plan.tables.iter().map(|table| table.cases).sum());
     let file = file.map_or_else(String::new, |bytes| {
         format!("; a test file of {} in {}", whole_size_of(bytes), asked.dir.display())
     });

@@ -311,7 +311,8 @@ fn punted(report: &Report, table: &str) -> Option<String> {
     Some(format!("{table}: io_uring hands most requests of {} to kernel workers in {case}{more}.", listed(&ways)))
 }
 
-fn counted(cases: usize) -> String {
+/// Formats a number of cases.
+pub(crate) fn counted(cases: usize) -> String {
     if cases == 1 { "1 case".to_owned() } else { format!("{cases} cases") }
 }
 

@@ -1,6 +1,7 @@
 //! A cache and its settings.
 
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -76,6 +77,7 @@ impl PageCache {
             return Err(forked(file));
         }
         let (identity, now) = stamp(file)?;
+        check_readable(file)?;
         let mut guard = lock(&self.core.inodes);
         let inodes = &mut *guard;
         // Dropped without the lock.
@@ -153,39 +155,42 @@ pub(crate) fn forked(file: &File) -> Error {
     error.with_advice("a forked child cannot use the cache of its parent; make one in the child")
 }
 
-/// Returns the file's device and inode, and the size and times that show changes.
-pub(crate) fn stamp(file: &File) -> Result<((u64, u64), Stamp)> {
-    let Some(descriptor) = file.descriptor() else {
-        return Err(Error::new(ErrorOp::Metadata, ErrorKind::Unsupported)
-            .at(file.path())
-            .with_advice("the cache needs a file with a descriptor"));
-    };
-    let stat = fstat(descriptor)
-        .map_err(|errno| Error::from_raw_os_error(ErrorOp::Metadata, errno.raw_os_error()).at(file.path()))?;
-    if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
-        return Err(Error::new(ErrorOp::Metadata, ErrorKind::Unsupported)
-            .at(file.path())
-            .with_advice("the cache is for regular files"));
-    }
-    let flags = fcntl_getfl(descriptor)
-        .map_err(|errno| Error::from_raw_os_error(ErrorOp::Metadata, errno.raw_os_error()).at(file.path()))?;
+/// Descriptor of a file that can be cached.
+fn descriptor(file: &File) -> Result<BorrowedFd<'_>> {
+    file.descriptor().ok_or_else(|| unsupported(file, "the cache needs a file with a descriptor"))
+}
+
+fn unsupported(file: &File, advice: &str) -> Error {
+    Error::new(ErrorOp::Metadata, ErrorKind::Unsupported).at(file.path()).with_advice(advice)
+}
+
+fn system_error(file: &File, errno: Errno) -> Error {
+    Error::from_raw_os_error(ErrorOp::Metadata, errno.raw_os_error()).at(file.path())
+}
+
+/// Refuses a file that was not opened for reading.
+fn check_readable(file: &File) -> Result<()> {
+    let flags = fcntl_getfl(descriptor(file)?).map_err(|errno| system_error(file, errno))?;
     if flags & OFlags::RWMODE == OFlags::WRONLY {
-        return Err(Error::new(ErrorOp::Read, ErrorKind::PermissionDenied)
-            .at(file.path())
-            .with_advice("open the file for reading"));
+        let error = Error::new(ErrorOp::Read, ErrorKind::PermissionDenied).at(file.path());
+        return Err(error.with_advice("open the file for reading"));
     }
+    Ok(())
+}
+
+/// Returns the file's device and inode, and the size and times that show changes.
+#[allow(clippy::unnecessary_cast)]
+pub(crate) fn stamp(file: &File) -> Result<((u64, u64), Stamp)> {
+    let stat = fstat(descriptor(file)?).map_err(|errno| system_error(file, errno))?;
+    if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
+        return Err(unsupported(file, "the cache is for regular files"));
+    }
+    let [modified, changed] =
+        [(stat.st_mtime as i64, stat.st_mtime_nsec as u64), (stat.st_ctime as i64, stat.st_ctime_nsec as u64)];
     // Times in the future (the clock was set back) do not count as settled.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
-    #[allow(clippy::unnecessary_cast)]
-    let is_settled = (stat.st_mtime as i64).max(stat.st_ctime as i64) < now - SETTLED_S;
-    #[allow(clippy::unnecessary_cast)]
-    let stamp = Stamp {
-        is_settled,
-        size: stat.st_size as u64,
-        modified: (stat.st_mtime as i64, stat.st_mtime_nsec as u64),
-        changed: (stat.st_ctime as i64, stat.st_ctime_nsec as u64),
-    };
-    #[allow(clippy::unnecessary_cast)]
+    let is_settled = modified.0.max(changed.0) < now - SETTLED_S;
+    let stamp = Stamp { size: stat.st_size as u64, modified, changed, is_settled };
     Ok(((stat.st_dev as u64, stat.st_ino as u64), stamp))
 }
 

@@ -256,7 +256,7 @@ impl Future for Get<'_> {
                 return Poll::Ready(Ok(Lease::copy(&Arc::default(), 0..0)));
             }
             let (page, start) = this.file.split(this.range.start);
-            let is_page = start + (this.range.end - this.range.start) as usize <= this.file.core.page_bytes();
+            let is_page = start + this.length() as usize <= this.file.core.page_bytes();
             this.state = match is_page && page < PAGES_MAX {
                 true => State::Page(Wait::default()),
                 false => State::Copy(Box::new(Gather::new(this.file, std::slice::from_ref(&this.range)))),
@@ -308,13 +308,18 @@ struct Part {
     to: usize,
 }
 
+impl Part {
+    /// The error of a part that the file does not contain any more.
+    fn beyond_end(&self, file: &CachedFile) -> Error {
+        let offset = (self.page << file.core.page_shift) + self.start as u64;
+        beyond_end(file, &(offset..offset + self.length as u64))
+    }
+}
+
 impl Work<'_> {
     fn copy(&mut self, part: Part, pin: &Pin, file: &CachedFile) -> Result<()> {
-        let Part { page, start, length, to } = part;
-        let Some(bytes) = pin.bytes().get(start..start + length) else {
-            let offset = (page << file.core.page_shift) + start as u64;
-            return Err(beyond_end(file, &(offset..offset + length as u64)));
-        };
+        let Part { start, length, to, .. } = part;
+        let bytes = pin.bytes().get(start..start + length).ok_or_else(|| part.beyond_end(file))?;
         self.buffer[to..to + length].copy_from_slice(bytes);
         self.copied += length;
         Ok(())
@@ -329,13 +334,8 @@ impl Work<'_> {
             if part.page >= first + count as u64 {
                 break;
             }
-            match fill.page(part.page)? {
-                Some(pin) => self.copy(part, &pin, file)?,
-                None => {
-                    let offset = (part.page << file.core.page_shift) + part.start as u64;
-                    return Err(beyond_end(file, &(offset..offset + part.length as u64)));
-                }
-            }
+            let pin = fill.page(part.page)?.ok_or_else(|| part.beyond_end(file))?;
+            self.copy(part, &pin, file)?;
         }
         Ok(())
     }

@@ -25,12 +25,16 @@ pub(crate) fn contained<T>(users: impl FnOnce() -> T) -> Option<T> {
 /// Locks of the queue for frames.
 pub(crate) mod loomed {
     #[cfg(not(nowait_cache_loom))]
-    pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
+    pub(crate) use std::sync::{Condvar, Mutex};
 
     #[cfg(nowait_cache_loom)]
-    pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
+    pub(crate) use loom::sync::{Condvar, Mutex};
 
-    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    #[cfg(not(nowait_cache_loom))]
+    pub(crate) use super::lock;
+
+    #[cfg(nowait_cache_loom)]
+    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> loom::sync::MutexGuard<'_, T> {
         mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -32,8 +32,8 @@ fn opened(cache: &PageCache, path: &Path) -> CachedFile {
     cache.open(&File::open(path).wait().unwrap()).unwrap()
 }
 
-/// Asserts that so many pages are pinned, at the latest when the thread that has completed the last
-/// read is done with it.
+/// Asserts that this number of pages is pinned. The thread that completes a read drops its pins after
+/// it has woken the tasks, so the number is compared until it is reached.
 #[track_caller]
 fn assert_pinned(cache: &PageCache, pages: u64) {
     let began = Instant::now();
@@ -105,7 +105,7 @@ fn all_who_miss_a_page_wait_for_one_read() {
     let leases = block_on(join_all((0..100).map(|_| file.get(4096..4196))));
     assert!(leases.iter().all(|lease| lease.as_ref().unwrap()[..] == bytes[4096..4196]));
     assert_eq!(cache.stats().reads, 1, "{:?}", cache.stats());
-    // From threads, each with a handle of its own.
+    // The same from threads with separate handles.
     std::thread::scope(|scope| {
         for _ in 0..16 {
             let file = file.clone();

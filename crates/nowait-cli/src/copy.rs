@@ -15,7 +15,7 @@ use nowait_copy::{Event, Failure, FailureKind, Operation, Report, Started};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Map, Value, json};
 
-use crate::show::complain;
+use crate::show::{complain, counted};
 use crate::{cli, interrupt};
 pub(crate) use args::Copy;
 use args::USAGE;
@@ -121,11 +121,11 @@ fn interrupted(report: &Report, again: &Again) -> String {
         // Kept entries are complete, too, but entries that a pattern excludes are not.
         (files, _) if report.skipped > 0 => {
             let entries = if report.skipped == 1 { "entry" } else { "entries" };
-            format!("interrupted: copied {}, skipped {} {entries}", counted(files), report.skipped)
+            format!("interrupted: copied {}, skipped {} {entries}", counted(files, "file"), report.skipped)
         }
-        (files, Some(found)) => format!("interrupted: {files} of {} are complete", counted(found)),
+        (files, Some(found)) => format!("interrupted: {files} of {} are complete", counted(found, "file")),
         (1, None) => "interrupted: 1 file is complete".to_owned(),
-        (files, None) => format!("interrupted: {} are complete", counted(files)),
+        (files, None) => format!("interrupted: {} are complete", counted(files, "file")),
     };
     let kept = "copied parts of files of 8 MiB or more are kept";
     match again {
@@ -134,10 +134,6 @@ fn interrupted(report: &Report, again: &Again) -> String {
         Again::Same => format!("{complete}; {kept}; the same command continues"),
         Again::WithT(command) => format!("{complete}; {kept}; continue with the same options and -T: `{command}`"),
     }
-}
-
-fn counted(files: u64) -> String {
-    if files == 1 { "1 file".to_owned() } else { format!("{files} files") }
 }
 
 /// Returns the exit code and the last line, unless everything was copied. Each failure was already

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::cli::{self, Failure, Result};
 use crate::interrupt;
-use crate::show::complain;
+use crate::show::{complain, counted};
 
 mod tail;
 
@@ -96,7 +96,7 @@ fn range(recovery: &Recovery) -> String {
     if end <= *first_lsn || *segments == 0 {
         return format!("no records, the next is {next_lsn}; epoch {epoch}");
     }
-    let (there, segments) = (records(&(*first_lsn..end)), counted(*segments, "segment"));
+    let (there, segments) = (records(&(*first_lsn..end)), counted(*segments as u64, "segment"));
     match end <= *last_lsn {
         true => format!("{there}; the next is {next_lsn}; {segments}, epoch {epoch}"),
         false => format!("{there} in {segments}, epoch {epoch}"),
@@ -114,10 +114,6 @@ fn records(lsns: &std::ops::Range<u64>) -> String {
         1 => format!("record {}", lsns.start),
         _ => format!("records {} to {}", lsns.start, lsns.end - 1),
     }
-}
-
-fn counted(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 fn print_end(recovery: &Recovery) {
@@ -236,7 +232,7 @@ fn stat(options: &cli::LogDir) -> Result<()> {
 fn age(calibration: &Calibration) -> String {
     match calibration.at.elapsed().map_or(0, |age| age.as_secs() / 86_400) {
         0 => "less than a day ago".to_owned(),
-        days => format!("{} ago", counted(days as usize, "day")),
+        days => format!("{} ago", counted(days, "day")),
     }
 }
 
@@ -249,7 +245,7 @@ fn in_words(strategy: &Strategy) -> String {
         Submitter::Ring => "by io_uring",
         Submitter::Call => "by system calls",
     };
-    format!("{durability} {by}, {} in flight", counted(strategy.depth as usize, "block"))
+    format!("{durability} {by}, {} in flight", counted(strategy.depth as u64, "block"))
 }
 
 fn dump(options: &cli::Dump) -> Result<()> {
@@ -458,7 +454,7 @@ impl Tortured {
     /// Ends an interrupted run: removes the log, or names it.
     fn end(&self, kills: u32) -> Failure {
         let message = match fs::remove_dir_all(&self.dir) {
-            Ok(()) => format!("interrupted after {}", counted(kills as usize, "kill")),
+            Ok(()) => format!("interrupted after {}", counted(kills.into(), "kill")),
             Err(error) => format!("interrupted; cannot remove {}: {error}", self.dir.display()),
         };
         Failure { code: 130, message }

@@ -24,6 +24,11 @@ pub(crate) fn complain(text: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "nowait: {text}");
 }
 
+/// Formats a number of things: "1 file", "2 files".
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
 /// A table without lines.
 pub(crate) fn grid(header: impl Iterator<Item = Cell>) -> Table {
     let mut grid = Table::new();

@@ -269,8 +269,9 @@ impl Options {
     /// Calls `observer` for each [`Event`], from any thread of the copy.
     ///
     /// A panic of the observer ends the copy as [`Started::cancel`](crate::Started::cancel) does. Calls
-    /// in progress on other threads finish; later events are not reported. No file is partial. [`copy`](crate::copy()) and
-    /// [`Started::wait`](crate::Started::wait) then panic with the payload of the first panic.
+    /// in progress on other threads finish; later events are not reported. No file is partial.
+    /// [`copy`](crate::copy()) and [`Started::wait`](crate::Started::wait) then panic with the payload of
+    /// the first panic.
     pub fn on_event(mut self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.observer = Some(Observer(Arc::new(observer)));
         self

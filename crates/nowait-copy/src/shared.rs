@@ -57,8 +57,8 @@ impl Shared {
     }
 
     /// Reports an event to the observer, if there is one. Its first panic ends the copy as a
-    /// cancellation does: unwinding would leave directories incomplete, and each thread of the copy
-    /// would have a payload of its own.
+    /// cancellation does: unwinding would leave directories incomplete, and `copy` would panic with the
+    /// payload of any thread.
     pub(crate) fn tell(&self, event: &Event<'_>) {
         let Some(Observer(observer)) = &self.options.observer else { return };
         if self.has_panicked.load(Relaxed) {

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use nowait_copy::{Progress, Report};
 
+use crate::show::counted;
+
 /// A copy that ends before shows nothing.
 const FIRST: Duration = Duration::from_millis(500);
 /// Between two looks at the counters, on a terminal and elsewhere.
@@ -39,8 +41,8 @@ pub(super) fn show_total(report: &Report) {
 }
 
 fn total(report: &Report) -> String {
-    let files = if report.files == 1 { "file" } else { "files" };
-    format!("{} in {} {files}, {:.1} s in all", bytes_text(report.bytes), report.files, report.elapsed.as_secs_f64())
+    let (bytes, files) = (bytes_text(report.bytes), counted(report.files, "file"));
+    format!("{bytes} in {files}, {:.1} s in all", report.elapsed.as_secs_f64())
 }
 
 fn line(progress: &Progress, bytes_per_second_max: Option<u64>) -> String {
