@@ -18,7 +18,7 @@ use memmap2::{Advice, Mmap};
 use nowait::OpenOptions;
 use nowait_bench::random::Random;
 use nowait_bench::stats::median;
-use nowait_cache::{CachedFile, PageCache};
+use nowait_cache::{Access, CachedFile, PageCache};
 
 const PAGE: usize = 4096;
 const SIZE: u64 = 1 << 30;
@@ -65,7 +65,7 @@ fn print(case: &str, figures: &BTreeMap<&str, Vec<f64>>, unit: &str) {
 
 fn cached(path: &Path, capacity: u64) -> Result<CachedFile> {
     let cache = PageCache::builder().capacity_bytes(capacity).page_bytes(PAGE).build()?;
-    Ok(cache.open(&OpenOptions::new().read(true).direct(true).open(path).wait()?)?)
+    Ok(cache.open(&OpenOptions::new().read(true).direct(true).open(path).wait()?, Access::Immutable)?)
 }
 
 /// Ways to see bytes of a cached page.
@@ -267,7 +267,7 @@ fn policy(dir: &Path) -> Result<()> {
     {
         let cache =
             PageCache::builder().capacity_bytes((PAGES / 10 * PAGE) as u64).page_bytes(PAGE).read_ahead_bytes_max(0);
-        let points = cache.build()?.open(&nowait::File::open(file.path()).wait()?)?;
+        let points = cache.build()?.open(&nowait::File::open(file.path()).wait()?, Access::Immutable)?;
         let scan = points.clone();
         let (zipf, mut random) = (Zipf::new(PAGES, exponent), Random::of(7, 3));
         let places = Random::of(8, 3).permutation(PAGES as u64);

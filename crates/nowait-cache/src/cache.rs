@@ -12,7 +12,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fstat};
 use rustix::io::Errno;
 
 use crate::arena::Arena;
-use crate::file::CachedFile;
+use crate::file::{Access, CachedFile};
 use crate::frame::Frames;
 use crate::inode::{Inode, Stamp};
 use crate::pages::Pages;
@@ -57,8 +57,9 @@ impl PageCache {
     ///
     /// All handles of one inode share its pages, under any path. The pages stay cached after the
     /// last handle is dropped. The call compares size, mtime and ctime (`fstat(2)`) with those of
-    /// the last comparison, and drops the cached pages if they differ. It makes a few system calls
-    /// on the calling thread; on local file systems they do not block on the device.
+    /// the last comparison, and drops the cached pages if they differ; [`Access`] has the details.
+    /// It makes a few system calls on the calling thread; on local file systems they do not block on
+    /// the device.
     ///
     /// Device and inode name a file also if another file system was mounted in the place of the
     /// first: then the comparison alone tells its files from the old ones. Make another cache after
@@ -72,7 +73,7 @@ impl PageCache {
     /// Those of `fstat(2)`. [`ErrorKind::Unsupported`] for a file without a descriptor (of a
     /// simulator), for a device, and in a forked child. [`ErrorKind::PermissionDenied`] for a file
     /// that was not opened for reading.
-    pub fn open(&self, file: &File) -> Result<CachedFile> {
+    pub fn open(&self, file: &File, access: Access) -> Result<CachedFile> {
         if self.core.is_forked() {
             return Err(forked(file));
         }
@@ -91,7 +92,7 @@ impl PageCache {
                     number: NUMBERS.fetch_add(1, Ordering::Relaxed),
                     pages: Pages::new(now.size.div_ceil(self.core.page_bytes() as u64)),
                     size: AtomicU64::new(0),
-                    stamp: Mutex::default(),
+                    known: Mutex::default(),
                     fills: Mutex::default(),
                     counters: Default::default(),
                 })
@@ -99,9 +100,7 @@ impl PageCache {
             .clone();
         drop(guard);
         drop(unused);
-        let file = CachedFile::new(self.core.clone(), inode, file.clone());
-        file.revalidate()?;
-        Ok(file)
+        CachedFile::open(self.core.clone(), inode, file.clone(), access)
     }
 
     /// Bytes of a page.

@@ -11,13 +11,30 @@ use nowait::{Buf, Error, ErrorKind, ErrorOp, File, Result};
 use crate::cache::{forked, stamp};
 use crate::fill::Fill;
 use crate::get::{Gather, Get};
-use crate::inode::Inode;
+use crate::inode::{Inode, Known};
 use crate::lease::Lease;
 use crate::pages::PAGES_MAX;
-use crate::shared::{Core, Pin};
+use crate::shared::{Core, Invalidated, Pin};
 use crate::stats::Stats;
 use crate::sync::lock;
 use crate::word::is_popular;
+
+/// Changes that a file may undergo while it is cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The file is complete and does not change. An opening drops its cached pages if the size or
+    /// the times have changed, since the inode number may be that of another file by then. (A file
+    /// that is removed and one that is created within one tick of the kernel's clock, a few
+    /// milliseconds, may have equal numbers and times.)
+    Immutable,
+    /// Other programs may change the file. An opening, and [`CachedFile::revalidate`], drop its
+    /// cached pages if the size or the times have changed, or if the times were at most two seconds
+    /// old at the last comparison: two changes may have equal times.
+    Revalidate,
+    /// Only the handles of this cache that have this access change the file. While one of them
+    /// exists, size and times are not compared.
+    Exclusive,
+}
 
 /// File that is read through a [`PageCache`](crate::PageCache): see
 /// [`PageCache::open`](crate::PageCache::open).
@@ -28,6 +45,9 @@ pub struct CachedFile {
     pub(crate) core: Core,
     pub(crate) inode: Arc<Inode>,
     pub(crate) file: File,
+    access: Access,
+    /// Present if the access is exclusive.
+    writer: Option<Arc<()>>,
     reader: Reader,
 }
 
@@ -69,8 +89,20 @@ pub(crate) enum Claim {
 }
 
 impl CachedFile {
-    pub(crate) fn new(core: Core, inode: Arc<Inode>, file: File) -> CachedFile {
-        CachedFile { core, inode, file, reader: Reader::default() }
+    /// Opens a file that the cache knows, after a comparison.
+    pub(crate) fn open(core: Core, inode: Arc<Inode>, file: File, access: Access) -> Result<CachedFile> {
+        let mut file = CachedFile { core, inode, file, access, writer: None, reader: Reader::default() };
+        let known = file.inode.clone();
+        let mut known = lock(&known.known);
+        let invalidated = file.compare(&mut known)?;
+        if access == Access::Exclusive {
+            let writer = known.writer.upgrade().unwrap_or_default();
+            known.writer = Arc::downgrade(&writer);
+            file.writer = Some(writer);
+        }
+        drop(known);
+        invalidated.map(|invalidated| invalidated.finish(&file.core));
+        Ok(file)
     }
 
     /// Returns a lease of the range if all of it is cached. A hit within one page makes no system
@@ -147,12 +179,12 @@ impl CachedFile {
     }
 
     /// Compares the file's size and times with those of the last comparison (`fstat(2)`, on this
-    /// thread), and drops its cached pages if they differ. Returns true if it has dropped them.
+    /// thread), and drops its cached pages if they differ; see [`Access`]. Returns true if it has
+    /// dropped them.
     ///
-    /// It also drops them if the times were at most two seconds old at the last comparison, since
-    /// two changes may then have equal times. It misses writes through a shared map until the
-    /// kernel updates the times. It also misses a page that was read during another program's
-    /// `write(2)` of more than two seconds: the kernel sets the times before it copies the bytes.
+    /// It misses writes through a shared map until the kernel updates the times. It also misses a
+    /// page that was read during another program's `write(2)` of more than two seconds: the kernel
+    /// sets the times before it copies the bytes.
     ///
     /// # Errors
     /// Those of `fstat(2)`. [`ErrorKind::Unsupported`] in a forked child.
@@ -160,17 +192,25 @@ impl CachedFile {
         if self.core.is_forked() {
             return Err(forked(&self.file));
         }
-        let mut known = lock(&self.inode.stamp);
-        let (_, now) = stamp(&self.file)?;
-        let is_known = known.replace(now).is_some_and(|known| known == now && known.is_settled);
-        if !is_known {
-            // In this order, so that a reader that sees the new size finds no page of the old file.
-            let invalidated = self.core.invalidate(&self.inode, 0, PAGES_MAX);
-            self.inode.size.store(now.size, Ordering::Relaxed);
-            drop(known);
-            invalidated.finish(&self.core);
+        let invalidated = self.compare(&mut lock(&self.inode.known))?;
+        Ok(invalidated.map(|invalidated| invalidated.finish(&self.core)).is_some())
+    }
+
+    /// Compares the file with what is known of it. `Some` if its pages were dropped.
+    fn compare(&self, known: &mut Known) -> Result<Option<Invalidated>> {
+        if known.writer.strong_count() > 0 {
+            return Ok(None);
         }
-        Ok(!is_known)
+        let (_, now) = stamp(&self.file)?;
+        let may_tie = self.access == Access::Revalidate;
+        let before = known.stamp.replace(now);
+        if before.is_some_and(|before| before.is_same(&now) && (before.is_settled || !may_tie)) {
+            return Ok(None);
+        }
+        // In this order, so that a reader that sees the new size finds no page of the old file.
+        let invalidated = self.core.invalidate(&self.inode, 0, PAGES_MAX);
+        self.inode.size.store(now.size, Ordering::Relaxed);
+        Ok(Some(invalidated))
     }
 
     /// Returns the counters of the file, of all its handles. Looks at each frame of the cache.
@@ -335,7 +375,14 @@ impl CachedFile {
 /// Another reader of the same file.
 impl Clone for CachedFile {
     fn clone(&self) -> CachedFile {
-        CachedFile::new(self.core.clone(), self.inode.clone(), self.file.clone())
+        CachedFile {
+            core: self.core.clone(),
+            inode: self.inode.clone(),
+            file: self.file.clone(),
+            access: self.access,
+            writer: self.writer.clone(),
+            reader: Reader::default(),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use crate::counters::Counters;
 use crate::fill::Fill;
@@ -20,13 +20,28 @@ pub(crate) struct Stamp {
     pub(crate) is_settled: bool,
 }
 
+impl Stamp {
+    /// True if size and times are equal.
+    pub(crate) fn is_same(&self, other: &Stamp) -> bool {
+        Stamp { is_settled: other.is_settled, ..*self } == *other
+    }
+}
+
+/// What is known of a file since the last comparison.
+#[derive(Default)]
+pub(crate) struct Known {
+    pub(crate) stamp: Option<Stamp>,
+    /// Shared by the handles that may write. While one exists, the file is not compared.
+    pub(crate) writer: Weak<()>,
+}
+
 pub(crate) struct Inode {
     /// Unique in the process: the file system may reuse device and inode number for another file.
     pub(crate) number: u64,
     pub(crate) pages: Pages,
     pub(crate) size: AtomicU64,
     /// Locked while the file is compared, so that a thread that finds it unchanged finds no older page.
-    pub(crate) stamp: Mutex<Option<Stamp>>,
+    pub(crate) known: Mutex<Known>,
     /// Reads in flight, by page. While it is locked, no page of the file enters the directory.
     /// Pages may still leave it (eviction, smaller capacity).
     pub(crate) fills: Mutex<HashMap<u64, Arc<Fill>>>,

@@ -5,7 +5,7 @@
 //! for it, by io_uring where that is permitted. The memory is bounded.
 //!
 //! ```
-//! use nowait_cache::PageCache;
+//! use nowait_cache::{Access, PageCache};
 //!
 //! # fn main() -> nowait::Result<()> {
 //! # let dir = tempfile::tempdir().unwrap();
@@ -13,7 +13,7 @@
 //! # std::fs::write(&path, vec![7; 100_000]).unwrap();
 //! let cache = PageCache::builder().capacity_bytes(64 << 20).page_bytes(16 << 10).build()?;
 //! let file = nowait::OpenOptions::new().read(true).direct(true).open(&path).wait()?;
-//! let table = cache.open(&file)?;
+//! let table = cache.open(&file, Access::Immutable)?;
 //!
 //! // Reads the page, or waits for the task that does. On an executor: `.await`.
 //! let row = table.get(40_000..40_100).wait()?;
@@ -76,7 +76,7 @@ mod sync;
 mod word;
 
 pub use cache::{Builder, PageCache};
-pub use file::CachedFile;
+pub use file::{Access, CachedFile};
 pub use get::{Gather, Get};
 pub use lease::Lease;
 pub use stats::Stats;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use nowait::{ErrorKind, File, block_on};
-use nowait_cache::{Builder, CachedFile, Lease, PageCache};
+use nowait_cache::{Access, Builder, CachedFile, Lease, PageCache};
 
 const PAGE: usize = 4096;
 
@@ -29,7 +29,7 @@ fn cache(pages: usize) -> PageCache {
 }
 
 fn opened(cache: &PageCache, path: &Path) -> CachedFile {
-    cache.open(&File::open(path).wait().unwrap()).unwrap()
+    cache.open(&File::open(path).wait().unwrap(), Access::Revalidate).unwrap()
 }
 
 /// Asserts that this number of pages is pinned. The thread that completes a read drops its pins after
@@ -101,7 +101,9 @@ fn all_who_miss_a_page_wait_for_one_read() {
     let bytes = contents(64 * PAGE, 0);
     fs::write(&path, &bytes).unwrap();
     let cache = cache(64);
-    let file = cache.open(&nowait::OpenOptions::new().read(true).direct(true).open(&path).wait().unwrap()).unwrap();
+    let file = cache
+        .open(&nowait::OpenOptions::new().read(true).direct(true).open(&path).wait().unwrap(), Access::Revalidate)
+        .unwrap();
     let leases = block_on(join_all((0..100).map(|_| file.get(4096..4196))));
     assert!(leases.iter().all(|lease| lease.as_ref().unwrap()[..] == bytes[4096..4196]));
     assert_eq!(cache.stats().reads, 1, "{:?}", cache.stats());
@@ -122,7 +124,9 @@ fn a_dropped_future_leaves_its_read_to_others() {
     let path = dir.path().join("file");
     fs::write(&path, contents(4 * PAGE, 0)).unwrap();
     let cache = cache(4);
-    let file = cache.open(&nowait::OpenOptions::new().read(true).direct(true).open(&path).wait().unwrap()).unwrap();
+    let file = cache
+        .open(&nowait::OpenOptions::new().read(true).direct(true).open(&path).wait().unwrap(), Access::Revalidate)
+        .unwrap();
     for page in 0..4 {
         let offset = page * PAGE as u64;
         block_on(async {
@@ -246,7 +250,7 @@ fn a_gather_does_not_join_a_read_that_began_before_an_invalidation() {
     for round in 0..50_u8 {
         plain.write_all_at(&vec![round; 4 * PAGE], 0).unwrap();
         let file = nowait::OpenOptions::new().read(true).direct(true).open(&path).wait().unwrap();
-        let file = cache.open(&file).unwrap();
+        let file = cache.open(&file, Access::Revalidate).unwrap();
         block_on(async {
             let mut first = Box::pin(file.get(0..4 * PAGE as u64));
             let _ = futures::poll!(&mut first);
@@ -296,7 +300,7 @@ fn a_forked_child_reads_nothing_and_takes_no_lock() {
                     file.get(100..200).wait().is_err_and(is_unsupported),
                     file.gather(&[100..200, 0..1]).wait().is_err_and(is_unsupported),
                     file.revalidate().is_err_and(is_unsupported),
-                    cache.open(file.file()).is_err_and(is_unsupported),
+                    cache.open(file.file(), Access::Revalidate).is_err_and(is_unsupported),
                     lease[..] == [0; 100],
                     cache.set_capacity_bytes(1) == 0,
                     cache.stats() == nowait_cache::Stats::default(),
@@ -492,7 +496,7 @@ fn settings_that_make_no_sense_are_refused() {
     drop(lease);
     waits.join().unwrap().unwrap();
     let written = nowait::OpenOptions::new().write(true).open(&path).wait().unwrap();
-    assert_eq!(endless.open(&written).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    assert_eq!(endless.open(&written, Access::Revalidate).unwrap_err().kind(), ErrorKind::PermissionDenied);
 }
 
 #[test]
@@ -535,7 +539,7 @@ fn random_operations_agree_with_the_file() {
         let direct = random.below(2) == 0;
         let plain = fs::OpenOptions::new().write(true).open(&path).unwrap();
         let file = nowait::OpenOptions::new().read(true).direct(direct).open(&path).wait().unwrap();
-        let mut readers = vec![cache.open(&file).unwrap()];
+        let mut readers = vec![cache.open(&file, Access::Revalidate).unwrap()];
         // Leases with the bytes that they had when they were made.
         let mut leases: Vec<(Lease, Vec<u8>)> = Vec::new();
         for _ in 0..300 {
@@ -587,7 +591,11 @@ fn random_operations_agree_with_the_file() {
                 }
                 10 => drop(leases.pop()),
                 _ if readers.len() < 4 => {
-                    let next = if random.below(2) == 0 { reader.clone() } else { cache.open(&file).unwrap() };
+                    let next = if random.below(2) == 0 {
+                        reader.clone()
+                    } else {
+                        cache.open(&file, Access::Revalidate).unwrap()
+                    };
                     readers.push(next);
                 }
                 _ => drop(readers.pop().filter(|_| readers.is_empty()).map(|last| readers.push(last))),

@@ -78,7 +78,7 @@ async fn bytes_held(file: &File) -> Result<u64> {
 #[cfg_attr(not(feature = "cache"), expect(unused_variables))]
 async fn gather(options: &Options, file: &File, ranges: &[Range<u64>], gap_bytes: u64) -> Result<Vec<Bytes>> {
     #[cfg(feature = "cache")]
-    if let Some(Ok(cached)) = options.cache.as_ref().map(|cache| cache.open(file)) {
+    if let Some(Ok(cached)) = options.cache.as_ref().map(|cache| cache.open(file, nowait_cache::Access::Revalidate)) {
         // The plain gather reports ranges that do not lie within the file.
         if ranges.iter().all(|range| range.start <= range.end && range.end <= cached.size()) {
             return Ok(cached.gather(ranges).await?.into_iter().map(Bytes::from).collect());
