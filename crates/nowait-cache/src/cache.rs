@@ -94,6 +94,7 @@ impl PageCache {
                     size: AtomicU64::new(0),
                     known: Mutex::default(),
                     fills: Mutex::default(),
+                    writes: Mutex::default(),
                     counters: Default::default(),
                 })
             })

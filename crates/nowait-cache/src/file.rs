@@ -1,12 +1,12 @@
 //! A file that is read through a cache.
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nowait::{Buf, Error, ErrorKind, ErrorOp, File, Result};
+use nowait::{Buf, Error, ErrorKind, ErrorOp, File, Result, WriteBuffer};
 
 use crate::cache::{forked, stamp};
 use crate::fill::Fill;
@@ -18,6 +18,7 @@ use crate::shared::{Core, Invalidated, Pin};
 use crate::stats::Stats;
 use crate::sync::lock;
 use crate::word::is_popular;
+use crate::write::Write;
 
 /// Changes that a file may undergo while it is cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +32,9 @@ pub enum Access {
     /// cached pages if the size or the times have changed, or if the times were at most two seconds
     /// old at the last comparison: two changes may have equal times.
     Revalidate,
-    /// Only the handles of this cache that have this access change the file. While one of them
-    /// exists, size and times are not compared.
+    /// Only handles with this access change the file, by [`CachedFile::write_all_at`]. While one of
+    /// them exists, an opening does not compare size and times. An opening after the last of them
+    /// drops the pages of a file that was written.
     Exclusive,
 }
 
@@ -45,9 +47,9 @@ pub struct CachedFile {
     pub(crate) core: Core,
     pub(crate) inode: Arc<Inode>,
     pub(crate) file: File,
-    access: Access,
+    pub(crate) access: Access,
     /// Present if the access is exclusive.
-    writer: Option<Arc<()>>,
+    pub(crate) writer: Option<Arc<()>>,
     reader: Reader,
 }
 
@@ -94,14 +96,15 @@ impl CachedFile {
         let mut file = CachedFile { core, inode, file, access, writer: None, reader: Reader::default() };
         let known = file.inode.clone();
         let mut known = lock(&known.known);
-        let invalidated = file.compare(&mut known)?;
+        let writer = known.writer.upgrade();
+        let invalidated = if writer.is_none() { file.compare(&mut known)? } else { None };
         if access == Access::Exclusive {
-            let writer = known.writer.upgrade().unwrap_or_default();
+            let writer = writer.unwrap_or_default();
             known.writer = Arc::downgrade(&writer);
             file.writer = Some(writer);
         }
         drop(known);
-        invalidated.map(|invalidated| invalidated.finish(&file.core));
+        invalidated.unwrap_or_default().finish(&file.core);
         Ok(file)
     }
 
@@ -153,6 +156,25 @@ impl CachedFile {
         Gather::new(self, ranges)
     }
 
+    /// Writes the buffer at the offset, to the file and to the cached pages; returns the buffer. A
+    /// write beyond the end extends the file.
+    ///
+    /// When the write is done, every read returns the new bytes. Until then, a read may return old
+    /// bytes, and of a range of several pages, old and new ones. A lease keeps the old bytes. The
+    /// bytes are durable after a sync of [`file`](CachedFile::file).
+    ///
+    /// The write continues if the future is dropped. It waits for no lease and for no frame: if no
+    /// frame is free for a page that is leased, the page is dropped and read again later. Whole
+    /// pages enter the cache; parts of pages that are not cached do not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if the access is not [`Access::Exclusive`]. Errors of the write,
+    /// with the buffer: any part of the range may be written, and its pages are dropped.
+    /// [`ErrorKind::Unsupported`] in a forked child.
+    pub fn write_all_at<B: WriteBuffer + Deref<Target = [u8]>>(&self, buffer: B, offset: u64) -> Write<'_, B> {
+        Write::new(self, buffer, offset)
+    }
+
     /// Size of the file at the last opening or [`CachedFile::revalidate`].
     pub fn size(&self) -> u64 {
         self.inode.size.load(Ordering::Relaxed)
@@ -180,7 +202,8 @@ impl CachedFile {
 
     /// Compares the file's size and times with those of the last comparison (`fstat(2)`, on this
     /// thread), and drops its cached pages if they differ; see [`Access`]. Returns true if it has
-    /// dropped them.
+    /// dropped them. Call it after a change of the size that is not a write, such as
+    /// [`File::set_len`]. Writes through the cache change the times as well.
     ///
     /// It misses writes through a shared map until the kernel updates the times. It also misses a
     /// page that was read during another program's `write(2)` of more than two seconds: the kernel
@@ -198,9 +221,7 @@ impl CachedFile {
 
     /// Compares the file with what is known of it. `Some` if its pages were dropped.
     fn compare(&self, known: &mut Known) -> Result<Option<Invalidated>> {
-        if known.writer.strong_count() > 0 {
-            return Ok(None);
-        }
+        let size = self.inode.size.load(Ordering::Relaxed);
         let (_, now) = stamp(&self.file)?;
         let may_tie = self.access == Access::Revalidate;
         let before = known.stamp.replace(now);
@@ -209,7 +230,8 @@ impl CachedFile {
         }
         // In this order, so that a reader that sees the new size finds no page of the old file.
         let invalidated = self.core.invalidate(&self.inode, 0, PAGES_MAX);
-        self.inode.size.store(now.size, Ordering::Relaxed);
+        // Unless a write has extended the file meanwhile.
+        let _ = self.inode.size.compare_exchange(size, now.size, Ordering::Relaxed, Ordering::Relaxed);
         Ok(Some(invalidated))
     }
 

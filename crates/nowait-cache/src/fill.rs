@@ -1,19 +1,20 @@
 //! One read for all that miss a page.
 //!
-//! A fill owns its frames, its read and its waiters. It belongs to no future: the fill itself is
-//! the read's waker. So the thread that notices the completion publishes the pages and wakes the
-//! waiting tasks, whatever became of the task that began the read.
+//! A fill owns its frames and its read. The thread that notices the completion publishes the pages
+//! and wakes the waiting tasks.
 //!
 //! `unsafe` here: memory of frames that is lent to a read, and looked at by the check.
 
+use std::future::Future;
 use std::pin::Pin as Pinned;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use nowait::{Error, ErrorKind, ErrorOp, File, Lent, Moved, Started};
 
+use crate::flight::{Flies, Flight};
 use crate::inode::Inode;
 use crate::shared::{Core, Pin};
 use crate::sync::{contained, lock};
@@ -26,38 +27,25 @@ pub(crate) struct Fill {
     frames: Box<[u32]>,
     /// Set with the inode's fills locked.
     is_stale: AtomicBool,
-    reading: Mutex<Option<Reading>>,
-    /// Pending wake-ups. The thread that raises it from zero polls, and serves those that follow.
-    wakeups: AtomicU32,
-    /// Pages before the end of the file, or the error of the read.
-    done: OnceLock<Result<Vec<Result<Pin, Error>>, Error>>,
-    waiting: Mutex<Waiting>,
+    /// The result: pages before the end of the file, or the error of the read.
+    flight: Flight<Reading, Pages>,
 }
 
-/// Futures that wait, by place.
-#[derive(Default)]
-struct Waiting {
-    wakers: Vec<Option<Waker>>,
-    /// Places without a waker.
-    free: Vec<usize>,
-}
+/// Pages of a read.
+type Pages = Result<Vec<Result<Pin, Error>>, Error>;
 
-/// A future's registration with a fill.
-pub(crate) struct Joined {
-    pub(crate) fill: Arc<Fill>,
-    place: Option<usize>,
-}
-
-enum Reading {
+pub(crate) enum Reading {
     One(Started<Moved<Lent>>),
     /// Into frames that are not adjacent.
     Many(Started<Moved<Vec<Lent>>>),
 }
 
-impl Reading {
-    /// Returns the number of bytes that were read.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, Error>> {
-        match self {
+impl Future for Reading {
+    /// The number of bytes that were read.
+    type Output = Result<usize, Error>;
+
+    fn poll(mut self: Pinned<&mut Self>, context: &mut Context<'_>) -> Poll<Result<usize, Error>> {
+        match &mut *self {
             Reading::One(read) => Pinned::new(read).poll(context).map(|moved| Ok(moved?.0)),
             Reading::Many(read) => Pinned::new(read).poll(context).map(|moved| Ok(moved?.0)),
         }
@@ -73,10 +61,7 @@ impl Fill {
             first,
             frames,
             is_stale: AtomicBool::new(false),
-            reading: Mutex::default(),
-            wakeups: AtomicU32::new(0),
-            done: OnceLock::new(),
-            waiting: Mutex::default(),
+            flight: Flight::new(),
         })
     }
 
@@ -117,33 +102,14 @@ impl Fill {
             )
         };
         self.inode.counters.fills.fetch_add(1, Ordering::Relaxed);
-        *lock(&self.reading) = Some(reading);
+        self.flight.begin(reading);
         self.serve();
     }
 
-    /// Polls the read, and completes the fill when it is done. One thread polls at a time, and also
-    /// serves wake-ups that arrive meanwhile.
+    /// Polls the read, and completes the fill when it is done.
     fn serve(self: &Arc<Self>) {
-        if self.wakeups.fetch_add(1, Ordering::AcqRel) > 0 {
-            return;
-        }
-        let waker = Waker::from(self.clone());
-        let mut context = Context::from_waker(&waker);
-        loop {
-            let seen = self.wakeups.load(Ordering::Acquire);
-            let mut reading = lock(&self.reading);
-            let Some(read) = reading.as_mut() else { return };
-            if let Poll::Ready(result) = read.poll(&mut context) {
-                let read = reading.take();
-                drop(reading);
-                drop(read);
-                // Later wake-ups find the count above zero.
-                return self.complete(result);
-            }
-            drop(reading);
-            if self.wakeups.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                return;
-            }
+        if let Some(result) = self.flight.poll(&Waker::from(self.clone())) {
+            self.complete(result);
         }
     }
 
@@ -212,17 +178,12 @@ impl Fill {
         drop(fills);
         drop(removed);
         self.core.give_back(&empty);
-        // A fill completes once.
-        let _ = self.done.set(error.map_or(Ok(pages), Err));
-        let waiting = std::mem::take(&mut *lock(&self.waiting));
-        for waker in waiting.wakers.into_iter().flatten() {
-            contained(|| waker.wake());
-        }
+        self.flight.end(error.map_or(Ok(pages), Err));
     }
 
     /// Returns a page of a fill that is done. `None` if the file ends before it.
     pub(crate) fn page(&self, page: u64) -> Result<Option<Pin>, Error> {
-        match self.done.get() {
+        match self.flight.result() {
             Some(Ok(pages)) => pages.get((page - self.first) as usize).cloned().transpose(),
             Some(Err(error)) => Err(error.clone()),
             None => Ok(None),
@@ -231,54 +192,20 @@ impl Fill {
 
     /// True if the read of several pages failed: each may be readable alone.
     pub(crate) fn failed_together(&self) -> bool {
-        self.frames.len() > 1 && matches!(self.done.get(), Some(Err(_)))
+        self.frames.len() > 1 && matches!(self.flight.result(), Some(Err(_)))
     }
 }
 
-impl Joined {
-    pub(crate) fn new(fill: Arc<Fill>) -> Joined {
-        Joined { fill, place: None }
+impl Flies for Fill {
+    type Operation = Reading;
+    type Result = Pages;
+
+    fn flight(&self) -> &Flight<Reading, Pages> {
+        &self.flight
     }
 
-    /// Returns true if the fill is done; registers the waker otherwise.
-    pub(crate) fn is_done(&mut self, waker: &Waker) -> bool {
-        let fill = &self.fill;
-        if fill.done.get().is_some() {
-            return true;
-        }
-        let waker = waker.clone();
-        let mut waiting = lock(&fill.waiting);
-        // Check again under the lock: the completing thread sets `done` before it takes this lock.
-        if fill.done.get().is_some() {
-            drop(waiting);
-            return true;
-        }
-        let place = *self.place.get_or_insert_with(|| {
-            waiting.free.pop().unwrap_or_else(|| {
-                waiting.wakers.push(None);
-                waiting.wakers.len() - 1
-            })
-        });
-        let old = waiting.wakers[place].replace(waker);
-        drop(waiting);
-        drop(old);
-        false
-    }
-}
-
-impl Drop for Joined {
-    fn drop(&mut self) {
-        let Some(place) = self.place else { return };
-        if self.fill.core.is_forked() || self.fill.done.get().is_some() {
-            return;
-        }
-        let mut waiting = lock(&self.fill.waiting);
-        let old = waiting.wakers.get_mut(place).and_then(Option::take);
-        if old.is_some() {
-            waiting.free.push(place);
-        }
-        drop(waiting);
-        drop(old);
+    fn core(&self) -> &Core {
+        &self.core
     }
 }
 

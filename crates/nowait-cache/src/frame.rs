@@ -2,6 +2,7 @@
 //!
 //! `unsafe` here: addresses of frames, shared by threads.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -56,6 +57,29 @@ impl Record {
     #[inline]
     pub(crate) fn valid(&self) -> usize {
         self.valid.load(Ordering::Relaxed) as usize
+    }
+
+    /// Sets the length of a page whose frame belongs to the caller.
+    pub(crate) fn set_valid(&self, valid: usize) {
+        self.valid.store(valid as u32, Ordering::Relaxed);
+    }
+
+    /// Copies bytes into the frame.
+    ///
+    /// # Safety
+    /// The frame belongs to the caller. The bytes fit in it, and are not its own.
+    pub(crate) unsafe fn write(&self, at: usize, bytes: &[u8]) {
+        // SAFETY: as the caller promises.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len()) };
+    }
+
+    /// Zeroes a range of the frame; nothing if the range ends before its start.
+    ///
+    /// # Safety
+    /// The frame belongs to the caller, and contains the range.
+    pub(crate) unsafe fn zero(&self, range: Range<usize>) {
+        // SAFETY: as the caller promises.
+        unsafe { std::ptr::write_bytes(self.start.as_ptr().add(range.start), 0, range.len()) };
     }
 
     #[inline]

@@ -18,7 +18,8 @@ use nowait::{Buf, Error, ErrorKind, Result, block_on};
 
 use crate::cache::forked;
 use crate::file::{CachedFile, Claim};
-use crate::fill::{Fill, Joined};
+use crate::fill::Fill;
+use crate::flight::Joined;
 use crate::lease::Lease;
 use crate::pages::PAGES_MAX;
 use crate::shared::Pin;
@@ -31,7 +32,7 @@ const DEPTH: usize = 64;
 /// Pages that a future waits for.
 #[derive(Default)]
 struct Wait {
-    joined: Vec<Joined>,
+    joined: Vec<Joined<Fill>>,
     place: Option<Place>,
     /// A read of several pages failed: each is read alone.
     is_alone: bool,
@@ -122,7 +123,7 @@ impl Wait {
     /// Pages of the read that was joined last: the first, and the end.
     fn last(&self) -> (u64, u64) {
         self.joined.last().map_or((0, 0), |joined| {
-            let (first, count) = joined.fill.pages();
+            let (first, count) = joined.to.pages();
             (first, first + count as u64)
         })
     }
@@ -211,11 +212,11 @@ impl<'f> Get<'f> {
                     wait.joined.push(joined);
                     return Poll::Pending;
                 }
-                if joined.fill.failed_together() {
+                if joined.to.failed_together() {
                     wait.is_alone = true;
                     continue;
                 }
-                return Poll::Ready(match joined.fill.page(page)? {
+                return Poll::Ready(match joined.to.page(page)? {
                     Some(pin) => self.lease(pin),
                     None => Err(beyond_end(self.file, &self.range)),
                 });
@@ -426,13 +427,13 @@ impl<'f> Gather<'f> {
                     continue;
                 }
                 let joined = wait.joined.swap_remove(index);
-                if joined.fill.failed_together() {
+                if joined.to.failed_together() {
                     // Start over page by page; most pages are cached by now.
                     (wait.is_alone, work.begun, index) = (true, 0, 0);
                     wait.joined.clear();
                     continue;
                 }
-                work.take(&joined.fill, file)?;
+                work.take(&joined.to, file)?;
             }
             if work.begun == work.missing.len() || wait.joined.len() >= DEPTH {
                 break;

@@ -1,12 +1,14 @@
 //! A file as the cache knows it: one for each inode, however often it is opened.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::counters::Counters;
 use crate::fill::Fill;
 use crate::pages::Pages;
+use crate::sync::lock;
 
 /// Values by which a change of a file is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,5 +47,33 @@ pub(crate) struct Inode {
     /// Reads in flight, by page. While it is locked, no page of the file enters the directory.
     /// Pages may still leave it (eviction, smaller capacity).
     pub(crate) fills: Mutex<HashMap<u64, Arc<Fill>>>,
+    /// Writes in flight. A lock of its own: no other lock is taken under it.
+    pub(crate) writes: Mutex<Vec<Arc<Span>>>,
     pub(crate) counters: Counters,
+}
+
+/// Range of a write in flight.
+pub(crate) struct Span {
+    pub(crate) bytes: Range<u64>,
+    /// Another write in flight changes, or changed, one of its pages.
+    pub(crate) is_overlapped: AtomicBool,
+}
+
+impl Inode {
+    /// Records a write that is about to begin, and marks those that change a page together.
+    pub(crate) fn begin_write(&self, span: &Arc<Span>, page_shift: u32) {
+        let pages = |span: &Span| span.bytes.start >> page_shift..=span.bytes.end.saturating_sub(1) >> page_shift;
+        let mut writes = lock(&self.writes);
+        for other in writes.iter() {
+            if pages(other).start() <= pages(span).end() && pages(span).start() <= pages(other).end() {
+                other.is_overlapped.store(true, Ordering::Relaxed);
+                span.is_overlapped.store(true, Ordering::Relaxed);
+            }
+        }
+        writes.push(span.clone());
+    }
+
+    pub(crate) fn end_write(&self, span: &Arc<Span>) {
+        lock(&self.writes).retain(|other| !Arc::ptr_eq(other, span));
+    }
 }

@@ -63,6 +63,7 @@ mod cache;
 mod counters;
 mod file;
 mod fill;
+mod flight;
 mod frame;
 mod get;
 mod inode;
@@ -74,12 +75,14 @@ mod space;
 mod stats;
 mod sync;
 mod word;
+mod write;
 
 pub use cache::{Builder, PageCache};
 pub use file::{Access, CachedFile};
 pub use get::{Gather, Get};
 pub use lease::Lease;
 pub use stats::Stats;
+pub use write::Write;
 
 /// The guide's examples and the crate's page, as tests.
 #[cfg(doctest)]

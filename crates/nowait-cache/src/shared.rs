@@ -215,48 +215,64 @@ impl Shared {
     /// Leases of the pages keep their bytes. Returns the frames that are free, for
     /// [`Shared::give_back`].
     pub(crate) fn invalidate(&self, inode: &Inode, first: u64, end: u64) -> Invalidated {
-        let mut free = Vec::new();
+        let mut invalidated = Invalidated::default();
         let mut fills = lock(&inode.fills);
-        let mut dropped = Vec::new();
-        for fill in fills.iter().filter(|(page, _)| (first..end).contains(*page)).map(|(_, fill)| fill) {
+        invalidated.reads(&mut fills, first, end);
+        invalidated.pages(self, inode, &mut lock(&self.policy), first, end);
+        drop(fills);
+        invalidated
+    }
+}
+
+/// What left the directory. Its end may run user code, so it is finished with no lock held.
+#[derive(Default)]
+#[must_use]
+pub(crate) struct Invalidated {
+    free: Vec<u32>,
+    fills: Vec<Arc<Fill>>,
+    pub(crate) pins: Vec<Pin>,
+}
+
+impl Invalidated {
+    /// Keeps the reads in flight of a range out of the directory, and later reads from joining
+    /// them. `fills` are the inode's.
+    pub(crate) fn reads(&mut self, fills: &mut HashMap<u64, Arc<Fill>>, first: u64, end: u64) {
+        let is_within = |page: &u64| (first..end).contains(page);
+        let stale: Vec<_> = match end - first {
+            1 => fills.get(&first).cloned().into_iter().collect(),
+            _ => fills.iter().filter(|(page, _)| is_within(page)).map(|(_, fill)| fill.clone()).collect(),
+        };
+        for fill in stale {
             fill.set_stale();
-        }
-        // Remove a stale fill under all of its pages: a gather that joins it takes all of them.
-        fills.retain(|_, fill| {
-            let is_stale = fill.is_stale();
-            if is_stale {
-                dropped.push(fill.clone());
+            // Under all of its pages: a gather that joins it takes all of them.
+            let (first, count) = fill.pages();
+            for page in first..first + count as u64 {
+                if fills.get(&page).is_some_and(|other| Arc::ptr_eq(other, &fill)) {
+                    self.fills.extend(fills.remove(&page));
+                }
             }
-            !is_stale
-        });
-        let mut policy = lock(&self.policy);
+            self.fills.push(fill);
+        }
+    }
+
+    /// Removes the cached pages of a range from the directory. The inode's fills are locked.
+    pub(crate) fn pages(&mut self, shared: &Shared, inode: &Inode, policy: &mut Policy, first: u64, end: u64) {
         let mut from = first;
         while let Some((page, frame)) = inode.pages.next(from, end) {
             from = page + 1;
             inode.pages.clear(page, frame);
             policy.forget(frame);
-            let word = self.frames.word(frame);
+            let word = shared.frames.word(frame);
             inode.counters.hits.fetch_add(word.take_hits(), Ordering::Relaxed);
             if word.doom() == Doomed::Free {
-                free.push(frame);
+                self.free.push(frame);
             }
         }
-        drop(policy);
-        drop(fills);
-        Invalidated { free, fills: dropped }
     }
-}
 
-/// Frames that became free, and reads that became stale. Their end may run user code.
-#[must_use]
-pub(crate) struct Invalidated {
-    free: Vec<u32>,
-    fills: Vec<Arc<Fill>>,
-}
-
-impl Invalidated {
     pub(crate) fn finish(self, shared: &Shared) {
         drop(self.fills);
+        drop(self.pins);
         shared.give_back(&self.free);
     }
 }

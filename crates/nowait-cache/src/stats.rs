@@ -26,6 +26,10 @@ pub struct Stats {
     pub reads: u64,
     /// Bytes that reads returned.
     pub read_bytes: u64,
+    /// Writes through the cache that succeeded.
+    pub writes: u64,
+    /// Bytes that they wrote.
+    pub written_bytes: u64,
     /// Reads that failed, or whose page the check refused.
     pub failures: u64,
     /// Pages evicted, for other pages or by a smaller capacity. Zero in the counters of a file.
@@ -73,6 +77,8 @@ impl Stats {
         self.read_ahead += load(&counters.read_ahead);
         self.reads += load(&counters.fills);
         self.read_bytes += load(&counters.filled_bytes);
+        self.writes += load(&counters.writes);
+        self.written_bytes += load(&counters.written_bytes);
         self.failures += load(&counters.failures);
     }
 }

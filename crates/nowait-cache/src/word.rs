@@ -209,6 +209,31 @@ impl Word {
         None
     }
 
+    /// Claims the page of a ready frame that nothing pins, to change its bytes: pins it, and keeps
+    /// readers away.
+    pub(crate) fn try_claim(&self) -> bool {
+        let mut word = self.0.load(Ordering::Relaxed);
+        while word & READY != 0 && word < PIN {
+            // Acquire: reads through removed pins came before.
+            match self.0.compare_exchange_weak(word, (word & !READY) + PIN, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    /// Ends a claim: the page can be pinned again, unless it was doomed meanwhile. The pin remains.
+    pub(crate) fn end_claim(&self) {
+        let mut word = self.0.load(Ordering::Relaxed);
+        while word & DOOMED == 0 {
+            match self.0.compare_exchange_weak(word, word | READY, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+
     /// Marks a ready frame as not ready; it is free now, or when its last pin is removed. One
     /// thread calls this at a time.
     pub(crate) fn doom(&self) -> Doomed {
@@ -385,6 +410,55 @@ mod loom_tests {
                 assert_eq!(frame.word.unpin(), Unpinned::Done);
             }
             readers.into_iter().for_each(|reader| reader.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_page_is_not_changed_while_it_is_read() {
+        check(|| {
+            let frame = Frame::ready(1);
+            let readers = [(); 2].map(|()| {
+                let frame = frame.clone();
+                thread::spawn(move || {
+                    let key = frame.key.load(Ordering::Relaxed);
+                    // The key changes with the bytes: a pin finds both, old or new.
+                    if is_ready(frame.word.pin()) && frame.key.load(Ordering::Relaxed) == key {
+                        // SAFETY: pinned; loom reports a race.
+                        frame.bytes.with(|bytes| assert_eq!(unsafe { *bytes }, key));
+                    }
+                    assert_eq!(frame.word.unpin(), Unpinned::Done);
+                })
+            });
+            let is_claimed = frame.word.try_claim();
+            if is_claimed {
+                // SAFETY: claimed; loom reports a race.
+                frame.bytes.with_mut(|bytes| unsafe { *bytes = 2 });
+                frame.key.store(2, Ordering::Relaxed);
+                frame.word.end_claim();
+                assert_eq!(frame.word.unpin(), Unpinned::Done);
+            }
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_claimed_page_that_is_doomed_is_freed_once() {
+        check(|| {
+            let frame = Frame::ready(1);
+            let doomer = frame.clone();
+            let doomer = thread::spawn(move || doomer.word.doom() == Doomed::Free);
+            let mut is_freed = false;
+            if frame.word.try_claim() {
+                // SAFETY: claimed; loom reports a race.
+                frame.bytes.with_mut(|bytes| unsafe { *bytes = 2 });
+                frame.word.end_claim();
+                while frame.word.unpin() == Unpinned::Doomed {
+                    is_freed |= frame.word.try_free();
+                }
+            }
+            let is_free = doomer.join().unwrap();
+            assert!(is_free != is_freed, "{is_free}, {is_freed}");
+            assert!(!is_ready(frame.word.pin()));
         });
     }
 

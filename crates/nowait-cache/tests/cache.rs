@@ -1,57 +1,19 @@
 //! A cache beside plain reads of the same file.
 
+mod common;
+
 use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use nowait::{ErrorKind, File, block_on};
-use nowait_cache::{Access, Builder, CachedFile, Lease, PageCache};
+use nowait::{ErrorKind, block_on};
+use nowait_cache::{Access, Lease, PageCache};
 
-const PAGE: usize = 4096;
-
-/// Bytes of a test file: each differs from its neighbours, and pages differ.
-fn contents(length: usize, seed: u64) -> Vec<u8> {
-    (0..length as u64).map(|at| ((at * 31 + at / 4096 * 7 + seed * 13) % 251) as u8).collect()
-}
-
-/// Settings for small pages, without readahead.
-fn settings(pages: usize) -> Builder {
-    PageCache::builder().capacity_bytes((pages * PAGE) as u64).page_bytes(PAGE).read_ahead_bytes_max(0)
-}
-
-fn cache(pages: usize) -> PageCache {
-    settings(pages).build().unwrap()
-}
-
-fn opened(cache: &PageCache, path: &Path) -> CachedFile {
-    cache.open(&File::open(path).wait().unwrap(), Access::Revalidate).unwrap()
-}
-
-/// Asserts that this number of pages is pinned. The thread that completes a read drops its pins after
-/// it has woken the tasks, so the number is compared until it is reached.
-#[track_caller]
-fn assert_pinned(cache: &PageCache, pages: u64) {
-    let began = Instant::now();
-    while cache.stats().pinned != pages && began.elapsed() < Duration::from_secs(5) {
-        std::thread::yield_now();
-    }
-    assert_eq!(cache.stats().pinned, pages, "{:?}", cache.stats());
-}
-
-/// A small generator, so that a seed repeats a run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end.max(1)
-    }
-}
+use common::{PAGE, Random, assert_pinned, cache, contents, opened, seeded, settings};
 
 #[test]
 fn a_page_is_read_once_and_then_found() {
@@ -525,11 +487,7 @@ fn a_file_that_is_read_in_order_is_read_ahead() {
 /// Random reads, invalidations and changes of the file by plain calls, on a cache of a few frames.
 #[test]
 fn random_operations_agree_with_the_file() {
-    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos().into()
-    });
-    println!("SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = seeded();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     for round in 0..30 {

@@ -335,6 +335,13 @@ pub struct BufferError<B> {
     pub buffer: B,
 }
 
+impl<B> BufferError<B> {
+    /// Returns the error of an operation that owned the buffer.
+    pub fn new(error: Error, buffer: B) -> BufferError<B> {
+        BufferError { error, buffer }
+    }
+}
+
 /// Omits the buffer's contents.
 impl<B> fmt::Debug for BufferError<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

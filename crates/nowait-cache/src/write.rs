@@ -1,0 +1,344 @@
+//! Writes through the cache.
+//!
+//! A write goes to the file first, and to the cached pages when the file has it. So a read of a
+//! cached page returns the old bytes until the write is done, and a write waits for neither reads,
+//! leases nor frames. A page that nothing leases is changed in place. A leased page is copied to
+//! another frame. A page is dropped if no frame is free for it, and if two writes overlap in it:
+//! the order of their completions is not that of their effects.
+//!
+//! `unsafe` here: bytes of frames that belong to the write.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::{Deref, Range};
+use std::pin::Pin as Pinned;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+use nowait::embed::turn;
+use nowait::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Started, WriteBuffer, block_on};
+
+use crate::cache::forked;
+use crate::file::{Access, CachedFile};
+use crate::flight::{Flies, Flight, Joined};
+use crate::frame::Record;
+use crate::inode::{Inode, Span};
+use crate::pages::PAGES_MAX;
+use crate::shared::{Core, Invalidated, Pin};
+use crate::sync::lock;
+
+/// A write in flight.
+struct Writing<B> {
+    core: Core,
+    inode: Arc<Inode>,
+    /// While it exists, the file is not compared at an opening.
+    _writer: Option<Arc<()>>,
+    span: Arc<Span>,
+    flight: Flight<Started<BufferResult<B>>, Mutex<Option<BufferResult<B>>>>,
+}
+
+impl<B: WriteBuffer + Deref<Target = [u8]>> Writing<B> {
+    /// Begins the write. No lock is held.
+    fn begin(file: &CachedFile, buffer: B, offset: u64) -> Arc<Writing<B>> {
+        let end = offset.saturating_add(buffer.len() as u64);
+        let span = Arc::new(Span { bytes: offset..end, is_overlapped: AtomicBool::new(false) });
+        file.inode.begin_write(&span, file.core.page_shift);
+        let writing = Arc::new(Writing {
+            core: file.core.clone(),
+            inode: file.inode.clone(),
+            _writer: file.writer.clone(),
+            span,
+            flight: Flight::new(),
+        });
+        writing.flight.begin(file.file.write_all_at(buffer, offset).start());
+        writing.serve();
+        writing
+    }
+
+    /// Polls the write, and completes it when it is done.
+    fn serve(self: &Arc<Self>) {
+        if let Some(result) = self.flight.poll(&Waker::from(self.clone())) {
+            self.complete(result);
+        }
+    }
+
+    fn complete(&self, result: BufferResult<B>) {
+        let Range { start, end } = self.span.bytes;
+        let (first, last) = (start >> self.core.page_shift, end.saturating_sub(1) >> self.core.page_shift);
+        match &result {
+            _ if start == end => {}
+            Ok(buffer) => {
+                let counters = &self.inode.counters;
+                counters.writes.fetch_add(1, Ordering::Relaxed);
+                counters.written_bytes.fetch_add(end - start, Ordering::Relaxed);
+                for page in first..=last.min(PAGES_MAX - 1) {
+                    self.update(page, buffer);
+                }
+                self.extend(first);
+            }
+            // Any part may have been written.
+            Err(_) => self.core.invalidate(&self.inode, first, last + 1).finish(&self.core),
+        }
+        self.inode.end_write(&self.span);
+        self.flight.end(Mutex::new(Some(result)));
+    }
+
+    /// Sets the size if the file was extended, and drops the page of the old end, which is longer
+    /// now. Both under the lock under which pages enter the directory.
+    fn extend(&self, first: u64) {
+        let Writing { core, inode, .. } = self;
+        let mut invalidated = Invalidated::default();
+        let mut fills = lock(&inode.fills);
+        let size = inode.size.load(Ordering::Relaxed);
+        if size < self.span.bytes.end {
+            let last = size >> core.page_shift;
+            if last < first {
+                invalidated.reads(&mut fills, last, last + 1);
+                invalidated.pages(core, inode, &mut lock(&core.policy), last, last + 1);
+            }
+            inode.size.store(self.span.bytes.end, Ordering::Relaxed);
+        }
+        drop(fills);
+        invalidated.finish(core);
+    }
+
+    /// Makes the cached page agree with the file, or drops it.
+    fn update(&self, page: u64, buffer: &[u8]) {
+        let Range { start, end } = self.span.bytes;
+        let offset = page << self.core.page_shift;
+        let from = start.max(offset);
+        let until = end.min(offset + self.core.page_bytes() as u64);
+        let part = &buffer[(from - start) as usize..(until - start) as usize];
+        let mut invalidated = Invalidated::default();
+        let mut fills = lock(&self.inode.fills);
+        // They may have read before the write.
+        invalidated.reads(&mut fills, page, page + 1);
+        let is_overlapped = self.span.is_overlapped.load(Ordering::Relaxed);
+        if is_overlapped || !self.put(page, (from - offset) as usize, part, &mut invalidated) {
+            let mut policy = lock(&self.core.policy);
+            invalidated.pages(&self.core, &self.inode, &mut policy, page, page + 1);
+        }
+        drop(fills);
+        invalidated.finish(&self.core);
+    }
+
+    /// Puts bytes into the cached page, or the whole page into the cache. Returns false if the page
+    /// is to be dropped. The inode's fills are locked.
+    fn put(&self, page: u64, start: usize, part: &[u8], ended: &mut Invalidated) -> bool {
+        let Writing { core, inode, .. } = self;
+        let mut policy = lock(&core.policy);
+        let record = inode.pages.get(page).map(|frame| core.frames.record(frame));
+        if let Some(record) = record.filter(|record| record.word.try_claim()) {
+            drop(policy);
+            // SAFETY: the claim keeps readers and other owners away.
+            unsafe { overwrite(record, record.valid(), start, part) };
+            record.word.end_claim();
+            ended.pins.push(Pin::adopt(record));
+            return true;
+        }
+        let old = record.map(|record| {
+            record.word.pin_uncounted();
+            Pin::adopt(record)
+        });
+        let size = inode.size.load(Ordering::Relaxed).max(self.span.bytes.end);
+        let is_whole = start == 0 && (page << core.page_shift) + part.len() as u64 >= size;
+        let is_whole = is_whole || part.len() == core.page_bytes();
+        // A frame that others wait for is theirs.
+        let may_take = (old.is_some() || is_whole) && !core.space.is_wanted();
+        let frame = if may_take { policy.take(&core.frames) } else { None };
+        drop(policy);
+        let record = frame.map(|frame| (frame, core.frames.record(frame)));
+        let is_kept = record.is_some() || old.is_none();
+        if let Some((frame, record)) = record {
+            let before = old.as_ref().map_or(&[][..], Pin::bytes);
+            // SAFETY: the frame is taken, so it belongs to the write until it is published.
+            unsafe {
+                record.write(0, before);
+                overwrite(record, before.len(), start, part);
+            }
+            let mut policy = lock(&core.policy);
+            ended.pages(core, inode, &mut policy, page, page + 1);
+            let is_doomed = !policy.has_room();
+            record.name(inode.number, page, record.valid() as u32);
+            record.word.publish(is_doomed, core.space.is_wanted());
+            if !is_doomed {
+                policy.filled(frame, page, inode);
+                inode.pages.set(page, frame);
+            }
+            ended.pins.push(Pin::adopt(record));
+        }
+        ended.pins.extend(old);
+        is_kept
+    }
+}
+
+/// Puts bytes into a frame that contains the first `valid` bytes of a page. Bytes between them are
+/// zero: the file was extended.
+///
+/// # Safety
+/// The frame belongs to the caller. The bytes fit in it.
+unsafe fn overwrite(record: &Record, valid: usize, start: usize, part: &[u8]) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        record.zero(valid..start);
+        record.write(start, part);
+    }
+    record.set_valid(valid.max(start + part.len()));
+}
+
+impl<B> Flies for Writing<B> {
+    type Operation = Started<BufferResult<B>>;
+    type Result = Mutex<Option<BufferResult<B>>>;
+
+    fn flight(&self) -> &Flight<Self::Operation, Self::Result> {
+        &self.flight
+    }
+
+    fn core(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl<B: WriteBuffer + Deref<Target = [u8]>> Wake for Writing<B> {
+    fn wake(self: Arc<Self>) {
+        self.serve();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.serve();
+    }
+}
+
+/// Write through the cache; see [`CachedFile::write_all_at`].
+#[must_use = "nothing is written until the future is awaited, or `wait` is called"]
+pub struct Write<'f, B: WriteBuffer + Deref<Target = [u8]>> {
+    file: &'f CachedFile,
+    offset: u64,
+    state: State<B>,
+}
+
+enum State<B> {
+    New(B),
+    Writing(Joined<Writing<B>>),
+    /// The result, kept for the next poll while the task yields.
+    Ready(BufferResult<B>),
+    Over,
+}
+
+impl<B: WriteBuffer + Deref<Target = [u8]>> Write<'_, B> {
+    pub(crate) fn new(file: &CachedFile, buffer: B, offset: u64) -> Write<'_, B> {
+        Write { file, offset, state: State::New(buffer) }
+    }
+
+    /// Blocks until the bytes are written; needs no executor.
+    ///
+    /// # Errors
+    /// See [`CachedFile::write_all_at`].
+    pub fn wait(self) -> BufferResult<B> {
+        block_on(self)
+    }
+
+    /// Returns the reason for which the handle must not write.
+    fn refusal(&self) -> Option<Error> {
+        if self.file.core.is_forked() {
+            return Some(forked(self.file.file()));
+        }
+        let refused = Error::new(ErrorOp::Write, ErrorKind::InvalidInput).at(self.file.path());
+        let advice = "open the file with `Access::Exclusive`, or write to the file beneath and `invalidate`";
+        (self.file.access != Access::Exclusive).then(|| refused.with_advice(advice))
+    }
+}
+
+impl<B: WriteBuffer + Deref<Target = [u8]>> Unpin for Write<'_, B> {}
+
+impl<B: WriteBuffer + Deref<Target = [u8]>> Future for Write<'_, B> {
+    type Output = BufferResult<B>;
+
+    fn poll(mut self: Pinned<&mut Self>, context: &mut Context<'_>) -> Poll<BufferResult<B>> {
+        let this = &mut *self;
+        match std::mem::replace(&mut this.state, State::Over) {
+            State::New(buffer) => {
+                if let Some(error) = this.refusal() {
+                    return Poll::Ready(Err(BufferError::new(error, buffer)));
+                }
+                let length = buffer.len();
+                let mut joined = Joined::new(Writing::begin(this.file, buffer, this.offset));
+                if !joined.is_done(context.waker()) {
+                    this.state = State::Writing(joined);
+                    return Poll::Pending;
+                }
+                turn::copied(length);
+                let result = taken(&joined);
+                if turn::ends(context) {
+                    this.state = State::Ready(result);
+                    return Poll::Pending;
+                }
+                Poll::Ready(result)
+            }
+            State::Writing(mut joined) => {
+                if joined.is_done(context.waker()) {
+                    return Poll::Ready(taken(&joined));
+                }
+                this.state = State::Writing(joined);
+                Poll::Pending
+            }
+            State::Ready(result) => Poll::Ready(result),
+            State::Over => panic!("a future was polled after it was ready"),
+        }
+    }
+}
+
+/// Takes the result of a write that is done.
+fn taken<B>(joined: &Joined<Writing<B>>) -> BufferResult<B> {
+    let result = joined.to.flight.result().and_then(|result| lock(result).take());
+    result.expect("a write ends with a result, which one future takes")
+}
+
+nowait::waits! {
+    impl [B: WriteBuffer + Deref<Target = [u8]>] Write<'_, B>;
+}
+
+impl<B: WriteBuffer + Deref<Target = [u8]>> fmt::Debug for Write<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Write").field("path", &self.file.path()).field("offset", &self.offset).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(nowait_cache_loom)))]
+mod tests {
+    use super::*;
+    use crate::PageCache;
+
+    /// A write that the file has already.
+    fn writing(file: &CachedFile, range: Range<u64>) -> Writing<Vec<u8>> {
+        let span = Arc::new(Span { bytes: range, is_overlapped: AtomicBool::new(false) });
+        file.inode.begin_write(&span, file.core.page_shift);
+        Writing { core: file.core.clone(), inode: file.inode.clone(), _writer: None, span, flight: Flight::new() }
+    }
+
+    #[test]
+    fn writes_whose_completions_change_places_leave_no_older_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), [0; 3 * 4096]).unwrap();
+        let file = nowait::File::open(dir.path().join("file")).wait().unwrap();
+        let cache = PageCache::builder().page_bytes(4096).capacity_bytes(1 << 20).build().unwrap();
+        let file = cache.open(&file, Access::Exclusive).unwrap();
+        let cached = |page: u64| file.try_get(page * 4096..page * 4096 + 1).map(|lease| lease[0]);
+        // Both change page 1. The second one completes first.
+        let (first, second) = (writing(&file, 0..8192), writing(&file, 4096..12288));
+        second.complete(Ok(vec![2; 8192]));
+        assert_eq!([0, 1, 2].map(cached), [None, None, None], "which bytes page 1 has is not known");
+        first.complete(Ok(vec![1; 8192]));
+        assert_eq!([0, 1, 2].map(cached), [None, None, None]);
+        // They do not overlap.
+        let (first, second) = (writing(&file, 0..4096), writing(&file, 4096..8192));
+        second.complete(Ok(vec![4; 4096]));
+        first.complete(Ok(vec![3; 4096]));
+        assert_eq!([0, 1, 2].map(cached), [Some(3), Some(4), None]);
+        // A write that fails drops its pages.
+        let error = Error::new(ErrorOp::Write, ErrorKind::Other);
+        writing(&file, 100..200).complete(Err(BufferError::new(error, vec![5; 100])));
+        assert_eq!([0, 1, 2].map(cached), [None, Some(4), None]);
+    }
+}
