@@ -44,6 +44,8 @@ pub(crate) enum HandleKind {
     Log,
     Reader,
     Copy,
+    Cache,
+    Cached,
 }
 
 impl HandleKind {
@@ -55,6 +57,8 @@ impl HandleKind {
             HandleKind::Log => "log",
             HandleKind::Reader => "log reader",
             HandleKind::Copy => "copy",
+            HandleKind::Cache => "cache",
+            HandleKind::Cached => "cached file",
         }
     }
 
@@ -66,6 +70,8 @@ impl HandleKind {
             HandleKind::Log,
             HandleKind::Reader,
             HandleKind::Copy,
+            HandleKind::Cache,
+            HandleKind::Cached,
         ];
         kinds.into_iter().find(|kind| *kind as u64 == handle >> 56)
     }

@@ -1,8 +1,8 @@
 //! The C interface of nowait: `include/nowait.h`, a static library, and a shared one that `make
 //! install` links from it. The header is the reference; `docs/guide/c.md` is the introduction.
 //!
-//! This crate is for C only. Rust programs use `nowait`, `nowait-log`, `nowait-copy` and
-//! `nowait-probe`.
+//! This crate is for C only. Rust programs use `nowait`, `nowait-cache`, `nowait-log`, `nowait-copy`
+//! and `nowait-probe`.
 //!
 //! The files in order; each uses only those before it:
 //!
@@ -10,9 +10,11 @@
 //! * `border.rs`: catches panics; checks callers' pointers, and structs that grow;
 //! * `handle.rs`: numbers instead of pointers, so that a stale one is an error;
 //! * then the interface: `instance.rs`, `file.rs`, `vectored.rs`, `space.rs`, `metadata.rs`,
-//!   `lock.rs`, `names.rs`, `gather.rs`, `log.rs`, `reader.rs`, `copy.rs`, `queue/`, `probe.rs`.
+//!   `lock.rs`, `names.rs`, `gather.rs`, `cache.rs`, `log.rs`, `reader.rs`, `copy.rs`, `queue/`,
+//!   `probe.rs`.
 
 mod border;
+mod cache;
 mod copy;
 mod failure;
 mod file;
@@ -29,6 +31,7 @@ mod reader;
 mod space;
 mod vectored;
 
+pub use cache::*;
 pub use copy::*;
 pub use file::*;
 pub use gather::*;

@@ -8,7 +8,7 @@ use std::fs;
 use common::crate_dir;
 
 /// Entry points in the order of the header. cbindgen follows `mod submit` and `mod change` of the queue.
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     "src/instance.rs",
     "src/file.rs",
     "src/vectored.rs",
@@ -17,6 +17,7 @@ const SOURCES: [&str; 13] = [
     "src/lock.rs",
     "src/names.rs",
     "src/gather.rs",
+    "src/cache.rs",
     "src/log.rs",
     "src/reader.rs",
     "src/copy.rs",

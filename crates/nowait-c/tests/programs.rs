@@ -8,8 +8,8 @@ use std::process::Command;
 
 use common::{COMPILERS, crate_dir, folder, has, run};
 
-const PROGRAMS: [&str; 11] =
-    ["files", "changes", "names", "locks", "gather", "bad_input", "wild", "queue", "queued", "log", "copy"];
+const PROGRAMS: [&str; 12] =
+    ["files", "changes", "names", "locks", "gather", "cache", "bad_input", "wild", "queue", "queued", "log", "copy"];
 
 fn source(name: &str) -> PathBuf {
     crate_dir().join("tests/c").join(name).with_extension("c")

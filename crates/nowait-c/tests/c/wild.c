@@ -10,11 +10,14 @@
 
 #include "test.h"
 
-enum { BUFFERS = 512, BUFFER_BYTES = 8192, HANDLES = 16, THREADS = 2, FUNCTIONS = 64 };
+enum { BUFFERS = 512, BUFFER_BYTES = 8192, HANDLES = 16, THREADS = 2, FUNCTIONS = 71 };
 
 static char *folder;
 static uint64_t handles[HANDLES];
 static uint64_t calls, successes[FUNCTIONS];
+/* valgrind runs no other thread during io_uring_enter(2): a read that waits there for another thread's
+ * read would hang. */
+static int without_waits;
 
 struct chance {
     uint64_t state;
@@ -57,7 +60,7 @@ static uint64_t handle_of(struct chance *chance, uint64_t kind) {
     return handle(chance);
 }
 
-enum { INSTANCE = 1, FILE_ = 2, QUEUE = 3, LOG = 4 };
+enum { INSTANCE = 1, FILE_ = 2, QUEUE = 3, LOG = 4, CACHE = 7, CACHED = 8 };
 
 static void *memory(struct chance *chance) {
     unsigned char *start = chance->buffers[chance->next_buffer++ % BUFFERS];
@@ -130,6 +133,12 @@ static void keep(struct chance *chance, uint64_t opened) {
         break;
     case LOG:
         nowait_log_close(old);
+        break;
+    case CACHE:
+        nowait_cache_close(old);
+        break;
+    case CACHED:
+        nowait_cached_close(old);
         break;
     default:
         /* The queue of all stays open. */
@@ -331,6 +340,48 @@ static int64_t call(struct chance *c, uint64_t function) {
                       : nowait_submit_write_atomic(queue, file, NULL, NULL, 0, 1, NULL, out);
     case 62:
         return nowait_submit_log_wait(queue, any(c, 3), 1, NULL, out);
+    case 63: {
+        struct nowait_cache_options *options = ANSWER(nowait_cache_options);
+        if (options != NULL && (uintptr_t)options % 8 == 0 && options->size == sizeof *options) {
+            static const uint64_t pages[] = {0, 4096, 8192, 65536, 5000, UINT64_MAX};
+            options->page_bytes = pages[any(c, sizeof pages / sizeof *pages)];
+            options->capacity_bytes = any(c, 4) * 500000;
+        }
+        result = nowait_cache_create(options, out);
+        if (result == 0) {
+            keep(c, number);
+        }
+        return result;
+    }
+    case 64:
+        result = nowait_cache_open(handle_of(c, CACHE), file, flags(c), out);
+        if (result == 0) {
+            keep(c, number);
+        }
+        return result;
+    case 65:
+    case 66: {
+        struct nowait_lease *lease = (struct nowait_lease *)answer(c, 0);
+        const uint64_t cached = handle_of(c, CACHED);
+        const size_t bytes = length(c);
+        result = function == 65 && !without_waits ? nowait_cache_read(cached, offset(c), bytes, lease)
+                                                  : nowait_cache_try_read(cached, offset(c), bytes, lease);
+        if (result == 0) {
+            CHECK(lease->length == bytes);
+            memcpy(c->buffers[c->next_buffer++ % BUFFERS], lease->data, bytes);
+        }
+        /* A struct that is good is a lease or zeros. */
+        const int unpinned = nowait_unpin(lease);
+        CHECK(unpinned == 0 || (result < 0 && unpinned == -EFAULT));
+        return result;
+    }
+    case 67:
+        return nowait_cached_invalidate(handle_of(c, CACHED), offset(c), offset(c));
+    case 68:
+        return nowait_cached_revalidate(handle_of(c, CACHED));
+    case 69:
+        return any(c, 2) ? nowait_cache_stats(handle_of(c, CACHE), ANSWER(nowait_cache_counters))
+                         : nowait_cache_set_capacity(handle_of(c, CACHE), offset(c));
     default: {
         struct nowait_completion *completions = (struct nowait_completion *)answer(c, 0);
         return nowait_reap(queue, completions, any(c, 20), 0);
@@ -360,6 +411,7 @@ int main(int argc, char **argv) {
     folder = argv[1];
     const char *seed = getenv("NOWAIT_TEST_SEED"), *count = getenv("NOWAIT_TEST_CALLS");
     uint64_t state = seed != NULL ? strtoull(seed, NULL, 0) : (uint64_t)getpid() * 2654435761u;
+    without_waits = getenv("NOWAIT_TEST_WITHOUT_FORK") != NULL;
     calls = count != NULL ? strtoull(count, NULL, 0) : 15000;
     printf("NOWAIT_TEST_SEED=%llu\n", (unsigned long long)state);
     fflush(stdout);
