@@ -236,6 +236,95 @@ inline nowait_metadata metadata(const std::string &path, std::uint32_t flags = 0
     return answer;
 }
 
+// Bytes of a file that stay in place until this goes; empty if there is none.
+class lease {
+public:
+    lease() noexcept = default;
+    // Takes over a lease of nowait.h.
+    explicit lease(const nowait_lease &held) noexcept : held_(held) {}
+    lease(lease &&other) noexcept : held_(std::exchange(other.held_, nowait_lease{})) {}
+    lease &operator=(lease &&other) noexcept {
+        if (this != &other) {
+            unpin();
+            held_ = std::exchange(other.held_, nowait_lease{});
+        }
+        return *this;
+    }
+    lease(const lease &) = delete;
+    lease &operator=(const lease &) = delete;
+    ~lease() { unpin(); }
+
+    const std::byte *data() const noexcept { return static_cast<const std::byte *>(held_.data); }
+    std::size_t size() const noexcept { return held_.length; }
+    std::string_view view() const noexcept { return {static_cast<const char *>(held_.data), held_.length}; }
+    explicit operator bool() const noexcept { return held_.data != nullptr; }
+    void unpin() noexcept { nowait_unpin(&held_); }
+
+private:
+    nowait_lease held_ = {};
+};
+
+// A file that is read through a cache; a separate reader.
+class cached_file : public detail::handle<nowait_cached_close> {
+public:
+    using handle::handle;
+
+    lease read(std::uint64_t offset, std::size_t length) const {
+        nowait_lease held = {};
+        detail::checked(nowait_cache_read(get(), offset, length, &held));
+        return lease(held);
+    }
+
+    // An empty lease if the range is not cached.
+    lease try_read(std::uint64_t offset, std::size_t length) const {
+        nowait_lease held = {};
+        int answer = nowait_cache_try_read(get(), offset, length, &held);
+        if (answer != -EAGAIN) {
+            detail::checked(answer);
+        }
+        return lease(held);
+    }
+
+    void invalidate(std::uint64_t offset, std::uint64_t length) const {
+        detail::checked(nowait_cached_invalidate(get(), offset, length));
+    }
+
+    // Returns true if the pages were dropped.
+    bool revalidate() const { return detail::checked(nowait_cached_revalidate(get())) == 1; }
+};
+
+// A page cache.
+class cache : public detail::handle<nowait_cache_close> {
+public:
+    using handle::handle;
+
+    static cache create(nowait_cache_options options = {}) {
+        options.size = sizeof options;
+        nowait_cache number = 0;
+        detail::checked(nowait_cache_create(&options, &number));
+        return cache(number);
+    }
+
+    // The file has to stay open while the cached file is used.
+    cached_file open(const file &from, std::uint32_t access = NOWAIT_CACHE_IMMUTABLE) const {
+        nowait_cached number = 0;
+        detail::checked(nowait_cache_open(get(), from.get(), access, &number));
+        return cached_file(number);
+    }
+
+    // Returns the new capacity.
+    std::uint64_t set_capacity(std::uint64_t bytes) const {
+        return static_cast<std::uint64_t>(detail::checked(nowait_cache_set_capacity(get(), bytes)));
+    }
+
+    nowait_cache_counters stats() const {
+        nowait_cache_counters answer = {};
+        answer.size = sizeof answer;
+        detail::checked(nowait_cache_stats(get(), &answer));
+        return answer;
+    }
+};
+
 // A log that is open for appending.
 class log : public detail::handle<nowait_log_close> {
 public:

@@ -93,6 +93,44 @@ static void changes(char **argv) {
     throws(ENOENT, "/two", [&] { nowait::metadata(two); });
 }
 
+static_assert(!std::is_copy_constructible<nowait::lease>::value, "a lease has one owner");
+static_assert(std::is_nothrow_move_assignable<nowait::lease>::value, "and can be moved");
+static_assert(sizeof(nowait::lease) == sizeof(nowait_lease), "it is the struct, and nothing else");
+
+static void caches(char **argv) {
+    nowait::write_atomic(in_folder(argv, "cached"), "0123456789");
+    nowait_cache_options options = {};
+    options.page_bytes = 4096;
+    options.capacity_bytes = 8 * 4096;
+    auto cache = nowait::cache::create(options);
+    nowait::lease kept;
+    CHECK(!kept && kept.view().empty());
+    {
+        auto file = nowait::file::open(in_folder(argv, "cached"), O_RDONLY);
+        auto cached = cache.open(file);
+        CHECK(!cached.try_read(2, 3));
+        auto lease = cached.read(2, 3);
+        CHECK(lease && lease.view() == "234" && lease.size() == 3);
+        auto other = cached.try_read(4, 1);
+        CHECK(other.data() == lease.data() + 2);
+        kept = std::move(lease);
+        CHECK(!lease && kept.view() == "234");
+        kept = std::move(other);
+        CHECK(kept.view() == "4");
+        EQUAL(cache.stats().pinned, 1);
+        throws(ENODATA, "/cached", [&] { cached.read(9, 2); });
+        throws(EINVAL, "access is 9", [&] { cache.open(file, 9); });
+        cached.invalidate(0, 1);
+        CHECK(!cached.revalidate() && !cached.try_read(2, 3));
+        EQUAL(cache.set_capacity(4096), 4096);
+    }
+    cache.close();
+    CHECK(kept.view() == "4");
+    kept.unpin();
+    CHECK(!kept);
+    kept.unpin();
+}
+
 static void logs(char **argv) {
     nowait_log_options options = {};
     options.create = 1;
@@ -276,6 +314,7 @@ int main(int argc, char **argv) {
     CHECK(argc == 2);
     handles(argv);
     changes(argv);
+    caches(argv);
     logs(argv);
     queues(argv);
     batches(argv);
