@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 import compiled_in
-from place import Outcome, Place
+from place import REPOSITORY, Outcome, Place
 
 TITLE = "tantivy"
 LICENCE = "MIT"
@@ -31,7 +31,11 @@ def attach(source: Path) -> None:
     unused = r"\[bench\]|\[example\]|dev-dependencies\.binggan|target\..*\.dev-dependencies\.criterion"
     manifest = re.sub(rf"^\[(?:{unused})\].*\n(?:[^\[\n].*\n|\n)*", "", manifest, flags=re.MULTILINE)
     (source / "Cargo.toml").write_text(manifest)
-    compiled_in.add_dependencies(source, """
+    compiled_in.add_dependencies(source, f"""
+[dependencies.nowait-cache]
+path = "{REPOSITORY / 'crates/nowait-cache'}"
+features = ["stable-deref"]
+
 [dependencies.async-trait]
 version = "0.1"
 

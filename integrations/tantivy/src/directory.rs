@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nowait::fs::AtomicOptions;
 use nowait::{Nowait, OpenOptions};
+use nowait_cache::PageCache;
 use rustix::fs::FlockOperation;
 use tantivy::directory::error::{DeleteError, LockError, OpenDirectoryError, OpenReadError, OpenWriteError};
 use tantivy::directory::{Directory, DirectoryLock, FileHandle, Lock, WatchCallback, WatchHandle, WritePtr};
 
-use super::read::IndexFile;
+use super::read::{IndexFile, Reads};
 use super::watch::{META_NAME, Watch};
 use super::write::Output;
 
@@ -24,8 +25,7 @@ pub struct NowaitDirectory(Arc<Inner>);
 struct Inner {
     nowait: Nowait,
     root: PathBuf,
-    /// Whether reads return slices of maps instead of copies.
-    maps: bool,
+    reads: Reads,
     /// Files in use. The readers of one file share its descriptor, and what `nowait` learned about
     /// reading it.
     files: Mutex<HashMap<PathBuf, Weak<IndexFile>>>,
@@ -47,7 +47,7 @@ impl NowaitDirectory {
     /// [`OpenDirectoryError::DoesNotExist`], [`OpenDirectoryError::NotADirectory`], and those of
     /// `realpath(3)`.
     pub fn open_in(nowait: &Nowait, path: impl AsRef<Path>) -> Result<NowaitDirectory, OpenDirectoryError> {
-        NowaitDirectory::open_to_read(nowait, path.as_ref(), true)
+        NowaitDirectory::open_to_read(nowait, path.as_ref(), Reads::Mapped)
     }
 
     /// Opens an existing directory, on the given instance, without maps: each read copies. If a
@@ -57,10 +57,29 @@ impl NowaitDirectory {
     /// # Errors
     /// As [`NowaitDirectory::open_in`].
     pub fn open_copying(nowait: &Nowait, path: impl AsRef<Path>) -> Result<NowaitDirectory, OpenDirectoryError> {
-        NowaitDirectory::open_to_read(nowait, path.as_ref(), false)
+        NowaitDirectory::open_to_read(nowait, path.as_ref(), Reads::Copied)
     }
 
-    fn open_to_read(nowait: &Nowait, path: &Path, maps: bool) -> Result<NowaitDirectory, OpenDirectoryError> {
+    /// Opens an existing directory, on the given instance, whose files are read through a page
+    /// cache with direct I/O. A cached range within one page is not copied. Several directories may
+    /// share a cache.
+    ///
+    /// tantivy keeps some ranges for as long as a searcher exists. Each directory lets them pin at
+    /// most half of the cache, and copies further ranges. A read copies from the file if other users
+    /// of the cache pin all pages for [`wait_max`](nowait_cache::Builder::wait_max), so set that to
+    /// milliseconds if there are such users.
+    ///
+    /// # Errors
+    /// As [`NowaitDirectory::open_in`].
+    pub fn open_cached(
+        nowait: &Nowait,
+        path: impl AsRef<Path>,
+        cache: &PageCache,
+    ) -> Result<NowaitDirectory, OpenDirectoryError> {
+        NowaitDirectory::open_to_read(nowait, path.as_ref(), Reads::cached(cache))
+    }
+
+    fn open_to_read(nowait: &Nowait, path: &Path, reads: Reads) -> Result<NowaitDirectory, OpenDirectoryError> {
         let found = (|| {
             let root = nowait.fs().canonicalize(path).wait()?;
             let is_dir = nowait.fs().metadata(&root).wait()?.is_dir();
@@ -70,7 +89,7 @@ impl NowaitDirectory {
             Ok((root, true)) => {
                 let watch = Watch::new(nowait, &root);
                 let files = Mutex::default();
-                Ok(NowaitDirectory(Arc::new(Inner { nowait: nowait.clone(), root, maps, files, watch })))
+                Ok(NowaitDirectory(Arc::new(Inner { nowait: nowait.clone(), root, reads, files, watch })))
             }
             Ok((_, false)) => Err(OpenDirectoryError::NotADirectory(path.to_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -107,7 +126,7 @@ impl Directory for NowaitDirectory {
         if let Some(file) = files.get(path).and_then(Weak::upgrade) {
             return Ok(file);
         }
-        let file = IndexFile::open(&self.0.nowait, &self.full_path(path), self.0.maps);
+        let file = IndexFile::open(&self.0.nowait, &self.full_path(path), &self.0.reads);
         let file = Arc::new(file.map_err(|error| read_error(error, path))?);
         files.retain(|_, file| file.strong_count() > 0);
         files.insert(path.to_owned(), Arc::downgrade(&file));

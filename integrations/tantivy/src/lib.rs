@@ -27,7 +27,10 @@
 //!   nowait, and blocks no thread.
 //! * With both, a failed read of a mapped page raises SIGBUS. A directory of
 //!   [`NowaitDirectory::open_copying`] makes no maps: each read copies, and a failed read returns
-//!   an error with path and range. So does `read_bytes_async` with either kind of directory.
+//!   an error with path and range. So does `read_bytes_async` with each kind of directory.
+//! * A directory of [`NowaitDirectory::open_cached`] reads through a
+//!   [`PageCache`](nowait_cache::PageCache) of bounded size, with direct I/O, blocking and
+//!   asynchronous reads alike. A cached range within one page is neither mapped nor copied.
 //! * Each file in use has an open descriptor: at most seven per segment. Readers of one directory
 //!   share them.
 //!

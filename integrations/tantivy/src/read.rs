@@ -1,36 +1,87 @@
 //! Readers of an index's files.
 //!
-//! `unsafe` here: maps of files that do not change, and `StableDeref` for buffers and maps.
+//! `unsafe` here: maps of files that do not change, and `StableDeref` for buffers, maps and leases.
 
 use std::io;
 use std::ops::{Deref, Range};
 use std::path::Path;
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use nowait::map::Map;
-use nowait::{BUF_ALIGNMENT, Buf, File, Nowait, OpenOptions};
+use nowait::{BUF_ALIGNMENT, Buf, ErrorKind, File, Nowait, OpenOptions};
+use nowait_cache::{Access, CachedFile, Lease, PageCache};
 use stable_deref_trait::StableDeref;
 use tantivy::HasLen;
 use tantivy::directory::{FileHandle, OwnedBytes};
+
+/// How a directory reads files.
+pub(super) enum Reads {
+    /// A blocking read returns a slice of a map.
+    Mapped,
+    /// Each read copies.
+    Copied,
+    Cached {
+        cache: PageCache,
+        leases: Arc<AtomicUsize>,
+    },
+}
+
+impl Reads {
+    pub(super) fn cached(cache: &PageCache) -> Reads {
+        Reads::Cached { cache: cache.clone(), leases: Arc::default() }
+    }
+}
 
 /// A complete, immutable file.
 #[derive(Debug)]
 pub(super) struct IndexFile {
     file: File,
     length: usize,
-    /// Map of the file. `None` if reads copy, or if the file cannot be mapped.
-    mapped: Option<OwnedBytes>,
+    source: Source,
+}
+
+/// What blocking reads of a file use. Awaited reads of a mapped file copy.
+#[derive(Debug)]
+enum Source {
+    Map(OwnedBytes),
+    /// Also for a file that cannot be mapped or cached.
+    File,
+    Cache(Cached),
+}
+
+#[derive(Debug)]
+struct Cached {
+    file: CachedFile,
+    /// Leases of the directory that pin pages.
+    leases: Arc<AtomicUsize>,
+    leases_max: usize,
 }
 
 impl IndexFile {
-    pub(super) fn open(nowait: &Nowait, path: &Path, maps: bool) -> io::Result<IndexFile> {
-        let file = OpenOptions::new().read(true).open_in(nowait, path).wait()?;
+    pub(super) fn open(nowait: &Nowait, path: &Path, reads: &Reads) -> io::Result<IndexFile> {
+        let open = |is_direct| OpenOptions::new().read(true).direct(is_direct).open_in(nowait, path).wait();
+        let (mut file, mut source) = (None, Source::File);
+        if let Reads::Cached { cache, leases } = reads {
+            let direct = open(true)?;
+            if let Ok(cached) = cache.open(&direct, Access::Immutable) {
+                let leases_max = (cache.capacity_bytes() / cache.page_bytes() as u64 / 2) as usize;
+                source = Source::Cache(Cached { file: cached, leases: leases.clone(), leases_max });
+                file = Some(direct);
+            }
+        }
+        let file = file.map_or_else(|| open(false), Ok)?;
         let length = usize::try_from(file.size().wait()?).map_err(io::Error::other)?;
-        // SAFETY: tantivy writes a file once, and opens it for reading only when it is complete.
-        // All processes use the index through tantivy.
-        let map = maps.then(|| unsafe { Map::new(&file, ..length as u64) });
-        let mapped = map.and_then(Result::ok).map(|map| OwnedBytes::new(Kept(map)));
-        Ok(IndexFile { file, length, mapped })
+        if let Reads::Mapped = reads {
+            // SAFETY: tantivy writes a file once, and opens it for reading only when it is complete.
+            // All processes use the index through tantivy.
+            if let Ok(map) = unsafe { Map::new(&file, ..length as u64) } {
+                source = Source::Map(OwnedBytes::new(Kept(map)));
+            }
+        }
+        Ok(IndexFile { file, length, source })
     }
 
     /// Returns the length of a range. Fails if the range is not within the file.
@@ -56,33 +107,108 @@ impl HasLen for IndexFile {
 #[async_trait]
 impl FileHandle for IndexFile {
     fn read_bytes(&self, range: Range<usize>) -> io::Result<OwnedBytes> {
-        let offset = range.start as u64;
-        match (self.length_of(&range)?, &self.mapped) {
-            (0, _) => Ok(OwnedBytes::empty()),
-            (_, Some(mapped)) => Ok(mapped.slice(range)),
-            (length, None) if length < BUF_ALIGNMENT => {
-                let mut bytes = vec![0; length];
-                self.file.read_exact_into(&mut bytes, offset)?;
-                Ok(OwnedBytes::new(bytes))
-            }
-            (length, None) => Ok(OwnedBytes::new(Kept(self.file.read_range(offset, length).wait()?))),
+        let (length, offset) = (self.length_of(&range)?, range.start as u64);
+        if length == 0 {
+            return Ok(OwnedBytes::empty());
         }
+        let kept = match &self.source {
+            Source::Map(map) => Some(map.slice(range)),
+            Source::Cache(cached) => cached.read(offset..offset + length as u64)?,
+            Source::File => None,
+        };
+        if let Some(bytes) = kept {
+            return Ok(bytes);
+        }
+        if length < BUF_ALIGNMENT {
+            let mut bytes = vec![0; length];
+            self.file.read_exact_into(&mut bytes, offset)?;
+            return Ok(OwnedBytes::new(bytes));
+        }
+        Ok(OwnedBytes::new(Kept(self.file.read_range(offset, length).wait()?)))
     }
 
-    /// Always copies: an uncached page of a map would block the thread that touches it.
+    /// Uses no map: an uncached page of it would block the thread that touches it.
     async fn read_bytes_async(&self, range: Range<usize>) -> io::Result<OwnedBytes> {
-        let offset = range.start as u64;
-        match self.length_of(&range)? {
-            0 => Ok(OwnedBytes::empty()),
-            length if length < BUF_ALIGNMENT => {
-                Ok(OwnedBytes::new(self.file.read_exact_at(vec![0; length], offset).await?))
+        let (length, offset) = (self.length_of(&range)?, range.start as u64);
+        if length == 0 {
+            return Ok(OwnedBytes::empty());
+        }
+        let kept = match &self.source {
+            Source::Cache(cached) => cached.read_async(offset..offset + length as u64).await?,
+            Source::Map(_) | Source::File => None,
+        };
+        if let Some(bytes) = kept {
+            return Ok(bytes);
+        }
+        if length < BUF_ALIGNMENT {
+            return Ok(OwnedBytes::new(self.file.read_exact_at(vec![0; length], offset).await?));
+        }
+        Ok(OwnedBytes::new(Kept(self.file.read_range(offset, length).await?)))
+    }
+}
+
+impl Cached {
+    /// Returns the bytes of a range; `None` if it must be read from the file.
+    fn read(&self, range: Range<u64>) -> io::Result<Option<OwnedBytes>> {
+        self.bytes(match self.may_pin() {
+            true => self.file.get(range).wait(),
+            false => self.file.gather(slice::from_ref(&range)).wait().map(only),
+        })
+    }
+
+    async fn read_async(&self, range: Range<u64>) -> io::Result<Option<OwnedBytes>> {
+        self.bytes(match self.may_pin() {
+            true => self.file.get(range).await,
+            false => self.file.gather(slice::from_ref(&range)).await.map(only),
+        })
+    }
+
+    /// Returns false if tantivy keeps too many leases. They would take the pages that other reads
+    /// need, for as long as a searcher exists.
+    fn may_pin(&self) -> bool {
+        self.leases.load(Ordering::Relaxed) < self.leases_max
+    }
+
+    fn bytes(&self, read: nowait::Result<Lease>) -> io::Result<Option<OwnedBytes>> {
+        match read {
+            // A copy pins nothing.
+            Ok(lease) if lease.is_copy() => Ok(Some(OwnedBytes::new(lease))),
+            Ok(lease) => {
+                self.leases.fetch_add(1, Ordering::Relaxed);
+                Ok(Some(OwnedBytes::new(Kept(Pinned { lease, leases: self.leases.clone() }))))
             }
-            length => Ok(OwnedBytes::new(Kept(self.file.read_range(offset, length).await?))),
+            // Others pin all pages, or the process was forked from that of the cache.
+            Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unsupported) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 }
 
-/// A buffer or a map whose slices tantivy may keep.
+/// The lease of a gather of one range.
+fn only(mut leases: Vec<Lease>) -> Lease {
+    leases.remove(0)
+}
+
+/// A lease that counts while it exists.
+struct Pinned {
+    lease: Lease,
+    leases: Arc<AtomicUsize>,
+}
+
+impl Deref for Pinned {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.lease
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.leases.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A buffer, a map or a lease whose slices tantivy may keep.
 struct Kept<T>(T);
 
 impl<T: Deref<Target = [u8]>> Deref for Kept<T> {
@@ -97,3 +223,5 @@ impl<T: Deref<Target = [u8]>> Deref for Kept<T> {
 unsafe impl StableDeref for Kept<Buf> {}
 // SAFETY: as for `Buf`.
 unsafe impl StableDeref for Kept<Map> {}
+// SAFETY: its bytes are those of the lease, which the bound checks.
+unsafe impl StableDeref for Kept<Pinned> where Lease: StableDeref {}

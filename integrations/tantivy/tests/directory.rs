@@ -3,21 +3,38 @@
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nowait::{Engine, Nowait};
+use nowait::{Engine, Nowait, OpenOptions};
+use nowait_cache::{Access, PageCache};
 use nowait_tantivy::NowaitDirectory;
-use tantivy::collector::Count;
+use tantivy::collector::{Count, TopDocs};
 use tantivy::directory::error::{LockError, OpenDirectoryError, OpenReadError};
 use tantivy::directory::{Directory, Lock, TerminatingWrite, WatchCallback};
 use tantivy::query::QueryParser;
-use tantivy::schema::{STORED, Schema, TEXT};
-use tantivy::{Index, IndexWriter, doc};
+use tantivy::schema::{FAST, STORED, Schema, TEXT, Value};
+use tantivy::{Index, IndexWriter, Order, TantivyDocument, doc};
 
 fn write(directory: &dyn Directory, name: &str, bytes: &[u8]) {
     let mut file = directory.open_write(Path::new(name)).unwrap();
     file.write_all(bytes).unwrap();
     file.terminate().unwrap();
+}
+
+const PAGE: usize = 4096;
+
+fn cache_of(pages: usize) -> PageCache {
+    let builder = PageCache::builder().capacity_bytes((pages * PAGE) as u64).page_bytes(PAGE);
+    builder.wait_max(Duration::from_millis(1)).build().unwrap()
+}
+
+/// One directory for each way to read.
+fn directories(path: &Path) -> [NowaitDirectory; 3] {
+    [
+        NowaitDirectory::open(path).unwrap(),
+        NowaitDirectory::open_copying(Nowait::shared(), path).unwrap(),
+        NowaitDirectory::open_cached(Nowait::shared(), path, &cache_of(64)).unwrap(),
+    ]
 }
 
 fn numbered(length: usize) -> Vec<u8> {
@@ -27,19 +44,19 @@ fn numbered(length: usize) -> Vec<u8> {
 #[test]
 fn ranges_are_those_of_the_file_read_blocking_and_awaited() {
     let dir = tempfile::tempdir().unwrap();
-    let directory = NowaitDirectory::open(dir.path()).unwrap();
-    let copying = NowaitDirectory::open_copying(Nowait::shared(), dir.path()).unwrap();
+    let directories = directories(dir.path());
     let bytes = numbered(3 << 20);
-    let mut file = directory.open_write(Path::new("file")).unwrap();
+    let mut file = directories[0].open_write(Path::new("file")).unwrap();
     // Shorter and longer than the buffers on the way.
     for piece in [&bytes[..1], &bytes[1..9000], &bytes[9000..1_000_001], &bytes[1_000_001..]] {
         file.write_all(piece).unwrap();
     }
     file.terminate().unwrap();
-    for directory in [&directory, &copying] {
+    for directory in &directories {
         let file = directory.get_file_handle(Path::new("file")).unwrap();
         assert_eq!(file.len(), bytes.len());
-        for range in [0..0, 0..1, 4095..4096, 1..4097, 17..1_000_003, 0..bytes.len(), bytes.len()..bytes.len()] {
+        let end = bytes.len();
+        for range in [0..0, 0..1, 4095..4096, 1..4097, 17..1_000_003, 5..90_000, 0..end, end..end] {
             assert_eq!(file.read_bytes(range.clone()).unwrap().as_slice(), &bytes[range.clone()]);
             let awaited = nowait::block_on(file.read_bytes_async(range.clone())).unwrap();
             assert_eq!(awaited.as_slice(), &bytes[range]);
@@ -68,14 +85,85 @@ fn blocking_reads_are_slices_of_a_map_unless_copies_are_wanted() {
 #[test]
 fn a_range_that_the_file_lacks_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
-    let directory = NowaitDirectory::open(dir.path()).unwrap();
-    write(&directory, "file", b"12345");
-    let file = directory.get_file_handle(Path::new("file")).unwrap();
-    #[expect(clippy::reversed_empty_ranges)]
-    for range in [0..6, 5..6, 6..6, 3..2, 0..usize::MAX] {
-        assert_eq!(file.read_bytes(range.clone()).unwrap_err().kind(), ErrorKind::InvalidInput);
-        assert_eq!(nowait::block_on(file.read_bytes_async(range)).unwrap_err().kind(), ErrorKind::InvalidInput);
+    let directories = directories(dir.path());
+    write(&directories[0], "file", b"12345");
+    for directory in directories {
+        let file = directory.get_file_handle(Path::new("file")).unwrap();
+        #[expect(clippy::reversed_empty_ranges)]
+        for range in [0..6, 5..6, 6..6, 3..2, 0..usize::MAX] {
+            assert_eq!(file.read_bytes(range.clone()).unwrap_err().kind(), ErrorKind::InvalidInput);
+            assert_eq!(nowait::block_on(file.read_bytes_async(range)).unwrap_err().kind(), ErrorKind::InvalidInput);
+        }
     }
+}
+
+#[test]
+fn a_cached_range_within_a_page_is_not_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache_of(16);
+    let directory = NowaitDirectory::open_cached(Nowait::shared(), dir.path(), &cache).unwrap();
+    let bytes = numbered(20 * PAGE);
+    write(&directory, "file", &bytes);
+    let file = directory.get_file_handle(Path::new("file")).unwrap();
+    let page = file.read_bytes(PAGE..2 * PAGE).unwrap();
+    let part = nowait::block_on(file.read_bytes_async(PAGE + 10..PAGE + 20)).unwrap();
+    assert_eq!(page.as_slice()[10..].as_ptr(), part.as_slice().as_ptr());
+    assert_eq!(cache.stats().reads, 1);
+    // They outlive the file and the directory.
+    drop((file, directory));
+    assert_eq!(page.as_slice(), &bytes[PAGE..2 * PAGE]);
+    assert_eq!(part.as_slice(), &bytes[PAGE + 10..PAGE + 20]);
+}
+
+/// tantivy keeps ranges for as long as a searcher exists.
+#[test]
+fn ranges_that_are_kept_pin_half_of_the_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache_of(16);
+    let directory = NowaitDirectory::open_cached(Nowait::shared(), dir.path(), &cache).unwrap();
+    let bytes = numbered(64 * PAGE);
+    write(&directory, "file", &bytes);
+    let file = directory.get_file_handle(Path::new("file")).unwrap();
+    let range = |page: usize| page * PAGE + 1..page * PAGE + 100;
+    for _ in 0..3 {
+        let mut kept = Vec::new();
+        for page in 0..64 {
+            kept.push(file.read_bytes(range(page)).unwrap());
+            kept.push(nowait::block_on(file.read_bytes_async(range(page))).unwrap());
+        }
+        assert!(kept.iter().enumerate().all(|(number, read)| *read.as_slice() == bytes[range(number / 2)]));
+        assert!(cache.stats().pinned > 0);
+        // A read that has ended may pin its page for a moment longer.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while cache.stats().pinned > 8 {
+            assert!(Instant::now() < deadline, "{:?}", cache.stats());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    // They are counted until they are dropped.
+    let (one, two) = (file.read_bytes(range(7)).unwrap(), file.read_bytes(range(7)).unwrap());
+    assert_eq!(one.as_slice().as_ptr(), two.as_slice().as_ptr());
+}
+
+#[test]
+fn a_cache_whose_pages_others_pin_is_passed_by() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache_of(2);
+    let directory = NowaitDirectory::open_cached(Nowait::shared(), dir.path(), &cache).unwrap();
+    let bytes = numbered(8 * PAGE);
+    write(&directory, "other", &bytes);
+    write(&directory, "file", &bytes);
+    let other = OpenOptions::new().read(true).open(dir.path().join("other")).wait().unwrap();
+    let other = cache.open(&other, Access::Immutable).unwrap();
+    let held: Vec<_> = [0, 5].map(|page| other.get(page * PAGE as u64..page * PAGE as u64 + 1).wait().unwrap()).into();
+    let file = directory.get_file_handle(Path::new("file")).unwrap();
+    for range in [0..1, 4000..5000, 1..8 * PAGE] {
+        assert_eq!(file.read_bytes(range.clone()).unwrap().as_slice(), &bytes[range.clone()]);
+        let awaited = nowait::block_on(file.read_bytes_async(range.clone())).unwrap();
+        assert_eq!(awaited.as_slice(), &bytes[range]);
+    }
+    drop(held);
+    assert_eq!(file.read_bytes(3..5).unwrap().as_slice(), &bytes[3..5]);
 }
 
 #[test]
@@ -94,19 +182,21 @@ fn a_file_that_was_cut_meanwhile_is_an_error_of_a_copy() {
 #[test]
 fn a_deleted_file_stays_readable_and_its_name_becomes_free() {
     let dir = tempfile::tempdir().unwrap();
-    let directory = NowaitDirectory::open(dir.path()).unwrap();
-    let path = Path::new("file");
-    write(&directory, "file", b"old");
-    let old = directory.open_read(path).unwrap();
-    directory.delete(path).unwrap();
-    assert!(matches!(directory.open_read(path), Err(OpenReadError::FileDoesNotExist(_))));
-    write(&directory, "file", b"newer");
-    assert_eq!(directory.open_read(path).unwrap().read_bytes().unwrap().as_slice(), b"newer");
-    assert_eq!(old.read_bytes().unwrap().as_slice(), b"old");
-    // Deleted by another process.
-    std::fs::remove_file(dir.path().join("file")).unwrap();
-    write(&directory, "file", b"newest");
-    assert_eq!(directory.open_read(path).unwrap().read_bytes().unwrap().as_slice(), b"newest");
+    for directory in directories(dir.path()) {
+        let path = Path::new("file");
+        write(&directory, "file", b"old");
+        let old = directory.open_read(path).unwrap();
+        directory.delete(path).unwrap();
+        assert!(matches!(directory.open_read(path), Err(OpenReadError::FileDoesNotExist(_))));
+        write(&directory, "file", b"newer");
+        assert_eq!(directory.open_read(path).unwrap().read_bytes().unwrap().as_slice(), b"newer");
+        assert_eq!(old.read_bytes().unwrap().as_slice(), b"old");
+        // Deleted by another process.
+        std::fs::remove_file(dir.path().join("file")).unwrap();
+        write(&directory, "file", b"newest");
+        assert_eq!(directory.open_read(path).unwrap().read_bytes().unwrap().as_slice(), b"newest");
+        directory.delete(path).unwrap();
+    }
 }
 
 #[test]
@@ -216,4 +306,56 @@ fn an_index_is_searched_after_a_new_open_on_each_engine() {
         assert_eq!(searcher.search(&query, &Count).unwrap(), 30);
         assert!(nowait.stats().ended() > 100);
     }
+}
+
+/// A cache of 32 pages serves an index of many more, to several threads.
+#[test]
+fn a_search_through_a_small_cache_finds_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut schema = Schema::builder();
+    let text = schema.add_text_field("text", TEXT | STORED);
+    let number = schema.add_u64_field("number", FAST | STORED);
+    let plain = NowaitDirectory::open(dir.path()).unwrap();
+    let index = Index::create(plain, schema.build(), Default::default()).unwrap();
+    let mut writer: IndexWriter = index.writer_with_num_threads(1, 15_000_000).unwrap();
+    for commit in 0..3_u64 {
+        for at in 0..3000_u64 {
+            let random = (commit * 3000 + at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let words = format!("word{} common{} {random:x}", random >> 54, random >> 61);
+            writer.add_document(doc!(text => words, number => random >> 8)).unwrap();
+        }
+        writer.commit().unwrap();
+    }
+    writer.wait_merging_threads().unwrap();
+    let files = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
+    assert!(files.sum::<u64>() > 4 * 32 * PAGE as u64);
+
+    let cache = cache_of(32);
+    let through = NowaitDirectory::open_cached(Nowait::shared(), dir.path(), &cache).unwrap();
+    let cached = Index::open(through).unwrap();
+    assert!(cached.validate_checksum().unwrap().is_empty());
+    let searchers = [&index, &cached].map(|index| index.reader().unwrap().searcher());
+    let parser = QueryParser::for_index(&index, vec![text]);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (searchers, parser) = (&searchers, &parser);
+            scope.spawn(move || {
+                for at in 0..60 {
+                    let words = format!("word{} common{}", (thread * 997 + at * 31) % 1024, at % 8);
+                    let query = parser.parse_query(&words).unwrap();
+                    let [expected, found] = searchers.each_ref().map(|searcher| {
+                        let order = TopDocs::with_limit(20).order_by_fast_field::<u64>("number", Order::Desc);
+                        let (top, count) = searcher.search(&query, &(order, Count)).unwrap();
+                        let docs = top.iter().map(|(_, at)| searcher.doc::<TantivyDocument>(*at).unwrap());
+                        let numbers = docs.map(|doc| doc.get_first(number).and_then(|value| value.as_u64()).unwrap());
+                        (numbers.collect::<Vec<_>>(), top, count)
+                    });
+                    assert!(expected.2 > 0);
+                    assert_eq!(found, expected);
+                }
+            });
+        }
+    });
+    let stats = cache.stats();
+    assert!(stats.hits > 0 && stats.evictions > 0, "{stats:?}");
 }
