@@ -28,11 +28,11 @@ pub(crate) struct Fill {
     /// Set with the inode's fills locked.
     is_stale: AtomicBool,
     /// The result: pages before the end of the file, or the error of the read.
-    flight: Flight<Reading, Pages>,
+    flight: Flight<Reading, Filled>,
 }
 
-/// Pages of a read.
-type Pages = Result<Vec<Result<Pin, Error>>, Error>;
+/// Pages of a read, or its error.
+type Filled = Result<Vec<Result<Pin, Error>>, Error>;
 
 pub(crate) enum Reading {
     One(Started<Moved<Lent>>),
@@ -198,9 +198,9 @@ impl Fill {
 
 impl Flies for Fill {
     type Operation = Reading;
-    type Result = Pages;
+    type Result = Filled;
 
-    fn flight(&self) -> &Flight<Reading, Pages> {
+    fn flight(&self) -> &Flight<Reading, Filled> {
         &self.flight
     }
 

@@ -33,11 +33,14 @@
 //!
 //! A cached read by the kernel costs a system call and a copy. A lease costs about an eighth
 //! of that. The cache is for programs that read small ranges of the same pages often, and that want a
-//! bound for the memory of their cache. It is read-only.
+//! bound for the memory of their cache.
 //!
 //! # Changes of files
 //!
-//! The cache does not notice when a file changes. [`PageCache::open`] and
+//! [`Access`] says who may change a file. [`CachedFile::write_all_at`] writes to the file and to its
+//! cached pages.
+//!
+//! The cache does not notice any other change. [`PageCache::open`] and
 //! [`CachedFile::revalidate`] compare size and times; [`CachedFile::invalidate`] drops a range. A
 //! program that writes a file through [`nowait::File`] invalidates the range after its write.
 //!

@@ -215,10 +215,10 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Wake for Writing<B> {
 pub struct Write<'f, B: WriteBuffer + Deref<Target = [u8]>> {
     file: &'f CachedFile,
     offset: u64,
-    state: State<B>,
+    state: Stage<B>,
 }
 
-enum State<B> {
+enum Stage<B> {
     New(B),
     Writing(Joined<Writing<B>>),
     /// The result, kept for the next poll while the task yields.
@@ -228,7 +228,7 @@ enum State<B> {
 
 impl<B: WriteBuffer + Deref<Target = [u8]>> Write<'_, B> {
     pub(crate) fn new(file: &CachedFile, buffer: B, offset: u64) -> Write<'_, B> {
-        Write { file, offset, state: State::New(buffer) }
+        Write { file, offset, state: Stage::New(buffer) }
     }
 
     /// Blocks until the bytes are written; needs no executor.
@@ -257,34 +257,34 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Future for Write<'_, B> {
 
     fn poll(mut self: Pinned<&mut Self>, context: &mut Context<'_>) -> Poll<BufferResult<B>> {
         let this = &mut *self;
-        match std::mem::replace(&mut this.state, State::Over) {
-            State::New(buffer) => {
+        match std::mem::replace(&mut this.state, Stage::Over) {
+            Stage::New(buffer) => {
                 if let Some(error) = this.refusal() {
                     return Poll::Ready(Err(BufferError::new(error, buffer)));
                 }
                 let length = buffer.len();
                 let mut joined = Joined::new(Writing::begin(this.file, buffer, this.offset));
                 if !joined.is_done(context.waker()) {
-                    this.state = State::Writing(joined);
+                    this.state = Stage::Writing(joined);
                     return Poll::Pending;
                 }
                 turn::copied(length);
                 let result = taken(&joined);
                 if turn::ends(context) {
-                    this.state = State::Ready(result);
+                    this.state = Stage::Ready(result);
                     return Poll::Pending;
                 }
                 Poll::Ready(result)
             }
-            State::Writing(mut joined) => {
+            Stage::Writing(mut joined) => {
                 if joined.is_done(context.waker()) {
                     return Poll::Ready(taken(&joined));
                 }
-                this.state = State::Writing(joined);
+                this.state = Stage::Writing(joined);
                 Poll::Pending
             }
-            State::Ready(result) => Poll::Ready(result),
-            State::Over => panic!("a future was polled after it was ready"),
+            Stage::Ready(result) => Poll::Ready(result),
+            Stage::Over => panic!("a future was polled after it was ready"),
         }
     }
 }
