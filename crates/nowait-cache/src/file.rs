@@ -17,7 +17,7 @@ use crate::pages::PAGES_MAX;
 use crate::shared::{Core, Invalidated, Pin};
 use crate::stats::Stats;
 use crate::sync::lock;
-use crate::word::is_popular;
+use crate::word::{has_many_hits, is_plain, is_popular};
 use crate::write::Write;
 
 /// Changes that a file may undergo while it is cached.
@@ -118,14 +118,16 @@ impl CachedFile {
     // atomics.
     #[inline(always)]
     pub fn try_get(&self, range: Range<u64>) -> Option<Lease> {
-        let (first, start) = self.split(range.start);
-        let length = range.end.checked_sub(range.start)? as usize;
-        let end = start + length;
-        if end > self.core.page_bytes() || self.core.is_forked() {
-            return self.try_copy(range);
+        let (page, start) = self.split(range.start);
+        if self.core.is_forked() {
+            return None;
         }
-        let pin = self.pin(first)?;
-        Lease::page(pin, start, length)
+        let pin = self.pin(page)?;
+        let end = (start as u64).checked_add(range.end.wrapping_sub(range.start))?;
+        if end > pin.len() as u64 {
+            return self.try_copy(pin, range);
+        }
+        Some(Lease::page(pin, start, end as usize - start))
     }
 
     /// Reads the range, and returns a lease of it. Await it, or block in [`Get::wait`].
@@ -250,8 +252,8 @@ impl CachedFile {
     #[inline(always)]
     pub(crate) fn pin(&self, page: u64) -> Option<Pin> {
         let (pin, word) = self.core.pin(&self.inode, page)?;
-        if !is_popular(word) {
-            self.note_access(page);
+        if !is_plain(word) {
+            self.note_access(&pin, word, page);
         }
         Some(pin)
     }
@@ -265,24 +267,26 @@ impl CachedFile {
         }
     }
 
-    /// Raises the score of a page that this reader has not read just before.
+    /// Raises the score of a page that this reader has not read just before, and takes many hits out
+    /// of its word.
     #[cold]
-    fn note_access(&self, page: u64) {
-        if self.reader.last.swap(page, Ordering::Relaxed) != page {
-            let record = self.inode.pages.get(page).and_then(|frame| self.core.frames.get(frame));
-            record.inspect(|record| record.word.raise_score());
+    fn note_access(&self, pin: &Pin, word: u64, page: u64) {
+        if has_many_hits(word) {
+            self.inode.counters.hits.fetch_add(pin.record().word.take_hits(), Ordering::Relaxed);
+        }
+        if !is_popular(word) && self.reader.last.swap(page, Ordering::Relaxed) != page {
+            pin.record().word.raise_score();
         }
     }
 
-    /// Returns a copy of the range if all of it is cached.
+    /// Returns a copy of a range of several pages, whose first one is pinned, if all are cached.
     #[cold]
-    fn try_copy(&self, range: Range<u64>) -> Option<Lease> {
-        if range.end > self.size() || self.core.is_forked() {
+    fn try_copy(&self, first: Pin, range: Range<u64>) -> Option<Lease> {
+        let length = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
+        if range.end > self.size() {
             return None;
         }
-        let length = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
-        // Look for the first page before allocating memory.
-        let mut first = Some(self.pin(self.split(range.start).0)?);
+        let mut first = Some(first);
         let mut buffer = Buf::try_zeroed(length)?;
         let mut done = 0;
         while done < buffer.len() {

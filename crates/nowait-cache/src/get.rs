@@ -199,8 +199,12 @@ impl<'f> Get<'f> {
     /// The lease of a pinned page.
     fn lease(&self, pin: Pin) -> Result<Lease> {
         let (_, start) = self.file.split(self.range.start);
-        // Otherwise the file is shorter than it was.
-        Lease::page(pin, start, self.length() as usize).ok_or_else(|| beyond_end(self.file, &self.range))
+        let length = self.length() as usize;
+        if start + length > pin.len() {
+            // The file is shorter than it was.
+            return Err(beyond_end(self.file, &self.range));
+        }
+        Ok(Lease::page(pin, start, length))
     }
 
     fn poll_page(&mut self, context: &Context<'_>) -> Poll<Result<Lease>> {

@@ -25,7 +25,7 @@ use crate::policy::Policy;
 use crate::space::{Next, Space};
 use crate::stats::Stats;
 use crate::sync::lock;
-use crate::word::{Doomed, Unpinned, has_many_hits, is_ready};
+use crate::word::{Doomed, Unpinned, is_ready};
 
 /// Check of a page that was read: the path of the file, the offset and the bytes of the page.
 pub(crate) type Check = Box<dyn Fn(&Path, u64, &[u8]) -> Result<(), String> + Send + Sync>;
@@ -126,19 +126,17 @@ impl Owner {
         Arc::new(Owner(shared))
     }
 
-    /// Pins a page if it is cached. Takes no lock.
+    /// Pins a page if it is cached, and counts a hit. Takes no lock. Returns the state word, too: if
+    /// it is not plain, the hit has effects besides.
     #[inline(always)]
     pub(crate) fn pin(&self, inode: &Inode, page: u64) -> Option<(Pin, u64)> {
         let record = self.frames.get(inode.pages.get(page)?)?;
         let word = record.word.pin();
         let pin = Pin(NonNull::from(record));
         if is_ready(word) && record.contains(inode.number, page) {
-            if has_many_hits(word) {
-                inode.counters.hits.fetch_add(record.word.take_hits(), Ordering::Relaxed);
-            }
             return Some((pin, word));
         }
-        record.word.undo_hit();
+        undo(pin);
         None
     }
 
@@ -224,6 +222,12 @@ impl Shared {
     }
 }
 
+/// Removes a pin that found another page.
+#[cold]
+fn undo(pin: Pin) {
+    pin.record().word.undo_hit();
+}
+
 /// What left the directory. Its end may run user code, so it is finished with no lock held.
 #[derive(Default)]
 #[must_use]
@@ -307,9 +311,15 @@ impl Pin {
     }
 
     #[inline]
-    fn record(&self) -> &Record {
+    pub(crate) fn record(&self) -> &Record {
         // SAFETY: a pinned frame counts as leased, so the state exists, and the record with it.
         unsafe { self.0.as_ref() }
+    }
+
+    /// Length of the page.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.record().valid()
     }
 
     /// Bytes of the page.

@@ -22,7 +22,7 @@ const SCORE_MASK: u64 = SCORE_MAX * SCORE;
 /// addition that pins: another store would cost as much as that, since the end of a pin waits for it.
 const HIT: u64 = 1 << 8;
 const HITS_MASK: u64 = 0xffff * HIT;
-/// Hits from which on they are to be taken; as many more fit.
+/// Highest bit of the hits. From it on they are to be taken; as many more fit.
 const HITS_MANY: u64 = 0x8000 * HIT;
 /// 40 bits for pins: leaked leases cannot fill them.
 const PIN: u64 = 1 << 24;
@@ -55,16 +55,21 @@ pub(crate) fn is_ready(word: u64) -> bool {
     word & READY != 0
 }
 
-/// True if the score is at its maximum.
+/// True if the frame is ready, and a hit changes nothing else: the score is at its maximum, and the
+/// hits need not be taken. One comparison, since a hit has few instructions.
 #[inline]
+pub(crate) fn is_plain(word: u64) -> bool {
+    word & (READY | SCORE_MASK | HITS_MANY) == READY | SCORE_MASK
+}
+
+/// True if the score is at its maximum.
 pub(crate) fn is_popular(word: u64) -> bool {
     word & SCORE_MASK == SCORE_MASK
 }
 
 /// True if [`Word::take_hits`] is to be called.
-#[inline]
 pub(crate) fn has_many_hits(word: u64) -> bool {
-    word & HITS_MASK >= HITS_MANY
+    word & HITS_MANY != 0
 }
 
 pub(crate) struct Word(AtomicU64);
@@ -126,14 +131,26 @@ impl Word {
     /// pin in place, since it keeps the cache in memory.
     #[inline]
     pub(crate) fn unpin(&self) -> Unpinned {
+        let word = self.0.load(Ordering::Relaxed);
+        // Release: reads of the bytes come before the frame is filled again.
+        if word & (DOOMED | ORPHAN | WANTED) == 0
+            && self.0.compare_exchange_weak(word, word - PIN, Ordering::Release, Ordering::Relaxed).is_ok()
+        {
+            return Unpinned::Done;
+        }
+        self.unpin_marked()
+    }
+
+    /// Removes a pin as [`Word::unpin`], of any frame.
+    #[cold]
+    fn unpin_marked(&self) -> Unpinned {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
             let is_last = word < 2 * PIN;
             if is_last && word & (DOOMED | WANTED) != 0 && word & ORPHAN == 0 {
                 return if word & WANTED != 0 { Unpinned::Wanted } else { Unpinned::Doomed };
             }
-            // Release: reads of the bytes come before the frame is filled again. Acquire: an orphan's
-            // memory is freed after all other pins were removed.
+            // Release: as above. Acquire: an orphan's memory is freed after all other pins were removed.
             match self.0.compare_exchange_weak(word, word - PIN, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) if is_last && word & ORPHAN != 0 => return Unpinned::Orphan,
                 Ok(_) => return Unpinned::Done,
