@@ -139,27 +139,27 @@ pub(crate) fn too_short(path: &Path, index: usize, (offset, length): Extent, n: 
 }
 
 /// Parts of a list of ranges; the call checks for signals between them.
-struct Parts {
+pub(crate) struct Parts {
     next: usize,
     ranges_max: usize,
     bytes_max: usize,
 }
 
 /// Positions of ranges in the list, and their total number of bytes.
-struct Part {
-    places: Range<usize>,
-    bytes: usize,
+pub(crate) struct Part {
+    pub(crate) places: Range<usize>,
+    pub(crate) bytes: usize,
     /// A single range that takes longer than a part should.
-    is_long: bool,
+    pub(crate) is_long: bool,
 }
 
 impl Parts {
-    fn new() -> Parts {
+    pub(crate) fn new() -> Parts {
         Parts { next: 0, ranges_max: FIRST_RANGES, bytes_max: FIRST_BYTES }
     }
 
     /// Returns the next part. Checks for signals first, except before the first part.
-    fn next(&mut self, py: Python<'_>, extents: &[Extent]) -> PyResult<Option<Part>> {
+    pub(crate) fn next(&mut self, py: Python<'_>, extents: &[Extent]) -> PyResult<Option<Part>> {
         let start = self.next;
         if start == extents.len() {
             return Ok(None);
@@ -181,7 +181,7 @@ impl Parts {
 
     /// Records the duration of a part, and sets the next part to the number of ranges that fill the
     /// interval. The number is at least one, so that the call ends.
-    fn took(&mut self, elapsed: Duration) {
+    pub(crate) fn took(&mut self, elapsed: Duration) {
         let times = (LOOK.as_secs_f64() / elapsed.as_secs_f64().max(1e-6)).clamp(0.5, 64.0);
         self.ranges_max = ((self.ranges_max as f64 * times) as usize).max(1);
         self.bytes_max = ((self.bytes_max as f64 * times) as usize).max(1 << 20);
@@ -246,7 +246,7 @@ fn read_each(py: Python<'_>, file: &File, extents: &[Extent]) -> PyResult<(Vec<P
 }
 
 /// Reads one long range piece by piece; returns the number of bytes that the file contains.
-fn long(
+pub(crate) fn long(
     py: Python<'_>,
     file: &File,
     index: usize,

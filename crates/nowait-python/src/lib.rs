@@ -4,8 +4,9 @@
 //! Files in reading order: `memory/` (memory lent by Python and to Python; the only `unsafe`),
 //! `error.rs`, `ranges.rs` (offsets and lengths in), `gathered.rs` (the result), `gather.rs`,
 //! `file.rs`; for event loops `completions.rs`, `driver.rs`, `start.rs`, `each.rs`, `files.rs`;
-//! `log.rs`, `copy.rs`, `probe.rs` and `map.rs` are independent of each other.
+//! `log.rs`, `copy.rs`, `probe.rs`, `map.rs` and `cache.rs` are independent of each other.
 
+mod cache;
 mod completions;
 mod copy;
 mod driver;
@@ -27,6 +28,8 @@ mod _nowait {
     use pyo3::prelude::*;
 
     #[pymodule_export]
+    use crate::cache::{CachedFile, PageCache, start_cached_gather, start_cached_get};
+    #[pymodule_export]
     use crate::completions::Completions;
     #[pymodule_export]
     use crate::copy::{Copying, copy, start_copy};
@@ -47,7 +50,7 @@ mod _nowait {
     #[pymodule_export]
     use crate::map::{map_file, map_gather, populate, start_populate};
     #[pymodule_export]
-    use crate::memory::{Buffer, Mapping, View, end, pending_releases};
+    use crate::memory::{Buffer, Lease, Mapping, View, end, pending_releases};
 
     #[pymodule_export]
     use crate::probe::probe_json;

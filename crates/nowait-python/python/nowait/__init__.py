@@ -30,13 +30,15 @@ from nowait._errors import (
     PermissionDeniedError,
     RangeError,
     SyncFailedError,
+    TimedOutError,
     UnsupportedError,
 )
 from nowait._files import File, open
-from nowait._nowait import Buffer, Gathered, __version__, gather
+from nowait._nowait import Buffer, Gathered, Lease, __version__, gather
 
 if _TYPE_CHECKING:
     from nowait._bench import bench, probe
+    from nowait._cache import CachedFile, CacheStats, PageCache
     from nowait._copy import CopyError, CopyProgress, CopyReport, copy
     from nowait._log import Log, Record
     from nowait._map import Map, Populated
@@ -48,11 +50,14 @@ _Sequence.register(Gathered)
 # Names whose modules are imported on first use. These modules need asyncio, dataclasses or numpy,
 # whose import takes longer than that of the package.
 _LATER = {
+    "CacheStats": "_cache",
+    "CachedFile": "_cache",
     "CopyError": "_copy",
     "CopyProgress": "_copy",
     "CopyReport": "_copy",
     "Log": "_log",
     "Map": "_map",
+    "PageCache": "_cache",
     "Populated": "_map",
     "Record": "_log",
     "Rows": "_rows",
@@ -77,6 +82,8 @@ def __dir__() -> list[str]:
 __all__ = [
     "BlockingError",
     "Buffer",
+    "CacheStats",
+    "CachedFile",
     "ClosedError",
     "CopyError",
     "CopyProgress",
@@ -88,16 +95,19 @@ __all__ = [
     "ExistsError",
     "File",
     "Gathered",
+    "Lease",
     "Log",
     "Map",
     "NoDirectoryError",
     "NotFoundError",
+    "PageCache",
     "PermissionDeniedError",
     "Populated",
     "RangeError",
     "Record",
     "Rows",
     "SyncFailedError",
+    "TimedOutError",
     "UnsupportedError",
     "__version__",
     "bench",

@@ -68,6 +68,10 @@ class BlockingError(Error, BlockingIOError):
     """The call would block, or another process holds the lock."""
 
 
+class TimedOutError(Error, TimeoutError):
+    """The call waited for too long."""
+
+
 class DamagedError(Error):
     """Durable data is missing, or differs from what was written."""
 
@@ -87,6 +91,7 @@ _CLASSES: dict[str, type[Error]] = {
     "SyncFailed": SyncFailedError,
     "WouldBlock": BlockingError,
     "Locked": BlockingError,
+    "TimedOut": TimedOutError,
     "Damaged": DamagedError,
 }
 

@@ -5,7 +5,7 @@ from _typeshed import ReadableBuffer, WriteableBuffer
 from typing_extensions import disjoint_base
 
 from nowait._copy import CopyProgress
-from nowait._types import Advice, HasFileno, Integers, Lengths, Path
+from nowait._types import Access, Advice, HasFileno, Integers, Lengths, Path
 
 __version__: str
 
@@ -198,6 +198,89 @@ def map_gather(mapping: Mapping, ranges: list[tuple[int, int]]) -> None: ...
 def populate(mapping: Mapping, how: dict[str, object], progress: Any = None) -> dict[str, Any]: ...
 def start_populate(
     completions: Completions, number: int, mapping: Mapping, how: dict[str, object]
+) -> Running: ...
+
+@final
+class Lease:
+    """Bytes of a cached file, which stay in place until the lease and its views are released.
+
+    A read-only buffer: `memoryview(lease)`, `numpy.frombuffer(lease)`. A lease of a range within one page
+    pins the page: the cache cannot reuse its memory. So release leases soon, or copy what you keep. In a
+    forked child, a pinned page reads zeros.
+    """
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    @property
+    def is_copy(self) -> bool:
+        """True if the bytes are a copy, which pins no page."""
+    def release(self) -> None:
+        """Unpins the page, or frees the copy. Raises `BufferError` while a view of the lease exists."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+@disjoint_base
+class PageCache:
+    def __new__(
+        cls,
+        capacity_bytes: int,
+        page_bytes: int = 16384,
+        *,
+        wait_max_s: float = 10.0,
+        read_ahead_bytes_max: int = 262144,
+    ) -> Self: ...
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page."""
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes that the cached pages may have."""
+    def set_capacity_bytes(self, capacity_bytes: int) -> int:
+        """Sets the capacity, up to the first one; returns the new capacity, in whole pages."""
+    def counters(self) -> dict[str, int]: ...
+
+@disjoint_base
+class CachedFile:
+    def __new__(
+        cls, cache: PageCache, file: File | Path | int | HasFileno, access: Access = "immutable"
+    ) -> Self: ...
+    @property
+    def name(self) -> str: ...
+    def size(self) -> int:
+        """Size in bytes at the last opening or `revalidate`."""
+    def get(self, offset: int, length: int) -> Lease:
+        """Returns a lease of `length` bytes from `offset`; reads them if they are not cached.
+
+        A range within one page is leased in place; a longer one is copied. A range past the end of the file
+        raises `EndOfFileError`. The call releases the GIL while it waits.
+        """
+    def try_get(self, offset: int, length: int) -> Lease | None:
+        """Returns a lease if all bytes are cached; never waits."""
+    def gather(self, offsets: Integers, lengths: Lengths, out: WriteableBuffer | None = None) -> Gathered:
+        """Reads ranges like `nowait.gather`: copies cached ones, and reads the others in one batch.
+
+        The result pins no page. A range of more than 64 MiB bypasses the cache.
+        """
+    def invalidate(self, offset: int = 0, length: int | None = None) -> None:
+        """Drops the cached pages of a range; without `length`, to the end of the file. Leases keep their
+        bytes.
+        """
+    def revalidate(self) -> bool:
+        """Compares the file's size and times with those of the last comparison; drops its cached pages, and
+        returns true, if they differ.
+        """
+    def counters(self) -> dict[str, int]: ...
+
+def start_cached_get(
+    completions: Completions, number: int, file: CachedFile, offset: int, length: int
+) -> tuple[Lease, bool] | None: ...
+def start_cached_gather(
+    completions: Completions,
+    number: int,
+    file: CachedFile,
+    offsets: Integers,
+    lengths: Lengths,
+    out: WriteableBuffer | None,
 ) -> Running: ...
 def probe_json(path: Path, shallow: bool, evict: bool, requests: int) -> str: ...
 def copy(sources: list[Any], target: Path, progress: Any, how: dict[str, object]) -> dict[str, Any]: ...

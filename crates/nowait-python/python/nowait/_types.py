@@ -24,3 +24,4 @@ class HasArray(Protocol):
 Integers: TypeAlias = Iterable[SupportsIndex] | HasArray
 Lengths: TypeAlias = SupportsIndex | Integers
 Advice: TypeAlias = Literal["normal", "random", "sequential", "willneed", "dontneed", "noreuse"]
+Access: TypeAlias = Literal["immutable", "revalidate", "exclusive"]

@@ -6,5 +6,5 @@ mod exported;
 mod lent;
 
 pub(crate) use self::elements::{Elements, Integer, elements};
-pub(crate) use self::exported::{Buffer, Mapping, View};
+pub(crate) use self::exported::{Buffer, Lease, Mapping, View};
 pub(crate) use self::lent::{Loan, NewBytes, duplicate, end, has_buffer, pending_releases, release_pending};
