@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import pickle
 import random
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import numpy
 import pytest
 from conftest import Run
 from test_processes import Raised, in_a_fork, raised_after
+from test_rows import KEYS
 
 import nowait
 
@@ -332,6 +335,7 @@ def test_a_fork_gets_errors(cache: nowait.PageCache, path: Path, contents: bytes
             lambda: asyncio.run(table.get_async(0, 10)),
             lambda: asyncio.run(table.gather_async([0], 10)),
             lambda: cache.open(path),
+            lambda: nowait.Rows(path, "u1", (100,), cache=cache),
             table.revalidate,
         ):
             with pytest.raises(nowait.UnsupportedError, match="fork"):
@@ -416,3 +420,46 @@ time.sleep(0.1)
             [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
         )
         assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.fixture
+def npy(tmp_path: Path, seed: int) -> tuple[Path, numpy.ndarray]:
+    array = numpy.random.default_rng(seed).standard_normal((1000, 3, 5)).astype(numpy.float32)
+    numpy.save(tmp_path / "table.npy", array)
+    return tmp_path / "table.npy", array
+
+
+@pytest.mark.parametrize("key", KEYS, ids=repr)
+def test_rows_are_the_same(npy: tuple[Path, numpy.ndarray], key: object) -> None:
+    cache = nowait.PageCache(8 * 4096, 4096)
+    with nowait.Rows.open(npy[0]) as plain, nowait.Rows.open(npy[0], cache=cache) as rows:
+        expected = plain[key]
+        for _ in range(2):
+            found = rows[key]
+            assert found.dtype == expected.dtype and found.shape == expected.shape
+            numpy.testing.assert_array_equal(found, expected)
+    becomes_pinned(cache, 0)
+
+
+def test_rows_through_a_cache(npy: tuple[Path, numpy.ndarray], cache: nowait.PageCache) -> None:
+    path, array = npy
+    with nowait.Rows.open(path, cache=cache) as rows:
+        assert rows.file.direct in (True, False)
+        numpy.testing.assert_array_equal(numpy.asarray(rows), array)
+        reads = cache.stats().reads
+        out = numpy.empty((3, 3, 5), numpy.float32)
+        assert numpy.shares_memory(rows.gather([9, 8, 999], out), out)
+        numpy.testing.assert_array_equal(out, array[[9, 8, 999]])
+        numpy.testing.assert_array_equal(numpy.stack(list(rows)), array)
+        assert cache.stats().reads == reads
+        with pytest.raises(IndexError):
+            rows[[1000]]
+        with pytest.raises(TypeError, match="cache"):
+            pickle.dumps(rows)
+    with pytest.raises(nowait.ClosedError):
+        rows[[1]]
+    with nowait.open(path) as file:
+        shared = nowait.Rows(file, "f4", (1000, 3, 5), 128, cache=cache)
+        numpy.testing.assert_array_equal(shared[[5, 7]], array[[5, 7]])
+        assert cache.stats().reads == reads
+    assert os.fspath(path) in repr(shared)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-    from nowait._types import Path
+    from nowait._cache import CachedFile, PageCache
+    from nowait._types import Integers, Path
 
 
 # Size of the batches of rows that an iteration reads.
@@ -30,7 +31,8 @@ class Rows:
         rows = nowait.Rows.open("table.npy")
         some = rows[[5, 1_000_000, 7]]     # one gather
 
-    `shape` is the shape of the array, in C order; `offset` is the position of its first byte.
+    `shape` is the shape of the array, in C order; `offset` is the position of its first byte. With
+    `cache`, rows are copied out of it, and missing ones are read through it; the file must not change.
     """
 
     def __init__(
@@ -39,9 +41,13 @@ class Rows:
         dtype: DTypeLike,
         shape: SupportsIndex | tuple[SupportsIndex, ...],
         offset: int = 0,
+        *,
+        cache: PageCache | None = None,
     ) -> None:
         self._owns = not isinstance(file, _nowait.File)
-        self.file = file if isinstance(file, _nowait.File) else File(file)
+        # With a cache, the kernel does not need to cache the same pages.
+        self.file = file if isinstance(file, _nowait.File) else File(file, direct=cache is not None)
+        self._cached: CachedFile | None = None if cache is None else cache.open(self.file)
         self.dtype: numpy.dtype[Any] = numpy.dtype(dtype)
         if self.dtype.hasobject:
             raise TypeError(f"{self.dtype} has Python objects, which a file cannot hold")
@@ -58,9 +64,9 @@ class Rows:
             raise _end(self.file.name, offset, end - offset, size)
 
     @classmethod
-    def open(cls, path: Path) -> Self:
+    def open(cls, path: Path, *, cache: PageCache | None = None) -> Self:
         """Opens a `.npy` file."""
-        file = File(path)
+        file = File(path, direct=cache is not None)
         try:
             raw = file.raw()
             try:
@@ -80,7 +86,7 @@ class Rows:
                 raise ValueError(
                     f"{file.name} is in Fortran order, whose rows do not lie together; save it in C order"
                 )
-            rows = cls(file, dtype, shape, raw.tell())
+            rows = cls(file, dtype, shape, raw.tell(), cache=cache)
         except BaseException:
             file.close()
             raise
@@ -117,8 +123,13 @@ class Rows:
         If `out` is given, the array is a view of that memory.
         """
         offsets = self.offsets(rows)
-        gathered = self.file.gather(offsets, self.row_bytes, out)
+        gathered = self._read(offsets, self.row_bytes, out)
         return self._array(gathered, len(offsets))
+
+    def _read(self, offsets: Integers, length: int, out: WriteableBuffer | None = None) -> _nowait.Gathered:
+        if self._cached is None or self.file.closed:
+            return self.file.gather(offsets, length, out)
+        return self._cached.gather(offsets, length, out)
 
     def _array(self, gathered: _nowait.Gathered, count: int) -> NDArray[Any]:
         shape = (count, *self.shape[1:])
@@ -191,7 +202,7 @@ class Rows:
         if step != 1:
             return self.gather(numpy.arange(start, stop, step))
         count = max(stop - start, 0)
-        gathered = self.file.gather([self.offset + start * self.row_bytes], count * self.row_bytes)
+        gathered = self._read([self.offset + start * self.row_bytes], count * self.row_bytes)
         return self._array(gathered, count)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
@@ -225,6 +236,8 @@ class Rows:
     def __reduce__(self) -> tuple[object, ...]:
         if not self._owns:
             raise TypeError("Rows of an open File cannot be pickled; make them of a path")
+        if self._cached is not None:
+            raise TypeError("Rows with a cache cannot be pickled: other processes cannot use the cache")
         return type(self), (self.file.name, self.dtype, self.shape, self.offset)
 
     def close(self) -> None:
