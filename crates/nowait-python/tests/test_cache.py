@@ -239,6 +239,12 @@ def test_releases(cache: nowait.PageCache, path: Path, contents: bytes) -> None:
         view = memoryview(lease)
     view.release()
     lease.release()
+    array = numpy.frombuffer(table.get(0, 16), "<u4")
+    half = array[2:]
+    del array
+    becomes_pinned(cache, 1)
+    del half
+    becomes_pinned(cache, 0)
 
 
 def test_an_array_keeps_its_bytes_without_the_cache(path: Path, contents: bytes) -> None:
