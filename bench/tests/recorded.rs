@@ -24,8 +24,18 @@ const DROPPED: [&str; 11] = [
     "readwrite",
 ];
 /// Tables of examples, of `bench/integrations/` and `bench/versions/`: the command has them not.
-const OF_EXAMPLES: [&str; 9] =
-    ["scaling", "stores", "datafusion", "ballista", "versions", "redb", "sqlite", "tantivy", "openraft"];
+const OF_EXAMPLES: [&str; 10] = [
+    "scaling",
+    "stores",
+    "datafusion",
+    "datafusion-cache",
+    "ballista",
+    "versions",
+    "redb",
+    "sqlite",
+    "tantivy",
+    "openraft",
+];
 /// Tables of `crates/nowait-c/bench` and of fio. Their rows have figures of their own, which only the page's tables read.
 const OF_C: [&str; 4] = ["c-gather", "c-read", "c-epoll", "fio"];
 

@@ -9,6 +9,7 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
 use nowait_bench::{Error, ErrorKind, Result};
+use nowait_cache::PageCache;
 use nowait_measure::{Files, State, Work};
 use nowait_object_store::Options;
 use nowait_object_store::v0_13::NowaitFileSystem;
@@ -34,6 +35,8 @@ pub(crate) enum Store {
     Nowait,
     /// Past the page cache.
     NowaitDirect,
+    /// Direct reads through a page cache of the process.
+    NowaitCache,
 }
 
 impl Way {
@@ -49,14 +52,19 @@ impl Way {
             (Store::Nowait, true) => "nowait-ahead",
             (Store::NowaitDirect, false) => "nowait-direct",
             (Store::NowaitDirect, true) => "nowait-direct-ahead",
+            (Store::NowaitCache, false) => "nowait-cache",
+            (Store::NowaitCache, true) => "nowait-cache-ahead",
         }
     }
 
-    /// A runtime environment with nothing cached.
-    fn environment(self) -> std::result::Result<Arc<RuntimeEnv>, DataFusionError> {
+    /// A runtime environment with nothing cached, except what the cache of the process contains.
+    fn environment(self, cache: Option<&PageCache>) -> std::result::Result<Arc<RuntimeEnv>, DataFusionError> {
         let environment = RuntimeEnvBuilder::new().build_arc()?;
         if self.store != Store::Stock {
-            let options = Options::new().direct(self.store == Store::NowaitDirect);
+            let mut options = Options::new().direct(self.store == Store::NowaitDirect);
+            if let Some(cache) = cache.filter(|_| self.store == Store::NowaitCache) {
+                options = options.cache(cache);
+            }
             NowaitFileSystem::register(options, |url, store| {
                 environment.register_object_store(url, store);
             });
@@ -64,10 +72,14 @@ impl Way {
         Ok(environment)
     }
 
-    fn session(self, readers: &Handle) -> std::result::Result<SessionContext, DataFusionError> {
+    fn session(
+        self,
+        readers: &Handle,
+        cache: Option<&PageCache>,
+    ) -> std::result::Result<SessionContext, DataFusionError> {
         let state = SessionStateBuilder::new()
             .with_config(SessionConfig::new())
-            .with_runtime_env(self.environment()?)
+            .with_runtime_env(self.environment(cache)?)
             .with_default_features();
         let state =
             if self.ahead { state.with_physical_optimizer_rule(Arc::new(ReadAhead(readers.clone()))) } else { state };
@@ -81,11 +93,13 @@ pub(crate) struct Engines {
     /// For what is read ahead.
     readers: Runtime,
     ways: Vec<Way>,
+    /// Cache that all sessions of [`Store::NowaitCache`] share.
+    cache: Option<PageCache>,
 }
 
 impl Engines {
     /// With a worker for each processor, as DataFusion's own programs have.
-    pub(crate) fn new(ways: &[Way]) -> Result<Engines> {
+    pub(crate) fn new(ways: &[Way], cache: Option<PageCache>) -> Result<Engines> {
         let started = |mut builder: Builder| {
             let runtime = builder.enable_all().build();
             runtime.map_err(|error| Error::new(ErrorKind::Other, format!("cannot start a runtime of tokio: {error}")))
@@ -94,13 +108,13 @@ impl Engines {
         let mut one = Builder::new_multi_thread();
         one.worker_threads(1);
         let readers = started(one)?;
-        Ok(Engines { runtime, readers, ways: ways.to_vec() })
+        Ok(Engines { runtime, readers, ways: ways.to_vec(), cache })
     }
 
     /// A session that knows the tables of a set: it has listed their files and read their footers.
     fn session(&self, way: usize, set: Set, folder: &Path) -> Result<SessionContext> {
         let known = self.runtime.block_on(async {
-            let session = self.ways[way].session(self.readers.handle())?;
+            let session = self.ways[way].session(self.readers.handle(), self.cache.as_ref())?;
             for table in set.tables() {
                 let url = format!("file://{}/{}/{table}/", folder.display(), set.name());
                 session.register_parquet(*table, url, ParquetReadOptions::default()).await?;

@@ -5,18 +5,21 @@
 //! of which queries read a few columns at random places. A cold round drops all pages of its tables,
 //! verifies that, and begins with a new session, which lists files and reads footers. A hot round has
 //! all pages cached, and a session that knows its tables. With `--ahead` there are scans that read
-//! ahead, too: see `ahead.rs`.
+//! ahead, too: see `ahead.rs`. With `--cache` the run compares nowait's store without and with a page
+//! cache of the process that holds half of the tables.
 
 mod ahead;
 mod data;
 mod engine;
 mod queries;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
 use nowait_bench::{Error, ErrorKind, Result};
-use nowait_measure::{Contest, Files, Options, Run, State};
+use nowait_cache::PageCache;
+use nowait_measure::{Contest, Files, Options, Run, State, report_total};
 
 use crate::data::Scale;
 use crate::engine::{Engines, Session, Store, Way};
@@ -45,6 +48,11 @@ struct Arguments {
     /// Add scans that read a row group ahead, with either store (cold rounds only)
     #[arg(long)]
     ahead: bool,
+
+    /// Compare instead nowait's store with direct reads, the same through a page cache of half of the
+    /// tables' size, and the kernel's cache with all tables; a round is all queries
+    #[arg(long, conflicts_with_all = ["direct", "ahead"])]
+    cache: bool,
 
     /// All queries on small tables, one round: whether it works, not how fast
     #[arg(long, conflicts_with_all = ["scale", "rounds"])]
@@ -95,8 +103,11 @@ fn measure(arguments: &Arguments, queries: &[Query], run: &mut Run) -> Result<()
         bytes += Files::below(&[&folder.join(set.name())])?.bytes();
     }
     run.describe_files(bytes, "Parquet made for this run, written and synced");
+    if arguments.cache {
+        return measure_cached(&folder, scale, queries, run);
+    }
     let ways = ways(arguments);
-    let engines = Engines::new(&ways)?;
+    let engines = Engines::new(&ways, None)?;
     for query in queries {
         let files = Files::below(&[&folder.join(query.set.name())])?;
         for state in State::ALL {
@@ -109,6 +120,42 @@ fn measure(arguments: &Arguments, queries: &[Query], run: &mut Run) -> Result<()
             Contest { table: TABLE, case: format!("{} {}", query.name, state.name()), ways: &names, work }
                 .measure(run)?;
         }
+    }
+    Ok(())
+}
+
+/// Table of [`measure_cached`].
+const CACHE_TABLE: &str = "datafusion-cache";
+
+/// Compares the store without and with a page cache of the process, which holds half of a set's bytes.
+/// A round is all queries of the set. The first round is not timed: it fills the cache. The kernel caches
+/// all files, but only the last way reads them there: it has twice the memory.
+fn measure_cached(folder: &Path, scale: Scale, queries: &[Query], run: &mut Run) -> Result<()> {
+    let ways = [Store::NowaitDirect, Store::NowaitCache, Store::Nowait].map(Way::of);
+    let names = ways.map(Way::name);
+    for set in Set::ALL {
+        let queries: Vec<&Query> = queries.iter().filter(|query| query.set == set).collect();
+        if queries.is_empty() {
+            continue;
+        }
+        let files = Files::below(&[&folder.join(set.name())])?;
+        let cache = PageCache::builder().capacity_bytes(files.bytes() / 2).build();
+        let cache = cache.map_err(|error| Error::new(ErrorKind::Other, error.to_string()))?;
+        run.begin(&format!("{CACHE_TABLE} {}: a cache of {} bytes", set.name(), cache.capacity_bytes()))?;
+        let engines = Engines::new(&ways, Some(cache.clone()))?;
+        let state = State::Hot;
+        let case = |query: &Query| format!("{} {}", query.name, state.name());
+        let (seed, mut cases) = (run.seed(), Vec::new());
+        for query in &queries {
+            let sessions = ways.iter().map(|_| None).collect();
+            let (engines, files) = (&engines, &files);
+            let work = Session { engines, folder, files, query, state, scale, seed, sessions };
+            cases.push(Contest { table: CACHE_TABLE, case: case(query), ways: &names, work });
+        }
+        Contest::measure_all(cases, run)?;
+        let cases: Vec<String> = queries.iter().map(|query| case(query)).collect();
+        report_total(CACHE_TABLE, &format!("{} total", set.name()), &cases, run);
+        eprintln!("{CACHE_TABLE} {}: {:?}", set.name(), cache.stats());
     }
     Ok(())
 }

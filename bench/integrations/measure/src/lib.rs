@@ -9,6 +9,6 @@ mod files;
 mod run;
 mod text;
 
-pub use contest::{Contest, Work};
+pub use contest::{Contest, Work, report_total};
 pub use files::{Files, State};
 pub use run::{Options, Run};
