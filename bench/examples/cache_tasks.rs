@@ -160,6 +160,11 @@ impl Way {
     }
 }
 
+/// Times of up to a minute, in ns.
+fn new_times() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are allowed")
+}
+
 /// Joins the cgroup, lets the tasks read, and prints the figures.
 fn child(way: &str, path: &Path, group: &Path) -> Result<()> {
     fs::write(group.join("cgroup.procs"), std::process::id().to_string())?;
@@ -191,7 +196,7 @@ fn child(way: &str, path: &Path, group: &Path) -> Result<()> {
         let (way, pages, reads, found) = (way.clone(), pages.clone(), reads.clone(), found.clone());
         runtime.spawn(async move {
             let mut random = Random::of(11, task);
-            let mut times = Histogram::<u64>::new(3).expect("three digits are allowed");
+            let mut times = new_times();
             loop {
                 let place = match random.below(10) {
                     0 => hot + random.below(pages.len() as u64 - hot),
@@ -216,7 +221,7 @@ fn child(way: &str, path: &Path, group: &Path) -> Result<()> {
         })
     });
     let all: Vec<_> = all.collect();
-    let mut times = Histogram::<u64>::new(3)?;
+    let mut times = new_times();
     for task in all {
         times.add(runtime.block_on(task)??)?;
     }

@@ -313,16 +313,17 @@ impl CachedFile {
             Some((pin, true)) => return Claim::Cached(pin),
             other => _stray = other,
         }
-        if let Some(fill) = fills.get(&page) {
+        if let Some(fill) = fills.of(page) {
             return Claim::Joined(fill.clone());
         }
         let mut frames = Vec::new();
         let mut policy = lock(&self.core.policy);
         if is_called || !self.core.space.is_wanted() {
-            for next in page..page + wanted.max(1) {
+            let end = (page + wanted.max(1)).min(fills.next(page).unwrap_or(u64::MAX));
+            for next in page..end {
                 // The frame of a page in the directory may contain another page by now; the page is then
                 // read later.
-                if next > page && (fills.contains_key(&next) || self.inode.pages.get(next).is_some()) {
+                if next > page && self.inode.pages.get(next).is_some() {
                     break;
                 }
                 frames.extend(policy.take(&self.core.frames));
@@ -336,8 +337,7 @@ impl CachedFile {
             return Claim::Full;
         }
         let fill = Fill::new(&self.core, &self.inode, &self.file, page, frames.into_boxed_slice());
-        let (first, count) = fill.pages();
-        fills.extend((first..first + count as u64).map(|page| (page, fill.clone())));
+        fills.insert(&fill);
         Claim::Began(fill)
     }
 
@@ -373,10 +373,10 @@ impl CachedFile {
         while page < end {
             match self.claim(page, (end - page).min(self.fill_pages_max()), false) {
                 Claim::Began(fill) => {
-                    let (first, count) = fill.pages();
-                    self.inode.counters.read_ahead.fetch_add(count as u64, Ordering::Relaxed);
+                    let end = fill.pages().end;
+                    self.inode.counters.read_ahead.fetch_add(end - page, Ordering::Relaxed);
                     fill.begin();
-                    page = first + count as u64;
+                    page = end;
                 }
                 Claim::Cached(_) | Claim::Joined(_) => page += 1,
                 Claim::Full => break,

@@ -6,10 +6,11 @@
 //! `unsafe` here: memory of frames that is lent to a read, and looked at by the check.
 
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin as Pinned;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Wake, Waker};
 
 use nowait::{Error, ErrorKind, ErrorOp, File, Lent, Moved, Started};
@@ -25,8 +26,6 @@ pub(crate) struct Fill {
     file: File,
     first: u64,
     frames: Box<[u32]>,
-    /// Set with the inode's fills locked.
-    is_stale: AtomicBool,
     /// The result: pages before the end of the file, or the error of the read.
     flight: Flight<Reading, Filled>,
 }
@@ -60,24 +59,13 @@ impl Fill {
             file: file.clone(),
             first,
             frames,
-            is_stale: AtomicBool::new(false),
             flight: Flight::new(),
         })
     }
 
-    /// Pages of the fill: the first, and their number.
-    pub(crate) fn pages(&self) -> (u64, usize) {
-        (self.first, self.frames.len())
-    }
-
-    /// Keeps the pages out of the directory. The inode's fills are locked.
-    pub(crate) fn set_stale(&self) {
-        self.is_stale.store(true, Ordering::Relaxed);
-    }
-
-    /// True after [`Fill::set_stale`]. Call it with the inode's fills locked.
-    pub(crate) fn is_stale(&self) -> bool {
-        self.is_stale.load(Ordering::Relaxed)
+    /// Pages of the fill.
+    pub(crate) fn pages(&self) -> Range<u64> {
+        self.first..self.first + self.frames.len() as u64
     }
 
     /// Lends adjacent frames to a read.
@@ -151,20 +139,18 @@ impl Fill {
             })
             .collect();
         let (mut pages, mut empty) = (Vec::with_capacity(self.frames.len()), Vec::new());
-        let mut removed = Vec::new();
         let mut fills = lock(&self.inode.fills);
+        // If it is not in the list, its pages were invalidated.
+        let listed = fills.remove(self);
         let mut policy = lock(&self.core.policy);
         let is_wanted = self.core.space.is_wanted();
         for (page, frame, valid, refused) in checked {
-            if fills.get(&page).is_some_and(|fill| std::ptr::eq(&**fill, self)) {
-                removed.extend(fills.remove(&page));
-            }
             if valid == 0 || refused.is_some() {
                 empty.push(frame);
                 pages.extend(refused.map(Err));
                 continue;
             }
-            let is_doomed = self.is_stale() || !policy.has_room();
+            let is_doomed = listed.is_none() || !policy.has_room();
             let record = self.core.frames.record(frame);
             record.name(self.inode.number, page, valid as u32);
             record.word.publish(is_doomed, is_wanted);
@@ -176,7 +162,7 @@ impl Fill {
         }
         drop(policy);
         drop(fills);
-        drop(removed);
+        drop(listed);
         self.core.give_back(&empty);
         self.flight.end(error.map_or(Ok(pages), Err));
     }

@@ -83,8 +83,8 @@ impl Wait {
                     return Ok(Found::Reading);
                 }
                 Claim::Began(fill) => {
-                    let (first, count) = fill.pages();
-                    counters.misses.fetch_add(count as u64, Ordering::Relaxed);
+                    let pages = fill.pages();
+                    counters.misses.fetch_add(pages.end - pages.start, Ordering::Relaxed);
                     fill.begin();
                     self.joined.push(Joined::new(fill));
                     if is_called {
@@ -93,7 +93,7 @@ impl Wait {
                         drop(policy);
                         next.wake();
                     }
-                    file.missed(first, first + count as u64);
+                    file.missed(pages.start, pages.end);
                     return Ok(Found::Reading);
                 }
                 Claim::Full => {}
@@ -120,12 +120,9 @@ impl Wait {
         }
     }
 
-    /// Pages of the read that was joined last: the first, and the end.
-    fn last(&self) -> (u64, u64) {
-        self.joined.last().map_or((0, 0), |joined| {
-            let (first, count) = joined.to.pages();
-            (first, first + count as u64)
-        })
+    /// End of the pages of the read that was joined last.
+    fn end(&self) -> u64 {
+        self.joined.last().map_or(0, |joined| joined.to.pages().end)
     }
 }
 
@@ -332,11 +329,11 @@ impl Work<'_> {
 
     /// Copies the parts in the pages of a read that is done.
     fn take(&mut self, fill: &Fill, file: &CachedFile) -> Result<()> {
-        let (first, count) = fill.pages();
+        let Range { start: first, end } = fill.pages();
         let from = self.missing[..self.begun].partition_point(|part| part.page < first);
         for index in from..self.begun {
             let part = self.missing[index];
-            if part.page >= first + count as u64 {
+            if part.page >= end {
                 break;
             }
             let pin = fill.page(part.page)?.ok_or_else(|| part.beyond_end(file))?;
@@ -452,7 +449,7 @@ impl<'f> Gather<'f> {
                     }
                 }
                 Found::Reading => {
-                    let (_, end) = wait.last();
+                    let end = wait.end();
                     while work.missing.get(work.begun).is_some_and(|next| next.page < end) {
                         work.begun += 1;
                     }

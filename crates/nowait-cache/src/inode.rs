@@ -1,6 +1,6 @@
 //! A file as the cache knows it: one for each inode, however often it is opened.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -44,12 +44,52 @@ pub(crate) struct Inode {
     pub(crate) size: AtomicU64,
     /// Locked while the file is compared, so that a thread that finds it unchanged finds no older page.
     pub(crate) known: Mutex<Known>,
-    /// Reads in flight, by page. While it is locked, no page of the file enters the directory.
-    /// Pages may still leave it (eviction, smaller capacity).
-    pub(crate) fills: Mutex<HashMap<u64, Arc<Fill>>>,
+    /// Reads in flight. While they are locked, no page of the file enters the directory. Pages may
+    /// still leave it (eviction, smaller capacity).
+    pub(crate) fills: Mutex<Fills>,
     /// Writes in flight. A lock of its own: no other lock is taken under it.
     pub(crate) writes: Mutex<Vec<Arc<Span>>>,
     pub(crate) counters: Counters,
+}
+
+/// Reads in flight whose pages will enter the directory, by their first page. They do not overlap.
+#[derive(Default)]
+pub(crate) struct Fills(BTreeMap<u64, Arc<Fill>>);
+
+impl Fills {
+    /// Returns the read of a page.
+    pub(crate) fn of(&self, page: u64) -> Option<&Arc<Fill>> {
+        self.0.range(..=page).next_back().map(|(_, fill)| fill).filter(|fill| page < fill.pages().end)
+    }
+
+    /// Returns the first page of the next read beyond a page.
+    pub(crate) fn next(&self, page: u64) -> Option<u64> {
+        self.0.range(page + 1..).next().map(|(first, _)| *first)
+    }
+
+    /// Adds a read of pages that no read has.
+    pub(crate) fn insert(&mut self, fill: &Arc<Fill>) {
+        self.0.insert(fill.pages().start, fill.clone());
+    }
+
+    /// Removes a read; `None` if its pages were invalidated.
+    pub(crate) fn remove(&mut self, fill: &Fill) -> Option<Arc<Fill>> {
+        let is_listed = self.0.get(&fill.pages().start).is_some_and(|other| std::ptr::eq(&**other, fill));
+        if is_listed { self.0.remove(&fill.pages().start) } else { None }
+    }
+
+    /// Removes the reads that overlap a range: their pages are stale.
+    pub(crate) fn take(&mut self, first: u64, end: u64) -> Vec<Arc<Fill>> {
+        let mut taken = Vec::new();
+        while let Some((start, fill)) = self.0.range(..end).next_back() {
+            if fill.pages().end <= first {
+                break;
+            }
+            let start = *start;
+            taken.extend(self.0.remove(&start));
+        }
+        taken
+    }
 }
 
 /// Range of a write in flight.

@@ -20,7 +20,7 @@ use nowait::embed;
 
 use crate::fill::Fill;
 use crate::frame::{Frames, Record};
-use crate::inode::Inode;
+use crate::inode::{Fills, Inode};
 use crate::policy::Policy;
 use crate::space::{Next, Space};
 use crate::stats::Stats;
@@ -240,23 +240,8 @@ pub(crate) struct Invalidated {
 impl Invalidated {
     /// Keeps the reads in flight of a range out of the directory, and later reads from joining
     /// them. `fills` are the inode's.
-    pub(crate) fn reads(&mut self, fills: &mut HashMap<u64, Arc<Fill>>, first: u64, end: u64) {
-        let is_within = |page: &u64| (first..end).contains(page);
-        let stale: Vec<_> = match end - first {
-            1 => fills.get(&first).cloned().into_iter().collect(),
-            _ => fills.iter().filter(|(page, _)| is_within(page)).map(|(_, fill)| fill.clone()).collect(),
-        };
-        for fill in stale {
-            fill.set_stale();
-            // Under all of its pages: a gather that joins it takes all of them.
-            let (first, count) = fill.pages();
-            for page in first..first + count as u64 {
-                if fills.get(&page).is_some_and(|other| Arc::ptr_eq(other, &fill)) {
-                    self.fills.extend(fills.remove(&page));
-                }
-            }
-            self.fills.push(fill);
-        }
+    pub(crate) fn reads(&mut self, fills: &mut Fills, first: u64, end: u64) {
+        self.fills.extend(fills.take(first, end));
     }
 
     /// Removes the cached pages of a range from the directory. The inode's fills are locked.
