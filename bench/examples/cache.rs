@@ -13,7 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, ready};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use memmap2::{Advice, Mmap};
 use nowait::OpenOptions;
 use nowait_bench::random::Random;
@@ -190,31 +191,57 @@ fn hits(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Random pages that are not cached, 32 at a time.
+const MISSES: [&str; 5] = [
+    "batch: gather of the file",
+    "batch: gather of the cache",
+    "batch: reads of the cache",
+    "in flight: file",
+    "in flight: cache",
+];
+
+/// Random pages that are not cached, 32 at a time: in batches, and always in flight.
 fn misses(path: &Path) -> Result<()> {
     const BATCHES: usize = 200;
     let file = OpenOptions::new().read(true).direct(true).open(path).wait()?;
     let mut figures = BTreeMap::<&str, Vec<f64>>::new();
     // Full at first, so that each miss evicts a page, and the frames have memory. No page is read twice.
-    let [one, other] = [cached(path, 16 << 20)?, cached(path, 16 << 20)?];
+    let [one, other, third] = [cached(path, 16 << 20)?, cached(path, 16 << 20)?, cached(path, 16 << 20)?];
     let pages = Random::of(1, 2).permutation(SIZE / PAGE as u64);
     let (fills, pages) = pages.split_at(4096);
     for page in fills {
-        for cache in [&one, &other] {
+        for cache in [&one, &other, &third] {
             cache.get(page * PAGE as u64..(page + 1) * PAGE as u64).wait()?;
         }
     }
     for (round, pages) in pages.chunks(BATCHES * 32).take(ROUNDS + 1).enumerate() {
         let batch = |number: usize| pages[number * 32..(number + 1) * 32].iter().map(|page| page * PAGE as u64);
-        for way in ["gather of the file", "gather of the cache", "32 reads of the cache"] {
+        for way in MISSES {
             let begun = Instant::now();
+            let offsets = pages.iter().map(|page| page * PAGE as u64);
+            if way.starts_with("in flight") {
+                nowait::block_on(async {
+                    // The next read begins when one is done.
+                    if way == "in flight: file" {
+                        let reads = stream::iter(offsets).map(|offset| file.read_range(offset, PAGE));
+                        reads.buffer_unordered(32).try_for_each(|page| ready(Ok(drop(black_box(page))))).await
+                    } else {
+                        let reads = stream::iter(offsets).map(|offset| third.get(offset..offset + PAGE as u64));
+                        reads.buffer_unordered(32).try_for_each(|page| ready(Ok(drop(black_box(page))))).await
+                    }
+                })?;
+                if round > 0 {
+                    let per_s = pages.len() as f64 / begun.elapsed().as_secs_f64();
+                    figures.entry(way).or_default().push(per_s / 1e3);
+                }
+                continue;
+            }
             for number in 0..BATCHES {
                 match way {
-                    "gather of the file" => {
+                    "batch: gather of the file" => {
                         let ranges: Vec<_> = batch(number).map(|offset| (offset, PAGE)).collect();
                         black_box(nowait::block_on(file.gather(&ranges)).map_err(|error| error.error)?);
                     }
-                    "gather of the cache" => {
+                    "batch: gather of the cache" => {
                         let ranges: Vec<_> = batch(number).map(|offset| offset..offset + PAGE as u64).collect();
                         black_box(nowait::block_on(one.gather(&ranges))?);
                     }

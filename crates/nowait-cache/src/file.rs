@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nowait::{Buf, Error, ErrorKind, ErrorOp, File, Result, WriteBuffer};
 
 use crate::cache::{forked, stamp};
-use crate::fill::Fill;
+use crate::fill::{Fill, FrameList};
 use crate::get::{Gather, Get};
 use crate::inode::{Inode, Known};
 use crate::lease::Lease;
@@ -316,7 +316,7 @@ impl CachedFile {
         if let Some(fill) = fills.of(page) {
             return Claim::Joined(fill.clone());
         }
-        let mut frames = Vec::new();
+        let mut frames = FrameList::new();
         let mut policy = lock(&self.core.policy);
         if is_called || !self.core.space.is_wanted() {
             let end = (page + wanted.max(1)).min(fills.next(page).unwrap_or(u64::MAX));
@@ -336,7 +336,7 @@ impl CachedFile {
         if frames.is_empty() {
             return Claim::Full;
         }
-        let fill = Fill::new(&self.core, &self.inode, &self.file, page, frames.into_boxed_slice());
+        let fill = Fill::new(&self.core, &self.inode, &self.file, page, frames);
         fills.insert(&fill);
         Claim::Began(fill)
     }

@@ -5,6 +5,7 @@
 //!
 //! `unsafe` here: memory of frames that is lent to a read, and looked at by the check.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin as Pinned;
@@ -12,6 +13,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Wake, Waker};
+
+use smallvec::SmallVec;
 
 use nowait::{Error, ErrorKind, ErrorOp, File, Lent, Moved, Started};
 
@@ -25,13 +28,16 @@ pub(crate) struct Fill {
     inode: Arc<Inode>,
     file: File,
     first: u64,
-    frames: Box<[u32]>,
+    frames: FrameList,
     /// The result: pages before the end of the file, or the error of the read.
     flight: Flight<Reading, Filled>,
 }
 
 /// Pages of a read, or its error.
-type Filled = Result<Vec<Result<Pin, Error>>, Error>;
+type Filled = Result<SmallVec<[Result<Pin, Error>; 1]>, Error>;
+
+/// Frames of a fill.
+pub(crate) type FrameList = SmallVec<[u32; 1]>;
 
 pub(crate) enum Reading {
     One(Started<Moved<Lent>>),
@@ -52,7 +58,7 @@ impl Future for Reading {
 }
 
 impl Fill {
-    pub(crate) fn new(core: &Core, inode: &Arc<Inode>, file: &File, first: u64, frames: Box<[u32]>) -> Arc<Fill> {
+    pub(crate) fn new(core: &Core, inode: &Arc<Inode>, file: &File, first: u64, frames: FrameList) -> Arc<Fill> {
         Arc::new(Fill {
             core: core.clone(),
             inode: inode.clone(),
@@ -130,21 +136,20 @@ impl Fill {
         };
         counters.filled_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         counters.failures.fetch_add(error.is_some().into(), Ordering::Relaxed);
-        let checked: Vec<_> = (self.first..)
-            .zip(self.valid(bytes))
-            .map(|(page, (frame, valid))| {
-                let refused = if valid > 0 { self.check(page, frame, valid).err() } else { None };
-                counters.failures.fetch_add(refused.is_some().into(), Ordering::Relaxed);
-                (page, frame, valid, refused)
-            })
-            .collect();
-        let (mut pages, mut empty) = (Vec::with_capacity(self.frames.len()), Vec::new());
+        // Pages that the check refuses. It runs with no lock held.
+        let checked = (self.first..).zip(self.valid(bytes));
+        let checked = checked.filter(|(_, (_, valid))| *valid > 0);
+        let refused = checked.filter_map(|(page, (frame, valid))| Some((page, self.check(page, frame, valid).err()?)));
+        let mut refused: HashMap<u64, Error> = refused.collect();
+        counters.failures.fetch_add(refused.len() as u64, Ordering::Relaxed);
+        let (mut pages, mut empty) = (SmallVec::with_capacity(self.frames.len()), Vec::new());
         let mut fills = lock(&self.inode.fills);
         // If it is not in the list, its pages were invalidated.
         let listed = fills.remove(self);
         let mut policy = lock(&self.core.policy);
         let is_wanted = self.core.space.is_wanted();
-        for (page, frame, valid, refused) in checked {
+        for (page, (frame, valid)) in (self.first..).zip(self.valid(bytes)) {
+            let refused = refused.remove(&page);
             if valid == 0 || refused.is_some() {
                 empty.push(frame);
                 pages.extend(refused.map(Err));

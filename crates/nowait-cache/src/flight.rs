@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 
+use smallvec::SmallVec;
+
 use crate::shared::Core;
 use crate::sync::{contained, lock};
 
@@ -24,7 +26,7 @@ pub(crate) struct Flight<O, R> {
 /// Futures that wait, by place.
 #[derive(Default)]
 struct Waiting {
-    wakers: Vec<Option<Waker>>,
+    wakers: SmallVec<[Option<Waker>; 1]>,
     /// Places without a waker.
     free: Vec<usize>,
 }

@@ -13,6 +13,8 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
+use smallvec::SmallVec;
+
 use nowait::embed::turn;
 use nowait::{Buf, Error, ErrorKind, Result, block_on};
 
@@ -32,7 +34,7 @@ const DEPTH: usize = 64;
 /// Pages that a future waits for.
 #[derive(Default)]
 struct Wait {
-    joined: Vec<Joined<Fill>>,
+    joined: SmallVec<[Joined<Fill>; 1]>,
     place: Option<Place>,
     /// A read of several pages failed: each is read alone.
     is_alone: bool,
