@@ -72,13 +72,14 @@ impl PageCache {
     /// # Errors
     /// Those of `fstat(2)`. [`ErrorKind::Unsupported`] for a file without a descriptor (of a
     /// simulator), for a device, and in a forked child. [`ErrorKind::PermissionDenied`] for a file
-    /// that was not opened for reading.
+    /// that was not opened for reading. [`ErrorKind::InvalidInput`] for exclusive access to a file
+    /// that was opened for appending.
     pub fn open(&self, file: &File, access: Access) -> Result<CachedFile> {
         if self.core.is_forked() {
             return Err(forked(file));
         }
         let (identity, now) = stamp(file)?;
-        check_readable(file)?;
+        check_mode(file, access)?;
         let mut guard = lock(&self.core.inodes);
         let inodes = &mut *guard;
         // Dropped without the lock.
@@ -168,12 +169,16 @@ fn system_error(file: &File, errno: Errno) -> Error {
     Error::from_raw_os_error(ErrorOp::Metadata, errno.raw_os_error()).at(file.path())
 }
 
-/// Refuses a file that was not opened for reading.
-fn check_readable(file: &File) -> Result<()> {
+/// Refuses a file that was not opened for reading, and one that would append what is written.
+fn check_mode(file: &File, access: Access) -> Result<()> {
     let flags = fcntl_getfl(descriptor(file)?).map_err(|errno| system_error(file, errno))?;
     if flags & OFlags::RWMODE == OFlags::WRONLY {
         let error = Error::new(ErrorOp::Read, ErrorKind::PermissionDenied).at(file.path());
         return Err(error.with_advice("open the file for reading"));
+    }
+    if access == Access::Exclusive && flags.contains(OFlags::APPEND) {
+        let error = Error::new(ErrorOp::Write, ErrorKind::InvalidInput).at(file.path());
+        return Err(error.with_advice("open the file without `append`: each write would go to its end"));
     }
     Ok(())
 }

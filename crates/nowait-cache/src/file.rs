@@ -173,11 +173,15 @@ impl CachedFile {
     /// [`ErrorKind::InvalidInput`] if the access is not [`Access::Exclusive`]. Errors of the write,
     /// with the buffer: any part of the range may be written, and its pages are dropped.
     /// [`ErrorKind::Unsupported`] in a forked child.
+    ///
+    /// # Panics
+    /// If a future that was polled before a fork is polled in the child: the parent's write has the
+    /// buffer.
     pub fn write_all_at<B: WriteBuffer + Deref<Target = [u8]>>(&self, buffer: B, offset: u64) -> Write<'_, B> {
         Write::new(self, buffer, offset)
     }
 
-    /// Size of the file at the last opening or [`CachedFile::revalidate`].
+    /// Size of the file at the last opening or [`CachedFile::revalidate`], and after writes since.
     pub fn size(&self) -> u64 {
         self.inode.size.load(Ordering::Relaxed)
     }
@@ -223,18 +227,26 @@ impl CachedFile {
 
     /// Compares the file with what is known of it. `Some` if its pages were dropped.
     fn compare(&self, known: &mut Known) -> Result<Option<Invalidated>> {
-        let size = self.inode.size.load(Ordering::Relaxed);
-        let (_, now) = stamp(&self.file)?;
-        let may_tie = self.access == Access::Revalidate;
-        let before = known.stamp.replace(now);
-        if before.is_some_and(|before| before.is_same(&now) && (before.is_settled || !may_tie)) {
-            return Ok(None);
+        lock(&self.inode.writes).mark_resized();
+        loop {
+            let resizes = lock(&self.inode.fills).resizes;
+            let (_, now) = stamp(&self.file)?;
+            let may_tie = self.access == Access::Revalidate;
+            if known.stamp.is_some_and(|known| known.is_same(&now) && (known.is_settled || !may_tie)) {
+                known.stamp = Some(now);
+                return Ok(None);
+            }
+            let mut invalidated = Invalidated::default();
+            let mut fills = lock(&self.inode.fills);
+            // Otherwise a write has changed the size since `fstat(2)`.
+            if fills.resizes == resizes {
+                invalidated.reads(&mut fills, 0, PAGES_MAX);
+                invalidated.pages(&self.core, &self.inode, &mut lock(&self.core.policy), 0, PAGES_MAX);
+                self.inode.set_size(&mut fills, now.size);
+                known.stamp = Some(now);
+                return Ok(Some(invalidated));
+            }
         }
-        // In this order, so that a reader that sees the new size finds no page of the old file.
-        let invalidated = self.core.invalidate(&self.inode, 0, PAGES_MAX);
-        // Unless a write has extended the file meanwhile.
-        let _ = self.inode.size.compare_exchange(size, now.size, Ordering::Relaxed, Ordering::Relaxed);
-        Ok(Some(invalidated))
     }
 
     /// Returns the counters of the file, of all its handles. Looks at each frame of the cache.
@@ -326,7 +338,7 @@ impl CachedFile {
                 if next > page && self.inode.pages.get(next).is_some() {
                     break;
                 }
-                frames.extend(policy.take(&self.core.frames));
+                frames.extend(policy.take(&self.core.frames, u32::MAX));
                 if (frames.len() as u64) <= next - page {
                     break;
                 }

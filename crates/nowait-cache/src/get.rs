@@ -242,6 +242,11 @@ impl Future for Get<'_> {
 
     fn poll(mut self: Pinned<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Lease>> {
         let this = &mut *self;
+        if this.file.core.is_forked() {
+            // A thread that does not exist here may hold the locks of a read in flight.
+            this.state = State::Ready(None);
+            return Poll::Ready(Err(forked(&this.file.file)));
+        }
         if let State::Ready(result) = &mut this.state {
             return Poll::Ready(result.take().expect("a future was polled after it was ready"));
         }
@@ -489,6 +494,10 @@ impl Future for Gather<'_> {
             return Poll::Ready(Ok(leases));
         }
         assert!(!this.is_over, "a future was polled after it was ready");
+        if this.file.core.is_forked() {
+            this.is_over = true;
+            return Poll::Ready(Err(forked(&this.file.file)));
+        }
         let advanced = match &this.work {
             Some(_) => Ok(()),
             None => this.begin().map(|work| this.work = Some(work)),

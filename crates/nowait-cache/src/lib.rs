@@ -75,6 +75,7 @@ mod pages;
 mod policy;
 mod shared;
 mod space;
+mod spans;
 mod stats;
 mod sync;
 mod word;

@@ -134,18 +134,19 @@ impl Policy {
     }
 
     /// Takes a frame for a page: a free one, or that of another page. Returns `None` if every page is
-    /// pinned.
-    pub(crate) fn take(&mut self, frames: &Frames) -> Option<u32> {
+    /// pinned, or if it has found this many pinned pages.
+    pub(crate) fn take(&mut self, frames: &Frames, pinned_max: u32) -> Option<u32> {
         let free = self.ends(Queue::Free).first;
         if free != NONE {
             self.remove(free);
             return Some(free);
         }
-        self.evict(frames)
+        self.evict(frames, pinned_max)
     }
 
-    /// Evicts a page; returns its frame. `None` if every page is pinned.
-    fn evict(&mut self, frames: &Frames) -> Option<u32> {
+    /// Evicts a page; returns its frame. `None` as of [`Policy::take`].
+    fn evict(&mut self, frames: &Frames, pinned_max: u32) -> Option<u32> {
+        let mut found = 0;
         // Pinned pages seen in a row in the main queue. At the queue's length, all of them are pinned.
         let mut pinned = 0;
         loop {
@@ -161,6 +162,10 @@ impl Policy {
                 // A page that is in use is not new any more.
                 pinned += u32::from(!is_small);
                 self.append(Queue::Main, frame);
+                found += 1;
+                if found >= pinned_max {
+                    return None;
+                }
                 continue;
             }
             let stays = if is_small { word.score() > 1 } else { word.lower_score() > 0 };
@@ -232,7 +237,7 @@ impl Policy {
         self.usable = usable;
         let mut given_up = Vec::new();
         while self.present() > usable {
-            let Some(frame) = self.take(frames) else { break };
+            let Some(frame) = self.take(frames, u32::MAX) else { break };
             self.given_up += 1;
             given_up.push(frame);
         }

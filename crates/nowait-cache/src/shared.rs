@@ -214,6 +214,7 @@ impl Shared {
     /// [`Shared::give_back`].
     pub(crate) fn invalidate(&self, inode: &Inode, first: u64, end: u64) -> Invalidated {
         let mut invalidated = Invalidated::default();
+        lock(&inode.writes).mark(first..end);
         let mut fills = lock(&inode.fills);
         invalidated.reads(&mut fills, first, end);
         invalidated.pages(self, inode, &mut lock(&self.policy), first, end);

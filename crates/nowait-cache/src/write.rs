@@ -12,45 +12,54 @@ use std::fmt;
 use std::future::Future;
 use std::ops::{Deref, Range};
 use std::pin::Pin as Pinned;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use nowait::embed::turn;
-use nowait::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Started, WriteBuffer, block_on};
+use nowait::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, File, Started, WriteBuffer, block_on};
 
-use crate::cache::forked;
+use crate::cache::{forked, stamp};
 use crate::file::{Access, CachedFile};
 use crate::flight::{Flies, Flight, Joined};
 use crate::frame::Record;
-use crate::inode::{Inode, Span};
+use crate::inode::Inode;
 use crate::pages::PAGES_MAX;
 use crate::shared::{Core, Invalidated, Pin};
+use crate::spans::Listed;
 use crate::sync::lock;
+
+/// Pinned pages that a write looks at, at most, to find a frame.
+const PINNED_MAX: u32 = 64;
 
 /// A write in flight.
 struct Writing<B> {
     core: Core,
     inode: Arc<Inode>,
+    file: File,
     /// While it exists, the file is not compared at an opening.
     _writer: Option<Arc<()>>,
-    span: Arc<Span>,
+    listed: Listed,
     flight: Flight<Started<BufferResult<B>>, Mutex<Option<BufferResult<B>>>>,
 }
 
 impl<B: WriteBuffer + Deref<Target = [u8]>> Writing<B> {
+    /// Lists a write that is about to begin.
+    fn new(file: &CachedFile, bytes: Range<u64>) -> Writing<B> {
+        Writing {
+            core: file.core.clone(),
+            inode: file.inode.clone(),
+            file: file.file.clone(),
+            _writer: file.writer.clone(),
+            listed: lock(&file.inode.writes).begin(bytes, file.core.page_shift),
+            flight: Flight::new(),
+        }
+    }
+
     /// Begins the write. No lock is held.
     fn begin(file: &CachedFile, buffer: B, offset: u64) -> Arc<Writing<B>> {
         let end = offset.saturating_add(buffer.len() as u64);
-        let span = Arc::new(Span { bytes: offset..end, is_overlapped: AtomicBool::new(false) });
-        file.inode.begin_write(&span, file.core.page_shift);
-        let writing = Arc::new(Writing {
-            core: file.core.clone(),
-            inode: file.inode.clone(),
-            _writer: file.writer.clone(),
-            span,
-            flight: Flight::new(),
-        });
+        let writing = Arc::new(Writing::new(file, offset..end));
         writing.flight.begin(file.file.write_all_at(buffer, offset).start());
         writing.serve();
         writing
@@ -64,7 +73,7 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Writing<B> {
     }
 
     fn complete(&self, result: BufferResult<B>) {
-        let Range { start, end } = self.span.bytes;
+        let Range { start, end } = self.listed.span.bytes;
         let (first, last) = (start >> self.core.page_shift, end.saturating_sub(1) >> self.core.page_shift);
         match &result {
             _ if start == end => {}
@@ -72,60 +81,79 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Writing<B> {
                 let counters = &self.inode.counters;
                 counters.writes.fetch_add(1, Ordering::Relaxed);
                 counters.written_bytes.fetch_add(end - start, Ordering::Relaxed);
-                for page in first..=last.min(PAGES_MAX - 1) {
-                    self.update(page, buffer);
+                let mut may_take = true;
+                (first..=last).for_each(|page| self.update(page, buffer, &mut may_take));
+                if self.listed.span.is_resized() {
+                    self.measure();
                 }
-                self.extend(first);
             }
             // Any part may have been written.
-            Err(_) => self.core.invalidate(&self.inode, first, last + 1).finish(&self.core),
+            Err(_) => {
+                self.core.invalidate(&self.inode, first, last + 1).finish(&self.core);
+                self.measure();
+            }
         }
-        self.inode.end_write(&self.span);
+        lock(&self.inode.writes).end(&self.listed);
         self.flight.end(Mutex::new(Some(result)));
     }
 
-    /// Sets the size if the file was extended, and drops the page of the old end, which is longer
-    /// now. Both under the lock under which pages enter the directory.
-    fn extend(&self, first: u64) {
+    /// Takes the size from the file, and drops the pages from the lower one of both sizes on. If
+    /// `fstat(2)` of the open file fails, the size stays as it is.
+    fn measure(&self) {
         let Writing { core, inode, .. } = self;
+        loop {
+            let resizes = lock(&inode.fills).resizes;
+            let Ok((_, now)) = stamp(&self.file) else { return };
+            let mut invalidated = Invalidated::default();
+            let mut fills = lock(&inode.fills);
+            // Otherwise the size has changed since `fstat(2)`.
+            if fills.resizes == resizes {
+                let size = inode.size.load(Ordering::Relaxed);
+                if size != now.size {
+                    let first = size.min(now.size) >> core.page_shift;
+                    invalidated.reads(&mut fills, first, PAGES_MAX);
+                    invalidated.pages(core, inode, &mut lock(&core.policy), first, PAGES_MAX);
+                    inode.set_size(&mut fills, now.size);
+                }
+                drop(fills);
+                return invalidated.finish(core);
+            }
+        }
+    }
+
+    /// Makes the cached page agree with the file, or drops it. With the last page, sets the size: a
+    /// write that extends the file further drops the page of the old end.
+    fn update(&self, page: u64, buffer: &[u8], may_take: &mut bool) {
+        let Writing { core, inode, .. } = self;
+        let Range { start, end } = self.listed.span.bytes;
+        let offset = page << core.page_shift;
+        let from = start.max(offset);
+        let until = end.min(offset.saturating_add(core.page_bytes() as u64));
+        let part = &buffer[(from - start) as usize..(until - start) as usize];
         let mut invalidated = Invalidated::default();
         let mut fills = lock(&inode.fills);
+        // They may have read before the write.
+        invalidated.reads(&mut fills, page, page + 1);
+        let is_known = !self.listed.span.is_overlapped() && page < PAGES_MAX;
+        if !is_known || !self.put(page, (from - offset) as usize, part, may_take, &mut invalidated) {
+            invalidated.pages(core, inode, &mut lock(&core.policy), page, page + 1);
+        }
         let size = inode.size.load(Ordering::Relaxed);
-        if size < self.span.bytes.end {
-            let last = size >> core.page_shift;
+        if until == end && size < end && !self.listed.span.is_resized() {
+            let (last, first) = (size >> core.page_shift, start >> core.page_shift);
             if last < first {
                 invalidated.reads(&mut fills, last, last + 1);
                 invalidated.pages(core, inode, &mut lock(&core.policy), last, last + 1);
             }
-            inode.size.store(self.span.bytes.end, Ordering::Relaxed);
+            inode.set_size(&mut fills, end);
         }
         drop(fills);
         invalidated.finish(core);
     }
 
-    /// Makes the cached page agree with the file, or drops it.
-    fn update(&self, page: u64, buffer: &[u8]) {
-        let Range { start, end } = self.span.bytes;
-        let offset = page << self.core.page_shift;
-        let from = start.max(offset);
-        let until = end.min(offset + self.core.page_bytes() as u64);
-        let part = &buffer[(from - start) as usize..(until - start) as usize];
-        let mut invalidated = Invalidated::default();
-        let mut fills = lock(&self.inode.fills);
-        // They may have read before the write.
-        invalidated.reads(&mut fills, page, page + 1);
-        let is_overlapped = self.span.is_overlapped.load(Ordering::Relaxed);
-        if is_overlapped || !self.put(page, (from - offset) as usize, part, &mut invalidated) {
-            let mut policy = lock(&self.core.policy);
-            invalidated.pages(&self.core, &self.inode, &mut policy, page, page + 1);
-        }
-        drop(fills);
-        invalidated.finish(&self.core);
-    }
-
     /// Puts bytes into the cached page, or the whole page into the cache. Returns false if the page
     /// is to be dropped. The inode's fills are locked.
-    fn put(&self, page: u64, start: usize, part: &[u8], ended: &mut Invalidated) -> bool {
+    fn put(&self, page: u64, start: usize, part: &[u8], may_take: &mut bool, ended: &mut Invalidated) -> bool {
         let Writing { core, inode, .. } = self;
         let mut policy = lock(&core.policy);
         let record = inode.pages.get(page).map(|frame| core.frames.record(frame));
@@ -141,13 +169,15 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Writing<B> {
             record.word.pin_uncounted();
             Pin::adopt(record)
         });
-        let size = inode.size.load(Ordering::Relaxed).max(self.span.bytes.end);
+        let size = inode.size.load(Ordering::Relaxed).max(self.listed.span.bytes.end);
         let is_whole = start == 0 && (page << core.page_shift) + part.len() as u64 >= size;
         let is_whole = is_whole || part.len() == core.page_bytes();
         // A frame that others wait for is theirs.
-        let may_take = (old.is_some() || is_whole) && !core.space.is_wanted();
-        let frame = if may_take { policy.take(&core.frames) } else { None };
+        let takes = *may_take && (old.is_some() || is_whole) && !core.space.is_wanted();
+        let frame = if takes { policy.take(&core.frames, PINNED_MAX) } else { None };
         drop(policy);
+        // Do not search again for each page of the write.
+        *may_take &= !takes || frame.is_some();
         let record = frame.map(|frame| (frame, core.frames.record(frame)));
         let is_kept = record.is_some() || old.is_none();
         if let Some((frame, record)) = record {
@@ -277,6 +307,7 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Future for Write<'_, B> {
                 Poll::Ready(result)
             }
             Stage::Writing(mut joined) => {
+                assert!(!this.file.core.is_forked(), "a write that began before a fork is the parent's");
                 if joined.is_done(context.waker()) {
                     return Poll::Ready(taken(&joined));
                 }
@@ -310,35 +341,74 @@ mod tests {
     use super::*;
     use crate::PageCache;
 
-    /// A write that the file has already.
-    fn writing(file: &CachedFile, range: Range<u64>) -> Writing<Vec<u8>> {
-        let span = Arc::new(Span { bytes: range, is_overlapped: AtomicBool::new(false) });
-        file.inode.begin_write(&span, file.core.page_shift);
-        Writing { core: file.core.clone(), inode: file.inode.clone(), _writer: None, span, flight: Flight::new() }
+    /// A file of this many pages of zeros, read through a cache.
+    fn opened(dir: &tempfile::TempDir, length: usize) -> (std::fs::File, CachedFile) {
+        let path = dir.path().join("file");
+        std::fs::write(&path, vec![0; length]).unwrap();
+        let file = nowait::File::open(&path).wait().unwrap();
+        let cache = PageCache::builder().page_bytes(4096).capacity_bytes(1 << 20).build().unwrap();
+        (std::fs::File::options().write(true).open(&path).unwrap(), cache.open(&file, Access::Exclusive).unwrap())
+    }
+
+    fn failure(length: usize) -> BufferResult<Vec<u8>> {
+        Err(BufferError::new(Error::new(ErrorOp::Write, ErrorKind::Other), vec![5; length]))
     }
 
     #[test]
     fn writes_whose_completions_change_places_leave_no_older_bytes() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("file"), [0; 3 * 4096]).unwrap();
-        let file = nowait::File::open(dir.path().join("file")).wait().unwrap();
-        let cache = PageCache::builder().page_bytes(4096).capacity_bytes(1 << 20).build().unwrap();
-        let file = cache.open(&file, Access::Exclusive).unwrap();
+        let (_, file) = opened(&dir, 3 * 4096);
+        let writing = |range| Writing::new(&file, range);
         let cached = |page: u64| file.try_get(page * 4096..page * 4096 + 1).map(|lease| lease[0]);
         // Both change page 1. The second one completes first.
-        let (first, second) = (writing(&file, 0..8192), writing(&file, 4096..12288));
+        let (first, second) = (writing(0..8192), writing(4096..12288));
         second.complete(Ok(vec![2; 8192]));
         assert_eq!([0, 1, 2].map(cached), [None, None, None], "which bytes page 1 has is not known");
         first.complete(Ok(vec![1; 8192]));
         assert_eq!([0, 1, 2].map(cached), [None, None, None]);
         // They do not overlap.
-        let (first, second) = (writing(&file, 0..4096), writing(&file, 4096..8192));
+        let (first, second) = (writing(0..4096), writing(4096..8192));
         second.complete(Ok(vec![4; 4096]));
         first.complete(Ok(vec![3; 4096]));
         assert_eq!([0, 1, 2].map(cached), [Some(3), Some(4), None]);
         // A write that fails drops its pages.
-        let error = Error::new(ErrorOp::Write, ErrorKind::Other);
-        writing(&file, 100..200).complete(Err(BufferError::new(error, vec![5; 100])));
+        writing(100..200).complete(failure(100));
         assert_eq!([0, 1, 2].map(cached), [None, Some(4), None]);
+        // The program changes the file beside a write, and invalidates the range.
+        let write = writing(4096..8192);
+        file.invalidate(5000..5001);
+        write.complete(Ok(vec![6; 4096]));
+        assert_eq!([0, 1, 2].map(cached), [None, None, None]);
+    }
+
+    #[test]
+    fn the_size_beside_a_write_is_that_of_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (plain, file) = opened(&dir, 0);
+        // Cut before the completion is noticed.
+        let write = Writing::new(&file, 0..8192);
+        plain.set_len(10).unwrap();
+        assert!(file.revalidate().unwrap());
+        write.complete(Ok(vec![1; 8192]));
+        assert_eq!((file.size(), file.try_get(0..1).is_none()), (10, true));
+        // A write that fails may have extended the file.
+        let write = Writing::new(&file, 0..16384);
+        plain.set_len(8192).unwrap();
+        write.complete(failure(16384));
+        assert_eq!((file.size(), file.get(0..8192).wait().unwrap().len()), (8192, 8192));
+    }
+
+    #[test]
+    fn two_writes_that_extend_the_file_leave_no_short_page() {
+        let dir = tempfile::tempdir().unwrap();
+        let (plain, file) = opened(&dir, 50);
+        let (first, second): (Writing<Vec<u8>>, _) =
+            (Writing::new(&file, 4096..4196), Writing::new(&file, 20480..20580));
+        plain.set_len(20580).unwrap();
+        first.update(1, &[1; 100], &mut true);
+        assert!(file.try_get(4096..4196).is_some());
+        second.complete(Ok(vec![2; 100]));
+        assert_eq!(file.get(0..20580).wait().unwrap().len(), 20580);
+        assert_eq!(file.size(), 20580);
     }
 }

@@ -216,6 +216,9 @@ fn writes_that_cannot_be_made_return_the_buffer() {
     assert!(file.try_get(0..10).is_none());
     assert_eq!(file.get(0..10).wait().unwrap()[..], contents(10, 0));
     assert_eq!(cache.stats().writes, 0);
+    let appends = nowait::OpenOptions::new().read(true).append(true).open(&path).wait().unwrap();
+    assert_eq!(cache.open(&appends, Access::Exclusive).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert!(cache.open(&appends, Access::Revalidate).is_ok());
     // Nothing, and beyond any file.
     let file = exclusive(&cache, &path, false);
     file.write_all_at(Vec::new(), 7).wait().unwrap();
