@@ -127,8 +127,8 @@
 // Other programs may change the file; see nowait_cached_revalidate.
 #define NOWAIT_CACHE_REVALIDATE 1
 
-// Only this program changes the file, and calls nowait_cached_invalidate after each change. While
-// such a handle is open, nothing compares the size and the times of the file.
+// Only handles with this access change the file, by nowait_cached_write. While one of them is open,
+// nowait_cache_open does not compare the size and the times of the file.
 #define NOWAIT_CACHE_EXCLUSIVE 2
 
 // Nothing is durable when a copy ends.
@@ -321,6 +321,10 @@ struct nowait_cache_counters {
     uint64_t reads;
     // Bytes that reads returned.
     uint64_t read_bytes;
+    // Calls of nowait_cached_write that succeeded.
+    uint64_t writes;
+    // Bytes that they wrote.
+    uint64_t written_bytes;
     // Reads that failed.
     uint64_t failures;
     // Pages evicted, for other pages or by a smaller capacity.
@@ -987,9 +991,24 @@ int nowait_cache_open(nowait_cache cache, nowait_file file, uint32_t access, now
 // -EBADF. Threads: any.
 int nowait_cached_close(nowait_cached cached);
 
-// Drops the cached pages that contain bytes of a range, which may exceed the file. Call it after
-// each write to the file; later reads then return the new bytes. Leases keep their bytes. Returns
-// 0, or a negative errno. Threads: any.
+// Writes `length` bytes at `offset`, to the file and to its cached pages, and waits for the end.
+// Then every read returns the new bytes; until then, a read may return old ones. Leases keep their
+// bytes. A write beyond the end extends the file. The bytes are durable after a sync of the file.
+//
+// A write waits for no lease. A page in which two writes overlap is dropped, and read again later.
+//
+// Returns `length`, or a negative errno: -EINVAL without NOWAIT_CACHE_EXCLUSIVE; -EBADF; those of
+// pwrite(2): then any part may be written, and the pages of the range are dropped. Threads: any.
+// `buffer` points to `length` bytes.
+int64_t nowait_cached_write(nowait_cached cached,
+                            const void *buffer,
+                            size_t length,
+                            uint64_t offset);
+
+// Drops the cached pages that contain bytes of a range, which may exceed the file. Call it after a
+// write to the file that is not nowait_cached_write; later reads then return the new bytes. After a
+// change of the size, call nowait_cached_revalidate instead. Leases keep their bytes. Returns 0, or
+// a negative errno. Threads: any.
 int nowait_cached_invalidate(nowait_cached cached, uint64_t offset, uint64_t length);
 
 // Compares the size and the times of the file with those of the last comparison (fstat(2)), and

@@ -285,6 +285,11 @@ public:
         return lease(held);
     }
 
+    // Writes to the file and to its cached pages.
+    void write(const void *buffer, std::size_t length, std::uint64_t offset) const {
+        detail::checked(nowait_cached_write(get(), buffer, length, offset));
+    }
+
     void invalidate(std::uint64_t offset, std::uint64_t length) const {
         detail::checked(nowait_cached_invalidate(get(), offset, length));
     }

@@ -7,14 +7,15 @@
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::time::Duration;
 
+use nowait::Lent;
 use nowait_cache::{Access, CachedFile, PageCache, Stats};
 
-use crate::border::{self, Growing, answer, attempt, count, fill, status};
+use crate::border::{self, Growing, answer, attempt, count, fill, many, status};
 use crate::failure::{Failure, Result};
-use crate::file::{FILES, FileHandle};
+use crate::file::{BlockingLoan, FILES, FileHandle};
 use crate::handle::{HandleKind, Table};
 
 /// Handle of a page cache; 0 means none.
@@ -27,8 +28,8 @@ pub type CachedHandle = u64;
 pub const NOWAIT_CACHE_IMMUTABLE: u32 = 0;
 /// Other programs may change the file; see nowait_cached_revalidate.
 pub const NOWAIT_CACHE_REVALIDATE: u32 = 1;
-/// Only this program changes the file, and calls nowait_cached_invalidate after each change. While
-/// such a handle is open, nothing compares the size and the times of the file.
+/// Only handles with this access change the file, by nowait_cached_write. While one of them is open,
+/// nowait_cache_open does not compare the size and the times of the file.
 pub const NOWAIT_CACHE_EXCLUSIVE: u32 = 2;
 
 static CACHES: Table<PageCache> = Table::new(HandleKind::Cache);
@@ -80,6 +81,10 @@ pub struct CacheStats {
     pub reads: u64,
     /// Bytes that reads returned.
     pub read_bytes: u64,
+    /// Calls of nowait_cached_write that succeeded.
+    pub writes: u64,
+    /// Bytes that they wrote.
+    pub written_bytes: u64,
     /// Reads that failed.
     pub failures: u64,
     /// Pages evicted, for other pages or by a smaller capacity.
@@ -240,9 +245,41 @@ pub extern "C" fn nowait_cached_close(cached: CachedHandle) -> c_int {
     status(|| CACHED.close(cached).map(drop))
 }
 
-/// Drops the cached pages that contain bytes of a range, which may exceed the file. Call it after
-/// each write to the file; later reads then return the new bytes. Leases keep their bytes. Returns
-/// 0, or a negative errno. Threads: any.
+/// Writes `length` bytes at `offset`, to the file and to its cached pages, and waits for the end.
+/// Then every read returns the new bytes; until then, a read may return old ones. Leases keep their
+/// bytes. A write beyond the end extends the file. The bytes are durable after a sync of the file.
+///
+/// A write waits for no lease. A page in which two writes overlap is dropped, and read again later.
+///
+/// Returns `length`, or a negative errno: -EINVAL without NOWAIT_CACHE_EXCLUSIVE; -EBADF; those of
+/// pwrite(2): then any part may be written, and the pages of the range are dropped. Threads: any.
+///
+/// # Safety
+/// `buffer` points to `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_cached_write(
+    cached: CachedHandle,
+    buffer: *const c_void,
+    length: usize,
+    offset: u64,
+) -> i64 {
+    count(|| {
+        // SAFETY: the caller's promise.
+        let data: &[u8] = unsafe { many(buffer.cast(), length, "buffer") }?;
+        let cached = CACHED.get_own(cached)?;
+        let loan = BlockingLoan::default();
+        // SAFETY: the caller's memory stays in place until the token is dropped: the loan outlives
+        // it. Writes only read it.
+        let memory = unsafe { Lent::from_raw(NonNull::from(data).cast(), data.len(), loan.token()) };
+        cached.write_all_at(memory, offset).wait().map_err(|error| error.error)?;
+        Ok(data.len())
+    })
+}
+
+/// Drops the cached pages that contain bytes of a range, which may exceed the file. Call it after a
+/// write to the file that is not nowait_cached_write; later reads then return the new bytes. After a
+/// change of the size, call nowait_cached_revalidate instead. Leases keep their bytes. Returns 0, or
+/// a negative errno. Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_cached_invalidate(cached: CachedHandle, offset: u64, length: u64) -> c_int {
     status(|| {
@@ -390,6 +427,8 @@ impl From<Stats> for CacheStats {
             read_ahead: stats.read_ahead,
             reads: stats.reads,
             read_bytes: stats.read_bytes,
+            writes: stats.writes,
+            written_bytes: stats.written_bytes,
             failures: stats.failures,
             evictions: stats.evictions,
             cached: stats.cached,

@@ -61,13 +61,12 @@ impl NowaitDirectory {
     }
 
     /// Opens an existing directory, on the given instance, whose files are read through a page
-    /// cache with direct I/O. A cached range within one page is not copied. Several directories may
-    /// share a cache.
+    /// cache with direct I/O. A cached range within one page is not copied.
     ///
     /// tantivy keeps some ranges for as long as a searcher exists. Each directory lets them pin at
-    /// most half of the cache, and copies further ranges. A read copies from the file if other users
-    /// of the cache pin all pages for [`wait_max`](nowait_cache::Builder::wait_max), so set that to
-    /// milliseconds if there are such users.
+    /// most a quarter of the cache, and copies further ranges, so up to three directories can share a
+    /// cache. If all pages stay pinned for [`wait_max`](nowait_cache::Builder::wait_max), a read
+    /// copies from the file. With more users of the cache, set that to milliseconds.
     ///
     /// # Errors
     /// As [`NowaitDirectory::open_in`].

@@ -55,9 +55,9 @@ enum Source {
 #[derive(Debug)]
 struct Cached {
     file: CachedFile,
-    /// Leases of the directory that pin pages.
+    cache: PageCache,
+    /// Leases of the directory that pin pages, or are about to.
     leases: Arc<AtomicUsize>,
-    leases_max: usize,
 }
 
 impl IndexFile {
@@ -67,8 +67,7 @@ impl IndexFile {
         if let Reads::Cached { cache, leases } = reads {
             let direct = open(true)?;
             if let Ok(cached) = cache.open(&direct, Access::Immutable) {
-                let leases_max = (cache.capacity_bytes() / cache.page_bytes() as u64 / 2) as usize;
-                source = Source::Cache(Cached { file: cached, leases: leases.clone(), leases_max });
+                source = Source::Cache(Cached { file: cached, cache: cache.clone(), leases: leases.clone() });
                 file = Some(direct);
             }
         }
@@ -150,37 +149,40 @@ impl FileHandle for IndexFile {
 impl Cached {
     /// Returns the bytes of a range; `None` if it must be read from the file.
     fn read(&self, range: Range<u64>) -> io::Result<Option<OwnedBytes>> {
-        self.bytes(match self.may_pin() {
-            true => self.file.get(range).wait(),
-            false => self.file.gather(slice::from_ref(&range)).wait().map(only),
-        })
+        match self.reserve() {
+            Some(reserved) => kept(self.file.get(range).wait(), Some(reserved)),
+            None => kept(self.file.gather(slice::from_ref(&range)).wait().map(only), None),
+        }
     }
 
     async fn read_async(&self, range: Range<u64>) -> io::Result<Option<OwnedBytes>> {
-        self.bytes(match self.may_pin() {
-            true => self.file.get(range).await,
-            false => self.file.gather(slice::from_ref(&range)).await.map(only),
-        })
-    }
-
-    /// Returns false if tantivy keeps too many leases. They would take the pages that other reads
-    /// need, for as long as a searcher exists.
-    fn may_pin(&self) -> bool {
-        self.leases.load(Ordering::Relaxed) < self.leases_max
-    }
-
-    fn bytes(&self, read: nowait::Result<Lease>) -> io::Result<Option<OwnedBytes>> {
-        match read {
-            // A copy pins nothing.
-            Ok(lease) if lease.is_copy() => Ok(Some(OwnedBytes::new(lease))),
-            Ok(lease) => {
-                self.leases.fetch_add(1, Ordering::Relaxed);
-                Ok(Some(OwnedBytes::new(Kept(Pinned { lease, leases: self.leases.clone() }))))
-            }
-            // Others pin all pages, or the process was forked from that of the cache.
-            Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unsupported) => Ok(None),
-            Err(error) => Err(error.into()),
+        match self.reserve() {
+            Some(reserved) => kept(self.file.get(range).await, Some(reserved)),
+            None => kept(self.file.gather(slice::from_ref(&range)).await.map(only), None),
         }
+    }
+
+    /// Counts a lease before it is made. `None` if tantivy keeps leases of a quarter of the cache:
+    /// they take the pages that other reads need, for as long as a searcher exists.
+    fn reserve(&self) -> Option<Reserved> {
+        let leases_max = self.cache.capacity_bytes() / self.cache.page_bytes() as u64 / 4;
+        let before = self.leases.fetch_add(1, Ordering::Relaxed);
+        let reserved = Reserved(self.leases.clone());
+        ((before as u64) < leases_max).then_some(reserved)
+    }
+}
+
+/// Returns the bytes of a lease; `None` if the range must be read from the file.
+fn kept(read: nowait::Result<Lease>, reserved: Option<Reserved>) -> io::Result<Option<OwnedBytes>> {
+    match (read, reserved) {
+        (Ok(lease), Some(reserved)) if !lease.is_copy() => {
+            Ok(Some(OwnedBytes::new(Kept(Pinned { lease, _reserved: reserved }))))
+        }
+        // A copy pins nothing.
+        (Ok(lease), _) => Ok(Some(OwnedBytes::new(lease))),
+        // Others pin all pages, or the process was forked from that of the cache.
+        (Err(error), _) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unsupported) => Ok(None),
+        (Err(error), _) => Err(error.into()),
     }
 }
 
@@ -189,22 +191,25 @@ fn only(mut leases: Vec<Lease>) -> Lease {
     leases.remove(0)
 }
 
-/// A lease that counts while it exists.
+/// One in the count of leases.
+struct Reserved(Arc<AtomicUsize>);
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A lease, and its place in the count.
 struct Pinned {
     lease: Lease,
-    leases: Arc<AtomicUsize>,
+    _reserved: Reserved,
 }
 
 impl Deref for Pinned {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         &self.lease
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        self.leases.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

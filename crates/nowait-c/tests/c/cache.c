@@ -177,10 +177,32 @@ static void changes(char **argv) {
     EQUAL(nowait_unpin(&old), 0);
     EQUAL(nowait_cached_invalidate(cached, 1, UINT64_MAX), 0);
     EQUAL(counters(cache).cached, 0);
-    EQUAL(nowait_cached_revalidate(cached), 0);
+
+    /* A write changes the file and the cached page. A write beyond the end extends the file. */
+    EQUAL(nowait_cache_read(cached, 5 * PAGE, 10, &old), 0);
+    EQUAL(nowait_cached_write(cached, "written", 7, 5 * PAGE), 7);
+    EQUAL(nowait_cache_try_read(cached, 5 * PAGE, 7, &young), 0);
+    CHECK(memcmp(young.data, "written", 7) == 0 && memcmp(old.data, "new", 3) == 0);
+    EQUAL(nowait_unpin(&young), 0);
+    EQUAL(nowait_unpin(&old), 0);
+    char bytes[8] = {0};
+    EQUAL(nowait_read_at(file, bytes, 7, 5 * PAGE), 7);
+    CHECK(memcmp(bytes, "written", 7) == 0);
+    EQUAL(nowait_cached_write(cached, "beyond", 6, FILE_BYTES + 100), 6);
+    EQUAL(nowait_cache_read(cached, FILE_BYTES + 90, 16, &young), 0);
+    CHECK(memcmp(young.data, "\0\0\0\0\0\0\0\0\0\0beyond", 16) == 0);
+    EQUAL(nowait_unpin(&young), 0);
+    EQUAL(nowait_cached_write(cached, NULL, 1, 0), -EFAULT);
+    EQUAL(nowait_cached_write(0, "x", 1, 0), -EBADF);
+    EQUAL(counters(cache).writes, 2);
+    EQUAL(counters(cache).written_bytes, 13);
+    EQUAL(nowait_file_set_length(file, FILE_BYTES), 0);
+    EQUAL(nowait_cached_revalidate(cached), 1);
     EQUAL(nowait_cached_close(cached), 0);
 
     cached = open_cached(cache, file, NOWAIT_CACHE_REVALIDATE);
+    EQUAL(nowait_cached_write(cached, "x", 1, 0), -EINVAL);
+    SAYS("Exclusive");
     EQUAL(nowait_file_set_length(file, FILE_BYTES + 10), 0);
     EQUAL(nowait_cache_read(cached, FILE_BYTES, 10, &old), -ENODATA);
     SAYS("revalidate");

@@ -10,7 +10,7 @@
 
 #include "test.h"
 
-enum { BUFFERS = 512, BUFFER_BYTES = 8192, HANDLES = 16, THREADS = 2, FUNCTIONS = 71 };
+enum { BUFFERS = 512, BUFFER_BYTES = 8192, HANDLES = 16, THREADS = 2, FUNCTIONS = 72 };
 
 static char *folder;
 static uint64_t handles[HANDLES];
@@ -382,6 +382,8 @@ static int64_t call(struct chance *c, uint64_t function) {
     case 69:
         return any(c, 2) ? nowait_cache_stats(handle_of(c, CACHE), ANSWER(nowait_cache_counters))
                          : nowait_cache_set_capacity(handle_of(c, CACHE), offset(c));
+    case 70:
+        return nowait_cached_write(handle_of(c, CACHED), memory(c), length(c), offset(c));
     default: {
         struct nowait_completion *completions = (struct nowait_completion *)answer(c, 0);
         return nowait_reap(queue, completions, any(c, 20), 0);
