@@ -102,18 +102,18 @@ impl Ways {
         let mut buffer = [0_u8; PAGE];
         // A loop for each way: no way pays for the choice.
         match way {
-            "lease, 8 bytes" => timed(1_000_000, pages, seed, |offset, at| word(&lease(offset, PAGE), at)),
-            "lease, nothing read" => timed(1_000_000, pages, seed, |offset, _| lease(offset, PAGE).len() as u64),
+            "lease, 8 bytes" => timed(4_000_000, pages, seed, |offset, at| word(&lease(offset, PAGE), at)),
+            "lease, nothing read" => timed(4_000_000, pages, seed, |offset, _| lease(offset, PAGE).len() as u64),
             "mmap, 8 bytes" => {
-                timed(1_000_000, pages, seed, |offset, at| word(&self.map[offset as usize..][..PAGE], at))
+                timed(4_000_000, pages, seed, |offset, at| word(&self.map[offset as usize..][..PAGE], at))
             }
-            "quick_cache, 8 bytes" => timed(1_000_000, pages, seed, |offset, at| {
+            "quick_cache, 8 bytes" => timed(4_000_000, pages, seed, |offset, at| {
                 word(&self.quick.get(&(offset / PAGE as u64)).expect("cached")[..], at)
             }),
             "moka, 8 bytes" => timed(200_000, pages, seed, |offset, at| {
                 word(&self.moka.get(&(offset / PAGE as u64)).expect("cached")[..], at)
             }),
-            way if way.starts_with("lease") => timed(1_000_000, pages, seed, |offset, _| {
+            way if way.starts_with("lease") => timed(4_000_000, pages, seed, |offset, _| {
                 buffer[..length].copy_from_slice(&lease(offset, length));
                 u64::from(black_box(&buffer)[0])
             }),
