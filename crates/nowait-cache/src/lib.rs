@@ -31,7 +31,7 @@
 //!
 //! # When it helps
 //!
-//! A cached read by the kernel costs a system call and a copy. A lease costs about an eighth
+//! A cached read by the kernel costs a system call and a copy. A lease costs about a tenth
 //! of that. The cache is for programs that read small ranges of the same pages often, and that want a
 //! bound for the memory of their cache.
 //!
