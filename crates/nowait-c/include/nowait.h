@@ -302,8 +302,8 @@ struct nowait_cache_options {
 // Handle of a page cache; 0 means none.
 typedef uint64_t nowait_cache;
 
-// Counters of a cache since it was created. Each counts pages unless its description says
-// otherwise.
+// Statistics of a cache: counters since it was created, and the current numbers of cached and of
+// pinned pages. Each counts pages unless its description says otherwise.
 struct nowait_cache_counters {
     // sizeof(struct nowait_cache_counters).
     size_t size;
@@ -313,7 +313,7 @@ struct nowait_cache_counters {
     uint64_t joins;
     // Pages for which a read was begun.
     uint64_t misses;
-    // Pages of ranges that bypassed the cache, because they exceed half of its capacity.
+    // Pages of ranges that bypassed the cache: longer than half of its capacity at creation.
     uint64_t uncached;
     // Pages read ahead.
     uint64_t read_ahead;
@@ -323,7 +323,7 @@ struct nowait_cache_counters {
     uint64_t read_bytes;
     // Calls of nowait_cached_write that succeeded.
     uint64_t writes;
-    // Bytes that they wrote.
+    // Bytes written by these calls.
     uint64_t written_bytes;
     // Reads that failed.
     uint64_t failures;
@@ -973,17 +973,18 @@ int nowait_cache_stats(nowait_cache cache,
 // O_DIRECT, so that the kernel does not cache the same pages. Close `file` after the cached file:
 // without it, reads of missing pages fail with -EBADF.
 //
-// All handles of one file share its pages, under any path. The call compares the size and the
-// times of the file with those of the last comparison, and drops the cached pages if they differ.
-// The cache does not notice later changes: see nowait_cached_invalidate and
-// nowait_cached_revalidate.
+// All handles of one file share its pages, under any path. Unless a NOWAIT_CACHE_EXCLUSIVE handle
+// is open, the call compares the size and the times of the file with those of the last comparison.
+// It drops the cached pages as nowait_cached_revalidate does. The cache does not notice later
+// changes, except those by nowait_cached_write: see nowait_cached_invalidate.
 //
 // Each handle is a separate reader: consecutive reads of one page count once, and sequential reads
 // start readahead. Open a handle for each scan. Many threads that share a handle slow each other
 // down; give each its own.
 //
 // Returns 0, or a negative errno: -EBADF; -EACCES if the file was not opened for reading;
-// -EOPNOTSUPP for a device; -EINVAL; those of fstat(2). Threads: any.
+// -EOPNOTSUPP for a device; -EINVAL for an unknown access, and for NOWAIT_CACHE_EXCLUSIVE with
+// O_APPEND; those of fstat(2). Threads: any.
 // `cached` points to a handle.
 int nowait_cache_open(nowait_cache cache, nowait_file file, uint32_t access, nowait_cached *cached);
 
@@ -991,14 +992,15 @@ int nowait_cache_open(nowait_cache cache, nowait_file file, uint32_t access, now
 // -EBADF. Threads: any.
 int nowait_cached_close(nowait_cached cached);
 
-// Writes `length` bytes at `offset`, to the file and to its cached pages, and waits for the end.
-// Then every read returns the new bytes; until then, a read may return old ones. Leases keep their
+// Writes `length` bytes at `offset`, to the file and to its cached pages. Blocks until the write is
+// complete. Later reads return the new bytes; concurrent reads may return old ones. Leases keep their
 // bytes. A write beyond the end extends the file. The bytes are durable after a sync of the file.
 //
-// A write waits for no lease. A page in which two writes overlap is dropped, and read again later.
+// A write waits for no lease. If two writes in flight touch the same page, the cache drops all pages
+// of both; the next read of such a page reads the file.
 //
 // Returns `length`, or a negative errno: -EINVAL without NOWAIT_CACHE_EXCLUSIVE; -EBADF; those of
-// pwrite(2): then any part may be written, and the pages of the range are dropped. Threads: any.
+// pwrite(2): any part of the range may have been written; its pages are dropped. Threads: any.
 // `buffer` points to `length` bytes.
 int64_t nowait_cached_write(nowait_cached cached,
                             const void *buffer,
@@ -1006,7 +1008,7 @@ int64_t nowait_cached_write(nowait_cached cached,
                             uint64_t offset);
 
 // Drops the cached pages that contain bytes of a range, which may exceed the file. Call it after a
-// write to the file that is not nowait_cached_write; later reads then return the new bytes. After a
+// write by other means than nowait_cached_write; later reads return the new bytes. After a
 // change of the size, call nowait_cached_revalidate instead. Leases keep their bytes. Returns 0, or
 // a negative errno. Threads: any.
 int nowait_cached_invalidate(nowait_cached cached, uint64_t offset, uint64_t length);
@@ -1027,9 +1029,9 @@ int nowait_cached_revalidate(nowait_cached cached);
 // into memory that belongs to the lease. The call overwrites the struct: unpin a previous lease in
 // it first. After an error the struct is all zeros.
 //
-// Returns 0, or a negative errno: -ENODATA if the file, as it was when last compared, ends within
-// the range; -ETIMEDOUT if leases pin all pages for options.wait_max_ns; -ENOMEM; -EOVERFLOW;
-// -EBADF; those of pread(2). Threads: any.
+// Returns 0, or a negative errno: -ENODATA if the range ends beyond the end of the file, as last
+// compared or written; -ETIMEDOUT if leases pin all pages for options.wait_max_ns; -ENOMEM;
+// -EOVERFLOW; -EBADF; those of pread(2). Threads: any.
 // `lease` points to a lease, whose previous contents are ignored.
 int nowait_cache_read(nowait_cached cached,
                       uint64_t offset,
@@ -1040,17 +1042,17 @@ int nowait_cache_read(nowait_cached cached,
 // waits, and starts no read.
 //
 // Returns 0, or a negative errno. Returns -EAGAIN, without a message, if a page is not cached, if
-// the range ends beyond the end of the file, or if there is no memory for a copy; nowait_cache_read
-// then reads it, or returns the reason. Threads: any.
+// the range ends beyond the end of the file, or if there is no memory for a copy. Then call
+// nowait_cache_read, which reads the range or returns the error. Threads: any.
 // As nowait_cache_read.
 int nowait_cache_try_read(nowait_cached cached,
                           uint64_t offset,
                           size_t length,
                           struct nowait_lease *lease);
 
-// Ends a lease, and zeroes the struct. A struct of zeros is no lease, so a second call with it has
-// no effect. The struct may be moved, but only one copy of it may be unpinned: the library cannot
-// recognise another copy, and would unpin a page that is in use.
+// Ends a lease, and zeroes the struct. A second call with the same struct has no effect. The struct
+// may be moved, but unpin only one copy of it. The library cannot detect a second copy: unpinning it
+// releases a page that is in use, or frees a buffer twice.
 //
 // Returns 0 or -EFAULT. Threads: any, one at a time for each lease.
 // `lease` is NULL or points to zeros or to a lease that was not unpinned.

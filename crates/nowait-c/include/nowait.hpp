@@ -236,7 +236,7 @@ inline nowait_metadata metadata(const std::string &path, std::uint32_t flags = 0
     return answer;
 }
 
-// Bytes of a file that stay in place until this goes; empty if there is none.
+// Owner of a lease: bytes of a file that stay valid until it is destroyed or unpinned. May be empty.
 class lease {
 public:
     lease() noexcept = default;
@@ -264,7 +264,7 @@ private:
     nowait_lease held_ = {};
 };
 
-// A file that is read through a cache; a separate reader.
+// A file that is read through a cache. Each object is a separate reader, for readahead.
 class cached_file : public detail::handle<nowait_cached_close> {
 public:
     using handle::handle;

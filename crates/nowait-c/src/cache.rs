@@ -60,8 +60,8 @@ unsafe impl Growing for CacheOptions {
     const FIRST_BYTES: usize = size_of::<CacheOptions>();
 }
 
-/// Counters of a cache since it was created. Each counts pages unless its description says
-/// otherwise.
+/// Statistics of a cache: counters since it was created, and the current numbers of cached and of
+/// pinned pages. Each counts pages unless its description says otherwise.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CacheStats {
@@ -73,7 +73,7 @@ pub struct CacheStats {
     pub joins: u64,
     /// Pages for which a read was begun.
     pub misses: u64,
-    /// Pages of ranges that bypassed the cache, because they exceed half of its capacity.
+    /// Pages of ranges that bypassed the cache: longer than half of its capacity at creation.
     pub uncached: u64,
     /// Pages read ahead.
     pub read_ahead: u64,
@@ -83,7 +83,7 @@ pub struct CacheStats {
     pub read_bytes: u64,
     /// Calls of nowait_cached_write that succeeded.
     pub writes: u64,
-    /// Bytes that they wrote.
+    /// Bytes written by these calls.
     pub written_bytes: u64,
     /// Reads that failed.
     pub failures: u64,
@@ -200,17 +200,18 @@ pub unsafe extern "C" fn nowait_cache_stats(cache: CacheHandle, stats: *mut Cach
 /// O_DIRECT, so that the kernel does not cache the same pages. Close `file` after the cached file:
 /// without it, reads of missing pages fail with -EBADF.
 ///
-/// All handles of one file share its pages, under any path. The call compares the size and the
-/// times of the file with those of the last comparison, and drops the cached pages if they differ.
-/// The cache does not notice later changes: see nowait_cached_invalidate and
-/// nowait_cached_revalidate.
+/// All handles of one file share its pages, under any path. Unless a NOWAIT_CACHE_EXCLUSIVE handle
+/// is open, the call compares the size and the times of the file with those of the last comparison.
+/// It drops the cached pages as nowait_cached_revalidate does. The cache does not notice later
+/// changes, except those by nowait_cached_write: see nowait_cached_invalidate.
 ///
 /// Each handle is a separate reader: consecutive reads of one page count once, and sequential reads
 /// start readahead. Open a handle for each scan. Many threads that share a handle slow each other
 /// down; give each its own.
 ///
 /// Returns 0, or a negative errno: -EBADF; -EACCES if the file was not opened for reading;
-/// -EOPNOTSUPP for a device; -EINVAL; those of fstat(2). Threads: any.
+/// -EOPNOTSUPP for a device; -EINVAL for an unknown access, and for NOWAIT_CACHE_EXCLUSIVE with
+/// O_APPEND; those of fstat(2). Threads: any.
 ///
 /// # Safety
 /// `cached` points to a handle.
@@ -245,14 +246,15 @@ pub extern "C" fn nowait_cached_close(cached: CachedHandle) -> c_int {
     status(|| CACHED.close(cached).map(drop))
 }
 
-/// Writes `length` bytes at `offset`, to the file and to its cached pages, and waits for the end.
-/// Then every read returns the new bytes; until then, a read may return old ones. Leases keep their
+/// Writes `length` bytes at `offset`, to the file and to its cached pages. Blocks until the write is
+/// complete. Later reads return the new bytes; concurrent reads may return old ones. Leases keep their
 /// bytes. A write beyond the end extends the file. The bytes are durable after a sync of the file.
 ///
-/// A write waits for no lease. A page in which two writes overlap is dropped, and read again later.
+/// A write waits for no lease. If two writes in flight touch the same page, the cache drops all pages
+/// of both; the next read of such a page reads the file.
 ///
 /// Returns `length`, or a negative errno: -EINVAL without NOWAIT_CACHE_EXCLUSIVE; -EBADF; those of
-/// pwrite(2): then any part may be written, and the pages of the range are dropped. Threads: any.
+/// pwrite(2): any part of the range may have been written; its pages are dropped. Threads: any.
 ///
 /// # Safety
 /// `buffer` points to `length` bytes.
@@ -277,7 +279,7 @@ pub unsafe extern "C" fn nowait_cached_write(
 }
 
 /// Drops the cached pages that contain bytes of a range, which may exceed the file. Call it after a
-/// write to the file that is not nowait_cached_write; later reads then return the new bytes. After a
+/// write by other means than nowait_cached_write; later reads return the new bytes. After a
 /// change of the size, call nowait_cached_revalidate instead. Leases keep their bytes. Returns 0, or
 /// a negative errno. Threads: any.
 #[unsafe(no_mangle)]
@@ -307,9 +309,9 @@ pub extern "C" fn nowait_cached_revalidate(cached: CachedHandle) -> c_int {
 /// into memory that belongs to the lease. The call overwrites the struct: unpin a previous lease in
 /// it first. After an error the struct is all zeros.
 ///
-/// Returns 0, or a negative errno: -ENODATA if the file, as it was when last compared, ends within
-/// the range; -ETIMEDOUT if leases pin all pages for options.wait_max_ns; -ENOMEM; -EOVERFLOW;
-/// -EBADF; those of pread(2). Threads: any.
+/// Returns 0, or a negative errno: -ENODATA if the range ends beyond the end of the file, as last
+/// compared or written; -ETIMEDOUT if leases pin all pages for options.wait_max_ns; -ENOMEM;
+/// -EOVERFLOW; -EBADF; those of pread(2). Threads: any.
 ///
 /// # Safety
 /// `lease` points to a lease, whose previous contents are ignored.
@@ -333,8 +335,8 @@ pub unsafe extern "C" fn nowait_cache_read(
 /// waits, and starts no read.
 ///
 /// Returns 0, or a negative errno. Returns -EAGAIN, without a message, if a page is not cached, if
-/// the range ends beyond the end of the file, or if there is no memory for a copy; nowait_cache_read
-/// then reads it, or returns the reason. Threads: any.
+/// the range ends beyond the end of the file, or if there is no memory for a copy. Then call
+/// nowait_cache_read, which reads the range or returns the error. Threads: any.
 ///
 /// # Safety
 /// As nowait_cache_read.
@@ -356,9 +358,9 @@ pub unsafe extern "C" fn nowait_cache_try_read(
     }) as c_int
 }
 
-/// Ends a lease, and zeroes the struct. A struct of zeros is no lease, so a second call with it has
-/// no effect. The struct may be moved, but only one copy of it may be unpinned: the library cannot
-/// recognise another copy, and would unpin a page that is in use.
+/// Ends a lease, and zeroes the struct. A second call with the same struct has no effect. The struct
+/// may be moved, but unpin only one copy of it. The library cannot detect a second copy: unpinning it
+/// releases a page that is in use, or frees a buffer twice.
 ///
 /// Returns 0 or -EFAULT. Threads: any, one at a time for each lease.
 ///

@@ -57,7 +57,7 @@ impl PageCache {
     ///
     /// All handles of one inode share its pages, under any path. The pages stay cached after the
     /// last handle is dropped. The call compares size, mtime and ctime (`fstat(2)`) with those of
-    /// the last comparison, and drops the cached pages if they differ; [`Access`] has the details.
+    /// the last comparison, and drops the cached pages as [`Access`] says.
     /// It makes a few system calls on the calling thread; on local file systems they do not block on
     /// the device.
     ///

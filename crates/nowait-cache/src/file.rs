@@ -24,9 +24,9 @@ use crate::write::Write;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// The file is complete and does not change. An opening drops its cached pages if the size or
-    /// the times have changed, since the inode number may be that of another file by then. (A file
-    /// that is removed and one that is created within one tick of the kernel's clock, a few
-    /// milliseconds, may have equal numbers and times.)
+    /// the times have changed, since the file system may have reused the inode number. (If a file is
+    /// removed and another is created within one tick of the kernel's clock, a few milliseconds, both
+    /// may have equal inode numbers and times.)
     Immutable,
     /// Other programs may change the file. An opening, and [`CachedFile::revalidate`], drop its
     /// cached pages if the size or the times have changed, or if the times were at most two seconds
@@ -161,13 +161,14 @@ impl CachedFile {
     /// Writes the buffer at the offset, to the file and to the cached pages; returns the buffer. A
     /// write beyond the end extends the file.
     ///
-    /// When the write is done, every read returns the new bytes. Until then, a read may return old
-    /// bytes, and of a range of several pages, old and new ones. A lease keeps the old bytes. The
-    /// bytes are durable after a sync of [`file`](CachedFile::file).
+    /// After completion, every read returns the new bytes. Before it, a read may return old bytes; a
+    /// read of several pages may return a mix. A lease keeps the old bytes. The bytes are durable
+    /// after a sync of [`file`](CachedFile::file).
     ///
-    /// The write continues if the future is dropped. It waits for no lease and for no frame: if no
-    /// frame is free for a page that is leased, the page is dropped and read again later. Whole
-    /// pages enter the cache; parts of pages that are not cached do not.
+    /// If a future that was polled is dropped, the write continues. It waits for no lease and for no
+    /// frame: if it can take no frame for a leased page, it drops the page. A page that the write
+    /// covers whole enters the cache; a part of an uncached page does not. If two writes in flight
+    /// touch the same page, all pages of both are dropped.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if the access is not [`Access::Exclusive`]. Errors of the write,
@@ -175,23 +176,23 @@ impl CachedFile {
     /// [`ErrorKind::Unsupported`] in a forked child.
     ///
     /// # Panics
-    /// If a future that was polled before a fork is polled in the child: the parent's write has the
-    /// buffer.
+    /// If the future was polled before a fork, and is polled again in the child: the parent's write
+    /// owns the buffer.
     pub fn write_all_at<B: WriteBuffer + Deref<Target = [u8]>>(&self, buffer: B, offset: u64) -> Write<'_, B> {
         Write::new(self, buffer, offset)
     }
 
-    /// Size of the file at the last opening or [`CachedFile::revalidate`], and after writes since.
+    /// Size of the file at the last comparison, updated by later writes through the cache.
     pub fn size(&self) -> u64 {
         self.inode.size.load(Ordering::Relaxed)
     }
 
-    /// Returns the file beneath.
+    /// Returns the underlying file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Path of the file beneath.
+    /// Path of the underlying file.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
@@ -209,7 +210,8 @@ impl CachedFile {
     /// Compares the file's size and times with those of the last comparison (`fstat(2)`, on this
     /// thread), and drops its cached pages if they differ; see [`Access`]. Returns true if it has
     /// dropped them. Call it after a change of the size that is not a write, such as
-    /// [`File::set_len`]. Writes through the cache change the times as well.
+    /// [`File::set_len`]. It also drops the pages after a write through the cache, which changes the
+    /// times.
     ///
     /// It misses writes through a shared map until the kernel updates the times. It also misses a
     /// page that was read during another program's `write(2)` of more than two seconds: the kernel
@@ -238,7 +240,7 @@ impl CachedFile {
             }
             let mut invalidated = Invalidated::default();
             let mut fills = lock(&self.inode.fills);
-            // Otherwise a write has changed the size since `fstat(2)`.
+            // If a write has set the size since `fstat(2)`, compare again.
             if fills.resizes == resizes {
                 invalidated.reads(&mut fills, 0, PAGES_MAX);
                 invalidated.pages(&self.core, &self.inode, &mut lock(&self.core.policy), 0, PAGES_MAX);
@@ -279,8 +281,8 @@ impl CachedFile {
         }
     }
 
-    /// Raises the score of a page that this reader has not read just before, and takes many hits out
-    /// of its word.
+    /// Raises the score of a page, unless this reader's previous read was of it. Moves hits from the
+    /// state word to the counters before they overflow.
     #[cold]
     fn note_access(&self, pin: &Pin, word: u64, page: u64) {
         if has_many_hits(word) {

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use nowait::{Error, ErrorKind, ErrorOp, File, Lent, Moved, Started};
 
-use crate::flight::{Flies, Flight};
+use crate::in_flight::{InFlight, OwnsInFlight};
 use crate::inode::Inode;
 use crate::shared::{Core, Pin};
 use crate::sync::{contained, lock};
@@ -30,7 +30,7 @@ pub(crate) struct Fill {
     first: u64,
     frames: FrameList,
     /// The result: pages before the end of the file, or the error of the read.
-    flight: Flight<Reading, Filled>,
+    in_flight: InFlight<Reading, Filled>,
 }
 
 /// Pages of a read, or its error.
@@ -65,7 +65,7 @@ impl Fill {
             file: file.clone(),
             first,
             frames,
-            flight: Flight::new(),
+            in_flight: InFlight::new(),
         })
     }
 
@@ -96,13 +96,13 @@ impl Fill {
             )
         };
         self.inode.counters.fills.fetch_add(1, Ordering::Relaxed);
-        self.flight.begin(reading);
+        self.in_flight.begin(reading);
         self.serve();
     }
 
     /// Polls the read, and completes the fill when it is done.
     fn serve(self: &Arc<Self>) {
-        if let Some(result) = self.flight.poll(&Waker::from(self.clone())) {
+        if let Some(result) = self.in_flight.poll(&Waker::from(self.clone())) {
             self.complete(result);
         }
     }
@@ -169,12 +169,12 @@ impl Fill {
         drop(fills);
         drop(listed);
         self.core.give_back(&empty);
-        self.flight.end(error.map_or(Ok(pages), Err));
+        self.in_flight.end(error.map_or(Ok(pages), Err));
     }
 
     /// Returns a page of a fill that is done. `None` if the file ends before it.
     pub(crate) fn page(&self, page: u64) -> Result<Option<Pin>, Error> {
-        match self.flight.result() {
+        match self.in_flight.result() {
             Some(Ok(pages)) => pages.get((page - self.first) as usize).cloned().transpose(),
             Some(Err(error)) => Err(error.clone()),
             None => Ok(None),
@@ -183,16 +183,16 @@ impl Fill {
 
     /// True if the read of several pages failed: each may be readable alone.
     pub(crate) fn failed_together(&self) -> bool {
-        self.frames.len() > 1 && matches!(self.flight.result(), Some(Err(_)))
+        self.frames.len() > 1 && matches!(self.in_flight.result(), Some(Err(_)))
     }
 }
 
-impl Flies for Fill {
+impl OwnsInFlight for Fill {
     type Operation = Reading;
     type Result = Filled;
 
-    fn flight(&self) -> &Flight<Reading, Filled> {
-        &self.flight
+    fn in_flight(&self) -> &InFlight<Reading, Filled> {
+        &self.in_flight
     }
 
     fn core(&self) -> &Core {

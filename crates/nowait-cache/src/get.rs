@@ -21,7 +21,7 @@ use nowait::{Buf, Error, ErrorKind, Result, block_on};
 use crate::cache::forked;
 use crate::file::{CachedFile, Claim};
 use crate::fill::Fill;
-use crate::flight::Joined;
+use crate::in_flight::Joined;
 use crate::lease::Lease;
 use crate::pages::PAGES_MAX;
 use crate::shared::Pin;

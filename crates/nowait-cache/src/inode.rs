@@ -28,11 +28,11 @@ impl Stamp {
     }
 }
 
-/// What is known of a file since the last comparison.
+/// State of a file at its last comparison, and its exclusive handles.
 #[derive(Default)]
 pub(crate) struct Known {
     pub(crate) stamp: Option<Stamp>,
-    /// Shared by the handles that may write. While one exists, the file is not compared.
+    /// Shared by the exclusive handles. While one exists, an opening does not compare the file.
     pub(crate) writer: Weak<()>,
 }
 
@@ -64,7 +64,7 @@ impl Inode {
 #[derive(Default)]
 pub(crate) struct Fills {
     fills: BTreeMap<u64, Arc<Fill>>,
-    /// Changes of the file's size so far.
+    /// Number of calls of `set_size`, also with an equal size.
     pub(crate) resizes: u64,
 }
 
@@ -79,7 +79,7 @@ impl Fills {
         self.fills.range(page + 1..).next().map(|(first, _)| *first)
     }
 
-    /// Adds a read of pages that no read has.
+    /// Adds a read; it overlaps no other read in the list.
     pub(crate) fn insert(&mut self, fill: &Arc<Fill>) {
         self.fills.insert(fill.pages().start, fill.clone());
     }

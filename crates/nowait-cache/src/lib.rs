@@ -42,7 +42,8 @@
 //!
 //! The cache does not notice any other change. [`PageCache::open`] and
 //! [`CachedFile::revalidate`] compare size and times; [`CachedFile::invalidate`] drops a range. A
-//! program that writes a file through [`nowait::File`] invalidates the range after its write.
+//! program that writes a file through [`nowait::File`] invalidates the range after its write, and
+//! calls `revalidate` after a change of the size.
 //!
 //! # Fork
 //!
@@ -66,9 +67,9 @@ mod cache;
 mod counters;
 mod file;
 mod fill;
-mod flight;
 mod frame;
 mod get;
+mod in_flight;
 mod inode;
 mod lease;
 mod pages;

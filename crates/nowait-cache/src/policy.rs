@@ -134,7 +134,7 @@ impl Policy {
     }
 
     /// Takes a frame for a page: a free one, or that of another page. Returns `None` if every page is
-    /// pinned, or if it has found this many pinned pages.
+    /// pinned, or after it has skipped `pinned_max` pinned pages.
     pub(crate) fn take(&mut self, frames: &Frames, pinned_max: u32) -> Option<u32> {
         let free = self.ends(Queue::Free).first;
         if free != NONE {
@@ -144,7 +144,7 @@ impl Policy {
         self.evict(frames, pinned_max)
     }
 
-    /// Evicts a page; returns its frame. `None` as of [`Policy::take`].
+    /// Evicts a page; returns its frame. Returns `None` in the same cases as [`Policy::take`].
     fn evict(&mut self, frames: &Frames, pinned_max: u32) -> Option<u32> {
         let mut found = 0;
         // Pinned pages seen in a row in the main queue. At the queue's length, all of them are pinned.

@@ -229,7 +229,8 @@ fn undo(pin: Pin) {
     pin.record().word.undo_hit();
 }
 
-/// What left the directory. Its end may run user code, so it is finished with no lock held.
+/// Pages and reads that were removed from the directory. Dropping them may run user code: call
+/// [`Invalidated::finish`] with no lock held.
 #[derive(Default)]
 #[must_use]
 pub(crate) struct Invalidated {

@@ -1,4 +1,4 @@
-//! Listed in flight of a file.
+//! Writes in flight of a file.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,50 +9,53 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Span {
     pub(crate) bytes: Range<u64>,
     pages: Range<u64>,
-    /// Its pages may have changed in another way: by another write, before an invalidation.
-    is_overlapped: AtomicBool,
-    /// The size may have changed in another way, before a comparison.
-    is_resized: AtomicBool,
+    /// Set if another write or an invalidation touches a page of this write: at its completion, the
+    /// write drops its pages.
+    must_drop_pages: AtomicBool,
+    /// Set by a comparison: the end of the write may not be the end of the file.
+    must_stat_size: AtomicBool,
 }
 
 impl Span {
     /// True if the pages of the write are to be dropped at its end.
-    pub(crate) fn is_overlapped(&self) -> bool {
-        self.is_overlapped.load(Ordering::Relaxed)
+    pub(crate) fn must_drop_pages(&self) -> bool {
+        self.must_drop_pages.load(Ordering::Relaxed)
     }
 
-    /// True if the end of the write does not tell the size.
-    pub(crate) fn is_resized(&self) -> bool {
-        self.is_resized.load(Ordering::Relaxed)
+    /// True if the size must be read with `fstat(2)` when the write completes.
+    pub(crate) fn must_stat_size(&self) -> bool {
+        self.must_stat_size.load(Ordering::Relaxed)
     }
 }
 
-/// A write in flight, and its place among them.
+/// Entry of a write in [`Spans`].
 pub(crate) struct Listed {
     key: (u64, u64),
     pub(crate) span: Arc<Span>,
 }
 
-/// By first page and a number. The marks are set before the inode's fills are locked for the change
-/// that they are about, and read under that lock: so a write sees them, or ends before the change.
+/// Writes in flight, keyed by first page and a sequence number.
+///
+/// A thread that drops pages sets the marks, then locks the inode's fills. A write reads its marks
+/// under that lock: it sees them, or it has updated the page before the pages are dropped.
 #[derive(Default)]
 pub(crate) struct Spans {
     spans: BTreeMap<(u64, u64), Arc<Span>>,
     next: u64,
-    /// At least the pages of the longest one.
-    longest: u64,
+    /// Upper bound of the length of a listed write, in pages.
+    pages_max: u64,
 }
 
 impl Spans {
     /// Adds a write that is about to begin, and marks those that change a page together.
     pub(crate) fn begin(&mut self, bytes: Range<u64>, page_shift: u32) -> Listed {
         let pages = bytes.start >> page_shift..bytes.end.div_ceil(1 << page_shift);
-        let is_overlapped = AtomicBool::new(self.mark(pages.clone()) > 0);
-        let span = Arc::new(Span { bytes, pages, is_overlapped, is_resized: AtomicBool::new(false) });
+        let must_drop_pages = AtomicBool::new(self.mark(pages.clone()) > 0);
+        let span = Arc::new(Span { bytes, pages, must_drop_pages, must_stat_size: AtomicBool::new(false) });
         if self.spans.is_empty() {
-            self.longest = 0;
+            self.pages_max = 0;
         }
-        self.longest = self.longest.max(span.pages.end - span.pages.start);
+        self.pages_max = self.pages_max.max(span.pages.end - span.pages.start);
         self.next += 1;
         let key = (span.pages.start, self.next);
         self.spans.insert(key, span.clone());
@@ -65,17 +68,17 @@ impl Spans {
 
     /// Marks the writes of these pages as overlapped; returns their number.
     pub(crate) fn mark(&mut self, pages: Range<u64>) -> usize {
-        let from = pages.start.saturating_sub(self.longest);
+        let from = pages.start.saturating_sub(self.pages_max);
         let spans = self.spans.range((from, 0)..(pages.end, 0)).map(|(_, span)| span);
         let overlapped = spans.filter(|span| span.pages.end > pages.start);
-        overlapped.inspect(|span| span.is_overlapped.store(true, Ordering::Relaxed)).count()
+        overlapped.inspect(|span| span.must_drop_pages.store(true, Ordering::Relaxed)).count()
     }
 
     /// Marks all writes: pages and size may have changed.
     pub(crate) fn mark_resized(&mut self) {
         for span in self.spans.values() {
-            span.is_overlapped.store(true, Ordering::Relaxed);
-            span.is_resized.store(true, Ordering::Relaxed);
+            span.must_drop_pages.store(true, Ordering::Relaxed);
+            span.must_stat_size.store(true, Ordering::Relaxed);
         }
     }
 }

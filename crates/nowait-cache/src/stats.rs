@@ -28,7 +28,7 @@ pub struct Stats {
     pub read_bytes: u64,
     /// Writes through the cache that succeeded.
     pub writes: u64,
-    /// Bytes that they wrote.
+    /// Bytes written by them.
     pub written_bytes: u64,
     /// Reads that failed, or whose page the check refused.
     pub failures: u64,

@@ -22,7 +22,7 @@ const SCORE_MASK: u64 = SCORE_MAX * SCORE;
 /// addition that pins: another store would cost as much as that, since the end of a pin waits for it.
 const HIT: u64 = 1 << 8;
 const HITS_MASK: u64 = 0xffff * HIT;
-/// Highest bit of the hits. From it on they are to be taken; as many more fit.
+/// Highest bit of the hits. Once it is set, call [`Word::take_hits`]: 0x8000 more hits fit.
 const HITS_MANY: u64 = 0x8000 * HIT;
 /// 40 bits for pins: leaked leases cannot fill them.
 const PIN: u64 = 1 << 24;
@@ -141,7 +141,7 @@ impl Word {
         self.unpin_marked()
     }
 
-    /// Removes a pin as [`Word::unpin`], of any frame.
+    /// Slow path of [`Word::unpin`], for frames that are doomed, orphaned or wanted.
     #[cold]
     fn unpin_marked(&self) -> Unpinned {
         let mut word = self.0.load(Ordering::Relaxed);

@@ -1,10 +1,11 @@
 //! Writes through the cache.
 //!
-//! A write goes to the file first, and to the cached pages when the file has it. So a read of a
-//! cached page returns the old bytes until the write is done, and a write waits for neither reads,
-//! leases nor frames. A page that nothing leases is changed in place. A leased page is copied to
-//! another frame. A page is dropped if no frame is free for it, and if two writes overlap in it:
-//! the order of their completions is not that of their effects.
+//! A write goes to the file first, and to the cached pages at its completion. Until then, a read of a
+//! cached page may return the old bytes. A write waits for no read, lease or frame.
+//!
+//! An unpinned page is changed in place. A pinned page is copied to another frame, or dropped if no
+//! frame can be taken. If two writes in flight touch the same page, all pages of both are dropped:
+//! their completions may be processed in another order than the writes took effect.
 //!
 //! `unsafe` here: bytes of frames that belong to the write.
 
@@ -21,16 +22,16 @@ use nowait::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, File, Started
 
 use crate::cache::{forked, stamp};
 use crate::file::{Access, CachedFile};
-use crate::flight::{Flies, Flight, Joined};
 use crate::frame::Record;
+use crate::in_flight::{InFlight, Joined, OwnsInFlight};
 use crate::inode::Inode;
 use crate::pages::PAGES_MAX;
 use crate::shared::{Core, Invalidated, Pin};
 use crate::spans::Listed;
 use crate::sync::lock;
 
-/// Pinned pages that a write looks at, at most, to find a frame.
-const PINNED_MAX: u32 = 64;
+/// Maximum number of pinned pages that a write skips in its search for a frame.
+const PINNED_SKIPPED_MAX: u32 = 64;
 
 /// A write in flight.
 struct Writing<B> {
@@ -40,7 +41,7 @@ struct Writing<B> {
     /// While it exists, the file is not compared at an opening.
     _writer: Option<Arc<()>>,
     listed: Listed,
-    flight: Flight<Started<BufferResult<B>>, Mutex<Option<BufferResult<B>>>>,
+    in_flight: InFlight<Started<BufferResult<B>>, Mutex<Option<BufferResult<B>>>>,
 }
 
 impl<B: WriteBuffer + Deref<Target = [u8]>> Writing<B> {
@@ -52,7 +53,7 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Writing<B> {
             file: file.file.clone(),
             _writer: file.writer.clone(),
             listed: lock(&file.inode.writes).begin(bytes, file.core.page_shift),
-            flight: Flight::new(),
+            in_flight: InFlight::new(),
         }
     }
 
@@ -60,14 +61,14 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Writing<B> {
     fn begin(file: &CachedFile, buffer: B, offset: u64) -> Arc<Writing<B>> {
         let end = offset.saturating_add(buffer.len() as u64);
         let writing = Arc::new(Writing::new(file, offset..end));
-        writing.flight.begin(file.file.write_all_at(buffer, offset).start());
+        writing.in_flight.begin(file.file.write_all_at(buffer, offset).start());
         writing.serve();
         writing
     }
 
     /// Polls the write, and completes it when it is done.
     fn serve(self: &Arc<Self>) {
-        if let Some(result) = self.flight.poll(&Waker::from(self.clone())) {
+        if let Some(result) = self.in_flight.poll(&Waker::from(self.clone())) {
             self.complete(result);
         }
     }
@@ -83,30 +84,30 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Writing<B> {
                 counters.written_bytes.fetch_add(end - start, Ordering::Relaxed);
                 let mut may_take = true;
                 (first..=last).for_each(|page| self.update(page, buffer, &mut may_take));
-                if self.listed.span.is_resized() {
-                    self.measure();
+                if self.listed.span.must_stat_size() {
+                    self.refresh_size();
                 }
             }
             // Any part may have been written.
             Err(_) => {
                 self.core.invalidate(&self.inode, first, last + 1).finish(&self.core);
-                self.measure();
+                self.refresh_size();
             }
         }
         lock(&self.inode.writes).end(&self.listed);
-        self.flight.end(Mutex::new(Some(result)));
+        self.in_flight.end(Mutex::new(Some(result)));
     }
 
-    /// Takes the size from the file, and drops the pages from the lower one of both sizes on. If
-    /// `fstat(2)` of the open file fails, the size stays as it is.
-    fn measure(&self) {
+    /// Reads the size with `fstat(2)`. If it has changed, drops all pages from the smaller of the old
+    /// and the new size on. If `fstat(2)` fails, the size stays.
+    fn refresh_size(&self) {
         let Writing { core, inode, .. } = self;
         loop {
             let resizes = lock(&inode.fills).resizes;
             let Ok((_, now)) = stamp(&self.file) else { return };
             let mut invalidated = Invalidated::default();
             let mut fills = lock(&inode.fills);
-            // Otherwise the size has changed since `fstat(2)`.
+            // If the size was set since `fstat(2)`, compare again.
             if fills.resizes == resizes {
                 let size = inode.size.load(Ordering::Relaxed);
                 if size != now.size {
@@ -121,8 +122,8 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Writing<B> {
         }
     }
 
-    /// Makes the cached page agree with the file, or drops it. With the last page, sets the size: a
-    /// write that extends the file further drops the page of the old end.
+    /// Updates or drops a cached page. The last page of the write also sets the size. If the write
+    /// begins beyond the old last page, that page is dropped: its cached length is too short.
     fn update(&self, page: u64, buffer: &[u8], may_take: &mut bool) {
         let Writing { core, inode, .. } = self;
         let Range { start, end } = self.listed.span.bytes;
@@ -132,14 +133,14 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Writing<B> {
         let part = &buffer[(from - start) as usize..(until - start) as usize];
         let mut invalidated = Invalidated::default();
         let mut fills = lock(&inode.fills);
-        // They may have read before the write.
+        // Reads in flight may have read the old bytes.
         invalidated.reads(&mut fills, page, page + 1);
-        let is_known = !self.listed.span.is_overlapped() && page < PAGES_MAX;
-        if !is_known || !self.put(page, (from - offset) as usize, part, may_take, &mut invalidated) {
+        let may_update = !self.listed.span.must_drop_pages() && page < PAGES_MAX;
+        if !may_update || !self.put(page, (from - offset) as usize, part, may_take, &mut invalidated) {
             invalidated.pages(core, inode, &mut lock(&core.policy), page, page + 1);
         }
         let size = inode.size.load(Ordering::Relaxed);
-        if until == end && size < end && !self.listed.span.is_resized() {
+        if until == end && size < end && !self.listed.span.must_stat_size() {
             let (last, first) = (size >> core.page_shift, start >> core.page_shift);
             if last < first {
                 invalidated.reads(&mut fills, last, last + 1);
@@ -153,7 +154,7 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Writing<B> {
 
     /// Puts bytes into the cached page, or the whole page into the cache. Returns false if the page
     /// is to be dropped. The inode's fills are locked.
-    fn put(&self, page: u64, start: usize, part: &[u8], may_take: &mut bool, ended: &mut Invalidated) -> bool {
+    fn put(&self, page: u64, start: usize, part: &[u8], may_take: &mut bool, invalidated: &mut Invalidated) -> bool {
         let Writing { core, inode, .. } = self;
         let mut policy = lock(&core.policy);
         let record = inode.pages.get(page).map(|frame| core.frames.record(frame));
@@ -162,7 +163,7 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Writing<B> {
             // SAFETY: the claim keeps readers and other owners away.
             unsafe { overwrite(record, record.valid(), start, part) };
             record.word.end_claim();
-            ended.pins.push(Pin::adopt(record));
+            invalidated.pins.push(Pin::adopt(record));
             return true;
         }
         let old = record.map(|record| {
@@ -172,11 +173,11 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Writing<B> {
         let size = inode.size.load(Ordering::Relaxed).max(self.listed.span.bytes.end);
         let is_whole = start == 0 && (page << core.page_shift) + part.len() as u64 >= size;
         let is_whole = is_whole || part.len() == core.page_bytes();
-        // A frame that others wait for is theirs.
+        // If reads queue for frames, leave the frames to them.
         let takes = *may_take && (old.is_some() || is_whole) && !core.space.is_wanted();
-        let frame = if takes { policy.take(&core.frames, PINNED_MAX) } else { None };
+        let frame = if takes { policy.take(&core.frames, PINNED_SKIPPED_MAX) } else { None };
         drop(policy);
-        // Do not search again for each page of the write.
+        // After a failed search, the other pages of this write do not search again.
         *may_take &= !takes || frame.is_some();
         let record = frame.map(|frame| (frame, core.frames.record(frame)));
         let is_kept = record.is_some() || old.is_none();
@@ -188,7 +189,7 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Writing<B> {
                 overwrite(record, before.len(), start, part);
             }
             let mut policy = lock(&core.policy);
-            ended.pages(core, inode, &mut policy, page, page + 1);
+            invalidated.pages(core, inode, &mut policy, page, page + 1);
             let is_doomed = !policy.has_room();
             record.name(inode.number, page, record.valid() as u32);
             record.word.publish(is_doomed, core.space.is_wanted());
@@ -196,15 +197,15 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Writing<B> {
                 policy.filled(frame, page, inode);
                 inode.pages.set(page, frame);
             }
-            ended.pins.push(Pin::adopt(record));
+            invalidated.pins.push(Pin::adopt(record));
         }
-        ended.pins.extend(old);
+        invalidated.pins.extend(old);
         is_kept
     }
 }
 
-/// Puts bytes into a frame that contains the first `valid` bytes of a page. Bytes between them are
-/// zero: the file was extended.
+/// Copies `part` to offset `start` of a frame that contains `valid` bytes. Zeroes a gap between
+/// `valid` and `start`: the file was extended.
 ///
 /// # Safety
 /// The frame belongs to the caller. The bytes fit in it.
@@ -217,12 +218,12 @@ unsafe fn overwrite(record: &Record, valid: usize, start: usize, part: &[u8]) {
     record.set_valid(valid.max(start + part.len()));
 }
 
-impl<B> Flies for Writing<B> {
+impl<B> OwnsInFlight for Writing<B> {
     type Operation = Started<BufferResult<B>>;
     type Result = Mutex<Option<BufferResult<B>>>;
 
-    fn flight(&self) -> &Flight<Self::Operation, Self::Result> {
-        &self.flight
+    fn in_flight(&self) -> &InFlight<Self::Operation, Self::Result> {
+        &self.in_flight
     }
 
     fn core(&self) -> &Core {
@@ -275,7 +276,7 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Write<'_, B> {
             return Some(forked(self.file.file()));
         }
         let refused = Error::new(ErrorOp::Write, ErrorKind::InvalidInput).at(self.file.path());
-        let advice = "open the file with `Access::Exclusive`, or write to the file beneath and `invalidate`";
+        let advice = "open it with `Access::Exclusive`, or write to `CachedFile::file` and call `invalidate`";
         (self.file.access != Access::Exclusive).then(|| refused.with_advice(advice))
     }
 }
@@ -307,7 +308,7 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Future for Write<'_, B> {
                 Poll::Ready(result)
             }
             Stage::Writing(mut joined) => {
-                assert!(!this.file.core.is_forked(), "a write that began before a fork is the parent's");
+                assert!(!this.file.core.is_forked(), "a write that began before a fork cannot be polled in the child");
                 if joined.is_done(context.waker()) {
                     return Poll::Ready(taken(&joined));
                 }
@@ -322,7 +323,7 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Future for Write<'_, B> {
 
 /// Takes the result of a write that is done.
 fn taken<B>(joined: &Joined<Writing<B>>) -> BufferResult<B> {
-    let result = joined.to.flight.result().and_then(|result| lock(result).take());
+    let result = joined.to.in_flight.result().and_then(|result| lock(result).take());
     result.expect("a write ends with a result, which one future takes")
 }
 

@@ -314,7 +314,7 @@ impl CachedFile {
         self.file.path().as_os_str()
     }
 
-    /// Size in bytes at the last opening or `revalidate`.
+    /// Size in bytes at the last comparison, by `open` or `revalidate`.
     fn size(&self) -> u64 {
         self.file.size()
     }

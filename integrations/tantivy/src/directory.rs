@@ -66,7 +66,8 @@ impl NowaitDirectory {
     /// tantivy keeps some ranges for as long as a searcher exists. Each directory lets them pin at
     /// most a quarter of the cache, and copies further ranges, so up to three directories can share a
     /// cache. If all pages stay pinned for [`wait_max`](nowait_cache::Builder::wait_max), a read
-    /// copies from the file. With more users of the cache, set that to milliseconds.
+    /// copies from the file. If more directories or other leases share the cache, set `wait_max` to a
+    /// few milliseconds.
     ///
     /// # Errors
     /// As [`NowaitDirectory::open_in`].

@@ -43,11 +43,11 @@ pub(super) struct IndexFile {
     source: Source,
 }
 
-/// What blocking reads of a file use. Awaited reads of a mapped file copy.
+/// Source of blocking reads. Asynchronous reads of a mapped file copy instead.
 #[derive(Debug)]
 enum Source {
     Map(OwnedBytes),
-    /// Also for a file that cannot be mapped or cached.
+    /// Copies with `pread`; the fallback if the file cannot be mapped or cached.
     File,
     Cache(Cached),
 }
@@ -126,7 +126,7 @@ impl FileHandle for IndexFile {
         Ok(OwnedBytes::new(Kept(self.file.read_range(offset, length).wait()?)))
     }
 
-    /// Uses no map: an uncached page of it would block the thread that touches it.
+    /// Does not use the map: a page fault would block the executor's thread.
     async fn read_bytes_async(&self, range: Range<usize>) -> io::Result<OwnedBytes> {
         let (length, offset) = (self.length_of(&range)?, range.start as u64);
         if length == 0 {
@@ -162,8 +162,9 @@ impl Cached {
         }
     }
 
-    /// Counts a lease before it is made. `None` if tantivy keeps leases of a quarter of the cache:
-    /// they take the pages that other reads need, for as long as a searcher exists.
+    /// Reserves a lease. Returns `None` if the directory already holds as many leases as a quarter of
+    /// the cache's pages: tantivy keeps them for as long as a searcher exists, and other reads need
+    /// frames.
     fn reserve(&self) -> Option<Reserved> {
         let leases_max = self.cache.capacity_bytes() / self.cache.page_bytes() as u64 / 4;
         let before = self.leases.fetch_add(1, Ordering::Relaxed);
@@ -180,7 +181,7 @@ fn kept(read: nowait::Result<Lease>, reserved: Option<Reserved>) -> io::Result<O
         }
         // A copy pins nothing.
         (Ok(lease), _) => Ok(Some(OwnedBytes::new(lease))),
-        // Others pin all pages, or the process was forked from that of the cache.
+        // All pages are pinned, or this is a forked child.
         (Err(error), _) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unsupported) => Ok(None),
         (Err(error), _) => Err(error.into()),
     }
@@ -191,7 +192,7 @@ fn only(mut leases: Vec<Lease>) -> Lease {
     leases.remove(0)
 }
 
-/// One in the count of leases.
+/// Reservation of one lease; dropping it decrements the count.
 struct Reserved(Arc<AtomicUsize>);
 
 impl Drop for Reserved {
@@ -200,7 +201,7 @@ impl Drop for Reserved {
     }
 }
 
-/// A lease, and its place in the count.
+/// A lease and its reservation.
 struct Pinned {
     lease: Lease,
     _reserved: Reserved,

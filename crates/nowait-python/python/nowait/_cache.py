@@ -43,7 +43,7 @@ class CacheStats:
 
 
 class PageCache(_nowait.PageCache):
-    """A page cache in the memory of this process, of a fixed size. Any thread may use it.
+    """A page cache in the memory of this process, up to a fixed capacity. Any thread may use it.
 
         cache = nowait.PageCache(64 << 20)
         table = cache.open("table.dat")
@@ -53,7 +53,8 @@ class PageCache(_nowait.PageCache):
     with `TimedOutError` after `wait_max_s` seconds. Sequential reads read at most `read_ahead_bytes_max`
     bytes ahead.
 
-    A forked child cannot use the cache of its parent: calls raise `UnsupportedError`.
+    A forked child cannot use the cache of its parent: reads, `open` and `revalidate` raise
+    `UnsupportedError`, and `try_get` returns None.
     """
 
     __slots__ = ()
@@ -63,11 +64,12 @@ class PageCache(_nowait.PageCache):
 
         A path is opened with direct I/O, so that the kernel does not cache the same pages. Keep a `File` open
         while it is read through the cache. All files of one inode share its pages. The call drops them if
-        the file's size or times have changed since the last opening. `access` is
+        the file's size or times have changed since the last comparison. `access` says who may change it:
 
         * "immutable": the file does not change while it is open;
-        * "revalidate": other programs may change it; the calls `open` and `revalidate` notice it;
-        * "exclusive": only this program changes it, and calls `invalidate` after each write.
+        * "revalidate": other programs; `open` and `revalidate` detect a change;
+        * "exclusive": only this program. It calls `invalidate` after a write, and `revalidate` after a
+          change of the size. While such a handle exists, `open` does not compare.
         """
         return CachedFile(self, file, access)
 

@@ -234,9 +234,9 @@ class PageCache:
         """Bytes of a page."""
     @property
     def capacity_bytes(self) -> int:
-        """Bytes that the cached pages may have."""
+        """Current capacity in bytes."""
     def set_capacity_bytes(self, capacity_bytes: int) -> int:
-        """Sets the capacity, up to the first one; returns the new capacity, in whole pages."""
+        """Sets the capacity, at most that of the constructor; returns the new one, rounded down to whole pages."""
     def counters(self) -> dict[str, int]: ...
 
 @disjoint_base
@@ -247,27 +247,29 @@ class CachedFile:
     @property
     def name(self) -> str: ...
     def size(self) -> int:
-        """Size in bytes at the last opening or `revalidate`."""
+        """Size in bytes at the last comparison, by `open` or `revalidate`."""
     def get(self, offset: int, length: int) -> Lease:
         """Returns a lease of `length` bytes from `offset`; reads them if they are not cached.
 
-        A range within one page is leased in place; a longer one is copied. A range past the end of the file
-        raises `EndOfFileError`. The call releases the GIL while it waits.
+        A range within one page is leased in place; a range that crosses a page boundary is copied. A range
+        that ends beyond the end of the file raises `EndOfFileError`. The call releases the GIL while it waits.
         """
     def try_get(self, offset: int, length: int) -> Lease | None:
         """Returns a lease if all bytes are cached; never waits."""
     def gather(self, offsets: Integers, lengths: Lengths, out: WriteableBuffer | None = None) -> Gathered:
         """Reads ranges like `nowait.gather`: copies cached ones, and reads the others in one batch.
 
-        The result pins no page. A range of more than 64 MiB bypasses the cache.
+        The result pins no page. A range longer than half of the capacity bypasses the cache; `gather`
+        also lets a range bypass it that would delay signals.
         """
     def invalidate(self, offset: int = 0, length: int | None = None) -> None:
         """Drops the cached pages of a range; without `length`, to the end of the file. Leases keep their
         bytes.
         """
     def revalidate(self) -> bool:
-        """Compares the file's size and times with those of the last comparison; drops its cached pages, and
-        returns true, if they differ.
+        """Compares the file's size and times with those of the last comparison (`fstat(2)`); returns true if
+        it dropped the cached pages. With access "revalidate", it also drops them if the times were at most
+        two seconds old at the last comparison.
         """
     def counters(self) -> dict[str, int]: ...
 

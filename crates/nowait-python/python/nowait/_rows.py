@@ -32,7 +32,7 @@ class Rows:
         some = rows[[5, 1_000_000, 7]]     # one gather
 
     `shape` is the shape of the array, in C order; `offset` is the position of its first byte. With
-    `cache`, rows are copied out of it, and missing ones are read through it; the file must not change.
+    `cache`, rows are read through the page cache, and copied; the file must not change.
     """
 
     def __init__(

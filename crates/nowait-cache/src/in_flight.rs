@@ -1,7 +1,7 @@
-//! Operations in flight that belong to no future: the end wakes all that wait for it.
+//! Operations in flight that no future owns. A completion wakes all futures that wait.
 //!
-//! The operation's waker is the object that owns the flight. So the thread that notices the
-//! completion ends it, whatever became of the task that began it.
+//! The waker of an operation is the object that owns it. So the thread that notices the completion
+//! finishes the operation, even if the future that began it was dropped.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,9 +15,9 @@ use crate::shared::Core;
 use crate::sync::{contained, lock};
 
 /// Operation in flight, its result, and the futures that wait for it.
-pub(crate) struct Flight<O, R> {
+pub(crate) struct InFlight<O, R> {
     operation: Mutex<Option<O>>,
-    /// Pending wake-ups. The thread that raises it from zero polls, and serves those that follow.
+    /// Number of pending wake-ups. The thread that raises it from zero polls until no new one arrives.
     wakeups: AtomicU32,
     result: OnceLock<R>,
     waiting: Mutex<Waiting>,
@@ -31,19 +31,19 @@ struct Waiting {
     free: Vec<usize>,
 }
 
-/// Object that owns a flight.
-pub(crate) trait Flies {
+/// Object that owns an operation in flight.
+pub(crate) trait OwnsInFlight {
     type Operation;
     type Result;
 
-    fn flight(&self) -> &Flight<Self::Operation, Self::Result>;
+    fn in_flight(&self) -> &InFlight<Self::Operation, Self::Result>;
 
     fn core(&self) -> &Core;
 }
 
-impl<O: Future + Unpin, R> Flight<O, R> {
-    pub(crate) fn new() -> Flight<O, R> {
-        Flight {
+impl<O: Future + Unpin, R> InFlight<O, R> {
+    pub(crate) fn new() -> InFlight<O, R> {
+        InFlight {
             operation: Mutex::new(None),
             wakeups: AtomicU32::new(0),
             result: OnceLock::new(),
@@ -51,7 +51,7 @@ impl<O: Future + Unpin, R> Flight<O, R> {
         }
     }
 
-    /// Stores the operation, which has begun. Poll it then.
+    /// Stores an operation that has begun. Call [`InFlight::poll`] next.
     pub(crate) fn begin(&self, operation: O) {
         *lock(&self.operation) = Some(operation);
     }
@@ -82,7 +82,7 @@ impl<O: Future + Unpin, R> Flight<O, R> {
     }
 }
 
-impl<O, R> Flight<O, R> {
+impl<O, R> InFlight<O, R> {
     /// Stores the result, and wakes all that wait. Call it once, with no lock held.
     pub(crate) fn end(&self, result: R) {
         let _ = self.result.set(result);
@@ -98,27 +98,27 @@ impl<O, R> Flight<O, R> {
     }
 }
 
-/// A future's registration with a flight.
-pub(crate) struct Joined<T: Flies> {
+/// A future's registration with an operation in flight.
+pub(crate) struct Joined<T: OwnsInFlight> {
     pub(crate) to: Arc<T>,
     place: Option<usize>,
 }
 
-impl<T: Flies> Joined<T> {
+impl<T: OwnsInFlight> Joined<T> {
     pub(crate) fn new(to: Arc<T>) -> Joined<T> {
         Joined { to, place: None }
     }
 
-    /// Returns true if the flight has ended; registers the waker otherwise.
+    /// Returns true if the operation has ended; registers the waker otherwise.
     pub(crate) fn is_done(&mut self, waker: &Waker) -> bool {
-        let flight = self.to.flight();
-        if flight.result().is_some() {
+        let in_flight = self.to.in_flight();
+        if in_flight.result().is_some() {
             return true;
         }
         let waker = waker.clone();
-        let mut waiting = lock(&flight.waiting);
+        let mut waiting = lock(&in_flight.waiting);
         // Check again under the lock: the ending thread stores the result before it takes this lock.
-        if flight.result().is_some() {
+        if in_flight.result().is_some() {
             drop(waiting);
             return true;
         }
@@ -135,14 +135,14 @@ impl<T: Flies> Joined<T> {
     }
 }
 
-impl<T: Flies> Drop for Joined<T> {
+impl<T: OwnsInFlight> Drop for Joined<T> {
     fn drop(&mut self) {
         let Some(place) = self.place else { return };
-        let flight = self.to.flight();
-        if self.to.core().is_forked() || flight.result().is_some() {
+        let in_flight = self.to.in_flight();
+        if self.to.core().is_forked() || in_flight.result().is_some() {
             return;
         }
-        let mut waiting = lock(&flight.waiting);
+        let mut waiting = lock(&in_flight.waiting);
         let old = waiting.wakers.get_mut(place).and_then(Option::take);
         if old.is_some() {
             waiting.free.push(place);
