@@ -235,7 +235,8 @@ impl Builder {
     /// reads of the page fail with [`ErrorKind::Damaged`] and its text, and the page is not cached.
     ///
     /// It runs on the thread that notices the completion, with no lock held, and must not block. A
-    /// panic counts as a refusal.
+    /// panic counts as a refusal. If a write through the cache touches the page during its read, a
+    /// refused page is read again.
     pub fn check(
         mut self,
         check: impl Fn(&Path, u64, &[u8]) -> std::result::Result<(), String> + Send + Sync + 'static,
@@ -257,7 +258,7 @@ impl Builder {
             return refused("page_bytes must be a power of two from 4 KiB to 1 MiB");
         }
         let frames = match u32::try_from(self.capacity_bytes / page as u64) {
-            Ok(0) => return refused("capacity_bytes must be at least one page"),
+            Ok(0) => return refused("capacity_bytes is less than one page; the unit is a byte"),
             Ok(u32::MAX) | Err(_) => {
                 return refused("capacity_bytes must be less than 2^32 - 1 pages; use larger pages");
             }
@@ -275,8 +276,7 @@ impl Builder {
             .and_then(|frames| Shared::new(frames, page.ilog2(), self.wait_max, read_ahead, self.check));
         let short = || {
             Error::new(ErrorOp::Build, ErrorKind::OutOfMemory)
-                .with_detail("metadata of the pages")
-                .with_advice("use larger pages, or a smaller capacity_bytes")
+                .with_advice("no memory for the metadata of the pages; use larger pages, or a smaller capacity_bytes")
         };
         Ok(PageCache { core: Owner::new(shared.ok_or_else(short)?) })
     }

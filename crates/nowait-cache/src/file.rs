@@ -32,7 +32,7 @@ pub enum Access {
     /// cached pages if the size or the times have changed, or if the times were at most two seconds
     /// old at the last comparison: two changes may have equal times.
     Revalidate,
-    /// Only handles with this access change the file, by [`CachedFile::write_all_at`]. While one of
+    /// Only handles of this cache with this access change the file, by [`CachedFile::write_all_at`]. While one of
     /// them exists, an opening does not compare size and times. An opening after the last of them
     /// drops the pages of a file that was written.
     Exclusive,
@@ -112,8 +112,8 @@ impl CachedFile {
     /// call and takes no lock. Never waits for the device or for a frame. A longer range is copied.
     /// No readahead.
     ///
-    /// `None` also if the range ends beyond the end of the file, if memory for a copy cannot be
-    /// allocated, and in a forked child.
+    /// `None` also if the range ends beyond the end of the file or is empty there, if memory for a copy
+    /// cannot be allocated, and in a forked child.
     // Inlined, so that the lease is made in its place: moves of several words cost as much as the
     // atomics.
     #[inline(always)]
@@ -161,8 +161,9 @@ impl CachedFile {
     /// Writes the buffer at the offset, to the file and to the cached pages; returns the buffer. A
     /// write beyond the end extends the file.
     ///
-    /// After completion, every read returns the new bytes. Before it, a read may return old bytes; a
-    /// read of several pages may return a mix. A lease keeps the old bytes. The bytes are durable
+    /// After completion, every read by this cache returns the new bytes. Before it, a read may return
+    /// old bytes. A read of several pages, or of a page that is not cached, may return a mix. A lease
+    /// keeps the old bytes. The bytes are durable
     /// after a sync of [`file`](CachedFile::file).
     ///
     /// If a future that was polled is dropped, the write continues. It waits for no lease and for no

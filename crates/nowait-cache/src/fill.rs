@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::pin::Pin as Pinned;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use smallvec::SmallVec;
@@ -29,6 +29,8 @@ pub(crate) struct Fill {
     file: File,
     first: u64,
     frames: FrameList,
+    /// The check has refused a page that a write may have changed during the read.
+    is_torn: AtomicBool,
     /// The result: pages before the end of the file, or the error of the read.
     in_flight: InFlight<Reading, Filled>,
 }
@@ -65,6 +67,7 @@ impl Fill {
             file: file.clone(),
             first,
             frames,
+            is_torn: AtomicBool::new(false),
             in_flight: InFlight::new(),
         })
     }
@@ -141,11 +144,15 @@ impl Fill {
         let checked = checked.filter(|(_, (_, valid))| *valid > 0);
         let refused = checked.filter_map(|(page, (frame, valid))| Some((page, self.check(page, frame, valid).err()?)));
         let mut refused: HashMap<u64, Error> = refused.collect();
-        counters.failures.fetch_add(refused.len() as u64, Ordering::Relaxed);
         let (mut pages, mut empty) = (SmallVec::with_capacity(self.frames.len()), Vec::new());
         let mut fills = lock(&self.inode.fills);
         // If it is not in the list, its pages were invalidated.
         let listed = fills.remove(self);
+        if !refused.is_empty() && (listed.is_none() || lock(&self.inode.writes).touches(&self.pages())) {
+            self.is_torn.store(true, Ordering::Relaxed);
+        } else {
+            counters.failures.fetch_add(refused.len() as u64, Ordering::Relaxed);
+        }
         let mut policy = lock(&self.core.policy);
         let is_wanted = self.core.space.is_wanted();
         for (page, (frame, valid)) in (self.first..).zip(self.valid(bytes)) {
@@ -181,9 +188,11 @@ impl Fill {
         }
     }
 
-    /// True if the read of several pages failed: each may be readable alone.
-    pub(crate) fn failed_together(&self) -> bool {
-        self.frames.len() > 1 && matches!(self.in_flight.result(), Some(Err(_)))
+    /// True if its pages are to be read again, each alone: the read of several pages failed, or the
+    /// check has refused a page that was written meanwhile.
+    pub(crate) fn must_repeat(&self) -> bool {
+        let failed_together = self.frames.len() > 1 && matches!(self.in_flight.result(), Some(Err(_)));
+        failed_together || self.is_torn.load(Ordering::Relaxed)
     }
 }
 

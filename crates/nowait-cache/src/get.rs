@@ -151,8 +151,7 @@ fn check(file: &CachedFile, range: &Range<u64>) -> Result<()> {
 
 fn beyond_end(file: &CachedFile, range: &Range<u64>) -> Error {
     file.error(ErrorKind::UnexpectedEof, range)
-        .with_detail(format!("the file has {} bytes", file.size()))
-        .with_advice("call `revalidate` if the file has changed")
+        .with_advice(format!("the file has {} bytes; call `revalidate` if it has changed", file.size()))
 }
 
 /// Read of one range; see [`CachedFile::get`].
@@ -215,7 +214,7 @@ impl<'f> Get<'f> {
                     wait.joined.push(joined);
                     return Poll::Pending;
                 }
-                if joined.to.failed_together() {
+                if joined.to.must_repeat() {
                     wait.is_alone = true;
                     continue;
                 }
@@ -435,7 +434,7 @@ impl<'f> Gather<'f> {
                     continue;
                 }
                 let joined = wait.joined.swap_remove(index);
-                if joined.to.failed_together() {
+                if joined.to.must_repeat() {
                     // Start over page by page; most pages are cached by now.
                     (wait.is_alone, work.begun, index) = (true, 0, 0);
                     wait.joined.clear();

@@ -68,10 +68,19 @@ impl Spans {
 
     /// Marks the writes of these pages as overlapped; returns their number.
     pub(crate) fn mark(&mut self, pages: Range<u64>) -> usize {
-        let from = pages.start.saturating_sub(self.pages_max);
-        let spans = self.spans.range((from, 0)..(pages.end, 0)).map(|(_, span)| span);
-        let overlapped = spans.filter(|span| span.pages.end > pages.start);
-        overlapped.inspect(|span| span.must_drop_pages.store(true, Ordering::Relaxed)).count()
+        let overlapping = self.overlapping(&pages);
+        overlapping.inspect(|span| span.must_drop_pages.store(true, Ordering::Relaxed)).count()
+    }
+
+    /// True if a write in flight touches one of these pages.
+    pub(crate) fn touches(&self, pages: &Range<u64>) -> bool {
+        self.overlapping(pages).next().is_some()
+    }
+
+    fn overlapping(&self, pages: &Range<u64>) -> impl Iterator<Item = &Arc<Span>> {
+        let (start, end) = (pages.start, pages.end);
+        let from = start.saturating_sub(self.pages_max);
+        self.spans.range((from, 0)..(end.max(from), 0)).map(|(_, span)| span).filter(move |span| span.pages.end > start)
     }
 
     /// Marks all writes: pages and size may have changed.

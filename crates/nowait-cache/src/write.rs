@@ -400,6 +400,39 @@ mod tests {
     }
 
     #[test]
+    fn a_page_that_the_check_refuses_beside_a_write_is_read_again() {
+        use std::os::unix::fs::FileExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, [[1; 4096], [2; 4096]].concat()).unwrap();
+        let plain = std::fs::File::options().write(true).open(&path).unwrap();
+        let is_whole = |_: &std::path::Path, _, page: &[u8]| match page.iter().all(|byte| *byte == page[0]) {
+            true => Ok(()),
+            false => Err("torn".into()),
+        };
+        let cache = PageCache::builder().page_bytes(4096).read_ahead_bytes_max(0).check(is_whole).build().unwrap();
+        let file = cache.open(&nowait::File::open(&path).wait().unwrap(), Access::Exclusive).unwrap();
+        let write = Writing::new(&file, 0..4096);
+        plain.write_all_at(&[3; 100], 0).unwrap();
+        std::thread::scope(|scope| {
+            let one = scope.spawn(|| file.get(0..10).wait());
+            let both = scope.spawn(|| file.gather(&[0..10, 5000..5010]).wait());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            plain.write_all_at(&[3; 4096], 0).unwrap();
+            write.complete(Ok(vec![3; 4096]));
+            assert_eq!(one.join().unwrap().unwrap()[..], [3; 10]);
+            let both = both.join().unwrap().unwrap();
+            assert_eq!((&both[0][..], &both[1][..]), (&[3; 10][..], &[2; 10][..]));
+        });
+        assert_eq!(cache.stats().failures, 0);
+        // Damage that no write explains is reported.
+        plain.write_all_at(&[4; 100], 4096).unwrap();
+        file.invalidate(4096..8192);
+        assert_eq!(file.get(5000..5010).wait().unwrap_err().kind(), ErrorKind::Damaged);
+        assert_eq!(cache.stats().failures, 1);
+    }
+
+    #[test]
     fn two_writes_that_extend_the_file_leave_no_short_page() {
         let dir = tempfile::tempdir().unwrap();
         let (plain, file) = opened(&dir, 50);

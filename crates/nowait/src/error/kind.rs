@@ -261,7 +261,9 @@ impl ErrorKind {
             }
             ErrorKind::Deadlock => ("the call would deadlock", None),
             ErrorKind::StaleNetworkFileHandle => ("the server has replaced or removed the file", Some("open it again")),
-            ErrorKind::TimedOut => ("the device or server did not answer in time", Some("check the kernel log")),
+            ErrorKind::TimedOut => {
+                ("the time limit was exceeded", Some("the device or server did not answer; check the kernel log"))
+            }
             ErrorKind::Interrupted => ("interrupted by a signal", Some("try again")),
             ErrorKind::NotSeekable => ("it does not support offsets", Some("name a regular file or a block device")),
             ErrorKind::InvalidRange => {
