@@ -32,9 +32,9 @@ pub enum Access {
     /// cached pages if the size or the times have changed, or if the times were at most two seconds
     /// old at the last comparison: two changes may have equal times.
     Revalidate,
-    /// Only handles of this cache with this access change the file, by [`CachedFile::write_all_at`]. While one of
-    /// them exists, an opening does not compare size and times. An opening after the last of them
-    /// drops the pages of a file that was written.
+    /// Only handles of this cache with this access change the file, by
+    /// [`CachedFile::write_all_at`]. While one of them exists, an opening does not compare size and
+    /// times. [`CachedFile::revalidate`], and other openings, compare as with `Revalidate`.
     Exclusive,
 }
 
@@ -234,7 +234,7 @@ impl CachedFile {
         loop {
             let resizes = lock(&self.inode.fills).resizes;
             let (_, now) = stamp(&self.file)?;
-            let may_tie = self.access == Access::Revalidate;
+            let may_tie = self.access != Access::Immutable;
             if known.stamp.is_some_and(|known| known.is_same(&now) && (known.is_settled || !may_tie)) {
                 known.stamp = Some(now);
                 return Ok(None);

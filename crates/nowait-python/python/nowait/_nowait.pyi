@@ -236,7 +236,7 @@ class PageCache:
     def capacity_bytes(self) -> int:
         """Current capacity in bytes."""
     def set_capacity_bytes(self, capacity_bytes: int) -> int:
-        """Sets the capacity, at most that of the constructor; returns the new one, rounded down to whole pages."""
+        """Sets the capacity, at most that of the constructor; returns the new one, in whole pages."""
     def counters(self) -> dict[str, int]: ...
 
 @disjoint_base
@@ -252,7 +252,8 @@ class CachedFile:
         """Returns a lease of `length` bytes from `offset`; reads them if they are not cached.
 
         A range within one page is leased in place; a range that crosses a page boundary is copied. A range
-        that ends beyond the end of the file raises `EndOfFileError`. The call releases the GIL while it waits.
+        that ends beyond the end of the file raises `EndOfFileError`. The call releases the GIL while it
+        waits.
         """
     def try_get(self, offset: int, length: int) -> Lease | None:
         """Returns a lease if all bytes are cached; never waits."""
