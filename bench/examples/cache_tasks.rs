@@ -187,6 +187,10 @@ fn child(way: &str, path: &Path, group: &Path) -> Result<()> {
         }
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    // As a program on tokio does (docs/guide/tokio.md): its workers notice completions themselves.
+    if let Way::Lease(_) = way {
+        runtime.block_on(async { nowait::Nowait::shared().attach_tokio() })?;
+    }
     let begun = Instant::now();
     let (from, until) = (begun + Duration::from_secs(3), begun + Duration::from_secs(8));
     let (pages, hot) = (Random::of(7, 0).permutation(FILE / PAGE as u64), CACHE / PAGE as u64 * 4 / 5);
