@@ -1,4 +1,4 @@
-//! What the tests of a cache share.
+//! Helpers of the tests of a cache.
 #![allow(dead_code)]
 
 use std::path::Path;
