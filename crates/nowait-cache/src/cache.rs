@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use nowait::{Error, ErrorKind, ErrorOp, File, Result};
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::arena::Arena;
 use crate::file::{Access, CachedFile};
 use crate::frame::Frames;
-use crate::inode::{Inode, Stamp};
+use crate::inode::{Fills, Inode, Stamp};
 use crate::pages::Pages;
 use crate::shared::{Check, Core, Owner, Shared};
 use crate::stats::Stats;
@@ -183,9 +183,21 @@ fn check_mode(file: &File, access: Access) -> Result<()> {
     Ok(())
 }
 
+/// Returns the values of a file, and its fills locked: the size was not set since `fstat(2)`.
+pub(crate) fn current<'i>(inode: &'i Inode, file: &File) -> Result<(Stamp, MutexGuard<'i, Fills>)> {
+    loop {
+        let resizes = lock(&inode.fills).resizes;
+        let (_, now) = stamp(file)?;
+        let fills = lock(&inode.fills);
+        if fills.resizes == resizes {
+            return Ok((now, fills));
+        }
+    }
+}
+
 /// Returns the file's device and inode, and the size and times that show changes.
 #[allow(clippy::unnecessary_cast)]
-pub(crate) fn stamp(file: &File) -> Result<((u64, u64), Stamp)> {
+fn stamp(file: &File) -> Result<((u64, u64), Stamp)> {
     let stat = fstat(descriptor(file)?).map_err(|errno| system_error(file, errno))?;
     if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
         return Err(unsupported(file, "the cache is for regular files"));

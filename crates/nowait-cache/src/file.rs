@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nowait::{Buf, Error, ErrorKind, ErrorOp, File, Result, WriteBuffer};
 
-use crate::cache::{forked, stamp};
+use crate::cache::{current, forked};
 use crate::fill::{Fill, FrameList};
 use crate::get::{Gather, Get};
 use crate::inode::{Inode, Known};
@@ -163,8 +163,7 @@ impl CachedFile {
     ///
     /// After completion, every read by this cache returns the new bytes. Before it, a read may return
     /// old bytes. A read of several pages, or of a page that is not cached, may return a mix. A lease
-    /// keeps the old bytes. The bytes are durable
-    /// after a sync of [`file`](CachedFile::file).
+    /// keeps the old bytes. The bytes are durable after a sync of [`file`](CachedFile::file).
     ///
     /// If a future that was polled is dropped, the write continues. It waits for no lease and for no
     /// frame: if it can take no frame for a leased page, it drops the page. A page that the write
@@ -231,25 +230,16 @@ impl CachedFile {
     /// Compares the file with what is known of it. `Some` if its pages were dropped.
     fn compare(&self, known: &mut Known) -> Result<Option<Invalidated>> {
         lock(&self.inode.writes).mark_resized();
-        loop {
-            let resizes = lock(&self.inode.fills).resizes;
-            let (_, now) = stamp(&self.file)?;
-            let may_tie = self.access != Access::Immutable;
-            if known.stamp.is_some_and(|known| known.is_same(&now) && (known.is_settled || !may_tie)) {
-                known.stamp = Some(now);
-                return Ok(None);
-            }
-            let mut invalidated = Invalidated::default();
-            let mut fills = lock(&self.inode.fills);
-            // If a write has set the size since `fstat(2)`, compare again.
-            if fills.resizes == resizes {
-                invalidated.reads(&mut fills, 0, PAGES_MAX);
-                invalidated.pages(&self.core, &self.inode, &mut lock(&self.core.policy), 0, PAGES_MAX);
-                self.inode.set_size(&mut fills, now.size);
-                known.stamp = Some(now);
-                return Ok(Some(invalidated));
-            }
+        let (now, mut fills) = current(&self.inode, &self.file)?;
+        let before = known.stamp.replace(now);
+        let may_tie = self.access != Access::Immutable;
+        if before.is_some_and(|before| before.is_same(&now) && (before.is_settled || !may_tie)) {
+            return Ok(None);
         }
+        let mut invalidated = Invalidated::default();
+        invalidated.range(&self.core, &self.inode, &mut fills, 0, PAGES_MAX);
+        self.inode.set_size(&mut fills, now.size);
+        Ok(Some(invalidated))
     }
 
     /// Returns the counters of the file, of all its handles. Looks at each frame of the cache.

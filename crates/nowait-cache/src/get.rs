@@ -56,9 +56,6 @@ impl Wait {
         let wanted = if self.is_alone { 1 } else { wanted.min(file.fill_pages_max()) };
         let (mut deadline, mut is_called, mut is_late) = (None, false, false);
         loop {
-            if file.core.is_forked() {
-                return Err(forked(&file.file));
-            }
             if let Some(place) = &self.place {
                 match place.poll(context) {
                     Poll::Pending => return Ok(Found::InLine),
@@ -139,9 +136,6 @@ fn all_pinned(file: &CachedFile, page: u64) -> Error {
 fn check(file: &CachedFile, range: &Range<u64>) -> Result<()> {
     if range.start > range.end {
         return Err(file.error(ErrorKind::InvalidInput, range).with_advice("the range ends before its start"));
-    }
-    if file.core.is_forked() {
-        return Err(forked(&file.file));
     }
     if range.end > file.size() {
         return Err(beyond_end(file, range));

@@ -216,8 +216,7 @@ impl Shared {
         let mut invalidated = Invalidated::default();
         lock(&inode.writes).mark(first..end);
         let mut fills = lock(&inode.fills);
-        invalidated.reads(&mut fills, first, end);
-        invalidated.pages(self, inode, &mut lock(&self.policy), first, end);
+        invalidated.range(self, inode, &mut fills, first, end);
         drop(fills);
         invalidated
     }
@@ -240,6 +239,12 @@ pub(crate) struct Invalidated {
 }
 
 impl Invalidated {
+    /// Removes the reads in flight and the cached pages of a range. `fills` are the inode's.
+    pub(crate) fn range(&mut self, shared: &Shared, inode: &Inode, fills: &mut Fills, first: u64, end: u64) {
+        self.reads(fills, first, end);
+        self.pages(shared, inode, &mut lock(&shared.policy), first, end);
+    }
+
     /// Keeps the reads in flight of a range out of the directory, and later reads from joining
     /// them. `fills` are the inode's.
     pub(crate) fn reads(&mut self, fills: &mut Fills, first: u64, end: u64) {

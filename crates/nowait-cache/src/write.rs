@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use nowait::embed::turn;
 use nowait::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, File, Started, WriteBuffer, block_on};
 
-use crate::cache::{forked, stamp};
+use crate::cache::{current, forked};
 use crate::file::{Access, CachedFile};
 use crate::frame::Record;
 use crate::in_flight::{InFlight, Joined, OwnsInFlight};
@@ -102,24 +102,16 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Writing<B> {
     /// and the new size on. If `fstat(2)` fails, the size stays.
     fn refresh_size(&self) {
         let Writing { core, inode, .. } = self;
-        loop {
-            let resizes = lock(&inode.fills).resizes;
-            let Ok((_, now)) = stamp(&self.file) else { return };
-            let mut invalidated = Invalidated::default();
-            let mut fills = lock(&inode.fills);
-            // If the size was set since `fstat(2)`, compare again.
-            if fills.resizes == resizes {
-                let size = inode.size.load(Ordering::Relaxed);
-                if size != now.size {
-                    let first = size.min(now.size) >> core.page_shift;
-                    invalidated.reads(&mut fills, first, PAGES_MAX);
-                    invalidated.pages(core, inode, &mut lock(&core.policy), first, PAGES_MAX);
-                    inode.set_size(&mut fills, now.size);
-                }
-                drop(fills);
-                return invalidated.finish(core);
-            }
+        let Ok((now, mut fills)) = current(inode, &self.file) else { return };
+        let mut invalidated = Invalidated::default();
+        let size = inode.size.load(Ordering::Relaxed);
+        if size != now.size {
+            let first = size.min(now.size) >> core.page_shift;
+            invalidated.range(core, inode, &mut fills, first, PAGES_MAX);
+            inode.set_size(&mut fills, now.size);
         }
+        drop(fills);
+        invalidated.finish(core);
     }
 
     /// Updates or drops a cached page. The last page of the write also sets the size. If the write
@@ -143,8 +135,7 @@ impl<B: WriteBuffer + Deref<Target = [u8]>> Writing<B> {
         if until == end && size < end && !self.listed.span.must_stat_size() {
             let (last, first) = (size >> core.page_shift, start >> core.page_shift);
             if last < first {
-                invalidated.reads(&mut fills, last, last + 1);
-                invalidated.pages(core, inode, &mut lock(&core.policy), last, last + 1);
+                invalidated.range(core, inode, &mut fills, last, last + 1);
             }
             inode.set_size(&mut fills, end);
         }

@@ -142,8 +142,8 @@ impl CachedFile {
         };
         let (offset, length) = extents[index];
         let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at(self.file.path()).with_index(index);
-        let error = error.with_range(offset, length as u64).with_detail(format!("the file has {size} bytes"));
-        Err(exception(py, &error.with_advice("call `revalidate` if the file has changed")))
+        let advice = format!("the file has {size} bytes; call `revalidate` if it has changed");
+        Err(exception(py, &error.with_range(offset, length as u64).with_advice(advice)))
     }
 
     /// Reads ranges, and checks for signals in between.
