@@ -317,6 +317,8 @@ struct nowait_cache_counters {
     uint64_t uncached;
     // Pages read ahead.
     uint64_t read_ahead;
+    // Pages read ahead that were evicted before a read used them.
+    uint64_t read_ahead_unused;
     // Reads begun, each of one or more adjacent pages.
     uint64_t reads;
     // Bytes that reads returned.

@@ -77,6 +77,8 @@ pub struct CacheStats {
     pub uncached: u64,
     /// Pages read ahead.
     pub read_ahead: u64,
+    /// Pages read ahead that were evicted before a read used them.
+    pub read_ahead_unused: u64,
     /// Reads begun, each of one or more adjacent pages.
     pub reads: u64,
     /// Bytes that reads returned.
@@ -427,6 +429,7 @@ impl From<Stats> for CacheStats {
             misses: stats.misses,
             uncached: stats.uncached,
             read_ahead: stats.read_ahead,
+            read_ahead_unused: stats.read_ahead_unused,
             reads: stats.reads,
             read_bytes: stats.read_bytes,
             writes: stats.writes,

@@ -13,6 +13,7 @@ pub(crate) struct Counters {
     pub(crate) filled_bytes: AtomicU64,
     pub(crate) failures: AtomicU64,
     pub(crate) read_ahead: AtomicU64,
+    pub(crate) read_ahead_unused: AtomicU64,
     pub(crate) writes: AtomicU64,
     pub(crate) written_bytes: AtomicU64,
 }

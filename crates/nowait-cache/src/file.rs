@@ -380,6 +380,7 @@ impl CachedFile {
                 Claim::Began(fill) => {
                     let end = fill.pages().end;
                     self.inode.counters.read_ahead.fetch_add(end - page, Ordering::Relaxed);
+                    fill.mark_ahead();
                     fill.begin();
                     page = end;
                 }

@@ -29,6 +29,7 @@ pub(crate) struct Fill {
     file: File,
     first: u64,
     frames: FrameList,
+    is_ahead: AtomicBool,
     /// The check has refused a page that a write may have changed during the read.
     is_torn: AtomicBool,
     /// The result: pages before the end of the file, or the error of the read.
@@ -67,6 +68,7 @@ impl Fill {
             file: file.clone(),
             first,
             frames,
+            is_ahead: AtomicBool::new(false),
             is_torn: AtomicBool::new(false),
             in_flight: InFlight::new(),
         })
@@ -84,6 +86,11 @@ impl Fill {
         // SAFETY: the frames are adjacent, and belong to the fill until it has published them, which
         // it does after the read returned its buffer. The arena exists while the owner does.
         unsafe { Lent::from_raw(start, length, self.core.clone()) }
+    }
+
+    /// Marks a fill that no read waits for, before it begins.
+    pub(crate) fn mark_ahead(&self) {
+        self.is_ahead.store(true, Ordering::Relaxed);
     }
 
     /// Begins the read. The caller made the fill, and holds no lock.
@@ -165,6 +172,9 @@ impl Fill {
             let is_doomed = listed.is_none() || !policy.has_room();
             let record = self.core.frames.record(frame);
             record.name(self.inode.number, page, valid as u32);
+            if self.is_ahead.load(Ordering::Relaxed) {
+                record.word.mark_ahead();
+            }
             record.word.publish(is_doomed, is_wanted);
             if !is_doomed {
                 policy.filled(frame, page, &self.inode);
@@ -182,7 +192,10 @@ impl Fill {
     /// Returns a page of a fill that is done. `None` if the file ends before it.
     pub(crate) fn page(&self, page: u64) -> Result<Option<Pin>, Error> {
         match self.in_flight.result() {
-            Some(Ok(pages)) => pages.get((page - self.first) as usize).cloned().transpose(),
+            Some(Ok(pages)) => {
+                let pin = pages.get((page - self.first) as usize).cloned().transpose()?;
+                Ok(pin.inspect(|pin| pin.record().word.clear_ahead()))
+            }
             Some(Err(error)) => Err(error.clone()),
             None => Ok(None),
         }

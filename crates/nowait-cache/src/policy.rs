@@ -168,6 +168,7 @@ impl Policy {
                 }
                 continue;
             }
+            let is_unused = word.is_unused_ahead();
             let stays = if is_small { word.score() > 1 } else { word.lower_score() > 0 };
             let hits = if stays { None } else { word.try_evict() };
             let Some(hits) = hits else {
@@ -175,6 +176,9 @@ impl Policy {
                 self.append(Queue::Main, frame);
                 continue;
             };
+            if let Some(inode) = self.inodes[frame as usize].as_ref().filter(|_| is_unused && hits == 0) {
+                inode.counters.read_ahead_unused.fetch_add(1, Ordering::Relaxed);
+            }
             self.leave_directory(frame, frames, hits, is_small);
             self.evictions += 1;
             return Some(frame);

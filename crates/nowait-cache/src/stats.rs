@@ -22,6 +22,8 @@ pub struct Stats {
     pub uncached: u64,
     /// Pages read ahead.
     pub read_ahead: u64,
+    /// Pages read ahead that were evicted before a read used them.
+    pub read_ahead_unused: u64,
     /// Reads that were begun, each of one or more adjacent pages.
     pub reads: u64,
     /// Bytes that reads returned.
@@ -34,10 +36,10 @@ pub struct Stats {
     pub failures: u64,
     /// Pages evicted, for other pages or by a smaller capacity. Zero in the counters of a file.
     pub evictions: u64,
-    /// Pages in the cache. Zero in the counters of a file.
+    /// Pages in the cache.
     pub cached: u64,
     /// Pages that are leased, or in a read that its thread or a waiting task has not let go yet.
-    /// Zero in the counters of a file.
+    /// Those of a file show who holds leases.
     pub pinned: u64,
 }
 
@@ -63,8 +65,11 @@ impl Stats {
     pub(crate) fn of_file(shared: &Shared, inode: &Inode) -> Stats {
         let mut stats = Stats::default();
         stats.add(&inode.counters);
-        let records = shared.frames.records().iter().filter(|record| record.is_of(inode.number));
-        stats.hits += records.map(|record| record.word.hits()).sum::<u64>();
+        for record in shared.frames.records().iter().filter(|record| record.is_of(inode.number)) {
+            stats.hits += record.word.hits();
+            stats.cached += u64::from(record.word.is_cached());
+            stats.pinned += u64::from(record.word.is_pinned());
+        }
         stats
     }
 
@@ -75,6 +80,7 @@ impl Stats {
         self.misses += load(&counters.misses);
         self.uncached += load(&counters.uncached);
         self.read_ahead += load(&counters.read_ahead);
+        self.read_ahead_unused += load(&counters.read_ahead_unused);
         self.reads += load(&counters.fills);
         self.read_bytes += load(&counters.filled_bytes);
         self.writes += load(&counters.writes);

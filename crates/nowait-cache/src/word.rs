@@ -13,6 +13,8 @@ const DOOMED: u64 = 2;
 const ORPHAN: u64 = 4;
 /// A future waits for a frame: the removal of the last pin wakes one.
 const WANTED: u64 = 8;
+/// The page was read ahead, and no read has used it, unless hits are counted.
+const AHEAD: u64 = 1 << 6;
 /// Score of the page, [`SCORE_MAX`] at most. A hit raises it, except consecutive hits of one
 /// reader; a pass of the eviction through the main queue lowers it.
 const SCORE: u64 = 16;
@@ -101,6 +103,7 @@ impl Word {
     /// Returns the hits, and sets them to zero.
     #[cold]
     pub(crate) fn take_hits(&self) -> u64 {
+        self.clear_ahead();
         self.change_hits(|_| 0)
     }
 
@@ -205,6 +208,26 @@ impl Word {
         (self.0.load(Ordering::Relaxed) & SCORE_MASK) / SCORE
     }
 
+    /// Marks a frame that belongs to the caller: its page is read ahead.
+    pub(crate) fn mark_ahead(&self) {
+        self.0.fetch_or(AHEAD, Ordering::Relaxed);
+    }
+
+    pub(crate) fn clear_ahead(&self) {
+        if self.0.load(Ordering::Relaxed) & AHEAD != 0 {
+            self.0.fetch_and(!AHEAD, Ordering::Relaxed);
+        }
+    }
+
+    /// True if the page was read ahead, and no read has used it.
+    pub(crate) fn is_unused_ahead(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & (AHEAD | HITS_MASK) == AHEAD
+    }
+
+    pub(crate) fn is_cached(&self) -> bool {
+        is_ready(self.0.load(Ordering::Relaxed))
+    }
+
     /// Makes a filled frame ready, or doomed at once, with a pin of the caller.
     pub(crate) fn publish(&self, is_doomed: bool, is_wanted: bool) {
         self.0.fetch_add(PIN, Ordering::Relaxed);
@@ -256,7 +279,7 @@ impl Word {
     pub(crate) fn doom(&self) -> Doomed {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
-            let kept = word & !(READY | SCORE_MASK);
+            let kept = word & !(READY | AHEAD | SCORE_MASK);
             let (new, doomed) = if word < PIN { (kept, Doomed::Free) } else { (kept | DOOMED, Doomed::Pinned) };
             match self.0.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return doomed,
@@ -320,6 +343,27 @@ mod tests {
         assert!(word.clear_wanted() && !word.clear_wanted());
         assert_eq!(word.unpin(), Unpinned::Done);
         assert!(!word.want());
+    }
+
+    #[test]
+    fn a_page_read_ahead_is_unused_until_a_read_uses_it() {
+        let word = Word::new();
+        let read_ahead = || {
+            word.mark_ahead();
+            word.publish(false, false);
+            assert_eq!((word.unpin(), word.is_unused_ahead()), (Unpinned::Done, true));
+        };
+        read_ahead();
+        assert_eq!((is_ready(word.pin()), word.unpin(), word.is_unused_ahead()), (true, Unpinned::Done, false));
+        assert_eq!((word.take_hits(), word.is_unused_ahead(), word.try_evict()), (1, false, Some(0)));
+        read_ahead();
+        word.clear_ahead();
+        assert!(!word.is_unused_ahead());
+        // The mark leaves with the page.
+        word.mark_ahead();
+        assert_eq!((word.doom(), word.is_unused_ahead()), (Doomed::Free, false));
+        read_ahead();
+        assert_eq!((word.try_evict(), word.is_unused_ahead()), (Some(0), false));
     }
 
     #[test]

@@ -484,6 +484,52 @@ fn a_file_that_is_read_in_order_is_read_ahead() {
     assert!(cache.stats().read_ahead - stats.read_ahead < 20, "{:?}", cache.stats());
 }
 
+#[test]
+fn pages_read_ahead_in_vain_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    fs::write(&path, contents(4096 * PAGE, 0)).unwrap();
+    let cache = settings(64).read_ahead_bytes_max(64 * PAGE).build().unwrap();
+    let direct = nowait::OpenOptions::new().read(true).direct(true).open(&path).wait().unwrap();
+    let file = cache.open(&direct, Access::Revalidate).unwrap();
+    let row = |page: u64| file.get(page * PAGE as u64..page * PAGE as u64 + 10).wait().unwrap();
+    // In order: a hit, or a read that joins, uses each page.
+    (0..1000).for_each(|page| drop(row(page)));
+    let stats = cache.stats();
+    assert!(stats.read_ahead > 900 && stats.joins > 0 && stats.evictions > 900, "{stats:?}");
+    assert_eq!(stats.read_ahead_unused, 0, "{stats:?}");
+    // Short runs, whose readahead is for nothing.
+    for run in 0..300 {
+        (1100 + run * 10..1100 + run * 10 + 2).for_each(|page| drop(row(page)));
+    }
+    // Of each run, readahead reads 4 pages. The last ones are cached still.
+    let unused = cache.stats().read_ahead_unused;
+    assert!((1100..=1200).contains(&unused), "{:?}", cache.stats());
+    assert_eq!(file.stats().read_ahead_unused, unused);
+}
+
+#[test]
+fn the_counters_of_a_file_show_who_holds_leases() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = settings(16).read_ahead_bytes_max(0).build().unwrap();
+    let files = ["one", "other"].map(|name| {
+        fs::write(dir.path().join(name), contents(8 * PAGE, 0)).unwrap();
+        opened(&cache, &dir.path().join(name))
+    });
+    let page = |file: usize, page: u64| files[file].get(page * PAGE as u64..(page + 1) * PAGE as u64).wait().unwrap();
+    let leases = [page(0, 0), page(0, 1), page(1, 3)];
+    drop(page(1, 5));
+    assert_pinned(&cache, 3);
+    let counts = || [0, 1].map(|file: usize| (files[file].stats().cached, files[file].stats().pinned));
+    assert_eq!(counts(), [(2, 2), (2, 1)]);
+    // An invalidated page leaves the cache, and stays pinned.
+    files[0].invalidate(0..PAGE as u64);
+    assert_eq!(counts(), [(1, 2), (2, 1)]);
+    drop(leases);
+    assert_pinned(&cache, 0);
+    assert_eq!(counts(), [(1, 0), (2, 0)]);
+}
+
 /// Random reads, invalidations and changes of the file by plain calls, on a cache of a few frames.
 #[test]
 fn random_operations_agree_with_the_file() {

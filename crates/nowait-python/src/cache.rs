@@ -95,6 +95,7 @@ fn counters(py: Python<'_>, stats: Stats) -> PyResult<Bound<'_, PyDict>> {
         ("misses", stats.misses),
         ("uncached", stats.uncached),
         ("read_ahead", stats.read_ahead),
+        ("read_ahead_unused", stats.read_ahead_unused),
         ("reads", stats.reads),
         ("read_bytes", stats.read_bytes),
         ("failures", stats.failures),

@@ -28,6 +28,8 @@ class CacheStats:
     """Pages of ranges that bypassed the cache: longer than half of the capacity."""
     read_ahead: int
     """Pages read ahead."""
+    read_ahead_unused: int
+    """Pages read ahead that were evicted before a read used them."""
     reads: int
     """Reads that were begun, each of one or more adjacent pages."""
     read_bytes: int
@@ -37,9 +39,9 @@ class CacheStats:
     evictions: int
     """Pages evicted. Zero in the counters of a file."""
     cached: int
-    """Pages in the cache. Zero in the counters of a file."""
+    """Pages in the cache."""
     pinned: int
-    """Pages that are leased or being read. Zero in the counters of a file."""
+    """Pages that are leased or being read. Those of a file show who holds leases."""
 
 
 class PageCache(_nowait.PageCache):
