@@ -30,6 +30,8 @@ use crate::sync::lock;
 
 /// Maximum reads in flight of one gather.
 const DEPTH: usize = 64;
+/// Longest range that is copied in one step. Longer ones yield to other tasks.
+const AT_ONCE_BYTES: u64 = 64 << 10;
 
 /// Pages that a future waits for.
 #[derive(Default)]
@@ -244,7 +246,8 @@ impl Future for Get<'_> {
             return Poll::Ready(result.take().expect("a future was polled after it was ready"));
         }
         if matches!(this.state, State::New) {
-            if let Some(lease) = this.try_now() {
+            let is_short = this.range.end.saturating_sub(this.range.start) <= AT_ONCE_BYTES;
+            if let Some(lease) = is_short.then(|| this.try_now()).flatten() {
                 turn::copied(if lease.is_copy() { lease.len() } else { 0 });
                 this.state = State::Ready(Some(Ok(lease)));
                 return if turn::ends(context) { Poll::Pending } else { self.poll(context) };
@@ -291,6 +294,11 @@ pub struct Gather<'f> {
 
 struct Work<'f> {
     buffer: Buf,
+    /// Range that is looked up next, and the bytes of it that were.
+    range: usize,
+    done: u64,
+    /// Place of the next part in the buffer.
+    to: usize,
     /// Parts in pages that were not cached, sorted by page. Those before `begun` are in flight or
     /// copied.
     missing: Vec<Part>,
@@ -298,7 +306,6 @@ struct Work<'f> {
     /// Places in the buffer of the ranges that bypass the cache; `past` reads them.
     uncached: Vec<(Range<usize>, Range<u64>)>,
     past: Option<nowait::Gather<'f>>,
-    copied: usize,
 }
 
 /// Part of a page, and its place in the buffer.
@@ -323,7 +330,7 @@ impl Work<'_> {
         let Part { start, length, to, .. } = part;
         let bytes = pin.bytes().get(start..start + length).ok_or_else(|| part.beyond_end(file))?;
         self.buffer[to..to + length].copy_from_slice(bytes);
-        self.copied += length;
+        turn::copied(length);
         Ok(())
     }
 
@@ -369,7 +376,7 @@ impl<'f> Gather<'f> {
         block_on(self)
     }
 
-    /// Copies the pages that are cached.
+    /// Checks the ranges, and makes the buffer.
     fn begin(&self) -> Result<Work<'f>> {
         let file = self.file;
         let mut total = 0_usize;
@@ -383,42 +390,57 @@ impl<'f> Gather<'f> {
             let whole = self.ranges.first().cloned().unwrap_or(0..0);
             file.error(ErrorKind::OutOfMemory, &whole).with_detail(format!("{total} bytes for a copy"))
         })?;
-        let mut work = Work { buffer, missing: Vec::new(), begun: 0, uncached: Vec::new(), past: None, copied: 0 };
-        let mut past = Vec::new();
-        let mut to = 0;
+        let (missing, uncached) = (Vec::new(), Vec::new());
+        Ok(Work { buffer, range: 0, done: 0, to: 0, missing, begun: 0, uncached, past: None })
+    }
+
+    /// Copies the pages that are cached, and lists the others. False at the end of the task's turn.
+    fn look_up(&mut self, context: &mut Context<'_>) -> Result<bool> {
+        let Gather { file, ranges, work: Some(work), .. } = self else { return Ok(true) };
+        if work.range == ranges.len() {
+            return Ok(true);
+        }
         let pages_max = u64::from(file.core.frames.len() / 2).max(1);
-        for range in &self.ranges {
-            let (mut offset, pages) = (range.start, (range.end - range.start) >> file.core.page_shift);
-            if pages > pages_max || file.split(range.end).0 >= PAGES_MAX {
-                let length = (range.end - range.start) as usize;
+        while let Some(range) = ranges.get(work.range) {
+            let (offset, rest) = (range.start + work.done, range.end - range.start - work.done);
+            let (page, start) = file.split(offset);
+            let pages = (range.end - range.start) >> file.core.page_shift;
+            let is_past = pages > pages_max || file.split(range.end).0 >= PAGES_MAX;
+            let length =
+                if is_past { rest as usize } else { rest.min((file.core.page_bytes() - start) as u64) as usize };
+            if is_past {
                 file.inode.counters.uncached.fetch_add(pages + 1, Ordering::Relaxed);
-                past.push((range.start, length));
-                work.uncached.push((to..to + length, range.clone()));
-                to += length;
-                continue;
-            }
-            while offset < range.end {
-                let (page, start) = file.split(offset);
-                let length = (file.core.page_bytes() - start).min((range.end - offset) as usize);
-                let part = Part { page, start, length, to };
+                work.uncached.push((work.to..work.to + length, range.clone()));
+            } else if length > 0 {
+                let part = Part { page, start, length, to: work.to };
                 match file.pin(page) {
                     Some(pin) => work.copy(part, &pin, file)?,
                     None => work.missing.push(part),
                 }
-                offset += length as u64;
-                to += length;
+            }
+            work.to += length;
+            work.done += length as u64;
+            if work.done == range.end - range.start {
+                (work.range, work.done) = (work.range + 1, 0);
+            }
+            if turn::ends(context) {
+                return Ok(false);
             }
         }
-        if let ([range], None) = (&self.ranges[..], &work.uncached.first()) {
+        if let ([range], None) = (&ranges[..], work.uncached.first()) {
             file.found(file.split(range.start).0, file.split(range.end.max(1) - 1).0 + 1);
         }
         work.missing.sort_unstable_by_key(|part| part.page);
+        let past: Vec<_> = work.uncached.iter().map(|(place, range)| (range.start, place.len())).collect();
         work.past = (!past.is_empty()).then(|| file.file.gather(past));
-        Ok(work)
+        Ok(true)
     }
 
-    /// Begins reads, and copies what was read; true when all is done.
+    /// Looks up the pages, begins reads, and copies what was read; true when all is done.
     fn advance(&mut self, context: &mut Context<'_>) -> Result<bool> {
+        if !self.look_up(context)? {
+            return Ok(false);
+        }
         let Gather { file, work: Some(work), wait, .. } = self else { return Ok(true) };
         loop {
             let mut index = 0;
@@ -435,6 +457,9 @@ impl<'f> Gather<'f> {
                     continue;
                 }
                 work.take(&joined.to, file)?;
+                if turn::ends(context) {
+                    return Ok(false);
+                }
             }
             if work.begun == work.missing.len() || wait.joined.len() >= DEPTH {
                 break;
@@ -505,7 +530,6 @@ impl Future for Gather<'_> {
             }
         }
         let Some(work) = this.work.take() else { return Poll::Pending };
-        turn::copied(work.copied);
         let (buffer, mut to) = (Arc::new(work.buffer), 0);
         let leases = this.ranges.iter().map(|range| {
             let from = to;

@@ -5,8 +5,10 @@ mod common;
 use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -482,6 +484,41 @@ fn a_file_that_is_read_in_order_is_read_ahead() {
         file.get(row..row + 512).wait().unwrap();
     }
     assert!(cache.stats().read_ahead - stats.read_ahead < 20, "{:?}", cache.stats());
+}
+
+/// A task that copies much lets others run in between, also if everything is cached.
+#[test]
+fn long_copies_yield() {
+    struct Calls(AtomicUsize);
+    impl std::task::Wake for Calls {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let bytes = contents(2048 * PAGE, 0);
+    fs::write(&path, &bytes).unwrap();
+    let cache = cache(8192);
+    let file = opened(&cache, &path);
+    file.gather(&[0..2048 * PAGE as u64]).wait().unwrap();
+    let calls = Arc::new(Calls(AtomicUsize::new(0)));
+    let waker = std::task::Waker::from(calls.clone());
+    let mut context = Context::from_waker(&waker);
+    let mut yields = |mut read: Pin<&mut dyn Future<Output = Vec<u8>>>| {
+        let before = calls.0.load(Ordering::Relaxed);
+        loop {
+            if let Poll::Ready(copy) = read.as_mut().poll(&mut context) {
+                assert!(copy == bytes);
+                return calls.0.load(Ordering::Relaxed) - before;
+            }
+        }
+    };
+    // About 40 KiB are copied in a turn: eight bytes a nanosecond are charged, and turns take 5 us.
+    let whole = [0..2048 * PAGE as u64];
+    let gathered = yields(pin!(async { file.gather(&whole).await.unwrap()[0].to_vec() }));
+    let got = yields(pin!(async { file.get(whole[0].clone()).await.unwrap().to_vec() }));
+    assert!(gathered > 100 && got > 100, "{gathered} and {got} yields for 8 MiB");
 }
 
 #[test]
