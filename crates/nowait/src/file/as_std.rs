@@ -17,6 +17,8 @@ use rustix::io::Errno;
 
 use super::File;
 use crate::core::instance::Nowait;
+#[cfg(feature = "sim")]
+use crate::engine::sim::Stat;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::{Call, Handle, Request};
 use crate::operation::Operation;
@@ -95,6 +97,13 @@ impl File {
     /// `statx(2)`.
     pub fn metadata(&self) -> Operation<'_, Result<fs::Metadata>> {
         self.call(ErrorOp::Metadata, |fd| to_std(fd).metadata())
+    }
+
+    /// Returns the state of a simulated file; `None` for a file with a descriptor. Takes no part in the
+    /// simulation: it needs no [`Sim::step`](crate::sim::Sim::step), and no fault affects it.
+    #[cfg(feature = "sim")]
+    pub fn simulated(&self) -> Option<Stat> {
+        self.instance.sim()?.stat(&self.open.handle)
     }
 
     /// Sets the permissions (`fchmod(2)`).

@@ -456,6 +456,32 @@ fn a_write_that_fails_has_written_some_of_its_sectors() {
 }
 
 #[test]
+fn a_file_has_an_identity_and_a_version() {
+    let (sim, nowait, file) = disk(&[0; SECTOR]);
+    sim.create("b", [0; 10]);
+    let other = create(&nowait, "b");
+    let stat = |file: &File| file.simulated().unwrap();
+    let (before, others) = (stat(&file), stat(&other));
+    assert_eq!((before.size, others.size, before.disk), (SECTOR as u64, 10, others.disk));
+    assert_ne!(before.inode, others.inode);
+    file.write_all_at(vec![1; 10], SECTOR as u64).wait().unwrap();
+    file.read_range(0, 1).wait().unwrap();
+    let after = stat(&file);
+    assert!(after.version > before.version && after.size == SECTOR as u64 + 10, "{after:?}");
+    assert_eq!((after.inode, stat(&other)), (before.inode, others));
+    // A rename keeps it, a file in its place has another one, and so has a disk after a crash.
+    nowait.fs().rename("a", "c").wait().unwrap();
+    sim.create("a", [0; SECTOR]);
+    let [replaced, renamed] = ["a", "c"].map(|path| stat(&writable(&nowait, path.as_ref())));
+    assert!(renamed == after && replaced.inode != before.inode, "{renamed:?}, {replaced:?}");
+    assert_eq!(renamed.flags & libc::O_ACCMODE, libc::O_RDWR);
+    let crashed = sim.crash(|_, _| true);
+    assert_ne!(stat(&writable(&instance(&crashed), "b".as_ref())).disk, before.disk);
+    let path = tempfile::NamedTempFile::new().unwrap();
+    assert_eq!(File::open(path.path()).wait().unwrap().simulated(), None);
+}
+
+#[test]
 fn reads_fail_alone() {
     let (sim, _nowait, file) = disk(&[0; SECTOR]);
     sim.set_faults(faults(|faults| faults.read_error = 1.0));

@@ -39,6 +39,8 @@ struct Inode {
     has_report: bool,
     /// Parts that cannot be read.
     spoiled: Vec<Range<usize>>,
+    /// Number of the last change of what reads return.
+    changed: u64,
 }
 
 impl Inode {
@@ -50,6 +52,7 @@ impl Inode {
             changes: VecDeque::new(),
             has_report: false,
             spoiled: Vec::new(),
+            changed: 0,
         }
     }
 
@@ -123,6 +126,11 @@ impl Store {
         self.files.get(file).map(|file| &file.contents)
     }
 
+    /// Number of the last change of a file's contents.
+    pub(super) fn changed(&self, file: usize) -> u64 {
+        self.files[file].changed
+    }
+
     /// How far the files with names may grow, all together.
     pub(super) fn room(&self) -> u64 {
         if self.capacity == u64::MAX {
@@ -138,6 +146,7 @@ impl Store {
     fn change(&mut self, file: usize, change: DiskChange, durable: bool) {
         self.number += 1;
         let file = &mut self.files[file];
+        file.changed = self.number;
         change.make(&mut file.contents);
         file.changes.push_back(Dated { number: self.number, durable, change });
         file.settle();
@@ -243,6 +252,8 @@ impl Store {
     /// that failed has given up.
     pub(super) fn drop_cache(&mut self, file: usize) {
         let Some(file) = self.files.get_mut(file) else { return };
+        self.number += 1;
+        file.changed = self.number;
         file.contents = file.durable.clone();
         file.changes.iter().for_each(|dated| dated.change.make(&mut file.contents));
     }

@@ -19,6 +19,8 @@ use crate::sync::lock;
 use crate::sys::{self, WaitMode};
 
 pub(super) struct Disk {
+    /// Unique in the process.
+    pub(super) number: u64,
     pub(super) world: Mutex<World>,
     pub(super) work: Condvar,
     pub(super) quiet: Condvar,

@@ -35,6 +35,7 @@ mod image;
 mod world;
 
 use std::collections::HashSet;
+use std::os::raw::c_int;
 use std::path::Path as FsPath;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -46,7 +47,7 @@ use self::disk::{FILE_MAX, Store, plain};
 use self::engine::{Disk, SimEngine};
 use self::world::{Random, World};
 use super::Engine;
-use crate::op::Backlog;
+use crate::op::{Backlog, Handle};
 use crate::sync::lock;
 use crate::sys;
 
@@ -90,6 +91,22 @@ pub struct Faults {
     pub direct_refused: bool,
 }
 
+/// State of a simulated file; see [`File::simulated`](crate::File::simulated).
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Number of the disk, unique in the process. The disk after a crash has another number.
+    pub disk: u64,
+    /// Number of the file, unique on its disk. The file keeps it when it is renamed.
+    pub inode: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Grows with each change of the contents or the size.
+    pub version: u64,
+    /// Flags of the open (`open(2)`).
+    pub flags: c_int,
+}
+
 /// How many operations a disk takes at a time.
 const DEPTH: usize = 64;
 
@@ -125,7 +142,9 @@ impl Sim {
             engines: 0,
             watcher: None,
         };
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
         Sim(Arc::new(Disk {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             world: Mutex::new(world),
             work: Condvar::new(),
             quiet: Condvar::new(),
@@ -287,6 +306,15 @@ impl Sim {
     /// write as in flight.
     pub fn watch(&self, look: impl Fn(&Sim) + Send + Sync + 'static) {
         lock(&self.0.world).watcher = Some(Arc::new(look));
+    }
+
+    /// Returns the state of an open file. Waits for no operation.
+    pub(crate) fn stat(&self, handle: &Handle) -> Option<Stat> {
+        let Handle::Simulated { file, flags } = handle else { return None };
+        let world = lock(&self.0.world);
+        let size = world.store.contents(*file)?.len() as u64;
+        let version = world.store.changed(*file);
+        Some(Stat { disk: self.0.number, inode: *file as u64, size, version, flags: flags.bits() as c_int })
     }
 
     pub(crate) fn engine(&self) -> Arc<dyn Engine> {
