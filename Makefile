@@ -6,7 +6,7 @@ LOCKED := --locked
 
 # All features but the command's `bench`, which brings a workspace of its own (make bench-test).
 WITHOUT_BENCH := --no-default-features \
-	--features nowait/tokio-test-util,nowait/stream,nowait/futures-io,nowait-log/tokio,nowait-cache/bytes,nowait-cache/stable-deref,nowait-probe/json
+	--features nowait/tokio-test-util,nowait/stream,nowait/futures-io,nowait-log/tokio,nowait-cache/bytes,nowait-cache/stable-deref,nowait-cache/sim,nowait-probe/json
 BENCH := cd bench && CARGO_TARGET_DIR=../target
 
 .PHONY: help test bench-test soak c-tools loom locks python-test python-test-all stores-test integrations service docs book lint \

@@ -70,8 +70,8 @@ impl PageCache {
     /// the same pages.
     ///
     /// # Errors
-    /// Those of `fstat(2)`. [`ErrorKind::Unsupported`] for a file without a descriptor (of a
-    /// simulator), for a device, and in a forked child. [`ErrorKind::PermissionDenied`] for a file
+    /// Those of `fstat(2)`. [`ErrorKind::Unsupported`] for a file of a simulator (unless the feature
+    /// `sim` is enabled), for a device, and in a forked child. [`ErrorKind::PermissionDenied`] for a file
     /// that was not opened for reading. [`ErrorKind::InvalidInput`] for exclusive access to a file
     /// that was opened for appending.
     pub fn open(&self, file: &File, access: Access) -> Result<CachedFile> {
@@ -169,9 +169,17 @@ fn system_error(file: &File, errno: Errno) -> Error {
     Error::from_raw_os_error(ErrorOp::Metadata, errno.raw_os_error()).at(file.path())
 }
 
+fn open_flags(file: &File) -> Result<OFlags> {
+    #[cfg(feature = "sim")]
+    if let Some(stat) = file.simulated() {
+        return Ok(OFlags::from_bits_retain(stat.flags as _));
+    }
+    fcntl_getfl(descriptor(file)?).map_err(|errno| system_error(file, errno))
+}
+
 /// Refuses a file that was not opened for reading, and one that would append what is written.
 fn check_mode(file: &File, access: Access) -> Result<()> {
-    let flags = fcntl_getfl(descriptor(file)?).map_err(|errno| system_error(file, errno))?;
+    let flags = open_flags(file)?;
     if flags & OFlags::RWMODE == OFlags::WRONLY {
         let error = Error::new(ErrorOp::Read, ErrorKind::PermissionDenied).at(file.path());
         return Err(error.with_advice("open the file for reading"));
@@ -198,6 +206,14 @@ pub(crate) fn current<'i>(inode: &'i Inode, file: &File) -> Result<(Stamp, Mutex
 /// Returns the file's device and inode, and the size and times that show changes.
 #[allow(clippy::unnecessary_cast)]
 fn stamp(file: &File) -> Result<((u64, u64), Stamp)> {
+    #[cfg(feature = "sim")]
+    if let Some(stat) = file.simulated() {
+        // Each change has another version, so that equal ones always mean equal contents.
+        let changed = (0, stat.version);
+        let stamp = Stamp { size: stat.size, modified: changed, changed, is_settled: true };
+        // No device has such a number.
+        return Ok(((!stat.disk, stat.inode), stamp));
+    }
     let stat = fstat(descriptor(file)?).map_err(|errno| system_error(file, errno))?;
     if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
         return Err(unsupported(file, "the cache is for regular files"));

@@ -1,6 +1,12 @@
 //! Helpers of the tests of a cache.
 #![allow(dead_code)]
 
+#[cfg(feature = "sim")]
+pub(crate) mod model;
+pub(crate) mod seeds;
+#[cfg(feature = "sim")]
+pub(crate) mod simulated;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -36,6 +42,20 @@ pub(crate) fn assert_pinned(cache: &PageCache, pages: u64) {
         std::thread::yield_now();
     }
     assert_eq!(cache.stats().pinned, pages, "{:?}", cache.stats());
+}
+
+/// Processor time in ns of this thread, and of the threads that end waits for a frame.
+pub(crate) fn waiting_ns() -> u64 {
+    let this = std::fs::read_link("/proc/thread-self").unwrap();
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap());
+    let ns = tasks.filter_map(|task| {
+        // A thread may have ended.
+        let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+        let time = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        let is_waiting = name.trim() == "nowait-cache" || this.file_name() == Some(&task.file_name());
+        is_waiting.then(|| time.split(' ').next()?.parse::<u64>().ok()).flatten()
+    });
+    ns.sum()
 }
 
 /// A small generator, so that a seed repeats a run.
