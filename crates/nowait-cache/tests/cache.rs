@@ -15,7 +15,7 @@ use futures::future::join_all;
 use nowait::{ErrorKind, block_on};
 use nowait_cache::{Access, Lease, PageCache};
 
-use common::{PAGE, Random, assert_pinned, cache, contents, opened, seeded, settings};
+use common::{PAGE, Random, assert_pinned, cache, contents, opened, seeded, settings, waiting_ns};
 
 #[test]
 fn a_page_is_read_once_and_then_found() {
@@ -143,12 +143,14 @@ fn a_read_waits_for_a_frame_for_a_limited_time() {
     let file = opened(&cache, &path);
     let page = |page: u64| page * PAGE as u64..page * PAGE as u64 + 10;
     let leases: Vec<_> = (0..2).map(|number| file.get(page(number)).wait().unwrap()).collect();
-    let began = Instant::now();
+    let (began, before_ns) = (Instant::now(), waiting_ns());
     let error = file.get(page(2)).wait().unwrap_err();
+    let busy_ns = waiting_ns().saturating_sub(before_ns);
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     assert!(error.to_string().contains("leases pin all frames"), "{error}");
     let took = began.elapsed();
     assert!(took >= Duration::from_millis(100) && took < Duration::from_secs(5), "{took:?}");
+    assert!(busy_ns < 50_000_000, "the threads are busy for {busy_ns} ns while they wait");
     assert_pinned(&cache, 2);
     // A copy of pages pins nothing, and is in need of a frame, too.
     assert_eq!(file.get(0..3 * PAGE as u64).wait().map(|_| ()).unwrap_or(()), ());
