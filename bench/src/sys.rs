@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{Advice as Expected, SeekFrom, fadvise, seek};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -57,6 +57,13 @@ impl Mapping {
         MmapOptions::new().len(len).map_raw_read_only(file).map(Self)
     }
 
+    /// Disables readahead of page faults.
+    pub fn expect_random(&self) -> io::Result<()> {
+        self.0.advise(Advice::Random)
+    }
+
+    // Inlined into the loop over cached pages, where a call takes as long as the copy.
+    #[inline]
     pub fn copy(&self, offset: u64, to: &mut [u8]) {
         let end = offset + to.len() as u64;
         assert!(end <= self.0.len() as u64, "{offset}..{end} is not mapped");

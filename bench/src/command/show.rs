@@ -5,10 +5,12 @@
 //! collapses.
 
 use crate::machine::environment::Environment;
-use crate::report::figures::{COLLAPSED, COLUMNS, MEANINGS, compared, known, meaning, share, short, title};
+use crate::report::figures::{
+    COLLAPSED, COLUMNS, MEANINGS, best_compared, compared, known, meaning, share, short, title,
+};
 use crate::report::notes::Code;
 use crate::report::verdict::sentences;
-use crate::report::{Report, Row, best};
+use crate::report::{Report, Row};
 use crate::table;
 use crate::table::columns::Column;
 use comfy_table::{Attribute, Cell, CellAlignment, Color, Table as Grid};
@@ -154,8 +156,8 @@ fn speeds(report: &Report, table: &str, colour: Colour) -> String {
         let header = std::iter::once(heading("")).chain(ways.iter().map(|way| heading(way)));
         let mut grid = grid(header.collect(), GAP as u16, colour);
         for (case, rows) in &cases {
-            let best = best(rows);
-            let cell = |row: &&Row| speed(compared(row), row.ops_per_s / best);
+            let best = best_compared(rows);
+            let cell = |row: &&Row| speed(compared(row), compared(row) / best);
             let of_way = |way: &&str| rows.iter().find(|row| row.way == *way).map(cell);
             let cells = ways.iter().map(|way| of_way(way).unwrap_or_else(|| Cell::new("")));
             grid.add_row(std::iter::once(Cell::new(case)).chain(cells));

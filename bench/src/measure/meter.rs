@@ -125,6 +125,26 @@ impl<'a> Tally<'a> {
         self.records(batch.ranges.len() as u64, records, batch.bytes, (started, now));
     }
 
+    /// Records a complete batch whose records are in separate buffers, in order.
+    #[inline]
+    pub fn scattered<'r>(
+        &mut self,
+        batch: Batch<'_>,
+        records: impl Iterator<Item = &'r [u8]>,
+        started: Instant,
+        now: Instant,
+    ) {
+        let records = batch.ranges.iter().map(|range| range.offset).zip(records);
+        self.records(batch.ranges.len() as u64, records, batch.bytes, (started, now));
+    }
+
+    /// Records operations without latencies. Their bytes are [found](Self::found) apart.
+    #[inline]
+    pub fn count(&mut self, operations: u64, bytes: u64) {
+        self.operations += operations;
+        self.bytes += bytes;
+    }
+
     /// Records a complete gather as one operation, with its records in order.
     #[inline]
     pub fn gathered<'r>(
@@ -215,8 +235,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Compares a record that was read back after the clock stopped, or keeps its checksum.
-    /// `number` is the record's number, in place of an offset.
+    /// Compares the bytes of one operation, or keeps their checksum. For a record that was read back
+    /// after the clock stopped, `number` is the record's number in place of an offset.
     pub fn found(&mut self, number: u64, record: &[u8]) {
         if self.check.is_some() {
             self.verify(number, record);

@@ -6,6 +6,7 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use super::meter::{Check, Round, Sample, Sampled};
 use super::options::Options;
@@ -89,6 +90,29 @@ pub fn alone<T>(check: Option<&Check<'_>>, work: impl FnOnce(&mut Round<'_>) -> 
     let mut round = Round::new(&gate, check);
     let given = work(&mut round)?;
     Ok((Sample::of(&[round]), given))
+}
+
+/// Runs work with several callers, each on its own thread, which start together. `work` gets the
+/// number of its caller.
+pub fn by_callers(
+    callers: usize,
+    check: Option<&Check<'_>>,
+    work: impl Fn(usize, &mut Round<'_>) -> io::Result<()> + Sync,
+) -> Outcome<()> {
+    if callers == 1 {
+        return alone(check, |round| work(0, round));
+    }
+    let gate = Barrier::new(callers);
+    let call = |index| {
+        let mut round = Round::new(&gate, check);
+        work(index, &mut round).map(|()| round)
+    };
+    let rounds: io::Result<Vec<Round<'_>>> = thread::scope(|scope| {
+        let call = &call;
+        let threads: Vec<_> = (0..callers).map(|index| scope.spawn(move || call(index))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a way does not panic")).collect()
+    });
+    Ok((Sample::of(&rounds?), ()))
 }
 
 impl Turn<'_> {

@@ -123,6 +123,11 @@ pub fn compared(row: &Row) -> f64 {
     (table::known(&row.table).compared)(row)
 }
 
+/// Returns the best of the compared figures of a case, above 0.
+pub fn best_compared(rows: &[&Row]) -> f64 {
+    rows.iter().map(|row| compared(row)).fold(f64::MIN_POSITIVE, f64::max)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,10 +7,10 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::report::axes::panels;
 use crate::report::figures::{
-    COLLAPSED, COLUMNS, MEANINGS, compared, decimals, known, meaning, share, short, title, unit,
+    COLLAPSED, COLUMNS, MEANINGS, best_compared, compared, decimals, known, meaning, share, short, title, unit,
 };
 use crate::report::verdict::{Stand, quickest, sentences, stand};
-use crate::report::{Report, Row, best};
+use crate::report::{Report, Row};
 use crate::stats::Finding;
 use crate::table;
 use crate::table::columns::Column;
@@ -199,7 +199,7 @@ fn speeds(report: &Report, table: &str) -> Markup {
     let ways = report.ways_of(table);
     let header: Vec<&str> = std::iter::once("case").chain(ways.iter().copied()).collect();
     let cell = |row: &Row, best: f64| {
-        let ratio = row.ops_per_s / best;
+        let ratio = compared(row) / best;
         let class = if ratio >= 1.0 { "first" } else { shade(ratio) };
         html! { td class=(class) { (short(compared(row))) small { (marked(ratio, Finding::Behind)) } } }
     };
@@ -210,7 +210,7 @@ fn speeds(report: &Report, table: &str) -> Markup {
                     th scope="row" { (case) }
                     @for way in &ways {
                         @match rows.iter().find(|row| row.way == *way) {
-                            Some(row) => (cell(row, best(&rows))),
+                            Some(row) => (cell(row, best_compared(&rows))),
                             None => td;,
                         }
                     }

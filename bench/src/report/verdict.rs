@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::report::{Control, Report, Row, in_order};
 use crate::stats::{Finding, LEVEL, OUTSIDE, Ratio, median, range};
 use crate::table::{self, listed};
-use crate::ways::{ON_TOKIO, OURS, PLAIN};
+use crate::ways::{CACHE, ON_TOKIO, OURS, PLAIN};
 
 /// Share of requests handed to kernel workers from which a way is reported: every second one.
 const PUNTED: f64 = 0.5;
@@ -104,12 +104,13 @@ pub fn quickest<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<&'a Row> {
     rows.max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s))
 }
 
-/// Compares a way with the others; the library's own ways are not compared with each other.
+/// Compares a way with the others. The library's own ways are not compared with each other, except
+/// its page cache with its files.
 pub fn stand<'a>(report: &Report, rows: &[&'a Row], way: &str) -> Option<Stand<'a>> {
     let row = rows.iter().copied().find(|row| row.way == way)?;
     let is_ours = |way: &str| way.starts_with(OURS);
-    let others: Vec<&Row> =
-        rows.iter().copied().filter(|other| other.way != way && !(is_ours(way) && is_ours(&other.way))).collect();
+    let is_kin = |other: &str| way != CACHE && is_ours(way) && is_ours(other);
+    let others: Vec<&Row> = rows.iter().copied().filter(|other| other.way != way && !is_kin(&other.way)).collect();
     // The control of the case; 1 in older reports without controls.
     let control = report.control(&row.table, &row.case).and_then(Control::distance).unwrap_or(1.0);
     let comparisons = others.len() * report.case_count();
@@ -221,9 +222,10 @@ fn controlled(report: &Report) -> Option<String> {
     Some(text + ". The verdict of a case ignores differences smaller than its control.")
 }
 
-/// Returns the ways of the library that programs choose between: without tokio, and on tokio.
+/// Returns the ways of the library that programs choose between: without tokio, on tokio, and its
+/// page cache.
 fn ways_of_ours(report: &Report) -> Vec<&str> {
-    [OURS, ON_TOKIO].into_iter().filter(|way| report.rows.iter().any(|row| row.way == *way)).collect()
+    [OURS, ON_TOKIO, CACHE].into_iter().filter(|way| report.rows.iter().any(|row| row.way == *way)).collect()
 }
 
 /// Ranks a way of the library in a table: first against the ways that programs use today, then
@@ -273,7 +275,11 @@ fn rank(report: &Report, table: &str, way: &str) -> Option<String> {
 /// Compares a way of the library with those that programs use today: its worst case and its best.
 /// Omits noise; true if there is any.
 fn beside(report: &Report, table: &str, way: &str) -> (Vec<String>, bool) {
-    let rivals: &[&[&str]] = if way == ON_TOKIO { &[&["tokio"]] } else { &[&PLAIN, &["threads"]] };
+    let rivals: &[&[&str]] = match way {
+        ON_TOKIO => &[&["tokio"]],
+        CACHE => &[&PLAIN, &[OURS]],
+        _ => &[&PLAIN, &["threads"]],
+    };
     let cases = report.cases(table);
     let mut is_noisy = false;
     let of = |rival: &&[&str]| {

@@ -35,6 +35,7 @@
 //! }
 //! ```
 
+pub mod cache;
 mod choice;
 pub mod columns;
 pub mod files;
@@ -89,6 +90,9 @@ pub static TABLES: &[&Table] = &[
     &log::LOG,
     &log::PIPELINED,
     &log::TASKS,
+    &cache::HITS,
+    &cache::MISSES,
+    &cache::POLICY,
 ];
 
 /// Declaration of a table.

@@ -4,12 +4,10 @@
 //! ways read the same offsets into the same kind of buffer.
 
 use std::ops::RangeInclusive;
-use std::sync::Barrier;
-use std::thread;
 
 use super::*;
-use crate::measure::meter::{Check, Round};
-use crate::measure::turn::Outcome;
+use crate::measure::meter::Check;
+use crate::measure::turn::{Outcome, by_callers};
 use crate::measure::work::{Gather, Range};
 use crate::report::axes::{Point, panels};
 use crate::report::best;
@@ -224,7 +222,12 @@ impl ReadCase {
             return (alone(check, |round| way.gather(&job, output.bytes(), round)), wanted);
         }
         let job = Reads { target, block, depth, offsets, pace: None, cancel };
-        (by_callers(way, job, callers, check), job.totals())
+        let share = offsets.len().div_ceil(callers);
+        let outcome = by_callers(callers, check, |index, round| {
+            let offsets = offsets.chunks(share).nth(index).unwrap_or(&[]);
+            way.reads(&Reads { offsets, ..job }, Buffer::new(block * depth).bytes(), round)
+        });
+        (outcome, job.totals())
     }
 }
 
@@ -276,29 +279,6 @@ impl Bench for ReadCase {
             run.report.note(Code::CachedUnderDirect, text);
         }
     }
-}
-
-/// Distributes the offsets to `callers` threads, which start together.
-fn by_callers(way: Part<dyn ReadWay>, job: Reads<'_>, callers: usize, check: Option<&Check<'_>>) -> Outcome<()> {
-    let gate = Barrier::new(callers);
-    let call = |offsets| {
-        let job = Reads { offsets, ..job };
-        let mut buffer = Buffer::new(job.block * job.depth);
-        let mut round = Round::new(&gate, check);
-        way.reads(&job, buffer.bytes(), &mut round).map(|()| round)
-    };
-    if callers == 1 {
-        return Ok((Sample::of(&[call(job.offsets)?]), ()));
-    }
-    let share = job.offsets.len().div_ceil(callers);
-    let rounds: io::Result<Vec<Round<'_>>> = thread::scope(|scope| {
-        let mut shares = job.offsets.chunks(share);
-        // Starts as many threads as the gate expects, even if some get no offsets.
-        let threads: Vec<_> =
-            (0..callers).map(|_| shares.next().unwrap_or(&[])).map(|own| scope.spawn(move || call(own))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a way does not panic")).collect()
-    });
-    Ok((Sample::of(&rounds?), ()))
 }
 
 /// Share of the best speed from which a depth is sufficient.

@@ -3,6 +3,7 @@
 //! A way names the kinds of work that it does ([`Does`]), each with the code that does it. Tables
 //! select by kind, and show their ways in the order of the list.
 
+mod cache;
 mod drive;
 mod log;
 mod mixed;
@@ -24,10 +25,12 @@ use std::fmt;
 use std::io;
 use std::ops::Deref;
 
-use crate::measure::meter::Round;
+use crate::measure::cache::{HitRate, Hits, PageSet, Trace};
+use crate::measure::meter::{Round, Tally};
 use crate::measure::mixed::{Mixed, Mixture};
 use crate::measure::work::{Commits, Gather, Gathers, Reads, SmallFiles, Writes};
 
+pub(crate) use self::cache::pages_of_misses;
 pub use self::log::commit::{Folder, Places, by_writers};
 pub(crate) use self::log::durable::await_spare;
 pub use self::ring::io_uring_state;
@@ -36,6 +39,8 @@ pub use self::ring::io_uring_state;
 pub const OURS: &str = "nowait";
 /// The library on a tokio runtime.
 pub const ON_TOKIO: &str = "nowait-tokio";
+/// The library's page cache, which the verdict ranks in tables of caches.
+pub const CACHE: &str = "nowait-cache";
 /// The ways of the simplest program.
 pub const PLAIN: [&str; 3] = ["pread", "pwrite", "append-fdatasync"];
 
@@ -181,6 +186,14 @@ kinds! {
     Pipelines pipeliners LogWay in "log-pipelined"
     /// Durable records of tasks.
     TaskCommits task_loggers LogWay in "log-tokio"
+    /// Reads of cached pages.
+    Hits hitters CacheWay in "cache"
+    /// Copies of the start of cached pages.
+    Copies copiers CacheWay in "cache"
+    /// Reads of pages that are not cached, each of which evicts another.
+    Misses missers ReadWay in "cache-misses"
+    /// Choice of the pages that stay cached.
+    Policies policies PolicyWay in "cache-policy"
 }
 
 /// All ways, in the order of columns.
@@ -193,6 +206,7 @@ pub static WAYS: Roster = &[
     &threads::THREADS,
     &willneed::WILLNEED,
     &scan::TOUCH,
+    &cache::MMAP,
     &ring::RING,
     &tokio::TOKIO,
     #[cfg(feature = "peers")]
@@ -228,6 +242,12 @@ pub static WAYS: Roster = &[
     &peers::fsys::FSYS_DIRECT,
     #[cfg(feature = "rocksdb")]
     &peers::rocksdb::ROCKSDB,
+    #[cfg(feature = "peers")]
+    &peers::caches::QUICK_CACHE,
+    #[cfg(feature = "peers")]
+    &peers::caches::MOKA,
+    #[cfg(feature = "peers")]
+    &peers::caches::FOYER,
     &nowait::NOWAIT,
     &stall::NOWAIT_STRICT,
     &scan::NOWAIT_STREAM,
@@ -235,6 +255,7 @@ pub static WAYS: Roster = &[
     &nowait::NOWAIT_AIO,
     &nowait::NOWAIT_YOUNG,
     &nowait::NOWAIT_TOKIO,
+    &cache::NOWAIT_CACHE,
 ];
 
 pub fn named(name: &str) -> Option<&'static Way> {
@@ -352,6 +373,29 @@ pub trait MixedWay: Sync {
     /// A task starts its next read when it has the bytes of the last one. A way whose reads await
     /// nothing yields after each, so that other tasks run.
     fn mixed(&self, job: &Mixed<'_>, round: &mut Round<'_>) -> io::Result<Mixture>;
+}
+
+/// One way of keeping pages in memory.
+pub trait CacheWay: Sync {
+    /// Caches all pages of the set, before the first round.
+    fn open(&self, set: &PageSet<'_>) -> io::Result<Box<dyn CachedPages>>;
+}
+
+/// Pages of a [`PageSet`], all cached, which several threads read.
+pub trait CachedPages: Sync {
+    /// Does all reads of `job`, of eight bytes each.
+    fn words(&self, job: &Hits<'_>, tally: &mut Tally<'_>) -> io::Result<()>;
+
+    /// Does all reads of `job`, each into the start of `buffer`.
+    fn copies(&self, _: &Hits<'_>, _: &mut [u8], _: &mut Tally<'_>) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// One way of choosing the pages that stay cached.
+pub trait PolicyWay: Sync {
+    /// Replays a trace with a new cache ([`Trace::replay`]).
+    fn replay(&self, trace: &Trace<'_>, round: &mut Round<'_>) -> io::Result<HitRate>;
 }
 
 #[cfg(test)]

@@ -60,6 +60,7 @@ pub(crate) static NOWAIT: Way = Way::new(
         Does::Mixed(&mixed::Tasks::BlockOn),
         Does::Commits(&Durable::Threads),
         Does::Pipelines(&Durable::Threads),
+        Does::Misses(&Calls::Blocking),
     ],
 );
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use super::drive::{Drive, Job, Kind, Operation, RoundPlan, in_turn};
-use super::{Does, Way, stall};
+use super::{Does, Way, cache, stall};
 use crate::measure::meter::Round;
 use crate::measure::work::Gather;
 
@@ -15,7 +15,15 @@ pub(crate) struct Plain;
 pub(crate) static PREAD: Way = Way::new(
     "pread",
     "pread, one at a time on one thread, whatever the depth",
-    &[Does::Reads(&Plain), Does::Gathers(&Plain), Does::DirectReads(&Plain), Does::Scans(&Plain), Does::Files(&Plain)],
+    &[
+        Does::Reads(&Plain),
+        Does::Gathers(&Plain),
+        Does::DirectReads(&Plain),
+        Does::Scans(&Plain),
+        Does::Files(&Plain),
+        Does::Hits(&cache::Calls),
+        Does::Copies(&cache::Calls),
+    ],
 )
 .hue(0);
 

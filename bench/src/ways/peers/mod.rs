@@ -2,6 +2,7 @@
 //! describes the use of each, and how the comparison is unfair.
 
 mod aligned;
+pub(super) mod caches;
 pub(super) mod compio;
 pub(super) mod fjall;
 pub(super) mod fsys;
