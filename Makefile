@@ -39,7 +39,7 @@ help:
 	@echo "make suites-check  part of make test: the driver of suites/, and its Python files"
 	@echo "make suites  test suites of other projects on the library, in hours; not part of make test (suites/README.md)"
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
-	@echo "make peers-test  other runtimes and logs as ways of \`nowait bench\` (bench/peers.md); not part of make test"
+	@echo "make peers-test  other runtimes, logs and caches as ways of \`nowait bench\` (bench/peers.md); not part of make test"
 	@echo "make bench-check   instructions (by valgrind) and speed against bench/examples/bars.json; ARGS=--record records them"
 	@echo "make versions  the library's speed against that of BASE (default: the last tag), in one program; ARGS (bench/versions/README.md)"
 	@echo "make kernels  the tests on Linux 5.10, 6.1 and 6.12, in QEMU (docs/kernels.md); kernels-smoke: appends and the contract on 5.10"

@@ -14,7 +14,8 @@
 //! * [`measure`]: [`options`](measure::options) (of the command line), [`pace`](measure::pace)
 //!   (when operations start: at a rate or at random times), [`work`](measure::work) (the job of a
 //!   way, as plain data), [`meter`](measure::meter) (the loop of all cases, one round on the clock,
-//!   and the row of all rounds), [`figure`](measure::figure) (figures that only one table has),
+//!   and the row of all rounds), [`cache`](measure::cache) (reads of cached pages, and traces),
+//!   [`figure`](measure::figure) (figures that only one table has),
 //!   [`mixed`](measure::mixed) (tasks that share a runtime: plan and results),
 //!   [`turn`](measure::turn) (one way's turn, and its errors), [`progress`](measure::progress)
 //!   (duration and progress of a run).

@@ -61,6 +61,12 @@ fn reads_and_writes_are_right() {
 }
 
 #[test]
+fn caches_have_the_right_pages_and_hit_rates() {
+    // Cases of hits in place, and of traces.
+    measures(&["cache", "--size", "2M"], "quick_cache,moka,foyer", 2 + 4);
+}
+
+#[test]
 fn direct_reads_are_right() {
     let arguments = ["reads", "--direct", "--size", "2M", "--depths", "1,16"];
     measures(&arguments, "tokio-uring,compio,monoio,glommio-dma", 2);

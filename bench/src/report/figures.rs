@@ -82,9 +82,10 @@ pub fn micro(nanoseconds: u64) -> String {
     if micro < 9.95 { format!("{micro:.1}") } else { format!("{micro:.0}") }
 }
 
-/// Formats as `512`, `16K`, `1M`.
+/// Formats as `512`, `16K`, `1M`, `1G`.
 pub fn size_of(bytes: usize) -> String {
     match bytes {
+        gib if gib > 0 && gib % (1 << 30) == 0 => format!("{}G", gib >> 30),
         mib if mib % (1 << 20) == 0 => format!("{}M", mib >> 20),
         kib if kib % (1 << 10) == 0 => format!("{}K", kib >> 10),
         bytes => bytes.to_string(),
@@ -134,7 +135,10 @@ mod tests {
 
     #[test]
     fn block_sizes_are_short() {
-        assert_eq!([512, 1536, 4096, 3 << 19, 1 << 20].map(size_of), ["512", "1536", "4K", "1536K", "1M"]);
+        assert_eq!(
+            [512, 1536, 4096, 3 << 19, 1 << 20, 1 << 30].map(size_of),
+            ["512", "1536", "4K", "1536K", "1M", "1G"]
+        );
     }
 
     #[test]

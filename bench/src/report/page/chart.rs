@@ -8,7 +8,7 @@ use crate::report::figures::{compared, share, short};
 use crate::report::{Report, Row, best};
 use crate::table;
 use crate::table::columns::Curve;
-use crate::ways::{self, ON_TOKIO, OURS, PLAIN};
+use crate::ways::{self, CACHE, ON_TOKIO, OURS, PLAIN};
 
 /// Appearance of a way: the number of its hue in the style sheet, its symbol, and the dash of its
 /// line.
@@ -213,7 +213,7 @@ pub(super) fn lines(panel: &Panel<'_>, axis: &str, measure: &Curve, looks: &[(&s
 
 /// Returns whether programs choose this way today, as in the legend.
 fn is_known(way: &str) -> bool {
-    PLAIN.contains(&way) || ["threads", "thread-batch", "ring", "tokio", OURS, ON_TOKIO].contains(&way)
+    PLAIN.contains(&way) || ["threads", "thread-batch", "ring", "tokio", OURS, ON_TOKIO, CACHE].contains(&way)
 }
 
 /// Renders a line for each case of the tables that rank ways: the ratios to the best, of the ways

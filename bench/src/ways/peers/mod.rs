@@ -1,4 +1,4 @@
-//! Other runtimes and logs (feature `peers`), and RocksDB (feature `rocksdb`). `bench/peers.md`
+//! Other runtimes, logs and caches (feature `peers`), and RocksDB (feature `rocksdb`). `bench/peers.md`
 //! describes the use of each, and how the comparison is unfair.
 
 mod aligned;
