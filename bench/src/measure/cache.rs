@@ -33,7 +33,7 @@ impl PageSet<'_> {
     }
 }
 
-/// Number of reads between two looks at the clock and at the bytes.
+/// Number of reads between two looks for an interrupt, and at the bytes.
 const CHUNK: u64 = 4096;
 const WORD: usize = size_of::<u64>();
 

@@ -85,7 +85,8 @@ fn grid(name: &str, caption: &str, header: &[&str], bodies: &Markup) -> Markup {
 /// Renders the best way of each case, and the library relative to it.
 fn map(report: &Report) -> Markup {
     let ranked: Vec<&str> = report.tables().into_iter().filter(|table| table::ranks(table)).collect();
-    let caption = "The speed of nowait, or of its page cache, relative to the best way. ≈: equally fast, within 5 %. ?: uncertain. ▼: below half.";
+    let caption = "The speed of nowait, or of its page cache, relative to the best way. ≈: equally fast, within 5 %. \
+        ?: uncertain. ▼: below half.";
     let header = ["case", "best way", "speed", "", "CPU µs each", "nowait", "of the best", "CPU µs each"];
     let bodies = html! {
         @for table in &ranked { tbody { @for (_, rows) in report.cases(table) { (stands(report, &rows)) } } }

@@ -1,8 +1,8 @@
 //! The tables `cache`, `cache-misses` and `cache-policy`: pages in the memory of the process.
 //!
 //! In `cache`, threads read at random places of a set of pages, all of which a way caches before the
-//! first round: eight bytes of the page in place, or a copy of the start of the page. The clock is
-//! read once for many operations, since a read takes tens of nanoseconds; there are no latencies.
+//! first round: eight bytes of the page in place, or a copy of the start of the page. A read takes
+//! tens of nanoseconds, as the clock does, so no read has its own latency.
 //!
 //! In `cache-misses`, no page is cached, and each read evicts another page. The library's files are
 //! the way to compare with. All use direct I/O.

@@ -138,8 +138,8 @@ impl CachedPages for CachedFile {
 /// Maximum number of pages of the cache in rounds of misses.
 const PAGES_OF_MISSES: u64 = 4096;
 
-/// Returns the number of pages of the cache in rounds of misses. A round reads as many pages less
-/// than the file has.
+/// Returns the number of pages of the cache in rounds of misses. A round leaves as many pages
+/// of the file unread.
 pub(crate) fn pages_of_misses(file_bytes: u64) -> u64 {
     PAGES_OF_MISSES.min(file_bytes / PAGE / 4)
 }
