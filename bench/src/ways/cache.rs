@@ -26,9 +26,9 @@ use crate::measure::meter::{Round, Tally};
 use crate::measure::work::{Gather, Reads, Target};
 use crate::sys::{Mapping, PAGE};
 
-pub(crate) struct Calls;
+pub(crate) struct Preads;
 
-impl CacheWay for Calls {
+impl CacheWay for Preads {
     fn open(&self, set: &PageSet<'_>) -> io::Result<Box<dyn CachedPages>> {
         Ok(Box::new(set.target.file.try_clone()?))
     }

@@ -21,8 +21,8 @@ pub(crate) static PREAD: Way = Way::new(
         Does::DirectReads(&Plain),
         Does::Scans(&Plain),
         Does::Files(&Plain),
-        Does::Hits(&cache::Calls),
-        Does::Copies(&cache::Calls),
+        Does::Hits(&cache::Preads),
+        Does::Copies(&cache::Preads),
     ],
 )
 .hue(0);
