@@ -24,7 +24,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::io::Errno;
+use crate::sys::Errno;
 
 use crate::core::available;
 use crate::core::instance::Nowait;

@@ -267,82 +267,50 @@
 //! The crate supports Linux only. It does not compare kernel versions. It tries a call, and uses
 //! another route if the kernel, a seccomp filter or a limit refuses the call.
 
+// Other systems have no queue to the kernel, which uses these.
+#![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 #![cfg_attr(docsrs, feature(doc_cfg), doc(auto_cfg(hide(target_os = "linux"))))]
 
-#[cfg(not(target_os = "linux"))]
-compile_error!("nowait supports Linux only: it calls preadv2(2), io_uring and libaio");
-
-#[cfg(target_os = "linux")]
 mod buf;
-#[cfg(target_os = "linux")]
 mod core;
-#[cfg(target_os = "linux")]
 mod direct;
-#[cfg(target_os = "linux")]
 mod driver;
-#[cfg(target_os = "linux")]
 pub mod embed;
-#[cfg(target_os = "linux")]
 mod engine;
-#[cfg(target_os = "linux")]
 mod error;
-#[cfg(target_os = "linux")]
 mod file;
-#[cfg(target_os = "linux")]
 pub mod fs;
-#[cfg(target_os = "linux")]
 mod gather;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod layout;
-#[cfg(target_os = "linux")]
 pub mod map;
-#[cfg(target_os = "linux")]
 mod op;
-#[cfg(target_os = "linux")]
 mod operation;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod pages;
-#[cfg(target_os = "linux")]
 mod started;
-#[cfg(target_os = "linux")]
 mod stats;
-#[cfg(target_os = "linux")]
 pub mod stream;
-#[cfg(target_os = "linux")]
 mod sync;
-#[cfg(target_os = "linux")]
 mod sys;
-#[cfg(target_os = "linux")]
 mod turn;
-#[cfg(target_os = "linux")]
 #[doc(hidden)]
 pub mod wait;
-#[cfg(target_os = "linux")]
 mod write;
 
-#[cfg(target_os = "linux")]
 pub use self::core::instance::{Builder, Engine, Nowait, Refusal};
-#[cfg(all(feature = "forced-routes", target_os = "linux"))]
+#[cfg(feature = "forced-routes")]
 pub use self::core::policy::Route;
-#[cfg(target_os = "linux")]
 pub use buf::{BUF_ALIGNMENT, Buf, Lent, ReadBuffer, ReadBuffers, WriteBuffer, WriteBuffers};
-#[cfg(all(feature = "sim", target_os = "linux"))]
+#[cfg(feature = "sim")]
 pub use engine::sim;
-#[cfg(target_os = "linux")]
 pub use error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result, Written};
-#[cfg(target_os = "linux")]
 pub use file::{Advice, Closed, DirectIo, File, OpenOptions, RangeLock, TryLockError};
-#[cfg(target_os = "linux")]
 pub use gather::{Exceptions, Gather, GatherEach, Gathered, Ranges};
-#[cfg(target_os = "linux")]
 pub use operation::{Operation, Steps, Write};
-#[cfg(target_os = "linux")]
 pub use started::Started;
-#[cfg(target_os = "linux")]
 pub use stats::Stats;
-#[cfg(target_os = "linux")]
 pub use wait::Wait;
-#[cfg(target_os = "linux")]
 pub use write::{Allocate, Settled, WriteMany};
 
 /// Runs a future to completion on the calling thread, which drives its own ring meanwhile.
@@ -393,7 +361,6 @@ pub use write::{Allocate, Settled, WriteMany};
 /// The future may block this thread by other means: another executor's `block_on`, receiving from a
 /// channel, joining a thread. The thread `nowait-watch-1` then completes the operations in flight,
 /// with a delay.
-#[cfg(target_os = "linux")]
 pub fn block_on<F: std::future::Future>(future: F) -> F::Output {
     engine::local::drive(future)
 }

@@ -7,8 +7,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use rustix::io::Errno;
-
 use crate::core::combine;
 use crate::core::dispatch::Target;
 use crate::core::inline::NotNow;
@@ -20,7 +18,7 @@ use crate::op::watcher::{self, Of};
 use crate::op::{Notify, OpenFile, Outcome, Owner, QueueKind, Request, Slot};
 use crate::started::{Answer, Begun, Conclude, Started, concludes, polled_too_often};
 use crate::stats::Count;
-use crate::sys::WriteFlags;
+use crate::sys::{Errno, WriteFlags};
 use crate::turn;
 
 /// File operation that returns a `T` and has not begun. `.await` it on any executor,

@@ -3,6 +3,8 @@
 //!
 //! `unsafe` here: filling segments, and copying from them.
 
+use crate::sys::IoVec;
+
 /// Bytes still to move: their place in the file, and their memory.
 #[derive(Debug)]
 pub(crate) struct TransferCursor {
@@ -18,14 +20,14 @@ pub(crate) struct TransferCursor {
 /// One segment (nearly always) without an allocation, or many. Empty ones are left out.
 #[derive(Debug)]
 enum Segments {
-    One([libc::iovec; 1]),
+    One([IoVec; 1]),
     /// Behind a pointer, so that the usual case is small: operations are moved about.
     Scattered(Box<Scattered>),
 }
 
 #[derive(Debug)]
 struct Scattered {
-    all: Vec<libc::iovec>,
+    all: Vec<IoVec>,
     first: usize,
 }
 
@@ -39,7 +41,7 @@ impl TransferCursor {
     /// Makes a cursor without memory.
     #[inline]
     pub(crate) fn at(position: u64) -> TransferCursor {
-        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let none = IoVec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         TransferCursor { segments: Segments::One([none]), position, left: 0, done: 0 }
     }
 
@@ -50,7 +52,7 @@ impl TransferCursor {
             return;
         }
         self.left += len;
-        let new = libc::iovec { iov_base: start.cast(), iov_len: len };
+        let new = IoVec { iov_base: start.cast(), iov_len: len };
         match &mut self.segments {
             Segments::One([only]) if only.iov_len == 0 => *only = new,
             Segments::One([only]) => {
@@ -62,7 +64,7 @@ impl TransferCursor {
 
     /// The segments left to fill.
     #[inline]
-    pub(crate) fn segments(&self) -> &[libc::iovec] {
+    pub(crate) fn segments(&self) -> &[IoVec] {
         match &self.segments {
             Segments::One(one) => one,
             Segments::Scattered(many) => &many.all[many.first..],
@@ -76,12 +78,12 @@ impl TransferCursor {
     }
 
     /// The first `n` bytes of what is left.
-    pub(crate) fn first(&self, mut n: usize) -> Vec<libc::iovec> {
+    pub(crate) fn first(&self, mut n: usize) -> Vec<IoVec> {
         let mut first = Vec::new();
         for segment in self.segments() {
             let length = n.min(segment.iov_len);
             if length > 0 {
-                first.push(libc::iovec { iov_base: segment.iov_base, iov_len: length });
+                first.push(IoVec { iov_base: segment.iov_base, iov_len: length });
             }
             n -= length;
         }
@@ -96,7 +98,7 @@ impl TransferCursor {
         self.position += n as u64;
         self.left -= n;
         self.done += n;
-        let shorten = |segment: &mut libc::iovec, by: usize| {
+        let shorten = |segment: &mut IoVec, by: usize| {
             segment.iov_base = segment.iov_base.cast::<u8>().wrapping_add(by).cast();
             segment.iov_len -= by;
         };

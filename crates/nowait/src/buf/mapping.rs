@@ -7,16 +7,12 @@
 //! the bytes as a slice.
 
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
-use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
-
 use crate::buf::Buf;
-use crate::sys::{self, SEGMENTS_MAX};
+use crate::sys::{self, BorrowedFd, Errno, IoVec, MemoryAdvice, SEGMENTS_MAX, WaitMode};
 
 /// The access to a mapping, and who sees writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +40,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 pub(crate) fn page_bytes() -> usize {
-    rustix::param::page_size()
+    sys::page_bytes()
 }
 
 /// How pages are brought in.
@@ -100,14 +96,7 @@ impl Mapping {
         if length == 0 {
             return Ok(Mapping { start: NonNull::dangling(), length, populate_refused: AtomicBool::new(false) });
         }
-        let (protection, flags) = match access {
-            Access::Read => (ProtFlags::READ, MapFlags::PRIVATE),
-            Access::Private => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE),
-            Access::Shared => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED),
-        };
-        // SAFETY: a new place of the kernel's choice: nothing that exists is changed.
-        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, protection, flags, fd, offset) }?;
-        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+        let start = sys::map_file(fd, offset, length, access != Access::Read, access == Access::Shared)?;
         Ok(Mapping { start, length, populate_refused: AtomicBool::new(false) })
     }
 
@@ -139,14 +128,14 @@ impl Mapping {
     }
 
     /// Advice that changes no bytes.
-    pub(crate) fn advise(&self, range: &Range<usize>, advice: Advice) -> Result<(), Errno> {
+    pub(crate) fn advise(&self, range: &Range<usize>, advice: MemoryAdvice) -> Result<(), Errno> {
         let (start, length) = self.pages(range);
         if length == 0 {
             return Ok(());
         }
         // SAFETY: pages of this mapping, and none of the advice used here (see the callers) takes
         // bytes away.
-        sys::retry(|| unsafe { rustix::mm::madvise(start.cast(), length, advice) })
+        sys::retry(|| unsafe { sys::advise_memory(start, length, advice) })
     }
 
     /// Finds the pages of `range` that are not in the page cache; all of them, if the kernel does
@@ -157,14 +146,14 @@ impl Mapping {
         let (start, length) = self.pages(range);
         let first = range.start.min(self.length) / page;
         let mut missing = Missing { first, pages: vec![u64::MAX; length.div_ceil(page).div_ceil(64)] };
-        if !is_told_of(fd) {
+        if !sys::tells_cached_pages(fd) {
             return missing;
         }
         let mut told = vec![0u8; PIECE_PAGES.min(length.div_ceil(page))];
         for piece in (0..length).step_by(PIECE_PAGES * page) {
             let piece_length = (length - piece).min(PIECE_PAGES * page);
             // SAFETY: pages of this mapping, and a byte for each of them.
-            if unsafe { libc::mincore(start.wrapping_add(piece).cast(), piece_length, told.as_mut_ptr()) } != 0 {
+            if unsafe { sys::look_up_pages(start.wrapping_add(piece), piece_length, &mut told) }.is_err() {
                 continue;
             }
             for (number, told) in told[..piece_length.div_ceil(page)].iter().enumerate() {
@@ -189,7 +178,7 @@ impl Mapping {
         let mut announce = |count| {
             for range in announced.by_ref().take(count) {
                 // Advice: its effect is seen below.
-                let _ = self.advise(range, Advice::WillNeed);
+                let _ = self.advise(range, MemoryAdvice::WillNeed);
             }
         };
         if fault.scattered {
@@ -206,7 +195,7 @@ impl Mapping {
 
     fn bring_in(&self, fd: BorrowedFd<'_>, range: &Range<usize>, fault: &Fault) -> Result<(), Errno> {
         if fault.how == How::Populate && !self.populate_refused.load(Relaxed) {
-            match self.advise(range, Advice::LinuxPopulateRead) {
+            match self.advise(range, MemoryAdvice::Populate) {
                 // The kernel does not know the advice, or a filter refuses the call.
                 Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => self.populate_refused.store(true, Relaxed),
                 done => return done,
@@ -227,7 +216,9 @@ impl Mapping {
         let mut at = range.start;
         while at < range.end {
             let length = (range.end - at).min(buffer.len());
-            match sys::retry(|| rustix::io::pread(fd, &mut buffer[..length], file_offset + at as u64))? {
+            let segment = IoVec { iov_base: buffer.as_mut_ptr().cast(), iov_len: length as _ };
+            // SAFETY: the start of `buffer`, which is borrowed for the call and at least as long.
+            match unsafe { sys::read_at(fd, &[segment], file_offset + at as u64, WaitMode::Allowed) }? {
                 0 => return Err(Errno::FAULT),
                 n => at += n,
             }
@@ -240,23 +231,18 @@ impl Mapping {
         let (start, length) = self.pages(range);
         let page = page_bytes();
         let mut bytes = [0u8; SEGMENTS_MAX];
-        let own = rustix::process::getpid().as_raw_nonzero().get();
         for first in (0..length).step_by(page * SEGMENTS_MAX) {
-            let looks: Vec<libc::iovec> = (first..length)
+            let looks: Vec<IoVec> = (first..length)
                 .step_by(page)
                 .take(SEGMENTS_MAX)
-                .map(|at| libc::iovec { iov_base: start.wrapping_add(at).cast(), iov_len: 1 })
+                .map(|at| IoVec { iov_base: start.wrapping_add(at).cast(), iov_len: 1 })
                 .collect();
-            let copied = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: looks.len() };
-            // To itself: of the two calls the one that treats the many small pieces as a plain copy
-            // does.
             // SAFETY: `bytes` has room for a byte from each page, and the pages are only read, by
             // the kernel.
-            let n = unsafe { libc::process_vm_writev(own, looks.as_ptr(), looks.len() as _, &copied, 1, 0) };
-            match usize::try_from(n) {
+            match unsafe { sys::copy_bytes(&looks, &mut bytes) } {
                 Ok(n) if n == looks.len() => {}
                 Ok(_) => return Err(Errno::FAULT),
-                Err(_) => return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::FAULT)),
+                Err(errno) => return Err(errno),
             }
         }
         Ok(())
@@ -303,22 +289,12 @@ impl Missing {
     }
 }
 
-/// `mincore` says of a file that is not one's own, and that one may not write to, that all of it is
-/// cached (`can_do_mincore`, mm/mincore.c, 5.2).
-fn is_told_of(fd: BorrowedFd<'_>) -> bool {
-    use rustix::fs::{Access, AtFlags, CWD};
-    let own = rustix::process::geteuid();
-    let is_own = rustix::fs::fstat(fd).is_ok_and(|stat| own.is_root() || stat.st_uid == own.as_raw());
-    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
-    is_own || rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).is_ok()
-}
-
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.length > 0 {
             // SAFETY: made by `new`, and no address in it is left: slices borrow from the mapping.
             // munmap(2) fails only for arguments that were never mapped.
-            let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.length) };
+            let _ = unsafe { sys::unmap(self.start, self.length) };
         }
     }
 }

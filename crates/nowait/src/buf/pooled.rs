@@ -6,13 +6,11 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::ptr::{NonNull, null_mut};
+use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-
 use crate::sync::lock;
-use crate::sys::PerProcess;
+use crate::sys::{self, MemoryAdvice, PerProcess};
 
 /// Alignment of every [`Buf`] in bytes: a page, which suffices for direct I/O on all tested
 /// devices.
@@ -176,20 +174,18 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
         if length > 0 {
             // SAFETY: nothing refers to this part of the mapping. If the call fails, the part costs
             // addresses but no memory.
-            let _ = unsafe { munmap(start.cast(), length) };
+            let _ = NonNull::new(start).map(|start| unsafe { sys::unmap(start, length) });
         }
     }
     // SAFETY: the mapping is ours, and its contents stay what they are. Refused by a kernel without
     // huge pages.
-    let _ = unsafe { madvise(start.cast(), bytes, Advice::LinuxHugepage) };
+    let _ = unsafe { sys::advise_memory(start, bytes, MemoryAdvice::HugePages) };
     NonNull::new(start)
 }
 
 /// Zeros that begin anywhere.
 fn map_plain(bytes: usize) -> Option<NonNull<u8>> {
-    // SAFETY: no address is asked for, so that nothing is replaced.
-    let start = unsafe { mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
-    NonNull::new(start.ok()?.cast())
+    sys::map_zeros(bytes).ok()
 }
 
 /// One class's idle buffers that no thread keeps. A plain lock: held to move a few.
@@ -265,13 +261,12 @@ impl Drop for Buf {
             }
         }
         if is_mapped(self.capacity) {
-            let start = self.start.as_ptr().cast();
             // SAFETY: ours alone, and not used any more.
-            if unsafe { munmap(start, self.capacity) }.is_err() {
+            if unsafe { sys::unmap(self.start, self.capacity) }.is_err() {
                 // The process has as many mappings as it may have, and a hole makes one more. The
                 // memory goes, the addresses stay.
                 // SAFETY: as above.
-                let _ = unsafe { madvise(start, self.capacity, Advice::LinuxDontNeed) };
+                let _ = unsafe { sys::advise_memory(self.start.as_ptr(), self.capacity, MemoryAdvice::Discard) };
             }
             return;
         }

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use rustix::io::Errno;
-
 use crate::core::instance::{Engines, Instance};
 use crate::core::policy::Route;
 use crate::direct::{self, Direct};
@@ -15,7 +13,7 @@ use crate::engine::{local, read_blocking, write_blocking};
 use crate::op::outstanding::Turn;
 use crate::op::{Change, Direction, Notify, OpenFile, Outcome, Owner, Permit, QueueKind, Request, Slot, Transfer};
 use crate::stats::Count;
-use crate::sys::WriteFlags;
+use crate::sys::{Advice, Errno, IoVec, WriteFlags};
 
 /// The instance and file of an operation. The file is absent while there is none yet.
 #[derive(Clone, Copy)]
@@ -137,7 +135,7 @@ impl<'f> Target<'f> {
         if !is_for_pool && (transfer.is_long() || !is_collected()) {
             return;
         }
-        let advice = rustix::fs::Advice::WillNeed;
+        let advice = Advice::WillNeed;
         let begun = Instant::now();
         let done = self.run(Request::Advise { offset: transfer.position(), length: length as u64, advice });
         if reads.announced(policy, begun.elapsed().as_nanos() as u64) {
@@ -170,7 +168,7 @@ impl<'f> Target<'f> {
     fn write_direct(&self, file: &Arc<OpenFile>, direct: &Direct, slice: &[u8], offset: u64) -> (usize, Outcome) {
         let (flags, alignment) = (file.write_flags(), direct.alignment());
         let appends = flags.contains(WriteFlags::APPEND);
-        let segment = libc::iovec { iov_base: slice.as_ptr().cast_mut().cast(), iov_len: slice.len() };
+        let segment = IoVec { iov_base: slice.as_ptr().cast_mut().cast(), iov_len: slice.len() };
         let span = file.span(offset, slice.len(), flags);
         if !appends && alignment.suits(offset, &[segment]) {
             let bytes = slice.len() as u64;

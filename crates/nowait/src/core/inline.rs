@@ -10,9 +10,6 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use rustix::fs::OFlags;
-use rustix::io::Errno;
-
 use crate::buf::{Buf, Direction};
 use crate::core::dispatch::Target;
 use crate::core::instance::Instance;
@@ -22,7 +19,7 @@ use crate::engine::{Engine, lend_out, read_blocking, read_now};
 use crate::op::outstanding::Turn;
 use crate::op::{Done, END_UNKNOWN, Handle, OpenFile, Outcome, QueueKind, Request};
 use crate::stats::Count;
-use crate::sys::{self, WaitMode, WriteFlags};
+use crate::sys::{self, Errno, OFlags, WaitMode, WriteFlags};
 use crate::turn;
 
 /// How a read or write on the caller's thread ended.
@@ -129,7 +126,7 @@ impl<'f> Target<'f> {
     fn try_open(&self, request: &Request) -> Option<Outcome> {
         /// All others may do more than open: create, truncate, copy the file to another layer of
         /// overlayfs; and direct I/O is tried by a read.
-        const HARMLESS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOATIME);
+        const HARMLESS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(sys::NOATIME);
         let Instance { policy, counters, opens, .. } = &**self.instance;
         let (path, flags) = match request {
             Request::Open { path, flags, direct: false, .. } if HARMLESS.contains(*flags) => (path, *flags),

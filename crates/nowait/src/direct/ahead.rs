@@ -11,8 +11,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use rustix::fs::FallocateFlags;
-use rustix::io::Errno;
+use crate::sys::{Allocate, Errno};
 
 use crate::sys;
 
@@ -51,7 +50,7 @@ impl Ahead {
         if known != size {
             self.end.fetch_max(size, SeqCst);
         }
-        let reserved = sys::retry(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), offset, length));
+        let reserved = sys::allocate(fd, Allocate::Reserve, offset, length);
         // A failed reservation may have extended the file.
         self.reserved.store(sys::size(fd).unwrap_or(NOTHING), SeqCst);
         reserved
@@ -62,7 +61,7 @@ impl Ahead {
         let reserved = self.reserved.load(SeqCst);
         let end = self.end.load(SeqCst);
         if reserved != NOTHING && end < reserved && sys::size(fd)? == reserved {
-            sys::retry(|| rustix::fs::ftruncate(fd, end))?;
+            sys::set_len(fd, end)?;
         }
         self.forget();
         Ok(())

@@ -1,21 +1,16 @@
 //! A device's requirements on a request's place, length and memory; and whether a file has direct
 //! I/O.
 
-use std::io::IoSliceMut;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{
     AtomicBool, AtomicU32,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
-use rustix::io::{Errno, ReadWriteFlags};
-
 use super::ahead::Ahead;
 use crate::buf::{BUF_ALIGNMENT, Buf};
 use crate::sync::locking;
-use crate::sys::{self, WriteOnce};
+use crate::sys::{self, AsFd, BorrowedFd, Errno, IoVec, OFlags, OwnedFd, WaitMode, WriteOnce};
 
 /// Required multiples, of addresses and of places and lengths. Powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +27,7 @@ const NONE: Alignment = Alignment { memory: 1, offset: 1 };
 
 impl Alignment {
     /// Whether a request of these segments at `offset` can be made as it is.
-    pub(crate) fn suits(self, offset: u64, segments: &[libc::iovec]) -> bool {
+    pub(crate) fn suits(self, offset: u64, segments: &[IoVec]) -> bool {
         let places = segments.iter().fold(offset, |all, segment| all | segment.iov_len as u64);
         let addresses = segments.iter().fold(0, |all, segment| all | segment.iov_base as usize);
         places % u64::from(self.offset) == 0 && addresses % self.memory as usize == 0
@@ -111,14 +106,14 @@ impl Direct {
     ///
     /// In this order: a request that finds the refusal also finds the page cache, and not EINVAL.
     pub(crate) fn refuse(&self, fd: BorrowedFd<'_>) -> bool {
-        set_direct(fd, false);
+        sys::set_direct(fd, false);
         !self.refused.swap(true, AcqRel)
     }
 
     /// Undoes [`Direct::refuse`]: the request failed through the page cache, too.
     pub(crate) fn trust(&self, fd: BorrowedFd<'_>) {
         self.refused.store(false, Release);
-        set_direct(fd, true);
+        sys::set_direct(fd, true);
     }
 
     /// Excludes writes through the page cache while held.
@@ -144,13 +139,12 @@ impl Direct {
         if let Some(cached) = self.cached.get() {
             return Ok(cached.as_fd());
         }
-        let flags = rustix::fs::fcntl_getfl(fd)?;
+        let flags = sys::flags(fd)?;
         // A descriptor that may not write must not be given one that may.
         if flags & OFlags::RWMODE == OFlags::RDONLY {
             return Err(Errno::BADF);
         }
-        let kept = flags & (OFlags::APPEND | OFlags::SYNC | OFlags::DSYNC | OFlags::NOATIME);
-        let opened = sys::reopen(fd, kept)?;
+        let opened = sys::reopen(fd, flags & (OFlags::APPEND | sys::OPEN_FLAGS_KEPT))?;
         Ok(self.cached.get_or_init(|| opened).as_fd())
     }
 }
@@ -172,12 +166,15 @@ pub(crate) enum Directness {
 
 /// Looks at a descriptor, without reading.
 pub(crate) fn look(fd: BorrowedFd<'_>) -> Directness {
-    match rustix::fs::fcntl_getfl(fd) {
-        Ok(flags) if flags.contains(OFlags::DIRECT) => match claimed(fd) {
-            Some(alignment) => Directness::Granted { direct: Direct::new(careful(alignment)), only_waits: false },
-            None => give_up(fd),
-        },
-        _ => Directness::NotAsked,
+    if !sys::is_direct(fd) {
+        return Directness::NotAsked;
+    }
+    match sys::direct_alignment(fd) {
+        Some((memory, offset)) => {
+            let alignment = careful(Alignment { memory, offset });
+            Directness::Granted { direct: Direct::new(alignment), only_waits: false }
+        }
+        None => give_up(fd),
     }
 }
 
@@ -186,22 +183,20 @@ pub(crate) fn examine(fd: BorrowedFd<'_>) -> Directness {
     let found = look(fd);
     let Directness::Granted { direct, .. } = &found else { return found };
     let Some(mut block) = Buf::uncleared(BUF_ALIGNMENT) else { return found };
-    let mut read = |length: u32, flags: ReadWriteFlags| {
-        let block = &mut block[..length as usize];
-        sys::retry(|| match flags.is_empty() {
-            true => rustix::io::pread(fd, &mut *block, 0),
-            false => rustix::io::preadv2(fd, &mut [IoSliceMut::new(block)], 0, flags),
-        })
+    let mut read = |length: u32, wait| {
+        let segment = IoVec { iov_base: block.as_mut_ptr().cast(), iov_len: length as _ };
+        // SAFETY: the start of `block`, which is borrowed for the call and at least as long.
+        unsafe { sys::read_at(fd, &[segment], 0, wait) }
     };
-    let mut answer = read(direct.alignment().offset, ReadWriteFlags::NOWAIT);
-    // The file has no non-blocking reads, or `preadv2` is refused. Nothing was tried yet.
-    let only_waits = matches!(answer, Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM));
-    let flags = if only_waits { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT };
+    let mut answer = read(direct.alignment().offset, WaitMode::Never);
+    // The file has no non-blocking reads, or the call is refused. Nothing was tried yet.
+    let only_waits = answer == Err(Errno::OPNOTSUPP);
+    let wait = if only_waits { WaitMode::Allowed } else { WaitMode::Never };
     if only_waits {
-        answer = read(direct.alignment().offset, flags);
+        answer = read(direct.alignment().offset, wait);
     }
     if answer == Err(Errno::INVAL) && direct.learn() {
-        answer = read(direct.alignment().offset, flags);
+        answer = read(direct.alignment().offset, wait);
     }
     match (answer, found) {
         (Err(Errno::INVAL), _) => give_up(fd),
@@ -213,20 +208,9 @@ pub(crate) fn examine(fd: BorrowedFd<'_>) -> Directness {
 
 /// The file is used through the page cache.
 fn give_up(fd: BorrowedFd<'_>) -> Directness {
-    set_direct(fd, false);
+    sys::set_direct(fd, false);
     Directness::Refused
 }
-
-/// Sets or clears `O_DIRECT`. The descriptor had the other state before, so the calls cannot fail.
-fn set_direct(fd: BorrowedFd<'_>, direct: bool) {
-    if let Ok(mut flags) = rustix::fs::fcntl_getfl(fd) {
-        flags.set(OFlags::DIRECT, direct);
-        let _ = rustix::fs::fcntl_setfl(fd, flags);
-    }
-}
-
-/// `STATX_DIOALIGN` of linux/stat.h (6.1).
-const DIOALIGN: u32 = 0x2000;
 
 /// Aligns memory to blocks where these are of a page. zram takes memory at any multiple of 512, and
 /// then copies to and from the start of a page (seen on 6.18): over memory that is not the
@@ -236,68 +220,11 @@ fn careful(alignment: Alignment) -> Alignment {
     Alignment { memory: if offset >= ENOUGH.offset { memory.max(ENOUGH.memory) } else { memory }, offset }
 }
 
-/// The alignment that the kernel states for a file; none if it has no direct I/O, whatever
-/// `open(2)` said.
-fn claimed(fd: BorrowedFd<'_>) -> Option<Alignment> {
-    let power = |n: u32| n.is_power_of_two().then_some(n);
-    let stat = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(DIOALIGN));
-    if let Some(stat) = stat.ok().filter(|stat| stat.stx_mask & DIOALIGN != 0) {
-        return Some(Alignment { memory: power(stat.stx_dio_mem_align)?, offset: power(stat.stx_dio_offset_align)? });
-    }
-    looked_up(fd)
-}
-
-/// The same where the kernel does not say (before 6.1; of block devices, before 6.11).
-fn looked_up(fd: BorrowedFd<'_>) -> Option<Alignment> {
-    let power = |n: u32| n.is_power_of_two().then_some(n);
-    // tmpfs and ramfs take the flag (mm/shmem.c, 6.6) and go on as before.
-    const IN_MEMORY: [rustix::fs::FsWord; 2] = [0x0102_1994, 0x8584_58f6];
-    // For a device, the call describes the file system of its name: devtmpfs, which reports itself
-    // as tmpfs.
-    let in_memory = || rustix::fs::fstatfs(fd).is_ok_and(|system| IN_MEMORY.contains(&system.f_type));
-    if !sys::is_block_device(fd) && in_memory() {
-        return None;
-    }
-    Some(device_block(fd).and_then(power).map_or(ENOUGH, |block| Alignment { memory: block, offset: block }))
-}
-
-/// The size of the device's logical blocks.
-fn device_block(fd: BorrowedFd<'_>) -> Option<u32> {
-    let stat = rustix::fs::fstat(fd).ok()?;
-    if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
-        return rustix::fs::ioctl_blksszget(fd).ok();
-    }
-    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
-    let device = format!("/sys/dev/block/{major}:{minor}");
-    sys::queue_attribute(&device, "logical_block_size").ok()?
-}
-
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     const SECTOR: Alignment = Alignment { memory: 4, offset: 512 };
-
-    /// Symptom: before 6.11 block devices had no direct I/O, since the file system of their names
-    /// was asked: devtmpfs is a tmpfs. Here as on a kernel that does not say what a device needs.
-    #[test]
-    fn a_block_device_is_not_what_its_name_lies_in() {
-        let devices = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
-        let opened = devices.filter_map(|device| std::fs::File::open(Path::new("/dev").join(device.file_name())).ok());
-        let opened: Vec<_> = opened.collect();
-        if opened.is_empty() {
-            return eprintln!("skipped: no block device can be opened");
-        }
-        for device in opened {
-            let found = looked_up(device.as_fd());
-            assert!(found.is_some_and(|alignment| alignment.offset >= 512), "{device:?}: {found:?}");
-        }
-        if let Ok(memory) = tempfile::tempfile_in("/dev/shm") {
-            assert_eq!(looked_up(memory.as_fd()), None, "tmpfs has no direct I/O");
-        }
-    }
 
     #[test]
     fn a_device_that_lies_is_believed_once() {

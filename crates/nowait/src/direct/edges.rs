@@ -1,7 +1,7 @@
 //! A transfer made of whole blocks. Blocks that the caller wants in part, or whose memory is not
 //! aligned for the device, go to memory of ours.
 
-use rustix::io::Errno;
+use crate::sys::Errno;
 
 use super::device::Alignment;
 use super::plan::Plan;

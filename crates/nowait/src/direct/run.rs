@@ -5,13 +5,10 @@
 
 use std::os::fd::AsRawFd;
 
-use rustix::fs::Advice;
-use rustix::io::Errno;
-
 use super::device::Direct;
 use crate::buf::{BUF_ALIGNMENT, Buf, Direction};
 use crate::op::{Done, NextStep, OpenFile, Outcome, Request, Transfer, step};
-use crate::sys::{self, WaitMode, WriteFlags};
+use crate::sys::{self, Advice, Errno, IoVec, WaitMode, WriteFlags};
 
 /// Runs a request of a file with direct I/O to its end on this thread. `plain` makes the plain
 /// calls of a request that suits the device. If it fails with EINVAL, the device needs a larger
@@ -142,7 +139,7 @@ fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags:
             let length = length.min(COPIED_BYTES_MAX);
             copy = Buf::uncleared(length).ok_or(Errno::NOMEM)?;
             transfer.copy_to(&mut copy);
-            segments = vec![libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: length }];
+            segments = vec![IoVec { iov_base: copy.as_mut_ptr().cast(), iov_len: length }];
         }
         // SAFETY: the segments are the transfer's, which we have for the call, or `copy`'s.
         let result =
@@ -185,7 +182,7 @@ fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags:
             file.note_failure(errno);
             outcome = outcome.and(Err(errno));
         }
-        let _ = rustix::fs::fadvise(cached, start, std::num::NonZeroU64::new(length), Advice::DontNeed);
+        let _ = sys::advise(cached, start, length, Advice::DontNeed);
     }
     outcome
 }

@@ -1,13 +1,11 @@
 //! Direct I/O on its way to an engine: which may have a transfer, and how a borrowed slice is
 //! written.
 
-use rustix::io::Errno;
-
 use super::device::{Alignment, Direct};
 use crate::buf::{Buf, Direction, Memory};
 use crate::core::policy::{Policy, Route};
 use crate::op::{Done, OpenFile, Outcome, Request, Transfer};
-use crate::sys::WriteFlags;
+use crate::sys::{Errno, WriteFlags};
 
 /// Chooses the route of a transfer, and makes it ready for a ring or libaio. For the pool a thread
 /// does that when it runs it. `end` is asked for the end of the file where that decides.

@@ -20,12 +20,8 @@ pub mod sim;
 #[cfg(feature = "tokio")]
 mod tokio;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
-use rustix::io::Errno;
 
 use crate::buf::Direction;
 use crate::direct::{self, Directness};
@@ -34,7 +30,7 @@ use crate::op::{
     Done, Handle, NextStep, OpenFile, Outcome, Owned, Owner, PathAt, QueueKind, Request, Slot, Transfer, step,
 };
 use crate::sync::lock;
-use crate::sys::{self, WaitMode, WriteFlags};
+use crate::sys::{self, AsFd, BorrowedFd, CWD, Errno, IoVec, Mode, OFlags, OwnedFd, WaitMode, WriteFlags};
 
 pub(crate) trait Engine: Send + Sync {
     /// Makes one attempt at a transfer on this thread. With `WaitMode::Never` it does not sleep, and
@@ -156,7 +152,7 @@ pub(crate) fn read_now(
 ) -> Result<usize, Errno> {
     if let Handle::Descriptor(fd) = handle {
         // As every engine of the kernel does, without the cost of a request.
-        let segment = libc::iovec { iov_base: slice.as_mut_ptr().cast(), iov_len: slice.len() };
+        let segment = IoVec { iov_base: slice.as_mut_ptr().cast(), iov_len: slice.len() };
         // SAFETY: the segment is `slice`, borrowed for the call.
         return unsafe { sys::read_at(fd.as_fd(), &[segment], offset, wait) };
     }
@@ -208,7 +204,7 @@ pub(crate) fn write_blocking(
     if let (Handle::Descriptor(fd), WriteFlags::NONE | WriteFlags::APPEND, None) = (&file.handle, flags, &file.direct) {
         // As in `read_blocking`. With other flags the kernel may report earlier failures, which
         // `run` records.
-        let segment = libc::iovec { iov_base: slice.as_ptr().cast_mut().cast(), iov_len: slice.len() };
+        let segment = IoVec { iov_base: slice.as_ptr().cast_mut().cast(), iov_len: slice.len() };
         // SAFETY: the segment is `slice`, borrowed for the call.
         match unsafe { sys::write_at(fd.as_fd(), &[segment], offset, WriteFlags::NONE, WaitMode::Allowed) } {
             Ok(all) if all == slice.len() => return (all, Ok(Done::Nothing)),
@@ -379,15 +375,14 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
             }
         },
         Request::Sync { data_only } => {
-            let sync = if *data_only { rustix::fs::fdatasync } else { rustix::fs::fsync };
             // Not repeated when it is interrupted or fails: the kernel reports a failed write-back
             // once.
-            sync(fd()?).map(|()| Done::Nothing)
+            sys::sync(fd()?, *data_only).map(|()| Done::Nothing)
         }
         Request::SyncRange { offset, length } => sys::sync_range(fd()?, *offset, *length).map(|()| Done::Nothing),
-        Request::SetLen(length) => sys::retry(|| rustix::fs::ftruncate(fd()?, *length)).map(|()| Done::Nothing),
-        Request::Allocate { mode, offset, length } => {
-            sys::allocate(fd()?, *mode, *offset, *length).map(|()| Done::Nothing)
+        Request::SetLen(length) => sys::set_len(fd()?, *length).map(|()| Done::Nothing),
+        Request::Allocate { how, offset, length } => {
+            sys::allocate(fd()?, *how, *offset, *length).map(|()| Done::Nothing)
         }
         // Only files with direct I/O have these (`direct/run.rs`).
         Request::ReserveAhead { .. } | Request::GiveBack => Err(Errno::OPNOTSUPP),
@@ -400,13 +395,9 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
             Ok(Owned::Opened(Handle::Descriptor(fd), Directness::NotAsked).into())
         }
         // Less the umask.
-        Request::CreateDir(path) => {
-            sys::retry(|| rustix::fs::mkdir(&*path, Mode::from_raw_mode(0o777))).map(|()| Done::Nothing)
-        }
+        Request::CreateDir(path) => sys::create_dir(path).map(|()| Done::Nothing),
         Request::List(at) => sys::list(at.dir(), &at.path).map(|names| Owned::Names(names).into()),
-        Request::Remove(at) => {
-            sys::retry(|| rustix::fs::unlinkat(at.dir(), &*at.path, AtFlags::empty())).map(|()| Done::Nothing)
-        }
+        Request::Remove(at) => sys::remove(at.dir(), &at.path).map(|()| Done::Nothing),
         Request::Open { path, flags, mode, direct: false } => opened(sys::open(path.dir(), &path.path, *flags, *mode)?),
         Request::Open { path, flags, mode, direct: true } => open_direct(path, *flags, *mode),
         Request::Size => sys::size(fd()?).map(Done::Size),
@@ -441,7 +432,7 @@ fn open_direct(path: &PathAt, flags: OFlags, mode: Mode) -> Outcome {
     let open = |flags| sys::open(path.dir(), &path.path, flags, mode);
     let tried = match flags.contains(OFlags::EXCL) {
         true => Err(Errno::EXIST),
-        false => open((flags - OFlags::CREATE) | OFlags::DIRECT),
+        false => open((flags - OFlags::CREATE) | sys::DIRECT),
     };
     let fd = match tried {
         Ok(fd) => return opened(fd),

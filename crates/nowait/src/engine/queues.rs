@@ -114,7 +114,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    use rustix::io::Errno;
+    use crate::sys::Errno;
 
     use super::*;
     use crate::op::watcher::NoticedBy;

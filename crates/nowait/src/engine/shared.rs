@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use rustix::io::Errno;
+use crate::sys::Errno;
 
 use super::known::{self, Key};
 use super::queue::Queue;

@@ -17,12 +17,9 @@
 //! `unsafe` here: tokio requires that the registered descriptor stays open.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
@@ -35,6 +32,7 @@ use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::watcher::{self, NoticedBy};
 use crate::stats::thread_number;
 use crate::sync::lock;
+use crate::sys::{AsFd, Errno, WakeEvent};
 
 #[derive(Clone, Default)]
 pub(super) struct Runtimes(Arc<Mutex<Vec<Runtime>>>);
@@ -70,7 +68,7 @@ impl Runtimes {
         if self.look_at(&handle, |runtime| runtime.attached) {
             return Ok(());
         }
-        let bell = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| Error::from_errno(ATTACH, errno))?;
+        let bell = WakeEvent::new().map_err(|errno| Error::from_errno(ATTACH, errno))?;
         // With nothing locked: this is where tokio panics if the runtime has no I/O driver, or
         // refuses if it has ended. The panic leaves no state behind: the registration has not begun.
         let registered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

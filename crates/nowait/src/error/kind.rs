@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rustix::io::Errno;
+use crate::sys::Errno;
 
 /// Kind of a failure, for programs to match on. An errno maps to std's kind, or to a more specific
 /// one. For example, ENXIO is [`NotSeekable`](ErrorKind::NotSeekable), EBADF is

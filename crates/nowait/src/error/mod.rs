@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::io::Errno;
+use crate::sys::Errno;
 
 use self::kind::kind_of;
 pub use self::kind::{ErrorKind, ErrorOp};

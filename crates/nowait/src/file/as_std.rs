@@ -12,9 +12,6 @@ use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
-
 use super::File;
 use crate::core::instance::Nowait;
 #[cfg(feature = "sim")]
@@ -23,7 +20,7 @@ use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::{Call, Handle, Request};
 use crate::operation::Operation;
 use crate::started::called;
-use crate::sys;
+use crate::sys::{self, Errno, FileLock};
 
 /// Kind of a range's lock; see [`File::try_lock_range`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +147,7 @@ impl File {
     /// [`Closed`](ErrorKind::Closed) after `close`, [`Unsupported`](ErrorKind::Unsupported) on a
     /// simulator, and those of `flock(2)`.
     pub fn try_lock(&self) -> std::result::Result<(), TryLockError> {
-        self.try_flock(FlockOperation::NonBlockingLockExclusive)
+        self.try_flock(FileLock::Exclusive)
     }
 
     /// Tries to take a shared lock, which several opens may have at a time. Otherwise as
@@ -159,7 +156,7 @@ impl File {
     /// # Errors
     /// As [`File::try_lock`]; [`TryLockError::WouldBlock`] if another open has the exclusive lock.
     pub fn try_lock_shared(&self) -> std::result::Result<(), TryLockError> {
-        self.try_flock(FlockOperation::NonBlockingLockShared)
+        self.try_flock(FileLock::Shared)
     }
 
     /// Releases the lock, if it is held.
@@ -168,20 +165,20 @@ impl File {
     /// [`ErrorKind::Closed`] after `close`, [`ErrorKind::Unsupported`] on a simulator, and those of
     /// `flock(2)`.
     pub fn unlock(&self) -> Result<()> {
-        self.flock(FlockOperation::Unlock).map_err(|errno| self.open.error(ErrorOp::Lock, errno))
+        self.flock(FileLock::Unlocked).map_err(|errno| self.open.error(ErrorOp::Lock, errno))
     }
 
-    fn try_flock(&self, operation: FlockOperation) -> std::result::Result<(), TryLockError> {
-        self.flock(operation).map_err(|errno| match errno {
+    fn try_flock(&self, lock: FileLock) -> std::result::Result<(), TryLockError> {
+        self.flock(lock).map_err(|errno| match errno {
             Errno::AGAIN => TryLockError::WouldBlock,
             errno => TryLockError::Error(self.open.error(ErrorOp::Lock, errno)),
         })
     }
 
-    fn flock(&self, operation: FlockOperation) -> std::result::Result<(), Errno> {
+    fn flock(&self, lock: FileLock) -> std::result::Result<(), Errno> {
         self.open.check(0, 0)?;
         let fd = self.descriptor().ok_or(Errno::OPNOTSUPP)?;
-        sys::retry(|| rustix::fs::flock(fd, operation))
+        sys::lock_file(fd, lock)
     }
 
     /// Tries to lock `length` bytes from `offset`. A length of zero means everything from `offset`
@@ -213,7 +210,7 @@ impl File {
     /// * those of `fcntl(2)`: `ENOLCK` if the system has no lock left, or the file system has no
     ///   locks.
     pub fn try_lock_range(&self, kind: RangeLock, offset: u64, length: u64) -> std::result::Result<(), TryLockError> {
-        let locked = self.of_range(offset, length, |fd| sys::lock_range(fd, kind.raw(), offset, length));
+        let locked = self.of_range(offset, length, |fd| sys::lock_range(fd, kind.into(), offset, length));
         locked.map_err(|errno| match errno {
             // fcntl(2) documents both errnos for a conflict.
             Errno::AGAIN | Errno::ACCESS => TryLockError::WouldBlock,
@@ -227,7 +224,7 @@ impl File {
     /// # Errors
     /// The errors of [`File::try_lock_range`], except those of access.
     pub fn unlock_range(&self, offset: u64, length: u64) -> Result<()> {
-        let unlocked = self.of_range(offset, length, |fd| sys::lock_range(fd, libc::F_UNLCK, offset, length));
+        let unlocked = self.of_range(offset, length, |fd| sys::lock_range(fd, FileLock::Unlocked, offset, length));
         unlocked.map_err(|errno| self.lock_error(errno, offset, length))
     }
 
@@ -237,7 +234,7 @@ impl File {
     /// # Errors
     /// The errors of [`File::try_lock_range`]; but the file may be open for reading or writing.
     pub fn is_range_locked(&self, kind: RangeLock, offset: u64, length: u64) -> Result<bool> {
-        let locked = self.of_range(offset, length, |fd| sys::is_range_locked(fd, kind.raw(), offset, length));
+        let locked = self.of_range(offset, length, |fd| sys::is_range_locked(fd, kind.into(), offset, length));
         locked.map_err(|errno| self.lock_error(errno, offset, length))
     }
 
@@ -284,11 +281,11 @@ impl File {
     }
 }
 
-impl RangeLock {
-    fn raw(self) -> i32 {
-        match self {
-            RangeLock::Shared => libc::F_RDLCK,
-            RangeLock::Exclusive => libc::F_WRLCK,
+impl From<RangeLock> for FileLock {
+    fn from(kind: RangeLock) -> FileLock {
+        match kind {
+            RangeLock::Shared => FileLock::Shared,
+            RangeLock::Exclusive => FileLock::Exclusive,
         }
     }
 }
@@ -299,8 +296,7 @@ impl TryFrom<fs::File> for File {
     type Error = Error;
 
     fn try_from(file: fs::File) -> Result<File> {
-        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let path = fs::read_link(&link).unwrap_or_else(|_| link.into());
+        let path = sys::path_of(file.as_fd());
         File::from_std(Nowait::shared(), file, path)
     }
 }

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::io::Errno;
+use crate::sys::Errno;
 
 pub use self::as_std::{RangeLock, TryLockError};
 pub use self::options::OpenOptions;
@@ -25,6 +25,7 @@ use crate::operation::Operation;
 use crate::started::{Answer, Conclude};
 use crate::stats::Count;
 use crate::sys;
+pub use crate::sys::Advice;
 
 /// Open file. Clones share the descriptor and the file's statistics; any thread may use any clone.
 ///
@@ -55,24 +56,6 @@ pub enum DirectIo {
         /// Required alignment of offset and length, in bytes.
         offset_alignment: usize,
     },
-}
-
-/// Advice to the page cache; see `posix_fadvise(2)`.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Advice {
-    /// Nothing special.
-    Normal,
-    /// Random reads: no read-ahead.
-    Random,
-    /// Sequential reads: more read-ahead.
-    Sequential,
-    /// The range will be needed soon: start reading it.
-    WillNeed,
-    /// The range will not be needed soon: its clean pages may be dropped.
-    DontNeed,
-    /// The range will be accessed once.
-    NoReuse,
 }
 
 impl File {
@@ -290,14 +273,6 @@ impl File {
     /// [`ErrorKind::Closed`] after `close`, [`ErrorKind::Unsupported`] where the call is refused,
     /// and those of `posix_fadvise(2)`.
     pub fn advise(&self, offset: u64, length: u64, advice: Advice) -> Operation<'_, Result<()>> {
-        let advice = match advice {
-            Advice::Normal => rustix::fs::Advice::Normal,
-            Advice::Random => rustix::fs::Advice::Random,
-            Advice::Sequential => rustix::fs::Advice::Sequential,
-            Advice::WillNeed => rustix::fs::Advice::WillNeed,
-            Advice::DontNeed => rustix::fs::Advice::DontNeed,
-            Advice::NoReuse => rustix::fs::Advice::NoReuse,
-        };
         self.simple(Request::Advise { offset, length, advice }, advised)
     }
 

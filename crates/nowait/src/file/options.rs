@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use crate::sys::{Errno, Mode, OFlags};
 
 use super::File;
 use crate::core::instance::Nowait;
@@ -139,7 +138,7 @@ impl OpenOptions {
 
     pub(crate) fn open_at<'n>(&self, nowait: &'n Nowait, path: PathAt) -> Operation<'n, Result<File>> {
         let flags = self.flags();
-        let mode = Mode::from_raw_mode(self.mode);
+        let mode = Mode::from_raw_mode(self.mode as _);
         let request = Request::Open { path, flags: flags.unwrap_or(OFlags::empty()), mode, direct: self.direct };
         Operation::checked(nowait.0.target(), flags.map(drop), request, opened)
     }

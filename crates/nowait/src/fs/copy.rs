@@ -2,13 +2,11 @@
 //! interrupts a call does not end the copy, and a copy of a file to itself does not empty the file.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::fs::FileType;
 
-use crate::sys::{self, retry};
+use crate::sys::{self, AsFd, CWD, Errno, Mode, OFlags, OwnedFd, retry};
 
 /// Result of a copy in which no system call failed.
 pub(super) enum CopyOutcome {
@@ -53,7 +51,7 @@ pub(super) fn copy(from: &Path, to: &Path) -> io::Result<CopyOutcome> {
 fn contents(source: &OwnedFd, target: &OwnedFd) -> Result<u64, Errno> {
     let mut copied = 0;
     loop {
-        match retry(|| rustix::fs::copy_file_range(source, None, target, None, RANGE_BYTES_MAX)) {
+        match retry(|| sys::copy_range(source.as_fd(), target.as_fd(), RANGE_BYTES_MAX)) {
             // Files in /proc report a size of zero, so read them. (Linux 5.6 to 5.18 return 0 for
             // other files, too.)
             Ok(0) if copied == 0 => break,

@@ -16,7 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::io::Errno;
+use crate::sys::Errno;
 
 use self::copy::CopyOutcome;
 pub use self::dir::Dir;

@@ -8,8 +8,7 @@
 
 use std::collections::VecDeque;
 
-use rustix::fs::Advice;
-use rustix::io::Errno;
+use crate::sys::{Advice, Errno};
 
 use super::{Exceptions, Extent, Found, Options};
 use crate::error::ErrorOp;

@@ -2,8 +2,6 @@
 
 use std::time::Instant;
 
-use rustix::io::Errno;
-
 use super::{Extent, Found, Ignore, Miss, REQUEST_BYTES_MAX, TURN_BYTES_MAX, Take};
 use crate::core::inline::{Tried, may_sleep};
 use crate::core::policy::ReadSelector;
@@ -11,7 +9,7 @@ use crate::engine::{Engine, local, read_blocking, read_now};
 use crate::error::ErrorOp;
 use crate::file::File;
 use crate::stats::Count;
-use crate::sys::WaitMode;
+use crate::sys::{Errno, WaitMode};
 
 /// A caller that blocks has no turns.
 fn never() -> bool {

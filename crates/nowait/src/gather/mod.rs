@@ -19,7 +19,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
-use rustix::io::Errno;
+use crate::sys::Errno;
 
 use self::cached::FirstPass;
 use self::queued::Slow;

@@ -6,14 +6,12 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use rustix::io::Errno;
-
 use super::{Exceptions, Extent, Found, Options, REQUEST_BYTES_MAX, Take};
 use crate::buf::{Memory, Part};
 use crate::error::ErrorOp;
 use crate::file::File;
 use crate::op::{Batch, Notify, Outcome, Request, Slot, Transfer};
-use crate::sys::SEGMENTS_MAX;
+use crate::sys::{Errno, SEGMENTS_MAX};
 use crate::turn;
 
 /// The ranges that have to wait for the device.

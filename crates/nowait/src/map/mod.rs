@@ -55,8 +55,7 @@ use std::fmt;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::sync::Arc;
 
-use rustix::io::Errno;
-use rustix::mm;
+use crate::sys::{self, Errno, MemoryAdvice};
 
 pub use self::populate::{Mechanism, Populate, Populated, Populating, Progress, Stopped};
 use crate::buf::mapping::{Access, Fault, How, Mapping, Place, page_bytes};
@@ -201,10 +200,10 @@ impl Map {
     /// not support.
     pub fn advise(&self, range: impl RangeBounds<usize>, paging: Paging) -> Result<()> {
         let advice = match paging {
-            Paging::Normal => mm::Advice::Normal,
-            Paging::Random => mm::Advice::Random,
-            Paging::Sequential => mm::Advice::Sequential,
-            Paging::HugePages => mm::Advice::LinuxHugepage,
+            Paging::Normal => MemoryAdvice::Normal,
+            Paging::Random => MemoryAdvice::Random,
+            Paging::Sequential => MemoryAdvice::Sequential,
+            Paging::HugePages => MemoryAdvice::HugePages,
         };
         let range = self.0.clip(range);
         let done = self.0.mapping.advise(&self.0.pages(range.clone()), advice);
@@ -428,7 +427,7 @@ fn not_populated(place: Place, on: Target<'_>, errno: Errno, range: &Range<usize
         (Errno::FAULT, Some(size)) if size < end => error
             .of_kind(ErrorKind::UnexpectedEof)
             .with_advice(format!("the file was shortened to {size} bytes; map it again")),
-        (Errno::FAULT | Errno::HWPOISON, _) => {
+        (errno, _) if errno == Errno::FAULT || sys::is_memory_broken(errno) => {
             error.of_kind(ErrorKind::Io).with_detail("access to these bytes would raise SIGBUS")
         }
         _ => error,

@@ -2,17 +2,13 @@
 //! another device.
 
 use std::collections::HashMap;
-use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-
-use rustix::fs::{AtFlags, FileType, StatxFlags, major, makedev, minor};
 
 use super::request::Handle;
 use crate::buf::Direction;
 use crate::sync::lock;
-use crate::sys::{MNT_ID_UNIQUE, PerProcess, fork_generation, if_present, queue_attribute};
+use crate::sys::{self, PerProcess, QueueLimits, fork_generation};
 
 /// Queue length of most devices, in requests; assumed for a file system without a block device.
 const HELD_REQUESTS: u32 = 128;
@@ -59,7 +55,7 @@ impl Device {
     pub(super) fn of(handle: &Handle) -> Arc<Device> {
         static KNOWN: PerProcess<Mutex<HashMap<u64, Arc<Device>>>> = PerProcess::new();
         let (number, mount) = match handle.descriptor() {
-            Ok(fd) => number_and_mount(fd).unwrap_or((0, 0)),
+            Ok(fd) => sys::device_of(fd).map_or((0, 0), |(number, mount)| (number.unwrap_or(STREAMS), mount)),
             Err(_) => (SIMULATED, 0),
         };
         // While no file of it is open, another file system may get its number.
@@ -70,7 +66,7 @@ impl Device {
         }
         let held = if number == STREAMS { u32::MAX } else { HELD_REQUESTS };
         // File systems without a block device have no queue.
-        let has_queue = !matches!(number, STREAMS | SIMULATED) && major(number) != 0;
+        let has_queue = !matches!(number, STREAMS | SIMULATED) && sys::has_queue(number);
         let new = Arc::new(Device {
             number,
             mount,
@@ -154,10 +150,10 @@ pub(super) struct Measurement(Arc<Device>);
 impl Drop for Measurement {
     fn drop(&mut self) {
         let Measurement(device) = self;
-        match limits_of(device.number) {
-            Ok(Limits { held_requests, request_bytes }) => {
-                device.places.store(places_of(held_requests), Relaxed);
-                device.request_bytes.store(request_bytes, Relaxed);
+        match sys::queue_limits(device.number) {
+            Ok(QueueLimits { held_requests, request_bytes }) => {
+                device.places.store(places_of(held_requests.unwrap_or(HELD_REQUESTS)), Relaxed);
+                device.request_bytes.store(request_bytes.unwrap_or(REQUEST_BYTES), Relaxed);
             }
             // Descriptors or memory are short: a later operation measures again.
             Err(_) => device.is_measured.store(false, Relaxed),
@@ -186,49 +182,6 @@ impl Drop for OnDevice {
     }
 }
 
-/// Returns the number of a block device, of the device that a file lies on, or of streams, and the
-/// file's mount; none if `statx(2)` is refused.
-fn number_and_mount(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let stat = rustix::fs::statx(fd, "", flags, StatxFlags::TYPE | MNT_ID_UNIQUE).ok()?;
-    let number = match FileType::from_raw_mode(stat.stx_mode.into()) {
-        FileType::BlockDevice => makedev(stat.stx_rdev_major, stat.stx_rdev_minor),
-        FileType::RegularFile | FileType::Directory => makedev(stat.stx_dev_major, stat.stx_dev_minor),
-        _ => STREAMS,
-    };
-    // Zero on a kernel without such numbers.
-    let is_unique = stat.stx_mask & MNT_ID_UNIQUE.bits() != 0;
-    Some((number, if is_unique { stat.stx_mnt_id } else { 0 }))
-}
-
-/// Limits of a block device.
-struct Limits {
-    /// Requests that it queues before a submission sleeps.
-    held_requests: u32,
-    /// Bytes of its longest request, where each page of the memory is a segment.
-    request_bytes: u32,
-}
-
-/// Returns a block device's limits. For a device made of others, each is the smallest of theirs. An
-/// error reports a shortage, which may pass.
-fn limits_of(number: u64) -> io::Result<Limits> {
-    const PAGE_BYTES: u32 = 4096;
-    let device = format!("/sys/dev/block/{}:{}", major(number), minor(number));
-    let parts = if_present(std::fs::read_dir(format!("{device}/slaves")))?.into_iter().flatten().flatten();
-    let parts: Vec<_> = parts.map(|part| part.path().to_string_lossy().into_owned()).collect();
-    let limit = |attribute: &str| -> io::Result<Option<u32>> {
-        let mut smallest = None;
-        for part in &parts {
-            smallest = smallest.into_iter().chain(queue_attribute(part, attribute)?).min();
-        }
-        Ok(smallest.or(queue_attribute(&device, attribute)?))
-    };
-    let by_length = limit("max_sectors_kb")?.map(|kilobytes| kilobytes.saturating_mul(1024));
-    let by_segments = limit("max_segments")?.map(|segments| segments.saturating_mul(PAGE_BYTES));
-    let request_bytes = by_length.into_iter().chain(by_segments).min().unwrap_or(REQUEST_BYTES).max(PAGE_BYTES);
-    Ok(Limits { held_requests: limit("nr_requests")?.unwrap_or(HELD_REQUESTS), request_bytes })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,7 +191,7 @@ mod tests {
     #[test]
     fn a_queue_is_measured_once_before_it_is_full() {
         let device = Arc::new(Device {
-            number: makedev(u32::MAX >> 20, 1),
+            number: rustix::fs::makedev(u32::MAX >> 20, 1),
             mount: 0,
             answers: Default::default(),
             under_way: AtomicU64::new(0),

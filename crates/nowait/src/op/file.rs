@@ -1,13 +1,9 @@
 //! An open file as the engines know it: its selectors, the order of its changes, and the errors of
 //! its write-back.
 
-use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-
-use rustix::fs::OFlags;
-use rustix::io::Errno;
 
 use super::device::Device;
 use super::leftovers::Leftovers;
@@ -21,7 +17,7 @@ use crate::core::policy::{ReadSelector, Rings, WriteSelector};
 use crate::direct::{Alignment, Direct, Directness};
 use crate::error::{Error, ErrorKind, ErrorOp};
 use crate::stats::{Count, Counters};
-use crate::sys::{self, PerProcess, WriteFlags, WriteOnce};
+use crate::sys::{self, AsFd, BorrowedFd, Errno, OFlags, PerProcess, WriteFlags, WriteOnce};
 
 /// The pools of an instance, for requests that no other engine can serve. Called with no lock held.
 pub(crate) trait Fallback: Send + Sync {
@@ -117,8 +113,7 @@ impl OpenFile {
             Directness::NotAsked | Directness::Refused => None,
         };
         let mut write_flags = WriteFlags::NONE;
-        // A part of `O_SYNC`. Not rustix's name for it, which means all of that.
-        if flags.bits() & libc::O_DSYNC as u32 != 0 {
+        if flags.intersects(sys::DSYNC) {
             write_flags = write_flags.with(WriteFlags::DURABLE);
         }
         // Block devices ignore `O_APPEND`: the offset counts (`blkdev_write_iter`, block/fops.c).
@@ -166,7 +161,7 @@ impl OpenFile {
     /// Makes an error of an operation on this file.
     pub(crate) fn error(&self, operation: ErrorOp, errno: Errno) -> Error {
         let error = Error::from_errno(operation, errno).at_shared(&self.path);
-        match self.handle.descriptor().and_then(rustix::fs::fcntl_getfl) {
+        match self.handle.descriptor().and_then(sys::flags) {
             // The descriptor is sound, so that EBADF has another meaning.
             // (ftruncate(2) says EINVAL for a descriptor that is for reading only.)
             Ok(flags)
@@ -547,7 +542,7 @@ impl Appender {
             // A block device does not grow, and uses the offset with any flags.
             return Err(Errno::OPNOTSUPP);
         }
-        let flags = rustix::fs::fcntl_getfl(own)?;
+        let flags = sys::flags(own)?;
         // A read-only descriptor cannot append; the write itself fails.
         let trusted = flags.contains(OFlags::APPEND) || flags & OFlags::RWMODE == OFlags::RDONLY;
         if trusted || (sys::honours_append_flag(own) && !sys::refuses_write_flags(own)) {
@@ -562,8 +557,7 @@ impl Appender {
     }
 
     fn reopen(own: BorrowedFd<'_>) -> Result<Appender, Errno> {
-        let kept = OFlags::SYNC | OFlags::DSYNC | OFlags::NOATIME;
-        let flags = rustix::fs::fcntl_getfl(own)? & kept | OFlags::APPEND;
+        let flags = sys::flags(own)? & sys::OPEN_FLAGS_KEPT | OFlags::APPEND;
         sys::reopen(own, flags).map(|fd| Appender::Other(Handle::Descriptor(fd)))
     }
 }

@@ -37,7 +37,7 @@ impl Fallback for NoPool {
 }
 
 fn file_of(counters: &Arc<Counters>) -> Arc<OpenFile> {
-    opened(Handle::Simulated { file: 0, flags: rustix::fs::OFlags::empty() }, counters)
+    opened(Handle::Simulated { file: 0, flags: crate::sys::OFlags::empty() }, counters)
 }
 
 fn opened(handle: Handle, counters: &Arc<Counters>) -> Arc<OpenFile> {

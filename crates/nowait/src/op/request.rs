@@ -4,18 +4,16 @@ use std::any::Any;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-use rustix::fs::{Advice, CWD, FallocateFlags, Mode, OFlags};
-use rustix::io::Errno;
 
 use super::transfer::Transfer;
 use crate::buf::mapping::{Fault, Mapping, Missing};
 use crate::direct::Directness;
 use crate::error::ErrorOp;
-use crate::sys::{WriteFlags, calling_back, retry};
+use crate::sys::{
+    self, Advice, Allocate, AsFd, BorrowedFd, CWD, Errno, Mode, OFlags, OwnedFd, WriteFlags, calling_back, retry,
+};
 
 /// A file, as an engine knows it.
 #[derive(Debug)]
@@ -41,7 +39,7 @@ impl Handle {
     /// Open flags, as far as the kernel reports them.
     pub(super) fn flags(&self) -> OFlags {
         match self {
-            Handle::Descriptor(fd) => rustix::fs::fcntl_getfl(fd).unwrap_or(OFlags::empty()),
+            Handle::Descriptor(fd) => sys::flags(fd.as_fd()).unwrap_or(OFlags::empty()),
             Handle::Simulated { flags, .. } => *flags,
         }
     }
@@ -63,7 +61,7 @@ pub(crate) enum Request {
     },
     SetLen(u64),
     Allocate {
-        mode: FallocateFlags,
+        how: Allocate,
         offset: u64,
         length: u64,
     },

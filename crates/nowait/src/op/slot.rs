@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
 
-use rustix::io::Errno;
+use crate::sys::Errno;
 
 use super::batch::Batch;
 use super::clock::Held;

@@ -4,10 +4,9 @@
 //! `unsafe` here: raw segments that are sent between threads, and transfers over memory that the
 //! caller lends.
 
-use rustix::io::Errno;
-
 use crate::buf::{Direction, Memory, TransferCursor};
 use crate::direct::{Alignment, Edges};
+use crate::sys::{Errno, IoVec};
 
 /// Bytes on their way between a file and memory.
 #[derive(Debug)]
@@ -70,7 +69,7 @@ impl Transfer {
     }
 
     #[inline]
-    pub(crate) fn segments(&self) -> &[libc::iovec] {
+    pub(crate) fn segments(&self) -> &[IoVec] {
         self.cursor.segments()
     }
 
@@ -112,7 +111,7 @@ impl Transfer {
     }
 
     /// The next `n` bytes.
-    pub(crate) fn first(&self, n: usize) -> Vec<libc::iovec> {
+    pub(crate) fn first(&self, n: usize) -> Vec<IoVec> {
         self.cursor.first(n)
     }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use rustix::io::Errno;
+use crate::sys::Errno;
 
 #[cfg(any(feature = "tokio", feature = "futures-io", feature = "stream"))]
 use super::views::Reads;

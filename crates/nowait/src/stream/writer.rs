@@ -7,15 +7,13 @@ use std::io::{self, Write};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use rustix::io::Errno;
-
 use super::{Caller, Step, Stream, wait};
 use crate::buf::{BUF_ALIGNMENT, Buf, Erased, Memory, WriteBuffer};
 use crate::error::{BufferResult, Error, ErrorOp, Result};
 use crate::file::File;
 use crate::op::Transfer;
 use crate::started::Started;
-use crate::sys::{WriteFlags, fork_generation};
+use crate::sys::{Errno, WriteFlags, fork_generation};
 use crate::turn;
 
 /// Sizes of a writer's requests.

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use rustix::io::Errno;
+use crate::sys::Errno;
 
 use super::{Short, how_much, write_error, written};
 use crate::buf::{Erased, Memory, WriteBuffer};

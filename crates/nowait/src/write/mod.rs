@@ -11,9 +11,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use rustix::fs::FallocateFlags;
-use rustix::io::Errno;
-
 use crate::buf::{Buf, Erased, WriteBuffer, WriteBuffers};
 use crate::core::combine;
 use crate::engine::local;
@@ -24,23 +21,11 @@ use crate::op::{Change, OpenFile, Outcome, Request, Transfer};
 use crate::operation::{Operation, Write};
 use crate::started::{Answer, Conclude, Started};
 use crate::stats::Count;
-use crate::sys::{self, WriteFlags};
+use crate::sys::{self, Errno, WriteFlags};
 
 pub use many::WriteMany;
 
-/// Modes of [`File::allocate`]; see `fallocate(2)`.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allocate {
-    /// Reserves space, and extends the file to the end of the range if it is shorter.
-    Reserve,
-    /// Reserves space without changing the file's size.
-    ReserveKeepSize,
-    /// Frees the space; the range then reads as zeros.
-    PunchHole,
-    /// Zeroes the range, and keeps its space allocated if the file system can.
-    Zero,
-}
+pub use crate::sys::Allocate;
 
 impl File {
     /// Writes `buffer` at `offset`; returns the number of bytes written and the buffer. A short
@@ -231,13 +216,7 @@ impl File {
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the file system does not support it; those of `fallocate(2)`.
     pub fn allocate(&self, how: Allocate, offset: u64, length: u64) -> Operation<'_, Result<()>> {
-        let mode = match how {
-            Allocate::Reserve => FallocateFlags::empty(),
-            Allocate::ReserveKeepSize => FallocateFlags::KEEP_SIZE,
-            Allocate::PunchHole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-            Allocate::Zero => FallocateFlags::ZERO_RANGE,
-        };
-        self.change(Request::Allocate { mode, offset, length })
+        self.change(Request::Allocate { how, offset, length })
     }
 
     /// Reserves space ahead of a stream's direct writes: the file grows, until

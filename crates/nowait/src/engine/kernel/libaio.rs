@@ -17,14 +17,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
 
 use super::{Kernel, Untaken};
 use crate::engine::QueueRefusal;
 use crate::op::{Owner, Request, Slot};
 use crate::stats::Count;
 use crate::sync::lock;
-use crate::sys::{PerProcess, SEGMENTS_MAX, fork_generation, last_errno, retry, spawn};
+use crate::sys::{Errno, PerProcess, SEGMENTS_MAX, fork_generation, last_errno, retry, spawn};
 
 /// Limit of operations in flight of a context; further ones wait in line. All contexts of the
 /// system share `fs.aio-max-nr`, 65536 by default.

@@ -2,18 +2,56 @@
 //!
 //! `unsafe` here: what the caller of an unsafe method promises.
 
-pub(super) mod libaio;
-pub(super) mod ring;
+#[cfg(target_os = "linux")]
+mod libaio;
+#[cfg(target_os = "linux")]
+mod ring;
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::io::Errno;
-
+use super::QueueRefusal;
 use crate::op::Slot;
 use crate::stats::Count;
+use crate::sys::{AsFd, BorrowedFd, Errno};
+
+/// The ring's use, which decides the set-up flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Usage {
+    /// One thread submits and reaps (COOP_TASKRUN, 5.19), or a watcher in its place.
+    Owned,
+    /// Any thread may.
+    Shared,
+}
+
+/// Sets up a ring.
+pub(super) fn ring(usage: Usage) -> Result<Box<dyn Kernel>, QueueRefusal> {
+    #[cfg(target_os = "linux")]
+    return Ok(Box::new(ring::set_up(usage)?));
+    #[cfg(not(target_os = "linux"))]
+    Err(refused(usage))
+}
+
+/// Sets up a context of libaio.
+pub(super) fn libaio() -> Result<Box<dyn Kernel>, QueueRefusal> {
+    #[cfg(target_os = "linux")]
+    return Ok(Box::new(libaio::Libaio::set_up()?));
+    #[cfg(not(target_os = "linux"))]
+    Err(refused(Usage::Shared))
+}
+
+/// Other systems have neither; the pool serves their operations.
+#[cfg(not(target_os = "linux"))]
+fn refused(_: Usage) -> QueueRefusal {
+    QueueRefusal { errno: Errno::NOSYS, entries: 0 }
+}
+
+/// Whether the kernel refuses this ring for good, such as under a seccomp filter that came later.
+/// Other errors pass: interruptions, timeouts, shortage of memory or of room for completions.
+pub(in crate::engine) fn is_lasting(error: &std::io::Error) -> bool {
+    !matches!(Errno::from_io_error(error), Some(Errno::INTR | Errno::TIME | Errno::AGAIN | Errno::BUSY | Errno::NOMEM))
+}
 
 /// Interface of the kernel to a queue. An entry's user data is the address of its slot. The
 /// descriptor becomes readable (edge-triggered) on each completion.

@@ -10,13 +10,12 @@ use std::time::Duration;
 
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
 
-use super::{Kernel, Untaken};
+use super::{Kernel, Untaken, Usage};
 use crate::engine::QueueRefusal;
 use crate::op::{Owner, Request, Slot};
 use crate::stats::Count;
-use crate::sys::{TRANSFER_MAX, WriteFlags, fork_generation};
+use crate::sys::{Errno, TRANSFER_MAX, WriteFlags, fork_generation};
 
 /// Operations in flight that one ring takes; more wait in line. Also the size of its submission
 /// queue, so that one thread's push never finds it full after a flush, and the completion queue
@@ -29,16 +28,7 @@ const DEPTH_MIN: u32 = 8;
 /// default there may be hundreds of the unbounded kind.
 const KERNEL_WORKERS_MAX: u32 = 32;
 
-/// The ring's use, which decides the set-up flags.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum Usage {
-    /// One thread submits and reaps (COOP_TASKRUN, 5.19), or a watcher in its place.
-    Owned,
-    /// Any thread may.
-    Shared,
-}
-
-pub(in crate::engine) struct Ring {
+pub(super) struct Ring {
     ring: ManuallyDrop<IoUring>,
     /// The entries that were granted.
     depth: u32,
@@ -59,7 +49,7 @@ impl Drop for Ring {
 
 /// Tries set-up flags from the best to none, and smaller rings when memory is short. Kernel
 /// versions are not asked for: a filter, a sysctl, a limit or an old kernel all answer in an errno.
-pub(in crate::engine) fn set_up(usage: Usage) -> Result<Ring, QueueRefusal> {
+pub(super) fn set_up(usage: Usage) -> Result<Ring, QueueRefusal> {
     let mut entries = DEPTH;
     loop {
         match set_up_with(usage, entries) {
@@ -240,12 +230,6 @@ impl Ring {
             }
         })
     }
-}
-
-/// Whether the kernel refuses this ring for good, such as under a seccomp filter that came later.
-/// Other errors pass: interruptions, timeouts, shortage of memory or of room for completions.
-pub(in crate::engine) fn is_lasting(error: &std::io::Error) -> bool {
-    !matches!(Errno::from_io_error(error), Some(Errno::INTR | Errno::TIME | Errno::AGAIN | Errno::BUSY | Errno::NOMEM))
 }
 
 impl AsFd for Ring {

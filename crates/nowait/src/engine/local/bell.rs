@@ -1,16 +1,13 @@
 //! Wakes a thread that sleeps in its ring or is parked. The ring polls the thread's bell, an
 //! eventfd.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, fence};
 use std::task::{Wake, Waker};
 use std::thread::Thread;
 
-use rustix::event::EventfdFlags;
-
-use crate::sys::WriteOnce;
+use crate::sys::{WakeEvent, WriteOnce};
 
 const AWAKE: u8 = 0;
 pub(super) const IN_QUEUE: u8 = 1;
@@ -20,22 +17,21 @@ pub(super) const PARKED: u8 = 2;
 pub(super) struct Bell {
     sleep: AtomicU8,
     /// Made for the thread's first queue: one that only reads cached pages has none.
-    eventfd: WriteOnce<OwnedFd>,
+    event: WriteOnce<WakeEvent>,
     thread: Thread,
 }
 
 impl Bell {
     pub(super) fn new() -> Arc<Bell> {
-        Arc::new(Bell { sleep: AtomicU8::new(AWAKE), eventfd: WriteOnce::new(), thread: std::thread::current() })
+        Arc::new(Bell { sleep: AtomicU8::new(AWAKE), event: WriteOnce::new(), thread: std::thread::current() })
     }
 
     /// None while descriptors are short.
-    pub(super) fn descriptor(&self) -> Option<&OwnedFd> {
-        if self.eventfd.get().is_none() {
-            let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
-            let _ = self.eventfd.set(eventfd);
+    pub(super) fn event(&self) -> Option<&WakeEvent> {
+        if self.event.get().is_none() {
+            let _ = self.event.set(WakeEvent::new().ok()?);
         }
-        self.eventfd.get()
+        self.event.get()
     }
 
     fn ring(&self) {
@@ -47,8 +43,7 @@ impl Bell {
     }
 
     pub(super) fn write(&self) {
-        // The counter is far from full, and a ringing bell need not ring again.
-        let _ = self.descriptor().map(|fd| rustix::io::write(fd, &1u64.to_ne_bytes()));
+        let _ = self.event().map(WakeEvent::ring);
     }
 
     /// Notes that its thread is awake.
@@ -57,9 +52,7 @@ impl Bell {
     }
 
     pub(super) fn clear(&self) {
-        if let Some(fd) = self.descriptor() {
-            let _ = rustix::io::read(fd, &mut [0; 8]);
-        }
+        let _ = self.event().map(WakeEvent::clear);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use rustix::io::Errno;
+use crate::sys::Errno;
 
 use super::bell::{Bell, DriveWaker, IN_QUEUE};
 use crate::engine::queue::{Queue, Reap};
@@ -68,7 +68,7 @@ impl OwnRing {
 
 impl Own {
     fn new(bell: Arc<Bell>) -> Result<Arc<Own>, QueueRefusal> {
-        bell.descriptor().ok_or(QueueRefusal { errno: Errno::MFILE, entries: 0 })?;
+        bell.event().ok_or(QueueRefusal { errno: Errno::MFILE, entries: 0 })?;
         let queue = Queue::new(NoticedBy::Thread, 0)?;
         let (is_inside, note) = (AtomicBool::new(false), Note::default());
         let (visits, glanced_at) = (AtomicU64::new(1), AtomicU64::new(0));
@@ -128,10 +128,10 @@ impl Own {
             // In this order: either the thread sees what a watcher has ended, or that the bell has
             // rung, or the watcher sees that the thread is inside.
             self.is_inside.store(true, SeqCst);
-            if let (false, Some(eventfd)) = (queue.polls_bell(), self.bell.descriptor()) {
+            if let (false, Some(event)) = (queue.polls_bell(), self.bell.event()) {
                 // Cleared only now: a late ring would end the next sleep early, and no more.
                 self.bell.clear();
-                queue.poll_bell(eventfd.as_fd());
+                queue.poll_bell(event.as_fd());
             }
             let want = want();
             waits = queue.wait(want);
@@ -163,8 +163,8 @@ impl Own {
     /// the thread sleeps for, and the poll of the bell that was to wake it.
     fn call_back(&self) {
         self.bell.write();
-        if let (false, Some(eventfd)) = (self.queue.polls_bell(), self.bell.descriptor()) {
-            self.queue.poll_bell(eventfd.as_fd());
+        if let (false, Some(event)) = (self.queue.polls_bell(), self.bell.event()) {
+            self.queue.poll_bell(event.as_fd());
             self.queue.submit_staged();
         }
     }
@@ -251,7 +251,7 @@ mod tests {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let slot = read_of(&file_of_fd(reader));
         assert!(own.stage(slot.clone()).is_ok());
-        own.queue.poll_bell(own.bell.descriptor().unwrap().as_fd());
+        own.queue.poll_bell(own.bell.event().unwrap().as_fd());
         own.bell.write();
         // As a watcher does that looked before the thread came.
         own.queue.enter();

@@ -4,13 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustix::io::Errno;
-
 use crate::buf::Direction;
 use crate::engine::{run, run_for, write_coalesced};
 use crate::op::{Done, FileQueues, Outcome, Owner, QueueKind, Request, Slot, Waiter, Work};
 use crate::stats::Count;
-use crate::sys::{SEGMENTS_MAX, WriteFlags};
+use crate::sys::{Errno, SEGMENTS_MAX, WriteFlags};
 
 /// Most bytes of merged writes: enough to make the call's own cost negligible, and not so many that
 /// the first write waits long for the last.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rustix::io::Errno;
+use crate::sys::Errno;
 
 use crate::op::Slot;
 use crate::stats::Count;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use rustix::io::Errno;
+use crate::sys::Errno;
 
 use super::announced::FIRST_MAX;
 use super::{BELL, DEAD, Queue, Reap};
-use crate::engine::kernel::ring;
+use crate::engine::kernel;
 use crate::engine::pool;
 use crate::op::{STUCK, Slot};
 
@@ -64,7 +64,7 @@ impl Queue {
             true => self.enter_kernel(0, None),
             false => self.enter_kernel(want, patience),
         };
-        if result.is_err_and(|error| ring::is_lasting(&error)) {
+        if result.is_err_and(|error| kernel::is_lasting(&error)) {
             // The kernel's operations are lost with the ring. Do not spin on it.
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -80,7 +80,7 @@ impl Queue {
                 Ok(taken @ 1..) if taken < left => left -= taken,
                 // Interrupted, or short of memory or of room for completions (others reap those):
                 // try again.
-                Err(error) if !ring::is_lasting(&error) => std::thread::yield_now(),
+                Err(error) if !kernel::is_lasting(&error) => std::thread::yield_now(),
                 _ => return,
             }
         }
@@ -93,7 +93,7 @@ impl Queue {
             0 => self.kernel.enter(want, patience),
             _ => Err(Errno::BADF.into()),
         };
-        if result.as_ref().is_err_and(ring::is_lasting) {
+        if result.as_ref().is_err_and(kernel::is_lasting) {
             self.entered.fetch_or(DEAD, SeqCst);
         }
         if self.entered.fetch_sub(1, SeqCst) == DEAD | 1 {

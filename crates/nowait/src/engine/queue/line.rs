@@ -183,6 +183,6 @@ mod tests {
         let (next, excess) = line.next();
         assert!(next.is_none());
         assert_eq!((excess.len(), line.backlog.len()), (100, 0));
-        under_way.iter().for_each(|slot| drop(slot.finish(Err(rustix::io::Errno::IO), crate::stats::Count::Ring)));
+        under_way.iter().for_each(|slot| drop(slot.finish(Err(crate::sys::Errno::IO), crate::stats::Count::Ring)));
     }
 }

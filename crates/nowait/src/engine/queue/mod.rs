@@ -33,12 +33,10 @@ use std::task::Waker;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use rustix::io::Errno;
+use crate::sys::Errno;
 
 use self::line::Line;
-use super::kernel::Kernel;
-use super::kernel::libaio::Libaio;
-use super::kernel::ring::{self, Usage};
+use super::kernel::{self, Kernel, Usage};
 use super::{QueueRefusal, pool};
 use crate::op::watcher::{self, Glance, Note, NoticedBy, Watched};
 use crate::op::{PLACES_MIN, Profile, Slot};
@@ -114,13 +112,13 @@ pub(super) enum Reap {
 impl Queue {
     /// Makes one over a ring.
     pub(super) fn new(noticed_by: NoticedBy, place: usize) -> Result<Arc<Queue>, QueueRefusal> {
-        let ring = ring::set_up(if noticed_by == NoticedBy::Thread { Usage::Owned } else { Usage::Shared })?;
-        Queue::over(Box::new(ring), noticed_by, place)
+        let usage = if noticed_by == NoticedBy::Thread { Usage::Owned } else { Usage::Shared };
+        Queue::over(kernel::ring(usage)?, noticed_by, place)
     }
 
     /// Makes one over libaio.
     pub(super) fn libaio(place: usize) -> Result<Arc<Queue>, QueueRefusal> {
-        Queue::over(Box::new(Libaio::set_up()?), NoticedBy::Watcher, place)
+        Queue::over(kernel::libaio()?, NoticedBy::Watcher, place)
     }
 
     fn over(kernel: Box<dyn Kernel>, noticed_by: NoticedBy, place: usize) -> Result<Arc<Queue>, QueueRefusal> {

@@ -5,9 +5,6 @@ use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-use rustix::fs::OFlags;
-use rustix::io::Errno;
-
 use super::Sim;
 use super::world::{World, under_way};
 use crate::engine::Engine;
@@ -16,7 +13,7 @@ use crate::op::{
 };
 use crate::stats::Count;
 use crate::sync::lock;
-use crate::sys::{self, WaitMode};
+use crate::sys::{self, Errno, OFlags, WaitMode};
 
 pub(super) struct Disk {
     /// Unique in the process.

@@ -3,16 +3,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use rustix::fs::{Advice, FallocateFlags, OFlags};
-use rustix::io::Errno;
-
 use super::change::Node;
 use super::disk::{FILE_MAX, Store, UnderWay, plain};
 use super::image::Image;
 use super::{Faults, Sim};
 use crate::direct::Directness;
 use crate::op::{Backlog, Done, Handle, NextStep, Outcome, Owned, Request, SHARE, Slot, Transfer, step};
-use crate::sys::{WaitMode, WriteFlags};
+use crate::sys::{Advice, Allocate, Errno, OFlags, WaitMode, WriteFlags};
 
 pub(super) struct World {
     pub(super) random: Random,
@@ -309,7 +306,7 @@ impl World {
                 }
             }
             Request::Allocate { .. } if self.faults.allocate_refused => Err(Errno::OPNOTSUPP),
-            Request::Allocate { mode, offset, length } => {
+            Request::Allocate { how, offset, length } => {
                 let end = offset.checked_add(*length).and_then(|end| usize::try_from(end).ok());
                 let end = end.filter(|end| *end <= FILE_MAX).ok_or(Errno::FBIG)?;
                 let start = *offset as usize;
@@ -320,11 +317,11 @@ impl World {
                     return Err(Errno::NOSPC);
                 }
                 let file = file_of(handle)?;
-                if !mode.contains(FallocateFlags::KEEP_SIZE) {
+                if matches!(how, Allocate::Reserve | Allocate::Zero) {
                     self.make_room(file, end)?;
                     self.store.extend(file, end, false);
                 }
-                if mode.intersects(FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE) {
+                if matches!(how, Allocate::PunchHole | Allocate::Zero) {
                     let end = end.min(self.contents(file)?.len());
                     self.store.write(file, start, vec![0; end.saturating_sub(start)], false);
                 }

@@ -214,7 +214,7 @@ pub(crate) fn register(queue: Weak<dyn Watched>, noticed_by: NoticedBy) -> bool 
     known.retain(|(_, known)| known.strong_count() > 0);
     known.push((noticed_by, queue));
     drop(known);
-    [GLANCING, OF_OWNERS].iter().all(|number| watchers.all[*number].descriptors().is_some())
+    [GLANCING, OF_OWNERS].iter().all(|number| watchers.all[*number].poller().is_some())
 }
 
 /// Returns the process's list of work for a watcher. The first call makes and registers it.

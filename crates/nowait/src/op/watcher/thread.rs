@@ -1,23 +1,20 @@
 //! A watcher's thread, the queues that it serves, and the glances of one of them.
 
-use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
-
 use super::{
     ADOPTED, GLANCES, GLANCING, Glance, LEFT, NOT, OF_OWNERS, RETRY, Watched, begin_glances, lend, serve, watchers,
 };
 use crate::sync::lock;
-use crate::sys::{self, WriteOnce};
+use crate::sys::{self, Poller, WriteOnce};
 
 /// Time that an owner has to return before its queue is served.
 const GRACE: Duration = Duration::from_micros(500);
 /// A watcher without queues ends its thread after this time.
-const IDLE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+const IDLE: Duration = Duration::from_secs(5);
 /// A watcher that has not returned from its queues for this time is stuck.
 const STUCK_MS: u64 = 1000;
 
@@ -27,7 +24,7 @@ pub(super) struct Watcher {
     /// The thread's name contains it.
     number: usize,
     /// Made with the first queue, and kept.
-    descriptors: WriteOnce<Descriptors>,
+    poller: WriteOnce<Poller>,
     pub(super) list: Mutex<List>,
     /// The bell was rung, and the thread has not yet served its queues.
     looks: AtomicBool,
@@ -35,20 +32,6 @@ pub(super) struct Watcher {
     awake_since: AtomicU64,
 }
 
-pub(super) struct Descriptors {
-    epoll: OwnedFd,
-    bell: OwnedFd,
-}
-
-impl Descriptors {
-    fn ring(&self) {
-        // The write cannot block: the counter is far from full.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-    }
-}
-
-/// Number of the bell in epoll's events; no queue has this number.
-const BELL: u64 = 0;
 /// Number of all queues that epoll does not watch: they have no descriptor, or epoll refused it
 /// (`fs.epoll.max_user_watches`). The watcher serves them at intervals.
 const UNWATCHED: u64 = u64::MAX;
@@ -87,14 +70,11 @@ impl Watcher {
     }
 
     /// None while descriptors are short.
-    pub(super) fn descriptors(&self) -> Option<&Descriptors> {
-        if self.descriptors.get().is_none() {
-            let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
-            let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
-            epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN).ok()?;
-            let _ = self.descriptors.set(Descriptors { epoll, bell });
+    pub(super) fn poller(&self) -> Option<&Poller> {
+        if self.poller.get().is_none() {
+            let _ = self.poller.set(Poller::new().ok()?);
         }
-        self.descriptors.get()
+        self.poller.get()
     }
 
     /// Adds a queue to the list. Returns false for a queue to be adopted if no thread runs or epoll
@@ -107,10 +87,8 @@ impl Watcher {
         // The owner may take a lent queue back at the same time; the lock orders the two.
         if queue.note().get() == NOT {
             list.last += 1;
-            let is_watched = queue.descriptor().zip(self.descriptors()).is_some_and(|(descriptor, own)| {
-                let events = epoll::EventFlags::IN | epoll::EventFlags::ET;
-                epoll::add(&own.epoll, descriptor, epoll::EventData::new_u64(list.last), events).is_ok()
-            });
+            let is_watched = queue.descriptor().zip(self.poller());
+            let is_watched = is_watched.is_some_and(|(descriptor, poller)| poller.add(descriptor, list.last).is_ok());
             if how == ADOPTED && !is_watched {
                 return false;
             }
@@ -124,8 +102,8 @@ impl Watcher {
 
     /// Removes a queue from epoll; the caller removes it from the list.
     pub(super) fn forget(&self, queue: &dyn Watched) {
-        if let (Some(Descriptors { epoll, .. }), Some(descriptor)) = (self.descriptors.get(), queue.descriptor()) {
-            let _ = epoll::delete(epoll, descriptor);
+        if let (Some(poller), Some(descriptor)) = (self.poller.get(), queue.descriptor()) {
+            poller.remove(descriptor);
         }
         queue.note().set(NOT);
     }
@@ -141,7 +119,7 @@ impl Watcher {
         if self.looks.swap(true, SeqCst) && !self.is_stuck() {
             return true;
         }
-        let Some(descriptors) = self.descriptors() else {
+        let Some(poller) = self.poller() else {
             self.looks.store(false, SeqCst);
             return false;
         };
@@ -155,15 +133,15 @@ impl Watcher {
         }
         drop(list);
         if runs {
-            descriptors.ring();
+            poller.ring();
         }
         runs && !self.is_stuck()
     }
 
     /// Wakes the thread, if one runs.
     pub(super) fn call(&self) {
-        if let (true, Some(descriptors)) = (lock(&self.list).runs, self.descriptors.get()) {
-            descriptors.ring();
+        if let (true, Some(poller)) = (lock(&self.list).runs, self.poller.get()) {
+            poller.ring();
         }
     }
 
@@ -185,40 +163,32 @@ impl Watcher {
     }
 
     fn run(&self, thread: u64) {
-        let Some(Descriptors { epoll, bell }) = self.descriptors.get() else { return };
-        let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+        let Some(poller) = self.poller.get() else { return };
+        let mut events = Vec::with_capacity(64);
         let mut glances = Glances::default();
         let (mut is_left, mut is_empty, mut is_alone) = (false, true, false);
         loop {
             let looks_again = glances.are_due_at.is_some() || is_left || is_alone;
             let timeout = match (looks_again, is_empty) {
-                (true, _) => Some(Timespec { tv_sec: 0, tv_nsec: GLANCES.as_nanos() as _ }),
+                (true, _) => Some(GLANCES),
                 (false, true) => Some(IDLE),
                 (false, false) => None,
             };
-            events.clear();
-            match epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                // No such error is documented for a valid descriptor. The sleep bounds the rate if
-                // it persists.
-                Err(_) => std::thread::sleep(Duration::from_millis(1)),
-            }
+            // The bell is cleared here, before the flag, so that a later call rings again.
+            let is_called = poller.wait(timeout, &mut events);
             self.awake_since.store(now_ms(), SeqCst);
             is_alone = self.number != GLANCING && !watchers().glances.load(SeqCst) && !begin_glances();
-            if self.number == OF_OWNERS && !events.is_empty() {
+            let is_woken = is_called || !events.is_empty();
+            if self.number == OF_OWNERS && is_woken {
                 std::thread::sleep(GRACE);
             }
-            let has_event = |number: u64| events.iter().any(|event| event.data.u64() == number);
-            let is_called = has_event(BELL);
             if is_called {
-                // The bell is cleared before the flag, so that a later call rings again.
-                let _ = rustix::io::read(bell, &mut [0; 8]);
                 self.looks.store(false, SeqCst);
             }
             // A completion of one queue does not serve all: there may be one for each processor,
             // and serving takes a queue's locks.
-            let all = is_called || events.is_empty();
-            let served = self.serve(|number| all || number == UNWATCHED || has_event(number));
+            let all = is_called || !is_woken;
+            let served = self.serve(|number| all || number == UNWATCHED || events.contains(&number));
             is_left = served.is_left || is_left && !all;
             is_empty = served.is_empty;
             if served.by != thread {
@@ -228,7 +198,7 @@ impl Watcher {
             if self.number == GLANCING {
                 glances.make();
             }
-            if events.is_empty() && is_empty && !looks_again {
+            if !is_woken && is_empty && !looks_again {
                 let mut list = lock(&self.list);
                 if list.queues.is_empty() && list.thread == thread && !self.looks.load(SeqCst) {
                     list.runs = false;
@@ -321,11 +291,12 @@ impl Glances {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::{AsFd, BorrowedFd};
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
     use std::sync::Weak;
     use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
+    use rustix::event::{EventfdFlags, eventfd};
     use rustix::fs::MemfdFlags;
 
     use super::super::take_back;

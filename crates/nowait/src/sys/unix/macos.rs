@@ -1,0 +1,249 @@
+//! What macOS has in place of Linux's calls. It refuses what has no equivalent.
+//!
+//! `unsafe` here: `fcntl(2)` and `pthread_*` calls that rustix lacks.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{IoVec, MemoryAdvice, size, write_without_flags};
+use crate::sys::{Advice, Allocate, QueueLimits, WriteFlags, retry};
+
+/// No flag of `open(2)`: `F_NOCACHE` is advice, which does not keep two caches of a file apart.
+pub(crate) const DIRECT: OFlags = OFlags::empty();
+/// No flag: reads may change the file's times.
+pub(crate) const NOATIME: OFlags = OFlags::empty();
+/// A flag that no descriptor has.
+pub(super) const PATH: OFlags = OFlags::from_bits_retain(1 << 31);
+/// Each write is durable.
+pub(crate) const DSYNC: OFlags = OFlags::from_bits_retain(libc::O_DSYNC as u32);
+/// Flags that another descriptor of the same file keeps.
+pub(crate) const OPEN_FLAGS_KEPT: OFlags = OFlags::SYNC.union(DSYNC);
+
+/// Refused: no read is known not to sleep.
+pub(super) fn read_now(_: BorrowedFd<'_>, _: &mut [IoSliceMut<'_>], _: u64) -> Result<usize, Errno> {
+    Err(Errno::OPNOTSUPP)
+}
+
+/// Returns whether an errno means that a call does not exist.
+pub(super) fn may_refuse_the_call(errno: Errno) -> bool {
+    matches!(errno, Errno::NOSYS | Errno::OPNOTSUPP)
+}
+
+pub(super) fn write_slices(
+    fd: BorrowedFd<'_>,
+    slices: &[IoSlice<'_>],
+    offset: u64,
+    flags: WriteFlags,
+) -> Result<usize, Errno> {
+    if flags == WriteFlags::NONE {
+        return retry(|| rustix::io::pwritev(fd, slices, offset));
+    }
+    write_without_flags(fd, slices, offset, flags)
+}
+
+pub(crate) fn refuses_write_flags(_: BorrowedFd<'_>) -> bool {
+    true
+}
+
+pub(crate) fn are_write_flags_refused() -> bool {
+    true
+}
+
+/// Makes a file durable (`F_FULLFSYNC`, fcntl(2)): `fsync(2)` alone leaves data in the device's cache. A
+/// file system that refuses the command has no such cache below it, or none that it can flush.
+pub(crate) fn sync(fd: BorrowedFd<'_>, _data_only: bool) -> Result<(), Errno> {
+    match rustix::fs::fcntl_fullfsync(fd) {
+        Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL) => rustix::fs::fsync(fd),
+        result => result,
+    }
+}
+
+/// Reserves space (`F_PREALLOCATE`), and extends the file. Other modes are refused.
+pub(crate) fn allocate(fd: BorrowedFd<'_>, how: Allocate, offset: u64, length: u64) -> Result<(), Errno> {
+    if how != Allocate::Reserve {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let end = offset.checked_add(length).filter(|end| i64::try_from(*end).is_ok()).ok_or(Errno::FBIG)?;
+    let before = size(fd)?;
+    if length == 0 {
+        return Err(Errno::INVAL);
+    }
+    if end <= before {
+        // The command adds space behind the end alone.
+        return Ok(());
+    }
+    let mut store = libc::fstore_t {
+        fst_flags: libc::F_ALLOCATEALL,
+        fst_posmode: libc::F_PEOFPOSMODE,
+        fst_offset: 0,
+        fst_length: (end - before) as libc::off_t,
+        fst_bytesalloc: 0,
+    };
+    retry(|| {
+        // SAFETY: `store` is this call's, of the type that the command takes.
+        match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_PREALLOCATE, &raw mut store) } {
+            -1 => Err(super::last_errno()),
+            _ => Ok(()),
+        }
+    })?;
+    retry(|| rustix::fs::ftruncate(fd, end))
+}
+
+/// Reads ahead (`F_RDADVISE`). Other advice is refused.
+pub(crate) fn advise(fd: BorrowedFd<'_>, offset: u64, length: u64, advice: Advice) -> Result<(), Errno> {
+    if advice != Advice::WillNeed {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let count = libc::c_int::try_from(length).unwrap_or(libc::c_int::MAX);
+    let range = libc::radvisory { ra_offset: offset as libc::off_t, ra_count: count };
+    retry(|| {
+        // SAFETY: `range` is this call's, of the type that the command takes.
+        match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_RDADVISE, &raw const range) } {
+            -1 => Err(super::last_errno()),
+            _ => Ok(()),
+        }
+    })
+}
+
+/// Whether all pages of a range are cached: the system does not tell.
+pub(crate) fn is_cached(_: BorrowedFd<'_>, _: u64, _: usize) -> bool {
+    false
+}
+
+/// Writes the whole file back (`fsync(2)`), which does not flush the device's cache.
+pub(crate) fn sync_range(fd: BorrowedFd<'_>, _offset: u64, _length: u64) -> Result<(), Errno> {
+    retry(|| rustix::fs::fsync(fd))
+}
+
+/// Whether an open file is a block device.
+pub(crate) fn is_block_device(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice)
+}
+
+/// There is no flag of a write that appends.
+pub(crate) fn honours_append_flag(_: BorrowedFd<'_>) -> bool {
+    false
+}
+
+/// Returns the size without a question to a server: the system has no such call.
+pub(crate) fn known_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    size(fd)
+}
+
+/// The size in bytes of a device: the system has no portable call.
+pub(super) fn device_size(_: BorrowedFd<'_>) -> Result<u64, Errno> {
+    Err(Errno::OPNOTSUPP)
+}
+
+/// Returns the monotonic time in nanoseconds; never zero.
+pub(crate) fn tick_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).max(1)
+}
+
+/// How many processors this thread may use.
+pub(crate) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// Threads have no affinity, and inherit no policy that needs a change.
+pub(crate) fn inherit_from_process() {}
+
+/// Opens what is cached: no open is known not to sleep.
+pub(crate) fn open_cached(_: BorrowedFd<'_>, _: &Path, _: OFlags) -> Result<OwnedFd, Errno> {
+    Err(Errno::OPNOTSUPP)
+}
+
+pub(super) fn learn_of(_: BorrowedFd<'_>) {}
+
+/// Opens the file of a descriptor once more, for writing only: by its present path, and only if that is
+/// the same file.
+pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let path = rustix::fs::getpath(fd)?;
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC | flags;
+    let other = retry(|| rustix::fs::open(&*path, flags, Mode::empty()))?;
+    let [own, found] = [rustix::fs::fstat(fd)?, rustix::fs::fstat(&other)?];
+    if (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino) { Ok(other) } else { Err(Errno::NOENT) }
+}
+
+/// Path of an open file, for errors.
+pub(crate) fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
+    let path = rustix::fs::getpath(fd).unwrap_or_default();
+    PathBuf::from(std::ffi::OsStr::from_bytes(path.as_bytes()))
+}
+
+/// Returns the device that a file lies on. There are no numbers of mounts.
+pub(crate) fn device_of(fd: BorrowedFd<'_>) -> Option<(Option<u64>, u64)> {
+    let stat = rustix::fs::fstat(fd).ok()?;
+    let number = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile | FileType::Directory => Some(stat.st_dev as u64),
+        FileType::BlockDevice => Some(stat.st_rdev as u64),
+        _ => None,
+    };
+    Some((number, 0))
+}
+
+/// The queues of devices are not known.
+pub(crate) fn has_queue(_: u64) -> bool {
+    false
+}
+
+pub(crate) fn queue_limits(_: u64) -> std::io::Result<QueueLimits> {
+    Ok(QueueLimits { held_requests: None, request_bytes: None })
+}
+
+/// Direct I/O is refused, with the errno of a file system without it.
+pub(crate) fn make_direct(_: BorrowedFd<'_>) -> Result<(), Errno> {
+    Err(Errno::INVAL)
+}
+
+pub(crate) fn is_direct(_: BorrowedFd<'_>) -> bool {
+    false
+}
+
+pub(crate) fn set_direct(_: BorrowedFd<'_>, _: bool) {}
+
+pub(crate) fn direct_alignment(_: BorrowedFd<'_>) -> Option<(u32, u32)> {
+    None
+}
+
+/// The advice of `madvise(2)`.
+pub(super) fn advice_to_kernel(advice: MemoryAdvice) -> Option<rustix::mm::Advice> {
+    use rustix::mm::Advice;
+    Some(match advice {
+        MemoryAdvice::Normal => Advice::Normal,
+        MemoryAdvice::Random => Advice::Random,
+        MemoryAdvice::Sequential => Advice::Sequential,
+        MemoryAdvice::WillNeed => Advice::WillNeed,
+        MemoryAdvice::HugePages | MemoryAdvice::Populate | MemoryAdvice::Discard => return None,
+    })
+}
+
+/// Has the kernel copy bytes of a map: there is no call that returns an error where the file has ended.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn copy_bytes(_: &[IoVec], _: &mut [u8]) -> Result<usize, Errno> {
+    Err(Errno::NOSYS)
+}
+
+/// Whether `mincore(2)` tells of cached pages: not of those of a file.
+pub(crate) fn tells_cached_pages(_: BorrowedFd<'_>) -> bool {
+    false
+}
+
+/// The kernel copies no range.
+pub(crate) fn copy_range(_: BorrowedFd<'_>, _: BorrowedFd<'_>, _: usize) -> Result<usize, Errno> {
+    Err(Errno::NOSYS)
+}
+
+/// There is no errno for broken memory.
+pub(crate) fn is_memory_broken(_: Errno) -> bool {
+    false
+}
