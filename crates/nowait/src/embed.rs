@@ -18,13 +18,12 @@
 use std::any::Any;
 use std::future::Future;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::sys::Errno;
+use crate::sys::{BorrowedFd, Errno};
 
 use crate::core::available;
 use crate::core::instance::Nowait;

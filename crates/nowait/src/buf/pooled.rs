@@ -162,7 +162,7 @@ fn class_of(capacity: usize) -> Option<usize> {
 /// Returns whether a buffer is a separate mapping, in huge pages if possible, instead of allocator
 /// memory.
 fn is_mapped(capacity: usize) -> bool {
-    capacity >= HUGE_CLASS_MIN
+    sys::MAPS_BUFFERS && capacity >= HUGE_CLASS_MIN
 }
 
 /// Zeros that begin where a huge page can.

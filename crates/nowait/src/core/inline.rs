@@ -6,7 +6,6 @@
 //! counts them.
 
 use std::cell::Cell;
-use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -19,7 +18,7 @@ use crate::engine::{Engine, lend_out, read_blocking, read_now};
 use crate::op::outstanding::Turn;
 use crate::op::{Done, END_UNKNOWN, Handle, OpenFile, Outcome, QueueKind, Request};
 use crate::stats::Count;
-use crate::sys::{self, Errno, OFlags, WaitMode, WriteFlags};
+use crate::sys::{self, AsFd, Errno, OFlags, WaitMode, WriteFlags};
 use crate::turn;
 
 /// How a read or write on the caller's thread ended.

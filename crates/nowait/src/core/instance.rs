@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::left;
 use crate::op::{Handle, OpenFile};
 use crate::stats::{Counters, Stats};
-use crate::sys::{PerProcess, WriteOnce};
+use crate::sys::{self, Errno, PerProcess, WriteOnce};
 
 /// Engine for operations that cannot be served inline.
 #[non_exhaustive]
@@ -293,18 +293,7 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why = match (self.errno, self.call) {
-            (libc::EPERM | libc::EACCES, RING) => {
-                "forbidden, by a seccomp filter or the sysctl kernel.io_uring_disabled"
-            }
-            (libc::EPERM | libc::EACCES, _) => "forbidden, by a seccomp filter",
-            (libc::ENOSYS, _) => "not in this kernel, or hidden by a seccomp filter",
-            (libc::ENOMEM, RING) => "locked memory is short (ulimit -l), even for the smallest ring",
-            (libc::ENOMEM, _) => "memory is short",
-            (libc::EMFILE | libc::ENFILE, _) => "too many open files (ulimit -n)",
-            (libc::EAGAIN, AIO) => "all that the sysctl fs.aio-max-nr allows is in use (fs.aio-nr says how much)",
-            _ => "refused by the kernel",
-        };
+        let why = sys::why_refused(Errno::from_raw_os_error(self.errno), self.call == RING);
         write!(f, "{} with {} entries: {why} (os error {})", self.call, self.entries, self.errno)
     }
 }

@@ -8,10 +8,9 @@
 //! Both calls take a turn in the order of the file's changes (`op/outstanding.rs`). They never run
 //! at the same time, and giving back never runs at the same time as a write.
 
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use crate::sys::{Allocate, Errno};
+use crate::sys::{Allocate, BorrowedFd, Errno};
 
 use crate::sys;
 

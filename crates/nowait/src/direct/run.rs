@@ -3,8 +3,6 @@
 //!
 //! `unsafe` here: writes of a transfer's segments, or of a copy.
 
-use std::os::fd::AsRawFd;
-
 use super::device::Direct;
 use crate::buf::{BUF_ALIGNMENT, Buf, Direction};
 use crate::op::{Done, NextStep, OpenFile, Outcome, Request, Transfer, step};
@@ -147,7 +145,7 @@ fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags:
         if result.is_err_and(|errno| OpenFile::needs_other_appender(errno, flags)) {
             let refused = cached;
             cached = file.descriptor_to_append(refused)?;
-            if cached.as_raw_fd() != refused.as_raw_fd() {
+            if !sys::is_same(cached, refused) {
                 continue;
             }
         }

@@ -5,7 +5,6 @@
 //! watcher reaps in its place (`op/watcher`). The loop takes the ring back when it looks again.
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 
@@ -13,6 +12,7 @@ use super::queue::{Queue, Reap};
 use super::{QueueRefusal, local};
 use crate::op::watcher::{self, NoticedBy, Watched};
 use crate::sys;
+use crate::sys::{AsFd, BorrowedFd};
 
 /// Ring for an event loop that is not a Rust executor: epoll(7), libuv, GLib, asyncio.
 ///

@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::sys::Errno;
+use crate::sys::{Errno, is_over_quota};
 
 use self::kind::kind_of;
 pub use self::kind::{ErrorKind, ErrorOp};
@@ -293,7 +293,11 @@ impl From<Error> for io::Error {
             ErrorKind::OutOfMemory => io::ErrorKind::OutOfMemory,
             ErrorKind::Unsupported | ErrorKind::EngineUnavailable => io::ErrorKind::Unsupported,
             ErrorKind::AlreadyExists => io::ErrorKind::AlreadyExists,
-            ErrorKind::NoSpace if error.raw_os_error() == Some(libc::EDQUOT) => io::ErrorKind::QuotaExceeded,
+            ErrorKind::NoSpace
+                if error.raw_os_error().is_some_and(|code| is_over_quota(Errno::from_raw_os_error(code))) =>
+            {
+                io::ErrorKind::QuotaExceeded
+            }
             ErrorKind::NoSpace => io::ErrorKind::StorageFull,
             ErrorKind::FileTooLarge => io::ErrorKind::FileTooLarge,
             ErrorKind::WouldBlock => io::ErrorKind::WouldBlock,

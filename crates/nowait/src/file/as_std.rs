@@ -1,14 +1,10 @@
 //! The rest of `std::fs::File`: metadata, permissions, times, locks, and conversions from and to
 //! descriptors. Also locks of ranges, which std lacks.
 //!
-//! `unsafe` here: a descriptor lent to std for one call.
 
 use std::fmt;
 use std::fs;
 use std::io;
-use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, RawFd};
-use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,7 +16,7 @@ use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::{Call, Handle, Request};
 use crate::operation::Operation;
 use crate::started::called;
-use crate::sys::{self, Errno, FileLock};
+use crate::sys::{self, AsFd, BorrowedFd, Errno, FileLock};
 
 /// Kind of a range's lock; see [`File::try_lock_range`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +89,7 @@ impl File {
     /// [`ErrorKind::Unsupported`] on a simulator, and those of
     /// `statx(2)`.
     pub fn metadata(&self) -> Operation<'_, Result<fs::Metadata>> {
-        self.call(ErrorOp::Metadata, |fd| to_std(fd).metadata())
+        self.call(ErrorOp::Metadata, |fd| sys::to_std(fd).metadata())
     }
 
     /// Returns the state of a simulated file; `None` for a file with a descriptor. Takes no part in the
@@ -108,7 +104,7 @@ impl File {
     /// # Errors
     /// Like [`File::metadata`], but those of `fchmod(2)`.
     pub fn set_permissions(&self, permissions: fs::Permissions) -> Operation<'_, Result<()>> {
-        self.call(ErrorOp::SetPermissions, move |fd| to_std(fd).set_permissions(permissions.clone()))
+        self.call(ErrorOp::SetPermissions, move |fd| sys::to_std(fd).set_permissions(permissions.clone()))
     }
 
     /// Sets the times of the last access and modification (`futimens(2)`).
@@ -116,21 +112,12 @@ impl File {
     /// # Errors
     /// Like [`File::metadata`], but those of `futimens(2)`.
     pub fn set_times(&self, times: fs::FileTimes) -> Operation<'_, Result<()>> {
-        self.call(ErrorOp::SetTimes, move |fd| to_std(fd).set_times(times))
+        self.call(ErrorOp::SetTimes, move |fd| sys::to_std(fd).set_times(times))
     }
 
     /// Sets mode, owner and group to those of another file.
     pub(crate) fn set_mode_and_owner(&self, other: fs::Metadata) -> Operation<'_, Result<()>> {
-        self.call(ErrorOp::SetPermissions, move |fd| {
-            let own = to_std(fd).metadata()?;
-            let changed = |own: u32, other: u32| (own != other).then_some(other);
-            let (owner, group) = (changed(own.uid(), other.uid()), changed(own.gid(), other.gid()));
-            if owner.is_some() || group.is_some() {
-                fchown(fd, owner, group)?;
-            }
-            // Last, since a change of owner clears bits of the mode (chown(2)).
-            to_std(fd).set_permissions(other.permissions())
-        })
+        self.call(ErrorOp::SetPermissions, move |fd| sys::set_mode_and_owner(fd, &other))
     }
 
     /// Tries to take the file's exclusive lock. The lock excludes other opens of the file, in any
@@ -274,7 +261,7 @@ impl File {
         }
         let File { open, instance } = self;
         match Arc::try_unwrap(open).map(|open| open.handle) {
-            Ok(Handle::Descriptor(fd)) => Ok(fs::File::from(fd)),
+            Ok(Handle::Descriptor(fd)) => Ok(sys::into_std(fd)),
             Ok(Handle::Simulated { .. }) => unreachable!("it has a descriptor"),
             Err(open) => Err(File { open, instance }),
         }
@@ -305,26 +292,42 @@ impl TryFrom<fs::File> for File {
 ///
 /// # Panics
 /// For a simulated file, which has no descriptor.
-impl AsFd for File {
+#[cfg(unix)]
+impl std::os::fd::AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor().expect("a file of a simulator has no descriptor; ask File::descriptor")
     }
 }
 
-/// As [`AsFd`]. The number is valid while the file is open. Do not close it.
+/// As [`AsFd`](std::os::fd::AsFd). The number is valid while the file is open. Do not close it.
 ///
 /// # Panics
 /// For a simulated file, which has no descriptor.
-impl AsRawFd for File {
-    fn as_raw_fd(&self) -> RawFd {
-        self.as_fd().as_raw_fd()
+#[cfg(unix)]
+impl std::os::fd::AsRawFd for File {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        std::os::fd::AsFd::as_fd(self).as_raw_fd()
     }
 }
 
-/// Std's file on a descriptor that is open elsewhere, for what std does by one call. It is not
-/// closed: closing any descriptor of a file gives up the process's record locks on it (fcntl(2)).
-fn to_std(fd: BorrowedFd<'_>) -> ManuallyDrop<fs::File> {
-    // SAFETY: the descriptor is open while `fd` is borrowed, which is longer than the caller's one
-    // call, and is never closed here.
-    ManuallyDrop::new(unsafe { fs::File::from_raw_fd(fd.as_raw_fd()) })
+/// Returns the handle, as [`File::descriptor`].
+///
+/// # Panics
+/// For a simulated file, which has no handle.
+#[cfg(windows)]
+impl std::os::windows::io::AsHandle for File {
+    fn as_handle(&self) -> BorrowedFd<'_> {
+        self.descriptor().expect("a file of a simulator has no handle; ask File::descriptor")
+    }
+}
+
+/// As [`AsHandle`](std::os::windows::io::AsHandle). It is valid while the file is open. Do not close it.
+///
+/// # Panics
+/// For a simulated file, which has no handle.
+#[cfg(windows)]
+impl std::os::windows::io::AsRawHandle for File {
+    fn as_raw_handle(&self) -> std::os::windows::io::RawHandle {
+        std::os::windows::io::AsHandle::as_handle(self).as_raw_handle()
+    }
 }

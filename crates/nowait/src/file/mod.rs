@@ -6,11 +6,10 @@ mod options;
 
 use std::fmt;
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::sys::Errno;
+use crate::sys::{AsFd, BorrowedFd, Errno, OwnedFd};
 
 pub use self::as_std::{RangeLock, TryLockError};
 pub use self::options::OpenOptions;

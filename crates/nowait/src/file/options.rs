@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::sys::{Errno, Mode, OFlags};
+use crate::sys::{self, Errno, Mode, OFlags};
 
 use super::File;
 use crate::core::instance::Nowait;
@@ -174,10 +174,9 @@ pub(super) const OPENED_AS_PATH: &str =
     "O_PATH names a file without opening it for reading or writing; open it without that flag";
 
 fn open_error(errno: Errno, path: &Arc<Path>) -> Error {
-    use std::os::unix::ffi::OsStrExt;
     let error = Error::from_errno(ErrorOp::Open, errno).at_shared(path);
     match errno {
-        Errno::INVAL if path.as_os_str().as_bytes().contains(&0) => error.with_detail("the path contains a zero byte"),
+        Errno::INVAL if sys::has_zero(path) => error.with_detail("the path contains a zero byte"),
         Errno::INVAL => error.with_detail("set read, write or append; the rules of std::fs::OpenOptions apply"),
         // The open succeeded, but the descriptor neither reads nor writes (`sys::check`).
         Errno::BADF => error.of_kind(ErrorKind::InvalidInput).with_advice(OPENED_AS_PATH),

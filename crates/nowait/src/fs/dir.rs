@@ -1,7 +1,6 @@
 //! A directory that is held open.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,6 +11,7 @@ use crate::file::{File, OpenOptions};
 use crate::op::{Done, Handle, OpenDir, Owned, PathAt, Request};
 use crate::operation::Operation;
 use crate::started::Answer;
+use crate::sys::{AsFd, BorrowedFd};
 
 /// Open directory. Names are resolved from its descriptor (`openat(2)`), even if it is renamed or
 /// the working directory changes. Clones share the descriptor. On a simulator it is only a path.

@@ -5,7 +5,6 @@
 //! functions for any instance. All of them block in the kernel, so a future runs on a pool thread,
 //! never on its executor's.
 
-mod copy;
 mod dir;
 mod temporary;
 
@@ -16,9 +15,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::sys::Errno;
+use crate::sys::{self, CopyOutcome, Errno};
 
-use self::copy::CopyOutcome;
 pub use self::dir::Dir;
 pub use self::temporary::AtomicOptions;
 pub(crate) use self::temporary::{Temporary, create_beside};
@@ -250,7 +248,7 @@ functions! {
     /// # Errors
     /// Those of `symlink(2)`. [`ErrorKind::Unsupported`] on a simulator.
     fn symlink(self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<Result<()>> {
-        let link = |from: &Path, to: &Path| std::os::unix::fs::symlink(from, to);
+        let link = |from: &Path, to: &Path| sys::symlink(from, to);
         on_two(self.0, ErrorOp::Link, from.as_ref(), to.as_ref(), link, called)
     }
 
@@ -279,7 +277,7 @@ functions! {
     /// `from` is a device, FIFO or socket. [`ErrorKind::IsADirectory`] for a directory. Those of
     /// `open(2)` and `copy_file_range(2)`. [`ErrorKind::Unsupported`] on a simulator.
     fn copy(self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<Result<u64>> {
-        on_two(self.0, ErrorOp::Copy, from.as_ref(), to.as_ref(), copy::copy, copied)
+        on_two(self.0, ErrorOp::Copy, from.as_ref(), to.as_ref(), sys::copy_file, copied)
     }
 
     /// Reads a whole file.

@@ -1,10 +1,9 @@
 //! A file with a temporary name, which replaces another when it is complete.
 
 use std::collections::hash_map::RandomState;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::Metadata;
 use std::hash::{BuildHasher, Hasher};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
 use crate::operation::Steps;
-use crate::sys::fork_generation;
+use crate::sys::{self, fork_generation};
 
 /// Options for replacing a file as a whole with [`fs::write_atomic`](super::write_atomic) and
 /// [`AtomicWriter`](crate::stream::AtomicWriter).
@@ -237,8 +236,7 @@ fn beside(path: &Path) -> Result<(PathBuf, PathBuf)> {
     };
     let mut temporary = OsString::from(".");
     // The whole has to be a name, of 255 bytes at most.
-    let bytes = name.as_bytes();
-    temporary.push(OsStr::from_bytes(&bytes[..bytes.len().min(NAME_BYTES_MAX)]));
+    temporary.push(sys::start_of_name(name, NAME_BYTES_MAX));
     // Each hasher has random keys. Processes in containers may have the same id, and a directory in
     // common.
     let random = RandomState::new().build_hasher().finish();

@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker, ready};
@@ -20,6 +19,7 @@ use crate::error::ErrorOp;
 use crate::file::File;
 use crate::op::{Call, Notify, Request, Slot};
 use crate::sync::{contained, lock};
+use crate::sys::BorrowedFd;
 use crate::turn;
 
 /// Shortest gather that two threads copy. (One thread copies it in some 70 µs; a wake-up of the

@@ -1,6 +1,5 @@
 //! Files and slots for tests.
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -15,6 +14,7 @@ use super::transfer::Transfer;
 use crate::buf::Memory;
 use crate::direct::Directness;
 use crate::stats::Counters;
+use crate::sys::OwnedFd;
 
 #[derive(Default)]
 pub(super) struct Wakes(pub(super) AtomicUsize);

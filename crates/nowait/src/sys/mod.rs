@@ -10,6 +10,8 @@ mod once;
 mod poller;
 #[cfg(unix)]
 mod unix;
+#[cfg(windows)]
+mod windows;
 
 use std::cell::Cell;
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
@@ -22,6 +24,10 @@ pub(crate) use self::poller::{Poller, WakeEvent};
 pub use self::unix::fork_generation;
 #[cfg(unix)]
 pub(crate) use self::unix::*;
+#[cfg(windows)]
+pub use self::windows::fork_generation;
+#[cfg(windows)]
+pub(crate) use self::windows::*;
 
 /// The most that one read or write moves: `MAX_RW_COUNT` (`read(2)`, NOTES). Longer requests come
 /// back short.
@@ -104,12 +110,41 @@ pub enum Allocate {
     Zero,
 }
 
+/// State of a lock, of a file or of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FileLock {
+    Shared,
+    Exclusive,
+    Unlocked,
+}
+
+/// Advice about memory (`madvise(2)`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MemoryAdvice {
+    Normal,
+    Random,
+    Sequential,
+    WillNeed,
+    HugePages,
+    /// Brings the pages in now.
+    Populate,
+    /// Returns private memory to the system; it then reads as zeros.
+    Discard,
+}
+
 /// Limits of a block device's queue, as far as the system states them.
 pub(crate) struct QueueLimits {
     /// Requests that it queues before a submission sleeps.
     pub(crate) held_requests: Option<u32>,
     /// Bytes of its longest request, where each page of the memory is a segment.
     pub(crate) request_bytes: Option<u32>,
+}
+
+/// Result of a copy of a file in which no call failed.
+pub(crate) enum CopyOutcome {
+    Bytes(u64),
+    /// The copy was refused for this reason, and nothing was changed.
+    Refused(&'static str),
 }
 
 /// Repeats `call` while it is interrupted by a signal.

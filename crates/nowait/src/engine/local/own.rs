@@ -1,11 +1,10 @@
 //! A thread's own ring, which a watcher serves while the thread is elsewhere and others wait.
 
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use crate::sys::Errno;
+use crate::sys::{AsFd, BorrowedFd, Errno};
 
 use super::bell::{Bell, DriveWaker, IN_QUEUE};
 use crate::engine::queue::{Queue, Reap};

@@ -22,7 +22,6 @@ mod enter;
 mod line;
 
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, BorrowedFd};
 #[cfg(feature = "tokio")]
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -33,7 +32,7 @@ use std::task::Waker;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use crate::sys::Errno;
+use crate::sys::{AsFd, BorrowedFd, Errno};
 
 use self::line::Line;
 use super::kernel::{self, Kernel, Usage};

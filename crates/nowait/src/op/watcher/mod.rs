@@ -32,7 +32,6 @@
 
 mod thread;
 
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::{Arc, Mutex, Weak};
@@ -41,7 +40,7 @@ use std::time::Duration;
 use self::thread::Watcher;
 use crate::sync::lock;
 use crate::sync::loomed::AtomicUsize;
-use crate::sys::PerProcess;
+use crate::sys::{BorrowedFd, PerProcess};
 
 /// Interval of glances: the time for which an owner with operations in flight may stay out of its
 /// queue. A sleeping thread asks again at the same interval, in case the watcher does not run.

@@ -9,25 +9,15 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::{advice_to_kernel, last_errno};
-
-/// Advice about memory (`madvise(2)`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum MemoryAdvice {
-    Normal,
-    Random,
-    Sequential,
-    WillNeed,
-    HugePages,
-    /// Brings the pages in now.
-    Populate,
-    /// Returns private memory to the system; it then reads as zeros.
-    Discard,
-}
+use crate::sys::MemoryAdvice;
 
 /// Bytes of a page.
 pub(crate) fn page_bytes() -> usize {
     rustix::param::page_size()
 }
+
+/// Large buffers are mappings, since their parts can be given back.
+pub(crate) const MAPS_BUFFERS: bool = true;
 
 /// Maps new memory of zeros.
 pub(crate) fn map_zeros(bytes: usize) -> Result<NonNull<u8>, Errno> {

@@ -4,6 +4,7 @@
 //! `unsafe` here: reads into and writes from raw segments, locks of ranges, `close(2)` with its
 //! result, signal masks, and the fork handler.
 
+mod copy;
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "macos")]
@@ -11,9 +12,13 @@ mod macos;
 mod memory;
 mod names;
 
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,13 +29,14 @@ use rustix::fs::{AtFlags, FileType, FlockOperation};
 pub(crate) use rustix::fs::{CWD, Mode, OFlags};
 pub(crate) use rustix::io::Errno;
 
+pub(crate) use self::copy::copy_file;
 #[cfg(target_os = "linux")]
 pub(crate) use self::linux::*;
 #[cfg(target_os = "macos")]
 pub(crate) use self::macos::*;
-pub(crate) use self::memory::{MemoryAdvice, advise_memory, look_up_pages, map_file, map_zeros, page_bytes, unmap};
+pub(crate) use self::memory::{MAPS_BUFFERS, advise_memory, look_up_pages, map_file, map_zeros, page_bytes, unmap};
 pub(crate) use self::names::{check, list, open, open_dir, rename, sync_dir};
-use super::{SEGMENTS_MAX, TRANSFER_MAX, WaitMode, WriteFlags, WriteOnce, retry};
+use super::{FileLock, SEGMENTS_MAX, TRANSFER_MAX, WaitMode, WriteFlags, WriteOnce, retry};
 
 /// Reads at `offset` into `segments`.
 ///
@@ -120,6 +126,9 @@ fn write_without_flags(
     Ok(n)
 }
 
+/// Creates a symbolic link.
+pub(crate) use std::os::unix::fs::symlink;
+
 /// Returns the status flags of a descriptor (`F_GETFL`).
 pub(crate) fn flags(fd: BorrowedFd<'_>) -> Result<OFlags, Errno> {
     rustix::fs::fcntl_getfl(fd)
@@ -138,14 +147,6 @@ pub(crate) fn create_dir(path: &Path) -> Result<(), Errno> {
 /// Removes a name that is not a directory's, resolved from `at`.
 pub(crate) fn remove(at: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
     retry(|| rustix::fs::unlinkat(at, path, AtFlags::empty()))
-}
-
-/// State of a lock, of a file or of a range.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum FileLock {
-    Shared,
-    Exclusive,
-    Unlocked,
 }
 
 /// Sets the lock of a file (`flock(2)`). EAGAIN if another open holds a conflicting lock.
@@ -216,6 +217,67 @@ pub(crate) fn size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
 /// The limit on sizes of files (`RLIMIT_FSIZE`), if there is one.
 pub(crate) fn size_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Fsize).current
+}
+
+/// Sets mode, owner and group of a file to those of another.
+pub(crate) fn set_mode_and_owner(fd: BorrowedFd<'_>, other: &Metadata) -> io::Result<()> {
+    let own = to_std(fd).metadata()?;
+    let changed = |own: u32, other: u32| (own != other).then_some(other);
+    let (owner, group) = (changed(own.uid(), other.uid()), changed(own.gid(), other.gid()));
+    if owner.is_some() || group.is_some() {
+        fchown(fd, owner, group)?;
+    }
+    // Last, since a change of owner clears bits of the mode (chown(2)).
+    to_std(fd).set_permissions(other.permissions())
+}
+
+/// Std's file on a descriptor that is open elsewhere, for what std does by one call. It is not
+/// closed: closing any descriptor of a file gives up the process's record locks on it (fcntl(2)).
+pub(crate) fn to_std(fd: BorrowedFd<'_>) -> ManuallyDrop<File> {
+    // SAFETY: the descriptor is open while `fd` is borrowed, which is longer than the caller's one
+    // call, and is never closed here.
+    ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) })
+}
+
+/// Std's file of a descriptor.
+pub(crate) fn into_std(fd: OwnedFd) -> File {
+    File::from(fd)
+}
+
+/// Whether two are one descriptor.
+pub(crate) fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
+    one.as_raw_fd() == other.as_raw_fd()
+}
+
+/// Whether a path cannot be given to the system: it contains a zero byte.
+pub(crate) fn has_zero(path: &Path) -> bool {
+    path.as_os_str().as_bytes().contains(&0)
+}
+
+/// Returns the start of a name, of at most this many bytes.
+pub(crate) fn start_of_name(name: &OsStr, bytes_max: usize) -> &OsStr {
+    let bytes = name.as_bytes();
+    OsStr::from_bytes(&bytes[..bytes.len().min(bytes_max)])
+}
+
+/// Whether an errno reports that a quota is used up.
+pub(crate) fn is_over_quota(errno: Errno) -> bool {
+    errno == Errno::DQUOT
+}
+
+/// Why the kernel refuses a queue, in words.
+pub(crate) fn why_refused(errno: Errno, is_ring: bool) -> &'static str {
+    match (errno, is_ring) {
+        (Errno::PERM | Errno::ACCESS, true) => "forbidden, by a seccomp filter or the sysctl kernel.io_uring_disabled",
+        (Errno::PERM | Errno::ACCESS, false) => "forbidden, by a seccomp filter",
+        (Errno::NOSYS, _) if cfg!(not(target_os = "linux")) => "not in this system",
+        (Errno::NOSYS, _) => "not in this kernel, or hidden by a seccomp filter",
+        (Errno::NOMEM, true) => "locked memory is short (ulimit -l), even for the smallest ring",
+        (Errno::NOMEM, false) => "memory is short",
+        (Errno::MFILE | Errno::NFILE, _) => "too many open files (ulimit -n)",
+        (Errno::AGAIN, false) => "all that the sysctl fs.aio-max-nr allows is in use (fs.aio-nr says how much)",
+        _ => "refused by the kernel",
+    }
 }
 
 /// Returns the bytes between `offset` and the limit on file sizes, where the kernel cuts a write

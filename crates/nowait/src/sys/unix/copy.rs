@@ -6,14 +6,8 @@ use std::path::Path;
 
 use rustix::fs::FileType;
 
-use crate::sys::{self, AsFd, CWD, Errno, Mode, OFlags, OwnedFd, retry};
-
-/// Result of a copy in which no system call failed.
-pub(super) enum CopyOutcome {
-    Bytes(u64),
-    /// The copy was refused for this reason, and nothing was changed.
-    Refused(&'static str),
-}
+use super::{AsFd, CWD, Errno, Mode, OFlags, OwnedFd, copy_range, open};
+use crate::sys::{CopyOutcome, retry};
 
 /// Most bytes of one `copy_file_range(2)`.
 const RANGE_BYTES_MAX: usize = 1 << 30;
@@ -21,9 +15,9 @@ const RANGE_BYTES_MAX: usize = 1 << 30;
 const PIECE_BYTES: usize = 256 << 10;
 
 /// Copies contents and permissions of the regular file `from`. Blocks.
-pub(super) fn copy(from: &Path, to: &Path) -> io::Result<CopyOutcome> {
+pub(crate) fn copy_file(from: &Path, to: &Path) -> io::Result<CopyOutcome> {
     const NO_FILE: CopyOutcome = CopyOutcome::Refused("the source is not a regular file; name a regular file");
-    let source = match sys::open(CWD, from, OFlags::RDONLY, Mode::empty()) {
+    let source = match open(CWD, from, OFlags::RDONLY, Mode::empty()) {
         Err(Errno::SPIPE | Errno::NXIO) => return Ok(NO_FILE),
         opened => opened?,
     };
@@ -51,7 +45,7 @@ pub(super) fn copy(from: &Path, to: &Path) -> io::Result<CopyOutcome> {
 fn contents(source: &OwnedFd, target: &OwnedFd) -> Result<u64, Errno> {
     let mut copied = 0;
     loop {
-        match retry(|| sys::copy_range(source.as_fd(), target.as_fd(), RANGE_BYTES_MAX)) {
+        match retry(|| copy_range(source.as_fd(), target.as_fd(), RANGE_BYTES_MAX)) {
             // Files in /proc report a size of zero, so read them. (Linux 5.6 to 5.18 return 0 for
             // other files, too.)
             Ok(0) if copied == 0 => break,

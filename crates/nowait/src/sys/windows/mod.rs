@@ -1,0 +1,514 @@
+//! Windows. Files are opened for overlapped I/O, so that threads read and write one file at a time; a
+//! call waits for its own event.
+//!
+//! `unsafe` here: calls of the Windows API.
+
+mod code;
+mod names;
+
+use std::cell::RefCell;
+use std::ffi::{OsStr, OsString, c_void};
+use std::fs::{File, Metadata};
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::windows::ffi::{OsStrExt, OsStringExt};
+use std::os::windows::io::{AsHandle, AsRawHandle, FromRawHandle};
+use std::path::{Path, PathBuf};
+use std::ptr::{NonNull, null, null_mut};
+use std::time::Instant;
+
+pub(crate) use std::os::windows::io::{BorrowedHandle as BorrowedFd, OwnedHandle as OwnedFd};
+
+use windows_sys::Wdk::Storage::FileSystem as wdk;
+use windows_sys::Win32::Foundation::{ERROR_HANDLE_EOF, ERROR_IO_PENDING, HANDLE, RtlNtStatusToDosError};
+use windows_sys::Win32::Storage::FileSystem as win;
+use windows_sys::Win32::System::IO::{GetOverlappedResult, IO_STATUS_BLOCK, OVERLAPPED};
+use windows_sys::Win32::System::Threading::CreateEventW;
+
+pub(crate) use self::code::{Errno, Mode, OFlags};
+pub(crate) use self::names::{
+    CWD, check, copy_file, create_dir, list, open, open_cached, open_dir, remove, rename, reopen, symlink, sync_dir,
+};
+use super::{Advice, Allocate, FileLock, MemoryAdvice, QueueLimits, TRANSFER_MAX, WaitMode, WriteFlags, WriteOnce};
+
+/// Borrows the handle of a file.
+pub(crate) trait AsFd {
+    fn as_fd(&self) -> BorrowedFd<'_>;
+}
+
+impl<T: AsHandle> AsFd for T {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.as_handle()
+    }
+}
+
+/// Memory of a transfer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IoVec {
+    pub(crate) iov_base: *mut c_void,
+    pub(crate) iov_len: usize,
+}
+
+/// Direct I/O is refused (`make_direct`).
+pub(crate) const DIRECT: OFlags = OFlags::empty();
+pub(crate) const NOATIME: OFlags = OFlags::empty();
+pub(crate) const DSYNC: OFlags = OFlags::DSYNC;
+pub(crate) const OPEN_FLAGS_KEPT: OFlags = OFlags::DSYNC;
+
+/// The error of a call that has just failed.
+pub(crate) fn last_errno() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// Returns the error of a call that returned zero.
+fn checked(result: i32) -> Result<(), Errno> {
+    if result == 0 { Err(last_errno()) } else { Ok(()) }
+}
+
+fn raw(fd: BorrowedFd<'_>) -> HANDLE {
+    fd.as_raw_handle()
+}
+
+thread_local! {
+    /// Set when the call of this thread is done.
+    static EVENT: RefCell<Option<OwnedFd>> = const { RefCell::new(None) };
+}
+
+/// Makes an overlapped call at an offset, and waits for its end. Returns the number of bytes.
+fn overlapped(
+    fd: BorrowedFd<'_>,
+    offset: u64,
+    call: impl FnOnce(&mut OVERLAPPED) -> i32,
+) -> Result<usize, Errno> {
+    let event = EVENT.try_with(|event| event.borrow_mut().take()).ok().flatten();
+    let event = match event {
+        Some(event) => event,
+        None => {
+            // SAFETY: no memory is passed. A handle that was returned is owned by nothing else.
+            unsafe {
+                let event = CreateEventW(null(), 1, 0, null());
+                if event.is_null() {
+                    return Err(last_errno());
+                }
+                OwnedFd::from_raw_handle(event)
+            }
+        }
+    };
+    let mut state = OVERLAPPED::default();
+    state.hEvent = event.as_raw_handle();
+    state.Anonymous.Anonymous.Offset = offset as u32;
+    state.Anonymous.Anonymous.OffsetHigh = (offset >> 32) as u32;
+    let begun = match checked(call(&mut state)) {
+        Err(errno) if errno.raw_os_error() == ERROR_IO_PENDING as i32 => Ok(()),
+        result => result,
+    };
+    let mut moved = 0;
+    // SAFETY: the state of the call above, which stays in place until the call is done: this one waits
+    // for it.
+    let result = begun.and_then(|()| checked(unsafe { GetOverlappedResult(raw(fd), &state, &mut moved, 1) }));
+    let _ = EVENT.try_with(|kept| *kept.borrow_mut() = Some(event));
+    match result {
+        Ok(()) => Ok(moved as usize),
+        Err(errno) if errno.raw_os_error() == ERROR_HANDLE_EOF as i32 => Ok(0),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Reads at `offset` into `segments`, one after the other. Refuses a read that may not wait: none is
+/// known not to.
+///
+/// # Safety
+/// Each segment is initialised memory that may be written to, and that nothing else reads or writes
+/// meanwhile.
+pub(crate) unsafe fn read_at(
+    fd: BorrowedFd<'_>,
+    segments: &[IoVec],
+    offset: u64,
+    wait: WaitMode,
+) -> Result<usize, Errno> {
+    if wait == WaitMode::Never {
+        return Err(Errno::OPNOTSUPP);
+    }
+    in_turn(segments, |segment, done| {
+        let length = segment.iov_len.min(TRANSFER_MAX) as u32;
+        overlapped(fd, offset + done as u64, |state| {
+            // SAFETY: the caller vouches for the memory, which `overlapped` outlives.
+            unsafe { win::ReadFile(raw(fd), segment.iov_base.cast(), length, null_mut(), state) }
+        })
+    })
+}
+
+/// Writes `segments` at `offset`, one after the other, or at the end of a file that was opened to append.
+///
+/// # Safety
+/// Each segment is initialised memory that nothing writes to meanwhile.
+pub(crate) unsafe fn write_at(
+    fd: BorrowedFd<'_>,
+    segments: &[IoVec],
+    offset: u64,
+    write_flags: WriteFlags,
+    wait: WaitMode,
+) -> Result<usize, Errno> {
+    let served = WriteFlags::DURABLE.with(WriteFlags::APPEND);
+    if wait == WaitMode::Never || !served.contains(write_flags) {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if write_flags.contains(WriteFlags::APPEND) && !flags(fd)?.contains(OFlags::APPEND) {
+        return Err(Errno::NOSYS);
+    }
+    let n = in_turn(segments, |segment, done| {
+        let length = segment.iov_len.min(TRANSFER_MAX) as u32;
+        overlapped(fd, offset.saturating_add(done as u64), |state| {
+            // SAFETY: the caller vouches for the memory, which `overlapped` outlives.
+            unsafe { win::WriteFile(raw(fd), segment.iov_base.cast(), length, null_mut(), state) }
+        })
+    })?;
+    if write_flags.contains(WriteFlags::DURABLE) && !flags(fd)?.contains(OFlags::DSYNC) {
+        sync(fd, true)?;
+    }
+    Ok(n)
+}
+
+/// Transfers segments until one ends short. An error after the first bytes is that of the next call.
+fn in_turn(
+    segments: &[IoVec],
+    mut transfer: impl FnMut(&IoVec, usize) -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    let mut done = 0;
+    for segment in segments {
+        match transfer(segment, done) {
+            Ok(n) => done += n,
+            Err(errno) if done == 0 => return Err(errno),
+            Err(_) => break,
+        }
+        if done == 0 || segment.iov_len > TRANSFER_MAX {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+pub(crate) fn refuses_write_flags(_: BorrowedFd<'_>) -> bool {
+    true
+}
+
+pub(crate) fn are_write_flags_refused() -> bool {
+    true
+}
+
+pub(crate) fn honours_append_flag(_: BorrowedFd<'_>) -> bool {
+    false
+}
+
+/// Returns how a file was opened: its access, and whether writes append or go through.
+pub(crate) fn flags(fd: BorrowedFd<'_>) -> Result<OFlags, Errno> {
+    let access = query(fd, wdk::FileAccessInformation)?;
+    let mode = query(fd, wdk::FileModeInformation).unwrap_or(0);
+    let (reads, writes) = (access & win::FILE_READ_DATA != 0, access & win::FILE_WRITE_DATA != 0);
+    let appends = !writes && access & win::FILE_APPEND_DATA != 0;
+    let mut flags = match (reads, writes || appends) {
+        (true, true) => OFlags::RDWR,
+        (false, true) => OFlags::WRONLY,
+        _ => OFlags::RDONLY,
+    };
+    if appends {
+        flags = flags | OFlags::APPEND;
+    }
+    if mode & wdk::FILE_WRITE_THROUGH != 0 {
+        flags = flags | OFlags::DSYNC;
+    }
+    Ok(flags)
+}
+
+/// Returns information of 32 bits about a handle.
+fn query(fd: BorrowedFd<'_>, class: wdk::FILE_INFORMATION_CLASS) -> Result<u32, Errno> {
+    let (mut status, mut value) = (IO_STATUS_BLOCK::default(), 0_u32);
+    // SAFETY: both are this call's, and the classes used here are of 32 bits.
+    let result = unsafe { wdk::NtQueryInformationFile(raw(fd), &mut status, (&raw mut value).cast(), 4, class) };
+    if result < 0 {
+        // SAFETY: no memory is passed.
+        return Err(Errno::from_raw_os_error(unsafe { RtlNtStatusToDosError(result) } as i32));
+    }
+    Ok(value)
+}
+
+/// Makes a file durable (`FlushFileBuffers`), which flushes the device's cache. A handle that may only
+/// read has written nothing.
+pub(crate) fn sync(fd: BorrowedFd<'_>, _data_only: bool) -> Result<(), Errno> {
+    // SAFETY: no memory is passed.
+    match checked(unsafe { win::FlushFileBuffers(raw(fd)) }) {
+        Err(Errno::ACCESS) if flags(fd).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDONLY) => Ok(()),
+        result => result,
+    }
+}
+
+/// Flushes the whole file.
+pub(crate) fn sync_range(fd: BorrowedFd<'_>, _offset: u64, _length: u64) -> Result<(), Errno> {
+    sync(fd, true)
+}
+
+pub(crate) fn set_len(fd: BorrowedFd<'_>, length: u64) -> Result<(), Errno> {
+    to_std(fd).set_len(length).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+}
+
+/// Extends the file; the file system allocates the space. Other modes are refused.
+pub(crate) fn allocate(fd: BorrowedFd<'_>, how: Allocate, offset: u64, length: u64) -> Result<(), Errno> {
+    if how != Allocate::Reserve {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let end = offset.checked_add(length).filter(|end| i64::try_from(*end).is_ok()).ok_or(Errno::FBIG)?;
+    match length {
+        0 => Err(Errno::INVAL),
+        _ if end <= size(fd)? => Ok(()),
+        _ => set_len(fd, end),
+    }
+}
+
+pub(crate) fn advise(_: BorrowedFd<'_>, _: u64, _: u64, _: Advice) -> Result<(), Errno> {
+    Err(Errno::OPNOTSUPP)
+}
+
+/// Whether all pages of a range are cached: the system does not tell.
+pub(crate) fn is_cached(_: BorrowedFd<'_>, _: u64, _: usize) -> bool {
+    false
+}
+
+/// Sets the lock of a file: of all bytes that it may have. Other handles can then neither read nor write
+/// them. AGAIN if another handle holds a conflicting lock.
+pub(crate) fn lock_file(fd: BorrowedFd<'_>, lock: FileLock) -> Result<(), Errno> {
+    let unlock = || {
+        overlapped(fd, 0, |state| {
+            // SAFETY: the state is there until the call is done.
+            unsafe { win::UnlockFileEx(raw(fd), 0, u32::MAX, u32::MAX, state) }
+        })
+    };
+    // A lock is not converted, but another one added.
+    let unlocked = unlock();
+    let exclusive = match lock {
+        // ERROR_NOT_LOCKED.
+        FileLock::Unlocked if unlocked.is_err_and(|errno| errno.raw_os_error() != 158) => return unlocked.map(drop),
+        FileLock::Unlocked => return Ok(()),
+        FileLock::Shared => 0,
+        FileLock::Exclusive => win::LOCKFILE_EXCLUSIVE_LOCK,
+    };
+    let flags = win::LOCKFILE_FAIL_IMMEDIATELY | exclusive;
+    let locked = overlapped(fd, 0, |state| {
+        // SAFETY: the state is there until the call is done.
+        unsafe { win::LockFileEx(raw(fd), flags, 0, u32::MAX, u32::MAX, state) }
+    });
+    locked.map(drop)
+}
+
+/// Locks of ranges are refused: those of the system would also forbid reads and writes, and cannot be
+/// released in part.
+pub(crate) fn lock_range(_: BorrowedFd<'_>, _: FileLock, _: u64, _: u64) -> Result<(), Errno> {
+    Err(Errno::OPNOTSUPP)
+}
+
+pub(crate) fn is_range_locked(_: BorrowedFd<'_>, _: FileLock, _: u64, _: u64) -> Result<bool, Errno> {
+    Err(Errno::OPNOTSUPP)
+}
+
+/// The size in bytes.
+pub(crate) fn size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    let mut size = 0;
+    // SAFETY: `size` is this call's.
+    checked(unsafe { win::GetFileSizeEx(raw(fd), &mut size) })?;
+    Ok(size.max(0) as u64)
+}
+
+pub(crate) fn known_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    size(fd)
+}
+
+pub(crate) fn size_limit() -> Option<u64> {
+    None
+}
+
+pub(crate) fn below_size_limit(_: u64) -> Option<u64> {
+    None
+}
+
+/// There is no fork.
+#[inline]
+pub fn fork_generation() -> u64 {
+    0
+}
+
+/// Closes a handle, which reports nothing.
+pub(crate) fn close(fd: OwnedFd) -> Result<(), Errno> {
+    drop(fd);
+    Ok(())
+}
+
+/// There are no signals.
+pub(super) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
+    start()
+}
+
+pub(super) fn inherit_from_process() {}
+
+/// Returns the monotonic time in nanoseconds since the first call; never zero.
+pub(crate) fn tick_ns() -> u64 {
+    static BEGAN: WriteOnce<Instant> = WriteOnce::new();
+    BEGAN.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
+}
+
+/// How many processors this process may use.
+pub(crate) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// Whether a handle is a disk's: a path of a volume or a disk.
+pub(crate) fn is_block_device(_: BorrowedFd<'_>) -> bool {
+    false
+}
+
+/// Returns the serial number of the volume that a file lies on; no number for a pipe or a console.
+pub(crate) fn device_of(fd: BorrowedFd<'_>) -> Option<(Option<u64>, u64)> {
+    // SAFETY: no memory is passed.
+    if unsafe { win::GetFileType(raw(fd)) } != win::FILE_TYPE_DISK {
+        return Some((None, 0));
+    }
+    let mut information = win::BY_HANDLE_FILE_INFORMATION::default();
+    // SAFETY: `information` is this call's.
+    checked(unsafe { win::GetFileInformationByHandle(raw(fd), &mut information) }).ok()?;
+    Some((Some(information.dwVolumeSerialNumber.into()), 0))
+}
+
+pub(crate) fn has_queue(_: u64) -> bool {
+    false
+}
+
+pub(crate) fn queue_limits(_: u64) -> io::Result<QueueLimits> {
+    Ok(QueueLimits { held_requests: None, request_bytes: None })
+}
+
+/// Direct I/O is refused: `FILE_FLAG_NO_BUFFERING` fails a request that is not aligned, also for the end
+/// of a file.
+pub(crate) fn make_direct(_: BorrowedFd<'_>) -> Result<(), Errno> {
+    Err(Errno::INVAL)
+}
+
+pub(crate) fn is_direct(_: BorrowedFd<'_>) -> bool {
+    false
+}
+
+pub(crate) fn set_direct(_: BorrowedFd<'_>, _: bool) {}
+
+pub(crate) fn direct_alignment(_: BorrowedFd<'_>) -> Option<(u32, u32)> {
+    None
+}
+
+/// Std's file on a handle that is open elsewhere, for what std does by one call. It is not closed.
+pub(crate) fn to_std(fd: BorrowedFd<'_>) -> ManuallyDrop<File> {
+    // SAFETY: the handle is open while `fd` is borrowed, which is longer than the caller's one call, and is
+    // never closed here.
+    ManuallyDrop::new(unsafe { File::from_raw_handle(fd.as_raw_handle()) })
+}
+
+/// Std's file of a handle: another one, not for overlapped I/O, which std's file has no position for. The
+/// handle itself, if that cannot be opened.
+pub(crate) fn into_std(fd: OwnedFd) -> File {
+    names::reopen_for_std(fd.as_fd()).unwrap_or_else(|_| File::from(fd))
+}
+
+/// Sets the permissions of a file to those of another. There is no mode, and the owner stays.
+pub(crate) fn set_mode_and_owner(fd: BorrowedFd<'_>, other: &Metadata) -> io::Result<()> {
+    to_std(fd).set_permissions(other.permissions())
+}
+
+pub(crate) fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
+    one.as_raw_handle() == other.as_raw_handle()
+}
+
+/// Path of an open file.
+pub(crate) fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
+    let mut path = vec![0_u16; 512];
+    loop {
+        let length = path.len() as u32;
+        // SAFETY: `path` is this call's, and has that length.
+        let needed = unsafe { win::GetFinalPathNameByHandleW(raw(fd), path.as_mut_ptr(), length, 0) };
+        if needed < length {
+            return PathBuf::from(OsString::from_wide(&path[..needed as usize]));
+        }
+        path.resize(needed as usize + 1, 0);
+    }
+}
+
+/// Whether a path cannot be given to the system: it contains a zero.
+pub(crate) fn has_zero(path: &Path) -> bool {
+    path.as_os_str().encode_wide().any(|unit| unit == 0)
+}
+
+/// Returns the start of a name, of at most this many units of 16 bits.
+pub(crate) fn start_of_name(name: &OsStr, units_max: usize) -> OsString {
+    let units: Vec<u16> = name.encode_wide().take(units_max).collect();
+    OsString::from_wide(&units)
+}
+
+pub(crate) fn is_over_quota(errno: Errno) -> bool {
+    errno == Errno::DQUOT
+}
+
+/// Why there is no queue to the kernel, in words.
+pub(crate) fn why_refused(_: Errno, _is_ring: bool) -> &'static str {
+    "not in this system"
+}
+
+/// Bytes of a page.
+pub(crate) fn page_bytes() -> usize {
+    4096
+}
+
+/// Buffers are the allocator's: parts of a mapping cannot be given back.
+pub(crate) const MAPS_BUFFERS: bool = false;
+
+pub(crate) fn map_zeros(_: usize) -> Result<NonNull<u8>, Errno> {
+    Err(Errno::NOSYS)
+}
+
+/// Maps of files are refused.
+pub(crate) fn map_file(_: BorrowedFd<'_>, _: u64, _: usize, _: bool, _: bool) -> Result<NonNull<u8>, Errno> {
+    Err(Errno::OPNOTSUPP)
+}
+
+/// Unmaps memory.
+///
+/// # Safety
+/// Nothing uses it any more.
+pub(crate) unsafe fn unmap(_: NonNull<u8>, _: usize) -> Result<(), Errno> {
+    Err(Errno::NOSYS)
+}
+
+/// Advises the kernel about mapped memory.
+///
+/// # Safety
+/// The memory is mapped.
+pub(crate) unsafe fn advise_memory(_: *mut u8, _: usize, _: MemoryAdvice) -> Result<(), Errno> {
+    Err(Errno::NOSYS)
+}
+
+/// Tells of cached pages.
+///
+/// # Safety
+/// The memory is mapped.
+pub(crate) unsafe fn look_up_pages(_: *mut u8, _: usize, _: &mut [u8]) -> Result<(), Errno> {
+    Err(Errno::NOSYS)
+}
+
+/// Copies bytes of a map.
+///
+/// # Safety
+/// The sources are mapped.
+pub(crate) unsafe fn copy_bytes(_: &[IoVec], _: &mut [u8]) -> Result<usize, Errno> {
+    Err(Errno::NOSYS)
+}
+
+pub(crate) fn tells_cached_pages(_: BorrowedFd<'_>) -> bool {
+    false
+}
+
+pub(crate) fn is_memory_broken(_: Errno) -> bool {
+    false
+}

@@ -1,0 +1,177 @@
+//! Names in the file system: opening, listing, renaming. A name that is resolved from an open directory is
+//! resolved from the directory's present path.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::windows::ffi::OsStrExt;
+use std::os::windows::fs::{OpenOptionsExt, symlink_dir, symlink_file};
+use std::os::windows::io::{AsRawHandle, FromRawHandle};
+use std::path::{Path, PathBuf};
+use std::ptr::null_mut;
+
+use windows_sys::Win32::Foundation::{GENERIC_READ, GENERIC_WRITE, INVALID_HANDLE_VALUE};
+use windows_sys::Win32::Storage::FileSystem as win;
+
+use super::{AsFd, BorrowedFd, Errno, Mode, OFlags, OwnedFd, checked, flags, last_errno, path_of, raw, sync};
+use crate::sys::CopyOutcome;
+
+/// Stands for the working directory.
+// SAFETY: no call uses it as a handle: `at` compares it first.
+pub(crate) const CWD: BorrowedFd<'static> = unsafe { BorrowedFd::borrow_raw(INVALID_HANDLE_VALUE) };
+
+/// Every other handle may read, write, rename and remove the file, as on POSIX.
+const SHARED: u32 = win::FILE_SHARE_READ | win::FILE_SHARE_WRITE | win::FILE_SHARE_DELETE;
+
+fn errno(error: io::Error) -> Errno {
+    // An error without a code is one of the arguments: std's own check of a path with a zero.
+    Errno::from_io_error(&error).unwrap_or(Errno::INVAL)
+}
+
+/// Returns the path that `path` has from `at`.
+fn at(at: BorrowedFd<'_>, path: &Path) -> PathBuf {
+    if at.as_raw_handle() == INVALID_HANDLE_VALUE { path.to_path_buf() } else { path_of(at).join(path) }
+}
+
+/// Opens a directory, to list it, make its names durable, and resolve others from it.
+pub(crate) fn open_dir(dir: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
+    directory(&at(dir, path), GENERIC_READ)
+}
+
+fn directory(path: &Path, access: u32) -> Result<OwnedFd, Errno> {
+    let mut options = OpenOptions::new();
+    options.access_mode(access).share_mode(SHARED).custom_flags(win::FILE_FLAG_BACKUP_SEMANTICS);
+    let file = options.open(path).map_err(errno)?;
+    match file.metadata().map_err(errno)?.is_dir() {
+        true => Ok(file.into()),
+        false => Err(Errno::NOTDIR),
+    }
+}
+
+/// Makes the names in a directory durable (`FlushFileBuffers` of a handle that may write).
+pub(crate) fn sync_dir(dir: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
+    sync(directory(&at(dir, path), GENERIC_READ | GENERIC_WRITE)?.as_fd(), false)
+}
+
+/// The names in a directory, sorted.
+pub(crate) fn list(dir: BorrowedFd<'_>, path: &Path) -> Result<Vec<OsString>, Errno> {
+    let names = std::fs::read_dir(at(dir, path)).map_err(errno)?;
+    let names: io::Result<Vec<_>> = names.map(|entry| Ok(entry?.file_name())).collect();
+    let mut names = names.map_err(errno)?;
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Renames. Without `replace`, fails if the new name exists (`MoveFileExW`).
+pub(crate) fn rename(from: (BorrowedFd<'_>, &Path), to: (BorrowedFd<'_>, &Path), replace: bool) -> Result<(), Errno> {
+    let (from, to) = (at(from.0, from.1), at(to.0, to.1));
+    if replace {
+        return std::fs::rename(from, to).map_err(errno);
+    }
+    let wide = |path: &Path| -> Vec<u16> { path.as_os_str().encode_wide().chain([0]).collect() };
+    let (from, to) = (wide(&from), wide(&to));
+    // SAFETY: both end with a zero.
+    checked(unsafe { win::MoveFileExW(from.as_ptr(), to.as_ptr(), 0) })
+}
+
+/// Opens `path` for overlapped I/O, and makes sure that it is a file with positions to read at.
+pub(crate) fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, _mode: Mode) -> Result<OwnedFd, Errno> {
+    let path = at(dir, path);
+    let mut options = OpenOptions::new();
+    let access = flags & OFlags::RWMODE;
+    options.read(access != OFlags::WRONLY);
+    if access != OFlags::RDONLY {
+        if flags.contains(OFlags::APPEND) { options.append(true) } else { options.write(true) };
+    }
+    options.truncate(flags.contains(OFlags::TRUNC));
+    options.create(flags.contains(OFlags::CREATE)).create_new(flags.contains(OFlags::EXCL));
+    let through = if flags.contains(OFlags::DSYNC) { win::FILE_FLAG_WRITE_THROUGH } else { 0 };
+    options.share_mode(SHARED).custom_flags(win::FILE_FLAG_OVERLAPPED | through);
+    let file = options.open(&path).map_err(errno).map_err(|errno| match errno {
+        Errno::ACCESS if path.is_dir() => Errno::ISDIR,
+        errno => errno,
+    })?;
+    let fd = OwnedFd::from(file);
+    check(&fd)?;
+    Ok(fd)
+}
+
+/// Opens what is cached: no open is known not to sleep.
+pub(crate) fn open_cached(_: BorrowedFd<'_>, _: &Path, _: OFlags) -> Result<OwnedFd, Errno> {
+    Err(Errno::OPNOTSUPP)
+}
+
+/// Makes sure that a handle is a file's.
+pub(crate) fn check(fd: &OwnedFd) -> Result<(), Errno> {
+    // SAFETY: no memory is passed.
+    match unsafe { win::GetFileType(raw(fd.as_fd())) } {
+        win::FILE_TYPE_DISK => Ok(()),
+        _ => Err(Errno::SPIPE),
+    }
+}
+
+/// Opens the file of a handle once more, for writing only.
+pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let data = if flags.contains(OFlags::APPEND) { 0 } else { win::FILE_WRITE_DATA };
+    let access = win::FILE_GENERIC_WRITE & !win::FILE_WRITE_DATA | data;
+    let through = if flags.contains(OFlags::DSYNC) { win::FILE_FLAG_WRITE_THROUGH } else { 0 };
+    open_again(fd, access, win::FILE_FLAG_OVERLAPPED | through)
+}
+
+/// Opens the file of a handle once more, as std does.
+pub(super) fn reopen_for_std(fd: BorrowedFd<'_>) -> Result<File, Errno> {
+    let flags = flags(fd)?;
+    let reads = if flags & OFlags::RWMODE == OFlags::WRONLY { 0 } else { win::FILE_GENERIC_READ };
+    let writes = match (flags & OFlags::RWMODE == OFlags::RDONLY, flags.contains(OFlags::APPEND)) {
+        (true, _) => 0,
+        (false, true) => win::FILE_GENERIC_WRITE & !win::FILE_WRITE_DATA,
+        (false, false) => win::FILE_GENERIC_WRITE,
+    };
+    let through = if flags.contains(OFlags::DSYNC) { win::FILE_FLAG_WRITE_THROUGH } else { 0 };
+    open_again(fd, reads | writes, through).map(File::from)
+}
+
+fn open_again(fd: BorrowedFd<'_>, access: u32, flags: u32) -> Result<OwnedFd, Errno> {
+    // SAFETY: no memory is passed. A handle that was returned is owned by nothing else.
+    unsafe {
+        let handle = win::ReOpenFile(raw(fd), access, SHARED, flags);
+        if handle == INVALID_HANDLE_VALUE || handle == null_mut() {
+            return Err(last_errno());
+        }
+        Ok(OwnedFd::from_raw_handle(handle))
+    }
+}
+
+/// Creates a directory.
+pub(crate) fn create_dir(path: &Path) -> Result<(), Errno> {
+    std::fs::create_dir(path).map_err(errno)
+}
+
+/// Removes a file, resolved from `dir`.
+pub(crate) fn remove(dir: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
+    let path = at(dir, path);
+    std::fs::remove_file(&path).map_err(errno).map_err(|errno| match errno {
+        Errno::ACCESS if path.is_dir() => Errno::ISDIR,
+        errno => errno,
+    })
+}
+
+/// Creates a symbolic link: of the kind that its target has now.
+pub(crate) fn symlink(target: &Path, link: &Path) -> io::Result<()> {
+    let place = link.parent().map_or_else(|| target.to_path_buf(), |parent| parent.join(target));
+    if place.is_dir() { symlink_dir(target, link) } else { symlink_file(target, link) }
+}
+
+/// Copies contents and permissions of the regular file `from` (`CopyFileExW`). Blocks.
+pub(crate) fn copy_file(from: &Path, to: &Path) -> io::Result<CopyOutcome> {
+    if !std::fs::metadata(from)?.is_file() {
+        return Ok(CopyOutcome::Refused("the source is not a regular file; name a regular file"));
+    }
+    if let (Ok(one), Ok(other)) = (from.canonicalize(), to.canonicalize()) {
+        if one == other {
+            let why = "source and target are one file, which is unchanged; name another target";
+            return Ok(CopyOutcome::Refused(why));
+        }
+    }
+    std::fs::copy(from, to).map(CopyOutcome::Bytes)
+}
