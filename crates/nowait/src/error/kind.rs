@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::sys::Errno;
+use crate::sys::{Errno, named};
 
 /// Kind of a failure, for programs to match on. An errno maps to std's kind, or to a more specific
 /// one. For example, ENXIO is [`NotSeekable`](ErrorKind::NotSeekable), EBADF is
@@ -200,7 +200,7 @@ impl fmt::Display for ErrorOp {
 
 /// The one table from errno to kind. Errno values not named here are [`ErrorKind::Other`].
 pub(super) fn kind_of(errno: Errno) -> ErrorKind {
-    match errno {
+    match named(errno) {
         Errno::NOENT => ErrorKind::NotFound,
         Errno::ACCESS | Errno::PERM => ErrorKind::PermissionDenied,
         Errno::ROFS => ErrorKind::ReadOnlyFilesystem,

@@ -1,10 +1,9 @@
 //! Sleep until another thread rings, on systems whose queues to the kernel this library does not use.
 
-use std::sync::{Condvar, Mutex};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::{BorrowedFd, Errno};
-use crate::sync::lock;
 
 /// Bell that a queue to the kernel can poll: there is none.
 pub(crate) enum WakeEvent {}
@@ -54,16 +53,20 @@ impl Poller {
 
     pub(crate) fn remove(&self, _descriptor: BorrowedFd<'_>) {}
 
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.is_rung.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     /// Wakes the thread.
     pub(crate) fn ring(&self) {
-        *lock(&self.is_rung) = true;
+        *self.lock() = true;
         self.rings.notify_one();
     }
 
     /// Sleeps until the bell, or for `timeout`. Clears the bell, and returns true, if it was rung.
     pub(crate) fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<u64>) -> bool {
         ready.clear();
-        let rung = lock(&self.is_rung);
+        let rung = self.lock();
         let is_quiet = |is_rung: &mut bool| !*is_rung;
         let mut rung = match timeout {
             Some(timeout) => {

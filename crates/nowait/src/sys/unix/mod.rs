@@ -178,7 +178,7 @@ pub(crate) fn is_range_locked(fd: BorrowedFd<'_>, kind: FileLock, offset: u64, l
     retry(|| {
         // SAFETY: `range` is this call's, of the type that the command takes and answers with.
         match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) } {
-            0 => Ok(i32::from(range.l_type) != i32::from(libc::F_UNLCK)),
+            0 => Ok(range.l_type != libc::F_UNLCK as libc::c_short),
             _ => Err(last_errno()),
         }
     })
@@ -258,6 +258,11 @@ pub(crate) fn has_zero(path: &Path) -> bool {
 pub(crate) fn start_of_name(name: &OsStr, bytes_max: usize) -> &OsStr {
     let bytes = name.as_bytes();
     OsStr::from_bytes(&bytes[..bytes.len().min(bytes_max)])
+}
+
+/// Returns the errno that means the same and has a name: each has one.
+pub(crate) fn named(errno: Errno) -> Errno {
+    errno
 }
 
 /// Whether an errno reports that a quota is used up.

@@ -75,11 +75,7 @@ thread_local! {
 }
 
 /// Makes an overlapped call at an offset, and waits for its end. Returns the number of bytes.
-fn overlapped(
-    fd: BorrowedFd<'_>,
-    offset: u64,
-    call: impl FnOnce(&mut OVERLAPPED) -> i32,
-) -> Result<usize, Errno> {
+fn overlapped(fd: BorrowedFd<'_>, offset: u64, call: impl FnOnce(&mut OVERLAPPED) -> i32) -> Result<usize, Errno> {
     let event = EVENT.try_with(|event| event.borrow_mut().take()).ok().flatten();
     let event = match event {
         Some(event) => event,
@@ -445,6 +441,11 @@ pub(crate) fn has_zero(path: &Path) -> bool {
 pub(crate) fn start_of_name(name: &OsStr, units_max: usize) -> OsString {
     let units: Vec<u16> = name.encode_wide().take(units_max).collect();
     OsString::from_wide(&units)
+}
+
+/// Returns the error that means the same and has a name.
+pub(crate) fn named(errno: Errno) -> Errno {
+    errno.named()
 }
 
 pub(crate) fn is_over_quota(errno: Errno) -> bool {

@@ -81,7 +81,11 @@ pub(crate) fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, _mode: Mode)
     let access = flags & OFlags::RWMODE;
     options.read(access != OFlags::WRONLY);
     if access != OFlags::RDONLY {
-        if flags.contains(OFlags::APPEND) { options.append(true) } else { options.write(true) };
+        if flags.contains(OFlags::APPEND) {
+            options.append(true)
+        } else {
+            options.write(true)
+        };
     }
     options.truncate(flags.contains(OFlags::TRUNC));
     options.create(flags.contains(OFlags::CREATE)).create_new(flags.contains(OFlags::EXCL));
