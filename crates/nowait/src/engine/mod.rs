@@ -18,6 +18,7 @@ pub(crate) mod shared;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "tokio")]
+#[cfg_attr(windows, path = "tokio_absent.rs")]
 mod tokio;
 
 use std::sync::{Arc, Mutex};
