@@ -8,7 +8,6 @@ use super::commit::{Group, Incoming, NoRoom, Shared};
 use super::event::Event;
 use super::format::FRAME_BYTES;
 use super::os;
-use rustix::io::Errno;
 
 use nowait::{Error, ErrorKind, Result, embed};
 
@@ -100,7 +99,7 @@ impl Shared {
     pub(super) fn memory_for(&self, bytes: usize) -> Result<Vec<u8>> {
         self.check_payload(bytes.saturating_add(FRAME_BYTES))?;
         let mut memory = Vec::new();
-        memory.try_reserve_exact(bytes).map_err(|_| os::system_error(os::APPEND, Errno::NOMEM, &self.dir.path))?;
+        memory.try_reserve_exact(bytes).map_err(|_| os::no_memory(os::APPEND, &self.dir.path))?;
         memory.resize(bytes, 0);
         Ok(memory)
     }

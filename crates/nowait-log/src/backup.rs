@@ -10,9 +10,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{Mode, copy_file_range, fchmod, fstat};
-use rustix::io::Errno;
-
 use super::blocking::Blocking;
 use super::dir::{LogDir, Segment};
 use super::format::Control;
@@ -80,9 +77,8 @@ pub(super) fn copy_log(from: &LogDir, dest: &Path) -> Result<Recovery> {
     let copied = (|| {
         let to = LogDir::open_dir(instance, &partial)?;
         if let (Some(here), Some(there)) = (from.descriptor(), to.descriptor()) {
-            let mode = fstat(here).map(|about| Mode::from_raw_mode(about.st_mode & 0o7777));
-            mode.and_then(|mode| fchmod(there, mode))
-                .map_err(|errno| os::system_error(ErrorOp::Metadata, errno, &partial))?;
+            let set = os::mode_of_dir(here).map_or(Ok(()), |mode| os::set_mode_of_dir(there, mode));
+            set.map_err(|error| os::system_error(ErrorOp::Metadata, &error, &partial))?;
         }
         let found = copy_whole(from, &to)?;
         // The rename replaces only an empty directory.
@@ -227,15 +223,13 @@ fn copy_segment(from: &LogDir, to: &LogDir, segment: &Segment) -> Result<bool> {
 }
 
 fn copy_mode(from: &File, to: &File) -> Result<()> {
-    let (Some(here), Some(there)) = (from.descriptor(), to.descriptor()) else { return Ok(()) };
-    let mode = fstat(here).map(|about| Mode::from_raw_mode(about.st_mode & 0o7777));
-    mode.and_then(|mode| fchmod(there, mode)).map_err(|errno| os::system_error(ErrorOp::Metadata, errno, to.path()))
+    os::copy_mode(from, to).map_err(|error| os::system_error(ErrorOp::Metadata, &error, to.path()))
 }
 
-/// Copies the first `end` bytes of a file by `copy_file_range(2)`, which can share blocks. Reads
+/// Copies the first `end` bytes of a file by the kernel, which can share blocks. Reads
 /// and writes copy the rest.
 fn copy_bytes(from: &File, to: &File, end: u64) -> Result<()> {
-    let mut at = copy_by_kernel(from, to, end);
+    let mut at = os::copy_by_kernel(from, to, end);
     let mut buffer = Buf::zeroed(PIECE_BYTES.min(usize::try_from(end - at).unwrap_or(PIECE_BYTES)));
     while at < end {
         let wanted = usize::try_from(end - at).unwrap_or(usize::MAX).min(buffer.len());
@@ -248,23 +242,6 @@ fn copy_bytes(from: &File, to: &File, end: u64) -> Result<()> {
         at += n as u64;
     }
     Ok(())
-}
-
-/// Returns the bytes that the kernel has copied. Fewer than `end` if the call fails or does not
-/// serve these files. Reads and writes of the rest then meet any error again.
-fn copy_by_kernel(from: &File, to: &File, end: u64) -> u64 {
-    let (Some(here), Some(there)) = (from.descriptor(), to.descriptor()) else { return 0 };
-    let mut at = 0;
-    while at < end {
-        let left = usize::try_from(end - at).unwrap_or(usize::MAX);
-        let (mut read_at, mut write_at) = (at, at);
-        match copy_file_range(here, Some(&mut read_at), there, Some(&mut write_at), left) {
-            Ok(n) if n > 0 => at += n as u64,
-            Err(Errno::INTR) => {}
-            _ => break,
-        }
-    }
-    at
 }
 
 #[cfg(all(test, not(nowait_log_loom)))]

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::dir::{CALIBRATION, LogDir};
 use crate::format::{Control, Measured, PAGE};
 use crate::options::{Durability, Strategy, Submitter, TWO, WAYS};
+use crate::os;
 use nowait::{Buf, File, OpenOptions, Result};
 
 /// Consecutive writes of one way. The first is not counted: it is slowed down by what the previous
@@ -57,7 +58,7 @@ pub(crate) fn choose(dir: &LogDir, control: &mut Control, goes_on: impl FnMut() 
 
 /// Device of a directory; 0 if it has none.
 pub(crate) fn device(dir: &LogDir) -> u64 {
-    dir.descriptor().and_then(|descriptor| rustix::fs::fstat(descriptor).ok()).map_or(0, |stat| stat.st_dev)
+    dir.descriptor().map_or(0, os::device_of)
 }
 
 /// True if the strategy was measured, on another device.

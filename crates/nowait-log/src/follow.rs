@@ -8,8 +8,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::io::Errno;
-
 use super::blocking::Blocking;
 use super::dir::{Blocks, CONTROL, LogDir, SEARCHED_AT_END, Window, is_direct};
 use super::format::{
@@ -205,13 +203,9 @@ impl Follower {
     /// Errors of files.
     pub fn is_in_place(&self) -> Result<bool> {
         let Some(here) = self.dir.descriptor() else { return Ok(true) };
-        let here = rustix::fs::fstat(here);
-        let here = here.map_err(|errno| os::system_error(ErrorOp::Metadata, errno, &self.dir.path))?;
-        let there = match rustix::fs::stat(&*self.dir.path) {
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
-            there => there.map_err(|errno| os::system_error(ErrorOp::Metadata, errno, &self.dir.path))?,
-        };
-        if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino) {
+        let is_at = os::is_at(here, &self.dir.path);
+        let is_at = is_at.map_err(|error| os::system_error(ErrorOp::Metadata, &error, &self.dir.path))?;
+        if is_at != Some(true) {
             return Ok(false);
         }
         match control(&self.dir) {
@@ -297,10 +291,10 @@ impl Follower {
         let (Some(current), Some(last)) = (&self.current, self.pending.back()) else { return Ok(()) };
         match current.file.sync_data().wait() {
             // A read-only file system has no dirty pages.
-            Err(error) if error.raw_os_error() == Some(Errno::ROFS.raw_os_error()) => {}
+            Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => {}
             other => other?,
         }
-        if !current.is_direct {
+        if !current.is_direct && os::DROPS_PAGES {
             // After a failed write-back the page cache may hold data the disk never got.
             current.file.advise(0, 0, Advice::DontNeed).wait()?;
         }

@@ -553,10 +553,7 @@ mod loom_tests {
                     while group.fate().is_none() {
                         match log.turn(&group, &mut waiter, now) {
                             Turn::Write(submission) => {
-                                let error = nowait::Error::from_raw_os_error(
-                                    nowait::ErrorOp::Write,
-                                    rustix::io::Errno::IO.raw_os_error(),
-                                );
+                                let error = nowait::Error::new(nowait::ErrorOp::Write, nowait::ErrorKind::Io);
                                 finish(&log, &log.complete(submission.id, Err(error), None, now()).ending);
                             }
                             Turn::Sleep { .. } => group.sleep(None),

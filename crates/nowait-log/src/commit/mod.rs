@@ -24,8 +24,6 @@ use std::sync::{OnceLock, Weak};
 use std::thread::ThreadId;
 use std::time::Instant;
 
-use rustix::io::Errno;
-
 use super::dir::{DirLock, LogDir, Names};
 use super::event::{Event, Observer};
 use super::format::Control;
@@ -220,7 +218,7 @@ impl Shared {
                 );
                 self.error(os::APPEND, ErrorKind::NoSpace, text)
             }
-            Refusal::NoMemory => os::system_error(os::APPEND, Errno::NOMEM, &self.dir.path),
+            Refusal::NoMemory => os::no_memory(os::APPEND, &self.dir.path),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-#[cfg(not(nowait_log_loom))]
+#[cfg(all(target_os = "linux", not(nowait_log_loom)))]
 use rustix::{fs::Timespec, thread::futex};
 
 #[cfg(not(nowait_log_loom))]
@@ -45,10 +45,10 @@ pub(crate) fn yield_now() {
 }
 
 /// A futex word.
-#[cfg(not(nowait_log_loom))]
+#[cfg(all(target_os = "linux", not(nowait_log_loom)))]
 pub(crate) struct Word(pub(crate) AtomicU32);
 
-#[cfg(not(nowait_log_loom))]
+#[cfg(all(target_os = "linux", not(nowait_log_loom)))]
 impl Word {
     pub(crate) fn new(value: u32) -> Word {
         Word(AtomicU32::new(value))
@@ -67,20 +67,25 @@ impl Word {
     }
 }
 
-#[cfg(nowait_log_loom)]
+/// A word to sleep at, where there is no futex.
+#[cfg(any(not(target_os = "linux"), nowait_log_loom))]
 pub(crate) struct Word(pub(crate) AtomicU32, Mutex<()>, Condvar);
 
-#[cfg(nowait_log_loom)]
+#[cfg(any(not(target_os = "linux"), nowait_log_loom))]
 impl Word {
     pub(crate) fn new(value: u32) -> Word {
         Word(AtomicU32::new(value), Mutex::new(()), Condvar::new())
     }
 
-    /// In the model no time passes: every sleeper has to be woken.
-    pub(crate) fn sleep_while(&self, value: u32, _time: Option<Duration>) {
+    /// Sleeps while the word is `value`, `time` at most. May return early. In the model no time passes:
+    /// every sleeper has to be woken.
+    pub(crate) fn sleep_while(&self, value: u32, time: Option<Duration>) {
         let guard = lock(&self.1);
         if self.0.load(Ordering::Acquire) == value {
-            drop(self.2.wait(guard));
+            match time.filter(|_| cfg!(not(nowait_log_loom))) {
+                Some(time) => drop(self.2.wait_timeout(guard, time)),
+                None => drop(self.2.wait(guard)),
+            }
         }
     }
 

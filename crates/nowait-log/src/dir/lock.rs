@@ -1,15 +1,11 @@
 //! The lock of a log's directory: only one process at a time writes a log.
 
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
-
 use super::{LOCK, LogDir};
 use crate::os;
-use nowait::{ErrorKind, ErrorOp, File, OpenOptions, Result, embed};
+use nowait::{ErrorKind, ErrorOp, File, OpenOptions, Result, TryLockError, embed};
 
 /// The lock of the directory. Dropping it releases the lock, even if a child process has copies of
 /// the descriptors.
@@ -32,14 +28,18 @@ impl DirLock {
             file => file?,
         };
         let lock = DirLock { file, dir: dir.clone() };
-        if let Some(fd) = lock.file.descriptor() {
-            flock(fd, dir)?.map_err(|errno| os::system_error(ErrorOp::Open, errno, lock.file.path()))?;
+        if lock.is_held() {
+            take(dir, || match lock.file.try_lock() {
+                Ok(()) => Ok(true),
+                Err(TryLockError::WouldBlock) => Ok(false),
+                Err(TryLockError::Error(error)) => Err(error),
+            })??;
         }
-        if let Some(fd) = dir.descriptor() {
+        if let Some(open) = dir.descriptor() {
             // Not every file system can lock a directory: over NFS, flock(2) is a byte-range lock,
             // which needs a file open for writing (fs/nfs/file.c, nfs_flock). The lock of the file
             // suffices there.
-            let _ = flock(fd, dir)?;
+            let _ = take(dir, || os::lock_dir(open))?;
         }
         Ok(lock)
     }
@@ -52,23 +52,24 @@ impl DirLock {
 
 impl Drop for DirLock {
     fn drop(&mut self) {
-        for fd in [self.dir.descriptor(), self.file.descriptor()].into_iter().flatten() {
-            // Closing the descriptor releases the lock only if no copy of the descriptor exists.
-            let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
-        }
+        // Closing the descriptor releases the lock only if no copy of the descriptor exists.
+        self.dir.descriptor().into_iter().for_each(os::unlock_dir);
+        let _ = self.file.unlock();
     }
 }
 
-/// Takes one lock. The inner result is the kernel's error if the file system has no such lock.
-fn flock(fd: BorrowedFd<'_>, dir: &LogDir) -> Result<std::result::Result<(), Errno>> {
+/// Takes one lock by `lock`, which returns false while another has it. The inner error is that of a file
+/// system without such a lock.
+fn take<E>(dir: &LogDir, lock: impl Fn() -> std::result::Result<bool, E>) -> Result<std::result::Result<(), E>> {
     // The descriptors of a killed process stay open briefly, while the kernel tears down its rings.
     const TRIES: u32 = 6;
     const BETWEEN: Duration = Duration::from_millis(50);
     for last in (0..TRIES).rev() {
-        match rustix::io::retry_on_intr(|| rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive)) {
-            Err(Errno::WOULDBLOCK) if last > 0 => std::thread::sleep(BETWEEN),
-            Err(Errno::WOULDBLOCK) => break,
-            answer => return Ok(answer),
+        match lock() {
+            Ok(true) => return Ok(Ok(())),
+            Ok(false) if last > 0 => std::thread::sleep(BETWEEN),
+            Ok(false) => break,
+            Err(error) => return Ok(Err(error)),
         }
     }
     let error = os::error(ErrorOp::Open, ErrorKind::Locked, &dir.path);

@@ -10,7 +10,6 @@ mod window;
 
 use std::ffi::OsString;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -97,7 +96,7 @@ impl LogDir {
     }
 
     /// Returns the directory's descriptor; None on a simulator.
-    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn descriptor(&self) -> Option<os::OpenDir<'_>> {
         self.dir.descriptor()
     }
 

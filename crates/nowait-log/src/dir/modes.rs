@@ -1,20 +1,12 @@
 //! Modes of the files that a log creates. They follow the modes of existing files, which an
 //! administrator may have changed.
 
-use rustix::fs::{AtFlags, Mode, Stat, fchmod, fstat, statat};
-use rustix::io::Errno;
-
 use super::{CONTROL, LogDir, segment_name};
 use crate::os;
 use nowait::{ErrorOp, File, OpenOptions, Result};
 
 /// Bits of a directory's mode that its files inherit.
 const FILE_BITS: u32 = 0o666;
-const MODE_BITS: u32 = 0o7777;
-
-fn mode(about: &Stat) -> u32 {
-    about.st_mode & MODE_BITS
-}
 
 impl LogDir {
     /// Creates or opens a file with this mode, whatever the umask is.
@@ -23,10 +15,9 @@ impl LogDir {
         // The mode is set at creation, so that it is never wider than `mode`.
         mode.map(|mode| options.mode(mode));
         let file = self.open_file(&options, name)?;
-        match mode.map_or(Ok(()), |mode| set_mode(&file, mode)) {
-            // The file system has no modes.
-            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) | Ok(()) => Ok(file),
-            Err(errno) => Err(os::system_error(ErrorOp::Metadata, errno, file.path())),
+        match mode.map_or(Ok(()), |mode| os::set_mode(&file, mode)) {
+            Err(error) if !os::has_no_modes(&error) => Err(os::system_error(ErrorOp::Metadata, &error, file.path())),
+            _ => Ok(file),
         }
     }
 
@@ -46,28 +37,24 @@ impl LogDir {
     /// new log.
     pub(super) fn file_mode(&self) -> Option<u32> {
         let here = self.descriptor()?;
-        let mode = self.made_with.or_else(|| fstat(here).ok().as_ref().map(mode))?;
+        let mode = self.made_with.or_else(|| os::mode_of_dir(here))?;
         Some(mode & FILE_BITS)
     }
 
     fn mode_of(&self, name: &str) -> Option<u32> {
-        statat(self.descriptor()?, name, AtFlags::SYMLINK_NOFOLLOW).ok().as_ref().map(mode)
+        os::mode_at(self.descriptor()?, name)
     }
 
     /// Sets the mode of a segment on a file that becomes one.
     pub(crate) fn set_segment_mode(&self, file: &File) -> Result<()> {
-        let set = self.segment_mode().map_or(Ok(()), |mode| set_mode(file, mode));
-        set.map_err(|errno| os::system_error(ErrorOp::Metadata, errno, file.path()))
+        let set = self.segment_mode().map_or(Ok(()), |mode| os::set_mode(file, mode));
+        set.map_err(|error| os::system_error(ErrorOp::Metadata, &error, file.path()))
     }
 
     /// Sets the mode of a directory that was created for a log.
     pub(crate) fn set_dir_mode(&self, mode: u32) -> Result<()> {
         let Some(here) = self.descriptor() else { return Ok(()) };
-        fchmod(here, Mode::from_raw_mode(mode)).map_err(|errno| os::system_error(ErrorOp::Metadata, errno, &self.path))
+        let set = os::set_mode_of_dir(here, mode);
+        set.map_err(|error| os::system_error(ErrorOp::Metadata, &error, &self.path))
     }
-}
-
-fn set_mode(file: &File, wanted: u32) -> std::result::Result<(), Errno> {
-    let Some(here) = file.descriptor() else { return Ok(()) };
-    if mode(&fstat(here)?) == wanted { Ok(()) } else { fchmod(here, Mode::from_raw_mode(wanted)) }
 }

@@ -9,8 +9,6 @@ use std::pin::Pin;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::task::{Context, Poll};
 
-use rustix::io::Errno;
-
 use crate::format::PAGE;
 use crate::os;
 use nowait::{Buf, Error, ErrorOp, File, Moved, Result, Started};
@@ -57,14 +55,6 @@ pub(crate) struct Window {
     /// Pages that the device could not read, which read as zeros. If `None`, an unreadable page is
     /// an error.
     unreadable: Option<Vec<Unreadable>>,
-}
-
-/// True for errors of the place on the device, not of the request (`blk_errors` of
-/// block/blk-core.c; checksums of btrfs and xfs).
-fn is_of_the_place(error: &Error) -> bool {
-    const ERRNOS: [Errno; 7] =
-        [Errno::IO, Errno::NODATA, Errno::REMOTEIO, Errno::ILSEQ, Errno::BADMSG, Errno::UCLEAN, Errno::TIMEDOUT];
-    error.raw_os_error().is_some_and(|errno| ERRNOS.iter().any(|known| known.raw_os_error() == errno))
 }
 
 impl Window {
@@ -158,7 +148,7 @@ impl Window {
     }
 
     fn new_buffer(&self, bytes: usize) -> Result<Buf> {
-        Buf::uncleared(bytes).ok_or_else(|| os::system_error(ErrorOp::Read, Errno::NOMEM, self.file.path()))
+        Buf::uncleared(bytes).ok_or_else(|| os::no_memory(ErrorOp::Read, self.file.path()))
     }
 
     /// Adds `n` bytes to the window. Fewer than `asked` mean the end of the file.
@@ -174,7 +164,7 @@ impl Window {
     fn fill(&mut self, part: Range<usize>) -> Result<usize> {
         let offset = self.start + part.start as u64;
         let error = match self.file.read_into(&mut self.buffer[part.clone()], offset) {
-            Err(error) if self.unreadable.is_some() && is_of_the_place(&error) => error,
+            Err(error) if self.unreadable.is_some() && os::is_of_the_place(&error) => error,
             answer => return answer,
         };
         if part.len() > PAGE {
@@ -263,7 +253,7 @@ impl Window {
                 self.next_step();
                 n
             }
-            Err(failed) if self.unreadable.is_some() && is_of_the_place(&failed.error) => {
+            Err(failed) if self.unreadable.is_some() && os::is_of_the_place(&failed.error) => {
                 // From here on page by page, until a page can be read.
                 self.step = PAGE;
                 if bytes > PAGE {
@@ -314,7 +304,7 @@ impl Window {
             let Ok(read) = read.into_inner().unwrap_or_else(PoisonError::into_inner).recv() else { break };
             let (n, bytes) = match read {
                 // The caller reads again, page by page.
-                Err(failed) if self.unreadable.is_some() && is_of_the_place(&failed.error) => {
+                Err(failed) if self.unreadable.is_some() && os::is_of_the_place(&failed.error) => {
                     self.ahead.clear();
                     break;
                 }

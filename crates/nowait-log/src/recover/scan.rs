@@ -4,15 +4,14 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rustix::io::Errno;
-
 use super::control::missing_behind;
 use super::runs::{in_order, is_of, joined, stand_in, within};
 use super::{Damage, Found, Place, Recovery};
 use crate::dir::{Blocks, Broken, LogDir, Orphans, Run, Segment, Unreadable, Window, is_direct};
 use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, Control, End, HeaderPage, LogId, PAGE, SegmentHeader};
 use crate::options::{Calibration, Scan, Strategy};
-use nowait::{Advice, File, Result, embed};
+use crate::os;
+use nowait::{Advice, ErrorKind, File, Result, embed};
 
 /// Maximum number of threads that read first pages.
 const READ_AT_ONCE: usize = 16;
@@ -655,7 +654,9 @@ impl Survey<'_> {
             if self.writer {
                 file.sync_data().wait()?;
             }
-            file.advise(0, 0, Advice::DontNeed).wait()?;
+            if os::DROPS_PAGES {
+                file.advise(0, 0, Advice::DontNeed).wait()?;
+            }
         }
         Ok(file)
     }
@@ -669,7 +670,7 @@ impl Survey<'_> {
             }
             match file.sync_data().wait() {
                 // A read-only file system has no dirty pages.
-                Err(error) if !self.writer && error.raw_os_error() == Some(Errno::ROFS.raw_os_error()) => {}
+                Err(error) if !self.writer && error.kind() == ErrorKind::ReadOnlyFilesystem => {}
                 other => other?,
             }
         }

@@ -1,11 +1,16 @@
-//! Errors that the log makes, and its locks.
+//! Errors that the log makes, its locks, and what it needs of the operating system.
+
+#[cfg_attr(unix, path = "unix.rs")]
+#[cfg_attr(windows, path = "windows.rs")]
+mod system;
 
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
 use nowait::{Error, ErrorKind, ErrorOp};
-use rustix::io::Errno;
+
+pub(crate) use self::system::*;
 
 /// Value of [`Error::operation`] for an append, and for other changes of an open log.
 pub const APPEND: ErrorOp = ErrorOp::Other("append to");
@@ -25,15 +30,26 @@ pub(crate) fn damaged(path: &Path, offset: u64, length: u64, what: impl Display)
     ))
 }
 
-/// Makes an error from an errno.
-pub(crate) fn system_error(operation: ErrorOp, errno: Errno, path: &Path) -> Error {
-    Error::from_raw_os_error(operation, errno.raw_os_error()).at(path)
+/// Makes an error from one of the system.
+pub(crate) fn system_error(operation: ErrorOp, error: &std::io::Error, path: &Path) -> Error {
+    match error.raw_os_error() {
+        Some(code) => Error::from_raw_os_error(operation, code).at(path),
+        None => Error::new(operation, ErrorKind::Other).at(path).with_detail(error.to_string()),
+    }
 }
 
 /// Makes the error of a thread that cannot be started.
 pub(crate) fn thread_error(operation: ErrorOp, error: &std::io::Error, path: &Path, text: &str) -> Error {
-    let errno = error.raw_os_error().map_or(Errno::AGAIN, Errno::from_raw_os_error);
-    system_error(operation, errno, path).with_detail(text)
+    let error = match error.raw_os_error() {
+        Some(_) => system_error(operation, error, path),
+        None => Error::new(operation, ErrorKind::WouldBlock).at(path),
+    };
+    error.with_detail(text)
+}
+
+/// Makes the error of memory that cannot be allocated.
+pub(crate) fn no_memory(operation: ErrorOp, path: &Path) -> Error {
+    error(operation, ErrorKind::OutOfMemory, path)
 }
 
 /// Panics for a future that is polled after it was ready.

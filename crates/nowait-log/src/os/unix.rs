@@ -1,0 +1,114 @@
+//! Linux and macOS.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use nowait::{Error, File};
+use rustix::fs::{AtFlags, FlockOperation, Mode, Stat, fchmod, fstat, statat};
+use rustix::io::Errno;
+
+/// A directory that is open.
+pub(crate) type OpenDir<'d> = BorrowedFd<'d>;
+
+const MODE_BITS: u32 = 0o7777;
+
+fn mode(about: &Stat) -> u32 {
+    u32::from(about.st_mode) & MODE_BITS
+}
+
+/// Locks a directory, so that another process cannot; false if another has locked it.
+pub(crate) fn lock_dir(dir: OpenDir<'_>) -> io::Result<bool> {
+    match rustix::io::retry_on_intr(|| rustix::fs::flock(dir, FlockOperation::NonBlockingLockExclusive)) {
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        locked => Ok(locked.map(|()| true)?),
+    }
+}
+
+pub(crate) fn unlock_dir(dir: OpenDir<'_>) {
+    let _ = rustix::fs::flock(dir, FlockOperation::Unlock);
+}
+
+/// Permissions of an open directory.
+pub(crate) fn mode_of_dir(dir: OpenDir<'_>) -> Option<u32> {
+    fstat(dir).ok().as_ref().map(mode)
+}
+
+/// Permissions of a file in a directory.
+pub(crate) fn mode_at(dir: OpenDir<'_>, name: &str) -> Option<u32> {
+    statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).ok().as_ref().map(mode)
+}
+
+pub(crate) fn set_mode_of_dir(dir: OpenDir<'_>, mode: u32) -> io::Result<()> {
+    Ok(fchmod(dir, Mode::from_raw_mode(mode as _))?)
+}
+
+/// Sets the permissions of a file, unless it has them, or its file system has none.
+pub(crate) fn set_mode(file: &File, wanted: u32) -> io::Result<()> {
+    let Some(here) = file.descriptor() else { return Ok(()) };
+    if mode(&fstat(here)?) == wanted { Ok(()) } else { set_mode_of_dir(here, wanted) }
+}
+
+/// Copies the permissions of a file to another.
+pub(crate) fn copy_mode(from: &File, to: &File) -> io::Result<()> {
+    let (Some(here), Some(there)) = (from.descriptor(), to.descriptor()) else { return Ok(()) };
+    set_mode_of_dir(there, mode(&fstat(here)?))
+}
+
+/// Whether an error means that a file system has no permissions.
+pub(crate) fn has_no_modes(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS))
+}
+
+/// Device of an open directory; 0 if it is not known.
+pub(crate) fn device_of(dir: OpenDir<'_>) -> u64 {
+    fstat(dir).map_or(0, |stat| stat.st_dev as u64)
+}
+
+/// Whether an open directory is at this path. `None` if the path leads nowhere.
+pub(crate) fn is_at(dir: OpenDir<'_>, path: &Path) -> io::Result<Option<bool>> {
+    let here = fstat(dir)?;
+    match rustix::fs::stat(path) {
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        there => Ok(Some(there.map(|there| (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino))?)),
+    }
+}
+
+/// Returns the bytes that the kernel has copied from the starts of the files (`copy_file_range(2)`).
+/// Fewer than `end` if the call fails or does not serve these files. Reads and writes of the rest then
+/// meet any error again.
+#[cfg(target_os = "linux")]
+pub(crate) fn copy_by_kernel(from: &File, to: &File, end: u64) -> u64 {
+    let (Some(here), Some(there)) = (from.descriptor(), to.descriptor()) else { return 0 };
+    let mut at = 0;
+    while at < end {
+        let left = usize::try_from(end - at).unwrap_or(usize::MAX);
+        let (mut read_at, mut write_at) = (at, at);
+        match rustix::fs::copy_file_range(here, Some(&mut read_at), there, Some(&mut write_at), left) {
+            Ok(n) if n > 0 => at += n as u64,
+            Err(Errno::INTR) => {}
+            _ => break,
+        }
+    }
+    at
+}
+
+/// The kernel copies nothing.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn copy_by_kernel(_: &File, _: &File, _: u64) -> u64 {
+    0
+}
+
+/// Whether the pages of a file can be dropped from the page cache (`Advice::DontNeed`).
+pub(crate) const DROPS_PAGES: bool = cfg!(target_os = "linux");
+
+/// True for errors of the place on the device, not of the request (`blk_errors` of
+/// block/blk-core.c; checksums of btrfs and xfs).
+pub(crate) fn is_of_the_place(error: &Error) -> bool {
+    #[cfg(target_os = "linux")]
+    const ERRNOS: [Errno; 7] =
+        [Errno::IO, Errno::NODATA, Errno::REMOTEIO, Errno::ILSEQ, Errno::BADMSG, Errno::UCLEAN, Errno::TIMEDOUT];
+    #[cfg(not(target_os = "linux"))]
+    const ERRNOS: [Errno; 3] = [Errno::IO, Errno::BADMSG, Errno::TIMEDOUT];
+    error.raw_os_error().is_some_and(|errno| ERRNOS.iter().any(|known| known.raw_os_error() == errno))
+}

@@ -1,0 +1,66 @@
+//! Windows: it has no permissions of POSIX, and a directory is not locked. The lock of the log's file
+//! `lock` suffices, since an open file keeps its name.
+
+use std::io;
+use std::os::windows::io::BorrowedHandle;
+use std::path::Path;
+
+use nowait::{Error, ErrorKind, File};
+
+/// A directory that is open.
+pub(crate) type OpenDir<'d> = BorrowedHandle<'d>;
+
+pub(crate) fn lock_dir(_: OpenDir<'_>) -> io::Result<bool> {
+    Ok(true)
+}
+
+pub(crate) fn unlock_dir(_: OpenDir<'_>) {}
+
+pub(crate) fn mode_of_dir(_: OpenDir<'_>) -> Option<u32> {
+    None
+}
+
+pub(crate) fn mode_at(_: OpenDir<'_>, _: &str) -> Option<u32> {
+    None
+}
+
+pub(crate) fn set_mode_of_dir(_: OpenDir<'_>, _: u32) -> io::Result<()> {
+    Ok(())
+}
+
+pub(crate) fn set_mode(_: &File, _: u32) -> io::Result<()> {
+    Ok(())
+}
+
+pub(crate) fn copy_mode(_: &File, _: &File) -> io::Result<()> {
+    Ok(())
+}
+
+pub(crate) fn has_no_modes(_: &io::Error) -> bool {
+    true
+}
+
+/// The device is not known: strategies are measured again when they are old.
+pub(crate) fn device_of(_: OpenDir<'_>) -> u64 {
+    0
+}
+
+/// Whether the path leads to a directory. Its control file says whether it is the same log.
+pub(crate) fn is_at(_: OpenDir<'_>, path: &Path) -> io::Result<Option<bool>> {
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        about => Ok(Some(about?.is_dir())),
+    }
+}
+
+pub(crate) fn copy_by_kernel(_: &File, _: &File, _: u64) -> u64 {
+    0
+}
+
+/// Whether the pages of a file can be dropped from the page cache.
+pub(crate) const DROPS_PAGES: bool = false;
+
+/// True for errors of the place on the device, not of the request.
+pub(crate) fn is_of_the_place(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io | ErrorKind::TimedOut)
+}
