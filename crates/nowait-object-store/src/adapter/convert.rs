@@ -1,6 +1,5 @@
 //! Locations to paths and back, and the values and errors of a release of `object_store`.
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use nowait::{ErrorKind, ErrorOp};
@@ -8,7 +7,7 @@ use nowait::{ErrorKind, ErrorOp};
 use super::super::e_tag;
 use super::super::object_store::path::{self, Path};
 use super::super::object_store::{Error, ObjectMeta, Result};
-use crate::files::{Files, Stat, is_staged};
+use crate::files::{Files, Stat, is_staged, key};
 
 /// The store's name in errors.
 const STORE: &str = "NowaitFileSystem";
@@ -30,7 +29,8 @@ pub(super) fn file_path(files: &Files, location: &Path) -> Result<PathBuf> {
 /// Returns the location of a path below the root.
 pub(super) fn location(files: &Files, path: &std::path::Path) -> Result<Path> {
     let path = path.strip_prefix(&files.root).unwrap_or(path);
-    let text = std::str::from_utf8(path.as_os_str().as_bytes()).map_err(|source| {
+    let key = key(path);
+    let text = std::str::from_utf8(&key).map_err(|source| {
         let path = path.display().to_string();
         path::Error::NonUnicode { path, source }
     })?;

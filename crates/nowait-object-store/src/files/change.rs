@@ -2,16 +2,14 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use nowait::{Error, ErrorKind, ErrorOp, File, Result};
-use rustix::fs::{OFlags, ioctl_ficlone};
 
 use super::stage::Staged;
-use super::{Files, Stat, Upload, failed, is_a_directory, stage};
+use super::{Files, Stat, Upload, failed, is_a_directory, stage, system};
 
 /// Mode of a new object, less the umask.
 const MODE: u32 = 0o666;
@@ -64,7 +62,8 @@ impl Files {
     /// Creates the file that becomes the object at `path`, with this mode less the umask. Blocks.
     fn create_staged(&self, path: &Path, mode: u32) -> Result<(fs::File, Staged)> {
         let mut options = fs::File::options();
-        options.write(true).create_new(true).mode(mode);
+        options.write(true).create_new(true);
+        system::set_mode(&mut options, mode);
         let create = |staged: &Path| options.open(staged).map_err(failed(ErrorOp::Write, path));
         Staged::create(self.nowait(), path, self.options.durable, create)
     }
@@ -95,14 +94,15 @@ impl Files {
             file.set_permissions(metadata.permissions()).map_err(&failed)?;
             self.finish(file, to)
         };
-        if self.may_clone(metadata.dev()) {
+        let device = system::device(&metadata);
+        if self.may_clone(device) {
             let (file, staged) = self.create_staged(to, COPY_MODE)?;
-            let cloned = ioctl_ficlone(&file, &source).map_err(|errno| failed(errno.into()));
+            let cloned = system::share_blocks(&file, &source).map_err(&failed);
             match cloned.and_then(|()| finish(file)) {
                 Ok(()) => return Ok(staged),
                 Err(_) => drop(staged.remove()),
             }
-            self.cannot_clone(metadata.dev());
+            self.cannot_clone(device);
         }
         // A link to a symbolic link would lead elsewhere from another directory.
         let is_link = fs::symlink_metadata(from).map_err(&failed)?.is_symlink();
@@ -136,7 +136,7 @@ impl Files {
             }
             // The writer of the file may not have synced it.
             if durable && metadata.is_file() {
-                fs::File::open(from).and_then(|file| file.sync_all()).map_err(super::failed(ErrorOp::Sync, from))?;
+                system::sync_file(from).map_err(super::failed(ErrorOp::Sync, from))?;
             }
             stage::with_parents(&to, durable, || {
                 stage::rename(from, &to, replace).map_err(|error| {
@@ -147,8 +147,9 @@ impl Files {
             })?;
             // A copy may be another link to the same file: of those `rename(2)` leaves both. Two
             // paths of one name are none of them: to remove one would remove the object.
-            if replace && metadata.nlink() > 1 && !stage::is_one_name(from, &to).map_err(&failed)? {
-                let left = fs::symlink_metadata(from).is_ok_and(|left| left.ino() == metadata.ino());
+            if replace && system::has_links(&metadata) && !stage::is_one_name(from, &to).map_err(&failed)? {
+                let left =
+                    fs::symlink_metadata(from).is_ok_and(|left| system::inode(&left) == system::inode(&metadata));
                 if left {
                     fs::remove_file(from).map_err(&failed)?;
                 }
@@ -182,8 +183,10 @@ impl Files {
 /// Opens an object to copy it. The open does not wait for a FIFO, which is not an object.
 fn open(path: &Path) -> Result<(fs::File, fs::Metadata)> {
     let failed = failed(ErrorOp::Copy, path);
-    let flags = OFlags::NONBLOCK.bits() as i32;
-    let file = fs::File::options().read(true).custom_flags(flags).open(path).map_err(&failed)?;
+    let file = match system::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => return Err(is_a_directory(path)),
+        opened => opened.map_err(&failed)?,
+    };
     let metadata = file.metadata().map_err(&failed)?;
     if metadata.is_dir() {
         return Err(is_a_directory(path));

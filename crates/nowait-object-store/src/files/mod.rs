@@ -6,12 +6,12 @@
 mod change;
 mod read;
 mod stage;
+mod system;
 mod upload;
 mod walk;
 
 use std::fs::Metadata;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,6 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use nowait::{Error, ErrorKind, ErrorOp, Nowait, Result, embed};
 
 pub(crate) use self::stage::is_staged;
+pub(crate) use self::system::key;
 pub(crate) use self::upload::Upload;
 pub(crate) use self::walk::list;
 use crate::options::Options;
@@ -82,7 +83,7 @@ impl Stat {
         Stat {
             size: metadata.len(),
             modified,
-            inode: metadata.ino(),
+            inode: system::inode(metadata),
             reported_size: metadata.len(),
             is_regular: metadata.is_file(),
         }

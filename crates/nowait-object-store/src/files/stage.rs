@@ -3,21 +3,16 @@
 //! These calls block; they are made by [`Files::blocking`](super::Files). What is dropped does not.
 
 use std::collections::hash_map::RandomState;
-use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nowait::embed::fork_generation;
 use nowait::{ErrorKind, ErrorOp, Nowait, Result};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
 use walkdir::WalkDir;
 
-use super::failed;
+use super::{failed, system};
 
 /// Bytes of the object's name in that of its staged file: the whole is a name of 255 bytes at most.
 const NAME_BYTES_MAX: usize = 230;
@@ -96,10 +91,11 @@ impl Drop for Staged {
 
 /// Returns a name for a staged file beside `path`, which nothing else uses.
 fn name_beside(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().as_bytes();
+    let name = path.file_name().unwrap_or_default();
+    let bytes = name.as_encoded_bytes();
     // The part of the name ends at its first `#`, since only digits may follow that.
-    let end = name.iter().position(|byte| *byte == b'#').unwrap_or(name.len()).min(NAME_BYTES_MAX);
-    let mut staged = OsString::from(OsStr::from_bytes(&name[..end]));
+    let end = bytes.iter().position(|byte| *byte == b'#').unwrap_or(bytes.len()).min(NAME_BYTES_MAX);
+    let mut staged = system::start_of_name(name, end);
     // Each hasher has random keys.
     staged.push(format!("#{}", RandomState::new().build_hasher().finish()));
     path.with_file_name(staged)
@@ -138,7 +134,7 @@ fn create_parents(path: &Path, durable: bool) -> Result<()> {
 
 /// Makes the names in a directory durable.
 pub(super) fn sync_dir(dir: &Path) -> Result<()> {
-    fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed(ErrorOp::Sync, dir))
+    system::sync_dir(dir).map_err(failed(ErrorOp::Sync, dir))
 }
 
 /// Makes the name `path` durable.
@@ -152,8 +148,8 @@ pub(super) fn sync_name(path: &Path) -> Result<()> {
 
 /// True if both paths are one name in one directory, which symbolic links may lead to.
 pub(super) fn is_one_name(one: &Path, other: &Path) -> io::Result<bool> {
-    let dir = |path: &Path| fs::metadata(path.parent().unwrap_or(path)).map(|dir| (dir.dev(), dir.ino()));
-    Ok(one.file_name() == other.file_name() && dir(one)? == dir(other)?)
+    let dir = |path: &Path| path.parent().unwrap_or(path).to_path_buf();
+    Ok(one.file_name() == other.file_name() && system::is_one_dir(&dir(one), &dir(other))?)
 }
 
 /// Renames, and replaces the object that has the name, or fails if there is one. Directories that
@@ -166,17 +162,7 @@ pub(super) fn rename(from: &Path, to: &Path, replace: bool) -> io::Result<()> {
 }
 
 fn rename_onto(from: &Path, to: &Path, replace: bool) -> io::Result<()> {
-    if replace {
-        return fs::rename(from, to);
-    }
-    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // The file system has no such rename (NFS, some of FUSE).
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            fs::hard_link(from, to)?;
-            fs::remove_file(from)
-        }
-        renamed => Ok(renamed?),
-    }
+    if replace { fs::rename(from, to) } else { system::rename_new(from, to) }
 }
 
 /// Removes a directory that contains only directories, all of them empty. Returns whether `path` is
@@ -196,7 +182,7 @@ mod tests {
     fn a_staged_name_is_one_and_fits() {
         for name in ["a", "a#b", "a#1b#", "#", &"x".repeat(255), &"é".repeat(127)] {
             let staged = name_beside(&Path::new("/dir").join(name));
-            let file_name = staged.file_name().unwrap().as_bytes();
+            let file_name = staged.file_name().unwrap().as_encoded_bytes();
             assert!(is_staged(file_name) && file_name.len() <= 255, "{name}: {staged:?}");
             assert_eq!(staged.parent(), Some(Path::new("/dir")));
             assert!(!is_staged(name.as_bytes()), "{name}");

@@ -2,18 +2,16 @@
 
 use std::collections::VecDeque;
 use std::fs::Metadata;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use futures_util::stream::{self, BoxStream, StreamExt};
 use nowait::{Error, ErrorKind, ErrorOp, Result};
 use walkdir::{IntoIter, WalkDir};
 
 use super::stage::is_staged;
-use super::{Files, Stat, failed};
+use super::{Files, Stat, failed, system};
 
 /// Entries of one call.
 const BATCH: usize = 1024;
@@ -73,14 +71,11 @@ impl Files {
         let remove = move |dir: &Path| {
             // Compare ctime, not mtime: the staged file of a copy may be a hard link, which has the
             // mtime of its object.
-            let is_old = |metadata: &Metadata| {
-                let changed = Duration::new(metadata.ctime().max(0) as u64, metadata.ctime_nsec() as u32);
-                UNIX_EPOCH + changed < unchanged_since
-            };
+            let is_old = |metadata: &Metadata| system::changed(metadata) < unchanged_since;
             let mut removed = 0;
             for entry in WalkDir::new(dir).min_depth(1) {
                 let Some(entry) = found(entry, dir)? else { continue };
-                if !entry.file_type().is_file() || !is_staged(entry.file_name().as_bytes()) {
+                if !entry.file_type().is_file() || !is_staged(entry.file_name().as_encoded_bytes()) {
                     continue;
                 }
                 let Some(metadata) = found(entry.metadata(), dir)? else { continue };
@@ -126,7 +121,7 @@ impl Walk {
 
     fn is_after(&self, path: &Path) -> bool {
         let (Some(after), Ok(path)) = (&self.after, path.strip_prefix(&self.root)) else { return true };
-        path.as_os_str().as_bytes() > after.as_bytes()
+        *system::key(path) > *after.as_bytes()
     }
 }
 
@@ -138,7 +133,7 @@ fn convert(entry: walkdir::Result<walkdir::DirEntry>, dir: &Path) -> Result<Opti
     if kind.is_dir() {
         return Ok(Some(Entry { path: entry.into_path(), stat: None }));
     }
-    if !kind.is_file() || is_staged(entry.file_name().as_bytes()) {
+    if !kind.is_file() || is_staged(entry.file_name().as_encoded_bytes()) {
         return Ok(None);
     }
     let metadata = found(entry.metadata(), dir)?;

@@ -1,0 +1,93 @@
+//! Linux and macOS.
+
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
+use rustix::io::Errno;
+
+/// Number of a file in its file system, for ETags.
+pub(in crate::files) fn inode(metadata: &Metadata) -> u64 {
+    metadata.ino()
+}
+
+/// Number of the file system of a file.
+pub(in crate::files) fn device(metadata: &Metadata) -> u64 {
+    metadata.dev()
+}
+
+/// Whether other names of the file exist.
+pub(in crate::files) fn has_links(metadata: &Metadata) -> bool {
+    metadata.nlink() > 1
+}
+
+/// When contents, name or metadata of a file last changed.
+pub(in crate::files) fn changed(metadata: &Metadata) -> SystemTime {
+    UNIX_EPOCH + Duration::new(metadata.ctime().max(0) as u64, metadata.ctime_nsec() as u32)
+}
+
+/// Opens a file for reading, without waiting for the other end of a FIFO.
+pub(in crate::files) fn open(path: &Path) -> io::Result<File> {
+    File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
+}
+
+/// Shares the blocks of a file with a new one.
+#[cfg(target_os = "linux")]
+pub(in crate::files) fn share_blocks(to: &File, from: &File) -> io::Result<()> {
+    Ok(rustix::fs::ioctl_ficlone(to, from)?)
+}
+
+/// Sharing needs a name that does not exist yet: copies are hard links.
+#[cfg(not(target_os = "linux"))]
+pub(in crate::files) fn share_blocks(_: &File, _: &File) -> io::Result<()> {
+    Err(Errno::OPNOTSUPP.into())
+}
+
+/// Renames; fails if the new name exists.
+pub(in crate::files) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // The file system has no such rename (NFS, some of FUSE).
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            fs::hard_link(from, to)?;
+            fs::remove_file(from)
+        }
+        renamed => Ok(renamed?),
+    }
+}
+
+/// Makes the names in a directory durable.
+pub(in crate::files) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir).and_then(|dir| dir.sync_all())
+}
+
+/// Makes a file durable that was written elsewhere.
+pub(in crate::files) fn sync_file(path: &Path) -> io::Result<()> {
+    File::open(path).and_then(|file| file.sync_all())
+}
+
+/// Whether both are one directory.
+pub(in crate::files) fn is_one_dir(one: &Path, other: &Path) -> io::Result<bool> {
+    let identity = |path: &Path| fs::metadata(path).map(|dir| (dir.dev(), dir.ino()));
+    Ok(identity(one)? == identity(other)?)
+}
+
+/// The name of an object whose file has this path below the root.
+pub(crate) fn key(path: &Path) -> Cow<'_, [u8]> {
+    Cow::Borrowed(path.as_os_str().as_bytes())
+}
+
+/// Returns the first bytes of a name.
+pub(in crate::files) fn start_of_name(name: &OsStr, bytes: usize) -> OsString {
+    OsStr::from_bytes(&name.as_bytes()[..bytes]).to_owned()
+}
+
+/// Sets the mode of a file that is created, less the umask.
+pub(in crate::files) fn set_mode(options: &mut OpenOptions, mode: u32) {
+    options.mode(mode);
+}

@@ -1,0 +1,73 @@
+//! Windows. Std reports neither numbers of files nor their links.
+
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// As `LocalFileSystem` has it: ETags are of time and size.
+pub(in crate::files) fn inode(_: &Metadata) -> u64 {
+    0
+}
+
+pub(in crate::files) fn device(_: &Metadata) -> u64 {
+    0
+}
+
+pub(in crate::files) fn has_links(_: &Metadata) -> bool {
+    false
+}
+
+/// When the contents of a file last changed, or it was created: a link or a copy keeps the former.
+pub(in crate::files) fn changed(metadata: &Metadata) -> SystemTime {
+    let time = |time: io::Result<SystemTime>| time.unwrap_or(UNIX_EPOCH);
+    time(metadata.modified()).max(time(metadata.created()))
+}
+
+pub(in crate::files) fn open(path: &Path) -> io::Result<File> {
+    match File::open(path) {
+        Err(_) if path.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        opened => opened,
+    }
+}
+
+pub(in crate::files) fn share_blocks(_: &File, _: &File) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Renames; fails if the new name exists.
+pub(in crate::files) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    Ok(nowait::fs::rename_new(from, to).wait()?)
+}
+
+/// Makes the names in a directory durable.
+pub(in crate::files) fn sync_dir(dir: &Path) -> io::Result<()> {
+    Ok(nowait::fs::sync_dir(dir).wait()?)
+}
+
+/// Makes a file durable that was written elsewhere: only a handle that may write can be flushed.
+pub(in crate::files) fn sync_file(path: &Path) -> io::Result<()> {
+    File::options().write(true).open(path).and_then(|file| file.sync_all())
+}
+
+/// Whether both are one directory.
+pub(in crate::files) fn is_one_dir(one: &Path, other: &Path) -> io::Result<bool> {
+    Ok(one.canonicalize()? == other.canonicalize()?)
+}
+
+/// The name of an object whose file has this path below the root.
+pub(crate) fn key(path: &Path) -> Cow<'_, [u8]> {
+    Cow::Owned(path.to_string_lossy().replace('\\', "/").into_bytes())
+}
+
+/// Returns the first bytes of a name, up to a whole character.
+pub(in crate::files) fn start_of_name(name: &OsStr, bytes: usize) -> OsString {
+    let name = name.to_string_lossy();
+    let end = (0..=bytes.min(name.len())).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
+    OsString::from(&name[..end])
+}
+
+/// There are no modes.
+pub(in crate::files) fn set_mode(_: &mut OpenOptions, _: u32) {}
