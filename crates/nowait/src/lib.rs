@@ -264,8 +264,12 @@
 //!
 //! # Where it runs
 //!
-//! The crate supports Linux only. It does not compare kernel versions. It tries a call, and uses
-//! another route if the kernel, a seccomp filter or a limit refuses the call.
+//! On Linux, macOS and Windows. The queues to the kernel, attempts that do not wait, direct I/O and
+//! maps that are populated are Linux's. Elsewhere a pool of threads serves every operation, with the same
+//! results; a call that the system lacks fails with [`ErrorKind::Unsupported`].
+//!
+//! The crate does not compare kernel versions. It tries a call, and uses another route if the kernel,
+//! a seccomp filter or a limit refuses the call.
 
 // Other systems have no queue to the kernel, which uses these.
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]

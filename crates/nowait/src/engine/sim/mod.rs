@@ -35,7 +35,7 @@ mod image;
 mod world;
 
 use std::collections::HashSet;
-use std::os::raw::c_int;
+use std::ffi::c_int;
 use std::path::Path as FsPath;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
