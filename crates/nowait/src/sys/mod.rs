@@ -147,16 +147,6 @@ pub(crate) enum CopyOutcome {
     Refused(&'static str),
 }
 
-/// Repeats `call` while it is interrupted by a signal.
-pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => continue,
-            result => return result,
-        }
-    }
-}
-
 /// Starts a thread for a crate that embeds this library, as the library starts its own threads. The
 /// thread serves others, so it inherits only the memory of the thread that happens to start it:
 ///

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use rustix::fs::FileType;
 
-use super::{AsFd, CWD, Errno, Mode, OFlags, OwnedFd, copy_range, open};
-use crate::sys::{CopyOutcome, retry};
+use super::{AsFd, CWD, Errno, Mode, OFlags, OwnedFd, copy_range, open, retry};
+use crate::sys::CopyOutcome;
 
 /// Most bytes of one `copy_file_range(2)`.
 const RANGE_BYTES_MAX: usize = 1 << 30;

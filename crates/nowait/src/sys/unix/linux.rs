@@ -20,8 +20,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 pub(crate) use self::device::*;
 pub(crate) use self::poller::{Poller, WakeEvent};
-use super::{IoVec, check, last_errno, write_without_flags};
-use crate::sys::{Advice, Allocate, MemoryAdvice, WriteFlags, retry};
+use super::{IoVec, check, last_errno, retry, write_without_flags};
+use crate::sys::{Advice, Allocate, MemoryAdvice, WriteFlags};
 
 /// Opens for I/O past the page cache.
 pub(crate) const DIRECT: OFlags = OFlags::DIRECT;

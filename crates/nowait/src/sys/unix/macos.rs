@@ -11,8 +11,8 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{IoVec, size, write_without_flags};
-use crate::sys::{Advice, Allocate, MemoryAdvice, QueueLimits, WriteFlags, retry};
+use super::{IoVec, retry, size, write_without_flags};
+use crate::sys::{Advice, Allocate, MemoryAdvice, QueueLimits, WriteFlags};
 
 /// No flag of `open(2)`: `F_NOCACHE` is advice, which does not keep two caches of a file apart.
 pub(crate) const DIRECT: OFlags = OFlags::empty();

@@ -36,7 +36,7 @@ pub(crate) use self::linux::*;
 pub(crate) use self::macos::*;
 pub(crate) use self::memory::{MAPS_BUFFERS, advise_memory, look_up_pages, map_file, map_zeros, page_bytes, unmap};
 pub(crate) use self::names::{check, list, open, open_dir, rename, sync_dir};
-use super::{FileLock, SEGMENTS_MAX, TRANSFER_MAX, WaitMode, WriteFlags, WriteOnce, retry};
+use super::{FileLock, SEGMENTS_MAX, TRANSFER_MAX, WaitMode, WriteFlags, WriteOnce};
 
 /// Reads at `offset` into `segments`.
 ///
@@ -128,6 +128,16 @@ fn write_without_flags(
 
 /// Creates a symbolic link.
 pub(crate) use std::os::unix::fs::symlink;
+
+/// Repeats `call` while it is interrupted by a signal.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => continue,
+            result => return result,
+        }
+    }
+}
 
 /// Returns the status flags of a descriptor (`F_GETFL`).
 pub(crate) fn flags(fd: BorrowedFd<'_>) -> Result<OFlags, Errno> {

@@ -8,8 +8,8 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, SeekFrom};
 use rustix::io::Errno;
 
+use super::retry;
 use super::{PATH, learn_of, may_refuse_the_call, sync};
-use crate::sys::retry;
 
 /// Opens a directory, to list it, make its names durable, and resolve others from it. `path` is
 /// resolved from `at`.

@@ -55,6 +55,11 @@ pub(crate) const NOATIME: OFlags = OFlags::empty();
 pub(crate) const DSYNC: OFlags = OFlags::DSYNC;
 pub(crate) const OPEN_FLAGS_KEPT: OFlags = OFlags::DSYNC;
 
+/// Makes a call, which no signal interrupts.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    call()
+}
+
 /// The error of a call that has just failed.
 pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
