@@ -150,6 +150,10 @@ impl OFlags {
         OFlags(0)
     }
 
+    pub(crate) const fn bits(self) -> u32 {
+        self.0
+    }
+
     pub(crate) const fn contains(self, other: OFlags) -> bool {
         self.0 & other.0 == other.0
     }
