@@ -98,7 +98,7 @@ fn a_round_that_leaves_too_few_pages_is_an_error() {
     let job = Reads { target, block: PAGE as usize, depth: 8, offsets: &offsets, pace: None, cancel: &cancel };
     let cache = ways::missers(WAYS).into_iter().find(|way| way.name() == ways::CACHE).unwrap();
     let error = cache.reads(&job, &mut [], &mut Round::new(&gate, None)).unwrap_err();
-    assert_eq!(error.to_string(), "the round leaves too few pages");
+    assert_eq!(error.to_string(), "the round leaves too few pages to fill the cache");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::measure::work::Target;
 use crate::random::Random;
 use crate::sys::PAGE;
 
-/// The first pages of a file, all of which a way caches.
+/// First pages of a file; a way caches all of them.
 #[derive(Debug, Clone, Copy)]
 pub struct PageSet<'a> {
     pub target: Target<'a>,
@@ -44,7 +44,7 @@ pub fn word_of(page: &[u8], offset: u64) -> Option<u64> {
     Some(u64::from_ne_bytes(page.get(start..start + WORD)?.try_into().ok()?))
 }
 
-/// Returns the error of a read that finds its page missing.
+/// Error of a read whose page is not cached.
 #[cold]
 pub fn not_cached() -> io::Error {
     io::Error::other("a page of the set is not cached")
@@ -214,7 +214,7 @@ impl Traces {
 
     /// Draws `count` reads, besides those of scans.
     pub fn draw(&self, mut random: Random, count: usize) -> Vec<(u32, bool)> {
-        // The rank of a page does not follow from its number.
+        // Popular pages are spread over the file.
         let places = random.permutation(self.pages);
         let block = (self.pages / 4).max(1) as usize;
         let (mut reads, mut scanned) = (Vec::with_capacity(2 * count), self.pages);

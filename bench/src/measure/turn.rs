@@ -92,7 +92,7 @@ pub fn alone<T>(check: Option<&Check<'_>>, work: impl FnOnce(&mut Round<'_>) -> 
     Ok((Sample::of(&[round]), given))
 }
 
-/// Runs work with several callers, each on its own thread, which start together. `work` gets the
+/// Runs work for each caller. Several callers run on a thread each, and start together. `work` gets the
 /// number of its caller.
 pub fn by_callers(
     callers: usize,

@@ -84,7 +84,7 @@ pub(crate) static NOWAIT_CACHE: Way = Way::new(
     &[Does::Hits(&Leases), Does::Copies(&Leases), Does::Misses(&Leases), Does::Policies(&Leases)],
 );
 
-/// Room beside a set that the cache must not evict.
+/// Spare capacity, so that the cache evicts no page of the set.
 const SPARE_BYTES: u64 = 16 << 20;
 /// Number of pages of a gather that fills a cache.
 const FILLED_AT_ONCE: usize = 64;
@@ -155,7 +155,7 @@ fn full_of_others(target: Target<'_>, offsets: impl Iterator<Item = u64>) -> io:
     for ranges in others.chunks(FILLED_AT_ONCE) {
         file.gather(ranges).wait()?;
     }
-    if others.len() as u64 == capacity { Ok(file) } else { Err(io::Error::other("the round leaves too few pages")) }
+    if others.len() as u64 == capacity { Ok(file) } else { Err(io::Error::other("the round leaves too few pages to fill the cache")) }
 }
 
 /// Checks that the round found no page in the cache.

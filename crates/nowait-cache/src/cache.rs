@@ -208,10 +208,10 @@ pub(crate) fn current<'i>(inode: &'i Inode, file: &File) -> Result<(Stamp, Mutex
 fn stamp(file: &File) -> Result<((u64, u64), Stamp)> {
     #[cfg(feature = "sim")]
     if let Some(stat) = file.simulated() {
-        // Each change has another version, so that equal ones always mean equal contents.
+        // Each change raises the version, so equal versions mean equal contents: no settling time.
         let changed = (0, stat.version);
         let stamp = Stamp { size: stat.size, modified: changed, changed, is_settled: true };
-        // No device has such a number.
+        // The complement keeps disk numbers apart from `st_dev`.
         return Ok(((!stat.disk, stat.inode), stamp));
     }
     let stat = fstat(descriptor(file)?).map_err(|errno| system_error(file, errno))?;

@@ -88,7 +88,7 @@ impl Fill {
         unsafe { Lent::from_raw(start, length, self.core.clone()) }
     }
 
-    /// Marks a fill that no read waits for, before it begins.
+    /// Marks this fill as readahead: no read waits for it. Call it before `begin`.
     pub(crate) fn mark_ahead(&self) {
         self.is_ahead.store(true, Ordering::Relaxed);
     }

@@ -30,7 +30,7 @@ use crate::sync::lock;
 
 /// Maximum reads in flight of one gather.
 const DEPTH: usize = 64;
-/// Longest range that is copied in one step. Longer ones yield to other tasks.
+/// Longest range that `Get` copies in one poll. Copies of longer ranges may yield to other tasks.
 const AT_ONCE_BYTES: u64 = 64 << 10;
 
 /// Pages that a future waits for.
@@ -294,10 +294,11 @@ pub struct Gather<'f> {
 
 struct Work<'f> {
     buffer: Buf,
-    /// Range that is looked up next, and the bytes of it that were.
+    /// Index of the range to look up next.
     range: usize,
+    /// Bytes of this range that were looked up already.
     done: u64,
-    /// Place of the next part in the buffer.
+    /// Offset in the buffer of the next part.
     to: usize,
     /// Parts in pages that were not cached, sorted by page. Those before `begun` are in flight or
     /// copied.
@@ -376,7 +377,7 @@ impl<'f> Gather<'f> {
         block_on(self)
     }
 
-    /// Checks the ranges, and makes the buffer.
+    /// Checks the ranges and allocates the buffer.
     fn begin(&self) -> Result<Work<'f>> {
         let file = self.file;
         let mut total = 0_usize;
@@ -394,7 +395,7 @@ impl<'f> Gather<'f> {
         Ok(Work { buffer, range: 0, done: 0, to: 0, missing, begun: 0, uncached, past: None })
     }
 
-    /// Copies the pages that are cached, and lists the others. False at the end of the task's turn.
+    /// Copies the cached pages and lists the others. Returns false if the task must yield first.
     fn look_up(&mut self, context: &mut Context<'_>) -> Result<bool> {
         let Gather { file, ranges, work: Some(work), .. } = self else { return Ok(true) };
         if work.range == ranges.len() {
@@ -423,7 +424,8 @@ impl<'f> Gather<'f> {
             if work.done == range.end - range.start {
                 (work.range, work.done) = (work.range + 1, 0);
             }
-            if turn::ends(context) {
+            // After the last part, the rest of this function runs, too.
+            if work.range < ranges.len() && turn::ends(context) {
                 return Ok(false);
             }
         }

@@ -13,7 +13,7 @@ const DOOMED: u64 = 2;
 const ORPHAN: u64 = 4;
 /// A future waits for a frame: the removal of the last pin wakes one.
 const WANTED: u64 = 8;
-/// The page was read ahead, and no read has used it, unless hits are counted.
+/// The page was read ahead, and no read joined. It is unused only if the word counts no hits, either.
 const AHEAD: u64 = 1 << 6;
 /// Score of the page, [`SCORE_MAX`] at most. A hit raises it, except consecutive hits of one
 /// reader; a pass of the eviction through the main queue lowers it.
@@ -208,7 +208,7 @@ impl Word {
         (self.0.load(Ordering::Relaxed) & SCORE_MASK) / SCORE
     }
 
-    /// Marks a frame that belongs to the caller: its page is read ahead.
+    /// Marks the page as read ahead. The caller owns the frame.
     pub(crate) fn mark_ahead(&self) {
         self.0.fetch_or(AHEAD, Ordering::Relaxed);
     }
@@ -359,7 +359,7 @@ mod tests {
         read_ahead();
         word.clear_ahead();
         assert!(!word.is_unused_ahead());
-        // The mark leaves with the page.
+        // Dooming or evicting the page clears the mark.
         word.mark_ahead();
         assert_eq!((word.doom(), word.is_unused_ahead()), (Doomed::Free, false));
         read_ahead();

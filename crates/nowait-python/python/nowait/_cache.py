@@ -41,7 +41,7 @@ class CacheStats:
     cached: int
     """Pages in the cache."""
     pinned: int
-    """Pages that are leased or being read. Those of a file show who holds leases."""
+    """Pages that are leased or being read; in the counters of a file, pages of that file."""
 
 
 class PageCache(_nowait.PageCache):

@@ -95,15 +95,15 @@ pub struct Faults {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Number of the disk, unique in the process. The disk after a crash has another number.
+    /// Unique in the process; a crash makes a disk with another number.
     pub disk: u64,
-    /// Number of the file, unique on its disk. The file keeps it when it is renamed.
+    /// Unique on the disk; a rename keeps it.
     pub inode: u64,
     /// Size in bytes.
     pub size: u64,
-    /// Grows with each change of the contents or the size.
+    /// Increases with each change of what reads return.
     pub version: u64,
-    /// Flags of the open (`open(2)`).
+    /// Open flags (`open(2)`).
     pub flags: c_int,
 }
 
