@@ -161,8 +161,9 @@ impl CachedFile {
     /// Writes the buffer at the offset, to the file and to the cached pages; returns the buffer. A
     /// write beyond the end extends the file.
     ///
-    /// After completion, every read by this cache returns the new bytes. Before it, a read may return
-    /// old bytes. A read of several pages, or of a page that is not cached, may return a mix. A lease
+    /// Every read by this cache that begins after completion returns the new bytes. Before it, a read may
+    /// return old bytes. A gather takes each page at a moment of its own: it may return the bytes of a later
+    /// write and not those of an earlier one. A read of several pages, or of a page that is not cached, may return a mix. A lease
     /// keeps the old bytes. The bytes are durable after a sync of [`file`](CachedFile::file).
     ///
     /// If a future that was polled is dropped, the write continues. It waits for no lease and for no

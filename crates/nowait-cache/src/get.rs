@@ -75,6 +75,7 @@ impl Wait {
             }
             match claim {
                 Claim::Cached(pin) => {
+                    pin.record().word.clear_ahead();
                     counters.hits.fetch_add(1, Ordering::Relaxed);
                     return Ok(Found::Page(pin));
                 }
@@ -294,12 +295,11 @@ pub struct Gather<'f> {
 
 struct Work<'f> {
     buffer: Buf,
-    /// Index of the range to look up next.
-    range: usize,
-    /// Bytes of this range that were looked up already.
-    done: u64,
-    /// Offset in the buffer of the next part.
-    to: usize,
+    /// Parts in pages that were cached at the start; those before `copied` are done.
+    cached: Vec<Part>,
+    copied: usize,
+    /// Cached parts whose page was evicted meanwhile.
+    late: Vec<Part>,
     /// Parts in pages that were not cached, sorted by page. Those before `begun` are in flight or
     /// copied.
     missing: Vec<Part>,
@@ -377,7 +377,7 @@ impl<'f> Gather<'f> {
         block_on(self)
     }
 
-    /// Checks the ranges and allocates the buffer.
+    /// Checks the ranges, allocates the buffer, and looks up the pages.
     fn begin(&self) -> Result<Work<'f>> {
         let file = self.file;
         let mut total = 0_usize;
@@ -391,58 +391,76 @@ impl<'f> Gather<'f> {
             let whole = self.ranges.first().cloned().unwrap_or(0..0);
             file.error(ErrorKind::OutOfMemory, &whole).with_detail(format!("{total} bytes for a copy"))
         })?;
-        let (missing, uncached) = (Vec::new(), Vec::new());
-        Ok(Work { buffer, range: 0, done: 0, to: 0, missing, begun: 0, uncached, past: None })
-    }
-
-    /// Copies the cached pages and lists the others. Returns false if the task must yield first.
-    fn look_up(&mut self, context: &mut Context<'_>) -> Result<bool> {
-        let Gather { file, ranges, work: Some(work), .. } = self else { return Ok(true) };
-        if work.range == ranges.len() {
-            return Ok(true);
-        }
+        let (cached, missing, late, uncached) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut work = Work { buffer, cached, copied: 0, late, missing, begun: 0, uncached, past: None };
         let pages_max = u64::from(file.core.frames.len() / 2).max(1);
-        while let Some(range) = ranges.get(work.range) {
-            let (offset, rest) = (range.start + work.done, range.end - range.start - work.done);
-            let (page, start) = file.split(offset);
+        let mut to = 0;
+        for range in &self.ranges {
             let pages = (range.end - range.start) >> file.core.page_shift;
-            let is_past = pages > pages_max || file.split(range.end).0 >= PAGES_MAX;
-            let length =
-                if is_past { rest as usize } else { rest.min((file.core.page_bytes() - start) as u64) as usize };
-            if is_past {
-                file.inode.counters.uncached.fetch_add(pages + 1, Ordering::Relaxed);
-                work.uncached.push((work.to..work.to + length, range.clone()));
-            } else if length > 0 {
-                let part = Part { page, start, length, to: work.to };
-                match file.pin(page) {
-                    Some(pin) => work.copy(part, &pin, file)?,
-                    None => work.missing.push(part),
+            let is_beyond = file.split(range.end).0 >= PAGES_MAX;
+            let mut offset = range.start;
+            while offset < range.end {
+                let (page, start) = file.split(offset);
+                let rest = range.end - offset;
+                let is_cached = !is_beyond && file.inode.pages.get(page).is_some();
+                let is_past = is_beyond || pages > pages_max && !is_cached;
+                let length = if is_past { rest } else { rest.min((file.core.page_bytes() - start) as u64) } as usize;
+                let part = Part { page, start, length, to };
+                match (is_past, is_cached) {
+                    (true, _) => work.uncached.push((to..to + length, offset..range.end)),
+                    (false, true) => work.cached.push(part),
+                    (false, false) => work.missing.push(part),
                 }
-            }
-            work.to += length;
-            work.done += length as u64;
-            if work.done == range.end - range.start {
-                (work.range, work.done) = (work.range + 1, 0);
-            }
-            // After the last part, the rest of this function runs, too.
-            if work.range < ranges.len() && turn::ends(context) {
-                return Ok(false);
+                to += length;
+                offset += length as u64;
             }
         }
-        if let ([range], None) = (&ranges[..], work.uncached.first()) {
+        let bytes = work.uncached.iter().map(|(place, _)| place.len() as u64);
+        let pages: u64 = bytes.map(|bytes| (bytes >> file.core.page_shift) + 1).sum();
+        file.inode.counters.uncached.fetch_add(pages, Ordering::Relaxed);
+        if let ([range], None) = (&self.ranges[..], work.uncached.first()) {
             file.found(file.split(range.start).0, file.split(range.end.max(1) - 1).0 + 1);
         }
         work.missing.sort_unstable_by_key(|part| part.page);
         let past: Vec<_> = work.uncached.iter().map(|(place, range)| (range.start, place.len())).collect();
         work.past = (!past.is_empty()).then(|| file.file.gather(past));
+        Ok(work)
+    }
+
+    /// Copies pages that were cached at the start. Returns false if the task must yield first.
+    fn copy_cached(&mut self, context: &mut Context<'_>) -> Result<bool> {
+        let Gather { file, work: Some(work), .. } = self else { return Ok(true) };
+        while let Some(part) = work.cached.get(work.copied).copied() {
+            work.copied += 1;
+            match file.pin(part.page) {
+                Some(pin) => work.copy(part, &pin, file)?,
+                None => work.late.push(part),
+            }
+            if turn::ends(context) {
+                return Ok(false);
+            }
+        }
         Ok(true)
     }
 
-    /// Looks up the pages, begins reads, and copies what was read; true when all is done.
+    /// Begins reads, and copies what was read and what is cached; true when all is done.
     fn advance(&mut self, context: &mut Context<'_>) -> Result<bool> {
-        if !self.look_up(context)? {
+        let is_read = self.advance_reads(context)?;
+        // Reads are in flight while the cached pages are copied.
+        if !self.copy_cached(context)? || !is_read {
             return Ok(false);
         }
+        let Some(work) = &mut self.work else { return Ok(true) };
+        if work.late.is_empty() {
+            return Ok(true);
+        }
+        (work.missing, work.begun) = (std::mem::take(&mut work.late), 0);
+        work.missing.sort_unstable_by_key(|part| part.page);
+        self.advance_reads(context)
+    }
+
+    /// Begins reads, and copies what was read; true when that is done.
+    fn advance_reads(&mut self, context: &mut Context<'_>) -> Result<bool> {
         let Gather { file, work: Some(work), wait, .. } = self else { return Ok(true) };
         loop {
             let mut index = 0;
@@ -473,6 +491,10 @@ impl<'f> Gather<'f> {
                     while work.missing.get(work.begun).is_some_and(|next| next.page == part.page) {
                         work.copy(work.missing[work.begun], &pin, file)?;
                         work.begun += 1;
+                    }
+                    drop(pin);
+                    if turn::ends(context) {
+                        return Ok(false);
                     }
                 }
                 Found::Reading => {

