@@ -277,7 +277,7 @@ fn rank(report: &Report, table: &str, way: &str) -> Option<String> {
 fn beside(report: &Report, table: &str, way: &str) -> (Vec<String>, bool) {
     let rivals: &[&[&str]] = match way {
         ON_TOKIO => &[&["tokio"]],
-        CACHE => &[&PLAIN, &[OURS]],
+        CACHE => &[&PLAIN, &["mmap"], &[OURS]],
         _ => &[&PLAIN, &["threads"]],
     };
     let cases = report.cases(table);

@@ -53,7 +53,7 @@ pub(crate) struct Map;
 pub(crate) static MMAP: Way = Way::new(
     "mmap",
     "a map of the file with MADV_RANDOM, whose pages the process has touched before",
-    &[Does::Hits(&Map)],
+    &[Does::Hits(&Map), Does::Copies(&Map)],
 )
 .hue(4);
 
@@ -72,6 +72,13 @@ impl CachedPages for Mapping {
             let mut word = [0; 8];
             self.copy(offset, &mut word);
             Ok(u64::from_ne_bytes(word))
+        })
+    }
+
+    fn copies(&self, job: &Hits<'_>, buffer: &mut [u8], tally: &mut Tally<'_>) -> io::Result<()> {
+        job.copies(buffer, tally, |offset, block| {
+            self.copy(offset, block);
+            Ok(())
         })
     }
 }

@@ -32,7 +32,7 @@ macro_rules! cache {
         pub(crate) static $way: Way = Way::new(
             $name,
             concat!($name, " ", env!($version), ": get of a page behind an Arc"),
-            &[Does::Hits(&$kind), Does::Policies(&$kind)],
+            &[Does::Hits(&$kind), Does::Copies(&$kind), Does::Policies(&$kind)],
         );
 
         pub(crate) struct $kind;
@@ -50,6 +50,15 @@ macro_rules! cache {
                 job.words(tally, |offset| {
                     let $entry = self.get(&(offset / PAGE)).ok_or_else(not_cached)?;
                     word_of(&$page[..], offset).ok_or_else(not_cached)
+                })
+            }
+
+            fn copies(&self, job: &Hits<'_>, buffer: &mut [u8], tally: &mut Tally<'_>) -> io::Result<()> {
+                job.copies(buffer, tally, |offset, block| {
+                    let $entry = self.get(&(offset / PAGE)).ok_or_else(not_cached)?;
+                    let start = (offset % PAGE) as usize;
+                    block.copy_from_slice($page.get(start..start + block.len()).ok_or_else(not_cached)?);
+                    Ok(())
                 })
             }
         }
