@@ -22,11 +22,19 @@ pub(crate) fn path() -> PathBuf {
 
 /// This binary in `role`, not started yet. A file that it would grow too far is an error to it, not
 /// its end (`SIGXFSZ`).
+#[cfg(unix)]
 #[track_caller]
 pub(crate) fn command(role: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", r#"trap "" XFSZ; exec "$0" "$@""#]).arg(std::env::current_exe().unwrap());
     in_role(command, role)
+}
+
+/// This binary in `role`, not started yet.
+#[cfg(not(unix))]
+#[track_caller]
+pub(crate) fn command(role: &str) -> Command {
+    mortal(role)
 }
 
 /// As [`command`], where such a file is the end of the process.
@@ -85,6 +93,7 @@ pub(crate) fn finish(role: &str, mut command: Command) {
 }
 
 /// Gives up root for good, all threads at once.
+#[cfg(target_os = "linux")]
 pub(crate) fn become_nobody() {
     const NOBODY: u32 = 65534;
     // SAFETY: no memory is involved; libc applies it to every thread.
@@ -92,6 +101,7 @@ pub(crate) fn become_nobody() {
     assert_eq!(result, 0, "setresuid: {}", std::io::Error::last_os_error());
 }
 
+#[cfg(unix)]
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

@@ -5,8 +5,18 @@
 #![allow(dead_code)]
 
 pub(crate) mod child;
+#[cfg(target_os = "linux")]
 pub(crate) mod cold;
+#[cfg(not(target_os = "linux"))]
+#[path = "cold_elsewhere.rs"]
+pub(crate) mod cold;
+pub(crate) mod errno;
+#[cfg(target_os = "linux")]
 pub(crate) mod fuse;
+#[cfg(target_os = "linux")]
+pub(crate) mod mounts;
+#[cfg(not(target_os = "linux"))]
+#[path = "mounts_elsewhere.rs"]
 pub(crate) mod mounts;
 pub(crate) mod rng;
 
@@ -151,13 +161,19 @@ impl Sample {
 
 /// Whether a file's file system takes `RWF_NOWAIT`. Where it does not (tmpfs, overlayfs, FUSE), a
 /// ring would use a kernel worker, and a thread of ours makes the call.
-#[allow(dead_code)] // Not every test binary asks.
+#[cfg(target_os = "linux")]
 pub(crate) fn takes_attempts(path: &Path) -> bool {
     let file = std::fs::File::open(path).unwrap();
     let mut byte = [0];
     let mut buffers = [std::io::IoSliceMut::new(&mut byte)];
     let read = rustix::io::preadv2(&file, &mut buffers, 0, rustix::io::ReadWriteFlags::NOWAIT);
     read != Err(rustix::io::Errno::OPNOTSUPP)
+}
+
+/// Other systems have no attempts.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn takes_attempts(_: &Path) -> bool {
+    false
 }
 
 /// How much slower than the machines that bounds were chosen on this one is: an interpreted
@@ -176,6 +192,7 @@ pub(crate) fn is_slow() -> bool {
 }
 
 /// Whether a test that takes so many bytes can be run; says so where not.
+#[cfg(target_os = "linux")]
 pub(crate) fn has_memory(bytes: u64) -> bool {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap();
     let field = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"));
@@ -184,6 +201,11 @@ pub(crate) fn has_memory(bytes: u64) -> bool {
         eprintln!("skipped: it takes {} MiB of memory, and {} are available", bytes >> 20, available >> 20);
     }
     available >= bytes
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn has_memory(_: u64) -> bool {
+    true
 }
 
 /// Stretches an upper bound on elapsed time by `NOWAIT_TEST_SLOWNESS`. Lower bounds and durations
@@ -273,15 +295,29 @@ pub(crate) fn assert_settled(nowait: &Nowait) {
 }
 
 /// Open descriptors and threads of this process.
+#[cfg(target_os = "linux")]
 pub(crate) fn resources() -> (usize, usize) {
     let count = |dir| std::fs::read_dir(dir).unwrap().count();
     (count("/proc/self/fd"), count("/proc/self/task"))
 }
 
 /// Descriptors of this process that are open on `path`.
+#[cfg(target_os = "linux")]
 pub(crate) fn descriptors_of(path: &Path) -> usize {
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     links.filter(|link| std::fs::read_link(link.path()).is_ok_and(|target| target == path)).count()
+}
+
+/// One if there is a handle of the file, which excludes one that would not share it.
+#[cfg(windows)]
+pub(crate) fn descriptors_of(path: &Path) -> usize {
+    use std::os::windows::fs::OpenOptionsExt;
+    const ERROR_SHARING_VIOLATION: i32 = 32;
+    match std::fs::File::options().read(true).share_mode(0).open(path) {
+        Ok(_) => 0,
+        Err(error) if error.raw_os_error() == Some(ERROR_SHARING_VIOLATION) => 1,
+        Err(error) => panic!("{}: {error}", path.display()),
+    }
 }
 
 /// Opens a file past the page cache, for reading and writing; says so where that cannot be.
@@ -295,6 +331,7 @@ pub(crate) fn open_direct(nowait: &Nowait, path: &Path) -> Option<File> {
 }
 
 /// The same, also where the page cache is used nevertheless: tmpfs takes the flag (6.6).
+#[cfg(target_os = "linux")]
 pub(crate) fn open_as_direct(nowait: &Nowait, path: &Path) -> Option<File> {
     let mut options = OpenOptions::new();
     match options.read(true).write(true).custom_flags(libc::O_DIRECT).open_in(nowait, path).wait() {
@@ -304,6 +341,12 @@ pub(crate) fn open_as_direct(nowait: &Nowait, path: &Path) -> Option<File> {
             None
         }
     }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn open_as_direct(_: &Nowait, _: &Path) -> Option<File> {
+    eprintln!("skipped: direct I/O: this system has no flag for it");
+    None
 }
 
 /// An instance whose direct I/O goes to libaio, wherever else a ring would do; says so where that

@@ -1,7 +1,7 @@
 //! The contract on every engine, path and simulated disk; and the counters that say which way was
 //! taken.
 
-use crate::common::{Sample, assert_settled, cold, eventually, is_slow, mounts, poll_once};
+use crate::common::{Sample, assert_settled, cold, mounts, poll_once};
 use crate::promises::{Ctx, keeps_every_promise};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -160,7 +160,7 @@ fn simulated_io_error_is_reported_with_the_buffer() {
     let ctx = Ctx::simulated(Nowait::builder(), faults(|faults| (faults.not_now, faults.io_error) = (1.0, 1.0)));
     let file = ctx.file(&[1; 100]);
     let error = futures::executor::block_on(file.read_at(vec![9; 50], 25)).unwrap_err();
-    assert_eq!((error.error.kind(), error.error.raw_os_error()), (ErrorKind::Io, Some(libc::EIO)));
+    assert_eq!((error.error.kind(), error.error.raw_os_error()), (ErrorKind::Io, Some(crate::common::errno::EIO)));
     assert_eq!((error.error.offset(), error.error.length(), error.buffer.len()), (Some(25), Some(50), 50));
     assert_eq!(file.read_range(0, 10).wait().unwrap_err().kind(), ErrorKind::Io);
     assert_settled(&ctx.nowait);
@@ -186,6 +186,7 @@ fn counted(nowait: &Nowait, work: impl FnOnce()) -> Stats {
 const READS: u64 = 100;
 
 /// Reads a cached sample in two ways; gives what each counted.
+#[cfg(target_os = "linux")]
 fn awaited_and_waited(nowait: &Nowait) -> (Stats, Stats) {
     let sample = Sample::new(1 << 20);
     let file = sample.open(nowait);
@@ -196,13 +197,14 @@ fn awaited_and_waited(nowait: &Nowait) -> (Stats, Stats) {
     (awaited, waited)
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn counters_tell_the_way() {
     // The sample's file system is not known: where attempts are refused, one is enough to know.
     // Hits are timed: on a busy machine some look like reads of the device, and on an interpreted
     // processor copying alone takes as long.
-    let least = if is_slow() { 1 } else { READS - 2 };
-    let all_inline = eventually(|| {
+    let least = if crate::common::is_slow() { 1 } else { READS - 2 };
+    let all_inline = crate::common::eventually(|| {
         let (awaited, waited) = awaited_and_waited(&Nowait::builder().build().unwrap());
         assert_eq!((awaited.started, waited.started, waited.blocking), (READS, READS, READS));
         awaited.inline >= least
@@ -221,11 +223,12 @@ fn counters_tell_the_way() {
     }
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn tries_are_counted_if_they_succeed() {
     let sample = Sample::new(1 << 20);
     // As in `counters_tell_the_way`.
-    let most_succeed = eventually(|| {
+    let most_succeed = crate::common::eventually(|| {
         let nowait = Nowait::builder().build().unwrap();
         let file = sample.open(&nowait);
         let mut served = 0;
@@ -240,7 +243,7 @@ fn tries_are_counted_if_they_succeed() {
             }
         });
         assert_eq!((cached.started, cached.inline), (served, served));
-        served >= if is_slow() { 1 } else { READS - 2 }
+        served >= if crate::common::is_slow() { 1 } else { READS - 2 }
     });
     assert!(most_succeed, "cached reads are served inline");
 
@@ -341,6 +344,7 @@ fn counters_of_dropped_operations() {
     assert_eq!((dropped.started, dropped.cancelled), (1, 1), "an operation starts when it is first polled");
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn cold_is_cold() {
     let sample = Sample::new(1 << 20);

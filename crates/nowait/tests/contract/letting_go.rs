@@ -1,7 +1,6 @@
 //! The end of an operation: what it holds is dropped where that harms nobody, whatever a user's
 //! destructor does, and before anybody can see the result, so that `File::close` closes.
 
-use std::future::IntoFuture;
 use std::path::Path as FsPath;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex};
@@ -242,6 +241,7 @@ fn close_reports_the_error_of_close() {
 }
 
 /// Populating knows the map for moments only, which are over when its end is heard of.
+#[cfg(unix)]
 #[test]
 fn close_closes_once_a_map_was_populated_and_dropped() {
     let _load = Load::new();

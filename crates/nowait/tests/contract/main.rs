@@ -6,15 +6,20 @@ mod common;
 #[path = "../promises/mod.rs"]
 mod promises;
 
+#[cfg(target_os = "linux")]
 mod allocations;
 mod engines;
 mod executors;
 mod files;
+#[cfg(target_os = "linux")]
+mod files_linux;
 mod gather;
 mod letting_go;
-#[cfg(nowait_count)]
+#[cfg(all(nowait_count, target_os = "linux"))]
 mod locks;
+#[cfg(target_os = "linux")]
 mod loop_ring;
+#[cfg(target_os = "linux")]
 mod map;
 mod meetings;
 mod overlaps;
@@ -26,6 +31,9 @@ mod stream_objects;
 #[cfg(all(feature = "tokio", feature = "futures-io", feature = "stream"))]
 mod stream_traits;
 mod stream_writers;
+#[cfg(target_os = "linux")]
 mod turns;
 mod types;
+#[cfg(windows)]
+mod windows;
 mod writes;

@@ -7,13 +7,12 @@ use std::pin::Pin;
 use std::sync::mpsc;
 use std::task::Poll;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use crate::common::mounts::temp_dir;
-use crate::common::{Watchdog, assert_settled, at_most, eventually, poll_once};
+use crate::common::{Watchdog, assert_settled, descriptors_of, eventually, poll_once};
 use futures::future::{join_all, maybe_done};
 use futures::stream::{FuturesUnordered, StreamExt};
-use nowait::{Buf, Builder, DirectIo, Engine, File, Nowait, OpenOptions};
+use nowait::{Buf, Builder, Engine, File, Nowait, OpenOptions};
 
 const PAGE: usize = 4096;
 
@@ -240,10 +239,7 @@ fn a_file_is_closed_whose_reads_were_given_up() {
     on_each(Nowait::builder, |nowait, file| {
         let path = file.path().with_extension("other");
         std::fs::copy(file.path(), &path).unwrap();
-        let open = || {
-            let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-            descriptors.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == path)).count()
-        };
+        let open = || descriptors_of(&path);
         let give_up = || {
             let file = direct(nowait, &path);
             nowait::block_on(async {
@@ -362,6 +358,7 @@ fn a_future_that_is_polled_once_and_kept() {
 }
 
 /// Bytes that the kernel has begun to read from devices for this thread (`proc(5)`).
+#[cfg(target_os = "linux")]
 fn read_by_this_thread() -> Option<u64> {
     let told = std::fs::read_to_string("/proc/thread-self/io").ok()?;
     told.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.parse().ok()
@@ -369,15 +366,17 @@ fn read_by_this_thread() -> Option<u64> {
 
 /// A task computes in the poll in which another begins a long read: the device has the read
 /// meanwhile.
+#[cfg(target_os = "linux")]
 #[test]
 fn a_long_read_is_under_way_while_a_task_of_its_thread_computes() {
+    use std::time::{Duration, Instant};
     let _watchdog = Watchdog::new("a long read beside a task that computes", 60);
     let folder = temp_dir();
     let path = folder.path().join("file");
     std::fs::write(&path, vec![1; 1 << 20]).unwrap();
     let nowait = Nowait::builder().build().unwrap();
     let file = direct(&nowait, &path);
-    let (Some(_), true) = (read_by_this_thread(), nowait.has_ring() && file.direct() != DirectIo::Refused) else {
+    let (Some(_), true) = (read_by_this_thread(), nowait.has_ring() && file.direct() != nowait::DirectIo::Refused) else {
         return eprintln!("skipped: no ring, no direct I/O, or reads are not counted");
     };
     // A direct read would have to wait until the pages are written.
@@ -386,7 +385,7 @@ fn a_long_read_is_under_way_while_a_task_of_its_thread_computes() {
     // The pool has the read while other tests fill the device's queue, and a worker of the kernel
     // while the device has no request left.
     let both = || async {
-        let until = Instant::now() + at_most(Duration::from_secs(30));
+        let until = Instant::now() + crate::common::at_most(Duration::from_secs(30));
         loop {
             let before = read_by_this_thread();
             let computes = async { read_by_this_thread() >= before.map(|bytes| bytes + (1 << 20)) };

@@ -14,7 +14,6 @@ use crate::common::{
     End, Sample, Watchdog, assert_settled, at_most, contents, eventually, expected, forced, give_up, manual,
     pending_after_their_thread, poll_once,
 };
-use crate::promises::mix::direct_reads_wait_elsewhere;
 use futures::future::join_all;
 use nowait::{Nowait, Route};
 
@@ -285,9 +284,10 @@ fn submitting_thread_ends_before_its_reads() {
 }
 
 /// A direct read waits for the device, with RWF_NOWAIT too: it must not wait on the caller's thread.
+#[cfg(target_os = "linux")]
 #[test]
 fn direct_reads_are_never_inline() {
-    direct_reads_wait_elsewhere(Sample::new(4 << 20));
+    crate::promises::mix::direct_reads_wait_elsewhere(Sample::new(4 << 20));
 }
 
 /// The loser of a race is not waited for.
@@ -355,6 +355,7 @@ fn leaked_futures_do_not_keep_files_open() {
 }
 
 /// `drain` also waits for what a ring hands on: unaligned direct reads, which it cannot do.
+#[cfg(target_os = "linux")]
 #[test]
 fn drain_waits_for_what_was_handed_on() {
     let _watchdog = Watchdog::new("drain_waits_for_what_was_handed_on", 60);
@@ -530,6 +531,7 @@ fn a_long_chain_of_callbacks_needs_little_stack() {
 }
 
 /// Signals are for the program's own threads, apart from those that an instruction raises.
+#[cfg(target_os = "linux")]
 #[test]
 fn threads_of_the_library_block_signals() {
     let nowait = Nowait::builder().build().unwrap();
@@ -560,6 +562,7 @@ fn threads_of_the_library_block_signals() {
 }
 
 /// Symptom: a pool stayed on the processor, and at the real-time priority, of the thread that needed it first.
+#[cfg(target_os = "linux")]
 #[test]
 fn threads_of_the_library_inherit_from_the_process() {
     fn here() -> (libc::c_long, String) {

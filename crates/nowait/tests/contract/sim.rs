@@ -2,7 +2,6 @@
 //! oracle that enumerates them.
 
 use std::collections::BTreeSet;
-use std::os::raw::c_int;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -168,12 +167,13 @@ fn a_durable_write_in_parts_is_durable_as_far_as_it_is_complete() {
     assert!(poll_once(write_durably.as_mut()).is_ready());
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn every_write_to_a_file_opened_for_it_is_durable() {
     let (sim, nowait, _file) = disk(&[0; SECTOR]);
     for flag in [libc::O_DSYNC, libc::O_SYNC] {
         let mut options = OpenOptions::new();
-        let file = options.write(true).custom_flags(flag as c_int).open_in(&nowait, "a").wait().unwrap();
+        let file = options.write(true).custom_flags(flag).open_in(&nowait, "a").wait().unwrap();
         for way in [Way::Waited, Way::Awaited] {
             let mut write = pin!(file.write_all_at(vec![flag as u8; SECTOR], 0));
             match way {
@@ -445,7 +445,7 @@ fn a_write_that_fails_has_written_some_of_its_sectors() {
         sim.set_faults(faults(|faults| (faults.write_error, faults.not_now) = (1.0, 1.0)));
         let write = file.write_all_at(vec![1; 2 * SECTOR], 0);
         let error = Way::ALL[seed as usize % 3].run(if seed % 2 == 0 { write } else { write.durable() }).unwrap_err();
-        assert_eq!(error.error.raw_os_error(), Some(libc::EIO));
+        assert_eq!(error.error.raw_os_error(), Some(crate::common::errno::EIO));
         let now = sim.contents("a").unwrap();
         assert!(images(&sim).contains(&[0; 2 * SECTOR][..]), "none of it is durable");
         assert!(images(&sim).contains(&now));

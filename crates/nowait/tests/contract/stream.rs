@@ -3,13 +3,11 @@
 //! is dropped half-way.
 
 use std::io::{BufRead, Read, Seek, SeekFrom, Write};
-use std::path::Path as FsPath;
 use std::pin::pin;
 
-use crate::common::cold;
 use crate::common::mounts::temp_dir;
 use crate::common::rng::Rng;
-use crate::common::{Watchdog, Way, assert_settled, contents, eventually, poll_once, put};
+use crate::common::{Watchdog, Way, assert_settled, contents, descriptors_of, eventually, poll_once, put};
 use crate::promises::streams::*;
 use nowait::sim::{Faults, Sim};
 #[cfg(feature = "futures-io")]
@@ -78,19 +76,20 @@ fn a_file_that_is_cut_gives_nothing_but_what_was_in_it() {
 
 /// The kernel reads ahead of a stream up to `read_ahead_kb`, and must not take a range for one. It may
 /// where it sees a read end before the next begins, so one of several ranges is enough.
+#[cfg(target_os = "linux")]
 #[test]
 fn a_range_is_read_without_what_follows_it() {
     const LENGTH: usize = 512 << 10;
     let dir = temp_dir();
     let path = dir.path().join("range");
     std::fs::write(&path, contents(16 * MIB, 1)).unwrap();
-    if cold::is_in_memory(&path) {
+    if crate::common::cold::is_in_memory(&path) {
         return;
     }
     let file = nowait::File::open(&path).wait().unwrap();
     let pages: Vec<usize> = (1..12)
         .map(|place| {
-            cold::drop_pages(&path);
+            crate::common::cold::drop_pages(&path);
             let start = (place * MIB) as u64;
             let mut reader = Reader::range(&file, start..start + LENGTH as u64);
             let mut length = 0;
@@ -98,16 +97,10 @@ fn a_range_is_read_without_what_follows_it() {
                 length += chunk.len();
             }
             assert_eq!(length, LENGTH);
-            cold::cached_pages(&path)
+            crate::common::cold::cached_pages(&path)
         })
         .collect();
     assert!(pages.contains(&(LENGTH / 4096)), "pages cached after each range: {pages:?}");
-}
-
-/// Descriptors of this process that are open for `path`.
-fn descriptors(path: &FsPath) -> usize {
-    let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-    all.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to == path)).count()
 }
 
 #[test]
@@ -122,7 +115,7 @@ fn a_reader_that_is_dropped_lets_go_of_its_file() {
                 }
                 let _ = poll_once(pin!(reader.chunk()));
             }
-            assert!(eventually(|| descriptors(path) == 0), "{way:?}, direct: {direct}");
+            assert!(eventually(|| descriptors_of(path) == 0), "{way:?}, direct: {direct}");
         }
     });
 }
@@ -214,9 +207,9 @@ fn a_read_that_fails_is_tried_again_at_the_same_place() {
         };
         assert_eq!(reader.position(), 3 + out.len() as u64);
         let inside = nowait::Error::inside(&error).unwrap();
-        assert_eq!((inside.offset(), inside.raw_os_error()), (Some(reader.position()), Some(libc::EIO)), "{error}");
+        assert_eq!((inside.offset(), inside.raw_os_error()), (Some(reader.position()), Some(crate::common::errno::EIO)), "{error}");
         let error = reader.chunk().wait().unwrap_err();
-        assert_eq!((error.offset(), error.raw_os_error()), (Some(reader.position()), Some(libc::EIO)), "{error}");
+        assert_eq!((error.offset(), error.raw_os_error()), (Some(reader.position()), Some(crate::common::errno::EIO)), "{error}");
         assert!(error.to_string().contains("/sim/file"), "{error}");
         sim.set_faults(faults(|faults| {
             (faults.io_error, faults.interrupted, faults.short) = (0.1, 0.2, 0.3);
@@ -353,7 +346,7 @@ fn a_failed_write_of_a_cursor_outlives_a_seek() {
             // Accepted bytes are lost: every later write, flush and sync fails.
             assert!(cursor.flush().is_err(), "{seeking:?}");
             let error = cursor.sync_data().wait().unwrap_err();
-            assert_eq!((error.offset(), error.raw_os_error()), (Some(100), Some(libc::EIO)), "{error}");
+            assert_eq!((error.offset(), error.raw_os_error()), (Some(100), Some(crate::common::errno::EIO)), "{error}");
             assert!(cursor.write(&data[..10]).is_err(), "{seeking:?}");
             #[cfg(feature = "tokio")]
             {
@@ -384,6 +377,7 @@ fn a_failed_write_of_a_cursor_outlives_a_seek() {
 
 /// Symptom: a reader less than one request before the largest offset failed with "the range ends
 /// beyond", and did not read the bytes up to there.
+#[cfg(target_os = "linux")]
 #[test]
 fn readers_reach_the_largest_offset() {
     const MAX: u64 = i64::MAX as u64;

@@ -104,6 +104,7 @@ pub(crate) fn on_each_instance(name: &str, run: impl Fn(File, &'static Sample, R
     std::fs::remove_dir_all(sample.path.parent().unwrap()).unwrap();
 }
 
+#[cfg(target_os = "linux")]
 pub(crate) fn direct_reads_wait_elsewhere(sample: Sample) {
     let nowait = Nowait::builder().build().unwrap();
     let mut options = nowait::OpenOptions::new();

@@ -188,6 +188,7 @@ macro_rules! three_ways {
 }
 
 // Below the macros that they use.
+#[cfg(target_os = "linux")]
 pub(crate) mod maps;
 pub(crate) mod mix;
 mod names;
@@ -500,43 +501,25 @@ fn missing_file_is_not_found(ctx: &Ctx) {
 fn directory_and_fifo_are_refused_without_waiting(ctx: &Ctx) {
     let Some(folder) = ctx.folder() else { return };
     assert_open_fails(ctx, folder, ErrorKind::IsADirectory);
-    let fifo = folder.join("fifo");
+    #[cfg(target_os = "linux")]
+    assert_open_fails(ctx, &fifo(folder, "fifo"), ErrorKind::NotSeekable);
+}
+
+#[cfg(target_os = "linux")]
+fn fifo(folder: &Path, name: &str) -> PathBuf {
+    let fifo = folder.join(name);
     if !fifo.exists() {
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     }
-    assert_open_fails(ctx, &fifo, ErrorKind::NotSeekable);
+    fifo
 }
 
 /// Symptom: an eventfd was taken for a file, and a read of it never ended.
 fn what_is_no_file_is_not_taken_over(ctx: &Ctx) {
-    use std::os::fd::OwnedFd;
-    use std::os::unix::fs::OpenOptionsExt;
-    let Some(folder) = ctx.folder() else { return };
+    let Some(_folder) = ctx.folder() else { return };
     let path = ctx.create(b"words");
-    let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
-    let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-    let fifo = folder.join("fifo to take over");
-    if !fifo.exists() {
-        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-    }
-    let pipe = std::fs::File::options().read(true).write(true).open(&fifo).unwrap();
-    let file = |descriptor: OwnedFd| std::fs::File::from(descriptor);
-    let refused = [
-        ("eventfd", file(eventfd), ErrorKind::NotSeekable, "AsyncFd"),
-        ("epoll", file(epoll), ErrorKind::NotSeekable, "AsyncFd"),
-        ("socket", file(socket.into()), ErrorKind::NotSeekable, "AsyncFd"),
-        ("pipe", pipe, ErrorKind::NotSeekable, "AsyncFd"),
-        ("terminal", std::fs::File::open("/dev/ptmx").unwrap(), ErrorKind::NotSeekable, "AsyncFd"),
-        ("directory", std::fs::File::open(folder).unwrap(), ErrorKind::IsADirectory, "name a file"),
-        (
-            "path",
-            std::fs::File::options().read(true).custom_flags(libc::O_PATH).open(&path).unwrap(),
-            ErrorKind::InvalidInput,
-            "O_PATH",
-        ),
-    ];
-    for (name, file, kind, advice) in refused {
+    #[cfg(target_os = "linux")]
+    for (name, file, kind, advice) in no_files(_folder, &path) {
         let error = File::from_std(&ctx.nowait, file, name).unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
         assert_names(&error, &["open", name, advice]);
@@ -545,6 +528,32 @@ fn what_is_no_file_is_not_taken_over(ctx: &Ctx) {
     for result in three_ways!(taken.read_range(0, 5)) {
         assert_eq!(result.unwrap()[..], *b"words");
     }
+}
+
+/// Descriptors that are none of files, each with the error and its advice.
+#[cfg(target_os = "linux")]
+fn no_files(folder: &Path, path: &Path) -> [(&'static str, std::fs::File, ErrorKind, &'static str); 7] {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::fs::OpenOptionsExt;
+    let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+    let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let pipe = std::fs::File::options().read(true).write(true).open(fifo(folder, "fifo to take over")).unwrap();
+    let file = |descriptor: OwnedFd| std::fs::File::from(descriptor);
+    [
+        ("eventfd", file(eventfd), ErrorKind::NotSeekable, "AsyncFd"),
+        ("epoll", file(epoll), ErrorKind::NotSeekable, "AsyncFd"),
+        ("socket", file(socket.into()), ErrorKind::NotSeekable, "AsyncFd"),
+        ("pipe", pipe, ErrorKind::NotSeekable, "AsyncFd"),
+        ("terminal", std::fs::File::open("/dev/ptmx").unwrap(), ErrorKind::NotSeekable, "AsyncFd"),
+        ("directory", std::fs::File::open(folder).unwrap(), ErrorKind::IsADirectory, "name a file"),
+        (
+            "path",
+            std::fs::File::options().read(true).custom_flags(libc::O_PATH).open(path).unwrap(),
+            ErrorKind::InvalidInput,
+            "O_PATH",
+        ),
+    ]
 }
 
 fn file_opened_for_writing_cannot_be_read(ctx: &Ctx) {

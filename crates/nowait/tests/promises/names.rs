@@ -57,7 +57,7 @@ fn directories_are_made_and_listed(ctx: &Ctx) {
             assert_names(&error, &["create directory", &path.display().to_string()]);
         }
         let error = way.run(ctx.nowait.fs().read_dir_names(directory.join("first"))).unwrap_err();
-        assert_eq!((error.raw_os_error(), error.operation()), (Some(libc::ENOTDIR), ErrorOp::List));
+        assert_eq!((error.raw_os_error(), error.operation()), (Some(crate::common::errno::ENOTDIR), ErrorOp::List));
         assert_eq!(way.run(ctx.nowait.fs().remove_file(&below)).unwrap_err().kind(), ErrorKind::IsADirectory);
         assert_open_fails(ctx, &below, ErrorKind::IsADirectory);
     }
@@ -76,7 +76,7 @@ fn files_are_renamed_and_removed(ctx: &Ctx) {
         create(ctx, &second, b"2");
         let replaced = open(&ctx.nowait, &second);
         let error = way.run(ctx.nowait.fs().rename_new(&first, &second)).unwrap_err();
-        assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::AlreadyExists, Some(libc::EEXIST)));
+        assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::AlreadyExists, Some(crate::common::errno::EEXIST)));
         assert_names(&error, &["rename", &first.display().to_string(), &second.display().to_string()]);
         way.run(ctx.nowait.fs().rename(&first, &second)).unwrap();
         assert_lists(ctx, &directory, &["second"]);

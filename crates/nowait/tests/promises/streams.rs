@@ -282,7 +282,8 @@ impl Endless {
         let mut read = vec![0; MIB];
         for at in range.clone().step_by(MIB) {
             let read = &mut read[..MIB.min(range.end - at)];
-            std::os::unix::fs::FileExt::read_exact_at(file, read, at as u64).unwrap();
+            (&mut &*file).seek(SeekFrom::Start(at as u64)).unwrap();
+            (&mut &*file).read_exact(read).unwrap();
             assert!(*read == self.piece(at, read.len()), "{what}: from {at}");
         }
     }

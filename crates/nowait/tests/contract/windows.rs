@@ -1,0 +1,231 @@
+//! What Windows alone has: handles that share nothing, reserved names, long paths, attributes; and what
+//! it has in place of links, modes and descriptors.
+
+use std::fs::{self as std_fs, FileTimes};
+use std::io::Write as _;
+use std::os::windows::fs::OpenOptionsExt;
+use std::os::windows::io::{AsHandle, AsRawHandle};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use super::files::on_each;
+use crate::common::{Watchdog, Way, names, open, writable};
+use nowait::map::Map;
+use nowait::{DirectIo, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, RangeLock, fs};
+
+/// `FILE_FLAG_BACKUP_SEMANTICS`, by which directories are opened.
+const DIRECTORIES: u32 = 0x0200_0000;
+
+fn opens(nowait: &Nowait, way: Way, path: &Path) -> nowait::Result<File> {
+    way.run(OpenOptions::new().read(true).write(true).open_in(nowait, path))
+}
+
+/// A device has no positions, and a read of it may never end.
+#[test]
+fn names_of_devices_are_refused() {
+    let _watchdog = Watchdog::new("names_of_devices_are_refused", 60);
+    on_each(|nowait, way, folder| {
+        for device in ["NUL", "nul", r"\\.\NUL"] {
+            let error = opens(nowait, way, Path::new(device)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotSeekable, "{error}");
+        }
+        // There may be a port.
+        let error = opens(nowait, way, Path::new("COM1")).unwrap_err();
+        let refused = [ErrorKind::NotFound, ErrorKind::NotSeekable, ErrorKind::PermissionDenied, ErrorKind::ResourceBusy];
+        assert!(refused.contains(&error.kind()), "{error}");
+        for (name, file, kind) in [
+            ("NUL", std_fs::File::open("NUL").unwrap(), ErrorKind::NotSeekable),
+            (
+                "directory",
+                std_fs::File::options().read(true).custom_flags(DIRECTORIES).open(folder).unwrap(),
+                ErrorKind::IsADirectory,
+            ),
+        ] {
+            let error = File::from_std(nowait, file, name).unwrap_err();
+            assert_eq!((error.kind(), error.operation()), (kind, ErrorOp::Open), "{error}");
+        }
+    });
+}
+
+/// Each of the names is allowed, the path is longer than `MAX_PATH`.
+#[test]
+fn paths_may_be_long() {
+    on_each(|nowait, way, folder| {
+        let names_of = |path: &Path| way.run(nowait.fs().read_dir_names(path)).unwrap();
+        // As a program has them, and verbatim.
+        for folder in [folder.to_path_buf(), folder.canonicalize().unwrap()] {
+            let deep = folder.join("d".repeat(200)).join("e".repeat(200));
+            let [file, other, third] = ["file", "other", "third"].map(|name| deep.join(name));
+            assert!(file.as_os_str().len() > 400);
+            way.run(nowait.fs().create_dir_all(&deep)).unwrap();
+            way.run_future(nowait.fs().write_atomic(&file, "contents")).unwrap();
+            assert_eq!(way.run_future(nowait.fs().read(&file)).unwrap(), b"contents");
+            way.run(nowait.fs().rename_new(&file, &other)).unwrap();
+            way.run(nowait.fs().rename(&other, &file)).unwrap();
+            assert_eq!(way.run(nowait.fs().copy(&file, &third)).unwrap(), 8);
+            assert_eq!(way.run(nowait.fs().rename_new(&file, &third)).unwrap_err().kind(), ErrorKind::AlreadyExists);
+            assert_eq!(names_of(&deep), ["file", "third"]);
+            way.run(nowait.fs().sync_dir(&deep)).unwrap();
+            let taken = File::try_from(std_fs::File::open(&file).unwrap()).unwrap();
+            assert_eq!(*taken.path(), file.canonicalize().unwrap());
+            drop(taken);
+            way.run(nowait.fs().remove_dir_all(deep.parent().unwrap())).unwrap();
+            assert!(names_of(&folder).is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_handle_that_shares_nothing_excludes_others() {
+    on_each(|nowait, way, folder| {
+        let path = folder.join("file");
+        std_fs::write(&path, "contents").unwrap();
+        let alone = std_fs::File::options().read(true).share_mode(0).open(&path).unwrap();
+        for error in [
+            opens(nowait, way, &path).unwrap_err(),
+            way.run_future(nowait.fs().read(&path)).unwrap_err(),
+            way.run(nowait.fs().remove_file(&path)).unwrap_err(),
+            way.run(nowait.fs().rename(&path, folder.join("new"))).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::ResourceBusy, "{error}");
+        }
+        drop(alone);
+        drop(opens(nowait, way, &path).unwrap());
+        way.run(nowait.fs().remove_file(&path)).unwrap();
+        assert!(names(folder).is_empty());
+    });
+}
+
+/// Files are opened so that others may rename and remove them.
+#[test]
+fn open_files_are_renamed_and_removed() {
+    on_each(|nowait, way, folder| {
+        let [path, new] = ["file", "new"].map(|name| folder.join(name));
+        std_fs::write(&path, "contents").unwrap();
+        let file = opens(nowait, way, &path).unwrap();
+        way.run(nowait.fs().rename_new(&path, &new)).unwrap();
+        assert_eq!(names(folder), ["new"]);
+        assert_eq!(*way.run(file.read_range(0, 8)).unwrap(), *b"contents");
+        way.run(file.write_all_at("CON", 0)).unwrap();
+        assert_eq!(std_fs::read(&new).unwrap(), b"CONtents");
+        way.run(nowait.fs().remove_file(&new)).unwrap();
+        assert_eq!(*way.run(file.read_range(0, 8)).unwrap(), *b"CONtents");
+        way.run(file.write_all_at("con", 0)).unwrap();
+        assert_eq!(file.close().unwrap(), nowait::Closed::Now);
+        assert!(names(folder).is_empty());
+    });
+}
+
+#[test]
+fn read_only_files_are_read() {
+    on_each(|nowait, way, folder| {
+        let path = folder.join("file");
+        std_fs::write(&path, "contents").unwrap();
+        let mut permissions = std_fs::metadata(&path).unwrap().permissions();
+        permissions.set_readonly(true);
+        way.run(nowait.fs().set_permissions(&path, permissions.clone())).unwrap();
+        assert!(way.run(nowait.fs().metadata(&path)).unwrap().permissions().readonly());
+        let error = opens(nowait, way, &path).unwrap_err();
+        assert_eq!((error.kind(), error.operation()), (ErrorKind::PermissionDenied, ErrorOp::Open), "{error}");
+        let file = open(nowait, &path);
+        assert_eq!(*way.run(file.read_range(0, 8)).unwrap(), *b"contents");
+        // Nothing was written.
+        way.run(file.sync_all()).unwrap();
+        let error = way.run(file.write_all_at("more", 0)).unwrap_err().error;
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        assert!(error.to_string().contains("not opened for writing"), "{error}");
+        drop(file);
+        permissions.set_readonly(false);
+        way.run(nowait.fs().set_permissions(&path, permissions)).unwrap();
+        let file = writable(nowait, &path);
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        way.run(file.set_times(FileTimes::new().set_modified(time))).unwrap();
+        assert_eq!(way.run(file.metadata()).unwrap().modified().unwrap(), time);
+    });
+}
+
+#[test]
+fn directories_and_hard_links_are_made_and_removed() {
+    on_each(|nowait, way, folder| {
+        let deep = folder.join("a/b/c");
+        way.run(nowait.fs().create_dir_all(&deep)).unwrap();
+        let [file, hard, copy] = ["file", "hard", "copy"].map(|name| deep.join(name));
+        std_fs::write(&file, [9; 300_000]).unwrap();
+        way.run(nowait.fs().hard_link(&file, &hard)).unwrap();
+        assert_eq!(way.run(nowait.fs().copy(&file, &copy)).unwrap(), 300_000);
+        assert!(std_fs::read(&copy).unwrap() == [9; 300_000]);
+        // Neither by its name nor by another one is a file copied to itself.
+        for to in [&file, &hard] {
+            let error = way.run(nowait.fs().copy(&file, to)).unwrap_err();
+            assert_eq!(error.operation(), ErrorOp::Copy, "{error}");
+            assert!(std_fs::read(&file).unwrap() == [9; 300_000], "{error}");
+        }
+        let entries = way.run(nowait.fs().read_dir(&deep)).unwrap();
+        let names: Vec<_> = entries.iter().map(|entry| entry.file_name().to_str().unwrap()).collect();
+        assert_eq!(names, ["copy", "file", "hard"]);
+        assert_eq!(way.run(entries[1].metadata()).unwrap().len(), 300_000);
+        let error = way.run(nowait.fs().remove_dir(&deep)).unwrap_err();
+        assert_eq!((error.kind(), error.operation()), (ErrorKind::DirectoryNotEmpty, ErrorOp::Remove));
+        let error = way.run(nowait.fs().hard_link(&file, &copy)).unwrap_err();
+        assert_eq!((error.kind(), error.operation()), (ErrorKind::AlreadyExists, ErrorOp::Link));
+        way.run(nowait.fs().remove_dir_all(folder.join("a/b"))).unwrap();
+        way.run(nowait.fs().remove_dir(folder.join("a"))).unwrap();
+        assert!(crate::common::names(folder).is_empty());
+        let error = way.run(nowait.fs().metadata(&file)).unwrap_err();
+        assert_eq!((error.kind(), error.path()), (ErrorKind::NotFound, Some(&*file)));
+        assert_eq!(way.run(nowait.fs().metadata("a\0b")).unwrap_err().kind(), ErrorKind::InvalidInput);
+    });
+}
+
+/// Std's handle is for calls one at a time, and one of ours has no position.
+#[test]
+fn handles_come_from_std_and_go_back() {
+    on_each(|nowait, way, folder| {
+        let path = folder.join("file");
+        std_fs::write(&path, "0123456789").unwrap();
+        let std = std_fs::File::options().read(true).write(true).open(&path).unwrap();
+        let handle = std.as_raw_handle();
+        let file = File::from_std(nowait, std, &path).unwrap();
+        assert_eq!((file.as_raw_handle(), file.as_handle().as_raw_handle()), (handle, handle));
+        let reads = (0..10).map(|at| file.read_range(at, 1).submit()).collect::<Vec<_>>();
+        for (at, read) in reads.into_iter().enumerate() {
+            assert_eq!(*way.end(read).unwrap(), *format!("{at}").as_bytes());
+        }
+        nowait.drain();
+        for file in [file, writable(nowait, &path)] {
+            let mut std = file.into_std().unwrap();
+            std.write_all(b"ab").unwrap();
+            std.write_all(b"cd").unwrap();
+            assert_eq!(std_fs::read(&path).unwrap(), b"abcd456789");
+            std_fs::write(&path, "0123456789").unwrap();
+        }
+    });
+}
+
+/// What there is no call for is refused, and says so.
+#[test]
+fn maps_range_locks_and_direct_io_are_refused() {
+    on_each(|nowait, way, folder| {
+        let path = folder.join("file");
+        std_fs::write(&path, [7; 10_000]).unwrap();
+        let file = writable(nowait, &path);
+        // SAFETY: nothing changes the file.
+        assert_eq!(unsafe { Map::new(&file, ..) }.unwrap_err().kind(), ErrorKind::Unsupported);
+        let refused = file.try_lock_range(RangeLock::Exclusive, 0, 10).unwrap_err();
+        assert_eq!(Error::from(refused).kind(), ErrorKind::Unsupported);
+        let file = way.run(OpenOptions::new().read(true).direct(true).open_in(nowait, &path)).unwrap();
+        assert_eq!(file.direct(), DirectIo::Refused);
+        assert_eq!(*way.run(file.read_range(1, 10)).unwrap(), [7; 10]);
+    });
+}
+
+/// Characters that no name may have.
+#[test]
+fn names_that_are_none_are_refused() {
+    let folder = crate::common::mounts::temp_dir();
+    for name in ["a<b", "a>b", "a\"b", "a|b", "a?b", "a*b"] {
+        let error = fs::write(folder.path().join(name), "contents").wait().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidFilename, "{error}");
+    }
+    assert!(names(folder.path()).is_empty());
+}
