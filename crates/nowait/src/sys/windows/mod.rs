@@ -137,6 +137,15 @@ pub(crate) unsafe fn read_at(
             unsafe { win::ReadFile(raw(fd), segment.iov_base.cast(), length, null_mut(), state) }
         })
     })
+    .map_err(|errno| denied(fd, errno, OFlags::WRONLY))
+}
+
+/// Returns BADF, as POSIX does, in place of ACCESS if the handle was opened for `only` the other access.
+fn denied(fd: BorrowedFd<'_>, errno: Errno, only: OFlags) -> Errno {
+    match errno {
+        Errno::ACCESS if flags(fd).is_ok_and(|flags| flags & OFlags::RWMODE == only) => Errno::BADF,
+        errno => errno,
+    }
 }
 
 /// Writes `segments` at `offset`, one after the other, or at the end of a file that was opened to append.
@@ -154,8 +163,14 @@ pub(crate) unsafe fn write_at(
     if wait == WaitMode::Never || !served.contains(write_flags) {
         return Err(Errno::OPNOTSUPP);
     }
-    if write_flags.contains(WriteFlags::APPEND) && !flags(fd)?.contains(OFlags::APPEND) {
-        return Err(Errno::NOSYS);
+    if write_flags.contains(WriteFlags::APPEND) {
+        let flags = flags(fd)?;
+        if flags & OFlags::RWMODE == OFlags::RDONLY {
+            return Err(Errno::BADF);
+        }
+        if !flags.contains(OFlags::APPEND) {
+            return Err(Errno::NOSYS);
+        }
     }
     let n = in_turn(segments, |segment, done| {
         let length = segment.iov_len.min(TRANSFER_MAX) as u32;
@@ -163,7 +178,8 @@ pub(crate) unsafe fn write_at(
             // SAFETY: the caller vouches for the memory, which `overlapped` outlives.
             unsafe { win::WriteFile(raw(fd), segment.iov_base.cast(), length, null_mut(), state) }
         })
-    })?;
+    })
+    .map_err(|errno| denied(fd, errno, OFlags::RDONLY))?;
     if write_flags.contains(WriteFlags::DURABLE) && !flags(fd)?.contains(OFlags::DSYNC) {
         sync(fd, true)?;
     }
@@ -249,7 +265,8 @@ pub(crate) fn sync_range(fd: BorrowedFd<'_>, _offset: u64, _length: u64) -> Resu
 }
 
 pub(crate) fn set_len(fd: BorrowedFd<'_>, length: u64) -> Result<(), Errno> {
-    to_std(fd).set_len(length).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+    let set = to_std(fd).set_len(length);
+    set.map_err(|error| denied(fd, Errno::from_io_error(&error).unwrap_or(Errno::INVAL), OFlags::RDONLY))
 }
 
 /// Extends the file; the file system allocates the space. Other modes are refused.

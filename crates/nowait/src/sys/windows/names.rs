@@ -13,7 +13,7 @@ use std::ptr::null_mut;
 use windows_sys::Win32::Foundation::{GENERIC_READ, GENERIC_WRITE, INVALID_HANDLE_VALUE};
 use windows_sys::Win32::Storage::FileSystem as win;
 
-use super::{AsFd, BorrowedFd, Errno, Mode, OFlags, OwnedFd, checked, flags, last_errno, path_of, raw, sync};
+use super::{AsFd, BorrowedFd, Errno, Mode, OFlags, OwnedFd, checked, flags, last_errno, path_of, raw, sync, to_std};
 use crate::sys::CopyOutcome;
 
 /// Stands for the working directory.
@@ -55,7 +55,10 @@ pub(crate) fn sync_dir(dir: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
 
 /// The names in a directory, sorted.
 pub(crate) fn list(dir: BorrowedFd<'_>, path: &Path) -> Result<Vec<OsString>, Errno> {
-    let names = std::fs::read_dir(at(dir, path)).map_err(errno)?;
+    let path = at(dir, path);
+    // `FindFirstFileW` has several errors for a path below a file.
+    let not_listed = |error| if path.is_file() { Errno::NOTDIR } else { errno(error) };
+    let names = std::fs::read_dir(&path).map_err(not_listed)?;
     let names: io::Result<Vec<_>> = names.map(|entry| Ok(entry?.file_name())).collect();
     let mut names = names.map_err(errno)?;
     names.sort_unstable();
@@ -96,7 +99,8 @@ pub(crate) fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, _mode: Mode)
         errno => errno,
     })?;
     let fd = OwnedFd::from(file);
-    check(&fd)?;
+    // Without `FILE_FLAG_BACKUP_SEMANTICS` it is no directory.
+    check_type(&fd)?;
     Ok(fd)
 }
 
@@ -107,6 +111,15 @@ pub(crate) fn open_cached(_: BorrowedFd<'_>, _: &Path, _: OFlags) -> Result<Owne
 
 /// Makes sure that a handle is a file's.
 pub(crate) fn check(fd: &OwnedFd) -> Result<(), Errno> {
+    check_type(fd)?;
+    match to_std(fd.as_fd()).metadata().map_err(errno)?.is_dir() {
+        true => Err(Errno::ISDIR),
+        false => Ok(()),
+    }
+}
+
+/// Makes sure that a handle is neither a device's nor a pipe's.
+fn check_type(fd: &OwnedFd) -> Result<(), Errno> {
     // SAFETY: no memory is passed.
     match unsafe { win::GetFileType(raw(fd.as_fd())) } {
         win::FILE_TYPE_DISK => Ok(()),
