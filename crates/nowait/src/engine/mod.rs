@@ -433,6 +433,8 @@ fn open_direct(path: &PathAt, flags: OFlags, mode: Mode) -> Outcome {
     let open = |flags| sys::open(path.dir(), &path.path, flags, mode);
     let tried = match flags.contains(OFlags::EXCL) {
         true => Err(Errno::EXIST),
+        // The system has no such flag.
+        false if sys::DIRECT == OFlags::empty() => Err(Errno::INVAL),
         false => open((flags - OFlags::CREATE) | sys::DIRECT),
     };
     let fd = match tried {
