@@ -440,15 +440,23 @@ pub(crate) fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
     one.as_raw_handle() == other.as_raw_handle()
 }
 
-/// Path of an open file.
+/// Path of an open file; empty if the system does not tell.
 pub(crate) fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
+    final_path(fd).unwrap_or_default()
+}
+
+/// Path of an open file or directory. Some drivers of file systems do not tell.
+fn final_path(fd: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
     let mut path = vec![0_u16; 512];
     loop {
         let length = path.len() as u32;
         // SAFETY: `path` is this call's, and has that length.
         let needed = unsafe { win::GetFinalPathNameByHandleW(raw(fd), path.as_mut_ptr(), length, 0) };
+        if needed == 0 {
+            return Err(last_errno());
+        }
         if needed < length {
-            return PathBuf::from(OsString::from_wide(&path[..needed as usize]));
+            return Ok(PathBuf::from(OsString::from_wide(&path[..needed as usize])));
         }
         path.resize(needed as usize + 1, 0);
     }

@@ -7,13 +7,15 @@ use std::io;
 use std::os::windows::ffi::OsStrExt;
 use std::os::windows::fs::{OpenOptionsExt, symlink_dir, symlink_file};
 use std::os::windows::io::{AsRawHandle, FromRawHandle};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf, Prefix};
 use std::ptr::null_mut;
 
 use windows_sys::Win32::Foundation::{GENERIC_READ, GENERIC_WRITE, INVALID_HANDLE_VALUE};
 use windows_sys::Win32::Storage::FileSystem as win;
 
-use super::{AsFd, BorrowedFd, Errno, Mode, OFlags, OwnedFd, checked, flags, last_errno, path_of, raw, sync, to_std};
+use super::{
+    AsFd, BorrowedFd, Errno, Mode, OFlags, OwnedFd, checked, final_path, flags, last_errno, raw, sync, to_std,
+};
 use crate::sys::CopyOutcome;
 
 /// Stands for the working directory.
@@ -28,14 +30,36 @@ fn errno(error: io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::INVAL)
 }
 
-/// Returns the path that `path` has from `at`.
-fn at(at: BorrowedFd<'_>, path: &Path) -> PathBuf {
-    if at.as_raw_handle() == INVALID_HANDLE_VALUE { path.to_path_buf() } else { path_of(at).join(path) }
+/// Returns the path that `path` has from `at`. Fails if the system does not tell the path of `at`: without
+/// it, `path` would be another file's.
+fn at(at: BorrowedFd<'_>, path: &Path) -> Result<PathBuf, Errno> {
+    match at.as_raw_handle() {
+        INVALID_HANDLE_VALUE => Ok(path.to_path_buf()),
+        _ => Ok(final_path(at)?.join(path)),
+    }
+}
+
+/// Returns a path for a call of the system: verbatim if it is longer than others may be (`MAX_PATH`), as
+/// std does.
+fn wide(path: &Path) -> Result<Vec<u16>, Errno> {
+    const PLAIN_MAX: usize = 247;
+    let path = std::path::absolute(path).map_err(errno)?;
+    let mut units: Vec<u16> = path.as_os_str().encode_wide().chain([0]).collect();
+    let prefix = match path.components().next() {
+        Some(Component::Prefix(prefix)) if units.len() > PLAIN_MAX => Some(prefix.kind()),
+        _ => None,
+    };
+    match prefix {
+        Some(Prefix::Disk(_)) => drop(units.splice(..0, r"\\?\".encode_utf16())),
+        Some(Prefix::UNC(..)) => drop(units.splice(..2, r"\\?\UNC\".encode_utf16())),
+        _ => {}
+    }
+    Ok(units)
 }
 
 /// Opens a directory, to list it, make its names durable, and resolve others from it.
 pub(crate) fn open_dir(dir: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
-    directory(&at(dir, path), GENERIC_READ)
+    directory(&at(dir, path)?, GENERIC_READ)
 }
 
 fn directory(path: &Path, access: u32) -> Result<OwnedFd, Errno> {
@@ -50,12 +74,12 @@ fn directory(path: &Path, access: u32) -> Result<OwnedFd, Errno> {
 
 /// Makes the names in a directory durable (`FlushFileBuffers` of a handle that may write).
 pub(crate) fn sync_dir(dir: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
-    sync(directory(&at(dir, path), GENERIC_READ | GENERIC_WRITE)?.as_fd(), false)
+    sync(directory(&at(dir, path)?, GENERIC_READ | GENERIC_WRITE)?.as_fd(), false)
 }
 
 /// The names in a directory, sorted.
 pub(crate) fn list(dir: BorrowedFd<'_>, path: &Path) -> Result<Vec<OsString>, Errno> {
-    let path = at(dir, path);
+    let path = at(dir, path)?;
     // `FindFirstFileW` has several errors for a path below a file.
     let not_listed = |error| if path.is_file() { Errno::NOTDIR } else { errno(error) };
     let names = std::fs::read_dir(&path).map_err(not_listed)?;
@@ -67,19 +91,18 @@ pub(crate) fn list(dir: BorrowedFd<'_>, path: &Path) -> Result<Vec<OsString>, Er
 
 /// Renames. Without `replace`, fails if the new name exists (`MoveFileExW`).
 pub(crate) fn rename(from: (BorrowedFd<'_>, &Path), to: (BorrowedFd<'_>, &Path), replace: bool) -> Result<(), Errno> {
-    let (from, to) = (at(from.0, from.1), at(to.0, to.1));
+    let (from, to) = (at(from.0, from.1)?, at(to.0, to.1)?);
     if replace {
         return std::fs::rename(from, to).map_err(errno);
     }
-    let wide = |path: &Path| -> Vec<u16> { path.as_os_str().encode_wide().chain([0]).collect() };
-    let (from, to) = (wide(&from), wide(&to));
+    let (from, to) = (wide(&from)?, wide(&to)?);
     // SAFETY: both end with a zero.
     checked(unsafe { win::MoveFileExW(from.as_ptr(), to.as_ptr(), 0) })
 }
 
 /// Opens `path` for overlapped I/O, and makes sure that it is a file with positions to read at.
 pub(crate) fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, _mode: Mode) -> Result<OwnedFd, Errno> {
-    let path = at(dir, path);
+    let path = at(dir, path)?;
     let mut options = OpenOptions::new();
     let access = flags & OFlags::RWMODE;
     options.read(access != OFlags::WRONLY);
@@ -166,7 +189,7 @@ pub(crate) fn create_dir(path: &Path) -> Result<(), Errno> {
 
 /// Removes a file, resolved from `dir`.
 pub(crate) fn remove(dir: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
-    let path = at(dir, path);
+    let path = at(dir, path)?;
     std::fs::remove_file(&path).map_err(errno).map_err(|errno| match errno {
         Errno::ACCESS if path.is_dir() => Errno::ISDIR,
         errno => errno,
