@@ -320,6 +320,27 @@ pub(crate) fn descriptors_of(path: &Path) -> usize {
     }
 }
 
+/// Whether this is Wine, which lacks something that Windows has; says so.
+#[cfg(windows)]
+pub(crate) fn is_lacking_in_wine(what: &str) -> bool {
+    use std::ffi::{c_char, c_void};
+    unsafe extern "system" {
+        fn GetModuleHandleA(name: *const c_char) -> *mut c_void;
+        fn GetProcAddress(module: *mut c_void, name: *const c_char) -> *mut c_void;
+    }
+    // SAFETY: both names end with a zero, and every process has this module.
+    let function = unsafe { GetProcAddress(GetModuleHandleA(c"ntdll.dll".as_ptr()), c"wine_get_version".as_ptr()) };
+    if !function.is_null() {
+        eprintln!("skipped: Wine lacks {what}");
+    }
+    !function.is_null()
+}
+
+#[cfg(not(windows))]
+pub(crate) fn is_lacking_in_wine(_: &str) -> bool {
+    false
+}
+
 /// Opens a file past the page cache, for reading and writing; says so where that cannot be.
 pub(crate) fn open_direct(nowait: &Nowait, path: &Path) -> Option<File> {
     let file = open_as_direct(nowait, path)?;

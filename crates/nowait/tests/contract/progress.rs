@@ -376,7 +376,8 @@ fn a_long_read_is_under_way_while_a_task_of_its_thread_computes() {
     std::fs::write(&path, vec![1; 1 << 20]).unwrap();
     let nowait = Nowait::builder().build().unwrap();
     let file = direct(&nowait, &path);
-    let (Some(_), true) = (read_by_this_thread(), nowait.has_ring() && file.direct() != nowait::DirectIo::Refused) else {
+    let (Some(_), true) = (read_by_this_thread(), nowait.has_ring() && file.direct() != nowait::DirectIo::Refused)
+    else {
         return eprintln!("skipped: no ring, no direct I/O, or reads are not counted");
     };
     // A direct read would have to wait until the pages are written.

@@ -207,9 +207,17 @@ fn a_read_that_fails_is_tried_again_at_the_same_place() {
         };
         assert_eq!(reader.position(), 3 + out.len() as u64);
         let inside = nowait::Error::inside(&error).unwrap();
-        assert_eq!((inside.offset(), inside.raw_os_error()), (Some(reader.position()), Some(crate::common::errno::EIO)), "{error}");
+        assert_eq!(
+            (inside.offset(), inside.raw_os_error()),
+            (Some(reader.position()), Some(crate::common::errno::EIO)),
+            "{error}"
+        );
         let error = reader.chunk().wait().unwrap_err();
-        assert_eq!((error.offset(), error.raw_os_error()), (Some(reader.position()), Some(crate::common::errno::EIO)), "{error}");
+        assert_eq!(
+            (error.offset(), error.raw_os_error()),
+            (Some(reader.position()), Some(crate::common::errno::EIO)),
+            "{error}"
+        );
         assert!(error.to_string().contains("/sim/file"), "{error}");
         sim.set_faults(faults(|faults| {
             (faults.io_error, faults.interrupted, faults.short) = (0.1, 0.2, 0.3);

@@ -9,12 +9,17 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::files::on_each;
-use crate::common::{Watchdog, Way, names, open, writable};
+use crate::common::{Watchdog, Way, is_lacking_in_wine, names, open, writable};
 use nowait::map::Map;
 use nowait::{DirectIo, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, RangeLock, fs};
 
 /// `FILE_FLAG_BACKUP_SEMANTICS`, by which directories are opened.
 const DIRECTORIES: u32 = 0x0200_0000;
+
+/// Wine 8.0 copies the bytes, and calls no progress routine of `CopyFileExW`, from which std has their number.
+fn is_copied(copied: u64, bytes: u64) -> bool {
+    copied == bytes || copied == 0 && is_lacking_in_wine("progress of copies")
+}
 
 fn opens(nowait: &Nowait, way: Way, path: &Path) -> nowait::Result<File> {
     way.run(OpenOptions::new().read(true).write(true).open_in(nowait, path))
@@ -31,7 +36,8 @@ fn names_of_devices_are_refused() {
         }
         // There may be a port.
         let error = opens(nowait, way, Path::new("COM1")).unwrap_err();
-        let refused = [ErrorKind::NotFound, ErrorKind::NotSeekable, ErrorKind::PermissionDenied, ErrorKind::ResourceBusy];
+        let refused =
+            [ErrorKind::NotFound, ErrorKind::NotSeekable, ErrorKind::PermissionDenied, ErrorKind::ResourceBusy];
         assert!(refused.contains(&error.kind()), "{error}");
         for (name, file, kind) in [
             ("NUL", std_fs::File::open("NUL").unwrap(), ErrorKind::NotSeekable),
@@ -62,13 +68,18 @@ fn paths_may_be_long() {
             assert_eq!(way.run_future(nowait.fs().read(&file)).unwrap(), b"contents");
             way.run(nowait.fs().rename_new(&file, &other)).unwrap();
             way.run(nowait.fs().rename(&other, &file)).unwrap();
-            assert_eq!(way.run(nowait.fs().copy(&file, &third)).unwrap(), 8);
+            assert!(is_copied(way.run(nowait.fs().copy(&file, &third)).unwrap(), 8));
             assert_eq!(way.run(nowait.fs().rename_new(&file, &third)).unwrap_err().kind(), ErrorKind::AlreadyExists);
             assert_eq!(names_of(&deep), ["file", "third"]);
             way.run(nowait.fs().sync_dir(&deep)).unwrap();
-            let taken = File::try_from(std_fs::File::open(&file).unwrap()).unwrap();
-            assert_eq!(*taken.path(), file.canonicalize().unwrap());
-            drop(taken);
+            match file.canonicalize() {
+                Ok(path) => {
+                    let taken = File::try_from(std_fs::File::open(&file).unwrap()).unwrap();
+                    assert_eq!(*taken.path(), path);
+                }
+                // `ERROR_MORE_DATA` (8.0).
+                Err(error) => assert!(error.raw_os_error() == Some(234) && is_lacking_in_wine("long paths of handles")),
+            }
             way.run(nowait.fs().remove_dir_all(deep.parent().unwrap())).unwrap();
             assert!(names_of(&folder).is_empty());
         }
@@ -108,6 +119,10 @@ fn open_files_are_renamed_and_removed() {
         assert_eq!(*way.run(file.read_range(0, 8)).unwrap(), *b"contents");
         way.run(file.write_all_at("CON", 0)).unwrap();
         assert_eq!(std_fs::read(&new).unwrap(), b"CONtents");
+        // As in `promises/names.rs`.
+        if is_lacking_in_wine("POSIX semantics of removals") {
+            return;
+        }
         way.run(nowait.fs().remove_file(&new)).unwrap();
         assert_eq!(*way.run(file.read_range(0, 8)).unwrap(), *b"CONtents");
         way.run(file.write_all_at("con", 0)).unwrap();
@@ -125,8 +140,13 @@ fn read_only_files_are_read() {
         permissions.set_readonly(true);
         way.run(nowait.fs().set_permissions(&path, permissions.clone())).unwrap();
         assert!(way.run(nowait.fs().metadata(&path)).unwrap().permissions().readonly());
-        let error = opens(nowait, way, &path).unwrap_err();
-        assert_eq!((error.kind(), error.operation()), (ErrorKind::PermissionDenied, ErrorOp::Open), "{error}");
+        match opens(nowait, way, &path) {
+            // The attribute is a mode there, which root does not need (8.0).
+            Ok(_) => assert!(is_lacking_in_wine("read-only files of root")),
+            Err(error) => {
+                assert_eq!((error.kind(), error.operation()), (ErrorKind::PermissionDenied, ErrorOp::Open), "{error}");
+            }
+        }
         let file = open(nowait, &path);
         assert_eq!(*way.run(file.read_range(0, 8)).unwrap(), *b"contents");
         // Nothing was written.
@@ -152,7 +172,7 @@ fn directories_and_hard_links_are_made_and_removed() {
         let [file, hard, copy] = ["file", "hard", "copy"].map(|name| deep.join(name));
         std_fs::write(&file, [9; 300_000]).unwrap();
         way.run(nowait.fs().hard_link(&file, &hard)).unwrap();
-        assert_eq!(way.run(nowait.fs().copy(&file, &copy)).unwrap(), 300_000);
+        assert!(is_copied(way.run(nowait.fs().copy(&file, &copy)).unwrap(), 300_000));
         assert!(std_fs::read(&copy).unwrap() == [9; 300_000]);
         // Neither by its name nor by another one is a file copied to itself.
         for to in [&file, &hard] {

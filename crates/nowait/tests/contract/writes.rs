@@ -522,7 +522,10 @@ fn names_are_changed_and_made_durable() {
         std::fs::write(&first, b"1").unwrap();
         std::fs::write(&second, b"2").unwrap();
         let error = way.run(fs::rename_new(&first, &second)).unwrap_err();
-        assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::AlreadyExists, Some(crate::common::errno::EEXIST)));
+        assert_eq!(
+            (error.kind(), error.raw_os_error()),
+            (ErrorKind::AlreadyExists, Some(crate::common::errno::EEXIST))
+        );
         for part in ["rename", first.to_str().unwrap(), second.to_str().unwrap()] {
             assert!(error.to_string().contains(part), "{part:?} is missing in {error}");
         }

@@ -3,7 +3,7 @@
 use nowait::ErrorOp;
 
 use super::*;
-use crate::common::Way;
+use crate::common::{Way, is_lacking_in_wine};
 
 promises! {
     directories_are_made_and_listed
@@ -74,9 +74,15 @@ fn files_are_renamed_and_removed(ctx: &Ctx) {
         let [first, second] = ["first", "second"].map(|name| directory.join(name));
         create(ctx, &first, b"1");
         create(ctx, &second, b"2");
-        let replaced = open(&ctx.nowait, &second);
+        // Wine 8.0 does not know `FileRenameInfoEx` and `FileDispositionInfoEx` (POSIX semantics): an open
+        // file is not replaced, and a removed one has its name until it is closed.
+        let keeps_open = !is_lacking_in_wine("POSIX semantics of renames and removals");
+        let replaced = keeps_open.then(|| open(&ctx.nowait, &second));
         let error = way.run(ctx.nowait.fs().rename_new(&first, &second)).unwrap_err();
-        assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::AlreadyExists, Some(crate::common::errno::EEXIST)));
+        assert_eq!(
+            (error.kind(), error.raw_os_error()),
+            (ErrorKind::AlreadyExists, Some(crate::common::errno::EEXIST))
+        );
         assert_names(&error, &["rename", &first.display().to_string(), &second.display().to_string()]);
         way.run(ctx.nowait.fs().rename(&first, &second)).unwrap();
         assert_lists(ctx, &directory, &["second"]);
@@ -84,12 +90,13 @@ fn files_are_renamed_and_removed(ctx: &Ctx) {
         way.run(ctx.nowait.fs().rename_new(&second, &first)).unwrap();
         assert_lists(ctx, &directory, &["first"]);
         way.run(ctx.nowait.fs().sync_dir(&directory)).unwrap();
-        let removed = open(&ctx.nowait, &first);
+        let removed = keeps_open.then(|| open(&ctx.nowait, &first));
         way.run(ctx.nowait.fs().remove_file(&first)).unwrap();
         assert_lists(ctx, &directory, &[]);
         // Handles keep what they were opened for.
-        assert_eq!(*replaced.read_range(0, 1).wait().unwrap(), *b"2");
-        assert_eq!(*removed.read_range(0, 1).wait().unwrap(), *b"1");
+        for (file, byte) in [(replaced, b"2"), (removed, b"1")] {
+            file.iter().for_each(|file| assert_eq!(*file.read_range(0, 1).wait().unwrap(), *byte));
+        }
     }
 }
 
