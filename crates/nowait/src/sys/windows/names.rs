@@ -93,7 +93,10 @@ pub(crate) fn list(dir: BorrowedFd<'_>, path: &Path) -> Result<Vec<OsString>, Er
 pub(crate) fn rename(from: (BorrowedFd<'_>, &Path), to: (BorrowedFd<'_>, &Path), replace: bool) -> Result<(), Errno> {
     let (from, to) = (at(from.0, from.1)?, at(to.0, to.1)?);
     if replace {
-        return std::fs::rename(from, to).map_err(errno);
+        return std::fs::rename(&from, &to).map_err(errno).map_err(|errno| match errno {
+            Errno::ACCESS if to.is_dir() && !from.is_dir() => Errno::ISDIR,
+            errno => errno,
+        });
     }
     let (from, to) = (wide(&from)?, wide(&to)?);
     // SAFETY: both end with a zero.
