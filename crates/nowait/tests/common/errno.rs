@@ -13,7 +13,6 @@ mod numbers {
 #[cfg(windows)]
 mod numbers {
     pub(crate) const EEXIST: i32 = 183; // ERROR_ALREADY_EXISTS
-    pub(crate) const EFBIG: i32 = 223; // ERROR_FILE_TOO_LARGE
     pub(crate) const EIO: i32 = 1117; // ERROR_IO_DEVICE
     pub(crate) const ENOTDIR: i32 = 267; // ERROR_DIRECTORY
 }

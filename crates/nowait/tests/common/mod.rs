@@ -21,6 +21,7 @@ pub(crate) mod mounts;
 pub(crate) mod rng;
 
 use std::future::Future;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -244,7 +245,8 @@ impl Watchdog {
         let bound = at_most(Duration::from_secs(seconds).max(HELD_UP_MAX + Duration::from_secs(60)));
         std::thread::spawn(move || {
             if watched.recv_timeout(bound) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("watchdog: {name} hangs: no end after {bound:?}; {}", threads());
+                // Not captured: nothing shows what is, after the abort.
+                let _ = writeln!(std::io::stderr(), "watchdog: {name} hangs: no end after {bound:?}; {}", threads());
                 std::process::abort();
             }
         });
@@ -316,6 +318,7 @@ pub(crate) fn descriptors_of(path: &Path) -> usize {
     match std::fs::File::options().read(true).share_mode(0).open(path) {
         Ok(_) => 0,
         Err(error) if error.raw_os_error() == Some(ERROR_SHARING_VIOLATION) => 1,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
         Err(error) => panic!("{}: {error}", path.display()),
     }
 }

@@ -75,7 +75,8 @@ fn stream_writer_overtakes_collected() {
 }
 
 fn attached_direct(per_file: u64) -> (tempfile::TempDir, Nowait, File) {
-    let nowait = Nowait::builder().engine(Engine::Uring).write_bytes_max(per_file, 64 << 20).build().unwrap();
+    let engine = if cfg!(target_os = "linux") { Engine::Uring } else { Engine::Auto };
+    let nowait = Nowait::builder().engine(engine).write_bytes_max(per_file, 64 << 20).build().unwrap();
     let folder = temp_dir();
     let file = file_of(&nowait, folder.path(), "file", true);
     (folder, nowait, file)

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::common::mounts::temp_dir;
 use crate::common::rng::Rng;
-use crate::common::{Watchdog, Way, assert_settled, contents, eventually};
+use crate::common::{Watchdog, Way, assert_settled, contents, eventually, is_lacking_in_wine};
 use nowait::sim::{Faults, Sim};
 use nowait::stream::{AtomicWriter, Cursor, Reader, Writer};
 use nowait::{Engine, ErrorKind, ErrorOp, File, Nowait, OpenOptions};
@@ -159,7 +159,8 @@ fn debug_shows_the_path_and_the_place() {
     let path = folder.path().join("file");
     let file = open(Nowait::shared(), &path, false);
     let shows = |text: String, parts: &[&str]| {
-        for part in [path.to_str().unwrap()].iter().chain(parts) {
+        let path = format!("{path:?}");
+        for part in [path.trim_matches('"')].iter().chain(parts) {
             assert!(text.contains(part), "{part:?} is missing in {text:?}");
         }
     };
@@ -257,7 +258,10 @@ fn a_failed_replacement_names_the_path_that_it_was_given() {
         let nowait = Nowait::builder().engine(engine).build().unwrap();
         for (name, operation, kind, parts) in [
             ("missing/file", ErrorOp::Open, ErrorKind::NotFound, ["missing does not exist", "create the directory"]),
+            #[cfg(unix)]
             ("file/file", ErrorOp::Open, ErrorKind::NotADirectory, ["temporary file in", "check the path"]),
+            #[cfg(windows)]
+            ("file/file", ErrorOp::Open, ErrorKind::NotFound, ["its directory", "takes no new files"]),
             ("folder", ErrorOp::Rename, ErrorKind::IsADirectory, ["cannot take this name", "name a file"]),
             (&long, ErrorOp::Rename, ErrorKind::InvalidFilename, ["cannot take this name", "shorter"]),
         ] {
@@ -265,6 +269,11 @@ fn a_failed_replacement_names_the_path_that_it_was_given() {
             let streamed = || AtomicWriter::create_in(&nowait, &path).wait()?.commit().wait();
             for error in [nowait.fs().write_atomic(&path, "new").wait().unwrap_err(), streamed().unwrap_err()] {
                 assert_replaces(&error, &path);
+                // It says that there is no such file (8.0).
+                if error.kind() == ErrorKind::NotFound && name == long && is_lacking_in_wine("the error of long names")
+                {
+                    continue;
+                }
                 assert_eq!((error.operation(), error.kind()), (operation, kind), "{error}");
                 assert!(parts.iter().all(|part| error.to_string().contains(part)), "{error}");
             }

@@ -9,7 +9,8 @@ use crate::common::mounts::temp_dir;
 use crate::common::rng::Rng;
 use crate::common::{
     Sample, Watchdog, Way, assert_settled, assert_syncs_fail, assert_syncs_succeed, contents, create, create_direct,
-    descriptors_of, eventually, kept_of_dropped, names, page_of, poll_once, put, writable, writing_instances,
+    descriptors_of, eventually, is_lacking_in_wine, kept_of_dropped, names, page_of, poll_once, put, writable,
+    writing_instances,
 };
 use futures::future::join_all;
 use nowait::sim::{Faults, Sim};
@@ -464,7 +465,8 @@ fn durable_writes_share_a_sync_unless_it_would_write_more() {
     assert_eq!(joined(3), 0);
     file.sync_data().wait().unwrap();
     assert!(shares(4));
-    // One that the file system refuses has an error of its own.
+    // One that the file system refuses has an error of its own; on Windows not one of the offset.
+    #[cfg(unix)]
     for value in 10..20 {
         let write = |i| file.write_all_at(vec![value; 1000], if i == 7 { 1 << 60 } else { i * 5000 }).durable();
         let written = submitted_at_once(&nowait, &file, join_all((0..WRITES).map(write)));
@@ -490,7 +492,8 @@ fn atomic_write_creates_and_replaces() {
     for len in [10, 0, 1_000_000] {
         let data = contents(len, len as u64);
         // A reader that was there before keeps what it had.
-        let before = std::fs::read(&path).ok().map(|bytes| (std::fs::File::open(&path).unwrap(), bytes));
+        let keeps_open = len != 10 && !is_lacking_in_wine("POSIX semantics of renames");
+        let before = keeps_open.then(|| (std::fs::File::open(&path).unwrap(), std::fs::read(&path).unwrap()));
         futures::executor::block_on(fs::write_atomic(&path, data.clone())).unwrap();
         assert!(std::fs::read(&path).unwrap() == data);
         if let Some((mut file, bytes)) = before {
