@@ -165,7 +165,8 @@ fn a_sync_covers_what_was_written_after_one_that_was_dropped() {
 }
 
 /// A finish that was dropped under way, as by a timeout, may have begun to cut the file to its
-/// length: what is written next waits for that, and is not cut off. (Space is reserved for direct writes.)
+/// length: what is written next waits for that, and is not cut off. (Space is reserved for direct
+/// writes.)
 #[cfg(target_os = "linux")]
 #[test]
 fn what_is_written_after_a_finish_that_was_dropped_stays() {

@@ -16,7 +16,8 @@ use nowait::{DirectIo, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, Ran
 /// `FILE_FLAG_BACKUP_SEMANTICS`, by which directories are opened.
 const DIRECTORIES: u32 = 0x0200_0000;
 
-/// Wine 8.0 copies the bytes, and calls no progress routine of `CopyFileExW`, from which std has their number.
+/// Wine 8.0 copies the bytes, and calls no progress routine of `CopyFileExW`, from which std has their
+/// number.
 fn is_copied(copied: u64, bytes: u64) -> bool {
     copied == bytes || copied == 0 && is_lacking_in_wine("progress of copies")
 }

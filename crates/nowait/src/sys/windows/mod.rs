@@ -140,7 +140,7 @@ pub(crate) unsafe fn read_at(
     .map_err(|errno| denied(fd, errno, OFlags::WRONLY))
 }
 
-/// Returns BADF, as POSIX does, in place of ACCESS if the handle was opened for `only` the other access.
+/// Returns BADF, not ACCESS, if the handle was opened for `only` the other access, as POSIX does.
 fn denied(fd: BorrowedFd<'_>, errno: Errno, only: OFlags) -> Errno {
     match errno {
         Errno::ACCESS if flags(fd).is_ok_and(|flags| flags & OFlags::RWMODE == only) => Errno::BADF,

@@ -30,8 +30,8 @@ fn errno(error: io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::INVAL)
 }
 
-/// Returns the path that `path` has from `at`. Fails if the system does not tell the path of `at`: without
-/// it, `path` would be another file's.
+/// Returns the path that `path` has from `at`. Fails if the system does not tell the path of `at`:
+/// without it, `path` would be another file's.
 fn at(at: BorrowedFd<'_>, path: &Path) -> Result<PathBuf, Errno> {
     match at.as_raw_handle() {
         INVALID_HANDLE_VALUE => Ok(path.to_path_buf()),
