@@ -162,7 +162,11 @@ fn full_of_others(target: Target<'_>, offsets: impl Iterator<Item = u64>) -> io:
     for ranges in others.chunks(FILLED_AT_ONCE) {
         file.gather(ranges).wait()?;
     }
-    if others.len() as u64 == capacity { Ok(file) } else { Err(io::Error::other("the round leaves too few pages to fill the cache")) }
+    if others.len() as u64 == capacity {
+        Ok(file)
+    } else {
+        Err(io::Error::other("the round leaves too few pages to fill the cache"))
+    }
 }
 
 /// Checks that the round found no page in the cache.

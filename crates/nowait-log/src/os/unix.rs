@@ -13,8 +13,10 @@ pub(crate) type OpenDir<'d> = BorrowedFd<'d>;
 
 const MODE_BITS: u32 = 0o7777;
 
+// Numbers have other types on macOS.
+#[allow(clippy::unnecessary_cast)]
 fn mode(about: &Stat) -> u32 {
-    u32::from(about.st_mode) & MODE_BITS
+    about.st_mode as u32 & MODE_BITS
 }
 
 /// Locks a directory, so that another process cannot; false if another has locked it.
@@ -61,6 +63,7 @@ pub(crate) fn has_no_modes(error: &io::Error) -> bool {
 }
 
 /// Device of an open directory; 0 if it is not known.
+#[allow(clippy::unnecessary_cast)]
 pub(crate) fn device_of(dir: OpenDir<'_>) -> u64 {
     fstat(dir).map_or(0, |stat| stat.st_dev as u64)
 }

@@ -17,4 +17,5 @@ mod numbers {
     pub(crate) const ENOTDIR: i32 = 267; // ERROR_DIRECTORY
 }
 
+#[allow(unused_imports)] // Not every test binary compares errors.
 pub(crate) use self::numbers::*;
