@@ -82,6 +82,8 @@ impl Wait {
                 Claim::Joined(fill) => {
                     counters.joins.fetch_add(1, Ordering::Relaxed);
                     self.joined.push(Joined::new(fill));
+                    // A reader that has caught up with its readahead continues it.
+                    file.found(page, page + 1);
                     return Ok(Found::Reading);
                 }
                 Claim::Began(fill) => {
