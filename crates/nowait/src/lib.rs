@@ -264,9 +264,10 @@
 //!
 //! # Where it runs
 //!
-//! On Linux, macOS and Windows. The queues to the kernel, attempts that do not wait, direct I/O and
-//! maps that are populated are Linux's. Elsewhere a pool of threads serves every operation, with the same
-//! results; a call that the system lacks fails with [`ErrorKind::Unsupported`].
+//! Linux, macOS and Windows. Only Linux has queues to the kernel, non-blocking attempts, direct I/O and
+//! populated maps. Elsewhere the calling thread or a pool thread makes plain calls. A call that the
+//! system lacks fails with [`ErrorKind::Unsupported`], or has no effect. `docs/platforms.md` lists the
+//! differences.
 //!
 //! The crate does not compare kernel versions. It tries a call, and uses another route if the kernel,
 //! a seccomp filter or a limit refuses the call.

@@ -59,7 +59,8 @@ pub(crate) fn copy_mode(from: &File, to: &File) -> io::Result<()> {
 
 /// Whether an error means that a file system has no permissions.
 pub(crate) fn has_no_modes(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS))
+    Errno::from_io_error(error)
+        .is_some_and(|errno| [Errno::PERM, Errno::OPNOTSUPP, Errno::NOTSUP, Errno::NOSYS].contains(&errno))
 }
 
 /// Device of an open directory; 0 if it is not known.

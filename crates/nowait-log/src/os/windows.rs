@@ -1,5 +1,5 @@
-//! Windows: it has no permissions of POSIX, and a directory is not locked. The lock of the log's file
-//! `lock` suffices, since an open file keeps its name.
+//! Windows. It has no permissions of POSIX. Only the file `lock` is locked: directories have no locks.
+//! If another program removes `lock`, a second process can open the log.
 
 use std::io;
 use std::os::windows::io::BorrowedHandle;
@@ -45,7 +45,7 @@ pub(crate) fn device_of(_: OpenDir<'_>) -> u64 {
     0
 }
 
-/// Whether the path leads to a directory. Its control file says whether it is the same log.
+/// Whether the path leads to a directory. It may be another one: its identity is not known.
 pub(crate) fn is_at(_: OpenDir<'_>, path: &Path) -> io::Result<Option<bool>> {
     match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -106,9 +106,9 @@ impl Files {
         }
         // A link to a symbolic link would lead elsewhere from another directory.
         let is_link = fs::symlink_metadata(from).map_err(&failed)?.is_symlink();
-        if !is_link {
+        if system::LINKS_COPIES && !is_link {
             if durable {
-                source.sync_all().map_err(&failed)?;
+                system::sync_file(from).map_err(&failed)?;
             }
             let link = |staged: &Path| fs::hard_link(from, staged).map_err(&failed);
             if let Ok(((), staged)) = Staged::create(self.nowait(), to, durable, link) {

@@ -1,4 +1,4 @@
-//! tokio runtimes on systems without queues to the kernel: their reactors notice no completions.
+//! tokio on Windows: its reactor cannot watch a queue to the kernel, and there is none.
 
 use std::sync::Arc;
 

@@ -256,12 +256,13 @@ impl File {
     /// not [acknowledged](File::acknowledge_sync_failure), since std's file would not report that
     /// failure.
     pub fn into_std(self) -> std::result::Result<fs::File, File> {
-        if self.descriptor().is_none() || self.open.has_failed() {
+        if self.open.has_failed() {
             return Err(self);
         }
+        let Some(Ok(other)) = self.descriptor().map(sys::file_for_std) else { return Err(self) };
         let File { open, instance } = self;
         match Arc::try_unwrap(open).map(|open| open.handle) {
-            Ok(Handle::Descriptor(fd)) => Ok(sys::into_std(fd)),
+            Ok(Handle::Descriptor(fd)) => Ok(other.unwrap_or_else(|| fs::File::from(fd))),
             Ok(Handle::Simulated { .. }) => unreachable!("it has a descriptor"),
             Err(open) => Err(File { open, instance }),
         }

@@ -1,9 +1,9 @@
-//! The operating system, in and out in Rust's terms: calls that std lacks, and the names of their
-//! flags and errors. The rest of the library does not depend on the system. EINTR of plain calls is dealt
-//! with here and nowhere else (of an engine's completions: in `op::step`).
+//! The operating system: calls that std lacks, and names for their flags and errors. No other module
+//! depends on the system, except as ARCHITECTURE.md lists. EINTR of plain calls is handled only here
+//! (that of an engine's completions: in `op::step`).
 //!
-//! A call that a system lacks is refused as a kernel or a filter refuses it (ENOSYS, EOPNOTSUPP):
-//! callers have another way in both cases.
+//! A call that a system lacks fails as if a kernel or a filter refused it (ENOSYS, EOPNOTSUPP). Callers
+//! then take another route.
 
 mod once;
 #[cfg(not(target_os = "linux"))]
@@ -148,7 +148,8 @@ pub(crate) enum CopyOutcome {
 }
 
 /// Starts a thread for a crate that embeds this library, as the library starts its own threads. The
-/// thread serves others, so it inherits only the memory of the thread that happens to start it:
+/// thread serves others, so on Linux it inherits only the memory of the thread that happens to start it.
+/// (On macOS, only its signals are blocked. Windows has neither signals nor policies to inherit.)
 ///
 /// * Signals that the system or another process sends are blocked. The program's own threads receive
 ///   them, and no call of the thread is interrupted. Signals that an instruction raises, such as

@@ -53,7 +53,7 @@ pub(in crate::files) fn share_blocks(_: &File, _: &File) -> io::Result<()> {
 pub(in crate::files) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         // The file system has no such rename (NFS, some of FUSE).
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+        Err(errno) if matches!(errno, Errno::INVAL | Errno::NOSYS) || errno == Errno::OPNOTSUPP || errno == Errno::NOTSUP => {
             fs::hard_link(from, to)?;
             fs::remove_file(from)
         }
@@ -70,6 +70,9 @@ pub(in crate::files) fn sync_dir(dir: &Path) -> io::Result<()> {
 pub(in crate::files) fn sync_file(path: &Path) -> io::Result<()> {
     File::open(path).and_then(|file| file.sync_all())
 }
+
+/// Copies may be hard links: [`changed`] tells a new link.
+pub(in crate::files) const LINKS_COPIES: bool = true;
 
 /// Whether both are one directory.
 pub(in crate::files) fn is_one_dir(one: &Path, other: &Path) -> io::Result<bool> {

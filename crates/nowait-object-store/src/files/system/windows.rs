@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// As `LocalFileSystem` has it: ETags are of time and size.
+/// Zero, as in `LocalFileSystem`: ETags consist of time and size.
 pub(in crate::files) fn inode(_: &Metadata) -> u64 {
     0
 }
@@ -20,7 +20,7 @@ pub(in crate::files) fn has_links(_: &Metadata) -> bool {
     false
 }
 
-/// When the contents of a file last changed, or it was created: a link or a copy keeps the former.
+/// Later of the creation and the last modification. A copy keeps the time of modification.
 pub(in crate::files) fn changed(metadata: &Metadata) -> SystemTime {
     let time = |time: io::Result<SystemTime>| time.unwrap_or(UNIX_EPOCH);
     time(metadata.modified()).max(time(metadata.created()))
@@ -51,6 +51,9 @@ pub(in crate::files) fn sync_dir(dir: &Path) -> io::Result<()> {
 pub(in crate::files) fn sync_file(path: &Path) -> io::Result<()> {
     File::options().write(true).open(path).and_then(|file| file.sync_all())
 }
+
+/// Copies are no hard links: [`changed`] would be that of the object, and the link look abandoned.
+pub(in crate::files) const LINKS_COPIES: bool = false;
 
 /// Whether both are one directory.
 pub(in crate::files) fn is_one_dir(one: &Path, other: &Path) -> io::Result<bool> {

@@ -31,6 +31,8 @@ pub(crate) const NOATIME: OFlags = OFlags::NOATIME;
 pub(super) const PATH: OFlags = OFlags::PATH;
 /// Each write is durable: a part of `O_SYNC`. Not rustix's name for it, which means all of that.
 pub(crate) const DSYNC: OFlags = OFlags::from_bits_retain(libc::O_DSYNC as u32);
+/// A write to a descriptor with [`DSYNC`] flushes the device's cache.
+pub(super) const SYNCED_WRITES_FLUSH: bool = true;
 /// Flags that another descriptor of the same file keeps.
 pub(crate) const OPEN_FLAGS_KEPT: OFlags = OFlags::SYNC.union(OFlags::DSYNC).union(OFlags::NOATIME);
 
@@ -391,4 +393,9 @@ pub(crate) fn copy_range(from: BorrowedFd<'_>, to: BorrowedFd<'_>, bytes_max: us
 /// Whether an errno reports broken memory.
 pub(crate) fn is_memory_broken(errno: Errno) -> bool {
     errno == Errno::HWPOISON
+}
+
+/// Returns the errno that means the same and has a name: each has one.
+pub(crate) fn named(errno: Errno) -> Errno {
+    errno
 }

@@ -14,14 +14,16 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{IoVec, retry, size, write_without_flags};
 use crate::sys::{Advice, Allocate, MemoryAdvice, QueueLimits, WriteFlags};
 
-/// No flag of `open(2)`: `F_NOCACHE` is advice, which does not keep two caches of a file apart.
+/// No flag of `open(2)`. `F_NOCACHE` is not `O_DIRECT`: it may still use cached pages.
 pub(crate) const DIRECT: OFlags = OFlags::empty();
 /// No flag: reads may change the file's times.
 pub(crate) const NOATIME: OFlags = OFlags::empty();
 /// A flag that no descriptor has.
 pub(super) const PATH: OFlags = OFlags::from_bits_retain(1 << 31);
-/// Each write is durable.
+/// Each write waits for the device, but leaves data in its cache (`vn_write`, XNU).
 pub(crate) const DSYNC: OFlags = OFlags::from_bits_retain(libc::O_DSYNC as u32);
+/// A write to a descriptor with [`DSYNC`] does not flush the device's cache.
+pub(super) const SYNCED_WRITES_FLUSH: bool = false;
 /// Flags that another descriptor of the same file keeps.
 pub(crate) const OPEN_FLAGS_KEPT: OFlags = OFlags::SYNC.union(DSYNC);
 
@@ -32,7 +34,7 @@ pub(super) fn read_now(_: BorrowedFd<'_>, _: &mut [IoSliceMut<'_>], _: u64) -> R
 
 /// Returns whether an errno means that a call does not exist.
 pub(super) fn may_refuse_the_call(errno: Errno) -> bool {
-    matches!(errno, Errno::NOSYS | Errno::OPNOTSUPP)
+    matches!(errno, Errno::NOSYS | Errno::NOTSUP | Errno::OPNOTSUPP)
 }
 
 pub(super) fn write_slices(
@@ -55,16 +57,17 @@ pub(crate) fn are_write_flags_refused() -> bool {
     true
 }
 
-/// Makes a file durable (`F_FULLFSYNC`, fcntl(2)): `fsync(2)` alone leaves data in the device's cache. A
-/// file system that refuses the command has no such cache below it, or none that it can flush.
+/// Makes a file durable (`F_FULLFSYNC`, fcntl(2)): `fsync(2)` alone leaves data in the device's cache.
+/// Network file systems may refuse the command; then `fsync(2)` is all that is done.
 pub(crate) fn sync(fd: BorrowedFd<'_>, _data_only: bool) -> Result<(), Errno> {
     match rustix::fs::fcntl_fullfsync(fd) {
-        Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL) => rustix::fs::fsync(fd),
+        Err(Errno::NOTSUP | Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL) => rustix::fs::fsync(fd),
         result => result,
     }
 }
 
-/// Reserves space (`F_PREALLOCATE`), and extends the file. Other modes are refused.
+/// Reserves space (`F_PREALLOCATE`) behind the end, and extends the file. Other modes are refused. Not
+/// atomic: a write through another open that extends the file beyond the range meanwhile is cut off.
 pub(crate) fn allocate(fd: BorrowedFd<'_>, how: Allocate, offset: u64, length: u64) -> Result<(), Errno> {
     if how != Allocate::Reserve {
         return Err(Errno::OPNOTSUPP);
@@ -92,14 +95,15 @@ pub(crate) fn allocate(fd: BorrowedFd<'_>, how: Allocate, offset: u64, length: u
             _ => Ok(()),
         }
     })?;
-    retry(|| rustix::fs::ftruncate(fd, end))
+    if size(fd)? < end { retry(|| rustix::fs::ftruncate(fd, end)) } else { Ok(()) }
 }
 
-/// Reads ahead (`F_RDADVISE`). Other advice is refused.
+/// Starts reading (`F_RDADVISE`), at most 2 GiB of the range. Refuses other advice.
 pub(crate) fn advise(fd: BorrowedFd<'_>, offset: u64, length: u64, advice: Advice) -> Result<(), Errno> {
     if advice != Advice::WillNeed {
         return Err(Errno::OPNOTSUPP);
     }
+    let length = if length == 0 { size(fd)?.saturating_sub(offset) } else { length };
     let count = libc::c_int::try_from(length).unwrap_or(libc::c_int::MAX);
     let range = libc::radvisory { ra_offset: offset as libc::off_t, ra_count: count };
     retry(|| {
@@ -233,7 +237,7 @@ pub(crate) unsafe fn copy_bytes(_: &[IoVec], _: &mut [u8]) -> Result<usize, Errn
     Err(Errno::NOSYS)
 }
 
-/// Whether `mincore(2)` tells of cached pages: not of those of a file.
+/// Whether `mincore(2)` is trusted to report cached pages of a file. Not tested on macOS.
 pub(crate) fn tells_cached_pages(_: BorrowedFd<'_>) -> bool {
     false
 }
@@ -246,4 +250,9 @@ pub(crate) fn copy_range(_: BorrowedFd<'_>, _: BorrowedFd<'_>, _: usize) -> Resu
 /// There is no errno for broken memory.
 pub(crate) fn is_memory_broken(_: Errno) -> bool {
     false
+}
+
+/// Returns the errno that means the same and has a name.
+pub(crate) fn named(errno: Errno) -> Errno {
+    if errno == Errno::NOTSUP { Errno::OPNOTSUPP } else { errno }
 }

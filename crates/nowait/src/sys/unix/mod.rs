@@ -118,7 +118,8 @@ fn write_without_flags(
         return Err(Errno::NOSYS);
     }
     let n = retry(|| rustix::io::pwritev(fd, slices, offset))?;
-    if flags.contains(WriteFlags::DURABLE) && of_file.bits() & libc::O_DSYNC as u32 == 0 {
+    let is_synced = SYNCED_WRITES_FLUSH && of_file.intersects(DSYNC);
+    if flags.contains(WriteFlags::DURABLE) && !is_synced {
         // An interrupted one has reported nothing. An error of `Errno::INTR` would have the bytes
         // written again.
         retry(|| sync(fd, true))?;
@@ -249,9 +250,9 @@ pub(crate) fn to_std(fd: BorrowedFd<'_>) -> ManuallyDrop<File> {
     ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) })
 }
 
-/// Std's file of a descriptor.
-pub(crate) fn into_std(fd: OwnedFd) -> File {
-    File::from(fd)
+/// Returns the file that std is to have in the place of a descriptor: none, the descriptor itself will do.
+pub(crate) fn file_for_std(_: BorrowedFd<'_>) -> Result<Option<File>, Errno> {
+    Ok(None)
 }
 
 /// Whether two are one descriptor.
@@ -268,11 +269,6 @@ pub(crate) fn has_zero(path: &Path) -> bool {
 pub(crate) fn start_of_name(name: &OsStr, bytes_max: usize) -> &OsStr {
     let bytes = name.as_bytes();
     OsStr::from_bytes(&bytes[..bytes.len().min(bytes_max)])
-}
-
-/// Returns the errno that means the same and has a name: each has one.
-pub(crate) fn named(errno: Errno) -> Errno {
-    errno
 }
 
 /// Whether an errno reports that a quota is used up.

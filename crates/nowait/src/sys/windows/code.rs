@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::ops::{BitAnd, BitOr, Sub};
 
-/// Error of the system (`GetLastError`). The names are those of POSIX; a code without an equivalent here
-/// has bit 29, as the codes of applications.
+/// Error of the system (`GetLastError`). The names are those of POSIX; a name without a code of the
+/// system has one with bit 29, which Windows reserves for applications.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Errno(i32);
 
@@ -145,7 +145,7 @@ impl OFlags {
         OFlags(0)
     }
 
-    /// Flags of `CreateFileW` (`dwFlagsAndAttributes`) in the upper half have no place here.
+    /// Ignores `custom_flags`.
     pub(crate) const fn from_bits_retain(_bits: u32) -> OFlags {
         OFlags(0)
     }

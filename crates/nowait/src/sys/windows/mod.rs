@@ -1,5 +1,5 @@
-//! Windows. Files are opened for overlapped I/O, so that threads read and write one file at a time; a
-//! call waits for its own event.
+//! Windows. Files are opened for overlapped I/O, so that several threads can read and write a file at
+//! once. Each call waits for its own event.
 //!
 //! `unsafe` here: calls of the Windows API.
 
@@ -20,7 +20,9 @@ use std::time::Instant;
 pub(crate) use std::os::windows::io::{BorrowedHandle as BorrowedFd, OwnedHandle as OwnedFd};
 
 use windows_sys::Wdk::Storage::FileSystem as wdk;
-use windows_sys::Win32::Foundation::{ERROR_HANDLE_EOF, ERROR_IO_PENDING, HANDLE, RtlNtStatusToDosError};
+use windows_sys::Win32::Foundation::{
+    ERROR_HANDLE_EOF, ERROR_IO_PENDING, ERROR_NOT_LOCKED, HANDLE, RtlNtStatusToDosError, STATUS_PENDING,
+};
 use windows_sys::Win32::Storage::FileSystem as win;
 use windows_sys::Win32::System::IO::{GetOverlappedResult, IO_STATUS_BLOCK, OVERLAPPED};
 use windows_sys::Win32::System::Threading::CreateEventW;
@@ -107,6 +109,11 @@ fn overlapped(fd: BorrowedFd<'_>, offset: u64, call: impl FnOnce(&mut OVERLAPPED
     // SAFETY: the state of the call above, which stays in place until the call is done: this one waits
     // for it.
     let result = begun.and_then(|()| checked(unsafe { GetOverlappedResult(raw(fd), &state, &mut moved, 1) }));
+    // SAFETY: `state` is this call's.
+    if begun.is_ok() && unsafe { (&raw const state.Internal).read_volatile() } == STATUS_PENDING as usize {
+        // The wait failed: the kernel would write to `state` and to the buffer after the return.
+        std::process::abort();
+    }
     let _ = EVENT.try_with(|kept| *kept.borrow_mut() = Some(event));
     match result {
         Ok(()) => Ok(moved as usize),
@@ -115,8 +122,8 @@ fn overlapped(fd: BorrowedFd<'_>, offset: u64, call: impl FnOnce(&mut OVERLAPPED
     }
 }
 
-/// Reads at `offset` into `segments`, one after the other. Refuses a read that may not wait: none is
-/// known not to.
+/// Reads at `offset` into `segments`, in order. Refuses `WaitMode::Never`: Windows has no non-blocking
+/// read of a file.
 ///
 /// # Safety
 /// Each segment is initialised memory that may be written to, and that nothing else reads or writes
@@ -172,6 +179,19 @@ pub(crate) unsafe fn write_at(
             return Err(Errno::NOSYS);
         }
     }
+    // An append is one call: those of other handles do not come between.
+    let mut whole = Vec::<u8>::new();
+    let joined;
+    let segments = if write_flags.contains(WriteFlags::APPEND) && segments.len() > 1 {
+        for segment in segments {
+            // SAFETY: the caller vouches for the memory.
+            whole.extend_from_slice(unsafe { std::slice::from_raw_parts(segment.iov_base.cast(), segment.iov_len) });
+        }
+        joined = [IoVec { iov_base: whole.as_mut_ptr().cast(), iov_len: whole.len() }];
+        &joined
+    } else {
+        segments
+    };
     let n = in_turn(segments, |segment, done| {
         let length = segment.iov_len.min(TRANSFER_MAX) as u32;
         overlapped(fd, offset.saturating_add(done as u64), |state| {
@@ -186,19 +206,22 @@ pub(crate) unsafe fn write_at(
     Ok(n)
 }
 
-/// Transfers segments until one ends short. An error after the first bytes is that of the next call.
+/// Transfers segments in order, and stops at a short one. Drops an error after the first bytes: the
+/// next call meets it again.
 fn in_turn(
     segments: &[IoVec],
     mut transfer: impl FnMut(&IoVec, usize) -> Result<usize, Errno>,
 ) -> Result<usize, Errno> {
     let mut done = 0;
     for segment in segments {
-        match transfer(segment, done) {
-            Ok(n) => done += n,
+        let asked = segment.iov_len.min(TRANSFER_MAX);
+        let n = match transfer(segment, done) {
+            Ok(n) => n,
             Err(errno) if done == 0 => return Err(errno),
             Err(_) => break,
-        }
-        if done == 0 || segment.iov_len > TRANSFER_MAX {
+        };
+        done += n;
+        if n < asked || asked < segment.iov_len {
             break;
         }
     }
@@ -249,12 +272,17 @@ fn query(fd: BorrowedFd<'_>, class: wdk::FILE_INFORMATION_CLASS) -> Result<u32, 
     Ok(value)
 }
 
-/// Makes a file durable (`FlushFileBuffers`), which flushes the device's cache. A handle that may only
-/// read has written nothing.
+/// Makes a file durable (`FlushFileBuffers`), and flushes the device's cache. The call needs a handle
+/// that may write. For one that may only read, the file is opened again.
 pub(crate) fn sync(fd: BorrowedFd<'_>, _data_only: bool) -> Result<(), Errno> {
-    // SAFETY: no memory is passed.
-    match checked(unsafe { win::FlushFileBuffers(raw(fd)) }) {
-        Err(Errno::ACCESS) if flags(fd).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDONLY) => Ok(()),
+    let flush = |fd: BorrowedFd<'_>| {
+        // SAFETY: no memory is passed.
+        checked(unsafe { win::FlushFileBuffers(raw(fd)) })
+    };
+    match flush(fd) {
+        Err(Errno::ACCESS) if flags(fd).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDONLY) => {
+            flush(names::reopen(fd, OFlags::empty())?.as_fd())
+        }
         result => result,
     }
 }
@@ -269,7 +297,8 @@ pub(crate) fn set_len(fd: BorrowedFd<'_>, length: u64) -> Result<(), Errno> {
     set.map_err(|error| denied(fd, Errno::from_io_error(&error).unwrap_or(Errno::INVAL), OFlags::RDONLY))
 }
 
-/// Extends the file; the file system allocates the space. Other modes are refused.
+/// Extends the file; the file system allocates the space. Other modes are refused. Not atomic: a write
+/// through another open that extends the file beyond the range meanwhile is cut off.
 pub(crate) fn allocate(fd: BorrowedFd<'_>, how: Allocate, offset: u64, length: u64) -> Result<(), Errno> {
     if how != Allocate::Reserve {
         return Err(Errno::OPNOTSUPP);
@@ -291,28 +320,33 @@ pub(crate) fn is_cached(_: BorrowedFd<'_>, _: u64, _: usize) -> bool {
     false
 }
 
-/// Sets the lock of a file: of all bytes that it may have. Other handles can then neither read nor write
-/// them. AGAIN if another handle holds a conflicting lock.
+/// Byte that stands for a file in its lock. No file is that long: a lock of bytes excludes reads and writes.
+/// It lies within the range that std locks.
+const LOCKED_BYTE: u64 = i64::MAX as u64 - 1;
+
+/// Sets the lock of a file. AGAIN if another handle holds a conflicting lock.
 pub(crate) fn lock_file(fd: BorrowedFd<'_>, lock: FileLock) -> Result<(), Errno> {
     let unlock = || {
-        overlapped(fd, 0, |state| {
+        overlapped(fd, LOCKED_BYTE, |state| {
             // SAFETY: the state is there until the call is done.
-            unsafe { win::UnlockFileEx(raw(fd), 0, u32::MAX, u32::MAX, state) }
+            unsafe { win::UnlockFileEx(raw(fd), 0, 1, 0, state) }
         })
     };
-    // A lock is not converted, but another one added.
+    // `LockFileEx` does not convert a lock: it adds one, which may conflict with the first. So the held
+    // lock is released first. If the new one is refused, none is held.
     let unlocked = unlock();
     let exclusive = match lock {
-        // ERROR_NOT_LOCKED.
-        FileLock::Unlocked if unlocked.is_err_and(|errno| errno.raw_os_error() != 158) => return unlocked.map(drop),
+        FileLock::Unlocked if unlocked.is_err_and(|errno| errno.raw_os_error() != ERROR_NOT_LOCKED as i32) => {
+            return unlocked.map(drop);
+        }
         FileLock::Unlocked => return Ok(()),
         FileLock::Shared => 0,
         FileLock::Exclusive => win::LOCKFILE_EXCLUSIVE_LOCK,
     };
     let flags = win::LOCKFILE_FAIL_IMMEDIATELY | exclusive;
-    let locked = overlapped(fd, 0, |state| {
+    let locked = overlapped(fd, LOCKED_BYTE, |state| {
         // SAFETY: the state is there until the call is done.
-        unsafe { win::LockFileEx(raw(fd), flags, 0, u32::MAX, u32::MAX, state) }
+        unsafe { win::LockFileEx(raw(fd), flags, 0, 1, 0, state) }
     });
     locked.map(drop)
 }
@@ -372,12 +406,12 @@ pub(crate) fn tick_ns() -> u64 {
     BEGAN.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
 }
 
-/// How many processors this process may use.
+/// Processors of this thread's group, at most 64. The affinity of the process is ignored.
 pub(crate) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// Whether a handle is a disk's: a path of a volume or a disk.
+/// Volumes and disks are not told from files; `size` fails for them.
 pub(crate) fn is_block_device(_: BorrowedFd<'_>) -> bool {
     false
 }
@@ -402,8 +436,7 @@ pub(crate) fn queue_limits(_: u64) -> io::Result<QueueLimits> {
     Ok(QueueLimits { held_requests: None, request_bytes: None })
 }
 
-/// Direct I/O is refused: `FILE_FLAG_NO_BUFFERING` fails a request that is not aligned, also for the end
-/// of a file.
+/// Direct I/O is refused: `FILE_FLAG_NO_BUFFERING` cannot be set on an open handle.
 pub(crate) fn make_direct(_: BorrowedFd<'_>) -> Result<(), Errno> {
     Err(Errno::INVAL)
 }
@@ -425,10 +458,14 @@ pub(crate) fn to_std(fd: BorrowedFd<'_>) -> ManuallyDrop<File> {
     ManuallyDrop::new(unsafe { File::from_raw_handle(fd.as_raw_handle()) })
 }
 
-/// Std's file of a handle: another one, not for overlapped I/O, which std's file has no position for. The
-/// handle itself, if that cannot be opened.
-pub(crate) fn into_std(fd: OwnedFd) -> File {
-    names::reopen_for_std(fd.as_fd()).unwrap_or_else(|_| File::from(fd))
+/// Returns the file that std is to have in the place of a handle. An overlapped handle has no position,
+/// so its file is opened again, which releases the lock of the handle. None if the handle itself will do.
+pub(crate) fn file_for_std(fd: BorrowedFd<'_>) -> Result<Option<File>, Errno> {
+    const SYNCHRONOUS: u32 = wdk::FILE_SYNCHRONOUS_IO_ALERT | wdk::FILE_SYNCHRONOUS_IO_NONALERT;
+    if query(fd, wdk::FileModeInformation)? & SYNCHRONOUS != 0 {
+        return Ok(None);
+    }
+    names::reopen_for_std(fd).map(Some)
 }
 
 /// Sets the permissions of a file to those of another. There is no mode, and the owner stays.
@@ -492,7 +529,7 @@ pub(crate) fn page_bytes() -> usize {
     4096
 }
 
-/// Buffers are the allocator's: parts of a mapping cannot be given back.
+/// Buffers come from the allocator; `VirtualAlloc` is not used.
 pub(crate) const MAPS_BUFFERS: bool = false;
 
 pub(crate) fn map_zeros(_: usize) -> Result<NonNull<u8>, Errno> {

@@ -205,7 +205,7 @@ pub(crate) fn symlink(target: &Path, link: &Path) -> io::Result<()> {
     if place.is_dir() { symlink_dir(target, link) } else { symlink_file(target, link) }
 }
 
-/// Copies contents and permissions of the regular file `from` (`CopyFileExW`). Blocks.
+/// Copies contents, attributes and streams of the regular file `from` (`CopyFileExW`). Blocks.
 pub(crate) fn copy_file(from: &Path, to: &Path) -> io::Result<CopyOutcome> {
     if !std::fs::metadata(from)?.is_file() {
         return Ok(CopyOutcome::Refused("the source is not a regular file; name a regular file"));
