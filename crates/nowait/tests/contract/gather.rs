@@ -543,7 +543,9 @@ fn closed_by_a_taker() {
         }
     });
     each.wait().unwrap();
-    assert_eq!(errors, [ErrorKind::Closed; 99]);
+    // Elsewhere threads may have read some before.
+    assert!(errors.len() == 99 || cfg!(not(target_os = "linux")), "{}", errors.len());
+    assert!(errors.iter().all(|kind| *kind == ErrorKind::Closed), "{errors:?}");
 }
 
 /// A gather that was begun as a future can be waited for.
