@@ -250,7 +250,9 @@ impl ErrorKind {
             ErrorKind::FilesystemLoop => {
                 ("too many symbolic links", Some("check the targets of the links in the path"))
             }
-            ErrorKind::InvalidFilename => ("a name is too long, or has a forbidden character", Some("choose another")),
+            ErrorKind::InvalidFilename => {
+                ("a name is too long, or has a forbidden character", Some("choose a shorter one, or other characters"))
+            }
             ErrorKind::CrossesDevices => ("it is on another file system", Some("copy it and remove the original")),
             ErrorKind::TooManyLinks => ("it has too many links", Some("copy it")),
             ErrorKind::ResourceBusy => {
