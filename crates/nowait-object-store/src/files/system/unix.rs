@@ -53,7 +53,9 @@ pub(in crate::files) fn share_blocks(_: &File, _: &File) -> io::Result<()> {
 pub(in crate::files) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         // The file system has no such rename (NFS, some of FUSE).
-        Err(errno) if matches!(errno, Errno::INVAL | Errno::NOSYS) || errno == Errno::OPNOTSUPP || errno == Errno::NOTSUP => {
+        Err(errno)
+            if matches!(errno, Errno::INVAL | Errno::NOSYS) || errno == Errno::OPNOTSUPP || errno == Errno::NOTSUP =>
+        {
             fs::hard_link(from, to)?;
             fs::remove_file(from)
         }
