@@ -5,6 +5,8 @@
 //! A call that a system lacks fails as if a kernel or a filter refused it (ENOSYS, EOPNOTSUPP). Callers
 //! then take another route.
 
+#[cfg(not(target_os = "linux"))]
+mod absent;
 mod once;
 #[cfg(not(target_os = "linux"))]
 mod poller;
@@ -16,6 +18,8 @@ mod windows;
 use std::cell::Cell;
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
+#[cfg(not(target_os = "linux"))]
+pub(crate) use self::absent::*;
 pub use self::once::PerProcess;
 pub(crate) use self::once::WriteOnce;
 #[cfg(not(target_os = "linux"))]
@@ -47,8 +51,7 @@ pub(crate) enum WaitMode {
 }
 
 /// Flags of a write: `RWF_DSYNC`, `RWF_NOWAIT`, `RWF_APPEND`, `RWF_DONTCACHE`, `RWF_ATOMIC`
-/// (`pwritev2(2)`), by
-/// their numbers on Linux.
+/// (`pwritev2(2)`), by their numbers on Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct WriteFlags(u32);
 

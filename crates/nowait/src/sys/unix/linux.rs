@@ -59,10 +59,6 @@ pub(super) fn write_slices(
     offset: u64,
     flags: WriteFlags,
 ) -> Result<usize, Errno> {
-    if flags == WriteFlags::NONE {
-        // `pwritev2` is of 4.6; without flags it is not needed.
-        return retry(|| rustix::io::pwritev(fd, slices, offset));
-    }
     if !are_write_flags_refused() {
         match retry(|| rustix::io::pwritev2(fd, slices, offset, ReadWriteFlags::from_bits_retain(flags.bits()))) {
             Err(errno) if may_refuse_the_call(errno) && refuses_write_flags(fd) => {}

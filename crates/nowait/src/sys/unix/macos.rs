@@ -1,18 +1,18 @@
 //! What macOS has in place of Linux's calls. It refuses what has no equivalent.
 //!
-//! `unsafe` here: `fcntl(2)` and `pthread_*` calls that rustix lacks.
+//! `unsafe` here: `fcntl(2)` calls that rustix lacks.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{IoVec, retry, size, write_without_flags};
-use crate::sys::{Advice, Allocate, MemoryAdvice, QueueLimits, WriteFlags};
+use super::{IoVec, retry, size};
+use crate::sys::{Advice, Allocate, MemoryAdvice};
 
 /// No flag of `open(2)`. `F_NOCACHE` is not `O_DIRECT`: it may still use cached pages.
 pub(crate) const DIRECT: OFlags = OFlags::empty();
@@ -37,25 +37,8 @@ pub(super) fn may_refuse_the_call(errno: Errno) -> bool {
     matches!(errno, Errno::NOSYS | Errno::NOTSUP | Errno::OPNOTSUPP)
 }
 
-pub(super) fn write_slices(
-    fd: BorrowedFd<'_>,
-    slices: &[IoSlice<'_>],
-    offset: u64,
-    flags: WriteFlags,
-) -> Result<usize, Errno> {
-    if flags == WriteFlags::NONE {
-        return retry(|| rustix::io::pwritev(fd, slices, offset));
-    }
-    write_without_flags(fd, slices, offset, flags)
-}
-
-pub(crate) fn refuses_write_flags(_: BorrowedFd<'_>) -> bool {
-    true
-}
-
-pub(crate) fn are_write_flags_refused() -> bool {
-    true
-}
+/// Writes have no flags.
+pub(super) use super::write_without_flags as write_slices;
 
 /// Makes a file durable (`F_FULLFSYNC`, fcntl(2)): `fsync(2)` alone leaves data in the device's cache.
 /// Network file systems may refuse the command; then `fsync(2)` is all that is done.
@@ -115,11 +98,6 @@ pub(crate) fn advise(fd: BorrowedFd<'_>, offset: u64, length: u64, advice: Advic
     })
 }
 
-/// Whether all pages of a range are cached: the system does not tell.
-pub(crate) fn is_cached(_: BorrowedFd<'_>, _: u64, _: usize) -> bool {
-    false
-}
-
 /// Writes the whole file back (`fsync(2)`), which does not flush the device's cache.
 pub(crate) fn sync_range(fd: BorrowedFd<'_>, _offset: u64, _length: u64) -> Result<(), Errno> {
     retry(|| rustix::fs::fsync(fd))
@@ -128,16 +106,6 @@ pub(crate) fn sync_range(fd: BorrowedFd<'_>, _offset: u64, _length: u64) -> Resu
 /// Whether an open file is a block device.
 pub(crate) fn is_block_device(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice)
-}
-
-/// There is no flag of a write that appends.
-pub(crate) fn honours_append_flag(_: BorrowedFd<'_>) -> bool {
-    false
-}
-
-/// Returns the size without a question to a server: the system has no such call.
-pub(crate) fn known_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
-    size(fd)
 }
 
 /// The size in bytes of a device: the system has no portable call.
@@ -149,19 +117,6 @@ pub(super) fn device_size(_: BorrowedFd<'_>) -> Result<u64, Errno> {
 pub(crate) fn tick_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).max(1)
-}
-
-/// How many processors this thread may use.
-pub(crate) fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get())
-}
-
-/// Threads have no affinity, and inherit no policy that needs a change.
-pub(crate) fn inherit_from_process() {}
-
-/// Opens what is cached: no open is known not to sleep.
-pub(crate) fn open_cached(_: BorrowedFd<'_>, _: &Path, _: OFlags) -> Result<OwnedFd, Errno> {
-    Err(Errno::OPNOTSUPP)
 }
 
 pub(super) fn learn_of(_: BorrowedFd<'_>) {}
@@ -193,30 +148,6 @@ pub(crate) fn device_of(fd: BorrowedFd<'_>) -> Option<(Option<u64>, u64)> {
     Some((number, 0))
 }
 
-/// The queues of devices are not known.
-pub(crate) fn has_queue(_: u64) -> bool {
-    false
-}
-
-pub(crate) fn queue_limits(_: u64) -> std::io::Result<QueueLimits> {
-    Ok(QueueLimits { held_requests: None, request_bytes: None })
-}
-
-/// Direct I/O is refused, with the errno of a file system without it.
-pub(crate) fn make_direct(_: BorrowedFd<'_>) -> Result<(), Errno> {
-    Err(Errno::INVAL)
-}
-
-pub(crate) fn is_direct(_: BorrowedFd<'_>) -> bool {
-    false
-}
-
-pub(crate) fn set_direct(_: BorrowedFd<'_>, _: bool) {}
-
-pub(crate) fn direct_alignment(_: BorrowedFd<'_>) -> Option<(u32, u32)> {
-    None
-}
-
 /// The advice of `madvise(2)`.
 pub(super) fn advice_to_kernel(advice: MemoryAdvice) -> Option<rustix::mm::Advice> {
     use rustix::mm::Advice;
@@ -237,19 +168,9 @@ pub(crate) unsafe fn copy_bytes(_: &[IoVec], _: &mut [u8]) -> Result<usize, Errn
     Err(Errno::NOSYS)
 }
 
-/// Whether `mincore(2)` is trusted to report cached pages of a file. Not tested on macOS.
-pub(crate) fn tells_cached_pages(_: BorrowedFd<'_>) -> bool {
-    false
-}
-
 /// The kernel copies no range.
 pub(crate) fn copy_range(_: BorrowedFd<'_>, _: BorrowedFd<'_>, _: usize) -> Result<usize, Errno> {
     Err(Errno::NOSYS)
-}
-
-/// There is no errno for broken memory.
-pub(crate) fn is_memory_broken(_: Errno) -> bool {
-    false
 }
 
 /// Returns the errno that means the same and has a name.

@@ -95,6 +95,9 @@ pub(crate) unsafe fn write_at(
         [one] => write_slices(fd, &[IoSlice::new(slice(one))], offset, flags),
         many => {
             let slices: Vec<_> = many.iter().take(SEGMENTS_MAX).map(|segment| IoSlice::new(slice(segment))).collect();
+            if flags == WriteFlags::NONE {
+                return retry(|| rustix::io::pwritev(fd, &slices, offset));
+            }
             write_slices(fd, &slices, offset, flags)
         }
     }

@@ -29,9 +29,9 @@ use windows_sys::Win32::System::Threading::CreateEventW;
 
 pub(crate) use self::code::{Errno, Mode, OFlags};
 pub(crate) use self::names::{
-    CWD, check, copy_file, create_dir, list, open, open_cached, open_dir, remove, rename, reopen, symlink, sync_dir,
+    CWD, check, copy_file, create_dir, list, open, open_dir, remove, rename, reopen, symlink, sync_dir,
 };
-use super::{Advice, Allocate, FileLock, MemoryAdvice, QueueLimits, TRANSFER_MAX, WaitMode, WriteFlags, WriteOnce};
+use super::{Advice, Allocate, FileLock, MemoryAdvice, TRANSFER_MAX, WaitMode, WriteFlags, WriteOnce};
 
 /// Borrows the handle of a file.
 pub(crate) trait AsFd {
@@ -228,18 +228,6 @@ fn in_turn(
     Ok(done)
 }
 
-pub(crate) fn refuses_write_flags(_: BorrowedFd<'_>) -> bool {
-    true
-}
-
-pub(crate) fn are_write_flags_refused() -> bool {
-    true
-}
-
-pub(crate) fn honours_append_flag(_: BorrowedFd<'_>) -> bool {
-    false
-}
-
 /// Returns how a file was opened: its access, and whether writes append or go through.
 pub(crate) fn flags(fd: BorrowedFd<'_>) -> Result<OFlags, Errno> {
     let access = query(fd, wdk::FileAccessInformation)?;
@@ -315,11 +303,6 @@ pub(crate) fn advise(_: BorrowedFd<'_>, _: u64, _: u64, _: Advice) -> Result<(),
     Err(Errno::OPNOTSUPP)
 }
 
-/// Whether all pages of a range are cached: the system does not tell.
-pub(crate) fn is_cached(_: BorrowedFd<'_>, _: u64, _: usize) -> bool {
-    false
-}
-
 /// Byte that stands for a file in its lock. No file is that long: a lock of bytes excludes reads and writes.
 /// It lies within the range that std locks.
 const LOCKED_BYTE: u64 = i64::MAX as u64 - 1;
@@ -369,10 +352,6 @@ pub(crate) fn size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     Ok(size.max(0) as u64)
 }
 
-pub(crate) fn known_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
-    size(fd)
-}
-
 pub(crate) fn size_limit() -> Option<u64> {
     None
 }
@@ -398,17 +377,10 @@ pub(super) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     start()
 }
 
-pub(super) fn inherit_from_process() {}
-
 /// Returns the monotonic time in nanoseconds since the first call; never zero.
 pub(crate) fn tick_ns() -> u64 {
     static BEGAN: WriteOnce<Instant> = WriteOnce::new();
     BEGAN.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
-}
-
-/// Processors of this thread's group, at most 64. The affinity of the process is ignored.
-pub(crate) fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
 /// Volumes and disks are not told from files; `size` fails for them.
@@ -426,29 +398,6 @@ pub(crate) fn device_of(fd: BorrowedFd<'_>) -> Option<(Option<u64>, u64)> {
     // SAFETY: `information` is this call's.
     checked(unsafe { win::GetFileInformationByHandle(raw(fd), &mut information) }).ok()?;
     Some((Some(information.dwVolumeSerialNumber.into()), 0))
-}
-
-pub(crate) fn has_queue(_: u64) -> bool {
-    false
-}
-
-pub(crate) fn queue_limits(_: u64) -> io::Result<QueueLimits> {
-    Ok(QueueLimits { held_requests: None, request_bytes: None })
-}
-
-/// Direct I/O is refused: `FILE_FLAG_NO_BUFFERING` cannot be set on an open handle.
-pub(crate) fn make_direct(_: BorrowedFd<'_>) -> Result<(), Errno> {
-    Err(Errno::INVAL)
-}
-
-pub(crate) fn is_direct(_: BorrowedFd<'_>) -> bool {
-    false
-}
-
-pub(crate) fn set_direct(_: BorrowedFd<'_>, _: bool) {}
-
-pub(crate) fn direct_alignment(_: BorrowedFd<'_>) -> Option<(u32, u32)> {
-    None
 }
 
 /// Std's file on a handle that is open elsewhere, for what std does by one call. It is not closed.
@@ -571,12 +520,4 @@ pub(crate) unsafe fn look_up_pages(_: *mut u8, _: usize, _: &mut [u8]) -> Result
 /// The sources are mapped.
 pub(crate) unsafe fn copy_bytes(_: &[IoVec], _: &mut [u8]) -> Result<usize, Errno> {
     Err(Errno::NOSYS)
-}
-
-pub(crate) fn tells_cached_pages(_: BorrowedFd<'_>) -> bool {
-    false
-}
-
-pub(crate) fn is_memory_broken(_: Errno) -> bool {
-    false
 }

@@ -130,11 +130,6 @@ pub(crate) fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, _mode: Mode)
     Ok(fd)
 }
 
-/// Opens what is cached: no open is known not to sleep.
-pub(crate) fn open_cached(_: BorrowedFd<'_>, _: &Path, _: OFlags) -> Result<OwnedFd, Errno> {
-    Err(Errno::OPNOTSUPP)
-}
-
 /// Makes sure that a handle is a file's.
 pub(crate) fn check(fd: &OwnedFd) -> Result<(), Errno> {
     check_type(fd)?;

@@ -1,0 +1,80 @@
+//! Answers of the systems other than Linux to what only Linux has. Each is the answer of a kernel or a file
+//! system without it.
+
+use std::io;
+use std::path::Path;
+
+use super::{BorrowedFd, Errno, OFlags, OwnedFd, QueueLimits, size};
+
+/// Writes have no flags.
+pub(crate) fn refuses_write_flags(_: BorrowedFd<'_>) -> bool {
+    true
+}
+
+pub(crate) fn are_write_flags_refused() -> bool {
+    true
+}
+
+/// No flag of a write appends.
+pub(crate) fn honours_append_flag(_: BorrowedFd<'_>) -> bool {
+    false
+}
+
+/// Opens what is cached: no open is known not to sleep.
+pub(crate) fn open_cached(_: BorrowedFd<'_>, _: &Path, _: OFlags) -> Result<OwnedFd, Errno> {
+    Err(Errno::OPNOTSUPP)
+}
+
+/// Returns the size without a question to a server: no call promises that.
+pub(crate) fn known_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    size(fd)
+}
+
+/// Whether all pages of a range are cached: not known.
+pub(crate) fn is_cached(_: BorrowedFd<'_>, _: u64, _: usize) -> bool {
+    false
+}
+
+/// Whether the system reports cached pages of a file. `mincore(2)` of macOS is not tested.
+pub(crate) fn tells_cached_pages(_: BorrowedFd<'_>) -> bool {
+    false
+}
+
+/// No errno stands for broken memory.
+pub(crate) fn is_memory_broken(_: Errno) -> bool {
+    false
+}
+
+/// The queues of devices are not known.
+pub(crate) fn has_queue(_: u64) -> bool {
+    false
+}
+
+pub(crate) fn queue_limits(_: u64) -> io::Result<QueueLimits> {
+    Ok(QueueLimits { held_requests: None, request_bytes: None })
+}
+
+/// Direct I/O is refused, with the errno of a file system without it. `F_NOCACHE` of macOS may still use
+/// cached pages; `FILE_FLAG_NO_BUFFERING` of Windows cannot be set on an open handle.
+pub(crate) fn make_direct(_: BorrowedFd<'_>) -> Result<(), Errno> {
+    Err(Errno::INVAL)
+}
+
+pub(crate) fn is_direct(_: BorrowedFd<'_>) -> bool {
+    false
+}
+
+pub(crate) fn set_direct(_: BorrowedFd<'_>, _: bool) {}
+
+pub(crate) fn direct_alignment(_: BorrowedFd<'_>) -> Option<(u32, u32)> {
+    None
+}
+
+/// How many processors this thread may use. On Windows: those of its group, at most 64, whatever the
+/// affinity of the process.
+pub(crate) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// Threads inherit no affinity or policy that needs a change.
+pub(crate) fn inherit_from_process() {}
