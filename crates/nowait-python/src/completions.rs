@@ -1,8 +1,8 @@
-//! Completion queue of an event loop, with an eventfd that the loop watches.
+//! Completion queue of an event loop, with a bell that wakes the loop.
 //!
 //! One queue serves all operations of a loop. Threads that notice completions add the results, and
-//! make the eventfd readable if the queue was empty. They need no Python thread state: the loop
-//! converts results to objects when it takes them.
+//! ring the bell (`os/`) if the queue was empty. They need no Python thread state: the loop converts
+//! results to objects when it takes them.
 //!
 //! Counts bound the work on the loop's thread at a time: results taken ([`RESULTS_MAX`]), and
 //! operations that end when they are started ([`Completions::charge`]). Timers and other
@@ -10,7 +10,6 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,9 +18,9 @@ use std::task::{Context, Poll, Waker};
 use nowait::Started;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::memory::release_pending;
+use crate::os::{Bell, Notifier};
 
 /// Maximum number of results that a loop takes at a time. Each wakes a task, which may submit its
 /// next read, in about 20 µs. (With 64, a heartbeat beside 64 tasks that read cold data was 2 to 6
@@ -35,8 +34,8 @@ const BYTES_OF_ONE: usize = 8 << 10;
 /// Makes the result of an operation, on a thread attached to Python.
 type Finish = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
-/// Queue of completed operations. A loop watches `fileno()`, and calls `drain()` when it is
-/// readable.
+/// Queue of completed operations. A loop calls `drain()` when the `notifier()` says that results are
+/// available.
 #[pyclass(frozen, module = "nowait")]
 pub(crate) struct Completions {
     queue: Arc<Queue>,
@@ -45,7 +44,7 @@ pub(crate) struct Completions {
 }
 
 struct Queue {
-    readable: OwnedFd,
+    bell: Bell,
     /// Number of each operation, chosen by the caller, and its result.
     ended: Mutex<VecDeque<(u64, Finish)>>,
 }
@@ -65,15 +64,8 @@ impl Receiver {
         ended.push_back((self.number, Box::new(finish)));
         drop(ended);
         if was_empty {
-            self.queue.make_readable();
+            self.queue.bell.ring();
         }
-    }
-}
-
-impl Queue {
-    fn make_readable(&self) {
-        // The write is refused if the counter is full; the eventfd is then already readable.
-        let _ = rustix::io::write(&self.readable, &1u64.to_ne_bytes());
     }
 }
 
@@ -123,26 +115,27 @@ impl Completions {
 impl Completions {
     #[new]
     fn new() -> PyResult<Completions> {
-        let readable = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|errno| PyOSError::new_err((errno.raw_os_error(), "no eventfd for completions")))?;
-        let queue = Arc::new(Queue { readable, ended: Mutex::default() });
+        let bell =
+            Bell::new().map_err(|error| PyOSError::new_err((error.raw_os_error(), "no eventfd for completions")))?;
+        let queue = Arc::new(Queue { bell, ended: Mutex::default() });
         Ok(Completions { queue, charged: AtomicU32::new(0) })
     }
 
-    fn fileno(&self) -> i32 {
-        self.queue.readable.as_raw_fd()
+    /// Object by which a loop learns of results: a descriptor to watch, or a `Waiter`.
+    fn notifier(&self) -> Notifier {
+        self.queue.bell.notifier()
     }
 
     /// Takes completed operations: number, success, and result or exception. If more remain, the
-    /// descriptor stays readable.
+    /// bell rings again.
     fn drain(&self, py: Python<'_>) -> Vec<(u64, bool, Py<PyAny>)> {
-        // Read first: a later result for the empty queue makes the eventfd readable again.
-        let _ = rustix::io::read(&self.queue.readable, &mut [0u8; 8]);
+        // Clear first: a later result for the empty queue rings again.
+        self.queue.bell.clear();
         let mut ended = self.queue.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let count = ended.len().min(RESULTS_MAX);
         let taken: Vec<(u64, Finish)> = ended.drain(..count).collect();
         if !ended.is_empty() {
-            self.queue.make_readable();
+            self.queue.bell.ring();
         }
         drop(ended);
         let results = taken.into_iter().map(|(number, finish)| match finish(py) {

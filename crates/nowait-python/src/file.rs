@@ -1,7 +1,6 @@
 //! Files: opened by path, or duplicated from Python's open files.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
@@ -14,10 +13,13 @@ use crate::driver;
 use crate::error::{OrRaise, exception};
 use crate::gather;
 use crate::memory::{self, Loan};
+use crate::os;
 
 /// Maximum number of bytes transferred between two checks for signals: about 50 ms of copying, or a
 /// second of a slow disk.
 pub(crate) const PIECE_BYTES: usize = 64 << 20;
+
+const NO_DESCRIPTOR: &str = "the system gives the file a handle and no descriptor; open the path again";
 
 /// A file without a cursor: reads and writes take an offset.
 #[pyclass(frozen, subclass, module = "nowait")]
@@ -114,14 +116,12 @@ pub(crate) fn source(object: &Bound<'_, PyAny>) -> PyResult<nowait::File> {
 
 fn of_descriptor(object: &Bound<'_, PyAny>) -> PyResult<nowait::File> {
     let (py, number) = (object.py(), object.extract()?);
-    let taken = py.detach(|| {
-        let failed = |error: std::io::Error| {
-            let error = Error::from_raw_os_error(ErrorOp::Open, error.raw_os_error().unwrap_or(0));
-            error.at(format!("/proc/self/fd/{number}"))
-        };
-        nowait::File::try_from(std::fs::File::from(memory::duplicate(number).map_err(failed)?))
-    });
-    taken.or_raise(py)
+    let failed = |error: std::io::Error| {
+        let error = Error::from_raw_os_error(ErrorOp::Open, error.raw_os_error().unwrap_or(0));
+        error.at(os::name_of_descriptor(number))
+    };
+    let file = os::duplicate(py, number).map_err(failed).or_raise(py)?;
+    py.detach(|| nowait::File::try_from(file)).or_raise(py)
 }
 
 #[pymethods]
@@ -162,7 +162,9 @@ impl File {
 
     /// The file's descriptor, which the file still owns.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
-        Ok(self.get(py, ErrorOp::Metadata)?.as_fd().as_raw_fd())
+        let file = self.get(py, ErrorOp::Metadata)?;
+        let none = || Error::new(ErrorOp::Metadata, ErrorKind::Unsupported).at(&self.path).with_advice(NO_DESCRIPTOR);
+        os::descriptor(&file).ok_or_else(none).or_raise(py)
     }
 
     /// Size in bytes of a file or block device.

@@ -1,13 +1,18 @@
 //! The extension module of the Python package `nowait`. Users import the modules in
 //! `python/nowait`; `python/nowait/_nowait.pyi` describes this one.
 //!
-//! Files in reading order: `memory/` (memory lent by Python and to Python; the only `unsafe`),
-//! `error.rs`, `ranges.rs` (offsets and lengths in), `gathered.rs` (the result), `gather.rs`,
-//! `file.rs`; for event loops `completions.rs`, `driver.rs`, `start.rs`, `each.rs`, `files.rs`;
-//! `log.rs`, `copy.rs`, `probe.rs`, `map.rs` and `cache.rs` are independent of each other.
+//! Files in reading order: `memory/` (memory lent by Python and to Python), `os/` (what differs
+//! between systems), `error.rs`, `ranges.rs` (offsets and lengths in), `gathered.rs` (the result),
+//! `gather.rs`, `file.rs`; for event loops `completions.rs`, `driver.rs`, `start.rs`, `each.rs`,
+//! `files.rs`; `log.rs`, `map.rs`, `copy.rs`, `probe.rs` and `cache/` are independent of each other.
+//!
+//! `cache`, `copy` and `probe` exist on Linux only, as their crates do: `nowait/_linux.py` lists
+//! their names.
 
+#[cfg(target_os = "linux")]
 mod cache;
 mod completions;
+#[cfg(target_os = "linux")]
 mod copy;
 mod driver;
 mod each;
@@ -19,6 +24,8 @@ mod gathered;
 mod log;
 mod map;
 mod memory;
+mod os;
+#[cfg(target_os = "linux")]
 mod probe;
 mod ranges;
 mod start;
@@ -27,10 +34,12 @@ mod start;
 mod _nowait {
     use pyo3::prelude::*;
 
+    #[cfg(target_os = "linux")]
     #[pymodule_export]
-    use crate::cache::{CachedFile, PageCache, start_cached_gather, start_cached_get};
+    use crate::cache::{CachedFile, Lease, PageCache, start_cached_gather, start_cached_get};
     #[pymodule_export]
     use crate::completions::Completions;
+    #[cfg(target_os = "linux")]
     #[pymodule_export]
     use crate::copy::{Copying, copy, start_copy};
     #[pymodule_export]
@@ -50,8 +59,8 @@ mod _nowait {
     #[pymodule_export]
     use crate::map::{map_file, map_gather, populate, start_populate};
     #[pymodule_export]
-    use crate::memory::{Buffer, Lease, Mapping, View, end, pending_releases};
-
+    use crate::memory::{Buffer, Mapping, View, end, pending_releases};
+    #[cfg(target_os = "linux")]
     #[pymodule_export]
     use crate::probe::probe_json;
     #[pymodule_export]

@@ -1,4 +1,4 @@
-//! Memory and descriptors of Python objects that are lent to operations.
+//! Memory of Python objects that is lent to operations.
 //!
 //! An exporter must neither resize nor free exported memory. So a [`Loan`] holds its export as long
 //! as an operation may access the bytes, even if the call that made the loan has ended. The export
@@ -13,13 +13,11 @@
 //! Other Python threads may read or change the bytes during an operation, as with `readinto` of any
 //! file object. The bytes that they read, or that the operation writes then, are unspecified.
 //!
-//! `unsafe` here: the buffer protocol, the bytes of a new `bytes` object, and a descriptor that Python
-//! holds open.
+//! `unsafe` here: the buffer protocol, and the bytes of a new `bytes` object.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -370,13 +368,4 @@ pub(crate) fn pending_releases(py: Python<'_>) -> usize {
 pub(crate) fn has_buffer(object: &Bound<'_, PyAny>) -> bool {
     // SAFETY: the thread is attached; the call only reads the object's type.
     unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) != 0 }
-}
-
-/// Duplicates a descriptor of Python, which Python may then close.
-pub(crate) fn duplicate(fd: RawFd) -> std::io::Result<OwnedFd> {
-    if fd < 0 {
-        return Err(std::io::Error::from_raw_os_error(rustix::io::Errno::BADF.raw_os_error()));
-    }
-    // SAFETY: the descriptor is used only by this call, which fails if it is not open.
-    unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()
 }

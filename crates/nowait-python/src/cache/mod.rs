@@ -4,6 +4,8 @@
 //! that misses polls its read on its own thread, and checks for signals; it may wait for long while
 //! leases pin all pages. Reads of event loops run on the driver.
 
+mod lease;
+
 use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::pin::{Pin, pin};
@@ -26,8 +28,9 @@ use crate::error::{OrRaise, exception};
 use crate::file::{self, Source};
 use crate::gather::{self, Incomplete, Part, Parts};
 use crate::gathered::{Gathered, Plan};
-use crate::memory::Lease;
 use crate::ranges::{Extent, Ranges};
+
+pub(crate) use self::lease::Lease;
 
 /// Interval at which a waiting caller checks for signals.
 const LOOK: Duration = Duration::from_millis(100);

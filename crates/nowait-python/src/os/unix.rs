@@ -1,0 +1,29 @@
+//! POSIX: the descriptors of Python are those of the system.
+//!
+//! `unsafe` here: a descriptor that Python holds open.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use pyo3::prelude::*;
+
+/// Returns the descriptor of a file.
+pub(crate) fn descriptor(file: &nowait::File) -> Option<i32> {
+    Some(file.as_fd().as_raw_fd())
+}
+
+/// Duplicates a descriptor of Python, which Python may then close.
+pub(crate) fn duplicate(_attached: Python<'_>, number: i32) -> io::Result<File> {
+    if number < 0 {
+        return Err(rustix::io::Errno::BADF.into());
+    }
+    // SAFETY: the descriptor is used only by this call, which fails if it is not open.
+    unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned().map(File::from)
+}
+
+/// Name in errors.
+pub(crate) fn name_of_descriptor(number: i32) -> String {
+    let folder = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };
+    format!("{folder}/{number}")
+}
