@@ -1,4 +1,4 @@
-"""Many file reads in one call, on Linux. Cached data is copied at once; the rest is read with many requests
+"""Many file reads in one call. Cached data is copied at once; the rest is read with many requests
 in flight.
 
     import nowait
@@ -34,7 +34,9 @@ from nowait._errors import (
     UnsupportedError,
 )
 from nowait._files import File, open
-from nowait._nowait import Buffer, Gathered, Lease, __version__, gather
+from nowait._nowait import Buffer, Gathered, __version__, gather
+from nowait._system import ABSENT as _ABSENT
+from nowait._system import missing as _missing
 
 if _TYPE_CHECKING:
     from nowait._bench import bench, probe
@@ -42,6 +44,7 @@ if _TYPE_CHECKING:
     from nowait._copy import CopyError, CopyProgress, CopyReport, copy
     from nowait._log import Log, Record
     from nowait._map import Map, Populated
+    from nowait._nowait import Lease
     from nowait._rows import Rows
 
 _Sequence.register(Gathered)
@@ -55,6 +58,7 @@ _LATER = {
     "CopyError": "_copy",
     "CopyProgress": "_copy",
     "CopyReport": "_copy",
+    "Lease": "_nowait",
     "Log": "_log",
     "Map": "_map",
     "PageCache": "_cache",
@@ -65,11 +69,13 @@ _LATER = {
     "copy": "_copy",
     "probe": "_bench",
 }
+for _name in _ABSENT.get("nowait", ()):
+    del _LATER[_name]
 
 
 def __getattr__(name: str) -> object:
     if name not in _LATER:
-        raise AttributeError(f"module 'nowait' has no attribute {name!r}")
+        raise _missing("nowait", name)
     found: object = getattr(_import(f"nowait.{_LATER[name]}"), name)
     globals()[name] = found
     return found
@@ -118,3 +124,4 @@ __all__ = [
     "open",
     "probe",
 ]
+__all__ = [name for name in __all__ if name not in _ABSENT.get("nowait", ())]

@@ -11,7 +11,7 @@ import io
 import os
 from typing import TYPE_CHECKING, Any, AnyStr, Generic, TypeVar
 
-from nowait import _loops, _nowait
+from nowait import _loops, _nowait, _system
 from nowait._errors import make
 from nowait._files import size_of_truncate
 from nowait._text import Decoded, Encoded, Place, text_codec
@@ -62,7 +62,7 @@ class _Cursor(Generic[AnyStr]):
         return self._file.fileno()
 
     async def isatty(self) -> bool:
-        return os.isatty(self._file.fileno())
+        return _system.isatty(self._file)
 
     async def writable(self) -> bool:
         self._check()

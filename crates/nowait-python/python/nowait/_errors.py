@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno as _errno
+import sys as _sys
 from typing import Any
 
 
@@ -130,7 +131,9 @@ def make(
 ) -> Error:
     """Returns the exception for a failure."""
     number = _ERRNOS.get(kind, _errno.EIO) if errno is None else errno
-    error = _CLASSES.get(kind, Error)(number, text, filename)
+    # On Windows, the number is an error of the system, from which Python derives `errno`.
+    winerror = (errno,) if _sys.platform == "win32" and errno is not None else ()
+    error = _CLASSES.get(kind, Error)(number, text, filename, *winerror)
     error.kind = kind
     error.index = index
     error.offset = offset

@@ -7,7 +7,7 @@ import operator
 import os
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from nowait import _nowait
+from nowait import _nowait, _system
 from nowait._errors import make
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ class RawFile(io.RawIOBase):
         return self._file.fileno()
 
     def isatty(self) -> bool:
-        return os.isatty(self.fileno())
+        self._check()
+        return _system.isatty(self._file)
 
     def readable(self) -> bool:
         self._check()

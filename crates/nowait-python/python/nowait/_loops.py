@@ -1,8 +1,9 @@
 """Event loops: how each loop is notified of completions.
 
-A loop watches one eventfd for all of its operations (`Completions`), without a thread for each call.
-asyncio and uvloop watch it by `add_reader`, trio by a task that waits until it is readable. anyio runs on
-either.
+On Linux, a loop watches one eventfd for all of its operations (`Completions`), without a thread for each
+call. asyncio and uvloop watch it by `add_reader`, trio by a task that waits until it is readable. anyio runs
+on either. On other systems, one thread for each loop waits for the completions, and wakes the loop
+(`_waiter.py`).
 
 Nothing here occupies a loop's thread for more than some hundred microseconds. A loop takes 16 results at a
 time, and operations that end at once yield to other tasks after about 50 µs.
@@ -17,6 +18,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from nowait import _waiter
 from nowait._nowait import Completions, Running
 
 if TYPE_CHECKING:
@@ -67,6 +69,13 @@ class Loop:
             else:
                 waiter.set_exception(value)
 
+    def wake(self) -> None:
+        """Has the loop call `take` soon. Any thread may call this.
+
+        Raises `RuntimeError` if the loop is closed.
+        """
+        raise NotImplementedError
+
     async def wait(self, number: int, running: Running | None) -> Any:
         future = self.waiting[number] = self.futures()()
         try:
@@ -97,7 +106,19 @@ class Loop:
 class _Asyncio(Loop):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
-        loop.add_reader(self.completions.fileno(), self.take)
+        self._loop = weakref.ref(loop)
+        notifier = self.completions.notifier()
+        if sys.platform == "linux":
+            loop.add_reader(notifier, self.take)
+        else:
+            # The loop must hold this object, as the callback of a reader does.
+            loop._nowait = self  # type: ignore[attr-defined]
+            _waiter.start(notifier, self)
+
+    def wake(self) -> None:
+        loop = self._loop()
+        if loop is not None:
+            loop.call_soon_threadsafe(self.take)
 
     def futures(self) -> Callable[[], Future]:
         return asyncio.get_running_loop().create_future
@@ -151,12 +172,22 @@ class _Trio(Loop):
         import trio
 
         self.trio = trio
-        trio.lowlevel.spawn_system_task(self._watch, name="nowait")
+        self._token = weakref.ref(trio.lowlevel.current_trio_token())
+        notifier = self.completions.notifier()
+        if sys.platform == "linux":
+            trio.lowlevel.spawn_system_task(self._watch, notifier, name="nowait")
+        else:
+            _waiter.start(notifier, self)
 
-    async def _watch(self) -> None:
+    async def _watch(self, notifier: int) -> None:
         while True:
-            await self.trio.lowlevel.wait_readable(self.completions.fileno())
+            await self.trio.lowlevel.wait_readable(notifier)
             self.take()
+
+    def wake(self) -> None:
+        token = self._token()
+        if token is not None:
+            token.run_sync_soon(self.take)
 
     def futures(self) -> Callable[[], Future]:
         return _TrioFuture
@@ -174,8 +205,8 @@ class _Trio(Loop):
         return await self.trio.to_thread.run_sync(function)
 
 
-# Only the loop's reader holds a strong reference. Pending futures refer to the loop, which may be
-# closed before they are done.
+# Only the loop holds a strong reference, by its reader or an attribute. Pending futures refer to the
+# loop, which may be closed before they are done.
 _asyncio: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Asyncio]] = (
     weakref.WeakKeyDictionary()
 )

@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Iterator
 from typing import Any, Literal, Self, final
 
@@ -106,12 +107,30 @@ def gather_list(
 ) -> list[bytes]:
     """Reads like `gather`, into a list of `bytes` objects. It copies each range while others are read."""
 
+if sys.platform != "linux":
+    @final
+    class Waiter:
+        """Waits for completions of one event loop, on another thread."""
+
+        def wait(self) -> bool:
+            """Waits until results are available, and returns true; returns false after the last result, or
+            after `stop`.
+            """
+
+        def stop(self) -> None:
+            """Ends `wait`, also later calls."""
+
 @final
 class Completions:
-    """Queue of completed operations of one event loop, with an eventfd."""
+    """Queue of completed operations of one event loop."""
 
     def __new__(cls) -> Self: ...
-    def fileno(self) -> int: ...
+    if sys.platform == "linux":
+        def notifier(self) -> int:
+            """Returns an eventfd, which is readable while results are available."""
+    else:
+        def notifier(self) -> Waiter: ...
+
     def drain(self) -> list[tuple[int, bool, Any]]:
         """Takes some completed operations: the number, whether it succeeded, and the result or exception of
         each.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
-from nowait import _loops, _nowait
+from nowait import _loops, _nowait, _system
 from nowait._copy import finished, how, listed
 from nowait._cursor import AsyncBinaryFile, AsyncTextFile, OpeningCursor
 from nowait._log import AsyncLog
@@ -259,3 +259,12 @@ def open(
     number of tasks may share the file. Their calls run in the order of their start.
     """
     return OpeningCursor(path, mode, encoding=encoding, errors=errors, newline=newline)
+
+
+for _name in _system.ABSENT.get("nowait.aio", ()):
+    del globals()[_name]
+__all__ = [name for name in __all__ if name in globals()]
+
+
+def __getattr__(name: str) -> object:
+    raise _system.missing("nowait.aio", name)

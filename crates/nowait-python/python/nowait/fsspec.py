@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from fsspec.implementations import local  # type: ignore[import-untyped]
 from fsspec.utils import isfilelike  # type: ignore[import-untyped]
 
-from nowait import _nowait
-from nowait._copy import copy
+from nowait import _nowait, _system
 from nowait._each import gather_files
 from nowait._files import File
 
@@ -39,7 +38,7 @@ _FILES_MAX = 128
 
 def _unsized(file: File) -> bytes:
     """Reads a file that reports a size of zero: an empty file, or one in /proc."""
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    if not stat.S_ISREG(_system.status(file).st_mode):
         # A device has no end, so a read of all of it would never return.
         raise OSError(errno.EINVAL, "a range of a special file; open it and read", file.name)
     return file.raw().readall()
@@ -51,8 +50,8 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
     """Local files, like fsspec's class of the same name, with native reads of ranges.
 
     `cat_ranges` opens each file once, and reads all ranges of all files together, with many requests in
-    flight. `cat_file` is one read. `get_file` and `cp_file` copy by the fastest way (reflink,
-    `copy_file_range`, direct requests), with metadata, and never leave a partial file.
+    flight. `cat_file` is one read. `get_file` and `cp_file` copy with metadata, and never leave a partial
+    file; on Linux by the fastest way (reflink, `copy_file_range`, direct requests).
     """
 
     # Paths of fsspec's own local file system work here, too.
@@ -190,7 +189,7 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
             self.mkdirs(target, exist_ok=True)
             return
         # Copies the file, not a symbolic link to it.
-        copy(os.path.realpath(source), target, no_target_directory=True)
+        _system.copy_file(os.path.realpath(source), target)
 
     def get_file(self, path1: str, path2: Any, callback: Any = None, **_: Any) -> None:
         """Copies a file to a path or into an open file."""

@@ -21,8 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path as _Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
-from nowait import _loops, aio
-from nowait._copy import copy
+from nowait import _loops, _system, aio
 from nowait._errors import Error, ExistsError, NotFoundError, make
 from nowait._files import File
 
@@ -217,7 +216,7 @@ class NowaitStore:
 
     def _asked(self, file: File | aio.AsyncFile, options: GetOptions) -> tuple[ObjectMeta, int, int]:
         """Returns the metadata of an open object, and offset and length of the range to read."""
-        meta = self._meta(_Path(file.name), os.fstat(file.fileno()))
+        meta = self._meta(_Path(file.name), _system.status(file))
         _check(options, meta, file.name)
         if options.get("head"):
             return meta, 0, 0
@@ -288,8 +287,7 @@ class NowaitStore:
                 for piece in _pieces(file, chunk_size):
                     at += opened.write_at(at, piece)
                 opened.sync()
-                meta = self._meta(target, os.fstat(opened.fileno()))
-            _finish(staged, target, creates)
+            meta = self._meta(target, _finish(staged, target, creates))
         return {"e_tag": meta["e_tag"], "version": None}
 
     async def put_async(
@@ -318,8 +316,7 @@ class NowaitStore:
                 async for piece in _pieces_async(file, chunk_size):
                     at += await opened.write_at(at, piece)
                 await opened.sync()
-                meta = self._meta(target, os.fstat(opened.fileno()))
-            await _loops.in_thread(_finish, staged, target, creates)
+            meta = self._meta(target, await _loops.in_thread(_finish, staged, target, creates))
         return {"e_tag": meta["e_tag"], "version": None}
 
     def list(
@@ -383,11 +380,11 @@ class NowaitStore:
         source, target = self._path(from_), self._path(to)
         if overwrite:
             target.parent.mkdir(parents=True, exist_ok=True)
-            _onto(target, lambda: copy(source, target, no_target_directory=True))
+            _onto(target, lambda: _system.copy_file(source, target))
             return
         staged = _stage(target)
         with _removed_after_an_error(staged, target):
-            copy(source, staged, no_target_directory=True)
+            _system.copy_file(source, staged)
         _finish(staged, target, True)
 
     async def copy_async(self, from_: str, to: str, *, overwrite: bool = True) -> None:
@@ -395,14 +392,14 @@ class NowaitStore:
         staged = await _loops.in_thread(_stage, target)
         if overwrite:
             try:
-                await aio.copy(source, target, no_target_directory=True)
+                await _system.copy_file_async(source, target)
             except OSError as error:
                 if not await _loops.in_thread(_gives_way, target, error):
                     raise
-                await aio.copy(source, target, no_target_directory=True)
+                await _system.copy_file_async(source, target)
             return
         with _removed_after_an_error(staged, target):
-            await aio.copy(source, staged, no_target_directory=True)
+            await _system.copy_file_async(source, staged)
         await _loops.in_thread(_finish, staged, target, True)
 
     def rename(self, from_: str, to: str, *, overwrite: bool = True) -> None:
@@ -467,17 +464,23 @@ def _removed_after_an_error(staged: _Path, target: _Path) -> Iterator[None]:
         raise
 
 
-def _finish(staged: _Path, target: _Path, creates: bool) -> None:
-    """Renames a complete object to its final name; if `creates`, only if the name is free."""
+def _finish(staged: _Path, target: _Path, creates: bool) -> os.stat_result:
+    """Renames a complete object to its final name; if `creates`, only if the name is free.
+
+    Returns its status.
+    """
+    # Of the closed file: Windows may change the times when it closes one.
+    status = staged.stat()
     if not creates:
         _onto(target, lambda: staged.replace(target))
-        return
+        return status
     try:
         with _named():
             # The call fails if the name exists, also if it was created meanwhile.
             _onto(target, lambda: os.link(staged, target))
     finally:
         staged.unlink(missing_ok=True)
+    return status
 
 
 def _onto(target: _Path, make: Callable[[], object]) -> None:
@@ -495,7 +498,7 @@ def _gives_way(target: _Path, error: OSError) -> bool:
 
     Never removes a file: `rmdir` fails if one appears meanwhile.
     """
-    if not isinstance(error, IsADirectoryError | FileExistsError) or target.is_symlink():
+    if not isinstance(error, _system.ON_DIRECTORY) or target.is_symlink():
         return False
     empty: list[_Path] = []
     try:
