@@ -6,7 +6,8 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,24 @@ def becomes_free(buffer: bytearray, within_s: float = 20) -> None:
 
 
 def evict(path: Path) -> None:
-    with path.open("rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    """Drops a file from the page cache; on systems that cannot, it stays there."""
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@contextmanager
+def no_file_longer_than(size: int) -> Iterator[None]:
+    """Has writes beyond `size` bytes fail. Python ignores SIGXFSZ."""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
 
 
 @pytest.fixture
@@ -53,9 +70,7 @@ def path(tmp_path: Path, contents: bytes) -> Path:
 @pytest.fixture
 def cold(path: Path) -> Path:
     """The file, out of the page cache."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    evict(path)
     return path
 
 

@@ -8,14 +8,13 @@ import io
 import os
 import random
 import re
-import resource
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Run, evict
+from conftest import Run, evict, no_file_longer_than
 
 import nowait
 import nowait.aio
@@ -499,13 +498,8 @@ def test_a_failed_write_is_read_back(tmp_path: Path, mode: str) -> None:
     async def main() -> None:
         async with nowait.aio.open(path, mode) as file:
             assert len(await file.readline()) == 5
-            soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
-            try:
-                with pytest.raises(OSError):
-                    await file.write("x" * 20 if mode == "r+" else b"x" * 20)
-            finally:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            with no_file_longer_than(10), pytest.raises(OSError):
+                await file.write("x" * 20 if mode == "r+" else b"x" * 20)
             assert await file.tell() == 5
             assert await file.read(6) in ("xxxxxc", b"xxxxxc")
 

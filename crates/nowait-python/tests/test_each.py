@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy
 import pytest
-from conftest import becomes_free
+from conftest import becomes_free, evict
 
 import nowait
 import nowait.aio
@@ -67,9 +66,7 @@ def files(tmp_path: Path, contents: bytes) -> list[Path]:
     paths = [tmp_path / f"part-{number}" for number in range(5)]
     for number, path in enumerate(paths):
         path.write_bytes(contents[number * 1000 :])
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        evict(path)
     return paths
 
 

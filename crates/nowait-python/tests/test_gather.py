@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy
 import pytest
+from conftest import evict
 
 import nowait
 from nowait import _nowait
@@ -183,9 +184,7 @@ def test_slow_parts_become_small_and_never_empty(tmp_path: Path) -> None:
         for offset in offsets:
             file.seek(offset)
             file.write(offset.to_bytes(8, "little"))
-        file.flush()
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    evict(scattered)
 
     def spin() -> None:
         while not over.is_set():

@@ -250,7 +250,8 @@ import nowait, nowait.aio
 async def main():
     file = await nowait.aio.open_file(path)
     buffers = [bytearray(4096) for _ in range(64)]
-    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     tasks = [asyncio.ensure_future(file.gather([at * 4096], 4096, out=out)) for at, out in enumerate(buffers)]
     await asyncio.sleep(0)
     for task in tasks[::2]:

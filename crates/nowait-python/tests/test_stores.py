@@ -6,7 +6,6 @@ import asyncio
 import copy
 import io
 import pickle
-import resource
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy
 import pytest
-from conftest import Run
+from conftest import Run, no_file_longer_than
 
 import nowait
 import nowait.obspec
@@ -318,18 +317,13 @@ def test_ranges_are_those_of_obstore(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_awaited", [False, True])
 def test_a_failed_put_names_its_object(tmp_path: Path, is_awaited: bool) -> None:
-    """The temporary name means nothing to a caller. Python ignores SIGXFSZ, so the write fails."""
+    """The temporary name means nothing to a caller."""
     store = NowaitStore(tmp_path)
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limit[1]))
-    try:
-        with pytest.raises(nowait.Error) as failed:
-            if is_awaited:
-                asyncio.run(store.put_async("object", bytes(100_000)))
-            else:
-                store.put("object", bytes(100_000))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    with no_file_longer_than(10_000), pytest.raises(nowait.Error) as failed:
+        if is_awaited:
+            asyncio.run(store.put_async("object", bytes(100_000)))
+        else:
+            store.put("object", bytes(100_000))
     target = str(tmp_path / "object")
     assert failed.value.filename == target
     assert target in str(failed.value) and ".nowait-" not in str(failed.value)
