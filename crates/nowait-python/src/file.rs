@@ -87,7 +87,7 @@ pub(crate) enum Source {
 }
 
 /// Returns the file of an argument: a `File`, a path, a descriptor, or an object with `fileno()`.
-/// Duplicates descriptors, so that the caller may close them meanwhile. Does not open paths.
+/// The caller may close descriptors meanwhile. Does not open paths.
 pub(crate) fn to_open(object: &Bound<'_, PyAny>) -> PyResult<Source> {
     let py = object.py();
     if let Ok(file) = object.cast::<File>() {
@@ -116,12 +116,7 @@ pub(crate) fn source(object: &Bound<'_, PyAny>) -> PyResult<nowait::File> {
 
 fn of_descriptor(object: &Bound<'_, PyAny>) -> PyResult<nowait::File> {
     let (py, number) = (object.py(), object.extract()?);
-    let failed = |error: std::io::Error| {
-        let error = Error::from_raw_os_error(ErrorOp::Open, error.raw_os_error().unwrap_or(0));
-        error.at(os::name_of_descriptor(number))
-    };
-    let file = os::duplicate(py, number).map_err(failed).or_raise(py)?;
-    py.detach(|| nowait::File::try_from(file)).or_raise(py)
+    os::of_descriptor(py, number).or_raise(py)
 }
 
 #[pymethods]

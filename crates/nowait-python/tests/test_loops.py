@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import skip_without_trio
 
 import nowait
 import nowait.aio
@@ -42,6 +43,7 @@ def test_a_loop_that_is_closed_while_a_task_waits_is_freed(
 
 def test_trio_as_a_guest_of_asyncio(path: Path, contents: bytes) -> None:
     trio = pytest.importorskip("trio")
+    skip_without_trio()
 
     async def guest() -> bytes:
         async with await nowait.aio.open_file(path) as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import itertools
 import multiprocessing
@@ -99,6 +100,19 @@ def raised_after(seconds: float) -> Iterator[None]:
     def handler(number: int, frame: object) -> None:
         raise Raised
 
+    if sys.platform == "win32":
+        # There are no timers: as if a user pressed Ctrl+C.
+        before, timer = (
+            signal.signal(signal.SIGINT, handler),
+            threading.Timer(seconds, _thread.interrupt_main),
+        )
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            signal.signal(signal.SIGINT, before)
+        return
     before = signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -292,7 +306,7 @@ for create in (
         continue
     # Refused where interpreters have locks of their own.
     try:
-        failed = interpreters.run_string(other, "import nowait; nowait.gather({str(path)!r}, [0], 10)")
+        failed = interpreters.run_string(other, "import nowait; nowait.gather({path.as_posix()!r}, [0], 10)")
         used += failed is None
     except Exception:
         pass

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import io
 import pickle
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy
 import pytest
-from conftest import Run, no_file_longer_than
+from conftest import Run, make_link, no_file_longer_than
 
 import nowait
 import nowait.obspec
@@ -230,7 +231,7 @@ def test_directories_that_deletes_left_empty_give_way_to_an_object(
     store.put("from", b"new")
     store.put("a/c/d/0", b"below")
     (tmp_path / "a/c/e/f").mkdir(parents=True)
-    with pytest.raises(OSError, match="a/c"):
+    with pytest.raises(OSError, match=r"a[/\\]+c"):
         make()
     assert store.get("a/c/d/0").buffer() == b"below" and (tmp_path / "a/c/e/f").is_dir()
     assert store.get("from").buffer() == b"new"
@@ -240,14 +241,14 @@ def test_directories_that_deletes_left_empty_give_way_to_an_object(
     # A link is a name like any other: the directory that it leads to stays.
     (tmp_path / "empty").mkdir()
     store.delete("a/c")
-    (tmp_path / "a/c").symlink_to("../empty")
+    make_link(tmp_path / "a/c", "../empty")
     store.put("from", b"new")
-    if overwrite and verb != "copy":
+    if overwrite and (verb != "copy" or sys.platform != "linux"):
         make()
         assert store.get("a/c").buffer() == b"new"
     else:
         # A copy names the directory.
-        with pytest.raises(OSError, match=r"a/c|empty"):
+        with pytest.raises(OSError, match=r"a[/\\]+c|empty"):
             make()
     assert (tmp_path / "empty").is_dir()
     assert not list(tmp_path.rglob(".nowait-*"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import locale
+import os
 import re
 from collections import deque
 from typing import NamedTuple
@@ -213,7 +214,8 @@ class Encoded:
 
     def __init__(self, encoding: str, errors: str, newline: str | None, position: int) -> None:
         self._encoder = codecs.getincrementalencoder(encoding)(errors)
-        self._newline = newline or "\n"
+        # None stands for the line ending of the system; an empty one changes nothing.
+        self._newline = os.linesep if newline is None else newline or "\n"
         self.restart(position)
 
     def restart(self, position: int) -> None:

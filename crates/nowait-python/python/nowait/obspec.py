@@ -380,10 +380,11 @@ class NowaitStore:
         source, target = self._path(from_), self._path(to)
         if overwrite:
             target.parent.mkdir(parents=True, exist_ok=True)
-            _onto(target, lambda: _system.copy_file(source, target))
+            with _named():
+                _onto(target, lambda: _system.copy_file(source, target))
             return
         staged = _stage(target)
-        with _removed_after_an_error(staged, target):
+        with _named(), _removed_after_an_error(staged, target):
             _system.copy_file(source, staged)
         _finish(staged, target, True)
 
@@ -391,14 +392,15 @@ class NowaitStore:
         source, target = self._path(from_), self._path(to)
         staged = await _loops.in_thread(_stage, target)
         if overwrite:
-            try:
-                await _system.copy_file_async(source, target)
-            except OSError as error:
-                if not await _loops.in_thread(_gives_way, target, error):
-                    raise
-                await _system.copy_file_async(source, target)
+            with _named():
+                try:
+                    await _system.copy_file_async(source, target)
+                except OSError as error:
+                    if not await _loops.in_thread(_gives_way, target, error):
+                        raise
+                    await _system.copy_file_async(source, target)
             return
-        with _removed_after_an_error(staged, target):
+        with _named(), _removed_after_an_error(staged, target):
             await _system.copy_file_async(source, staged)
         await _loops.in_thread(_finish, staged, target, True)
 

@@ -8,4 +8,4 @@ mod bell;
 mod descriptor;
 
 pub(crate) use self::bell::{Bell, Notifier};
-pub(crate) use self::descriptor::{descriptor, duplicate, name_of_descriptor};
+pub(crate) use self::descriptor::{descriptor, of_descriptor};

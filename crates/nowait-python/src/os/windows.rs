@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::windows::io::{BorrowedHandle, RawHandle};
 
+use nowait::{Error, ErrorOp};
 use pyo3::prelude::*;
 
 const ERROR_INVALID_HANDLE: i32 = 6;
@@ -16,19 +17,24 @@ pub(crate) fn descriptor(_file: &nowait::File) -> Option<i32> {
     None
 }
 
-/// Duplicates the handle of a descriptor of Python, which Python may then close.
-pub(crate) fn duplicate(py: Python<'_>, number: i32) -> io::Result<File> {
+/// Opens the file of a descriptor of Python by its path. Reads through the handle itself would move
+/// the position of Python's file.
+pub(crate) fn of_descriptor(py: Python<'_>, number: i32) -> nowait::Result<nowait::File> {
     // Python's C library knows the handle, and this module may have another one.
     let handle = py.import("msvcrt").and_then(|library| library.call_method1("get_osfhandle", (number,)));
     let handle: isize = match handle.and_then(|handle| handle.extract()) {
         Ok(handle) if handle > 0 => handle,
-        _ => return Err(io::Error::from_raw_os_error(ERROR_INVALID_HANDLE)),
+        _ => return Err(failed(number, io::Error::from_raw_os_error(ERROR_INVALID_HANDLE))),
     };
-    // SAFETY: the handle is used only by this call, which fails if it is not open.
-    unsafe { BorrowedHandle::borrow_raw(handle as RawHandle) }.try_clone_to_owned().map(File::from)
+    py.detach(|| {
+        // SAFETY: the handle is used only by this call, which fails if it is not open.
+        let duplicate = unsafe { BorrowedHandle::borrow_raw(handle as RawHandle) }.try_clone_to_owned();
+        let file = nowait::File::try_from(File::from(duplicate.map_err(|error| failed(number, error))?))?;
+        nowait::File::open(file.path()).wait()
+    })
 }
 
-/// Name in errors.
-pub(crate) fn name_of_descriptor(number: i32) -> String {
-    format!("descriptor {number}")
+fn failed(number: i32, error: io::Error) -> Error {
+    let error = Error::from_raw_os_error(ErrorOp::Open, error.raw_os_error().unwrap_or(0));
+    error.at(format!("descriptor {number}"))
 }
