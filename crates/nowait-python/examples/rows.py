@@ -5,6 +5,7 @@ python examples/rows.py [FILE.npy]
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
 import time
@@ -31,7 +32,9 @@ def main() -> None:
                 ("numpy.memmap", lambda: numpy.load(path, mmap_mode="r")[picked]),
                 ("nowait.Rows", lambda: rows[picked]),
             ):
-                rows.file.advise("dontneed")
+                # Systems that cannot evict a file compare reads of cached data.
+                with contextlib.suppress(nowait.UnsupportedError):
+                    rows.file.advise("dontneed")
                 began = time.perf_counter()
                 found = read()
                 print(f"{name}: {len(found)} rows in {(time.perf_counter() - began) * 1000:.1f} ms")

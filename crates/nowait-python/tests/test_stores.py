@@ -38,6 +38,8 @@ class Tensor:
 
 def test_into_a_tensor(path: Path, contents: bytes) -> None:
     array = numpy.zeros((2, 8), dtype=numpy.uint8)
+    if not numpy.from_dlpack(Tensor(array)).flags.writeable:
+        pytest.skip(f"numpy {numpy.__version__} makes read-only arrays of tensors")
     rows = nowait.gather(path, [10, 50], 8, out=Tensor(array))
     assert array.tobytes() == contents[10:18] + contents[50:58] == bytes(rows.data)
 
