@@ -6,7 +6,7 @@
 //! `gather.rs`, `file.rs`; for event loops `completions.rs`, `driver.rs`, `start.rs`, `each.rs`,
 //! `files.rs`; `log.rs`, `map.rs`, `copy.rs`, `probe.rs` and `cache/` are independent of each other.
 //!
-//! `cache`, `copy` and `probe` exist on Linux only, as their crates do: `nowait/_linux.py` lists
+//! `cache`, `copy` and `probe` exist on Linux only, as their crates do: `nowait/_system.py` lists
 //! their names.
 
 #[cfg(target_os = "linux")]

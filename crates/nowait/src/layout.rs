@@ -200,15 +200,32 @@ fn circles() -> Vec<BTreeSet<String>> {
 #[test]
 fn systems_differ_in_few_files() {
     let Some(sources) = Sources::read() else { return };
-    let depends = |code: &str| {
-        ["target_os", "cfg(unix)", "cfg(windows)", "std::os::", "rustix::", "libc::"]
-            .iter()
-            .any(|name| code.contains(name))
-    };
     let may = ["sys/", "engine/kernel/", "engine/tokio.rs", "file/as_std.rs", "lib.rs", "layout.rs", "pages.rs"];
     let others = sources.code.iter().filter(|(file, _)| !may.iter().any(|start| file.starts_with(start)));
-    let depend: Vec<_> = others.filter(|(_, code)| depends(code)).map(|(file, _)| file).collect();
+    let depend: Vec<_> = others.filter(|(_, code)| depends_on_system(code)).map(|(file, _)| file).collect();
     assert!(depend.is_empty(), "only sys/ depends on the system: {depend:?}");
+}
+
+fn depends_on_system(code: &str) -> bool {
+    ["target_os", "cfg(unix)", "cfg(windows)", "std::os::", "rustix::", "libc::"].iter().any(|name| code.contains(name))
+}
+
+#[test]
+fn systems_differ_in_few_files_of_the_python_package() {
+    if Sources::read().is_none() {
+        return;
+    }
+    let src = root().join("crates/nowait-python/src");
+    let mut files = BTreeMap::new();
+    read_below(&src, &mut files);
+    let depend = files.iter().filter(|(_, text)| {
+        depends_on_system(
+            &text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n"),
+        )
+    });
+    let depend: BTreeSet<_> = depend.map(|(path, _)| path.strip_prefix(&src).unwrap().to_str().unwrap()).collect();
+    let os = ["lib.rs", "os/eventfd.rs", "os/mod.rs", "os/unix.rs", "os/windows.rs"];
+    assert_eq!(depend, BTreeSet::from(os), "only os/ and the list of modules depend on the system");
 }
 
 #[test]
