@@ -27,7 +27,7 @@ help:
 	@echo "make book    docs/ as a searchable book, in target/book; needs mdbook and python3"
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; licences, where there is cargo-deny"
 	@echo "make oldest-rust  the workspace type-checked by Rust 1.85, for this processor and aarch64 (docs/toolchains.md)"
-	@echo "make platforms  nowait, nowait-log and nowait-object-store type-checked for macOS and Windows; platforms-run also runs tests by wine"
+	@echo "make platforms  nowait, nowait-log, nowait-object-store and the Python package type-checked for macOS and Windows; platforms-run also runs tests by wine"
 	@echo "make advisories   known vulnerabilities of dependencies, and withdrawn versions; needs cargo-deny and the network"
 	@echo "make semver   breaks of the interface since BASE (default: the last tag); needs cargo-semver-checks"
 	@echo "make release-check   the rehearsal of a release, into target/release-check; PART names parts (RELEASING.md)"
