@@ -319,7 +319,26 @@ print("done")
     assert (ended.stdout, ended.stderr) == ("done\n", "")
 
 
+def test_an_interpreter_ends_beside_the_main_one_with_an_open_loop(path: Path) -> None:
+    pytest.importorskip("_testcapi")
+    # Other loops of Windows start in the main interpreter only.
+    loop = f"""
+import asyncio, builtins, nowait.aio
+async def main():
+    async with await nowait.aio.open_file({path.as_posix()!r}) as file:
+        return await file.gather([3], 4)
+loop = builtins.loop = asyncio.SelectorEventLoop()
+assert len(loop.run_until_complete(main())[0]) == 4
+"""
+    runs = f"assert [_testcapi.run_in_subinterp({loop!r}) for _ in range(3)] == [0, 0, 0]"
+    program = f"import _testcapi\n{runs}\nprint('done')"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "done\n", ended.stderr
+
+
 def test_buffers_are_free_in_exit_handlers(path: Path) -> None:
+    if sys.platform != "linux" and sys.version_info >= (3, 12):
+        pytest.skip("the loop needs a thread, and Python starts none in an exit handler")
     program = f"""
 import atexit
 atexit.register(lambda: (check(), print("done")))

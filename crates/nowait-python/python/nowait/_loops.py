@@ -12,6 +12,7 @@ time, and operations that end at once yield to other tasks after about 50 µs.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import sys
 import weakref
@@ -240,6 +241,20 @@ def current() -> Loop:
         _last = (weakref.ref(loop), weakref.ref(known))
         return known
     raise RuntimeError("no event loop of asyncio or trio runs here")
+
+
+def _end() -> None:
+    """Ends the threads of all loops: an interpreter that ends beside others must not have any."""
+    global _last
+    _waiter.stop()
+    # A loop that an exit handler uses after this begins anew.
+    _last = None
+    _asyncio.clear()
+    _trio.clear()
+
+
+if sys.platform != "linux":
+    atexit.register(_end)
 
 
 def _is_guest() -> bool:

@@ -6,7 +6,6 @@ queue of results becomes non-empty. A thread ends when its loop is closed or fre
 
 from __future__ import annotations
 
-import atexit
 import threading
 import weakref
 from typing import TYPE_CHECKING, Protocol
@@ -35,8 +34,12 @@ def start(waiter: Waiter, loop: Woken) -> None:
     """Starts a thread that calls `wake` of the loop whenever results are available."""
     # A daemon: the interpreter must not wait for loops that nobody closed.
     thread = threading.Thread(target=_run, args=(waiter, weakref.ref(loop)), name="nowait-loop", daemon=True)
-    thread.start()
     _threads[thread] = waiter
+    try:
+        thread.start()
+    except BaseException:
+        del _threads[thread]
+        raise
 
 
 def _run(waiter: Waiter, held: Callable[[], Woken | None]) -> None:
@@ -55,9 +58,8 @@ def _run(waiter: Waiter, held: Callable[[], Woken | None]) -> None:
         _threads.pop(threading.current_thread(), None)
 
 
-@atexit.register
-def _stop() -> None:
-    """Ends all threads. An interpreter that ends beside others must not have any."""
+def stop() -> None:
+    """Ends all threads."""
     for thread, waiter in list(_threads.items()):
         waiter.stop()
         thread.join()

@@ -428,7 +428,7 @@ def _named() -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         text, name = error.strerror or str(error), os.fsdecode(error.filename or "")
-        raise make("NotFound", error.errno, f"{name}: {text}", name, None, None, None) from None
+        raise make("NotFound", None, f"{name}: {text}", name, None, None, None) from None
     except FileExistsError as error:
         name = os.fsdecode(error.filename2 or error.filename or "")
         raise _error(AlreadyExistsError, "AlreadyExists", f"{name} exists already", name) from None
