@@ -155,7 +155,8 @@ impl File {
         Ok(matches!(self.get(py, ErrorOp::Metadata)?.direct(), DirectIo::Granted { .. }))
     }
 
-    /// The file's descriptor, which the file still owns.
+    /// The file's descriptor, which the file still owns. On Windows a file has a handle only, and the
+    /// call raises `UnsupportedError`.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         let file = self.get(py, ErrorOp::Metadata)?;
         let none = || Error::new(ErrorOp::Metadata, ErrorKind::Unsupported).at(&self.path).with_advice(NO_DESCRIPTOR);

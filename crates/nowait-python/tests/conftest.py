@@ -28,7 +28,6 @@ ONLY_ON_LINUX = {
     "test_a_signal_ends_a_gather_of_a_map": "/proc",
     "test_a_name_of_any_bytes": "other systems refuse some bytes in names",
     "test_all_of_a_file_without_a_size": "/proc",
-    "test_direct_reads": "direct I/O",
     "test_it_links_what_every_system_has": "/proc",
     "test_rows_of_the_command": "the command needs Linux",
     "test_the_benchmark_of_dask": "evictions",
