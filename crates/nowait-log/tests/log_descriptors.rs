@@ -1,7 +1,6 @@
 //! A log in a process that has no descriptor left. In a file of its own, since the limit is the
-//! process's.
-
-#![cfg(feature = "tokio")]
+//! process's, and so is that of a system with rings.
+#![cfg(all(feature = "tokio", target_os = "linux"))]
 
 #[path = "../../nowait/tests/common/mod.rs"]
 mod common;

@@ -6,12 +6,11 @@ mod common;
 use std::cell::RefCell;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Watchdog, at_most, child, eventually, mounts};
+use common::{Watchdog, at_most, child, eventually, mounts, overwrite};
 use nowait::ErrorKind;
 use nowait_log::{Durability, FollowFrom, Followed, Follower, Log, Options, Strategy, Submitter, SyncPolicy, follow};
 
@@ -355,9 +354,7 @@ fn damage(path: &Path, victim: u64, at: usize) {
             bytes[*at..].starts_with(b"nwbk") && (number(at + 24)..number(at + 24) + records()).contains(&victim)
         };
         if let Some(block) = (0..bytes.len()).step_by(4096).find(is_it) {
-            let file = fs::File::options().write(true).open(&file).unwrap();
-            file.write_all_at(&[bytes[block + at] ^ 1], (block + at) as u64).unwrap();
-            return file.sync_all().unwrap();
+            return overwrite(&file, (block + at) as u64, &[bytes[block + at] ^ 1]);
         }
     }
     panic!("record {victim} is in no file");

@@ -1,4 +1,6 @@
-//! Modes of a log's directory and files.
+//! Modes of a log's directory and files, which Windows does not have.
+
+#![cfg(unix)]
 
 #[path = "../../nowait/tests/common/mod.rs"]
 mod common;
@@ -11,8 +13,6 @@ use std::path::Path;
 use common::mounts;
 use nowait::ErrorKind;
 use nowait_log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy};
-use rustix::fs::Mode;
-use rustix::process::umask;
 
 fn options() -> Options {
     let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 1 };
@@ -45,8 +45,9 @@ fn append(log: &Log, count: u64) {
 #[test]
 fn files_have_the_modes_that_their_directory_or_an_administrator_gives() {
     let dir = mounts::temp_dir();
-    for mask in [0o022, 0o077, 0] {
-        umask(Mode::from_raw_mode(mask));
+    for mask in [0o022, 0o077, 0_u16] {
+        // SAFETY: no memory is passed.
+        unsafe { libc::umask(mask) };
         // Modes from the directory.
         for (of_dir, of_files) in [(0o700, 0o600), (0o750, 0o640), (0o755, 0o644), (0o2770, 0o660)] {
             let path = dir.path().join(format!("log-{mask:o}-{of_dir:o}"));

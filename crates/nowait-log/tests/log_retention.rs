@@ -3,13 +3,14 @@
 #[path = "../../nowait/tests/common/mod.rs"]
 mod common;
 
-use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use common::{Watchdog, eventually, mounts, on};
+use std::fs;
+
+use common::{Watchdog, counted_by_system, eventually, mounts, on};
 use nowait::ErrorKind;
 use nowait::sim::{Faults, Sim};
 use nowait_log::{Durability, Event, Log, Options, Retention, Strategy, Submitter, SyncPolicy, inspect, inspect_in};
@@ -298,11 +299,9 @@ fn a_reader_keeps_what_it_has_pinned() {
     log.close().wait().unwrap();
 }
 
-/// Bytes that this process has had written to disks.
-fn device_bytes() -> u64 {
-    let io = fs::read_to_string("/proc/self/io").unwrap();
-    let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap();
-    line.parse().unwrap()
+/// Bytes that this process has had written to disks, where they are counted.
+fn device_bytes() -> Option<u64> {
+    counted_by_system("/proc/self/io", "write_bytes: ")
 }
 
 /// Of 45 segments 6 were used again: mostly there was none to use when the next one was prepared,
@@ -325,12 +324,12 @@ fn steady_retention_uses_files_again() {
             }
         }
         let (then, device_then) = before.unwrap();
-        let (now, device) = (log.stats(), device_bytes() - device_then);
+        let (now, device) = (log.stats(), device_bytes().zip(device_then).map(|(now, then)| now - then));
         let recycled = now.segments_recycled - then.segments_recycled;
         let rotations = now.rotations - then.rotations;
         let (written, zeroed) = (now.written_bytes - then.written_bytes, now.zeroed_bytes - then.zeroed_bytes);
         println!(
-            "{recycled} of {rotations} used again; {written} bytes of blocks, {zeroed} of zeros, {device} on the device (with those of other tests)"
+            "{recycled} of {rotations} used again; {written} bytes of blocks, {zeroed} of zeros, {device:?} on the device (with those of other tests)"
         );
         // Now and then a segment is full before the one that may go is known.
         assert!(recycled * 10 >= rotations * 9, "{recycled} of {rotations}");

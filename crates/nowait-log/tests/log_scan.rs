@@ -5,7 +5,7 @@
 mod common;
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 use common::mounts;
@@ -188,18 +188,19 @@ fn ten_gibibytes_are_opened_by_their_end() {
     let control = [&id[..], &long(SEGMENT), &short(1), &short(2), &short(1), &short(1)];
     fs::write(path.join("control"), [sealed(b"nwlogctl", &control), sealed(b"nwlogctl", &control)].concat()).unwrap();
     for number in 1..=SEGMENTS {
-        let file = File::create_new(path.join(format!("{number:020}.seg"))).unwrap();
+        let mut file = File::create_new(path.join(format!("{number:020}.seg"))).unwrap();
         file.set_len(SEGMENT).unwrap();
         let last = (number - 1) * EACH;
         let (before, end) = if number == 1 { (0, 0) } else { (number - 1, SEGMENT - 8192) };
         let numbers = [number, 1, SEGMENT, last + 1, last, before, end, last, 0].map(long).concat();
         let header = sealed(b"nwlogseg", &[&id, &numbers]);
-        file.write_all_at(&header, 0).unwrap();
+        file.write_all(&header).unwrap();
         // Or the reads past the page cache have it written first.
         file.sync_all().unwrap();
     }
     // One record a page, each of which covers the one before.
-    let newest = File::options().write(true).open(path.join(format!("{SEGMENTS:020}.seg"))).unwrap();
+    let mut newest = File::options().write(true).open(path.join(format!("{SEGMENTS:020}.seg"))).unwrap();
+    newest.seek(SeekFrom::Start(4096)).unwrap();
     let seed = crc32c::crc32c(&[&id[..], &long(SEGMENTS), &long(1)].concat());
     let first = (SEGMENTS - 1) * EACH + 1;
     for index in 0..EACH {
@@ -213,7 +214,7 @@ fn ten_gibibytes_are_opened_by_their_end() {
         put(&mut page, 8, &[&numbers, &short(109), &short(1), &short(0), &short(frames)]);
         let crc = crc32c::crc32c_append(seed, &page[8..64]);
         put(&mut page, 0, &[b"nwbk", &short(crc)]);
-        newest.write_all_at(&page, at).unwrap();
+        newest.write_all(&page).unwrap();
     }
     newest.sync_all().unwrap();
     drop(newest);

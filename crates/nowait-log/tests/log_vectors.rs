@@ -196,7 +196,7 @@ fn found_by_python(dir: &Path) -> Option<String> {
         output => output.unwrap(),
     };
     assert!(output.status.success(), "{}: {}", dir.display(), String::from_utf8_lossy(&output.stderr));
-    Some(String::from_utf8(output.stdout).unwrap())
+    Some(String::from_utf8(output.stdout).unwrap().replace("\r\n", "\n"))
 }
 
 #[test]

@@ -143,10 +143,8 @@ fn what_is_damaged_after_a_drop_is_damage() {
             (0..3).for_each(|_| drop(log.append(&[2; 100]).wait().unwrap()));
             drop(log);
             // It has let go of its directory when all is written.
-            let lock = fs::File::open(path.join("lock")).unwrap();
-            assert!(eventually(
-                || rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
-            ));
+            let lock = nowait::File::open(path.join("lock")).wait().unwrap();
+            assert!(eventually(|| lock.try_lock().is_ok()));
             assert_eq!(inspect(&path).wait().unwrap().last_lsn, 12);
             rot_on_disk(&path);
             assert_damaged(&inspect(&path).wait().unwrap());

@@ -412,7 +412,7 @@ fn advised(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::os::fd::AsRawFd;
 

@@ -182,7 +182,7 @@ impl Drop for OnDevice {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
 

@@ -101,6 +101,31 @@ impl Way {
     }
 }
 
+/// Overwrites bytes of a file, and nothing else of it.
+pub(crate) fn overwrite(path: &Path, offset: u64, bytes: &[u8]) {
+    use std::io::{Seek as _, SeekFrom};
+    let mut file = std::fs::File::options().write(true).open(path).unwrap();
+    file.seek(SeekFrom::Start(offset)).unwrap();
+    file.write_all(bytes).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// The number at the start of the line that begins with `field`, in a file of `/proc`. None, which it
+/// says, where there is no such file.
+pub(crate) fn counted_by_system(file: &str, field: &str) -> Option<u64> {
+    match std::fs::read_to_string(file) {
+        Ok(text) => {
+            let number = text.lines().find_map(|line| line.strip_prefix(field)?.split_whitespace().next());
+            Some(number.unwrap().parse().unwrap())
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            eprintln!("skipped: bounds on counters of {file}: there is none");
+            None
+        }
+        Err(error) => panic!("{file}: {error}"),
+    }
+}
+
 /// Applies a write to a file's contents.
 pub(crate) fn put(contents: &mut Vec<u8>, offset: u64, data: &[u8]) {
     if !data.is_empty() {
@@ -308,6 +333,23 @@ pub(crate) fn resources() -> (usize, usize) {
 pub(crate) fn descriptors_of(path: &Path) -> usize {
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     links.filter(|link| std::fs::read_link(link.path()).is_ok_and(|target| target == path)).count()
+}
+
+/// Descriptors of this process that are open on the file at `path`; none if it is gone.
+#[cfg(target_os = "macos")]
+pub(crate) fn descriptors_of(path: &Path) -> usize {
+    use std::os::fd::BorrowedFd;
+    let identity = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+    let Ok(wanted) = rustix::fs::stat(path).map(identity) else { return 0 };
+    let open = std::fs::read_dir("/dev/fd").unwrap().flatten();
+    let numbers = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_it = |number: &i32| {
+        // SAFETY: a number that was closed meanwhile fails, and one that was used again is counted or
+        // not: nothing is done to its file.
+        let fd = unsafe { BorrowedFd::borrow_raw(*number) };
+        rustix::fs::fstat(fd).is_ok_and(|stat| identity(stat) == wanted)
+    };
+    numbers.filter(is_it).count()
 }
 
 /// One if there is a handle of the file, which excludes one that would not share it.

@@ -1,6 +1,7 @@
 //! What the library promises on file systems and devices that the tests make, where calls are
 //! refused or run into a limit, and of what a process of its own can count: its memory, threads and
 //! descriptors. Needs root for most.
+#![cfg(target_os = "linux")]
 
 #[path = "../common/mod.rs"]
 mod common;

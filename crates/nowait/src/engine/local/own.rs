@@ -234,7 +234,7 @@ impl Watched for Own {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
     use crate::op::fixture::{file_of_fd, read_of};

@@ -330,7 +330,7 @@ impl Queue {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::io::Write;
     use std::os::fd::OwnedFd;

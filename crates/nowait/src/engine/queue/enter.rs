@@ -130,7 +130,7 @@ impl Queue {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::collections::VecDeque;
     use std::os::fd::{AsFd, BorrowedFd};

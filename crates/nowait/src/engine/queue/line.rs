@@ -154,7 +154,7 @@ impl Queue {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use rustix::fs::MemfdFlags;
 

@@ -520,7 +520,7 @@ impl AsFd for Queue {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
     use crate::op::fixture::{file_of_fd, read_of};

@@ -289,7 +289,7 @@ impl Glances {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
     use std::sync::Weak;
