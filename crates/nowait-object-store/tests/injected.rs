@@ -1,5 +1,6 @@
-//! Closes that fail, and the order of syncs and renames: `strace` injects the former and shows the latter.
-#![cfg(feature = "object-store-0-14")]
+//! Closes that fail, and the order of syncs and renames: `strace` injects the former and shows the latter, on
+//! Linux.
+#![cfg(all(feature = "object-store-0-14", target_os = "linux"))]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

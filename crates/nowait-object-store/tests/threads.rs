@@ -1,5 +1,6 @@
-//! Threads of a cold scan: none for a range. Alone in its process, since it counts them.
-#![cfg(feature = "object-store-0-14")]
+//! Threads of a cold scan: none for a range. Alone in its process, since it counts them in
+//! `/proc`.
+#![cfg(all(feature = "object-store-0-14", target_os = "linux"))]
 
 use std::fs;
 use std::sync::Arc;
@@ -58,12 +59,4 @@ fn a_cold_scan_has_no_thread_for_a_range() {
         });
         assert!(used <= most, "{engine:?}: {used} threads");
     }
-}
-
-#[test]
-fn public_types_are_sent_shared_and_formatted() {
-    fn shared<T: Send + Sync + std::fmt::Debug>() {}
-    shared::<(Options, NowaitFileSystem)>();
-    #[cfg(feature = "object-store-0-13")]
-    shared::<nowait_object_store::v0_13::NowaitFileSystem>();
 }

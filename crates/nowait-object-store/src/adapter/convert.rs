@@ -16,7 +16,7 @@ const STORE: &str = "NowaitFileSystem";
 /// characters: it is a path as it is, without an encoding.
 pub(super) fn file_path(files: &Files, location: &Path) -> Result<PathBuf> {
     match location.filename() {
-        Some(name) if !is_staged(name.as_bytes()) => Ok(files.root.join(location.as_ref())),
+        Some(name) if !is_staged(name.as_bytes()) => dir_path(files, location),
         _ => Err(generic(
             format!(
                 "`{location}` is not an object name: it is empty, or ends in `#` and digits, which marks an upload"
@@ -24,6 +24,12 @@ pub(super) fn file_path(files: &Files, location: &Path) -> Result<PathBuf> {
             .into(),
         )),
     }
+}
+
+/// Returns the path of a prefix; of none, the root.
+pub(super) fn dir_path(files: &Files, prefix: &Path) -> Result<PathBuf> {
+    let path = files.path_of(prefix.as_ref());
+    path.ok_or_else(|| generic(format!("`{prefix}` is not a location here: it contains a backslash").into()))
 }
 
 /// Returns the location of a path below the root.

@@ -38,6 +38,11 @@ impl Files {
         Files { root, options, no_clones: Mutex::default() }
     }
 
+    /// Returns the path of an object or a prefix. None if the system would read another path from it.
+    pub(crate) fn path_of(&self, location: &str) -> Option<PathBuf> {
+        system::below(&self.root, location)
+    }
+
     fn nowait(&self) -> &Nowait {
         &self.options.nowait
     }

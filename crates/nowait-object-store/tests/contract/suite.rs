@@ -7,7 +7,7 @@ use super::object_store::path::Path;
 
 /// Those that the crate runs against its own `LocalFileSystem`, and more.
 async fn contract(options: Options) {
-    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let dir = crate::common::temp_dir();
     let store = NowaitFileSystem::with_prefix(dir.path(), options).unwrap();
     put_get_delete_list(&store).await;
     list_with_offset_exclusivity(&store).await;

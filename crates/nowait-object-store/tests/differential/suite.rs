@@ -2,7 +2,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
@@ -15,6 +14,7 @@ use super::object_store::{
     CopyMode, CopyOptions, DynObjectStore, Error, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt,
     PutMode, PutOptions, PutPayload, RenameOptions, RenameTargetMode, Result,
 };
+use crate::system;
 
 /// xorshift64*
 struct Random(u64);
@@ -230,8 +230,7 @@ async fn run(store: &DynObjectStore, step: Step) -> String {
 fn may_differ(step: &Step, ours: &std::path::Path, root: &std::path::Path) -> bool {
     let path = |path: &Path| root.join(path.as_ref());
     // Copies of `LocalFileSystem` are links to one file, of which a rename leaves both names.
-    let inode = |path: &std::path::Path| path.metadata().ok().map(|metadata| metadata.ino());
-    let are_one = |from: &Path, to: &Path| inode(&path(from)).is_some() && inode(&path(from)) == inode(&path(to));
+    let are_one = |from: &Path, to: &Path| system::are_one(&path(from), &path(to));
     // What the kernel says of a path that leads through a file.
     let leads_through_a_file =
         |to: &Path| path(to).metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotADirectory);
@@ -269,7 +268,7 @@ fn may_differ(step: &Step, ours: &std::path::Path, root: &std::path::Path) -> bo
 fn links(root: &std::path::Path) {
     fs::create_dir_all(root.join("d")).unwrap();
     for (to, link) in [("d/e/f", "link"), ("nowhere", "broken"), ("d", "linked")] {
-        std::os::unix::fs::symlink(to, root.join(link)).unwrap();
+        system::symlink(to, &root.join(link));
     }
 }
 
@@ -278,7 +277,7 @@ async fn compare(options: Options, steps: usize) {
     let seed = std::env::var("NOWAIT_SEED").map_or(seed, |seed| seed.parse().unwrap());
     println!("seed: NOWAIT_SEED={seed}");
     let mut random = Random(seed);
-    let (ours, theirs) = (tempfile::tempdir_in("/var/tmp").unwrap(), tempfile::tempdir_in("/var/tmp").unwrap());
+    let (ours, theirs) = (crate::common::temp_dir(), crate::common::temp_dir());
     links(ours.path());
     links(theirs.path());
     let store: Arc<DynObjectStore> = Arc::new(NowaitFileSystem::with_prefix(ours.path(), options).unwrap());

@@ -2,6 +2,8 @@
 
 #![allow(clippy::duplicate_mod)]
 
+#[path = "../common/mod.rs"]
+mod common;
 #[cfg(feature = "object-store-0-13")]
 mod v0_13;
 #[cfg(feature = "object-store-0-14")]

@@ -19,6 +19,7 @@ pub(crate) mod mounts;
 #[path = "mounts_elsewhere.rs"]
 pub(crate) mod mounts;
 pub(crate) mod rng;
+mod wine;
 
 use std::future::Future;
 use std::io::Write as _;
@@ -32,6 +33,9 @@ use nowait::sim::{Faults, Sim};
 use nowait::{Buf, Engine, ErrorKind, File, Nowait, OpenOptions, Operation, Route, Started};
 use rng::Rng;
 use tempfile::TempDir;
+
+#[allow(unused_imports)] // Not every test binary meets what Wine lacks.
+pub(crate) use self::wine::is_lacking_in_wine;
 
 const PAGE: usize = 4096;
 
@@ -363,27 +367,6 @@ pub(crate) fn descriptors_of(path: &Path) -> usize {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
         Err(error) => panic!("{}: {error}", path.display()),
     }
-}
-
-/// Whether this is Wine, which lacks something that Windows has; says so.
-#[cfg(windows)]
-pub(crate) fn is_lacking_in_wine(what: &str) -> bool {
-    use std::ffi::{c_char, c_void};
-    unsafe extern "system" {
-        fn GetModuleHandleA(name: *const c_char) -> *mut c_void;
-        fn GetProcAddress(module: *mut c_void, name: *const c_char) -> *mut c_void;
-    }
-    // SAFETY: both names end with a zero, and every process has this module.
-    let function = unsafe { GetProcAddress(GetModuleHandleA(c"ntdll.dll".as_ptr()), c"wine_get_version".as_ptr()) };
-    if !function.is_null() {
-        eprintln!("skipped: Wine lacks {what}");
-    }
-    !function.is_null()
-}
-
-#[cfg(not(windows))]
-pub(crate) fn is_lacking_in_wine(_: &str) -> bool {
-    false
 }
 
 /// Opens a file past the page cache, for reading and writing; says so where that cannot be.

@@ -6,7 +6,7 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
@@ -80,6 +80,11 @@ pub(in crate::files) const LINKS_COPIES: bool = true;
 pub(in crate::files) fn is_one_dir(one: &Path, other: &Path) -> io::Result<bool> {
     let identity = |path: &Path| fs::metadata(path).map(|dir| (dir.dev(), dir.ino()));
     Ok(identity(one)? == identity(other)?)
+}
+
+/// Returns the path of a location, which has no `.` and `..`.
+pub(in crate::files) fn below(root: &Path, location: &str) -> Option<PathBuf> {
+    Some(root.join(location))
 }
 
 /// The name of an object whose file has this path below the root.

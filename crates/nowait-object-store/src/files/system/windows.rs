@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Zero, as in `LocalFileSystem`: ETags consist of time and size.
@@ -58,6 +58,24 @@ pub(in crate::files) const LINKS_COPIES: bool = false;
 /// Whether both are one directory.
 pub(in crate::files) fn is_one_dir(one: &Path, other: &Path) -> io::Result<bool> {
     Ok(one.canonicalize()? == other.canonicalize()?)
+}
+
+/// Returns the path of a location, which has no `.` and `..`. None if a segment contains the system's own
+/// separator: it could lead out of the root. A colon, which would name a stream or a drive, is written as
+/// `LocalFileSystem` writes it. Only in the store of all files the first segment may be a drive.
+pub(in crate::files) fn below(root: &Path, location: &str) -> Option<PathBuf> {
+    let mut path = root.to_path_buf();
+    for (number, segment) in location.split('/').enumerate() {
+        let is_drive = number == 0 && root == Path::new("/") && segment.len() == 2 && segment.ends_with(':');
+        if segment.contains('\\') {
+            return None;
+        }
+        match is_drive {
+            true => path.push(format!("{segment}\\")),
+            false => path.push(segment.replace(':', "%3A")),
+        }
+    }
+    Some(path)
 }
 
 /// The name of an object whose file has this path below the root.
