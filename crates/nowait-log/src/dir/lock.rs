@@ -16,10 +16,16 @@ use nowait::{ErrorKind, ErrorOp, File, OpenOptions, Result, TryLockError, embed}
 pub(crate) struct DirLock {
     file: File,
     dir: LogDir,
+    /// Windows has no locks of directories. There nobody can remove `lock`.
+    _name: Option<os::HeldName>,
 }
 
 impl DirLock {
     pub(crate) fn take(dir: &LogDir) -> Result<DirLock> {
+        // Before `lock` is opened: it is this file then.
+        let path = dir.path.join(LOCK);
+        let name = dir.descriptor().map(|_| os::hold_name(&path)).transpose();
+        let name = name.map_err(|error| os::system_error(ErrorOp::Open, &error, &path))?;
         let mut options = OpenOptions::new();
         let file = match dir.open_file(options.read(true).write(true), LOCK) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -27,7 +33,7 @@ impl DirLock {
             }
             file => file?,
         };
-        let lock = DirLock { file, dir: dir.clone() };
+        let lock = DirLock { file, dir: dir.clone(), _name: name };
         if lock.is_held() {
             take(dir, || match lock.file.try_lock() {
                 Ok(()) => Ok(true),

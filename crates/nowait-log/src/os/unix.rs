@@ -19,6 +19,13 @@ fn mode(about: &Stat) -> u32 {
     about.st_mode as u32 & MODE_BITS
 }
 
+/// Nothing: the lock of the directory survives the removal of a name.
+pub(crate) struct HeldName;
+
+pub(crate) fn hold_name(_: &Path) -> io::Result<HeldName> {
+    Ok(HeldName)
+}
+
 /// Locks a directory, so that another process cannot; false if another has locked it.
 pub(crate) fn lock_dir(dir: OpenDir<'_>) -> io::Result<bool> {
     match rustix::io::retry_on_intr(|| rustix::fs::flock(dir, FlockOperation::NonBlockingLockExclusive)) {

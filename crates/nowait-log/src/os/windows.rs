@@ -1,7 +1,9 @@
 //! Windows. It has no permissions of POSIX. Only the file `lock` is locked: directories have no locks.
-//! If another program removes `lock`, a second process can open the log.
+//! So the name `lock` is held while the log is open.
 
+use std::fs::{File as StdFile, OpenOptions};
 use std::io;
+use std::os::windows::fs::OpenOptionsExt;
 use std::os::windows::io::BorrowedHandle;
 use std::path::Path;
 
@@ -9,6 +11,18 @@ use nowait::{Error, ErrorKind, File};
 
 /// A directory that is open.
 pub(crate) type OpenDir<'d> = BorrowedHandle<'d>;
+
+/// The name of a file that nobody can remove or rename.
+pub(crate) struct HeldName(#[allow(dead_code)] StdFile);
+
+/// Holds the name of a file, which is created if it is missing, by a handle that does not share its
+/// removal.
+pub(crate) fn hold_name(path: &Path) -> io::Result<HeldName> {
+    const FILE_SHARE_READ_WRITE: u32 = 3;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).share_mode(FILE_SHARE_READ_WRITE);
+    options.open(path).map(HeldName)
+}
 
 pub(crate) fn lock_dir(_: OpenDir<'_>) -> io::Result<bool> {
     Ok(true)

@@ -105,7 +105,11 @@ impl Stat {
 fn failed(operation: ErrorOp, path: &Path) -> impl Fn(io::Error) -> Error {
     move |error| match error.raw_os_error() {
         Some(errno) => Error::from_raw_os_error(operation, errno).at(path),
-        None => Error::new(operation, ErrorKind::Other).at(path).with_detail(error.to_string()),
+        // An error of `nowait`, or one without a code.
+        None => match error.downcast::<Error>() {
+            Ok(error) => error.at(path),
+            Err(error) => Error::new(operation, ErrorKind::Other).at(path).with_detail(error.to_string()),
+        },
     }
 }
 

@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use nowait::embed::fork_generation;
-use nowait::{ErrorKind, ErrorOp, Nowait, Result};
+use nowait::{Error, ErrorKind, ErrorOp, Nowait, Result};
 use walkdir::WalkDir;
 
 use super::{failed, system};
@@ -128,7 +128,13 @@ fn create_parents(path: &Path, durable: bool) -> Result<()> {
     if durable {
         changed.extend(parent.ancestors().take_while(|dir| !dir.exists()).filter_map(Path::parent));
     }
-    fs::create_dir_all(parent).map_err(failed(ErrorOp::CreateDir, parent))?;
+    if let Err(error) = fs::create_dir_all(parent) {
+        // Windows says that nothing is found below a file.
+        if parent.ancestors().any(Path::is_file) {
+            return Err(Error::new(ErrorOp::CreateDir, ErrorKind::NotADirectory).at(path));
+        }
+        return Err(failed(ErrorOp::CreateDir, parent)(error));
+    }
     changed.into_iter().try_for_each(sync_dir)
 }
 
@@ -156,8 +162,11 @@ pub(super) fn is_one_name(one: &Path, other: &Path) -> io::Result<bool> {
 /// deletes left empty at the name are removed: they are not objects.
 pub(super) fn rename(from: &Path, to: &Path, replace: bool) -> io::Result<()> {
     rename_onto(from, to, replace).or_else(|error| {
-        let in_the_way = matches!(error.kind(), io::ErrorKind::IsADirectory | io::ErrorKind::AlreadyExists);
-        if in_the_way && remove_empty_tree(to) { rename_onto(from, to, replace) } else { Err(error) }
+        if system::is_in_the_way(&error, to) && remove_empty_tree(to) {
+            rename_onto(from, to, replace)
+        } else {
+            Err(error)
+        }
     })
 }
 

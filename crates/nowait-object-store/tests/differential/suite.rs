@@ -242,6 +242,9 @@ fn may_differ(step: &Step, ours: &std::path::Path, root: &std::path::Path) -> bo
         to.is_dir() && entries.all(|entry| entry.unwrap().file_type().is_dir())
     };
     match step {
+        Step::Get(from, _) | Step::GetIfUnchanged(from, _) | Step::Head(from) => {
+            system::DENIES_DIRECTORIES && path(from).is_dir()
+        }
         Step::Put(to, ..) | Step::Upload(to, ..) | Step::Copy(_, to, _) | Step::Rename(_, to, _) if is_empty(to) => {
             true
         }

@@ -16,6 +16,9 @@ pub(crate) fn are_one(one: &Path, other: &Path) -> bool {
     one.is_file() && other.is_file()
 }
 
+/// Whether `LocalFileSystem` finds an error in opening a directory, and not that there is no object.
+pub(crate) const DENIES_DIRECTORIES: bool = cfg!(windows);
+
 #[cfg(unix)]
 pub(crate) fn symlink(target: &str, link: &Path) {
     std::os::unix::fs::symlink(target, link).unwrap();

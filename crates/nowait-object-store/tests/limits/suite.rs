@@ -10,6 +10,7 @@ use super::object_store::path::Path;
 use super::object_store::registry::{DefaultObjectStoreRegistry, ObjectStoreRegistry};
 use super::object_store::{Error, ObjectStore, ObjectStoreExt, PutMode};
 use super::objects::{byte, names, store};
+use crate::common::is_lacking_in_wine;
 
 #[tokio::test]
 async fn a_hundred_thousand_ranges_share_one_allocation() {
@@ -119,7 +120,9 @@ async fn of_many_that_create_one_wins_and_nothing_partial_is_seen() {
         let (store, object) = (store.clone(), object.clone());
         async move {
             for number in 0..100 {
-                store.put(&object, contents(number).into()).await.unwrap();
+                if let Err(error) = store.put(&object, contents(number).into()).await {
+                    return assert!(is_lacking_in_wine("replacements of open files"), "{error}");
+                }
             }
         }
     });

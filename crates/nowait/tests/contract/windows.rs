@@ -255,3 +255,34 @@ fn names_that_are_none_are_refused() {
     }
     assert!(names(folder.path()).is_empty());
 }
+
+/// As those of a disk that is full; `make platforms-run` makes both.
+#[test]
+fn full_and_read_only_drives_are_told() {
+    const BYTES: usize = 4 << 20;
+    for (variable, kind) in
+        [("NOWAIT_TEST_FULL_DRIVE", ErrorKind::NoSpace), ("NOWAIT_TEST_READ_ONLY_DRIVE", ErrorKind::ReadOnlyFilesystem)]
+    {
+        let Some(drive) = std::env::var_os(variable) else {
+            eprintln!("skipped: {variable} names no drive");
+            continue;
+        };
+        let path = Path::new(&drive).join("file");
+        on_each(|nowait, way, _| {
+            let write = || {
+                let file = way.run(OpenOptions::new().write(true).create(true).open_in(nowait, &path))?;
+                way.run(file.write_all_at(vec![1; BYTES], 0)).map_err(Error::from)
+            };
+            for error in [
+                write().map(drop).unwrap_err(),
+                way.run_future(nowait.fs().write(&path, vec![1; BYTES])).unwrap_err(),
+                way.run_future(nowait.fs().write_atomic(&path, vec![1; BYTES])).unwrap_err(),
+            ] {
+                assert_eq!(error.kind(), kind, "{error}");
+                assert_eq!(std::io::Error::from(error).kind(), std_kind);
+            }
+            let _ = std_fs::remove_file(&path);
+            assert!(names(drive.as_ref()).is_empty());
+        });
+    }
+}

@@ -63,6 +63,11 @@ pub(in crate::files) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
+/// Whether a rename has failed since there is something at the new name.
+pub(in crate::files) fn is_in_the_way(error: &io::Error, _to: &Path) -> bool {
+    matches!(error.kind(), io::ErrorKind::IsADirectory | io::ErrorKind::AlreadyExists)
+}
+
 /// Makes the names in a directory durable.
 pub(in crate::files) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir).and_then(|dir| dir.sync_all())

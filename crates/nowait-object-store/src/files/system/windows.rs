@@ -42,6 +42,12 @@ pub(in crate::files) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     Ok(nowait::fs::rename_new(from, to).wait()?)
 }
 
+/// Whether a rename has failed since there is something at the new name. A directory there is one that
+/// denies access.
+pub(in crate::files) fn is_in_the_way(error: &io::Error, to: &Path) -> bool {
+    error.kind() == io::ErrorKind::AlreadyExists || error.kind() == io::ErrorKind::PermissionDenied && to.is_dir()
+}
+
 /// Makes the names in a directory durable.
 pub(in crate::files) fn sync_dir(dir: &Path) -> io::Result<()> {
     Ok(nowait::fs::sync_dir(dir).wait()?)
