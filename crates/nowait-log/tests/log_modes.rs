@@ -47,7 +47,9 @@ fn files_have_the_modes_that_their_directory_or_an_administrator_gives() {
     let dir = mounts::temp_dir();
     for mask in [0o022, 0o077, 0_u16] {
         // SAFETY: no memory is passed.
-        unsafe { libc::umask(mask) };
+        unsafe {
+            libc::umask(mask.into());
+        }
         // Modes from the directory.
         for (of_dir, of_files) in [(0o700, 0o600), (0o750, 0o640), (0o755, 0o644), (0o2770, 0o660)] {
             let path = dir.path().join(format!("log-{mask:o}-{of_dir:o}"));

@@ -260,9 +260,10 @@ fn names_that_are_none_are_refused() {
 #[test]
 fn full_and_read_only_drives_are_told() {
     const BYTES: usize = 4 << 20;
-    for (variable, kind) in
-        [("NOWAIT_TEST_FULL_DRIVE", ErrorKind::NoSpace), ("NOWAIT_TEST_READ_ONLY_DRIVE", ErrorKind::ReadOnlyFilesystem)]
-    {
+    for (variable, kind, std_kind) in [
+        ("NOWAIT_TEST_FULL_DRIVE", ErrorKind::NoSpace, std::io::ErrorKind::StorageFull),
+        ("NOWAIT_TEST_READ_ONLY_DRIVE", ErrorKind::ReadOnlyFilesystem, std::io::ErrorKind::ReadOnlyFilesystem),
+    ] {
         let Some(drive) = std::env::var_os(variable) else {
             eprintln!("skipped: {variable} names no drive");
             continue;
