@@ -120,8 +120,17 @@ const OPTIONAL: [(&str, i64, &[&str]); 22] = [
 ];
 
 const READS: &[&str] = &["read_at_gives", "vectored_reads", "size_and_advice", "cold_and", "many_in_flight_complete"];
-const WRITES: &[&str] =
-    &["at_random_places", "cold_pages", "many_writes_at", "append", "length_is", "syncs", "durable", "allocation"];
+const WRITES: &[&str] = &[
+    "at_random_places",
+    "cold_pages",
+    "many_writes_at",
+    "append",
+    "length_is",
+    "syncs",
+    "durable",
+    "allocation",
+    "for_reading",
+];
 const NAMES: &[&str] = &["renamed", "replaced", "missing"];
 /// Those that drop no pages to begin with.
 const HINTS: &[&str] = &["read_at_gives", "vectored_reads", "size_and_advice"];

@@ -118,7 +118,9 @@ fn write_without_flags(
     let of_file = rustix::fs::fcntl_getfl(fd)?;
     // The kernel ignores the offset then (pwrite(2), BUGS).
     if flags.contains(WriteFlags::APPEND) && !of_file.contains(OFlags::APPEND) {
-        return Err(Errno::NOSYS);
+        // A file opened for reading has no other descriptor: the write itself fails.
+        let is_read_only = of_file & OFlags::RWMODE == OFlags::RDONLY;
+        return Err(if is_read_only { Errno::BADF } else { Errno::NOSYS });
     }
     let n = retry(|| rustix::io::pwritev(fd, slices, offset))?;
     let is_synced = SYNCED_WRITES_FLUSH && of_file.intersects(DSYNC);
