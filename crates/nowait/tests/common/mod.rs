@@ -161,6 +161,13 @@ impl Sample {
         Sample::made(mounts::temp_dir(), len)
     }
 
+    /// For tasks, which may keep it as long as they like. (`tools/sanitizers/leaks` names this function.)
+    #[allow(dead_code)] // Not every test binary has tasks.
+    #[inline(never)]
+    pub(crate) fn leaked(len: usize) -> &'static Sample {
+        Box::leak(Box::new(Sample::new(len)))
+    }
+
     /// On another file system than the others' one.
     #[allow(dead_code)] // Not every test binary mounts one.
     pub(crate) fn new_in(folder: &Path, len: usize) -> Sample {

@@ -288,7 +288,7 @@ fn counters_of_cold_reads_and_of_failures() {
 /// Makes cold reads, many at a time, in a future that `run` brings to its end on its executor. Some
 /// of them are announced.
 fn cold_reads_are_announced(run: impl Fn(&Nowait, BoxFuture<'static, ()>)) {
-    let sample: &'static Sample = Box::leak(Box::new(Sample::new(4 << 20)));
+    let sample = Sample::leaked(4 << 20);
     let nowait = builder(Engine::Auto).build().unwrap();
     if !nowait.has_ring() || cold::is_in_memory(&sample.path) || !crate::common::takes_attempts(&sample.path) {
         return eprintln!("skipped: these reads would go to threads, or are never cold");

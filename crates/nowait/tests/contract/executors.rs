@@ -29,7 +29,7 @@ fn tokio_multi_thread() {
 fn tokio_with_many_workers_is_attached_later() {
     const WORKERS: usize = 24;
     let _watchdog = Watchdog::new("tokio_with_many_workers_is_attached_later", 60);
-    let sample: &'static Sample = Box::leak(Box::new(Sample::new(LEN)));
+    let sample = Sample::leaked(LEN);
     for nowait in instances() {
         let file = sample.open(&nowait);
         let runtime = runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build().unwrap();
@@ -187,7 +187,7 @@ fn a_runtime_that_is_not_attached_is_advised_of() {
     let Ok(nowait) = Nowait::builder().engine(Engine::Uring).build() else {
         return eprintln!("skipped: there is no ring");
     };
-    let sample: &'static Sample = Box::leak(Box::new(Sample::new(LEN)));
+    let sample = Sample::leaked(LEN);
     let file = sample.open(&nowait);
     let runtime = Runtimes(None).multi_thread();
     let read = || {

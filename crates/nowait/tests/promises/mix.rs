@@ -93,8 +93,7 @@ impl Runtimes {
 /// Runs the mix on each instance with what `run` makes of it, under a watchdog.
 pub(crate) fn on_each_instance(name: &str, run: impl Fn(File, &'static Sample, Runtimes)) {
     let _watchdog = Watchdog::new(name, 60);
-    // Tasks want it for as long as they like.
-    let sample: &'static Sample = Box::leak(Box::new(Sample::new(LEN)));
+    let sample = Sample::leaked(LEN);
     for nowait in instances() {
         for runtimes in Runtimes::of(&nowait) {
             run(sample.open(&nowait), sample, runtimes);

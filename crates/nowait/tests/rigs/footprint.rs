@@ -121,7 +121,7 @@ fn attached() {
         Ok(nowait) => nowait,
         Err(error) => return eprintln!("skipped: {error}"),
     };
-    let sample: &'static Sample = Box::leak(Box::new(Sample::new(LEN)));
+    let sample = Sample::leaked(LEN);
     let file = sample.open(&nowait);
     let watcher_runs = || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
