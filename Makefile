@@ -10,7 +10,7 @@ WITHOUT_BENCH := --no-default-features \
 BENCH := cd bench && CARGO_TARGET_DIR=../target
 
 .PHONY: help test bench-test soak c-tools loom locks python-test python-test-all stores-test integrations service docs book lint \
-	adapters suites suites-check bench bench-check fio-engine fio-compare peers-test kernels kernels-smoke oldest-rust platforms platforms-run advisories semver release-check install \
+	adapters suites suites-check bench bench-check fio-engine fio-compare peers-test kernels kernels-smoke oldest-rust aarch64 asan tsan miri fuzz platforms platforms-run advisories semver release-check install \
 	uninstall versions
 
 help:
@@ -27,6 +27,10 @@ help:
 	@echo "make book    docs/ as a searchable book, in target/book; needs mdbook and python3"
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; licences, where there is cargo-deny"
 	@echo "make oldest-rust  the workspace type-checked by Rust 1.85, for this processor and aarch64 (docs/toolchains.md)"
+	@echo "make aarch64  tests of nowait and nowait-log, built by Rust 1.85 for aarch64 and run by qemu-user (docs/toolchains.md)"
+	@echo "make asan    their tests and those of nowait-cache with AddressSanitizer; make tsan: with ThreadSanitizer; need a nightly toolchain"
+	@echo "make miri    tests that Miri can interpret; needs a nightly toolchain with it (docs/toolchains.md)"
+	@echo "make fuzz    each fuzz target for SECONDS (default: 60); needs a nightly toolchain (CONTRIBUTING.md)"
 	@echo "make platforms  nowait, nowait-log, nowait-object-store and the Python package type-checked for macOS and Windows; platforms-run also runs tests by wine"
 	@echo "make advisories   known vulnerabilities of dependencies, and withdrawn versions; needs cargo-deny and the network"
 	@echo "make semver   breaks of the interface since BASE (default: the last tag); needs cargo-semver-checks"
@@ -168,6 +172,28 @@ suites:
 
 oldest-rust:
 	tools/oldest-rust
+
+aarch64:
+	tools/aarch64
+
+asan:
+	tools/sanitizers/run address
+
+tsan:
+	tools/sanitizers/run thread
+
+miri:
+	tools/sanitizers/run miri
+
+# Installed here, and not for the user.
+target/cargo-fuzz/bin/cargo-fuzz:
+	$(CARGO) install cargo-fuzz --version 0.13.2 --locked --root target/cargo-fuzz
+
+SECONDS ?= 60
+fuzz: target/cargo-fuzz/bin/cargo-fuzz
+	cd fuzz && export PATH="$(CURDIR)/$(<D):$$PATH" && for target in $$(cargo fuzz list); do \
+		cargo +nightly fuzz run $$target -- -max_total_time=$(SECONDS) -len_control=0 -max_len=4096 || exit; \
+	done
 
 platforms:
 	tools/platforms/check

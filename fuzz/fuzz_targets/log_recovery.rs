@@ -1,6 +1,6 @@
 //! A small log whose files were changed anyhow: opening it tells the records that are left, or
-//! refuses with an error; salvage makes a log of it that opens. Nothing panics, and what was
-//! changed nowhere is read back as it was.
+//! refuses with an error; a follower reads in order or refuses, too; salvage makes a log of it that
+//! opens. Nothing panics, and what was changed nowhere is read back as it was.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -9,7 +9,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use nowait::sim::Sim;
 use nowait::{Engine, Nowait};
-use nowait_log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy, read_in};
+use nowait_log::{Durability, FollowFrom, Followed, Log, Options, Strategy, Submitter, SyncPolicy, follow_in, read_in};
 
 #[allow(dead_code)]
 #[path = "../../crates/nowait-log/src/format.rs"]
@@ -133,6 +133,27 @@ fuzz_target!(|changes: Vec<Change>| {
             assert!(changed || found.bytes == record(found.lsn));
         }
         assert!(changed || last == 60);
+    } else {
+        assert!(changed);
+    }
+    if let Ok(mut follower) = follow_in(&nowait, DIR, FollowFrom::Lsn(1)).wait() {
+        follower.skip_damage(true);
+        let _ = follower.settle();
+        let mut next = 1;
+        while let Ok(Some(found)) = follower.next() {
+            match found {
+                Followed::Record { lsn, bytes, .. } => {
+                    assert!(lsn >= next && (changed || bytes == record(lsn)));
+                    next = lsn + 1;
+                }
+                Followed::Missing(lsns) => {
+                    assert!(changed && lsns.start >= next && lsns.end > lsns.start);
+                    next = lsns.end;
+                }
+                other => panic!("the files do not change, and the follower returns {other:?}"),
+            }
+        }
+        assert!(changed || next == 61);
     } else {
         assert!(changed);
     }

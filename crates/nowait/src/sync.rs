@@ -32,6 +32,28 @@ pub(crate) fn locking() {
     count::add();
 }
 
+/// Tells a race detector (`make tsan`) that the kernel reads an entry before it posts the
+/// completion: it sees only the order that this process makes. Nothing in any other build.
+pub(crate) mod kernel_order {
+    #[cfg(nowait_tsan)]
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[cfg(nowait_tsan)]
+    static ENTRIES: AtomicU64 = AtomicU64::new(0);
+
+    #[inline]
+    pub(crate) fn submit() {
+        #[cfg(nowait_tsan)]
+        ENTRIES.fetch_add(1, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn complete() {
+        #[cfg(nowait_tsan)]
+        ENTRIES.load(Ordering::Acquire);
+    }
+}
+
 /// Counts what operations cost where many threads make them: `tests/contract/locks.rs`.
 #[cfg(nowait_count)]
 pub(crate) mod count {

@@ -435,9 +435,16 @@ mod tests {
     #[test]
     fn announcements_that_do_nothing_are_given_up() {
         let Some(piped) = Piped::or_skip(MISSED_SOON_MAX as usize + 20) else { return };
+        let mut first_since = Instant::now();
         for ended in 1..=u64::from(MISSED_SOON_MAX) {
             std::thread::sleep(2 * ARRIVED_MAX);
-            assert!(piped.has_others());
+            let announced = piped.has_others();
+            if !announced && first_since.elapsed() > FIRST_MAX {
+                // The watcher has handed the others to the ring.
+                return eprintln!("skipped: this thread did not run for {FIRST_MAX:?}");
+            }
+            assert!(announced);
+            first_since = Instant::now();
             piped.write(1);
             while piped.queue.line().ended < ended {
                 piped.queue.reap(Reap::Surely);
