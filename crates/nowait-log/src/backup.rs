@@ -62,11 +62,17 @@ pub(super) fn copy_log(from: &LogDir, dest: &Path) -> Result<Recovery> {
     let instance = &from.instance;
     let partial = partial_name(dest)?;
     let is_there = check_dest(instance, dest)?;
+    let rename = || -> Result<()> {
+        if is_there {
+            os::make_way(dest).map_err(|error| os::system_error(ErrorOp::Rename, &error, dest))?;
+        }
+        instance.fs().rename(&partial, dest).wait()
+    };
     instance.fs().create_dir(&partial).wait()?;
     if is_there {
         // The copy ends with the same rename. This trial fails early if `dest` is a symbolic link or a
         // mount point.
-        if let Err(error) = instance.fs().rename(&partial, dest).wait() {
+        if let Err(error) = rename() {
             let _ = instance.fs().remove_dir(&partial).wait();
             let refusal = os::error(ErrorOp::Copy, ErrorKind::InvalidInput, dest);
             let text = format!("a copy cannot replace it ({error}); name a new directory below it");
@@ -82,7 +88,7 @@ pub(super) fn copy_log(from: &LogDir, dest: &Path) -> Result<Recovery> {
         }
         let found = copy_whole(from, &to)?;
         // The rename replaces only an empty directory.
-        instance.fs().rename(&partial, dest).wait()?;
+        rename()?;
         to.sync_parent()?;
         Ok(found)
     })();

@@ -76,6 +76,11 @@ pub(crate) fn device_of(dir: OpenDir<'_>) -> u64 {
     fstat(dir).map_or(0, |stat| stat.st_dev as u64)
 }
 
+/// Nothing: a directory is renamed onto an empty one.
+pub(crate) fn make_way(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
 /// Whether an open directory is at this path. `None` if the path leads nowhere.
 pub(crate) fn is_at(dir: OpenDir<'_>, path: &Path) -> io::Result<Option<bool>> {
     let here = fstat(dir)?;

@@ -59,6 +59,14 @@ pub(crate) fn device_of(_: OpenDir<'_>) -> u64 {
     0
 }
 
+/// Removes an empty directory, onto which no other can be renamed. Refuses links.
+pub(crate) fn make_way(dir: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(dir)?.is_symlink() {
+        true => Err(io::ErrorKind::Unsupported.into()),
+        false => std::fs::remove_dir(dir),
+    }
+}
+
 /// Whether the path leads to a directory. It may be another one: its identity is not known.
 pub(crate) fn is_at(_: OpenDir<'_>, path: &Path) -> io::Result<Option<bool>> {
     match std::fs::metadata(path) {
