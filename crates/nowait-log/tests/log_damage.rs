@@ -315,7 +315,7 @@ fn what_cannot_be_read_is_passed_over_and_named() {
         assert!(known == 40 || !found.damage.is_empty(), "{what}: {found:?}");
         assert!(found.next_lsn > known, "{what}");
         for page in &found.unreadable {
-            assert!(page.what.contains("(os error 5)"), "{}", page.what);
+            assert!(page.what.contains(&format!("(os error {})", common::errno::EIO)), "{}", page.what);
             for at in page.bytes.clone().step_by(4096) {
                 let is_known = page.path.ends_with("control") || spoiled.contains(&(page.path.clone(), at));
                 assert!(is_known, "{what}: {page:?}");

@@ -9,6 +9,9 @@ const PAGE: usize = 4096;
 /// `TMPFS_MAGIC` of linux/magic.h.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
+/// Whether pages can be dropped.
+pub(crate) const DROPS_PAGES: bool = true;
+
 /// Drops the pages of one file. Of the whole file, since a part of a large folio is not dropped. A
 /// page that is still being written, or looked at, stays: it is tried again for a while, as it may
 /// be for others on a busy machine.

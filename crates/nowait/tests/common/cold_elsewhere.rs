@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+/// Whether pages can be dropped.
+pub(crate) const DROPS_PAGES: bool = false;
+
 pub(crate) fn drop_pages(_: &Path) {}
 
 /// Files may be cold: nothing is known of them.
