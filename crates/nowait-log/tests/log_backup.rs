@@ -154,7 +154,9 @@ fn what_is_refused_leaves_nothing_behind() {
     assert_whole(&copy, &log.backup(&copy).wait().unwrap());
     fs::remove_dir_all(&copy).unwrap();
     let long = dir.path().join("name".repeat(100));
-    assert_eq!(log.backup(&long).wait().unwrap_err().kind(), ErrorKind::InvalidFilename);
+    let long = log.backup(&long).wait().unwrap_err();
+    // Windows finds nothing at a name that is too long to be one.
+    assert!([ErrorKind::InvalidFilename, ErrorKind::NotFound].contains(&long.kind()), "{long}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     log.close().wait().unwrap();
     // Damage is not copied.
