@@ -3,12 +3,11 @@
 #[path = "../../nowait/tests/common/mod.rs"]
 mod common;
 
+use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
-
-use std::fs;
 
 use common::{Watchdog, counted_by_system, eventually, mounts, on};
 use nowait::ErrorKind;
