@@ -28,10 +28,10 @@ help:
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; licences, where there is cargo-deny"
 	@echo "make oldest-rust  the workspace type-checked by Rust 1.85, for this processor and aarch64 (docs/toolchains.md)"
 	@echo "make aarch64  tests of nowait and nowait-log, built by Rust 1.85 for aarch64 and run by qemu-user (docs/toolchains.md)"
-	@echo "make asan    their tests and those of nowait-cache with AddressSanitizer; make tsan: with ThreadSanitizer; need a nightly toolchain"
-	@echo "make miri    tests that Miri can interpret; needs a nightly toolchain with it (docs/toolchains.md)"
+	@echo "make asan    tests of nowait, nowait-log and nowait-cache with AddressSanitizer (make tsan: ThreadSanitizer); needs a nightly toolchain"
+	@echo "make miri    tests that Miri can interpret; needs a nightly toolchain with miri (docs/toolchains.md)"
 	@echo "make fuzz    each fuzz target for SECONDS (default: 60); needs a nightly toolchain (CONTRIBUTING.md)"
-	@echo "make platforms  nowait, nowait-log, nowait-object-store and the Python package type-checked for macOS and Windows; platforms-run also runs tests by wine"
+	@echo "make platforms  nowait, nowait-log, nowait-object-store and the Python package, type-checked for macOS and Windows (make platforms-run: also runs tests by Wine)"
 	@echo "make advisories   known vulnerabilities of dependencies, and withdrawn versions; needs cargo-deny and the network"
 	@echo "make semver   breaks of the interface since BASE (default: the last tag); needs cargo-semver-checks"
 	@echo "make release-check   the rehearsal of a release, into target/release-check; PART names parts (RELEASING.md)"
@@ -185,7 +185,7 @@ tsan:
 miri:
 	tools/sanitizers/run miri
 
-# Installed here, and not for the user.
+# Installed in `target`, not for the user.
 target/cargo-fuzz/bin/cargo-fuzz:
 	$(CARGO) install cargo-fuzz --version 0.13.2 --locked --root target/cargo-fuzz
 

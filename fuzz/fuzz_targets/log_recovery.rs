@@ -1,6 +1,6 @@
-//! A small log whose files were changed anyhow: opening it tells the records that are left, or
-//! refuses with an error; a follower reads in order or refuses, too; salvage makes a log of it that
-//! opens. Nothing panics, and what was changed nowhere is read back as it was.
+//! A small log with random changes to its files. Opening it finds the remaining records, or fails. A
+//! follower reads in order, or fails. After salvage, the log opens. Nothing panics, and unchanged
+//! records are read back unchanged.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -150,7 +150,7 @@ fuzz_target!(|changes: Vec<Change>| {
                     assert!(changed && lsns.start >= next && lsns.end > lsns.start);
                     next = lsns.end;
                 }
-                other => panic!("the files do not change, and the follower returns {other:?}"),
+                other => panic!("the files do not change, but the follower returned {other:?}"),
             }
         }
         assert!(changed || next == 61);

@@ -1,4 +1,4 @@
-/* ProcessPrng for the standard library, where wine lacks its bcryptprimitives.dll. For tests. */
+/* ProcessPrng, which Rust's standard library calls, for a Wine without bcryptprimitives.dll. For tests only. */
 #include <windows.h>
 
 BOOLEAN NTAPI SystemFunction036(PVOID data, ULONG size);

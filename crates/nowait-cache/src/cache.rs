@@ -208,7 +208,7 @@ pub(crate) fn current<'i>(inode: &'i Inode, file: &File) -> Result<(Stamp, Mutex
 fn stamp(file: &File) -> Result<((u64, u64), Stamp)> {
     #[cfg(feature = "sim")]
     if let Some(stat) = file.simulated() {
-        // Each change raises the version, so equal versions mean equal contents: no settling time.
+        // Each change raises the version, so equal versions mean equal contents, without a settling time.
         let changed = (0, stat.version);
         let stamp = Stamp { size: stat.size, modified: changed, changed, is_settled: true };
         // The complement keeps disk numbers apart from `st_dev`.

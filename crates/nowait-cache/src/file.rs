@@ -161,10 +161,11 @@ impl CachedFile {
     /// Writes the buffer at the offset, to the file and to the cached pages; returns the buffer. A
     /// write beyond the end extends the file.
     ///
-    /// Every read by this cache that begins after completion returns the new bytes. Before it, a read may
-    /// return old bytes. A gather takes each page at a moment of its own: it may return the bytes of a later
-    /// write and not those of an earlier one. A read of several pages, or of a page that is not cached, may return a mix. A lease
-    /// keeps the old bytes. The bytes are durable after a sync of [`file`](CachedFile::file).
+    /// Every read by this cache that begins after completion returns the new bytes. A read that begins
+    /// earlier may return old bytes, or a mix if it covers several pages or an uncached one. A gather does
+    /// not read its pages at one moment: it may return the bytes of a later write without those of an
+    /// earlier one. A lease keeps the old bytes. The bytes are durable after a sync of
+    /// [`file`](CachedFile::file).
     ///
     /// If a future that was polled is dropped, the write continues. It waits for no lease and for no
     /// frame: if it can take no frame for a leased page, it drops the page. A page that the write

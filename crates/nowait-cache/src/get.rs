@@ -300,7 +300,7 @@ struct Work<'f> {
     /// Parts in pages that were cached at the start; those before `copied` are done.
     cached: Vec<Part>,
     copied: usize,
-    /// Cached parts whose page was evicted meanwhile.
+    /// Parts of `cached` whose page was evicted before the copy.
     late: Vec<Part>,
     /// Parts in pages that were not cached, sorted by page. Those before `begun` are in flight or
     /// copied.
@@ -445,7 +445,7 @@ impl<'f> Gather<'f> {
         Ok(true)
     }
 
-    /// Begins reads, and copies what was read and what is cached; true when all is done.
+    /// Begins reads, and copies the pages that were read or are cached. Returns true when all is done.
     fn advance(&mut self, context: &mut Context<'_>) -> Result<bool> {
         let is_read = self.advance_reads(context)?;
         // Reads are in flight while the cached pages are copied.
@@ -461,7 +461,7 @@ impl<'f> Gather<'f> {
         self.advance_reads(context)
     }
 
-    /// Begins reads, and copies what was read; true when that is done.
+    /// Begins reads, and copies the pages that were read. Returns true when all reads are done.
     fn advance_reads(&mut self, context: &mut Context<'_>) -> Result<bool> {
         let Gather { file, work: Some(work), wait, .. } = self else { return Ok(true) };
         loop {

@@ -2,8 +2,8 @@
 //!
 //! Lock order: the stamp of an inode, its reads in flight, the policy, the queue for frames. Under
 //! them the cache runs no user code, and frees only its own memory. Under the stamp it calls
-//! `fstat(2)`; for a simulated file it takes a lock of the simulator instead, under which no completion
-//! runs. Under the other locks it never blocks.
+//! `fstat(2)`; for a simulated file it instead takes a lock of the simulator, under which no completion
+//! runs. Under the other locks the cache never blocks.
 //!
 //! `unsafe` here: leases reach the state through a pointer. It is freed after the last handle was
 //! dropped and the last lease was returned.

@@ -39,7 +39,7 @@ pub struct Stats {
     /// Pages in the cache.
     pub cached: u64,
     /// Pages that are leased, or in a read that its thread or a waiting task has not let go yet.
-    /// The counters of a file count its pages only, which shows whose leases pin the cache.
+    /// The counters of a file count only its pages, and so show whose leases pin the cache.
     pub pinned: u64,
 }
 

@@ -13,7 +13,7 @@ const DOOMED: u64 = 2;
 const ORPHAN: u64 = 4;
 /// A future waits for a frame: the removal of the last pin wakes one.
 const WANTED: u64 = 8;
-/// The page was read ahead, and no read joined. It is unused only if the word counts no hits, either.
+/// The page was read ahead, and no read joined. The page is unused if the word also counts no hits.
 const AHEAD: u64 = 1 << 6;
 /// Score of the page, [`SCORE_MAX`] at most. A hit raises it, except consecutive hits of one
 /// reader; a pass of the eviction through the main queue lowers it.

@@ -20,7 +20,7 @@ impl Wake for Ignored {
     fn wake(self: Arc<Self>) {}
 }
 
-/// A waker with data: that of a task, which yields.
+/// A waker with data, as a task has: operations yield to other tasks.
 fn waker() -> Waker {
     Waker::from(Arc::new(Ignored))
 }
@@ -33,7 +33,7 @@ fn pages(range: Range<u64>) -> Range<u64> {
     range.start * PAGE as u64..range.end * PAGE as u64
 }
 
-/// A file of pages without zeros, opened in a cache of so many frames.
+/// A file without zero bytes, opened in a cache of `frames` frames.
 fn fresh(pages: usize, frames: usize) -> (tempfile::TempDir, Vec<u8>, CachedFile) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
@@ -43,14 +43,14 @@ fn fresh(pages: usize, frames: usize) -> (tempfile::TempDir, Vec<u8>, CachedFile
     (dir, bytes, file)
 }
 
-/// Numbers of the ranges whose leases differ from the file.
+/// Indices of the ranges whose leases differ from the file.
 fn wrong(ranges: &[Range<u64>], leases: &[Lease], bytes: &[u8]) -> Vec<usize> {
     let is_wrong = |n: &usize| leases[*n][..] != bytes[ranges[*n].start as usize..ranges[*n].end as usize];
     (0..ranges.len()).filter(is_wrong).collect()
 }
 
-/// Symptom: if the turn ended at the last part, ranges past the cache were zeros, and pages in no order
-/// were taken for others.
+/// Symptom: if the turn ended at the last part, ranges that bypassed the cache were zeros, and unsorted
+/// pages were mistaken for others.
 #[test]
 fn a_turn_that_ends_at_any_part_leaves_no_range_out() {
     for cached in 1..=12 {
@@ -82,7 +82,7 @@ fn random_gathers_agree_with_the_file() {
     });
 }
 
-/// Symptom: a range that was longer than half the capacity was read past the cache, which contained it.
+/// Symptom: a range longer than half the capacity bypassed the cache, although the cache contained it.
 #[test]
 fn an_awaited_read_of_cached_pages_reads_nothing() {
     let (_dir, bytes, file) = fresh(64, 64);
@@ -91,7 +91,7 @@ fn an_awaited_read_of_cached_pages_reads_nothing() {
     assert!(block_on(file.get(pages(0..40))).unwrap()[..] == bytes[..40 * PAGE]);
     let after = file.stats();
     assert_eq!((after.uncached, after.reads - before.reads, after.hits - before.hits), (0, 0, 40), "{after:?}");
-    // The rest of a long range is read past the cache.
+    // The rest of a long range bypasses the cache.
     assert!(block_on(file.get(pages(0..60))).unwrap()[..] == bytes[..60 * PAGE]);
     assert!(file.stats().uncached > 0);
 }

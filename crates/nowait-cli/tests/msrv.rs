@@ -32,7 +32,7 @@ fn number(version: &str) -> (u32, u32) {
 
 #[test]
 fn no_dependency_needs_a_later_rust() {
-    // Of Linux alone: the lock file also has what other systems would need.
+    // Linux only: the lock file also lists packages that other systems need.
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--locked", "--format-version", "1", "--all-features"])
         .args(["--filter-platform", "x86_64-unknown-linux-gnu", "--manifest-path", env!("CARGO_MANIFEST_PATH")])

@@ -232,8 +232,8 @@ fn copy_mode(from: &File, to: &File) -> Result<()> {
     os::copy_mode(from, to).map_err(|error| os::system_error(ErrorOp::Metadata, &error, to.path()))
 }
 
-/// Copies the first `end` bytes of a file by the kernel, which can share blocks. Reads
-/// and writes copy the rest.
+/// Copies the first `end` bytes of a file. The kernel copies what it can, and may share blocks; reads and
+/// writes copy the rest.
 fn copy_bytes(from: &File, to: &File, end: u64) -> Result<()> {
     let mut at = os::copy_by_kernel(from, to, end);
     let mut buffer = Buf::zeroed(PIECE_BYTES.min(usize::try_from(end - at).unwrap_or(PIECE_BYTES)));

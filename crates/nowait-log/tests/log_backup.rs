@@ -144,7 +144,7 @@ fn what_is_refused_leaves_nothing_behind() {
     fs::write(&copy, b"a file").unwrap();
     assert_eq!(log.backup(&copy).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     let below = log.backup(copy.join("below")).wait().unwrap_err();
-    // Windows finds nothing below a file.
+    // Below a file, Windows reports NotFound.
     assert!([ErrorKind::NotADirectory, ErrorKind::NotFound].contains(&below.kind()), "{below}");
     assert_eq!(log.backup(&path).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     assert_eq!(log.backup("/").wait().unwrap_err().kind(), ErrorKind::InvalidInput);

@@ -1,5 +1,5 @@
-//! Backups beside links and mount points, and modes of backups. Windows makes links only with a privilege,
-//! and has no modes.
+//! Backups to links and mount points, and modes of backups. Not on Windows, where links need a privilege, and
+//! which has no modes.
 #![cfg(unix)]
 
 #[path = "../../nowait/tests/common/mod.rs"]
@@ -17,7 +17,7 @@ fn options() -> Options {
     Options::new().create(true).segment_bytes(64 << 10).sync(SyncPolicy::Fixed(strategy))
 }
 
-/// A link stays, and is refused before anything is copied; so is a mount point.
+/// A link or mount point as a destination is refused before anything is copied, and stays.
 #[test]
 fn links_and_mount_points_are_refused_and_stay() {
     let dir = mounts::temp_dir();
@@ -28,11 +28,11 @@ fn links_and_mount_points_are_refused_and_stay() {
     assert_eq!(log.backup(&link).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     fs::remove_file(&link).unwrap();
     fs::remove_dir(&empty).unwrap();
-    // So is a broken link.
+    // A broken link is refused, too.
     symlink(&empty, &link).unwrap();
     assert_eq!(log.backup(&link).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     fs::remove_file(&link).unwrap();
-    // A place that cannot be looked at is not called occupied.
+    // If the destination cannot be examined, the error is that of the examination.
     symlink(&link, &link).unwrap();
     assert_eq!(log.backup(link.join("copy")).wait().unwrap_err().kind(), ErrorKind::FilesystemLoop);
     fs::remove_file(&link).unwrap();

@@ -565,7 +565,7 @@ fn a_log_in_the_page_cache_syncs_one_block_at_a_time() {
 #[test]
 fn what_a_failed_sync_lost_is_not_found_again() {
     if !common::cold::DROPS_PAGES {
-        return eprintln!("skipped: this system drops no pages, so that it may be found");
+        return eprintln!("skipped: this system cannot drop pages, so a lost record may be found");
     }
     let mut lost = 0;
     for seed in 0..60 {

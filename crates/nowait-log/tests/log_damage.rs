@@ -71,7 +71,7 @@ fn change(sim: &Sim, path: &Path, change: impl FnOnce(&mut [u8])) {
     sim.create(path, bytes);
 }
 
-/// Processor time of this thread, whatever else the machine does; or time, where it is not counted.
+/// Processor time of this thread, or elapsed time where the system does not count it.
 fn processor_time() -> Duration {
     static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
     let Ok(text) = fs::read_to_string("/proc/thread-self/schedstat") else { return BEGAN.elapsed() };

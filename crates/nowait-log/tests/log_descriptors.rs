@@ -1,5 +1,5 @@
-//! A log in a process that has no descriptor left. In a file of its own, since the limit is the
-//! process's, and so is that of a system with rings.
+//! A log in a process that has no descriptor left. In a separate file, since the limit is that of the
+//! process.
 #![cfg(all(feature = "tokio", target_os = "linux"))]
 
 #[path = "../../nowait/tests/common/mod.rs"]

@@ -1,5 +1,5 @@
-//! Signals and forks: of Linux alone, since only there is a child of a fork promised anything, and only
-//! `/proc` tells the signals that a thread blocks.
+//! Signals and forks. Linux only: only there are promises made for a forked child, and only `/proc` shows the
+//! signals that a thread blocks.
 #![cfg(target_os = "linux")]
 
 #[path = "../../nowait/tests/common/mod.rs"]
@@ -20,7 +20,7 @@ fn record(lsn: u64) -> Vec<u8> {
     vec![lsn as u8; 100 + lsn as usize]
 }
 
-/// Symptom: a program that reads its signals from a descriptor was ended by SIGTERM, which a thread of a log took.
+/// Symptom: SIGTERM ended a program that reads its signals from a descriptor, since a thread of a log received it.
 #[test]
 fn threads_of_a_log_block_signals() {
     const TERM: i32 = libc::SIGTERM;
@@ -66,12 +66,11 @@ fn fork(path: &Path) {
     let (log, _) = Log::open(path, &options()).wait().unwrap();
     log.append(&record(1)).wait().unwrap().wait().unwrap();
     let pending = log.append(&record(2)).wait().unwrap();
-    // SAFETY: the child calls what works in the child of a process with threads: no more than the
-    // library promises.
+    // SAFETY: the child makes only calls that the library permits in a forked child.
     let id = unsafe { libc::fork() };
     if id == 0 {
-        // Nothing takes a lock that a thread of the parent's may have held: those threads are not
-        // there to let go of it.
+        // No call takes a lock that a thread of the parent may have held at the fork: the child lacks
+        // that thread, so such a lock would stay held.
         let refused = log.append(b"the child's").wait().is_err()
             && pending.wait().is_err()
             && log.reader(1).next().wait().is_err()

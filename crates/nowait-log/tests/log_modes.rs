@@ -1,4 +1,4 @@
-//! Modes of a log's directory and files, which Windows does not have.
+//! Modes of a log's directory and files. Windows has no modes.
 
 #![cfg(unix)]
 

@@ -44,12 +44,12 @@ fn a_log_stays_where_it_is_when_its_directory_is_renamed() {
     assert!(recovery.created);
     log.append(b"before").wait().unwrap().wait().unwrap();
     if let Err(error) = fs::rename(&path, &moved) {
-        // Windows refuses while files in it are open.
+        // Windows refuses the rename while files in the directory are open.
         assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{error}");
         append_through_segments(&log);
         return log.close().wait().unwrap();
     }
-    // It renames the directory (8.0), and goes on to tell the old path of its handle.
+    // Wine 8.0 renames the directory, but still reports the old path for its handle.
     if is_lacking_in_wine("refusals to rename directories of open files") {
         return;
     }
@@ -96,7 +96,7 @@ fn chdir(dir: &Path) {
     assert_eq!(inspect("journal").wait().unwrap().last_lsn, 0);
 }
 
-/// The lock file is only a name. Without it a second writer got in. Windows does not let it go.
+/// Symptom: after the lock file was removed, a second writer got in. Windows refuses the removal.
 #[test]
 fn a_lock_file_that_is_removed_lets_nobody_in() {
     let dir = mounts::temp_dir();

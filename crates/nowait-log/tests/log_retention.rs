@@ -298,7 +298,7 @@ fn a_reader_keeps_what_it_has_pinned() {
     log.close().wait().unwrap();
 }
 
-/// Bytes that this process has had written to disks, where they are counted.
+/// Bytes that this process has written to disks; None if the system does not count them.
 fn device_bytes() -> Option<u64> {
     counted_by_system("/proc/self/io", "write_bytes: ")
 }

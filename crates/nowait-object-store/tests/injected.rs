@@ -1,5 +1,5 @@
-//! Closes that fail, and the order of syncs and renames: `strace` injects the former and shows the latter, on
-//! Linux.
+//! Closes that fail, and the order of syncs and renames. `strace` injects the failures, and shows the order.
+//! Linux only.
 #![cfg(all(feature = "object-store-0-14", target_os = "linux"))]
 
 use std::fs;

@@ -1,5 +1,4 @@
-//! Threads of a cold scan: none for a range. Alone in its process, since it counts them in
-//! `/proc`.
+//! A cold scan has no thread for each range. Alone in its process, since it counts threads in `/proc`.
 #![cfg(all(feature = "object-store-0-14", target_os = "linux"))]
 
 use std::fs;

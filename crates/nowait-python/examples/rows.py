@@ -32,7 +32,7 @@ def main() -> None:
                 ("numpy.memmap", lambda: numpy.load(path, mmap_mode="r")[picked]),
                 ("nowait.Rows", lambda: rows[picked]),
             ):
-                # Systems that cannot evict a file compare reads of cached data.
+                # Where a file cannot be evicted, this compares reads of cached data.
                 with contextlib.suppress(nowait.UnsupportedError):
                     rows.file.advise("dontneed")
                 began = time.perf_counter()

@@ -19,7 +19,7 @@ use crate::os;
 /// second of a slow disk.
 pub(crate) const PIECE_BYTES: usize = 64 << 20;
 
-const NO_DESCRIPTOR: &str = "the system gives the file a handle and no descriptor; open the path again";
+const NO_DESCRIPTOR: &str = "the file has a handle, but no descriptor; open the path again";
 
 /// A file without a cursor: reads and writes take an offset.
 #[pyclass(frozen, subclass, module = "nowait")]
@@ -155,8 +155,8 @@ impl File {
         Ok(matches!(self.get(py, ErrorOp::Metadata)?.direct(), DirectIo::Granted { .. }))
     }
 
-    /// The file's descriptor, which the file still owns. On Windows a file has a handle only, and the
-    /// call raises `UnsupportedError`.
+    /// The file's descriptor, which the file still owns. On Windows, where a file has only a handle, raises
+    /// `UnsupportedError`.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         let file = self.get(py, ErrorOp::Metadata)?;
         let none = || Error::new(ErrorOp::Metadata, ErrorKind::Unsupported).at(&self.path).with_advice(NO_DESCRIPTOR);

@@ -1,4 +1,4 @@
-"""Files to read, whose contents a test can tell by themselves."""
+"""Files to read, with contents that a test can compute."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 import nowait
 
-# Tests of what only some systems have, by the name of the file or the test.
+# Tests that only some systems can run, by the name of the file or the test, and what each needs.
 ONLY_ON_LINUX = {
     "test_cache.py": "the page cache needs Linux",
     "test_copy.py": "copies need Linux",
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         needed = absent.get(item.path.name) or absent.get(item.name.split("[")[0])
         if needed is not None:
-            item.add_marker(pytest.mark.skip(reason=f"{sys.platform} lacks it: {needed}"))
+            item.add_marker(pytest.mark.skip(reason=f"not on {sys.platform}: {needed}"))
 
 
 def becomes_free(buffer: bytearray, within_s: float = 20) -> None:
@@ -68,7 +68,7 @@ def becomes_free(buffer: bytearray, within_s: float = 20) -> None:
 
 
 def evict(path: Path) -> None:
-    """Drops a file from the page cache; on systems that cannot, it stays there."""
+    """Drops a file from the page cache, if the system can."""
     with path.open("r+b") as file:
         os.fsync(file.fileno())
         if hasattr(os, "posix_fadvise"):
@@ -76,7 +76,7 @@ def evict(path: Path) -> None:
 
 
 def is_notified(completions: nowait._nowait.Completions) -> bool:
-    """Whether a loop learns that results are available; on some systems, waits until one would."""
+    """Whether the loop was notified of results. Waits for the notification where no descriptor shows it."""
     notifier = completions.notifier()
     if isinstance(notifier, int):
         return bool(select.select([notifier], [], [], 0)[0])
@@ -105,7 +105,7 @@ def make_link(link: Path, target: str) -> None:
 
 @contextmanager
 def no_file_longer_than(size: int) -> Iterator[None]:
-    """Has writes beyond `size` bytes fail. Python ignores SIGXFSZ."""
+    """Makes writes beyond `size` bytes fail. Python ignores SIGXFSZ."""
     import resource
 
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)

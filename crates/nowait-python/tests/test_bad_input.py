@@ -191,7 +191,7 @@ def test_bad_files(way: Way, path: Path, tmp_path: Path) -> None:
 def test_bad_descriptors(way: Way, tmp_path: Path) -> None:
     if way is gather_of_a_file:
         pytest.skip("it has its file")
-    # Python on Windows opens no directory.
+    # Python on Windows cannot open a directory.
     if sys.platform != "win32":
         directory = os.open(tmp_path, os.O_RDONLY)
         with pytest.raises(IsADirectoryError):

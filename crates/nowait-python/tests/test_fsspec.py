@@ -29,7 +29,7 @@ def test_it_is_found_by_its_protocol(path: Path, contents: bytes) -> None:
     assert isinstance(fsspec.AbstractFileSystem.from_json(found.to_json()), NowaitFileSystem)
     with fsspec.open(f"nowait://{path}", "rb") as file:
         assert file.read() == contents
-    # fsspec has slashes in names, also on Windows.
+    # Names of fsspec contain slashes, also on Windows.
     name = path.as_posix()
     assert found.unstrip_protocol(str(path)) == f"nowait://{name}"
     assert [info["name"] for info in found.ls(f"nowait://{path.parent}", detail=True)] == [name]

@@ -68,7 +68,7 @@ def test_trio_as_a_guest_of_asyncio(path: Path, contents: bytes) -> None:
 
 
 def test_a_loop_that_was_closed_disturbs_no_other(tmp_path: Path, path: Path, contents: bytes) -> None:
-    """Its operation ends after it was closed, while another loop has operations in flight."""
+    """An operation of the closed loop ends while another loop has operations in flight."""
     log = nowait.aio.AsyncLog(nowait.Log(tmp_path / "log", create=True))
     closed = asyncio.new_event_loop()
     waiting = closed.create_task(log.wait_durable(1))
@@ -84,7 +84,7 @@ def test_a_loop_that_was_closed_disturbs_no_other(tmp_path: Path, path: Path, co
 
     asyncio.run(asyncio.wait_for(main(), 60))
     assert not waiting.done()
-    # Asyncio reports tasks that are destroyed while they are pending.
+    # Otherwise asyncio reports a pending task that is destroyed.
     waiting._log_destroy_pending = False
     log.log.close()
 
@@ -123,7 +123,7 @@ def thread_of(waiter: Rings) -> threading.Thread | None:
 
 @pytest.mark.parametrize("end", ["close", "free", "stop"])
 def test_a_thread_serves_its_loop_until_that_ends(end: str) -> None:
-    """As on systems where loops cannot watch an eventfd."""
+    """Tests the threads of systems where loops cannot watch an eventfd."""
     waiters, loops = [Rings(), Rings()], [Woken(), Woken()]
     for waiter, loop in zip(waiters, loops, strict=True):
         _waiter.start(waiter, loop)

@@ -101,7 +101,7 @@ def raised_after(seconds: float) -> Iterator[None]:
         raise Raised
 
     if sys.platform == "win32":
-        # There are no timers: as if a user pressed Ctrl+C.
+        # Windows has no timer signals: act as if a user pressed Ctrl+C.
         before, timer = (
             signal.signal(signal.SIGINT, handler),
             threading.Timer(seconds, _thread.interrupt_main),
@@ -321,7 +321,7 @@ print("done")
 
 def test_an_interpreter_ends_beside_the_main_one_with_an_open_loop(path: Path) -> None:
     pytest.importorskip("_testcapi")
-    # Other loops of Windows start in the main interpreter only.
+    # On Windows, the default loop starts only in the main interpreter.
     loop = f"""
 import asyncio, builtins, nowait.aio
 async def main():
@@ -338,7 +338,7 @@ assert len(loop.run_until_complete(main())[0]) == 4
 
 def test_buffers_are_free_in_exit_handlers(path: Path) -> None:
     if sys.platform != "linux" and sys.version_info >= (3, 12):
-        pytest.skip("the loop needs a thread, and Python starts none in an exit handler")
+        pytest.skip("the loop needs a thread, which Python cannot start in an exit handler")
     program = f"""
 import atexit
 atexit.register(lambda: (check(), print("done")))

@@ -34,7 +34,7 @@ def test_other_names() -> None:
 
 
 def test_other_systems(path: Path) -> None:
-    """The package as it would be there, apart from the extension."""
+    """Imports the package as macOS would, except for the extension."""
     program = f"""
 import sys
 import asyncio

@@ -311,7 +311,7 @@ fn a_private_type_has_a_name_that_no_other_type_of_its_crate_has() {
             for (name, is_private) in code.filter_map(declared) {
                 let place = places.entry(name).or_default();
                 place.0 |= is_private;
-                // Systems have types of one name there; a build contains one of them.
+                // Each system has its own types of the same names in these folders; a build contains one.
                 let of_systems = |folder: &&Path| ["sys", "os", "system"].iter().any(|name| folder.ends_with(name));
                 let path =
                     if path.ends_with("tokio_absent.rs") { path.with_file_name("tokio.rs") } else { path.clone() };

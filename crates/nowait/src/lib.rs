@@ -272,7 +272,7 @@
 //! The crate does not compare kernel versions. It tries a call, and uses another route if the kernel,
 //! a seccomp filter or a limit refuses the call.
 
-// Other systems have no queue to the kernel, which uses these.
+// Other systems do not use the code for queues to the kernel.
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 #![cfg_attr(docsrs, feature(doc_cfg), doc(auto_cfg(hide(target_os = "linux"))))]
 

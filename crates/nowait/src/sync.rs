@@ -32,8 +32,8 @@ pub(crate) fn locking() {
     count::add();
 }
 
-/// Tells a race detector (`make tsan`) that the kernel reads an entry before it posts the
-/// completion: it sees only the order that this process makes. Nothing in any other build.
+/// Orders each submission before its completion for a race detector (`make tsan`), which does not see
+/// the kernel. Empty in any other build.
 pub(crate) mod kernel_order {
     #[cfg(nowait_tsan)]
     use std::sync::atomic::{AtomicU64, Ordering};

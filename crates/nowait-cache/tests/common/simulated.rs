@@ -196,7 +196,7 @@ impl Run {
                 continue;
             }
             let waker = Waker::from(task.woken.clone());
-            // Other tasks of the thread have used a part of the turn: it may end at any part of a read.
+            // Other tasks of the thread have used a part of the turn, so it may end at any part of a read.
             nowait::embed::turn::copied(self.random.below(2) as usize * 40_000);
             if let Poll::Ready(ended) = task.future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 index -= 1;

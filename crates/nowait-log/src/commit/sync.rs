@@ -67,7 +67,7 @@ impl Word {
     }
 }
 
-/// A word to sleep at, where there is no futex.
+/// Replaces the futex word where there is no futex.
 #[cfg(any(not(target_os = "linux"), nowait_log_loom))]
 pub(crate) struct Word(pub(crate) AtomicU32, Mutex<()>, Condvar);
 
@@ -77,8 +77,8 @@ impl Word {
         Word(AtomicU32::new(value), Mutex::new(()), Condvar::new())
     }
 
-    /// Sleeps while the word is `value`, `time` at most. May return early. In the model no time passes:
-    /// every sleeper has to be woken.
+    /// Sleeps while the word is `value`, `time` at most. May return early. No time passes under `make
+    /// loom`, so every sleeper must be woken.
     pub(crate) fn sleep_while(&self, value: u32, time: Option<Duration>) {
         let guard = lock(&self.1);
         if self.0.load(Ordering::Acquire) == value {

@@ -16,13 +16,13 @@ use nowait::{ErrorKind, ErrorOp, File, OpenOptions, Result, TryLockError, embed}
 pub(crate) struct DirLock {
     file: File,
     dir: LogDir,
-    /// Windows has no locks of directories. There nobody can remove `lock`.
+    /// Windows cannot lock a directory. There, `lock` cannot be removed while this exists.
     _name: Option<os::HeldName>,
 }
 
 impl DirLock {
     pub(crate) fn take(dir: &LogDir) -> Result<DirLock> {
-        // Before `lock` is opened: it is this file then.
+        // Held before `lock` is opened, so that both are the same file.
         let path = dir.path.join(LOCK);
         let name = dir.descriptor().map(|_| os::hold_name(&path)).transpose();
         let name = name.map_err(|error| os::system_error(ErrorOp::Open, &error, &path))?;
@@ -64,8 +64,8 @@ impl Drop for DirLock {
     }
 }
 
-/// Takes one lock by `lock`, which returns false while another has it. The inner error is that of a file
-/// system without such a lock.
+/// Takes one lock by `lock`, which returns false while another open holds it. The inner error is that of
+/// `lock`, such as that of a file system without such locks.
 fn take<E>(dir: &LogDir, lock: impl Fn() -> std::result::Result<bool, E>) -> Result<std::result::Result<(), E>> {
     // The descriptors of a killed process stay open briefly, while the kernel tears down its rings.
     const TRIES: u32 = 6;

@@ -30,7 +30,7 @@ pub(crate) fn damaged(path: &Path, offset: u64, length: u64, what: impl Display)
     ))
 }
 
-/// Makes an error from one of the system.
+/// Makes an error from a system error.
 pub(crate) fn system_error(operation: ErrorOp, error: &std::io::Error, path: &Path) -> Error {
     match error.raw_os_error() {
         Some(code) => Error::from_raw_os_error(operation, code).at(path),

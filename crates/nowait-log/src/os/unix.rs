@@ -13,7 +13,7 @@ pub(crate) type OpenDir<'d> = BorrowedFd<'d>;
 
 const MODE_BITS: u32 = 0o7777;
 
-// Numbers have other types on macOS.
+// These fields have other types on macOS.
 #[allow(clippy::unnecessary_cast)]
 fn mode(about: &Stat) -> u32 {
     about.st_mode as u32 & MODE_BITS
@@ -26,7 +26,7 @@ pub(crate) fn hold_name(_: &Path) -> io::Result<HeldName> {
     Ok(HeldName)
 }
 
-/// Locks a directory, so that another process cannot; false if another has locked it.
+/// Locks a directory; false if another open holds the lock.
 pub(crate) fn lock_dir(dir: OpenDir<'_>) -> io::Result<bool> {
     match rustix::io::retry_on_intr(|| rustix::fs::flock(dir, FlockOperation::NonBlockingLockExclusive)) {
         Err(Errno::WOULDBLOCK) => Ok(false),
@@ -52,7 +52,7 @@ pub(crate) fn set_mode_of_dir(dir: OpenDir<'_>, mode: u32) -> io::Result<()> {
     Ok(fchmod(dir, Mode::from_raw_mode(mode as _))?)
 }
 
-/// Sets the permissions of a file, unless it has them, or its file system has none.
+/// Sets the permissions of a file if they differ. Does nothing for a simulated file.
 pub(crate) fn set_mode(file: &File, wanted: u32) -> io::Result<()> {
     let Some(here) = file.descriptor() else { return Ok(()) };
     if mode(&fstat(here)?) == wanted { Ok(()) } else { set_mode_of_dir(here, wanted) }
@@ -76,7 +76,7 @@ pub(crate) fn device_of(dir: OpenDir<'_>) -> u64 {
     fstat(dir).map_or(0, |stat| stat.st_dev as u64)
 }
 
-/// Nothing: a directory is renamed onto an empty one.
+/// Does nothing: a rename replaces an empty directory.
 pub(crate) fn make_way(_: &Path) -> io::Result<()> {
     Ok(())
 }
@@ -90,9 +90,8 @@ pub(crate) fn is_at(dir: OpenDir<'_>, path: &Path) -> io::Result<Option<bool>> {
     }
 }
 
-/// Returns the bytes that the kernel has copied from the starts of the files (`copy_file_range(2)`).
-/// Fewer than `end` if the call fails or does not serve these files. Reads and writes of the rest then
-/// meet any error again.
+/// Copies the first `end` bytes by `copy_file_range(2)`. Returns the number of bytes copied, which is smaller
+/// if the call fails or does not serve these files. Reads and writes of the rest return any error again.
 #[cfg(target_os = "linux")]
 pub(crate) fn copy_by_kernel(from: &File, to: &File, end: u64) -> u64 {
     let (Some(here), Some(there)) = (from.descriptor(), to.descriptor()) else { return 0 };
@@ -118,7 +117,7 @@ pub(crate) fn copy_by_kernel(_: &File, _: &File, _: u64) -> u64 {
 /// Whether the pages of a file can be dropped from the page cache (`Advice::DontNeed`).
 pub(crate) const DROPS_PAGES: bool = cfg!(target_os = "linux");
 
-/// True for errors of the place on the device, not of the request (`blk_errors` of
+/// Returns whether an error is due to the place on the device, not to the request (`blk_errors` of
 /// block/blk-core.c; checksums of btrfs and xfs).
 pub(crate) fn is_of_the_place(error: &Error) -> bool {
     #[cfg(target_os = "linux")]

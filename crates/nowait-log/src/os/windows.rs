@@ -1,5 +1,5 @@
-//! Windows. It has no permissions of POSIX. Only the file `lock` is locked: directories have no locks.
-//! So the name `lock` is held while the log is open.
+//! Windows, without POSIX permissions. Directories have no locks, so only the file `lock` is locked, and its
+//! name is held while the log is open.
 
 use std::fs::{File as StdFile, OpenOptions};
 use std::io;
@@ -12,11 +12,10 @@ use nowait::{Error, ErrorKind, File};
 /// A directory that is open.
 pub(crate) type OpenDir<'d> = BorrowedHandle<'d>;
 
-/// The name of a file that nobody can remove or rename.
+/// Keeps a file from being removed or renamed.
 pub(crate) struct HeldName(#[allow(dead_code)] StdFile);
 
-/// Holds the name of a file, which is created if it is missing, by a handle that does not share its
-/// removal.
+/// Holds the name of a file by a handle that does not share its removal. Creates the file if it is missing.
 pub(crate) fn hold_name(path: &Path) -> io::Result<HeldName> {
     const FILE_SHARE_READ_WRITE: u32 = 3;
     let mut options = OpenOptions::new();
@@ -54,12 +53,12 @@ pub(crate) fn has_no_modes(_: &io::Error) -> bool {
     true
 }
 
-/// The device is not known: strategies are measured again when they are old.
+/// Zero: the device is unknown, so old strategies are measured again.
 pub(crate) fn device_of(_: OpenDir<'_>) -> u64 {
     0
 }
 
-/// Removes an empty directory, onto which no other can be renamed. Refuses links.
+/// Removes an empty directory: Windows renames no directory onto another. Refuses links.
 pub(crate) fn make_way(dir: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(dir)?.is_symlink() {
         true => Err(io::ErrorKind::Unsupported.into()),
@@ -67,7 +66,7 @@ pub(crate) fn make_way(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether the path leads to a directory. It may be another one: its identity is not known.
+/// Whether the path leads to a directory, which may be another one: its identity is unknown.
 pub(crate) fn is_at(_: OpenDir<'_>, path: &Path) -> io::Result<Option<bool>> {
     match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -82,7 +81,7 @@ pub(crate) fn copy_by_kernel(_: &File, _: &File, _: u64) -> u64 {
 /// Whether the pages of a file can be dropped from the page cache.
 pub(crate) const DROPS_PAGES: bool = false;
 
-/// True for errors of the place on the device, not of the request.
+/// Returns whether an error is due to the place on the device, not to the request.
 pub(crate) fn is_of_the_place(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io | ErrorKind::TimedOut)
 }

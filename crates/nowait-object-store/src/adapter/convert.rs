@@ -26,7 +26,7 @@ pub(super) fn file_path(files: &Files, location: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Returns the path of a prefix; of none, the root.
+/// Returns the path of a prefix; the root if the prefix is empty.
 pub(super) fn dir_path(files: &Files, prefix: &Path) -> Result<PathBuf> {
     let path = files.path_of(prefix.as_ref());
     path.ok_or_else(|| generic(format!("`{prefix}` is not a location here: it contains a backslash").into()))

@@ -38,7 +38,7 @@ impl Files {
         Files { root, options, no_clones: Mutex::default() }
     }
 
-    /// Returns the path of an object or a prefix. None if the system would read another path from it.
+    /// Returns the path of an object or a prefix. None if the system would resolve it to another path.
     pub(crate) fn path_of(&self, location: &str) -> Option<PathBuf> {
         system::below(&self.root, location)
     }

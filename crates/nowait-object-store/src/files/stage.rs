@@ -129,7 +129,7 @@ fn create_parents(path: &Path, durable: bool) -> Result<()> {
         changed.extend(parent.ancestors().take_while(|dir| !dir.exists()).filter_map(Path::parent));
     }
     if let Err(error) = fs::create_dir_all(parent) {
-        // Windows says that nothing is found below a file.
+        // Below a file, Windows reports NotFound.
         if parent.ancestors().any(Path::is_file) {
             return Err(Error::new(ErrorOp::CreateDir, ErrorKind::NotADirectory).at(path));
         }

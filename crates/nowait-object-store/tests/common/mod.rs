@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 pub(crate) use self::wine::is_lacking_in_wine;
 
-/// A directory on a disk: `/tmp` may lie in memory.
+/// Returns a directory on a disk: `/tmp` may be in memory.
 #[cfg(unix)]
 pub(crate) fn temp_dir() -> TempDir {
     tempfile::tempdir_in("/var/tmp").unwrap()

@@ -1,8 +1,8 @@
-//! What the two stores may differ in, by the operating system.
+//! Differences between the two stores that depend on the operating system.
 
 use std::path::Path;
 
-/// Whether two paths lead to one file.
+/// Returns whether two paths lead to one file.
 #[cfg(unix)]
 pub(crate) fn are_one(one: &Path, other: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -10,13 +10,13 @@ pub(crate) fn are_one(one: &Path, other: &Path) -> bool {
     inode(one).is_some() && inode(one) == inode(other)
 }
 
-/// Std does not tell.
+/// Returns whether both are files: std does not report whether they are the same.
 #[cfg(not(unix))]
 pub(crate) fn are_one(one: &Path, other: &Path) -> bool {
     one.is_file() && other.is_file()
 }
 
-/// Whether `LocalFileSystem` finds an error in opening a directory, and not that there is no object.
+/// Whether `LocalFileSystem` reports the failed open of a directory, instead of a missing object.
 pub(crate) const DENIES_DIRECTORIES: bool = cfg!(windows);
 
 #[cfg(unix)]
@@ -24,6 +24,6 @@ pub(crate) fn symlink(target: &str, link: &Path) {
     std::os::unix::fs::symlink(target, link).unwrap();
 }
 
-/// A privilege, without which the tests are run: the names are those of objects.
+/// Creates nothing: links need a privilege, which the tests do not have. The names may be objects.
 #[cfg(not(unix))]
 pub(crate) fn symlink(_target: &str, _link: &Path) {}

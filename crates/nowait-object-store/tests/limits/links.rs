@@ -1,4 +1,5 @@
-//! Symbolic and hard links, which Windows makes only with a privilege or does not tell from files.
+//! Symbolic and hard links. Not on Windows, where symbolic links need a privilege, and std does not report
+//! hard links.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -11,7 +12,7 @@ use super::object_store::path::Path;
 use super::object_store::{ObjectStore, ObjectStoreExt, PutMode};
 use super::objects::{names, store};
 
-/// A circle of symbolic links ends, with an error.
+/// A circle of symbolic links is an error.
 #[tokio::test]
 async fn a_circle_of_links_ends() {
     let (dir, store) = store(Options::new());
@@ -52,7 +53,7 @@ async fn leftovers_are_removed_when_they_are_old_and_nothing_else_is() {
     let mut upload = store.put_multipart(&object).await.unwrap();
     upload.put_part("some".into()).await.unwrap();
     store.put(&object, "whole".into()).await.unwrap();
-    // As a copy under way of an object that was written long ago.
+    // The state of a copy in progress, of an object that was written long ago.
     let plain = fs::File::options().write(true).open(dir.path().join("plain")).unwrap();
     plain.set_modified(UNIX_EPOCH).unwrap();
     fs::hard_link(dir.path().join("plain"), dir.path().join("copy#5")).unwrap();
@@ -61,7 +62,7 @@ async fn leftovers_are_removed_when_they_are_old_and_nothing_else_is() {
     assert_eq!(store.remove_leftovers(Some(&Path::from("none")), since).await.unwrap(), 0);
     assert_eq!(names(dir.path()), ["copy#5", "dir", "link#1", "plain"]);
     assert_eq!(names(&dir.path().join("dir")).len(), 3);
-    // An upload under way is young.
+    // The upload in progress is younger, and stays.
     upload.complete().await.unwrap();
     assert_eq!(store.get(&object).await.unwrap().bytes().await.unwrap(), "some");
 }
@@ -86,7 +87,7 @@ async fn a_rename_onto_itself_by_another_path_keeps_the_object() {
     fs::hard_link(dir.path().join("dir/object"), dir.path().join("copy")).unwrap();
     store.rename(&Path::from("dir/object"), &Path::from("linked/object")).await.unwrap();
     assert_eq!(names(&dir.path().join("dir")), ["object"]);
-    // Of two names of the file one goes.
+    // One of the file's two names is removed.
     store.rename(&Path::from("copy"), &Path::from("linked/object")).await.unwrap();
     assert_eq!(names(dir.path()), ["dir", "linked"]);
     assert_eq!(store.get(&Path::from("dir/object")).await.unwrap().bytes().await.unwrap(), "here");

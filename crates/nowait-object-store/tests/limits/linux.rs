@@ -1,5 +1,5 @@
-//! Files of the kernel, names that are no text, special files, and a mount: of Linux alone. (rustix has no
-//! `mkfifoat` for macOS, which also has text as names.)
+//! Linux only: files of the kernel, names that are not text, special files, and a mount. (rustix has no
+//! `mkfifoat` for macOS, where names are always text.)
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -15,7 +15,7 @@ use super::object_store::{Error, ObjectStore, ObjectStoreExt};
 use super::objects::byte;
 use super::objects::{names, store};
 
-/// Symptom: a file of the kernel, which reports a size of zero, was got as an empty object.
+/// Symptom: a file of the kernel, which reports a size of zero, was returned as an empty object.
 #[tokio::test]
 async fn an_object_that_reports_no_size_is_got_in_full() {
     let store = NowaitFileSystem::with_prefix("/proc/sys/kernel", Options::new()).unwrap();
@@ -30,7 +30,7 @@ async fn an_object_that_reports_no_size_is_got_in_full() {
     assert_eq!(store.get_range(&location, 1..3).await.unwrap(), expected[1..3]);
 }
 
-/// Of names that are no locations (bytes that are not UTF-8, control characters) a list says so.
+/// A list returns an error for a name that is not a location: bytes that are not UTF-8, control characters.
 #[tokio::test]
 async fn a_list_tells_of_names_that_are_no_locations() {
     for name in [b"\xff".as_slice(), b"a\nb"] {
@@ -43,7 +43,7 @@ async fn a_list_tells_of_names_that_are_no_locations() {
     }
 }
 
-/// Each would keep a thread of the pool.
+/// A copy that waited would keep a pool thread.
 #[tokio::test]
 async fn a_copy_of_a_fifo_is_refused_and_does_not_wait() {
     let nowait = nowait::Nowait::builder().pool_threads_max(1).build().unwrap();
@@ -61,7 +61,7 @@ async fn a_copy_of_a_fifo_is_refused_and_does_not_wait() {
     assert_eq!(names(dir.path()), ["fifo", "zero"]);
 }
 
-/// A file system of 1 MiB, which is unmounted when it goes.
+/// A file system of 1 MiB, which is unmounted on drop.
 struct Small(tempfile::TempDir);
 
 impl Small {
@@ -91,7 +91,7 @@ async fn a_full_disk_leaves_nothing() {
     for direct in [false, true] {
         let store = NowaitFileSystem::with_prefix(small.0.path(), Options::new().direct(direct)).unwrap();
         let object = Path::from("dir/object");
-        // The space is there again as soon as the error is: each attempt takes all of it.
+        // Space is free again when the error is returned. Each attempt fills the file system.
         for _ in 0..20 {
             let put = store.put(&object, vec![1; 4 << 20].into()).await.unwrap_err();
             assert!(names(&dir).is_empty(), "{:?}", names(&dir));
@@ -102,7 +102,7 @@ async fn a_full_disk_leaves_nothing() {
             }
             upload.complete().await.unwrap_err();
             assert!(names(&dir).is_empty(), "{:?}", names(&dir));
-            // A ring lets go of a file shortly after it has told the result, and the space with it.
+            // A ring releases a file, and its space, shortly after it has returned the result.
             let mut tries = if direct { 500 } else { 1 };
             while let Err(error) = store.put(&object, vec![1; 800 << 10].into()).await {
                 tries -= 1;
@@ -120,7 +120,7 @@ async fn a_cached_object_is_read_once_and_again_when_it_was_replaced() {
     let cache = nowait_cache::PageCache::builder().capacity_bytes(16 << 20).build().unwrap();
     let (dir, store) = store(Options::new().cache(&cache));
     fs::write(dir.path().join("object"), (0..1 << 20).map(byte).collect::<Vec<_>>()).unwrap();
-    // Younger objects are read at each get.
+    // Every get reads a younger object again.
     tokio::time::sleep(Duration::from_millis(3100)).await;
     let object = Path::from("object");
     for _ in 0..3 {
@@ -132,7 +132,7 @@ async fn a_cached_object_is_read_once_and_again_when_it_was_replaced() {
     assert!(stats.read_bytes <= 2 << 20 && stats.hits > 100, "{stats:?}");
     store.put(&object, vec![7; 1000].into()).await.unwrap();
     assert_eq!(store.get_range(&object, 10..20).await.unwrap()[..], [7; 10]);
-    // Kept bytes pin nothing, when the thread that has completed the last read is done with it.
+    // Kept bytes pin nothing, once the thread that completed the last read has released it.
     let kept = store.get_range(&object, 0..1000).await.unwrap();
     let unpinned = async {
         while cache.stats().pinned > 0 {

@@ -17,7 +17,7 @@ pub(super) fn names(dir: &std::path::Path) -> Vec<String> {
     names
 }
 
-/// Byte of each place of the objects here.
+/// Returns the byte at an offset of the tests' objects.
 pub(super) fn byte(place: u64) -> u8 {
     (place.wrapping_mul(2_654_435_761) >> 13) as u8
 }

@@ -1,5 +1,5 @@
-//! What Windows reads from a location besides a name: other paths, streams, devices; names without case,
-//! long paths, files that are open elsewhere.
+//! Windows only: locations that Windows would take for other paths, streams or devices; names without case,
+//! long paths, files that other programs have open.
 
 use std::fs;
 use std::os::windows::fs::OpenOptionsExt;
@@ -18,7 +18,7 @@ async fn contents(store: &NowaitFileSystem, object: &Path) -> Vec<u8> {
     store.get(object).await.unwrap().bytes().await.unwrap().to_vec()
 }
 
-/// A backslash separates names, also those of `..`.
+/// Windows separates names at backslashes, also `..`.
 #[tokio::test]
 async fn locations_with_backslashes_are_refused() {
     let (dir, store) = store(Options::new());
@@ -43,7 +43,7 @@ async fn locations_with_backslashes_are_refused() {
     assert_eq!(names(dir.path()), ["here"]);
 }
 
-/// A colon begins the name of a stream, or ends that of a drive.
+/// On Windows, a colon precedes the name of a stream, or ends that of a drive.
 #[tokio::test]
 async fn colons_are_part_of_a_name() {
     let (dir, store) = store(Options::new());
@@ -60,7 +60,8 @@ async fn colons_are_part_of_a_name() {
     assert_eq!(found, "stock");
 }
 
-/// In a store with a prefix, whose paths are verbatim. Others meet devices, which are no objects.
+/// The paths of a store with a prefix are verbatim. In other stores these names lead to devices, which are
+/// not objects.
 #[tokio::test]
 async fn names_of_devices_are_those_of_objects() {
     let (dir, store) = store(Options::new());
@@ -79,7 +80,7 @@ async fn names_of_devices_are_those_of_objects() {
     all.get(&Path::parse(plain).unwrap()).await.map(drop).unwrap_err();
 }
 
-/// Each of the names is allowed, the path is longer than `MAX_PATH`.
+/// Each name is short enough, but the path is longer than `MAX_PATH`.
 #[tokio::test]
 async fn locations_may_be_long() {
     for options in [Options::new(), Options::new().durable(true)] {
@@ -110,7 +111,7 @@ async fn names_that_are_none_are_refused_and_leave_nothing() {
     assert!(names(dir.path()).is_empty());
 }
 
-/// Two locations that differ in case alone are one object.
+/// Two locations that differ only in case are one object.
 #[tokio::test]
 async fn case_does_not_tell_objects_apart() {
     let (dir, store) = store(Options::new());
@@ -134,7 +135,7 @@ async fn case_does_not_tell_objects_apart() {
     assert!(matches!(store.head(&same).await, Err(Error::NotFound { .. })));
 }
 
-/// Another program may open a file for itself alone.
+/// Another program may open a file without sharing it.
 #[tokio::test]
 async fn an_object_that_is_not_shared_is_busy_and_stays() {
     let (dir, store) = store(Options::new());
@@ -183,7 +184,7 @@ async fn an_object_that_is_read_is_renamed_replaced_and_deleted() {
     assert!(got.bytes().await.unwrap() == vec![1; 1 << 20]);
 }
 
-/// As those of a disk that is full; `make platforms-run` makes both.
+/// Errors of a full and of a read-only drive. `make platforms-run` mounts both.
 #[tokio::test]
 async fn full_and_read_only_drives_refuse_and_keep_nothing() {
     for (variable, texts) in
@@ -219,7 +220,7 @@ async fn full_and_read_only_drives_refuse_and_keep_nothing() {
     }
 }
 
-/// Of an upload under way, and of one that was killed long ago.
+/// Tests the files of an upload in progress, and of one that was killed long ago.
 #[tokio::test]
 async fn leftovers_are_removed_when_they_are_old_and_nothing_else_is() {
     let (dir, store) = store(Options::new());

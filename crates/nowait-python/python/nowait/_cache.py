@@ -41,7 +41,7 @@ class CacheStats:
     cached: int
     """Pages in the cache."""
     pinned: int
-    """Pages that are leased or being read; in the counters of a file, pages of that file."""
+    """Pages that are leased or being read. The counters of a file count only its own."""
 
 
 class PageCache(_nowait.PageCache):

@@ -131,7 +131,7 @@ def make(
 ) -> Error:
     """Returns the exception for a failure."""
     number = _ERRNOS.get(kind, _errno.EIO) if errno is None else errno
-    # On Windows, the number is an error of the system, from which Python derives `errno`.
+    # On Windows, the number is a Windows error, from which Python derives `errno`.
     winerror = (errno,) if _sys.platform == "win32" and errno is not None else ()
     error = _CLASSES.get(kind, Error)(number, text, filename, *winerror)
     error.kind = kind

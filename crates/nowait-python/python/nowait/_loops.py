@@ -1,9 +1,9 @@
 """Event loops: how each loop is notified of completions.
 
 On Linux, a loop watches one eventfd for all of its operations (`Completions`), without a thread for each
-call. asyncio and uvloop watch it by `add_reader`, trio by a task that waits until it is readable. anyio runs
-on either. On other systems, one thread for each loop waits for the completions, and wakes the loop
-(`_waiter.py`).
+call. asyncio and uvloop watch the eventfd by `add_reader`, trio by a task that waits until it is readable.
+anyio runs on asyncio or trio. On other systems, one thread for each loop waits for the completions, and
+wakes the loop (`_waiter.py`).
 
 Nothing here occupies a loop's thread for more than some hundred microseconds. A loop takes 16 results at a
 time, and operations that end at once yield to other tasks after about 50 µs.
@@ -71,7 +71,7 @@ class Loop:
                 waiter.set_exception(value)
 
     def wake(self) -> None:
-        """Has the loop call `take` soon. Any thread may call this.
+        """Schedules `take` on the loop. Any thread may call this.
 
         Raises `RuntimeError` if the loop is closed.
         """
@@ -112,7 +112,7 @@ class _Asyncio(Loop):
         if sys.platform == "linux":
             loop.add_reader(notifier, self.take)
         else:
-            # The loop must hold this object, as the callback of a reader does.
+            # Keeps this object alive as long as the loop. (On Linux, the reader's callback does.)
             loop._nowait = self  # type: ignore[attr-defined]
             _waiter.start(notifier, self)
 
@@ -244,10 +244,10 @@ def current() -> Loop:
 
 
 def _end() -> None:
-    """Ends the threads of all loops: an interpreter that ends beside others must not have any."""
+    """Ends the threads of all loops: an interpreter must not have any when it ends beside others."""
     global _last
     _waiter.stop()
-    # A loop that an exit handler uses after this begins anew.
+    # An exit handler that uses a loop after this starts a new thread.
     _last = None
     _asyncio.clear()
     _trio.clear()

@@ -113,12 +113,12 @@ if sys.platform != "linux":
         """Waits for completions of one event loop, on another thread."""
 
         def wait(self) -> bool:
-            """Waits until results are available, and returns true; returns false after the last result, or
-            after `stop`.
+            """Waits, and returns true when results are available; returns false after `stop`, or when the
+            queue is freed.
             """
 
         def stop(self) -> None:
-            """Ends `wait`, also later calls."""
+            """Ends this and later calls of `wait`."""
 
 @final
 class Completions:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nowait._nowait import File
     from nowait.aio import AsyncFile
 
-# Names of the package that exist on Linux only, and what other systems have instead.
+# Names of the package that exist on Linux only, and what to use elsewhere.
 _ON_LINUX = {
     "nowait": {
         "CacheStats": "nowait.open reads through the page cache of the system",
@@ -24,7 +24,7 @@ _ON_LINUX = {
         "CopyReport": "shutil copies files",
         "Lease": "nowait.gather copies ranges into one array",
         "PageCache": "nowait.open reads through the page cache of the system",
-        "bench": "it runs the command nowait",
+        "bench": "it runs the command nowait, which exists on Linux only",
         "copy": "shutil.copy2 and shutil.copytree copy files",
         "probe": "it reports how io_uring serves a file",
     },
@@ -42,7 +42,7 @@ def missing(module: str, name: str) -> AttributeError:
 
 
 def status(file: File | AsyncFile) -> os.stat_result:
-    """Returns the status of an open file; of its name if it has no descriptor, as on Windows."""
+    """Returns the status of an open file, by its name if it has no descriptor (Windows)."""
     try:
         return os.fstat(file.fileno())
     except UnsupportedError:
@@ -58,7 +58,7 @@ def isatty(file: File) -> bool:
         return False
 
 
-# Errors of a rename onto a directory. Windows refuses it like an access.
+# Errors of a rename onto a directory. Windows denies access.
 ON_DIRECTORY: tuple[type[OSError], ...] = (IsADirectoryError, FileExistsError)
 if sys.platform == "win32":
     ON_DIRECTORY = (*ON_DIRECTORY, PermissionError)

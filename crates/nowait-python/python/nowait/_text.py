@@ -214,7 +214,7 @@ class Encoded:
 
     def __init__(self, encoding: str, errors: str, newline: str | None, position: int) -> None:
         self._encoder = codecs.getincrementalencoder(encoding)(errors)
-        # None stands for the line ending of the system; an empty one changes nothing.
+        # None means the system's line ending; "" leaves line endings unchanged.
         self._newline = os.linesep if newline is None else newline or "\n"
         self.restart(position)
 

@@ -1,7 +1,7 @@
 """Threads that wait for the completions of event loops, on systems where loops cannot watch an eventfd.
 
-The thread of a loop waits without the interpreter's lock. It calls its loop, once for each time that the
-queue of results becomes non-empty. A thread ends when its loop is closed or freed.
+Each loop has one thread, which waits without the interpreter's lock. It wakes the loop whenever the queue of
+results becomes non-empty. A thread ends when its loop is closed or freed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _threads: dict[threading.Thread, Waiter] = {}
 
 def start(waiter: Waiter, loop: Woken) -> None:
     """Starts a thread that calls `wake` of the loop whenever results are available."""
-    # A daemon: the interpreter must not wait for loops that nobody closed.
+    # A daemon: the interpreter must not wait for loops that were not closed.
     thread = threading.Thread(target=_run, args=(waiter, weakref.ref(loop)), name="nowait-loop", daemon=True)
     _threads[thread] = waiter
     try:

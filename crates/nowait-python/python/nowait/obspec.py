@@ -469,9 +469,9 @@ def _removed_after_an_error(staged: _Path, target: _Path) -> Iterator[None]:
 def _finish(staged: _Path, target: _Path, creates: bool) -> os.stat_result:
     """Renames a complete object to its final name; if `creates`, only if the name is free.
 
-    Returns its status.
+    Returns the object's status.
     """
-    # Of the closed file: Windows may change the times when it closes one.
+    # Read after the close, which may change the times on Windows.
     status = staged.stat()
     if not creates:
         _onto(target, lambda: staged.replace(target))

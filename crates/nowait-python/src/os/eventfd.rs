@@ -1,11 +1,11 @@
-//! Linux: a loop watches an eventfd.
+//! Linux: the loop watches an eventfd.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A descriptor that the loop watches: `add_reader` of asyncio, `wait_readable` of trio.
+/// Descriptor that the loop watches: `add_reader` of asyncio, `wait_readable` of trio.
 pub(crate) type Notifier = i32;
 
 /// Wakes a loop; stays rung until it is cleared.

@@ -1,5 +1,5 @@
-//! Systems without eventfd: a thread of Python waits for the bell, and calls the loop
-//! (`nowait/_loops.py`). That works with any loop: the one that asyncio uses on Windows watches no
+//! Systems without eventfd: a thread of Python waits for the bell, and wakes the loop
+//! (`nowait/_waiter.py`). This works with any loop; asyncio's default one on Windows watches no
 //! descriptors.
 
 use std::io;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 
-/// Object whose `wait` returns when the bell rings.
+/// Object whose `wait` returns once the bell rings.
 pub(crate) type Notifier = Waiter;
 
 #[derive(Default)]
@@ -34,7 +34,7 @@ impl Shared {
     }
 }
 
-/// Wakes a loop; stays rung until it is cleared.
+/// Wakes a loop; stays rung until `clear`, or until a wait ends.
 pub(crate) struct Bell(Arc<Shared>);
 
 impl Bell {
@@ -42,8 +42,8 @@ impl Bell {
         Ok(Bell(Arc::default()))
     }
 
-    /// Any thread may call it. It waits for no thread of Python: the lock is held for some
-    /// instructions only.
+    /// Any thread may call it. It never waits for a thread of Python: the lock is held only for a few
+    /// instructions.
     pub(crate) fn ring(&self) {
         self.0.change(|state| state.is_rung = true);
     }
@@ -69,8 +69,8 @@ pub(crate) struct Waiter(Arc<Shared>);
 
 #[pymethods]
 impl Waiter {
-    /// Waits until results are available, and returns true; returns false after the last result, or
-    /// after `stop`.
+    /// Waits, and returns true when results are available; returns false after `stop`, or when the queue
+    /// is freed.
     fn wait(&self, py: Python<'_>) -> bool {
         py.detach(|| {
             let is_idle = |state: &mut State| !state.is_rung && !state.has_ended;
@@ -81,7 +81,7 @@ impl Waiter {
         })
     }
 
-    /// Ends `wait`, also later calls.
+    /// Ends this and later calls of `wait`.
     fn stop(&self) {
         self.0.change(|state| state.has_ended = true);
     }

@@ -11,16 +11,16 @@ use pyo3::prelude::*;
 
 const ERROR_INVALID_HANDLE: i32 = 6;
 
-/// Files of the library have handles only: a descriptor for one could be neither read nor written,
-/// since the handle is for overlapped I/O.
+/// Returns None: a descriptor of the file's handle, which is overlapped, could be neither read nor
+/// written.
 pub(crate) fn descriptor(_file: &nowait::File) -> Option<i32> {
     None
 }
 
-/// Opens the file of a descriptor of Python by its path. Reads through the handle itself would move
+/// Opens the file of a descriptor of Python again, by its path. Reads through the same handle would move
 /// the position of Python's file.
 pub(crate) fn of_descriptor(py: Python<'_>, number: i32) -> nowait::Result<nowait::File> {
-    // Python's C library knows the handle, and this module may have another one.
+    // Only Python's C library knows the handle; this module may use another C library.
     let handle = py.import("msvcrt").and_then(|library| library.call_method1("get_osfhandle", (number,)));
     let handle: isize = match handle.and_then(|handle| handle.extract()) {
         Ok(handle) if handle > 0 => handle,

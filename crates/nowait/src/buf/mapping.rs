@@ -217,7 +217,7 @@ impl Mapping {
         while at < range.end {
             let length = (range.end - at).min(buffer.len());
             let segment = IoVec { iov_base: buffer.as_mut_ptr().cast(), iov_len: length as _ };
-            // SAFETY: the start of `buffer`, which is borrowed for the call and at least as long.
+            // SAFETY: a part of `buffer`, which is borrowed for the call.
             match unsafe { sys::read_at(fd, &[segment], file_offset + at as u64, WaitMode::Allowed) }? {
                 0 => return Err(Errno::FAULT),
                 n => at += n,

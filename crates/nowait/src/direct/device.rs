@@ -185,7 +185,7 @@ pub(crate) fn examine(fd: BorrowedFd<'_>) -> Directness {
     let Some(mut block) = Buf::uncleared(BUF_ALIGNMENT) else { return found };
     let mut read = |length: u32, wait| {
         let segment = IoVec { iov_base: block.as_mut_ptr().cast(), iov_len: length as _ };
-        // SAFETY: the start of `block`, which is borrowed for the call and at least as long.
+        // SAFETY: a part of `block`, which is borrowed for the call.
         unsafe { sys::read_at(fd, &[segment], 0, wait) }
     };
     let mut answer = read(direct.alignment().offset, WaitMode::Never);

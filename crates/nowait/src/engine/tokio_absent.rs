@@ -1,4 +1,4 @@
-//! tokio on Windows: its reactor cannot watch a queue to the kernel, and there is none.
+//! tokio on Windows, where there is no queue to the kernel that its reactor could watch.
 
 use std::sync::Arc;
 

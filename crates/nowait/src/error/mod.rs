@@ -429,7 +429,7 @@ mod tests {
         for errno in 1..=133 {
             let error = Error::from_errno(ErrorOp::Write, Errno::from_raw_os_error(errno));
             let (ours, std) = (name(&error.kind()), name(&io::Error::from_raw_os_error(errno).kind()));
-            // EOPNOTSUPP, which the std of Rust 1.85 does not name.
+            // Std of Rust 1.85 has no kind for EOPNOTSUPP.
             let std = if errno == 95 { "Unsupported".to_owned() } else { std };
             match differ.iter().find(|(number, ..)| *number == errno) {
                 Some((_, left, right, why)) => {

@@ -322,7 +322,8 @@ impl std::os::windows::io::AsHandle for File {
     }
 }
 
-/// As [`AsHandle`](std::os::windows::io::AsHandle). It is valid while the file is open. Do not close it.
+/// As [`AsHandle`](std::os::windows::io::AsHandle). The handle is valid while the file is open. Do not
+/// close it.
 ///
 /// # Panics
 /// For a simulated file, which has no handle.

@@ -1,5 +1,5 @@
-//! Answers of the systems other than Linux to what only Linux has. Each is the answer of a kernel or a file
-//! system without it.
+//! Functions that only Linux can serve, for other systems. Each answers like a kernel or a file system
+//! without the feature.
 
 use std::io;
 use std::path::Path;
@@ -20,22 +20,22 @@ pub(crate) fn honours_append_flag(_: BorrowedFd<'_>) -> bool {
     false
 }
 
-/// Opens what is cached: no open is known not to sleep.
+/// Refused: no open is known not to sleep.
 pub(crate) fn open_cached(_: BorrowedFd<'_>, _: &Path, _: OFlags) -> Result<OwnedFd, Errno> {
     Err(Errno::OPNOTSUPP)
 }
 
-/// Returns the size without a question to a server: no call promises that.
+/// Returns the size. It may ask a server: no call promises not to.
 pub(crate) fn known_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     size(fd)
 }
 
-/// Whether all pages of a range are cached: not known.
+/// False: no call reports whether a range is cached.
 pub(crate) fn is_cached(_: BorrowedFd<'_>, _: u64, _: usize) -> bool {
     false
 }
 
-/// Whether the system reports cached pages of a file. `mincore(2)` of macOS is not tested.
+/// False: `mincore(2)` of macOS was not tested, and Windows has no such call.
 pub(crate) fn tells_cached_pages(_: BorrowedFd<'_>) -> bool {
     false
 }
@@ -54,7 +54,7 @@ pub(crate) fn queue_limits(_: u64) -> io::Result<QueueLimits> {
     Ok(QueueLimits { held_requests: None, request_bytes: None })
 }
 
-/// Direct I/O is refused, with the errno of a file system without it. `F_NOCACHE` of macOS may still use
+/// Refuses direct I/O, with the errno of a file system without it. `F_NOCACHE` of macOS may still use
 /// cached pages; `FILE_FLAG_NO_BUFFERING` of Windows cannot be set on an open handle.
 pub(crate) fn make_direct(_: BorrowedFd<'_>) -> Result<(), Errno> {
     Err(Errno::INVAL)
@@ -70,11 +70,11 @@ pub(crate) fn direct_alignment(_: BorrowedFd<'_>) -> Option<(u32, u32)> {
     None
 }
 
-/// How many processors this thread may use. On Windows: those of its group, at most 64, whatever the
-/// affinity of the process.
+/// Returns the number of processors that this thread may use. Windows counts those of its group, at most
+/// 64, whatever the process's affinity.
 pub(crate) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// Threads inherit no affinity or policy that needs a change.
+/// Does nothing: threads inherit no affinity or policy that must change.
 pub(crate) fn inherit_from_process() {}

@@ -45,7 +45,7 @@ pub(crate) const SEGMENTS_MAX: usize = 1024;
 pub(crate) enum WaitMode {
     /// Sleep until the device answers.
     Allowed,
-    /// `RWF_NOWAIT` (Linux 4.14, `preadv2(2)`): answer EAGAIN, or what is cached, instead of
+    /// `RWF_NOWAIT` (Linux 4.14, `preadv2(2)`): return what is cached, or EAGAIN, instead of
     /// sleeping.
     Never,
 }
@@ -59,7 +59,7 @@ impl WriteFlags {
     pub(crate) const NONE: WriteFlags = WriteFlags(0);
     /// Linux 4.7.
     pub(crate) const DURABLE: WriteFlags = WriteFlags(0x02);
-    /// Linux 4.13. For rings; of a plain call, `WaitMode` says it.
+    /// Linux 4.13. For rings; plain calls take a `WaitMode`.
     pub(crate) const NOWAIT: WriteFlags = WriteFlags(0x08);
     /// Linux 4.16.
     pub(crate) const APPEND: WriteFlags = WriteFlags(0x10);
@@ -137,9 +137,9 @@ pub(crate) enum MemoryAdvice {
 
 /// Limits of a block device's queue, as far as the system states them.
 pub(crate) struct QueueLimits {
-    /// Requests that it queues before a submission sleeps.
+    /// Requests that fit into the queue before a submission sleeps.
     pub(crate) held_requests: Option<u32>,
-    /// Bytes of its longest request, where each page of the memory is a segment.
+    /// Bytes of the longest request, if each page of memory is a segment.
     pub(crate) request_bytes: Option<u32>,
 }
 
@@ -161,7 +161,7 @@ pub(crate) enum CopyOutcome {
 /// * Its scheduling policy is that of the main thread, or `SCHED_OTHER` if the main thread is a
 ///   real-time thread (`sched(7)`).
 ///
-/// A refusal by the system of the last two is ignored.
+/// The thread starts even if the system refuses the last two.
 ///
 /// ```
 /// let thread = nowait::embed::spawn("worker", || std::thread::current().name().map(str::to_owned))?;
@@ -205,7 +205,7 @@ pub(crate) fn spawn_service(name: &str, run: impl FnOnce() + Send + 'static) -> 
 
 thread_local!(static CALLS_BACK: Cell<bool> = const { Cell::new(false) });
 
-/// Whether this thread may run a callback now: it notices completions, and is in no code of a user.
+/// Whether this thread may run a callback now: it notices completions, and does not run a user's code.
 #[inline]
 pub(crate) fn calls_back() -> bool {
     CALLS_BACK.get()

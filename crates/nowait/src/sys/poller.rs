@@ -1,11 +1,11 @@
-//! Sleep until another thread rings, on systems whose queues to the kernel this library does not use.
+//! A thread's sleep until another thread rings, on systems without a queue to the kernel.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::{BorrowedFd, Errno};
 
-/// Bell that a queue to the kernel can poll: there is none.
+/// Bell of a queue to the kernel; never made.
 pub(crate) enum WakeEvent {}
 
 impl WakeEvent {
@@ -63,7 +63,7 @@ impl Poller {
         self.rings.notify_one();
     }
 
-    /// Sleeps until the bell, or for `timeout`. Clears the bell, and returns true, if it was rung.
+    /// Sleeps until the bell rings, or for `timeout`. If the bell was rung, clears it and returns true.
     pub(crate) fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<u64>) -> bool {
         ready.clear();
         let rung = self.lock();

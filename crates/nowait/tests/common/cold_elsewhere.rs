@@ -1,4 +1,4 @@
-//! Cold files, where the system neither drops one file's pages nor tells which are cached.
+//! Cold files, on systems that neither drop a file's pages nor report which are cached.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ pub(crate) const DROPS_PAGES: bool = false;
 
 pub(crate) fn drop_pages(_: &Path) {}
 
-/// Files may be cold: nothing is known of them.
+/// False: the file may be cold.
 pub(crate) fn is_in_memory(_: &Path) -> bool {
     false
 }

@@ -1,4 +1,4 @@
-//! The system's numbers of errors that tests compare, by the names of POSIX.
+//! The system's numbers of errors that tests compare, under their POSIX names.
 
 #[cfg(unix)]
 mod numbers {

@@ -114,8 +114,8 @@ pub(crate) fn overwrite(path: &Path, offset: u64, bytes: &[u8]) {
     file.sync_all().unwrap();
 }
 
-/// The number at the start of the line that begins with `field`, in a file of `/proc`. None, which it
-/// says, where there is no such file.
+/// Returns the number after `field` at the start of a line, in a file of `/proc`. Prints `skipped:` and
+/// returns None if there is no such file.
 pub(crate) fn counted_by_system(file: &str, field: &str) -> Option<u64> {
     match std::fs::read_to_string(file) {
         Ok(text) => {
@@ -123,7 +123,7 @@ pub(crate) fn counted_by_system(file: &str, field: &str) -> Option<u64> {
             Some(number.unwrap().parse().unwrap())
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            eprintln!("skipped: bounds on counters of {file}: there is none");
+            eprintln!("skipped: bounds on counters of {file}: no such file");
             None
         }
         Err(error) => panic!("{file}: {error}"),
@@ -161,7 +161,7 @@ impl Sample {
         Sample::made(mounts::temp_dir(), len)
     }
 
-    /// For tasks, which may keep it as long as they like. (`tools/sanitizers/leaks` names this function.)
+    /// Returns a sample that tasks may keep. (`tools/sanitizers/leaks` names this function.)
     #[allow(dead_code)] // Not every test binary has tasks.
     #[inline(never)]
     pub(crate) fn leaked(len: usize) -> &'static Sample {
@@ -207,7 +207,7 @@ pub(crate) fn takes_attempts(path: &Path) -> bool {
     read != Err(rustix::io::Errno::OPNOTSUPP)
 }
 
-/// Other systems have no attempts.
+/// Other systems have no non-blocking attempts.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn takes_attempts(_: &Path) -> bool {
     false
@@ -281,7 +281,7 @@ impl Watchdog {
         let bound = at_most(Duration::from_secs(seconds).max(HELD_UP_MAX + Duration::from_secs(60)));
         std::thread::spawn(move || {
             if watched.recv_timeout(bound) == Err(RecvTimeoutError::Timeout) {
-                // Not captured: nothing shows what is, after the abort.
+                // To the real stderr: captured output would be lost with the abort.
                 let _ = writeln!(std::io::stderr(), "watchdog: {name} hangs: no end after {bound:?}; {}", threads());
                 std::process::abort();
             }
@@ -355,15 +355,15 @@ pub(crate) fn descriptors_of(path: &Path) -> usize {
     let open = std::fs::read_dir("/dev/fd").unwrap().flatten();
     let numbers = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let is_it = |number: &i32| {
-        // SAFETY: a number that was closed meanwhile fails, and one that was used again is counted or
-        // not: nothing is done to its file.
+        // SAFETY: the call fails for a closed number. A reused number may be miscounted, but its file is
+        // not touched.
         let fd = unsafe { BorrowedFd::borrow_raw(*number) };
         rustix::fs::fstat(fd).is_ok_and(|stat| identity(stat) == wanted)
     };
     numbers.filter(is_it).count()
 }
 
-/// One if there is a handle of the file, which excludes one that would not share it.
+/// One if another handle of the file is open, which excludes a handle that shares nothing.
 #[cfg(windows)]
 pub(crate) fn descriptors_of(path: &Path) -> usize {
     use std::os::windows::fs::OpenOptionsExt;

@@ -1,4 +1,4 @@
-//! Folders, where a test makes no file systems of its own.
+//! Temporary directories, on systems where tests mount no file systems.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -11,7 +11,7 @@ pub(crate) enum Kind {
     Tmpfs,
 }
 
-/// There is none.
+/// Never exists.
 pub(crate) struct Mount(Infallible);
 
 impl Mount {
@@ -29,7 +29,7 @@ impl Mount {
     }
 }
 
-/// One test, which says that it skips.
+/// One test, which prints `skipped:`.
 #[allow(unused_macros)]
 macro_rules! on_every_file_system {
     ($test:path) => {

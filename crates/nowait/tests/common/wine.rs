@@ -1,6 +1,6 @@
-//! Whether Wine runs the tests: it lacks some of what Windows has.
+//! Tests run by Wine skip parts that it lacks.
 
-/// Whether this is Wine, which lacks `what`; says so.
+/// Whether this is Wine, which lacks `what`; if so, prints `skipped:`.
 #[cfg(windows)]
 pub(crate) fn is_lacking_in_wine(what: &str) -> bool {
     use std::ffi::{c_char, c_void};

@@ -273,7 +273,7 @@ fn counters_of_cold_reads_and_of_failures() {
         });
         let slow = if nowait.has_ring() && crate::common::takes_attempts(&sample.path) { cold.ring } else { cold.pool };
         assert_eq!(slow + cold.inline, READS, "{engine:?}: {cold:?}");
-        // Elsewhere pages cannot be dropped.
+        // On other systems, pages cannot be dropped.
         let is_cold = cfg!(target_os = "linux");
         assert!((slow > 0 || !is_cold) && cold.attempts < READS, "a cold scan stops trying: {cold:?}");
         let failures = counted(&nowait, || {

@@ -1,5 +1,5 @@
 //! Calls that `std::fs` and `std::fs::File` have: each is answered as std answers it, in every way
-//! of calling. `files_linux.rs` has what only Linux has.
+//! of calling. `files_linux.rs` tests what only Linux has.
 
 use std::fs as std_fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Calls that `std::fs` and `std::fs::File` have, with what other systems do not have: modes and owners,
-//! record locks, descriptors, and files and devices of the kernel.
+//! Calls of `std::fs` and `std::fs::File` with features that other systems lack: modes and owners, record
+//! locks, descriptors, and files and devices of the kernel.
 
 use std::fs::{self as std_fs, FileTimes, Permissions};
 use std::io::{Read as _, Write as _};
@@ -224,7 +224,7 @@ fn a_replaced_file_keeps_what_it_is_told_to_keep() {
         // By default it is a new file.
         way.run_future(nowait.fs().write_atomic(&path, "fourth")).unwrap();
         assert_eq!(stat(), new);
-        // Of a link it is the file that the link leads to.
+        // A link is followed: its target is replaced.
         std_fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         std::os::unix::fs::symlink("file", folder.join("link")).unwrap();
         way.run_future(keeps.write_in(nowait, folder.join("link"), "fifth")).unwrap();
@@ -345,8 +345,8 @@ fn locks_of_ranges_are_refused_with_a_reason() {
     assert_eq!(file.unlock_range(0, 0).unwrap_err().kind(), ErrorKind::Closed);
 }
 
-/// Symptom: `metadata` closed a descriptor of its own, by which the process's record locks of the
-/// file went (fcntl(2)).
+/// Symptom: `metadata` closed a descriptor of the file, which released the process's record locks on
+/// it (fcntl(2)).
 #[test]
 fn record_locks_of_the_process_stay() {
     on_each(|nowait, way, folder| {
@@ -369,11 +369,11 @@ fn record_locks_of_the_process_stay() {
 /// Returns the readable files below `folder` whose contents are stable, with their contents: two
 /// reads, as `cat` makes them, agree. Returns none if the folder is missing.
 fn steady_files(folder: &Path, depth: u32, found: &mut Vec<(PathBuf, Vec<u8>)>) {
-    /// They have no end, are as large as memory, or a read of them is an event.
+    /// Leaves out files that have no end, are as large as memory, or in which a read is an event.
     const SPECIAL: [&str; 6] = ["mem", "pagemap", "kcore", "kmsg", "clear_refs", "trace_pipe"];
     for entry in std_fs::read_dir(folder).into_iter().flatten().flatten() {
         let (path, name) = (entry.path(), entry.file_name());
-        // Root may open others, too; what a read of them does is not known.
+        // Root may open others, too, but the effect of a read is unknown.
         let may_be_read = || entry.metadata().is_ok_and(|about| about.mode() & 0o444 != 0);
         match entry.file_type() {
             Ok(kind) if kind.is_dir() && depth > 0 => steady_files(&path, depth - 1, found),
@@ -409,7 +409,7 @@ fn cat(path: &Path) -> std::io::Result<Vec<u8>> {
 fn files_of_the_kernel_are_read_to_their_end() {
     let _watchdog = Watchdog::new("files of the kernel", 120);
     let mut files = Vec::new();
-    // Of a process that does nothing.
+    // Files of an idle process.
     let sleeper = Sleeper(Command::new("sleep").arg("1000").spawn().unwrap());
     let process = PathBuf::from(format!("/proc/{}", sleeper.0.id()));
     let state = || std_fs::read_to_string(process.join("stat")).unwrap();

@@ -543,7 +543,7 @@ fn closed_by_a_taker() {
         }
     });
     each.wait().unwrap();
-    // Elsewhere threads may have read some before.
+    // On other systems, threads may have read some before the close.
     assert!(errors.len() == 99 || cfg!(not(target_os = "linux")), "{}", errors.len());
     assert!(errors.iter().all(|kind| *kind == ErrorKind::Closed), "{errors:?}");
 }

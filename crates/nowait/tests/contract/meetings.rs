@@ -74,7 +74,7 @@ fn stream_writer_overtakes_collected() {
     assert_eq!(bad, 0, "of 50: the first write is there after the second");
 }
 
-/// None on Linux without a ring.
+/// Returns None on Linux if there is no ring.
 fn attached_direct(per_file: u64) -> Option<(tempfile::TempDir, Nowait, File)> {
     let engine = if cfg!(target_os = "linux") { Engine::Uring } else { Engine::Auto };
     let nowait = match Nowait::builder().engine(engine).write_bytes_max(per_file, 64 << 20).build() {

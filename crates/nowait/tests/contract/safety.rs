@@ -192,9 +192,8 @@ static ENDED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::n
 /// Destructors of thread-locals run in the reverse order of first use: before those of the library, and
 /// after them.
 ///
-/// Windows runs them with the loader's lock held, without which no thread begins: a destructor that
-/// waits for a thread that the pool has yet to start never returns ("Dynamic-Link Library Best
-/// Practices").
+/// Not on Windows, which runs them while it holds the loader lock. A new thread needs this lock to start, so
+/// a destructor that waits for a new pool thread never returns ("Dynamic-Link Library Best Practices").
 #[cfg(not(windows))]
 #[test]
 fn destructors_of_thread_locals_work_on_files() {

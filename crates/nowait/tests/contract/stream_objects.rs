@@ -269,7 +269,7 @@ fn a_failed_replacement_names_the_path_that_it_was_given() {
             let streamed = || AtomicWriter::create_in(&nowait, &path).wait()?.commit().wait();
             for error in [nowait.fs().write_atomic(&path, "new").wait().unwrap_err(), streamed().unwrap_err()] {
                 assert_replaces(&error, &path);
-                // It says that there is no such file (8.0).
+                // Wine 8.0 reports that the file does not exist.
                 if error.kind() == ErrorKind::NotFound && name == long && is_lacking_in_wine("the error of long names")
                 {
                     continue;

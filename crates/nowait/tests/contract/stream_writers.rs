@@ -164,9 +164,8 @@ fn a_sync_covers_what_was_written_after_one_that_was_dropped() {
     assert_eq!(file.size().wait().unwrap(), 2000);
 }
 
-/// A finish that was dropped under way, as by a timeout, may have begun to cut the file to its
-/// length: what is written next waits for that, and is not cut off. (Space is reserved for direct
-/// writes.)
+/// A finish that was dropped, as by a timeout, may have begun to truncate the file to its length. Later
+/// writes wait for that, and are not cut off. (Space is reserved for direct writes.)
 #[cfg(target_os = "linux")]
 #[test]
 fn what_is_written_after_a_finish_that_was_dropped_stays() {

@@ -1,5 +1,5 @@
-//! What Windows alone has: handles that share nothing, reserved names, long paths, attributes; and what
-//! it has in place of links, modes and descriptors.
+//! Windows only: handles that share nothing, reserved names, long paths, attributes, and the equivalents of
+//! links, modes and descriptors.
 
 use std::fs::{self as std_fs, FileTimes};
 use std::io::{Seek as _, Write as _};
@@ -13,11 +13,11 @@ use crate::common::{Watchdog, Way, is_lacking_in_wine, names, open, writable};
 use nowait::map::Map;
 use nowait::{DirectIo, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, RangeLock, fs};
 
-/// `FILE_FLAG_BACKUP_SEMANTICS`, by which directories are opened.
+/// `FILE_FLAG_BACKUP_SEMANTICS`, which opens directories.
 const DIRECTORIES: u32 = 0x0200_0000;
 
-/// Wine 8.0 copies the bytes, and calls no progress routine of `CopyFileExW`, from which std has their
-/// number.
+/// Whether std reports the bytes of a copy. Wine 8.0 copies them, but does not call the progress routine of
+/// `CopyFileExW`, from which std takes their number.
 fn is_copied(copied: u64, bytes: u64) -> bool {
     copied == bytes || copied == 0 && is_lacking_in_wine("progress of copies")
 }
@@ -35,7 +35,7 @@ fn names_of_devices_are_refused() {
             let error = opens(nowait, way, Path::new(device)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NotSeekable, "{error}");
         }
-        // There may be a port.
+        // The machine may have this port.
         let error = opens(nowait, way, Path::new("COM1")).unwrap_err();
         let refused =
             [ErrorKind::NotFound, ErrorKind::NotSeekable, ErrorKind::PermissionDenied, ErrorKind::ResourceBusy];
@@ -54,12 +54,12 @@ fn names_of_devices_are_refused() {
     });
 }
 
-/// Each of the names is allowed, the path is longer than `MAX_PATH`.
+/// Each name is short enough, but the path is longer than `MAX_PATH`.
 #[test]
 fn paths_may_be_long() {
     on_each(|nowait, way, folder| {
         let names_of = |path: &Path| way.run(nowait.fs().read_dir_names(path)).unwrap();
-        // As a program has them, and verbatim.
+        // Plain paths, and verbatim ones.
         for folder in [folder.to_path_buf(), folder.canonicalize().unwrap()] {
             let deep = folder.join("d".repeat(200)).join("e".repeat(200));
             let [file, other, third] = ["file", "other", "third"].map(|name| deep.join(name));
@@ -78,7 +78,7 @@ fn paths_may_be_long() {
                     let taken = File::try_from(std_fs::File::open(&file).unwrap()).unwrap();
                     assert_eq!(*taken.path(), path);
                 }
-                // `ERROR_MORE_DATA` (8.0).
+                // Wine 8.0 returns `ERROR_MORE_DATA`.
                 Err(error) => assert!(error.raw_os_error() == Some(234) && is_lacking_in_wine("long paths of handles")),
             }
             way.run(nowait.fs().remove_dir_all(deep.parent().unwrap())).unwrap();
@@ -142,7 +142,7 @@ fn read_only_files_are_read() {
         way.run(nowait.fs().set_permissions(&path, permissions.clone())).unwrap();
         assert!(way.run(nowait.fs().metadata(&path)).unwrap().permissions().readonly());
         match opens(nowait, way, &path) {
-            // The attribute is a mode there, which root does not need (8.0).
+            // Wine 8.0 stores the attribute as a mode, which root bypasses.
             Ok(_) => assert!(is_lacking_in_wine("read-only files of root")),
             Err(error) => {
                 assert_eq!((error.kind(), error.operation()), (ErrorKind::PermissionDenied, ErrorOp::Open), "{error}");
@@ -178,7 +178,7 @@ fn directories_and_hard_links_are_made_and_removed() {
         way.run(nowait.fs().hard_link(&file, &hard)).unwrap();
         assert!(is_copied(way.run(nowait.fs().copy(&file, &copy)).unwrap(), 300_000));
         assert!(std_fs::read(&copy).unwrap() == [9; 300_000]);
-        // Neither by its name nor by another one is a file copied to itself.
+        // A file is not copied to itself, whether by its name or by another one.
         for to in [&file, &hard] {
             let error = way.run(nowait.fs().copy(&file, to)).unwrap_err();
             assert_eq!(error.operation(), ErrorOp::Copy, "{error}");
@@ -218,7 +218,7 @@ fn handles_come_from_std_and_go_back() {
         nowait.drain();
         for file in [file, writable(nowait, &path)] {
             let mut std = file.into_std().unwrap();
-            // Reads at offsets have moved the position of the handle that came from std.
+            // On a handle that came from std, reads at offsets have moved the position.
             std.rewind().unwrap();
             std.write_all(b"ab").unwrap();
             std.write_all(b"cd").unwrap();
@@ -228,7 +228,7 @@ fn handles_come_from_std_and_go_back() {
     });
 }
 
-/// What there is no call for is refused, and says so.
+/// Features that Windows lacks are refused, with an error that says so.
 #[test]
 fn maps_range_locks_and_direct_io_are_refused() {
     on_each(|nowait, way, folder| {
@@ -245,7 +245,7 @@ fn maps_range_locks_and_direct_io_are_refused() {
     });
 }
 
-/// Characters that no name may have.
+/// Tests characters that no name may contain.
 #[test]
 fn names_that_are_none_are_refused() {
     let folder = crate::common::mounts::temp_dir();
@@ -256,7 +256,7 @@ fn names_that_are_none_are_refused() {
     assert!(names(folder.path()).is_empty());
 }
 
-/// As those of a disk that is full; `make platforms-run` makes both.
+/// Errors of a full and of a read-only drive. `make platforms-run` mounts both.
 #[test]
 fn full_and_read_only_drives_are_told() {
     const BYTES: usize = 4 << 20;
@@ -279,7 +279,7 @@ fn full_and_read_only_drives_are_told() {
                 way.run_future(nowait.fs().write(&path, vec![1; BYTES])).unwrap_err(),
                 way.run_future(nowait.fs().write_atomic(&path, vec![1; BYTES])).unwrap_err(),
             ] {
-                // It denies access to a mount that may only be read (8.0).
+                // Wine 8.0 denies access to a read-only mount.
                 if error.kind() == ErrorKind::PermissionDenied && is_lacking_in_wine("errors of read-only drives") {
                     continue;
                 }

@@ -465,7 +465,7 @@ fn durable_writes_share_a_sync_unless_it_would_write_more() {
     assert_eq!(joined(3), 0);
     file.sync_data().wait().unwrap();
     assert!(shares(4));
-    // One that the file system refuses has an error of its own; on Windows not one of the offset.
+    // A write that the file system refuses fails alone. (Windows does not refuse this offset.)
     #[cfg(unix)]
     for value in 10..20 {
         let write = |i| file.write_all_at(vec![value; 1000], if i == 7 { 1 << 60 } else { i * 5000 }).durable();

@@ -530,7 +530,7 @@ fn what_is_no_file_is_not_taken_over(ctx: &Ctx) {
     }
 }
 
-/// Descriptors that are none of files, each with the error and its advice.
+/// Descriptors that are not those of files, each with its error and advice.
 #[cfg(target_os = "linux")]
 fn no_files(folder: &Path, path: &Path) -> [(&'static str, std::fs::File, ErrorKind, &'static str); 7] {
     use std::os::fd::OwnedFd;

@@ -75,7 +75,7 @@ fn files_are_renamed_and_removed(ctx: &Ctx) {
         create(ctx, &first, b"1");
         create(ctx, &second, b"2");
         // Wine 8.0 lacks `FileRenameInfoEx` and `FileDispositionInfoEx` (POSIX semantics): an open file is
-        // not replaced, and a removed one has its name until it is closed.
+        // not replaced, and a removed one keeps its name until it is closed.
         let keeps_open = !is_lacking_in_wine("POSIX semantics of renames and removals");
         let replaced = keeps_open.then(|| open(&ctx.nowait, &second));
         let error = way.run(ctx.nowait.fs().rename_new(&first, &second)).unwrap_err();

@@ -1,4 +1,4 @@
-//! Writes, reads, logs and stores a few bytes: it compiles wherever these crates do.
+//! Writes, reads, logs and stores a few bytes, on each system that these crates support.
 
 use std::sync::Arc;
 

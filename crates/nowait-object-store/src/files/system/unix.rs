@@ -22,7 +22,7 @@ pub(in crate::files) fn device(metadata: &Metadata) -> u64 {
     metadata.dev()
 }
 
-/// Whether other names of the file exist.
+/// Whether the file has other names.
 pub(in crate::files) fn has_links(metadata: &Metadata) -> bool {
     metadata.nlink() > 1
 }
@@ -43,7 +43,7 @@ pub(in crate::files) fn share_blocks(to: &File, from: &File) -> io::Result<()> {
     Ok(rustix::fs::ioctl_ficlone(to, from)?)
 }
 
-/// Sharing needs a name that does not exist yet: copies are hard links.
+/// Refused: macOS shares blocks only with a new name. Copies are hard links.
 #[cfg(not(target_os = "linux"))]
 pub(in crate::files) fn share_blocks(_: &File, _: &File) -> io::Result<()> {
     Err(Errno::OPNOTSUPP.into())
@@ -52,7 +52,7 @@ pub(in crate::files) fn share_blocks(_: &File, _: &File) -> io::Result<()> {
 /// Renames; fails if the new name exists.
 pub(in crate::files) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // The file system has no such rename (NFS, some of FUSE).
+        // The file system lacks the flag (NFS, some FUSE file systems).
         Err(errno)
             if matches!(errno, Errno::INVAL | Errno::NOSYS) || errno == Errno::OPNOTSUPP || errno == Errno::NOTSUP =>
         {
@@ -63,7 +63,7 @@ pub(in crate::files) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a rename has failed since there is something at the new name.
+/// Whether a rename failed because the new name exists.
 pub(in crate::files) fn is_in_the_way(error: &io::Error, _to: &Path) -> bool {
     matches!(error.kind(), io::ErrorKind::IsADirectory | io::ErrorKind::AlreadyExists)
 }
@@ -73,15 +73,15 @@ pub(in crate::files) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir).and_then(|dir| dir.sync_all())
 }
 
-/// Makes a file durable that was written elsewhere.
+/// Makes a file durable that was written by another descriptor.
 pub(in crate::files) fn sync_file(path: &Path) -> io::Result<()> {
     File::open(path).and_then(|file| file.sync_all())
 }
 
-/// Copies may be hard links: [`changed`] tells a new link.
+/// Copies may be hard links: a new link updates [`changed`].
 pub(in crate::files) const LINKS_COPIES: bool = true;
 
-/// Whether both are one directory.
+/// Whether both paths lead to one directory.
 pub(in crate::files) fn is_one_dir(one: &Path, other: &Path) -> io::Result<bool> {
     let identity = |path: &Path| fs::metadata(path).map(|dir| (dir.dev(), dir.ino()));
     Ok(identity(one)? == identity(other)?)
@@ -102,7 +102,7 @@ pub(in crate::files) fn start_of_name(name: &OsStr, bytes: usize) -> OsString {
     OsStr::from_bytes(&name.as_bytes()[..bytes]).to_owned()
 }
 
-/// Sets the mode of a file that is created, less the umask.
+/// Sets the mode for a new file, less the umask.
 pub(in crate::files) fn set_mode(options: &mut OpenOptions, mode: u32) {
     options.mode(mode);
 }

@@ -1,4 +1,4 @@
-//! Windows. Std reports neither numbers of files nor their links.
+//! Windows. Std reports neither the number of a file nor its number of links.
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
@@ -20,7 +20,7 @@ pub(in crate::files) fn has_links(_: &Metadata) -> bool {
     false
 }
 
-/// Later of the creation and the last modification. A copy keeps the time of modification.
+/// Returns the later of creation and last modification: a copy keeps the time of modification.
 pub(in crate::files) fn changed(metadata: &Metadata) -> SystemTime {
     let time = |time: io::Result<SystemTime>| time.unwrap_or(UNIX_EPOCH);
     time(metadata.modified()).max(time(metadata.created()))
@@ -42,8 +42,7 @@ pub(in crate::files) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     Ok(nowait::fs::rename_new(from, to).wait()?)
 }
 
-/// Whether a rename has failed since there is something at the new name. A directory there is one that
-/// denies access.
+/// Whether a rename failed because the new name exists. If that is a directory, access is denied.
 pub(in crate::files) fn is_in_the_way(error: &io::Error, to: &Path) -> bool {
     error.kind() == io::ErrorKind::AlreadyExists || error.kind() == io::ErrorKind::PermissionDenied && to.is_dir()
 }
@@ -53,22 +52,22 @@ pub(in crate::files) fn sync_dir(dir: &Path) -> io::Result<()> {
     Ok(nowait::fs::sync_dir(dir).wait()?)
 }
 
-/// Makes a file durable that was written elsewhere: only a handle that may write can be flushed.
+/// Makes a file durable that was written by another handle. Only a handle that may write can be flushed.
 pub(in crate::files) fn sync_file(path: &Path) -> io::Result<()> {
     File::options().write(true).open(path).and_then(|file| file.sync_all())
 }
 
-/// Copies are no hard links: [`changed`] would be that of the object, and the link look abandoned.
+/// Copies are not hard links. A link has the object's [`changed`], and so would look abandoned.
 pub(in crate::files) const LINKS_COPIES: bool = false;
 
-/// Whether both are one directory.
+/// Whether both paths lead to one directory.
 pub(in crate::files) fn is_one_dir(one: &Path, other: &Path) -> io::Result<bool> {
     Ok(one.canonicalize()? == other.canonicalize()?)
 }
 
-/// Returns the path of a location, which has no `.` and `..`. None if a segment contains the system's own
-/// separator: it could lead out of the root. A colon, which would name a stream or a drive, is written as
-/// `LocalFileSystem` writes it. Only in the store of all files the first segment may be a drive.
+/// Returns the path of a location, which has no `.` and `..`. None if a segment contains a backslash, which
+/// could lead out of the root. A colon would name a stream or a drive; like `LocalFileSystem`, this writes it
+/// as `%3A`. Only in the store of all files may the first segment be a drive.
 pub(in crate::files) fn below(root: &Path, location: &str) -> Option<PathBuf> {
     let mut path = root.to_path_buf();
     for (number, segment) in location.split('/').enumerate() {

@@ -41,7 +41,7 @@ pub(super) fn libaio() -> Result<Box<dyn Kernel>, QueueRefusal> {
     Err(refused(Usage::Shared))
 }
 
-/// Other systems have neither; the pool serves their operations.
+/// Other systems have neither ring nor libaio; the pool serves their operations.
 #[cfg(not(target_os = "linux"))]
 fn refused(_: Usage) -> QueueRefusal {
     QueueRefusal { errno: Errno::NOSYS, entries: 0 }

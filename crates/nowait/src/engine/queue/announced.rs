@@ -440,7 +440,7 @@ mod tests {
             std::thread::sleep(2 * ARRIVED_MAX);
             let announced = piped.has_others();
             if !announced && first_since.elapsed() > FIRST_MAX {
-                // The watcher has handed the others to the ring.
+                // The watcher has already handed the other entries to the ring.
                 return eprintln!("skipped: this thread did not run for {FIRST_MAX:?}");
             }
             assert!(announced);

@@ -1,4 +1,4 @@
-//! What Linux alone has.
+//! Linux only.
 //!
 //! `unsafe` here: a block device's size, `cachestat(2)`, `sync_file_range(2)`, scheduling policies.
 
@@ -23,17 +23,17 @@ pub(crate) use self::poller::{Poller, WakeEvent};
 use super::{IoVec, check, last_errno, retry, write_without_flags};
 use crate::sys::{Advice, Allocate, MemoryAdvice, WriteFlags};
 
-/// Opens for I/O past the page cache.
+/// I/O bypasses the page cache.
 pub(crate) const DIRECT: OFlags = OFlags::DIRECT;
 /// Reads do not change the file's times.
 pub(crate) const NOATIME: OFlags = OFlags::NOATIME;
 /// Opens a name without opening its file.
 pub(super) const PATH: OFlags = OFlags::PATH;
-/// Each write is durable: a part of `O_SYNC`. Not rustix's name for it, which means all of that.
+/// Each write is durable. A part of `O_SYNC`; rustix's `DSYNC` stands for all of `O_SYNC`.
 pub(crate) const DSYNC: OFlags = OFlags::from_bits_retain(libc::O_DSYNC as u32);
 /// A write to a descriptor with [`DSYNC`] flushes the device's cache.
 pub(super) const SYNCED_WRITES_FLUSH: bool = true;
-/// Flags that another descriptor of the same file keeps.
+/// Flags that are kept when a file is opened again.
 pub(crate) const OPEN_FLAGS_KEPT: OFlags = OFlags::SYNC.union(OFlags::DSYNC).union(OFlags::NOATIME);
 
 /// Reads what is cached, without sleeping (`RWF_NOWAIT`). EOPNOTSUPP if the call is refused.
@@ -127,8 +127,7 @@ pub(crate) fn advise(fd: BorrowedFd<'_>, offset: u64, length: u64, advice: Advic
     advised.map_err(|errno| if may_refuse_the_call(errno) { Errno::OPNOTSUPP } else { errno })
 }
 
-/// Whether all pages of a range are cached, as `cachestat(2)` says (Linux 6.5). False if it says
-/// nothing.
+/// Whether `cachestat(2)` (Linux 6.5) reports all pages of a range as cached. False if the call fails.
 pub(crate) fn is_cached(fd: BorrowedFd<'_>, offset: u64, length: usize) -> bool {
     /// On all architectures.
     const CACHESTAT: libc::c_long = 451;
@@ -178,9 +177,9 @@ pub(crate) fn is_block_device(fd: BorrowedFd<'_>) -> bool {
 /// Both `RWF_APPEND` and `O_APPEND` become `IOCB_APPEND`, but a file system that stacks on another
 /// hands only the latter down with the open file. overlayfs drops the flag (`ovl_iocb_to_rwf`,
 /// fs/overlayfs/file.c; seen on 5.10 and 6.1) and overwrites the file from the given offset. A
-/// trial on the file would do that damage, and another file to try it on cannot be had everywhere.
-/// So those are listed that write themselves (`generic_write_checks`, mm/filemap.c and
-/// fs/read_write.c); others are not trusted.
+/// trial on the file would do that damage, and another file for a trial is not always available.
+/// So only the listed file systems are trusted, which write themselves (`generic_write_checks`,
+/// mm/filemap.c and fs/read_write.c).
 pub(crate) fn honours_append_flag(fd: BorrowedFd<'_>) -> bool {
     /// ext2 to ext4, xfs, btrfs, f2fs, tmpfs, ramfs (linux/magic.h).
     const HONOUR: [u64; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994, 0x8584_58f6];
@@ -197,8 +196,7 @@ pub(super) fn device_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     }
 }
 
-/// Returns the size as the kernel knows it, without a question to a server; of a block device, its
-/// end.
+/// Returns the size of a file or block device as the kernel knows it, without asking a server.
 pub(crate) fn known_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(fd, "", flags, StatxFlags::TYPE | StatxFlags::SIZE)?;
@@ -215,10 +213,10 @@ pub(crate) fn tick_ns() -> u64 {
     (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).max(1)
 }
 
-/// How many processors this thread may use. Its cgroup's share of them is remembered, which costs a
-/// dozen system calls to look at, until there is another number that it may run on.
+/// Returns the number of processors that this thread may use. Reading its cgroup's share costs a dozen
+/// system calls, so the number is kept until the size of the affinity mask changes.
 pub(crate) fn processors() -> usize {
-    /// The number that it may run on, and the answer, 32 bits each.
+    /// Size of the affinity mask, and the answer, 32 bits each.
     static KNOWN: AtomicU64 = AtomicU64::new(0);
     let allowed = sched_getaffinity(None).map_or(0, |processors| u64::from(processors.count()));
     let known = KNOWN.load(Ordering::Relaxed);
@@ -230,7 +228,7 @@ pub(crate) fn processors() -> usize {
     found
 }
 
-/// Gives this new thread the affinity of the main thread, and its policy unless that is a real-time one.
+/// Gives this new thread the main thread's affinity, and its policy unless that is a real-time one.
 pub(crate) fn inherit_from_process() {
     let process = rustix::process::getpid();
     if let (Ok(own), Ok(all)) = (sched_getaffinity(None), sched_getaffinity(Some(process))) {
@@ -252,12 +250,12 @@ pub(crate) fn inherit_from_process() {
 }
 
 /// Opens a regular file for reading, if its name is in the kernel's cache of names and the open of
-/// its file system is known not to wait for others. Else EAGAIN; EOPNOTSUPP where the kernel cannot
-/// be asked so (`RESOLVE_CACHED`: Linux 5.12, `openat2(2)`; `STATX_MNT_ID_UNIQUE`: Linux 6.8,
-/// `statx(2)`), or a filter forbids it.
+/// its file system is known not to wait for others. Otherwise EAGAIN; EOPNOTSUPP if the kernel lacks
+/// a flag (`RESOLVE_CACHED`: Linux 5.12, `openat2(2)`; `STATX_MNT_ID_UNIQUE`: Linux 6.8, `statx(2)`),
+/// or a filter forbids the call.
 ///
-/// The walk alone is made first: `O_PATH` calls no open of a file system or device, which may do
-/// anything.
+/// First only walks the path: with `O_PATH`, the kernel does not call the open of a file system or
+/// device, which may do anything.
 pub(crate) fn open_cached(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let walk = |path: &CStr, flags| {
         retry(|| rustix::fs::openat2(at, path, flags | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::CACHED))
@@ -294,11 +292,11 @@ fn file_and_mount(fd: BorrowedFd<'_>) -> Result<(bool, u64), Errno> {
 }
 
 /// Mounts that files were opened in, and whether their file systems open without asking others.
-/// Number and answer in one word, so that neither is read without the other. (A device's number
-/// would not do: the next file system without a device may get it.)
+/// Number and answer share a word, so that neither is read without the other. (A device's number
+/// does not suffice: the next file system without a device may get it.)
 static MOUNTS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
-/// Beside the number of a mount, which is counted up from 2^32: its opens do not wait.
+/// Flag beside the number of a mount, which counts up from 2^32: opens do not wait.
 const OPENS_AT_ONCE: u64 = 1 << 63;
 
 fn place_of(mount: u64) -> &'static AtomicU64 {
@@ -310,11 +308,10 @@ fn opens_at_once(mount: u64) -> bool {
 }
 
 /// Remembers whether the file system that `fd` is open in opens files without waiting for others.
-/// Asks once: a server may be asked in turn.
+/// Asks once per mount, since the question may reach a server.
 ///
-/// Not FUSE, NFS, CIFS, 9p, Ceph: they report each open to a server. Nor overlayfs, a layer of
-/// which may be one of those. Those are listed whose open and close of a file for reading were
-/// looked at.
+/// Lists only file systems whose code for open and close, for reading, was examined. Not FUSE, NFS,
+/// CIFS, 9p and Ceph, which report each open to a server, nor overlayfs, which may have such a layer.
 pub(super) fn learn_of(fd: BorrowedFd<'_>) {
     /// ext2 to ext4, xfs, btrfs, tmpfs, ramfs (linux/magic.h).
     const AT_ONCE: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x8584_58f6];
@@ -327,10 +324,10 @@ pub(super) fn learn_of(fd: BorrowedFd<'_>) {
     }
 }
 
-/// Opens the file of a descriptor once more, for writing only. `/proc` leads to it also when it has
-/// no name any more.
+/// Opens the file of a descriptor again, for writing only. `/proc` leads to it even if its name was
+/// removed.
 pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
-    // The thread's own: descriptors need not be shared by all threads (unshare(2), CLONE_FILES).
+    // `thread-self`, since threads may have separate descriptors (unshare(2), CLONE_FILES).
     let path = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());
     retry(|| rustix::fs::open(&*path, OFlags::WRONLY | OFlags::CLOEXEC | flags, Mode::empty()))
 }
@@ -357,8 +354,8 @@ pub(super) fn advice_to_kernel(advice: MemoryAdvice) -> Option<rustix::mm::Advic
 }
 
 /// Has the kernel copy the bytes of `sources` to the start of `target` (`process_vm_writev(2)`):
-/// EFAULT where a mapped file has ended. Of the two calls, this one treats many small pieces as a plain
-/// copy.
+/// EFAULT beyond the end of a mapped file. Unlike `process_vm_readv(2)`, it treats many small pieces as
+/// a plain copy.
 ///
 /// # Safety
 /// The sources are mapped, and nothing writes to them.
@@ -370,8 +367,8 @@ pub(crate) unsafe fn copy_bytes(sources: &[IoVec], target: &mut [u8]) -> Result<
     usize::try_from(n).map_err(|_| last_errno())
 }
 
-/// `mincore(2)` says of a file that is not one's own, and that one may not write to, that all of it is
-/// cached (`can_do_mincore`, mm/mincore.c, 5.2).
+/// Whether `mincore(2)` reports which pages are cached. If the caller neither owns the file nor may write to
+/// it, the call reports every page as cached (`can_do_mincore`, mm/mincore.c, 5.2).
 pub(crate) fn tells_cached_pages(fd: BorrowedFd<'_>) -> bool {
     use rustix::fs::{Access, CWD};
     let own = rustix::process::geteuid();
@@ -391,7 +388,7 @@ pub(crate) fn is_memory_broken(errno: Errno) -> bool {
     errno == Errno::HWPOISON
 }
 
-/// Returns the errno that means the same and has a name: each has one.
+/// Returns the errno: each has a name.
 pub(crate) fn named(errno: Errno) -> Errno {
     errno
 }

@@ -1,4 +1,4 @@
-//! What macOS has in place of Linux's calls. It refuses what has no equivalent.
+//! macOS: its equivalents of Linux's calls. Calls without an equivalent are refused.
 //!
 //! `unsafe` here: `fcntl(2)` calls that rustix lacks.
 
@@ -24,7 +24,7 @@ pub(super) const PATH: OFlags = OFlags::from_bits_retain(1 << 31);
 pub(crate) const DSYNC: OFlags = OFlags::from_bits_retain(libc::O_DSYNC as u32);
 /// A write to a descriptor with [`DSYNC`] does not flush the device's cache.
 pub(super) const SYNCED_WRITES_FLUSH: bool = false;
-/// Flags that another descriptor of the same file keeps.
+/// Flags that are kept when a file is opened again.
 pub(crate) const OPEN_FLAGS_KEPT: OFlags = OFlags::SYNC.union(DSYNC);
 
 /// Refused: no read is known not to sleep.
@@ -41,7 +41,7 @@ pub(super) fn may_refuse_the_call(errno: Errno) -> bool {
 pub(super) use super::write_without_flags as write_slices;
 
 /// Makes a file durable (`F_FULLFSYNC`, fcntl(2)): `fsync(2)` alone leaves data in the device's cache.
-/// Network file systems may refuse the command; then `fsync(2)` is all that is done.
+/// If the file system refuses the command, as network file systems may, only calls `fsync(2)`.
 pub(crate) fn sync(fd: BorrowedFd<'_>, _data_only: bool) -> Result<(), Errno> {
     match rustix::fs::fcntl_fullfsync(fd) {
         Err(Errno::NOTSUP | Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL) => rustix::fs::fsync(fd),
@@ -49,8 +49,8 @@ pub(crate) fn sync(fd: BorrowedFd<'_>, _data_only: bool) -> Result<(), Errno> {
     }
 }
 
-/// Reserves space (`F_PREALLOCATE`) behind the end, and extends the file. Other modes are refused. Not
-/// atomic: a write through another open that extends the file beyond the range meanwhile is cut off.
+/// Reserves space (`F_PREALLOCATE`) behind the end, and extends the file. Refuses other modes. Not
+/// atomic: it cuts off a concurrent write through another open that extends the file beyond the range.
 pub(crate) fn allocate(fd: BorrowedFd<'_>, how: Allocate, offset: u64, length: u64) -> Result<(), Errno> {
     if how != Allocate::Reserve {
         return Err(Errno::OPNOTSUPP);
@@ -61,7 +61,7 @@ pub(crate) fn allocate(fd: BorrowedFd<'_>, how: Allocate, offset: u64, length: u
         return Err(Errno::INVAL);
     }
     if end <= before {
-        // The command adds space behind the end alone.
+        // The command adds space only behind the end.
         return Ok(());
     }
     let mut store = libc::fstore_t {
@@ -108,7 +108,7 @@ pub(crate) fn is_block_device(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice)
 }
 
-/// The size in bytes of a device: the system has no portable call.
+/// Refused: the size of a device has no portable call.
 pub(super) fn device_size(_: BorrowedFd<'_>) -> Result<u64, Errno> {
     Err(Errno::OPNOTSUPP)
 }
@@ -121,8 +121,7 @@ pub(crate) fn tick_ns() -> u64 {
 
 pub(super) fn learn_of(_: BorrowedFd<'_>) {}
 
-/// Opens the file of a descriptor once more, for writing only: by its present path, and only if that is
-/// the same file.
+/// Opens a file again, for writing only, by its present path. Fails if the path leads to another file.
 pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     let path = rustix::fs::getpath(fd)?;
     let flags = OFlags::WRONLY | OFlags::CLOEXEC | flags;
@@ -160,7 +159,7 @@ pub(super) fn advice_to_kernel(advice: MemoryAdvice) -> Option<rustix::mm::Advic
     })
 }
 
-/// Has the kernel copy bytes of a map: there is no call that returns an error where the file has ended.
+/// Refused: no call that copies from a map returns an error beyond the end of the file.
 ///
 /// # Safety
 /// None.
@@ -168,12 +167,12 @@ pub(crate) unsafe fn copy_bytes(_: &[IoVec], _: &mut [u8]) -> Result<usize, Errn
     Err(Errno::NOSYS)
 }
 
-/// The kernel copies no range.
+/// Refused: no call copies a range.
 pub(crate) fn copy_range(_: BorrowedFd<'_>, _: BorrowedFd<'_>, _: usize) -> Result<usize, Errno> {
     Err(Errno::NOSYS)
 }
 
-/// Returns the errno that means the same and has a name.
+/// Replaces ENOTSUP by its synonym EOPNOTSUPP, which has a name.
 pub(crate) fn named(errno: Errno) -> Errno {
     if errno == Errno::NOTSUP { Errno::OPNOTSUPP } else { errno }
 }

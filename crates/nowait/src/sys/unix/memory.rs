@@ -1,4 +1,4 @@
-//! Memory of the system's: mapped, advised, given back.
+//! Mapped memory: map, advise, look up, unmap.
 //!
 //! `unsafe` here: `mmap(2)`, `munmap(2)`, `madvise(2)`, `mincore(2)`.
 
@@ -16,13 +16,13 @@ pub(crate) fn page_bytes() -> usize {
     rustix::param::page_size()
 }
 
-/// Large buffers are mappings, since their parts can be given back.
+/// Large buffers are mappings, so that parts of them can be returned to the system.
 pub(crate) const MAPS_BUFFERS: bool = true;
 
 /// Maps new memory of zeros.
 pub(crate) fn map_zeros(bytes: usize) -> Result<NonNull<u8>, Errno> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: no address is asked for, so that nothing is replaced.
+    // SAFETY: no address is requested, so nothing is replaced.
     let start = unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes, access, MapFlags::PRIVATE) }?;
     NonNull::new(start.cast()).ok_or(Errno::NOMEM)
 }
@@ -37,7 +37,7 @@ pub(crate) fn map_file(
 ) -> Result<NonNull<u8>, Errno> {
     let access = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
     let flags = if is_shared { MapFlags::SHARED } else { MapFlags::PRIVATE };
-    // SAFETY: a new place of the kernel's choice: nothing that exists is changed.
+    // SAFETY: the kernel chooses a free address, so nothing is replaced.
     let start = unsafe { rustix::mm::mmap(null_mut(), length, access, flags, fd, offset) }?;
     NonNull::new(start.cast()).ok_or(Errno::NOMEM)
 }
@@ -51,7 +51,7 @@ pub(crate) unsafe fn unmap(start: NonNull<u8>, length: usize) -> Result<(), Errn
     unsafe { rustix::mm::munmap(start.as_ptr().cast(), length) }
 }
 
-/// Advises the kernel about mapped memory. ENOSYS for advice that the system does not have.
+/// Advises the kernel about mapped memory. ENOSYS if the system lacks the advice.
 ///
 /// # Safety
 /// The memory is mapped. Nothing needs bytes that are to be discarded.
@@ -61,7 +61,7 @@ pub(crate) unsafe fn advise_memory(start: *mut u8, length: usize, advice: Memory
     unsafe { rustix::mm::madvise(start.cast(), length, advice) }
 }
 
-/// Sets the lowest bit of `told` for each page of a map that is in the page cache.
+/// Sets the lowest bit of a page's byte in `told` if the page is in the page cache.
 ///
 /// # Safety
 /// The memory is mapped, and `told` has a byte for each page.

@@ -116,17 +116,17 @@ fn write_without_flags(
         return Err(Errno::OPNOTSUPP);
     }
     let of_file = rustix::fs::fcntl_getfl(fd)?;
-    // The kernel ignores the offset then (pwrite(2), BUGS).
+    // With `O_APPEND`, the kernel ignores the offset (pwrite(2), BUGS).
     if flags.contains(WriteFlags::APPEND) && !of_file.contains(OFlags::APPEND) {
-        // A file opened for reading has no other descriptor: the write itself fails.
+        // No other descriptor is opened for a read-only one: the write fails.
         let is_read_only = of_file & OFlags::RWMODE == OFlags::RDONLY;
         return Err(if is_read_only { Errno::BADF } else { Errno::NOSYS });
     }
     let n = retry(|| rustix::io::pwritev(fd, slices, offset))?;
     let is_synced = SYNCED_WRITES_FLUSH && of_file.intersects(DSYNC);
     if flags.contains(WriteFlags::DURABLE) && !is_synced {
-        // An interrupted one has reported nothing. An error of `Errno::INTR` would have the bytes
-        // written again.
+        // An interrupted sync has reported no error. EINTR would make the caller write the bytes
+        // again.
         retry(|| sync(fd, true))?;
     }
     Ok(n)
@@ -160,7 +160,7 @@ pub(crate) fn create_dir(path: &Path) -> Result<(), Errno> {
     retry(|| rustix::fs::mkdir(path, Mode::from_raw_mode(0o777)))
 }
 
-/// Removes a name that is not a directory's, resolved from `at`.
+/// Removes a name, resolved from `at`, unless it is that of a directory.
 pub(crate) fn remove(at: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
     retry(|| rustix::fs::unlinkat(at, path, AtFlags::empty()))
 }
@@ -175,8 +175,8 @@ pub(crate) fn lock_file(fd: BorrowedFd<'_>, lock: FileLock) -> Result<(), Errno>
     retry(|| rustix::fs::flock(fd, operation))
 }
 
-/// Sets the lock of a range. The lock belongs to the
-/// open file (`F_OFD_SETLK`, Linux 3.15). EAGAIN if another open holds a conflicting lock.
+/// Sets the lock of a range. The lock belongs to the open file (`F_OFD_SETLK`, Linux 3.15). EAGAIN if
+/// another open holds a conflicting lock.
 pub(crate) fn lock_range(fd: BorrowedFd<'_>, kind: FileLock, offset: u64, length: u64) -> Result<(), Errno> {
     let mut range = range_of(kind, offset, length);
     retry(|| {
@@ -221,7 +221,7 @@ pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// The size in bytes: of a file by `fstat(2)`, of a block device by its end.
+/// Returns the size in bytes of a file or block device.
 pub(crate) fn size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     let stat = rustix::fs::fstat(fd)?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
@@ -247,25 +247,25 @@ pub(crate) fn set_mode_and_owner(fd: BorrowedFd<'_>, other: &Metadata) -> io::Re
     to_std(fd).set_permissions(other.permissions())
 }
 
-/// Std's file on a descriptor that is open elsewhere, for what std does by one call. It is not
-/// closed: closing any descriptor of a file gives up the process's record locks on it (fcntl(2)).
+/// Returns std's file on a borrowed descriptor, for one call of std. It does not close the
+/// descriptor: closing any descriptor of a file releases the process's record locks on it (fcntl(2)).
 pub(crate) fn to_std(fd: BorrowedFd<'_>) -> ManuallyDrop<File> {
     // SAFETY: the descriptor is open while `fd` is borrowed, which is longer than the caller's one
     // call, and is never closed here.
     ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) })
 }
 
-/// Returns the file that std is to have in the place of a descriptor: none, the descriptor itself will do.
+/// Returns None: std can use the descriptor.
 pub(crate) fn file_for_std(_: BorrowedFd<'_>) -> Result<Option<File>, Errno> {
     Ok(None)
 }
 
-/// Whether two are one descriptor.
+/// Whether both are the same descriptor.
 pub(crate) fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
     one.as_raw_fd() == other.as_raw_fd()
 }
 
-/// Whether a path cannot be given to the system: it contains a zero byte.
+/// Whether a path contains a zero byte, which the system cannot accept.
 pub(crate) fn has_zero(path: &Path) -> bool {
     path.as_os_str().as_bytes().contains(&0)
 }
@@ -281,7 +281,7 @@ pub(crate) fn is_over_quota(errno: Errno) -> bool {
     errno == Errno::DQUOT
 }
 
-/// Why the kernel refuses a queue, in words.
+/// Returns the reason why the kernel refuses a queue.
 pub(crate) fn why_refused(errno: Errno, is_ring: bool) -> &'static str {
     match (errno, is_ring) {
         (Errno::PERM | Errno::ACCESS, true) => "forbidden, by a seccomp filter or the sysctl kernel.io_uring_disabled",
@@ -324,8 +324,8 @@ pub fn fork_generation() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Closes a descriptor and says what the kernel said of it (a deferred write error, say). EINTR
-/// counts as closed.
+/// Closes a descriptor, and returns the kernel's error, such as a deferred write error. EINTR counts
+/// as closed.
 pub(crate) fn close(fd: OwnedFd) -> Result<(), Errno> {
     // SAFETY: `into_raw_fd` gives the descriptor up, so that it is closed once, here.
     match unsafe { libc::close(fd.into_raw_fd()) } {
@@ -337,7 +337,8 @@ pub(crate) fn close(fd: OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Runs `start`, a thread of which inherits the mask: it takes no signal before it could block it.
+/// Runs `start` with signals blocked. A thread that it starts inherits the mask, and so never takes a
+/// signal.
 pub(super) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     const RAISED: [i32; 6] = [libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSEGV, libc::SIGSYS, libc::SIGTRAP];
     let (mut blocked, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());

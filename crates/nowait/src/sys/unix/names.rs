@@ -23,10 +23,10 @@ pub(crate) fn sync_dir(at: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
     sync(open_dir(at, path)?.as_fd(), false)
 }
 
-/// The names in a directory, sorted, but for those of itself and of what it is in.
+/// Returns the names in a directory, sorted, without `.` and `..`.
 pub(crate) fn list(at: BorrowedFd<'_>, path: &Path) -> Result<Vec<OsString>, Errno> {
     let list = || -> Result<Vec<OsString>, Errno> {
-        // Opened for this alone: the position of a descriptor belongs to all who use it.
+        // A separate descriptor, since all users of a descriptor share its position.
         let names = rustix::fs::Dir::new(open_dir(at, path)?)?.map(|entry| Ok(entry?.file_name().to_bytes().to_vec()));
         let names = names.filter(|name| !matches!(name.as_deref(), Ok(b"." | b"..")));
         names.map(|name| name.map(OsString::from_vec)).collect()
@@ -76,14 +76,14 @@ pub(crate) fn rename(from: (BorrowedFd<'_>, &Path), to: (BorrowedFd<'_>, &Path),
 /// Opens `path`, resolved from `at`, and makes sure that it has positions to read at: not a
 /// directory, FIFO, socket or terminal.
 ///
-/// `O_NONBLOCK` keeps the open of a FIFO from waiting for a writer; it is taken back afterwards,
-/// since io_uring up to about 5.14 answers EAGAIN instead of handing a request to a worker when a
-/// descriptor has it (`io_uring/rw.c`).
+/// `O_NONBLOCK` keeps the open of a FIFO from waiting for a writer. It is cleared afterwards: for a
+/// descriptor with the flag, io_uring up to about 5.14 returns EAGAIN instead of handing a request to
+/// a worker (`io_uring/rw.c`).
 pub(crate) fn open(at: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
     let fd = match retry(|| rustix::fs::openat(at, path, flags | OFlags::NONBLOCK, mode)) {
-        // Somebody holds a lease on the file and is given time to let go (`fcntl(2)`, F_SETLEASE):
-        // worth waiting for, if it is a file.
+        // Another process holds a lease on the file, and has time to release it (`fcntl(2)`,
+        // F_SETLEASE). Wait, if this is a regular file.
         Err(Errno::AGAIN) => {
             let place = retry(|| rustix::fs::openat(at, path, PATH | OFlags::CLOEXEC, Mode::empty()))?;
             match FileType::from_raw_mode(rustix::fs::fstat(&place)?.st_mode) {
@@ -98,7 +98,7 @@ pub(crate) fn open(at: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -
     Ok(fd)
 }
 
-/// Makes sure that a descriptor has positions to read at, and takes `O_NONBLOCK` from it.
+/// Makes sure that a descriptor has positions to read at, and clears `O_NONBLOCK`.
 pub(crate) fn check(fd: &OwnedFd) -> Result<(), Errno> {
     let status = rustix::fs::fcntl_getfl(fd)?;
     if status.contains(PATH) {
@@ -112,8 +112,7 @@ pub(crate) fn check(fd: &OwnedFd) -> Result<(), Errno> {
             rustix::fs::seek(fd, SeekFrom::Current(0))?;
         }
         // A pipe or a socket; or of no type: an eventfd, a timer, an epoll (anon_inode_getfile,
-        // fs/anon_inodes.c), which let themselves be sought in, and a read of which may wait for
-        // ever.
+        // fs/anon_inodes.c). These permit seeks, and a read may never return.
         _ => return Err(Errno::SPIPE),
     }
     if status.contains(OFlags::NONBLOCK) {

@@ -1,11 +1,11 @@
-//! Errors and flags, by the names that the rest of the library has for them.
+//! Errors and flags, under the POSIX names that the rest of the library uses.
 
 use std::fmt;
 use std::io;
 use std::ops::{BitAnd, BitOr, Sub};
 
-/// Error of the system (`GetLastError`). The names are those of POSIX; a name without a code of the
-/// system has one with bit 29, which Windows reserves for applications.
+/// Error of the system (`GetLastError`). A POSIX name without a Windows code gets one with bit 29, which
+/// Windows reserves for applications.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Errno(i32);
 
@@ -18,7 +18,7 @@ macro_rules! codes {
     };
 }
 
-/// Code of an error that this library alone reports.
+/// Code of an error that only this library reports.
 const fn own(number: i32) -> i32 {
     1 << 29 | number
 }
@@ -77,7 +77,7 @@ impl Errno {
         error.raw_os_error().map(Errno)
     }
 
-    /// Returns the code that means the same and has a name here.
+    /// Replaces a code by its synonym that has a name here.
     pub(crate) fn named(self) -> Errno {
         match self.0 {
             // ERROR_PATH_NOT_FOUND, ERROR_INVALID_DRIVE, ERROR_BAD_NETPATH, ERROR_BAD_NET_NAME.
@@ -91,7 +91,7 @@ impl Errno {
             39 => Errno::NOSPC,
             // ERROR_FILE_EXISTS.
             80 => Errno::EXIST,
-            // ERROR_INVALID_NAME, ERROR_BAD_PATHNAME: std's kind, too.
+            // ERROR_INVALID_NAME, ERROR_BAD_PATHNAME: as in std.
             123 | 161 => Errno::NAMETOOLONG,
             // ERROR_INVALID_FUNCTION.
             1 => Errno::OPNOTSUPP,
@@ -191,7 +191,7 @@ impl Sub for OFlags {
     }
 }
 
-/// Permissions of a new file: Windows has none of POSIX.
+/// Permissions of a new file: Windows has no POSIX permissions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mode;
 

@@ -77,7 +77,7 @@ fn raw(fd: BorrowedFd<'_>) -> HANDLE {
 }
 
 thread_local! {
-    /// Set when the call of this thread is done.
+    /// Signalled when this thread's call ends.
     static EVENT: RefCell<Option<OwnedFd>> = const { RefCell::new(None) };
 }
 
@@ -106,8 +106,7 @@ fn overlapped(fd: BorrowedFd<'_>, offset: u64, call: impl FnOnce(&mut OVERLAPPED
         result => result,
     };
     let mut moved = 0;
-    // SAFETY: the state of the call above, which stays in place until the call is done: this one waits
-    // for it.
+    // SAFETY: the state of the call above, in place until that call ends: this one waits for the end.
     let result = begun.and_then(|()| checked(unsafe { GetOverlappedResult(raw(fd), &state, &mut moved, 1) }));
     // SAFETY: `state` is this call's.
     if begun.is_ok() && unsafe { (&raw const state.Internal).read_volatile() } == STATUS_PENDING as usize {
@@ -140,14 +139,14 @@ pub(crate) unsafe fn read_at(
     in_turn(segments, |segment, done| {
         let length = segment.iov_len.min(TRANSFER_MAX) as u32;
         overlapped(fd, offset + done as u64, |state| {
-            // SAFETY: the caller vouches for the memory, which `overlapped` outlives.
+            // SAFETY: the caller vouches for the memory until `overlapped` returns.
             unsafe { win::ReadFile(raw(fd), segment.iov_base.cast(), length, null_mut(), state) }
         })
     })
     .map_err(|errno| denied(fd, errno, OFlags::WRONLY))
 }
 
-/// Returns BADF, not ACCESS, if the handle was opened for `only` the other access, as POSIX does.
+/// Replaces ACCESS by BADF, the POSIX error, if the handle was opened only for the other access, `only`.
 fn denied(fd: BorrowedFd<'_>, errno: Errno, only: OFlags) -> Errno {
     match errno {
         Errno::ACCESS if flags(fd).is_ok_and(|flags| flags & OFlags::RWMODE == only) => Errno::BADF,
@@ -179,7 +178,7 @@ pub(crate) unsafe fn write_at(
             return Err(Errno::NOSYS);
         }
     }
-    // An append is one call: those of other handles do not come between.
+    // An append is one call, so that appends of other handles do not split it.
     let mut whole = Vec::<u8>::new();
     let joined;
     let segments = if write_flags.contains(WriteFlags::APPEND) && segments.len() > 1 {
@@ -195,7 +194,7 @@ pub(crate) unsafe fn write_at(
     let n = in_turn(segments, |segment, done| {
         let length = segment.iov_len.min(TRANSFER_MAX) as u32;
         overlapped(fd, offset.saturating_add(done as u64), |state| {
-            // SAFETY: the caller vouches for the memory, which `overlapped` outlives.
+            // SAFETY: the caller vouches for the memory until `overlapped` returns.
             unsafe { win::WriteFile(raw(fd), segment.iov_base.cast(), length, null_mut(), state) }
         })
     })
@@ -207,7 +206,7 @@ pub(crate) unsafe fn write_at(
 }
 
 /// Transfers segments in order, and stops at a short one. Drops an error after the first bytes: the
-/// next call meets it again.
+/// caller's next call returns it again.
 fn in_turn(
     segments: &[IoVec],
     mut transfer: impl FnMut(&IoVec, usize) -> Result<usize, Errno>,
@@ -228,7 +227,7 @@ fn in_turn(
     Ok(done)
 }
 
-/// Returns how a file was opened: its access, and whether writes append or go through.
+/// Returns how a file was opened: its access, and whether writes append or are durable.
 pub(crate) fn flags(fd: BorrowedFd<'_>) -> Result<OFlags, Errno> {
     let access = query(fd, wdk::FileAccessInformation)?;
     let mode = query(fd, wdk::FileModeInformation).unwrap_or(0);
@@ -248,7 +247,7 @@ pub(crate) fn flags(fd: BorrowedFd<'_>) -> Result<OFlags, Errno> {
     Ok(flags)
 }
 
-/// Returns information of 32 bits about a handle.
+/// Queries 32 bits of information about a handle.
 fn query(fd: BorrowedFd<'_>, class: wdk::FILE_INFORMATION_CLASS) -> Result<u32, Errno> {
     let (mut status, mut value) = (IO_STATUS_BLOCK::default(), 0_u32);
     // SAFETY: both are this call's, and the classes used here are of 32 bits.
@@ -261,7 +260,7 @@ fn query(fd: BorrowedFd<'_>, class: wdk::FILE_INFORMATION_CLASS) -> Result<u32, 
 }
 
 /// Makes a file durable (`FlushFileBuffers`), and flushes the device's cache. The call needs a handle
-/// that may write. For one that may only read, the file is opened again.
+/// that may write: if this one may only read, opens the file again.
 pub(crate) fn sync(fd: BorrowedFd<'_>, _data_only: bool) -> Result<(), Errno> {
     let flush = |fd: BorrowedFd<'_>| {
         // SAFETY: no memory is passed.
@@ -285,8 +284,8 @@ pub(crate) fn set_len(fd: BorrowedFd<'_>, length: u64) -> Result<(), Errno> {
     set.map_err(|error| denied(fd, Errno::from_io_error(&error).unwrap_or(Errno::INVAL), OFlags::RDONLY))
 }
 
-/// Extends the file; the file system allocates the space. Other modes are refused. Not atomic: a write
-/// through another open that extends the file beyond the range meanwhile is cut off.
+/// Extends the file; the file system allocates the space. Refuses other modes. Not atomic: it cuts off a
+/// concurrent write through another open that extends the file beyond the range.
 pub(crate) fn allocate(fd: BorrowedFd<'_>, how: Allocate, offset: u64, length: u64) -> Result<(), Errno> {
     if how != Allocate::Reserve {
         return Err(Errno::OPNOTSUPP);
@@ -303,20 +302,20 @@ pub(crate) fn advise(_: BorrowedFd<'_>, _: u64, _: u64, _: Advice) -> Result<(),
     Err(Errno::OPNOTSUPP)
 }
 
-/// Byte that stands for a file in its lock. No file is that long: a lock of bytes excludes reads and writes.
-/// It lies within the range that std locks.
+/// Byte that is locked instead of the file, within the range that std locks. No file is that long, so the
+/// lock excludes no reads and writes.
 const LOCKED_BYTE: u64 = i64::MAX as u64 - 1;
 
 /// Sets the lock of a file. AGAIN if another handle holds a conflicting lock.
 pub(crate) fn lock_file(fd: BorrowedFd<'_>, lock: FileLock) -> Result<(), Errno> {
     let unlock = || {
         overlapped(fd, LOCKED_BYTE, |state| {
-            // SAFETY: the state is there until the call is done.
+            // SAFETY: `overlapped` keeps the state until the call ends.
             unsafe { win::UnlockFileEx(raw(fd), 0, 1, 0, state) }
         })
     };
-    // `LockFileEx` does not convert a lock: it adds one, which may conflict with the first. So the held
-    // lock is released first. If the new one is refused, none is held.
+    // `LockFileEx` does not convert a lock: it adds one, which may conflict with the held one. So release
+    // that first. If the new lock is refused, none is held.
     let unlocked = unlock();
     let exclusive = match lock {
         FileLock::Unlocked if unlocked.is_err_and(|errno| errno.raw_os_error() != ERROR_NOT_LOCKED as i32) => {
@@ -328,14 +327,13 @@ pub(crate) fn lock_file(fd: BorrowedFd<'_>, lock: FileLock) -> Result<(), Errno>
     };
     let flags = win::LOCKFILE_FAIL_IMMEDIATELY | exclusive;
     let locked = overlapped(fd, LOCKED_BYTE, |state| {
-        // SAFETY: the state is there until the call is done.
+        // SAFETY: `overlapped` keeps the state until the call ends.
         unsafe { win::LockFileEx(raw(fd), flags, 0, 1, 0, state) }
     });
     locked.map(drop)
 }
 
-/// Locks of ranges are refused: those of the system would also forbid reads and writes, and cannot be
-/// released in part.
+/// Refused: range locks of Windows also exclude reads and writes, and cannot be released in part.
 pub(crate) fn lock_range(_: BorrowedFd<'_>, _: FileLock, _: u64, _: u64) -> Result<(), Errno> {
     Err(Errno::OPNOTSUPP)
 }
@@ -366,7 +364,7 @@ pub fn fork_generation() -> u64 {
     0
 }
 
-/// Closes a handle, which reports nothing.
+/// Closes a handle; reports no errors.
 pub(crate) fn close(fd: OwnedFd) -> Result<(), Errno> {
     drop(fd);
     Ok(())
@@ -383,7 +381,7 @@ pub(crate) fn tick_ns() -> u64 {
     BEGAN.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
 }
 
-/// Volumes and disks are not told from files; `size` fails for them.
+/// False even for volumes and disks, of which `size` fails.
 pub(crate) fn is_block_device(_: BorrowedFd<'_>) -> bool {
     false
 }
@@ -400,15 +398,15 @@ pub(crate) fn device_of(fd: BorrowedFd<'_>) -> Option<(Option<u64>, u64)> {
     Some((Some(information.dwVolumeSerialNumber.into()), 0))
 }
 
-/// Std's file on a handle that is open elsewhere, for what std does by one call. It is not closed.
+/// Returns std's file on a borrowed handle, for one call of std. It does not close the handle.
 pub(crate) fn to_std(fd: BorrowedFd<'_>) -> ManuallyDrop<File> {
     // SAFETY: the handle is open while `fd` is borrowed, which is longer than the caller's one call, and is
     // never closed here.
     ManuallyDrop::new(unsafe { File::from_raw_handle(fd.as_raw_handle()) })
 }
 
-/// Returns the file that std is to have in the place of a handle. An overlapped handle has no position,
-/// so its file is opened again, which releases the lock of the handle. None if the handle itself will do.
+/// Opens the file again for std if the handle is overlapped, since such a handle has no position. The lock
+/// of the old handle is lost. Returns None if std can use the handle.
 pub(crate) fn file_for_std(fd: BorrowedFd<'_>) -> Result<Option<File>, Errno> {
     const SYNCHRONOUS: u32 = wdk::FILE_SYNCHRONOUS_IO_ALERT | wdk::FILE_SYNCHRONOUS_IO_NONALERT;
     if query(fd, wdk::FileModeInformation)? & SYNCHRONOUS != 0 {
@@ -426,12 +424,12 @@ pub(crate) fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
     one.as_raw_handle() == other.as_raw_handle()
 }
 
-/// Path of an open file; empty if the system does not tell.
+/// Path of an open file; empty if unknown.
 pub(crate) fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
     final_path(fd).unwrap_or_default()
 }
 
-/// Path of an open file or directory. Some drivers of file systems do not tell.
+/// Path of an open file or directory. Fails on some file system drivers.
 fn final_path(fd: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
     let mut path = vec![0_u16; 512];
     loop {
@@ -448,7 +446,7 @@ fn final_path(fd: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
     }
 }
 
-/// Whether a path cannot be given to the system: it contains a zero.
+/// Whether a path contains a zero, which the system cannot accept.
 pub(crate) fn has_zero(path: &Path) -> bool {
     path.as_os_str().encode_wide().any(|unit| unit == 0)
 }
@@ -459,7 +457,7 @@ pub(crate) fn start_of_name(name: &OsStr, units_max: usize) -> OsString {
     OsString::from_wide(&units)
 }
 
-/// Returns the error that means the same and has a name.
+/// Replaces an error by its synonym that has a name.
 pub(crate) fn named(errno: Errno) -> Errno {
     errno.named()
 }
@@ -468,7 +466,7 @@ pub(crate) fn is_over_quota(errno: Errno) -> bool {
     errno == Errno::DQUOT
 }
 
-/// Why there is no queue to the kernel, in words.
+/// Returns the reason why there is no queue to the kernel.
 pub(crate) fn why_refused(_: Errno, _is_ring: bool) -> &'static str {
     "not in this system"
 }
@@ -490,7 +488,7 @@ pub(crate) fn map_file(_: BorrowedFd<'_>, _: u64, _: usize, _: bool, _: bool) ->
     Err(Errno::OPNOTSUPP)
 }
 
-/// Unmaps memory.
+/// Refused: there is no mapped memory to unmap.
 ///
 /// # Safety
 /// Nothing uses it any more.
@@ -498,7 +496,7 @@ pub(crate) unsafe fn unmap(_: NonNull<u8>, _: usize) -> Result<(), Errno> {
     Err(Errno::NOSYS)
 }
 
-/// Advises the kernel about mapped memory.
+/// Refused: there is no mapped memory.
 ///
 /// # Safety
 /// The memory is mapped.
@@ -506,7 +504,7 @@ pub(crate) unsafe fn advise_memory(_: *mut u8, _: usize, _: MemoryAdvice) -> Res
     Err(Errno::NOSYS)
 }
 
-/// Tells of cached pages.
+/// Refused: there are no maps whose pages could be cached.
 ///
 /// # Safety
 /// The memory is mapped.
@@ -514,7 +512,7 @@ pub(crate) unsafe fn look_up_pages(_: *mut u8, _: usize, _: &mut [u8]) -> Result
     Err(Errno::NOSYS)
 }
 
-/// Copies bytes of a map.
+/// Refused: there are no maps to copy from.
 ///
 /// # Safety
 /// The sources are mapped.

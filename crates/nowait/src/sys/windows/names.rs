@@ -1,5 +1,5 @@
-//! Names in the file system: opening, listing, renaming. A name that is resolved from an open directory is
-//! resolved from the directory's present path.
+//! Names in the file system: opening, listing, renaming. Names relative to an open directory are resolved
+//! from its present path.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -19,19 +19,19 @@ use super::{
 use crate::sys::CopyOutcome;
 
 /// Stands for the working directory.
-// SAFETY: no call uses it as a handle: `at` compares it first.
+// SAFETY: no call uses this value as a handle: `at` checks for it first.
 pub(crate) const CWD: BorrowedFd<'static> = unsafe { BorrowedFd::borrow_raw(INVALID_HANDLE_VALUE) };
 
 /// Every other handle may read, write, rename and remove the file, as on POSIX.
 const SHARED: u32 = win::FILE_SHARE_READ | win::FILE_SHARE_WRITE | win::FILE_SHARE_DELETE;
 
 fn errno(error: io::Error) -> Errno {
-    // An error without a code is one of the arguments: std's own check of a path with a zero.
+    // Without a code, the error is std's own, for a path that contains a zero.
     Errno::from_io_error(&error).unwrap_or(Errno::INVAL)
 }
 
-/// Returns the path that `path` has from `at`. Fails if the system does not tell the path of `at`:
-/// without it, `path` would be another file's.
+/// Resolves `path` from the directory `at`. Fails if the path of `at` is unknown: `path` alone could lead
+/// to another file.
 fn at(at: BorrowedFd<'_>, path: &Path) -> Result<PathBuf, Errno> {
     match at.as_raw_handle() {
         INVALID_HANDLE_VALUE => Ok(path.to_path_buf()),
@@ -39,8 +39,7 @@ fn at(at: BorrowedFd<'_>, path: &Path) -> Result<PathBuf, Errno> {
     }
 }
 
-/// Returns a path for a call of the system: verbatim if it is longer than others may be (`MAX_PATH`), as
-/// std does.
+/// Returns a path for a call of Windows, as std does: verbatim (`\\?\`) if it exceeds `MAX_PATH`.
 fn wide(path: &Path) -> Result<Vec<u16>, Errno> {
     const PLAIN_MAX: usize = 247;
     let path = std::path::absolute(path).map_err(errno)?;
@@ -77,10 +76,10 @@ pub(crate) fn sync_dir(dir: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
     sync(directory(&at(dir, path)?, GENERIC_READ | GENERIC_WRITE)?.as_fd(), false)
 }
 
-/// The names in a directory, sorted.
+/// Returns the names in a directory, sorted.
 pub(crate) fn list(dir: BorrowedFd<'_>, path: &Path) -> Result<Vec<OsString>, Errno> {
     let path = at(dir, path)?;
-    // `FindFirstFileW` has several errors for a path below a file.
+    // `FindFirstFileW` returns different errors for a path below a file.
     let not_listed = |error| if path.is_file() { Errno::NOTDIR } else { errno(error) };
     let names = std::fs::read_dir(&path).map_err(not_listed)?;
     let names: io::Result<Vec<_>> = names.map(|entry| Ok(entry?.file_name())).collect();
@@ -125,12 +124,12 @@ pub(crate) fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, _mode: Mode)
         errno => errno,
     })?;
     let fd = OwnedFd::from(file);
-    // Without `FILE_FLAG_BACKUP_SEMANTICS` it is no directory.
+    // It is not a directory: those need `FILE_FLAG_BACKUP_SEMANTICS`.
     check_type(&fd)?;
     Ok(fd)
 }
 
-/// Makes sure that a handle is a file's.
+/// Makes sure that a handle is that of a file.
 pub(crate) fn check(fd: &OwnedFd) -> Result<(), Errno> {
     check_type(fd)?;
     match to_std(fd.as_fd()).metadata().map_err(errno)?.is_dir() {
@@ -139,7 +138,7 @@ pub(crate) fn check(fd: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Makes sure that a handle is neither a device's nor a pipe's.
+/// Makes sure that a handle is not that of a device or pipe.
 fn check_type(fd: &OwnedFd) -> Result<(), Errno> {
     // SAFETY: no memory is passed.
     match unsafe { win::GetFileType(raw(fd.as_fd())) } {
@@ -148,7 +147,7 @@ fn check_type(fd: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Opens the file of a handle once more, for writing only.
+/// Opens the file of a handle again, for writing only.
 pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     let data = if flags.contains(OFlags::APPEND) { 0 } else { win::FILE_WRITE_DATA };
     let access = win::FILE_GENERIC_WRITE & !win::FILE_WRITE_DATA | data;
@@ -156,7 +155,7 @@ pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno
     open_again(fd, access, win::FILE_FLAG_OVERLAPPED | through)
 }
 
-/// Opens the file of a handle once more, as std does.
+/// Opens the file of a handle again, as std does: not overlapped.
 pub(super) fn reopen_for_std(fd: BorrowedFd<'_>) -> Result<File, Errno> {
     let flags = flags(fd)?;
     let reads = if flags & OFlags::RWMODE == OFlags::WRONLY { 0 } else { win::FILE_GENERIC_READ };
@@ -194,7 +193,7 @@ pub(crate) fn remove(dir: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
     })
 }
 
-/// Creates a symbolic link: of the kind that its target has now.
+/// Creates a symbolic link: to a directory if the target is one now, else to a file.
 pub(crate) fn symlink(target: &Path, link: &Path) -> io::Result<()> {
     let place = link.parent().map_or_else(|| target.to_path_buf(), |parent| parent.join(target));
     if place.is_dir() { symlink_dir(target, link) } else { symlink_file(target, link) }

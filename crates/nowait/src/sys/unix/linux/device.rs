@@ -12,8 +12,8 @@ use crate::sys::QueueLimits;
 /// Multiple for direct I/O that suits every device met so far.
 const PAGE_BYTES: u32 = 4096;
 
-/// Returns the number of a block device, or of the device that a file lies on, and the file's mount.
-/// No number for a stream; none at all if `statx(2)` is refused. Makes no request to a file server.
+/// Returns the number of a block device, or of the device that a file lies on, and that of the mount.
+/// A stream has no device. None if `statx(2)` is refused. Makes no request to a file server.
 pub(crate) fn device_of(fd: BorrowedFd<'_>) -> Option<(Option<u64>, u64)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(fd, "", flags, StatxFlags::TYPE | MNT_ID_UNIQUE).ok()?;
@@ -32,7 +32,7 @@ pub(crate) fn has_queue(number: u64) -> bool {
     major(number) != 0
 }
 
-/// Returns a block device's limits. For a device made of others, each is the smallest of theirs. An
+/// Returns a block device's limits. Each limit of a device made of others is the smallest of theirs. An
 /// error reports a shortage, which may pass.
 pub(crate) fn queue_limits(number: u64) -> io::Result<QueueLimits> {
     let device = format!("/sys/dev/block/{}:{}", major(number), minor(number));
@@ -51,8 +51,8 @@ pub(crate) fn queue_limits(number: u64) -> io::Result<QueueLimits> {
     Ok(QueueLimits { held_requests: limit("nr_requests")?, request_bytes })
 }
 
-/// Returns a number that sysfs states of a block device's queue. The queue of a partition is that of
-/// its disk. As for [`if_present`].
+/// Returns a number that sysfs reports for a block device's queue. A partition uses its disk's queue.
+/// Errors are those of [`if_present`].
 fn queue_attribute(device: &str, attribute: &str) -> io::Result<Option<u32>> {
     for queue in ["queue", "../queue"] {
         if let Some(text) = if_present(std::fs::read_to_string(format!("{device}/{queue}/{attribute}")))? {
@@ -72,12 +72,12 @@ fn if_present<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Returns whether reads and writes of a descriptor go past the page cache.
+/// Returns whether reads and writes of a descriptor bypass the page cache.
 pub(crate) fn is_direct(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::DIRECT))
 }
 
-/// Has reads and writes go past the page cache from now on, if the file can (EINVAL where not).
+/// Makes reads and writes bypass the page cache; EINVAL if the file has no direct I/O.
 pub(crate) fn make_direct(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | OFlags::DIRECT)
 }
@@ -93,8 +93,8 @@ pub(crate) fn set_direct(fd: BorrowedFd<'_>, direct: bool) {
 /// `STATX_DIOALIGN` of linux/stat.h (6.1).
 const DIOALIGN: u32 = 0x2000;
 
-/// Returns the multiples that the kernel states for memory, and for offsets and lengths. None if the
-/// file has no direct I/O, whatever `open(2)` said.
+/// Returns the alignment of memory, and of offsets and lengths. None if the file has no direct I/O,
+/// even if `open(2)` accepted the flag.
 pub(crate) fn direct_alignment(fd: BorrowedFd<'_>) -> Option<(u32, u32)> {
     let power = |n: u32| n.is_power_of_two().then_some(n);
     let stat = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(DIOALIGN));
@@ -104,12 +104,12 @@ pub(crate) fn direct_alignment(fd: BorrowedFd<'_>) -> Option<(u32, u32)> {
     looked_up(fd)
 }
 
-/// The same where the kernel does not say (before 6.1; of block devices, before 6.11).
+/// The same for kernels that do not report it (before 6.1; for block devices, before 6.11).
 fn looked_up(fd: BorrowedFd<'_>) -> Option<(u32, u32)> {
     let power = |n: u32| n.is_power_of_two().then_some(n);
-    // tmpfs and ramfs take the flag (mm/shmem.c, 6.6) and go on as before.
+    // tmpfs and ramfs accept the flag (mm/shmem.c, 6.6), and still use the page cache.
     const IN_MEMORY: [rustix::fs::FsWord; 2] = [0x0102_1994, 0x8584_58f6];
-    // For a device, the call describes the file system of its name: devtmpfs, which reports itself
+    // For a device, `fstatfs(2)` describes the file system of its name: devtmpfs, which reports itself
     // as tmpfs.
     let in_memory = || rustix::fs::fstatfs(fd).is_ok_and(|system| IN_MEMORY.contains(&system.f_type));
     if !is_block_device(fd) && in_memory() {
@@ -136,8 +136,8 @@ mod tests {
 
     use super::*;
 
-    /// Symptom: before 6.11 block devices had no direct I/O, since the file system of their names
-    /// was asked: devtmpfs is a tmpfs. Here as on a kernel that does not say what a device needs.
+    /// Symptom: before 6.11, block devices had no direct I/O, since devtmpfs, which contains their names,
+    /// reports itself as tmpfs. Tests the route of those kernels.
     #[test]
     fn a_block_device_is_not_what_its_name_lies_in() {
         let devices = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();

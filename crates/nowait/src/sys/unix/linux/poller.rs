@@ -69,7 +69,7 @@ impl Poller {
     }
 
     /// Sleeps until an event or the bell, or for `timeout`. Sets `ready` to the numbers of the
-    /// descriptors that became readable. Clears the bell, and returns true, if it was rung.
+    /// descriptors that became readable. If the bell was rung, clears it and returns true.
     pub(crate) fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<u64>) -> bool {
         ready.clear();
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
