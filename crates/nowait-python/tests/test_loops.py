@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import queue
 import threading
 import weakref
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import skip_without_trio
+from test_processes import in_a_fork
 
 import nowait
 import nowait.aio
@@ -150,3 +152,16 @@ def test_a_thread_serves_its_loop_until_that_ends(end: str) -> None:
     waiters[1].stop()
     second.join(20)
     assert not second.is_alive()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_child_has_no_thread_of_a_loop() -> None:
+    """Symptom: at its exit it asked a thread to end that only its parent has."""
+    waiter, loop = Rings(), Woken()
+    _waiter.start(waiter, loop)
+    thread = thread_of(waiter)
+    in_a_fork(lambda: os._exit(len(_waiter._threads)))
+    assert thread is not None and thread_of(waiter) is thread
+    waiter.stop()
+    thread.join(20)
+    assert not thread.is_alive()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import functools
+import os
 import sys
 import weakref
 from collections import deque
@@ -243,18 +244,25 @@ def current() -> Loop:
     raise RuntimeError("no event loop of asyncio or trio runs here")
 
 
-def _end() -> None:
-    """Ends the threads of all loops: an interpreter must not have any when it ends beside others."""
+def _forget() -> None:
+    """Forgets all loops: one that is used after this begins anew."""
     global _last
-    _waiter.stop()
-    # An exit handler that uses a loop after this starts a new thread.
     _last = None
     _asyncio.clear()
     _trio.clear()
 
 
+def _end() -> None:
+    """Ends the threads of all loops: an interpreter that ends beside others must not have any."""
+    _waiter.stop()
+    _forget()
+
+
 if sys.platform != "linux":
     atexit.register(_end)
+    if hasattr(os, "register_at_fork"):
+        # A forked child has no threads of loops.
+        os.register_at_fork(after_in_child=_forget)
 
 
 def _is_guest() -> bool:

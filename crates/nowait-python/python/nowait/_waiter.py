@@ -6,6 +6,7 @@ results becomes non-empty. A thread ends when its loop is closed or freed.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from typing import TYPE_CHECKING, Protocol
@@ -28,6 +29,9 @@ class Woken(Protocol):
 
 
 _threads: dict[threading.Thread, Waiter] = {}
+if hasattr(os, "register_at_fork"):
+    # A forked child has none of them, and a thread may have held the lock of its waiter.
+    os.register_at_fork(after_in_child=_threads.clear)
 
 
 def start(waiter: Waiter, loop: Woken) -> None:
