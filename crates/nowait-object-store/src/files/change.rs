@@ -147,11 +147,11 @@ impl Files {
             })?;
             // A copy may be another link to the same file: of those `rename(2)` leaves both. Two
             // paths of one name are none of them: to remove one would remove the object.
-            if replace && system::has_links(&metadata) && !stage::is_one_name(from, &to).map_err(&failed)? {
+            if replace && system::has_links(&metadata) {
                 let left =
                     fs::symlink_metadata(from).is_ok_and(|left| system::inode(&left) == system::inode(&metadata));
-                if left {
-                    fs::remove_file(from).map_err(&failed)?;
+                if left && !stage::is_one_name(from, &to).map_err(&failed)? {
+                    system::remove_file(from).map_err(&failed)?;
                 }
             }
             if durable {

@@ -152,10 +152,19 @@ pub(super) fn sync_name(path: &Path) -> Result<()> {
     }
 }
 
-/// True if both paths are one name in one directory, which symbolic links may lead to.
+/// True if both paths are one name in one directory, which symbolic links may lead to. Different names are one
+/// where case or the form of characters does not count: then the directory has only one of them.
 pub(super) fn is_one_name(one: &Path, other: &Path) -> io::Result<bool> {
     let dir = |path: &Path| path.parent().unwrap_or(path).to_path_buf();
-    Ok(one.file_name() == other.file_name() && system::is_one_dir(&dir(one), &dir(other))?)
+    if !system::is_one_dir(&dir(one), &dir(other))? {
+        return Ok(false);
+    }
+    let names = [one.file_name(), other.file_name()];
+    let mut listed = 0;
+    for entry in fs::read_dir(dir(one))? {
+        listed += usize::from(names.contains(&Some(&*entry?.file_name())));
+    }
+    Ok(listed < 2)
 }
 
 /// Renames, and replaces the object that has the name, or fails if there is one. Directories that
@@ -198,3 +207,20 @@ mod tests {
         }
     }
 }
+
+    /// Symptom: where case does not count, as on macOS, a rename of a copy from `object` to `Object` removed the
+    /// object: both names led to the file, and were taken for two of its links.
+    #[test]
+    fn names_are_two_only_if_the_directory_has_both() {
+        let dir = tempfile::tempdir().unwrap();
+        let [old, new] = ["object", "Object"].map(|name| dir.path().join(name));
+        fs::write(&new, "contents").unwrap();
+        assert!(is_one_name(&old, &new).unwrap() && is_one_name(&new, &new).unwrap());
+        let other = dir.path().join("other");
+        fs::hard_link(&new, &other).unwrap();
+        assert!(!is_one_name(&other, &new).unwrap());
+        fs::create_dir(dir.path().join("dir")).unwrap();
+        let elsewhere = dir.path().join("dir/Object");
+        fs::hard_link(&new, &elsewhere).unwrap();
+        assert!(!is_one_name(&elsewhere, &new).unwrap());
+    }
