@@ -198,10 +198,11 @@ mod tests {
 
     #[test]
     fn a_staged_name_is_one_and_fits() {
-        for name in ["a", "a#b", "a#1b#", "#", &"x".repeat(255), &"é".repeat(127)] {
+        for name in ["a", "a#b", "a#1b#", "#", &"x".repeat(255), &"é".repeat(127), &"日".repeat(85)] {
             let staged = name_beside(&Path::new("/dir").join(name));
             let file_name = staged.file_name().unwrap().as_encoded_bytes();
             assert!(is_staged(file_name) && file_name.len() <= 255, "{name}: {staged:?}");
+            assert!(staged.to_str().is_some(), "{staged:?} is cut within a character");
             assert_eq!(staged.parent(), Some(Path::new("/dir")));
             assert!(!is_staged(name.as_bytes()), "{name}");
         }

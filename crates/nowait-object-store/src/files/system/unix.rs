@@ -97,9 +97,12 @@ pub(crate) fn key(path: &Path) -> Cow<'_, [u8]> {
     Cow::Borrowed(path.as_os_str().as_bytes())
 }
 
-/// Returns the first bytes of a name.
+/// Returns the first bytes of a name, up to a whole character: macOS takes only names of UTF-8.
 pub(in crate::files) fn start_of_name(name: &OsStr, bytes: usize) -> OsString {
-    OsStr::from_bytes(&name.as_bytes()[..bytes]).to_owned()
+    let name = name.as_bytes();
+    let is_inside = |end: &usize| name.get(*end).is_some_and(|byte| byte & 0xc0 == 0x80);
+    let end = (0..=bytes.min(name.len())).rev().find(|end| !is_inside(end)).unwrap_or(0);
+    OsStr::from_bytes(&name[..end]).to_owned()
 }
 
 /// Sets the mode for a new file, less the umask.
