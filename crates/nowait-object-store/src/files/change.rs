@@ -53,7 +53,7 @@ impl Files {
             let name = staged.path();
             staged.publish(&to, replace, files.options.durable)?;
             // A rename to another link of the same file leaves both.
-            let _ = fs::remove_file(&name);
+            let _ = system::remove_file(&name);
             Ok(())
         };
         self.blocking(ErrorOp::Copy, from, copy).await
@@ -169,7 +169,7 @@ impl Files {
     pub(crate) async fn remove(&self, path: &Path) -> Result<()> {
         let root = self.options.automatic_cleanup.then(|| self.root.clone());
         let remove = move |path: &Path| {
-            fs::remove_file(path).map_err(failed(ErrorOp::Remove, path))?;
+            system::remove_file(path).map_err(failed(ErrorOp::Remove, path))?;
             let Some(root) = root else { return Ok(()) };
             let mut above = path.ancestors().skip(1).take_while(|dir| **dir != root);
             // The first that is not empty ends it.

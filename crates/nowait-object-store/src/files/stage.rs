@@ -68,7 +68,7 @@ impl Staged {
     pub(super) fn publish(mut self, path: &Path, replace: bool, durable: bool) -> Result<()> {
         let Some(staged) = self.path.take() else { return Ok(()) };
         if let Err(error) = rename(&staged, path, replace) {
-            let _ = fs::remove_file(&staged);
+            let _ = system::remove_file(&staged);
             return Err(failed(ErrorOp::Rename, path)(error));
         }
         if durable { sync_name(path) } else { Ok(()) }
@@ -77,7 +77,7 @@ impl Staged {
     /// Removes the file.
     pub(super) fn remove(mut self) -> Result<()> {
         let Some(staged) = self.path.take() else { return Ok(()) };
-        fs::remove_file(&staged).map_err(failed(ErrorOp::Remove, &staged))
+        system::remove_file(&staged).map_err(failed(ErrorOp::Remove, &staged))
     }
 }
 

@@ -82,7 +82,7 @@ impl Files {
                 if !is_old(&metadata) {
                     continue;
                 }
-                match std::fs::remove_file(entry.path()) {
+                match system::remove_file(entry.path()) {
                     Ok(()) => removed += 1,
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                     Err(error) => return Err(failed(ErrorOp::Remove, entry.path())(error)),

@@ -42,7 +42,13 @@ pub(in crate::files) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     Ok(nowait::fs::rename_new(from, to).wait()?)
 }
 
-/// Whether a rename failed because the new name exists. If that is a directory, access is denied.
+/// Removes a file, also one that may only be read: a copy of such an object has its attribute.
+pub(in crate::files) fn remove_file(path: &Path) -> io::Result<()> {
+    Ok(nowait::fs::remove_file(path).wait()?)
+}
+
+/// Whether a rename has failed since there is something at the new name. A directory there is one that
+/// denies access.
 pub(in crate::files) fn is_in_the_way(error: &io::Error, to: &Path) -> bool {
     error.kind() == io::ErrorKind::AlreadyExists || error.kind() == io::ErrorKind::PermissionDenied && to.is_dir()
 }
