@@ -29,7 +29,7 @@ pub(super) fn file_path(files: &Files, location: &Path) -> Result<PathBuf> {
 /// Returns the path of a prefix; the root if the prefix is empty.
 pub(super) fn dir_path(files: &Files, prefix: &Path) -> Result<PathBuf> {
     let path = files.path_of(prefix.as_ref());
-    path.ok_or_else(|| generic(format!("`{prefix}` is not a location here: it contains a backslash").into()))
+    path.map_err(|why| generic(format!("`{prefix}` is not a location here: {why}").into()))
 }
 
 /// Returns the location of a path below the root.

@@ -38,8 +38,11 @@ impl Files {
         Files { root, options, no_clones: Mutex::default() }
     }
 
-    /// Returns the path of an object or a prefix. None if the system would resolve it to another path.
-    pub(crate) fn path_of(&self, location: &str) -> Option<PathBuf> {
+    /// Returns the path of an object or a prefix.
+    ///
+    /// # Errors
+    /// Why the system would read another path from it.
+    pub(crate) fn path_of(&self, location: &str) -> std::result::Result<PathBuf, &'static str> {
         system::below(&self.root, location)
     }
 

@@ -207,7 +207,6 @@ mod tests {
             assert!(!is_staged(name.as_bytes()), "{name}");
         }
     }
-}
 
     /// Symptom: where case does not count, as on macOS, a rename of a copy from `object` to `Object` removed the
     /// object: both names led to the file, and were taken for two of its links.
@@ -225,3 +224,4 @@ mod tests {
         fs::hard_link(&new, &elsewhere).unwrap();
         assert!(!is_one_name(&elsewhere, &new).unwrap());
     }
+}

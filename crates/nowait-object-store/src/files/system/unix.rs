@@ -90,9 +90,9 @@ pub(in crate::files) fn is_one_dir(one: &Path, other: &Path) -> io::Result<bool>
     Ok(identity(one)? == identity(other)?)
 }
 
-/// Returns the path of a location, which has no `.` and `..`.
-pub(in crate::files) fn below(root: &Path, location: &str) -> Option<PathBuf> {
-    Some(root.join(location))
+/// Returns the path of a location, which has no `.` and `..`. There is always one.
+pub(in crate::files) fn below(root: &Path, location: &str) -> Result<PathBuf, &'static str> {
+    Ok(root.join(location))
 }
 
 /// The name of an object whose file has this path below the root.

@@ -71,27 +71,36 @@ pub(in crate::files) fn is_one_dir(one: &Path, other: &Path) -> io::Result<bool>
     Ok(one.canonicalize()? == other.canonicalize()?)
 }
 
-/// Returns the path of a location, which has no `.` and `..`. None if a segment contains a backslash, which
-/// could lead out of the root. A colon would name a stream or a drive; like `LocalFileSystem`, this writes it
-/// as `%3A`. Only in the store of all files may the first segment be a drive.
-pub(in crate::files) fn below(root: &Path, location: &str) -> Option<PathBuf> {
+/// Returns the path of a location, which has no `.` and `..`. A segment may not contain the system's own
+/// separator: it could lead out of the root. A colon, which would name a stream or a drive, is written as
+/// `LocalFileSystem` writes it. Only in the store of all files the first segment may be a drive. Its paths are not
+/// verbatim, so the system drops dots and spaces at the end of a name: that would be another object's.
+///
+/// # Errors
+/// Why there is no such path.
+pub(in crate::files) fn below(root: &Path, location: &str) -> Result<PathBuf, &'static str> {
+    let is_of_all = root == Path::new("/");
     let mut path = root.to_path_buf();
     for (number, segment) in location.split('/').enumerate() {
-        let is_drive = number == 0 && root == Path::new("/") && segment.len() == 2 && segment.ends_with(':');
+        let is_drive = number == 0 && is_of_all && segment.len() == 2 && segment.ends_with(':');
         if segment.contains('\\') {
-            return None;
+            return Err("it contains a backslash");
+        }
+        if is_of_all && segment.ends_with(['.', ' ']) {
+            return Err("a name ends in a dot or a space; make the store with a prefix");
         }
         match is_drive {
             true => path.push(format!("{segment}\\")),
             false => path.push(segment.replace(':', "%3A")),
         }
     }
-    Some(path)
+    Ok(path)
 }
 
-/// The name of an object whose file has this path below the root.
+/// The name of an object whose file has this path below the root. That of a name that is no Unicode is no UTF-8.
 pub(crate) fn key(path: &Path) -> Cow<'_, [u8]> {
-    Cow::Owned(path.to_string_lossy().replace('\\', "/").into_bytes())
+    let separated = |byte: &u8| if *byte == b'\\' { b'/' } else { *byte };
+    Cow::Owned(path.as_os_str().as_encoded_bytes().iter().map(separated).collect())
 }
 
 /// Returns the first bytes of a name, up to a whole character.
@@ -103,3 +112,18 @@ pub(in crate::files) fn start_of_name(name: &OsStr, bytes: usize) -> OsString {
 
 /// There are no modes.
 pub(in crate::files) fn set_mode(_: &mut OpenOptions, _: u32) {}
+
+#[cfg(test)]
+mod tests {
+    use std::os::windows::ffi::OsStringExt;
+
+    use super::*;
+
+    /// Symptom: such a file was listed under a name that it did not have.
+    #[test]
+    fn the_key_of_a_name_that_is_no_unicode_is_none() {
+        assert_eq!(*key(Path::new(r"a\é")), *"a/é".as_bytes());
+        let name = OsString::from_wide(&[0x61, 0xd800]);
+        assert!(std::str::from_utf8(&key(Path::new(&name))).is_err());
+    }
+}
