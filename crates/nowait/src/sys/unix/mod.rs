@@ -60,12 +60,12 @@ pub(crate) unsafe fn read_at(
             WaitMode::Never => read_now(fd, &mut [IoSliceMut::new(slice)], offset),
         };
     }
-    let slice = |segment: &IoVec| {
+    let slice = |segment: IoVec| {
         // SAFETY: the caller vouches for the memory; the segments of a list are not empty, and do
         // not overlap.
         IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(segment.iov_base.cast(), segment.iov_len) })
     };
-    let mut slices: Vec<_> = segments.iter().take(SEGMENTS_MAX).map(slice).collect();
+    let mut slices: Vec<_> = of_one_call(segments, TRANSFER_MAX).map(slice).collect();
     match wait {
         WaitMode::Allowed => retry(|| rustix::io::preadv(fd, &mut slices, offset)),
         WaitMode::Never => read_now(fd, &mut slices, offset),
@@ -94,13 +94,25 @@ pub(crate) unsafe fn write_at(
         [one] if flags == WriteFlags::NONE => retry(|| rustix::io::pwrite(fd, slice(one), offset)),
         [one] => write_slices(fd, &[IoSlice::new(slice(one))], offset, flags),
         many => {
-            let slices: Vec<_> = many.iter().take(SEGMENTS_MAX).map(|segment| IoSlice::new(slice(segment))).collect();
+            let slices: Vec<_> = of_one_call(many, TRANSFER_MAX).map(|segment| IoSlice::new(slice(&segment))).collect();
             if flags == WriteFlags::NONE {
                 return retry(|| rustix::io::pwritev(fd, &slices, offset));
             }
             write_slices(fd, &slices, offset, flags)
         }
     }
+}
+
+/// Returns what one call takes of a list: at most this many bytes. Linux stops there itself; macOS refuses a list
+/// of more than `i32::MAX` bytes (readv(2), EINVAL).
+fn of_one_call(segments: &[IoVec], bytes_max: usize) -> impl Iterator<Item = IoVec> + '_ {
+    let mut left = bytes_max;
+    segments.iter().take(SEGMENTS_MAX).map_while(move |segment| {
+        let iov_len = segment.iov_len.min(left);
+        let is_over = left == 0;
+        left -= iov_len;
+        (!is_over).then_some(IoVec { iov_len, ..*segment })
+    })
 }
 
 /// Emulates the flags of `pwritev2(2)` by other calls. Returns EOPNOTSUPP if no other call can, and
@@ -270,10 +282,15 @@ pub(crate) fn has_zero(path: &Path) -> bool {
     path.as_os_str().as_bytes().contains(&0)
 }
 
-/// Returns the start of a name, of at most this many bytes.
+/// Returns the start of a name, of at most this many bytes. It ends with a whole character: macOS takes only
+/// names of UTF-8.
 pub(crate) fn start_of_name(name: &OsStr, bytes_max: usize) -> &OsStr {
     let bytes = name.as_bytes();
-    OsStr::from_bytes(&bytes[..bytes.len().min(bytes_max)])
+    let mut end = bytes.len().min(bytes_max);
+    while bytes.get(end).is_some_and(|byte| byte & 0xc0 == 0x80) && end > 0 {
+        end -= 1;
+    }
+    OsStr::from_bytes(&bytes[..end])
 }
 
 /// Whether an errno reports that a quota is used up.
@@ -354,4 +371,39 @@ pub(super) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     }
     started
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Symptom: macOS refused reads and writes of many buffers that had 2 GiB or more.
+    #[test]
+    fn a_call_takes_the_first_bytes_of_a_list() {
+        let mut bytes = [0_u8; 9];
+        let segments: Vec<_> =
+            bytes.chunks_mut(3).map(|part| IoVec { iov_base: part.as_mut_ptr().cast(), iov_len: 3 }).collect();
+        for (bytes_max, lengths) in [(9, &[3, 3, 3][..]), (99, &[3, 3, 3]), (7, &[3, 3, 1]), (6, &[3, 3]), (2, &[2])] {
+            assert!(of_one_call(&segments, bytes_max).map(|segment| segment.iov_len).eq(lengths.iter().copied()));
+        }
+        let many = [segments[0]; SEGMENTS_MAX + 1];
+        assert_eq!(of_one_call(&many, TRANSFER_MAX).count(), SEGMENTS_MAX);
+    }
+
+    /// Symptom: macOS created no temporary file for a long name, which was cut within a character.
+    #[test]
+    fn the_start_of_a_name_is_whole_characters() {
+        for (name, bytes_max, start) in [
+            ("abc", 2, "ab"),
+            ("abc", 9, "abc"),
+            ("日本", 6, "日本"),
+            ("日本", 5, "日"),
+            ("日本", 3, "日"),
+            ("é", 1, ""),
+        ] {
+            assert_eq!(start_of_name(OsStr::new(name), bytes_max), start);
+        }
+        let other = OsStr::from_bytes(&[0x80; 9]);
+        assert!(start_of_name(other, 4).is_empty() && start_of_name(other, 9) == other);
+    }
 }
