@@ -260,7 +260,8 @@ fn query(fd: BorrowedFd<'_>, class: wdk::FILE_INFORMATION_CLASS) -> Result<u32, 
 }
 
 /// Makes a file durable (`FlushFileBuffers`), and flushes the device's cache. The call needs a handle
-/// that may write: if this one may only read, opens the file again.
+/// that may write. For one that may only read, the file is opened again. PERM or AGAIN if that is refused: nothing
+/// was tried, so that no data is lost.
 pub(crate) fn sync(fd: BorrowedFd<'_>, _data_only: bool) -> Result<(), Errno> {
     let flush = |fd: BorrowedFd<'_>| {
         // SAFETY: no memory is passed.
@@ -268,7 +269,12 @@ pub(crate) fn sync(fd: BorrowedFd<'_>, _data_only: bool) -> Result<(), Errno> {
     };
     match flush(fd) {
         Err(Errno::ACCESS) if flags(fd).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDONLY) => {
-            flush(names::reopen(fd, OFlags::empty())?.as_fd())
+            let opened = names::reopen(fd, OFlags::empty()).map_err(|errno| match errno {
+                Errno::ACCESS => Errno::PERM,
+                Errno::BUSY => Errno::AGAIN,
+                errno => errno,
+            })?;
+            flush(opened.as_fd())
         }
         result => result,
     }
