@@ -168,6 +168,82 @@ fn read_only_files_are_read() {
     });
 }
 
+/// Symptom: the temporary file had the attribute, too, and stayed.
+#[test]
+fn a_read_only_file_is_replaced_or_nothing_is_left_and_it_is_removed() {
+    on_each(|nowait, way, folder| {
+        let path = folder.join("file");
+        std_fs::write(&path, "old").unwrap();
+        let mut permissions = std_fs::metadata(&path).unwrap().permissions();
+        permissions.set_readonly(true);
+        std_fs::set_permissions(&path, permissions).unwrap();
+        let mut options = fs::AtomicOptions::new();
+        let replaced = way.run_future(options.keep_mode_and_owner(true).write_in(nowait, &path, "new"));
+        // Windows does not replace such a file.
+        let contents = match &replaced {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => "old",
+            replaced => {
+                assert!(replaced.is_ok() && is_lacking_in_wine("refusals to replace read-only files"), "{replaced:?}");
+                "new"
+            }
+        };
+        assert_eq!(std_fs::read_to_string(&path).unwrap(), contents);
+        assert_eq!(names(folder), ["file"], "{replaced:?}");
+        assert!(std_fs::metadata(&path).unwrap().permissions().readonly());
+        way.run(nowait.fs().remove_file(&path)).unwrap();
+        assert!(names(folder).is_empty());
+    });
+}
+
+/// Symptom: each later sync reported that data was lost.
+#[test]
+fn a_sync_that_cannot_begin_loses_nothing() {
+    on_each(|nowait, way, folder| {
+        let path = folder.join("file");
+        std_fs::write(&path, "contents").unwrap();
+        let file = open(nowait, &path);
+        // `FILE_SHARE_READ`: nobody else may open it for writing.
+        let reader = std_fs::File::options().read(true).share_mode(1).open(&path).unwrap();
+        let error = way.run(file.sync_all()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+        drop(reader);
+        way.run(file.sync_all()).unwrap();
+        file.into_std().unwrap();
+    });
+}
+
+/// Symptom: its reader took a pointer to the stack of a thread for a request of its own.
+#[test]
+fn a_completion_port_of_a_handle_learns_of_no_call() {
+    use std::ffi::c_void;
+    use std::ptr::null_mut;
+    unsafe extern "system" {
+        fn CreateIoCompletionPort(handle: *mut c_void, port: *mut c_void, key: usize, threads: u32) -> *mut c_void;
+        fn GetQueuedCompletionStatus(
+            port: *mut c_void,
+            bytes: *mut u32,
+            key: *mut usize,
+            request: *mut *mut c_void,
+            timeout_ms: u32,
+        ) -> i32;
+    }
+    on_each(|nowait, way, folder| {
+        let path = folder.join("file");
+        std_fs::write(&path, "contents").unwrap();
+        let file = writable(nowait, &path);
+        let (mut bytes, mut key, mut request) = (0, 0, null_mut());
+        // SAFETY: the handle is open; the other pointers are to locals. The port is left to the process.
+        let port = unsafe { CreateIoCompletionPort(file.as_raw_handle(), null_mut(), 7, 0) };
+        assert!(!port.is_null());
+        assert_eq!(*way.run(file.read_range(0, 8)).unwrap(), *b"contents");
+        way.run(file.write_all_at("CON", 0)).unwrap();
+        file.try_lock().unwrap();
+        // SAFETY: as above.
+        let found = unsafe { GetQueuedCompletionStatus(port, &mut bytes, &mut key, &mut request, 50) };
+        assert_eq!((found, request), (0, null_mut()));
+    });
+}
+
 #[test]
 fn directories_and_hard_links_are_made_and_removed() {
     on_each(|nowait, way, folder| {

@@ -98,7 +98,9 @@ fn overlapped(fd: BorrowedFd<'_>, offset: u64, call: impl FnOnce(&mut OVERLAPPED
         }
     };
     let mut state = OVERLAPPED::default();
-    state.hEvent = event.as_raw_handle();
+    // The lowest bit of the event keeps the end of the call from a completion port of the handle, whose reader
+    // would take `state` for one of its own (`GetQueuedCompletionStatus`).
+    state.hEvent = event.as_raw_handle().map_addr(|address| address | 1);
     state.Anonymous.Anonymous.Offset = offset as u32;
     state.Anonymous.Anonymous.OffsetHigh = (offset >> 32) as u32;
     let begun = match checked(call(&mut state)) {
@@ -182,9 +184,14 @@ pub(crate) unsafe fn write_at(
     let mut whole = Vec::<u8>::new();
     let joined;
     let segments = if write_flags.contains(WriteFlags::APPEND) && segments.len() > 1 {
+        // The rest is a call of its own.
+        let length =
+            segments.iter().fold(0, |all: usize, segment| all.saturating_add(segment.iov_len)).min(TRANSFER_MAX);
+        whole.try_reserve_exact(length).map_err(|_| Errno::NOMEM)?;
         for segment in segments {
+            let n = segment.iov_len.min(length - whole.len());
             // SAFETY: the caller vouches for the memory.
-            whole.extend_from_slice(unsafe { std::slice::from_raw_parts(segment.iov_base.cast(), segment.iov_len) });
+            whole.extend_from_slice(unsafe { std::slice::from_raw_parts(segment.iov_base.cast(), n) });
         }
         joined = [IoVec { iov_base: whole.as_mut_ptr().cast(), iov_len: whole.len() }];
         &joined
@@ -199,7 +206,8 @@ pub(crate) unsafe fn write_at(
         })
     })
     .map_err(|errno| denied(fd, errno, OFlags::RDONLY))?;
-    if write_flags.contains(WriteFlags::DURABLE) && !flags(fd)?.contains(OFlags::DSYNC) {
+    if write_flags.contains(WriteFlags::DURABLE) {
+        // Also if the handle writes through: some devices keep such a write in their cache.
         sync(fd, true)?;
     }
     Ok(n)

@@ -184,16 +184,33 @@ pub(crate) fn create_dir(path: &Path) -> Result<(), Errno> {
     std::fs::create_dir(path).map_err(errno)
 }
 
-/// Removes a file, resolved from `dir`.
+/// Removes a file, resolved from `dir`; also one that may only be read, as on POSIX.
 pub(crate) fn remove(dir: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
     let path = at(dir, path)?;
-    std::fs::remove_file(&path).map_err(errno).map_err(|errno| match errno {
+    let removed = std::fs::remove_file(&path).map_err(errno);
+    removed.or_else(|errno| remove_read_only(&path).ok_or(errno)).map_err(|errno| match errno {
         Errno::ACCESS if path.is_dir() => Errno::ISDIR,
         errno => errno,
     })
 }
 
-/// Creates a symbolic link: to a directory if the target is one now, else to a file.
+/// Removes a file in spite of its attribute. None if it has none, or cannot be removed.
+fn remove_read_only(path: &Path) -> Option<()> {
+    let permissions = std::fs::symlink_metadata(path).ok().filter(|about| !about.is_dir())?.permissions();
+    if !permissions.readonly() {
+        return None;
+    }
+    let mut writable = permissions.clone();
+    writable.set_readonly(false);
+    std::fs::set_permissions(path, writable).ok()?;
+    let removed = std::fs::remove_file(path);
+    if removed.is_err() {
+        let _ = std::fs::set_permissions(path, permissions);
+    }
+    removed.ok()
+}
+
+/// Creates a symbolic link: of the kind that its target has now.
 pub(crate) fn symlink(target: &Path, link: &Path) -> io::Result<()> {
     let place = link.parent().map_or_else(|| target.to_path_buf(), |parent| parent.join(target));
     if place.is_dir() { symlink_dir(target, link) } else { symlink_file(target, link) }
