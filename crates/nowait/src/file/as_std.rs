@@ -176,7 +176,7 @@ impl File {
     ///
     /// * It excludes locks through other opens of the file, in this process or another, and record
     ///   locks by `fcntl(2)`, including those of this process. It does not exclude reads and
-    ///   writes, nor [`try_lock`](File::try_lock).
+    ///   writes, nor, except on macOS, [`try_lock`](File::try_lock).
     /// * Clones of this file, duplicates of its descriptor and forked children share the lock: each
     ///   may unlock it. The lock ends with [`unlock_range`](File::unlock_range), or when the last
     ///   of these is closed. Unlike a record lock, it survives the close of another open of the

@@ -230,6 +230,10 @@ fn beside(path: &Path) -> Result<(PathBuf, PathBuf)> {
         let error = Error::new(ErrorOp::Write, ErrorKind::InvalidInput).at(path);
         return Err(error.with_detail("the path names no file"));
     };
+    if sys::names_a_stream(name) {
+        let error = Error::new(ErrorOp::Write, ErrorKind::InvalidInput).at(path);
+        return Err(error.with_detail("the path names a stream of a file, which nothing replaces"));
+    }
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent.to_path_buf(),
         _ => PathBuf::from("."),

@@ -321,7 +321,18 @@ fn maps_range_locks_and_direct_io_are_refused() {
     });
 }
 
-/// Tests characters that no name may contain.
+/// Symptom: the temporary name was a stream, too, of a file that stayed.
+#[test]
+fn a_stream_is_not_replaced() {
+    on_each(|nowait, way, folder| {
+        let path = folder.join("file:stream");
+        let error = way.run_future(nowait.fs().write_atomic(&path, "contents")).unwrap_err();
+        assert_eq!((error.kind(), error.path()), (ErrorKind::InvalidInput, Some(&*path)), "{error}");
+        assert!(names(folder).is_empty());
+    });
+}
+
+/// Characters that no name may have.
 #[test]
 fn names_that_are_none_are_refused() {
     let folder = crate::common::mounts::temp_dir();

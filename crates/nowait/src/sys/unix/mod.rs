@@ -282,6 +282,11 @@ pub(crate) fn has_zero(path: &Path) -> bool {
     path.as_os_str().as_bytes().contains(&0)
 }
 
+/// Whether a name is that of a part of a file: never.
+pub(crate) fn names_a_stream(_: &OsStr) -> bool {
+    false
+}
+
 /// Returns the start of a name, of at most this many bytes. It ends with a whole character: macOS takes only
 /// names of UTF-8.
 pub(crate) fn start_of_name(name: &OsStr, bytes_max: usize) -> &OsStr {

@@ -465,6 +465,11 @@ pub(crate) fn has_zero(path: &Path) -> bool {
     path.as_os_str().encode_wide().any(|unit| unit == 0)
 }
 
+/// Whether a name is that of a stream of a file (`name:stream`).
+pub(crate) fn names_a_stream(name: &OsStr) -> bool {
+    name.encode_wide().any(|unit| unit == u16::from(b':'))
+}
+
 /// Returns the start of a name, of at most this many units of 16 bits.
 pub(crate) fn start_of_name(name: &OsStr, units_max: usize) -> OsString {
     let units: Vec<u16> = name.encode_wide().take(units_max).collect();
