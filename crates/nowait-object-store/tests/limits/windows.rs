@@ -133,7 +133,7 @@ async fn a_read_only_object_is_copied_and_leaves_nothing_where_it_cannot_be() {
     assert!(names(dir.path()).is_empty());
 }
 
-/// Each of the names is allowed, the path is longer than `MAX_PATH`.
+/// Each name is short enough, but the path is longer than `MAX_PATH`.
 #[tokio::test]
 async fn locations_may_be_long() {
     for options in [Options::new(), Options::new().durable(true)] {

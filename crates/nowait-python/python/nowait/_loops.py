@@ -245,7 +245,7 @@ def current() -> Loop:
 
 
 def _forget() -> None:
-    """Forgets all loops: one that is used after this begins anew."""
+    """Forgets all loops: one that is used after this starts a new thread."""
     global _last
     _last = None
     _asyncio.clear()
@@ -253,7 +253,7 @@ def _forget() -> None:
 
 
 def _end() -> None:
-    """Ends the threads of all loops: an interpreter that ends beside others must not have any."""
+    """Ends the threads of all loops: an interpreter must not have any when it ends beside others."""
     _waiter.stop()
     _forget()
 

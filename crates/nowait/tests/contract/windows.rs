@@ -332,7 +332,7 @@ fn a_stream_is_not_replaced() {
     });
 }
 
-/// Characters that no name may have.
+/// Tests characters that no name may contain.
 #[test]
 fn names_that_are_none_are_refused() {
     let folder = crate::common::mounts::temp_dir();

@@ -66,7 +66,7 @@ pub(in crate::files) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
 /// Removes a file.
 pub(in crate::files) use std::fs::remove_file;
 
-/// Whether a rename has failed since there is something at the new name.
+/// Whether a rename failed because the new name exists.
 pub(in crate::files) fn is_in_the_way(error: &io::Error, _to: &Path) -> bool {
     matches!(error.kind(), io::ErrorKind::IsADirectory | io::ErrorKind::AlreadyExists)
 }

@@ -47,8 +47,7 @@ pub(in crate::files) fn remove_file(path: &Path) -> io::Result<()> {
     Ok(nowait::fs::remove_file(path).wait()?)
 }
 
-/// Whether a rename has failed since there is something at the new name. A directory there is one that
-/// denies access.
+/// Whether a rename failed because the new name exists. If that is a directory, access is denied.
 pub(in crate::files) fn is_in_the_way(error: &io::Error, to: &Path) -> bool {
     error.kind() == io::ErrorKind::AlreadyExists || error.kind() == io::ErrorKind::PermissionDenied && to.is_dir()
 }
@@ -71,10 +70,10 @@ pub(in crate::files) fn is_one_dir(one: &Path, other: &Path) -> io::Result<bool>
     Ok(one.canonicalize()? == other.canonicalize()?)
 }
 
-/// Returns the path of a location, which has no `.` and `..`. A segment may not contain the system's own
-/// separator: it could lead out of the root. A colon, which would name a stream or a drive, is written as
-/// `LocalFileSystem` writes it. Only in the store of all files the first segment may be a drive. Its paths are not
-/// verbatim, so the system drops dots and spaces at the end of a name: that would be another object's.
+/// Returns the path of a location, which has no `.` and `..`. A segment must not contain a backslash, which
+/// could lead out of the root. A colon would name a stream or a drive; like `LocalFileSystem`, this writes it
+/// as `%3A`. Only in the store of all files may the first segment be a drive. Its paths are not verbatim, so
+/// the system drops dots and spaces at the end of a name: that would be another object's.
 ///
 /// # Errors
 /// Why there is no such path.

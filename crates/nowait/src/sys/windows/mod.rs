@@ -268,7 +268,7 @@ fn query(fd: BorrowedFd<'_>, class: wdk::FILE_INFORMATION_CLASS) -> Result<u32, 
 }
 
 /// Makes a file durable (`FlushFileBuffers`), and flushes the device's cache. The call needs a handle
-/// that may write. For one that may only read, the file is opened again. PERM or AGAIN if that is refused: nothing
+/// that may write: if this one may only read, opens the file again. PERM or AGAIN if that is refused: nothing
 /// was tried, so that no data is lost.
 pub(crate) fn sync(fd: BorrowedFd<'_>, _data_only: bool) -> Result<(), Errno> {
     let flush = |fd: BorrowedFd<'_>| {

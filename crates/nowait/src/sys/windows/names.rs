@@ -210,7 +210,7 @@ fn remove_read_only(path: &Path) -> Option<()> {
     removed.ok()
 }
 
-/// Creates a symbolic link: of the kind that its target has now.
+/// Creates a symbolic link: to a directory if the target is one now, else to a file.
 pub(crate) fn symlink(target: &Path, link: &Path) -> io::Result<()> {
     let place = link.parent().map_or_else(|| target.to_path_buf(), |parent| parent.join(target));
     if place.is_dir() { symlink_dir(target, link) } else { symlink_file(target, link) }
