@@ -66,7 +66,12 @@ pub(super) fn copy_log(from: &LogDir, dest: &Path) -> Result<Recovery> {
         if is_there {
             os::make_way(dest).map_err(|error| os::system_error(ErrorOp::Rename, &error, dest))?;
         }
-        instance.fs().rename(&partial, dest).wait()
+        let renamed = instance.fs().rename(&partial, dest).wait();
+        if is_there && renamed.is_err() {
+            // The way was made. Where it still exists, this fails.
+            let _ = instance.fs().create_dir(dest).wait();
+        }
+        renamed
     };
     instance.fs().create_dir(&partial).wait()?;
     if is_there {

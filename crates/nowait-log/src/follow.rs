@@ -197,7 +197,8 @@ impl Follower {
     /// Returns true if the followed log is still at its path. Returns false after the directory was
     /// removed, renamed or replaced, or another log was created in it. The call blocks this thread
     /// to examine the path and the control file. A follower continues in a directory that was
-    /// renamed; it finds no more records in a directory that was removed.
+    /// renamed; it finds no more records in a directory that was removed. On Windows, only the log's control
+    /// file shows that another directory has the path.
     ///
     /// # Errors
     /// Errors of files.
@@ -261,7 +262,14 @@ impl Follower {
             if self.pending.len() < PENDING_MAX && since.elapsed() < SYNC_AFTER {
                 return Ok(None);
             }
-            self.sync()?;
+            match self.sync() {
+                // Windows syncs only through a handle that may write. Without permission for one, the follower
+                // waits for the writer's watermark.
+                Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::WouldBlock) => {
+                    return Ok(None);
+                }
+                synced => synced?,
+            }
         }
     }
 

@@ -32,25 +32,25 @@ pub(crate) fn locking() {
     count::add();
 }
 
-/// Orders each submission before its completion for a race detector (`make tsan`), which does not see
+/// Orders the submissions of a queue before its completions for a race detector (`make tsan`), which does not see
 /// the kernel. Empty in any other build.
-pub(crate) mod kernel_order {
+#[derive(Default)]
+pub(crate) struct KernelOrder {
     #[cfg(nowait_tsan)]
-    use std::sync::atomic::{AtomicU64, Ordering};
+    entries: std::sync::atomic::AtomicU64,
+}
 
-    #[cfg(nowait_tsan)]
-    static ENTRIES: AtomicU64 = AtomicU64::new(0);
-
+impl KernelOrder {
     #[inline]
-    pub(crate) fn submit() {
+    pub(crate) fn submit(&self) {
         #[cfg(nowait_tsan)]
-        ENTRIES.fetch_add(1, Ordering::Release);
+        self.entries.fetch_add(1, std::sync::atomic::Ordering::Release);
     }
 
     #[inline]
-    pub(crate) fn complete() {
+    pub(crate) fn complete(&self) {
         #[cfg(nowait_tsan)]
-        ENTRIES.load(Ordering::Acquire);
+        self.entries.load(std::sync::atomic::Ordering::Acquire);
     }
 }
 

@@ -40,7 +40,7 @@ use super::{QueueRefusal, pool};
 use crate::op::watcher::{self, Glance, Note, NoticedBy, Watched};
 use crate::op::{PLACES_MIN, Profile, Slot};
 use crate::stats::Count;
-use crate::sync::{kernel_order, lock, locking};
+use crate::sync::{KernelOrder, lock, locking};
 use crate::turn::{self, Notice};
 
 /// A slot that the kernel has finished with, and its result.
@@ -66,6 +66,7 @@ pub(super) struct Queue {
     line: Mutex<Line>,
     /// Held while completions are read.
     reaping: Mutex<()>,
+    order: KernelOrder,
     quiet: Condvar,
     note: Note,
     /// Submits staged entries when its thread has nothing else to run; none under a watcher.
@@ -128,6 +129,7 @@ impl Queue {
             noticed_by,
             line: Mutex::default(),
             reaping: Mutex::new(()),
+            order: KernelOrder::default(),
             quiet: Condvar::new(),
             note: Note::default(),
             flusher: Mutex::default(),
@@ -297,7 +299,7 @@ impl Queue {
     fn push(&self, line: &mut Line, slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
         // The share that its user data is, from here on.
         let slot = ManuallyDrop::new(slot);
-        kernel_order::submit();
+        self.order.submit();
         // SAFETY: `line` is the lock of this submission queue, and the share lasts until the
         // completion.
         if line.dead || !unsafe { self.kernel.stage(&slot, &mut line.untaken) } {
@@ -441,7 +443,7 @@ impl Queue {
             if user_data == BELL {
                 return self.polls_bell.store(false, SeqCst);
             }
-            kernel_order::complete();
+            self.order.complete();
             // SAFETY: the user data of every other entry is a share made in `push`, and the kernel
             // posts one completion for it.
             let slot = unsafe { Arc::from_raw(user_data as *const Slot) };
