@@ -572,7 +572,8 @@ mod tests {
 
     #[test]
     fn completion_and_abandonment_race_to_exactly_one_end() {
-        for _ in 0..200 {
+        // Miri interprets a round in seconds.
+        for _ in 0..if cfg!(miri) { 20 } else { 200 } {
             let (slot, counters) = slot();
             let engine = slot.clone();
             let thread = std::thread::spawn(move || drop(engine.finish(Ok(Done::Nothing), Count::Pool)));
@@ -585,7 +586,7 @@ mod tests {
 
     #[test]
     fn whoever_sees_the_result_has_the_only_share_of_the_file() {
-        let rounds: Vec<_> = (0..1500).map(|_| (file_and_slot(), AtomicBool::new(false))).collect();
+        let rounds: Vec<_> = (0..if cfg!(miri) { 20 } else { 1500 }).map(|_| (file_and_slot(), AtomicBool::new(false))).collect();
         let shares_seen = AtomicU64::new(0);
         std::thread::scope(|scope| {
             // Two, so that one is awake while the slot's lock is given to the other.
