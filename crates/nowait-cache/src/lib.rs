@@ -59,9 +59,6 @@
 //! completion, after 0.1 s at most. While leases pin all frames, a thread `nowait-cache` fails
 //! waits that take too long.
 
-#[cfg(not(target_os = "linux"))]
-compile_error!("nowait-cache supports Linux only");
-
 mod arena;
 mod cache;
 mod counters;

@@ -586,7 +586,8 @@ mod tests {
 
     #[test]
     fn whoever_sees_the_result_has_the_only_share_of_the_file() {
-        let rounds: Vec<_> = (0..if cfg!(miri) { 20 } else { 1500 }).map(|_| (file_and_slot(), AtomicBool::new(false))).collect();
+        let rounds: Vec<_> =
+            (0..if cfg!(miri) { 20 } else { 1500 }).map(|_| (file_and_slot(), AtomicBool::new(false))).collect();
         let shares_seen = AtomicU64::new(0);
         std::thread::scope(|scope| {
             // Two, so that one is awake while the slot's lock is given to the other.

@@ -12,6 +12,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("table");
+    nowait::Nowait::shared().attach_tokio()?;
     nowait::fs::write_atomic(&path, vec![7; 100_000]).await?;
     let file = nowait::File::open(&path).await?;
     let rows = file.gather(&[(0, 100), (90_000, 100)]).await.map_err(|error| error.error)?;
