@@ -16,7 +16,7 @@ const STORE: &str = "NowaitFileSystem";
 /// characters: it is a path as it is, without an encoding.
 pub(super) fn file_path(files: &Files, location: &Path) -> Result<PathBuf> {
     match location.filename() {
-        Some(name) if !is_staged(name.as_bytes()) => dir_path(files, location),
+        Some(name) if !is_staged(name.as_bytes()) => path_of(files, location),
         _ => Err(generic(
             format!(
                 "`{location}` is not an object name: it is empty, or ends in `#` and digits, which marks an upload"
@@ -26,8 +26,8 @@ pub(super) fn file_path(files: &Files, location: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Returns the path of a prefix; the root if the prefix is empty.
-pub(super) fn dir_path(files: &Files, prefix: &Path) -> Result<PathBuf> {
+/// Returns the path of a location or a prefix; the root if it is empty.
+pub(super) fn path_of(files: &Files, prefix: &Path) -> Result<PathBuf> {
     let path = files.path_of(prefix.as_ref());
     path.map_err(|why| generic(format!("`{prefix}` is not a location here: {why}").into()))
 }

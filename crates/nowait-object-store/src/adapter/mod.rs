@@ -15,7 +15,7 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use url::Url;
 
-use self::convert::{dir_path, failed, file_path, location, meta, not_implemented};
+use self::convert::{failed, file_path, location, meta, not_implemented, path_of};
 use self::upload::Multipart;
 use super::object_store::path::Path;
 use super::object_store::{
@@ -83,12 +83,12 @@ impl NowaitFileSystem {
     /// Errors of reading directories and removing files. Files removed before the error stay
     /// removed.
     pub async fn remove_leftovers(&self, prefix: Option<&Path>, unchanged_since: SystemTime) -> Result<u64> {
-        let dir = dir_path(&self.files, prefix.unwrap_or(&Path::default()))?;
+        let dir = path_of(&self.files, prefix.unwrap_or(&Path::default()))?;
         self.files.remove_leftovers(&dir, unchanged_since).await.map_err(failed)
     }
 
     async fn list_entries(&self, prefix: &Path) -> Result<ListResult> {
-        let dir = dir_path(&self.files, prefix)?;
+        let dir = path_of(&self.files, prefix)?;
         let (mut common_prefixes, mut objects) = (Vec::new(), Vec::new());
         for entry in self.files.entries(&dir).await.map_err(failed)? {
             let location = location(&self.files, &entry.path)?;
@@ -102,7 +102,7 @@ impl NowaitFileSystem {
     }
 
     fn list_after(&self, prefix: Option<&Path>, offset: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        let dir = match dir_path(&self.files, prefix.unwrap_or(&Path::default())) {
+        let dir = match path_of(&self.files, prefix.unwrap_or(&Path::default())) {
             Ok(dir) => dir,
             Err(error) => return stream::once(std::future::ready(Err(error))).boxed(),
         };

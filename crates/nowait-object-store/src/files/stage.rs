@@ -91,14 +91,15 @@ impl Drop for Staged {
 
 /// Returns a name for a staged file beside `path`, which nothing else uses.
 fn name_beside(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default();
-    let bytes = name.as_encoded_bytes();
-    // The part of the name ends at its first `#`, since only digits may follow that.
-    let end = bytes.iter().position(|byte| *byte == b'#').unwrap_or(bytes.len()).min(NAME_BYTES_MAX);
-    let mut staged = system::start_of_name(name, end);
+    // Locations are Unicode.
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // The part of the name ends at its first `#`, since only digits may follow that; and with a whole character,
+    // since macOS refuses parts of one.
+    let end = name.find('#').unwrap_or(name.len()).min(NAME_BYTES_MAX);
+    let end = (0..=end).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
     // Each hasher has random keys.
-    staged.push(format!("#{}", RandomState::new().build_hasher().finish()));
-    path.with_file_name(staged)
+    let number = RandomState::new().build_hasher().finish();
+    path.with_file_name(format!("{}#{number}", &name[..end]))
 }
 
 /// Makes a name at `path` by `make`, and the directories above it if they are missing.
@@ -155,13 +156,16 @@ pub(super) fn sync_name(path: &Path) -> Result<()> {
 /// True if both paths are one name in one directory, which symbolic links may lead to. Different names are one
 /// where case or the form of characters does not count: then the directory has only one of them.
 pub(super) fn is_one_name(one: &Path, other: &Path) -> io::Result<bool> {
-    let dir = |path: &Path| path.parent().unwrap_or(path).to_path_buf();
-    if !system::is_one_dir(&dir(one), &dir(other))? {
+    let [dir, other_dir] = [one, other].map(|path| path.parent().unwrap_or(path));
+    if !system::is_one_dir(dir, other_dir)? {
         return Ok(false);
     }
     let names = [one.file_name(), other.file_name()];
+    if names[0] == names[1] {
+        return Ok(true);
+    }
     let mut listed = 0;
-    for entry in fs::read_dir(dir(one))? {
+    for entry in fs::read_dir(dir)? {
         listed += usize::from(names.contains(&Some(&*entry?.file_name())));
     }
     Ok(listed < 2)

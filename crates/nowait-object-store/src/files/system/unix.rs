@@ -1,7 +1,6 @@
 //! Linux and macOS.
 
 use std::borrow::Cow;
-use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -98,14 +97,6 @@ pub(in crate::files) fn below(root: &Path, location: &str) -> Result<PathBuf, &'
 /// The name of an object whose file has this path below the root.
 pub(crate) fn key(path: &Path) -> Cow<'_, [u8]> {
     Cow::Borrowed(path.as_os_str().as_bytes())
-}
-
-/// Returns the first bytes of a name, up to a whole character: macOS takes only names of UTF-8.
-pub(in crate::files) fn start_of_name(name: &OsStr, bytes: usize) -> OsString {
-    let name = name.as_bytes();
-    let is_inside = |end: &usize| name.get(*end).is_some_and(|byte| byte & 0xc0 == 0x80);
-    let end = (0..=bytes.min(name.len())).rev().find(|end| !is_inside(end)).unwrap_or(0);
-    OsStr::from_bytes(&name[..end]).to_owned()
 }
 
 /// Sets the mode for a new file, less the umask.

@@ -1,7 +1,6 @@
 //! Windows. Std reports neither the number of a file nor its number of links.
 
 use std::borrow::Cow;
-use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -102,18 +101,12 @@ pub(crate) fn key(path: &Path) -> Cow<'_, [u8]> {
     Cow::Owned(path.as_os_str().as_encoded_bytes().iter().map(separated).collect())
 }
 
-/// Returns the first bytes of a name, up to a whole character.
-pub(in crate::files) fn start_of_name(name: &OsStr, bytes: usize) -> OsString {
-    let name = name.to_string_lossy();
-    let end = (0..=bytes.min(name.len())).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
-    OsString::from(&name[..end])
-}
-
 /// There are no modes.
 pub(in crate::files) fn set_mode(_: &mut OpenOptions, _: u32) {}
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
     use std::os::windows::ffi::OsStringExt;
 
     use super::*;
