@@ -94,9 +94,8 @@ impl Sources {
         for (path, text) in files {
             let text = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
             let text = text.split("\n#[cfg(all(test").next().unwrap_or_default();
-            let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
             let name = path.strip_prefix(&src).unwrap().to_str().unwrap().to_owned();
-            code.insert(name, lines.collect::<Vec<_>>().join("\n"));
+            code.insert(name, without_comments(text));
         }
         let modules = code.keys().map(|file| (module_of(file), file.clone())).collect();
         let mut sources = Sources { code, modules, exported: BTreeMap::new() };
@@ -206,6 +205,10 @@ fn systems_differ_in_few_files() {
     assert!(depend.is_empty(), "only sys/ depends on the system: {depend:?}");
 }
 
+fn without_comments(text: &str) -> String {
+    text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
 fn depends_on_system(code: &str) -> bool {
     ["target_os", "cfg(unix)", "cfg(windows)", "std::os::", "rustix::", "libc::"].iter().any(|name| code.contains(name))
 }
@@ -218,11 +221,7 @@ fn systems_differ_in_few_files_of_the_python_package() {
     let src = root().join("crates/nowait-python/src");
     let mut files = BTreeMap::new();
     read_below(&src, &mut files);
-    let depend = files.iter().filter(|(_, text)| {
-        depends_on_system(
-            &text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n"),
-        )
-    });
+    let depend = files.iter().filter(|(_, text)| depends_on_system(&without_comments(text)));
     let depend: BTreeSet<_> = depend.map(|(path, _)| path.strip_prefix(&src).unwrap().to_str().unwrap()).collect();
     let os = ["lib.rs", "os/eventfd.rs", "os/mod.rs", "os/unix.rs", "os/windows.rs"];
     assert_eq!(depend, BTreeSet::from(os), "only os/ and the list of modules depend on the system");
