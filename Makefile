@@ -192,7 +192,7 @@ target/cargo-fuzz/bin/cargo-fuzz:
 SECONDS ?= 60
 fuzz: target/cargo-fuzz/bin/cargo-fuzz
 	cd fuzz && export PATH="$(CURDIR)/$(<D):$$PATH" && for target in $$(cargo fuzz list); do \
-		cargo +nightly fuzz run $$target -- -max_total_time=$(SECONDS) -len_control=0 -max_len=4096 || exit; \
+		cargo "+$${NOWAIT_NIGHTLY:-nightly}" fuzz run $$target -- -max_total_time=$(SECONDS) -len_control=0 -max_len=4096 || exit; \
 	done
 
 platforms:

@@ -1,4 +1,4 @@
-//! What only Windows has: files that other programs may not open for writing.
+//! Tests of Windows only: a file that no other program may open for writing.
 #![cfg(windows)]
 
 #[path = "../../nowait/tests/common/mod.rs"]

@@ -1,4 +1,4 @@
-//! What differs between systems: how a loop learns of completions, and the descriptors of files.
+//! System-dependent code: how a loop learns of completions, and the descriptors of files.
 
 #[cfg_attr(target_os = "linux", path = "eventfd.rs")]
 #[cfg_attr(not(target_os = "linux"), path = "waiter.rs")]

@@ -202,7 +202,7 @@ fn a_sync_that_cannot_begin_loses_nothing() {
         let path = folder.join("file");
         std_fs::write(&path, "contents").unwrap();
         let file = open(nowait, &path);
-        // `FILE_SHARE_READ`: nobody else may open it for writing.
+        // `FILE_SHARE_READ`: every other open for writing fails.
         let reader = std_fs::File::options().read(true).share_mode(1).open(&path).unwrap();
         let error = way.run(file.sync_all()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
@@ -212,7 +212,7 @@ fn a_sync_that_cannot_begin_loses_nothing() {
     });
 }
 
-/// Symptom: its reader took a pointer to the stack of a thread for a request of its own.
+/// Symptom: the port returned a pointer to the stack of a thread of the library.
 #[test]
 fn a_completion_port_of_a_handle_learns_of_no_call() {
     use std::ffi::c_void;

@@ -98,8 +98,8 @@ fn overlapped(fd: BorrowedFd<'_>, offset: u64, call: impl FnOnce(&mut OVERLAPPED
         }
     };
     let mut state = OVERLAPPED::default();
-    // The lowest bit of the event keeps the end of the call from a completion port of the handle, whose reader
-    // would take `state` for one of its own (`GetQueuedCompletionStatus`).
+    // If the lowest bit of the event is set, a completion port of the handle does not receive `state`
+    // (`GetQueuedCompletionStatus`): its reader expects only requests of its own.
     state.hEvent = event.as_raw_handle().map_addr(|address| address | 1);
     state.Anonymous.Anonymous.Offset = offset as u32;
     state.Anonymous.Anonymous.OffsetHigh = (offset >> 32) as u32;
@@ -184,7 +184,7 @@ pub(crate) unsafe fn write_at(
     let mut whole = Vec::<u8>::new();
     let joined;
     let segments = if write_flags.contains(WriteFlags::APPEND) && segments.len() > 1 {
-        // The rest is a call of its own.
+        // The caller appends the rest by another call.
         let length =
             segments.iter().fold(0, |all: usize, segment| all.saturating_add(segment.iov_len)).min(TRANSFER_MAX);
         whole.try_reserve_exact(length).map_err(|_| Errno::NOMEM)?;
