@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::sys::{Errno, named};
+use crate::sys::{Errno, advice, named};
 
 /// Kind of a failure, for programs to match on. An errno maps to std's kind, or to a more specific
 /// one. For example, ENXIO is [`NotSeekable`](ErrorKind::NotSeekable), EBADF is
@@ -255,17 +255,13 @@ impl ErrorKind {
             }
             ErrorKind::CrossesDevices => ("it is on another file system", Some("copy it and remove the original")),
             ErrorKind::TooManyLinks => ("it has too many links", Some("copy it")),
-            ErrorKind::ResourceBusy => {
-                ("it is in use", Some("find the process or mount that uses it (fuser, lsblk), and close it there"))
-            }
+            ErrorKind::ResourceBusy => ("it is in use", Some(advice::IN_USE)),
             ErrorKind::ExecutableFileBusy => {
                 ("it is a running program", Some("end the program, or write a new file and rename it"))
             }
             ErrorKind::Deadlock => ("the call would deadlock", None),
             ErrorKind::StaleNetworkFileHandle => ("the server has replaced or removed the file", Some("open it again")),
-            ErrorKind::TimedOut => {
-                ("the time limit was exceeded", Some("the device or server did not answer; check the kernel log"))
-            }
+            ErrorKind::TimedOut => ("the time limit was exceeded", Some(advice::TIMED_OUT)),
             ErrorKind::Interrupted => ("interrupted by a signal", Some("try again")),
             ErrorKind::NotSeekable => ("it does not support offsets", Some("name a regular file or a block device")),
             ErrorKind::InvalidRange => {
@@ -278,9 +274,9 @@ impl ErrorKind {
                 ("the file ends first", Some("check offset and length, or use `read_at`, which may be short"))
             }
             ErrorKind::Closed => ("the file is closed", Some("open it again")),
-            ErrorKind::Io => ("the device reported an error", Some("check the kernel log")),
+            ErrorKind::Io => ("the device reported an error", Some(advice::IO)),
             ErrorKind::OutOfMemory => ("out of memory", Some("request less at a time")),
-            ErrorKind::TooManyFiles => ("too many open files", Some("close some, or raise the limit (ulimit -n)")),
+            ErrorKind::TooManyFiles => ("too many open files", Some(advice::TOO_MANY_FILES)),
             ErrorKind::Unsupported => ("not supported here", None),
             ErrorKind::InvalidInput => ("a parameter is not valid", None),
             ErrorKind::InvalidData => ("the contents are not UTF-8 text", Some("read them as bytes")),
@@ -289,10 +285,7 @@ impl ErrorKind {
             ErrorKind::NoSpace => {
                 ("no space is left", Some("free space or raise the quota, then write the rest again"))
             }
-            ErrorKind::FileTooLarge => (
-                "the file would be too large",
-                Some("raise the limit (ulimit -f), or use a file system with larger files"),
-            ),
+            ErrorKind::FileTooLarge => ("the file would be too large", Some(advice::FILE_TOO_LARGE)),
             ErrorKind::SyncFailed => (
                 "a write-back failed, and its data may be lost",
                 Some("write it again, then call acknowledge_sync_failure"),

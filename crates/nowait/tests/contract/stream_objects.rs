@@ -318,7 +318,7 @@ fn a_replacement_that_the_disk_fails_names_its_path() {
     step(false, |faults| faults.no_space = 1.0, ErrorOp::Open, "temporary file in .");
     step(false, |faults| faults.write_error = 1.0, ErrorOp::Write, "length 600");
     step(false, |faults| faults.sync_error = 1.0, ErrorOp::Sync, "old contents are kept");
-    step(false, |faults| faults.close_error = 1.0, ErrorOp::Close, "kernel log");
+    step(false, |faults| faults.close_error = 1.0, ErrorOp::Close, "the device reported an error");
     step(true, |faults| faults.sync_error = 1.0, ErrorOp::Sync, "a crash may undo that");
 }
 

@@ -100,6 +100,7 @@ fn a_handle_that_shares_nothing_excludes_others() {
             way.run(nowait.fs().rename(&path, folder.join("new"))).unwrap_err(),
         ] {
             assert_eq!(error.kind(), ErrorKind::ResourceBusy, "{error}");
+            assert!(error.to_string().contains("Resource Monitor"), "{error}");
         }
         drop(alone);
         drop(opens(nowait, way, &path).unwrap());

@@ -4,6 +4,7 @@
 //! `unsafe` here: reads into and writes from raw segments, locks of ranges, `close(2)` with its
 //! result, signal masks, and the fork handler.
 
+pub(crate) mod advice;
 mod copy;
 #[cfg(target_os = "linux")]
 mod linux;

@@ -3,6 +3,7 @@
 //!
 //! `unsafe` here: calls of the Windows API.
 
+pub(crate) mod advice;
 mod code;
 mod names;
 

@@ -1,0 +1,10 @@
+//! What to do about an error, where that depends on the system.
+
+#[cfg(target_os = "linux")]
+pub(crate) const IN_USE: &str = "find the process or mount that uses it (fuser, lsblk), and close it there";
+#[cfg(target_os = "macos")]
+pub(crate) const IN_USE: &str = "find the process or mount that uses it (lsof, mount), and close it there";
+pub(crate) const IO: &str = "check the kernel log";
+pub(crate) const TIMED_OUT: &str = "the device or server did not answer; check the kernel log";
+pub(crate) const TOO_MANY_FILES: &str = "close some, or raise the limit (ulimit -n)";
+pub(crate) const FILE_TOO_LARGE: &str = "raise the limit (ulimit -f), or use a file system with larger files";
