@@ -450,6 +450,7 @@ impl<'f> Target<'f> {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use crate::buf::Direction;
     use crate::core::instance::Nowait;
     use crate::file::OpenOptions;
     use crate::op::QueueKind;
@@ -462,9 +463,12 @@ mod tests {
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();
         let path = folder.path().join("file");
         let file = OpenOptions::new().write(true).create(true).open_in(&nowait, &path).wait().unwrap();
-        // The device answers.
-        file.write_all_at(vec![1; 4096], 0).wait().unwrap();
         let open = file.target().file.unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !open.device().answers(Direction::Write) {
+            assert!(Instant::now() < deadline, "each call took long");
+            file.write_all_at(vec![1; 4096], 0).wait().unwrap();
+        }
         let queue = open.queues().of(QueueKind::Writes);
         assert!(queue.enter());
         let large = file.write_all_at(vec![2; 4 << 20], 4096).start();
@@ -472,7 +476,6 @@ mod tests {
 
         let small = |block: u64| file.write_all_at(vec![3; 4096], (5 << 20) + 4096 * block).start();
         let mut waiting = vec![large];
-        let deadline = Instant::now() + Duration::from_secs(60);
         // As long as the kernel is near to throttling writers, it waits for a thread all the same.
         loop {
             let before = open.on_their_way();
@@ -481,7 +484,7 @@ mod tests {
                 break;
             }
             assert!(Instant::now() < deadline, "it joined the others");
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(100));
         }
         // Beside a call that holds the file's lock for long, it waits for a thread.
         for (bytes, lasts_ms) in [(4 << 20, 0), (4096, 100)] {
