@@ -213,6 +213,7 @@ fn what_was_shown_survives_a_crash() {
         let (log, found) = Log::open(DIR, &on_sim(&crashed, 4 << 20)).wait().unwrap();
         assert!(found.damage.is_empty() && found.last_lsn >= shown, "seed {seed}: {shown} were shown: {found:?}");
         assert_reads(&mut log.reader(1), found.last_lsn, |_| 1, &format!("seed {seed}, after the crash"));
+        while sim.step() {}
     }
 }
 

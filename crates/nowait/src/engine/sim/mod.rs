@@ -124,7 +124,8 @@ impl Sim {
     }
 
     /// Makes a disk whose submitted operations complete only in [`Sim::step`]. A blocking caller
-    /// executes its operation itself, as on any engine.
+    /// executes its operation itself, as on any engine. Operations in flight keep the disk in memory,
+    /// so a test of many disks calls `while sim.step() {}` at the end of each.
     pub fn manual(seed: u64) -> Sim {
         Sim::with(seed, true, Store::new(), DEPTH)
     }
