@@ -482,7 +482,8 @@ fn the_beginning_is_not_given_up_beyond_what_is_durable() {
     assert_eq!(log.durable_lsn(), durable);
     let found = inspect_in(&on(&sim.crash(|_, _| true)), DIR).wait().unwrap();
     assert!(found.last_lsn >= durable && found.damage.is_empty(), "{durable} was acknowledged: {found:?}");
-    drop(pending);
+    drop((pending, log));
+    while sim.step() {}
 }
 
 /// Every durable record is given up while the next segment has begun and is not written: numbers
@@ -507,9 +508,10 @@ fn all_that_is_durable_may_be_given_up() {
         assert!(found.last_lsn >= durable && found.damage.is_empty(), "{durable} was acknowledged: {found:?}");
     }
     let crashed = sim.crash(|_, _| true);
-    let (log, _) = Log::open(DIR, &options(&on(&crashed), Durability::Write, 1)).wait().unwrap();
-    assert!(commit(&log, 10) > durable, "a number is given again");
-    drop(pending);
+    let (again, _) = Log::open(DIR, &options(&on(&crashed), Durability::Write, 1)).wait().unwrap();
+    assert!(commit(&again, 10) > durable, "a number is given again");
+    drop((pending, log));
+    while sim.step() {}
 }
 
 /// Records that were cut off do not come back because a page is damaged: to a replica that votes by

@@ -77,12 +77,18 @@ fn the_end_is_found_as_by_a_full_scan() {
                 }
             }
             while sim.step() {}
-            if random.below(2) == 0 {
+            let open = if random.below(2) == 0 {
                 log.close().wait().unwrap();
                 let (tail, full) = open_both(&sim, &format!("round {round}, life {life}, closed"));
                 assert!(tail.closed && tail.scan == Scan::Tail, "{full:?}");
-            }
-            sim = sim.crash_at_random(random.next());
+                None
+            } else {
+                Some(log)
+            };
+            let crashed = sim.crash_at_random(random.next());
+            drop((tickets, open));
+            while sim.step() {}
+            sim = crashed;
         }
     }
     println!("{by_tail} by the tail, {in_all} had to be read as a whole; {torn} were torn");

@@ -291,6 +291,8 @@ fn a_watermark_block_that_was_read_is_made_durable() {
     let crashed = sim.crash(|_, _| false);
     let found = inspect_in(&on(&crashed), DIR).wait().unwrap();
     assert!(found.last_lsn == 2 && found.damage.is_empty(), "{found:?}");
+    drop(log);
+    while sim.step() {}
 }
 
 // Callbacks.
