@@ -202,12 +202,13 @@ pub(crate) fn write_blocking(
     let mut n = 0;
     // `flags` are those of every write to the file. If they say APPEND, it was opened with
     // `O_APPEND`.
+    let plain = if flags == WriteFlags::APPEND { sys::O_APPEND_NEEDS } else { WriteFlags::NONE };
     if let (Handle::Descriptor(fd), WriteFlags::NONE | WriteFlags::APPEND, None) = (&file.handle, flags, &file.direct) {
         // As in `read_blocking`. With other flags the kernel may report earlier failures, which
         // `run` records.
         let segment = IoVec { iov_base: slice.as_ptr().cast_mut().cast(), iov_len: slice.len() };
         // SAFETY: the segment is `slice`, borrowed for the call.
-        match unsafe { sys::write_at(fd.as_fd(), &[segment], offset, WriteFlags::NONE, WaitMode::Allowed) } {
+        match unsafe { sys::write_at(fd.as_fd(), &[segment], offset, plain, WaitMode::Allowed) } {
             Ok(all) if all == slice.len() => return (all, Ok(Done::Nothing)),
             Ok(moved) => n = moved,
             Err(errno) => return (0, Err(errno)),

@@ -92,7 +92,8 @@ impl File {
     ///
     /// overlayfs of older kernels ignores `RWF_APPEND` and would overwrite the file. On file
     /// systems that are not known to honour `RWF_APPEND`, appends use a second descriptor with
-    /// `O_APPEND`. The first append opens it through `/proc`. Files opened with
+    /// `O_APPEND`. The first append opens it through `/proc`; on macOS, by the file's path, so that a file
+    /// without a name cannot be appended to. Files opened with
     /// [`OpenOptions::append`](crate::OpenOptions::append) need no second descriptor.
     ///
     /// # Errors
@@ -369,10 +370,7 @@ fn write_error(file: &OpenFile, errno: Option<Errno>, flags: WriteFlags) -> Erro
 fn cannot_append(file: &OpenFile) -> &'static str {
     match file.handle.descriptor() {
         Ok(fd) if sys::is_block_device(fd) => "a block device has no end to append to; write at an offset",
-        _ => {
-            "this file system may ignore RWF_APPEND and overwrite the file, or pwritev2(2) is refused here; and the file \
-             could not be opened once more with O_APPEND through /proc; open it with append(true)"
-        }
+        _ => sys::advice::NO_APPEND,
     }
 }
 

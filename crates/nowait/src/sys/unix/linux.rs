@@ -68,6 +68,14 @@ pub(super) fn write_slices(
     write_without_flags(fd, slices, offset, flags)
 }
 
+/// Flags that an append needs although its descriptor has `O_APPEND`: none, `pwrite(2)` appends (BUGS).
+pub(crate) const O_APPEND_NEEDS: WriteFlags = WriteFlags::NONE;
+
+/// Appends through a descriptor with `O_APPEND`. Keeps its position.
+pub(super) fn append(fd: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    rustix::io::pwritev(fd, slices, 0)
+}
+
 /// True after `pwritev2(2)` was refused for any file. A filter cannot be removed, so this is final.
 static WRITE_FLAGS_REFUSED: AtomicBool = AtomicBool::new(false);
 

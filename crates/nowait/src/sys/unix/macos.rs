@@ -2,7 +2,7 @@
 //!
 //! `unsafe` here: `fcntl(2)` calls that rustix lacks.
 
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{IoVec, retry, size};
-use crate::sys::{Advice, Allocate, MemoryAdvice};
+use crate::sys::{Advice, Allocate, MemoryAdvice, WriteFlags};
 
 /// No flag of `open(2)`. `F_NOCACHE` is not `O_DIRECT`: it may still use cached pages.
 pub(crate) const DIRECT: OFlags = OFlags::empty();
@@ -39,6 +39,14 @@ pub(super) fn may_refuse_the_call(errno: Errno) -> bool {
 
 /// Writes have no flags.
 pub(super) use super::write_without_flags as write_slices;
+
+/// Flags that an append needs although its descriptor has `O_APPEND`: `pwrite(2)` ignores `O_APPEND` (`vn_write`, XNU).
+pub(crate) const O_APPEND_NEEDS: WriteFlags = WriteFlags::APPEND;
+
+/// Appends through a descriptor with `O_APPEND`. Moves its position.
+pub(super) fn append(fd: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    rustix::io::writev(fd, slices)
+}
 
 /// Makes a file durable (`F_FULLFSYNC`, fcntl(2)): `fsync(2)` alone leaves data in the device's cache.
 /// If the file system refuses the command, as network file systems may, only calls `fsync(2)`.

@@ -129,13 +129,15 @@ fn write_without_flags(
         return Err(Errno::OPNOTSUPP);
     }
     let of_file = rustix::fs::fcntl_getfl(fd)?;
-    // With `O_APPEND`, the kernel ignores the offset (pwrite(2), BUGS).
     if flags.contains(WriteFlags::APPEND) && !of_file.contains(OFlags::APPEND) {
         // No other descriptor is opened for a read-only one: the write fails.
         let is_read_only = of_file & OFlags::RWMODE == OFlags::RDONLY;
         return Err(if is_read_only { Errno::BADF } else { Errno::NOSYS });
     }
-    let n = retry(|| rustix::io::pwritev(fd, slices, offset))?;
+    let n = match flags.contains(WriteFlags::APPEND) {
+        true => retry(|| append(fd, slices))?,
+        false => retry(|| rustix::io::pwritev(fd, slices, offset))?,
+    };
     let is_synced = SYNCED_WRITES_FLUSH && of_file.intersects(DSYNC);
     if flags.contains(WriteFlags::DURABLE) && !is_synced {
         // An interrupted sync has reported no error. EINTR would make the caller write the bytes

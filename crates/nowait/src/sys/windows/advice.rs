@@ -1,6 +1,8 @@
 //! What to do about an error, where that depends on the system.
 
 pub(crate) const IN_USE: &str = "find the program that has it open (Resource Monitor), and close it there";
+pub(crate) const NO_APPEND: &str =
+    "an append needs a handle that may only append, and the file could not be opened again; open it with append(true)";
 pub(crate) const IO: &str = "check the system's event log";
 pub(crate) const TIMED_OUT: &str = "the device or server did not answer; check the system's event log";
 pub(crate) const TOO_MANY_FILES: &str = "close some";

@@ -57,6 +57,8 @@ pub(crate) const DIRECT: OFlags = OFlags::empty();
 pub(crate) const NOATIME: OFlags = OFlags::empty();
 pub(crate) const DSYNC: OFlags = OFlags::DSYNC;
 pub(crate) const OPEN_FLAGS_KEPT: OFlags = OFlags::DSYNC;
+/// Flags that an append needs although its handle may only append: none.
+pub(crate) const O_APPEND_NEEDS: WriteFlags = WriteFlags::NONE;
 
 /// Makes a call, which no signal interrupts.
 pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
