@@ -238,6 +238,7 @@ fn writers_that_are_dropped_do_not_pile_up() {
         let held = Arc::strong_count(&buffer);
         assert!(held < 1000, "{held} buffers are held for nobody");
     }
+    while sim.step() {}
 }
 
 #[test]
