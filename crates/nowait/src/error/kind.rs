@@ -5,7 +5,7 @@ use std::fmt;
 use crate::sys::{Errno, advice, named};
 
 /// Kind of a failure, for programs to match on. An errno maps to std's kind, or to a more specific
-/// one. For example, ENXIO is [`NotSeekable`](ErrorKind::NotSeekable), EBADF is
+/// one. For example, ENXIO of an open is [`NotSeekable`](ErrorKind::NotSeekable), EBADF is
 /// [`Closed`](ErrorKind::Closed), EDQUOT is [`NoSpace`](ErrorKind::NoSpace), and EOVERFLOW is
 /// [`InvalidRange`](ErrorKind::InvalidRange).
 ///
@@ -199,7 +199,7 @@ impl fmt::Display for ErrorOp {
 }
 
 /// The one table from errno to kind. Errno values not named here are [`ErrorKind::Other`].
-pub(super) fn kind_of(errno: Errno) -> ErrorKind {
+pub(super) fn kind_of(operation: ErrorOp, errno: Errno) -> ErrorKind {
     match named(errno) {
         Errno::NOENT => ErrorKind::NotFound,
         Errno::ACCESS | Errno::PERM => ErrorKind::PermissionDenied,
@@ -217,6 +217,10 @@ pub(super) fn kind_of(errno: Errno) -> ErrorKind {
         Errno::STALE => ErrorKind::StaleNetworkFileHandle,
         Errno::TIMEDOUT => ErrorKind::TimedOut,
         Errno::INTR => ErrorKind::Interrupted,
+        // The device is gone; so macOS reports that. An open fails so for a socket or a FIFO.
+        Errno::NXIO if matches!(operation, ErrorOp::Read | ErrorOp::Gather | ErrorOp::Write | ErrorOp::Sync) => {
+            ErrorKind::Io
+        }
         Errno::SPIPE | Errno::NXIO => ErrorKind::NotSeekable,
         Errno::OVERFLOW => ErrorKind::InvalidRange,
         Errno::BADF => ErrorKind::Closed,

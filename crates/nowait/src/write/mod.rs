@@ -327,13 +327,14 @@ fn written(
     Err(error.written(how_much(file, n, flags, errno)))
 }
 
-/// Returns how much a failed write may have written. Through the page cache, errors other than EIO
-/// occur before any byte is written. If the write waits for the device, only some early errors do.
+/// Returns how much a failed write may have written. Through the page cache, errors other than those
+/// of the device occur before any byte is written. If the write waits for the device, only some early errors do.
 fn how_much(file: &OpenFile, n: usize, flags: WriteFlags, errno: Option<Errno>) -> Written {
     let waits = file.reaches_the_device(flags);
     // These errors occur before any byte is written.
     let early = |errno| matches!(errno, Errno::INVAL | Errno::BADF | Errno::OVERFLOW | Errno::FBIG | Errno::OPNOTSUPP);
-    let knows = errno.is_none_or(|errno| errno != Errno::IO && (!waits || early(errno)));
+    let of_device = |errno| Error::from_errno(ErrorOp::Write, errno).kind() == ErrorKind::Io;
+    let knows = errno.is_none_or(|errno| !of_device(errno) && (!waits || early(errno)));
     if knows { Written::First(n as u64) } else { Written::AtLeast(n as u64) }
 }
 
