@@ -81,7 +81,7 @@ impl Files {
     /// failures, only then.
     fn finish(&self, file: fs::File, path: &Path) -> Result<()> {
         if self.options.durable {
-            file.sync_all().map_err(failed(ErrorOp::Sync, path))?;
+            system::sync(&file).map_err(failed(ErrorOp::Sync, path))?;
         }
         File::from_std(self.nowait(), file, path)?.close().map(|_| ())
     }

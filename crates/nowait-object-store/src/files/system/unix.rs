@@ -70,14 +70,29 @@ pub(in crate::files) fn is_in_the_way(error: &io::Error, _to: &Path) -> bool {
     matches!(error.kind(), io::ErrorKind::IsADirectory | io::ErrorKind::AlreadyExists)
 }
 
+/// Makes a file or directory durable. On macOS, std's call is only `F_FULLFSYNC`, which a file system may refuse:
+/// then calls `fsync(2)`, as `nowait` does.
+pub(in crate::files) fn sync(file: &File) -> io::Result<()> {
+    const REFUSALS: [Errno; 5] = [Errno::NOTSUP, Errno::OPNOTSUPP, Errno::NOTTY, Errno::INVAL, Errno::ROFS];
+    match file.sync_all() {
+        Err(error)
+            if cfg!(target_os = "macos")
+                && Errno::from_io_error(&error).is_some_and(|errno| REFUSALS.contains(&errno)) =>
+        {
+            Ok(rustix::fs::fsync(file)?)
+        }
+        synced => synced,
+    }
+}
+
 /// Makes the names in a directory durable.
 pub(in crate::files) fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir).and_then(|dir| dir.sync_all())
+    File::open(dir).and_then(|dir| sync(&dir))
 }
 
 /// Makes a file durable that was written by another descriptor.
 pub(in crate::files) fn sync_file(path: &Path) -> io::Result<()> {
-    File::open(path).and_then(|file| file.sync_all())
+    File::open(path).and_then(|file| sync(&file))
 }
 
 /// Copies may be hard links: a new link updates [`changed`].

@@ -51,6 +51,11 @@ pub(in crate::files) fn is_in_the_way(error: &io::Error, to: &Path) -> bool {
     error.kind() == io::ErrorKind::AlreadyExists || error.kind() == io::ErrorKind::PermissionDenied && to.is_dir()
 }
 
+/// Makes a file durable.
+pub(in crate::files) fn sync(file: &File) -> io::Result<()> {
+    file.sync_all()
+}
+
 /// Makes the names in a directory durable.
 pub(in crate::files) fn sync_dir(dir: &Path) -> io::Result<()> {
     Ok(nowait::fs::sync_dir(dir).wait()?)
