@@ -215,7 +215,8 @@ impl Options {
     }
 
     /// Creates a log if none exists, in a directory that is missing or empty. The directory may
-    /// contain `lost+found`, and the remains of an interrupted creation.
+    /// contain what systems create in volumes, such as `lost+found` and `.DS_Store`, and the remains
+    /// of an interrupted creation.
     /// [`Recovery::created`](super::Recovery::created) returns whether a log was created. Default:
     /// false, since the mount point of an unmounted volume is an empty directory, too.
     pub fn create(mut self, create: bool) -> Self {

@@ -152,8 +152,13 @@ fn a_log_is_made_only_when_asked_for_and_only_where_nothing_is() {
     for path in [&empty, &fresh, &unfinished] {
         fs::create_dir(path).unwrap();
     }
-    // A file system that was just made.
-    fs::create_dir(fresh.join("lost+found")).unwrap();
+    // A file system that was just made, and that each system has mounted.
+    for name in ["lost+found", ".fseventsd", ".Spotlight-V100", ".Trashes", "$Recycle.Bin", "System Volume Information"]
+    {
+        fs::create_dir(fresh.join(name)).unwrap();
+    }
+    fs::write(fresh.join(".DS_Store"), b"view").unwrap();
+    fs::write(fresh.join("._control"), b"attributes").unwrap();
     // The making of a log was cut off.
     fs::write(unfinished.join("lock"), b"").unwrap();
     fs::write(unfinished.join("00000000000000000001.seg"), vec![0; 16 << 10]).unwrap();

@@ -85,6 +85,23 @@ fn is_leftover(name: &str) -> bool {
     name == CONTROL_TEMPORARY || name == CALIBRATION || number().is_some_and(|number| prepared_name(number) == name)
 }
 
+/// Whether an operating system creates files or directories of this name: in the root of a volume, or, macOS,
+/// beside other files. A volume may have been written by another system than this one.
+fn is_of_a_system(name: &str) -> bool {
+    const NAMES: [&str; 9] = [
+        "lost+found",
+        ".DS_Store",
+        ".fseventsd",
+        ".Spotlight-V100",
+        ".Trashes",
+        ".TemporaryItems",
+        ".DocumentRevisions-V100",
+        "System Volume Information",
+        "$RECYCLE.BIN",
+    ];
+    name.starts_with("._") || NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
 fn prepared_name(number: u64) -> String {
     format!("{PREPARED}{number}{TEMPORARY_END}")
 }
@@ -115,8 +132,7 @@ impl LogDir {
                 Some(CONTROL) => contents.has_control = true,
                 Some(name) if segment_number(name).is_some() => contents.numbers.extend(segment_number(name)),
                 Some(name) if aside_number(name).is_some() => contents.aside.push(name.to_owned()),
-                // mke2fs(8) creates `lost+found` in the root of each file system.
-                Some(name) if is_leftover(name) || name == LOCK || name == "lost+found" => {}
+                Some(name) if is_leftover(name) || name == LOCK || is_of_a_system(name) => {}
                 _ => contents.other = contents.other.or(Some(name)),
             }
         }
