@@ -89,6 +89,8 @@ struct Stuck {
     since: Instant,
     /// Last change of the file before the search for blocks after the place.
     searched: Option<SystemTime>,
+    /// Search again at this time, since a later change may not have changed the file's time.
+    again: Option<Instant>,
 }
 
 /// The segment being read.
@@ -338,16 +340,19 @@ impl Follower {
         let here = self.stuck.take().filter(is_here);
         let stuck = self.stuck.insert(match here {
             Some(here) => here,
-            None => Stuck { segment, offset, since: Instant::now(), searched: None },
+            None => Stuck { segment, offset, since: Instant::now(), searched: None, again: None },
         });
         if !at_once && stuck.since.elapsed() < SEARCH_AFTER {
             return Ok(false);
         }
         let changed = current.file.metadata().wait().ok().and_then(|metadata| metadata.modified().ok());
-        if !at_once && changed.is_some() && stuck.searched == changed {
+        let is_searched = changed.is_some() && stuck.searched == changed;
+        if !at_once && is_searched && stuck.again.is_none_or(|again| Instant::now() < again) {
             return Ok(false);
         }
         stuck.searched = changed;
+        let is_recent = |time: &SystemTime| time.elapsed().is_ok_and(|age| age < os::FILE_TIME_TICK);
+        stuck.again = changed.filter(is_recent).map(|_| Instant::now() + os::FILE_TIME_TICK);
         let blocks = &mut current.blocks;
         blocks.forget();
         // Searches the whole segment if the writer has continued.

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::time::Duration;
 
 use nowait::{Error, File};
 use rustix::fs::{AtFlags, FlockOperation, Mode, Stat, fchmod, fstat, statat};
@@ -114,16 +115,24 @@ pub(crate) fn copy_by_kernel(_: &File, _: &File, _: u64) -> u64 {
     0
 }
 
+/// EDEVERR, which has no name in rustix.
+#[cfg(not(target_os = "linux"))]
+const DEVICE_ERROR: Errno = Errno::from_raw_os_error(83);
+
 /// Whether the pages of a file can be dropped from the page cache (`Advice::DontNeed`).
 pub(crate) const DROPS_PAGES: bool = cfg!(target_os = "linux");
 
+/// Longest step of a file's time of change (FAT; HFS+ has 1 s). On Linux, taken for zero: steps are a few
+/// milliseconds on the file systems of most logs.
+pub(crate) const FILE_TIME_TICK: Duration = Duration::from_secs(if cfg!(target_os = "linux") { 0 } else { 2 });
+
 /// Returns whether an error is due to the place on the device, not to the request (`blk_errors` of
-/// block/blk-core.c; checksums of btrfs and xfs).
+/// block/blk-core.c; checksums of btrfs and xfs). Not ENXIO, by which macOS reports that the device is gone.
 pub(crate) fn is_of_the_place(error: &Error) -> bool {
     #[cfg(target_os = "linux")]
     const ERRNOS: [Errno; 7] =
         [Errno::IO, Errno::NODATA, Errno::REMOTEIO, Errno::ILSEQ, Errno::BADMSG, Errno::UCLEAN, Errno::TIMEDOUT];
     #[cfg(not(target_os = "linux"))]
-    const ERRNOS: [Errno; 3] = [Errno::IO, Errno::BADMSG, Errno::TIMEDOUT];
+    const ERRNOS: [Errno; 4] = [Errno::IO, Errno::BADMSG, Errno::TIMEDOUT, DEVICE_ERROR];
     error.raw_os_error().is_some_and(|errno| ERRNOS.iter().any(|known| known.raw_os_error() == errno))
 }

@@ -6,6 +6,7 @@ use std::io;
 use std::os::windows::fs::OpenOptionsExt;
 use std::os::windows::io::BorrowedHandle;
 use std::path::Path;
+use std::time::Duration;
 
 use nowait::{Error, ErrorKind, File};
 
@@ -80,6 +81,9 @@ pub(crate) fn copy_by_kernel(_: &File, _: &File, _: u64) -> u64 {
 
 /// Whether the pages of a file can be dropped from the page cache.
 pub(crate) const DROPS_PAGES: bool = false;
+
+/// Longest step of a file's time of change (FAT).
+pub(crate) const FILE_TIME_TICK: Duration = Duration::from_secs(2);
 
 /// Returns whether an error is due to the place on the device, not to the request.
 pub(crate) fn is_of_the_place(error: &Error) -> bool {
