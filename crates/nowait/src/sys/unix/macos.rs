@@ -20,12 +20,12 @@ pub(crate) const DIRECT: OFlags = OFlags::empty();
 pub(crate) const NOATIME: OFlags = OFlags::empty();
 /// A flag that no descriptor has.
 pub(super) const PATH: OFlags = OFlags::from_bits_retain(1 << 31);
-/// Each write waits for the device, but leaves data in its cache (`vn_write`, XNU).
-pub(crate) const DSYNC: OFlags = OFlags::from_bits_retain(libc::O_DSYNC as u32);
+/// With one of these, each write waits for the device, but leaves data in its cache (`vn_write`, XNU).
+pub(crate) const DSYNC: OFlags = OFlags::SYNC.union(OFlags::from_bits_retain(libc::O_DSYNC as u32));
 /// A write to a descriptor with [`DSYNC`] does not flush the device's cache.
 pub(super) const SYNCED_WRITES_FLUSH: bool = false;
 /// Flags that are kept when a file is opened again.
-pub(crate) const OPEN_FLAGS_KEPT: OFlags = OFlags::SYNC.union(DSYNC);
+pub(crate) const OPEN_FLAGS_KEPT: OFlags = DSYNC;
 
 /// Refused: no read is known not to sleep.
 pub(super) fn read_now(_: BorrowedFd<'_>, _: &mut [IoSliceMut<'_>], _: u64) -> Result<usize, Errno> {
@@ -49,10 +49,11 @@ pub(super) fn append(fd: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> Result<usize
 }
 
 /// Makes a file durable (`F_FULLFSYNC`, fcntl(2)): `fsync(2)` alone leaves data in the device's cache.
-/// If the file system refuses the command, as network file systems may, only calls `fsync(2)`.
+/// If the file system refuses the command, as network and read-only file systems may, only calls `fsync(2)`.
 pub(crate) fn sync(fd: BorrowedFd<'_>, _data_only: bool) -> Result<(), Errno> {
+    super::memory::write_back_maps(fd)?;
     match rustix::fs::fcntl_fullfsync(fd) {
-        Err(Errno::NOTSUP | Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL) => rustix::fs::fsync(fd),
+        Err(Errno::NOTSUP | Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::ROFS) => rustix::fs::fsync(fd),
         result => result,
     }
 }
@@ -97,13 +98,15 @@ pub(crate) fn advise(fd: BorrowedFd<'_>, offset: u64, length: u64, advice: Advic
     let length = if length == 0 { size(fd)?.saturating_sub(offset) } else { length };
     let count = libc::c_int::try_from(length).unwrap_or(libc::c_int::MAX);
     let range = libc::radvisory { ra_offset: offset as libc::off_t, ra_count: count };
-    retry(|| {
+    let advised = retry(|| {
         // SAFETY: `range` is this call's, of the type that the command takes.
         match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_RDADVISE, &raw const range) } {
             -1 => Err(super::last_errno()),
             _ => Ok(()),
         }
-    })
+    });
+    // HFS+ refuses a range that begins at the end of the file or behind it.
+    if advised == Err(Errno::FBIG) { Ok(()) } else { advised }
 }
 
 /// Writes the whole file back (`fsync(2)`), which does not flush the device's cache.
@@ -180,7 +183,11 @@ pub(crate) fn copy_range(_: BorrowedFd<'_>, _: BorrowedFd<'_>, _: usize) -> Resu
     Err(Errno::NOSYS)
 }
 
-/// Replaces ENOTSUP by its synonym EOPNOTSUPP, which has a name.
+/// Replaces an errno without a name by the one that means the same.
 pub(crate) fn named(errno: Errno) -> Errno {
-    if errno == Errno::NOTSUP { Errno::OPNOTSUPP } else { errno }
+    match errno.raw_os_error() {
+        libc::ENOTSUP => Errno::OPNOTSUPP,
+        libc::EDEVERR | libc::EPWROFF => Errno::IO,
+        _ => errno,
+    }
 }

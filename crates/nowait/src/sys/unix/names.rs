@@ -47,10 +47,12 @@ pub(crate) fn rename(from: (BorrowedFd<'_>, &Path), to: (BorrowedFd<'_>, &Path),
     let rename = |from: (BorrowedFd<'_>, &Path), to: (BorrowedFd<'_>, &Path)| {
         retry(|| rustix::fs::renameat_with(from.0, from.1, to.0, to.1, RenameFlags::NOREPLACE))
     };
+    // macOS returns ENOTSUP, which is EOPNOTSUPP on Linux.
+    let lacks_the_flag = |errno| errno == Errno::INVAL || cfg!(target_os = "macos") && errno == Errno::NOTSUP;
     let refusal = match rename(from, to) {
         // A call that is not refused fails with ENOENT for an empty name.
         Err(errno)
-            if errno == Errno::INVAL
+            if lacks_the_flag(errno)
                 || may_refuse_the_call(errno)
                     && rename((from.0, Path::new("")), (to.0, Path::new(""))).is_err_and(may_refuse_the_call) =>
         {
@@ -58,12 +60,13 @@ pub(crate) fn rename(from: (BorrowedFd<'_>, &Path), to: (BorrowedFd<'_>, &Path),
         }
         result => return result,
     };
+    // The source is a directory, or links are forbidden.
+    let cannot_link = |errno| matches!(errno, Errno::PERM | Errno::OPNOTSUPP) || errno == Errno::NOTSUP;
     match retry(|| rustix::fs::linkat(from.0, from.1, to.0, to.1, AtFlags::empty())) {
         Ok(()) => {}
         // EINVAL means that the file system lacks the flag, or that the rename is invalid.
-        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK) if refusal == Errno::INVAL => return Err(refusal),
-        // The source is a directory, or links are forbidden.
-        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => return Err(Errno::OPNOTSUPP),
+        Err(errno) if refusal == Errno::INVAL && (cannot_link(errno) || errno == Errno::MLINK) => return Err(refusal),
+        Err(errno) if cannot_link(errno) || errno == Errno::NOSYS => return Err(Errno::OPNOTSUPP),
         Err(errno) => return Err(errno),
     }
     let removed = retry(|| rustix::fs::unlinkat(from.0, from.1, AtFlags::empty()));
@@ -116,7 +119,11 @@ pub(crate) fn check(fd: &OwnedFd) -> Result<(), Errno> {
         _ => return Err(Errno::SPIPE),
     }
     if status.contains(OFlags::NONBLOCK) {
-        rustix::fs::fcntl_setfl(fd, status - OFlags::NONBLOCK)?;
+        match rustix::fs::fcntl_setfl(fd, status - OFlags::NONBLOCK) {
+            // XNU has cleared the flag, and then told the device, which does not know the command (FIONBIO).
+            Err(Errno::NOTTY) => {}
+            cleared => cleared?,
+        }
     }
     Ok(())
 }
