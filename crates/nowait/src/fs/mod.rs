@@ -15,6 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::sys::advice::{NAME_IN_USE, NO_RENAME_NEW};
 use crate::sys::{self, CopyOutcome, Errno};
 
 pub use self::dir::Dir;
@@ -441,10 +442,6 @@ fn named(nowait: &Nowait, request: Request) -> Operation<'_, Result<()>> {
     Operation::new(nowait.0.target(), request, concluded)
 }
 
-/// Advice for EBUSY of a name (`rename(2)`, `unlink(2)`). Open files do not cause it.
-const MOUNTED: &str = "something is mounted on one of the names, as containers do with single files (findmnt shows \
-                       it); unmount it, or change the file in place (fs::write)";
-
 /// Concludes an operation on names.
 fn concluded(Answer { outcome, request, .. }: Answer<'_>) -> Result<()> {
     outcome.map(drop).map_err(|errno| {
@@ -453,13 +450,15 @@ fn concluded(Answer { outcome, request, .. }: Answer<'_>) -> Result<()> {
             Request::Rename { from, to, .. } => {
                 let error = error(ErrorOp::Rename, from);
                 let to = to.display();
-                match errno {
-                    Errno::BUSY => error.with_advice(format!("to {}: {MOUNTED}", to.display())),
+                match sys::named(errno) {
+                    Errno::BUSY => error.with_advice(format!("to {}: {NAME_IN_USE}", to.display())),
                     Errno::OPNOTSUPP => error.with_advice(format!("to {}: {NO_RENAME_NEW}", to.display())),
                     _ => error.with_detail(format!("to {}", to.display())),
                 }
             }
-            Request::Remove(path) if errno == Errno::BUSY => error(ErrorOp::Remove, path).with_advice(MOUNTED),
+            Request::Remove(path) if sys::named(errno) == Errno::BUSY => {
+                error(ErrorOp::Remove, path).with_advice(NAME_IN_USE)
+            }
             Request::Remove(path) => error(ErrorOp::Remove, path),
             Request::SyncDir(path) => error(ErrorOp::Sync, path),
             Request::CreateDir(path) => Error::from_errno(ErrorOp::CreateDir, errno).at(path),
@@ -467,10 +466,6 @@ fn concluded(Answer { outcome, request, .. }: Answer<'_>) -> Result<()> {
         }
     })
 }
-
-/// Advice for a rename that must not replace anything, where no call can make it.
-const NO_RENAME_NEW: &str =
-    "renameat2(2) is refused here, and no link can take its place (a directory has none); use rename";
 
 fn listed(Answer { outcome, request, .. }: Answer<'_>) -> Result<Vec<OsString>> {
     match (outcome, &*request) {

@@ -7,7 +7,6 @@ use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::MOUNTED;
 use crate::buf::WriteBuffer;
 use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
@@ -188,7 +187,7 @@ impl Temporary {
             file.close()?;
             let renamed = nowait.fs().rename(&temporary, path).await;
             renamed.map_err(|error| match error.kind() {
-                ErrorKind::ResourceBusy => error.at(path).with_advice(MOUNTED),
+                ErrorKind::ResourceBusy => error.at(path).with_advice(sys::advice::NAME_IN_USE),
                 _ => error.at(path).with_detail("its new contents cannot take this name"),
             })
         };

@@ -512,7 +512,7 @@ impl Drop for Permit {
 /// that of an earlier one.
 fn tells_nothing(errno: Errno) -> bool {
     matches!(
-        errno,
+        sys::named(errno),
         Errno::BADF
             | Errno::INVAL
             | Errno::INTR

@@ -109,6 +109,74 @@ fn a_handle_that_shares_nothing_excludes_others() {
     });
 }
 
+/// Scanners open files for some milliseconds.
+#[test]
+fn changes_of_names_wait_for_a_scanner() {
+    on_each(|nowait, way, folder| {
+        let [path, new] = ["file", "new"].map(|name| folder.join(name));
+        let scan = |path: &Path| {
+            let alone = std_fs::File::options().read(true).share_mode(0).open(path).unwrap();
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(50));
+                drop(alone);
+            })
+        };
+        for scanned in [&path, &new] {
+            std_fs::write(&path, "contents").unwrap();
+            std_fs::write(&new, "old").unwrap();
+            let scanner = scan(scanned);
+            way.run(nowait.fs().rename(&path, &new)).unwrap();
+            scanner.join().unwrap();
+            assert_eq!(std_fs::read(&new).unwrap(), b"contents");
+        }
+        way.run(nowait.fs().rename(&new, &path)).unwrap();
+        let scanner = scan(&path);
+        way.run(nowait.fs().rename_new(&path, &new)).unwrap();
+        scanner.join().unwrap();
+        let scanner = scan(&new);
+        way.run(nowait.fs().remove_file(&new)).unwrap();
+        scanner.join().unwrap();
+        assert!(names(folder).is_empty());
+    });
+}
+
+/// Some file systems keep the name of a removed file until its last handle is closed, and deny access to it.
+#[test]
+fn a_removed_file_that_is_still_open_is_not_found() {
+    on_each(|nowait, way, folder| {
+        let path = folder.join("file");
+        std_fs::write(&path, "contents").unwrap();
+        let reader = std_fs::File::open(&path).unwrap();
+        std_fs::remove_file(&path).unwrap();
+        for error in [
+            way.run(OpenOptions::new().read(true).open_in(nowait, &path)).map(drop).unwrap_err(),
+            way.run(nowait.fs().remove_file(&path)).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        }
+        drop(reader);
+        std_fs::write(&path, "new").unwrap();
+    });
+}
+
+/// SMB servers refuse to flush a directory. Under Wine so does Linux, for its /proc.
+#[test]
+fn a_directory_that_cannot_be_flushed_is_synced() {
+    let unflushed = Path::new(r"Z:\proc");
+    if !unflushed.join("self").exists() {
+        return eprintln!("skipped: no directory here refuses to be flushed");
+    }
+    on_each(|nowait, way, _| way.run(nowait.fs().sync_dir(unflushed)).unwrap());
+}
+
+/// Errors of ReFS, of damaged volumes and of failing devices.
+#[test]
+fn errors_of_devices_are_told() {
+    for code in [23, 323, 483, 1117, 1127, 1392, 1393] {
+        assert_eq!(Error::from_raw_os_error(ErrorOp::Read, code).kind(), ErrorKind::Io, "{code}");
+    }
+}
+
 /// Files are opened so that others may rename and remove them.
 #[test]
 fn open_files_are_renamed_and_removed() {

@@ -274,10 +274,6 @@ fn query(fd: BorrowedFd<'_>, class: wdk::FILE_INFORMATION_CLASS) -> Result<u32, 
 /// that may write: if this one may only read, opens the file again. PERM or AGAIN if that is refused: nothing
 /// was tried, so that no data is lost.
 pub(crate) fn sync(fd: BorrowedFd<'_>, _data_only: bool) -> Result<(), Errno> {
-    let flush = |fd: BorrowedFd<'_>| {
-        // SAFETY: no memory is passed.
-        checked(unsafe { win::FlushFileBuffers(raw(fd)) })
-    };
     match flush(fd) {
         Err(Errno::ACCESS) if flags(fd).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDONLY) => {
             let opened = names::reopen(fd, OFlags::empty()).map_err(|errno| match errno {
@@ -289,6 +285,11 @@ pub(crate) fn sync(fd: BorrowedFd<'_>, _data_only: bool) -> Result<(), Errno> {
         }
         result => result,
     }
+}
+
+fn flush(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: no memory is passed.
+    checked(unsafe { win::FlushFileBuffers(raw(fd)) })
 }
 
 /// Flushes the whole file.

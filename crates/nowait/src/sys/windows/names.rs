@@ -9,12 +9,14 @@ use std::os::windows::fs::{OpenOptionsExt, symlink_dir, symlink_file};
 use std::os::windows::io::{AsRawHandle, FromRawHandle};
 use std::path::{Component, Path, PathBuf, Prefix};
 use std::ptr::null_mut;
+use std::thread;
+use std::time::Duration;
 
-use windows_sys::Win32::Foundation::{GENERIC_READ, GENERIC_WRITE, INVALID_HANDLE_VALUE};
+use windows_sys::Win32::Foundation::{GENERIC_READ, INVALID_HANDLE_VALUE, NTSTATUS, STATUS_DELETE_PENDING};
 use windows_sys::Win32::Storage::FileSystem as win;
 
 use super::{
-    AsFd, BorrowedFd, Errno, Mode, OFlags, OwnedFd, checked, final_path, flags, last_errno, raw, sync, to_std,
+    AsFd, BorrowedFd, Errno, Mode, OFlags, OwnedFd, checked, final_path, flags, flush, last_errno, raw, to_std,
 };
 use crate::sys::CopyOutcome;
 
@@ -28,6 +30,37 @@ const SHARED: u32 = win::FILE_SHARE_READ | win::FILE_SHARE_WRITE | win::FILE_SHA
 fn errno(error: io::Error) -> Errno {
     // Without a code, the error is std's own, for a path that contains a zero.
     Errno::from_io_error(&error).unwrap_or(Errno::INVAL)
+}
+
+#[link(name = "ntdll", kind = "raw-dylib")]
+unsafe extern "system" {
+    /// The status behind `GetLastError`. windows-sys lacks it.
+    fn RtlGetLastNtStatus() -> NTSTATUS;
+}
+
+/// Whether the call that has just failed with ACCESS named a removed file, whose name stays until its last
+/// handle is closed (SMB, FAT, ReFS).
+fn is_removed() -> bool {
+    // SAFETY: no memory is passed.
+    unsafe { RtlGetLastNtStatus() == STATUS_DELETE_PENDING }
+}
+
+/// Repeats a change of the name `path` while a program has the file open: scanners do for some milliseconds.
+/// Sleeps up to 0.4 s. Does not repeat what a directory or the read-only attribute refuses.
+fn patiently(path: &Path, mut change: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    const PAUSE_MAX: Duration = Duration::from_millis(192);
+    let is_barred =
+        || std::fs::symlink_metadata(path).is_ok_and(|about| about.is_dir() || about.permissions().readonly());
+    let mut pause = Duration::from_millis(3);
+    loop {
+        match change() {
+            Err(Errno::ACCESS | Errno::BUSY | Errno::AGAIN) if pause <= PAUSE_MAX && !is_barred() => {
+                thread::sleep(pause);
+                pause *= 2;
+            }
+            result => return result,
+        }
+    }
 }
 
 /// Resolves `path` from the directory `at`. Fails if the path of `at` is unknown: `path` alone could lead
@@ -71,9 +104,20 @@ fn directory(path: &Path, access: u32) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Makes the names in a directory durable (`FlushFileBuffers` of a handle that may write).
+/// Makes the names in a directory durable (`FlushFileBuffers`). Does nothing where directories cannot be
+/// flushed: SMB servers and RAM disks refuse that.
 pub(crate) fn sync_dir(dir: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
-    sync(directory(&at(dir, path)?, GENERIC_READ | GENERIC_WRITE)?.as_fd(), false)
+    let path = at(dir, path)?;
+    // The flush needs a handle that may create files or directories, whichever the user may.
+    let open = |access| directory(&path, win::SYNCHRONIZE | win::FILE_READ_ATTRIBUTES | access);
+    let opened = match open(win::FILE_ADD_FILE) {
+        Err(Errno::ACCESS) => open(win::FILE_ADD_SUBDIRECTORY)?,
+        opened => opened?,
+    };
+    match flush(opened.as_fd()).map_err(Errno::named) {
+        Err(Errno::OPNOTSUPP | Errno::INVAL) => Ok(()),
+        flushed => flushed,
+    }
 }
 
 /// Returns the names in a directory, sorted.
@@ -92,14 +136,17 @@ pub(crate) fn list(dir: BorrowedFd<'_>, path: &Path) -> Result<Vec<OsString>, Er
 pub(crate) fn rename(from: (BorrowedFd<'_>, &Path), to: (BorrowedFd<'_>, &Path), replace: bool) -> Result<(), Errno> {
     let (from, to) = (at(from.0, from.1)?, at(to.0, to.1)?);
     if replace {
-        return std::fs::rename(&from, &to).map_err(errno).map_err(|errno| match errno {
+        let renamed = patiently(&to, || std::fs::rename(&from, &to).map_err(errno));
+        return renamed.map_err(|errno| match errno {
             Errno::ACCESS if to.is_dir() && !from.is_dir() => Errno::ISDIR,
             errno => errno,
         });
     }
-    let (from, to) = (wide(&from)?, wide(&to)?);
-    // SAFETY: both end with a zero.
-    checked(unsafe { win::MoveFileExW(from.as_ptr(), to.as_ptr(), 0) })
+    let names = (wide(&from)?, wide(&to)?);
+    patiently(&to, || {
+        // SAFETY: both end with a zero.
+        checked(unsafe { win::MoveFileExW(names.0.as_ptr(), names.1.as_ptr(), 0) })
+    })
 }
 
 /// Opens `path` for overlapped I/O, and makes sure that it is a file with positions to read at.
@@ -120,6 +167,8 @@ pub(crate) fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, _mode: Mode)
     let through = if flags.contains(OFlags::DSYNC) { win::FILE_FLAG_WRITE_THROUGH } else { 0 };
     options.share_mode(SHARED).custom_flags(win::FILE_FLAG_OVERLAPPED | through);
     let file = options.open(&path).map_err(errno).map_err(|errno| match errno {
+        Errno::ACCESS if is_removed() && flags.contains(OFlags::CREATE) => Errno::BUSY,
+        Errno::ACCESS if is_removed() => Errno::NOENT,
         Errno::ACCESS if path.is_dir() => Errno::ISDIR,
         errno => errno,
     })?;
@@ -187,8 +236,13 @@ pub(crate) fn create_dir(path: &Path) -> Result<(), Errno> {
 /// Removes a file, resolved from `dir`; also one that may only be read, as on POSIX.
 pub(crate) fn remove(dir: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
     let path = at(dir, path)?;
-    let removed = std::fs::remove_file(&path).map_err(errno);
-    removed.or_else(|errno| remove_read_only(&path).ok_or(errno)).map_err(|errno| match errno {
+    let removed = patiently(&path, || {
+        std::fs::remove_file(&path).map_err(errno).or_else(|errno| match errno {
+            Errno::ACCESS if is_removed() => Err(Errno::NOENT),
+            errno => remove_read_only(&path).ok_or(errno),
+        })
+    });
+    removed.map_err(|errno| match errno {
         Errno::ACCESS if path.is_dir() => Errno::ISDIR,
         errno => errno,
     })
