@@ -32,7 +32,7 @@ const TRIES: u32 = 20;
 /// removed meanwhile. Its files are durable, and have the modes of the log's files. They share
 /// blocks with the log if the file system supports it (`copy_file_range(2)`). The copy is read and
 /// verified before it is renamed to `dest`. An interrupted backup leaves a directory beside `dest`
-/// whose name ends in `.partial`.
+/// whose name ends in `.partial`. So does one whose last rename fails: the error names it.
 ///
 /// Files that a salvage put aside are not copied. If the log removes its oldest records before they
 /// are copied, the copy does not contain them. [`Log::backup`](super::Log::backup) pins its
@@ -85,6 +85,7 @@ pub(super) fn copy_log(from: &LogDir, dest: &Path) -> Result<Recovery> {
         }
         instance.fs().create_dir(&partial).wait()?;
     }
+    let mut is_kept = false;
     let copied = (|| {
         let to = LogDir::open_dir(instance, &partial)?;
         if let (Some(here), Some(there)) = (from.descriptor(), to.descriptor()) {
@@ -93,11 +94,15 @@ pub(super) fn copy_log(from: &LogDir, dest: &Path) -> Result<Recovery> {
         }
         let found = copy_whole(from, &to)?;
         // The rename replaces only an empty directory.
-        rename()?;
+        if let Err(error) = rename() {
+            is_kept = true;
+            let text = format!("to {}; the copy is complete and verified, rename it yourself", dest.display());
+            return Err(error.with_detail(text));
+        }
         to.sync_parent()?;
         Ok(found)
     })();
-    if copied.is_err() {
+    if copied.is_err() && !is_kept {
         // If this fails, the rest stays under its temporary name.
         let _ = clear(instance, &partial).and_then(|()| instance.fs().remove_dir(&partial).wait());
     }

@@ -172,6 +172,35 @@ fn what_is_refused_leaves_nothing_behind() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
+/// Another directory takes the name of the copy meanwhile.
+#[test]
+fn a_copy_that_cannot_take_its_name_is_kept() {
+    let dir = mounts::temp_dir();
+    let [path, copy, taken] = ["log", "copy", "taken"].map(|name| dir.path().join(name));
+    let (log, _) = Log::open(&path, &options()).wait().unwrap();
+    for lsn in 1..=500 {
+        log.append(&record(lsn)).wait().unwrap().wait().unwrap();
+    }
+    fs::create_dir(&taken).unwrap();
+    fs::write(taken.join("file"), "contents").unwrap();
+    let partial = || {
+        let mut paths = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        paths.find(|path| path.to_str().unwrap().ends_with(".partial"))
+    };
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while partial().is_none() {}
+            fs::rename(&taken, &copy).unwrap();
+        });
+        log.backup(&copy).wait().unwrap_err()
+    });
+    let kept = partial().unwrap();
+    assert!(error.to_string().contains(kept.to_str().unwrap()), "{error}");
+    assert_eq!(fs::read_dir(&copy).unwrap().count(), 1);
+    assert_eq!(inspect(&kept).wait().unwrap().last_lsn, log.durable_lsn());
+    log.close().wait().unwrap();
+}
+
 /// Onto another file system, where the kernel may copy nothing, and the copy may find no room.
 #[test]
 fn a_backup_to_another_file_system() {

@@ -233,7 +233,7 @@ impl LogDir {
     }
 
     pub(crate) fn sync_parent(&self) -> Result<()> {
-        self.dir.sync_parent().wait()
+        self.dir.sync_parent().wait().or_else(|error| if os::is_of_another_user(&error) { Ok(()) } else { Err(error) })
     }
 
     /// Removes a segment, durably.

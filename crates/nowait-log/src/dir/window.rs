@@ -340,3 +340,14 @@ impl Window {
         self.ahead.clear();
     }
 }
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if !os::RENAMES_OPEN_DIRS {
+            // Reads in flight keep the file open, and so the name of a backup's directory.
+            for (_, read) in self.ahead.drain(..) {
+                let _ = read.into_inner().unwrap_or_else(PoisonError::into_inner).recv();
+            }
+        }
+    }
+}

@@ -119,6 +119,14 @@ pub(crate) fn copy_by_kernel(_: &File, _: &File, _: u64) -> u64 {
 #[cfg(not(target_os = "linux"))]
 const DEVICE_ERROR: Errno = Errno::from_raw_os_error(83);
 
+/// Whether the directory above the log's cannot be synced by this user. A sync needs no right to write.
+pub(crate) fn is_of_another_user(_: &Error) -> bool {
+    false
+}
+
+/// Whether a directory can be renamed while its files are open.
+pub(crate) const RENAMES_OPEN_DIRS: bool = true;
+
 /// Whether the pages of a file can be dropped from the page cache (`Advice::DontNeed`).
 pub(crate) const DROPS_PAGES: bool = cfg!(target_os = "linux");
 

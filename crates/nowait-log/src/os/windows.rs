@@ -79,6 +79,15 @@ pub(crate) fn copy_by_kernel(_: &File, _: &File, _: u64) -> u64 {
     0
 }
 
+/// Whether the directory above the log's cannot be synced by this user. Who may create nothing there has made
+/// no name there either: another user made the log's directory.
+pub(crate) fn is_of_another_user(error: &Error) -> bool {
+    error.kind() == ErrorKind::PermissionDenied
+}
+
+/// Whether a directory can be renamed while its files are open.
+pub(crate) const RENAMES_OPEN_DIRS: bool = false;
+
 /// Whether the pages of a file can be dropped from the page cache.
 pub(crate) const DROPS_PAGES: bool = false;
 
