@@ -33,7 +33,7 @@ impl Files {
         let files = self.clone();
         let put = move |path: &Path| {
             let (file, staged) = files.create_staged(path, MODE)?;
-            match files.write(file, &parts, path) {
+            match files.write(file, &parts, path).and_then(|()| staged.stat(path)) {
                 Ok(stat) => staged.publish(path, replace, files.options.durable).map(|()| stat),
                 Err(error) => {
                     let _ = staged.remove();
@@ -69,12 +69,9 @@ impl Files {
     }
 
     /// Writes a new file's contents, which are to become the object at `path`.
-    fn write(&self, mut file: fs::File, parts: &[Bytes], path: &Path) -> Result<Stat> {
-        let failed = failed(ErrorOp::Write, path);
-        parts.iter().try_for_each(|part| file.write_all(part)).map_err(&failed)?;
-        let stat = Stat::of(&file.metadata().map_err(&failed)?);
-        self.finish(file, path)?;
-        Ok(stat)
+    fn write(&self, mut file: fs::File, parts: &[Bytes], path: &Path) -> Result<()> {
+        parts.iter().try_for_each(|part| file.write_all(part)).map_err(failed(ErrorOp::Write, path))?;
+        self.finish(file, path)
     }
 
     /// Makes a file durable if requested, and closes it: some file systems write, and report

@@ -12,7 +12,7 @@ use nowait::embed::fork_generation;
 use nowait::{Error, ErrorKind, ErrorOp, Nowait, Result};
 use walkdir::WalkDir;
 
-use super::{failed, system};
+use super::{Stat, failed, system};
 
 /// Bytes of the object's name in that of its staged file: the whole is a name of 255 bytes at most.
 const NAME_BYTES_MAX: usize = 230;
@@ -62,6 +62,13 @@ impl Staged {
 
     pub(super) fn path(&self) -> PathBuf {
         self.path.clone().unwrap_or_default()
+    }
+
+    /// Describes the object that is to have the name `path`. The file is closed: Windows sets its time of
+    /// modification only then.
+    pub(super) fn stat(&self, path: &Path) -> Result<Stat> {
+        let metadata = fs::symlink_metadata(self.path()).map_err(failed(ErrorOp::Metadata, path))?;
+        Ok(Stat::of(&metadata))
     }
 
     /// Renames the file to the object's name, in one step. After an error the file is removed.
@@ -184,7 +191,7 @@ pub(super) fn rename(from: &Path, to: &Path, replace: bool) -> io::Result<()> {
 }
 
 fn rename_onto(from: &Path, to: &Path, replace: bool) -> io::Result<()> {
-    if replace { fs::rename(from, to) } else { system::rename_new(from, to) }
+    if replace { system::rename(from, to) } else { system::rename_new(from, to) }
 }
 
 /// Removes a directory that contains only directories, all of them empty. Returns whether `path` is

@@ -75,34 +75,25 @@ impl Upload {
         }
         let (file, staged) = self.staged.take().ok_or_else(|| self.is_over())?;
         let durable = self.files.options.durable;
-        let finished = async {
-            if durable {
-                file.sync_all().await?;
-            }
-            Ok(Stat::of(&file.metadata().await?))
-        };
-        let finished: Result<Stat> = finished.await;
-        let stat = match finished {
-            Ok(stat) => stat,
-            Err(error) => {
+        if durable {
+            if let Err(error) = file.sync_all().await {
                 self.staged = Some((file, staged));
                 // Returns the first error.
                 let _ = self.abort().await;
                 return Err(error.at(&self.path));
             }
-        };
+        }
         let publish = move |path: &Path| {
             // Close first: some file systems commit then, and report failures.
-            match file.close() {
-                Ok(_) => staged.publish(path, replace, durable),
+            match file.close().and_then(|_| staged.stat(path)) {
+                Ok(stat) => staged.publish(path, replace, durable).map(|()| stat),
                 Err(error) => {
                     let _ = staged.remove();
                     Err(error.at(path))
                 }
             }
         };
-        self.files.blocking(ErrorOp::Rename, &self.path, publish).await?;
-        Ok(stat)
+        self.files.blocking(ErrorOp::Rename, &self.path, publish).await
     }
 
     /// Removes the uploaded data, and frees its space unless a part is still being written.

@@ -82,8 +82,8 @@ impl Files {
                 if !is_old(&metadata) {
                     continue;
                 }
-                match system::remove_file(entry.path()) {
-                    Ok(()) => removed += 1,
+                match system::remove_leftover(entry.path(), is_old) {
+                    Ok(is_removed) => removed += u64::from(is_removed),
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                     Err(error) => return Err(failed(ErrorOp::Remove, entry.path())(error)),
                 }

@@ -294,3 +294,50 @@ async fn leftovers_are_removed_when_they_are_old_and_nothing_else_is() {
     assert_eq!(contents(&store, &object).await, b"some");
     assert_eq!(names(&dir.path().join("dir")), ["name#a", "object"]);
 }
+
+/// Symptom: an upload lost its file. A directory has old times of a file that is still open for writing.
+#[tokio::test]
+async fn an_upload_that_looks_old_is_no_leftover() {
+    let (dir, store) = store(Options::new());
+    let object = Path::from("object");
+    let mut upload = store.put_multipart(&object).await.unwrap();
+    upload.put_part("some".into()).await.unwrap();
+    let staged = dir.path().join(&names(dir.path())[0]);
+    let later = SystemTime::now() + Duration::from_secs(1000);
+    assert_eq!(store.remove_leftovers(None, later).await.unwrap(), 0);
+    assert!(staged.exists());
+    upload.complete().await.unwrap();
+    assert_eq!(contents(&store, &object).await, b"some");
+    fs::write(dir.path().join("killed#12"), "").unwrap();
+    assert_eq!(store.remove_leftovers(None, later).await.unwrap(), 1);
+    assert_eq!(names(dir.path()), ["object"]);
+}
+
+/// Symptom: the rename opened the file for writing, to flush it.
+#[tokio::test]
+async fn a_durable_store_renames_a_read_only_object() {
+    let (dir, store) = store(Options::new().durable(true));
+    let [object, new] = ["object", "new"].map(Path::from);
+    store.put(&object, "here".into()).await.unwrap();
+    let mut permissions = fs::metadata(dir.path().join("object")).unwrap().permissions();
+    permissions.set_readonly(true);
+    fs::set_permissions(dir.path().join("object"), permissions).unwrap();
+    store.rename(&object, &new).await.unwrap();
+    assert_eq!(contents(&store, &new).await, b"here");
+    store.delete(&new).await.unwrap();
+}
+
+/// Symptom: Windows set another time of modification when the file was closed.
+#[tokio::test]
+async fn the_tag_of_a_put_is_that_of_the_object() {
+    let (_dir, store) = store(Options::new());
+    let object = Path::from("object");
+    for _ in 0..20 {
+        let put = store.put(&object, vec![1; 1 << 20].into()).await.unwrap();
+        assert_eq!(put.e_tag, store.head(&object).await.unwrap().e_tag);
+        let mut upload = store.put_multipart(&object).await.unwrap();
+        upload.put_part("some".into()).await.unwrap();
+        let put = upload.complete().await.unwrap();
+        assert_eq!(put.e_tag, store.head(&object).await.unwrap().e_tag);
+    }
+}

@@ -48,6 +48,9 @@ pub(in crate::files) fn share_blocks(_: &File, _: &File) -> io::Result<()> {
     Err(Errno::OPNOTSUPP.into())
 }
 
+/// Renames; replaces a file of the new name.
+pub(in crate::files) use std::fs::rename;
+
 /// Renames; fails if the new name exists.
 pub(in crate::files) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
@@ -64,6 +67,11 @@ pub(in crate::files) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
 
 /// Removes a file.
 pub(in crate::files) use std::fs::remove_file;
+
+/// Removes a staged file that nothing has changed for long. Returns whether it was removed.
+pub(in crate::files) fn remove_leftover(path: &Path, _: impl Fn(&Metadata) -> bool) -> io::Result<bool> {
+    remove_file(path).map(|()| true)
+}
 
 /// Whether a rename failed because the new name exists.
 pub(in crate::files) fn is_in_the_way(error: &io::Error, _to: &Path) -> bool {

@@ -1,8 +1,9 @@
 //! Windows. Std reports neither the number of a file nor its number of links.
 
 use std::borrow::Cow;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
+use std::os::windows::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -36,6 +37,11 @@ pub(in crate::files) fn share_blocks(_: &File, _: &File) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
+/// Renames; replaces a file of the new name.
+pub(in crate::files) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    Ok(nowait::fs::rename(from, to).wait()?)
+}
+
 /// Renames; fails if the new name exists.
 pub(in crate::files) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     Ok(nowait::fs::rename_new(from, to).wait()?)
@@ -46,9 +52,33 @@ pub(in crate::files) fn remove_file(path: &Path) -> io::Result<()> {
     Ok(nowait::fs::remove_file(path).wait()?)
 }
 
-/// Whether a rename failed because the new name exists. If that is a directory, access is denied.
+/// Removes a staged file, unless it is open for writing or not old. The times in its directory are those of
+/// the last close of a writer. Returns whether it was removed.
+pub(in crate::files) fn remove_leftover(path: &Path, is_old: impl Fn(&Metadata) -> bool) -> io::Result<bool> {
+    const DELETE: u32 = 0x1_0000;
+    const FILE_READ_ATTRIBUTES: u32 = 0x80;
+    const FILE_SHARE_READ_DELETE: u32 = 1 | 4;
+    const FILE_FLAG_OPEN_REPARSE_POINT: u32 = 0x0020_0000;
+    const ERROR_SHARING_VIOLATION: i32 = 32;
+    let mut options = OpenOptions::new();
+    options.access_mode(FILE_READ_ATTRIBUTES | DELETE).share_mode(FILE_SHARE_READ_DELETE);
+    // No writer can open the file while this handle is open.
+    let file = match options.custom_flags(FILE_FLAG_OPEN_REPARSE_POINT).open(path) {
+        Err(error) if error.raw_os_error() == Some(ERROR_SHARING_VIOLATION) => return Ok(false),
+        file => file?,
+    };
+    if !is_old(&file.metadata()?) {
+        return Ok(false);
+    }
+    remove_file(path).map(|()| true)
+}
+
+/// Whether a rename failed because the new name exists, or is that of a directory.
 pub(in crate::files) fn is_in_the_way(error: &io::Error, to: &Path) -> bool {
-    error.kind() == io::ErrorKind::AlreadyExists || error.kind() == io::ErrorKind::PermissionDenied && to.is_dir()
+    match error.kind() {
+        io::ErrorKind::AlreadyExists | io::ErrorKind::IsADirectory => true,
+        kind => kind == io::ErrorKind::PermissionDenied && to.is_dir(),
+    }
 }
 
 /// Makes a file durable.
@@ -61,9 +91,13 @@ pub(in crate::files) fn sync_dir(dir: &Path) -> io::Result<()> {
     Ok(nowait::fs::sync_dir(dir).wait()?)
 }
 
-/// Makes a file durable that was written by another handle. Only a handle that may write can be flushed.
+/// Makes a file durable that was written by another handle. Only a handle that may write can be flushed; there
+/// is none for a file with the read-only attribute, which the store flushed when it put the object.
 pub(in crate::files) fn sync_file(path: &Path) -> io::Result<()> {
-    File::options().write(true).open(path).and_then(|file| file.sync_all())
+    match File::options().write(true).open(path) {
+        Err(_) if fs::metadata(path).is_ok_and(|about| about.permissions().readonly()) => Ok(()),
+        file => file?.sync_all(),
+    }
 }
 
 /// Copies are not hard links. A link has the object's [`changed`], and so would look abandoned.
