@@ -4,7 +4,7 @@
 //! Files in reading order: `memory/` (memory lent by Python and to Python), `os/` (what differs
 //! between systems), `error.rs`, `ranges.rs` (offsets and lengths in), `gathered.rs` (the result),
 //! `gather.rs`, `file.rs`; for event loops `completions.rs`, `driver.rs`, `start.rs`, `each.rs`,
-//! `files.rs`; `log.rs`, `map.rs`, `copy.rs`, `probe.rs` and `cache/` are independent of each other.
+//! `files.rs`; `log.rs`, `map.rs`, `names.rs`, `copy.rs`, `probe.rs` and `cache/` are independent of each other.
 //!
 //! `cache`, `copy` and `probe` exist on Linux only, as their crates do: `nowait/_system.py` lists
 //! their names.
@@ -24,6 +24,7 @@ mod gathered;
 mod log;
 mod map;
 mod memory;
+mod names;
 mod os;
 #[cfg(target_os = "linux")]
 mod probe;
@@ -60,6 +61,8 @@ mod _nowait {
     use crate::map::{map_file, map_gather, populate, start_populate};
     #[pymodule_export]
     use crate::memory::{Buffer, Mapping, View, end, pending_releases};
+    #[pymodule_export]
+    use crate::names::rename;
     #[cfg(target_os = "linux")]
     #[pymodule_export]
     use crate::probe::probe_json;

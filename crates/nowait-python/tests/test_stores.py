@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy
 import pytest
-from conftest import Run, make_link, no_file_longer_than
+from conftest import Run, is_wine, make_link, no_file_longer_than
 
 import nowait
 import nowait.obspec
@@ -90,6 +90,22 @@ def test_a_store(tmp_path: Path, contents: bytes) -> None:
 
     asyncio.run(main())
     assert not [name for name in (tmp_path / "store").iterdir() if name.name.startswith(".")]
+
+
+def test_an_open_object_is_replaced(tmp_path: Path) -> None:
+    """Symptom: on Windows, replacements of an open file failed."""
+    store = NowaitStore(tmp_path)
+    for name in ("object", "new", "copied"):
+        store.put(name, b"old")
+    with nowait.open(tmp_path / "object") as file:
+        if is_wine():
+            pytest.skip("Wine 8 replaces no open file")
+        store.put("object", b"put")
+        assert store.get("object").buffer() == b"put"
+        store.rename("new", "object")
+        store.copy("copied", "object")
+        assert file.read_at(0, 3) == b"old"
+    assert store.get("object").buffer() == b"old"
 
 
 def test_nothing_that_was_asked_for_is_swallowed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nowait import _nowait
 from nowait._errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -64,6 +65,25 @@ if sys.platform == "win32":
     ON_DIRECTORY = (*ON_DIRECTORY, PermissionError)
 
 
+def replace(source: Path, target: str | Path) -> None:
+    """Renames a file; replaces another one, even while that is open."""
+    if sys.platform == "win32":
+        # `os.replace` replaces no open file there.
+        _nowait.rename(source, target)
+    else:
+        source.replace(target)
+
+
+def rename_new(source: Path, target: Path) -> None:
+    """Renames a file; fails if `target` exists, also if it was created meanwhile."""
+    if sys.platform == "win32":
+        # `rename` replaces nothing there. Some file systems have no hard links.
+        source.rename(target)
+    else:
+        os.link(source, target)
+        source.unlink()
+
+
 def copy_file(source: str | Path, target: str | Path) -> None:
     """Copies a file with its metadata. The target's name refers to the old file or the complete copy."""
     if sys.platform == "linux":
@@ -74,7 +94,7 @@ def copy_file(source: str | Path, target: str | Path) -> None:
     staged = Path(target).with_name(f".nowait-copy-{os.urandom(8).hex()}")
     try:
         shutil.copy2(source, staged)
-        staged.replace(target)
+        replace(staged, target)
     finally:
         staged.unlink(missing_ok=True)
 

@@ -410,10 +410,9 @@ class NowaitStore:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _named():
             if overwrite:
-                _onto(target, lambda: source.replace(target))
+                _onto(target, lambda: _system.replace(source, target))
                 return
-            _onto(target, lambda: os.link(source, target))
-            source.unlink()
+            _onto(target, lambda: _system.rename_new(source, target))
 
     async def rename_async(self, from_: str, to: str, *, overwrite: bool = True) -> None:
         await _loops.in_thread(lambda: self.rename(from_, to, overwrite=overwrite))
@@ -474,12 +473,11 @@ def _finish(staged: _Path, target: _Path, creates: bool) -> os.stat_result:
     # Read after the close, which may change the times on Windows.
     status = staged.stat()
     if not creates:
-        _onto(target, lambda: staged.replace(target))
+        _onto(target, lambda: _system.replace(staged, target))
         return status
     try:
         with _named():
-            # The call fails if the name exists, also if it was created meanwhile.
-            _onto(target, lambda: os.link(staged, target))
+            _onto(target, lambda: _system.rename_new(staged, target))
     finally:
         staged.unlink(missing_ok=True)
     return status
