@@ -11,7 +11,7 @@ use crate::file::{File, OpenOptions};
 use crate::op::{Done, Handle, OpenDir, Owned, PathAt, Request};
 use crate::operation::Operation;
 use crate::started::Answer;
-use crate::sys::{AsFd, BorrowedFd};
+use crate::sys::{self, AsFd, BorrowedFd};
 
 /// Open directory. Names are resolved from its descriptor (`openat(2)`), even if it is renamed or
 /// the working directory changes. Clones share the descriptor. On a simulator it is only a path.
@@ -147,7 +147,10 @@ fn dir_opened(Answer { on, outcome, request }: Answer<'_>) -> Result<Dir> {
         Err(errno) => return Err(Error::from_errno(ErrorOp::Open, errno).at(&path)),
     };
     let open = match owned {
-        Owned::Opened(Handle::Descriptor(fd), _) => Some(Arc::new(OpenDir { fd, path: path.clone() })),
+        Owned::Opened(Handle::Descriptor(fd), _) => {
+            let kept_path = sys::kept_path(&path);
+            Some(Arc::new(OpenDir { fd, path: path.clone(), kept_path }))
+        }
         Owned::Opened(Handle::Simulated { .. }, _) => None,
         other => unreachable!("a directory is answered with a handle, not {other:?}"),
     };

@@ -12,7 +12,7 @@ use crate::buf::mapping::{Fault, Mapping, Missing};
 use crate::direct::Directness;
 use crate::error::ErrorOp;
 use crate::sys::{
-    self, Advice, Allocate, AsFd, BorrowedFd, CWD, Errno, Mode, OFlags, OwnedFd, WriteFlags, calling_back, retry,
+    self, Advice, Allocate, AsFd, At, BorrowedFd, CWD, Errno, Mode, OFlags, OwnedFd, WriteFlags, calling_back, retry,
 };
 
 /// A file, as an engine knows it.
@@ -153,6 +153,8 @@ pub(crate) struct OpenDir {
     pub(crate) fd: OwnedFd,
     /// The path that it was opened by; for errors.
     pub(crate) path: Arc<Path>,
+    /// The absolute path of that, where the system needs it to resolve names.
+    pub(crate) kept_path: Option<PathBuf>,
 }
 
 /// A path, resolved from a directory that is held open, or else as the kernel resolves any.
@@ -163,8 +165,8 @@ pub(crate) struct PathAt {
 }
 
 impl PathAt {
-    pub(crate) fn dir(&self) -> BorrowedFd<'_> {
-        self.dir.as_ref().map_or(CWD, |dir| dir.fd.as_fd())
+    pub(crate) fn dir(&self) -> At<'_> {
+        self.dir.as_ref().map_or(CWD, |dir| sys::below(dir.fd.as_fd(), dir.kept_path.as_deref()))
     }
 
     /// The path to name in errors.

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use super::{BorrowedFd, Errno, OFlags, OwnedFd, QueueLimits, size};
+use super::{At, BorrowedFd, Errno, OFlags, OwnedFd, QueueLimits, size};
 
 /// Writes have no flags.
 pub(crate) fn refuses_write_flags(_: BorrowedFd<'_>) -> bool {
@@ -21,7 +21,7 @@ pub(crate) fn honours_append_flag(_: BorrowedFd<'_>) -> bool {
 }
 
 /// Refused: no open is known not to sleep.
-pub(crate) fn open_cached(_: BorrowedFd<'_>, _: &Path, _: OFlags) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_cached(_: At<'_>, _: &Path, _: OFlags) -> Result<OwnedFd, Errno> {
     Err(Errno::OPNOTSUPP)
 }
 

@@ -20,7 +20,7 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, fchown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -173,6 +173,19 @@ pub(crate) fn set_len(fd: BorrowedFd<'_>, length: u64) -> Result<(), Errno> {
 /// Creates a directory, with all permissions less the umask.
 pub(crate) fn create_dir(path: &Path) -> Result<(), Errno> {
     retry(|| rustix::fs::mkdir(path, Mode::from_raw_mode(0o777)))
+}
+
+/// What names are resolved from: a directory's descriptor, or [`CWD`].
+pub(crate) type At<'d> = BorrowedFd<'d>;
+
+/// Names are resolved from the descriptor alone.
+pub(crate) fn below<'d>(dir: BorrowedFd<'d>, _: Option<&Path>) -> At<'d> {
+    dir
+}
+
+/// No path is kept of an open directory.
+pub(crate) fn kept_path(_: &Path) -> Option<PathBuf> {
+    None
 }
 
 /// Removes a name, resolved from `at`, unless it is that of a directory.

@@ -30,7 +30,8 @@ use windows_sys::Win32::System::Threading::CreateEventW;
 
 pub(crate) use self::code::{Errno, Mode, OFlags};
 pub(crate) use self::names::{
-    CWD, check, copy_file, create_dir, list, open, open_dir, remove, rename, reopen, symlink, sync_dir,
+    At, CWD, below, check, copy_file, create_dir, kept_path, list, open, open_dir, remove, rename, reopen, symlink,
+    sync_dir,
 };
 use super::{Advice, Allocate, FileLock, MemoryAdvice, TRANSFER_MAX, WaitMode, WriteFlags, WriteOnce};
 
@@ -410,10 +411,14 @@ pub(crate) fn device_of(fd: BorrowedFd<'_>) -> Option<(Option<u64>, u64)> {
     if unsafe { win::GetFileType(raw(fd)) } != win::FILE_TYPE_DISK {
         return Some((None, 0));
     }
+    Some((Some(information(fd).ok()?.dwVolumeSerialNumber.into()), 0))
+}
+
+fn information(fd: BorrowedFd<'_>) -> Result<win::BY_HANDLE_FILE_INFORMATION, Errno> {
     let mut information = win::BY_HANDLE_FILE_INFORMATION::default();
     // SAFETY: `information` is this call's.
-    checked(unsafe { win::GetFileInformationByHandle(raw(fd), &mut information) }).ok()?;
-    Some((Some(information.dwVolumeSerialNumber.into()), 0))
+    checked(unsafe { win::GetFileInformationByHandle(raw(fd), &mut information) })?;
+    Ok(information)
 }
 
 /// Returns std's file on a borrowed handle, for one call of std. It does not close the handle.

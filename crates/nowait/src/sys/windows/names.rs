@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::windows::ffi::OsStrExt;
 use std::os::windows::fs::{OpenOptionsExt, symlink_dir, symlink_file};
-use std::os::windows::io::{AsRawHandle, FromRawHandle};
+use std::os::windows::io::FromRawHandle;
 use std::path::{Component, Path, PathBuf, Prefix};
 use std::ptr::null_mut;
 use std::thread;
@@ -16,13 +16,28 @@ use windows_sys::Win32::Foundation::{GENERIC_READ, INVALID_HANDLE_VALUE, NTSTATU
 use windows_sys::Win32::Storage::FileSystem as win;
 
 use super::{
-    AsFd, BorrowedFd, Errno, Mode, OFlags, OwnedFd, checked, final_path, flags, flush, last_errno, raw, to_std,
+    AsFd, BorrowedFd, Errno, Mode, OFlags, OwnedFd, checked, final_path, flags, flush, information, last_errno, raw,
+    to_std,
 };
 use crate::sys::CopyOutcome;
 
+/// What names are resolved from: an open directory and the absolute path that it was opened by, or the
+/// working directory.
+#[derive(Clone, Copy)]
+pub(crate) struct At<'d>(Option<(BorrowedFd<'d>, Option<&'d Path>)>);
+
 /// Stands for the working directory.
-// SAFETY: no call uses this value as a handle: `at` checks for it first.
-pub(crate) const CWD: BorrowedFd<'static> = unsafe { BorrowedFd::borrow_raw(INVALID_HANDLE_VALUE) };
+pub(crate) const CWD: At<'static> = At(None);
+
+/// Stands for an open directory, of which this path was kept.
+pub(crate) fn below<'d>(dir: BorrowedFd<'d>, kept_path: Option<&'d Path>) -> At<'d> {
+    At(Some((dir, kept_path)))
+}
+
+/// Returns the path to keep of a directory that is opened by this path.
+pub(crate) fn kept_path(path: &Path) -> Option<PathBuf> {
+    std::path::absolute(path).ok()
+}
 
 /// Every other handle may read, write, rename and remove the file, as on POSIX.
 const SHARED: u32 = win::FILE_SHARE_READ | win::FILE_SHARE_WRITE | win::FILE_SHARE_DELETE;
@@ -63,12 +78,21 @@ fn patiently(path: &Path, mut change: impl FnMut() -> Result<(), Errno>) -> Resu
     }
 }
 
-/// Resolves `path` from the directory `at`. Fails if the path of `at` is unknown: `path` alone could lead
-/// to another file.
-fn at(at: BorrowedFd<'_>, path: &Path) -> Result<PathBuf, Errno> {
-    match at.as_raw_handle() {
-        INVALID_HANDLE_VALUE => Ok(path.to_path_buf()),
-        _ => Ok(final_path(at)?.join(path)),
+/// Resolves `path` from the directory `at`. Some drivers do not tell a directory's present path, nor does a
+/// volume without a drive letter: the kept path counts there if it still leads to the directory. Otherwise fails:
+/// `path` alone could lead to another file.
+fn at(at: At<'_>, path: &Path) -> Result<PathBuf, Errno> {
+    let At(Some((dir, kept))) = at else { return Ok(path.to_path_buf()) };
+    let identity = |dir: BorrowedFd<'_>| {
+        let of = information(dir)?;
+        Ok((of.dwVolumeSerialNumber, of.nFileIndexHigh, of.nFileIndexLow))
+    };
+    match (final_path(dir), kept) {
+        (Ok(present), _) => Ok(present.join(path)),
+        (Err(_), Some(kept)) if identity(directory(kept, win::FILE_READ_ATTRIBUTES)?.as_fd())? == identity(dir)? => {
+            Ok(kept.join(path))
+        }
+        (Err(errno), _) => Err(errno),
     }
 }
 
@@ -90,7 +114,7 @@ fn wide(path: &Path) -> Result<Vec<u16>, Errno> {
 }
 
 /// Opens a directory, to list it, make its names durable, and resolve others from it.
-pub(crate) fn open_dir(dir: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_dir(dir: At<'_>, path: &Path) -> Result<OwnedFd, Errno> {
     directory(&at(dir, path)?, GENERIC_READ)
 }
 
@@ -106,7 +130,7 @@ fn directory(path: &Path, access: u32) -> Result<OwnedFd, Errno> {
 
 /// Makes the names in a directory durable (`FlushFileBuffers`). Does nothing where directories cannot be
 /// flushed: SMB servers and RAM disks refuse that.
-pub(crate) fn sync_dir(dir: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
+pub(crate) fn sync_dir(dir: At<'_>, path: &Path) -> Result<(), Errno> {
     let path = at(dir, path)?;
     // The flush needs a handle that may create files or directories, whichever the user may.
     let open = |access| directory(&path, win::SYNCHRONIZE | win::FILE_READ_ATTRIBUTES | access);
@@ -121,7 +145,7 @@ pub(crate) fn sync_dir(dir: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
 }
 
 /// Returns the names in a directory, sorted.
-pub(crate) fn list(dir: BorrowedFd<'_>, path: &Path) -> Result<Vec<OsString>, Errno> {
+pub(crate) fn list(dir: At<'_>, path: &Path) -> Result<Vec<OsString>, Errno> {
     let path = at(dir, path)?;
     // `FindFirstFileW` returns different errors for a path below a file.
     let not_listed = |error| if path.is_file() { Errno::NOTDIR } else { errno(error) };
@@ -133,7 +157,7 @@ pub(crate) fn list(dir: BorrowedFd<'_>, path: &Path) -> Result<Vec<OsString>, Er
 }
 
 /// Renames. Without `replace`, fails if the new name exists (`MoveFileExW`).
-pub(crate) fn rename(from: (BorrowedFd<'_>, &Path), to: (BorrowedFd<'_>, &Path), replace: bool) -> Result<(), Errno> {
+pub(crate) fn rename(from: (At<'_>, &Path), to: (At<'_>, &Path), replace: bool) -> Result<(), Errno> {
     let (from, to) = (at(from.0, from.1)?, at(to.0, to.1)?);
     if replace {
         let renamed = patiently(&to, || std::fs::rename(&from, &to).map_err(errno));
@@ -150,7 +174,7 @@ pub(crate) fn rename(from: (BorrowedFd<'_>, &Path), to: (BorrowedFd<'_>, &Path),
 }
 
 /// Opens `path` for overlapped I/O, and makes sure that it is a file with positions to read at.
-pub(crate) fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, _mode: Mode) -> Result<OwnedFd, Errno> {
+pub(crate) fn open(dir: At<'_>, path: &Path, flags: OFlags, _mode: Mode) -> Result<OwnedFd, Errno> {
     let path = at(dir, path)?;
     let mut options = OpenOptions::new();
     let access = flags & OFlags::RWMODE;
@@ -234,7 +258,7 @@ pub(crate) fn create_dir(path: &Path) -> Result<(), Errno> {
 }
 
 /// Removes a file, resolved from `dir`; also one that may only be read, as on POSIX.
-pub(crate) fn remove(dir: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
+pub(crate) fn remove(dir: At<'_>, path: &Path) -> Result<(), Errno> {
     let path = at(dir, path)?;
     let removed = patiently(&path, || {
         std::fs::remove_file(&path).map_err(errno).or_else(|errno| match errno {
