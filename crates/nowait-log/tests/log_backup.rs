@@ -187,13 +187,23 @@ fn a_copy_that_cannot_take_its_name_is_kept() {
         let mut paths = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
         paths.find(|path| path.to_str().unwrap().ends_with(".partial"))
     };
-    let error = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while partial().is_none() {}
-            fs::rename(&taken, &copy).unwrap();
+    // Until the other directory is first.
+    let error = loop {
+        let is_over = AtomicBool::new(false);
+        let copied = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while partial().is_none() && !is_over.load(Relaxed) {}
+                let _ = fs::rename(&taken, &copy);
+            });
+            let copied = log.backup(&copy).wait();
+            is_over.store(true, Relaxed);
+            copied
         });
-        log.backup(&copy).wait().unwrap_err()
-    });
+        match copied {
+            Err(error) => break error,
+            Ok(_) => fs::remove_dir_all(&copy).unwrap(),
+        }
+    };
     let kept = partial().unwrap();
     assert!(error.to_string().contains(kept.to_str().unwrap()), "{error}");
     assert_eq!(fs::read_dir(&copy).unwrap().count(), 1);
