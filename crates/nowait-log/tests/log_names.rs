@@ -44,8 +44,8 @@ fn a_log_stays_where_it_is_when_its_directory_is_renamed() {
     assert!(recovery.created);
     log.append(b"before").wait().unwrap().wait().unwrap();
     if let Err(error) = fs::rename(&path, &moved) {
-        // Windows refuses the rename while files in the directory are open. Wine 8.0 does (ERROR_SHARING_VIOLATION)
-        // while the log lists the directory, since `FindFirstFileW` does not share removals there.
+        // Windows refuses the rename while files in the directory are open. Wine 8.0 does while the log lists
+        // the directory (ERROR_SHARING_VIOLATION): `FindFirstFileW` does not share removals there.
         let is_sharing_violation = error.raw_os_error() == Some(32);
         assert!(error.kind() == std::io::ErrorKind::PermissionDenied || is_sharing_violation, "{error}");
         append_through_segments(&log);
