@@ -85,28 +85,24 @@ pub(super) fn copy_log(from: &LogDir, dest: &Path) -> Result<Recovery> {
         }
         instance.fs().create_dir(&partial).wait()?;
     }
-    let mut is_kept = false;
     let copied = (|| {
         let to = LogDir::open_dir(instance, &partial)?;
         if let (Some(here), Some(there)) = (from.descriptor(), to.descriptor()) {
             let set = os::mode_of_dir(here).map_or(Ok(()), |mode| os::set_mode_of_dir(there, mode));
             set.map_err(|error| os::system_error(ErrorOp::Metadata, &error, &partial))?;
         }
-        let found = copy_whole(from, &to)?;
-        // The rename replaces only an empty directory.
-        if let Err(error) = rename() {
-            is_kept = true;
-            let text = format!("to {}; the copy is complete and verified, rename it yourself", dest.display());
-            return Err(error.with_detail(text));
-        }
-        to.sync_parent()?;
-        Ok(found)
+        copy_whole(from, &to).map(|found| (to, found))
     })();
-    if copied.is_err() && !is_kept {
+    let (to, found) = copied.inspect_err(|_| {
         // If this fails, the rest stays under its temporary name.
         let _ = clear(instance, &partial).and_then(|()| instance.fs().remove_dir(&partial).wait());
-    }
-    copied
+    })?;
+    // The rename replaces only an empty directory.
+    rename().map_err(|error| {
+        error.with_detail(format!("to {}; the copy is complete and verified, rename it yourself", dest.display()))
+    })?;
+    to.sync_parent()?;
+    Ok(found)
 }
 
 /// Returns a name beside `dest` that no other backup has.
