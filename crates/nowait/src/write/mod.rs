@@ -333,7 +333,7 @@ fn how_much(file: &OpenFile, n: usize, flags: WriteFlags, errno: Option<Errno>) 
     let waits = file.reaches_the_device(flags);
     // These errors occur before any byte is written.
     let early = |errno| matches!(errno, Errno::INVAL | Errno::BADF | Errno::OVERFLOW | Errno::FBIG | Errno::OPNOTSUPP);
-    let of_device = |errno| Error::from_errno(ErrorOp::Write, errno).kind() == ErrorKind::Io;
+    let of_device = |errno| matches!(sys::named(errno), Errno::IO | Errno::NXIO);
     let knows = errno.is_none_or(|errno| !of_device(errno) && (!waits || early(errno)));
     if knows { Written::First(n as u64) } else { Written::AtLeast(n as u64) }
 }

@@ -6,16 +6,11 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-#[cfg(any(target_os = "macos", test))]
 use rustix::fs::FileType;
 use rustix::io::Errno;
-#[cfg(any(target_os = "macos", test))]
-use rustix::mm::MsyncFlags;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 
-#[cfg(any(target_os = "macos", test))]
-use super::retry;
-use super::{advice_to_kernel, last_errno};
+use super::{advice_to_kernel, last_errno, retry};
 use crate::sys::MemoryAdvice;
 
 /// Bytes of a page.
@@ -66,7 +61,7 @@ pub(crate) unsafe fn unmap(start: NonNull<u8>, length: usize) -> Result<(), Errn
 
 /// Writes back what maps changed, if the process has made a shared map for writing: `fsync(2)` of HFS+ only writes
 /// what calls wrote. Does nothing for a descriptor that cannot be mapped for reading.
-#[cfg(any(target_os = "macos", test))]
+#[cfg_attr(not(any(target_os = "macos", test)), expect(dead_code))]
 pub(super) fn write_back_maps(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     if !HAS_CHANGED_FILES.load(Ordering::Relaxed) {
         return Ok(());

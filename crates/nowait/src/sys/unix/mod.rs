@@ -129,15 +129,13 @@ fn write_without_flags(
         return Err(Errno::OPNOTSUPP);
     }
     let of_file = rustix::fs::fcntl_getfl(fd)?;
-    if flags.contains(WriteFlags::APPEND) && !of_file.contains(OFlags::APPEND) {
+    let appends = flags.contains(WriteFlags::APPEND);
+    if appends && !of_file.contains(OFlags::APPEND) {
         // No other descriptor is opened for a read-only one: the write fails.
         let is_read_only = of_file & OFlags::RWMODE == OFlags::RDONLY;
         return Err(if is_read_only { Errno::BADF } else { Errno::NOSYS });
     }
-    let n = match flags.contains(WriteFlags::APPEND) {
-        true => retry(|| append(fd, slices))?,
-        false => retry(|| rustix::io::pwritev(fd, slices, offset))?,
-    };
+    let n = retry(|| if appends { append(fd, slices) } else { rustix::io::pwritev(fd, slices, offset) })?;
     let is_synced = SYNCED_WRITES_FLUSH && of_file.intersects(DSYNC);
     if flags.contains(WriteFlags::DURABLE) && !is_synced {
         // An interrupted sync has reported no error. EINTR would make the caller write the bytes
@@ -175,7 +173,7 @@ pub(crate) fn create_dir(path: &Path) -> Result<(), Errno> {
     retry(|| rustix::fs::mkdir(path, Mode::from_raw_mode(0o777)))
 }
 
-/// What names are resolved from: a directory's descriptor, or [`CWD`].
+/// Start of a relative name: a directory's descriptor, or [`CWD`].
 pub(crate) type At<'d> = BorrowedFd<'d>;
 
 /// Names are resolved from the descriptor alone.

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::retry;
-use super::{PATH, learn_of, may_refuse_the_call, sync};
+use super::{PATH, learn_of, may_refuse_the_call, named, sync};
 
 /// Opens a directory, to list it, make its names durable, and resolve others from it. `path` is
 /// resolved from `at`.
@@ -60,13 +60,12 @@ pub(crate) fn rename(from: (BorrowedFd<'_>, &Path), to: (BorrowedFd<'_>, &Path),
         }
         result => return result,
     };
-    // The source is a directory, or links are forbidden.
-    let cannot_link = |errno| matches!(errno, Errno::PERM | Errno::OPNOTSUPP) || errno == Errno::NOTSUP;
-    match retry(|| rustix::fs::linkat(from.0, from.1, to.0, to.1, AtFlags::empty())) {
+    match retry(|| rustix::fs::linkat(from.0, from.1, to.0, to.1, AtFlags::empty())).map_err(named) {
         Ok(()) => {}
         // EINVAL means that the file system lacks the flag, or that the rename is invalid.
-        Err(errno) if refusal == Errno::INVAL && (cannot_link(errno) || errno == Errno::MLINK) => return Err(refusal),
-        Err(errno) if cannot_link(errno) || errno == Errno::NOSYS => return Err(Errno::OPNOTSUPP),
+        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK) if refusal == Errno::INVAL => return Err(refusal),
+        // The source is a directory, or links are forbidden.
+        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => return Err(Errno::OPNOTSUPP),
         Err(errno) => return Err(errno),
     }
     let removed = retry(|| rustix::fs::unlinkat(from.0, from.1, AtFlags::empty()));
