@@ -217,7 +217,7 @@ pub(super) fn kind_of(operation: ErrorOp, errno: Errno) -> ErrorKind {
         Errno::STALE => ErrorKind::StaleNetworkFileHandle,
         Errno::TIMEDOUT => ErrorKind::TimedOut,
         Errno::INTR => ErrorKind::Interrupted,
-        // The device is gone; so macOS reports that. An open fails so for a socket or a FIFO.
+        // macOS reports ENXIO if the device is gone. An open of a socket or a FIFO returns it, too.
         Errno::NXIO if matches!(operation, ErrorOp::Read | ErrorOp::Gather | ErrorOp::Write | ErrorOp::Sync) => {
             ErrorKind::Io
         }

@@ -447,7 +447,7 @@ mod tests {
             assert_eq!(name(&converted.kind()), right, "errno {errno}");
             assert_eq!(Error::inside(&converted).and_then(Error::raw_os_error), Some(errno));
         }
-        // Of a socket, or of a FIFO for writing.
+        // An open of a socket, or of a FIFO for writing, returns it.
         assert_eq!(Error::from_raw_os_error(ErrorOp::Open, 6).kind(), ErrorKind::NotSeekable);
     }
 

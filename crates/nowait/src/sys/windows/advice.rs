@@ -1,4 +1,4 @@
-//! What to do about an error, where that depends on the system.
+//! Advice for errors, in terms of the system.
 
 pub(crate) const IN_USE: &str = "find the program that has it open (Resource Monitor), and close it there";
 pub(crate) const NO_APPEND: &str =

@@ -21,8 +21,8 @@ use super::{
 };
 use crate::sys::CopyOutcome;
 
-/// What names are resolved from: an open directory and the absolute path that it was opened by, or the
-/// working directory.
+/// Start of a relative name: an open directory with the absolute path that it was opened by, or the working
+/// directory.
 #[derive(Clone, Copy)]
 pub(crate) struct At<'d>(Option<(BorrowedFd<'d>, Option<&'d Path>)>);
 
